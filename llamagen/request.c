@@ -54,8 +54,8 @@ mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const 
 
 static int same_shape(const gpt_shape *a, const gpt_shape *b)
 {
-    return a->kind == b->kind && a->rows == b->rows && a->spans == b->spans && a->laws == b->laws &&
-           a->log_law == b->log_law && a->drawn == b->drawn && a->with_continuation == b->with_continuation &&
+    return a->kind == b->kind && a->rows == b->rows && a->spans == b->spans && a->logit_rows == b->logit_rows &&
+           a->log_probs == b->log_probs && a->drawn == b->drawn && a->with_continuation == b->with_continuation &&
            memcmp(a->continuation, b->continuation, sizeof a->continuation) == 0;
 }
 

@@ -33,8 +33,8 @@ mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const 
  * sequences. The arrays say to which sequence a row belongs. */
 typedef struct {
     int kind; /* chosen by the caller */
-    int rows, spans, laws;
-    const float *log_law;
+    int rows, spans, logit_rows;
+    const float *log_probs;
     const int *drawn;      /* as in spec_request */
     int with_continuation; /* 1: the recording includes a continuation of this shape */
     int continuation[4];   /* spec_continuation.shape */

@@ -32,7 +32,7 @@ struct gpt_runner {
     uint8_t *mask;    /* [images][prefix] */
     gpt_pass pass;
     float *cfg; /* [images * (drafts + 1)] guidance scale of an output row */
-    int *place; /* [images * (drafts + 1)] row of log_law that it becomes */
+    int *place; /* [images * (drafts + 1)] row of log_probs that it becomes */
     int *index; /* [images * branches] first row of a sequence's prefix in the embedding table */
     gpt_recordings recordings;
     gpt_runner_stats stats;
@@ -222,21 +222,21 @@ static void take_request(gpt_runner *r, const spec_request *q)
 }
 
 /* Adds the output rows of a request's sites from im->from on. `row` is its first row in the pass. */
-static void add_laws(gpt_runner *r, const spec_request *q, int branch, int row)
+static void add_logit_rows(gpt_runner *r, const spec_request *q, int branch, int row)
 {
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[q->sequence];
     for (int site = im->from; site <= q->count; site++) {
         const int draft = site - 1;
         if (branch == 0) {
-            r->cfg[p->laws] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, draft));
-            r->place[p->laws] = q->row + site;
+            r->cfg[p->logit_rows] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, draft));
+            r->place[p->logit_rows] = q->row + site;
         }
         if (site == 0)
-            p->law[p->laws++] =
+            p->logit_row[p->logit_rows++] =
                 q->length ? row + im->tokens - 1 : p->rows_max + gpt_sequence(r->images, q->sequence, branch);
         else
-            p->law[p->laws++] = row + im->tokens + draft - im->drafts;
+            p->logit_row[p->logit_rows++] = row + im->tokens + draft - im->drafts;
     }
 }
 
@@ -245,37 +245,37 @@ static void add_laws(gpt_runner *r, const spec_request *q, int branch, int row)
 /* Argument of a recording's body. */
 typedef struct {
     gpt_runner *r;
-    float *log_law;
+    float *log_probs;
     const spec_continuation *continuation; /* or NULL */
 } call;
 
-static void compute_laws(void *arg)
+static void compute_log_probs(void *arg)
 {
     const call *c = arg;
     const gpt_runner *r = c->r;
     const gpt_pass *p = &r->pass;
     gpt_pass_rows(p);
     gpt_pass_logits(p);
-    gpt_pass_laws(p, &r->sampling, r->cfg, r->place, c->log_law);
+    gpt_pass_log_probs(p, &r->sampling, r->cfg, r->place, c->log_probs);
     if (c->continuation) c->continuation->run(c->continuation->arg);
 }
 
 /* Runs the listed pass: embeddings, layers, log probabilities and the continuation as one recording, by its shape. */
-static void run_laws(gpt_runner *r, float *log_law, const spec_continuation *continuation)
+static void run_log_probs(gpt_runner *r, float *log_probs, const spec_continuation *continuation)
 {
     const gpt_pass *p = &r->pass;
     gpt_shape shape = {.rows = p->rows,
                        .spans = p->spans,
-                       .laws = p->laws,
-                       .log_law = log_law,
+                       .logit_rows = p->logit_rows,
+                       .log_probs = log_probs,
                        .drawn = p->drawn,
                        .with_continuation = continuation != NULL};
-    call body = {r, log_law, continuation};
+    call body = {r, log_probs, continuation};
     if (continuation) memcpy(shape.continuation, continuation->shape, sizeof shape.continuation);
     if (r->k->watch.on) /* the search for a non-finite layer waits between layers */
-        compute_laws(&body);
+        compute_log_probs(&body);
     else
-        r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute_laws, &body);
+        r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute_log_probs, &body);
     count_pass(r);
 }
 
@@ -290,7 +290,7 @@ static void list_requests(gpt_runner *r, const spec_request *request, int n)
             const int row = p->rows;
             im->tokens = im->slots.known - im->known;
             add_tokens(r, &request[i], c, 1);
-            add_laws(r, &request[i], c, row);
+            add_logit_rows(r, &request[i], c, row);
         }
 }
 
@@ -317,7 +317,7 @@ static mar_status check_drawn(const gpt_runner *r, const spec_request *request, 
     return MAR_OK;
 }
 
-mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, int n, float *log_law,
+mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, int n, float *log_probs,
                                      const spec_continuation *continuation, mar_err *err)
 {
     gpt_runner *r = runner;
@@ -329,16 +329,16 @@ mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, 
     if (status != MAR_OK) return status;
     compute_ahead(r, request, n);
     list_requests(r, request, n);
-    if (r->pass.laws > 0)
-        run_laws(r, log_law, continuation);
+    if (r->pass.logit_rows > 0)
+        run_log_probs(r, log_probs, continuation);
     else if (continuation)
         continuation->run(continuation->arg);
     return kern_check(r->k, err);
 }
 
-mar_status gpt_runner_log_probs(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
+mar_status gpt_runner_log_probs(void *runner, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
-    return gpt_runner_log_probs_then(runner, request, n, log_law, NULL, err);
+    return gpt_runner_log_probs_then(runner, request, n, log_probs, NULL, err);
 }
 
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length)
@@ -381,12 +381,12 @@ static int rows_of(const gpt_config *c, int drafts)
 static mar_status create_images(gpt_runner *r, mar_err *err)
 {
     const gpt_config *c = &r->model->config;
-    const size_t images = (size_t)r->images, laws = images * (size_t)(r->drafts + 1), prefix = (size_t)c->prefix;
+    const size_t images = (size_t)r->images, logit_rows = images * (size_t)(r->drafts + 1), prefix = (size_t)c->prefix;
     mar_status status = MAR_OK;
     r->image = calloc(images, sizeof *r->image);
     r->mask = malloc(images * prefix);
-    r->cfg = calloc(laws, sizeof *r->cfg);
-    r->place = calloc(laws, sizeof *r->place);
+    r->cfg = calloc(logit_rows, sizeof *r->cfg);
+    r->place = calloc(logit_rows, sizeof *r->place);
     r->index = calloc(2 * images, sizeof *r->index);
     if (!r->image || !r->mask || !r->cfg || !r->place || !r->index)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", r->images);
@@ -453,9 +453,9 @@ size_t gpt_runner_lay_out(gpt_runner *r, char *base)
 }
 
 /* Prepares passes of all images with this many rows and output rows each. */
-static mar_status plan_shape(const gpt_runner *r, int images, int rows, int laws, mar_err *err)
+static mar_status plan_shape(const gpt_runner *r, int images, int rows, int logit_rows, mar_err *err)
 {
-    return gpt_pass_plan(&r->pass, images * r->cfg_branches * rows, images * r->cfg_branches * laws, err);
+    return gpt_pass_plan(&r->pass, images * r->cfg_branches * rows, images * r->cfg_branches * logit_rows, err);
 }
 
 mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err)

@@ -36,7 +36,7 @@ static int open_fixture(fixture *f, mar_dtype dtype, int heads)
     f->w.memory = array(rows * D * 4);
     f->w.normed = array(rows * D * 4);
     f->w.qkv = array(rows * 3 * D * 4);
-    f->w.mixed = array(rows * D * 4);
+    f->w.attn = array(rows * D * 4);
     f->w.hidden = array(rows * 4 * D * 4);
     for (int i = 0; i < 3; i++) f->w.rows[i] = array(rows * sizeof(int));
     f->embedded = (mar_embeddings){.images = IMAGES, .cfg_branches = 1};
@@ -51,7 +51,7 @@ static int open_fixture(fixture *f, mar_dtype dtype, int heads)
 
 static void close_fixture(fixture *f)
 {
-    void *arrays[] = {f->w.x,       f->w.memory,  f->w.normed,  f->w.qkv, f->w.mixed, f->w.hidden,
+    void *arrays[] = {f->w.x,       f->w.memory,  f->w.normed,  f->w.qkv, f->w.attn, f->w.hidden,
                       f->w.rows[0], f->w.rows[1], f->w.rows[2], f->rows,  f->z};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     free_queue(f->w.k);

@@ -31,8 +31,8 @@ struct eagle_runner {
     gpt_pass pass;                          /* its features are the drafter's own, by slot */
     int *feature;                           /* [rows_max] feature that a row reads */
     int *place_of_token, *place_of_feature; /* [rows_max] the halves of a row's input, as rows of D */
-    int *site;                              /* [logit_rows_max] own feature that an output row reads */
-    float *cfg;                             /* [images * rows] guidance scale of an output row */
+    int *site;                              /* [logit_rows_max] own feature that an logit row reads */
+    float *cfg;                             /* [images * rows] guidance scale of an logit row */
     int *place;                             /* [images * rows] row of log_probs that it becomes */
     gpt_recordings recordings;
     gpt_runner_stats stats;
@@ -67,7 +67,7 @@ static void add_tokens(eagle_runner *r, int image, int branch)
         const int feature = gpt_runner_slot(r->target, image, branch, i - 1);
         uint64_t *mask = add_row(r, s->token[i], i, sequence, s->slot[i], feature);
         gpt_mask_add(mask, 0, i - im->known + 1);
-        p->known += i + 1;
+        p->attended += i + 1;
     }
 }
 
@@ -104,11 +104,11 @@ static void add_drafts(eagle_runner *r, const spec_request *q, int branch, int d
         const int before = s->parent[i] < 0 ? last_slot(s) : s->draft_slot[s->parent[i]];
         uint64_t *mask = add_row(r, s->draft[i], s->known + depth - 1, sequence, s->draft_slot[i], own + before);
         gpt_mask_add_path(mask, 0, s->parent, i);
-        p->known += s->known + depth;
+        p->attended += s->known + depth;
     }
 }
 
-/* Adds the output row of a site. It reads the feature in this slot. */
+/* Adds the logit row of a site. It reads the feature in this slot. */
 static void add_logit_row(eagle_runner *r, const spec_request *q, int branch, int site, int slot)
 {
     gpt_pass *p = &r->pass;
@@ -164,7 +164,7 @@ static void compute(void *arg)
 }
 
 /* Returns the bytes that a pass must read besides its layer, the output layer, and keys and values: fc, and each row's
- * embedding and feature. An output row whose row is not in this pass adds its feature. */
+ * embedding and feature. An logit row whose row is not in this pass adds its feature. */
 static double input_bytes(const eagle_runner *r)
 {
     const gpt_pass *p = &r->pass;
@@ -238,7 +238,7 @@ static int run_drafts(eagle_runner *r, const spec_request *request, int n, int d
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
 /* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
-static mar_status take_request(eagle_runner *r, const spec_request *q, mar_err *err)
+static mar_status prepare_request(eagle_runner *r, const spec_request *q, mar_err *err)
 {
     eagle_image *im = &r->image[q->sequence];
     gpt_slots *s = &im->slots;
@@ -264,7 +264,7 @@ mar_status eagle_runner_log_probs(void *runner, const spec_request *request, int
     mar_status status = kern_check(r->k, err);
     for (int i = 0; status == MAR_OK && i < n; i++)
         status = gpt_request_check(&r->one.config, r->images, r->drafts, &request[i], err);
-    for (int i = 0; status == MAR_OK && i < n; i++) status = take_request(r, &request[i], err);
+    for (int i = 0; status == MAR_OK && i < n; i++) status = prepare_request(r, &request[i], err);
     if (status != MAR_OK) return status;
     for (int i = 0; i < n; i++)
         for (int j = r->image[request[i].sequence].drafts; j < request[i].count; j++) {

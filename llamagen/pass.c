@@ -13,7 +13,7 @@ static const float rms_eps = 1e-5f; /* norm_eps of gpt.py */
 void gpt_pass_begin(gpt_pass *p, const float *table, const int *drawn)
 {
     p->rows = p->spans = p->logit_rows = 0;
-    p->known = 0;
+    p->attended = 0;
     p->table = table;
     p->drawn = drawn;
     p->row[0] = p->first[0] = 0;
@@ -104,7 +104,7 @@ static void attend(const gpt_pass *p, int layer)
                                 .mask = p->mask,
                                 .words = p->words,
                                 .most = p->slots,
-                                .turn = p->model->turn,
+                                .turn = p->model->rope,
                                 .position = p->position,
                                 .own = p->slot,
                                 .y = p->attn};
@@ -191,7 +191,7 @@ double gpt_pass_flop(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
     const double d = c->width, row = c->depth * d * (4 * d + 3.0 * c->hidden);
-    return 2 * (p->rows * row + 2 * p->known * c->depth * d + p->logit_rows * d * c->vocabulary);
+    return 2 * (p->rows * row + 2 * p->attended * c->depth * d + p->logit_rows * d * c->vocabulary);
 }
 
 /* Returns the bytes of the layers' weights: operands, or int8 with a scale for each output channel. */

@@ -26,9 +26,9 @@ typedef struct {
     int *row, *first;            /* [spans + 1] as in kern_cache_job */
     int *common;                 /* [spans] as in kern_cache_job */
     int *list;                   /* slots of all spans */
-    int *logit_row; /* [logit_rows] row that the output layer reads; rows_max + s is the last prefix position of
-                       sequence s */
-    double known;   /* slots attended to, summed over rows */
+    int *logit_row;  /* [logit_rows] row that the output layer reads; rows_max + s is the last prefix position of
+                        sequence s */
+    double attended; /* slots attended to, summed over rows */
 
     /* Backend memory, from gpt_pass_lay_out. D = width. */
     float *x;      /* [rows_max + sequences][D] residual stream; after the rows, each sequence's last prefix position */

@@ -31,7 +31,7 @@ struct gpt_runner {
     gpt_image *image; /* [images] */
     uint8_t *mask;    /* [images][prefix] */
     gpt_pass pass;
-    float *cfg; /* [images * (drafts + 1)] guidance scale of an output row */
+    float *cfg; /* [images * (drafts + 1)] guidance scale of an logit row */
     int *place; /* [images * (drafts + 1)] row of log_probs that it becomes */
     int *index; /* [images * branches] first row of a sequence's prefix in the embedding table */
     gpt_recordings recordings;
@@ -66,9 +66,9 @@ static void add_prefix(gpt_runner *r, int image, int branch, const int *embeddin
     for (int i = first; i < end; i++) gpt_pass_add_slot(p, sequence, i);
     for (int i = first; i < end; i++) {
         uint64_t *mask = gpt_pass_add_row(p, embedding[sequence] + i, i, sequence, i);
-        p->known += common;
+        p->attended += common;
         for (int j = first; j <= i; j++)
-            if (im->mask[j] || j == i) gpt_mask_add(mask, j - first, 1), p->known++;
+            if (im->mask[j] || j == i) gpt_mask_add(mask, j - first, 1), p->attended++;
     }
 }
 
@@ -169,14 +169,14 @@ static void add_tokens(gpt_runner *r, const spec_request *q, int branch, int las
         const int embedding = p->drawn ? q->last : s->token[i];
         uint64_t *mask = gpt_pass_add_row(p, embedding, prefix + i, sequence, s->slot[i]);
         gpt_mask_add(mask, 0, i - im->known + 1);
-        p->known += common + i - im->known + 1;
+        p->attended += common + i - im->known + 1;
     }
     for (int i = first_draft; i < drafts; i++) {
         const int depth = gpt_request_depth(q, i);
         uint64_t *mask = gpt_pass_add_row(p, s->draft[i], prefix + q->length + depth - 1, sequence, s->draft_slot[i]);
         gpt_mask_add(mask, 0, im->tokens);
         gpt_mask_add_path(mask, im->tokens, q->parent, i);
-        p->known += common + im->tokens + depth;
+        p->attended += common + im->tokens + depth;
     }
 }
 
@@ -204,7 +204,7 @@ static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
 }
 
 /* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
-static void take_request(gpt_runner *r, const spec_request *q)
+static void prepare_request(gpt_runner *r, const spec_request *q)
 {
     gpt_image *im = &r->image[q->sequence];
     gpt_slots *s = &im->slots;
@@ -221,7 +221,7 @@ static void take_request(gpt_runner *r, const spec_request *q)
     gpt_slots_add(s, q);
 }
 
-/* Adds the output rows of a request's sites from im->from on. `row` is its first row in the pass. */
+/* Adds the logit rows of a request's sites from im->from on. `row` is its first row in the pass. */
 static void add_logit_rows(gpt_runner *r, const spec_request *q, int branch, int row)
 {
     gpt_pass *p = &r->pass;
@@ -279,7 +279,7 @@ static void run_log_probs(gpt_runner *r, float *log_probs, const spec_continuati
     count_pass(r);
 }
 
-/* Lists the rows and output rows of the requests' last pass. */
+/* Lists the rows and logit rows of the requests' last pass. */
 static void list_requests(gpt_runner *r, const spec_request *request, int n)
 {
     gpt_pass *p = &r->pass;
@@ -324,7 +324,7 @@ mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, 
     mar_status status = check_requests(r, request, n, err);
     if (status != MAR_OK || n == 0) return status;
     r->k->watch.part = r->part;
-    for (int i = 0; i < n; i++) take_request(r, &request[i]);
+    for (int i = 0; i < n; i++) prepare_request(r, &request[i]);
     status = check_drawn(r, request, n, err);
     if (status != MAR_OK) return status;
     compute_ahead(r, request, n);
@@ -452,7 +452,7 @@ size_t gpt_runner_lay_out(gpt_runner *r, char *base)
     return used;
 }
 
-/* Prepares passes of all images with this many rows and output rows each. */
+/* Prepares passes of all images with this many rows and logit rows each. */
 static mar_status plan_shape(const gpt_runner *r, int images, int rows, int logit_rows, mar_err *err)
 {
     return gpt_pass_plan(&r->pass, images * r->cfg_branches * rows, images * r->cfg_branches * logit_rows, err);

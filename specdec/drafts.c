@@ -13,10 +13,10 @@ static kern_address address_at(const spec_sampler *s, const spec_sequence *q, in
 }
 
 /* Adds a row to the next draw. `earlier` has the `given` candidates drawn already. */
-static void add_draw(spec_sampler *s, int *rows, int law, int given, const int *earlier, int wanted, kern_address a)
+static void add_draw(spec_sampler *s, int *rows, int row, int given, const int *earlier, int wanted, kern_address a)
 {
     const int r = (*rows)++;
-    s->draw_row[r] = law, s->draw_given[r] = given, s->draw_wanted[r] = wanted, s->draw_address[r] = a;
+    s->draw_row[r] = row, s->draw_given[r] = given, s->draw_wanted[r] = wanted, s->draw_address[r] = a;
     for (int i = 0; i < given; i++) s->draw_earlier[r * s->children + i] = earlier[i];
 }
 

@@ -293,7 +293,7 @@ static void count_block(spec_sampler *s, const spec_sequence *q, int accepted)
 }
 
 /* Commits a block's verdicts: makes its tokens final and keeps the tail for the next round. */
-static mar_status commit_block(spec_sampler *s, spec_sequence *q, const int *id, const int *law, const int *count,
+static mar_status commit_block(spec_sampler *s, spec_sequence *q, const int *id, const int *site, const int *count,
                                int row, mar_err *err)
 {
     const int accepted = count[KERN_BLOCK_ACCEPTED], final = count[KERN_BLOCK_FINAL], length = count[KERN_BLOCK_LENGTH];
@@ -302,13 +302,13 @@ static mar_status commit_block(spec_sampler *s, spec_sequence *q, const int *id,
     for (int i = 0; i < final; i++) {
         const int at = q->known + i;
         q->token[at] = id[i];
-        q->token_status[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, law[i]) ? SPEC_REPLACED : SPEC_DROPPED;
+        q->token_status[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, site[i]) ? SPEC_REPLACED : SPEC_DROPPED;
         q->round[at] = (int)q->step;
     }
     q->tail = q->depth > final ? q->depth - final : 0;
     q->tail_known = length - final;
     for (int i = 0; i < q->tail; i++) {
-        q->tail_row[i] = row + law[final + i];
+        q->tail_row[i] = row + site[final + i];
         q->tail_token[i] = id[final + i];
     }
     q->known += final;

@@ -26,8 +26,8 @@ typedef struct {
     int *row, *first;            /* [spans + 1] as in kern_cache_job */
     int *common;                 /* [spans] as in kern_cache_job */
     int *list;                   /* slots of all spans */
-    int *logit_row;  /* [logit_rows] row that the output layer reads; rows_max + s is the last prefix position of
-                        sequence s */
+    /* [logit_rows] row that the output layer reads; rows_max + s is the last prefix position of sequence s. */
+    int *logit_row;
     double attended; /* slots attended to, summed over rows */
 
     /* Backend memory, from gpt_pass_lay_out. D = width. */

@@ -52,8 +52,8 @@ static mar_status create_host(diff_chain *c, mar_err *err)
     return MAR_OK;
 }
 
-/* Returns the modulation rows that are computed at a time: as many as the backend prefers, at least those of one step.
- */
+/* Returns the modulation rows that are computed at a time: as many as the backend prefers, at least those of one
+ * step. */
 static int chunk_rows(const diff_chain *c)
 {
     const kern_queue *k = c->k;

@@ -65,8 +65,8 @@ void diff_chain_reuse(diff_chain *c);
 size_t diff_chain_lay_out(diff_chain *c, char *base);
 /* Switches to the respacing with spec.steps == steps. One must exist. */
 void diff_chain_use(diff_chain *c, int steps);
-/* Turns the guidance of later runs and plans on or off. Only a chain created as guided may be guided; it is at first.
- */
+/* Turns the guidance of later runs and plans on or off. Only a chain created as guided may be guided; it is at
+ * first. */
 void diff_chain_guide(diff_chain *c, int guided);
 void diff_chain_free(diff_chain *c);
 /* Prepares for calls with this many tokens in the respacing in use, so that diff_chain_sample allocates nothing. */

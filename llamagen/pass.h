@@ -14,8 +14,8 @@ typedef struct {
     int words; /* 64-bit words of a row's mask */
     int keep;  /* 1: the features of each row are kept */
 
-    /* The rows of the current pass, host. A row is a position of a sequence; a sequence is an image in one CFG branch.
-     */
+    /* The rows of the current pass, host. A row is a position of a sequence; a sequence is an image in one CFG
+     * branch. */
     int rows, spans, logit_rows; /* logit_rows: rows of the output layer, of all branches */
     const float *table;          /* backend: embedding table */
     int *embedding;              /* [rows] row of the table; with `drawn`, index into drawn */
@@ -52,8 +52,8 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base); /* as diff_chain_lay_out */
 /* Prepares the products of passes with this many rows, and rows of the output layer, so that they allocate nothing. */
 mar_status gpt_pass_plan(const gpt_pass *p, int rows, int logit_rows, mar_err *err);
 
-/* Starts the list of a pass's rows. They are embedded by rows of `table`; with `drawn`, by rows drawn[embedding] of it.
- */
+/* Starts the list of a pass's rows. They are embedded by rows of `table`; with `drawn`, by rows drawn[embedding] of
+ * it. */
 void gpt_pass_begin(gpt_pass *p, const float *table, const int *drawn);
 /* Adds a span: a sequence with rows in this pass. Add its slots next, then its rows. */
 void gpt_pass_add_span(gpt_pass *p);

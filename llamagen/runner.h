@@ -31,14 +31,12 @@ void gpt_runner_begin(gpt_runner *r, int images, const int *label);
  * to only by itself. The unconditional caption has the caption's mask. */
 void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features, const uint8_t *mask);
 /* Implements spec_model.log_probs, with the runner as its state. A request's sequence is the image's number in the
- * batch. It may have any prefix; the runner computes what it has not computed yet. Returns MAR_EARG if a token or draft
- * is outside the vocabulary or beyond seq_len, or if there are too many drafts. Returns the queue's failure
- * (kern_check).
- */
+ * batch. It may have any prefix; the runner computes what it has not computed yet. Returns MAR_EARG if a token or
+ * draft is outside the vocabulary or beyond seq_len, or if there are too many drafts. Returns the queue's failure
+ * (kern_check). */
 mar_status gpt_runner_log_probs(void *runner, const spec_request *request, int n, float *log_probs, mar_err *err);
 /* Implements spec_model.log_probs_then. Also returns MAR_EARG if a token on the device follows tokens that are not
- * computed.
- */
+ * computed. */
 mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, int n, float *log_probs,
                                      const spec_continuation *continuation, mar_err *err);
 /* Tells the runner which tokens of an image are final, so that slots of accepted drafts become theirs.

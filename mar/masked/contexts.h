@@ -33,8 +33,8 @@ typedef struct {
     float *z; /* [branches][queries of all contexts][D]: contexts one after another, a context's tokens in its order */
 } mar_contexts;
 
-/* Creates passes over at most max_contexts contexts, with at most max_queries tokens in all. k and m must outlive it.
- */
+/* Creates passes over at most max_contexts contexts, with at most max_queries tokens in all. k and m must outlive
+ * it. */
 mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max_contexts, int max_queries,
                                int cfg_branches, mar_contexts *out, mar_err *err);
 void mar_contexts_free(mar_contexts *c);

@@ -77,9 +77,9 @@ typedef struct {
     int first;               /* index of its first image in the runner's batch */
 } mar_batch;
 
-/* Creates a runner on queue k, with the plain passes. `max_tokens` is the maximum number of an image's tokens in one
- * call of the head. specs [n] are the head's chains, no two with the same number of steps. k and model must outlive it.
- */
+/* Creates a runner on queue k, with the plain passes. `max_tokens` is the maximum number of an image's tokens in
+ * one call of the head. specs [n] are the head's chains, no two with the same number of steps. k and model must
+ * outlive it. */
 mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int cfg_branches,
                              int max_tokens, const diff_spec *specs, int n, float temperature, mar_runner *out,
                              mar_err *err);

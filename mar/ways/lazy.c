@@ -264,8 +264,8 @@ static double encode(void *state, const mar_masked_model *m, mar_workspace *w, c
     return encode_flop(z, p->images, step);
 }
 
-/* Stores the difference of the last block's output y: conditional rows, then unconditional ones, `count` an image each.
- */
+/* Stores the difference of the last block's output y: conditional rows, then unconditional ones, `count` an image
+ * each. */
 static void remember_difference(lazy_caches *z, mar_workspace *w, const mar_pass *p, int count, const int *position,
                                 const float *y)
 {

@@ -150,8 +150,8 @@ typedef struct {
     int sources, base, width;
 } row_z;
 
-/* Returns the rows from `first` on, below `end`, that take as many diffusion steps as the first, as tokens of one call.
- */
+/* Returns the rows from `first` on, below `end`, that take as many diffusion steps as the first, as tokens of one
+ * call. */
 static diff_tokens same_steps(mar_paths *s, const row_z *c, int first, int end)
 {
     const path_rows *r = &s->drawn;
@@ -447,8 +447,7 @@ static void note(mar_paths *s, int at, int image, int position, int step, mar_to
 }
 
 /* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. make_known: makes them known to the
- * models.
- */
+ * models. */
 static mar_status write_tokens(mar_paths *s, const float *from, int n, int make_known, mar_err *err)
 {
     mar_masked *g = s->g;

@@ -5,9 +5,9 @@
 
 /* --- one printable line ------------------------------------------------------------------------------------------- */
 
-enum { SHOWN_MAX = 8, FORMATTED_MAX = 8192 }; /* FORMATTED_MAX: a message with two paths */
+enum { SHOWN_MAX = 8, FORMATTED_MAX = 8192 }; /* bytes; FORMATTED_MAX has room for a message with two paths */
 
-/* The bytes of the UTF-8 character at `at`, which is in *c then; 0 if there is none. */
+/* Decodes the UTF-8 character at `at` into *c. Returns its size in bytes, or 0 if it is invalid. */
 static size_t decode(const unsigned char *at, unsigned *c)
 {
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -23,13 +23,14 @@ static size_t decode(const unsigned char *at, unsigned *c)
 
 static int is_printable(unsigned c)
 {
-    if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return 0; /* control characters */
-    if (c >= 0x2028 && c <= 0x202e) return 0;          /* separators of lines; overrides of the direction */
-    if (c == 0x61c || c == 0x200e || c == 0x200f || c == 0xfeff) return 0; /* marks of direction and of byte order */
-    return !(c >= 0x2066 && c <= 0x2069);                                  /* isolates, which change it, too */
+    if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return 0;                     /* control characters */
+    if (c >= 0x2028 && c <= 0x202e) return 0;                              /* line separators; direction overrides */
+    if (c == 0x61c || c == 0x200e || c == 0x200f || c == 0xfeff) return 0; /* direction marks; byte order mark */
+    return !(c >= 0x2066 && c <= 0x2069);                                  /* direction isolates */
 }
 
-/* How the character at `at`, or the byte if it is none, is shown: `shown`, *length bytes. Returns the bytes it is. */
+/* Writes the printable form of the character at `at` to shown[*length]; an invalid byte is escaped by itself. Returns
+ * the bytes consumed. */
 static size_t show(const unsigned char *at, char shown[SHOWN_MAX], size_t *length)
 {
     unsigned c;
@@ -45,7 +46,7 @@ static size_t show(const unsigned char *at, char shown[SHOWN_MAX], size_t *lengt
     return size > 0 ? size : 1;
 }
 
-/* Writes `from` to text. Neither a character nor an escape is cut. */
+/* Writes `from` to text without cutting a character or an escape. Text that does not fit loses its middle. */
 static void write_line(const unsigned char *from, char *text, size_t size)
 {
     static const char gap[] = "...";
@@ -74,7 +75,7 @@ void err_line_v(char *text, size_t size, const char *format, va_list arguments)
     if (size == 0) return;
     const int n = vsnprintf(formatted, sizeof formatted, format, arguments);
     if (n < 0) formatted[0] = '\0';
-    if (n >= (int)sizeof formatted) { /* its last character may be cut */
+    if (n >= (int)sizeof formatted) { /* the last character may be incomplete */
         size_t end = sizeof formatted - 1, back = 0;
         while (back < 3 && ((unsigned char)formatted[end - 1 - back] & 0xc0) == 0x80) back++;
         if ((unsigned char)formatted[end - 1 - back] >= 0xc0) formatted[end - 1 - back] = '\0';

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""libmar and PyTorch on this machine's GPU, side by side in one run: the tables of bench/README.md.
+"""libmar and PyTorch on this machine's GPU, side by side in one run.
 
     python3 bench/gpu.py --out bench/results/gpu.json                  # all sizes: hours for PyTorch's large batches
     python3 bench/gpu.py --archs mar_base --batches 1 --pytorch bf16-eager,bf16-graphs

@@ -1,7 +1,7 @@
 #include "llamagen/engine.h"
 
 #include "base/arena.h"
-#include "mar/api/neighbours.h"
+#include "mar/core/neighbours.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,9 +184,10 @@ static void destroy(mar_engine_state *engine_state)
     free(g);
 }
 
-static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
-                         mar_engine_state **out, mar_err *err)
+static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
+    (void)ways; /* its methods are the sampler's */
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
     discrete *g = status == MAR_OK ? calloc(1, sizeof *g) : NULL;

@@ -7,7 +7,7 @@
 
 /* --- filling -------------------------------------------------------------------------------------- */
 
-/* The slot of `name`, or the empty slot where it belongs. */
+/* Returns the slot of `name`, or the empty slot where it belongs. */
 static size_t find_slot(const wt_file *f, const char *name)
 {
     size_t i = wt_hash(&f->seed, name, strlen(name)) & (f->n_slots - 1);
@@ -34,12 +34,12 @@ int wt_table_grow(wt_file *f)
     return 1;
 }
 
-/* The length of the UTF-8 character that text[length] begins with; 0 if it begins with none. */
+/* Returns the length of the UTF-8 character at the start of text[length], or 0 if it is invalid. */
 static size_t utf8_length(const uint8_t *text, size_t length)
 {
     static const struct {
         uint8_t first, last; /* range of the first byte */
-        uint8_t low, high;   /* range of the second: no longer forms than needed, no surrogates, none above U+10FFFF */
+        uint8_t low, high;   /* range of the second: excludes overlong forms, surrogates, and above U+10FFFF */
         uint8_t length;
     } forms[] = {{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
                  {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
@@ -55,7 +55,7 @@ static size_t utf8_length(const uint8_t *text, size_t length)
     return 0;
 }
 
-/* Up to 100 bytes of a text, those that are not printable ASCII as \xNN. */
+/* Writes up to 100 bytes of text to buffer, bytes other than printable ASCII as \\xNN. Returns buffer. */
 static const char *escaped(const char *text, size_t length, char buffer[404])
 {
     size_t n = 0;
@@ -80,8 +80,8 @@ mar_status wt_check_text(const wt_file *f, const char *what, const char *text, s
     return MAR_OK;
 }
 
-/* The length of what wrappers of a training run put in front of a name: DistributedDataParallel "module.",
- * torch.compile "_orig_mod.", in either order. */
+/* Returns the length of the prefixes of training wrappers: "module." of DistributedDataParallel and "_orig_mod." of
+ * torch.compile, in either order. */
 static size_t prefix_length(const char *name, size_t length)
 {
     static const char *const prefixes[] = {"module.", "_orig_mod."};

@@ -1,5 +1,5 @@
 /* The CPU backend's device and its table of operations: oneDNN for products and convolutions, vectorised row kernels
- * for the rest, and a team of threads that all queues of a device share. */
+ * for the rest, and a pool of threads that all queues of a device share. */
 #include "base/cpus.h"
 #include "base/memory.h"
 #include "kernels/cpu/cpu.h"
@@ -63,12 +63,12 @@ static void cpu_recover(kern_queue *k)
 
 static void cpu_enter(kern_queue *k)
 {
-    team_enter(cpu_of(k)->caller);
+    pool_client_enter(cpu_of(k)->client);
 }
 
 static void cpu_leave(kern_queue *k)
 {
-    team_leave(cpu_of(k)->caller);
+    pool_client_leave(cpu_of(k)->client);
 }
 
 static void cpu_lap(kern_queue *k, double *seconds)
@@ -180,7 +180,7 @@ static void cpu_to_act(kern_queue *k, const float *x, size_t n, act *y)
 static void cpu_close(kern_device *device)
 {
     cpu_device *d = (cpu_device *)device;
-    team_free(d->team);
+    thread_pool_free(d->pool);
     cpu_matmul_free_all(d);
     dnn_close(d->dnn);
     pthread_mutex_destroy(&d->lock);
@@ -313,9 +313,9 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     for (int i = 0; i < CPU_MATMUL_LISTS; i++) atomic_init(&d->matmuls[i], NULL);
     pthread_mutex_init(&d->lock, NULL);
     const int wanted = d->threads;
-    mar_status status = team_create(wanted, &d->team, err);
+    mar_status status = thread_pool_create(wanted, &d->pool, err);
     if (status == MAR_OK) {
-        d->threads = team_threads(d->team);
+        d->threads = thread_pool_size(d->pool);
         status = dnn_open(d->threads - 1, &d->dnn, err);
     }
     if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);

@@ -2,8 +2,8 @@
 #include "mar/masked/masked.h"
 
 #include "base/arena.h"
-#include "mar/api/config.h"
-#include "mar/api/params.h"
+#include "mar/core/config.h"
+#include "mar/core/params.h"
 
 #include <float.h>
 #include <limits.h>
@@ -204,37 +204,17 @@ static void begin(mar_engine_state *engine_state, uint64_t first_image, const in
 
 /* --- what a run asks for ------------------------------------------------------------------------------------------ */
 
-/* cfg_interval is LlamaGen's; what is given as cfg_interval LOW,HIGH is cfg_low and cfg_high. */
-static mar_status check_interval(const mar_params *p, mar_err *err)
-{
-    if (!mar_param_is_default(mar_param_find("cfg_interval"), p))
-        return err_set(err, MAR_EARG,
-                       "cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
-                       "continuous",
-                       p->cfg_interval);
-    if (p->cfg_low > p->cfg_high)
-        return err_set(err, MAR_EARG, "cfg_low %g and cfg_high %g: expected low <= high", (double)p->cfg_low,
-                       (double)p->cfg_high);
-    return MAR_OK;
-}
-
-/* Fills in automatic values, and checks the parameters together and against the model. */
-static mar_status settle_params(const mar_masked_model *model, mar_params *p, int max_images, mar_err *err)
+/* Fills in automatic values, and checks the parameters against the model. */
+static mar_status settle_params(const mar_masked_model *model, const mar_way *const *ways, mar_params *p,
+                                int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
-    mar_status status = check_interval(p, err);
-    if (status == MAR_OK) status = mar_ways_check_tokens(p, model->base.engine->tokens, err);
-    if (status == MAR_OK) {
-        mar_ways_resolve(p, model->base.engine->tokens);
-        status = mar_ways_check(p, err);
-    }
-    if (status != MAR_OK) return status;
+    mar_status status = MAR_OK;
     if (p->num_iter == 0) p->num_iter = c->seq_len < 64 ? c->seq_len : 64;
     if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
         return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
-    const mar_way *const *ways = mar_ways();
     for (; status == MAR_OK && *ways; ways++)
-        if ((*ways)->check && mar_way_is_on(*ways, p)) status = (*ways)->check(model, p, err);
+        if ((*ways)->check) status = (*ways)->check(model, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
         status = err_set(err, MAR_EARG, "num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
@@ -329,7 +309,6 @@ static mar_status create_ways(mar_masked *g, mar_err *err)
         if (way->draw) g->drawer = way, g->drawer_state = g->ways[i].state;
         if (way->step) g->stepper = way, g->stepper_state = g->ways[i].state;
     }
-    mar_ways_describe(&g->params, g->guarantee, sizeof g->guarantee);
     for (int i = 0; status == MAR_OK && i < g->way_count; i++)
         if (g->ways[i].way->describe && !others_change(g, i))
             g->ways[i].way->describe(g->ways[i].state, g->guarantee, sizeof g->guarantee);
@@ -377,14 +356,14 @@ static void destroy(mar_engine_state *engine_state)
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
-static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
-                         mar_engine_state **out, mar_err *err)
+static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
-    if (status == MAR_OK) status = settle_params(model, &p, max_images, err);
+    if (status == MAR_OK) status = settle_params(model, ways, &p, max_images, err);
     if (status != MAR_OK) return status;
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -394,8 +373,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->max_images = max_images;
     g->grid = mar_grid_side(&base->config);
     g->step = p.num_iter;
-    for (const mar_way *const *ways = mar_ways(); *ways; ways++)
-        if (mar_way_is_on(*ways, &p)) g->ways[g->way_count++].way = *ways;
+    for (; *ways; ways++) g->ways[g->way_count++].way = *ways;
     status = plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);

@@ -3,9 +3,7 @@
 #ifndef MAR_MASKED_H
 #define MAR_MASKED_H
 
-#include "mar/ways/way.h"
-
-enum { MAR_WAYS_MAX = 16 };
+#include "mar/masked/way.h"
 
 struct mar_masked {
     const mar_masked_model *model;
@@ -50,14 +48,8 @@ struct mar_masked {
     float *row_cfg;
     int *row_place; /* the token's index in `tokens` */
 
-    char guarantee[256];
+    char guarantee[256]; /* "" unless a way has described itself */
 };
-
-/* Returns the engine state of a session whose model is of this family. */
-static inline mar_masked *mar_masked_of(mar_session *s)
-{
-    return (mar_masked *)mar_session_engine_state(s);
-}
 
 /* Returns the state of an accelerator; NULL if it is off. */
 void *mar_masked_state(const mar_masked *g, const mar_way *way);

@@ -1,7 +1,6 @@
 #include "mar/masked/model.h"
 #include "kernels/int8.h"
-#include "mar/api/config.h"
-#include "mar/api/kinds.h"
+#include "mar/core/config.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define MAR_MODEL_H
 
 #include "diffusion/head.h"
-#include "mar/api/engine.h"
+#include "mar/core/engine.h"
 
 /* LayerNorm parameters: backend float [2][width], weight then bias. */
 typedef float *mar_norm;
@@ -42,7 +42,7 @@ static inline const mar_masked_model *mar_masked_model_of(const mar_model *model
     return (const mar_masked_model *)model;
 }
 
-/* Implement the engine's load and unload (mar/api/engine.h). */
+/* Implement the engine's load and unload (mar/core/engine.h). */
 mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
 void mar_masked_unload(mar_model *model);
 

@@ -2,7 +2,7 @@
  * nothing but by being positive. */
 #include "tests/support/command.h"
 #include "tools/bench/model.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>

@@ -5,7 +5,7 @@
  */
 #include "tools/cli/command.h"
 #include "tools/eval/report.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 #include "tools/eval/sweep_file.h"
 #include "tools/eval/sweep_report.h"
 

@@ -3,7 +3,7 @@
 #define TESTS_DIFFUSION_DEMO_HEAD_H
 
 #include "diffusion/chain.h"
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 #include "mar/masked/runner.h"
 #include "tests/support/support.h"
 

@@ -2,6 +2,7 @@
  * test_path_law.c. */
 #include "mar.h"
 #include "mar/ways/path.h"
+#include "tests/support/masked.h"
 #include "tests/support/demo.h"
 
 #include <limits.h>

@@ -2,6 +2,7 @@
 #include "eval/statistics.h"
 #include "mar.h"
 #include "mar/ways/spec.h"
+#include "tests/support/masked.h"
 #include "tests/support/brief.h"
 #include "tests/support/support.h"
 

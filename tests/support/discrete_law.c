@@ -1,7 +1,7 @@
 #include "tests/support/discrete_law.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/weights.h"
-#include "mar/api/engine.h"
+#include "mar/api/session.h"
 #include "tests/support/statistics.h"
 
 #include <math.h>

@@ -9,7 +9,7 @@
 #include "tools/cli/options_help.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/run_options.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -33,22 +33,22 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 65536,
-     .help = "images at a time"},
+     .help = "images to make at a time"},
     {.name = "repeat",
      .offset = offsetof(bench_options, repeat),
      .group = "Measurement",
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1000,
-     .help = "batches measured, of which the best counts\nOf a discrete model the machine and single passes are "
-             "measured as often, in turns: a pass counts where it took the least, beside the machine as it was right "
-             "before. On a GPU the first batch is not recorded, and the second "
-             "makes the recordings that the third replays."},
+     .help = "batches to measure; the best counts\n"
+             "For discrete tokens, the machine and single passes are measured as often, in turns. A pass counts in "
+             "its fastest turn, beside the machine as measured right before. On a GPU the second batch makes the "
+             "recordings that the third replays."},
     {.name = "json",
      .offset = offsetof(bench_options, json),
      .group = "Measurement",
      .type = MAR_TYPE_FLAG,
-     .help = "one JSON object in place of the table"},
+     .help = "print one JSON object instead of the table"},
     {.name = "micro",
      .offset = offsetof(bench_options, micro),
      .group = "Parts",
@@ -253,8 +253,9 @@ static void set_up(bench_options *o, option_set *set)
                  "\n"
                  "Generates images and prints seconds per image, split into encoder, decoder, head\n"
                  "and VAE, with their arithmetic, beside the measured rate of matrix products;\n"
-                 "with --micro, how long each part takes. Of discrete tokens: speculation and\n"
-                 "plain decoding in turns, both beside what memory and arithmetic allow.\n"
+                 "with --micro, how long each part takes. For discrete tokens it measures\n"
+                 "speculation and plain decoding in turns, beside the limits of memory and\n"
+                 "arithmetic.\n"
                  "tools/dev/random_checkpoint.py writes full-size checkpoints to measure with.\n",
         .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
     };

@@ -23,7 +23,7 @@ const model_constant_info model_constant_infos[MODEL_CONSTANTS] = {
     [MODEL_CACHE] = {"cache_bytes", "L2 cache", "MB", 1e-6, 50e6},
     [MODEL_CLUSTER] = {"cluster_blocks", "blocks of a cluster of the head's grid", "", 1, 8},
     [MODEL_CLUSTERS] = {"clusters_at_once", "clusters that the GPU holds at once", "", 1, 16},
-    /* 3000 instructions for the tilt and 16 * 90 for a candidate (bench/README.md), 4 cycles each, are 9.3 us. */
+    /* 3000 instructions for the tilt and 16 * 90 for a candidate (bench/RESULTS.md), 4 cycles each, are 9.3 us. */
     [MODEL_REJECTION] = {"rejection_seconds", "drawing one residual", "us", 1e6, 10e-6},
     [MODEL_CALLS] = {"calls_per_token", "calls of the head a token at --head_spec 8", "", 1, 14.3}, /* of the demo */
     [MODEL_WAIT] = {"wait_seconds", "the host's wait for a result, and its next launch", "us", 1e6,
@@ -312,7 +312,7 @@ double model_image_decoder(const model_constants *c)
            130 * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]);
 }
 
-/* Calls of the head a token, of the demo, by window (bench/README.md): at W = 8 this is the constant's assumed value.
+/* Calls of the head a token, of the demo, by window (bench/RESULTS.md): at W = 8 this is the constant's assumed value.
  */
 double model_calls(const model_constants *c, int window)
 {

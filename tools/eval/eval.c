@@ -3,7 +3,7 @@
 #include "tools/eval/options.h"
 #include "tools/eval/judge.h"
 #include "tools/cli/options_help.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,47 +29,47 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = 2,
      .max = IMAGES_MAX,
-     .help = "images that are made; default 50000, of the demo 2000\n"
-             "Published numbers are of 50000. FID of fewer is larger: below 10000 a warning says so."},
+     .help = "number of images; default 50000, of the demo 2000\n"
+             "Published numbers are of 50000. FID of fewer images is biased upwards: below 10000 a warning says "
+             "so."},
     {.name = "class_sampling",
      .offset = offsetof(eval_options, class_sampling),
      .group = about_images,
      .type = MAR_TYPE_CHOICE,
      .choices = samplings,
-     .help =
-         "balanced: as many of each class; random: of any\n"
-         "balanced is MAR's: image i of n is of class i times classes over n, rounded down, so that the images of a "
-         "class follow one another. random draws a class for every image, by the seed and its number alone."},
+     .help = "balanced: equally many of each class; random: any class\n"
+             "balanced is MAR's: image i of n has class i times classes over n, rounded down, so the images of a "
+             "class follow one another. random draws the class of each image from the seed and its number alone."},
     {.name = "class",
      .offset = offsetof(eval_options, classes),
      .group = about_images,
      .type = MAR_TYPE_TEXT,
      .argument = "LIST",
-     .help = "classes: 0-9,207,sea_slug or @FILE; default all\nAs for mar generate."},
+     .help = "classes: 0-9,207,sea_slug or @FILE; default all\n"
+             "As for mar generate."},
     {.name = "images",
      .offset = offsetof(eval_options, images),
      .group = about_images,
      .type = MAR_TYPE_TEXT,
      .argument = "WHAT",
-     .help = "judge these, a directory or .npz, and make none\n"
-             "A directory of PNG and JPEG files, or arr_0 of an npz, uint8. With it the options of a model have no "
-             "place."},
+     .help = "judge these images, a directory or .npz, and make none\n"
+             "A directory of PNG and JPEG files, or arr_0 of an npz, uint8. Options of a model are refused with "
+             "it."},
     {.name = "sweep",
      .offset = offsetof(eval_options, sweep),
      .group = about_images,
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "a grid of runs, of alternatives of options in a file\n"
+     .help = "a file of alternative options; makes a run of each combination\n"
              "See The file of a sweep."},
     {.name = "features",
      .offset = offsetof(eval_options, features),
      .group = judging,
      .type = MAR_TYPE_NAME,
      .choices = networks,
-     .help =
-         "the network that judges; default demo for the demo\n"
-         "inception is Inception-v3, which FID and the others are defined by. demo is the classifier of digits that "
-         "is built in, with which the demo's Frechet distance means something."},
+     .help = "network that judges; default demo for the demo\n"
+             "inception is Inception-v3, which defines FID and the others. demo is the built-in classifier of "
+             "digits, for the demo's Frechet distance."},
     {.name = "inception",
      .offset = offsetof(eval_options, inception),
      .group = judging,
@@ -84,42 +84,40 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_CHOICE,
      .choices = judge_dtypes,
      .help = "arithmetic of Inception-v3\n"
-             "f32 agrees with torch-fidelity, and is what published numbers are compared with. bf16 is faster on "
-             "processors and GPUs that have it, and changes FID: compare its numbers with one another only. --dtype is "
-             "the model's alone."},
+             "f32 agrees with torch-fidelity; compare published numbers with it. bf16 is faster on processors and "
+             "GPUs that have it, and changes FID: compare its numbers only with one another. --dtype is for the "
+             "model only."},
     {.name = "stats",
      .offset = offsetof(eval_options, stats),
      .group = judging,
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.npz",
-     .help =
-         "what images are compared with, or demo; or images\n"
-         "Statistics with mu and sigma, such as adm_in256_stats.npz, and mu_s and sigma_s for sFID; or images, a "
-         "directory or arr_0 of an npz, which are judged by the same network. demo stands for the statistics of real "
-         "digits that are built in. Without it there is an Inception score only."},
+     .help = "reference: statistics, images, or demo\n"
+             "Statistics have mu and sigma, such as adm_in256_stats.npz, and mu_s and sigma_s for sFID. Images, a "
+             "directory or arr_0 of an npz, are judged by the same network. demo is the built-in statistics of "
+             "real digits. Without a reference there is only an Inception score."},
     {.name = "precision_recall",
      .offset = offsetof(eval_options, precision_recall),
      .group = judging,
      .type = MAR_TYPE_FLAG,
-     .help =
-         "keep features for it, even if --stats has none now\n"
-         "Precision and recall need features or images of the reference, and are there by themselves if --stats has "
-         "them. The features of an image take 8 KB on the disk, and in memory when shards are added up."},
+     .help = "keep features for it, even if --stats has none now\n"
+             "Precision and recall need features or images of the reference, and are computed whenever --stats has "
+             "them. The features of an image take 8 KB on the disk, and in memory when shards are added up."},
     {.name = "out",
      .offset = offsetof(eval_options, out),
      .group = directory,
      .type = MAR_TYPE_TEXT,
      .argument = "RUN",
-     .help = "its name; what is there already is gone on with\n"
-             "Settings that numbers depend on must be those that it was begun with. With --images it gets report.html "
-             "and result.json, which replace those there; without --out nothing is written then."},
+     .help = "directory of the run; an existing run is continued\n"
+             "Settings that numbers depend on must equal those of the existing run. With --images it gets "
+             "report.html and result.json, which replace those there; without --out nothing is written then."},
     {.name = "batch",
      .offset = offsetof(eval_options, batch),
      .group = directory,
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1024,
-     .help = "images made and judged at a time\n"
+     .help = "images to make and judge at a time\n"
              "It is one of the settings: on a GPU the last bits of a number depend on it."},
     {.name = "shard_images",
      .offset = offsetof(eval_options, shard_images),
@@ -135,17 +133,16 @@ static const mar_param rows[] = {
      .group = directory,
      .type = MAR_TYPE_TEXT,
      .argument = "I/N",
-     .help = "make every N-th shard only, this is process I\n"
-             "From 1/N to N/N, on any machines that share the directory. The last one adds up. Without it this comes "
-             "from the variables of Slurm's job arrays and steps, or from mpirun."},
+     .help = "make every N-th shard only, as process I\n"
+             "From 1/N to N/N, on any machines that share the directory. The last one adds up. Without it, rank "
+             "and number come from the variables of Slurm's job arrays and steps, or from mpirun."},
     {.name = "merge",
      .offset = offsetof(eval_options, merge),
      .group = directory,
      .type = MAR_TYPE_FLAG,
-     .help =
-         "make nothing, add up the shards that are there\n"
-         "It takes settings from the directory and loads no model, but needs --stats and --inception as the run had "
-         "them."},
+     .help = "make nothing; add up the existing shards\n"
+             "It takes settings from the directory and loads no model, but needs --stats and --inception as in the "
+             "run."},
     {.name = "save_images",
      .offset = offsetof(eval_options, save_images),
      .group = directory,
@@ -156,12 +153,14 @@ static const mar_param rows[] = {
      .group = directory,
      .type = MAR_TYPE_FLAG,
      .help = "keep all images: arr_0 in RUN/images.npz, shuffled\n"
-             "uint8 in a fixed order, numpy.random.RandomState(0).permutation, as ADM's evaluator takes them."},
+             "uint8 in the fixed order of numpy.random.RandomState(0).permutation, as ADM's evaluator expects "
+             "them."},
     {.name = "json",
      .offset = offsetof(eval_options, json),
      .group = messages,
      .type = MAR_TYPE_FLAG,
-     .help = "print the result as one JSON object\nIt is that of RUN/result.json."},
+     .help = "print the result as one JSON object\n"
+             "The same as in RUN/result.json."},
     {.name = "quiet",
      .offset = offsetof(eval_options, quiet),
      .group = messages,
@@ -177,12 +176,12 @@ void eval_options_set_up(eval_options *o, option_set *set)
         .about = "usage: mar eval [OPTIONS]\n"
                  "\n"
                  "Makes images of a model, judges them in memory, and prints FID, Inception score,\n"
-                 "sFID, precision and recall, each with the protocol that it was measured by. With\n"
-                 "no options: 2000 digits of the demo against real ones.\n"
+                 "sFID, precision and recall, with their protocol. With no options: 2000 digits of\n"
+                 "the demo against real ones.\n"
                  "\n"
-                 "It works in a directory. What was made there is kept: a run that was stopped, even\n"
-                 "killed, goes on by the same command, and ends with the same numbers bit for bit as\n"
-                 "one that was not. So does one of several processes: --shard, or mpirun.\n",
+                 "It works in a directory and keeps finished work there. The same command\n"
+                 "continues a run that was stopped or killed, and ends with the same numbers, bit\n"
+                 "for bit. Several processes can share a run: --shard, or mpirun.\n",
         .example = "example: mar eval --model mar_base.pth --vae kl16.ckpt --cfg 2.9 \\\n"
                    "             --num_iter 256 --stats adm_in256_stats.npz \\\n"
                    "             --inception weights-inception-2015-12-05-6726825d.pth --out base\n",

@@ -258,14 +258,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     assert_int_equal(stats.head_calls_max, p->num_sampling_steps);
     assert_true(stats.head_rows >= stats.head_calls);
     if (p->context == MAR_CONTEXT_PREFIX) assert_true(stats.head_rows == stats.head_calls);
-    /* the draft learns all tokens; only with drafts it makes passes */
-    const mar_masked_model *draft = mar_masked_model_of(p->draft);
-    const double learnt = mar_embed_classes_flop(draft, N, p->cfg == 1 ? 1 : 2) + mar_embed_masks_flop(draft) +
-                          mar_qkv_flop(draft, N * SEQ);
-    if (prefill < p->num_iter)
-        assert_true(stats.draft_flop > 2 * learnt);
-    else
-        assert_float_equal(stats.draft_flop / learnt, 1, 1e-12);
+    assert_int_equal(stats.draft_flop > 0, prefill < p->num_iter); /* it makes passes only with drafts */
     if (p->context == MAR_CONTEXT_PREFIX) {
         assert_true(stats.passes == prefill + blocks);
         assert_true(stats.contexts == N * stats.passes);

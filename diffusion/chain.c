@@ -13,7 +13,7 @@ static int rows_of(const diff_chain *c, int tokens)
 
 static int most_rows(const diff_chain *c)
 {
-    return c->conditions * c->max_tokens;
+    return c->cfg_branches * c->max_tokens;
 }
 
 static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c, mar_err *err)
@@ -52,8 +52,8 @@ static mar_status create_host(diff_chain *c, mar_err *err)
     return MAR_OK;
 }
 
-/* Returns the modulation rows that are computed at a time: as many as the backend prefers, at least those of one step.
- */
+/* Returns the modulation rows that are computed at a time: as many as the backend prefers, at least those of one
+ * step. */
 static int chunk_rows(const diff_chain *c)
 {
     const kern_queue *k = c->k;
@@ -86,7 +86,7 @@ mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const dif
     *out = (diff_chain){.k = k,
                         .head = head,
                         .max_tokens = max_tokens,
-                        .conditions = guided ? 2 : 1,
+                        .cfg_branches = guided ? 2 : 1,
                         .guided = guided,
                         .temperature = temperature,
                         .part = ""};

@@ -25,7 +25,7 @@ typedef struct {
     uint8_t *fine_list;     /* host [max_steps] `fine` of the steps of step_list */
     int *mod_row;           /* host [max_steps] first modulation row of a step */
     int max_tokens;         /* maximum tokens of a call */
-    int conditions;         /* rows a token that the buffers hold: 2 with guidance, else 1 */
+    int cfg_branches;       /* rows a token that the buffers hold: 2 with guidance, else 1 */
     int guided;             /* whether runs are guided and have two rows a token; set by diff_chain_guide */
     int reuse;              /* set by diff_chain_reuse */
     int mod_rows;           /* rows of `mod`: tokens x branches x steps of a chunk */
@@ -65,8 +65,8 @@ void diff_chain_reuse(diff_chain *c);
 size_t diff_chain_lay_out(diff_chain *c, char *base);
 /* Switches to the respacing with spec.steps == steps. One must exist. */
 void diff_chain_use(diff_chain *c, int steps);
-/* Turns the guidance of later runs and plans on or off. Only a chain created as guided may be guided; it is at first.
- */
+/* Turns the guidance of later runs and plans on or off. Only a chain created as guided may be guided; it is at
+ * first. */
 void diff_chain_guide(diff_chain *c, int guided);
 void diff_chain_free(diff_chain *c);
 /* Prepares for calls with this many tokens in the respacing in use, so that diff_chain_sample allocates nothing. */

@@ -73,22 +73,22 @@ void diff_paths_draw(diff_paths *p, const diff_tokens *tokens, float *x, float *
     diff_speculate_sample(&p->draws, tokens, x, path, stats);
 }
 
-/* Evaluates the head at all states of paths first .. first+n-1. Their modulation is that of `sources` conditions from
+/* Evaluates the head at all states of paths first .. first+n-1. Their modulation is that of `sources` sources from
  * number `from` on. */
 static void evaluate(diff_paths *p, const diff_tokens *t, const float *path, int first, int n, int from, int sources)
 {
     const diff_chain *c = p->draws.target.chain;
     kern_queue *k = c->k;
-    const int steps = c->schedule.steps, conditions = p->draws.w.conditions;
-    for (int condition = 0, row = 0; condition < conditions; condition++)
+    const int steps = c->schedule.steps, cfg_branches = p->draws.w.conditions;
+    for (int branch = 0, row = 0; branch < cfg_branches; branch++)
         for (int i = 0; i < n; i++)
             for (int step = 0; step < steps; step++, row++) {
                 p->x_index[row] = (i * (p->draws.w.max_steps + 1) + step) * KERN_EVALUATED + KERN_EVALUATED_STATE;
-                p->mod_index[row] = (condition * steps + step) * sources + diff_tokens_source(t, first + i) - from;
+                p->mod_index[row] = (branch * steps + step) * sources + diff_tokens_source(t, first + i) - from;
             }
     k->watch.part = c->part;
     k->head->eval(k, c->head->net, path + (size_t)first * (size_t)p->stride, p->x_index, p->draws.target.at.mod,
-                  p->mod_index, conditions * n * steps, p->out, p->scratch);
+                  p->mod_index, cfg_branches * n * steps, p->out, p->scratch);
 }
 
 /* Judges paths first .. first+n-1 in one call of the head. */

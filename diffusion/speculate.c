@@ -37,10 +37,10 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
 {
     kern_speculation *w = &s->w;
     const size_t c = (size_t)w->channels, g = (size_t)w->group, rows = g * (size_t)w->window;
-    const size_t steps = (size_t)w->max_steps, conditions = (size_t)s->target.chain->conditions, f = sizeof(float),
+    const size_t steps = (size_t)w->max_steps, cfg_branches = (size_t)s->target.chain->cfg_branches, f = sizeof(float),
                  i = sizeof(int);
     size_t used = 0;
-    w->conditions = s->target.chain->conditions;
+    w->conditions = s->target.chain->cfg_branches;
     lay_out_evaluator(s, &s->target, base, &used);
     lay_out_evaluator(s, &s->draft, base, &used);
     w->coef = arena_carve(base, &used, steps, sizeof *w->coef);
@@ -63,8 +63,8 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->row_token = arena_carve(base, &used, rows, i);
     w->row_index = arena_carve(base, &used, rows, i);
     w->row_list = arena_carve(base, &used, rows, i);
-    w->x_index = arena_carve(base, &used, conditions * rows, i);
-    w->mod_index = arena_carve(base, &used, conditions * rows, i);
+    w->x_index = arena_carve(base, &used, cfg_branches * rows, i);
+    w->mod_index = arena_carve(base, &used, cfg_branches * rows, i);
     w->state = arena_carve(base, &used, rows * c, f);
     w->mean_p = arena_carve(base, &used, rows * c, f);
     w->log_std_p = arena_carve(base, &used, rows * c, f);
@@ -72,7 +72,7 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->log_std_q = arena_carve(base, &used, rows * c, f);
     w->tempered_p = arena_carve(base, &used, rows * c, f);
     w->tempered_q = arena_carve(base, &used, rows * c, f);
-    w->draft_index = arena_carve(base, &used, conditions * rows, i);
+    w->draft_index = arena_carve(base, &used, cfg_branches * rows, i);
     w->left = arena_carve(base, &used, KERN_LEFT, i);
     w->count = arena_carve(base, &used, 1, sizeof *w->count);
     s->schedule = NULL;
@@ -88,7 +88,7 @@ static mar_status check(const diff_chain *target, const diff_chain *draft, int w
     if (draft && draft->head->channels != target->head->channels)
         return err_set(err, MAR_EARG, "draft of %d channels: expected %d, the target's", draft->head->channels,
                        target->head->channels);
-    if (draft && (draft->conditions != target->conditions || draft->max_tokens < target->max_tokens ||
+    if (draft && (draft->cfg_branches != target->cfg_branches || draft->max_tokens < target->max_tokens ||
                   draft->max_steps != target->max_steps))
         return err_set(err, MAR_EARG, "the draft's chain: expected the guidance, tokens and steps of the target's");
     return MAR_OK;
@@ -106,7 +106,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->rule = spec_method_find("conditional")->rule(NULL);
     w->window = window < target->max_steps ? window : target->max_steps;
     if (target->temperature == 0) w->window = 1;
-    w->conditions = target->conditions;
+    w->conditions = target->cfg_branches;
     w->channels = target->head->channels;
     w->max_steps = target->max_steps;
     w->log_temperature = logf(target->temperature);

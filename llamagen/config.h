@@ -36,8 +36,8 @@ void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int fi
                        void *user);
 /* Tells whether the file looks like LlamaGen: it has layers.0.attention.wqkv.weight or tok_embeddings.weight. */
 int gpt_config_recognise(const wt_file *f);
-/* Tells whether an extra tensor is harmless: one that can be computed (freqs_cis, causal_mask), or a key-value cache.
- */
+/* Tells whether an extra tensor is harmless: one that can be computed (freqs_cis, causal_mask), or a key-value
+ * cache. */
 int gpt_config_ignores(const char *name);
 /* Tells whether the tensor is a layer's matrix that dtype int8 multiplies in int8 and an int8 file stores as I8
  * (weights/weights.h). An EAGLE drafter's layer counts. */

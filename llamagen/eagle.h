@@ -25,9 +25,9 @@ size_t eagle_runner_lay_out(eagle_runner *r, char *base); /* as gpt_runner_lay_o
 mar_status eagle_runner_plan(eagle_runner *r, int images, mar_err *err);
 /* Starts the images that the target has just started (gpt_runner_begin). */
 void eagle_runner_begin(eagle_runner *r, int images);
-/* Implements spec_model.laws, with the drafter as its state. The target must have computed all of a request's prefix
- * but its last token; else it returns MAR_EARG. Other errors are those of gpt_runner_laws. */
-mar_status eagle_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err);
+/* Implements spec_model.log_probs, with the drafter as its state. The target must have computed all of a request's
+ * prefix but its last token; else it returns MAR_EARG. Other errors are those of gpt_runner_log_probs. */
+mar_status eagle_runner_log_probs(void *runner, const spec_request *request, int n, float *log_probs, mar_err *err);
 const gpt_runner_stats *eagle_runner_get_stats(const eagle_runner *r); /* prefix_s is 0 */
 
 #endif

@@ -41,13 +41,13 @@ static const discrete *of_const(const mar_engine_state *g)
 
 static mar_status target_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
 {
-    return gpt_runner_laws(((discrete *)state)->target, request, n, log_law, err);
+    return gpt_runner_log_probs(((discrete *)state)->target, request, n, log_law, err);
 }
 
 static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_law,
                                    const spec_continuation *continuation, mar_err *err)
 {
-    return gpt_runner_laws_then(((discrete *)state)->target, request, n, log_law, continuation, err);
+    return gpt_runner_log_probs_then(((discrete *)state)->target, request, n, log_law, continuation, err);
 }
 
 static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)

@@ -160,7 +160,7 @@ static mar_status load_condition(loader *l, gpt_model *m)
 
 /* Computes precompute_freqs_cis_2d of gpt.py, in f32 as there. cos and sin are 0 at the prefix, so q and k become 0
  * there. So every later query gives a prefix position the score 0. */
-static mar_status make_turn(loader *l, gpt_model *m)
+static mar_status make_rope(loader *l, gpt_model *m)
 {
     const gpt_config *c = &m->config;
     const int size = c->width / c->heads, side = gpt_config_side(c->seq_len), quarter = size / 4;
@@ -175,7 +175,7 @@ static mar_status make_turn(loader *l, gpt_model *m)
             at[0] = cosf(angle);
             at[1] = sinf(angle);
         }
-    const mar_status status = to_backend(l, turn, n, &m->turn);
+    const mar_status status = to_backend(l, turn, n, &m->rope);
     free(turn);
     return status;
 }
@@ -204,7 +204,7 @@ static mar_status load_all(loader *l, gpt_model *m)
     if (status == MAR_OK)
         status = load_linear(l, "output.weight", c->vocabulary, d, KERN_LINEAR, KERN_OUT_F32,
                              m->layers[c->depth - 1].w2, &m->output);
-    if (status == MAR_OK) status = make_turn(l, m);
+    if (status == MAR_OK) status = make_rope(l, m);
     return status;
 }
 
@@ -242,7 +242,7 @@ void gpt_model_free(gpt_model *m)
 {
     if (!m) return;
     kern_device *d = m->device;
-    float *arrays[] = {m->class_emb, m->no_caption, m->token_emb, m->norm, m->turn};
+    float *arrays[] = {m->class_emb, m->no_caption, m->token_emb, m->norm, m->rope};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
     kern_linear *linears[] = {m->caption_fc1, m->caption_fc2, m->output};
     for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) d->core->linear_free(d, linears[i]);

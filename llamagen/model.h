@@ -23,7 +23,7 @@ typedef struct {
     float *token_emb;    /* backend [vocabulary][D] */
     float *norm;         /* backend [D] */
     kern_linear *output; /* [vocabulary][D] act -> float */
-    float *turn;         /* backend [prefix + seq_len][head_dim] cos, sin of each pair; zeros at the prefix */
+    float *rope;         /* backend [prefix + seq_len][head_dim] cos, sin of each pair; zeros at the prefix */
     gpt_layer *layers;   /* [depth] */
 } gpt_model;
 

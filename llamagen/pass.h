@@ -10,49 +10,50 @@ typedef struct {
     kern_queue *k;
     const gpt_model *model;
     int sequences, slots; /* the cache has `slots` slots for each of `sequences` sequences */
-    int rows_max, laws_max;
+    int rows_max, logit_rows_max;
     int words; /* 64-bit words of a row's mask */
     int keep;  /* 1: the features of each row are kept */
 
-    /* The rows of the current pass, host. A row is a position of a sequence; a sequence is an image in one CFG branch.
-     */
-    int rows, spans, laws; /* laws: rows of the output layer, of all branches */
-    const float *table;    /* backend: embedding table */
-    int *embedding;        /* [rows] row of the table; with `drawn`, index into drawn */
-    const int *drawn;      /* backend: tokens, as row numbers of the table; or NULL */
-    int *position;         /* [rows] in the sequence, prefix included */
-    int *slot;             /* [rows] in the whole cache */
-    uint64_t *mask;        /* [rows][words] */
-    int *row, *first;      /* [spans + 1] as in kern_cache_job */
-    int *common;           /* [spans] as in kern_cache_job */
-    int *list;             /* slots of all spans */
-    int *law;     /* [laws] row that the output layer reads; rows_max + s is the last prefix position of sequence s */
-    double known; /* slots attended to, summed over rows */
+    /* The rows of the current pass, host. A row is a position of a sequence; a sequence is an image in one CFG
+     * branch. */
+    int rows, spans, logit_rows; /* logit_rows: rows of the output layer, of all branches */
+    const float *table;          /* backend: embedding table */
+    int *embedding;              /* [rows] row of the table; with `drawn`, index into drawn */
+    const int *drawn;            /* backend: tokens, as row numbers of the table; or NULL */
+    int *position;               /* [rows] in the sequence, prefix included */
+    int *slot;                   /* [rows] in the whole cache */
+    uint64_t *mask;              /* [rows][words] */
+    int *row, *first;            /* [spans + 1] as in kern_cache_job */
+    int *common;                 /* [spans] as in kern_cache_job */
+    int *list;                   /* slots of all spans */
+    /* [logit_rows] row that the output layer reads; rows_max + s is the last prefix position of sequence s. */
+    int *logit_row;
+    double attended; /* slots attended to, summed over rows */
 
     /* Backend memory, from gpt_pass_lay_out. D = width. */
     float *x;      /* [rows_max + sequences][D] residual stream; after the rows, each sequence's last prefix position */
-    act *normed;   /* [rows_max or laws_max][D] */
+    act *normed;   /* [rows_max or logit_rows_max][D] */
     act *qkv;      /* [rows_max][3D] */
-    act *mixed;    /* [rows_max][D] output of attention */
+    act *attn;     /* [rows_max][D] output of attention */
     act *hidden;   /* [rows_max][2 * hidden] */
     act *gated;    /* [rows_max][hidden] */
-    float *logits; /* [laws_max][vocabulary] */
+    float *logits; /* [logit_rows_max][vocabulary] */
     act *cache;    /* [depth][sequences * slots][2D] */
     float *kept;   /* [rows_max][D] features before the scatter to their slots; NULL unless keep */
     float *features; /* [sequences * slots][D]; NULL unless keep */
 } gpt_pass;
 
-/* Creates passes for up to `sequences` sequences of `slots` slots. A sequence has at most `rows` rows and `laws` rows
- * of the output layer in a pass. k and model must outlive it. Returns MAR_ENOMEM without memory. */
-mar_status gpt_pass_create(kern_queue *k, const gpt_model *model, int sequences, int slots, int rows, int laws,
+/* Creates passes for up to `sequences` sequences of `slots` slots. A sequence has at most `rows` rows and `logit_rows`
+ * rows of the output layer in a pass. k and model must outlive it. Returns MAR_ENOMEM without memory. */
+mar_status gpt_pass_create(kern_queue *k, const gpt_model *model, int sequences, int slots, int rows, int logit_rows,
                            int keep, gpt_pass *out, mar_err *err);
 void gpt_pass_free(gpt_pass *p);                  /* leaves it empty */
 size_t gpt_pass_lay_out(gpt_pass *p, char *base); /* as diff_chain_lay_out */
 /* Prepares the products of passes with this many rows, and rows of the output layer, so that they allocate nothing. */
-mar_status gpt_pass_plan(const gpt_pass *p, int rows, int laws, mar_err *err);
+mar_status gpt_pass_plan(const gpt_pass *p, int rows, int logit_rows, mar_err *err);
 
-/* Starts the list of a pass's rows. They are embedded by rows of `table`; with `drawn`, by rows drawn[embedding] of it.
- */
+/* Starts the list of a pass's rows. They are embedded by rows of `table`; with `drawn`, by rows drawn[embedding] of
+ * it. */
 void gpt_pass_begin(gpt_pass *p, const float *table, const int *drawn);
 /* Adds a span: a sequence with rows in this pass. Add its slots next, then its rows. */
 void gpt_pass_add_span(gpt_pass *p);
@@ -74,7 +75,8 @@ void gpt_pass_layers(const gpt_pass *p);
 void gpt_pass_logits(const gpt_pass *p);
 /* Turns logits into log probabilities (kern_law_job). cfg and place are host, one for each row of the conditional
  * branch. */
-void gpt_pass_laws(const gpt_pass *p, const gpt_sampling *sampling, const float *cfg, const int *place, float *log_law);
+void gpt_pass_log_probs(const gpt_pass *p, const gpt_sampling *sampling, const float *cfg, const int *place,
+                        float *log_probs);
 /* Returns the arithmetic of rows and logits, 2 a multiply-add. */
 double gpt_pass_flop(const gpt_pass *p);
 /* Returns the bytes that rows and logits must read: weights, and keys and values in visible slots, each once. */

@@ -16,9 +16,9 @@ typedef struct {
     float top_p;
 } gpt_sampling;
 
-int gpt_conditions(const gpt_sampling *s); /* 2 with guidance, else 1 */
+int gpt_cfg_branches(const gpt_sampling *s); /* 2 with guidance, else 1 */
 /* Returns the number of an image's sequence in a branch. Conditional sequences come first. */
-int gpt_sequence(int images, int image, int condition);
+int gpt_sequence(int images, int image, int branch);
 /* Returns the guidance scale of a token, as decode_n_tokens of generate.py: decode step i makes token i + 1. */
 float gpt_guidance(const gpt_sampling *s, int token);
 
@@ -33,8 +33,8 @@ mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const 
  * sequences. The arrays say to which sequence a row belongs. */
 typedef struct {
     int kind; /* chosen by the caller */
-    int rows, spans, laws;
-    const float *log_law;
+    int rows, spans, logit_rows;
+    const float *log_probs;
     const int *drawn;      /* as in spec_request */
     int with_continuation; /* 1: the recording includes a continuation of this shape */
     int continuation[4];   /* spec_continuation.shape */

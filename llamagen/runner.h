@@ -30,17 +30,18 @@ void gpt_runner_begin(gpt_runner *r, int images, const int *label);
  * The mask is 1 at positions of the caption, at the end of the prefix. As in generate.py, a masked position is attended
  * to only by itself. The unconditional caption has the caption's mask. */
 void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features, const uint8_t *mask);
-/* Implements spec_model.laws, with the runner as its state. A request's sequence is the image's number in the batch. It
- * may have any prefix; the runner computes what it has not computed yet. Returns MAR_EARG if a token or draft is
- * outside the vocabulary or beyond seq_len, or if there are too many drafts. Returns the queue's failure (kern_check).
- */
-mar_status gpt_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err);
-/* Implements spec_model.laws_then. Also returns MAR_EARG if a token on the device follows tokens that are not computed.
- */
-mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n, float *log_law,
-                                const spec_continuation *continuation, mar_err *err);
-/* Tells the runner which tokens of an image are final, so that slots of accepted drafts become theirs. gpt_runner_laws
- * does this itself. An EAGLE drafter reads features before the target's next call, so it does it here. */
+/* Implements spec_model.log_probs, with the runner as its state. A request's sequence is the image's number in the
+ * batch. It may have any prefix; the runner computes what it has not computed yet. Returns MAR_EARG if a token or
+ * draft is outside the vocabulary or beyond seq_len, or if there are too many drafts. Returns the queue's failure
+ * (kern_check). */
+mar_status gpt_runner_log_probs(void *runner, const spec_request *request, int n, float *log_probs, mar_err *err);
+/* Implements spec_model.log_probs_then. Also returns MAR_EARG if a token on the device follows tokens that are not
+ * computed. */
+mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, int n, float *log_probs,
+                                     const spec_continuation *continuation, mar_err *err);
+/* Tells the runner which tokens of an image are final, so that slots of accepted drafts become theirs.
+ * gpt_runner_log_probs does this itself. An EAGLE drafter reads features before the target's next call, so it does it
+ * here. */
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length);
 
 /* Returns the features: the results of the last norm, the input of the output layer. They are backend float [slots][D],
@@ -48,7 +49,7 @@ void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length);
 const float *gpt_runner_features(const gpt_runner *r);
 /* Returns the slot of an image's token `position` (-1: the last position before the image tokens) in a branch (0: the
  * conditional one); -1 if it has not been computed. */
-int gpt_runner_slot(const gpt_runner *r, int image, int condition, int position);
+int gpt_runner_slot(const gpt_runner *r, int image, int branch, int position);
 
 typedef struct {
     long passes, rows; /* rows: tokens computed in all branches */

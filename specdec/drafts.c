@@ -13,23 +13,23 @@ static kern_address address_at(const spec_sampler *s, const spec_sequence *q, in
 }
 
 /* Adds a row to the next draw. `earlier` has the `given` candidates drawn already. */
-static void ask_draw(spec_sampler *s, int *rows, int law, int given, const int *earlier, int wanted, kern_address a)
+static void add_draw(spec_sampler *s, int *rows, int row, int given, const int *earlier, int wanted, kern_address a)
 {
     const int r = (*rows)++;
-    s->draw_law[r] = law, s->draw_given[r] = given, s->draw_wanted[r] = wanted, s->draw_address[r] = a;
+    s->draw_row[r] = row, s->draw_given[r] = given, s->draw_wanted[r] = wanted, s->draw_address[r] = a;
     for (int i = 0; i < given; i++) s->draw_earlier[r * s->children + i] = earlier[i];
 }
 
 /* Draws, and reads the results: drawn_id [rows][children] and drawn [rows], each at least 1. `model` names the model in
  * the error message. */
-static mar_status run_draw(spec_sampler *s, int rows, const float *log_law, const char *model, mar_err *err)
+static mar_status run_draw(spec_sampler *s, int rows, const float *log_p, const char *model, mar_err *err)
 {
     if (rows == 0) return kern_check(s->k, err);
     int *drawn = s->draw_result + (size_t)rows * (size_t)s->children;
     const kern_draw_job job = {.rows = rows,
                                .size = s->target.size,
-                               .log_law = log_law,
-                               .law = s->draw_law,
+                               .log_law = log_p,
+                               .law = s->draw_row,
                                .most = s->children,
                                .given = s->draw_given,
                                .wanted = s->draw_wanted,
@@ -50,7 +50,7 @@ static mar_status run_draw(spec_sampler *s, int rows, const float *log_law, cons
 static void begin_block(spec_sequence *q)
 {
     q->count = q->depth = 0;
-    q->asked = -1;
+    q->requested = -1;
 }
 
 /* Tells whether a sequence drafts position `level`: it lacks tokens there, and has drafts before it. */
@@ -60,7 +60,7 @@ static int takes_part(const spec_sampler *s, const spec_sequence *q, int level)
 }
 
 /* Adds a request for the successors of `draft`. The rows of all levels but the last are there already. */
-static void ask_laws(spec_sampler *s, int *requests, int i, const int *draft, const int *parent, int count)
+static void add_request(spec_sampler *s, int *requests, int i, const int *draft, const int *parent, int count)
 {
     spec_sequence *q = &s->sequence[i];
     s->request[(*requests)++] = (spec_request){.sequence = i,
@@ -69,14 +69,14 @@ static void ask_laws(spec_sampler *s, int *requests, int i, const int *draft, co
                                                .draft = draft,
                                                .parent = parent,
                                                .count = count,
-                                               .from = q->asked + 1,
+                                               .from = q->requested + 1,
                                                .row = spec_draft_row(s, i)};
-    q->asked = count;
+    q->requested = count;
 }
 
-static mar_status run_laws(spec_sampler *s, int requests, mar_err *err)
+static mar_status run_draft_model(spec_sampler *s, int requests, mar_err *err)
 {
-    const mar_status status = s->draft.laws(s->draft.state, s->request, requests, s->draft_laws, err);
+    const mar_status status = s->draft.log_probs(s->draft.state, s->request, requests, s->draft_log_probs, err);
     s->stats.draft_calls++;
     return status == MAR_OK ? kern_check(s->k, err) : status;
 }
@@ -85,7 +85,7 @@ static mar_status run_laws(spec_sampler *s, int requests, mar_err *err)
 static mar_status run_top(spec_sampler *s, int rows, mar_err *err)
 {
     const size_t entries = (size_t)rows * (size_t)s->top;
-    s->k->discrete->top(s->k, s->draft_laws, s->top_law, rows, s->target.size, s->top, s->top_result_id,
+    s->k->discrete->top(s->k, s->draft_log_probs, s->top_row, rows, s->target.size, s->top, s->top_result_id,
                         s->top_result_log_p);
     s->k->core->download(s->k, s->top_id, s->top_result_id, entries * sizeof *s->top_id);
     s->k->core->download(s->k, s->top_log_p, s->top_result_log_p, entries * sizeof *s->top_log_p);
@@ -96,7 +96,7 @@ static mar_status run_top(spec_sampler *s, int rows, mar_err *err)
 static mar_status run_likeliest(spec_sampler *s, int rows, mar_err *err)
 {
     if (rows == 0) return kern_check(s->k, err);
-    memcpy(s->top_law, s->draw_law, (size_t)rows * sizeof *s->top_law);
+    memcpy(s->top_row, s->draw_row, (size_t)rows * sizeof *s->top_row);
     const mar_status status = run_top(s, rows, err);
     if (status != MAR_OK) return status;
     memcpy(s->drawn_id, s->top_id, (size_t)rows * (size_t)s->children * sizeof *s->drawn_id);
@@ -147,7 +147,7 @@ static int parent_place(const spec_sampler *s, const spec_sequence *q, int n)
 }
 
 /* Appends the results of the tree's drafts first .. last-1 to a sequence's block. *row is its next row of the draw. */
-static void place_level(const spec_sampler *s, spec_sequence *q, int first, int last, int *row)
+static void append_level(const spec_sampler *s, spec_sequence *q, int first, int last, int *row)
 {
     const int before = q->count;
     for (int n = first; n < last;) {
@@ -172,21 +172,21 @@ static mar_status draft_level(spec_sampler *s, int level, int first, int last, i
     *requests = 0;
     for (int i = 0; i < s->running; i++)
         if (takes_part(s, &s->sequence[i], level))
-            ask_laws(s, requests, i, s->sequence[i].draft, s->sequence[i].parent, s->sequence[i].count);
+            add_request(s, requests, i, s->sequence[i].draft, s->sequence[i].parent, s->sequence[i].count);
     if (*requests == 0) return MAR_OK;
-    mar_status status = run_laws(s, *requests, err);
+    mar_status status = run_draft_model(s, *requests, err);
     if (status != MAR_OK) return status;
     for (int j = 0; j < *requests; j++) {
         const spec_request *a = &s->request[j];
         const spec_sequence *q = &s->sequence[a->sequence];
         for (int n = first; n < last; n = siblings_end(s, n))
             if (parent_place(s, q, n) > -2)
-                ask_draw(s, &rows, a->row + parent_place(s, q, n) + 1, 0, NULL, siblings_end(s, n) - n,
+                add_draw(s, &rows, a->row + parent_place(s, q, n) + 1, 0, NULL, siblings_end(s, n) - n,
                          address_at(s, q, level));
     }
-    status = s->options.likeliest ? run_likeliest(s, rows, err) : run_draw(s, rows, s->draft_laws, "draft: ", err);
+    status = s->options.likeliest ? run_likeliest(s, rows, err) : run_draw(s, rows, s->draft_log_probs, "draft: ", err);
     for (int j = 0; j < *requests && status == MAR_OK; j++)
-        place_level(s, &s->sequence[s->request[j].sequence], first, last, &row);
+        append_level(s, &s->sequence[s->request[j].sequence], first, last, &row);
     return status;
 }
 
@@ -247,19 +247,19 @@ static void expand(const spec_sampler *s, spec_sequence *q, int first)
 }
 
 /* Asks for the successors of the last level's expanded drafts, adds the candidates, and expands the likeliest. */
-static mar_status look_at_level(spec_sampler *s, int level, int *requests, mar_err *err)
+static mar_status expand_level(spec_sampler *s, int level, int *requests, mar_err *err)
 {
     int rows = 0, row = 0;
     *requests = 0;
     for (int i = 0; i < s->running; i++) {
         const spec_sequence *q = &s->sequence[i];
         if (!takes_part(s, q, level)) continue;
-        ask_laws(s, requests, i, q->expanded_draft, q->expanded_parent, q->expanded);
+        add_request(s, requests, i, q->expanded_draft, q->expanded_parent, q->expanded);
         for (int e = level == 0 ? -1 : q->level; e < q->expanded; e++)
-            s->top_law[rows++] = spec_draft_row(s, i) + e + 1;
+            s->top_row[rows++] = spec_draft_row(s, i) + e + 1;
     }
     if (*requests == 0) return MAR_OK;
-    mar_status status = run_laws(s, *requests, err);
+    mar_status status = run_draft_model(s, *requests, err);
     if (status == MAR_OK) status = run_top(s, rows, err);
     for (int j = 0; j < *requests && status == MAR_OK; j++) {
         spec_sequence *q = &s->sequence[s->request[j].sequence];
@@ -276,7 +276,7 @@ static mar_status look_at_level(spec_sampler *s, int level, int *requests, mar_e
 }
 
 /* Makes the likeliest candidates the block. The order of their numbers is by levels. */
-static void choose(const spec_sampler *s, spec_sequence *q)
+static void choose_block(const spec_sampler *s, spec_sequence *q)
 {
     for (int c = 0; c < q->candidates; c++) q->chosen[c] = -1;
     for (int i = 0; i < s->options.total; i++) {
@@ -305,10 +305,10 @@ mar_status spec_draft_dynamic(spec_sampler *s, mar_err *err)
         s->sequence[i].candidates = s->sequence[i].expanded = s->sequence[i].level = 0;
     }
     for (int level = 0; level < s->options.length && requests > 0; level++) {
-        const mar_status status = look_at_level(s, level, &requests, err);
+        const mar_status status = expand_level(s, level, &requests, err);
         if (status != MAR_OK) return status;
     }
-    for (int i = 0; i < s->running; i++) choose(s, &s->sequence[i]);
+    for (int i = 0; i < s->running; i++) choose_block(s, &s->sequence[i]);
     return MAR_OK;
 }
 
@@ -342,14 +342,14 @@ static int wanted_at(const spec_sampler *s, const spec_sequence *q, int i)
 
 /* Adds the draws of a sequence's drafts. The q of a token of the tail is the p it was drawn from. With SPEC_STOP the
  * tail is drawn anew. With SPEC_CONTINUE it is the result of verification, and gets siblings for the tree. */
-static void ask_drafts(spec_sampler *s, spec_sequence *q, int *rows)
+static void add_drafts(spec_sampler *s, spec_sequence *q, int *rows)
 {
     for (int i = 0; i < q->depth; i++) {
         const int given = is_tail(q, i) && i < q->tail_known;
         if (is_tail(q, i))
-            ask_draw(s, rows, q->tail_row[i], given, &q->tail_token[i], wanted_at(s, q, i), address_at(s, q, i));
+            add_draw(s, rows, q->tail_row[i], given, &q->tail_token[i], wanted_at(s, q, i), address_at(s, q, i));
         else if (copied_from(s, q->known + i) < 0)
-            ask_draw(s, rows, spec_uniform_row(s), 0, NULL, 1, address_at(s, q, i));
+            add_draw(s, rows, spec_uniform_row(s), 0, NULL, 1, address_at(s, q, i));
     }
 }
 
@@ -366,7 +366,7 @@ static void take_candidates(const spec_sampler *s, spec_sequence *q, int i, int 
     }
     q->drawn_count[i] = s->drawn[*row];
     memcpy(drawn, s->drawn_id + (size_t)*row * (size_t)s->children, (size_t)s->drawn[*row] * sizeof *drawn);
-    q->tail_row[i] = s->draw_law[*row];
+    q->tail_row[i] = s->draw_row[*row];
     ++*row;
 }
 
@@ -395,9 +395,9 @@ mar_status spec_draft_jacobi(spec_sampler *s, mar_err *err)
     int rows = 0, row = 0;
     for (int i = 0; i < s->running; i++) {
         s->sequence[i].depth = spec_deepest(s, &s->sequence[i]);
-        ask_drafts(s, &s->sequence[i], &rows);
+        add_drafts(s, &s->sequence[i], &rows);
     }
-    const mar_status status = run_draw(s, rows, s->laws[!s->now], "", err);
+    const mar_status status = run_draw(s, rows, s->log_probs[!s->now], "", err);
     for (int i = 0; i < s->running && status == MAR_OK; i++) {
         for (int j = 0; j < s->sequence[i].depth; j++) take_candidates(s, &s->sequence[i], j, &row);
         list_block(s, &s->sequence[i]);

@@ -17,7 +17,7 @@ typedef struct {
     int *draft, *parent; /* [capacity] as in kern_block_job */
     int *row_q;          /* [capacity + 1] row of each site's q; -1: q is a point */
 
-    int asked; /* drafts of this round's last request to the draft model; -1: no request yet */
+    int requested; /* drafts of this round's last request to the draft model; -1: no request yet */
 
     /* [capacity] static tree: index in the block of each draft of the tree, -2 if absent. Dynamic tree: depth of each
      * draft. */
@@ -48,7 +48,7 @@ struct spec_sampler {
     int sequences, tokens; /* capacities */
     int children;          /* Jacobi: candidates at a position of the tree. Static tree: maximum number of siblings */
     int tree_depth;        /* Jacobi: levels of the tree; options.length counts those of the tree and the chain */
-    int go_on;             /* verification continues after a rejection */
+    int past_rejection;    /* verification continues after a rejection */
     int capacity;          /* drafts of a block, at most */
     int draft_capacity;    /* drafts of a request to the draft model, at most */
     int candidates;        /* candidates of a dynamic tree, at most */
@@ -60,13 +60,13 @@ struct spec_sampler {
     void *host; /* owns all host arrays */
     spec_sequence *sequence;
     spec_request *request; /* [sequences] */
-    int *draw_law, *draw_given, *draw_wanted, *draw_earlier;
+    int *draw_row, *draw_given, *draw_wanted, *draw_earlier;
     kern_address *draw_address;
     int *drawn_id, *drawn; /* results of a draw: drawn_id [rows][children], then drawn [rows] */
-    int *top_law, *top_id;
+    int *top_row, *top_id;
     float *top_log_p;
     int *node, *block_draft, *block_parent, *row_p, *row_q; /* as in kern_block_job, all blocks */
-    int *of_block;                                          /* [sequences] sequence of a block */
+    int *block_sequence;                                    /* [sequences] sequence of a block */
     kern_discrete_rule *rule;
     kern_address *address;
     int *place;     /* [sequences] as in kern_block_job */
@@ -77,10 +77,10 @@ struct spec_sampler {
     /* Backend memory. */
     /* Rows of the target's log probabilities: [sequences][capacity + 1][size], then the uniform row. Jacobi alternates
      * between two arrays: this round's and the last round's. Otherwise both pointers are equal. */
-    float *laws[2];
-    int now;           /* index of this round's array */
-    float *draft_laws; /* [sequences][draft_capacity + 1][size] */
-    int *draw_result;  /* id, then drawn */
+    float *log_probs[2];
+    int now;                /* index of this round's array */
+    float *draft_log_probs; /* [sequences][draft_capacity + 1][size] */
+    int *draw_result;       /* id, then drawn */
     int *top_result_id;
     float *top_result_log_p;
     int *verdict, *block_result;
@@ -117,7 +117,7 @@ static inline int spec_lesser(int a, int b)
  * the target gives it without a draft as well. A Jacobi draft costs nothing there. */
 static inline int spec_deepest(const spec_sampler *s, const spec_sequence *q)
 {
-    return spec_lesser(s->options.length, s->n - q->known - (s->draft.laws != NULL));
+    return spec_lesser(s->options.length, s->n - q->known - (s->draft.log_probs != NULL));
 }
 
 /* Sets and returns MAR_EMODEL: a model ("" or "draft: ") gave no token a probability. Only a NaN causes that. */

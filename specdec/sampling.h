@@ -37,11 +37,11 @@ typedef struct {
 typedef struct {
     int size; /* vocabulary */
     void *state;
-    mar_status (*laws)(void *state, const spec_request *request, int n, float *log_law, mar_err *err);
+    mar_status (*log_probs)(void *state, const spec_request *request, int n, float *log_p, mar_err *err);
     /* The same, then the continuation; a recorded pass has both in one recording. Accepts requests with `drawn`. NULL:
      * the sampler runs the continuation after `log_probs`. */
-    mar_status (*laws_then)(void *state, const spec_request *request, int n, float *log_law,
-                            const spec_continuation *continuation, mar_err *err);
+    mar_status (*log_probs_then)(void *state, const spec_request *request, int n, float *log_p,
+                                 const spec_continuation *continuation, mar_err *err);
 } spec_model;
 
 /* Initial draft of a position in Jacobi decoding. */

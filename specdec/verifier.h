@@ -44,8 +44,8 @@ typedef struct spec_method {
     const char *guarantee; /* one phrase: "the target's law", "TV bound of Cool-SD Eq. 4, for a chain", "none" */
     int neighbours;        /* needs a table of neighbours (specdec/neighbours.h) */
     int stale;             /* drafts are drawn from the last round's distributions, changed since (SJD) */
-    /* Continuous: p and q are those of the chain's last index, the one without noise. 0: those of the last noisy index.
-     */
+    /* Continuous: p and q are those of the chain's last index, the one without noise. 0: those of the last noisy
+     * index. */
     int last_index;
     /* Continuous: decides on whole paths of the chain (kernels/ops.h, path_decide) in place of states at one index.
      * `rule` is then NULL. */

@@ -12,7 +12,7 @@ typedef struct {
     float *memory; /* [R][D] encoder output, the decoder's input; then the residual stream of the predicted rows */
     act *normed;   /* [R][D] */
     act *qkv;      /* [R][3D] */
-    act *mixed;    /* [R][D] output of attention */
+    act *attn;     /* [R][D] output of attention */
     act *hidden;   /* [R][mar_hidden_width] */
     int *rows[3];  /* host [R] index lists */
 } mar_workspace;
@@ -37,25 +37,26 @@ void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, con
 /* Computes y[r] = norm(x[index ? index[r] : r]), rows of D, float if f32, else act. */
 void mar_layer_norm(kern_queue *k, const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n,
                     void *y, int f32);
-/* Computes operands [n][3D]: the block's queries, keys and values of rows index[n] of x; index NULL: rows 0 .. n-1. */
-void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
-                        const int *index, int n, act *operands);
+/* Computes qkv [n][3D]: the block's queries, keys and values of rows index[n] of x; index NULL: rows 0 .. n-1. */
+void mar_block_qkv(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *index,
+                   int n, act *qkv);
 /* Runs a block in place over the sequences in w->x. */
 void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans);
 /* Computes x += fc2(gelu(fc1(LN2(x)))). */
 void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows);
 /* Computes the last decoder block's keys and values of x: w->qkv act [rows][2D]. */
-void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows);
-/* Runs the last decoder block for some rows of each sequence only. The queries are the rows `asked` of x, host
+void mar_last_block_kv(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows);
+/* Runs the last decoder block for some rows of each sequence only. The queries are the rows query_rows of x, host
  * [queries->rows]; kv is act [keys->rows][2D]. Writes y [queries->rows][D]. queries and keys have the same sequences;
  * both have lists, or neither has. */
-void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
-                   const mar_spans *queries, const act *kv, const mar_spans *keys, float *y);
+void mar_last_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
+                        const int *query_rows, const mar_spans *queries, const act *kv, const mar_spans *keys,
+                        float *y);
 /* Prepares a block's products with this many rows. kv_rows is that of the last block's keys and values. */
 mar_status mar_block_plan(kern_queue *k, const mar_block *b, int rows, int kv_rows, mar_err *err);
 /* Returns the arithmetic, 2 per multiply-add, of a block with `rows` query rows and `kv_rows` key rows. */
 double mar_block_flop(const mar_masked_model *m, double rows, double kv_rows, double kv_length);
 /* Returns the arithmetic of the queries, keys and values of this many rows. */
-double mar_operands_flop(const mar_masked_model *m, double rows);
+double mar_qkv_flop(const mar_masked_model *m, double rows);
 
 #endif

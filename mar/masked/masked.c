@@ -34,10 +34,10 @@ static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first
 }
 
 /* Sets the target's chain to so many diffusion steps and rows a token. */
-static void use_chain(mar_masked *g, int steps, int conditions)
+static void use_chain(mar_masked *g, int steps, int cfg_branches)
 {
     diff_chain_use(&g->target.chain, steps);
-    diff_chain_guide(&g->target.chain, conditions == 2);
+    diff_chain_guide(&g->target.chain, cfg_branches == 2);
 }
 
 /* Draws n tokens of a step, rows `first`.. of the lists, in so many diffusion steps. */
@@ -46,10 +46,10 @@ static void draw(mar_masked *g, const mar_step *step, int first, int n, int step
     const mar_draw d = {n, g->params.seed, g->row_image + first, g->row_position + first, g->row_cfg + first};
     float *x = g->sampled + (size_t)first * (size_t)g->model->base.config.token_dim;
     if (n == 0) return;
-    use_chain(g, steps, step->conditions);
+    use_chain(g, steps, step->cfg_branches);
     if (!g->drawer) {
         const int calls = g->target.chain.schedule.steps;
-        mar_runner_draw(&g->target, first * step->conditions, &d, calls - 1, 0, x, NULL, recording);
+        mar_runner_draw(&g->target, first * step->cfg_branches, &d, calls - 1, 0, x, NULL, recording);
         g->stats.head_batched += calls;
         g->stats.head_calls += (double)n * calls;
         g->stats.head_rows += (double)n * calls;
@@ -70,7 +70,7 @@ int mar_masked_first_alike(const mar_masked *g, int i)
 {
     const mar_step *a = &g->steps[i], *b = g->steps;
     while (a->predicted != b->predicted || a->sampling_steps != b->sampling_steps || a->detailed != b->detailed ||
-           a->detailed_steps != b->detailed_steps || a->conditions != b->conditions)
+           a->detailed_steps != b->detailed_steps || a->cfg_branches != b->cfg_branches)
         b++;
     return (int)(b - g->steps);
 }
@@ -88,7 +88,7 @@ void mar_masked_step(mar_masked *g)
     const int detailed = list_tokens(g, begin + others, step->detailed, step->cfg, 0);
     const int n = list_tokens(g, begin, others, step->cfg, detailed);
 
-    /* Their conditions z: the encoder over the known tokens, the decoder over all. */
+    /* Their z: the encoder over the known tokens, the decoder over all. */
     const mar_batch batch = mar_masked_batch(g);
     mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
     g->stats.passes++;
@@ -107,7 +107,7 @@ void mar_masked_step(mar_masked *g)
     mar_masked_write_tokens(g, g->sampled, n);
     mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->known_tokens);
     for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->known_tokens) g->ways[i].way->known_tokens(g->ways[i].state, n);
+        if (g->ways[i].way->add_known_tokens) g->ways[i].way->add_known_tokens(g->ways[i].state, n);
     g->step++;
 }
 
@@ -226,13 +226,13 @@ static mar_status settle_params(const mar_masked_model *model, const mar_way *co
 static void plan_conditions(mar_masked *g, int in_blocks)
 {
     const mar_params *p = &g->params;
-    g->conditions = 1;
+    g->cfg_branches = 1;
     for (int i = 0; i < p->num_iter; i++) {
         mar_step *s = &g->steps[i];
-        s->conditions = mar_conditions_of(s->cfg);
-        if (s->conditions > g->conditions) g->conditions = s->conditions;
+        s->cfg_branches = mar_cfg_branches(s->cfg);
+        if (s->cfg_branches > g->cfg_branches) g->cfg_branches = s->cfg_branches;
     }
-    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].conditions = g->conditions;
+    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].cfg_branches = g->cfg_branches;
 }
 
 static mar_status plan_steps(mar_masked *g, mar_err *err)
@@ -286,7 +286,7 @@ static mar_status create_target(mar_masked *g, mar_err *err)
     diff_spec *specs = malloc(2 * (size_t)g->params.num_iter * sizeof *specs);
     if (!specs) return err_set(err, MAR_ENOMEM, "out of memory");
     const int n = mar_masked_specs(g, specs);
-    const mar_status status = mar_runner_create(g->k, g->model, g->max_images, g->conditions, g->max_tokens, specs, n,
+    const mar_status status = mar_runner_create(g->k, g->model, g->max_images, g->cfg_branches, g->max_tokens, specs, n,
                                                 g->params.temperature, &g->target, err);
     free(specs);
     return status;
@@ -407,10 +407,10 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
 }
 
 /* Prepares draws of n tokens in so many diffusion steps with so many rows a token. */
-static mar_status plan_draw(mar_masked *g, int n, int steps, int conditions, mar_err *err)
+static mar_status plan_draw(mar_masked *g, int n, int steps, int cfg_branches, mar_err *err)
 {
     if (n == 0) return MAR_OK;
-    use_chain(g, steps, conditions);
+    use_chain(g, steps, cfg_branches);
     if (g->drawer) return g->drawer->plan_draw(g->drawer_state, n, steps, err);
     return mar_runner_plan_head(&g->target, n, err);
 }
@@ -424,8 +424,8 @@ static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
         const mar_step *s = &g->steps[i];
         status = mar_runner_plan(&g->target, images, s, err);
         const int others = images * (s->predicted - s->detailed);
-        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->conditions, err);
-        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->conditions, err);
+        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->cfg_branches, err);
+        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
         if (status == MAR_OK) status = kern_check(g->k, err); /* this takes long enough to be cancelled */
     }
     for (int i = 0; status == MAR_OK && i < g->way_count; i++)

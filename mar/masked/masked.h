@@ -10,10 +10,10 @@ struct mar_masked {
     kern_queue *k;     /* the session's */
     mar_params params; /* with automatic values filled in */
     int max_images;
-    int conditions;  /* of a step, at most: 2 with guidance, else 1 */
-    int grid;        /* tokens a side */
-    mar_step *steps; /* [num_iter] */
-    int max_tokens;  /* tokens of an image that one call of the head draws, at most */
+    int cfg_branches; /* of a step, at most: 2 with guidance, else 1 */
+    int grid;         /* tokens a side */
+    mar_step *steps;  /* [num_iter] */
+    int max_tokens;   /* tokens of an image that one call of the head draws, at most */
 
     struct {
         const mar_way *way;

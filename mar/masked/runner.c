@@ -30,14 +30,14 @@ void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
             w->rows[0][n] = s * length + i;
             w->rows[1][n] = mar_class_row(m, p->embedded, p->first + s % p->images, s / p->images) + i;
         }
-    mar_take_classes(m, w, p->embedded, n);
+    mar_gather_classes(m, w, p->embedded, n);
     n = 0;
     for (int s = 0; s < p->sequences; s++)
         for (int i = 0; i < count; i++, n++) {
             w->rows[0][n] = s * length + c->buffer + i;
             w->rows[1][n] = (p->first + s % p->images) * c->seq_len + known_position(m, p, s, i);
         }
-    mar_take_tokens(m, w, p->embedded, n);
+    mar_gather_tokens(m, w, p->embedded, n);
 }
 
 /* --- the decoder -------------------------------------------------------------------------------------------------- */
@@ -53,9 +53,9 @@ void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, 
     for (int b = 0; b + 1 < c->decoder_depth; b++) mar_block_run(m, w, &m->decoder[b], &keys);
     const int n = mar_predicted_positions(m, p, p->predicted, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
-    mar_block_keys(m, w, last, w->x, keys.rows);
-    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
-    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
+    mar_last_block_kv(m, w, last, w->x, keys.rows);
+    mar_last_block_run(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
+    mar_compute_z(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
 }
 
 void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
@@ -114,8 +114,8 @@ int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int co
     return n;
 }
 
-void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
-                    float *z, const int *z_index)
+void mar_compute_z(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
+                   float *z, const int *z_index)
 {
     const int d = m->base.config.width;
     mar_layer_norm(k, m, y, NULL, n, m->decoder_norm, normed, 1);
@@ -166,7 +166,7 @@ static mar_status plan_step(kern_queue *k, const void *state, const mar_masked_m
                             const mar_step *step, mar_err *err)
 {
     (void)state;
-    return mar_passes_plan(k, m, images * step->conditions, step->known, step->predicted, err);
+    return mar_passes_plan(k, m, images * step->cfg_branches, step->known, step->predicted, err);
 }
 
 static double encode_step(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
@@ -189,8 +189,8 @@ const mar_passes mar_plain_passes = {.plan = plan_step, .encode = encode_step, .
 
 /* --- a step's work, with its time and its recordings -------------------------------------------------------------- */
 
-void mar_perform(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
-                 double *seconds)
+void mar_run_recorded(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
+                      double *seconds)
 {
     k->watch.part = part;
     k->core->lap(k, NULL);
@@ -201,10 +201,10 @@ void mar_perform(kern_queue *k, const char *part, kern_recording **recording, vo
     k->core->lap(k, seconds);
 }
 
-static void perform(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
-                    double *seconds)
+static void run_recorded(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
+                         double *seconds)
 {
-    mar_perform(r->work.k, r->chain.part, recording, body, arg, seconds);
+    mar_run_recorded(r->work.k, r->chain.part, recording, body, arg, seconds);
 }
 
 /* Returns the row of z of predicted row i, of all `sequences`, of which `images` are conditional. */
@@ -239,7 +239,7 @@ static void decode(void *arg)
 void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
                         mar_recordings *recordings)
 {
-    const int sequences = batch->images * step->conditions;
+    const int sequences = batch->images * step->cfg_branches;
     prediction p = {.r = r,
                     .step = step,
                     .pass = {.sequences = sequences,
@@ -251,8 +251,8 @@ void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *s
                              .embedded = &r->embedded}};
     for (int i = 0; i < sequences * step->predicted; i++)
         r->z_index[i] = z_row(step, sequences, batch->images, i, first, total);
-    perform(r, recordings ? &recordings->encode : NULL, encode, &p, &r->encoder_s);
-    perform(r, recordings && !step->reads_back ? &recordings->decode : NULL, decode, &p, &r->decoder_s);
+    run_recorded(r, recordings ? &recordings->encode : NULL, encode, &p, &r->encoder_s);
+    run_recorded(r, recordings && !step->reads_back ? &recordings->decode : NULL, decode, &p, &r->decoder_s);
     r->encoder_flop += p.encoder_flop;
     r->decoder_flop += p.decoder_flop;
 }
@@ -274,7 +274,7 @@ void mar_runner_add_known_tokens(mar_runner *r, const float *tokens, int n, cons
                                  kern_recording **recording)
 {
     token_addition l = {r, tokens, n, image, position};
-    perform(r, recording, add_known_tokens, &l, &r->encoder_s);
+    run_recorded(r, recording, add_known_tokens, &l, &r->encoder_s);
 }
 
 typedef struct {
@@ -299,7 +299,7 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
                      kern_recording **recording)
 {
     drawing w = {r, r->z + (size_t)row * (size_t)r->model->base.config.width, d, first, last, x, trace};
-    perform(r, recording, draw, &w, &r->head_s);
+    run_recorded(r, recording, draw, &w, &r->head_s);
     r->head_flop += diff_chain_flop(&r->chain, d->count) * (first - last + 1) / r->chain.schedule.steps;
 }
 
@@ -318,7 +318,7 @@ void mar_runner_begin(mar_runner *r, int images, const int *label)
 size_t mar_runner_lay_out(mar_runner *r, char *base)
 {
     const mar_model_config *c = &r->model->base.config;
-    const size_t images = (size_t)r->max_images, sequences = images * (size_t)r->conditions, d = (size_t)c->width;
+    const size_t images = (size_t)r->max_images, sequences = images * (size_t)r->cfg_branches, d = (size_t)c->width;
     const size_t rows = sequences * (size_t)(c->buffer + c->seq_len);
     size_t used = 0;
     mar_workspace_lay_out(&r->work, base, &used, rows, d, mar_hidden_width(r->model));
@@ -328,25 +328,25 @@ size_t mar_runner_lay_out(mar_runner *r, char *base)
     return used;
 }
 
-mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int conditions,
+mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int cfg_branches,
                              int max_tokens, const diff_spec *specs, int n, float temperature, mar_runner *out,
                              mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
     *out = (mar_runner){.model = model,
                         .max_images = max_images,
-                        .conditions = conditions,
+                        .cfg_branches = cfg_branches,
                         .max_tokens = max_tokens,
                         .work = {.k = k},
-                        .embedded = {.images = max_images, .conditions = conditions},
+                        .embedded = {.images = max_images, .cfg_branches = cfg_branches},
                         .passes = &mar_plain_passes};
     const mar_status status = diff_chain_create_for(k, &model->head, specs, n, temperature, max_images * max_tokens,
-                                                    conditions == 2, &out->chain, err);
+                                                    cfg_branches == 2, &out->chain, err);
     if (status != MAR_OK) { /* nothing is owned yet */
         out->model = NULL;
         return status;
     }
-    const size_t sequences = (size_t)max_images * (size_t)conditions;
+    const size_t sequences = (size_t)max_images * (size_t)cfg_branches;
     int *rows[3];
     for (int i = 0; i < 3; i++)
         rows[i] = out->work.rows[i] = calloc(sequences * (size_t)(c->buffer + c->seq_len), sizeof *rows[i]);

@@ -48,8 +48,8 @@ extern const mar_passes mar_plain_passes;
 typedef struct {
     const mar_masked_model *model;
     int max_images;
-    int conditions; /* of a step, at most: 2 with guidance, else 1 */
-    int max_tokens; /* tokens of an image in one call of the head, at most */
+    int cfg_branches; /* of a step, at most: 2 with guidance, else 1 */
+    int max_tokens;   /* tokens of an image in one call of the head, at most */
     mar_workspace work;
     int *z_index; /* host [sequences * max_tokens] row of z that each predicted row goes to */
     const mar_passes *passes;
@@ -77,10 +77,10 @@ typedef struct {
     int first;               /* index of its first image in the runner's batch */
 } mar_batch;
 
-/* Creates a runner on queue k, with the plain passes. `max_tokens` is the maximum number of an image's tokens in one
- * call of the head. specs [n] are the head's chains, no two with the same number of steps. k and model must outlive it.
- */
-mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int conditions,
+/* Creates a runner on queue k, with the plain passes. `max_tokens` is the maximum number of an image's tokens in
+ * one call of the head. specs [n] are the head's chains, no two with the same number of steps. k and model must
+ * outlive it. */
+mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int cfg_branches,
                              int max_tokens, const diff_spec *specs, int n, float temperature, mar_runner *out,
                              mar_err *err);
 void mar_runner_free(mar_runner *r);
@@ -125,8 +125,8 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
 
 /* Runs body(arg), a sequence of operations on queue k, as a recording if given (kern_core_ops.replay). Adds its time to
  * *seconds. `part` is as diff_chain.part. */
-void mar_perform(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
-                 double *seconds);
+void mar_run_recorded(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
+                      double *seconds);
 
 /* --- the passes' parts, for passes that compute less -------------------------------------------------------------- */
 
@@ -148,7 +148,7 @@ void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
 int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position);
 /* Computes z[z_index ? z_index[r] : r] = decoder_norm(y[r]) + diffusion position of position[r]. normed is scratch
  * [n][D]. */
-void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
-                    float *z, const int *z_index);
+void mar_compute_z(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
+                   float *z, const int *z_index);
 
 #endif

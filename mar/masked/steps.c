@@ -4,7 +4,7 @@
 
 static const double pi = 3.14159265358979323846;
 
-int mar_conditions_of(float cfg)
+int mar_cfg_branches(float cfg)
 {
     return cfg == 1.0f ? 1 : 2;
 }
@@ -24,7 +24,7 @@ void mar_steps_plan_part(int n, int known, int until, int seq_len, float cfg, ma
         const float share = (float)(seq_len - after) / (float)seq_len;
         const float scale = schedule == MAR_CFG_CONSTANT ? cfg : 1.0f + (cfg - 1.0f) * share;
         steps[i] = (mar_step){
-            .known = seq_len - masked, .predicted = predicted, .cfg = scale, .conditions = mar_conditions_of(scale)};
+            .known = seq_len - masked, .predicted = predicted, .cfg = scale, .cfg_branches = mar_cfg_branches(scale)};
         masked = after;
     }
 }

@@ -8,7 +8,7 @@ typedef struct {
     int known;          /* tokens known before the step: order[seq_len-known .. seq_len-1] */
     int predicted;      /* tokens it predicts, at least one: order[seq_len-known-predicted .. seq_len-known-1] */
     float cfg;          /* guidance scale inside the head */
-    int conditions;     /* rows a token of its passes and its head: 2, or 1 if the scale means no guidance */
+    int cfg_branches;   /* rows a token of its passes and its head: 2, or 1 if the scale means no guidance */
     int sampling_steps; /* diffusion steps of the head */
 
     int detailed;       /* the last `detailed` predicted tokens get detailed_steps */
@@ -18,12 +18,12 @@ typedef struct {
     int reads_back; /* 1: its passes read results back from the backend, so they cannot be recorded whole */
 } mar_step;
 
-/* Fills known, predicted, cfg and conditions of steps[num_iter], 1 <= num_iter <= seq_len (official sample_tokens). All
- * else is 0. */
+/* Fills known, predicted, cfg and cfg_branches of steps[num_iter], 1 <= num_iter <= seq_len (official sample_tokens).
+ * All else is 0. */
 void mar_steps_plan(int num_iter, int seq_len, float cfg, mar_cfg_schedule schedule, mar_step *steps);
 /* Returns the branches of a step with this scale: 1 if it is exactly 1, where the guided prediction is the conditional
  * one. */
-int mar_conditions_of(float cfg);
+int mar_cfg_branches(float cfg);
 /* Plans n steps from `known` tokens to `until` known tokens. */
 void mar_steps_plan_part(int n, int known, int until, int seq_len, float cfg, mar_cfg_schedule schedule,
                          mar_step *steps);

@@ -32,8 +32,8 @@ typedef struct {
     const char *needs; /* the option with which it does have an effect; NULL: none */
 } mar_way_exception;
 
-typedef struct mar_masked
-    mar_masked; /* the masked engine at work, whose stages the hooks change (mar/masked/masked.h) */
+/* The masked engine at work, whose stages the hooks change (mar/masked/masked.h). */
+typedef struct mar_masked mar_masked;
 
 struct mar_way {
     /* Option that turns it on, by any value but its default. Accelerators may share an option, whose values is_on
@@ -52,8 +52,7 @@ struct mar_way {
     const char *exact_by;        /* reason, for the guarantee: "speculation inside the head"; NULL: not mentioned */
     const char *replaces;        /* option that has no effect with it, or NULL */
     const char *in_place;        /* options that replace that one, in words */
-    const char
-        *tokens; /* "continuous" or "discrete": its kind of tokens, if its option is for both; NULL: as the option */
+    const char *tokens;          /* "continuous" or "discrete", if its option is for both kinds of tokens; else NULL */
     const mar_way_method *methods;       /* ends with a NULL name; NULL: none of its own */
     const mar_way_exception *exceptions; /* ends with a NULL option; NULL: none */
     /* Tells whether it is on, if being given is not enough. Called if the option is not at its default; all other
@@ -92,7 +91,7 @@ struct mar_way {
      * hook the chain draws them. */
     void (*draw)(void *state, const mar_draw *d, int first, int steps, float *x);
     /* Notes that the step's n tokens, g->sampled, are known to the target. */
-    void (*known_tokens)(void *state, int n);
+    void (*add_known_tokens)(void *state, int n);
     /* Takes one step or several in place of mar_masked_step. */
     mar_status (*step)(void *state, mar_err *err);
     /* Adds its statistics. */

@@ -50,7 +50,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     }
     if (status == MAR_OK) {
         const int n = mar_masked_specs(g, specs);
-        status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->conditions,
+        status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->cfg_branches,
                                    step_tokens(g), specs, n, g->params.temperature, &d->runner, err);
         d->runner.chain.part = "draft: ";
     }
@@ -119,6 +119,6 @@ const mar_way mar_way_draft = {
     .lay_out = lay_out,
     .plan = plan,
     .begin = begin,
-    .known_tokens = add_known_tokens,
+    .add_known_tokens = add_known_tokens,
     .stats = stats,
 };

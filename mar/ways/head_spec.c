@@ -56,7 +56,7 @@ static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
 
 /* Computes the draft's z of the step's tokens. They are drawn in one call, because with a draft no accelerator changes
  * the steps. */
-static const float *draft_conditions(head_spec *h, const mar_draw *d, int steps)
+static const float *predict_draft_z(head_spec *h, const mar_draw *d, int steps)
 {
     mar_runner *r = &h->draft->runner;
     const mar_batch batch = mar_masked_batch(h->g);
@@ -71,8 +71,9 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
     head_spec *h = state;
     mar_masked *g = h->g;
     kern_queue *k = g->k;
-    const float *z = g->target.z + (size_t)(first * g->steps[g->step].conditions) * (size_t)g->model->base.config.width;
-    const float *draft_z = h->draft ? draft_conditions(h, d, steps) : NULL;
+    const float *z =
+        g->target.z + (size_t)(first * g->steps[g->step].cfg_branches) * (size_t)g->model->base.config.width;
+    const float *draft_z = h->draft ? predict_draft_z(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};
     k->core->lap(k, NULL);
     const diff_tokens tokens = {.count = d->count,

@@ -33,7 +33,7 @@ typedef struct {
     int fresh;            /* 1: computes everything, and so fills the caches */
     /* Branches of its transformer pass: 1 of a lazy step; of a fresh one 2 if any step before the next fresh one is
      * guided. */
-    int conditions;
+    int cfg_branches;
     int previous; /* tokens that the step before predicted */
     int horizon;  /* tokens predicted from this step to the last before the next fresh one */
     int kept;     /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
@@ -78,9 +78,9 @@ static int is_fresh(int step)
 /* Returns the maximum branches of the steps from i to the next fresh one. */
 static int guided_until_fresh(const mar_step *plan, int i, int n)
 {
-    int most = plan[i].conditions;
+    int most = plan[i].cfg_branches;
     for (int j = i + 1; j < n && !is_fresh(j); j++)
-        if (plan[j].conditions > most) most = plan[j].conditions;
+        if (plan[j].cfg_branches > most) most = plan[j].cfg_branches;
     return most;
 }
 
@@ -95,7 +95,7 @@ static void plan_steps(const lazy_caches *z, mar_step *plan, int n)
         s->known = plan[i].known;
         s->predicted = plan[i].predicted;
         s->fresh = is_fresh(i);
-        s->conditions = s->fresh ? guided_until_fresh(plan, i, n) : 1;
+        s->cfg_branches = s->fresh ? guided_until_fresh(plan, i, n) : 1;
         s->previous = i ? plan[i - 1].predicted : 0;
         s->horizon = s->predicted + (i + 1 < n && !is_fresh(i + 1) ? s[1].horizon : 0);
         s->kept = s->predicted + s->previous + SPARE_ROWS;
@@ -162,7 +162,7 @@ static void destroy(void *state)
 static double encode_flop(const lazy_caches *z, int images, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
-    if (step->fresh) return mar_encode_flop(m, images * step->conditions, step->known);
+    if (step->fresh) return mar_encode_flop(m, images * step->cfg_branches, step->known);
     const double rows = (double)images * (m->base.config.buffer + step->previous);
     return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known);
 }
@@ -173,9 +173,9 @@ static double decode_flop(const lazy_caches *z, int images, const lazy_step *ste
     const mar_model_config *c = &m->base.config;
     const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
     const double visible = (double)images * (c->buffer + step->previous);
-    if (step->fresh) return mar_decode_flop(m, images * step->conditions, step->known, step->horizon);
-    double flop = 2.0 * visible * d * d;                                   /* decoder_embed */
-    if (c->decoder_depth > 1) flop -= mar_operands_flop(m, all - visible); /* decode_lazily */
+    if (step->fresh) return mar_decode_flop(m, images * step->cfg_branches, step->known, step->horizon);
+    double flop = 2.0 * visible * d * d;                              /* decoder_embed */
+    if (c->decoder_depth > 1) flop -= mar_qkv_flop(m, all - visible); /* decode_lazily */
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
         if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP runs on the kept rows */
@@ -212,9 +212,9 @@ static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, f
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
     k->core->attention(k, q, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k, b->heads,
-                       c->width / b->heads, w->mixed);
-    mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * n_q, c->width);
-    k->core->linear(k, b->proj, w->mixed, sequences * n_q, x);
+                       c->width / b->heads, w->attn);
+    mar_watch(k, z->model, b, "attn", w->attn, 0, sequences * n_q, c->width);
+    k->core->linear(k, b->proj, w->attn, sequences * n_q, x);
     mar_watch(k, z->model, b, "attn.proj", x, 1, sequences * n_q, c->width);
 }
 
@@ -227,7 +227,7 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
-    mar_block_operands(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
+    mar_block_qkv(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
     remember(z, cache, to, w->qkv, p->images * length, 3);
     if (fresh) {
         attend(z, w, b, w->x, sequences, length, w->qkv, w->qkv, length);
@@ -237,10 +237,10 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
             const size_t first = (size_t)s * (size_t)length;
             k->core->attention(k, at(z, w->qkv, first * 3 * d), 3 * c->width, at(z, kv, d), at(z, kv, 2 * d),
                                3 * c->width, 1, length, c->buffer + p->known, b->heads, c->width / b->heads,
-                               at(z, w->mixed, first * d));
+                               at(z, w->attn, first * d));
         }
-        mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * length, c->width);
-        k->core->linear(k, b->proj, w->mixed, sequences * length, w->x);
+        mar_watch(k, z->model, b, "attn", w->attn, 0, sequences * length, c->width);
+        k->core->linear(k, b->proj, w->attn, sequences * length, w->x);
         mar_watch(k, z->model, b, "attn.proj", w->x, 1, sequences * length, c->width);
     }
     mar_block_mlp(z->model, w, b, w->x, sequences * length);
@@ -253,7 +253,7 @@ static double encode(void *state, const mar_masked_model *m, mar_workspace *w, c
     const lazy_step *step = &z->steps[planned->number];
     mar_pass pass = *p;
     const int count = step->fresh ? p->known : step->previous, length = m->base.config.buffer + count;
-    pass.sequences = p->images * step->conditions;
+    pass.sequences = p->images * step->cfg_branches;
     mar_encoder_input(m, w, &pass, count);
     for (int s = 0, n = 0; s < p->images; s++)
         for (int i = 0; i < length; i++, n++)
@@ -264,8 +264,8 @@ static double encode(void *state, const mar_masked_model *m, mar_workspace *w, c
     return encode_flop(z, p->images, step);
 }
 
-/* Stores the difference of the last block's output y: conditional rows, then unconditional ones, `count` an image each.
- */
+/* Stores the difference of the last block's output y: conditional rows, then unconditional ones, `count` an image
+ * each. */
 static void remember_difference(lazy_caches *z, mar_workspace *w, const mar_pass *p, int count, const int *position,
                                 const float *y)
 {
@@ -286,23 +286,23 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     mar_pass pass = *p;
-    pass.sequences = p->images * step->conditions;
+    pass.sequences = p->images * step->cfg_branches;
     const int length = row_length(z), rows = pass.sequences * length, count = step->horizon;
     mar_decoder_input(m, w, &pass);
     k->core->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
-        mar_block_operands(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
+        mar_block_qkv(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
         remember(z, block_cache(z, z->decoder, b), NULL, w->qkv, p->images * length, 3);
         attend(z, w, &m->decoder[b], w->x, pass.sequences, length, w->qkv, w->qkv, length);
         mar_block_mlp(m, w, &m->decoder[b], w->x, rows);
     }
-    mar_block_keys(m, w, last, w->x, rows);
+    mar_last_block_kv(m, w, last, w->x, rows);
     remember(z, z->last, NULL, w->qkv, p->images * length, 2);
     const int n = mar_predicted_positions(m, &pass, count, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / count * length + c->buffer + w->rows[1][i];
     const mar_spans queries = {.sequences = pass.sequences, .rows = n},
                     keys = {.sequences = pass.sequences, .rows = rows};
-    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
+    mar_last_block_run(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
     remember_difference(z, w, &pass, count, w->rows[1], w->memory);
     /* this step's tokens are the last ones of each sequence */
     const int predicted = p->sequences * p->predicted;
@@ -310,7 +310,7 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
         w->rows[0][i] = i / p->predicted * count + count - p->predicted + i % p->predicted;
     k->core->copy_rows(k, w->x, NULL, w->memory, w->rows[0], NULL, NULL, predicted, c->width);
     mar_predicted_positions(m, p, p->predicted, w->rows[1]);
-    mar_conditions(k, m, w->x, w->rows[1], predicted, w->memory, out, z_index);
+    mar_compute_z(k, m, w->x, w->rows[1], predicted, w->memory, out, z_index);
 }
 
 /* Chooses the rows of image s that are computed further, ascending: those to be predicted, those just predicted, then
@@ -361,7 +361,7 @@ static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p,
         const mar_block *block = &m->decoder[b];
         act *cache = block_cache(z, z->decoder, b);
         const int pruning = b == PRUNE_BLOCK && step->prunes;
-        if (b > 0) mar_block_operands(m, w, block, x, NULL, p->images * count, w->qkv);
+        if (b > 0) mar_block_qkv(m, w, block, x, NULL, p->images * count, w->qkv);
         if (pruning)
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
                                 3 * c->width, p->images * length, block->heads, c->width / block->heads, z->score);
@@ -388,12 +388,12 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     pass.sequences = p->images;
     const int changed = mar_decoder_visible(m, w, &pass, step->previous, z->input);
     if (c->decoder_depth > 1) { /* the other rows of its input are those of the step before */
-        mar_block_operands(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
+        mar_block_qkv(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
         remember(z, z->decoder, w->rows[0], w->hidden, changed, 3);
     }
     k->core->copy_rows(k, w->x, NULL, z->input, NULL, NULL, NULL, p->images * length, d);
     float *x = decode_blocks(z, w, p, step), *y = x == w->x ? w->memory : w->x;
-    mar_block_keys(m, w, last, x, p->images * step->kept);
+    mar_last_block_kv(m, w, last, x, p->images * step->kept);
     remember(z, z->last, w->rows[0], w->qkv, p->images * step->kept, 2);
     /* w->rows[1]: positions, w->rows[2]: their rows among the kept ones */
     mar_predicted_positions(m, &pass, p->predicted, w->rows[1]);
@@ -405,7 +405,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     }
     const mar_spans queries = {.sequences = p->images, .rows = n};
     const mar_spans keys = {.sequences = p->images, .rows = p->images * length};
-    mar_block_ask(m, w, last, x, w->rows[2], &queries, z->last, &keys, y);
+    mar_last_block_run(m, w, last, x, w->rows[2], &queries, z->last, &keys, y);
     if (p->sequences > p->images) {
         for (int i = 0; i < n; i++) {
             w->rows[0][i] = i / p->predicted * c->seq_len + w->rows[1][i];
@@ -413,7 +413,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
         }
         k->core->copy_rows(k, y + (size_t)n * (size_t)d, NULL, y, NULL, z->difference, w->rows[0], n, d);
     }
-    mar_conditions(k, m, y, w->rows[1], p->sequences * p->predicted, x, out, z_index);
+    mar_compute_z(k, m, y, w->rows[1], p->sequences * p->predicted, x, out, z_index);
 }
 
 static double decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
@@ -446,7 +446,7 @@ static mar_status plan(kern_queue *k, const void *state, const mar_masked_model 
     const lazy_step *step = &z->steps[planned->number];
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
-    const int length = row_length(z), sequences = images * step->conditions;
+    const int length = row_length(z), sequences = images * step->cfg_branches;
     if (step->fresh) {
         mar_status status = mar_passes_plan(k, m, sequences, step->known, step->predicted, err);
         if (status == MAR_OK) status = mar_block_plan(k, last, sequences * step->horizon, sequences * length, err);

@@ -89,7 +89,7 @@ typedef struct {
     int *length;        /* steps of the current round; 0: the image is finished */
     int *tried, *whole; /* steps verified so far, and those without a replacement */
     int *z_first;       /* [images][num_iter] first row of a step's context in contexts.z */
-    int *z_asked;       /* [images][num_iter] rows of that context; only steps of the last pass are valid */
+    int *z_queries;     /* [images][num_iter] rows of that context; only steps of the last pass are valid */
     int z_rows;         /* rows of contexts.z, of one branch */
 
     mar_image_context *list; /* host [max_images * gamma] contexts of a pass */

@@ -119,7 +119,7 @@ static int z_row(const mar_paths *s, int image, int context, int step, int place
 {
     const mar_step *steps = s->g->steps;
     const size_t at = (size_t)image * (size_t)s->g->params.num_iter + (size_t)context;
-    return s->z_first[at] + s->z_asked[at] + steps[context].known - steps[step].known - steps[step].predicted + place;
+    return s->z_first[at] + s->z_queries[at] + steps[context].known - steps[step].known - steps[step].predicted + place;
 }
 
 /* Writes to [branches][n][width] = rows row[0..n-1] of each branch of from [branches][rows][width]. `row` is index[0],
@@ -128,8 +128,8 @@ static void gather(mar_paths *s, const float *from, int rows, int n, int width, 
 {
     kern_queue *k = s->g->k;
     int *row = s->index[0];
-    for (int i = n; i < s->g->conditions * n; i++) row[i] = row[i - n] + rows;
-    k->core->copy_rows(k, to, NULL, from, row, NULL, NULL, s->g->conditions * n, width);
+    for (int i = n; i < s->g->cfg_branches * n; i++) row[i] = row[i - n] + rows;
+    k->core->copy_rows(k, to, NULL, from, row, NULL, NULL, s->g->cfg_branches * n, width);
 }
 
 static int target_width(const mar_paths *s)
@@ -148,11 +148,11 @@ static int drafter_width(const mar_paths *s)
 typedef struct {
     const float *z; /* [branches][sources][width] */
     int sources, base, width;
-} row_conditions;
+} row_z;
 
-/* Returns the rows from `first` on, below `end`, that take as many diffusion steps as the first, as tokens of one call.
- */
-static diff_tokens same_steps(mar_paths *s, const row_conditions *c, int first, int end)
+/* Returns the rows from `first` on, below `end`, that take as many diffusion steps as the first, as tokens of one
+ * call. */
+static diff_tokens same_steps(mar_paths *s, const row_z *c, int first, int end)
 {
     const path_rows *r = &s->drawn;
     int n = 1;
@@ -206,7 +206,7 @@ static void count_head(mar_paths *s, const diff_paths *by, const diff_speculatio
 
 /* Runs a head on rows first .. end-1: draws their tokens and paths, or computes their log_ratio and last under its
  * distribution. */
-static void run_rows(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end, int draws)
+static void run_rows(mar_paths *s, diff_paths *by, const row_z *c, int first, int end, int draws)
 {
     kern_queue *k = s->g->k;
     mar_runner *r = by == &s->target ? &s->g->target : &s->draft->runner;
@@ -225,12 +225,12 @@ static void run_rows(mar_paths *s, diff_paths *by, const row_conditions *c, int 
     k->core->lap(k, draws ? &r->head_s : &s->g->stats.verify_s);
 }
 
-static void draw(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end)
+static void draw(mar_paths *s, diff_paths *by, const row_z *c, int first, int end)
 {
     run_rows(s, by, c, first, end, 1);
 }
 
-static void judge(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end)
+static void judge(mar_paths *s, diff_paths *by, const row_z *c, int first, int end)
 {
     run_rows(s, by, c, first, end, 0);
 }
@@ -277,11 +277,11 @@ static void add_context(mar_paths *s, int *n, int image, int step, int last)
 {
     const mar_masked *g = s->g;
     const size_t at = (size_t)image * (size_t)g->params.num_iter + (size_t)step;
-    const int asked = tokens_of(s, step, last);
-    s->list[(*n)++] = (mar_image_context){image, g->order[image], g->steps[step].known, asked};
+    const int n_queries = tokens_of(s, step, last);
+    s->list[(*n)++] = (mar_image_context){image, g->order[image], g->steps[step].known, n_queries};
     s->z_first[at] = s->z_rows;
-    s->z_asked[at] = asked;
-    s->z_rows += asked;
+    s->z_queries[at] = n_queries;
+    s->z_rows += n_queries;
 }
 
 static mar_status pass(mar_paths *s, int contexts, mar_recordings *recordings, mar_err *err)
@@ -328,7 +328,7 @@ static mar_status draft_by_target(mar_paths *s, mar_err *err)
     for (int i = 0; i < s->pending.n; i++) s->index[0][s->drafts + i] = s->pending.source[i];
     gather(s, s->contexts.z, s->z_rows, sources, width, s->draft_z);
     s->draft_sources = sources;
-    draw(s, &s->target, &(row_conditions){s->draft_z, sources, 0, width}, 0, s->drawn.n);
+    draw(s, &s->target, &(row_z){s->draft_z, sources, 0, width}, 0, s->drawn.n);
     const mar_status status = mar_runner_plan_known_tokens(&g->target, s->drafts, err);
     if (status == MAR_OK)
         mar_runner_add_known_tokens(&g->target, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
@@ -354,11 +354,11 @@ static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *e
     if (status != MAR_OK) return status;
     mar_contexts_run(&s->draft_contexts, s->list, contexts, &r->embedded,
                      recordings_at(s, s->draft_passes, s->from[0] + j));
-    for (int c = 0; c < g->conditions; c++)
+    for (int c = 0; c < g->cfg_branches; c++)
         for (int i = 0; i < n; i++) s->index[1][c * n + i] = c * s->drafts + first + i;
-    g->k->core->copy_rows(g->k, s->draft_z, s->index[1], s->draft_contexts.z, NULL, NULL, NULL, g->conditions * n,
+    g->k->core->copy_rows(g->k, s->draft_z, s->index[1], s->draft_contexts.z, NULL, NULL, NULL, g->cfg_branches * n,
                           width);
-    draw(s, &s->other, &(row_conditions){s->draft_contexts.z, n, first, width}, first, end);
+    draw(s, &s->other, &(row_z){s->draft_contexts.z, n, first, width}, first, end);
     const float *tokens = s->token + token_at(s, first);
     mar_runner_add_known_tokens(r, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
     if (in_full(s))
@@ -424,7 +424,7 @@ static mar_status verify(mar_paths *s, mar_err *err)
         s->index[0][r] = z_row(s, image, verified_in(s, image, step), step, s->drawn.place[row]);
     }
     gather(s, s->contexts.z, s->z_rows, n, width, s->true_z);
-    judge(s, &s->target, &(row_conditions){s->true_z, n, first, width}, first, s->drafts);
+    judge(s, &s->target, &(row_z){s->true_z, n, first, width}, first, s->drafts);
     const path_verdicts v = decide(s, first, s->drafts, g->images, 0);
     k->core->subtract(k, s->token + token_at(s, first), s->last + token_at(s, first), token_at(s, n), v.shift);
     k->core->download(k, s->report, s->verdicts, ((size_t)n + (size_t)g->images + token_at(s, n)) * sizeof *s->report);
@@ -447,8 +447,7 @@ static void note(mar_paths *s, int at, int image, int position, int step, mar_to
 }
 
 /* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. make_known: makes them known to the
- * models.
- */
+ * models. */
 static mar_status write_tokens(mar_paths *s, const float *from, int n, int make_known, mar_err *err)
 {
     mar_masked *g = s->g;
@@ -570,8 +569,8 @@ static mar_status replace(mar_paths *s, int drawn, mar_err *err)
     mar_status status = MAR_OK;
     for (int round = 0, buffer = 0; status == MAR_OK && s->pending.n; round++, buffer = 1 - buffer) {
         const int n = s->pending.n, count = candidates(s, round);
-        const row_conditions p = {s->pending_p[buffer], n, s->drafts, target_width(s)};
-        const row_conditions q = {s->pending_q[buffer], n, s->drafts, drafter_width(s)};
+        const row_z p = {s->pending_p[buffer], n, s->drafts, target_width(s)};
+        const row_z q = {s->pending_q[buffer], n, s->drafts, drafter_width(s)};
         if (round > 0 || !drawn) {
             list_candidates(s, count);
             draw(s, &s->target, &p, s->drafts, s->drawn.n);

@@ -91,12 +91,12 @@ static size_t lay_out(void *state, char *base)
     mar_speculation *sp = state;
     const mar_masked *g = sp->g;
     const size_t rows = block_rows(sp), block = rows * (size_t)g->model->base.config.token_dim;
-    mar_laws *laws[] = {&sp->p, &sp->q, &sp->step_q};
+    mar_distributions *distributions[] = {&sp->p, &sp->q, &sp->step_q};
     size_t used = 0;
     for (int i = 0; i < 3; i++) {
-        laws[i]->mean = arena_carve(base, &used, block, sizeof(float));
-        laws[i]->log_std = arena_carve(base, &used, block, sizeof(float));
-        laws[i]->path = arena_carve(base, &used, rows, sizeof(double));
+        distributions[i]->mean = arena_carve(base, &used, block, sizeof(float));
+        distributions[i]->log_std = arena_carve(base, &used, block, sizeof(float));
+        distributions[i]->path = arena_carve(base, &used, rows, sizeof(double));
     }
     sp->state = arena_carve(base, &used, block, sizeof(float));
     sp->token = arena_carve(base, &used, block, sizeof(float));
@@ -161,7 +161,7 @@ static mar_step whole_block(const mar_speculation *sp, int begin)
     const mar_step *last = &g->steps[begin + block_length(sp, begin) - 1];
     const int known = g->steps[begin].known;
     return (mar_step){
-        .known = known, .predicted = last->known + last->predicted - known, .conditions = last->conditions};
+        .known = known, .predicted = last->known + last->predicted - known, .cfg_branches = last->cfg_branches};
 }
 
 static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)
@@ -311,23 +311,23 @@ static void scatter(mar_speculation *sp, const float *from, int n, float *to)
     k->core->copy_rows(k, to, sp->row, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
 }
 
-static int asks_for_path(const mar_speculation *sp)
+static int needs_path(const mar_speculation *sp)
 {
     return sp->rule.path_accept != 0 || sp->rule.path_scale != 0;
 }
 
-static diff_trace trace_into(const mar_speculation *sp, const mar_laws *l)
+static diff_trace trace_into(const mar_speculation *sp, const mar_distributions *l)
 {
-    return (diff_trace){sp->index, l->mean, l->log_std, asks_for_path(sp) ? l->path : NULL};
+    return (diff_trace){sp->index, l->mean, l->log_std, needs_path(sp) ? l->path : NULL};
 }
 
-static void scatter_laws(mar_speculation *sp, int n)
+static void scatter_distributions(mar_speculation *sp, int n)
 {
     const mar_masked *g = sp->g;
     kern_queue *k = g->k;
     scatter(sp, sp->step_q.mean, n, sp->q.mean);
     scatter(sp, sp->step_q.log_std, n, sp->q.log_std);
-    if (asks_for_path(sp)) /* a double is copied as two floats */
+    if (needs_path(sp)) /* a double is copied as two floats */
         k->core->copy_rows(k, (float *)sp->q.path, sp->row, (const float *)sp->step_q.path, NULL, NULL, NULL, n, 2);
 }
 
@@ -341,7 +341,7 @@ static void draft_step(mar_speculation *sp, int j)
     mar_recordings *t = recordings_at(sp, sp->draft->recordings, g->step + j);
     predict_step(sp, j, n);
     mar_runner_draw(&sp->draft->runner, 0, &draw, top, sp->index, g->sampled, &trace, t ? &t->draw[0] : NULL);
-    scatter_laws(sp, n);
+    scatter_distributions(sp, n);
     scatter(sp, g->sampled, n, sp->state);
     if (sp->index > 0)
         mar_runner_draw(&sp->draft->runner, 0, &draw, sp->index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
@@ -379,7 +379,7 @@ static void verify_block(mar_speculation *sp)
     mar_masked *g = sp->g;
     kern_queue *k = g->k;
     const mar_verdicts v = verdicts_in(sp, sp->verdicts);
-    const int path = asks_for_path(sp);
+    const int path = needs_path(sp);
     const kern_verify_job job = {.rows = sp->rows,
                                  .channels = g->model->base.config.token_dim,
                                  .draft = sp->state,

@@ -22,7 +22,7 @@ typedef struct {
     float *mean;    /* [rows][token_dim] mean of the state after the compared index */
     float *log_std; /* [rows][token_dim] log standard deviation of that state */
     double *path;   /* [rows] sum of log std over the noisy steps above the index, if the method's rule uses it */
-} mar_laws;
+} mar_distributions;
 
 /* The verdicts on a block, of which `rows` rows are in use. They are one piece, so that one transfer brings them to the
  * host. */
@@ -58,9 +58,9 @@ typedef struct {
     float *cfg;
 
     /* Backend memory, from lay_out. */
-    mar_laws p;      /* of the target */
-    mar_laws q;      /* of the draft */
-    mar_laws step_q; /* of the rows of one draft step, in their order */
+    mar_distributions p;      /* of the target */
+    mar_distributions q;      /* of the draft */
+    mar_distributions step_q; /* of the rows of one draft step, in their order */
     float *state; /* [rows][token_dim] the draft's state after the index; verification overwrites it with the result */
     float *token; /* [rows][token_dim] the draft's token */
     float *verdicts; /* mar_verdicts */

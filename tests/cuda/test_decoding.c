@@ -47,13 +47,13 @@ static mar_status laws_then(void *state, const spec_request *request, int n, flo
                             const spec_continuation *continuation, mar_err *err)
 {
     decoder *d = state;
-    return note(d, request, n, log_law, gpt_runner_laws_then(d->f.runner, request, n, log_law, continuation, err));
+    return note(d, request, n, log_law, gpt_runner_log_probs_then(d->f.runner, request, n, log_law, continuation, err));
 }
 
 static mar_status laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
 {
     decoder *d = state;
-    return note(d, request, n, log_law, gpt_runner_laws(d->f.runner, request, n, log_law, err));
+    return note(d, request, n, log_law, gpt_runner_log_probs(d->f.runner, request, n, log_law, err));
 }
 
 /* A sampler over a golden model, plain or with chains of GAMMA drafts of the same model without guidance. */
@@ -67,7 +67,7 @@ static void open_decoder(decoder *d, mar_dtype dtype, int drafts, way how)
     assert_int_equal(d->f.vocabulary, VOCABULARY);
     assert_ok(gpt_runner_create(d->f.k, d->f.model, &unguided, IMAGES, GAMMA, 0, &d->drafter, &err), &err);
     const spec_model target = {VOCABULARY, d, laws, how == APART ? NULL : laws_then};
-    const spec_model draft = {VOCABULARY, d->drafter, gpt_runner_laws, NULL};
+    const spec_model draft = {VOCABULARY, d->drafter, gpt_runner_log_probs, NULL};
     assert_ok(spec_sampler_create(d->f.k, &target, drafts ? &draft : NULL, &options, IMAGES, TOKENS, &d->s, &err),
               &err);
     d->memory[0] = backend_memory(d->f.k, gpt_runner_lay_out(d->drafter, NULL));

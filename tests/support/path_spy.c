@@ -237,7 +237,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
 {
     const int seq = spy->seq_len, known = steps[first].known, until = steps[last].known + steps[last].predicted;
     const int n = until - known, rows = spy->images * n, channels = spy->channels;
-    const mar_step step = {.known = known, .predicted = n, .conditions = run->runner.conditions};
+    const mar_step step = {.known = known, .predicted = n, .cfg_branches = run->runner.cfg_branches};
     const mar_batch batch = {.images = spy->images, .order = (const int *const *)run->order};
     int *image = grown(NULL, (size_t)rows, sizeof(int)), *position = grown(NULL, (size_t)rows, sizeof(int));
     size_t *place = grown(NULL, (size_t)rows, sizeof *place);

@@ -171,16 +171,11 @@ static double column_proposals(const eval_result *r)
 }
 
 static const column columns[] = {
-    {"distance", column_fid, 3},
-    {"s/image", column_seconds, 4},
-    {"sFID", column_sfid, 3},
-    {"IS", column_is, 2},
-    {"±", column_is_deviation, 2},
-    {"precision", column_precision, 4},
-    {"recall", column_recall, 4},
-    {"digits %", column_accuracy, 1},
-    {"drafts %", column_accepted, 1},
-    {"head %", column_proposals, 1},
+    {"distance", column_fid, 3},      {"s/image", column_seconds, 4},
+    {"sFID", column_sfid, 3},         {"IS", column_is, 2},
+    {"±", column_is_deviation, 2},    {"precision", column_precision, 4},
+    {"recall", column_recall, 4},     {"digits %", column_accuracy, 1},
+    {"drafts %", column_accepted, 1}, {"head %", column_proposals, 1},
 };
 
 enum { COLUMNS = sizeof columns / sizeof columns[0] };

@@ -41,10 +41,10 @@ typedef struct {
     double speed;    /* the reference's seconds over its own, in the same turns: median */
     double distance; /* energy distance of whole images to the reference */
     double token_distance;
-    double p;            /* as fidelity_run.p */
-    double recognised;   /* share of digits that the classifier recognises; -1: it is not asked */
+    double p;                     /* as fidelity_run.p */
+    double recognised;            /* share of digits that the classifier recognises; -1: it is not asked */
     double speed_low, speed_high; /* spread of the speed over the turns, as in fidelity_spread; -1: unknown */
-    char guarantee[256]; /* mar_session_guarantee */
+    char guarantee[256];          /* mar_session_guarantee */
 } search_figures;
 
 typedef struct {

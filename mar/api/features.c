@@ -1,6 +1,7 @@
 /* The networks that judge images: their public calls. */
 #include "mar/api/features.h"
 
+#include "eval/manifold.h"
 #include "mar/api/kinds.h"
 
 #include <math.h>
@@ -194,4 +195,21 @@ mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int widt
     else if (status == MAR_OK)
         status = run_inception(f, rgb, n, width, height, &r, &err);
     return mar_result(f->m, status, &err);
+}
+
+mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images, int count,
+                                int dim, int k, double *precision, double *recall)
+{
+    mar_err err = {0};
+    if (precision) *precision = 0;
+    if (recall) *recall = 0;
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(reference, "reference", &err);
+    if (status == MAR_OK) status = mar_check_given(images, "images", &err);
+    if (status == MAR_OK) status = mar_check_given(precision, "precision", &err);
+    if (status == MAR_OK) status = mar_check_given(recall, "recall", &err);
+    if (status == MAR_OK)
+        status = eval_precision_recall(m->device, reference, reference_count, images, count, dim, k, precision, recall,
+                                       &err);
+    return mar_result(m, status, &err);
 }

@@ -69,7 +69,7 @@ static void manifold_close(manifold *s)
     d->core->free(d, s->rows);
     d->core->free(d, s->columns);
     d->core->free(d, s->distances);
-    s->k->core->leave(s->k);
+    s->k->core->unbind(s->k);
     s->k->core->queue_free(s->k);
     free(s->host);
 }
@@ -83,7 +83,7 @@ static mar_status manifold_open(kern_device *d, manifold *s, int most, mar_err *
     const size_t side = (size_t)s->side, dim = (size_t)s->dim;
     mar_status status = d->core->queue_create(d, &s->k, err);
     if (status != MAR_OK) return status;
-    s->k->core->enter(s->k);
+    s->k->core->bind(s->k);
     status = d->core->alloc(d, side * dim * sizeof(float), (void **)&s->rows, err);
     if (status == MAR_OK) status = d->core->alloc(d, side * dim * sizeof(float), (void **)&s->columns, err);
     if (status == MAR_OK) status = d->core->alloc(d, side * side * sizeof(float), (void **)&s->distances, err);

@@ -109,9 +109,9 @@ static mar_status create_neighbours(discrete *g, const mar_vae *vae, mar_err *er
                        g->plan.params.spec);
     int *table = malloc(count * sizeof *table);
     if (!table) return err_set(err, MAR_ENOMEM, "out of memory for a table of %zu near tokens", count);
-    g->k->core->leave(g->k); /* it takes seconds without the device, and calls the host's log */
+    g->k->core->unbind(g->k); /* it takes seconds without the device, and calls the host's log */
     mar_status status = mar_neighbours(vae, g->plan.params.lantern_metric, g->plan.neighbours, table, err);
-    g->k->core->enter(g->k);
+    g->k->core->bind(g->k);
     if (status == MAR_OK) status = g->k->core->alloc(g->k->device, count * sizeof *table, (void **)&g->neighbours, err);
     if (status == MAR_OK) g->k->core->upload(g->k, g->neighbours, table, count * sizeof *table);
     free(table);

@@ -61,12 +61,12 @@ static void cpu_recover(kern_queue *k)
     k->failed = MAR_OK;
 }
 
-static void cpu_enter(kern_queue *k)
+static void cpu_bind(kern_queue *k)
 {
     pool_client_enter(cpu_of(k)->client);
 }
 
-static void cpu_leave(kern_queue *k)
+static void cpu_unbind(kern_queue *k)
 {
     pool_client_leave(cpu_of(k)->client);
 }
@@ -191,8 +191,8 @@ static const kern_core_ops cpu_core_ops = {
     .close = cpu_close,
     .queue_create = cpu_queue_create,
     .queue_free = cpu_queue_free,
-    .enter = cpu_enter,
-    .leave = cpu_leave,
+    .bind = cpu_bind,
+    .unbind = cpu_unbind,
     .recover = cpu_recover,
     .alloc = cpu_alloc,
     .free = cpu_free,

@@ -279,17 +279,17 @@ static mar_status queue_create(kern_device *d, kern_queue **out, mar_err *err)
     return MAR_OK;
 }
 
-static void enter(kern_queue *k)
+static void bind_queue(kern_queue *k)
 {
     cuda_queue *c = cuda_of(k);
     const CUcontext before = cuda_switch(c->device->context);
-    if (c->entered++ == 0) c->outside = before;
+    if (c->bound++ == 0) c->outside = before;
 }
 
-static void leave(kern_queue *k)
+static void unbind_queue(kern_queue *k)
 {
     cuda_queue *c = cuda_of(k);
-    if (--c->entered == 0) (void)cuda_switch(c->outside);
+    if (--c->bound == 0) (void)cuda_switch(c->outside);
 }
 
 static void recover(kern_queue *k)
@@ -330,8 +330,8 @@ static kern_core_ops make_core_table(void)
     t.close = close_device;
     t.queue_create = queue_create;
     t.queue_free = queue_free;
-    t.enter = enter;
-    t.leave = leave;
+    t.bind = bind_queue;
+    t.unbind = unbind_queue;
     t.recover = recover;
     t.set_stream = set_stream;
     t.alloc = cuda_alloc;

@@ -30,11 +30,11 @@ static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *
     if (status == MAR_OK) status = f->m->device->core->queue_create(f->m->device, &f->k, err);
     if (status != MAR_OK) return status;
     kern_queue *k = f->k;
-    k->core->enter(k);
+    k->core->bind(k);
     status = eval_inception_create(k, file, f->batch, &f->inception, err);
     k->core->finish(k);
     if (status == MAR_OK) status = kern_check(k, err);
-    k->core->leave(k);
+    k->core->unbind(k);
     status = wt_check_unchanged(file, status, err);
     if (status != MAR_OK) return status;
     const eval_inception_config *c = eval_inception_get_config(f->inception);
@@ -56,10 +56,10 @@ static mar_status load_file(mar_features *f, const char *path, mar_err *err)
 static void destroy(mar_features *f)
 {
     if (f->k) {
-        f->k->core->enter(f->k);
+        f->k->core->bind(f->k);
         f->k->core->finish(f->k);
         eval_inception_free(f->inception);
-        f->k->core->leave(f->k);
+        f->k->core->unbind(f->k);
         f->k->core->queue_free(f->k);
     }
     eval_classifier_close(f->digits);
@@ -172,12 +172,12 @@ static mar_status run_inception(mar_features *f, const uint8_t *rgb, int n, int 
                                 mar_err *err)
 {
     kern_queue *k = f->k;
-    k->core->enter(k);
+    k->core->bind(k);
     eval_inception_run(f->inception, rgb, n, width, height, r->features, r->logits, r->spatial);
     k->core->finish(k);
     const mar_status status = kern_check(k, err);
     if (status != MAR_OK) k->core->recover(k);
-    k->core->leave(k);
+    k->core->unbind(k);
     return status == MAR_OK ? check_results(f, n, r, err) : status;
 }
 

@@ -38,7 +38,7 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
     if (status == MAR_OK) status = m->device->core->queue_create(m->device, &k, err);
     if (status != MAR_OK) return status;
     const mar_engine *engine = engine_of(file);
-    k->core->enter(k);
+    k->core->bind(k);
     status = engine->load(m, k, file, heads, out, err);
     const int loaded = status == MAR_OK;
     k->core->finish(k);
@@ -48,7 +48,7 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
         engine->unload(*out);
         *out = NULL;
     }
-    k->core->leave(k);
+    k->core->unbind(k);
     k->core->queue_free(k);
     if (status != MAR_OK) return status;
     (*out)->engine = engine;

@@ -261,7 +261,7 @@ static float *product_of_64(int *status, mar_err *err)
     assert_ok(k->core->linear_plan(k, l, ROWS, err), err);
     k->core->linear(k, l, dx, ROWS, dy);
     *status = kern_check(k, err);
-    from_device(k, y, dy, ROWS * SIDE * sizeof *y);
+    if (*status == MAR_OK) from_device(k, y, dy, ROWS * SIDE * sizeof *y);
     k->core->linear_free(k->device, l);
     k->core->free(k->device, dx), k->core->free(k->device, dy);
     close_queue(k);

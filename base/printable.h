@@ -12,7 +12,7 @@ size_t utf8_decode(const char *text, size_t n, unsigned *c);
 enum { PRINTABLE_MAX = 8 };
 
 /* Writes the printable form of the character at the start of text[0..n) to shown[*length]. Control characters, line
- * separators, direction marks and invalid bytes become \n, \\x1b or \\u202e. Returns the bytes consumed, 1 to 4. */
+ * separators, direction marks and invalid bytes become \n, \x1b or \u202e. Returns the bytes consumed, 1 to 4. */
 size_t printable_character(const char *text, size_t n, char shown[PRINTABLE_MAX], size_t *length);
 
 /* Writes the printable form of text to line, char [size], as one line, and returns it. Never cuts a character or an

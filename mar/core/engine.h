@@ -37,9 +37,9 @@ struct mar_engine {
     void (*describe)(const mar_model *model, char *text, size_t size);
 
     /* Makes a generator of up to max_images images at a time on queue k, which must outlive it. `params` and `ways`,
-     * the ways that are on, are mar_ways_settle's. The engine checks the parameters against the model and keeps a copy,
-     * with automatic values filled in. `vae` is the session's image decoder, which outlives the generator, or NULL.
-     * MAR_EMODEL if it does not fit the model. On failure everything is freed and *out is NULL. */
+     * the ways that are on, are mar_ways_resolve_params's. The engine checks the parameters against the model and keeps
+     * a copy, with automatic values filled in. `vae` is the session's image decoder, which outlives the generator, or
+     * NULL. MAR_EMODEL if it does not fit the model. On failure everything is freed and *out is NULL. */
     mar_status (*create)(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
                          const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err);
     void (*free)(mar_engine_state *g); /* NULL is fine */

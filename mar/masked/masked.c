@@ -205,8 +205,8 @@ static void begin(mar_engine_state *engine_state, uint64_t first_image, const in
 /* --- what a run asks for ------------------------------------------------------------------------------------------ */
 
 /* Fills in automatic values, and checks the parameters against the model. */
-static mar_status settle_params(const mar_masked_model *model, const mar_way *const *ways, mar_params *p,
-                                int max_images, mar_err *err)
+static mar_status resolve_params(const mar_masked_model *model, const mar_way *const *ways, mar_params *p,
+                                 int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
     mar_status status = MAR_OK;
@@ -363,7 +363,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     mar_params p = *params;
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
-    if (status == MAR_OK) status = settle_params(model, ways, &p, max_images, err);
+    if (status == MAR_OK) status = resolve_params(model, ways, &p, max_images, err);
     if (status != MAR_OK) return status;
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");

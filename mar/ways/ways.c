@@ -239,7 +239,7 @@ static mar_status check_interval(const mar_params *p, const char *tokens, mar_er
     return MAR_OK;
 }
 
-mar_status mar_ways_settle(mar_params *params, const char *tokens, mar_ways_on *out, mar_err *err)
+mar_status mar_ways_resolve_params(mar_params *params, const char *tokens, mar_ways_on *out, mar_err *err)
 {
     int n = 0;
     *out = (mar_ways_on){{NULL}};

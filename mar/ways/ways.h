@@ -12,7 +12,7 @@ typedef struct {
 /* Fills in automatic values of the parameters for such tokens, "continuous" or "discrete", and lists the ways that are
  * on. MAR_EARG, naming the options, if one is not for such tokens, if two ways conflict, or if a verifier lacks its
  * draft. */
-mar_status mar_ways_settle(mar_params *params, const char *tokens, mar_ways_on *out, mar_err *err);
+mar_status mar_ways_resolve_params(mar_params *params, const char *tokens, mar_ways_on *out, mar_err *err);
 
 /* Ends with NULL. */
 const mar_way *const *mar_ways(void);

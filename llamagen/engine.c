@@ -185,7 +185,7 @@ static void destroy(mar_engine_state *engine_state)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err)
+                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
     (void)ways; /* its methods are the sampler's */
     *out = NULL;

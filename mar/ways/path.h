@@ -121,6 +121,6 @@ typedef struct {
 
 /* Runs a round of all images, as above. The first round makes one more pass. */
 mar_status mar_paths_round(mar_paths *s, mar_err *err);
-extern const mar_way mar_way_path; /* its state is a mar_paths */
+extern const mar_accel mar_accel_path; /* its state is a mar_paths */
 
 #endif

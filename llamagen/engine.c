@@ -185,7 +185,7 @@ static void destroy(mar_engine_state *engine_state)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err)
+                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
     (void)ways; /* its methods are the sampler's */
     *out = NULL;
@@ -196,7 +196,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->model = mar_discrete_model_of(base);
     g->k = k;
     g->max_images = max_images;
-    status = mar_discrete_settle(g->model, params, max_images, &g->plan, err);
+    status = mar_discrete_resolve_params(g->model, params, max_images, &g->plan, err);
     if (status == MAR_OK) status = create_neighbours(g, vae, err);
     if (status == MAR_OK) status = create_sampler(g, err);
     if (status == MAR_OK) status = create_runners(g, err);

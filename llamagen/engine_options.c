@@ -124,7 +124,7 @@ static int is_automatic(const mar_param *o, const mar_params *p)
     return o->type == MAR_TYPE_INT && o->choices && *(const int *)mar_param_field(o, p) == 0;
 }
 
-static mar_status settle_method(mar_discrete_plan *plan, int vocabulary, mar_err *err)
+static mar_status resolve_method(mar_discrete_plan *plan, int vocabulary, mar_err *err)
 {
     mar_params *p = &plan->params;
     mar_status status = MAR_OK;
@@ -141,7 +141,7 @@ static mar_status settle_method(mar_discrete_plan *plan, int vocabulary, mar_err
 }
 
 /* How many drafts one after another: no more than the image has tokens. */
-static mar_status settle_length(mar_discrete_plan *plan, int seq_len, mar_err *err)
+static mar_status resolve_length(mar_discrete_plan *plan, int seq_len, mar_err *err)
 {
     static const char tokens[] = "the tokens of an image";
     mar_params *p = &plan->params;
@@ -153,7 +153,7 @@ static mar_status settle_length(mar_discrete_plan *plan, int seq_len, mar_err *e
 }
 
 /* The shape of a block. Without drafts, or without a draft model, it stays empty. */
-static mar_status settle_tree(mar_discrete_plan *plan, mar_err *err)
+static mar_status resolve_tree(mar_discrete_plan *plan, mar_err *err)
 {
     mar_params *p = &plan->params;
     const char *given = p->tree;
@@ -205,17 +205,17 @@ static mar_status check_size(const mar_discrete_plan *plan, const mar_model_conf
                    c->seq_len, (long long)drafts);
 }
 
-mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params *params, int max_images,
-                               mar_discrete_plan *out, mar_err *err)
+mar_status mar_discrete_resolve_params(const mar_discrete_model *model, const mar_params *params, int max_images,
+                                       mar_discrete_plan *out, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
     *out = (mar_discrete_plan){.params = *params};
     mar_params *p = &out->params;
     mar_status status = check_model(model, p, err);
     p->num_iter = c->seq_len;
-    if (status == MAR_OK) status = settle_method(out, c->vocabulary, err);
-    if (status == MAR_OK) status = settle_tree(out, err);
-    if (status == MAR_OK) status = settle_length(out, c->seq_len, err);
+    if (status == MAR_OK) status = resolve_method(out, c->vocabulary, err);
+    if (status == MAR_OK) status = resolve_tree(out, err);
+    if (status == MAR_OK) status = resolve_length(out, c->seq_len, err);
     if (status == MAR_OK) status = check_line(out, err);
     return status == MAR_OK ? check_size(out, c, max_images, err) : status;
 }

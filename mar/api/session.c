@@ -190,7 +190,7 @@ static void write_guarantee(mar_session *s)
     const mar_engine *engine = s->model->engine;
     const char *text = engine->guarantee(s->engine_state);
     const size_t n = sizeof approximate - 1;
-    if (!*text) mar_ways_describe(engine->params(s->engine_state), of_ways, sizeof of_ways), text = of_ways;
+    if (!*text) mar_accels_describe(engine->params(s->engine_state), of_ways, sizeof of_ways), text = of_ways;
     if (!s->k->device->int8)
         snprintf(s->guarantee, sizeof s->guarantee, "%s", text);
     else if (strncmp(text, approximate, n) == 0)
@@ -200,7 +200,7 @@ static void write_guarantee(mar_session *s)
 }
 
 /* Makes what runs on the session's queue. */
-static mar_status create_work(mar_session *s, const mar_params *params, const mar_ways_on *ways, mar_err *err)
+static mar_status create_work(mar_session *s, const mar_params *params, const mar_accels_on *ways, mar_err *err)
 {
     const mar_engine *engine = s->model->engine;
     kern_queue *k = s->k;
@@ -223,8 +223,8 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     mar_params read;
     mar_status status = mar_params_read(params, &read, err);
     if (status == MAR_OK) status = check(model, vae, max_batch, err);
-    mar_ways_on ways;
-    if (status == MAR_OK) status = mar_ways_settle(&read, model->engine->tokens, &ways, err);
+    mar_accels_on ways;
+    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine->tokens, &ways, err);
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");

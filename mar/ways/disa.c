@@ -41,16 +41,16 @@ static void respace(const mar_params *p, diff_spec *spec)
     spec->top = DIFF_TOP_ANNEALED;
 }
 
-const mar_way mar_way_disa = {
+const mar_accel mar_accel_disa = {
     .name = "diff_annealing",
     .changes = MAR_STAGE_COUNTS,
     .replaces = "num_sampling_steps",
     .in_place = "diff_upper_steps and diff_lower_steps",
-    .methods = (const mar_way_method[]){{.name = "disa",
-                                         .guarantee = "none",
-                                         .source = "DiSA (Zhao et al. 2025)",
-                                         .summary = "fewer diffusion steps for later tokens"},
-                                        {0}},
+    .methods = (const mar_accel_method[]){{.name = "disa",
+                                           .guarantee = "none",
+                                           .source = "DiSA (Zhao et al. 2025)",
+                                           .summary = "fewer diffusion steps for later tokens"},
+                                          {0}},
     .check = check,
     .plan_steps = plan_steps,
     .respace = respace,

@@ -18,7 +18,7 @@ static void resolve(mar_params *p)
     if (p->gamma == 0 && is_on(p)) p->gamma = GAMMA_AUTO;
 }
 
-const mar_way mar_way_drafted = {
+const mar_accel mar_accel_drafted = {
     .name = "spec",
     .asks_for = "draft",
     .default_with = "draft",

@@ -149,18 +149,18 @@ static void select_detailed(void *state, const mar_step *step)
     }
 }
 
-const mar_way mar_way_gtr = {
+const mar_accel mar_accel_gtr = {
     .name = "gtr",
     .changes = MAR_STAGE_AR_STEPS,
     .needs = MAR_STAGE_COUNTS,
     .replaces = "num_iter",
     .in_place = "gtr_generation_steps and gtr_reconstruction_steps",
-    .methods = (const mar_way_method[]){{.name = "gtr",
-                                         .guarantee = "none",
-                                         .source = "GtR (Generation then Reconstruction, 2025)",
-                                         .summary = "half the tokens in many steps, the rest in few; diffusion steps "
-                                                    "where detail is"},
-                                        {0}},
+    .methods = (const mar_accel_method[]){{.name = "gtr",
+                                           .guarantee = "none",
+                                           .source = "GtR (Generation then Reconstruction, 2025)",
+                                           .summary = "half the tokens in many steps, the rest in few; diffusion steps "
+                                                      "where detail is"},
+                                          {0}},
     .resolve = resolve,
     .check = check,
     .plan_steps = plan_steps,

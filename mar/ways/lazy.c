@@ -481,16 +481,16 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
                    MIN_STEPS - 1, MIN_STEPS);
 }
 
-const mar_way mar_way_lazy = {
+const mar_accel mar_accel_lazy = {
     .name = "lazy",
     .changes = MAR_STAGE_PASSES,
     .needs = MAR_STAGE_AR_STEPS,
-    .methods = (const mar_way_method[]){{.name = "lazymar",
-                                         .guarantee = "none",
-                                         .source = "LazyMAR (2025)",
-                                         .summary = "keep features of tokens and of the unguided pass that change "
-                                                    "little between steps"},
-                                        {0}},
+    .methods = (const mar_accel_method[]){{.name = "lazymar",
+                                           .guarantee = "none",
+                                           .source = "LazyMAR (2025)",
+                                           .summary = "keep features of tokens and of the unguided pass that change "
+                                                      "little between steps"},
+                                          {0}},
     .check = check,
     .create = create,
     .destroy = destroy,

@@ -171,7 +171,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     mar_paths *s = *state = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
     s->g = g;
-    s->draft = mar_masked_state(g, &mar_way_draft);
+    s->draft = mar_masked_state(g, &mar_accel_draft);
     s->drafter = s->draft ? &s->other : &s->target;
     s->gamma = gamma_of(&g->params) < g->params.num_iter ? gamma_of(&g->params) : g->params.num_iter;
     s->max_rows = g->max_images * g->max_tokens;
@@ -279,7 +279,7 @@ static const char *warn(const void *state)
            "avoids that";
 }
 
-const mar_way mar_way_path = {
+const mar_accel mar_accel_path = {
     .name = "spec",
     .is_on = mar_verifies_paths,
     .changes = MAR_STAGE_CHAIN,
@@ -288,7 +288,7 @@ const mar_way mar_way_path = {
     .default_without = "head_spec",
     .exact = 1,
     .tokens = "continuous",
-    .exceptions = (const mar_way_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
+    .exceptions = (const mar_accel_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
     .resolve = resolve,
     .check = check,
     .block_steps = block_steps,

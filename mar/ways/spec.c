@@ -145,7 +145,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     mar_speculation *sp = *state = calloc(1, sizeof *sp);
     if (!sp) return err_set(err, MAR_ENOMEM, "out of memory");
     sp->g = g;
-    sp->draft = mar_masked_state(g, &mar_way_draft);
+    sp->draft = mar_masked_state(g, &mar_accel_draft);
     sp->method = spec_method_find(g->params.spec);
     sp->index = sp->method->last_index ? 0 : 1;
     sp->prefill = prefill_steps(&g->params);
@@ -587,7 +587,7 @@ static void resolve(mar_params *p)
     if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = GAMMA_AUTO;
 }
 
-const mar_way mar_way_spec = {
+const mar_accel mar_accel_spec = {
     .name = "spec",
     .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
     .asks_for = "draft",

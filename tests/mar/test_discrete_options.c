@@ -173,10 +173,10 @@ static void batches_that_are_too_large(void **state)
         mar_discrete_plan plan;
         mar_params p = discrete_params(cases[i].options);
         p.draft = s.drafts[cases[i].draft];
-        mar_ways_on ways;
-        assert_ok(mar_ways_settle(&p, "discrete", &ways, &err), &err);
+        mar_accels_on ways;
+        assert_ok(mar_accels_resolve_params(&p, "discrete", &ways, &err), &err);
         const mar_status status =
-            mar_discrete_settle(mar_discrete_model_of(s.target), &p, cases[i].images, &plan, &err);
+            mar_discrete_resolve_params(mar_discrete_model_of(s.target), &p, cases[i].images, &plan, &err);
         snprintf(why, sizeof why, "batch of %d images of 16 tokens and %d drafts at a time: too large", cases[i].images,
                  cases[i].drafts);
         if (status != (cases[i].drafts < 0 ? MAR_OK : MAR_EARG) || (status != MAR_OK && strcmp(err.text, why) != 0))

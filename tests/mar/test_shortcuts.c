@@ -14,7 +14,7 @@
 static const char small[] = "tests/golden/data/lazy_small.safetensors";
 enum { SEQ = 64, GRID = 8, CHANNELS = 5, D = 24, TOKENS = SEQ * CHANNELS };
 
-extern const mar_way mar_way_disa;
+extern const mar_accel mar_accel_disa;
 
 static mar_params defaults(int num_iter, int steps)
 {
@@ -43,7 +43,7 @@ static void annealing(void **state)
             p.diff_upper_steps = cases[i][1], p.diff_lower_steps = cases[i][2];
             snprintf(name, sizeof name, "annealing.%s.%d", names[kind], p.num_iter);
             float *expected = golden_f32(golden, name, p.num_iter);
-            mar_way_disa.plan_steps(&(mar_masked){.params = p}, steps);
+            mar_accel_disa.plan_steps(&(mar_masked){.params = p}, steps);
             for (int j = 0; j < p.num_iter; j++) assert_int_equal(steps[j].sampling_steps, (int)expected[j]);
             free(expected);
         }
@@ -211,7 +211,7 @@ static void statistics(void **state)
     mar_step steps[STEPS];
     const mar_params p = mode(DISA);
     mar_steps_plan(STEPS, SEQ, p.cfg, p.cfg_schedule, steps);
-    mar_way_disa.plan_steps(&(mar_masked){.params = p}, steps);
+    mar_accel_disa.plan_steps(&(mar_masked){.params = p}, steps);
     double calls = 0;
     for (int i = 0; i < STEPS; i++) calls += N * steps[i].predicted * steps[i].sampling_steps;
     assert_int_equal(steps[0].sampling_steps, 12);

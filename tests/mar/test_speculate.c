@@ -44,7 +44,7 @@ static mar_params params_of(mar_model *draft, const char *spec, mar_context cont
 
 static mar_speculation *speculation_of(mar_session *s)
 {
-    return mar_masked_state(mar_masked_of(s), &mar_way_spec);
+    return mar_masked_state(mar_masked_of(s), &mar_accel_spec);
 }
 
 static mar_session *begin(mar_model *target, const mar_params *p, int first, int n)

@@ -101,13 +101,13 @@ static void refusals_name_the_stage(void **state)
     (void)state;
     mar_err err = {0};
     mar_params p = params_of(GTR | LAZY, NULL);
-    assert_int_equal(mar_ways_check(&p, &err), MAR_EARG);
+    assert_int_equal(mar_accels_check(&p, &err), MAR_EARG);
     assert_string_equal(err.text, "gtr and lazy do not go together: gtr changes the autoregressive steps, which lazy "
                                   "needs unchanged; expected one of them");
     p = params_of(SAMPLER | LAZY, NULL);
-    assert_int_equal(mar_ways_check(&p, &err), MAR_OK);
+    assert_int_equal(mar_accels_check(&p, &err), MAR_OK);
     p = params_of(PATH | LAZY, NULL); /* one of several ways of an option is named with its value */
-    assert_int_equal(mar_ways_check(&p, &err), MAR_EARG);
+    assert_int_equal(mar_accels_check(&p, &err), MAR_EARG);
     assert_string_equal(err.text, "lazy and spec path do not go together: lazy changes the transformer passes, which "
                                   "spec path needs unchanged; expected one of them");
 }
@@ -117,26 +117,26 @@ static void guarantees(void **state)
     (void)state;
     char text[256];
     mar_params p = params_of(DISA | LAZY | SAMPLER, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by diff_annealing, lazy, sampler ddim");
     p = params_of(HEAD_SPEC, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "exact: the target's law, by speculation inside the head");
     p = params_of(HEAD_SPEC | LAZY, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by lazy");
     p = params_of(0, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "exact: the target's law");
     p = params_of(INTERVAL | LAZY, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by lazy, guidance in an interval");
     p = params_of(0, NULL);
     p.cfg = 2, p.cfg_high = 0.75f; /* either end */
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by guidance in an interval");
     p.cfg = 1; /* there is no guidance to limit */
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "exact: the target's law");
 }
 
@@ -144,7 +144,7 @@ static void guarantees(void **state)
 static void names(void **state)
 {
     (void)state;
-    for (const mar_way *const *way = mar_ways(); *way; way++) {
+    for (const mar_accel *const *way = mar_accels(); *way; way++) {
         assert_non_null(mar_param_find((*way)->name));
         if ((*way)->also) assert_non_null(mar_param_find((*way)->also));
         if ((*way)->replaces) assert_non_null(mar_param_find((*way)->replaces));
@@ -159,24 +159,24 @@ static void names(void **state)
         mar_params p = plain_params();
         int on = 0;
         p.spec = *value;
-        for (const mar_way *const *way = mar_ways(); *way; way++)
-            if (strcmp((*way)->name, "spec") == 0 && mar_way_is_on(*way, &p)) {
+        for (const mar_accel *const *way = mar_accels(); *way; way++)
+            if (strcmp((*way)->name, "spec") == 0 && mar_accel_is_on(*way, &p)) {
                 on++;
-                assert_ptr_equal(mar_way_of_verifier(*value), *way);
+                assert_ptr_equal(mar_accel_of_verifier(*value), *way);
                 const spec_method *m = spec_method_find(*value);
                 assert_int_equal((*way)->asks_for != NULL, !m->paths && !m->stale);
                 assert_string_equal((*way)->tokens, m->tokens & SPEC_DISCRETE ? "discrete" : "continuous");
             }
         if (on != 1) fail_msg("spec %s: turns on %d ways", *value, on);
     }
-    assert_null(mar_way_of_verifier("head_spec"));
+    assert_null(mar_accel_of_verifier("head_spec"));
     for (int i = 0; i < mar_param_count(); i++) {
         const char *methods = mar_param_get(i)->method;
         for (const char *at = methods; at && *at; at += strcspn(at, "|"), at += *at == '|') {
             char method[64];
             snprintf(method, sizeof method, "%.*s", (int)strcspn(at, "|"), at);
             int found = spec_method_find(method) != NULL;
-            for (const mar_way *const *way = mar_ways(); *way && !found; way++)
+            for (const mar_accel *const *way = mar_accels(); *way && !found; way++)
                 found = strcmp((*way)->name, method) == 0;
             if (!found) fail_msg("%s needs %s, which is no way and no verifier", mar_param_get(i)->name, method);
         }
@@ -189,8 +189,8 @@ static void methods(void **state)
     (void)state;
     int expected = 0, verifiers = 0, choices = 0;
     for (const spec_method *const *m = spec_methods(); *m; m++, expected++) verifiers++;
-    for (const mar_way *const *way = mar_ways(); *way; way++)
-        for (const mar_way_method *m = (*way)->methods; m && m->name; m++, expected++) {
+    for (const mar_accel *const *way = mar_accels(); *way; way++)
+        for (const mar_accel_method *m = (*way)->methods; m && m->name; m++, expected++) {
             const mar_param *turns_on = mar_param_find((*way)->name);
             const int is_number = turns_on->type == MAR_TYPE_INT || turns_on->type == MAR_TYPE_FLOAT;
             int parameters = is_number + ((*way)->also != NULL), found = 0;
@@ -353,10 +353,10 @@ static void automatic_gamma(void **state)
         mar_params p = params_of(cases[i].set, (mar_model *)text);
         assert_int_equal(mar_params_set(&p, "gamma", "auto", NULL, 0), MAR_OK);
         assert_int_equal(p.gamma, 0);
-        mar_ways_resolve(&p, "continuous");
+        mar_accels_resolve(&p, "continuous");
         assert_int_equal(p.gamma, cases[i].gamma);
         p.gamma = 3; /* what is given stays */
-        mar_ways_resolve(&p, "continuous");
+        mar_accels_resolve(&p, "continuous");
         assert_int_equal(p.gamma, 3);
     }
 }
@@ -385,13 +385,13 @@ static void a_draft_alone_is_exact(void **state)
         mar_params p = params_of(cases[i].set, (mar_model *)text);
         assert_int_equal(p.context, MAR_CONTEXT_AUTO);
         p.context = cases[i].given;
-        mar_ways_resolve(&p, "continuous");
+        mar_accels_resolve(&p, "continuous");
         if (p.context != cases[i].context || (p.spec == NULL) != (cases[i].spec == NULL) ||
             (p.spec && strcmp(p.spec, cases[i].spec) != 0))
             fail_msg("case %zu: spec %s, context %d", i, p.spec ? p.spec : "none", (int)p.context);
     }
     mar_params p = params_of(DRAFT, (mar_model *)text);
-    mar_ways_resolve(&p, "discrete");
+    mar_accels_resolve(&p, "discrete");
     assert_string_equal(p.spec, "vanilla");
 }
 

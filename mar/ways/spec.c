@@ -581,11 +581,9 @@ static int is_on(const mar_params *p)
     return m && m->rule;
 }
 
-enum { GAMMA_AUTO = 8 }; /* what gamma's automatic value stands for: its default */
-
 static void resolve(mar_params *p)
 {
-    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = GAMMA_AUTO;
+    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = MAR_GAMMA_AUTO;
 }
 
 const mar_way mar_way_spec = {

@@ -17,6 +17,8 @@ typedef enum {
     MAR_STAGE_HEAD = 1 << 6,     /* what an evaluation of the head computes */
 } mar_stage;
 
+enum { MAR_GAMMA_AUTO = 8 }; /* --gamma auto, but with --spec path */
+
 /* What `mar methods` says of a way. */
 typedef struct {
     const char *name;  /* "disa" */

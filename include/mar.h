@@ -403,7 +403,7 @@ MAR_API const mar_param *mar_param_get(int i);
 /* mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). "cfg_interval" with two numbers, "0.2,0.8",
  * sets cfg_low and cfg_high. */
 MAR_API mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size);
-/* NULL if option i has an effect together with the others as they are, else why it has none: "needs gtr". The text
+/* NULL if option i has an effect together with the others as they are, else why it has none: "needs --gtr". The text
  * stays until this thread's next call. NULL, too, for parameters that mar_session_create refuses for an option's
  * range. */
 MAR_API const char *mar_params_unused(const mar_params *params, int i);

@@ -83,7 +83,7 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
         mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters%s, loaded in %.3g s; %s%s", path, (*out)->config.parameters,
                 weights, mar_now() - start, how,
                 (*out)->config.int8_weights && !m->device->int8
-                    ? "; its int8 weights are restored, where dtype int8 would multiply them as they are"
+                    ? "; its int8 weights are restored, where --dtype int8 would multiply them as they are"
                     : "");
     }
     return mar_result(m, status, &err);
@@ -96,7 +96,7 @@ static mar_status refuse_channels(const mar_model_config *model, int z_channels,
     if (said > 1)
         snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (said * said), said * said);
     else if (n && !said)
-        snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected patch_size %d", n, n, n);
+        snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected --patch_size %d", n, n, n);
     return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d%s", z_channels,
                    model->token_dim, hint);
 }
@@ -146,7 +146,7 @@ const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT])
     snprintf(text, MAR_LAYER_TEXT, "%s%s",
              w->on && w->layer[0] ? "; the first layer whose output is not finite: "
              : w->on              ? "; the outputs of all layers in front of it are finite"
-                                  : "; check names the first layer whose output is not finite",
+                                  : "; --check names the first layer whose output is not finite",
              w->on ? w->layer : "");
     return text;
 }

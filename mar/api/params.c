@@ -45,7 +45,7 @@ static mar_param rows[] = {
      .max = 100,
      .help = "scale of the classifier-free guidance; 1: off\n"
              "The official setting of MAR-B is 2.9, of MAR-L 3.0, of MAR-H 3.2. LlamaGen's is 4 in its demonstration, "
-             "with a top_k of 2000, and from 1.5 to 2 in its evaluation; it has no guidance below 1 either."},
+             "with a --top_k of 2000, and from 1.5 to 2 in its evaluation; it has no guidance below 1 either."},
     {.name = FIELD(cfg_schedule),
      .tokens = continuous,
      .group = "Sampling",
@@ -78,7 +78,7 @@ static mar_param rows[] = {
          "MAR: guide while a fraction of LOW to HIGH of the tokens is known; LlamaGen: number of the last guided step\n"
          "LlamaGen's steps are counted from 0, which makes an image's second token; the last one is the number of "
          "tokens less 2, and -1, the default, stands for it. For MAR it is two numbers, LOW,HIGH: short for "
-         "cfg_low LOW and cfg_high HIGH."},
+         "--cfg_low LOW and --cfg_high HIGH."},
     {.name = FIELD(top_k),
      .tokens = discrete,
      .group = "Sampling",
@@ -93,7 +93,7 @@ static mar_param rows[] = {
      .value = 1,
      .max = 1,
      .help = "LlamaGen: draw from the likeliest tokens, of probability p together\n"
-             "The token with which their probability first reaches top_p is the last one that is kept."},
+             "The token with which their probability first reaches --top_p is the last one that is kept."},
 
     {.name = FIELD(head_spec),
      .tokens = continuous,
@@ -114,7 +114,7 @@ static mar_param rows[] = {
          "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For LlamaGen it "
          "is a smaller LlamaGen model, or an EAGLE drafter that was trained for the model. Its attention "
          "heads are those that its file says. Alone it means spec path in context full, which leaves the law of the "
-         "images as it is; of discrete tokens spec vanilla, which does so, too. With head_spec, if no kind of "
+         "images as it is; of discrete tokens spec vanilla, which does so, too. With --head_spec, if no kind of "
          "verification is chosen, its head proposes inside the head instead. self is no file: the model drafts for "
          "itself, and spec is path, if it is not sjd or sjd-pac (a file of that name is ./self)."},
     {.name = FIELD(spec),
@@ -127,7 +127,7 @@ static mar_param rows[] = {
          "path, the default with a draft model, verifies the whole path of a token's diffusion steps, and leaves the "
          "law of the images as it is, but that an accepted token is its draft's noiseless mean. In context prefix it "
          "is the law of coarser steps. It needs no draft model: without one, later tokens are drafted from the "
-         "conditions that the model's last pass gave for them. With head_spec the paths are drawn by speculation "
+         "conditions that the model's last pass gave for them. With --head_spec the paths are drawn by speculation "
          "inside the head. The others verify "
          "a token at one diffusion step and need a draft model: conditional is exact given the context, paper is "
          "the criterion of \"Continuous Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), "
@@ -328,8 +328,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_CHOICE,
      .choices = annealings,
      .help = "DiSA: fewer diffusion steps for later tokens\n"
-             "The number of diffusion steps falls over the autoregressive steps from diff_upper_steps to "
-             "diff_lower_steps, in place of num_sampling_steps."},
+             "The number of diffusion steps falls over the autoregressive steps from --diff_upper_steps to "
+             "--diff_lower_steps, in place of --num_sampling_steps."},
     {.name = FIELD(diff_upper_steps),
      .tokens = continuous,
      .group = "Shortcuts, which change the law",
@@ -354,9 +354,9 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .max = 1,
      .help = "MAR: no guidance below this fraction of known tokens\n"
-             "With cfg_high it is an interval, both ends included. Autoregressive steps before which a smaller or a "
+             "With --cfg_high it is an interval, both ends included. Autoregressive steps before which a smaller or a "
              "larger fraction of the image's tokens is known have no guidance, and so half the arithmetic. "
-             "cfg_interval LOW,HIGH gives both."},
+             "--cfg_interval LOW,HIGH gives both."},
     {.name = FIELD(cfg_high),
      .tokens = continuous,
      .group = "Shortcuts, which change the law",
@@ -381,8 +381,8 @@ static mar_param rows[] = {
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
      .help = "GtR: make half of the tokens slowly, the rest fast\n"
-             "First one colour of a checkerboard of tokens in gtr_generation_steps, then the other in "
-             "gtr_reconstruction_steps, which take the place of num_iter; more diffusion steps where the image has "
+             "First one colour of a checkerboard of tokens in --gtr_generation_steps, then the other in "
+             "--gtr_reconstruction_steps, which take the place of --num_iter; more diffusion steps where the image has "
              "detail."},
     {.name = FIELD(gtr_generation_steps),
      .tokens = continuous,
@@ -409,7 +409,7 @@ static mar_param rows[] = {
      .value = 0.3,
      .max = 1,
      .method = "gtr",
-     .help = "GtR: fraction of that half with num_sampling_steps\n"
+     .help = "GtR: fraction of that half with --num_sampling_steps\n"
              "They are the tokens of the second half where the image has most detail."},
     {.name = FIELD(gtr_sampling_steps),
      .tokens = continuous,
@@ -418,7 +418,7 @@ static mar_param rows[] = {
      .max = 1000,
      .method = "gtr",
      .help = "GtR: diffusion steps of the rest; 0: 50 or fewer\n"
-             "From 2 to num_sampling_steps; 0 is 50, or num_sampling_steps if that is less."},
+             "From 2 to --num_sampling_steps; 0 is 50, or --num_sampling_steps if that is less."},
 
     {.name = FIELD(check),
      .group = "Checks",

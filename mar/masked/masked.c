@@ -209,11 +209,11 @@ static mar_status check_interval(const mar_params *p, mar_err *err)
 {
     if (!mar_param_is_default(mar_param_find("cfg_interval"), p))
         return err_set(err, MAR_EARG,
-                       "cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
+                       "--cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
                        "continuous",
                        p->cfg_interval);
     if (p->cfg_low > p->cfg_high)
-        return err_set(err, MAR_EARG, "cfg_low %g and cfg_high %g: expected low <= high", (double)p->cfg_low,
+        return err_set(err, MAR_EARG, "--cfg_low %g and --cfg_high %g: expected low <= high", (double)p->cfg_low,
                        (double)p->cfg_high);
     return MAR_OK;
 }
@@ -236,7 +236,7 @@ static mar_status settle_params(const mar_masked_model *model, mar_params *p, in
     for (; status == MAR_OK && *ways; ways++)
         if ((*ways)->check && mar_way_is_on(*ways, p)) status = (*ways)->check(model, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
-        status = err_set(err, MAR_EARG, "num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
+        status = err_set(err, MAR_EARG, "--num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
     return status;
 }

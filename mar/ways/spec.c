@@ -572,7 +572,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 {
     (void)model;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
-    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "spec %s: needs draft", p->spec);
+    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "--spec %s: needs --draft", p->spec);
 }
 
 static int is_on(const mar_params *p)

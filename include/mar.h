@@ -419,7 +419,7 @@ MAR_API const mar_param *mar_param_get(int i);
 /* Calls mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). "cfg_interval" with two numbers,
  * "0.2,0.8", sets cfg_low and cfg_high. */
 MAR_API mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size);
-/* Returns why option i has no effect with the other values, such as "needs gtr". Returns NULL if it has one. Returns
+/* Returns why option i has no effect with the other values, such as "needs --gtr". Returns NULL if it has one. Returns
  * NULL also if an option is out of range; mar_session_create refuses that. Valid until this thread's next call. */
 MAR_API const char *mar_params_unused(const mar_params *params, int i);
 

@@ -105,7 +105,7 @@ static mar_status create_neighbours(discrete *g, const mar_vae *vae, mar_err *er
     const size_t count = (size_t)g->model->base.config.vocabulary * (size_t)g->plan.neighbours;
     if (count == 0) return MAR_OK;
     if (!vae)
-        return err_set(err, MAR_EARG, "spec %s: needs the image decoder's codebook, but the session has no VAE",
+        return err_set(err, MAR_EARG, "--spec %s: needs the image decoder's codebook, but the session has no VAE",
                        g->plan.params.spec);
     int *table = malloc(count * sizeof *table);
     if (!table) return err_set(err, MAR_ENOMEM, "out of memory for a table of %zu near tokens", count);

@@ -216,7 +216,7 @@ static mar_status resolve_params(const mar_masked_model *model, const mar_accel 
     for (; status == MAR_OK && *ways; ways++)
         if ((*ways)->check) status = (*ways)->check(model, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
-        status = err_set(err, MAR_EARG, "num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
+        status = err_set(err, MAR_EARG, "--num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
     return status;
 }

@@ -23,7 +23,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 {
     (void)model;
     if (p->diff_lower_steps <= p->diff_upper_steps) return MAR_OK;
-    return err_set(err, MAR_EARG, "diff_upper_steps %d and diff_lower_steps %d: expected upper >= lower",
+    return err_set(err, MAR_EARG, "--diff_upper_steps %d and --diff_lower_steps %d: expected upper >= lower",
                    p->diff_upper_steps, p->diff_lower_steps);
 }
 
@@ -45,7 +45,7 @@ const mar_accel mar_accel_disa = {
     .name = "diff_annealing",
     .changes = MAR_STAGE_COUNTS,
     .replaces = "num_sampling_steps",
-    .in_place = "diff_upper_steps and diff_lower_steps",
+    .in_place = "--diff_upper_steps and --diff_lower_steps",
     .methods = (const mar_accel_method[]){{.name = "disa",
                                            .guarantee = "none",
                                            .source = "DiSA (Zhao et al. 2025)",

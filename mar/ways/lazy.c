@@ -477,7 +477,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     (void)model;
     if (p->num_iter >= MIN_STEPS) return MAR_OK;
     return err_set(err, MAR_EARG,
-                   "lazy: the first %d autoregressive steps fill the caches, expected num_iter %d or more",
+                   "--lazy: the first %d autoregressive steps fill the caches, expected --num_iter %d or more",
                    MIN_STEPS - 1, MIN_STEPS);
 }
 

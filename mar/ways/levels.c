@@ -13,7 +13,7 @@ const mar_accel mar_accel_levels = {
     .asks_for = "draft",
     .exact = 1,
     .replaces = "gamma",
-    .in_place = "the levels of tree",
+    .in_place = "the levels of --tree",
     .exceptions = (const mar_accel_exception[]){{"tree_top", NULL}, {"tree_total", NULL}, {0}},
     .is_on = is_on,
 };

@@ -571,7 +571,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 {
     (void)model;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
-    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "spec %s: needs draft", p->spec);
+    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "--spec %s: needs --draft", p->spec);
 }
 
 static int is_on(const mar_params *p)
@@ -580,11 +580,9 @@ static int is_on(const mar_params *p)
     return m && m->rule;
 }
 
-enum { GAMMA_AUTO = 8 }; /* meaning of gamma's automatic value: its default */
-
 static void resolve(mar_params *p)
 {
-    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = GAMMA_AUTO;
+    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = MAR_GAMMA_AUTO;
 }
 
 const mar_accel mar_accel_spec = {

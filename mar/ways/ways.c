@@ -97,7 +97,7 @@ static const char *name_of(const mar_accel *way, const mar_params *params, char 
     char value[32] = "";
     const int several = shares_option(way);
     if (several) mar_param_text(mar_param_find(way->name), params, value, sizeof value);
-    snprintf(text, size, "%s%s%s", way->name, several ? " " : "", value);
+    snprintf(text, size, "--%s%s%s", way->name, several ? " " : "", value);
     return text;
 }
 
@@ -211,9 +211,9 @@ mar_status mar_accels_check_tokens(const mar_params *params, const char *tokens,
         const char *asked = tokens_asked(o, params);
         if (goes_with(asked, tokens)) continue;
         if (o->type != MAR_TYPE_NAME)
-            return err_set(err, MAR_EARG, "%s has no effect: the model's tokens are %s", o->name, tokens);
+            return err_set(err, MAR_EARG, "--%s has no effect: the model's tokens are %s", o->name, tokens);
         list_values(o, tokens, values, sizeof values);
-        return err_set(err, MAR_EARG, "%s %s verifies %s tokens, but the model's are %s: expected %s", o->name,
+        return err_set(err, MAR_EARG, "--%s %s verifies %s tokens, but the model's are %s: expected %s", o->name,
                        *(const char **)mar_param_field(o, params), asked, tokens, values);
     }
     return MAR_OK;
@@ -226,16 +226,16 @@ static mar_status check_interval(const mar_params *p, const char *tokens, mar_er
     const int is_discrete = strcmp(tokens, "discrete") == 0;
     if (is_discrete && (p->cfg_low != 0 || p->cfg_high != 1))
         return err_set(err, MAR_EARG,
-                       "cfg_interval %g,%g: expected one number, the last step with guidance, as the model's tokens "
+                       "--cfg_interval %g,%g: expected one number, the last step with guidance, as the model's tokens "
                        "are discrete",
                        (double)p->cfg_low, (double)p->cfg_high);
     if (!is_discrete && !mar_param_is_default(mar_param_find("cfg_interval"), p))
         return err_set(err, MAR_EARG,
-                       "cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
+                       "--cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
                        "continuous",
                        p->cfg_interval);
     if (p->cfg_low > p->cfg_high)
-        return err_set(err, MAR_EARG, "cfg_low %g and cfg_high %g: expected low <= high", (double)p->cfg_low,
+        return err_set(err, MAR_EARG, "--cfg_low %g and --cfg_high %g: expected low <= high", (double)p->cfg_low,
                        (double)p->cfg_high);
     return MAR_OK;
 }
@@ -252,7 +252,7 @@ mar_status mar_accels_resolve_params(mar_params *params, const char *tokens, mar
     for (int i = 0; status == MAR_OK && ways[i]; i++) {
         if (!mar_accel_is_on(ways[i], params)) continue;
         if (params->spec && strcmp(ways[i]->name, "spec") == 0 && ways[i]->asks_for && !params->draft)
-            status = err_set(err, MAR_EARG, "spec %s: needs %s", params->spec, ways[i]->asks_for);
+            status = err_set(err, MAR_EARG, "--spec %s: needs --%s", params->spec, ways[i]->asks_for);
         out->on[n++] = ways[i];
     }
     return status;
@@ -305,8 +305,8 @@ static int served_by(const mar_accel *way, const char *methods, char method[64])
     return 0;
 }
 
-/* "gtr", "spec cspd", "spec sjd or sjd-pac", "diff_annealing linear, cosine or two-stage": how the way is turned on for
- * the methods. */
+/* "--gtr", "--spec cspd", "--spec sjd or sjd-pac", "--diff_annealing linear, cosine or two-stage": how the way is
+ * turned on for the methods. */
 static void append_option(const mar_accel *way, const char *methods, char *text, size_t size)
 {
     const mar_param *o = mar_param_find(way->name);
@@ -315,7 +315,7 @@ static void append_option(const mar_accel *way, const char *methods, char *text,
     int n = 0;
     served_by(way, methods, method);
     const int by_name = strcmp(way->name, method) == 0;
-    append(text, size, "%s", o->name);
+    append(text, size, "--%s", o->name);
     for (int i = 0; o->choices && o->choices[i] && n < 32; i++) {
         const int is_one = o->type == MAR_TYPE_CHOICE ? i != (int)o->value : is_turned_on_by(way, o->choices[i]);
         const int is_asked = by_name || mar_is_listed(methods, o->choices[i]);
@@ -338,17 +338,18 @@ static mar_params turned_on(const mar_accel *way, const char *method, const mar_
     return q;
 }
 
-/* "draft", "draft and no head_spec": what turns the way on by default. Returns whether it is more than one word. */
+/* "--draft", "--draft and no --head_spec": what turns the way on by default. Returns whether it is more than one word.
+ */
 static int append_default(const mar_accel *way, const mar_params *p, char *text, size_t size)
 {
     const int lacks = !on_for(way->default_with, p), hinders = way->default_without && on_for(way->default_without, p);
-    append(text, size, "%s%s", lacks ? way->default_with : "", lacks && hinders ? " and " : "");
-    if (hinders) append(text, size, "no %s", way->default_without);
+    append(text, size, "%s%s%s", lacks ? "--" : "", lacks ? way->default_with : "", lacks && hinders ? " and " : "");
+    if (hinders) append(text, size, "no --%s", way->default_without);
     return hinders;
 }
 
-/* What has to be on for the methods by this way, which serves one, and what is on and must not be: "draft and spec
- * cspd", "draft and no head_spec". */
+/* What has to be on for the methods by this way, which serves one, and what is on and must not be: "--draft and
+ * --spec cspd", "--draft and no --head_spec". */
 static void append_needs(const mar_accel *way, const char *methods, const mar_params *p, char *text, size_t size)
 {
     char method[64];
@@ -362,14 +363,14 @@ static void append_needs(const mar_accel *way, const char *methods, const mar_pa
         const int is_long = append_default(way, p, text, size);
         append(text, size, "%s or ", is_long ? "," : "");
     }
-    if (lacks) append(text, size, "%s", way->asks_for);
+    if (lacks) append(text, size, "--%s", way->asks_for);
     if (lacks && says_option) append(text, size, " and ");
     if (says_option) append_option(way, methods, text, size);
     for (int i = 0; ways[i] && !other; i++)
         if (strcmp(ways[i]->name, way->name) != 0 && mar_accel_is_on(ways[i], &q) &&
             (clash_of(ways[i], way) || clash_of(way, ways[i])))
             other = ways[i];
-    if (other) append(text, size, "%sno %s", says_option || lacks ? " and " : "", other->name);
+    if (other) append(text, size, "%sno --%s", says_option || lacks ? " and " : "", other->name);
 }
 
 /* Whether the option has an effect with the way, with such tokens: with it alone, or with what turns it on by default.
@@ -393,14 +394,15 @@ static int is_default_elsewhere(const mar_accel *way, const mar_param *o, const 
     return 0;
 }
 
-/* "needs gtr", "needs draft or spec path": by which ways an option that has none of them on would have an effect. */
+/* "needs --gtr", "needs --draft or --spec path": by which ways an option that has none of them on would have an effect.
+ */
 static void write_needs(const mar_param *o, const mar_params *p, const char *tokens, char *text, size_t size)
 {
     const mar_accel *on = on_for(o->method, p);
     const mar_accel_exception *e = on ? exception_of(on, o) : NULL;
     snprintf(text, size, "needs ");
     if (e && e->needs) {
-        append(text, size, "%s", e->needs);
+        append(text, size, "--%s", e->needs);
         return;
     }
     int n = 0;
@@ -432,11 +434,11 @@ static int is_unused(const mar_param *o, const mar_params *params, const char *t
         const char *replaced = ways[k]->replaces;
         if (!mar_accel_is_on(ways[k], &p)) continue;
         if (replaced && strcmp(replaced, o->name) == 0) {
-            snprintf(why, size, "has no effect with %s, expected %s", ways[k]->name, ways[k]->in_place);
+            snprintf(why, size, "has no effect with --%s, expected %s", ways[k]->name, ways[k]->in_place);
             return 1;
         }
         if (strcmp(ways[k]->name, o->name) == 0 && ways[k]->asks_for && !on_for(ways[k]->asks_for, &p)) {
-            snprintf(why, size, "needs %s", ways[k]->asks_for);
+            snprintf(why, size, "needs --%s", ways[k]->asks_for);
             return 1;
         }
     }
@@ -466,7 +468,7 @@ const char *mar_params_unused(const mar_params *params, int i)
     if (!goes_with(o->tokens, tokens)) {
         char value[64] = "";
         if (given->type == MAR_TYPE_NAME) mar_param_text(given, &p, value, sizeof value);
-        snprintf(why, sizeof why, "has no effect with %s%s%s, which is for %s tokens", given->name, *value ? " " : "",
+        snprintf(why, sizeof why, "has no effect with --%s%s%s, which is for %s tokens", given->name, *value ? " " : "",
                  value, tokens);
         return why;
     }

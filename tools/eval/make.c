@@ -1,7 +1,6 @@
 /* Makes the shards of an evaluation: images, what the network says of them, and the journal of it. */
 #include "tools/generate/class_names.h"
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "tools/eval/job.h"
 #include "tools/eval/pixels.h"
 #include "tools/generate/images.h"
@@ -28,12 +27,11 @@ static int judge(maker *m, const image_batch *batch)
 {
     const eval_layout *l = &m->job->layout;
     eval_record *r = &m->record;
-    char text[1024];
     const double began = tool_seconds();
     if (mar_features_run(m->job->network, batch->rgb, batch->n, l->width, l->height, r->features, r->logits,
                          l->spatial ? r->spatial : NULL) != MAR_OK)
         return tool_error("images %ld to %ld: %s", batch->first, batch->first + batch->n - 1,
-                          dashed(mar_error(m->job->library), 1, text, sizeof text));
+                          mar_error(m->job->library));
     r->figures->features_s = tool_seconds() - began;
     for (int i = 0; m->job->facts.demo && i < batch->n; i++) {
         const float *logits = r->logits + (size_t)i * (size_t)l->classes;

@@ -1,7 +1,6 @@
 #include "tools/generate/images.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/run_options.h"
 
@@ -168,8 +167,7 @@ static int make_batch(image_loop *loop, const image_batch *shape, const image_si
     if (status == MAR_OK) status = fetch(loop, r, &batch, &stats);
     interruption_cancels(NULL);
     if (status == MAR_ECANCELLED) return 0;
-    char text[1024];
-    if (status != MAR_OK) return tool_error("%s", dashed(mar_session_error(r->session), 1, text, sizeof text));
+    if (status != MAR_OK) return tool_error("%s", mar_session_error(r->session));
     for (int i = 0; i < sink_count; i++)
         if (sinks[i].take(sinks[i].self, &batch) != 0) return 1;
     loop->finished += batch.n;

@@ -1,5 +1,5 @@
 /* Attention of the CUDA backend against the CPU's in f32, on the same operands. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <stdlib.h>
 #include <string.h>

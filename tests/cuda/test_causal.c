@@ -1,6 +1,6 @@
 /* Rows of a transformer with RMSNorm, SwiGLU and rotary positions, and attention over its cache, on the device against
  * the CPU's. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/cudahost/control.h"
 
 #include <limits.h>

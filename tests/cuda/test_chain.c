@@ -1,5 +1,5 @@
 /* Steps of the chain and addressed noise, against the CPU. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <math.h>
 #include <stdlib.h>

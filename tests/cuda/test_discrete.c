@@ -1,6 +1,6 @@
 /* Laws of discrete tokens, draws from them and the verification of drafts, on the device against the CPU's. */
 #include "kernels/discrete.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <math.h>
 #include <stdlib.h>

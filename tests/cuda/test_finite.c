@@ -4,7 +4,7 @@
 #include "mar.h"
 #include "mar/handle.h"
 #include "mar/masked.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/changed.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* The diffusion head and whole chains, against the CPU in f32. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/head_case.h"
 
 #include <math.h>

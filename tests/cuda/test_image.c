@@ -1,6 +1,6 @@
 /* Convolution, group normalisation and the whole image decoder of the CUDA backend against the CPU's in f32, on the
  * same operands. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/conv_case.h"
 
 #include "kernels/pixels.h"

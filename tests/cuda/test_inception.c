@@ -1,6 +1,6 @@
 /* What Inception-v3 is made of, on the CUDA backend: convolutions with rectangular kernels, strides, padding and ReLU,
  * pools, the mean over pixels and the resize, against plain loops in double, as is the CPU's f32. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* What the CUDA backend measures (kern_measure_ops): the same operations as on the CPU, and phases of the persistent
  * kernel, which must leave the head as it was. No time decides anything. */
 #include "mar.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/measured.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Whole paths on the device: the CPU's ratios and decisions, and paths that are drawn and judged here. */
 #include "diffusion/paths.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <limits.h>
 #include <math.h>

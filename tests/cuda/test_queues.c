@@ -1,7 +1,7 @@
 /* Several queues of one device: threads that use the same weights at a time get the bits that each gets alone, failures
  * and cancels stay in their queue, and a queue works on the caller's stream. */
 #include "diffusion/speculate.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/cudahost/control.h"
 #include "tests/support/conv_case.h"
 

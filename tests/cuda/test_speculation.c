@@ -3,7 +3,7 @@
 #include "diffusion/speculate.h"
 #include "mar/handle.h"
 #include "mar/runner.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/statistics.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Verification on the device: the decisions and replacements of the CPU, and the target's law. */
 #include "specdec/verifier.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/statistics.h"
 
 #include <limits.h>

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def checkpoint(arch, path):
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, ROOT / "tools/random_checkpoint.py", "--arch", arch, "--out", path], check=True)
+        subprocess.run([sys.executable, ROOT / "tools/dev/random_checkpoint.py", "--arch", arch, "--out", path], check=True)
     return path
 
 

@@ -16,8 +16,8 @@
  * the entropy of p, `entropy`, and the largest p, `top`; `tv_draft` is the sum of TV(p, q) over its `drawn` tokens, in
  * whose place there was a draft drawn from q. */
 #include "kernels/cpu/cpu.h"
-#include "mar/discrete.h"
-#include "mar/neighbours.h"
+#include "llamagen/engine.h"
+#include "mar/api/neighbours.h"
 
 #include <math.h>
 #include <stdio.h>

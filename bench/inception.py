@@ -6,7 +6,7 @@ and logits, the resize included, and what bf16 changes.
     python3 bench/inception.py --threads 2 --out bench/results/inception.json
     python3 bench/inception.py --rounds 1 --images 8 --judged 0      # does it run? half a minute
 
-Both have the same random weights of the published network's size and layout (tools/random_inception.py, written once, to
+Both have the same random weights of the published network's size and layout (tools/dev/random_inception.py, written once, to
 build/bench) and the same images. Each runs in a process of its own that waits while the other works. torch-fidelity has
 batches of 64 and those that were fastest before the rounds. A round is one run of each; the table has medians of all
 rounds, and the ratio is the median of the rounds' ratios. With --threads 1 the processor's time counts, which programs
@@ -193,7 +193,7 @@ def judge(servers, n, folder):
 def weights(path):
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, ROOT / "tools/random_inception.py", "--width", "1", "--out", path], check=True)
+        subprocess.run([sys.executable, ROOT / "tools/dev/random_inception.py", "--width", "1", "--out", path], check=True)
     return path
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Speculation over discrete tokens at LlamaGen's sizes on a processor: time only, since the weights are random.
 
-    for a in gpt_l gpt_b; do python3 tools/random_checkpoint.py --arch $a --seq_len 64 --out build/$a.safetensors; done
-    python3 tools/random_checkpoint.py --arch vq16 --out build/vq16.pt
+    for a in gpt_l gpt_b; do python3 tools/dev/random_checkpoint.py --arch $a --seq_len 64 --out build/$a.safetensors; done
+    python3 tools/dev/random_checkpoint.py --arch vq16 --out build/vq16.pt
     python3 bench/llamagen_cpu.py --model build/gpt_l.safetensors --draft build/gpt_b.safetensors --vq build/vq16.pt \\
         --out bench/results/llamagen_cpu.json
 

@@ -4,7 +4,7 @@
     python3 bench/path_model.py >bench/results/path_model.md
     python3 bench/path_model.py --constants gpu_micro.json      # with what `mar bench --micro --json` measured
 
-All numbers are those of `mar bench --model_time --json` (tools/bench_model.c, tools/bench_model_path.c).
+All numbers are those of `mar bench --model_time --json` (tools/bench/model.c, tools/bench/model_path.c).
 """
 
 import argparse

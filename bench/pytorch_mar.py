@@ -5,7 +5,7 @@
     python3 bench/pytorch_mar.py --arch mar_base --device cuda --batch 8 --configs bf16-eager,bf16-compile,bf16-graphs
 
 Runs the official generation loop (64 autoregressive steps, 100 diffusion steps, guidance 2.9, KL-16 decoder) with random
-weights, made as tools/random_checkpoint.py makes them, and prints seconds per image, split into encoder, decoder, head
+weights, made as tools/dev/random_checkpoint.py makes them, and prints seconds per image, split into encoder, decoder, head
 and VAE. Configurations (--configs, comma-separated):
 
     f32-eager, f32-compile     float32

@@ -80,7 +80,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mar", default=str(ROOT / "build/release/mar"), help="the command [build/release/mar]")
     parser.add_argument("--before", help="the command of an older build, to compare with")
-    parser.add_argument("--model", help="a checkpoint for mar bench, from tools/random_checkpoint.py")
+    parser.add_argument("--model", help="a checkpoint for mar bench, from tools/dev/random_checkpoint.py")
     parser.add_argument("--example", help="examples/threads.c, built")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", help="also write everything as JSON to this file")

@@ -1,9 +1,9 @@
 /* mar convert: a checkpoint, checked and rewritten as safetensors. */
-#include "tools/command.h"
-#include "tools/file.h"
+#include "tools/cli/command.h"
+#include "tools/cli/file.h"
 #include "tools/file_options.h"
-#include "tools/options_help.h"
-#include "tools/progress.h"
+#include "tools/cli/options_help.h"
+#include "tools/cli/progress.h"
 #include "tools/subcommands.h"
 
 #include <stdio.h>

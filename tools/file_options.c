@@ -1,7 +1,7 @@
 #include "tools/file_options.h"
 
-#include "tools/command.h"
-#include "tools/run_options.h"
+#include "tools/cli/command.h"
+#include "tools/cli/run_options.h"
 
 void file_options_add(file_options *o, option_set *set)
 {

@@ -3,7 +3,7 @@
 #define TOOLS_FILE_OPTIONS_H
 
 #include "mar.h"
-#include "tools/options.h"
+#include "tools/cli/options.h"
 
 enum { FILE_OPTIONS = 4 };
 

@@ -1,8 +1,8 @@
 /* mar inspect: what is in a checkpoint, and what keeps it from being a usable model. */
-#include "tools/command.h"
+#include "tools/cli/command.h"
 #include "tools/file_options.h"
-#include "tools/options_help.h"
-#include "tools/progress.h"
+#include "tools/cli/options_help.h"
+#include "tools/cli/progress.h"
 #include "tools/subcommands.h"
 
 #include <cjson/cJSON.h>

@@ -1,7 +1,7 @@
 /* mar classes: the classes of ImageNet, listed and searched. */
-#include "tools/class_names.h"
-#include "tools/command.h"
-#include "tools/options_help.h"
+#include "tools/generate/class_names.h"
+#include "tools/cli/command.h"
+#include "tools/cli/options_help.h"
 #include "tools/subcommands.h"
 
 #include <cjson/cJSON.h>

@@ -1,8 +1,8 @@
 /* mar - the command: finds the subcommand and runs it. */
-#include "tools/command.h"
+#include "tools/cli/command.h"
 #include "tools/commands.h"
-#include "tools/interruption.h"
-#include "tools/suggest.h"
+#include "tools/cli/interruption.h"
+#include "tools/cli/suggest.h"
 
 #include <errno.h>
 #include <signal.h>

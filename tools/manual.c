@@ -1,9 +1,9 @@
 /* Writes the manual from its template: a line "@generate@" becomes the options that only mar generate has, "@shared@"
  * those that every run has, both as the command knows them. Run at build time: mar_manual TEMPLATE OUT. */
-#include "tools/command.h"
+#include "tools/cli/command.h"
 #include "tools/commands.h"
-#include "tools/file.h"
-#include "tools/run_options.h"
+#include "tools/cli/file.h"
+#include "tools/cli/run_options.h"
 
 #include <errno.h>
 #include <stdio.h>

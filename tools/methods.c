@@ -1,8 +1,8 @@
 /* mar methods: every way to make generation faster, and what it does to the output. */
-#include "tools/command.h"
-#include "tools/options_help.h"
+#include "tools/cli/command.h"
+#include "tools/cli/options_help.h"
 #include "tools/subcommands.h"
-#include "tools/suggest.h"
+#include "tools/cli/suggest.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef MAR_WAYS_DRAFT_H
 #define MAR_WAYS_DRAFT_H
 
-#include "mar/masked.h"
+#include "mar/masked/masked.h"
 
 typedef struct {
     mar_masked *g;

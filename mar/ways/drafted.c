@@ -1,6 +1,6 @@
 /* Speculation over discrete tokens with a draft model: a chain or tree of drafts, verified in one pass of the target.
- * mar/discrete.c runs it. */
-#include "mar/way.h"
+ * llamagen/engine.c runs it. */
+#include "mar/ways/way.h"
 
 #include "specdec/verifier.h"
 

@@ -1,6 +1,6 @@
 #include "mar/ways/gtr.h"
 
-#include "mar/masked.h"
+#include "mar/masked/masked.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #ifndef MAR_WAYS_GTR_H
 #define MAR_WAYS_GTR_H
 
-#include "mar/steps.h"
+#include "mar/masked/steps.h"
 
 /* All of steps[num_iter], num_iter being the sum of both stages' steps; params as the way has checked them. */
 void mar_gtr_plan(const mar_params *params, int grid, mar_step *steps);

@@ -1,6 +1,6 @@
 /* Speculation inside the head (diffusion/speculate.h) for the tokens of a step. With a draft model the draft's head
  * proposes. */
-#include "mar/masked.h"
+#include "mar/masked/masked.h"
 #include "mar/ways/draft.h"
 
 #include "diffusion/speculate.h"

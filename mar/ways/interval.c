@@ -2,7 +2,7 @@
  * Distribution Quality in Diffusion Models", 2024): none at the noisy end, nor where little is left to decide. They
  * limit it by the noise level of the one chain of an image. Here it is limited by the fraction of known tokens, which
  * is what a MAR model's own schedule of guidance follows. Steps without guidance compute no unconditional rows. */
-#include "mar/masked.h"
+#include "mar/masked/masked.h"
 
 static int is_on(const mar_params *p)
 {

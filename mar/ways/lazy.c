@@ -12,7 +12,7 @@
  * left (the release cannot do that). Where the release might drop a token that is to be predicted, after many negative
  * similarities, such tokens are kept here. */
 #include "base/arena.h"
-#include "mar/masked.h"
+#include "mar/masked/masked.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Static trees of drafts of discrete tokens, whose depth they say themselves. mar/discrete.c runs them. */
-#include "mar/way.h"
+/* Static trees of drafts of discrete tokens, whose depth they say themselves. llamagen/engine.c runs them. */
+#include "mar/ways/way.h"
 
 #include <string.h>
 

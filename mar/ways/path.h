@@ -5,8 +5,8 @@
  *   1. Steps `begin` .. begin + length - 1 are drafted. Without a draft model: all at once, with the conditions that
  * the target's last pass gave for these positions, `late` by 1, 2, ... steps (Jacobi decoding, for continuous tokens).
  *      With one: step by step, each by the draft's pass over the tokens before it.
- *   2. One pass of the target over a context for each step (mar/contexts.h): the final tokens, and the drafts of the
- *      steps before it. In context prefix one context, the final tokens, serves the block.
+ *   2. One pass of the target over a context for each step (mar/masked/contexts.h): the final tokens, and the drafts of
+ * the steps before it. In context prefix one context, the final tokens, serves the block.
  *   3. One call of the target's head over all states of all drafted paths gives log P/Q. A path is accepted with
  *      min(1, P/Q).
  *   4. The first step with a rejected path is the last that counts: its accepted tokens stay, and each rejected path is
@@ -28,7 +28,7 @@
 #define MAR_WAYS_PATH_H
 
 #include "diffusion/paths.h"
-#include "mar/contexts.h"
+#include "mar/masked/contexts.h"
 #include "mar/ways/draft.h"
 
 #define PATH_CANDIDATE_IMAGES ((uint64_t)1 << 40)

@@ -2,7 +2,7 @@
 #include "mar/ways/spec.h"
 
 #include "base/arena.h"
-#include "mar/params.h"
+#include "mar/api/params.h"
 
 #include <math.h>
 #include <stdio.h>

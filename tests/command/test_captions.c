@@ -2,7 +2,7 @@
  * cannot be one is refused with one line that says why. */
 #include "tests/support/command.h"
 
-#include "tools/captions.h"
+#include "tools/generate/captions.h"
 #include "weights/npz.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
 
 #include "tests/support/command.h"
 
-#include "tools/class_file.h"
-#include "tools/classes.h"
+#include "tools/generate/class_file.h"
+#include "tools/generate/classes.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "tests/support/inception.h"
 
 #include "eval/order.h"
-#include "tools/image.h"
+#include "tools/images/image.h"
 #include "weights/npz.h"
 
 #include <stdio.h>

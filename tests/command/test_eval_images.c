@@ -5,7 +5,7 @@
 #include "tests/support/inception.h"
 
 #include "eval/score.h"
-#include "tools/image_source.h"
+#include "tools/images/source.h"
 #include "weights/npz.h"
 
 #include <cjson/cJSON.h>

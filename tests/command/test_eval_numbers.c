@@ -2,7 +2,7 @@
  * warnings where one may mislead. */
 #include "tests/support/golden_doubles.h"
 
-#include "tools/eval_numbers.h"
+#include "tools/eval/numbers.h"
 
 #include <math.h>
 #include <string.h>

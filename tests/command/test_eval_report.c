@@ -1,9 +1,9 @@
 /* RUN/report.html: it has what was found, escapes what comes from outside, needs no other file; and which images it
  * shows. */
 #include "tests/support/command.h"
-#include "tools/class_names.h"
-#include "tools/eval_published.h"
-#include "tools/eval_report.h"
+#include "tools/generate/class_names.h"
+#include "tools/eval/published.h"
+#include "tools/eval/report.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* RUN/result.json: an evaluation's result comes back as it was written, to the bit, and a file that is none is refused
  * in one line. */
 #include "tests/support/command.h"
-#include "tools/eval_result.h"
-#include "tools/json_file.h"
+#include "tools/eval/result.h"
+#include "tools/cli/json_file.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

@@ -1,9 +1,9 @@
 /* mar eval --sweep: the file of axes, the names of points, the front; and a sweep of the demo, killed and gone on with.
  */
 #include "tests/support/command.h"
-#include "tools/command.h"
-#include "tools/sweep_file.h"
-#include "tools/sweep_report.h"
+#include "tools/cli/command.h"
+#include "tools/eval/sweep_file.h"
+#include "tools/eval/sweep_report.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* mar fidelity on the demo: what it finds of runs that are the same and that are not, its page, its mistakes. */
 #include "tests/support/command.h"
 
-#include "tools/fidelity_compare.h"
+#include "tools/fidelity/compare.h"
 
 #include <cjson/cJSON.h>
 #include <pty.h>

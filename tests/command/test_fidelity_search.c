@@ -1,7 +1,7 @@
 /* mar fidelity --search: the order in which points are tried, what is chosen, the page; killed and gone on with. */
 #include "tests/support/command.h"
 
-#include "tools/fidelity_search.h"
+#include "tools/fidelity/search.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The hash that tells model files apart: every bit of a file and its length count, wherever they are. */
 #include "tests/support/support.h"
 
-#include "tools/file_sum.h"
+#include "tools/cli/file_sum.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,8 @@
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
 
-#include "tools/image_decode.h"
-#include "tools/image_source.h"
+#include "tools/images/decode.h"
+#include "tools/images/source.h"
 #include "weights/npz.h"
 
 #include <dirent.h>

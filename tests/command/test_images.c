@@ -2,8 +2,8 @@
 #include "tests/support/spy.h"
 #include "tests/support/support.h"
 
-#include "tools/images.h"
-#include "tools/models.h"
+#include "tools/generate/images.h"
+#include "tools/generate/models.h"
 
 #include <signal.h>
 #include <stdio.h>

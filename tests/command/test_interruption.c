@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tools/image.h"
+#include "tools/images/image.h"
 
 #define QUICK "--num_iter", "2", "--num_sampling_steps", "4"
 

@@ -1,7 +1,7 @@
 /* mar bench --micro and --model_time: what they print, that their sums agree, and what they refuse. Times decide
  * nothing but by being positive. */
 #include "tests/support/command.h"
-#include "tools/bench_model.h"
+#include "tools/bench/model.h"
 #include "tools/subcommands.h"
 
 #include <cjson/cJSON.h>

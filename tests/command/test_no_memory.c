@@ -3,11 +3,11 @@
  * half-written file, or does without and writes what it always writes. Those of libmar, which is the shared one here,
  * are tests/mar/test_no_memory.c's. Under the sanitizers this test is skipped (tests/support/failing_allocations.h).
  */
-#include "tools/command.h"
-#include "tools/eval_report.h"
+#include "tools/cli/command.h"
+#include "tools/eval/report.h"
 #include "tools/subcommands.h"
-#include "tools/sweep_file.h"
-#include "tools/sweep_report.h"
+#include "tools/eval/sweep_file.h"
+#include "tools/eval/sweep_report.h"
 
 #include "tests/support/failing_allocations.h"
 

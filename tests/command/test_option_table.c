@@ -2,7 +2,7 @@
  * is compared with the table row by row. */
 #include "tests/support/command.h"
 
-#include "mar/params.h"
+#include "mar/api/params.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>
@@ -95,11 +95,11 @@ static void a_row_is_a_field(void **state)
         const int k = index_of(mar_param_get(i)->name, names, n);
         if (k < 1 || seen[k]++) fail_msg("%s: expected one row, of a field of mar_params", mar_param_get(i)->name);
         if (mar_param_get(i)->type == MAR_TYPE_MODEL && strcmp(mar_param_get(i)->name, "draft") != 0)
-            fail_msg("%s: tools/run_options.c loads only a draft", mar_param_get(i)->name);
+            fail_msg("%s: tools/cli/run_options.c loads only a draft", mar_param_get(i)->name);
     }
     for (int k = 1; k < n; k++) {
         const int is_reserved = strncmp(names[k], "reserved", 8) == 0;
-        if (!seen[k] && !is_reserved) fail_msg("mar_params.%s has no row in mar/params.c", names[k]);
+        if (!seen[k] && !is_reserved) fail_msg("mar_params.%s has no row in mar/api/params.c", names[k]);
         reserved += is_reserved;
     }
     assert_null(mar_param_get(-1));

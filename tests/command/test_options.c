@@ -1,10 +1,10 @@
 /* The option parser: what is stored, and the one line for everything else. */
 #include "tests/support/support.h"
 
-#include "tools/dashed.h"
-#include "tools/options.h"
-#include "tools/run_options.h"
-#include "tools/suggest.h"
+#include "tools/cli/dashed.h"
+#include "tools/cli/options.h"
+#include "tools/cli/run_options.h"
+#include "tools/cli/suggest.h"
 
 #include <limits.h>
 #include <stdio.h>

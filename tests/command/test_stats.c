@@ -1,7 +1,7 @@
 /* Statistics of batches, added up. */
 #include "tests/support/support.h"
 
-#include "tools/stats.h"
+#include "tools/generate/stats.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #define TESTS_DIFFUSION_DEMO_HEAD_H
 
 #include "diffusion/chain.h"
-#include "mar/handle.h"
-#include "mar/runner.h"
+#include "mar/api/handle.h"
+#include "mar/masked/runner.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>

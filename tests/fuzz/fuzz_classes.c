@@ -4,8 +4,8 @@
  * thousand times as long as all else here. */
 #include "tests/fuzz/fuzz.h"
 
-#include "tools/classes.h"
-#include "tools/command.h"
+#include "tools/generate/classes.h"
+#include "tools/cli/command.h"
 
 #include <limits.h>
 #include <stdio.h>

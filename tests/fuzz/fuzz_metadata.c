@@ -3,8 +3,8 @@
  * list of changes to the table of a small model, and the file is made from that table. */
 #include "tests/fuzz/fuzz.h"
 
-#include "mar/config.h"
-#include "mar/kinds.h"
+#include "mar/api/config.h"
+#include "mar/api/kinds.h"
 #include "vae/vae.h"
 
 #include <cjson/cJSON.h>

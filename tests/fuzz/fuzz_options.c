@@ -1,9 +1,9 @@
 /* The command line against the real tables of options: arguments separated by NULs. */
 #include "tests/fuzz/fuzz.h"
 
-#include "mar/params.h"
-#include "tools/options.h"
-#include "tools/run_options.h"
+#include "mar/api/params.h"
+#include "tools/cli/options.h"
+#include "tools/cli/run_options.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,14 +7,14 @@
  * journal is read, a change without checksums is found, a result reads back as it was written. An error is one line. */
 #include "tests/fuzz/fuzz.h"
 
-#include "tools/command.h"
-#include "tools/eval_job.h"
-#include "tools/eval_pixels.h"
-#include "tools/eval_report.h"
-#include "tools/file.h"
-#include "tools/file_sum.h"
-#include "tools/image_decode.h"
-#include "tools/sweep_report.h"
+#include "tools/cli/command.h"
+#include "tools/eval/job.h"
+#include "tools/eval/pixels.h"
+#include "tools/eval/report.h"
+#include "tools/cli/file.h"
+#include "tools/cli/file_sum.h"
+#include "tools/images/decode.h"
+#include "tools/eval/sweep_report.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>

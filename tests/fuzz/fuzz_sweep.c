@@ -3,7 +3,7 @@
  * same. An error is one line. */
 #include "tests/fuzz/fuzz.h"
 
-#include "tools/sweep_file.h"
+#include "tools/eval/sweep_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -29,13 +29,13 @@ fuzz_sources() {
     case $1 in
     safetensors) echo weights/safetensors.c weights/table.c weights/hash.c weights/save.c weights/convert.c ;;
     npz) echo weights/npy.c weights/npz_read.c weights/npz_write.c weights/zip.c weights/zip_stream.c ;;
-    images) echo tools/image_decode.c tools/image_png.c tools/image_jpeg.c ;;
+    images) echo tools/images/decode.c tools/images/png.c tools/images/jpeg.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
-    metadata) echo mar/config.c vae/config.c mar/inspect.c weights/shape.c ;;
-    options) echo tools/options.c mar/option.c mar/params.c mar/params_read.c mar/handle_options.c tools/suggest.c ;;
-    classes) echo tools/classes.c tools/class_names.c tools/suggest.c ;;
-    sweep) echo tools/sweep_file.c ;;
-    run) echo tools/eval_settings.c tools/eval_journal.c tools/eval_record.c tools/eval_shard.c tools/eval_merge.c tools/eval_result.c ;;
+    metadata) echo mar/api/config.c vae/config.c mar/api/inspect.c weights/shape.c ;;
+    options) echo tools/cli/options.c mar/api/option.c mar/api/params.c mar/api/params_read.c mar/api/handle_options.c tools/cli/suggest.c ;;
+    classes) echo tools/generate/classes.c tools/generate/class_names.c tools/cli/suggest.c ;;
+    sweep) echo tools/eval/sweep_file.c ;;
+    run) echo tools/eval/settings.c tools/eval/journal.c tools/eval/record.c tools/eval/shard.c tools/eval/merge.c tools/eval/result.c ;;
     esac
 }
 

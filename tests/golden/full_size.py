@@ -1,8 +1,8 @@
 """A full-size model through the built command and through PyTorch, on the same addressed noise: how far apart are the images?
 Not part of the test suite (it needs PyTorch and gigabytes).
 
-    python3 tools/random_checkpoint.py --arch mar_base --out mar_base.pth
-    python3 tools/random_checkpoint.py --arch kl16 --out kl16.ckpt
+    python3 tools/dev/random_checkpoint.py --arch mar_base --out mar_base.pth
+    python3 tools/dev/random_checkpoint.py --arch kl16 --out kl16.ckpt
     python3 tests/golden/full_size.py --model mar_base.pth --vae kl16.ckpt
 """
 

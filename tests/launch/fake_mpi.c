@@ -1,6 +1,6 @@
 /* A plug-in without MPI: $FAKE_MPI is "rank size local_rank local_size", or what is wrong. It says when it is loaded.
  */
-#include "tools/mpi_plugin.h"
+#include "tools/cli/mpi_plugin.h"
 
 #include <stdio.h>
 #include <stdlib.h>

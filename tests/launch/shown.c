@@ -1,5 +1,5 @@
 /* Prints what launch_find says of this process: shown [--shard i/n]. */
-#include "tools/launch.h"
+#include "tools/cli/launch.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Sessions of LlamaGen models: options, and files, that go together or not. */
-#include "mar/discrete.h"
+#include "llamagen/engine.h"
 #include "tests/support/discrete_sessions.h"
 
 #include <stdio.h>

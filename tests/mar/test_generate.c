@@ -1,8 +1,8 @@
 /* The whole loop through the public API: against PyTorch, and the promises of mar.h. */
 #include "mar.h"
-#include "mar/config.h"
-#include "mar/handle.h"
-#include "mar/vae.h"
+#include "mar/api/config.h"
+#include "mar/api/handle.h"
+#include "mar/api/vae.h"
 #include "tests/support/llamagen.h"
 #include "tests/support/support.h"
 

@@ -1,7 +1,7 @@
 /* Steps without guidance compute one row a token: the same tokens under every way, and the arithmetic that follows. And
  * what guidance in an interval makes of the steps. */
-#include "mar/masked.h"
-#include "mar/params.h"
+#include "mar/masked/masked.h"
+#include "mar/api/params.h"
 #include "tests/support/support.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "tests/support/demo.h"
 
 #include "kernels/int8.h"
-#include "mar/engine.h"
+#include "mar/api/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Encoder and decoder of one autoregressive step against PyTorch, and the schedule of steps. */
-#include "mar/runner.h"
+#include "mar/masked/runner.h"
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
-/* A model and images whose tokens are all known, for tests of passes over contexts (mar/contexts.h): a pass sees those
- * that it is told are known. */
+/* A model and images whose tokens are all known, for tests of passes over contexts (mar/masked/contexts.h): a pass sees
+ * those that it is told are known. */
 #ifndef TESTS_CONTEXTS_H
 #define TESTS_CONTEXTS_H
 
-#include "mar/contexts.h"
+#include "mar/masked/contexts.h"
 #include "tests/support/support.h"
 
 enum { CONTEXT_IMAGES = 4, CONTEXT_GAMMA = 6, CONTEXT_LIST = CONTEXT_IMAGES * CONTEXT_GAMMA, CONTEXT_SEQ = 64 };

@@ -1,7 +1,7 @@
 #include "tests/support/discrete_law.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/weights.h"
-#include "mar/engine.h"
+#include "mar/api/engine.h"
 #include "tests/support/statistics.h"
 
 #include <math.h>
@@ -263,7 +263,7 @@ static mar_status mutant_drafter(kern_queue *k, const mar_model *draft, const ma
 #define gpt_runner_laws     mutant_target
 #define mar_drafter_create  mutant_drafter
 #define mar_discrete_engine law_mutant_engine
-#include "mar/discrete.c"
+#include "llamagen/engine.c"
 #undef gpt_runner_laws
 #undef mar_drafter_create
 #undef mar_discrete_engine

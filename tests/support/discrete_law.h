@@ -7,7 +7,7 @@
 #ifndef TESTS_DISCRETE_LAW_H
 #define TESTS_DISCRETE_LAW_H
 
-#include "mar/discrete.h"
+#include "llamagen/engine.h"
 #include "tests/support/support.h"
 
 typedef enum {

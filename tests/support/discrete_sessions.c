@@ -1,6 +1,6 @@
 #include "tests/support/discrete_sessions.h"
 
-#include "mar/params.h"
+#include "mar/api/params.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #ifndef TESTS_PATH_SPY_H
 #define TESTS_PATH_SPY_H
 
-#include "mar/masked.h"
+#include "mar/masked/masked.h"
 #include "tests/support/path_mutants.h"
 
 /* Sessions that are wrong on purpose. Those before SPY_PATH_MUTANTS are path_mutants. */

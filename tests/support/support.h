@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "kernels/ops.h"
-#include "mar/runner.h"
+#include "mar/masked/runner.h"
 #include "weights/weights.h"
 
 /* Golden tensors are in safetensors files, which tests/golden/make_*.py write with PyTorch. */

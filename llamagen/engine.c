@@ -1,0 +1,422 @@
+#include "llamagen/engine.h"
+
+#include "base/arena.h"
+#include "mar/api/neighbours.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct {
+    const mar_discrete_model *model;
+    kern_queue *k; /* the session's */
+    mar_discrete_plan plan;
+    int max_images;
+    char guarantee[160];
+
+    gpt_runner *target;
+    mar_drafter draft;
+    spec_sampler *sampler;
+    int *neighbours; /* backend [vocabulary][plan.neighbours], or NULL */
+    float *latents;  /* backend [max_images][seq_len] the tokens' numbers, after the last step */
+
+    /* The batch in progress. */
+    int images;
+    uint64_t first_image;
+    float *number; /* host [max_images][seq_len] */
+    uint8_t *mask; /* host [max_images][caption_tokens] 1: of captions that come without one */
+    float *zero;   /* host [max_images][caption_tokens][caption_dim]: captions to measure; NULL before */
+} discrete;
+
+static discrete *of(mar_generation *g)
+{
+    return (discrete *)g;
+}
+
+static const discrete *of_const(const mar_generation *g)
+{
+    return (const discrete *)g;
+}
+
+/* --- the models --------------------------------------------------------------------------------------------------- */
+
+static mar_status target_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+{
+    return gpt_runner_laws(((discrete *)state)->target, request, n, log_law, err);
+}
+
+static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_law,
+                                   const spec_sequel *sequel, mar_err *err)
+{
+    return gpt_runner_laws_then(((discrete *)state)->target, request, n, log_law, sequel, err);
+}
+
+static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+{
+    return mar_drafter_laws(&((discrete *)state)->draft, request, n, log_law, err);
+}
+
+static gpt_sampling sampling_of(const discrete *g)
+{
+    const mar_params *p = &g->plan.params;
+    return (gpt_sampling){.cfg = p->cfg,
+                          .cfg_interval = p->cfg_interval,
+                          .temperature = p->temperature,
+                          .top_k = p->top_k,
+                          .top_p = p->top_p};
+}
+
+static int is_dynamic(const discrete *g)
+{
+    return g->plan.params.tree && strcmp(g->plan.params.tree, "dynamic") == 0;
+}
+
+/* With temperature 0 the draft's law has one token, and draws would make a chain of a static tree. */
+static int takes_likeliest(const discrete *g)
+{
+    return g->plan.tree.count > 0 && g->plan.params.temperature == 0;
+}
+
+/* Drafts that are chosen, not drawn, are the likeliest of the softmax itself, as in EAGLE-2: temperature, top-k and
+ * top-p may leave less tokens than a tree has siblings. They are verified as points, so that any choice is exact. */
+static gpt_sampling draft_sampling_of(const discrete *g)
+{
+    gpt_sampling sampling = sampling_of(g);
+    if (is_dynamic(g) || takes_likeliest(g)) sampling.temperature = 1, sampling.top_k = 0, sampling.top_p = 1;
+    return sampling;
+}
+
+static mar_status create_runners(discrete *g, mar_err *err)
+{
+    const mar_model *draft = g->plan.params.draft;
+    const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
+    const mar_status status =
+        gpt_runner_create(g->k, g->model->gpt, &sampling, g->max_images, spec_sampler_target_drafts(g->sampler),
+                          draft && mar_eagle_of(draft), &g->target, err);
+    if (status != MAR_OK || !draft) return status;
+    return mar_drafter_create(g->k, draft, g->model, g->target, &draft_sampling, g->max_images,
+                              spec_sampler_draft_drafts(g->sampler), &g->draft, err);
+}
+
+/* --- making one --------------------------------------------------------------------------------------------------- */
+
+/* The table of near tokens, of the image decoder's codebook. */
+static mar_status create_neighbours(discrete *g, const mar_vae *vae, mar_err *err)
+{
+    const size_t count = (size_t)g->model->base.config.vocabulary * (size_t)g->plan.neighbours;
+    if (count == 0) return MAR_OK;
+    if (!vae)
+        return err_set(err, MAR_EARG, "spec %s: needs the image decoder's codebook, but the session has no VAE",
+                       g->plan.params.spec);
+    int *table = malloc(count * sizeof *table);
+    if (!table) return err_set(err, MAR_ENOMEM, "out of memory for a table of %zu near tokens", count);
+    g->k->core->leave(g->k); /* it takes seconds without the device, and calls the host's log */
+    mar_status status = mar_neighbours(vae, g->plan.params.lantern_metric, g->plan.neighbours, table, err);
+    g->k->core->enter(g->k);
+    if (status == MAR_OK) status = g->k->core->alloc(g->k->device, count * sizeof *table, (void **)&g->neighbours, err);
+    if (status == MAR_OK) g->k->core->upload(g->k, g->neighbours, table, count * sizeof *table);
+    free(table);
+    return status;
+}
+
+static mar_status create_sampler(discrete *g, mar_err *err)
+{
+    const mar_discrete_plan *plan = &g->plan;
+    const mar_params *p = &plan->params;
+    const mar_model_config *c = &g->model->base.config;
+    const int jacobi = plan->method && plan->method->stale, dynamic = is_dynamic(g);
+    const spec_sampler_options options = {.method = plan->method,
+                                          .parameter = plan->parameter,
+                                          .length = jacobi ? p->window : p->gamma,
+                                          .parent = plan->tree.count ? plan->tree.parent : NULL,
+                                          .count = plan->tree.count,
+                                          .likeliest = takes_likeliest(g),
+                                          .top = dynamic ? p->tree_top : 0,
+                                          .total = dynamic ? p->tree_total : 0,
+                                          .first = (spec_first)p->first,
+                                          .side = mar_grid_side(c),
+                                          .neighbours = g->neighbours,
+                                          .neighbour_count = plan->neighbours,
+                                          .seed = p->seed};
+    const spec_model target = {c->vocabulary, g, target_laws, target_laws_then};
+    const spec_model draft = {c->vocabulary, g, draft_laws, NULL};
+    return spec_sampler_create(g->k, &target, p->draft ? &draft : NULL, &options, g->max_images, c->seq_len,
+                               &g->sampler, err);
+}
+
+static mar_status allocate_host(discrete *g, mar_err *err)
+{
+    const mar_model_config *c = &g->model->base.config;
+    const size_t images = (size_t)g->max_images, positions = images * (size_t)c->caption_tokens;
+    g->number = calloc(images * (size_t)c->seq_len, sizeof *g->number);
+    g->mask = malloc(positions + 1);
+    if (!g->number || !g->mask)
+        return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
+    memset(g->mask, 1, positions + 1);
+    return MAR_OK;
+}
+
+/* What comes out, in one line (mar_session_guarantee). */
+static void write_guarantee(discrete *g)
+{
+    const spec_method *m = g->plan.method;
+    if (!m)
+        snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's law");
+    else if (m->exact)
+        snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's law, by speculation (%s)", m->name);
+    else if (strcmp(m->guarantee, "none") == 0)
+        snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s, without a bound", m->name);
+    else
+        snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s; guarantee: %s", m->name, m->guarantee);
+}
+
+static void destroy(mar_generation *generation)
+{
+    discrete *g = of(generation);
+    if (!g) return;
+    g->k->core->finish(g->k); /* the table's upload, and laps, whose times go to statistics of what is freed */
+    spec_sampler_free(g->sampler);
+    mar_drafter_free(&g->draft);
+    gpt_runner_free(g->target);
+    g->k->device->core->free(g->k->device, g->neighbours);
+    free(g->number);
+    free(g->mask);
+    free(g->zero);
+    free(g);
+}
+
+static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
+                         mar_generation **out, mar_err *err)
+{
+    *out = NULL;
+    mar_status status = mar_check_vae(&base->config, vae, err);
+    discrete *g = status == MAR_OK ? calloc(1, sizeof *g) : NULL;
+    if (status == MAR_OK && !g) status = err_set(err, MAR_ENOMEM, "out of memory");
+    if (status != MAR_OK) return status;
+    g->model = mar_discrete_model_of(base);
+    g->k = k;
+    g->max_images = max_images;
+    status = mar_discrete_settle(g->model, params, max_images, &g->plan, err);
+    if (status == MAR_OK) status = create_neighbours(g, vae, err);
+    if (status == MAR_OK) status = create_sampler(g, err);
+    if (status == MAR_OK) status = create_runners(g, err);
+    if (status == MAR_OK) status = allocate_host(g, err);
+    if (status == MAR_OK) {
+        write_guarantee(g);
+        *out = (mar_generation *)g;
+    } else {
+        destroy((mar_generation *)g);
+    }
+    return status;
+}
+
+static size_t lay_out(mar_generation *generation, char *base)
+{
+    discrete *g = of(generation);
+    size_t used = 0;
+    g->latents = arena_carve(base, &used, (size_t)g->max_images * (size_t)g->model->base.config.seq_len, sizeof(float));
+    used += gpt_runner_lay_out(g->target, base ? base + used : NULL);
+    used += mar_drafter_lay_out(&g->draft, base ? base + used : NULL);
+    used += spec_sampler_lay_out(g->sampler, base ? base + used : NULL);
+    return used;
+}
+
+static mar_status plan(mar_generation *generation, int images, mar_err *err)
+{
+    discrete *g = of(generation);
+    mar_status status = gpt_runner_plan(g->target, images, err);
+    if (status == MAR_OK) status = mar_drafter_plan(&g->draft, images, err);
+    return status == MAR_OK ? kern_check(g->k, err) : status;
+}
+
+/* --- a batch ------------------------------------------------------------------------------------------------------ */
+
+/* What both kinds of batches begin with. */
+static void begin_tokens(discrete *g, uint64_t first_image, int images)
+{
+    g->images = images;
+    g->first_image = first_image;
+    kern_watch_begin(g->k);
+    spec_sampler_begin(g->sampler, first_image, images, g->model->base.config.seq_len);
+}
+
+static void begin_captions(mar_generation *generation, uint64_t first_image, const float *features, const uint8_t *mask,
+                           int images)
+{
+    discrete *g = of(generation);
+    begin_tokens(g, first_image, images);
+    if (!mask) mask = g->mask;
+    gpt_runner_begin_captions(g->target, images, features, mask);
+    mar_drafter_begin_captions(&g->draft, images, features, mask);
+}
+
+/* Captions to measure, whose features are 0. */
+static void begin_any(discrete *g, uint64_t first_image, int images)
+{
+    const mar_model_config *c = &g->model->base.config;
+    const size_t n = (size_t)g->max_images * (size_t)c->caption_tokens * (size_t)c->caption_dim;
+    mar_err err;
+    if (!g->zero) g->zero = calloc(n, sizeof *g->zero);
+    if (g->zero)
+        begin_captions((mar_generation *)g, first_image, g->zero, NULL, images);
+    else
+        kern_fail(g->k, err_set(&err, MAR_ENOMEM, "out of memory for %d captions to measure", images), &err);
+}
+
+static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
+{
+    discrete *g = of(generation);
+    if (g->model->base.config.caption_tokens) {
+        begin_any(g, first_image, images);
+        return;
+    }
+    begin_tokens(g, first_image, images);
+    gpt_runner_begin(g->target, images, labels);
+    mar_drafter_begin(&g->draft, images, labels);
+}
+
+static int steps_left(const mar_generation *g)
+{
+    return spec_sampler_left(of_const(g)->sampler);
+}
+
+/* Gives the tokens' numbers to the image decoder. */
+static void finish_tokens(discrete *g)
+{
+    const size_t n = (size_t)g->model->base.config.seq_len;
+    for (int i = 0; i < g->images; i++) {
+        const int *token = spec_sampler_tokens(g->sampler, i);
+        for (size_t t = 0; t < n; t++) g->number[(size_t)i * n + t] = (float)token[t];
+    }
+    g->k->core->upload(g->k, g->latents, g->number, (size_t)g->images * n * sizeof *g->number);
+}
+
+/* What has been found if a layer's output has a NaN or an infinity, but every law so far has had a token. */
+static mar_status refuse_layer(const discrete *g, mar_err *err)
+{
+    char others[32] = "";
+    const unsigned long long first = g->first_image;
+    if (g->images > 1) snprintf(others, sizeof others, " to %llu", first + (unsigned long long)g->images - 1);
+    return err_set(
+        err, MAR_EMODEL, "image%s %llu%s, round %ld: the output of %s is not finite, although all tokens so far are",
+        others[0] ? "s" : "", first, others, spec_sampler_get_stats(g->sampler)->calls - 1, g->k->watch.layer);
+}
+
+static mar_status step(mar_generation *generation, mar_err *err)
+{
+    discrete *g = of(generation);
+    char layer[MAR_LAYER_TEXT];
+    mar_err why = {0};
+    mar_status status = spec_sampler_round(g->sampler, &why);
+    if (status == MAR_OK && kern_check(g->k, NULL) != MAR_OK) return kern_check(g->k, err);
+    if (status == MAR_EMODEL) return err_set(err, status, "%s%s", why.text, mar_layer_text(g->k, layer));
+    if (status != MAR_OK) return err_set(err, status, "%s", why.text);
+    if (g->k->watch.layer[0]) return refuse_layer(g, err);
+    if (spec_sampler_left(g->sampler) == 0) finish_tokens(g);
+    return MAR_OK;
+}
+
+/* --- what it says ------------------------------------------------------------------------------------------------- */
+
+static const mar_params *params_of(const mar_generation *g)
+{
+    return &of_const(g)->plan.params;
+}
+
+static const char *guarantee_of(const mar_generation *g)
+{
+    return of_const(g)->guarantee;
+}
+
+static const char *warning_of(const mar_generation *g)
+{
+    (void)g;
+    return NULL;
+}
+
+static const float *latents(const mar_generation *g)
+{
+    return of_const(g)->latents;
+}
+
+static void stats_of(const mar_generation *generation, mar_stats *stats)
+{
+    const discrete *g = of_const(generation);
+    const spec_sampler_stats *s = spec_sampler_get_stats(g->sampler);
+    const gpt_runner_stats *t = gpt_runner_get_stats(g->target), *d = mar_drafter_stats(&g->draft);
+    *stats = (mar_stats){.decoder_s = s->target_s + t->prefix_s,
+                         .draft_s = s->draft_s + (d ? d->prefix_s : 0),
+                         .verify_s = s->verify_s,
+                         .decoder_flop = t->flop,
+                         .draft_flop = d ? d->flop : 0,
+                         .decoder_bytes = t->bytes,
+                         .draft_bytes = d ? d->bytes : 0,
+                         .draft_calls = (double)s->draft_calls,
+                         .passes = (double)t->passes,
+                         .contexts = (double)s->rows};
+    for (int i = 0; i < g->images; i++) stats->tokens += spec_sampler_known(g->sampler, i);
+    if (!g->plan.method) return;
+    stats->drafted = s->drafted;
+    stats->accepted = s->accepted;
+    stats->rounds = s->rounds;
+    stats->round_steps = stats->tokens;
+    _Static_assert(sizeof stats->accepted_lengths == sizeof s->lengths, "both have as many lengths");
+    memcpy(stats->accepted_lengths, s->lengths, sizeof s->lengths);
+}
+
+static mar_status measure(mar_generation *generation, mar_measurements *all, mar_err *err)
+{
+    const discrete *g = of(generation);
+    const gpt_model *model = g->model->gpt;
+    const mar_model *draft = g->plan.params.draft;
+    const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
+    mar_status status = mar_measure_machine(g->k, NULL, all, err);
+    if (status == MAR_OK) status = mar_discrete_measure(g->k, model, &sampling, g->max_images, "target", all, err);
+    if (status != MAR_OK || !draft) return status;
+    if (mar_eagle_of(draft))
+        return mar_eagle_measure(g->k, mar_eagle_of(draft), model, &draft_sampling, &g->plan, g->max_images, all, err);
+    return mar_discrete_measure(g->k, mar_discrete_model_of(draft)->gpt, &draft_sampling, g->max_images, "draft", all,
+                                err);
+}
+
+static void fates(const mar_generation *generation, uint8_t *map, int *round)
+{
+    const discrete *g = of_const(generation);
+    const size_t n = (size_t)g->model->base.config.seq_len;
+    _Static_assert((int)SPEC_DROPPED == (int)MAR_TOKEN_TARGET && (int)SPEC_ACCEPTED == (int)MAR_TOKEN_ACCEPTED &&
+                       (int)SPEC_REPLACED == (int)MAR_TOKEN_REPLACED,
+                   "a verdict is a fate");
+    for (size_t i = 0; i < (size_t)g->images; i++)
+        spec_sampler_fates(g->sampler, (int)i, map ? map + i * n : NULL, round ? round + i * n : NULL);
+}
+
+static void lateness(const mar_generation *generation, int *late)
+{
+    const discrete *g = of_const(generation);
+    memset(late, 0, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+}
+
+extern const mar_engine mar_discrete_engine;
+const mar_engine mar_discrete_engine = {
+    .name = "llamagen",
+    .tokens = "discrete",
+    .kind = MAR_KIND_LLAMAGEN,
+    .load = mar_discrete_load,
+    .unload = mar_discrete_unload,
+    .describe = mar_discrete_describe,
+    .create = create,
+    .free = destroy,
+    .params = params_of,
+    .guarantee = guarantee_of,
+    .warning = warning_of,
+    .lay_out = lay_out,
+    .plan = plan,
+    .begin = begin,
+    .begin_captions = begin_captions,
+    .step = step,
+    .steps_left = steps_left,
+    .latents = latents,
+    .stats = stats_of,
+    .measure = measure,
+    .fates = fates,
+    .lateness = lateness,
+};

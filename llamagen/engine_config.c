@@ -1,0 +1,44 @@
+/* The shape of LlamaGen models behind mar.h. */
+#include "mar/api/kinds.h"
+
+mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err)
+{
+    const mar_status status = gpt_config_derive(f, heads, out, err);
+    if (status != MAR_OK || !m->seq_len || m->seq_len == out->seq_len) return status;
+    if (wt_metadata(f, "mar.seq_len"))
+        return err_set(err, MAR_EARG, "seq_len %d: the metadata of %s say %d", m->seq_len, wt_path(f), out->seq_len);
+    if (!gpt_config_side(m->seq_len))
+        return err_set(err, MAR_EARG, "seq_len %d: expected a square number, such as 256 or 576", m->seq_len);
+    out->seq_len = m->seq_len;
+    return MAR_OK;
+}
+
+mar_model_config mar_discrete_public_config(const gpt_config *c)
+{
+    return (mar_model_config){.width = c->width,
+                              .decoder_depth = c->depth,
+                              .heads = c->heads,
+                              .decoder_heads = c->heads,
+                              .heads_guessed = c->heads_guessed,
+                              .mlp_hidden = c->hidden,
+                              .buffer = c->prefix,
+                              .seq_len = c->seq_len,
+                              .token_dim = 1,
+                              .classes = c->classes,
+                              .parameters = c->parameters,
+                              .family = "llamagen",
+                              .vocabulary = c->vocabulary,
+                              .caption_tokens = c->caption_dim ? c->prefix : 0,
+                              .caption_dim = c->caption_dim};
+}
+
+mar_model_config mar_eagle_public_config(const eagle_config *c)
+{
+    return (mar_model_config){.width = c->width,
+                              .decoder_depth = 1,
+                              .heads = c->heads,
+                              .decoder_heads = c->heads,
+                              .mlp_hidden = c->hidden,
+                              .parameters = c->parameters,
+                              .family = "eagle"};
+}

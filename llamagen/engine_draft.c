@@ -1,0 +1,56 @@
+#include "llamagen/engine.h"
+
+mar_status mar_drafter_create(kern_queue *k, const mar_model *draft, const mar_discrete_model *model,
+                              gpt_runner *target, const gpt_sampling *sampling, int images, int drafts,
+                              mar_drafter *out, mar_err *err)
+{
+    const eagle_model *eagle = mar_eagle_of(draft);
+    *out = (mar_drafter){NULL, NULL};
+    if (eagle) return eagle_runner_create(k, eagle, model->gpt, target, sampling, images, drafts, &out->eagle, err);
+    const mar_status status =
+        gpt_runner_create(k, mar_discrete_model_of(draft)->gpt, sampling, images, drafts, 0, &out->model, err);
+    if (status == MAR_OK) gpt_runner_name(out->model, "draft: ");
+    return status;
+}
+
+void mar_drafter_free(mar_drafter *d)
+{
+    gpt_runner_free(d->model);
+    eagle_runner_free(d->eagle);
+}
+
+size_t mar_drafter_lay_out(mar_drafter *d, char *base)
+{
+    if (d->eagle) return eagle_runner_lay_out(d->eagle, base);
+    return d->model ? gpt_runner_lay_out(d->model, base) : 0;
+}
+
+mar_status mar_drafter_plan(mar_drafter *d, int images, mar_err *err)
+{
+    if (d->eagle) return eagle_runner_plan(d->eagle, images, err);
+    return d->model ? gpt_runner_plan(d->model, images, err) : MAR_OK;
+}
+
+void mar_drafter_begin(mar_drafter *d, int images, const int *labels)
+{
+    if (d->eagle) eagle_runner_begin(d->eagle, images);
+    if (d->model) gpt_runner_begin(d->model, images, labels);
+}
+
+void mar_drafter_begin_captions(mar_drafter *d, int images, const float *features, const uint8_t *mask)
+{
+    if (d->eagle) eagle_runner_begin(d->eagle, images);
+    if (d->model) gpt_runner_begin_captions(d->model, images, features, mask);
+}
+
+mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_law, mar_err *err)
+{
+    return d->eagle ? eagle_runner_laws(d->eagle, request, n, log_law, err)
+                    : gpt_runner_laws(d->model, request, n, log_law, err);
+}
+
+const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d)
+{
+    if (d->eagle) return eagle_runner_get_stats(d->eagle);
+    return d->model ? gpt_runner_get_stats(d->model) : NULL;
+}

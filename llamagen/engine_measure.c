@@ -1,0 +1,138 @@
+/* How long passes over chains of drafts take, beside what they must read and compute. */
+#include "llamagen/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DRAFTS_MOST = 64, REPEATS = 5 };
+
+/* A runner of its own, and what it is asked: the same of every image. */
+typedef struct {
+    kern_queue *k;
+    const gpt_model *model;
+    gpt_runner *runner;
+    void *memory; /* backend: the runner's, then the laws */
+    float *laws;  /* backend [images][1 + DRAFTS_MOST][vocabulary] */
+    int images;
+    spec_request *request; /* [images] */
+    int *prefix;           /* [seq_len] */
+    int draft[DRAFTS_MOST], parent[DRAFTS_MOST];
+} passes;
+
+static void destroy(passes *p)
+{
+    p->k->core->finish(p->k); /* a lap's time goes to the runner's statistics */
+    gpt_runner_free(p->runner);
+    p->k->device->core->free(p->k->device, p->memory);
+    free(p->request);
+    free(p->prefix);
+}
+
+mar_status mar_discrete_begin_any(gpt_runner *r, const gpt_config *c, int images, mar_err *err)
+{
+    const size_t positions = (size_t)images * (size_t)c->prefix;
+    int *label = calloc((size_t)images, sizeof *label);
+    float *features = calloc(positions * (size_t)c->caption_dim + 1, sizeof *features);
+    uint8_t *mask = malloc(positions);
+    const mar_status status = label && features && mask ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (mask) memset(mask, 1, positions);
+    if (status == MAR_OK && c->caption_dim)
+        gpt_runner_begin_captions(r, images, features, mask);
+    else if (status == MAR_OK)
+        gpt_runner_begin(r, images, label);
+    free(label);
+    free(features);
+    free(mask);
+    return status;
+}
+
+static mar_status create(passes *p, const gpt_sampling *sampling, mar_err *err)
+{
+    const gpt_config *c = &p->model->config;
+    const size_t laws = (size_t)p->images * (1 + DRAFTS_MOST) * (size_t)c->vocabulary * sizeof(float);
+    p->request = calloc((size_t)p->images, sizeof *p->request);
+    p->prefix = calloc((size_t)c->seq_len, sizeof *p->prefix);
+    mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK)
+        status = gpt_runner_create(p->k, p->model, sampling, p->images, DRAFTS_MOST, 0, &p->runner, err);
+    const size_t bytes = status == MAR_OK ? gpt_runner_lay_out(p->runner, NULL) : 0;
+    if (status == MAR_OK) status = p->k->device->core->alloc(p->k->device, bytes + laws, &p->memory, err);
+    if (status == MAR_OK) {
+        gpt_runner_lay_out(p->runner, p->memory);
+        p->laws = (float *)((char *)p->memory + bytes);
+        status = gpt_runner_plan(p->runner, p->images, err);
+    }
+    return status == MAR_OK ? mar_discrete_begin_any(p->runner, c, p->images, err) : status;
+}
+
+mar_discrete_timer mar_discrete_time(kern_queue *k, const gpt_runner_stats *stats)
+{
+    k->core->finish(k);
+    k->core->lap(k, NULL);
+    return (mar_discrete_timer){k, stats, *stats};
+}
+
+void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
+{
+    double seconds = 0;
+    t->k->core->lap(t->k, &seconds);
+    t->k->core->finish(t->k);
+    if (m->seconds == 0 || seconds < m->seconds) m->seconds = seconds;
+    m->rows = (int)(t->stats->rows - t->before.rows);
+    m->flop = t->stats->flop - t->before.flop;
+    m->bytes = t->stats->bytes - t->before.bytes;
+}
+
+/* One pass over so many drafts behind half an image. No two have the same drafts, so that none is known already. */
+static mar_status run(passes *p, int drafts, int number, mar_err *err)
+{
+    const gpt_config *c = &p->model->config;
+    const int half = c->seq_len / 2;
+    for (int i = 0; i < drafts; i++) {
+        p->draft[i] = (number * 31 + i * 7 + 1) % c->vocabulary;
+        p->parent[i] = i - 1;
+    }
+    for (int i = 0; i < half; i++) p->prefix[i] = (i * 5 + (i == half - 1 ? number : 0)) % c->vocabulary;
+    for (int i = 0; i < p->images; i++)
+        p->request[i] = (spec_request){.sequence = i,
+                                       .prefix = p->prefix,
+                                       .length = half,
+                                       .draft = p->draft,
+                                       .parent = p->parent,
+                                       .count = drafts,
+                                       .row = i * (1 + DRAFTS_MOST)};
+    const mar_status status = gpt_runner_laws(p->runner, p->request, p->images, p->laws, err);
+    return status == MAR_OK ? kern_check(p->k, err) : status;
+}
+
+/* The best of those of about half a second, and of REPEATS at least: as many chances of a quiet moment as the memory's
+ * rate has, beside which the pass is shown (bandwidth.c). The first makes what is not there yet, and does not count. */
+static mar_status measure(passes *p, int drafts, const char *whose, mar_measurements *all, mar_err *err)
+{
+    mar_measured m = {.group = "pass", .count = 1};
+    mar_status status = MAR_OK;
+    double begun = 0;
+    for (int i = 0; status == MAR_OK && (i <= REPEATS || mar_now() - begun < 0.5); i++) {
+        const mar_discrete_timer timer = mar_discrete_time(p->k, gpt_runner_get_stats(p->runner));
+        if (i == 1) begun = mar_now();
+        if (i == 1) m.seconds = 0;
+        status = run(p, drafts, i, err);
+        mar_discrete_timed(&timer, &m);
+    }
+    snprintf(m.name, sizeof m.name, "%s, %d drafts", whose, drafts);
+    if (status == MAR_OK) mar_measurements_add(all, &m);
+    return status;
+}
+
+mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
+                                const char *whose, mar_measurements *all, mar_err *err)
+{
+    static const int drafts[] = {0, 1, 4, 16, 64};
+    passes p = {.k = k, .model = model, .images = images};
+    mar_status status = create(&p, sampling, err);
+    for (size_t i = 0; status == MAR_OK && i < sizeof drafts / sizeof *drafts; i++)
+        if (drafts[i] < model->config.seq_len / 2) status = measure(&p, drafts[i], whose, all, err);
+    destroy(&p);
+    return status;
+}

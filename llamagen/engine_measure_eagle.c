@@ -1,0 +1,210 @@
+/* How long an EAGLE drafter's passes take, beside what they must read and compute. */
+#include "llamagen/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPEATS = 5 };
+
+/* A drafter and its target with runners of their own, and what they are asked: the same of every image. */
+typedef struct {
+    kern_queue *k;
+    const gpt_config *config;
+    gpt_runner *target;
+    eagle_runner *drafter;
+    void *memory;       /* backend: both runners', then the laws */
+    float *target_laws; /* backend [images][vocabulary] */
+    float *laws;        /* backend [images][1 + drafts][vocabulary] */
+    int images;
+    int length, levels;    /* positions that a round drafts; levels of drafts that the drafter is asked about */
+    int drafts;            /* of all these levels */
+    spec_request *request; /* [images] */
+    int *prefix;           /* [seq_len] */
+    int *draft, *parent;   /* [drafts] by levels: each level follows the first draft of the level before */
+    int *end;              /* [levels + 1] drafts of the levels so far; end[0] is 0 */
+} passes;
+
+/* --- the drafts of a round ---------------------------------------------------------------------------------------- */
+
+/* How many drafts of depth `depth`, 1 or more, a round of the plan asks the drafter about. */
+static int width_at(const mar_discrete_plan *plan, int vocabulary, int depth)
+{
+    const mar_tree *t = &plan->tree;
+    int level[MAR_TREE_DRAFTS], n = 0;
+    if (plan->params.tree && strcmp(plan->params.tree, "dynamic") == 0)
+        return vocabulary < plan->params.tree_top ? vocabulary : plan->params.tree_top;
+    if (t->count == 0) return 1;
+    for (int i = 0; i < t->count; i++) {
+        level[i] = t->parent[i] < 0 ? 1 : level[t->parent[i]] + 1;
+        n += level[i] == depth;
+    }
+    return n;
+}
+
+/* Lists the levels that fit behind half an image. The last level of a round is not asked about. */
+static mar_status list_levels(passes *p, const mar_discrete_plan *plan, mar_err *err)
+{
+    const int positions = p->config->seq_len - p->config->seq_len / 2;
+    p->length = plan->params.gamma;
+    p->levels = (p->length < positions ? p->length : positions) - 1;
+    if (p->levels < 0) p->levels = 0;
+    p->end = calloc((size_t)p->levels + 1, sizeof *p->end);
+    if (!p->end) return err_set(err, MAR_ENOMEM, "out of memory");
+    for (int d = 1; d <= p->levels; d++) p->end[d] = p->end[d - 1] + width_at(plan, p->config->vocabulary, d);
+    p->drafts = p->end[p->levels];
+    p->draft = calloc((size_t)p->drafts + 1, sizeof *p->draft);
+    p->parent = calloc((size_t)p->drafts + 1, sizeof *p->parent);
+    if (!p->draft || !p->parent) return err_set(err, MAR_ENOMEM, "out of memory");
+    for (int d = 1; d <= p->levels; d++)
+        for (int i = p->end[d - 1]; i < p->end[d]; i++) {
+            p->draft[i] = i % p->config->vocabulary;
+            p->parent[i] = d == 1 ? -1 : p->end[d - 2];
+        }
+    return MAR_OK;
+}
+
+/* --- the runners -------------------------------------------------------------------------------------------------- */
+
+static void destroy(passes *p)
+{
+    p->k->core->finish(p->k); /* a lap's time goes to the runner's statistics */
+    eagle_runner_free(p->drafter);
+    gpt_runner_free(p->target);
+    p->k->device->core->free(p->k->device, p->memory);
+    free(p->request);
+    int *lists[] = {p->prefix, p->draft, p->parent, p->end};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+}
+
+static mar_status create_runners(passes *p, const eagle_model *eagle, const gpt_model *model,
+                                 const gpt_sampling *sampling, mar_err *err)
+{
+    /* As many rows a pass as a round in which all drafts are accepted needs. */
+    const int drafts = p->drafts > p->length ? p->drafts : p->length;
+    mar_status status = gpt_runner_create(p->k, model, sampling, p->images, 0, 1, &p->target, err);
+    if (status == MAR_OK)
+        status = eagle_runner_create(p->k, eagle, model, p->target, sampling, p->images, drafts, &p->drafter, err);
+    return status;
+}
+
+static mar_status lay_out(passes *p, mar_err *err)
+{
+    const size_t images = (size_t)p->images, law = (size_t)p->config->vocabulary * sizeof(float);
+    const size_t target = gpt_runner_lay_out(p->target, NULL), drafter = eagle_runner_lay_out(p->drafter, NULL);
+    const size_t laws = images * (2 + (size_t)p->drafts) * law;
+    mar_status status = p->k->device->core->alloc(p->k->device, target + drafter + laws, &p->memory, err);
+    if (status != MAR_OK) return status;
+    char *base = p->memory;
+    gpt_runner_lay_out(p->target, base);
+    eagle_runner_lay_out(p->drafter, base + target);
+    p->target_laws = (float *)(base + target + drafter);
+    p->laws = p->target_laws + images * (size_t)p->config->vocabulary;
+    status = gpt_runner_plan(p->target, p->images, err);
+    return status == MAR_OK ? eagle_runner_plan(p->drafter, p->images, err) : status;
+}
+
+static mar_status create(passes *p, const eagle_model *eagle, const gpt_model *model, const gpt_sampling *sampling,
+                         const mar_discrete_plan *plan, mar_err *err)
+{
+    p->request = calloc((size_t)p->images, sizeof *p->request);
+    p->prefix = calloc((size_t)p->config->seq_len, sizeof *p->prefix);
+    mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) status = list_levels(p, plan, err);
+    if (status == MAR_OK) status = create_runners(p, eagle, model, sampling, err);
+    if (status == MAR_OK) status = lay_out(p, err);
+    if (status == MAR_OK) status = mar_discrete_begin_any(p->target, p->config, p->images, err);
+    if (status == MAR_OK) eagle_runner_begin(p->drafter, p->images);
+    return status;
+}
+
+/* --- passes ------------------------------------------------------------------------------------------------------- */
+
+/* Asks all images for what follows the first `length` tokens and `count` drafts; the first `from` laws are there. */
+static void ask(passes *p, int length, int count, int from, int stride)
+{
+    for (int i = 0; i < p->images; i++)
+        p->request[i] = (spec_request){.sequence = i,
+                                       .prefix = p->prefix,
+                                       .length = length,
+                                       .draft = p->draft,
+                                       .parent = p->parent,
+                                       .count = count,
+                                       .from = from,
+                                       .row = i * stride};
+}
+
+static mar_status target_follows(passes *p, int length, mar_err *err)
+{
+    ask(p, length, 0, 0, 1);
+    return gpt_runner_laws(p->target, p->request, p->images, p->target_laws, err);
+}
+
+static mar_status drafter_follows(passes *p, int length, int count, int from, mar_err *err)
+{
+    ask(p, length, count, from, 1 + p->drafts);
+    return eagle_runner_laws(p->drafter, p->request, p->images, p->laws, err);
+}
+
+/* The drafter's pass from law `from` on, timed. */
+static mar_status time_pass(passes *p, int length, int count, int from, mar_measured *m, mar_err *err)
+{
+    const mar_discrete_timer timer = mar_discrete_time(p->k, eagle_runner_get_stats(p->drafter));
+    const mar_status status = drafter_follows(p, length, count, from, err);
+    mar_discrete_timed(&timer, m);
+    return status == MAR_OK ? kern_check(p->k, err) : status;
+}
+
+/* The target computes half an image, and the drafter that but for the last tokens, whose pass is timed. */
+static mar_status run_tokens(passes *p, int number, int tokens, mar_measured *m, mar_err *err)
+{
+    const int half = p->config->seq_len / 2;
+    for (int i = 0; i < half; i++)
+        p->prefix[i] = (i * 5 + (i >= half - tokens ? number : 0)) % p->config->vocabulary; /* new ones each time */
+    mar_status status = target_follows(p, half - tokens, err);
+    if (status == MAR_OK) status = drafter_follows(p, half - tokens, 0, 0, err);
+    if (status == MAR_OK) status = target_follows(p, half, err);
+    return status == MAR_OK ? time_pass(p, half, 0, 0, m, err) : status;
+}
+
+/* The passes of a round that begins with so many new tokens: level [levels + 1], the first of which are the tokens. */
+static mar_status run_round(passes *p, int number, int tokens, int levels, mar_measured *level, mar_err *err)
+{
+    mar_status status = run_tokens(p, number, tokens, &level[0], err);
+    for (int d = 1; status == MAR_OK && d <= levels; d++)
+        status = time_pass(p, p->config->seq_len / 2, p->end[d], p->end[d - 1] + 1, &level[d], err);
+    return status;
+}
+
+/* The best of several, the first of which makes what is not there yet. */
+static mar_status measure(passes *p, int tokens, int levels, mar_measurements *all, mar_err *err)
+{
+    mar_measured *level = calloc((size_t)levels + 1, sizeof *level);
+    mar_status status = level ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    for (int i = 0; status == MAR_OK && i <= REPEATS; i++) {
+        status = run_round(p, i, tokens, levels, level, err);
+        for (int d = 0; i == 0 && d <= levels; d++) level[d].seconds = 0;
+    }
+    for (int d = 0; status == MAR_OK && d <= levels; d++) {
+        level[d].group = "pass";
+        level[d].count = 1;
+        snprintf(level[d].name, sizeof level[d].name, "draft, %d drafts at depth %d", d ? p->end[d] - p->end[d - 1] : 0,
+                 d);
+        mar_measurements_add(all, &level[d]);
+    }
+    free(level);
+    return status;
+}
+
+mar_status mar_eagle_measure(kern_queue *k, const eagle_model *eagle, const gpt_model *model,
+                             const gpt_sampling *sampling, const mar_discrete_plan *plan, int images,
+                             mar_measurements *all, mar_err *err)
+{
+    passes p = {.k = k, .config = &model->config, .images = images};
+    const int half = model->config.seq_len / 2;
+    mar_status status = create(&p, eagle, model, sampling, plan, err);
+    if (status == MAR_OK && half > 0) status = measure(&p, 1, p.levels, all, err);
+    if (status == MAR_OK && p.length < half) status = measure(&p, p.length + 1, 0, all, err);
+    destroy(&p);
+    return status;
+}

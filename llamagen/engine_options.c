@@ -1,0 +1,237 @@
+/* What a session's options come to for discrete tokens. */
+#include "llamagen/engine.h"
+#include "mar/api/params.h"
+#include "mar/ways/way.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- trees -------------------------------------------------------------------------------------------------------- */
+
+/* EAGLE's static tree (Li et al. 2024, mc_sim_7b_63), which LANTERN++ takes over: the children of each draft, level by
+ * level. */
+static void make_static(mar_tree *t)
+{
+    static const int children[] = {3, 2, 2, 1, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2};
+    t->count = 4;
+    t->depth = 5;
+    for (int n = 0; n < 4; n++) t->parent[n] = -1;
+    for (int n = 0; n < (int)(sizeof children / sizeof *children); n++)
+        for (int c = 0; c < children[n]; c++) t->parent[t->count++] = n;
+}
+
+/* Adds a level with so many children of each draft of the last one, which begins at `first`; 0: they are too many. */
+static int add_level(mar_tree *t, int first, long children)
+{
+    const int end = t->count, parents = t->depth ? end - first : 1;
+    if (children > MAR_TREE_DRAFTS || t->count + parents * children > MAR_TREE_DRAFTS) return 0;
+    for (int p = 0; p < parents; p++)
+        for (int c = 0; c < children; c++) t->parent[t->count++] = t->depth ? first + p : -1;
+    t->depth++;
+    return 1;
+}
+
+mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err)
+{
+    *out = (mar_tree){.count = 0};
+    if (strcmp(text, "static") == 0) {
+        make_static(out);
+        return MAR_OK;
+    }
+    int first = 0; /* of the last level */
+    for (const char *at = text; at;) {
+        char *end = NULL;
+        const int level = out->count;
+        const long children = *at >= '1' && *at <= '9' ? strtol(at, &end, 10) : 0;
+        if (children < 1 || (*end != ',' && *end != '\0'))
+            return err_set(err, MAR_EARG,
+                           "tree %s: expected chain, static, dynamic, or the numbers of children by levels, such as "
+                           "4,2,1,1",
+                           text);
+        if (!add_level(out, first, children))
+            return err_set(err, MAR_EARG, "tree %s: expected at most %d drafts", text, MAR_TREE_DRAFTS);
+        first = level;
+        at = *end ? end + 1 : NULL;
+    }
+    return MAR_OK;
+}
+
+/* --- checks ------------------------------------------------------------------------------------------------------- */
+
+static mar_status check_draft(const mar_model *model, const mar_model *draft, mar_err *err)
+{
+    const mar_model_config *t = &model->config, *d = &draft->config;
+    if (draft->m != model->m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
+    const eagle_model *eagle = mar_eagle_of(draft);
+    if (eagle) return eagle_config_fits(&eagle->config, &mar_discrete_model_of(model)->gpt->config, err);
+    if (draft->engine != model->engine)
+        return err_set(
+            err, MAR_EMODEL,
+            "the draft is a model of family %s, expected one of family %s, as the model is, or an EAGLE drafter",
+            draft->engine->name, model->engine->name);
+    if (d->vocabulary != t->vocabulary)
+        return err_set(err, MAR_EMODEL, "the draft's vocabulary has %d tokens, expected the model's %d", d->vocabulary,
+                       t->vocabulary);
+    if (d->seq_len != t->seq_len)
+        return err_set(err, MAR_EMODEL, "the draft makes images of %d tokens, expected the model's %d", d->seq_len,
+                       t->seq_len);
+    if (d->classes != t->classes)
+        return err_set(err, MAR_EMODEL, "the draft knows %d classes, expected the model's %d", d->classes, t->classes);
+    if (d->caption_tokens != t->caption_tokens || d->caption_dim != t->caption_dim)
+        return err_set(err, MAR_EMODEL, "the draft takes captions of %d by %d features, expected the model's %d by %d",
+                       d->caption_tokens, d->caption_dim, t->caption_tokens, t->caption_dim);
+    return MAR_OK;
+}
+
+static mar_status check_model(const mar_discrete_model *model, const mar_params *p, mar_err *err)
+{
+    const mar_model_config *c = &model->base.config;
+    if (p->num_iter != 0 && p->num_iter != c->seq_len)
+        return err_set(err, MAR_EARG, "num_iter %d: expected 0 or %d: the model makes its tokens one after another",
+                       p->num_iter, c->seq_len);
+    if (p->cfg_interval > c->seq_len - 2)
+        return err_set(err, MAR_EARG, "cfg_interval %d: expected -1..%d, the number of an image's tokens less 2",
+                       p->cfg_interval, c->seq_len - 2);
+    if (p->top_k > c->vocabulary)
+        return err_set(err, MAR_EARG, "top_k %d: expected 0..%d, the model's vocabulary", p->top_k, c->vocabulary);
+    return p->draft ? check_draft(&model->base, p->draft, err) : MAR_OK;
+}
+
+/* Lowers the option's value to what the model has. One that a run uses must fit, but for the option's default. */
+static mar_status lower(mar_params *p, const char *name, int is_used, int most, const char *of, mar_err *err)
+{
+    const mar_param *o = mar_param_find(name);
+    int *value = mar_param_field(o, p);
+    if (*value <= most) return MAR_OK;
+    if (is_used && !mar_param_is_default(o, p))
+        return err_set(err, MAR_EARG, "%s %d: expected %d at most, %s", name, *value, most, of);
+    *value = most;
+    return MAR_OK;
+}
+
+/* --- methods ------------------------------------------------------------------------------------------------------ */
+
+static double number_of(const mar_param *o, const mar_params *p)
+{
+    const void *field = mar_param_field(o, p);
+    return o->type == MAR_TYPE_FLOAT ? (double)*(const float *)field : *(const int *)field;
+}
+
+/* An option that has names for its first values stands for the method's default with 0, as "auto". */
+static int is_automatic(const mar_param *o, const mar_params *p)
+{
+    return o->type == MAR_TYPE_INT && o->choices && *(const int *)mar_param_field(o, p) == 0;
+}
+
+static mar_status settle_method(mar_discrete_plan *plan, int vocabulary, mar_err *err)
+{
+    mar_params *p = &plan->params;
+    mar_status status = MAR_OK;
+    const spec_method *m = plan->method = p->spec ? spec_method_find(p->spec) : NULL;
+    for (int i = 0; status == MAR_OK && m && m->parameters[i].name; i++) {
+        const mar_param *o = mar_param_of_method(m->name, m->parameters[i].name);
+        plan->parameter[i] = o && !is_automatic(o, p) ? number_of(o, p) : m->parameters[i].value;
+        if (!m->neighbours || strcmp(m->parameters[i].name, "k") != 0) continue;
+        if (p->lantern_k == 0 && plan->parameter[i] > vocabulary) plan->parameter[i] = vocabulary;
+        status = lower(p, "lantern_k", 1, vocabulary, "the tokens of the codebook", err);
+        p->lantern_k = plan->neighbours = (int)plan->parameter[i];
+    }
+    return status;
+}
+
+/* How many drafts one after another: no more than the image has tokens. */
+static mar_status settle_length(mar_discrete_plan *plan, int seq_len, mar_err *err)
+{
+    static const char tokens[] = "the tokens of an image";
+    mar_params *p = &plan->params;
+    const int jacobi = plan->method && plan->method->stale;
+    if (plan->tree.depth > seq_len)
+        return err_set(err, MAR_EARG, "tree %s: expected %d levels at most, %s", p->tree, seq_len, tokens);
+    const mar_status status = lower(p, "gamma", plan->method && !jacobi, seq_len, tokens, err);
+    return status == MAR_OK ? lower(p, "window", jacobi, seq_len, tokens, err) : status;
+}
+
+/* The shape of a block. Without drafts, or without a draft model, it stays empty. */
+static mar_status settle_tree(mar_discrete_plan *plan, mar_err *err)
+{
+    mar_params *p = &plan->params;
+    const char *given = p->tree;
+    p->tree = NULL;
+    if (!given || !plan->method || plan->method->stale) return MAR_OK;
+    if (strlen(given) >= sizeof plan->tree_text)
+        return err_set(err, MAR_EARG, "tree %.32s...: expected at most %d drafts", given, MAR_TREE_DRAFTS);
+    snprintf(plan->tree_text, sizeof plan->tree_text, "%s", given);
+    p->tree = plan->tree_text;
+    if (strcmp(p->tree, "chain") == 0 || strcmp(p->tree, "dynamic") == 0) return MAR_OK;
+    const mar_status status = mar_tree_read(p->tree, &plan->tree, err);
+    if (status == MAR_OK) p->gamma = plan->tree.depth;
+    return status;
+}
+
+/* Cool-SD's line must meet zero behind the block: a draft from there on would never be accepted. */
+static mar_status check_line(const mar_discrete_plan *plan, mar_err *err)
+{
+    const spec_method *m = plan->method;
+    for (int i = 0; m && m->parameters[i].name; i++)
+        if (strcmp(m->parameters[i].name, "ell") == 0 && plan->parameter[i] <= plan->params.gamma)
+            return err_set(err, MAR_EARG,
+                           "cool_ell %g: expected more than %d, %s: nothing drafted from number %g on is accepted",
+                           plan->parameter[i], plan->params.gamma,
+                           plan->tree.count ? "the depth of the tree" : "which is gamma", plan->parameter[i]);
+    return MAR_OK;
+}
+
+/* The most drafts that either model is asked about at a time (spec_sampler_target_drafts, spec_sampler_draft_drafts).
+ */
+static int64_t most_drafts(const mar_discrete_plan *plan)
+{
+    const mar_params *p = &plan->params;
+    if (!plan->method) return 0;
+    if (plan->method->stale) return p->window;
+    if (plan->tree.count) return plan->tree.count;
+    if (!p->tree || strcmp(p->tree, "dynamic") != 0) return p->gamma;
+    const int64_t expanded = (int64_t)p->tree_top * (p->gamma - 1);
+    return expanded > p->tree_total ? expanded : p->tree_total;
+}
+
+/* Whether slots, rows and their numbers in lists fit in an int. */
+static mar_status check_size(const mar_discrete_plan *plan, const mar_model_config *c, int max_images, mar_err *err)
+{
+    const int64_t drafts = most_drafts(plan);
+    const int64_t rows = (int64_t)max_images * (plan->params.cfg > 1 ? 2 : 1) * (c->buffer + c->seq_len + drafts + 1);
+    if (rows <= INT_MAX / 8) return MAR_OK;
+    return err_set(err, MAR_EARG, "batch of %d images of %d tokens and %lld drafts at a time: too large", max_images,
+                   c->seq_len, (long long)drafts);
+}
+
+mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params *params, int max_images,
+                               mar_discrete_plan *out, mar_err *err)
+{
+    const mar_model_config *c = &model->base.config;
+    const char *tokens = model->base.engine->tokens;
+    *out = (mar_discrete_plan){.params = *params};
+    mar_params *p = &out->params;
+    if (p->cfg_low != 0 || p->cfg_high != 1)
+        return err_set(
+            err, MAR_EARG,
+            "cfg_interval %g,%g: expected one number, the last step with guidance, as the model's tokens are "
+            "discrete",
+            (double)p->cfg_low, (double)p->cfg_high);
+    mar_status status = mar_ways_check_tokens(p, tokens, err);
+    if (status != MAR_OK) return status;
+    mar_ways_resolve(p, tokens);
+    status = mar_ways_check(p, err);
+    if (status == MAR_OK) status = check_model(model, p, err);
+    const mar_way *way = p->spec ? mar_way_of_verifier(p->spec) : NULL;
+    if (status == MAR_OK && way && way->asks_for && !p->draft)
+        status = err_set(err, MAR_EARG, "spec %s: needs %s", p->spec, way->asks_for);
+    if (status != MAR_OK) return status;
+    p->num_iter = c->seq_len;
+    status = settle_method(out, c->vocabulary, err);
+    if (status == MAR_OK) status = settle_tree(out, err);
+    if (status == MAR_OK) status = settle_length(out, c->seq_len, err);
+    if (status == MAR_OK) status = check_line(out, err);
+    return status == MAR_OK ? check_size(out, c, max_images, err) : status;
+}

@@ -1,0 +1,152 @@
+/* The registry of model families, and models as the public header shows them. */
+#include "mar/api/engine.h"
+
+#include "mar/api/config.h"
+#include "mar/api/kinds.h"
+#include "mar/api/vae.h"
+
+#include <stdio.h>
+
+static const mar_engine *const *engines(void)
+{
+    extern const mar_engine mar_masked_engine, mar_discrete_engine, mar_eagle_engine;
+    static const mar_engine *const list[] = {&mar_masked_engine, &mar_discrete_engine, &mar_eagle_engine, NULL};
+    return list;
+}
+
+/* The family of a checkpoint that mar_check_kind has passed as a model. */
+static const mar_engine *engine_of(const wt_file *f)
+{
+    const mar_kind kind = mar_kind_of(f)->kind;
+    const mar_engine *const *e = engines();
+    while ((*e)->kind != kind) e++;
+    return *e;
+}
+
+/* Whether any of the model's matrices are int8 in the file. */
+static int has_int8(const wt_file *f)
+{
+    const mar_file_kind *kind = mar_kind_of(f);
+    for (int i = 0; kind && kind->is_int8 && i < wt_count(f); i++)
+        if (wt_at(f, i)->dtype == WT_I8 && kind->is_int8(wt_at(f, i)->name)) return 1;
+    return 0;
+}
+
+/* Loads the model on a queue of its own. When that has finished, all queues can use the model. */
+static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, mar_err *err)
+{
+    kern_queue *k;
+    mar_status status = mar_check_kind(file, MAR_KINDS_OF_MODELS, "a MAR or LlamaGen model", err);
+    if (status == MAR_OK) status = mar_check_heads(file, heads, err);
+    if (status == MAR_OK) status = m->device->core->queue_create(m->device, &k, err);
+    if (status != MAR_OK) return status;
+    const mar_engine *engine = engine_of(file);
+    k->core->enter(k);
+    status = engine->load(m, k, file, heads, out, err);
+    const int loaded = status == MAR_OK;
+    k->core->finish(k);
+    if (loaded) status = kern_check(k, err);
+    status = wt_settle(file, status, err);
+    if (loaded && status != MAR_OK) {
+        engine->unload(*out);
+        *out = NULL;
+    }
+    k->core->leave(k);
+    k->core->queue_free(k);
+    if (status != MAR_OK) return status;
+    (*out)->engine = engine;
+    (*out)->config.int8_weights = has_int8(file);
+    (*out)->references = 1;
+    mar_retain(m);
+    return MAR_OK;
+}
+
+mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
+{
+    const double start = mar_now();
+    mar_err err = {0};
+    char weights[96];
+    if (out) *out = NULL;
+    mar_status status = mar_check_load(m, path, out, &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
+    wt_file *file = NULL;
+    status = mar_open_checkpoint(path, 0, m->weights, &file, &err);
+    if (status == MAR_OK) {
+        wt_allow_nonfinite(file, m->allow_nonfinite);
+        status = load(m, file, heads, out, &err);
+        mar_weights_text(file, weights, sizeof weights);
+    }
+    wt_close(file);
+    if (status == MAR_OK) {
+        char how[ERR_TEXT_MAX];
+        (*out)->engine->describe(*out, how, sizeof how);
+        mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters%s, loaded in %.3g s; %s%s", path, (*out)->config.parameters,
+                weights, mar_now() - start, how,
+                (*out)->config.int8_weights && !m->device->int8
+                    ? "; its int8 weights are restored, where dtype int8 would multiply them as they are"
+                    : "");
+    }
+    return mar_result(m, status, &err);
+}
+
+static mar_status refuse_channels(const mar_model_config *model, int z_channels, mar_err *err)
+{
+    char hint[64] = "";
+    const int said = model->patch_size, n = mar_config_patches(model->token_dim, z_channels);
+    if (said > 1)
+        snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (said * said), said * said);
+    else if (n && !said)
+        snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected patch_size %d", n, n, n);
+    return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d%s", z_channels,
+                   model->token_dim, hint);
+}
+
+mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err)
+{
+    if (!vae) return MAR_OK;
+    const mar_vae_config *c = mar_vae_get_config(vae);
+    if (!model->vocabulary && c->codebook)
+        return err_set(
+            err, MAR_EMODEL,
+            "the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "
+            "autoencoder");
+    if (!model->vocabulary && !mar_patch_size(model, c->z_channels)) return refuse_channels(model, c->z_channels, err);
+    if (model->vocabulary && !c->codebook)
+        return err_set(err, MAR_EMODEL,
+                       "the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: "
+                       "expected a VQ tokenizer");
+    if (model->vocabulary && model->vocabulary != c->codebook)
+        return err_set(err, MAR_EMODEL,
+                       "tokenizer and model have different codebooks: the VAE's has %d tokens, the model's %d",
+                       c->codebook, model->vocabulary);
+    return MAR_OK;
+}
+
+void mar_model_retain(mar_model *model)
+{
+    atomic_fetch_add(&model->references, 1);
+}
+
+void mar_model_free(mar_model *model)
+{
+    if (!model || mar_is_elsewhere(model->m) || atomic_fetch_sub(&model->references, 1) > 1) return;
+    mar *m = model->m;
+    model->engine->unload(model);
+    mar_release(m);
+}
+
+const mar_model_config *mar_model_get_config(const mar_model *model)
+{
+    return model ? &model->config : NULL;
+}
+
+const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT])
+{
+    const kern_watching *w = &k->watch;
+    snprintf(text, MAR_LAYER_TEXT, "%s%s",
+             w->on && w->layer[0] ? "; the first layer whose output is not finite: "
+             : w->on              ? "; the outputs of all layers in front of it are finite"
+                                  : "; check names the first layer whose output is not finite",
+             w->on ? w->layer : "");
+    return text;
+}

@@ -1,0 +1,197 @@
+/* The networks that judge images: their public calls. */
+#include "mar/api/features.h"
+
+#include "mar/api/kinds.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH_MAX = 1024 };
+
+static mar_status load_digits(mar_features *f, mar_err *err)
+{
+    char why[ERR_TEXT_MAX];
+    const mar_status status = eval_classifier_open(&f->digits, why, sizeof why);
+    if (status != MAR_OK) return err_set(err, status, "%s", why);
+    f->config = (mar_features_config){.name = "demo digits",
+                                      .features = EVAL_DIGIT_FEATURES,
+                                      .classes = EVAL_DIGITS,
+                                      .parameters = eval_classifier_parameters(f->digits)};
+    return MAR_OK;
+}
+
+/* Makes the network on a queue of its own. */
+static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *err)
+{
+    mar_status status =
+        mar_check_kind(file, 1 << MAR_KIND_INCEPTION, "Inception-v3 with TensorFlow's weights of 2015-12-05", err);
+    if (status == MAR_OK) status = f->m->device->core->queue_create(f->m->device, &f->k, err);
+    if (status != MAR_OK) return status;
+    kern_queue *k = f->k;
+    k->core->enter(k);
+    status = eval_inception_create(k, file, f->batch, &f->inception, err);
+    k->core->finish(k);
+    if (status == MAR_OK) status = kern_check(k, err);
+    k->core->leave(k);
+    status = wt_settle(file, status, err);
+    if (status != MAR_OK) return status;
+    const eval_inception_config *c = eval_inception_get_config(f->inception);
+    f->config = (mar_features_config){"inception-v3", c->features, c->classes, c->spatial, c->parameters};
+    return MAR_OK;
+}
+
+static mar_status load_file(mar_features *f, const char *path, mar_err *err)
+{
+    wt_file *file = NULL;
+    mar_status status = mar_open_checkpoint(path, 0, MAR_WEIGHTS_AUTO, &file, err);
+    if (status != MAR_OK) return status;
+    wt_allow_nonfinite(file, f->m->allow_nonfinite);
+    status = load_inception(f, file, err);
+    wt_close(file);
+    return status;
+}
+
+static void destroy(mar_features *f)
+{
+    if (f->k) {
+        f->k->core->enter(f->k);
+        f->k->core->finish(f->k);
+        eval_inception_free(f->inception);
+        f->k->core->leave(f->k);
+        f->k->core->queue_free(f->k);
+    }
+    eval_classifier_close(f->digits);
+    free(f);
+}
+
+/* Makes a network; *out stays NULL if that fails. */
+static mar_status create(mar *m, const char *path, int batch, mar_features **out, mar_err *err)
+{
+    mar_features *f = calloc(1, sizeof *f);
+    if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
+    f->m = m;
+    f->batch = batch;
+    const mar_status status = strcmp(path, "demo") == 0 ? load_digits(f, err) : load_file(f, path, err);
+    if (status != MAR_OK) {
+        destroy(f);
+        return status;
+    }
+    mar_retain(m);
+    *out = f;
+    return MAR_OK;
+}
+
+mar_status mar_features_load(mar *m, const char *path, int batch, mar_features **out)
+{
+    const double start = mar_now();
+    mar_err err = {0};
+    if (out) *out = NULL;
+    mar_status status = mar_check_load(m, path, out, &err);
+    if (status == MAR_OK && (batch < 1 || batch > BATCH_MAX))
+        status = err_set(&err, MAR_EARG, "batch of %d images: expected 1..%d", batch, BATCH_MAX);
+    if (status == MAR_OK) status = create(m, path, batch, out, &err);
+    if (status == MAR_OK)
+        mar_log(m, MAR_LOG_INFO, "features %s: %s, %ld parameters, loaded in %.3g s", path, (*out)->config.name,
+                (*out)->config.parameters, mar_now() - start);
+    return mar_result(m, status, &err);
+}
+
+void mar_features_free(mar_features *f)
+{
+    if (!f || mar_is_elsewhere(f->m)) return;
+    mar *m = f->m;
+    destroy(f);
+    mar_release(m);
+}
+
+const mar_features_config *mar_features_get_config(const mar_features *f)
+{
+    return f ? &f->config : NULL;
+}
+
+/* --- running ------------------------------------------------------------------------------------------------------ */
+
+/* Where the results of a call go: of its images one after another; NULL: they are not wanted. */
+typedef struct {
+    float *features, *logits, *spatial;
+} results;
+
+static mar_status check_images(const mar_features *f, int n, int width, int height, mar_err *err)
+{
+    if (n < 1 || n > f->batch)
+        return err_set(err, MAR_EARG, "%d images: expected 1..%d, the batch they were prepared for", n, f->batch);
+    if (!f->digits && (width < 1 || height < 1 || width > EVAL_INCEPTION_SIDE_MAX || height > EVAL_INCEPTION_SIDE_MAX ||
+                       width * height > EVAL_INCEPTION_PIXELS_MAX))
+        return err_set(err, MAR_EARG, "images of %dx%d pixels: expected sides of 1..%d and at most 4096x4096 pixels",
+                       width, height, EVAL_INCEPTION_SIDE_MAX);
+    if (f->digits && (width != EVAL_DIGIT_SIDE || height != EVAL_DIGIT_SIDE))
+        return err_set(err, MAR_EARG, "images of %dx%d pixels: the demo's features are those of %dx%d", width, height,
+                       EVAL_DIGIT_SIDE, EVAL_DIGIT_SIDE);
+    return MAR_OK;
+}
+
+static void run_digits(mar_features *f, const uint8_t *rgb, int n, const results *r)
+{
+    const size_t bytes = (size_t)EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3;
+    for (size_t i = 0; i < (size_t)n; i++)
+        eval_classify(f->digits, rgb + i * bytes, r->features ? r->features + i * EVAL_DIGIT_FEATURES : NULL,
+                      r->logits ? r->logits + i * EVAL_DIGITS : NULL);
+}
+
+/* The first of n values that is NaN or infinite, or -1. */
+static long find_nonfinite(const float *x, size_t n)
+{
+    for (size_t i = 0; x && i < n; i++)
+        if (!isfinite(x[i])) return (long)i;
+    return -1;
+}
+
+static mar_status check_results(const mar_features *f, int n, const results *r, mar_err *err)
+{
+    const struct {
+        const char *name;
+        const float *x;
+        int width;
+    } all[] = {{"features", r->features, f->config.features},
+               {"logits", r->logits, f->config.classes},
+               {"spatial features", r->spatial, f->config.spatial}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const long at = find_nonfinite(all[i].x, (size_t)n * (size_t)all[i].width);
+        if (at < 0) continue;
+        return err_set(err, MAR_EMODEL,
+                       "image %ld of the batch: its %s have a NaN or an infinity: the weights are damaged, or their "
+                       "numbers too large",
+                       at / all[i].width, all[i].name);
+    }
+    return MAR_OK;
+}
+
+static mar_status run_inception(mar_features *f, const uint8_t *rgb, int n, int width, int height, const results *r,
+                                mar_err *err)
+{
+    kern_queue *k = f->k;
+    k->core->enter(k);
+    eval_inception_run(f->inception, rgb, n, width, height, r->features, r->logits, r->spatial);
+    k->core->finish(k);
+    const mar_status status = kern_check(k, err);
+    if (status != MAR_OK) k->core->recover(k);
+    k->core->leave(k);
+    return status == MAR_OK ? check_results(f, n, r, err) : status;
+}
+
+mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int width, int height, float *features,
+                            float *logits, float *spatial)
+{
+    mar_err err = {0};
+    if (!f) return mar_result(NULL, err_set(&err, MAR_EARG, "the features are NULL"), &err);
+    const results r = {features, logits, spatial};
+    mar_status status = mar_check_handle(f->m, &err);
+    if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &err);
+    if (status == MAR_OK) status = check_images(f, n, width, height, &err);
+    if (status == MAR_OK && f->digits)
+        run_digits(f, rgb, n, &r);
+    else if (status == MAR_OK)
+        status = run_inception(f, rgb, n, width, height, &r, &err);
+    return mar_result(f->m, status, &err);
+}

@@ -1,0 +1,534 @@
+/* mar_inspect: what is in a checkpoint, and what keeps it from being a model. mar_convert: the same file,
+ * rewritten. */
+#include "kernels/int8.h"
+#include "mar/api/kinds.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    char **text; /* [count] */
+    int count, capacity;
+} lines;
+
+struct mar_report {
+    const mar_file_kind *kind; /* NULL: unknown, or incomplete */
+    mar_configs configs;
+    lines facts, problems;
+    int no_memory;
+};
+
+__attribute__((format(printf, 3, 4))) static void add_line(mar_report *r, lines *l, const char *format, ...)
+{
+    char line[ERR_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    err_line_v(line, sizeof line, format, args);
+    va_end(args);
+    if (l->count == l->capacity) {
+        int capacity = l->capacity ? 2 * l->capacity : 16;
+        char **grown = realloc(l->text, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            r->no_memory = 1;
+            return;
+        }
+        l->text = grown;
+        l->capacity = capacity;
+    }
+    l->text[l->count] = strdup(line);
+    if (l->text[l->count])
+        l->count++;
+    else
+        r->no_memory = 1;
+}
+
+static void free_lines(lines *l)
+{
+    for (int i = 0; i < l->count; i++) free(l->text[i]);
+    free(l->text);
+}
+
+/* --- checks --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    mar_report *report;
+    const wt_file *f;
+    char *expected; /* [wt_count(f)] 1 for a tensor that belongs to the model */
+    mar_status status;
+    mar_err *err;
+} check;
+
+/* Counts the values of t that are no numbers. */
+static void check_finite(check *c, const wt_tensor *t)
+{
+    wt_nonfinite found;
+    if (c->status == MAR_OK) c->status = wt_count_nonfinite(c->f, t, &found, c->err);
+    if (c->status == MAR_OK && found.nan + found.inf > 0)
+        add_line(c->report, &c->report->problems,
+                 "tensor %s: %" PRId64 " NaN and %" PRId64 " Inf among %" PRId64 " values", t->name, found.nan,
+                 found.inf, t->count);
+}
+
+static int is_float(wt_dtype d)
+{
+    return d == WT_F64 || d == WT_F32 || d == WT_F16 || d == WT_BF16;
+}
+
+/* A message about the file without the "path: " that a report's lines do not repeat. */
+static const char *without_path(const char *message, const char *path)
+{
+    char shown[ERR_TEXT_MAX]; /* as in messages */
+    err_line(shown, sizeof shown, "%s: ", path);
+    const size_t n = strlen(shown);
+    return strncmp(message, shown, n) == 0 ? message + n : message;
+}
+
+/* int8 weights: with scales, and both in their range. */
+static void check_int8(check *c, const wt_tensor *t)
+{
+    wt_matrix m;
+    mar_err reason = {0};
+    const wt_tensor *scale = wt_scale_of(c->f, t);
+    if (scale) c->expected[scale - wt_at(c->f, 0)] = 1;
+    if (c->status != MAR_OK) return;
+    const mar_status status = wt_load_matrix(c->f, t->name, (int)t->shape[0], (int)t->shape[1], 1, &m, &reason);
+    wt_matrix_free(&m);
+    if (status == MAR_EMODEL)
+        add_line(c->report, &c->report->problems, "%s", without_path(reason.text, wt_path(c->f)));
+    else if (status != MAR_OK)
+        c->status = err_set(c->err, status, "%s", reason.text);
+}
+
+static int is_int8(const mar_report *r, const char *name)
+{
+    return r->kind->is_int8 && r->kind->is_int8(name);
+}
+
+/* One tensor of the model: there, floating-point or where it may be int8, of the right shape, finite. */
+static void check_tensor(void *user, const char *name, int rank, const int64_t *shape)
+{
+    check *c = user;
+    lines *problems = &c->report->problems;
+    char expected[128], found[128];
+    wt_tensor want = {.rank = rank};
+    memcpy(want.shape, shape, (size_t)rank * sizeof *shape);
+    wt_shape_text(&want, expected, sizeof expected);
+    const wt_tensor *t = wt_find(c->f, name);
+    if (!t) {
+        add_line(c->report, problems, "tensor %s is missing, expected shape %s", name, expected);
+        return;
+    }
+    c->expected[t - wt_at(c->f, 0)] = 1;
+    if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
+        add_line(c->report, problems, "tensor %s has shape %s, expected %s", name,
+                 wt_shape_text(t, found, sizeof found), expected);
+    else if (t->dtype == WT_I8 && is_int8(c->report, name))
+        check_int8(c, t);
+    else if (!is_float(t->dtype))
+        add_line(c->report, problems, "tensor %s has dtype %s, expected a floating-point type", name,
+                 wt_dtype_name(t->dtype));
+    else
+        check_finite(c, t);
+}
+
+/* Whether it belongs to what a training minimises, such as a discriminator, which no model here needs. */
+static int is_of_loss(const char *tensor)
+{
+    return strncmp(tensor, "loss.", 5) == 0;
+}
+
+static int is_harmless(const mar_report *r, const wt_tensor *t)
+{
+    return is_of_loss(t->name) || (r->kind->ignores && r->kind->ignores(t->name));
+}
+
+static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
+{
+    check c = {r, f, calloc((size_t)wt_count(f) + 1, 1), MAR_OK, err};
+    if (!c.expected) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    r->kind->tensors(f, &r->configs, check_tensor, &c);
+    for (int i = 0; i < wt_count(f); i++) {
+        char shape[128];
+        const wt_tensor *t = wt_at(f, i);
+        if (!c.expected[i] && !is_harmless(r, t))
+            add_line(r, &r->problems, "tensor %s %s is extra: no such tensor in this model", t->name,
+                     wt_shape_text(t, shape, sizeof shape));
+    }
+    free(c.expected);
+    return c.status;
+}
+
+/* --- facts ---------------------------------------------------------------------------------------- */
+
+enum { DTYPES = WT_BOOL + 1, DTYPES_TEXT = 256 };
+
+/* "16 F32, 76 BF16", or "F32" if all `count` tensors are. Returns text. */
+static const char *dtypes_text(const int counts[DTYPES], int count, char text[DTYPES_TEXT])
+{
+    size_t n = 0;
+    *text = '\0';
+    for (int d = 0; d < DTYPES; d++)
+        if (counts[d] && counts[d] == count)
+            n += (size_t)snprintf(text + n, DTYPES_TEXT - n, "%s", wt_dtype_name((wt_dtype)d));
+        else if (counts[d])
+            n += (size_t)snprintf(text + n, DTYPES_TEXT - n, "%s%d %s", n ? ", " : "", counts[d],
+                                  wt_dtype_name((wt_dtype)d));
+    return text;
+}
+
+static void add_dtypes(mar_report *r, const wt_file *f)
+{
+    int counts[DTYPES] = {0};
+    char text[DTYPES_TEXT];
+    for (int i = 0; i < wt_count(f); i++) counts[wt_at(f, i)->dtype]++;
+    add_line(r, &r->facts, "tensors: %d (%s)", wt_count(f), dtypes_text(counts, wt_count(f), text));
+}
+
+static void add_fact(void *report, const char *line)
+{
+    mar_report *r = report;
+    add_line(r, &r->facts, "%s", line);
+}
+
+/* How many matrices are int8, if any is. */
+static void add_int8(mar_report *r, const wt_file *f)
+{
+    int n = 0;
+    for (int i = 0; i < wt_count(f); i++) n += wt_scale_of(f, wt_at(f, i)) && is_int8(r, wt_at(f, i)->name);
+    r->configs.model.int8_weights = n > 0;
+    if (n)
+        add_line(r, &r->facts, "int8 weights: %d matrices with a scale for each output channel; use: --dtype int8", n);
+}
+
+static void add_metadata(mar_report *r, const wt_file *f)
+{
+    for (int i = 0; i < wt_metadata_count(f); i++) {
+        const char *value, *key = wt_metadata_at(f, i, &value);
+        add_line(r, &r->facts, "metadata: %s = %s", key, value);
+    }
+}
+
+/* --- the report ------------------------------------------------------------------------------------ */
+
+static void add_unknown(mar_report *r)
+{
+    char text[ERR_TEXT_MAX];
+    add_line(r, &r->facts, "kind: unknown");
+    add_line(r, &r->problems, "%s", mar_kinds_lack(~0u, text, sizeof text));
+}
+
+/* The weights of a training checkpoint, the prefix that names have lost, and what is left out. */
+static void add_training(mar_report *r, const wt_file *f)
+{
+    static const char *const names[] = {
+        [MAR_WEIGHTS_EMA] = "ema, the averaged weights", [MAR_WEIGHTS_MODEL] = "model, those without average"};
+    int n, ignored = 0;
+    const mar_weights other = wt_other_weights(f);
+    const char *prefix = wt_prefix(f, &n);
+    if (other) add_line(r, &r->facts, "weights: %s; the file has weights %s, too", wt_set(f), names[other]);
+    if (prefix)
+        add_line(r, &r->facts, "names: without their prefix %s, which %d of %d tensors have", prefix, n, wt_count(f));
+    for (int i = 0; i < wt_count(f); i++) ignored += is_of_loss(wt_at(f, i)->name);
+    if (r->kind && ignored) add_line(r, &r->facts, "ignored: %d tensors of the training's loss (loss.*)", ignored);
+}
+
+/* MAR_EARG for heads, or a seq_len, patch_size or weights of the handle's, that mean nothing for such a file. */
+static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kind *kind, int heads, mar_err *err)
+{
+    if (heads && !kind->has_heads)
+        return err_set(err, MAR_EARG, "heads has no effect: %s is %s %s, expected a model", wt_path(f), kind->article,
+                       kind->name);
+    if (m->seq_len && !kind->has_seq_len)
+        return err_set(err, MAR_EARG, "seq_len has no effect: %s is %s %s, expected a LlamaGen model", wt_path(f),
+                       kind->article, kind->name);
+    if (m->patch_size && !kind->has_patch_size)
+        return err_set(err, MAR_EARG, "patch_size has no effect: %s is %s %s, expected a MAR model", wt_path(f),
+                       kind->article, kind->name);
+    if (m->weights && !wt_set(f))
+        return err_set(err, MAR_EARG, "weights has no effect: %s has one set of weights", wt_path(f));
+    return mar_check_heads(f, heads, err);
+}
+
+/* Kind and configuration. A file whose configuration cannot be derived stays MAR_KIND_UNKNOWN, and the reason
+ * is its first problem. MAR_EARG for heads or a seq_len that cannot be. */
+static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int heads, mar_err *err)
+{
+    mar_err reason = {0};
+    const mar_file_kind *kind = mar_kind_of(f);
+    if (!kind) {
+        add_unknown(r);
+        return MAR_OK;
+    }
+    if (kind->instead) {
+        add_line(r, &r->facts, "kind: %s", kind->name);
+        add_line(r, &r->problems, "is %s %s, expected %s", kind->article, kind->name, kind->instead);
+        return MAR_OK;
+    }
+    mar_status status = check_asked(m, f, kind, heads, err);
+    if (status != MAR_OK) return status;
+    status = kind->derive(m, f, heads, &r->configs, &reason);
+    if (status == MAR_EARG) return err_set(err, status, "%s", reason.text);
+    if (status == MAR_OK) r->kind = kind;
+    add_line(r, &r->facts, "kind: %s%s", kind->name, status == MAR_OK ? "" : ", incomplete");
+    if (status != MAR_OK) add_line(r, &r->problems, "%s", without_path(reason.text, wt_path(f)));
+    return MAR_OK;
+}
+
+static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_report **out, mar_err *err)
+{
+    mar_report *r = calloc(1, sizeof *r);
+    if (!r) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    add_line(r, &r->facts, "file: %s", wt_path(f));
+    add_line(r, &r->facts, "format: %s", wt_format(f));
+    mar_status status = classify(r, m, f, heads, err);
+    add_dtypes(r, f);
+    add_training(r, f);
+    if (r->kind) add_int8(r, f);
+    if (r->kind) r->kind->facts(f, &r->configs, add_fact, r);
+    add_metadata(r, f);
+    if (status == MAR_OK && r->kind) status = check_file(r, f, err);
+    if (status == MAR_OK && r->no_memory)
+        status = err_set(err, MAR_ENOMEM, "%s: out of memory for the report", wt_path(f));
+    status = wt_settle(f, status, err);
+    if (status != MAR_OK)
+        mar_report_free(r);
+    else
+        *out = r;
+    return status;
+}
+
+mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
+{
+    wt_file *f;
+    mar_err err = {0};
+    if (out) *out = NULL;
+    mar_status status = mar_check_load(m, path, out, &err);
+    if (status == MAR_OK) status = mar_open_checkpoint(path, 0, m->weights, &f, &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
+    status = make_report(m, f, heads, out, &err);
+    wt_close(f);
+    return mar_result(m, status, &err);
+}
+
+void mar_report_free(mar_report *r)
+{
+    if (!r) return;
+    free_lines(&r->facts);
+    free_lines(&r->problems);
+    free(r);
+}
+
+mar_kind mar_report_kind(const mar_report *r)
+{
+    return r && r->kind ? r->kind->kind : MAR_KIND_UNKNOWN;
+}
+
+const mar_model_config *mar_report_model(const mar_report *r)
+{
+    const mar_kind kind = mar_report_kind(r);
+    return kind == MAR_KIND_MAR || kind == MAR_KIND_LLAMAGEN || kind == MAR_KIND_EAGLE ? &r->configs.model : NULL;
+}
+
+const mar_vae_config *mar_report_vae(const mar_report *r)
+{
+    return mar_report_kind(r) == MAR_KIND_VAE ? &r->configs.vae : NULL;
+}
+
+int mar_report_fact_count(const mar_report *r)
+{
+    return r ? r->facts.count : 0;
+}
+
+const char *mar_report_fact(const mar_report *r, int i)
+{
+    return r && i >= 0 && i < r->facts.count ? r->facts.text[i] : NULL;
+}
+
+int mar_report_problem_count(const mar_report *r)
+{
+    return r ? r->problems.count : 0;
+}
+
+const char *mar_report_problem(const mar_report *r, int i)
+{
+    return r && i >= 0 && i < r->problems.count ? r->problems.text[i] : NULL;
+}
+
+/* --- conversion ------------------------------------------------------------------------------------ */
+
+/* The type of a floating-point tensor's values, but for the matrices that become int8. */
+static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
+{
+    switch (wanted) {
+    case MAR_DTYPE_F32:
+        return WT_F32;
+    case MAR_DTYPE_BF16:
+    case MAR_DTYPE_INT8:
+        return WT_BF16;
+    case MAR_DTYPE_F16:
+        return WT_F16;
+    case MAR_DTYPE_AUTO:
+        break;
+    }
+    return own == WT_F64 ? WT_F32 : own; /* nothing here computes in f64 */
+}
+
+/* A matrix that becomes int8, and the norm in front of it, both of which have this factor (kern_int8_smooth). */
+typedef struct {
+    const wt_tensor *matrix;
+    char norm[96];
+    float *factor; /* [the norm's width] */
+} smoothing;
+
+/* The tensors of the converted file. */
+typedef struct {
+    const wt_file *f;
+    const mar_report *report;
+    mar_dtype dtype;
+    wt_output *tensors;          /* [count] */
+    char (*names)[WT_INT8_NAME]; /* of scales that are made */
+    int count;
+    smoothing *smoothed; /* [smoothed_count] */
+    int smoothed_count;
+} conversion;
+
+/* A tensor of the file as f32, which the caller frees. */
+static mar_status read_tensor(const wt_file *f, const wt_tensor *t, float **values, mar_err *err)
+{
+    return wt_load_f32(f, t->name, t->rank, t->shape, values, err);
+}
+
+/* Notes the factor of a matrix that has a norm in front of it. */
+static mar_status add_smoothing(conversion *c, const wt_tensor *t, mar_err *err)
+{
+    smoothing *s = &c->smoothed[c->smoothed_count];
+    char name[sizeof s->norm + 8];
+    if (!is_int8(c->report, t->name) || t->dtype == WT_I8 || !c->report->kind->norm_of) return MAR_OK;
+    if (!c->report->kind->norm_of(t->name, s->norm, sizeof s->norm)) return MAR_OK;
+    snprintf(name, sizeof name, "%s.weight", s->norm);
+    const wt_tensor *norm = wt_find(c->f, name);
+    float *gain = NULL, *weight = NULL;
+    s->matrix = t;
+    s->factor = malloc(sizeof *s->factor * ((size_t)t->shape[1] + 1));
+    mar_status status = s->factor ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(c->f));
+    c->smoothed_count++;
+    if (status == MAR_OK) status = read_tensor(c->f, norm, &gain, err);
+    if (status == MAR_OK) status = read_tensor(c->f, t, &weight, err);
+    if (status == MAR_OK) kern_int8_smooth(gain, weight, (int)t->shape[0], (int)t->shape[1], s->factor);
+    free(gain);
+    free(weight);
+    return status;
+}
+
+/* The factor of a matrix, or of the weight or bias of a norm; NULL: it has none. */
+static const float *factor_of(const conversion *c, const wt_tensor *t)
+{
+    for (int i = 0; i < c->smoothed_count; i++) {
+        const smoothing *s = &c->smoothed[i];
+        const size_t n = strlen(s->norm);
+        if (t == s->matrix) return s->factor;
+        if (strncmp(t->name, s->norm, n) == 0 && (!strcmp(t->name + n, ".weight") || !strcmp(t->name + n, ".bias")))
+            return s->factor;
+    }
+    return NULL;
+}
+
+static void put(conversion *c, const wt_tensor *t, wt_dtype dtype, wt_content content)
+{
+    wt_output *o = &c->tensors[c->count];
+    *o = (wt_output){t->name, dtype, t->rank, {0}, c->f, t, content, factor_of(c, t)};
+    memcpy(o->shape, t->shape, sizeof t->shape);
+    if (content == WT_SCALES) {
+        o->name = wt_scale_name(t->name, c->names[c->count], sizeof *c->names);
+        o->rank = 1;
+    }
+    c->count++;
+}
+
+static void put_tensor(conversion *c, const wt_tensor *t)
+{
+    const int keep = c->dtype == MAR_DTYPE_AUTO || c->dtype == MAR_DTYPE_INT8;
+    const wt_dtype dtype = output_dtype(c->dtype, t->dtype);
+    if (is_harmless(c->report, t)) return;
+    if (t->dtype == WT_I8) {
+        put(c, t, keep ? WT_I8 : dtype, keep ? WT_COPIED : WT_RESTORED);
+    } else if (wt_int8_of(c->f, t)) {
+        if (keep) put(c, t, t->dtype, WT_COPIED);
+    } else if (c->dtype == MAR_DTYPE_INT8 && is_int8(c->report, t->name)) {
+        put(c, t, WT_I8, WT_QUANTISED);
+        put(c, t, WT_F32, WT_SCALES);
+    } else {
+        put(c, t, dtype, WT_VALUES);
+    }
+}
+
+/* Tells the log what was written: "wrote OUT: 108 tensors (16 F32, 76 BF16, 16 I8)". */
+static void log_written(const mar *m, const char *out, const conversion *c)
+{
+    int counts[DTYPES] = {0};
+    char text[DTYPES_TEXT];
+    for (int i = 0; i < c->count; i++) counts[c->tensors[i].dtype]++;
+    mar_log(m, MAR_LOG_INFO, "wrote %s: %d tensors (%s)", out, c->count, dtypes_text(counts, c->count, text));
+}
+
+static mar_status write_converted(const mar *library, const wt_file *f, const mar_report *r, const char *out,
+                                  mar_dtype dtype, mar_err *err)
+{
+    const size_t most = 2 * (size_t)wt_count(f) + 1;
+    mar_metadata m = {.count = 0};
+    mar_metadata_text(&m, "format", "pt");
+    r->kind->put(&r->configs, &m);
+    mar_metadata_text(&m, "mar.source_format", wt_format(f));
+    conversion c = {.f = f, .report = r, .dtype = dtype};
+    c.tensors = calloc(most, sizeof *c.tensors);
+    c.names = calloc(most, sizeof *c.names);
+    c.smoothed = calloc(most, sizeof *c.smoothed);
+    mar_status status =
+        c.tensors && c.names && c.smoothed ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    for (int i = 0; status == MAR_OK && dtype == MAR_DTYPE_INT8 && i < wt_count(f); i++)
+        status = add_smoothing(&c, wt_at(f, i), err);
+    for (int i = 0; status == MAR_OK && i < wt_count(f); i++) put_tensor(&c, wt_at(f, i));
+    if (status == MAR_OK)
+        status = wt_save_safetensors(out, c.tensors, c.count, (const char *const(*)[2])m.pairs, m.count, err);
+    if (status == MAR_OK) log_written(library, out, &c);
+    for (int i = 0; i < c.smoothed_count; i++) free(c.smoothed[i].factor);
+    free(c.smoothed);
+    free(c.tensors);
+    free(c.names);
+    return status;
+}
+
+/* MAR_EARG for a file of another kind than the models', which has no weights to be int8. */
+static mar_status check_dtype(const wt_file *f, const mar_report *r, mar_dtype dtype, mar_err *err)
+{
+    if (dtype != MAR_DTYPE_INT8 || !r->kind || r->kind->is_int8) return MAR_OK;
+    return err_set(err, MAR_EARG, "dtype int8: %s is %s %s, expected a model, whose transformer's matrices become int8",
+                   wt_path(f), r->kind->article, r->kind->name);
+}
+
+mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads)
+{
+    wt_file *f;
+    mar_report *r = NULL;
+    mar_err err = {0};
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(in, "in", &err);
+    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    if (status == MAR_OK && ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16))
+        status = err_set(&err, MAR_EARG, "dtype %d: expected auto, f32, bf16, int8 or f16, which are %d to %d",
+                         (int)dtype, MAR_DTYPE_AUTO, MAR_DTYPE_F16);
+    if (status == MAR_OK) status = mar_open_checkpoint(in, 0, m->weights, &f, &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
+    status = make_report(m, f, heads, &r, &err);
+    if (status == MAR_OK && r->problems.count > 0)
+        status = err_set(&err, MAR_EMODEL, "%s: %s%s", in, r->problems.text[0],
+                         r->problems.count > 1 ? " (and more: see mar inspect)" : "");
+    if (status == MAR_OK) status = check_dtype(f, r, dtype, &err);
+    if (status == MAR_OK) status = write_converted(m, f, r, out, dtype, &err);
+    mar_report_free(r);
+    wt_close(f);
+    return mar_result(m, status, &err);
+}

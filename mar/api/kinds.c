@@ -1,0 +1,511 @@
+#include "mar/api/kinds.h"
+
+#include "mar/api/config.h"
+#include "vae/vae.h"
+
+#include <dirent.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+void mar_metadata_text(mar_metadata *m, const char *key, const char *value)
+{
+    m->pairs[m->count][0] = key;
+    m->pairs[m->count][1] = value;
+    m->count++;
+}
+
+void mar_metadata_number(mar_metadata *m, const char *key, long value)
+{
+    char *text = m->numbers[m->count];
+    snprintf(text, sizeof m->numbers[0], "%ld", value);
+    mar_metadata_text(m, key, text);
+}
+
+/* Where the facts of a file go. */
+typedef struct {
+    mar_kind_fact *add;
+    void *user;
+} facts;
+
+__attribute__((format(printf, 2, 3))) static void say(const facts *to, const char *format, ...)
+{
+    char line[ERR_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    err_line_v(line, sizeof line, format, args);
+    va_end(args);
+    to->add(to->user, line);
+}
+
+static int begins_with_any(const char *name, const char *const *prefixes)
+{
+    for (; *prefixes; prefixes++)
+        if (strncmp(name, *prefixes, strlen(*prefixes)) == 0) return 1;
+    return 0;
+}
+
+static long sum_parameters(const wt_file *f, const char *const *prefixes)
+{
+    long sum = 0;
+    for (int i = 0; i < wt_count(f); i++)
+        if (begins_with_any(wt_at(f, i)->name, prefixes) && !wt_int8_of(f, wt_at(f, i)))
+            sum += (long)wt_at(f, i)->count;
+    return sum;
+}
+
+/* --- MAR ---------------------------------------------------------------------------------------------------------- */
+
+static mar_status derive_mar(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    const mar_status status = mar_config_derive(f, heads, &c->model, err);
+    return status == MAR_OK ? mar_config_patch(f, m->patch_size, &c->model, err) : status;
+}
+
+static void visit_mar(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    (void)f;
+    mar_config_tensors(&c->model, visit, user);
+}
+
+/* "12 heads"; a guess as one. */
+static const char *heads_text(const mar_model_config *c, char *text, size_t size)
+{
+    if (c->decoder_heads != c->heads)
+        snprintf(text, size, "%d and %d heads", c->heads, c->decoder_heads);
+    else
+        snprintf(text, size, "%d heads%s", c->heads, c->heads_guessed ? " (a guess: nothing in the file says it)" : "");
+    return text;
+}
+
+/* " (patch_size 2)" where it is not 1; what goes with KL-16 if the file does not say. */
+static const char *patch_text(const mar_model_config *c, char *text, size_t size)
+{
+    const int n = c->patch_size ? c->patch_size : mar_patch_size(c, MAR_KL16_CHANNELS);
+    *text = '\0';
+    if (n > 1) snprintf(text, size, " (patch_size %d%s)", n, c->patch_size ? "" : " with the 16 channels of KL-16");
+    return text;
+}
+
+static void say_mar(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    static const char *const encoder[] = {"encoder_", "class_emb.", "fake_latent", "z_proj", NULL};
+    static const char *const decoder[] = {"decoder_", "mask_token", "diffusion_pos_embed_learned", NULL};
+    static const char *const head[] = {"diffloss.", NULL};
+    const mar_model_config *c = &configs->model;
+    const facts to = {add, user};
+    char heads[96], patch[96];
+    say(&to, "transformer: width %d, %d encoder and %d decoder blocks, %s, MLP %d", c->width, c->encoder_depth,
+        c->decoder_depth, heads_text(c, heads, sizeof heads), c->mlp_hidden);
+    say(&to, "diffusion head: width %d, %d blocks", c->head_width, c->head_depth);
+    say(&to, "tokens: %d of %d channels%s, %d classes in %d buffer tokens", c->seq_len, c->token_dim,
+        patch_text(c, patch, sizeof patch), c->classes, c->buffer);
+    say(&to, "parameters: %ld (encoder %ld, decoder %ld, head %ld)", c->parameters, sum_parameters(f, encoder),
+        sum_parameters(f, decoder), sum_parameters(f, head));
+}
+
+static void put_mar(const mar_configs *configs, mar_metadata *m)
+{
+    const mar_model_config *c = &configs->model;
+    mar_metadata_text(m, "mar.kind", "mar");
+    mar_metadata_number(m, "mar.width", c->width);
+    mar_metadata_number(m, "mar.encoder_depth", c->encoder_depth);
+    mar_metadata_number(m, "mar.decoder_depth", c->decoder_depth);
+    if (!c->heads_guessed) mar_metadata_number(m, "mar.heads", c->heads);
+    if (c->decoder_heads != c->heads) mar_metadata_number(m, "mar.decoder_heads", c->decoder_heads);
+    mar_metadata_number(m, "mar.mlp_hidden", c->mlp_hidden);
+    mar_metadata_number(m, "mar.buffer", c->buffer);
+    mar_metadata_number(m, "mar.seq_len", c->seq_len);
+    mar_metadata_number(m, "mar.token_dim", c->token_dim);
+    if (c->patch_size) mar_metadata_number(m, "mar.patch_size", c->patch_size);
+    mar_metadata_number(m, "mar.classes", c->classes);
+    mar_metadata_number(m, "mar.head_width", c->head_width);
+    mar_metadata_number(m, "mar.head_depth", c->head_depth);
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- LlamaGen ----------------------------------------------------------------------------------------------------- */
+
+static mar_status derive_llamagen(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    const mar_status status = mar_discrete_config(m, f, heads, &c->gpt, err);
+    if (status == MAR_OK) c->model = mar_discrete_public_config(&c->gpt);
+    return status;
+}
+
+static void visit_llamagen(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    (void)f;
+    gpt_config_tensors(&c->gpt, visit, user);
+}
+
+static void say_llamagen(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    const gpt_config *c = &configs->gpt;
+    const facts to = {add, user};
+    const char *how = wt_metadata(f, "mar.seq_len") ? "" : " (the file does not say; seq_len does)";
+    char heads[96];
+    say(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
+        heads_text(&configs->model, heads, sizeof heads), c->hidden);
+    say(&to, "tokens: %d of a vocabulary of %d%s", c->seq_len, c->vocabulary, how);
+    if (c->caption_dim)
+        say(&to, "captions: %d positions of %d features", c->prefix, c->caption_dim);
+    else
+        say(&to, "classes: %d", c->classes);
+    say(&to, "parameters: %ld", c->parameters);
+}
+
+static void put_llamagen(const mar_configs *configs, mar_metadata *m)
+{
+    const gpt_config *c = &configs->gpt;
+    mar_metadata_text(m, "mar.kind", "llamagen");
+    mar_metadata_number(m, "mar.width", c->width);
+    mar_metadata_number(m, "mar.depth", c->depth);
+    if (!c->heads_guessed) mar_metadata_number(m, "mar.heads", c->heads);
+    mar_metadata_number(m, "mar.hidden", c->hidden);
+    mar_metadata_number(m, "mar.vocabulary", c->vocabulary);
+    mar_metadata_number(m, "mar.seq_len", c->seq_len);
+    mar_metadata_number(m, "mar.classes", c->classes);
+    if (c->caption_dim) {
+        mar_metadata_number(m, "mar.caption_tokens", c->prefix);
+        mar_metadata_number(m, "mar.caption_dim", c->caption_dim);
+    }
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- EAGLE drafters ----------------------------------------------------------------------------------------------- */
+
+static mar_status derive_eagle(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m;
+    const mar_status status = eagle_config_derive(f, heads, &c->eagle, err);
+    if (status == MAR_OK) c->model = mar_eagle_public_config(&c->eagle);
+    return status;
+}
+
+static void visit_eagle(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    (void)f;
+    eagle_config_tensors(&c->eagle, visit, user);
+}
+
+static void say_eagle(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    const eagle_config *c = &configs->eagle;
+    const facts to = {add, user};
+    (void)f;
+    say(&to, "use: --draft FILE, with the LlamaGen model that it was trained for");
+    say(&to, "layer: width %d, SwiGLU %d%s%s", c->width, c->hidden, c->bias ? ", fc with a bias" : "",
+        c->first_norm ? "" : ", no norm in front of its attention");
+    say(&to, "parameters: %ld", c->parameters);
+}
+
+static void put_eagle(const mar_configs *configs, mar_metadata *m)
+{
+    const eagle_config *c = &configs->eagle;
+    mar_metadata_text(m, "mar.kind", "eagle");
+    mar_metadata_number(m, "mar.width", c->width);
+    mar_metadata_number(m, "mar.hidden", c->hidden);
+    if (c->heads) mar_metadata_number(m, "mar.heads", c->heads);
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- image decoders ----------------------------------------------------------------------------------------------- */
+
+static int recognise_vq(const wt_file *f)
+{
+    return vae_config_recognise(f) && vae_config_is_vq(f);
+}
+
+/* Whether it says what training has used of the codebook. */
+static int is_usage(const char *tensor)
+{
+    return strcmp(tensor, "quantize.codebook_used") == 0;
+}
+
+static mar_status derive_vae(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m, (void)heads;
+    return vae_config_derive(f, &c->vae, err);
+}
+
+static void visit_vae(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    vae_config_tensors(f, &c->vae, visit, user);
+}
+
+static void say_vae(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
+    static const char *const decoder[] = {"decoder.", "post_quant_conv.", "quantize.embedding.", NULL};
+    const mar_vae_config *c = &configs->vae;
+    const facts to = {add, user};
+    say(&to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks", c->z_channels,
+        c->stride, c->levels, c->channels, c->res_blocks);
+    if (c->codebook) say(&to, "codebook: %d tokens of %d numbers", c->codebook, c->z_channels);
+    say(&to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
+        sum_parameters(f, decoder));
+}
+
+static void put_vae(const mar_configs *configs, mar_metadata *m)
+{
+    const mar_vae_config *c = &configs->vae;
+    mar_metadata_text(m, "mar.kind", "vae");
+    mar_metadata_number(m, "mar.vae_z_channels", c->z_channels);
+    mar_metadata_number(m, "mar.vae_stride", c->stride);
+    mar_metadata_number(m, "mar.vae_channels", c->channels);
+    mar_metadata_number(m, "mar.vae_levels", c->levels);
+    mar_metadata_number(m, "mar.vae_res_blocks", c->res_blocks);
+    if (c->codebook) mar_metadata_number(m, "mar.vae_codebook", c->codebook);
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- Inception ---------------------------------------------------------------------------------------------------- */
+
+static mar_status derive_inception(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m, (void)heads;
+    return eval_inception_derive(f, &c->inception, err);
+}
+
+static void visit_inception(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    (void)c;
+    eval_inception_tensors(f, visit, user);
+}
+
+/* Whether it counts the batches that a batch norm has seen, which nothing here needs. */
+static int is_counter(const char *tensor)
+{
+    static const char end[] = ".bn.num_batches_tracked";
+    const size_t n = strlen(tensor);
+    return n >= sizeof end && strcmp(tensor + n + 1 - sizeof end, end) == 0;
+}
+
+static void say_inception(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    const eval_inception_config *c = &configs->inception;
+    const facts to = {add, user};
+    (void)f;
+    say(&to, "use: mar eval --inception FILE, for FID, sFID, Inception score, precision and recall");
+    say(&to, "features: %d, %d spatial; %d classes", c->features, c->spatial, c->classes);
+    say(&to, "parameters: %ld", c->parameters);
+}
+
+static void put_inception(const mar_configs *configs, mar_metadata *m)
+{
+    const eval_inception_config *c = &configs->inception;
+    mar_metadata_text(m, "mar.kind", "inception");
+    mar_metadata_number(m, "mar.features", c->features);
+    mar_metadata_number(m, "mar.classes", c->classes);
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- files that are none of these --------------------------------------------------------------------------------- */
+
+static int has_any(const wt_file *f, const char *const *prefixes)
+{
+    for (int i = 0; i < wt_count(f); i++)
+        if (begins_with_any(wt_at(f, i)->name, prefixes)) return 1;
+    return 0;
+}
+
+static int recognise_stable_diffusion(const wt_file *f)
+{
+    static const char *const parts[] = {"model.diffusion_model.", "first_stage_model.", "cond_stage_model.", NULL};
+    return has_any(f, parts);
+}
+
+/* A KL or VQ autoencoder as Hugging Face's diffusers names its layers. */
+static int recognise_diffusers(const wt_file *f)
+{
+    static const char *const parts[] = {"decoder.up_blocks.", "decoder.mid_block.", NULL};
+    return has_any(f, parts);
+}
+
+/* --- all ---------------------------------------------------------------------------------------------------------- */
+
+static const mar_file_kind kinds[] = {
+    {.kind = MAR_KIND_MAR,
+     .name = "MAR model",
+     .article = "a",
+     .lacks = "no class_emb.weight, no diffloss.net.*",
+     .has_heads = 1,
+     .has_patch_size = 1,
+     .recognise = mar_config_recognise,
+     .derive = derive_mar,
+     .tensors = visit_mar,
+     .is_int8 = mar_config_is_int8,
+     .norm_of = mar_config_norm_of,
+     .facts = say_mar,
+     .put = put_mar},
+    {.kind = MAR_KIND_LLAMAGEN,
+     .name = "LlamaGen model",
+     .article = "a",
+     .lacks = "no tok_embeddings.weight",
+     .has_heads = 1,
+     .has_seq_len = 1,
+     .recognise = gpt_config_recognise,
+     .derive = derive_llamagen,
+     .tensors = visit_llamagen,
+     .is_int8 = gpt_config_is_int8,
+     .ignores = gpt_config_ignores,
+     .facts = say_llamagen,
+     .put = put_llamagen},
+    {.kind = MAR_KIND_EAGLE,
+     .name = "EAGLE drafter",
+     .article = "an",
+     .lacks = "no eagle.fc.weight",
+     .has_heads = 1,
+     .recognise = eagle_config_recognise,
+     .derive = derive_eagle,
+     .tensors = visit_eagle,
+     .is_int8 = gpt_config_is_int8,
+     .facts = say_eagle,
+     .put = put_eagle},
+    {.name = "Stable Diffusion checkpoint",
+     .article = "a",
+     .instead = "a MAR or LlamaGen model, or an image decoder alone",
+     .for_kinds = MAR_KINDS_OF_MODELS | 1 << MAR_KIND_VAE,
+     .recognise = recognise_stable_diffusion},
+    {.name = "autoencoder with diffusers' names (decoder.up_blocks)",
+     .article = "an",
+     .instead = "CompVis's (decoder.up)",
+     .for_kinds = 1 << MAR_KIND_VAE,
+     .recognise = recognise_diffusers},
+    {.kind = MAR_KIND_VAE,
+     .name = "VQ autoencoder",
+     .article = "a",
+     .recognise = recognise_vq,
+     .derive = derive_vae,
+     .tensors = visit_vae,
+     .ignores = is_usage,
+     .facts = say_vae,
+     .put = put_vae},
+    {.kind = MAR_KIND_VAE,
+     .name = "KL autoencoder",
+     .article = "a",
+     .lacks = "no post_quant_conv.weight",
+     .recognise = vae_config_recognise,
+     .derive = derive_vae,
+     .tensors = visit_vae,
+     .facts = say_vae,
+     .put = put_vae},
+    {.kind = MAR_KIND_INCEPTION,
+     .name = "Inception-v3 network",
+     .article = "an",
+     .lacks = "no Mixed_5b.branch1x1.conv.weight",
+     .recognise = eval_inception_recognise,
+     .derive = derive_inception,
+     .tensors = visit_inception,
+     .ignores = is_counter,
+     .facts = say_inception,
+     .put = put_inception},
+    {0},
+};
+
+const mar_file_kind *mar_kind_of(const wt_file *f)
+{
+    for (const mar_file_kind *k = kinds; k->name; k++)
+        if (k->recognise(f)) return k;
+    return NULL;
+}
+
+const char *mar_kinds_lack(unsigned wanted, char *text, size_t size)
+{
+    int n = 0, many = 0;
+    for (const mar_file_kind *k = kinds; k->name; k++) many += k->lacks && (wanted & 1u << k->kind);
+    *text = '\0';
+    for (const mar_file_kind *k = kinds; k->name; k++) {
+        const size_t used = strlen(text);
+        if (!k->lacks || !(wanted & 1u << k->kind)) continue;
+        snprintf(text + used, size - used, "%s%s %s (%s)",
+                 n++        ? " nor "
+                 : many > 1 ? "neither "
+                            : "not ",
+                 k->article, k->name, k->lacks);
+    }
+    return text;
+}
+
+mar_status mar_check_kind(const wt_file *f, unsigned wanted, const char *expected, mar_err *err)
+{
+    char text[ERR_TEXT_MAX];
+    const mar_file_kind *k = mar_kind_of(f);
+    if (k && (wanted & 1u << k->kind)) return MAR_OK;
+    if (!k) return err_set(err, MAR_EMODEL, "%s: %s", wt_path(f), mar_kinds_lack(wanted, text, sizeof text));
+    if (k->kind == MAR_KIND_VAE)
+        return err_set(err, MAR_EMODEL, "%s: is an image decoder (%s), expected %s", wt_path(f), k->name, expected);
+    return err_set(err, MAR_EMODEL, "%s: is %s %s, expected %s", wt_path(f), k->article, k->name,
+                   k->for_kinds & wanted ? k->instead : expected);
+}
+
+void mar_weights_text(const wt_file *f, char *text, size_t size)
+{
+    int n;
+    const char *prefix = wt_prefix(f, &n), *set = wt_set(f);
+    snprintf(text, size, "%s%s%s%s", set ? " of " : "", set ? set : "", prefix ? ", names without " : "",
+             prefix ? prefix : "");
+}
+
+mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err)
+{
+    const mar_file_kind *k = mar_kind_of(f);
+    if (heads < 65536 || !k || k->kind == MAR_KIND_MAR) return MAR_OK;
+    return err_set(err, MAR_EARG, "heads %d,%d: expected one number: %s is %s %s", heads % 65536, heads / 65536,
+                   wt_path(f), k->article, k->name);
+}
+
+mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err)
+{
+    return err_set(err, MAR_EMODEL,
+                   "%s: its width of %d is no official model's, and nothing in it says its number of attention heads: "
+                   "expected heads",
+                   wt_path(f), width);
+}
+
+mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err)
+{
+    mar_status status = mar_check_handle(m, err);
+    if (status == MAR_OK) status = mar_check_given(path, "path", err);
+    return status == MAR_OK ? mar_check_given(out, "out", err) : status;
+}
+
+/* Whether it is the name of a checkpoint. */
+static int has_ending(const char *name)
+{
+    static const char *const endings[] = {".safetensors", ".pth", ".pt", ".ckpt", ".bin"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
+        if (strcmp(dot, endings[i]) == 0) return 1;
+    return 0;
+}
+
+/* MAR_EIO for a directory, such as a model's of Hugging Face, with the checkpoint in it that comes first. */
+static mar_status refuse_directory(const char *path, mar_err *err)
+{
+    char name[256] = "";
+    int count = 0;
+    DIR *d = opendir(path);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        if (e->d_name[0] == '.' || !has_ending(e->d_name)) continue;
+        if (count++ == 0 || strcmp(e->d_name, name) < 0) snprintf(name, sizeof name, "%s", e->d_name);
+    }
+    if (d) closedir(d);
+    const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
+    if (count == 0)
+        return err_set(err, MAR_EIO, "%s: is a directory, expected a file: .safetensors, .pth, .pt or .ckpt", path);
+    return err_set(err, MAR_EIO, "%s: is a directory: give %s%s%s%s", path,
+                   count > 1 ? "one of its checkpoints, such as " : "", path, slash, name);
+}
+
+mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
+{
+    struct stat st;
+    const wt_embedded *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
+    if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
+    if (demo) return wt_open_memory(demo->data, demo->size, path, out, err);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
+    return wt_open_weights(path, weights, out, err);
+}

@@ -1,0 +1,159 @@
+/* What `mar methods` shows: the registry of verifiers, and that of the ways to be faster, with the options that are
+ * theirs.
+ */
+#include "mar/api/params.h"
+#include "mar/ways/way.h"
+#include "specdec/verifier.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    METHODS_MAX = 64,
+    TEXT_MAX = 96,
+    PARAMETERS_MAX = sizeof((mar_method_info){0}.parameters) / sizeof((mar_method_info){0}.parameters[0])
+};
+
+static mar_method_info infos[METHODS_MAX];
+static char options[METHODS_MAX][TEXT_MAX];
+static char meanings[METHODS_MAX][PARAMETERS_MAX][TEXT_MAX];
+static int count;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const char *shapes(int topologies)
+{
+    static const char *const names[] = {"none",
+                                        "chain",
+                                        "tree",
+                                        "chain, tree",
+                                        "tree-chain",
+                                        "chain, tree-chain",
+                                        "tree, tree-chain",
+                                        "chain, tree, tree-chain"};
+    return names[topologies & 7];
+}
+
+static int is_number(const mar_param *o)
+{
+    return o->type == MAR_TYPE_INT || o->type == MAR_TYPE_FLOAT;
+}
+
+/* "--lazy", "--head_spec N", "--sampler ddim", "--diff_annealing linear|cosine|two-stage" */
+static void write_option(const mar_param *o, const char *value, char *text, size_t size)
+{
+    const char *argument = value ? value : o->type == MAR_TYPE_MODEL ? o->argument : is_number(o) ? "N" : "";
+    size_t used = (size_t)snprintf(text, size, "--%s%s%s", o->name, *argument ? " " : "", argument);
+    for (int i = 0, first = 1; !value && o->type == MAR_TYPE_CHOICE && o->choices[i] && used < size; i++) {
+        if (i == (int)o->value) continue; /* turns it off */
+        used += (size_t)snprintf(text + used, size - used, "%s%s", first ? " " : "|", o->choices[i]);
+        first = 0;
+    }
+}
+
+static void add_verifier(const spec_method *m)
+{
+    mar_method_info *info = &infos[count];
+    *info = (mar_method_info){.name = m->name,
+                              .kind = "verifier",
+                              .tokens = m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete",
+                              .topology = shapes(m->topologies),
+                              .exact = m->exact,
+                              .guarantee = m->guarantee,
+                              .source = m->source,
+                              .summary = m->summary};
+    char draft[TEXT_MAX / 3], spec[TEXT_MAX / 2];
+    const mar_way *way = mar_way_of_verifier(m->name);
+    write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
+    write_option(mar_param_find("spec"), m->name, spec, sizeof spec);
+    if (way->asks_for)
+        snprintf(options[count], TEXT_MAX, "%s %s", draft, spec);
+    else if (way->needs & MAR_STAGE_DRAFT)
+        snprintf(options[count], TEXT_MAX, "%s", spec);
+    else
+        snprintf(options[count], TEXT_MAX, "[%s] %s", draft, spec);
+    info->option = options[count];
+    for (int i = 0; m->parameters[i].name; i++) {
+        const spec_parameter *p = &m->parameters[i];
+        const mar_param *o = mar_param_of_method(m->name, p->name);
+        info->parameters[i].name = o ? o->name : p->name, info->parameters[i].meaning = p->meaning;
+        info->parameters[i].value = p->value, info->parameters[i].min = p->min, info->parameters[i].max = p->max;
+        info->parameter_count = i + 1;
+    }
+    count++;
+}
+
+static void add_parameter(mar_method_info *info, const mar_param *o)
+{
+    if (info->parameter_count == PARAMETERS_MAX) return;
+    const int n = info->parameter_count++;
+    char *meaning = meanings[info - infos][n];
+    snprintf(meaning, TEXT_MAX, "%.*s", (int)strcspn(o->help, "\n"), o->help);
+    info->parameters[n].name = o->name, info->parameters[n].meaning = meaning;
+    info->parameters[n].value = o->value, info->parameters[n].min = o->min, info->parameters[n].max = o->max;
+}
+
+static void add_way(const mar_way *way, const mar_way_method *m)
+{
+    mar_method_info *info = &infos[count];
+    const mar_param *turns_on = mar_param_find(way->name);
+    const mar_param *also = way->also ? mar_param_find(way->also) : NULL;
+    write_option(turns_on, m->value, options[count], TEXT_MAX);
+    if (also) {
+        const size_t used = strlen(options[count]);
+        snprintf(options[count] + used, TEXT_MAX - used, " ");
+        write_option(also, NULL, options[count] + used + 1, TEXT_MAX - used - 1);
+    }
+    *info = (mar_method_info){.name = m->name,
+                              .kind = "shortcut",
+                              .option = options[count],
+                              .tokens = "continuous",
+                              .exact = way->exact,
+                              .guarantee = m->guarantee,
+                              .source = m->source,
+                              .summary = m->summary};
+    if (is_number(turns_on)) add_parameter(info, turns_on);
+    if (also) add_parameter(info, also);
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *o = mar_param_get(i);
+        if (mar_is_listed(o->method, way->name)) add_parameter(info, o);
+    }
+    count++;
+}
+
+/* dtype int8, an option of the handle, for tokens of either kind. */
+static void add_int8(void)
+{
+    mar_method_info *info = &infos[count++];
+    *info = (mar_method_info){
+        .name = "int8",
+        .kind = "shortcut",
+        .option = "--dtype int8",
+        .tokens = "continuous, discrete",
+        .guarantee = "none: quantising the transformer's blocks and the head's moves the law",
+        .source = "vector-wise quantisation, Dettmers et al. 2022 (arXiv:2208.07339) section 2",
+        .summary =
+            "multiplies in int8 on a CPU, weights with a scale for each output channel, activations for each row"};
+    for (int i = 0; i < mar_option_count(); i++)
+        if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_parameter(info, mar_option_get(i));
+}
+
+static void fill(void)
+{
+    count = 0; /* a fork may have kept another thread's from ending */
+    for (const spec_method *const *m = spec_methods(); *m && count < METHODS_MAX; m++) add_verifier(*m);
+    for (const mar_way *const *way = mar_ways(); *way; way++)
+        for (const mar_way_method *m = (*way)->methods; m && m->name && count < METHODS_MAX; m++) add_way(*way, m);
+    if (count < METHODS_MAX) add_int8();
+}
+
+int mar_method_count(void)
+{
+    pthread_once(&once, fill);
+    return count;
+}
+
+const mar_method_info *mar_method_get(int i)
+{
+    return i >= 0 && i < mar_method_count() ? &infos[i] : NULL;
+}

@@ -1,0 +1,103 @@
+/* The public face of the image decoder. */
+#include "mar/api/vae.h"
+#include "mar/api/kinds.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Loads the decoder on a queue of its own. When that has finished, all queues can use it. */
+static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *err)
+{
+    kern_queue *k;
+    mar_status status = m->device->core->queue_create(m->device, &k, err);
+    if (status != MAR_OK) return status;
+    k->core->enter(k);
+    status = vae_decoder_create(k, file, out, err);
+    const int loaded = status == MAR_OK;
+    k->core->finish(k);
+    if (loaded) status = kern_check(k, err);
+    status = wt_settle(file, status, err);
+    if (loaded && status != MAR_OK) vae_decoder_free(*out);
+    k->core->leave(k);
+    k->core->queue_free(k);
+    return status;
+}
+
+/* A path that holds wherever the process goes; NULL without memory. */
+static char *path_from_root(const char *path)
+{
+    char folder[PATH_MAX], *joined = NULL;
+    if (*path == '/' || !getcwd(folder, sizeof folder)) return strdup(path);
+    return asprintf(&joined, "%s/%s", folder, path) < 0 ? NULL : joined;
+}
+
+/* Makes a VAE of an open file. */
+static mar_status create(mar *m, const wt_file *file, mar_vae **out, mar_err *err)
+{
+    mar_status status = mar_check_kind(file, 1 << MAR_KIND_VAE, "an image decoder (KL or VQ autoencoder)", err);
+    if (status != MAR_OK) return status;
+    mar_vae *vae = calloc(1, sizeof *vae);
+    if (!vae) return err_set(err, MAR_ENOMEM, "out of memory");
+    status = load(m, file, &vae->decoder, err);
+    if (status != MAR_OK) {
+        free(vae);
+        return status;
+    }
+    vae->m = m;
+    vae->references = 1;
+    mar_retain(m);
+    *out = vae;
+    return MAR_OK;
+}
+
+mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
+{
+    const double start = mar_now();
+    mar_err err = {0};
+    char weights[96];
+    if (out) *out = NULL;
+    mar_status status = mar_check_load(m, path, out, &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
+    wt_file *file = NULL;
+    status = mar_open_checkpoint(path, 1, MAR_WEIGHTS_AUTO, &file, &err);
+    if (status == MAR_OK) {
+        wt_allow_nonfinite(file, m->allow_nonfinite);
+        status = create(m, file, out, &err);
+        mar_weights_text(file, weights, sizeof weights);
+    }
+    wt_close(file);
+    if (status == MAR_OK && !wt_demo_vae(path) && mar_vae_get_config(*out)->codebook)
+        (*out)->path = path_from_root(path);
+    if (status == MAR_OK)
+        mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded in %.3g s", path,
+                mar_vae_get_config(*out)->parameters, weights, mar_now() - start);
+    return mar_result(m, status, &err);
+}
+
+void mar_vae_retain(mar_vae *vae)
+{
+    atomic_fetch_add(&vae->references, 1);
+}
+
+void mar_vae_free(mar_vae *vae)
+{
+    if (!vae || mar_is_elsewhere(vae->m) || atomic_fetch_sub(&vae->references, 1) > 1) return;
+    mar *m = vae->m;
+    vae_decoder_free(vae->decoder);
+    free(vae->path);
+    free(vae);
+    mar_release(m);
+}
+
+const mar_vae_config *mar_vae_get_config(const mar_vae *vae)
+{
+    return vae ? vae_decoder_config(vae->decoder) : NULL;
+}
+
+const float *mar_vae_codebook(const mar_vae *vae)
+{
+    return vae ? vae_decoder_codebook(vae->decoder) : NULL;
+}

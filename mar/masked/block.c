@@ -1,0 +1,166 @@
+/* A block of the transformer at work (mar/masked/block.h). */
+#include "mar/masked/block.h"
+
+#include "base/arena.h"
+
+static const float ln_eps = 1e-6f; /* norm_layer=partial(nn.LayerNorm, eps=1e-6) in every MAR model */
+
+void mar_layer_norm(kern_queue *k, const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n,
+                    void *y, int f32)
+{
+    const int d = m->base.config.width;
+    k->core->layer_norm(k, x, index, rows, d, n, n + d, ln_eps, y, f32);
+}
+
+static const act *at(const kern_queue *k, const act *p, int elements)
+{
+    return (const char *)p + (size_t)elements * k->device->act_size;
+}
+
+void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, const char *layer, const void *x, int f32,
+               int rows, int width)
+{
+    const mar_model_config *c = &m->base.config;
+    const int encodes = b >= m->encoder && b < m->encoder + c->encoder_depth;
+    if (!k->watch.on) return;
+    if (b)
+        kern_watch(k, x, f32, rows, width, width, "%s_blocks.%d.%s", encodes ? "encoder" : "decoder",
+                   (int)(b - (encodes ? m->encoder : m->decoder)), layer);
+    else
+        kern_watch(k, x, f32, rows, width, width, "%s", layer);
+}
+
+void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width;
+    mar_layer_norm(k, m, x, NULL, rows, b->norm2, w->normed, 0);
+    mar_watch(k, m, b, "norm2", w->normed, 0, rows, d);
+    k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
+    mar_watch(k, m, b, "mlp.fc1", w->hidden, 0, rows, m->base.config.mlp_hidden);
+    k->core->linear(k, b->fc2, w->hidden, rows, x);
+    mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
+}
+
+/* w->mixed = the attention of the sequences' queries to their keys and values. */
+static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const act *q, int q_stride,
+                   const mar_spans *queries, const act *key, const act *value, int kv_stride, const mar_spans *keys)
+{
+    kern_queue *k = w->k;
+    const int n = queries->sequences, heads = b->heads, head_dim = m->base.config.width / heads;
+    if (queries->first)
+        k->core->attention_spans(k, q, q_stride, queries->first, queries->length, key, value, kv_stride, keys->first,
+                                 keys->length, n, heads, head_dim, w->mixed);
+    else if (n > 0)
+        k->core->attention(k, q, q_stride, key, value, kv_stride, n, queries->rows / n, keys->rows / n, heads, head_dim,
+                           w->mixed);
+}
+
+/* proj and fc2 add to the residual stream themselves, and the norm behind them reads it: bytes an element, with
+ * operands in bf16, 4 + 4 in the product and 4 + 2 in the norm. An operation that adds and normalises would take the 8
+ * out of the product, which hides some of them behind its arithmetic, and move 4 as the product's output and 4 + 4 + 4
+ * + 2 itself: 18 for 14. */
+void mar_block_attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width, rows = spans->rows;
+    attend(m, w, b, w->qkv, 3 * d, spans, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, spans);
+    mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
+    k->core->linear(k, b->proj, w->mixed, rows, w->x);
+    mar_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
+    mar_block_mlp(m, w, b, w->x, rows);
+}
+
+void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
+                        const int *index, int n, act *operands)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width;
+    mar_layer_norm(k, m, x, index, n, b->norm1, w->normed, 0);
+    mar_watch(k, m, b, "norm1", w->normed, 0, n, d);
+    k->core->linear(k, b->qkv, w->normed, n, operands);
+    mar_watch(k, m, b, "attn.qkv", operands, 0, n, 3 * d);
+}
+
+void mar_copy_operands(kern_queue *k, const mar_masked_model *m, act *to, const int *to_index, const act *from,
+                       const int *from_index, int n, int parts)
+{
+    const size_t bytes = (size_t)parts * (size_t)m->base.config.width * k->device->act_size;
+    k->core->copy_rows(k, to, to_index, from, from_index, NULL, NULL, n, (int)(bytes / sizeof(float)));
+}
+
+void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans)
+{
+    mar_block_operands(m, w, b, w->x, NULL, spans->rows, w->qkv);
+    mar_block_attend(m, w, b, spans);
+}
+
+void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width;
+    mar_layer_norm(k, m, x, NULL, rows, b->norm1, w->normed, 0);
+    mar_watch(k, m, b, "norm1", w->normed, 0, rows, d);
+    k->core->linear(k, b->kv, w->normed, rows, w->qkv);
+    mar_watch(k, m, b, "attn.qkv", w->qkv, 0, rows, 2 * d);
+}
+
+void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
+                   const mar_spans *queries, const act *kv, const mar_spans *keys, float *y)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width, rows = queries->rows;
+    mar_layer_norm(k, m, x, asked, rows, b->norm1, w->normed, 0);
+    act *query = w->hidden; /* at least D wide */
+    k->core->linear(k, b->q, w->normed, rows, query);
+    mar_watch(k, m, b, "attn.qkv", query, 0, rows, d);
+    attend(m, w, b, query, d, queries, kv, at(k, kv, d), 2 * d, keys);
+    mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
+    k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
+    k->core->linear(k, b->proj, w->mixed, rows, y);
+    mar_watch(k, m, b, "attn.proj", y, 1, rows, d);
+    mar_block_mlp(m, w, b, y, rows);
+}
+
+/* --- memory, plans and arithmetic --------------------------------------------------------------------------------- */
+
+size_t mar_hidden_width(const mar_masked_model *m)
+{
+    const mar_model_config *c = &m->base.config;
+    return (size_t)(c->mlp_hidden > 3 * c->width ? c->mlp_hidden : 3 * c->width);
+}
+
+void mar_workspace_lay_out(mar_workspace *w, char *base, size_t *used, size_t rows, size_t d, size_t hidden)
+{
+    const size_t act_size = w->k->device->act_size;
+    w->x = arena_carve(base, used, rows * d, sizeof(float));
+    w->memory = arena_carve(base, used, rows * d, sizeof(float));
+    w->normed = arena_carve(base, used, rows * d, act_size);
+    w->qkv = arena_carve(base, used, rows * 3 * d, act_size);
+    w->mixed = arena_carve(base, used, rows * d, act_size);
+    w->hidden = arena_carve(base, used, rows * hidden, act_size);
+}
+
+mar_status mar_block_plan(kern_queue *k, const mar_block *b, int rows, int kv_rows, mar_err *err)
+{
+    struct {
+        kern_linear *layer;
+        int rows;
+    } use[] = {{b->qkv, rows}, {b->q, rows}, {b->kv, kv_rows}, {b->proj, rows}, {b->fc1, rows}, {b->fc2, rows}};
+    mar_status status = MAR_OK;
+    for (size_t i = 0; status == MAR_OK && i < sizeof use / sizeof *use; i++)
+        if (use[i].layer) status = k->core->linear_plan(k, use[i].layer, use[i].rows, err);
+    return status;
+}
+
+double mar_block_flop(const mar_masked_model *m, double rows, double kv_rows, double kv_length)
+{
+    const double d = m->base.config.width, hidden = m->base.config.mlp_hidden;
+    return 2 * (rows * (2 * d * d + 2 * d * hidden + 2 * kv_length * d) + kv_rows * 2 * d * d);
+}
+
+double mar_operands_flop(const mar_masked_model *m, double rows)
+{
+    const double d = m->base.config.width;
+    return 2 * rows * 3 * d * d;
+}

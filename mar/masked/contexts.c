@@ -1,0 +1,326 @@
+/* Transformer passes over contexts (mar/masked/contexts.h): the plain one (mar/masked/runner.c) over sequences of
+ * different lengths. */
+#include "mar/masked/contexts.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+
+enum { CHUNK_ROWS = 16384 }; /* decoder rows of a condition: bounds the memory, and is far more than one image has */
+
+static int buffer_of(const mar_contexts *c)
+{
+    return c->model->base.config.buffer;
+}
+
+static int seq_of(const mar_contexts *c)
+{
+    return c->model->base.config.seq_len;
+}
+
+static int width_of(const mar_contexts *c)
+{
+    return c->model->base.config.width;
+}
+
+/* Rows of a sequence in the decoder. */
+static int length_of(const mar_contexts *c)
+{
+    return buffer_of(c) + seq_of(c);
+}
+
+/* --- what a chunk consists of ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int sequences;
+    int encoded; /* rows in the encoder */
+    int asked;   /* rows in the last decoder block */
+} extent;
+
+static int decoded(const mar_contexts *c, const extent *e)
+{
+    return e->sequences * length_of(c);
+}
+
+static extent survey(const mar_contexts *c, const mar_image_context *list, int n)
+{
+    extent e = {.sequences = n * c->conditions};
+    for (int i = 0; i < n; i++) {
+        e.encoded += c->conditions * (buffer_of(c) + list[i].known);
+        e.asked += c->conditions * list[i].asked;
+    }
+    return e;
+}
+
+static int chunk_size(const mar_contexts *c, int from, int n)
+{
+    return n - from < c->chunk ? n - from : c->chunk;
+}
+
+/* The j-th token that became known in this order; the last known tokens of a context come first. */
+static int known_token(const mar_contexts *c, const int *order, int j)
+{
+    return order[seq_of(c) - 1 - j];
+}
+
+/* --- a chunk's pass ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    mar_contexts *c;
+    const mar_image_context *list; /* the chunk's */
+    int n;
+    extent extent;
+    const mar_embeddings *embedded;
+    int z_first, z_total; /* asked tokens in the chunks before this one, and in all */
+} chunk_pass;
+
+static const mar_image_context *context_of(const chunk_pass *p, int sequence)
+{
+    return &p->list[sequence / p->c->conditions];
+}
+
+/* Adds a sequence of `length` rows to a list of spans, behind `rows` others. */
+static int add_span(int *first, int *length, int sequence, int rows, int count)
+{
+    first[sequence] = rows;
+    length[sequence] = count;
+    return rows + count;
+}
+
+static void list_spans(const chunk_pass *p)
+{
+    mar_contexts *c = p->c;
+    int encoder = 0, decoder = 0, asked = 0;
+    for (int s = 0; s < p->extent.sequences; s++) {
+        const mar_image_context *x = context_of(p, s);
+        encoder = add_span(c->span[0], c->span[1], s, encoder, buffer_of(c) + x->known);
+        decoder = add_span(c->span[2], c->span[3], s, decoder, length_of(c));
+        asked = add_span(c->span[4], c->span[5], s, asked, x->asked);
+    }
+}
+
+/* w->x = the encoder's input, w->qkv = its first block's operands. */
+static void encoder_input(const chunk_pass *p)
+{
+    mar_contexts *c = p->c;
+    mar_workspace *w = &c->work;
+    const mar_masked_model *m = c->model;
+    const int buffer = buffer_of(c);
+    int n = 0;
+    for (int s = 0; s < p->extent.sequences; s++)
+        for (int i = 0; i < buffer; i++, n++) {
+            w->rows[0][n] = c->span[0][s] + i;
+            w->rows[1][n] = mar_class_row(m, p->embedded, context_of(p, s)->image, s % c->conditions) + i;
+        }
+    mar_take_classes(m, w, p->embedded, n);
+    n = 0;
+    for (int s = 0; s < p->extent.sequences; s++) {
+        const mar_image_context *x = context_of(p, s);
+        for (int i = 0; i < x->known; i++, n++) {
+            w->rows[0][n] = c->span[0][s] + buffer + i;
+            w->rows[1][n] = x->image * seq_of(c) + known_token(c, x->order, x->known - 1 - i);
+        }
+    }
+    mar_take_tokens(m, w, p->embedded, n);
+}
+
+static void encode(void *arg)
+{
+    const chunk_pass *p = arg;
+    mar_contexts *c = p->c;
+    const mar_masked_model *m = c->model;
+    const mar_spans spans = {p->extent.sequences, p->extent.encoded, c->span[0], c->span[1]};
+    list_spans(p);
+    encoder_input(p);
+    mar_block_attend(m, &c->work, &m->encoder[0], &spans);
+    for (int b = 1; b < m->base.config.encoder_depth; b++) mar_block_run(m, &c->work, &m->encoder[b], &spans);
+}
+
+/* w->x = the decoder's input, w->qkv = its first block's operands. */
+static void decoder_input(const chunk_pass *p)
+{
+    mar_contexts *c = p->c;
+    mar_workspace *w = &c->work;
+    const mar_masked_model *m = c->model;
+    const int buffer = buffer_of(c);
+    mar_decoder_embed(m, w, p->extent.encoded);
+    int n = 0, masked = 0;
+    for (int s = 0; s < p->extent.sequences; s++) {
+        const mar_image_context *x = context_of(p, s);
+        for (int i = 0; i < buffer + x->known; i++, n++) {
+            w->rows[1][n] = i < buffer ? i : buffer + known_token(c, x->order, x->known - 1 - (i - buffer));
+            w->rows[0][n] = c->span[2][s] + w->rows[1][n];
+        }
+    }
+    w->k->core->copy_rows(w->k, w->x, w->rows[0], w->memory, NULL, m->decoder_pos, w->rows[1], n, width_of(c));
+    for (int s = 0; s < p->extent.sequences; s++) {
+        const mar_image_context *x = context_of(p, s);
+        for (int i = 0; i < seq_of(c) - x->known; i++, masked++) {
+            w->rows[2][masked] = x->order[i];
+            w->rows[1][masked] = c->span[2][s] + buffer + x->order[i];
+        }
+    }
+    mar_decoder_operands(m, w, p->embedded, n, masked);
+}
+
+/* The last block, for the tokens asked for, and their conditions. */
+static void ask(const chunk_pass *p, const mar_spans *keys)
+{
+    mar_contexts *c = p->c;
+    mar_workspace *w = &c->work;
+    const mar_masked_model *m = c->model;
+    const mar_block *last = &m->decoder[m->base.config.decoder_depth - 1];
+    const mar_spans queries = {p->extent.sequences, p->extent.asked, c->span[4], c->span[5]};
+    int n = 0, before = p->z_first;
+    for (int s = 0; s < p->extent.sequences; s++) {
+        const mar_image_context *x = context_of(p, s);
+        const int condition = s % c->conditions;
+        for (int i = 0; i < x->asked; i++, n++) {
+            w->rows[1][n] = x->order[seq_of(c) - x->known - x->asked + i];
+            w->rows[0][n] = c->span[2][s] + buffer_of(c) + w->rows[1][n];
+            c->z_index[n] = condition * p->z_total + before + i;
+        }
+        if (condition == c->conditions - 1) before += x->asked;
+    }
+    mar_block_keys(m, w, last, w->x, keys->rows);
+    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, keys, w->memory);
+    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, c->z, c->z_index);
+}
+
+static void decode(void *arg)
+{
+    const chunk_pass *p = arg;
+    mar_contexts *c = p->c;
+    const mar_masked_model *m = c->model;
+    const mar_block *first = mar_first_decoder_block(m);
+    const mar_spans spans = {p->extent.sequences, decoded(c, &p->extent), c->span[2], c->span[3]};
+    list_spans(p);
+    decoder_input(p);
+    if (first) mar_block_attend(m, &c->work, first, &spans);
+    for (int b = 1; b + 1 < m->base.config.decoder_depth; b++) mar_block_run(m, &c->work, &m->decoder[b], &spans);
+    ask(p, &spans);
+}
+
+/* --- arithmetic --------------------------------------------------------------------------------------------------- */
+
+static void count(const chunk_pass *p)
+{
+    mar_contexts *c = p->c;
+    for (int i = 0; i < p->n; i++) {
+        c->encoder_flop += mar_encode_flop(c->model, c->conditions, p->list[i].known);
+        c->decoder_flop += mar_decode_flop(c->model, c->conditions, p->list[i].known, p->list[i].asked);
+    }
+}
+
+/* --- passes ------------------------------------------------------------------------------------------------------- */
+
+void mar_contexts_begin(mar_contexts *c)
+{
+    c->encoder_s = c->decoder_s = c->encoder_flop = c->decoder_flop = 0;
+}
+
+void mar_contexts_run(mar_contexts *c, const mar_image_context *list, int n, const mar_embeddings *embedded,
+                      mar_recordings *recordings)
+{
+    kern_queue *k = c->work.k;
+    chunk_pass p = {.c = c, .embedded = embedded};
+    mar_recordings *recorded = n <= c->chunk ? recordings : NULL;
+    for (int i = 0; i < n; i++) p.z_total += list[i].asked;
+    for (int i = 0; i < n; i += p.n) {
+        p.list = list + i;
+        p.n = chunk_size(c, i, n);
+        p.extent = survey(c, p.list, p.n);
+        mar_perform(k, c->part, recorded ? &recorded->encode : NULL, encode, &p, &c->encoder_s);
+        mar_perform(k, c->part, recorded ? &recorded->decode : NULL, decode, &p, &c->decoder_s);
+        count(&p);
+        p.z_first += p.extent.asked / c->conditions;
+    }
+}
+
+/* --- memory and plans --------------------------------------------------------------------------------------------- */
+
+static mar_status plan_attention(const mar_contexts *c, int heads, int n_q, int n_k, int q_width, int kv_width,
+                                 mar_err *err)
+{
+    kern_queue *k = c->work.k;
+    const mar_model_config *config = &c->model->base.config;
+    return k->core->attention_plan(k, n_q, n_k, heads, config->width / heads, q_width * config->width,
+                                   kv_width * config->width, err);
+}
+
+static mar_status plan_chunk(mar_contexts *c, const mar_image_context *list, int n, mar_err *err)
+{
+    kern_queue *k = c->work.k;
+    const mar_masked_model *m = c->model;
+    const mar_model_config *config = &m->base.config;
+    const mar_block *first = mar_first_decoder_block(m), *last = &m->decoder[config->decoder_depth - 1];
+    const extent e = survey(c, list, n);
+    mar_status status = k->core->linear_plan(k, m->decoder_embed, e.encoded, err);
+    if (status == MAR_OK && first) status = k->core->linear_plan(k, first->qkv, e.encoded, err);
+    for (int b = 0; status == MAR_OK && b < config->encoder_depth; b++)
+        status = mar_block_plan(k, &m->encoder[b], e.encoded, 0, err);
+    for (int b = 0; status == MAR_OK && b + 1 < config->decoder_depth; b++)
+        status = mar_block_plan(k, &m->decoder[b], decoded(c, &e), 0, err);
+    if (status == MAR_OK) status = mar_block_plan(k, last, e.asked, decoded(c, &e), err);
+    for (int i = 0; status == MAR_OK && i < n; i++) {
+        const int encoded = buffer_of(c) + list[i].known;
+        status = plan_attention(c, config->heads, encoded, encoded, 3, 3, err);
+        if (status == MAR_OK) status = plan_attention(c, config->decoder_heads, list[i].asked, length_of(c), 1, 2, err);
+    }
+    return status;
+}
+
+mar_status mar_contexts_plan(mar_contexts *c, const mar_image_context *list, int n, mar_err *err)
+{
+    const int heads = c->model->base.config.decoder_heads;
+    mar_status status = plan_attention(c, heads, length_of(c), length_of(c), 3, 3, err);
+    for (int i = 0; status == MAR_OK && i < n; i += c->chunk)
+        status = plan_chunk(c, list + i, chunk_size(c, i, n), err);
+    return status;
+}
+
+size_t mar_contexts_lay_out(mar_contexts *c, char *base)
+{
+    const size_t d = (size_t)width_of(c);
+    const size_t rows = (size_t)c->chunk * (size_t)c->conditions * (size_t)length_of(c);
+    size_t used = 0;
+    mar_workspace_lay_out(&c->work, base, &used, rows, d, mar_hidden_width(c->model));
+    c->z = arena_carve(base, &used, (size_t)c->conditions * (size_t)c->max_asked * d, sizeof(float));
+    return used;
+}
+
+static mar_status allocate_host(mar_contexts *c, mar_err *err)
+{
+    const size_t sequences = (size_t)c->chunk * (size_t)c->conditions, rows = sequences * (size_t)length_of(c);
+    int complete = 1;
+    for (int i = 0; i < 3; i++) complete &= (c->work.rows[i] = calloc(rows, sizeof(int))) != NULL;
+    for (int i = 0; i < 6; i++) complete &= (c->span[i] = calloc(sequences, sizeof(int))) != NULL;
+    c->z_index = calloc((size_t)c->conditions * (size_t)c->max_asked, sizeof *c->z_index);
+    if (complete && c->z_index) return MAR_OK;
+    return err_set(err, MAR_ENOMEM, "out of memory for %d contexts", c->max_contexts);
+}
+
+mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max_contexts, int max_asked,
+                               int conditions, mar_contexts *out, mar_err *err)
+{
+    const mar_model_config *config = &m->base.config;
+    const int most = CHUNK_ROWS / (config->buffer + config->seq_len), chunk = most > 0 ? most : 1;
+    *out = (mar_contexts){.model = m,
+                          .max_contexts = max_contexts,
+                          .max_asked = max_asked,
+                          .conditions = conditions,
+                          .chunk = max_contexts < chunk ? max_contexts : chunk,
+                          .work = {.k = k},
+                          .part = ""};
+    const mar_status status = allocate_host(out, err);
+    if (status != MAR_OK) mar_contexts_free(out);
+    return status;
+}
+
+void mar_contexts_free(mar_contexts *c)
+{
+    for (int i = 0; i < 3; i++) free(c->work.rows[i]);
+    for (int i = 0; i < 6; i++) free(c->span[i]);
+    free(c->z_index);
+    *c = (mar_contexts){0};
+}

@@ -1,0 +1,559 @@
+/* The masked engine: a batch of images, one autoregressive step a call. */
+#include "mar/masked/masked.h"
+
+#include "base/arena.h"
+#include "mar/api/config.h"
+#include "mar/api/params.h"
+
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- one step, from the images so far to the next tokens in them -------------------------------------------------- */
+
+mar_batch mar_masked_batch(const mar_masked *g)
+{
+    return (mar_batch){.images = g->images, .order = (const int *const *)g->order};
+}
+
+/* Lists `count` tokens an image as rows first.. : those at `begin` of each order. Returns the rows behind them. */
+static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first)
+{
+    int r = first;
+    for (int i = 0; i < g->images; i++)
+        for (int j = 0; j < count; j++, r++) {
+            g->row_slot[r] = i;
+            g->row_position[r] = g->order[i][begin + j];
+            g->row_image[r] = g->first_image + (uint64_t)i;
+            g->row_cfg[r] = cfg;
+        }
+    return r;
+}
+
+/* Sets the target's chain to so many diffusion steps and rows a token. */
+static void use_chain(mar_masked *g, int steps, int conditions)
+{
+    diff_chain_use(&g->target.chain, steps);
+    diff_chain_guide(&g->target.chain, conditions == 2);
+}
+
+/* Draws n tokens of a step, rows `first`.. of the lists, in so many diffusion steps. */
+static void draw(mar_masked *g, const mar_step *step, int first, int n, int steps, kern_recording **recording)
+{
+    const mar_draw d = {n, g->params.seed, g->row_image + first, g->row_position + first, g->row_cfg + first};
+    float *x = g->sampled + (size_t)first * (size_t)g->model->base.config.token_dim;
+    if (n == 0) return;
+    use_chain(g, steps, step->conditions);
+    if (!g->drawer) {
+        const int calls = g->target.chain.schedule.steps;
+        mar_runner_draw(&g->target, first * step->conditions, &d, calls - 1, 0, x, NULL, recording);
+        g->stats.head_batched += calls;
+        g->stats.head_calls += (double)n * calls;
+        g->stats.head_rows += (double)n * calls;
+        if (calls > g->stats.head_calls_max) g->stats.head_calls_max = calls;
+        return;
+    }
+    g->drawer->draw(g->drawer_state, &d, first, steps, x);
+}
+
+void mar_masked_place(mar_masked *g, const float *from, int n)
+{
+    kern_queue *k = g->k;
+    k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
+    g->stats.tokens += n;
+}
+
+int mar_masked_first_alike(const mar_masked *g, int i)
+{
+    const mar_step *a = &g->steps[i], *b = g->steps;
+    while (a->predicted != b->predicted || a->sampling_steps != b->sampling_steps || a->detailed != b->detailed ||
+           a->detailed_steps != b->detailed_steps || a->conditions != b->conditions)
+        b++;
+    return (int)(b - g->steps);
+}
+
+void mar_masked_step(mar_masked *g)
+{
+    const mar_step *step = &g->steps[g->step];
+    const mar_model_config *c = &g->model->base.config;
+    const int begin = c->seq_len - step->known - step->predicted, others = step->predicted - step->detailed;
+    mar_recordings *alike = &g->recordings[mar_masked_first_alike(g, g->step)];
+
+    /* Which tokens: the last masked ones of each order; first those that get detailed_steps. */
+    for (int i = 0; i < g->way_count && step->detailed; i++)
+        if (g->ways[i].way->select) g->ways[i].way->select(g->ways[i].state, step);
+    const int detailed = list_tokens(g, begin + others, step->detailed, step->cfg, 0);
+    const int n = list_tokens(g, begin, others, step->cfg, detailed);
+
+    /* Their conditions z: the encoder over the known tokens, the decoder over all. */
+    const mar_batch batch = mar_masked_batch(g);
+    mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
+    g->stats.passes++;
+    g->stats.contexts += g->images;
+
+    /* The tokens: the head's diffusion chain. */
+    draw(g, step, 0, detailed, step->detailed_steps, &alike->draw[1]);
+    draw(g, step, detailed, n - detailed, step->sampling_steps, &alike->draw[0]);
+
+    /* Into the images, and into what later passes know. */
+    for (int r = 0; r < n; r++) {
+        const int place = g->row_place[r] = g->row_slot[r] * c->seq_len + g->row_position[r];
+        g->fate[place] = MAR_TOKEN_TARGET;
+        g->born[place] = g->step;
+    }
+    mar_masked_place(g, g->sampled, n);
+    mar_runner_learn(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->learn);
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->learn) g->ways[i].way->learn(g->ways[i].state, n);
+    g->step++;
+}
+
+/* --- tokens that are none ----------------------------------------------------------------------------------------- */
+
+/* The number in channel c of the token at a place. */
+static float number_at(const mar_masked *g, int place, int c)
+{
+    kern_queue *k = g->k;
+    const size_t dim = (size_t)g->model->base.config.token_dim;
+    float number = 0;
+    k->core->download(k, &number, g->tokens + (size_t)place * dim + (size_t)c, sizeof number);
+    return number;
+}
+
+/* The place of the first token of the batch, by autoregressive step, then image and position, that has a NaN or an
+ * infinity; -1 if there is none. Tokens without a step are those of a batch before. */
+static int bad_token(const mar_masked *g)
+{
+    kern_queue *k = g->k;
+    const int dim = g->model->base.config.token_dim, count = g->images * g->model->base.config.seq_len;
+    int bad = -1;
+    for (int place = 0; place < count; place++) {
+        const float *token = g->tokens + (size_t)place * (size_t)dim;
+        const int next = k->core->first_nonfinite(k, token, 1, count - place, dim, dim);
+        if (next < 0) break;
+        place += next;
+        if (g->born[place] >= 0 && (bad < 0 || g->born[place] < g->born[bad])) bad = place;
+    }
+    return bad;
+}
+
+/* What has been found if a layer's output has a NaN or an infinity, but no token has. */
+static mar_status refuse_layer(const mar_masked *g, mar_err *err)
+{
+    char others[32] = "";
+    const unsigned long long first = g->first_image;
+    if (g->images > 1) snprintf(others, sizeof others, " to %llu", first + (unsigned long long)g->images - 1);
+    return err_set(err, MAR_EMODEL,
+                   "image%s %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
+                   others[0] ? "s" : "", first, others, g->step - 1, g->k->watch.layer);
+}
+
+/* MAR_EMODEL if the batch has a token with a NaN or an infinity so far, or if a layer has been found that makes one. */
+static mar_status check_tokens(const mar_masked *g, mar_err *err)
+{
+    const mar_model_config *c = &g->model->base.config;
+    char layer[MAR_LAYER_TEXT];
+    const int place = bad_token(g);
+    if (place < 0) return g->k->watch.layer[0] ? refuse_layer(g, err) : MAR_OK;
+    int channel = 0;
+    float number = number_at(g, place, channel);
+    while (fabsf(number) <= FLT_MAX && channel + 1 < c->token_dim) number = number_at(g, place, ++channel);
+    const mar_status status = kern_check(g->k, err);
+    if (status != MAR_OK) return status; /* the numbers were not read */
+    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
+                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->born[place],
+                   mar_not_finite(number), place % c->seq_len, channel, mar_layer_text(g->k, layer));
+}
+
+static mar_status step(mar_generation *generation, mar_err *err)
+{
+    mar_masked *g = (mar_masked *)generation;
+    mar_status status = MAR_OK;
+    if (g->stepper)
+        status = g->stepper->step(g->stepper_state, err);
+    else
+        mar_masked_step(g);
+    /* On a device that works on meanwhile, the last step waits in any case, and the search for a layer does. */
+    const int waits = !g->k->device->asynchronous || g->step == g->params.num_iter || g->k->watch.on;
+    return status == MAR_OK && waits ? check_tokens(g, err) : status;
+}
+
+static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
+{
+    mar_masked *g = (mar_masked *)generation;
+    const mar_model_config *c = &g->model->base.config;
+    g->images = images;
+    g->first_image = first_image;
+    g->step = 0;
+    g->stats = (mar_stats){0};
+    for (int i = 0; i < images * c->seq_len; i++) g->born[i] = -1, g->late[i] = 0;
+    kern_watch_begin(g->k);
+    for (int i = 0; i < images; i++) {
+        g->label[i] = labels[i] < 0 ? c->classes : labels[i];
+        kern_random_order(g->params.seed, first_image + (uint64_t)i, c->seq_len, g->order[i]);
+        for (int k = 0; k < g->way_count; k++)
+            if (g->ways[k].way->order) g->ways[k].way->order(g->ways[k].state, g->order[i]);
+    }
+    mar_runner_begin(&g->target, images, g->label);
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->begin) g->ways[i].way->begin(g->ways[i].state);
+}
+
+/* --- what a run asks for ------------------------------------------------------------------------------------------ */
+
+/* cfg_interval is LlamaGen's; what is given as cfg_interval LOW,HIGH is cfg_low and cfg_high. */
+static mar_status check_interval(const mar_params *p, mar_err *err)
+{
+    if (!mar_param_is_default(mar_param_find("cfg_interval"), p))
+        return err_set(err, MAR_EARG,
+                       "cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
+                       "continuous",
+                       p->cfg_interval);
+    if (p->cfg_low > p->cfg_high)
+        return err_set(err, MAR_EARG, "cfg_low %g and cfg_high %g: expected low <= high", (double)p->cfg_low,
+                       (double)p->cfg_high);
+    return MAR_OK;
+}
+
+/* Fills in automatic values, and checks the parameters together and against the model. */
+static mar_status settle_params(const mar_masked_model *model, mar_params *p, int max_images, mar_err *err)
+{
+    const mar_model_config *c = &model->base.config;
+    mar_status status = check_interval(p, err);
+    if (status == MAR_OK) status = mar_ways_check_tokens(p, model->base.engine->tokens, err);
+    if (status == MAR_OK) {
+        mar_ways_resolve(p, model->base.engine->tokens);
+        status = mar_ways_check(p, err);
+    }
+    if (status != MAR_OK) return status;
+    if (p->num_iter == 0) p->num_iter = c->seq_len < 64 ? c->seq_len : 64;
+    if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
+        return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
+    const mar_way *const *ways = mar_ways();
+    for (; status == MAR_OK && *ways; ways++)
+        if ((*ways)->check && mar_way_is_on(*ways, p)) status = (*ways)->check(model, p, err);
+    if (status == MAR_OK && p->num_iter > c->seq_len)
+        status = err_set(err, MAR_EARG, "num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
+                         c->seq_len, c->seq_len);
+    return status;
+}
+
+/* How many rows a token each step has. A way that works on tokens of several steps at once has as many for all of
+ * them. */
+static void plan_conditions(mar_masked *g, int in_blocks)
+{
+    const mar_params *p = &g->params;
+    g->conditions = 1;
+    for (int i = 0; i < p->num_iter; i++) {
+        mar_step *s = &g->steps[i];
+        s->conditions = mar_conditions_of(s->cfg);
+        if (s->conditions > g->conditions) g->conditions = s->conditions;
+    }
+    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].conditions = g->conditions;
+}
+
+static mar_status plan_steps(mar_masked *g, mar_err *err)
+{
+    const mar_params *p = &g->params;
+    g->steps = calloc((size_t)p->num_iter, sizeof *g->steps);
+    g->recordings = calloc((size_t)p->num_iter, sizeof *g->recordings);
+    if (!g->steps || !g->recordings) return err_set(err, MAR_ENOMEM, "out of memory");
+    mar_steps_plan(p->num_iter, g->model->base.config.seq_len, p->cfg, p->cfg_schedule, g->steps);
+    for (int i = 0; i < p->num_iter; i++) g->steps[i].sampling_steps = p->num_sampling_steps;
+    int block = 0;
+    for (int i = 0; i < g->way_count; i++) {
+        const mar_way *way = g->ways[i].way;
+        if (way->plan_steps) way->plan_steps(g, g->steps);
+        if (way->block_steps) block = way->block_steps(p);
+    }
+    plan_conditions(g, block > 0);
+    for (int i = 0; i < p->num_iter; i++) {
+        int sum = 0;
+        g->steps[i].number = i;
+        for (int j = i; (j == i || j < i + block) && j < p->num_iter; j++) sum += g->steps[j].predicted;
+        if (sum > g->max_tokens) g->max_tokens = sum;
+    }
+    return MAR_OK;
+}
+
+/* Adds the chain of so many diffusion steps, unless it is there. */
+static int add_spec(const mar_masked *g, diff_spec *specs, int n, int steps)
+{
+    for (int i = 0; i < n; i++)
+        if (specs[i].steps == steps) return n;
+    specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP};
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->respace) g->ways[i].way->respace(&g->params, &specs[n]);
+    return n + 1;
+}
+
+int mar_masked_specs(const mar_masked *g, diff_spec *specs)
+{
+    int n = 0;
+    for (int i = 0; i < g->params.num_iter; i++) {
+        const mar_step *s = &g->steps[i];
+        if (s->predicted > s->detailed) n = add_spec(g, specs, n, s->sampling_steps);
+        if (s->detailed) n = add_spec(g, specs, n, s->detailed_steps);
+    }
+    return n;
+}
+
+static mar_status create_target(mar_masked *g, mar_err *err)
+{
+    diff_spec *specs = malloc(2 * (size_t)g->params.num_iter * sizeof *specs);
+    if (!specs) return err_set(err, MAR_ENOMEM, "out of memory");
+    const int n = mar_masked_specs(g, specs);
+    const mar_status status = mar_runner_create(g->k, g->model, g->max_images, g->conditions, g->max_tokens, specs, n,
+                                                g->params.temperature, &g->target, err);
+    free(specs);
+    return status;
+}
+
+/* Whether another way than number i changes the law. */
+static int others_change(const mar_masked *g, int i)
+{
+    for (int k = 0; k < g->way_count; k++)
+        if (k != i && !g->ways[k].way->exact) return 1;
+    return 0;
+}
+
+static mar_status create_ways(mar_masked *g, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    for (int i = 0; status == MAR_OK && i < g->way_count; i++) {
+        const mar_way *way = g->ways[i].way;
+        if (way->create) status = way->create(g, &g->ways[i].state, err);
+        if (way->draw) g->drawer = way, g->drawer_state = g->ways[i].state;
+        if (way->step) g->stepper = way, g->stepper_state = g->ways[i].state;
+    }
+    mar_ways_describe(&g->params, g->guarantee, sizeof g->guarantee);
+    for (int i = 0; status == MAR_OK && i < g->way_count; i++)
+        if (g->ways[i].way->describe && !others_change(g, i))
+            g->ways[i].way->describe(g->ways[i].state, g->guarantee, sizeof g->guarantee);
+    return status;
+}
+
+static mar_status allocate_host(mar_masked *g, mar_err *err)
+{
+    const size_t images = (size_t)g->max_images, seq = (size_t)g->model->base.config.seq_len;
+    const size_t rows = images * (size_t)g->max_tokens;
+    g->order = calloc(images, sizeof *g->order);
+    g->order_data = calloc(images * seq, sizeof *g->order_data);
+    g->label = calloc(images, sizeof *g->label);
+    g->row_image = calloc(rows, sizeof *g->row_image);
+    g->row_slot = calloc(rows, sizeof *g->row_slot);
+    g->row_position = calloc(rows, sizeof *g->row_position);
+    g->row_cfg = calloc(rows, sizeof *g->row_cfg);
+    g->row_place = calloc(rows, sizeof *g->row_place);
+    g->fate = calloc(images * seq, sizeof *g->fate);
+    g->born = calloc(images * seq, sizeof *g->born);
+    g->late = calloc(images * seq, sizeof *g->late);
+    if (!g->order || !g->order_data || !g->label || !g->row_image || !g->row_slot || !g->row_position || !g->row_cfg ||
+        !g->row_place || !g->fate || !g->born || !g->late)
+        return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
+    for (size_t i = 0; i < images; i++) g->order[i] = g->order_data + i * seq;
+    return MAR_OK;
+}
+
+static void free_recordings(mar_masked *g)
+{
+    for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->k, &g->recordings[i]);
+}
+
+static void destroy(mar_generation *generation)
+{
+    mar_masked *g = (mar_masked *)generation;
+    if (!g) return;
+    free_recordings(g);
+    for (int i = g->way_count - 1; i >= 0; i--)
+        if (g->ways[i].state) g->ways[i].way->destroy(g->ways[i].state);
+    mar_runner_free(&g->target);
+    void *host[] = {g->steps,        g->recordings, g->order,     g->order_data, g->label, g->row_image, g->row_slot,
+                    g->row_position, g->row_cfg,    g->row_place, g->fate,       g->born,  g->late,      g};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+}
+
+static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
+                         mar_generation **out, mar_err *err)
+{
+    const mar_masked_model *model = mar_masked_model_of(base);
+    mar_params p = *params;
+    *out = NULL;
+    mar_status status = mar_check_vae(&base->config, vae, err);
+    if (status == MAR_OK) status = settle_params(model, &p, max_images, err);
+    if (status != MAR_OK) return status;
+    mar_masked *g = calloc(1, sizeof *g);
+    if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
+    g->model = model;
+    g->k = k;
+    g->params = p;
+    g->max_images = max_images;
+    g->grid = mar_grid_side(&base->config);
+    g->step = p.num_iter;
+    for (const mar_way *const *ways = mar_ways(); *ways; ways++)
+        if (mar_way_is_on(*ways, &p)) g->ways[g->way_count++].way = *ways;
+    status = plan_steps(g, err);
+    if (status == MAR_OK) status = create_target(g, err);
+    if (status == MAR_OK) status = allocate_host(g, err);
+    if (status == MAR_OK) status = create_ways(g, err);
+    if (status == MAR_OK)
+        *out = (mar_generation *)g;
+    else
+        destroy((mar_generation *)g);
+    return status;
+}
+
+void *mar_masked_state(const mar_masked *g, const mar_way *way)
+{
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way == way) return g->ways[i].state;
+    return NULL;
+}
+
+static size_t lay_out(mar_generation *generation, char *base)
+{
+    mar_masked *g = (mar_masked *)generation;
+    const mar_model_config *c = &g->model->base.config;
+    const size_t images = (size_t)g->max_images, token = (size_t)c->token_dim * sizeof(float);
+    size_t used = 0;
+    g->tokens = arena_carve(base, &used, images * (size_t)c->seq_len, token);
+    g->sampled = arena_carve(base, &used, images * (size_t)g->max_tokens, token);
+    used += mar_runner_lay_out(&g->target, base ? base + used : NULL);
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->lay_out) used += g->ways[i].way->lay_out(g->ways[i].state, base ? base + used : NULL);
+    return used;
+}
+
+/* Prepares draws of n tokens in so many diffusion steps with so many rows a token. */
+static mar_status plan_draw(mar_masked *g, int n, int steps, int conditions, mar_err *err)
+{
+    if (n == 0) return MAR_OK;
+    use_chain(g, steps, conditions);
+    if (g->drawer) return g->drawer->plan_draw(g->drawer_state, n, steps, err);
+    return mar_runner_plan_head(&g->target, n, err);
+}
+
+static mar_status plan(mar_generation *generation, int images, mar_err *err)
+{
+    mar_masked *g = (mar_masked *)generation;
+    free_recordings(g);
+    mar_status status = mar_runner_plan_begin(&g->target, images, err);
+    for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
+        const mar_step *s = &g->steps[i];
+        status = mar_runner_plan(&g->target, images, s, err);
+        const int others = images * (s->predicted - s->detailed);
+        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->conditions, err);
+        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->conditions, err);
+        if (status == MAR_OK) status = kern_check(g->k, err); /* this takes long enough to be cancelled */
+    }
+    for (int i = 0; status == MAR_OK && i < g->way_count; i++)
+        if (g->ways[i].way->plan) status = g->ways[i].way->plan(g->ways[i].state, images, err);
+    return status;
+}
+
+/* --- what it says --------------------------------------------------------------------------------------------------
+ */
+
+static void describe(const mar_model *model, char *text, size_t size)
+{
+    const diff_head *head = &mar_masked_model_of(model)->head;
+    snprintf(text, size, "head: %s", head->device->head->describe(head->net));
+}
+
+static const mar_params *params_of(const mar_generation *g)
+{
+    return &((const mar_masked *)g)->params;
+}
+
+static const char *guarantee_of(const mar_generation *g)
+{
+    return ((const mar_masked *)g)->guarantee;
+}
+
+static const char *warning_of(const mar_generation *generation)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    const char *warning = NULL;
+    for (int i = 0; !warning && i < g->way_count; i++)
+        if (g->ways[i].way->warn) warning = g->ways[i].way->warn(g->ways[i].state);
+    return warning;
+}
+
+static int steps_left(const mar_generation *generation)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    return g->params.num_iter - g->step;
+}
+
+static const float *latents(const mar_generation *g)
+{
+    return ((const mar_masked *)g)->tokens;
+}
+
+static void stats_of(const mar_generation *generation, mar_stats *stats)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    const mar_runner *t = &g->target;
+    *stats = g->stats;
+    stats->encoder_s = t->encoder_s;
+    stats->decoder_s = t->decoder_s;
+    stats->head_s = t->head_s;
+    stats->encoder_flop = t->encoder_flop;
+    stats->decoder_flop = t->decoder_flop;
+    stats->head_flop = t->head_flop;
+    stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
+    stats->head_call_products = 2 * g->model->head.depth + 2;
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->stats) g->ways[i].way->stats(g->ways[i].state, stats);
+}
+
+static mar_status measure(mar_generation *generation, mar_measurements *all, mar_err *err)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    const mar_status status = mar_measure_machine(g->k, &g->model->head, all, err);
+    return status == MAR_OK
+               ? mar_measure_head(g->k, &g->model->head, g->conditions, g->params.num_sampling_steps, all, err)
+               : status;
+}
+
+static void fates(const mar_generation *generation, uint8_t *map, int *born)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
+    if (map) memcpy(map, g->fate, count * sizeof *map);
+    if (born) memcpy(born, g->born, count * sizeof *born);
+}
+
+static void lateness(const mar_generation *generation, int *late)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    memcpy(late, g->late, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+}
+
+extern const mar_engine mar_masked_engine;
+const mar_engine mar_masked_engine = {
+    .name = "mar",
+    .tokens = "continuous",
+    .kind = MAR_KIND_MAR,
+    .load = mar_masked_load,
+    .unload = mar_masked_unload,
+    .describe = describe,
+    .create = create,
+    .free = destroy,
+    .params = params_of,
+    .guarantee = guarantee_of,
+    .warning = warning_of,
+    .lay_out = lay_out,
+    .plan = plan,
+    .begin = begin,
+    .step = step,
+    .steps_left = steps_left,
+    .latents = latents,
+    .stats = stats_of,
+    .measure = measure,
+    .fates = fates,
+    .lateness = lateness,
+};

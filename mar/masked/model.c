@@ -1,0 +1,286 @@
+#include "mar/masked/model.h"
+#include "kernels/int8.h"
+#include "mar/api/config.h"
+#include "mar/api/kinds.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where a loading function reads from and packs to. */
+typedef struct {
+    mar_masked_model *model;
+    kern_queue *k;
+    const wt_file *file;
+    mar_err *err;
+} loader;
+
+static mar_status load_host(loader *l, const char *name, int rank, int64_t d0, int64_t d1, int64_t d2, float **out)
+{
+    const int64_t shape[3] = {d0, d1, d2};
+    return wt_load_f32(l->file, name, rank, shape, out, l->err);
+}
+
+/* A tensor as a backend array; `tail` more floats are left at its end. */
+static mar_status load_array(loader *l, const char *name, int rank, int64_t d0, int64_t d1, int64_t d2, size_t tail,
+                             float **out)
+{
+    const size_t n = (size_t)d0 * (size_t)(rank > 1 ? d1 : 1) * (size_t)(rank > 2 ? d2 : 1);
+    float *host = NULL;
+    void *p = NULL;
+    mar_status status = load_host(l, name, rank, d0, d1, d2, &host);
+    if (status == MAR_OK) status = l->k->core->alloc(l->k->device, (n + tail) * sizeof(float), &p, l->err);
+    if (status == MAR_OK) l->k->core->upload(l->k, p, host, n * sizeof(float));
+    free(host);
+    *out = p;
+    return status;
+}
+
+/* gain [width], then bias [width], as a backend array. */
+static mar_status upload_norm(loader *l, const float *gain, const float *bias, mar_norm *out)
+{
+    const size_t bytes = (size_t)l->model->base.config.width * sizeof *gain;
+    void *p = NULL;
+    const mar_status status = l->k->core->alloc(l->k->device, 2 * bytes, &p, l->err);
+    *out = p;
+    if (status != MAR_OK) return status;
+    l->k->core->upload(l->k, p, gain, bytes);
+    l->k->core->upload(l->k, (char *)p + bytes, bias, bytes);
+    return MAR_OK;
+}
+
+/* name.weight [rows][in], or [rows] if `in` is 0, and name.bias [rows]. The arrays are the caller's even on failure. */
+static mar_status read_pair(loader *l, const char *name, int rows, int in, float **weight, float **bias)
+{
+    char full[96];
+    *bias = NULL;
+    snprintf(full, sizeof full, "%s.weight", name);
+    mar_status status = load_host(l, full, in ? 2 : 1, rows, in, 0, weight);
+    snprintf(full, sizeof full, "%s.bias", name);
+    return status == MAR_OK ? load_host(l, full, 1, rows, 0, 0, bias) : status;
+}
+
+static mar_status load_norm(loader *l, const char *name, mar_norm *out)
+{
+    float *gain, *bias;
+    mar_status status = read_pair(l, name, l->model->base.config.width, 0, &gain, &bias);
+    if (status == MAR_OK) status = upload_norm(l, gain, bias, out);
+    free(gain);
+    free(bias);
+    return status;
+}
+
+/* A linear layer of the file. */
+typedef struct {
+    wt_matrix matrix; /* [rows][in] */
+    float *bias;      /* [rows] */
+    int in, int8;     /* int8: one of mar_config_is_int8 */
+} stored;
+
+static void free_stored(stored *s)
+{
+    wt_matrix_free(&s->matrix);
+    free(s->bias);
+}
+
+/* The caller frees it even on failure. */
+static mar_status read_linear(loader *l, const char *name, int rows, int in, stored *s)
+{
+    char full[96];
+    *s = (stored){.in = in};
+    snprintf(full, sizeof full, "%s.weight", name);
+    s->int8 = mar_config_is_int8(full);
+    mar_status status = s->int8 ? wt_load_matrix(l->file, full, rows, in, l->k->device->int8, &s->matrix, l->err)
+                                : load_host(l, full, 2, rows, in, 0, &s->matrix.weight);
+    snprintf(full, sizeof full, "%s.bias", name);
+    return status == MAR_OK ? load_host(l, full, 1, rows, 0, 0, &s->bias) : status;
+}
+
+/* Rows first..first+out-1 as a layer. Those of mar_config_is_int8 have KERN_INT8. */
+static mar_status create_linear(loader *l, const stored *s, int first, int out, kern_activation activation, int flags,
+                                kern_linear **layer)
+{
+    const wt_matrix *m = &s->matrix;
+    const size_t skipped = (size_t)first * (size_t)s->in;
+    const kern_linear_spec spec = {.out = out,
+                                   .in = s->in,
+                                   .weight = m->weight ? m->weight + skipped : NULL,
+                                   .quantised = m->quantised ? m->quantised + skipped : NULL,
+                                   .scale = m->scale ? m->scale + first : NULL,
+                                   .bias = s->bias + first,
+                                   .activation = activation,
+                                   .flags = flags | (s->int8 ? KERN_INT8 : 0)};
+    return l->k->core->linear_create(l->k, &spec, layer, l->err);
+}
+
+static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
+                              kern_linear **layer)
+{
+    stored s;
+    mar_status status = read_linear(l, name, out, in, &s);
+    if (status == MAR_OK) status = create_linear(l, &s, 0, out, activation, flags, layer);
+    free_stored(&s);
+    return status;
+}
+
+/* Moves the outliers that the norm makes to the weights behind it, which are to be int8 (kern_int8_smooth). */
+static mar_status smooth(loader *l, float *gain, float *bias, stored *s, int rows)
+{
+    float *factor = malloc((size_t)s->in * sizeof *factor), *row = s->matrix.weight;
+    if (!factor) return err_set(l->err, MAR_ENOMEM, "out of memory");
+    kern_int8_smooth(gain, row, rows, s->in, factor);
+    for (int i = 0; i < s->in; i++) gain[i] /= factor[i], bias[i] /= factor[i];
+    for (int r = 0; r < rows; r++, row += s->in)
+        for (int i = 0; i < s->in; i++) row[i] *= factor[i];
+    free(factor);
+    return MAR_OK;
+}
+
+/* A norm, and the layer of `rows` rows behind it, which the caller frees even on failure. */
+static mar_status load_behind_norm(loader *l, const char *norm, const char *name, int rows, mar_norm *out, stored *s)
+{
+    float *gain, *bias;
+    const int width = l->model->base.config.width;
+    *s = (stored){0};
+    mar_status status = read_pair(l, norm, width, 0, &gain, &bias);
+    if (status == MAR_OK) status = read_linear(l, name, rows, width, s);
+    if (status == MAR_OK && l->k->device->int8 && s->matrix.weight) status = smooth(l, gain, bias, s, rows);
+    if (status == MAR_OK) status = upload_norm(l, gain, bias, out);
+    free(gain);
+    free(bias);
+    return status;
+}
+
+static mar_status load_attention(loader *l, const char *name, int last_decoder, mar_block *b)
+{
+    const int d = l->model->base.config.width;
+    char norm[96], layer[96];
+    stored s;
+    snprintf(norm, sizeof norm, "%s.norm1", name);
+    snprintf(layer, sizeof layer, "%s.attn.qkv", name);
+    mar_status status = load_behind_norm(l, norm, layer, 3 * d, &b->norm1, &s);
+    if (status == MAR_OK && !last_decoder) status = create_linear(l, &s, 0, 3 * d, KERN_LINEAR, 0, &b->qkv);
+    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, 0, d, KERN_LINEAR, 0, &b->q);
+    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, d, 2 * d, KERN_LINEAR, 0, &b->kv);
+    free_stored(&s);
+    snprintf(layer, sizeof layer, "%s.attn.proj", name);
+    return status == MAR_OK ? load_linear(l, layer, d, d, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &b->proj) : status;
+}
+
+static mar_status load_mlp(loader *l, const char *name, mar_block *b)
+{
+    const int d = l->model->base.config.width, hidden = l->model->base.config.mlp_hidden;
+    char norm[96], layer[96];
+    stored s;
+    snprintf(norm, sizeof norm, "%s.norm2", name);
+    snprintf(layer, sizeof layer, "%s.mlp.fc1", name);
+    mar_status status = load_behind_norm(l, norm, layer, hidden, &b->norm2, &s);
+    if (status == MAR_OK) status = create_linear(l, &s, 0, hidden, KERN_GELU, 0, &b->fc1);
+    free_stored(&s);
+    snprintf(layer, sizeof layer, "%s.mlp.fc2", name);
+    return status == MAR_OK ? load_linear(l, layer, d, hidden, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &b->fc2)
+                            : status;
+}
+
+static mar_status load_block(loader *l, const char *stack, int index, int heads, int last_decoder, mar_block *b)
+{
+    char name[64];
+    b->heads = heads;
+    snprintf(name, sizeof name, "%s.%d", stack, index);
+    const mar_status status = load_attention(l, name, last_decoder, b);
+    return status == MAR_OK ? load_mlp(l, name, b) : status;
+}
+
+static mar_status load_embeddings(loader *l)
+{
+    mar_masked_model *m = l->model;
+    const mar_model_config *c = &m->base.config;
+    const int d = c->width, positions = c->buffer + c->seq_len;
+    float *fake = NULL;
+    mar_status status = load_array(l, "class_emb.weight", 2, c->classes, d, 0, (size_t)d, &m->class_emb);
+    if (status == MAR_OK) status = load_host(l, "fake_latent", 2, 1, d, 0, &fake);
+    if (status == MAR_OK)
+        l->k->core->upload(l->k, m->class_emb + (size_t)c->classes * (size_t)d, fake, (size_t)d * sizeof *fake);
+    free(fake);
+    if (status == MAR_OK) status = load_array(l, "encoder_pos_embed_learned", 3, 1, positions, d, 0, &m->encoder_pos);
+    if (status == MAR_OK) status = load_array(l, "decoder_pos_embed_learned", 3, 1, positions, d, 0, &m->decoder_pos);
+    if (status == MAR_OK)
+        status = load_array(l, "diffusion_pos_embed_learned", 3, 1, c->seq_len, d, 0, &m->diffusion_pos);
+    if (status == MAR_OK) status = load_array(l, "mask_token", 3, 1, 1, d, 0, &m->mask_token);
+    return status;
+}
+
+static mar_status load_all(loader *l)
+{
+    mar_masked_model *m = l->model;
+    const mar_model_config *c = &m->base.config;
+    const int d = c->width;
+    mar_status status = load_embeddings(l);
+    if (status == MAR_OK)
+        status = load_linear(l, "z_proj", d, c->token_dim, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32, &m->z_proj);
+    if (status == MAR_OK) status = load_norm(l, "z_proj_ln", &m->z_proj_ln);
+    if (status == MAR_OK) status = load_norm(l, "encoder_norm", &m->encoder_norm);
+    if (status == MAR_OK) status = load_norm(l, "decoder_norm", &m->decoder_norm);
+    if (status == MAR_OK) status = load_linear(l, "decoder_embed", d, d, KERN_LINEAR, KERN_OUT_F32, &m->decoder_embed);
+    for (int i = 0; status == MAR_OK && i < c->encoder_depth; i++)
+        status = load_block(l, "encoder_blocks", i, c->heads, 0, &m->encoder[i]);
+    for (int i = 0; status == MAR_OK && i < c->decoder_depth; i++)
+        status = load_block(l, "decoder_blocks", i, c->decoder_heads, i == c->decoder_depth - 1, &m->decoder[i]);
+    if (status == MAR_OK)
+        status = diff_head_load(l->k, l->file, c->head_width, c->head_depth, c->token_dim, d, m->base.m->head_f32,
+                                m->base.m->int8_below, &m->head, l->err);
+    return status;
+}
+
+mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err)
+{
+    mar_masked_model *model = calloc(1, sizeof *model);
+    *out = NULL;
+    if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
+    mar_model_config *c = &model->base.config;
+    model->base.m = m;
+    mar_status status = mar_config_derive(f, heads, c, err);
+    if (status == MAR_OK) status = mar_config_patch(f, m->patch_size, c, err);
+    if (status == MAR_OK && c->heads_guessed) status = mar_refuse_heads(f, c->width, err);
+    if (status == MAR_OK) {
+        model->encoder = calloc((size_t)c->encoder_depth + 1, sizeof *model->encoder);
+        model->decoder = calloc((size_t)c->decoder_depth + 1, sizeof *model->decoder);
+        loader l = {model, k, f, err};
+        status = model->encoder && model->decoder ? load_all(&l) : err_set(err, MAR_ENOMEM, "out of memory");
+    }
+    if (status == MAR_OK) {
+        *out = &model->base;
+    } else {
+        k->core->finish(k); /* uploads that have begun */
+        mar_masked_unload(&model->base);
+    }
+    return status;
+}
+
+static void free_blocks(kern_device *d, mar_block *blocks, int n)
+{
+    for (int i = 0; blocks && i < n; i++) {
+        kern_linear *layers[] = {blocks[i].qkv,  blocks[i].q,   blocks[i].kv,
+                                 blocks[i].proj, blocks[i].fc1, blocks[i].fc2};
+        for (int j = 0; j < 6; j++) d->core->linear_free(d, layers[j]);
+        d->core->free(d, blocks[i].norm1);
+        d->core->free(d, blocks[i].norm2);
+    }
+    free(blocks);
+}
+
+void mar_masked_unload(mar_model *base)
+{
+    mar_masked_model *model = (mar_masked_model *)base;
+    if (!model) return;
+    kern_device *d = base->m->device;
+    float *arrays[] = {model->class_emb,  model->encoder_pos, model->decoder_pos,  model->diffusion_pos,
+                       model->mask_token, model->z_proj_ln,   model->encoder_norm, model->decoder_norm};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
+    d->core->linear_free(d, model->z_proj);
+    d->core->linear_free(d, model->decoder_embed);
+    free_blocks(d, model->encoder, base->config.encoder_depth);
+    free_blocks(d, model->decoder, base->config.decoder_depth);
+    diff_head_free(&model->head);
+    free(model);
+}

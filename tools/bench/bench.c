@@ -1,0 +1,302 @@
+/* mar bench: where the time of an image goes, and how far it is from the machine's matrix rate. */
+#include "tools/bench/common.h"
+#include "tools/bench/discrete.h"
+#include "tools/bench/micro.h"
+#include "tools/bench/model.h"
+#include "tools/cli/command.h"
+#include "tools/generate/images.h"
+#include "tools/generate/models.h"
+#include "tools/cli/options_help.h"
+#include "tools/cli/printable.h"
+#include "tools/cli/run_options.h"
+#include "tools/subcommands.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    run_options run;       /* what is measured */
+    int batch;             /* images at a time */
+    int repeat;            /* batches measured */
+    int json;              /* print JSON */
+    int micro;             /* measure parts in place of images */
+    int model_time;        /* print the model's table in place of measurements */
+    const char *constants; /* of the model's table; NULL: all assumed */
+} bench_options;
+
+static const mar_param rows[] = {
+    {.name = "batch",
+     .offset = offsetof(bench_options, batch),
+     .group = "Measurement",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 65536,
+     .help = "images at a time"},
+    {.name = "repeat",
+     .offset = offsetof(bench_options, repeat),
+     .group = "Measurement",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1000,
+     .help = "batches measured, of which the best counts\nOf a discrete model the machine and single passes are "
+             "measured as often, in turns: a pass counts where it took the least, beside the machine as it was right "
+             "before. On a GPU the first batch is not recorded, and the second "
+             "makes the recordings that the third replays."},
+    {.name = "json",
+     .offset = offsetof(bench_options, json),
+     .group = "Measurement",
+     .type = MAR_TYPE_FLAG,
+     .help = "one JSON object in place of the table"},
+    {.name = "micro",
+     .offset = offsetof(bench_options, micro),
+     .group = "Parts",
+     .type = MAR_TYPE_FLAG,
+     .help =
+         "measure the parts: barriers, phases and steps of the head, operations\n"
+         "Each with its rate beside that of a copy in memory and of large products. An operation of a GPU is repeated "
+         "in a recording, on the same weights, which may then come from a cache; the passes of a whole "
+         "autoregressive step are measured as they run."},
+    {.name = "model_time",
+     .offset = offsetof(bench_options, model_time),
+     .group = "Parts",
+     .type = MAR_TYPE_FLAG,
+     .help = "print the times that a model expects of a GPU; needs neither weights nor a GPU\n"
+             "Seconds an image of MAR-B, L and H at the official shapes."},
+    {.name = "constants",
+     .offset = offsetof(bench_options, constants),
+     .group = "Parts",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "of --model_time: the machine's constants, as --micro --json wrote them\n"
+             "What is not in the file is assumed. Measurements of the head are shown beside the model."},
+    {0},
+};
+
+/* A sink: the figures of the fastest batch, of those made so far. It takes the pixels to have their time measured. */
+static int take_best(void *self, const image_batch *batch)
+{
+    bench_take_best(self, batch->stats);
+    return 0;
+}
+
+/* The same batch o->repeat times, as so many runs of one session. Returns the exit status. */
+static int measure(const bench_options *o, const image_run *session, progress *bar, mar_stats *best)
+{
+    image_run *runs = malloc((size_t)o->repeat * sizeof *runs);
+    if (!runs) return tool_error("out of memory for %d batches", o->repeat);
+    for (int i = 0; i < o->repeat; i++) runs[i] = *session;
+    const int label = 0;
+    const image_plan plan = {.runs = runs,
+                             .run_count = o->repeat,
+                             .images = o->batch,
+                             .batch = o->batch,
+                             .classes = &label,
+                             .class_count = 1,
+                             .class_images = 1,
+                             .bar = bar,
+                             .kept = "nothing is reported"};
+    const image_sink sink = {take_best, best, 0, 1};
+    const int status = run_images(&plan, &sink, 1);
+    free(runs);
+    return status;
+}
+
+/* A line of the table: seconds per image, arithmetic, rate, share of the peak. */
+static void print_row(const char *name, double seconds, double flop, double peak, int batch)
+{
+    char share[16];
+    printf("%-8s %9.3f %9.3f %9.1f %8s\n", name, seconds / batch, flop / batch / 1e12, flop / seconds / 1e9,
+           bench_share(flop / seconds / peak, share));
+}
+
+/* What the head's calls took: those that draw, and those that compare paths, which are part of verifying. */
+static double head_seconds(const mar_stats *t)
+{
+    return t->head_s + t->verify_s;
+}
+
+/* The highest rate of those in the table. */
+static double highest_rate(const mar_stats *t)
+{
+    const double parts[][2] = {{t->encoder_flop, t->encoder_s},
+                               {t->decoder_flop, t->decoder_s},
+                               {t->head_flop, head_seconds(t)},
+                               {t->draft_flop, t->draft_s},
+                               {t->vae_flop, t->vae_s}};
+    double highest = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i][0] > highest * parts[i][1]) highest = parts[i][0] / parts[i][1];
+    return highest;
+}
+
+static void print_table(const bench_options *o, const mar_stats *t, const bench_machine *machine, const char *backend,
+                        const char *how, const char *guarantee)
+{
+    const double peak = machine->peak;
+    const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
+    char ways[2048], path[8192];
+    printf("%s on %s\n", printable(o->run.model, path, sizeof path), backend);
+    if (*run_options_ways(&o->run, ways, sizeof ways)) printf("%s\n", ways);
+    printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.used.num_iter,
+           o->run.used.num_sampling_steps, (double)o->run.used.cfg, o->batch, (double)t->arena_bytes / 1e6);
+    if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);
+    printf("\n%s\n%s\n\n", guarantee, how);
+    printf("%-8s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
+    print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
+    print_row("decoder", t->decoder_s, t->decoder_flop, peak, o->batch);
+    print_row("head", head_seconds(t), t->head_flop, peak, o->batch);
+    if (t->verify_s > 0) printf("%-8s %9.3f\n", " verify", t->verify_s / o->batch); /* of the row above */
+    if (t->draft_flop > 0) print_row("draft", t->draft_s, t->draft_flop, peak, o->batch);
+    if (t->vae_flop > 0) print_row("VAE", t->vae_s, t->vae_flop, peak, o->batch);
+    print_row("total", t->total_s, flop, peak, o->batch);
+    printf("\ntransformer: %.1f passes in sequence an image, of %.1f contexts", t->passes / o->batch,
+           t->contexts / o->batch);
+    printf("\nhead: %.1f sequential calls a token (most: %d), %.1f states evaluated", t->head_calls / (double)t->tokens,
+           t->head_calls_max, t->head_rows / (double)t->tokens);
+    printf("; %.0f calls in sequence an image", t->head_batched / o->batch);
+    if (t->draft_calls > 0) printf(", and %.0f of the draft's", t->draft_calls / o->batch);
+    printf("\na call, its part of the modulation included: %.1f us; it needs %.1f MB of weights, in %d products one "
+           "after another",
+           1e6 * head_seconds(t) / t->head_batched, t->head_call_bytes / 1e6, t->head_call_products);
+    if (t->drafted)
+        printf("\ndraft: %.1f %% of %ld drafted tokens accepted; at the last index draft and target differ by %.2g a "
+               "channel",
+               100.0 * (double)t->accepted / (double)t->drafted, t->drafted, t->accepted_shift);
+    if (t->products_tuned)
+        printf("\nmatrix products: %d shapes timed in %.2f s, %d computed otherwise than cuBLASLt proposes first",
+               t->products_tuned, t->tuning_s, t->products_otherwise);
+    putchar('\n');
+    bench_machine_print(machine);
+    printf("; arithmetic floor %.3f s per image\n", flop / peak / o->batch);
+    if (bench_is_above(highest_rate(t) / peak)) puts(">100%: above the peak, which was measured twice");
+}
+
+static int print_json(const bench_options *o, const mar_stats *t, const bench_machine *machine,
+                      const run_models *models, const char *how, const char *guarantee)
+{
+    const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop, n = o->batch;
+    cJSON *root = bench_record(&o->run, models, o->batch);
+    cJSON_AddStringToObject(root, "guarantee", guarantee);
+    cJSON_AddStringToObject(root, "computed", how);
+    cJSON_AddNumberToObject(root, "seconds_per_image", t->total_s / n);
+    cJSON_AddNumberToObject(root, "encoder_seconds", t->encoder_s / n);
+    cJSON_AddNumberToObject(root, "decoder_seconds", t->decoder_s / n);
+    cJSON_AddNumberToObject(root, "head_seconds", t->head_s / n);
+    cJSON_AddNumberToObject(root, "vae_seconds", t->vae_s / n);
+    cJSON_AddNumberToObject(root, "draft_seconds", t->draft_s / n);
+    cJSON_AddNumberToObject(root, "verification_seconds", t->verify_s / n);
+    cJSON_AddNumberToObject(root, "head_calls_per_token", t->head_calls / (double)t->tokens);
+    cJSON_AddNumberToObject(root, "passes_in_sequence", t->passes);
+    cJSON_AddNumberToObject(root, "contexts_per_image", t->contexts / n);
+    cJSON_AddNumberToObject(root, "head_calls_in_sequence", t->head_batched);
+    cJSON_AddNumberToObject(root, "draft_calls_in_sequence", t->draft_calls);
+    cJSON_AddNumberToObject(root, "head_evaluations_per_token", t->head_rows / (double)t->tokens);
+    cJSON_AddNumberToObject(root, "head_call_seconds", head_seconds(t) / t->head_batched);
+    cJSON_AddNumberToObject(root, "head_call_bytes", t->head_call_bytes);
+    cJSON_AddNumberToObject(root, "head_call_products", t->head_call_products);
+    cJSON_AddNumberToObject(root, "flop_per_image", flop / n);
+    bench_machine_record(machine, root);
+    cJSON_AddNumberToObject(root, "arithmetic_floor_seconds", flop / machine->peak / n);
+    cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / machine->peak);
+    cJSON_AddNumberToObject(root, "working_memory_bytes", (double)t->arena_bytes);
+    cJSON_AddNumberToObject(root, "recorded_bytes", (double)t->recorded_bytes);
+    cJSON_AddNumberToObject(root, "products_tuned", t->products_tuned);
+    cJSON_AddNumberToObject(root, "products_otherwise", t->products_otherwise);
+    cJSON_AddNumberToObject(root, "tuning_seconds", t->tuning_s);
+    return tool_print_json(root, 1);
+}
+
+/* Whether only options were given that have an effect together. Returns 0, or 1 with the error printed. */
+static int check(const bench_options *o, const option_set *set)
+{
+    if (o->constants && !o->model_time) return tool_error("--constants needs --model_time");
+    if (o->micro && o->model_time) return tool_error("--micro and --model_time: expected one of them");
+    if ((o->micro || o->model_time) && options_find(set, "repeat")->given)
+        return tool_error("--repeat has no effect with %s", o->micro ? "--micro" : "--model_time");
+    if (o->model_time && (o->run.given || options_find(set, "batch")->given))
+        return tool_error("--model_time: expected no other options than --constants and --json");
+    return 0;
+}
+
+static int run_micro(bench_options *o, const run_models *models, progress *bar)
+{
+    mar_session *s = NULL;
+    int exit_status = models_session(models, &o->run, o->batch, &s);
+    if (exit_status == 0) exit_status = bench_micro(&o->run, models, s, o->batch, o->json, bar);
+    mar_session_free(s);
+    return exit_status;
+}
+
+static int run(bench_options *o, const run_models *models, progress *bar)
+{
+    image_run measured = {models->model, NULL, models->captions};
+    mar_stats stats = {0};
+    bench_machine machine;
+    int exit_status = models_session(models, &o->run, o->batch, &measured.session);
+    if (exit_status == 0) exit_status = bench_machine_measure(models, 0, bar, &machine);
+    if (exit_status == 0) exit_status = measure(o, &measured, bar, &stats);
+    if (exit_status == 0 && bench_is_above(highest_rate(&stats) / machine.peak))
+        exit_status = bench_peak_again(models, bar, &machine);
+    char how[1024];
+    const char *guarantee = mar_session_guarantee(measured.session);
+    mar_session_description(measured.session, how, sizeof how);
+    if (exit_status == 0 && o->json)
+        exit_status = print_json(o, &stats, &machine, models, how, guarantee);
+    else if (exit_status == 0)
+        print_table(o, &stats, &machine, mar_backend_description(models->library), how, guarantee);
+    mar_session_free(measured.session);
+    return exit_status;
+}
+
+/* Defaults, and the options that set them. */
+static void set_up(bench_options *o, option_set *set)
+{
+    *o = (bench_options){.batch = 1, .repeat = 1};
+    *set = (option_set){
+        .command = "bench",
+        .about = "usage: mar bench [OPTIONS]\n"
+                 "\n"
+                 "Generates images and prints seconds per image, split into encoder, decoder, head\n"
+                 "and VAE, with their arithmetic, beside the measured rate of matrix products;\n"
+                 "with --micro, how long each part takes. Of discrete tokens: speculation and\n"
+                 "plain decoding in turns, both beside what memory and arithmetic allow.\n"
+                 "tools/dev/random_checkpoint.py writes full-size checkpoints to measure with.\n",
+        .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
+    };
+    run_options_init(&o->run);
+    options_add_table(set, rows, o, 0);
+    run_options_add(&o->run, set);
+}
+
+void manual_bench(FILE *out)
+{
+    bench_options o;
+    option_set set;
+    set_up(&o, &set);
+    options_manual(&set, 0, out);
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    bench_options o;
+    option_set set;
+    set_up(&o, &set);
+    int status = options_read(&set, argc, argv);
+    if (status != OPTIONS_RUN) return status;
+    if (run_options_done(&o.run, &set) != 0 || check(&o, &set) != 0) return 1;
+    if (o.model_time) return bench_model_time(o.constants, o.json);
+    model_store store = {0};
+    run_models models;
+    progress bar;
+    progress_start(&bar, 0);
+    status = models_load(&store, &o.run, &bar, &models);
+    const int discrete = status == 0 && mar_model_get_config(models.model)->vocabulary > 0;
+    if (status == 0 && discrete && !o.micro)
+        status = bench_discrete(&o.run, &models, o.batch, o.repeat, o.json, &bar);
+    else if (status == 0)
+        status = o.micro ? run_micro(&o, &models, &bar) : run(&o, &models, &bar);
+    models_free(&store);
+    return status;
+}

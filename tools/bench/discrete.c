@@ -1,0 +1,347 @@
+#include "tools/bench/discrete.h"
+
+#include "tools/bench/common.h"
+#include "tools/cli/command.h"
+#include "tools/generate/images.h"
+#include "tools/cli/printable.h"
+#include "tools/generate/stats.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PLAIN, ASKED, RUNS, PASSES_MAX = 1024 };
+
+/* A pass over a chain of drafts, or an EAGLE drafter's over those of one depth, as the library measured it in the turn
+ * in which it took the least. */
+typedef struct {
+    int drafts, depth; /* depth: of the last one */
+    int rows;
+    double seconds, bytes, flop;
+    bench_machine machine; /* as it was in that turn */
+} pass;
+
+/* Passes of a model. */
+typedef struct {
+    pass pass[PASSES_MAX];
+    int count, measured; /* measured: how many in this turn */
+} passes;
+
+typedef struct {
+    const run_options *run;
+    int batch;
+    mar_stats best[RUNS]; /* of plain decoding, and of the run asked for; the same without speculation */
+    int runs;             /* 1: there is no speculation, best[ASKED] is not set */
+    passes target, draft;
+    bench_machine now, machine; /* in this turn, and the best of all */
+    const char *guarantee;
+} bench;
+
+/* --- measuring ---------------------------------------------------------------------------------------------------- */
+
+static int take_best(void *self, const image_batch *batch)
+{
+    bench *b = self;
+    bench_take_best(&b->best[batch->run], batch->stats);
+    return 0;
+}
+
+/* The same images by plain decoding and by the run asked for, in turns. */
+static int measure_images(bench *b, const run_models *models, mar_session *const *sessions, int repeat, progress *bar)
+{
+    image_run runs[RUNS];
+    const int label = 0;
+    for (int i = 0; i < b->runs; i++) runs[i] = (image_run){models->model, sessions[i], models->captions};
+    const image_plan plan = {.runs = runs,
+                             .run_count = b->runs,
+                             .images = (long)b->batch * repeat,
+                             .batch = b->batch,
+                             .classes = &label,
+                             .class_count = 1,
+                             .class_images = 1,
+                             .bar = bar,
+                             .kept = "nothing is reported"};
+    const image_sink sink = {take_best, b, 0, 1};
+    return run_images(&plan, &sink, 1);
+}
+
+/* "target, 16 drafts", "draft, 10 drafts at depth 2" */
+static void take_pass(void *user, const mar_measurement *m)
+{
+    bench *b = user;
+    int drafts, depth;
+    char whose[16];
+    if (strcmp(m->group, "pass") != 0) return;
+    const int n = sscanf(m->name, "%15[a-z], %d drafts at depth %d", whose, &drafts, &depth);
+    if (n < 2) return;
+    if (n == 2) depth = drafts;
+    passes *p = strcmp(whose, "target") == 0 ? &b->target : &b->draft;
+    const pass found = {drafts, depth, m->rows, m->seconds, m->bytes, m->flop, b->now};
+    const int i = p->measured++;
+    if (i >= PASSES_MAX) return;
+    if (i == p->count) p->pass[p->count++] = found;
+    if (found.seconds < p->pass[i].seconds) p->pass[i] = found;
+}
+
+/* Whether a pass computed faster than the peak allows. */
+static int is_above_peak(const bench *b)
+{
+    const passes *all[] = {&b->target, &b->draft};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < all[k]->count; i++) {
+            const pass *p = &all[k]->pass[i];
+            if (bench_is_above(p->flop / p->machine.peak / p->seconds)) return 1;
+        }
+    return 0;
+}
+
+/* Measures the peak again, and lets each pass have it that was measured with a lower one. */
+static int measure_peak_again(bench *b, const run_models *models, progress *bar)
+{
+    passes *all[] = {&b->target, &b->draft};
+    bench_machine again = {0};
+    const int status = bench_peak_again(models, bar, &again);
+    b->machine.peak = fmax(b->machine.peak, again.peak);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < all[k]->count; i++) {
+            pass *p = &all[k]->pass[i];
+            p->machine.peak = fmax(p->machine.peak, again.peak);
+        }
+    return status;
+}
+
+/* The machine and, right after it, the passes, in turns: a machine that others use is not the same for long. */
+static int measure_passes(bench *b, const run_models *models, mar_session *session, int repeat, progress *bar)
+{
+    for (int i = 0; i < repeat; i++) {
+        const int status = bench_machine_measure(models, 1, bar, &b->now);
+        if (status != 0) return status;
+        b->machine.peak = fmax(b->machine.peak, b->now.peak);
+        b->machine.bandwidth = fmax(b->machine.bandwidth, b->now.bandwidth);
+        b->target.measured = b->draft.measured = 0;
+        progress_note(bar, "measuring passes");
+        if (mar_session_measure(session, take_pass, b) != MAR_OK) return tool_error("%s", mar_session_error(session));
+        progress_clear(bar);
+    }
+    return is_above_peak(b) ? measure_peak_again(b, models, bar) : 0;
+}
+
+/* --- floors ------------------------------------------------------------------------------------------------------- */
+
+/* What so many bytes and so much arithmetic take at least. */
+static double floor_of(const bench_machine *m, double bytes, double flop)
+{
+    return fmax(bytes / m->bandwidth, flop / m->peak);
+}
+
+static double floor_of_pass(const pass *p)
+{
+    return floor_of(&p->machine, p->bytes, p->flop);
+}
+
+/* What all passes of a batch take at least: the target's, and the draft's, which wait for one another. */
+static double floor_of_run(const bench *b, const mar_stats *s)
+{
+    const bench_machine *m = &b->machine;
+    return floor_of(m, s->decoder_bytes, s->decoder_flop) + floor_of(m, s->draft_bytes, s->draft_flop);
+}
+
+/* Tokens of an image that a call of the target settles. */
+static double compression(const mar_stats *s)
+{
+    return s->rounds ? (double)s->tokens / (double)s->rounds : 1;
+}
+
+/* How much faster than plain decoding the floors of the passes that both ran let the run be. */
+static double speed_by_floors(const bench *b)
+{
+    return floor_of_run(b, &b->best[PLAIN]) / floor_of_run(b, &b->best[ASKED]);
+}
+
+static double mean_length(const mar_stats *s)
+{
+    return s->rounds ? (double)s->accepted / (double)s->rounds : 0;
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+static void print_part(const bench *b, const char *name, double seconds)
+{
+    if (seconds > 0) printf("%-14s %9.4f\n", name, seconds / b->batch);
+}
+
+static void print_run(const bench *b, const mar_stats *s)
+{
+    const double other = s->total_s - s->decoder_s - s->draft_s - s->verify_s - s->vae_s;
+    printf("%-14s %9s\n", "", "s/image");
+    print_part(b, "target", s->decoder_s);
+    if (s->draft_calls > 0) print_part(b, "draft", s->draft_s);
+    print_part(b, "verification", s->verify_s);
+    print_part(b, "image decoder", s->vae_s);
+    print_part(b, "other", other);
+    print_part(b, "total", s->total_s);
+}
+
+static void print_lengths(const mar_stats *s)
+{
+    int n = 0;
+    for (int i = 0; i < STATS_LENGTHS; i++)
+        if (s->accepted_lengths[i]) n = i + 1;
+    printf("accepted length %.2f of a round; rounds that accepted 0, 1, ...:", mean_length(s));
+    for (int i = 0; i < n; i++) printf(" %ld", s->accepted_lengths[i]);
+    putchar('\n');
+}
+
+static void print_passes(const char *whose, const passes *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        const pass *q = &p->pass[i];
+        char share[16];
+        printf("%-7s %6d %6d %6d %9.3f %9.3f %9.3f %7s\n", whose, q->drafts, q->depth, q->rows, 1e3 * q->seconds,
+               1e3 * q->bytes / q->machine.bandwidth, 1e3 * q->flop / q->machine.peak,
+               bench_share(floor_of_pass(q) / q->seconds, share));
+    }
+}
+
+/* Whether a pass was faster than memory allows. */
+static int is_cached(const bench *b)
+{
+    const passes *all[] = {&b->target, &b->draft};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < all[k]->count; i++) {
+            const pass *p = &all[k]->pass[i];
+            if (bench_is_above(p->bytes / p->machine.bandwidth / p->seconds)) return 1;
+        }
+    return 0;
+}
+
+static void print_table(const bench *b, const char *backend)
+{
+    const mar_stats *plain = &b->best[PLAIN], *s = &b->best[b->runs - 1];
+    char path[8192], ways[2048];
+    printf("%s on %s\n", printable(b->run->model, path, sizeof path), backend);
+    if (b->runs > 1) printf("%s\n", run_options_ways(b->run, ways, sizeof ways));
+    printf("%d tokens, cfg %g, batch %d; working memory %.1f MB\n%s\n\n", b->run->used.num_iter,
+           (double)b->run->used.cfg, b->batch, (double)s->arena_bytes / 1e6, b->guarantee);
+    print_run(b, s);
+    printf("\ntarget: %.1f passes in sequence an image, laws of %.1f tokens", s->passes / b->batch,
+           s->contexts / b->batch);
+    if (s->draft_calls > 0) printf("; draft: %.1f passes", s->draft_calls / b->batch);
+    putchar('\n');
+    if (b->runs > 1) {
+        print_lengths(s);
+        printf("plain decoding: %.4f s/image; speed %.2fx, step compression %.2fx, the floors of all passes allow "
+               "%.2fx\n",
+               plain->total_s / b->batch, plain->total_s / s->total_s, compression(s), speed_by_floors(b));
+    }
+    printf("all passes read %.3f GB and compute %.3f TFLOP an image: at least %.4f s\n\n",
+           (s->decoder_bytes + s->draft_bytes) / 1e9 / b->batch, (s->decoder_flop + s->draft_flop) / 1e12 / b->batch,
+           floor_of_run(b, s) / b->batch);
+    bench_machine_print(&b->machine);
+    puts("; a pass takes at least the larger, as measured right before it");
+    printf("%-7s %6s %6s %6s %9s %9s %9s %7s\n", "pass of", "drafts", "depth", "rows", "ms", "memory", "products",
+           "floor");
+    print_passes("target", &b->target);
+    print_passes("draft", &b->draft);
+    if (is_cached(b)) puts(">100%: what the pass read stayed in the processor's cache, which is faster than memory");
+    if (is_above_peak(b)) puts(">100%: the pass was above the matrix peak, which was measured again");
+}
+
+/* --- JSON --------------------------------------------------------------------------------------------------------- */
+
+static void add_passes(cJSON *record, const char *name, const passes *p)
+{
+    if (p->count == 0) return;
+    cJSON *list = cJSON_AddArrayToObject(record, name);
+    for (int i = 0; i < p->count; i++) {
+        const pass *q = &p->pass[i];
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddNumberToObject(o, "drafts", q->drafts);
+        cJSON_AddNumberToObject(o, "depth", q->depth);
+        cJSON_AddNumberToObject(o, "rows", q->rows);
+        cJSON_AddNumberToObject(o, "seconds", q->seconds);
+        cJSON_AddNumberToObject(o, "bytes", q->bytes);
+        cJSON_AddNumberToObject(o, "flop", q->flop);
+        bench_machine_record(&q->machine, o);
+        cJSON_AddNumberToObject(o, "memory_floor_seconds", q->bytes / q->machine.bandwidth);
+        cJSON_AddNumberToObject(o, "arithmetic_floor_seconds", q->flop / q->machine.peak);
+        cJSON_AddNumberToObject(o, "fraction_of_floor", floor_of_pass(q) / q->seconds);
+        tool_json_append(list, o);
+    }
+}
+
+/* What memory and arithmetic had to do for the passes of a run, an image. */
+static void add_work(const bench *b, cJSON *record, const char *name, const mar_stats *s)
+{
+    cJSON *o = cJSON_AddObjectToObject(record, name);
+    cJSON_AddNumberToObject(o, "target_bytes", s->decoder_bytes / b->batch);
+    cJSON_AddNumberToObject(o, "target_flop", s->decoder_flop / b->batch);
+    cJSON_AddNumberToObject(o, "draft_bytes", s->draft_bytes / b->batch);
+    cJSON_AddNumberToObject(o, "draft_flop", s->draft_flop / b->batch);
+    cJSON_AddNumberToObject(o, "floor_seconds", floor_of_run(b, s) / b->batch);
+}
+
+static int print_json(const bench *b, const run_models *models)
+{
+    const mar_stats *plain = &b->best[PLAIN], *s = &b->best[b->runs - 1];
+    const double n = b->batch;
+    cJSON *root = bench_record(b->run, models, b->batch);
+    cJSON_AddStringToObject(root, "guarantee", b->guarantee);
+    cJSON_AddNumberToObject(root, "seconds_per_image", s->total_s / n);
+    cJSON_AddNumberToObject(root, "target_seconds", s->decoder_s / n);
+    cJSON_AddNumberToObject(root, "draft_seconds", s->draft_s / n);
+    cJSON_AddNumberToObject(root, "verification_seconds", s->verify_s / n);
+    cJSON_AddNumberToObject(root, "vae_seconds", s->vae_s / n);
+    cJSON_AddNumberToObject(root, "passes_in_sequence", s->passes / n);
+    cJSON_AddNumberToObject(root, "contexts_per_image", s->contexts / n);
+    cJSON_AddNumberToObject(root, "draft_calls_in_sequence", s->draft_calls / n);
+    cJSON_AddNumberToObject(root, "plain_seconds_per_image", plain->total_s / n);
+    if (b->runs > 1) {
+        cJSON_AddNumberToObject(root, "speed", plain->total_s / s->total_s);
+        cJSON_AddNumberToObject(root, "step_compression", compression(s));
+        cJSON_AddNumberToObject(root, "speed_by_floors", speed_by_floors(b));
+        cJSON_AddNumberToObject(root, "mean_accepted_length", mean_length(s));
+        cJSON_AddNumberToObject(root, "acceptance_rate", s->drafted ? (double)s->accepted / (double)s->drafted : 0);
+        stats_record_lengths(s, root);
+    }
+    add_work(b, root, "passes", s);
+    add_work(b, root, "plain_passes", plain);
+    bench_machine_record(&b->machine, root);
+    add_passes(root, "target_passes", &b->target);
+    add_passes(root, "draft_passes", &b->draft);
+    cJSON_AddNumberToObject(root, "working_memory_bytes", (double)s->arena_bytes);
+    return tool_print_json(root, 1);
+}
+
+/* --- */
+
+/* Plain decoding with what is sampled in the run, and on its models. */
+static int open_plain(const run_options *run, const run_models *models, int batch, mar_session **out)
+{
+    run_options plain;
+    run_options_inherit(&plain, run);
+    plain.tokens = run->tokens;
+    return models_session(models, &plain, batch, out);
+}
+
+int bench_discrete(run_options *run, const run_models *models, int batch, int repeat, int json, progress *bar)
+{
+    static bench b; /* results of one command */
+    mar_session *sessions[RUNS] = {NULL};
+    b = (bench){.run = run, .batch = batch, .runs = run_draft(run) ? 2 : 1};
+    int status = open_plain(run, models, batch, &sessions[PLAIN]);
+    if (status == 0) status = models_session(models, run, batch, &sessions[ASKED]);
+    if (status == 0) status = measure_images(&b, models, sessions, repeat, bar);
+    if (status == 0) status = measure_passes(&b, models, sessions[ASKED], repeat, bar);
+    if (status == 0) {
+        b.guarantee = mar_session_guarantee(sessions[ASKED]);
+        if (json)
+            status = print_json(&b, models);
+        else
+            print_table(&b, mar_backend_description(models->library));
+    }
+    mar_session_free(sessions[PLAIN]);
+    mar_session_free(sessions[ASKED]);
+    return status;
+}

@@ -1,0 +1,11 @@
+/* mar bench --micro. */
+#ifndef TOOLS_BENCH_MICRO_H
+#define TOOLS_BENCH_MICRO_H
+
+#include "tools/generate/models.h"
+
+/* Measures with the session and prints the table, or with `json` the object that --model_time reads. If a rate is above
+ * the measured peak all is measured a second time. After models_session. Returns the exit status. */
+int bench_micro(const run_options *run, const run_models *models, mar_session *s, int batch, int json, progress *bar);
+
+#endif

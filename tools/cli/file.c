@@ -1,0 +1,334 @@
+#include "tools/cli/file.h"
+
+#include "tools/cli/command.h"
+#include "tools/cli/interruption.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NAMES = 10000 }; /* of temporary files that are tried */
+
+/* A file that is being written. It has no name until it is whole, so that nothing is left of it if the process is
+ * killed; where the file system has no such files, it has a hidden name. */
+typedef struct {
+    int fd;
+    char *name; /* NULL: none */
+} unfinished;
+
+char *tool_directory_of(const char *path)
+{
+    return strndup(path, (size_t)(tool_base_name(path) - path));
+}
+
+/* A hidden name beside `path` that no other process and no other call uses. */
+static char *hidden_name(const char *path)
+{
+    static unsigned number;
+    char *name, *directory = tool_directory_of(path);
+    if (!directory || asprintf(&name, "%s.mar-%lx-%x", directory, (unsigned long)getpid(), number++) < 0) name = NULL;
+    free(directory);
+    if (!name) errno = ENOMEM;
+    return name;
+}
+
+/* Returns 0, or -1 with errno set. */
+static int create_hidden(const char *path, unfinished *f)
+{
+    f->fd = -1;
+    for (int i = 0; i < NAMES && f->fd < 0 && (i == 0 || errno == EEXIST); i++) {
+        free(f->name);
+        f->name = hidden_name(path);
+        if (!f->name) return -1;
+        f->fd = open(f->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
+    if (f->fd >= 0) return 0;
+    const int reason = errno;
+    free(f->name);
+    f->name = NULL;
+    errno = reason;
+    return -1;
+}
+
+static int create_unnamed(const char *path, unfinished *f)
+{
+    char *directory = tool_directory_of(path);
+    f->name = NULL;
+    f->fd = directory ? open(*directory ? directory : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1;
+    const int reason = directory ? errno : ENOMEM;
+    free(directory);
+    errno = reason;
+    return f->fd >= 0 ? 0 : -1;
+}
+
+static int write_all(int fd, const uint8_t *data, size_t size)
+{
+    while (size > 0) {
+        ssize_t n = write(fd, data, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return -1;
+        data += n;
+        size -= (size_t)n;
+    }
+    return 0;
+}
+
+int tool_read_at(int fd, void *data, size_t n, off_t offset)
+{
+    for (uint8_t *to = data; n > 0;) {
+        const ssize_t got = pread(fd, to, n, offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got == 0) errno = 0;
+        if (got <= 0) return -1;
+        to += got;
+        offset += got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+int tool_write_at(int fd, const void *data, size_t n, off_t offset)
+{
+    for (const uint8_t *from = data; n > 0;) {
+        const ssize_t written = pwrite(fd, from, n, offset);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return -1;
+        from += written;
+        offset += written;
+        n -= (size_t)written;
+    }
+    return 0;
+}
+
+int tool_sync(int fd)
+{
+    return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : -1; /* some file systems have none */
+}
+
+static int write_and_sync(int fd, const uint8_t *data, size_t size, int synced)
+{
+    if (write_all(fd, data, size) != 0) return -1;
+    return synced ? tool_sync(fd) : 0;
+}
+
+/* Closes the file and removes its name, if it has one; errno stays. */
+static void discard(unfinished *f)
+{
+    const int reason = errno;
+    if (f->fd >= 0) close(f->fd);
+    if (f->name) unlink(f->name);
+    free(f->name);
+    *f = (unfinished){-1, NULL};
+    errno = reason;
+}
+
+/* Gives the file its place: by a new name if the place is free, else by way of a hidden one. */
+static int place_unnamed(unfinished *f, const char *path)
+{
+    char own[32];
+    snprintf(own, sizeof own, "/proc/self/fd/%d", f->fd);
+    if (linkat(AT_FDCWD, own, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0) return 0;
+    for (int i = 0; i < NAMES && errno == EEXIST; i++) {
+        char *name = hidden_name(path);
+        if (!name) return -1;
+        if (linkat(AT_FDCWD, own, AT_FDCWD, name, AT_SYMLINK_FOLLOW) != 0) {
+            free(name);
+            continue;
+        }
+        f->name = name; /* discard removes it if the next fails */
+        if (rename(name, path) != 0) return -1;
+        free(f->name);
+        f->name = NULL;
+        return 0;
+    }
+    return -1;
+}
+
+static int place_hidden(unfinished *f, const char *path)
+{
+    const int fd = f->fd;
+    f->fd = -1;
+    if (close(fd) != 0 || rename(f->name, path) != 0) return -1;
+    free(f->name);
+    f->name = NULL;
+    return 0;
+}
+
+/* 0, or -1 with errno set and nothing left behind. `refused` is set if the file cannot be made or named this way, not
+ * if it cannot be written. */
+static int write_unnamed(const char *path, const uint8_t *data, size_t size, int synced, int *refused)
+{
+    unfinished f;
+    sigset_t before;
+    *refused = create_unnamed(path, &f) != 0;
+    if (*refused) return -1;
+    int status = write_and_sync(f.fd, data, size, synced);
+    if (status == 0) {
+        interruption_hold(&before); /* while it has a hidden name */
+        status = place_unnamed(&f, path);
+        *refused = status != 0 && !f.name; /* such as no /proc */
+        discard(&f);
+        interruption_release(&before);
+    }
+    discard(&f);
+    return status;
+}
+
+static int write_hidden(const char *path, const uint8_t *data, size_t size, int synced)
+{
+    unfinished f = {-1, NULL};
+    sigset_t before;
+    interruption_hold(&before);
+    int status = create_hidden(path, &f);
+    if (status == 0) status = write_and_sync(f.fd, data, size, synced);
+    if (status == 0) status = place_hidden(&f, path);
+    discard(&f);
+    interruption_release(&before);
+    return status;
+}
+
+static int write_file(const char *path, const void *data, size_t size, int synced)
+{
+    int refused;
+    int status = write_unnamed(path, data, size, synced, &refused);
+    if (refused) status = write_hidden(path, data, size, synced);
+    return status == 0 ? 0 : tool_error("%s: cannot write %zu bytes: %s", path, size, strerror(errno));
+}
+
+int tool_write_file(const char *path, const void *data, size_t size)
+{
+    return write_file(path, data, size, 1);
+}
+
+int tool_write_file_unsynced(const char *path, const void *data, size_t size)
+{
+    return write_file(path, data, size, 0);
+}
+
+int tool_write_output(const void *data, size_t size)
+{
+    return write_all(STDOUT_FILENO, data, size) == 0
+               ? 0
+               : tool_error("standard output: cannot write %zu bytes: %s", size, strerror(errno));
+}
+
+int tool_cannot_write(const char *path)
+{
+    return tool_error("%s: cannot write there: %s", path, strerror(errno));
+}
+
+int tool_can_write(const char *path)
+{
+    unfinished f = {-1, NULL};
+    sigset_t before;
+    interruption_hold(&before);
+    int status = create_unnamed(path, &f);
+    if (status != 0) status = create_hidden(path, &f);
+    discard(&f);
+    interruption_release(&before);
+    return status == 0 ? 0 : tool_cannot_write(path);
+}
+
+/* Takes the status of the directory that `path` is in. Returns 0, or -1 with errno set. */
+static int stat_directory(const char *path, struct stat *st)
+{
+    char *directory = tool_directory_of(path);
+    const int status = directory ? stat(*directory ? directory : ".", st) : -1;
+    free(directory);
+    return status;
+}
+
+int tool_same_path(const char *a, const char *b)
+{
+    struct stat in_a, in_b;
+    return strcmp(tool_base_name(a), tool_base_name(b)) == 0 && stat_directory(a, &in_a) == 0 &&
+           stat_directory(b, &in_b) == 0 && in_a.st_dev == in_b.st_dev && in_a.st_ino == in_b.st_ino;
+}
+
+int tool_ends_with(const char *path, const char *ending)
+{
+    size_t n = strlen(path), m = strlen(ending);
+    return n > m && strcasecmp(path + n - m, ending) == 0;
+}
+
+int tool_can_write_as(const char *path, const char *ending)
+{
+    struct stat st;
+    const int exists = stat(path, &st) == 0;
+    if (!exists && errno != ENOENT) return tool_cannot_write(path);
+    if (!tool_ends_with(path, ending)) return tool_error("%s: expected a name ending in %s", path, ending);
+    if (exists && S_ISDIR(st.st_mode))
+        return tool_error("%s: is a directory, but a name ending in %s is a file", path, ending);
+    if (exists && !S_ISREG(st.st_mode)) /* renaming onto /dev/x.png would replace the device */
+        return tool_error("%s: is not a regular file, expected one that can be replaced", path);
+    return tool_can_write(path);
+}
+
+/* --- reading ---------------------------------------------------------------------------------------------- */
+
+int tool_open_file(const char *path, int flags)
+{
+    struct stat st;
+    const int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0666); /* opening a pipe must not block */
+    if (fd < 0) {
+        if (errno == ELOOP && (flags & O_NOFOLLOW)) errno = EMLINK;
+        if (errno == ENXIO || errno == EISDIR) errno = 0; /* a socket, or a pipe or directory to be written to */
+        return -1;
+    }
+    const int failed = fstat(fd, &st) != 0, reason = failed ? errno : 0;
+    if (!failed && S_ISREG(st.st_mode)) return fd;
+    close(fd);
+    errno = reason;
+    return -1;
+}
+
+int tool_create_file(const char *path)
+{
+    if (unlink(path) != 0 && errno != ENOENT) return -1;
+    return open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+int tool_cannot_open(const char *path, const char *expected)
+{
+    if (errno == 0) return tool_error("%s: is not a regular file, expected %s", path, expected);
+    if (errno == EMLINK) return tool_error("%s: is a link, expected %s", path, expected);
+    return tool_error("%s: cannot read: %s", path, strerror(errno));
+}
+
+/* The bytes of the open file, and a NUL. */
+static char *read_open(int fd, const char *path, int megabytes, const char *expected, size_t *size)
+{
+    struct stat st;
+    char *data = NULL;
+    if (fstat(fd, &st) != 0) {
+        tool_error("%s: cannot read: %s", path, strerror(errno));
+    } else if (st.st_size > (off_t)megabytes << 20) {
+        tool_error("%s: has more than %d MB, expected %s", path, megabytes, expected);
+    } else if (!(data = malloc((size_t)st.st_size + 1))) {
+        tool_error("%s: out of memory for its %lld bytes", path, (long long)st.st_size);
+    } else if (tool_read_at(fd, data, (size_t)st.st_size, 0) != 0) {
+        tool_error("%s: cannot read: %s", path, errno ? strerror(errno) : "it became shorter meanwhile");
+        free(data);
+        data = NULL;
+    }
+    if (data) data[ *size = (size_t)st.st_size] = '\0';
+    return data;
+}
+
+void *tool_read_file(const char *path, int flags, int megabytes, const char *expected, size_t *size)
+{
+    const int fd = tool_open_file(path, O_RDONLY | flags);
+    if (fd < 0) {
+        tool_cannot_open(path, expected);
+        return NULL;
+    }
+    char *data = read_open(fd, path, megabytes, expected, size);
+    close(fd);
+    return data;
+}

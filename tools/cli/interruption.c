@@ -1,0 +1,116 @@
+#include "tools/cli/interruption.h"
+
+#include "tools/cli/command.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+
+static volatile sig_atomic_t noted; /* the signal's number */
+static mar_session *_Atomic at_work;
+static volatile sig_atomic_t on_terminal; /* stderr is one: there may be a progress bar */
+
+/* From now on writing to a pipe that nobody reads, as that of a `tee` which the same Ctrl-C has ended, fails: it does
+ * not end the process, which has images to keep. Handlers may call this. */
+static void ignore_broken_pipes(void)
+{
+    struct sigaction action = {.sa_handler = SIG_IGN};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGPIPE, &action, NULL);
+}
+
+/* Handlers may call write, not stdio. */
+static void say(const char *line)
+{
+    ignore_broken_pipes();
+    const char *fresh_line = "\r\033[K";
+    if (on_terminal && write(STDERR_FILENO, fresh_line, strlen(fresh_line)) < 0) return;
+    if (write(STDERR_FILENO, line, strlen(line)) < 0) return; /* nobody is there to read it */
+}
+
+/* Sets the handler of those that are not ignored. */
+static void handle(void (*handler)(int))
+{
+    struct sigaction old, action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < NUMBERS; i++) sigaddset(&action.sa_mask, numbers[i]);
+    for (int i = 0; i < NUMBERS; i++)
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
+}
+
+static void end_at_once(int number)
+{
+    say("mar: interrupted\n");
+    handle(SIG_DFL);
+    raise(number); /* takes effect when the handler returns */
+}
+
+static void note(int number)
+{
+    const int reason = errno;
+    noted = number;
+    mar_session *session = at_work;
+    if (session) mar_session_cancel(session);
+    say("mar: stopping; again to quit at once\n");
+    handle(SIG_DFL);
+    errno = reason;
+}
+
+void interruption_ends(void)
+{
+    on_terminal = isatty(STDERR_FILENO) == 1;
+    if (noted)
+        end_at_once(noted);
+    else
+        handle(end_at_once);
+}
+
+void interruption_catch(void)
+{
+    on_terminal = isatty(STDERR_FILENO) == 1;
+    if (!noted) handle(note);
+}
+
+void interruption_cancels(mar_session *session)
+{
+    at_work = session;
+}
+
+int interruption_came(void)
+{
+    return noted != 0;
+}
+
+int interruption_status(void)
+{
+    return 128 + noted;
+}
+
+void interruption_hold(sigset_t *before)
+{
+    sigset_t ending;
+    sigemptyset(&ending);
+    for (int i = 0; i < NUMBERS; i++) sigaddset(&ending, numbers[i]);
+    sigprocmask(SIG_BLOCK, &ending, before);
+}
+
+void interruption_release(const sigset_t *before)
+{
+    sigprocmask(SIG_SETMASK, before, NULL);
+}
+
+int interruption_end(const char *format, ...)
+{
+    char text[4400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    tool_error("interrupted: %s", text);
+    return interruption_status();
+}

@@ -1,0 +1,290 @@
+#include "tools/cli/options.h"
+
+#include "tools/cli/command.h"
+#include "tools/cli/suggest.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+void options_add(option_set *set, const mar_param *param, void *fields, int shared)
+{
+    assert(set->count < OPTIONS_MAX);
+    set->options[set->count++] = (option){param, fields, shared, 0};
+}
+
+void options_add_table(option_set *set, const mar_param *table, void *fields, int shared)
+{
+    for (; table->name; table++) options_add(set, table, fields, shared);
+}
+
+mar_param option_at(const mar_param *param, size_t offset, const char *group)
+{
+    mar_param copy = *param;
+    copy.offset = offset;
+    copy.group = group;
+    return copy;
+}
+
+/* Other names of options. */
+static const struct {
+    const char *name, *of;
+} synonyms[] = {{"vq", "vae"}, {0}};
+
+static int find(const option_set *set, const char *name)
+{
+    for (int i = 0; synonyms[i].name; i++)
+        if (strcmp(synonyms[i].name, name) == 0) return find(set, synonyms[i].of);
+    for (int i = 0; i < set->count; i++)
+        if (strcmp(set->options[i].param->name, name) == 0) return i;
+    return -1;
+}
+
+const option *options_find(const option_set *set, const char *name)
+{
+    const int i = find(set, name);
+    return i < 0 ? NULL : &set->options[i];
+}
+
+/* Options that have a letter, too. Any other set that has an option of the name has it with the letter. -h is in
+ * asks_for_help. */
+static const struct {
+    char letter;
+    const char *name;
+} letters[] = {{'o', "out"}, {'s', "seed"}, {'q', "quiet"}, {0}};
+
+char options_letter(const char *name)
+{
+    int i = 0;
+    while (letters[i].letter && strcmp(letters[i].name, name) != 0) i++;
+    return letters[i].letter;
+}
+
+/* As find. -1, too, for a letter that another command has. */
+static int find_letter(const option_set *set, char letter)
+{
+    for (int i = 0; letters[i].letter; i++)
+        if (letters[i].letter == letter) return find(set, letters[i].name);
+    return -1;
+}
+
+static int is_flag(const option *o)
+{
+    return o->param->type == MAR_TYPE_FLAG;
+}
+
+/* The name at the beginning of "name" or "name=value", dashes as underscores; cut if absurdly long. */
+static void option_name(const char *argument, char *name, size_t size)
+{
+    size_t n = strcspn(argument, "=");
+    if (n >= size) n = size - 1;
+    for (size_t i = 0; i < n; i++) name[i] = argument[i] == '-' ? '_' : argument[i];
+    name[n] = '\0';
+}
+
+/* Whether it is no value but the next option: "--num", or "-o" alone. Behind a single dash anything else may be meant
+ * as a value, as in "-5". */
+static int is_option(const option_set *set, const char *argument)
+{
+    if (strncmp(argument, "--", 2) == 0) return 1;
+    return argument[0] == '-' && argument[1] && !argument[2] && find_letter(set, argument[1]) >= 0;
+}
+
+/* Whether the last words of the option's name, which underscores part, are these. */
+static int ends_in_word(const char *name, const char *words)
+{
+    const size_t n = strlen(name), m = strlen(words);
+    return m > 0 && n > m && name[n - m - 1] == '_' && strcmp(name + n - m, words) == 0;
+}
+
+static int unknown_option(const option_set *set, const char *name)
+{
+    const char *names[OPTIONS_MAX + 1] = {0};
+    const char *advice = NULL, *meant = suggest_option(name, &advice);
+    if (strcmp(name, "version") == 0) advice = "mar --version prints it";
+    if (meant && find(set, meant) < 0) meant = advice = NULL;
+    if (advice) return tool_error("--%s: unknown option of mar %s, %s", name, set->command, advice);
+    for (int i = 0; i < set->count; i++) names[i] = set->options[i].param->name;
+    const char *nearest = meant ? meant : suggest_nearest(name, names);
+    for (int i = 0; i < set->count && !nearest; i++) /* "dtype" for "features_dtype" */
+        if (ends_in_word(names[i], name)) nearest = names[i];
+    if (nearest) return tool_error("--%s: unknown option of mar %s, did you mean --%s?", name, set->command, nearest);
+    return tool_error("--%s: unknown option, see mar %s --help", name, set->command);
+}
+
+/* Stores the value. On MAR_EARG `why` has one line. */
+static mar_status store(const option *o, const char *text, char *why, size_t size)
+{
+    char expected[256];
+    if (o->param->type != MAR_TYPE_MODEL) return mar_param_set(o->param, o->fields, text, why, size);
+    if (*text)
+        *(const char **)o->fields = text;
+    else
+        snprintf(why, size, "%s (empty): expected %s", o->param->name,
+                 mar_param_expects(o->param, expected, sizeof expected));
+    return *text ? MAR_OK : MAR_EARG;
+}
+
+/* Gives --cfg_low and --cfg_high the two numbers of --cfg_interval LOW,HIGH. */
+static mar_status store_interval(option_set *set, const option *o, const char *text, char *why, size_t size)
+{
+    static const char *const ends[] = {"cfg_low", "cfg_high"};
+    const mar_status status = mar_params_set(o->fields, o->param->name, text, why, size);
+    for (int i = 0; status == MAR_OK && i < 2; i++) set->options[find(set, ends[i])].given = 1;
+    return status;
+}
+
+/* Gives the option its value: `joined` from the same argument, or NULL and `next`, which may be NULL as well, from the
+ * next one. Returns how many arguments that took, or 0 after an error. */
+static int give(option_set *set, option *o, const char *joined, const char *next)
+{
+    char text[1024];
+    const char *name = o->param->name, *value = is_flag(o) ? "on" : joined ? joined : next;
+    if (is_flag(o) && joined) {
+        tool_error("--%s: takes no value, found %s", name, joined);
+    } else if (!value || (value == next && is_option(set, next))) {
+        tool_error("--%s: expected %s, found %s", name, mar_param_expects(o->param, text, sizeof text),
+                   value ? value : "nothing");
+    } else if (strcmp(name, "cfg_interval") == 0 && strchr(value, ',')) {
+        if (store_interval(set, o, value, text, sizeof text) == MAR_OK) return value == next ? 2 : 1;
+        tool_error("--%s", text);
+    } else if (store(o, value, text, sizeof text) != MAR_OK) {
+        tool_error("--%s", text);
+    } else {
+        o->given = 1;
+        return value == next ? 2 : 1;
+    }
+    return 0;
+}
+
+/* Handles the option "--name" or "--name=value"; `next` is the next argument or NULL. As give. */
+static int take_option(option_set *set, const char *argument, const char *next)
+{
+    char name[64];
+    option_name(argument + 2, name, sizeof name);
+    const int at = find(set, name);
+    const char *equals = strchr(argument, '=');
+    if (at >= 0) return give(set, &set->options[at], equals ? equals + 1 : NULL, next);
+    unknown_option(set, name);
+    return 0;
+}
+
+/* The first option, of the common ones before all, whose name begins with the letter; NULL: there is none. */
+static const char *begins_with(const option_set *set, char letter)
+{
+    for (const char *const *name = set->common; name && *name; name++)
+        if (**name == letter) return *name;
+    for (int i = 0; i < set->count; i++)
+        if (*set->options[i].param->name == letter) return set->options[i].param->name;
+    return NULL;
+}
+
+static int unknown_letter(const option_set *set, const char *argument, const char *at)
+{
+    const char *rest = at > argument + 1 ? at : "", *name = *rest ? NULL : begins_with(set, *at);
+    if (name) return tool_error("%s: unknown option of mar %s, did you mean --%s?", argument, set->command, name);
+    return tool_error("%s: unknown option%s%s, see mar %s --help", argument, *rest ? " -" : "", rest, set->command);
+}
+
+/* Handles letters: flags, and one with a value behind them: "-q", "-qs7", "-o" and then the next argument. As give. */
+static int take_letters(option_set *set, const char *argument, const char *next)
+{
+    char name[64];
+    option_name(argument + 1, name, sizeof name);
+    if (argument[2] && find(set, name) >= 0) { /* -out is no -o with the value "ut" */
+        tool_error("%s: unknown option, did you mean --%s?", argument, name);
+        return 0;
+    }
+    for (const char *c = argument + 1; *c; c++) {
+        const int at = find_letter(set, *c);
+        if (at < 0) {
+            unknown_letter(set, argument, c);
+            return 0;
+        }
+        option *o = &set->options[at];
+        if (c[1] == '=') {
+            tool_error("%s: expected --%s%s", argument, o->param->name, is_flag(o) ? "" : c + 1);
+            return 0;
+        }
+        if (!is_flag(o)) return give(set, o, c[1] ? c + 1 : NULL, next);
+        if (!give(set, o, NULL, NULL)) return 0;
+    }
+    return 1;
+}
+
+/* Whether there is an 'h' among letters, but for those that are the value of one of them. */
+static int has_help_letter(const option_set *set, const char *argument)
+{
+    if (argument[0] != '-') return 0;
+    for (const char *c = argument + 1; *c; c++) {
+        const int at = find_letter(set, *c);
+        if (*c == 'h') return 1;
+        if (at < 0 || !is_flag(&set->options[at])) return 0;
+    }
+    return 0;
+}
+
+static int asks_for_help(const option_set *set, int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strncmp(argv[i], "--help=", 7) == 0 || has_help_letter(set, argv[i]))
+            return 1;
+    return 0;
+}
+
+/* Stores an operand and returns the one that the next argument is for. */
+static const operand *take_operand(const operand *o, const char *argument)
+{
+    if (o->count) {
+        o->value[(*o->count)++] = argument;
+        return o;
+    }
+    *o->value = argument;
+    return o + 1;
+}
+
+static int ends_with(const char *text, const char *ending)
+{
+    const size_t n = strlen(text), m = strlen(ending);
+    return n > m && strcmp(text + n - m, ending) == 0;
+}
+
+/* An argument that is neither an option nor the value of one: a file's ending says what it may be. */
+static int unexpected_argument(const option_set *set, const char *argument)
+{
+    static const char *const endings[][2] = {
+        {".png", "out"}, {".safetensors", "model"}, {".pth", "model"}, {".pt", "model"}};
+    const char *name = set->word;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (ends_with(argument, endings[i][0]) && find(set, endings[i][1]) >= 0) name = endings[i][1];
+    if (name && find(set, name) >= 0)
+        return tool_error("%s: unexpected argument, did you mean --%s %s?", argument, name, argument);
+    return tool_error("%s: unexpected argument, see mar %s --help", argument, set->command);
+}
+
+int options_parse(option_set *set, int argc, char **argv)
+{
+    const operand *next = set->operands;
+    int only_operands = 0;
+    if (asks_for_help(set, argc, argv)) return OPTIONS_HELP; /* before a value replaces a default */
+    for (int i = 1; i < argc;) {
+        const char *argument = argv[i], *following = i + 1 < argc ? argv[i + 1] : NULL;
+        if (!only_operands && strcmp(argument, "--") == 0) {
+            only_operands = 1;
+            i++;
+        } else if (!only_operands && argument[0] == '-' && argument[1]) {
+            const int taken =
+                argument[1] == '-' ? take_option(set, argument, following) : take_letters(set, argument, following);
+            if (!taken) return 1;
+            i += taken;
+        } else if (next && next->name) {
+            next = take_operand(next, argument);
+            i++;
+        } else {
+            return unexpected_argument(set, argument);
+        }
+    }
+    if (next && next->name && !next->count)
+        return tool_error("%s is missing, see mar %s --help", next->name, set->command);
+    return OPTIONS_RUN;
+}

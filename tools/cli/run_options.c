@@ -1,0 +1,470 @@
+#include "tools/cli/run_options.h"
+
+#include "tools/cli/command.h"
+#include "tools/cli/dashed.h"
+#include "tools/cli/printable.h"
+#include "tools/cli/suggest.h"
+#include "tools/cli/text.h"
+#include "tools/cli/options_help.h"
+
+#include <assert.h>
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const mar_param rows[] = {
+    {.name = "model",
+     .offset = offsetof(run_options, model),
+     .group = "Model",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "a .safetensors or official .pth, demo or demo-discrete\n"
+             "demo, of continuous tokens, and demo-discrete, of discrete ones, are built in, and so are the drafts "
+             "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
+    {.name = "vae",
+     .offset = offsetof(run_options, vae),
+     .group = "Model",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "the image decoder: .safetensors, kl16.ckpt, demo\n"
+             "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models bring theirs. To generate with "
+             "any other model this option is needed; mar bench and mar "
+             "fidelity then go without images."},
+    {.name = "captions",
+     .offset = offsetof(run_options, captions),
+     .group = "Model",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.npz",
+     .help = "features of captions, for a text-to-image model\n"
+             "What a T5 made of the captions elsewhere: a .npz with features [captions, positions, numbers] and, where "
+             "captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. The captions "
+             "take the place of classes, numbered from 0."},
+    {.name = "heads",
+     .offset = offsetof(run_options, heads),
+     .group = "Model",
+     .type = MAR_TYPE_TEXT,
+     .argument = "N",
+     .help = "attention heads, if the file does not say\n"
+             "No tensor says it. A file of the width of an official model has that model's heads; for any other one "
+             "they have to be given, or be in its metadata, to which mar convert --heads writes them. ENCODER,DECODER "
+             "are those of a MAR model with two numbers of heads."},
+    {.name = "fast",
+     .offset = offsetof(run_options, fast),
+     .group = "Ways to be faster, by level",
+     .type = MAR_TYPE_INT,
+     .argument = "LEVEL",
+     .min = 1,
+     .max = 3,
+     .help =
+         "a measured set of options, 1 (nearest) to 3 (fastest)\n"
+         "Sets --dtype, steps and ways that were not given themselves, as suits the model's kind of tokens, and says "
+         "in one line on standard error what that is, its guarantee, and the distance measured on the demo. Level 1 "
+         "is there as near to plain sampling as another seed. mar fidelity --search finds the best options for "
+         "another model and machine."},
+    {0},
+};
+
+/* Groups of options that every run has: what is sampled, and in how many steps. */
+static const char sampling[] = "Sampling", steps[] = "Steps";
+/* That of options that change no output. */
+static const char checks[] = "Checks";
+
+int run_param_is_basic(const mar_param *p)
+{
+    return strcmp(p->group, sampling) == 0 || strcmp(p->group, steps) == 0;
+}
+
+int run_param_is_check(const mar_param *p)
+{
+    return strcmp(p->group, checks) == 0;
+}
+
+void run_options_init(run_options *o)
+{
+    *o = (run_options){.model = "demo"};
+    mar_params_init(&o->params, sizeof o->params);
+}
+
+static void copy_group(run_options *to, const run_options *from, const char *group)
+{
+    char text[256];
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        if (strcmp(p->group, group) == 0)
+            mar_param_set(p, &to->params, mar_param_text(p, &from->params, text, sizeof text), NULL, 0);
+    }
+}
+
+void run_options_inherit(run_options *o, const run_options *first)
+{
+    run_options_init(o);
+    o->model = first->model;
+    o->vae = first->vae;
+    o->captions = first->captions;
+    o->heads = first->heads;
+    o->machine = first->machine;
+    memcpy(o->was_given + mar_param_count(), first->was_given + mar_param_count(), (size_t)mar_option_count());
+    copy_group(o, first, sampling);
+    copy_group(o, first, checks);
+}
+
+void run_options_add(run_options *o, option_set *set)
+{
+    options_add_table(set, rows, o, 1);
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        options_add(set, p, p->type == MAR_TYPE_MODEL ? (void *)&o->draft : &o->params, 1);
+    }
+    for (int i = 0; i < mar_option_count(); i++) options_add(set, mar_option_get(i), &o->machine, 1);
+}
+
+void run_options_manual(FILE *out)
+{
+    run_options o;
+    option_set set = {.command = "of a run"};
+    run_options_init(&o);
+    run_options_add(&o, &set);
+    options_manual(&set, 1, out);
+}
+
+const mar_param *run_option(const char *name)
+{
+    for (const mar_param *p = rows; p->name; p++)
+        if (strcmp(p->name, name) == 0) return p;
+    for (int i = 0; i < mar_param_count(); i++)
+        if (strcmp(mar_param_get(i)->name, name) == 0) return mar_param_get(i);
+    for (int i = 0; i < mar_option_count(); i++)
+        if (strcmp(mar_option_get(i)->name, name) == 0) return mar_option_get(i);
+    return NULL;
+}
+
+/* Where the option is in was_given; -1: it is none of the library's. */
+static int place_of(const char *name)
+{
+    for (int i = 0; i < mar_param_count(); i++)
+        if (strcmp(mar_param_get(i)->name, name) == 0) return i;
+    for (int i = 0; i < mar_option_count(); i++)
+        if (strcmp(mar_option_get(i)->name, name) == 0) return mar_param_count() + i;
+    return -1;
+}
+
+int run_was_given(const run_options *o, const char *name)
+{
+    const int at = place_of(name);
+    return at >= 0 && o->was_given[at];
+}
+
+int run_is_way(const mar_param *p)
+{
+    const int at = place_of(p->name);
+    if (at < 0 || at >= mar_param_count() || p->type == MAR_TYPE_MODEL) return 0;
+    const mar_param *own = mar_param_get(at); /* p may be a copy under another heading */
+    return !run_param_is_basic(own) && !run_param_is_check(own);
+}
+
+void run_options_note(run_options *o, const option_set *set)
+{
+    assert(mar_param_count() + mar_option_count() <= RUN_OPTIONS_MAX);
+    for (int k = 0; k < set->count; k++) {
+        const option *q = &set->options[k];
+        const int at = q->given && q->shared ? place_of(q->param->name) : -1;
+        if (at < 0) continue;
+        o->was_given[at] = 1;
+        if (run_is_way(q->param)) o->gives_ways = 1;
+    }
+}
+
+int run_draft_decides(const run_options *o)
+{
+    return o->draft && !o->params.spec && !o->params.head_spec;
+}
+
+mar_options run_machine(const run_options *o)
+{
+    mar_options machine = o->machine;
+    const int is_continuous = o->tokens && strcmp(o->tokens, "continuous") == 0;
+    const int is_path = o->params.spec ? strcmp(o->params.spec, "path") == 0 : run_draft_decides(o) && is_continuous;
+    if (machine.head_dtype == MAR_DTYPE_AUTO && is_path) machine.head_dtype = MAR_DTYPE_F32;
+    return machine;
+}
+
+/* --- what has an effect --------------------------------------------------------------------------------- */
+
+const char *run_param_unused(const run_options *o, int i)
+{
+    mar_params p = o->params;
+    const char *tokens = mar_param_get(i)->tokens;
+    if (tokens && o->tokens && strcmp(tokens, o->tokens) != 0) return "is for other tokens";
+    /* Whether there is a draft is known before it is loaded, and only that counts. The address is never followed. */
+    p.draft = o->draft ? (mar_model *)&p : NULL;
+    return mar_params_unused(&p, i);
+}
+
+static const char *machine_unused(const mar_options *machine, const char *name)
+{
+    const int cuda = machine->backend == MAR_BACKEND_CUDA;
+    if ((strcmp(name, "device") == 0 || strcmp(name, "tuning") == 0) && !cuda) return "needs --backend cuda";
+    if (strcmp(name, "int8_below") == 0 && machine->dtype != MAR_DTYPE_INT8) return "needs --dtype int8";
+    if (strcmp(name, "threads") == 0 && cuda) return "has no effect with --backend cuda";
+    return NULL;
+}
+
+/* Whether the library's words begin with an option, which the command writes with dashes. */
+static int begins_with_option(const char *words)
+{
+    static const char *const names[] = {"heads ", "seq_len ", "patch_size ", "weights ", "dtype int8: "};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(words, names[i], strlen(names[i])) == 0) return 1;
+    return 0;
+}
+
+const char *run_options_heads(const char *words, char *text, size_t size)
+{
+    static const char by_caller[] = " attention heads (asked for)", wanted[] = ": expected heads";
+    const char *at = strstr(words, by_caller), *end = strstr(words, wanted);
+    if (begins_with_option(words))
+        snprintf(text, size, "--%s", words);
+    else if (at)
+        snprintf(text, size, "%.*s attention heads (--heads)%s", (int)(at - words), words, at + strlen(by_caller));
+    else if (end && !end[strlen(wanted)])
+        snprintf(text, size, "%.*s: expected --heads N or --heads ENCODER,DECODER", (int)(end - words), words);
+    else
+        snprintf(text, size, "%s", words);
+    return text;
+}
+
+/* A number from 1 to 1024, up to `end`; 0 if it is none. */
+static int read_heads(const char *text, const char *end)
+{
+    char *behind;
+    const long n = *text >= '1' && *text <= '9' ? strtol(text, &behind, 10) : 0;
+    return n > 0 && n <= 1024 && behind == end ? (int)n : 0;
+}
+
+int run_read_heads(const char *text, int *heads)
+{
+    *heads = 0;
+    if (!text) return 0;
+    const char *end = text + strlen(text), *comma = strchr(text, ',');
+    const int encoder = read_heads(text, comma ? comma : end), decoder = comma ? read_heads(comma + 1, end) : encoder;
+    if (!encoder || !decoder)
+        return tool_error("--heads %s: expected a number from 1 to 1024, or two, ENCODER,DECODER", text);
+    *heads = comma ? mar_heads(encoder, decoder) : encoder;
+    return 0;
+}
+
+int run_machine_done(const mar_options *machine, const option_set *set)
+{
+    for (int k = 0; k < set->count; k++) {
+        const option *q = &set->options[k];
+        const char *why = q->given && q->fields == machine ? machine_unused(machine, q->param->name) : NULL;
+        if (why) return tool_error("--%s: %s", q->param->name, why);
+    }
+    return 0;
+}
+
+/* The option of a run by its name; NULL: it was not given. */
+static const mar_param *given_param(const option_set *set, const char *name)
+{
+    const option *q = options_find(set, name);
+    return q && q->given ? q->param : NULL;
+}
+
+/* What the command line calls the model itself, for its draft. */
+static const char self[] = "self";
+
+int run_refuse_self(void)
+{
+    return tool_error("--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones "
+                      "expected --spec sjd or sjd-pac beside it, or a file, which every other --spec for them needs: "
+                      "a smaller LlamaGen model or an EAGLE drafter");
+}
+
+/* "--draft self" is an option of the command only. */
+static int take_self(run_options *o, const option_set *set)
+{
+    char text[64];
+    const mar_param *spec = given_param(set, "spec");
+    if (!o->draft || strcmp(o->draft, self) != 0) return 0;
+    o->draft = NULL;
+    o->self_is_path = !spec;
+    if (!spec)
+        return mar_params_set(&o->params, "spec", "path", text, sizeof text) == MAR_OK ? 0 : tool_error("%s", text);
+    for (int i = 0; i < mar_param_count(); i++)
+        if (mar_param_get(i) == spec && run_param_unused(o, i))
+            return tool_error(
+                "--draft self: with it the model drafts for itself, which --spec %s cannot verify; expected "
+                "--spec path, sjd or sjd-pac, or a draft model's file",
+                mar_param_text(spec, &o->params, text, sizeof text));
+    return 0;
+}
+
+const char *run_draft(const run_options *o)
+{
+    if (o->draft) return o->draft;
+    return o->params.spec ? self : NULL; /* only what needs no draft model is taken without one */
+}
+
+int run_verifies_drafts(const run_options *o)
+{
+    return o->params.spec || (o->draft && !o->params.head_spec);
+}
+
+int run_param_is_named(const mar_param *p, const char *text)
+{
+    for (int i = 0; p->type == MAR_TYPE_INT && p->choices && p->choices[i]; i++)
+        if (strcmp(p->choices[i], text) == 0) return 1;
+    return 0;
+}
+
+int run_options_done(run_options *o, const option_set *set)
+{
+    static const char needs_draft[] = "needs --draft";
+    char text[256];
+    const int is_self = o->draft && strcmp(o->draft, self) == 0;
+    int heads;
+    run_options_note(o, set);
+    if (take_self(o, set) != 0 || run_read_heads(o->heads, &heads) != 0) return 1;
+    for (int k = 0; k < set->count; k++) {
+        const option *q = &set->options[k];
+        const char *why = NULL;
+        if (!q->given || !q->shared) continue;
+        o->given = 1;
+        for (int i = 0; i < mar_param_count(); i++)
+            if (mar_param_get(i) == q->param && (why = run_param_unused(o, i)) != NULL)
+                why = dashed(why, 0, text, sizeof text);
+        if (why && o->self_is_path && q->param->tokens && strcmp(q->param->tokens, "discrete") == 0)
+            return run_refuse_self();
+        if (why && is_self && strncmp(why, needs_draft, strlen(needs_draft)) == 0)
+            return tool_error("--%s: has no effect with --draft self, expected a draft model's file%s", q->param->name,
+                              why + strlen(needs_draft));
+        if (why) return tool_error("--%s: %s", q->param->name, why);
+    }
+    return run_machine_done(&o->machine, set);
+}
+
+const char *run_demo_vae(const char *model)
+{
+    static const char *const models[][2] = {{"demo", "demo"},
+                                            {"demo-draft", "demo"},
+                                            {"demo-discrete", "demo-discrete"},
+                                            {"demo-discrete-draft", "demo-discrete"}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (strcmp(model, models[i][0]) == 0) return models[i][1];
+    return NULL;
+}
+
+int run_is_demo(const char *model)
+{
+    return run_demo_vae(model) != NULL;
+}
+
+int run_is_built_in(const char *path)
+{
+    return run_is_demo(path) || strcmp(path, "demo-vae") == 0 || strcmp(path, "demo-discrete-vq") == 0 ||
+           strcmp(path, "demo-discrete-eagle") == 0;
+}
+
+const char *run_built_in_meant(const char *path)
+{
+    static const char *const names[] = {"demo",
+                                        "demo-draft",
+                                        "demo-discrete",
+                                        "demo-discrete-draft",
+                                        "demo-discrete-eagle",
+                                        "demo-vae",
+                                        "demo-discrete-vq",
+                                        NULL};
+    return run_is_built_in(path) || access(path, F_OK) == 0 ? NULL : suggest_nearest(path, names);
+}
+
+/* --- in words and in records ---------------------------------------------------------------------------- */
+
+/* The value of option i in params, those given or those used. */
+static const char *value_text(const run_options *o, const mar_params *params, int i, char *text, size_t size)
+{
+    const mar_param *p = mar_param_get(i);
+    if (p->type != MAR_TYPE_MODEL) return mar_param_text(p, params, text, size);
+    snprintf(text, size, "%s", run_draft(o) ? tool_base_name(run_draft(o)) : "");
+    return text;
+}
+
+const char *run_param_text(const run_options *o, int i, char *text, size_t size)
+{
+    return value_text(o, &o->used, i, text, size);
+}
+
+static void add_difference(char *text, size_t size, const mar_param *p, const char *value, const char *base)
+{
+    char shown[4096];
+    if (strcmp(value, base) == 0) return;
+    if (!*value || (p->type == MAR_TYPE_FLAG && strcmp(value, "off") == 0))
+        text_append(text, size, " no %s", p->name);
+    else if (p->type == MAR_TYPE_FLAG)
+        text_append(text, size, " --%s", p->name);
+    else
+        text_append(text, size, " --%s %s", p->name,
+                    printable(p->type == MAR_TYPE_TEXT ? tool_base_name(value) : value, shown, sizeof shown));
+}
+
+/* Option i. What is given alike, such as "0: 64", sets no run apart, whatever becomes of it. */
+static void add_param_difference(char *text, size_t size, const run_options *o, const run_options *base, int i)
+{
+    char value[4096], other[4096];
+    const int base_has_session = base->used.size > 0;
+    value_text(base, &base->params, i, other, sizeof other);
+    if (strcmp(value_text(o, &o->params, i, value, sizeof value), other) == 0) return;
+    if (base_has_session) value_text(base, &base->used, i, other, sizeof other);
+    add_difference(text, size, mar_param_get(i), value_text(o, &o->used, i, value, sizeof value), other);
+}
+
+const char *run_options_differences(const run_options *o, const run_options *base, char *text, size_t size)
+{
+    char value[4096], other[4096];
+    text[0] = '\0';
+    for (const mar_param *p = rows; p->name; p++)
+        if (p->offset != offsetof(run_options, fast)) /* what it stands for is said below */
+            add_difference(text, size, p, mar_param_text(p, o, value, sizeof value),
+                           mar_param_text(p, base, other, sizeof other));
+    for (int i = 0; i < mar_param_count(); i++)
+        if (!run_param_unused(o, i)) add_param_difference(text, size, o, base, i);
+    for (int i = 0; i < mar_option_count(); i++)
+        add_difference(text, size, mar_option_get(i),
+                       mar_param_text(mar_option_get(i), &o->machine, value, sizeof value),
+                       mar_param_text(mar_option_get(i), &base->machine, other, sizeof other));
+    if (text[0] == ' ') memmove(text, text + 1, strlen(text));
+    return text;
+}
+
+const char *run_options_ways(const run_options *o, char *text, size_t size)
+{
+    run_options base;
+    run_options_inherit(&base, o);
+    copy_group(&base, o, steps);
+    return run_options_differences(o, &base, text, size);
+}
+
+static int is_number(const mar_param *p)
+{
+    return p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT;
+}
+
+void params_record(const run_options *o, cJSON *object)
+{
+    char text[4096];
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        if (run_param_unused(o, i)) continue;
+        run_param_text(o, i, text, sizeof text);
+        if (p->type == MAR_TYPE_FLAG)
+            cJSON_AddBoolToObject(object, p->name, strcmp(text, "on") == 0);
+        else if (is_number(p) && !run_param_is_named(p, text))
+            cJSON_AddRawToObject(object, p->name, text); /* as it is: cJSON's numbers are doubles, of 53 bits */
+        else if (*text)
+            cJSON_AddStringToObject(object, p->name, text);
+        else
+            cJSON_AddNullToObject(object, p->name);
+    }
+}

@@ -1,0 +1,68 @@
+#include "tools/cli/suggest.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <string.h>
+
+static int differ(char a, char b)
+{
+    return tolower((unsigned char)a) != tolower((unsigned char)b);
+}
+
+int suggest_distance(const char *a, const char *b)
+{
+    enum { LONGEST = 63 };
+    size_t na = strlen(a), nb = strlen(b);
+    if (na > LONGEST || nb > LONGEST) return INT_MAX;
+    int row[LONGEST + 1]; /* distances of a[0..i) to every b[0..j) */
+    for (size_t j = 0; j <= nb; j++) row[j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int best = diagonal + differ(a[i - 1], b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[nb];
+}
+
+const char *suggest_nearest(const char *word, const char *const *names)
+{
+    const char *nearest = NULL;
+    int best = 1 + (int)strlen(word) / 3; /* a third of the word wrong, at most, plus one */
+    for (; *names; names++) {
+        int d = suggest_distance(word, *names);
+        if (d < best || (d == best && !nearest)) {
+            best = d;
+            nearest = *names;
+        }
+    }
+    return nearest;
+}
+
+static const char prompts[] =
+    "classes are given with --class, captions of a text-to-image model with --captions FILE.npz",
+                  sizes[] = "images have the size that the model was trained for";
+static const struct {
+    const char *guess, *option, *advice;
+} guesses[] = {{"prompt", "class", prompts},   {"text", "class", prompts},      {"negative_prompt", "class", prompts},
+               {"width", "model", sizes},      {"height", "model", sizes},      {"size", "model", sizes},
+               {"image_size", "model", sizes}, {"resolution", "model", sizes},  {"cfg_scale", "cfg", NULL},
+               {"guidance", "cfg", NULL},      {"guidance_scale", "cfg", NULL}, {"label", "class", NULL},
+               {"labels", "class", NULL},      {"count", "num", NULL},          {"samples", "num", NULL},
+               {"num_images", "num", NULL},    {"output", "out", NULL},         {"checkpoint", "model", NULL},
+               {"ckpt", "model", NULL},        {"precision", "dtype", NULL},    {"gpu", "backend", NULL}};
+
+const char *suggest_option(const char *guess, const char **advice)
+{
+    for (size_t i = 0; i < sizeof guesses / sizeof *guesses; i++)
+        if (strcmp(guesses[i].guess, guess) == 0) {
+            *advice = guesses[i].advice;
+            return guesses[i].option;
+        }
+    return NULL;
+}

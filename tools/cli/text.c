@@ -1,0 +1,65 @@
+#include "tools/cli/text.h"
+
+#include "tools/cli/printable.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Adds what the stream has gathered. 0 tells it that this failed. */
+static ssize_t take(void *cookie, const char *data, size_t size)
+{
+    text_buffer *text = cookie;
+    if (!text->failed && size >= text->capacity - text->size) {
+        const size_t capacity = 2 * text->capacity + size + 1;
+        char *larger = realloc(text->data, capacity);
+        if (larger) {
+            text->data = larger;
+            text->capacity = capacity;
+        }
+        text->failed = !larger;
+    }
+    if (text->failed) return 0;
+    memcpy(text->data + text->size, data, size);
+    text->size += size;
+    text->data[text->size] = '\0';
+    return (ssize_t)size;
+}
+
+FILE *text_open(text_buffer *text)
+{
+    *text = (text_buffer){.data = calloc(1, 1), .capacity = 1};
+    FILE *stream = text->data ? fopencookie(text, "w", (cookie_io_functions_t){.write = take}) : NULL;
+    if (stream) return stream;
+    free(text->data);
+    *text = (text_buffer){0};
+    return NULL;
+}
+
+int text_close(FILE *stream, text_buffer *text)
+{
+    if (fclose(stream) != 0) text->failed = 1;
+    if (!text->failed) return 0;
+    free(text->data);
+    text->data = NULL;
+    return 1;
+}
+
+int text_fail(char *why, size_t size, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, size, format, arguments);
+    va_end(arguments);
+    return 1;
+}
+
+void text_append(char *text, size_t size, const char *format, ...)
+{
+    const size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    const int n = vsnprintf(text + used, size - used, format, arguments);
+    va_end(arguments);
+    if (n >= (int)(size - used)) text[printable_whole(text, size - 1)] = '\0';
+}

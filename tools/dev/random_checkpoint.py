@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Write a full-size checkpoint with random weights, so that speed can be measured without the real ones.
+
+    python3 tools/dev/random_checkpoint.py --arch mar_base --out mar_base.pth
+    python3 tools/dev/random_checkpoint.py --arch kl16 --out kl16.ckpt
+    python3 tools/dev/random_checkpoint.py --arch gpt_l --seq_len 64 --out c2i_L.pt
+    python3 tools/dev/random_checkpoint.py --arch vq16 --out vq_ds16_c2i.pt
+
+The names, shapes and the .pth/.ckpt/.pt layout are the official ones. --seq_len is LlamaGen's, of tokens an image, and goes to
+the metadata of a safetensors file. Every tensor is random, the adaLN and output layers
+included. The head is wired so that eps is close to x at high noise: the chain stays finite, in bfloat16 too, although the
+cosine schedule multiplies an error of eps by 2e4 at its first step. The images are noise.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+
+from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, save_official_mar, save_official_vae,  # noqa: E402
+                   write_safetensors)
+
+GPTS = {  # width, depth, heads, hidden
+    "gpt_b": (768, 12, 12, 2048),
+    "gpt_l": (1024, 24, 16, 2816),
+    "gpt_xl": (1280, 36, 20, 3584),
+    "gpt_xxl": (1536, 48, 24, 4096),
+    "gpt_3b": (3200, 24, 32, 8704),
+}
+
+
+@torch.no_grad()
+def randomise(model, seed):
+    """Weights of std 0.8 / sqrt(inputs), norms near 1, biases and embeddings small."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        p.normal_(generator=generator)
+        if p.ndim == 1:
+            p.mul_(0.05)
+            if "norm" in name.lower() or "_ln." in name or ".in_ln" in name:
+                p.add_(1.0 if name.endswith("weight") else 0.0)
+        elif "pos_embed" in name or name in ("fake_latent", "mask_token", "class_emb.weight"):
+            p.mul_(0.2)
+        else:
+            p.mul_(0.8 / p[0].numel() ** 0.5)
+
+
+@torch.no_grad()
+def tame_head(head, offset=8.0):
+    """Make eps about x: the last layer reads the input projection back, and the blocks only perturb it.
+
+    Between them stands a layer norm, which would fix the length of eps. A constant part of `offset` standard deviations,
+    orthogonal to the projection, keeps the norm nearly independent of x.
+    """
+    width, channels = head.input_proj.weight.shape
+    columns = torch.cat([torch.ones(width, 1), head.input_proj.weight, head.input_proj.bias[:, None]], dim=1)
+    basis = torch.linalg.qr(columns)[0] * width ** 0.5  # orthogonal, of unit mean square; all but the first have mean 0
+    head.input_proj.weight.copy_(basis[:, 1:-1] / channels ** 0.5)
+    head.input_proj.bias.copy_(basis[:, -1] * offset)
+    head.final_layer.linear.weight[:channels] = basis[:, 1:-1].t() * ((1 + offset ** 2) * channels) ** 0.5 / width
+    head.final_layer.linear.weight[channels:] *= 0.3
+    head.final_layer.linear.bias *= 0.1
+    for block in head.res_blocks:
+        block.mlp[2].weight *= 0.1
+    head.final_layer.adaLN_modulation[1].weight *= 0.01
+    head.final_layer.adaLN_modulation[1].bias *= 0.01
+
+
+def random_mar(arch, seed=0):
+    """A MAR of ARCHS[arch] in eval mode with the weights this program writes."""
+    with torch.device("meta"):
+        model = MAR(ARCHS[arch])
+    model = model.to_empty(device="cpu")
+    randomise(model, seed)
+    tame_head(model.head)
+    return model.eval()
+
+
+def random_vae(seed=0):
+    model = VAE(KL16)
+    randomise(model, seed)
+    return model.eval()
+
+
+def random_gpt(arch, seq_len, seed=0):
+    width, depth, heads, hidden = GPTS[arch]
+    model = GPT(GptConfig(width=width, depth=depth, heads=heads, hidden=hidden, seq_len=seq_len))
+    randomise(model, seed)
+    return model.eval()
+
+
+def random_vq(seed=0):
+    model = VQ()
+    randomise(model, seed)
+    return model.eval()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, "vq16"], required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seq_len", type=int, default=256)
+    args = parser.parse_args()
+    safetensors = (args.format or ("safetensors" if args.out.endswith(".safetensors") else "pth")) == "safetensors"
+    if args.arch == "kl16":
+        state = random_vae(args.seed).state_dict()
+        if safetensors:
+            write_safetensors(args.out, state, {"format": "pt", "mar.kind": "vae", "mar.vae_stride": KL16.stride})
+        else:
+            save_official_vae(args.out, state)
+        return
+    if args.arch in GPTS or args.arch == "vq16":
+        metadata = {"format": "pt", "mar.kind": "vq", "mar.vae_stride": 16}
+        if args.arch in GPTS:
+            metadata = {"format": "pt", "mar.kind": "llamagen", "mar.heads": GPTS[args.arch][2], "mar.seq_len": args.seq_len}
+        model = random_vq(args.seed) if args.arch == "vq16" else random_gpt(args.arch, args.seq_len, args.seed)
+        if safetensors:
+            state = {name: tensor.bfloat16() for name, tensor in model.state_dict().items()}
+            write_safetensors(args.out, state, metadata)
+        else:
+            torch.save({"model": model.state_dict()}, args.out)
+        return
+    config, state = ARCHS[args.arch], random_mar(args.arch, args.seed).state_dict()
+    if safetensors:
+        write_safetensors(args.out, state, {"format": "pt", "mar.kind": "mar", "mar.heads": config.heads, "mar.vae_stride": 16})
+    else:  # the raw weights differ from the averaged ones, so that a reader that takes the wrong set is noticed
+        raw = {name: tensor + 0.01 * tensor.abs().mean() for name, tensor in state.items()}
+        save_official_mar(args.out, raw, state, model=args.arch, img_size=256, vae_stride=16, patch_size=1,
+                          vae_embed_dim=config.token_dim, class_num=config.classes, buffer_size=config.buffer,
+                          diffloss_d=config.head_depth, diffloss_w=config.head_width, ema_rate=0.9999)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+/* One `mar eval` of a model: what was asked for, what it was resolved to, and where it goes.
+ *
+ * eval_model.c prepares and ends it, eval_settings.c writes down what its numbers depend on, eval_make.c makes shards,
+ * eval_merge.c adds them up. */
+#ifndef TOOLS_EVAL_JOB_H
+#define TOOLS_EVAL_JOB_H
+
+#include "tools/eval/options.h"
+#include "tools/eval/shard.h"
+#include "tools/generate/record.h"
+
+/* What the result says of the model. It follows from the settings and is kept beside them, so that shards can be added
+ * up without the model. */
+typedef struct {
+    char network[64];                                                 /* mar_features_config.name */
+    char published[EVAL_TEXT], guarantee[EVAL_TEXT], ways[EVAL_TEXT]; /* as in eval_result */
+    int classes;                                                      /* that the model knows */
+    int steps; /* autoregressive steps whose drafts are counted; 0: none are verified */
+    int demo;  /* 1: the images are digits, and the network is the classifier of digits */
+} eval_facts;
+
+typedef struct {
+    eval_options *options;
+    progress *bar;
+    launch who;
+    run_directory directory; /* RUN */
+    char stats_id[RECORD_ID], inception_id[RECORD_ID];
+    record_texts settings; /* what the numbers depend on, in a fixed order */
+    cJSON *taken;          /* the file that --merge has them of, whose keys they are; else NULL */
+    eval_layout layout;
+    eval_facts facts;
+
+    model_store store;
+
+    /* Not with --merge: */
+    record_ids ids; /* of the model files */
+    run_models models;
+    mar_session *session;
+    int *classes;    /* [class_count], as listed */
+    int class_count; /* 1 or more */
+
+    mar *library; /* of the network: the models', if its arithmetic is theirs, or one of its own; the store's */
+    mar_features *network;
+    long made; /* images that this process has made */
+} eval_job;
+
+/* Fills job->settings, the hash of them in job->layout, and job->facts, once all else is known. Returns 0, or 1 after
+ * printing. */
+int eval_settings_make(eval_job *job);
+/* Writes them to RUN/settings.json, or compares them with what is there: 1, after printing the first difference, if the
+ * run was begun otherwise. In RUN_LOCK_SETTINGS. */
+int eval_settings_agree(eval_job *job);
+/* Whether RUN is free or a run: 1, after printing, if it has files that the run would replace, or take for its own,
+ * and no settings that say what they belong to. */
+int eval_settings_check_place(const eval_job *job);
+/* For --merge: takes settings, layout and facts from RUN/settings.json. The options that were given must agree. */
+int eval_settings_take(eval_job *job, const option_set *given);
+/* For --merge: whether the network that was loaded is of the layout. Returns 0, or 1 after printing. */
+int eval_settings_check_network(const eval_job *job);
+/* The value of a setting, "" if there is none. */
+const char *eval_setting(const eval_job *job, const char *key);
+
+/* The label of image i. */
+int eval_label(const eval_job *job, long i);
+
+/* Makes all shards that this process is to make and that are missing. Returns 0; 1 after an error, which was printed;
+ * or the exit status after an interruption, which was not said. */
+int eval_make_shards(eval_job *job);
+/* How many shards are not there. */
+int eval_missing_shards(const eval_job *job);
+
+/* Adds up all shards, writes RUN/images.npz if asked for, RUN/result.json and RUN/report.html, and fills *r. Returns 0,
+ * 1 after an error, which was printed, or EVAL_MERGE_AGAIN if a shard was missing or damaged, which was said; a damaged
+ * one is removed, unless nothing is to be made. */
+enum { EVAL_MERGE_AGAIN = -1 };
+int eval_merge(eval_job *job, eval_result *r);
+
+#endif

@@ -1,0 +1,352 @@
+/* mar eval of a model: from options to a result in a run directory. */
+#include "eval/classifier.h"
+#include "eval/reference.h"
+#include "tools/generate/classes.h"
+#include "tools/cli/command.h"
+#include "tools/cli/dashed.h"
+#include "tools/eval/job.h"
+#include "tools/eval/published.h"
+#include "tools/eval/reference_open.h"
+#include "tools/eval/report.h"
+#include "tools/cli/interruption.h"
+#include "tools/eval/judge.h"
+#include "tools/cli/text.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    SHARDS = 64,       /* by default at most: enough to deal out, few enough that adding up takes seconds */
+    REJECTED_MIN = 2,  /* images of a shard with the most drafts replaced that are kept at least */
+    DAMAGED_AGAIN = 3, /* times that damaged shards are made again */
+    LISTED = 10        /* missing shards, or rows of them, that a message lists */
+};
+
+/* --- before anything is made ---------------------------------------------------------------------------- */
+
+static long round_up(long n, long multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+/* The sizes that depend on one another. */
+static void divide(eval_options *o)
+{
+    if (o->batch > o->num_images) o->batch = o->num_images;
+    if (o->shard_images == 0) o->shard_images = (o->num_images + SHARDS - 1) / SHARDS;
+    o->shard_images = (int)round_up(o->shard_images, o->batch);
+}
+
+/* Several processes on a machine share its GPUs. */
+static void choose_device(eval_job *job)
+{
+    eval_options *o = job->options;
+    const option *device = o->given ? options_find(o->given, "device") : NULL;
+    const int gpus = job->who.local_count > 1 ? mar_gpu_count() : 0;
+    if (gpus > 1 && o->run.machine.backend != MAR_BACKEND_CPU && !(device && device->given))
+        o->run.machine.device = job->who.local_index % gpus;
+}
+
+static int load_network(eval_job *job)
+{
+    const eval_options *o = job->options;
+    model_store *store = o->models ? o->models : &job->store;
+    char text[1024];
+    const char *path = o->inception ? o->inception : "demo";
+    job->library = judge_open(store, &o->run.machine, path, (judge_dtype)o->features_dtype);
+    if (!job->library) return 1;
+    progress_note(job->bar, "loading %s", path);
+    const mar_status status = mar_features_load(job->library, path, o->batch, &job->network);
+    progress_clear(job->bar);
+    if (status == MAR_OK) return 0;
+    return tool_error("%s%s", dashed(mar_error(job->library), 1, text, sizeof text),
+                      status == MAR_ENOMEM && o->batch > 1 ? "; a smaller --batch needs less" : "");
+}
+
+static int load_models(eval_job *job)
+{
+    eval_options *o = job->options;
+    if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
+    if (models_load(o->models ? o->models : &job->store, &o->run, job->bar, &job->models) != 0) return 1;
+    if (classes_choose(o->classes, job->models.class_count, 1, &job->classes, &job->class_count) != 0) return 1;
+    if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
+        return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
+                          o->num_images, job->class_count);
+    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || load_network(job) != 0) return 1;
+    progress_note(job->bar, "reading the files, to know them again");
+    const int failed = record_identify(&o->run, &job->ids);
+    progress_clear(job->bar);
+    return failed;
+}
+
+/* Whether the reference has images or features, for precision and recall; checks what can be seen of it now. */
+static int look_at_reference(eval_job *job)
+{
+    const eval_options *o = job->options;
+    char why[512];
+    eval_reference reference;
+    job->layout.keeps_features = o->precision_recall;
+    if (!o->stats) return 0;
+    if (eval_reference_is_directory(o->stats)) {
+        job->layout.keeps_features = 1;
+        return eval_reference_identify(o->stats, job->stats_id);
+    }
+    if (eval_reference_load(o->stats, &reference, why, sizeof why) != MAR_OK) return tool_error("%s", why);
+    const int numbers = mar_features_get_config(job->network)->features;
+    if (reference.feature_count > 0 || reference.has_images) job->layout.keeps_features = 1;
+    const int dim = reference.dim;
+    eval_reference_free(&reference);
+    if (dim && dim != numbers)
+        return tool_error("--stats %s: has statistics of %d features, expected %d, those of %s", o->stats, dim, numbers,
+                          mar_features_get_config(job->network)->name);
+    return eval_reference_identify(o->stats, job->stats_id);
+}
+
+static void lay_out(eval_job *job)
+{
+    const eval_options *o = job->options;
+    const mar_features_config *network = mar_features_get_config(job->network);
+    eval_layout *l = &job->layout;
+    l->images = o->num_images;
+    l->batch = o->batch;
+    l->shard_images = o->shard_images;
+    l->features = network->features;
+    l->classes = network->classes;
+    l->spatial = network->spatial;
+    mar_session_image_size(job->session, &l->width, &l->height);
+    l->samples = o->num_images < EVAL_SHEET_MAX ? o->num_images : EVAL_SHEET_MAX;
+    const int shards = eval_shard_count(l), share = (EVAL_REJECTED_MAX + shards - 1) / shards;
+    l->rejected_images = !run_verifies_drafts(&o->run) ? 0 : share < REJECTED_MIN ? REJECTED_MIN : share;
+}
+
+static void find_facts(eval_job *job)
+{
+    const run_options *run = &job->options->run;
+    const mar_model_config *model = mar_model_get_config(job->models.model);
+    eval_facts *f = &job->facts;
+    snprintf(f->network, sizeof f->network, "%s", mar_features_get_config(job->network)->name);
+    snprintf(f->published, sizeof f->published, "%s", eval_published_model(model));
+    snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
+    run_options_ways(run, f->ways, sizeof f->ways);
+    f->classes = job->models.class_count;
+    f->demo = !job->options->inception;
+    if (run_verifies_drafts(run)) f->steps = run->used.num_iter < EVAL_CURVE_MAX ? run->used.num_iter : EVAL_CURVE_MAX;
+}
+
+static int check_size(const eval_job *job)
+{
+    const eval_layout *l = &job->layout;
+    if (!job->facts.demo || (l->width == EVAL_DIGIT_SIDE && l->height == EVAL_DIGIT_SIDE)) return 0;
+    return tool_error("--features demo: images of %dx%d, expected %dx%d, the demo's digits", l->width, l->height,
+                      EVAL_DIGIT_SIDE, EVAL_DIGIT_SIDE);
+}
+
+/* All that can be found wrong is found here, before anything is written. */
+static int prepare(eval_job *job)
+{
+    eval_options *o = job->options;
+    if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0) return 1;
+    if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->who) != 0) return 1;
+    if (job->who.kind != LAUNCH_ALONE && job->who.index > 0) job->bar->shown = 0;
+    divide(o);
+    choose_device(job);
+    if (load_models(job) != 0 || look_at_reference(job) != 0) return 1;
+    if (record_identify_file(o->inception, job->inception_id) != 0) return 1;
+    lay_out(job);
+    find_facts(job);
+    return check_size(job) || eval_settings_make(job);
+}
+
+/* Whether the file of --merge is the one that the run was begun with, by its hash in the settings, which is left in
+ * `id`, char [RECORD_ID]. */
+static int check_same_file(const eval_job *job, const char *name, const char *path, char *id)
+{
+    char key[32];
+    const char *was = eval_setting(job, name);
+    if (!path && *was)
+        return tool_error("%s: was begun with --%s %s, expected it for --merge, too", job->options->out, name, was);
+    if (path && strcmp(tool_base_name(path), was) != 0)
+        return tool_error("%s: was begun with %s--%s%s%s, this is --%s %s", job->options->out, *was ? "" : "no ", name,
+                          *was ? " " : "", was, name, path);
+    if (!path) return 0;
+    snprintf(key, sizeof key, "%s_id", name);
+    was = eval_setting(job, key);
+    if (eval_reference_identify(path, id) != 0) return 1;
+    return strcmp(id, was) == 0
+               ? 0
+               : tool_error("--%s %s: is not what the run was begun with (%s, then %s)", name, path, id, was);
+}
+
+/* With --merge: the network, for a reference that is images, and for precision and recall. */
+static int prepare_merge(eval_job *job)
+{
+    eval_options *o = job->options;
+    char path[RUN_PATH];
+    job->directory.out.path = o->out;
+    if (access(run_path(&job->directory, "settings.json", path), F_OK) != 0)
+        return tool_error("%s: cannot read: %s; expected a run directory for --merge", path, strerror(errno));
+    if (run_directory_check(o->out, &job->directory) != 0 || eval_settings_take(job, o->given) != 0) return 1;
+    if (!job->facts.demo != (o->inception != NULL))
+        return tool_error("%s: has features of %s, expected --features %s%s for --merge", o->out, job->facts.network,
+                          eval_setting(job, "features"), job->facts.demo ? "" : " and --inception");
+    o->batch = job->layout.batch;
+    o->features_dtype =
+        strcmp(eval_setting(job, "features_dtype"), judge_dtypes[JUDGE_BF16]) == 0 ? JUDGE_BF16 : JUDGE_F32;
+    if (check_same_file(job, "inception", o->inception, job->inception_id) != 0 ||
+        check_same_file(job, "stats", o->stats, job->stats_id) != 0)
+        return 1;
+    return load_network(job) || eval_settings_check_network(job);
+}
+
+/* --- the run -------------------------------------------------------------------------------------------- */
+
+/* The first process writes the settings down, the others compare theirs. */
+static int agree(eval_job *job)
+{
+    const run_lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
+    if (lock == RUN_FAILED) return 1;
+    if (lock == RUN_BUSY) return interruption_status();
+    const int failed = eval_settings_agree(job);
+    run_unlock(&job->directory, RUN_LOCK_SETTINGS);
+    return failed;
+}
+
+/* The shards that are not there, "3, 7-9", into text; what has no room is left out. */
+static const char *list_missing(const eval_job *job, char *text, size_t size)
+{
+    char path[RUN_PATH];
+    const int count = eval_shard_count(&job->layout);
+    text[0] = '\0';
+    for (int s = 0, listed = 0; s < count; s++) {
+        int end = s;
+        while (end < count && !eval_shard_exists(&job->directory, end, path)) end++;
+        if (end == s) continue;
+        if (++listed > LISTED) {
+            text_append(text, size, ", ...");
+            break;
+        }
+        text_append(text, size, end - s > 1 ? "%s%d-%d" : "%s%d", *text ? ", " : "", s, end - 1);
+        s = end;
+    }
+    return text;
+}
+
+/* After --shard, when others have not made theirs. */
+static void say_missing(const eval_job *job)
+{
+    char text[256];
+    const int count = eval_shard_count(&job->layout), missing = eval_missing_shards(job);
+    if (job->options->quiet) return;
+    fprintf(
+        stderr,
+        "mar: %s: %d of %d shards are there; %d more (%s) are for the other processes of %s; the last one adds up\n",
+        job->options->out, count - missing, count, missing, list_missing(job, text, sizeof text), job->who.source);
+}
+
+/* Adds up unless somebody has, or does: of ranks each waits for the result, so that another takes over if the one that
+ * adds up ends, and the first one tells it. Returns as eval_merge; *done is 1 if *r is there and to be told. */
+static int try_merge(eval_job *job, eval_result *r, int *done)
+{
+    char path[RUN_PATH];
+    int status = 0;
+    const run_lock_status lock = run_lock(&job->directory, RUN_LOCK_MERGE);
+    if (lock == RUN_FAILED) return 1;
+    if (lock == RUN_BUSY) return job->who.kind == LAUNCH_MPI ? EVAL_MERGE_AGAIN : 0;
+    run_path(&job->directory, "result.json", path);
+    if (!job->options->merge && access(path, F_OK) == 0)
+        status = eval_result_read(path, r);
+    else
+        status = eval_merge(job, r);
+    *done = status == 0 && (job->who.kind != LAUNCH_MPI || job->who.index == 0);
+    run_unlock(&job->directory, RUN_LOCK_MERGE);
+    return status;
+}
+
+/* Shards, until all are there, and their sum. */
+static int make_and_merge(eval_job *job, eval_result *r, int *done)
+{
+    for (int damaged = 0;;) {
+        int status = eval_make_shards(job);
+        if (status != 0) return status;
+        if (eval_missing_shards(job) > 0) {
+            if (job->who.kind == LAUNCH_MPI) continue;
+            say_missing(job);
+            return 0;
+        }
+        status = try_merge(job, r, done);
+        if (status != EVAL_MERGE_AGAIN) return status;
+        if (interruption_came()) return interruption_status();
+        if (eval_missing_shards(job) > 0 && ++damaged > DAMAGED_AGAIN)
+            return tool_error("%s: shards are damaged again and again, expected a disk that keeps them",
+                              job->options->out);
+        run_pause();
+    }
+}
+
+static int merge_only(eval_job *job, eval_result *r, int *done)
+{
+    char text[256];
+    const int count = eval_shard_count(&job->layout), missing = eval_missing_shards(job);
+    if (missing > 0)
+        return tool_error("%s: %d of %d shards are missing (%s), expected all of them for --merge", job->options->out,
+                          missing, count, list_missing(job, text, sizeof text));
+    const run_lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_MERGE);
+    if (lock == RUN_FAILED) return 1;
+    if (lock == RUN_BUSY) return interruption_status();
+    const int status = eval_merge(job, r);
+    *done = status == 0;
+    run_unlock(&job->directory, RUN_LOCK_MERGE);
+    return status == EVAL_MERGE_AGAIN
+               ? tool_error("%s: a shard is damaged; the same command without --merge makes it again",
+                            job->options->out)
+               : status;
+}
+
+/* The exit status after a signal, which is said. */
+static int say_interrupted(const eval_job *job, int status)
+{
+    char path[RUN_PATH];
+    long there = 0;
+    for (int s = 0; s < eval_shard_count(&job->layout); s++)
+        if (eval_shard_exists(&job->directory, s, path)) there += eval_shard_size(&job->layout, s);
+    interruption_end(
+        "%ld images were made now, %ld of %ld are in finished shards, %s has all of them; the same command "
+        "goes on",
+        job->made, there, job->layout.images, job->options->out);
+    return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
+}
+
+static int run(eval_job *job, eval_result *r, int *done)
+{
+    const eval_options *o = job->options;
+    if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
+    interruption_catch(); /* from here on there is something to keep */
+    if (run_directory_begin(&job->directory, o->merge ? NULL : &job->who) != 0) return 1;
+    int status = o->merge ? 0 : agree(job);
+    if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
+    return status > 1 ? say_interrupted(job, status) : status;
+}
+
+int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
+{
+    eval_job *job = calloc(1, sizeof *job);
+    *done = 0;
+    if (!job) return tool_error("out of memory");
+    job->options = o;
+    job->bar = bar;
+    job->store.quiet = o->quiet;
+    const int status = run(job, r, done);
+    run_directory_end(&job->directory, status == 1);
+    mar_features_free(job->network);
+    mar_session_free(job->session);
+    models_free(&job->store);
+    record_texts_free(&job->settings);
+    cJSON_Delete(job->taken);
+    free(job->classes);
+    free(job);
+    return status;
+}

@@ -1,0 +1,220 @@
+#include "tools/eval/numbers.h"
+
+#include "eval/frechet.h"
+#include "tools/cli/command.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NEIGHBOURS = 3,              /* k of precision and recall in ADM's evaluator */
+    IMAGES_ENOUGH = 10000,       /* with 2048 features; below it FID's bias is larger than what methods differ by */
+    IMAGES_A_FEATURE = 10,       /* the same for networks with fewer */
+    ADM_REFERENCE_IMAGES = 10000 /* of arr_0 in VIRTUAL_imagenet256_labeled.npz */
+};
+
+void eval_warn(eval_result *r, const char *format, ...)
+{
+    va_list arguments;
+    if (r->warning_count == EVAL_WARNINGS_MAX) return;
+    va_start(arguments, format);
+    vsnprintf(r->warnings[r->warning_count++], EVAL_TEXT, format, arguments);
+    va_end(arguments);
+}
+
+/* --- Frechet distances ------------------------------------------------------------------------------------------ */
+
+static int distance_to(const eval_moments *m, const double *mu, const double *sigma, double *distance)
+{
+    const size_t n = (size_t)m->dim;
+    double *mean = malloc(n * sizeof *mean), *covariance = malloc(n * n * sizeof *covariance);
+    char why[EVAL_TEXT] = "out of memory for the Frechet distance";
+    mar_status status = mean && covariance ? MAR_OK : MAR_ENOMEM;
+    if (status == MAR_OK) {
+        eval_moments_finish(m, mean, covariance);
+        status = eval_frechet(m->dim, &(eval_gaussian){mean, covariance}, &(eval_gaussian){mu, sigma}, distance, why,
+                              sizeof why);
+    }
+    free(mean);
+    free(covariance);
+    return status == MAR_OK ? 0 : tool_error("%s", why);
+}
+
+static int refuse_size(const eval_gathered *g, const char *array, int found, int expected)
+{
+    return tool_error("%s: %s has %d numbers, expected %d, the features of %s%s", g->reference->path, array, found,
+                      expected, g->network->name,
+                      found == 2048 || found == 64 ? "; is it a reference for another network?" : "");
+}
+
+static int fill_fid(const eval_gathered *g, eval_result *r)
+{
+    const eval_reference *reference = g->reference;
+    if (!reference || !g->pooled || !reference->dim) return 0;
+    if (reference->dim != g->pooled->dim) return refuse_size(g, "mu", reference->dim, g->pooled->dim);
+    return distance_to(g->pooled, reference->mu, reference->sigma, &r->fid);
+}
+
+static int fill_sfid(const eval_gathered *g, eval_result *r)
+{
+    const eval_reference *reference = g->reference;
+    char *why = r->why_no_sfid;
+    if (!reference)
+        snprintf(why, EVAL_TEXT, "there is no reference");
+    else if (!g->network->spatial)
+        snprintf(why, EVAL_TEXT, "%s has no spatial features", g->network->name);
+    else if (!reference->spatial)
+        snprintf(why, EVAL_TEXT, "%s has no mu_s and sigma_s", reference->path);
+    else if (!g->spatial)
+        snprintf(why, EVAL_TEXT, "the spatial features of the images were not added up");
+    if (*why) return 0;
+    if (reference->spatial != g->spatial->dim) return refuse_size(g, "mu_s", reference->spatial, g->spatial->dim);
+    return distance_to(g->spatial, reference->mu_s, reference->sigma_s, &r->sfid);
+}
+
+/* --- precision and recall --------------------------------------------------------------------------------------- */
+
+static int fill_precision(const eval_gathered *g, eval_result *r)
+{
+    const eval_reference *reference = g->reference;
+    char *why = r->why_no_precision;
+    if (!reference)
+        snprintf(why, EVAL_TEXT, "there is no reference");
+    else if (!reference->features)
+        snprintf(why, EVAL_TEXT,
+                 "%s has statistics only: precision and recall need the features of single reference images, or these "
+                 "images (an npz with features or arr_0, a directory of images)",
+                 reference->path);
+    else if (!g->features)
+        snprintf(why, EVAL_TEXT, "the features of single images were not kept (--precision_recall keeps them)");
+    else if (reference->feature_count <= NEIGHBOURS || g->feature_count <= NEIGHBOURS)
+        snprintf(why, EVAL_TEXT, "they need more than %d images on either side, there are %ld and %ld", NEIGHBOURS,
+                 g->feature_count, reference->feature_count);
+    else if (reference->feature_count > INT_MAX || g->feature_count > INT_MAX)
+        snprintf(why, EVAL_TEXT, "there are more than %d images", INT_MAX);
+    if (*why) return 0;
+    if (reference->dim != g->network->features) return refuse_size(g, "features", reference->dim, g->network->features);
+    if (mar_precision_recall(g->library, reference->features, (int)reference->feature_count, g->features,
+                             (int)g->feature_count, reference->dim, NEIGHBOURS, &r->precision, &r->recall) != MAR_OK)
+        return tool_error("%s", mar_error(g->library));
+    return 0;
+}
+
+/* --- what may mislead ------------------------------------------------------------------------------------------- */
+
+/* Whether `number` stands in text, and not as part of a longer number. */
+static int has_number(const char *text, int number)
+{
+    char digits[16];
+    const size_t n = (size_t)snprintf(digits, sizeof digits, "%d", number);
+    for (const char *at = strstr(text, digits); at; at = strstr(at + 1, digits))
+        if ((at == text || !isdigit((unsigned char)at[-1])) && !isdigit((unsigned char)at[n])) return 1;
+    return 0;
+}
+
+/* Whether the word stands in text, in letters of either case, with no letter beside it. */
+static int has_word(const char *text, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = strcasestr(text, word); at; at = strcasestr(at + 1, word))
+        if ((at == text || !isalpha((unsigned char)at[-1])) && !isalpha((unsigned char)at[n])) return 1;
+    return 0;
+}
+
+static void warn_of_size(const eval_gathered *g, const char *name, eval_result *r)
+{
+    static const int sizes[] = {64, 128, 256, 512};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (has_number(name, sizes[i]) && !has_number(name, g->width) && sizes[i] != g->width)
+            eval_warn(r, "the images have %dx%d pixels, but by its name %s is of images of %dx%d", g->width, g->height,
+                      name, sizes[i], sizes[i]);
+}
+
+static int is_inception(const eval_gathered *g)
+{
+    return strcmp(g->network->name, "inception-v3") == 0;
+}
+
+/* Inception's pooled features are means of what is behind ReLU, so none is below 0. */
+static void warn_of_mean(const eval_gathered *g, const char *name, eval_result *r)
+{
+    int below = 0;
+    if (!is_inception(g)) return;
+    for (int i = 0; i < g->reference->dim; i++) below += g->reference->mu[i] < 0;
+    if (below)
+        eval_warn(r,
+                  "%d of the %d means in %s are below 0, and Inception's features never are: these are the statistics "
+                  "of another network",
+                  below, g->reference->dim, name);
+}
+
+/* The files that published numbers on ImageNet come from. */
+static int is_published(const char *name)
+{
+    static const char *const names[] = {"adm_in256_stats.npz", "VIRTUAL_imagenet64_labeled.npz",
+                                        "VIRTUAL_imagenet128_labeled.npz", "VIRTUAL_imagenet256_labeled.npz",
+                                        "VIRTUAL_imagenet512.npz"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0) return 1;
+    return 0;
+}
+
+static void warn_of_reference(const eval_gathered *g, eval_result *r)
+{
+    const eval_reference *reference = g->reference;
+    const char *name = tool_base_name(reference->path);
+    if (strcmp(reference->path, "demo") == 0) return;
+    warn_of_size(g, name, r);
+    if (reference->dim) warn_of_mean(g, name, r);
+    if (!is_published(name))
+        eval_warn(r,
+                  "published numbers are not made with %s: compare only with others of this reference (those on "
+                  "ImageNet have adm_in256_stats.npz or VIRTUAL_imagenet256_labeled.npz)",
+                  name);
+    if (strcmp(name, "VIRTUAL_imagenet256_labeled.npz") == 0 && reference->images != ADM_REFERENCE_IMAGES)
+        eval_warn(r, "%s has the name of ADM's file, which has %d images in arr_0; this one has %ld", name,
+                  ADM_REFERENCE_IMAGES, reference->has_images ? reference->images : 0);
+    if (has_word(name, "val") || has_word(name, "validation"))
+        eval_warn(r,
+                  "by its name %s is of validation images: published numbers compare with the training images, and "
+                  "are lower",
+                  name);
+}
+
+static void warn_of_count(const eval_gathered *g, eval_result *r)
+{
+    const long few = (long)IMAGES_A_FEATURE * g->network->features;
+    const long enough = few < IMAGES_ENOUGH ? few : IMAGES_ENOUGH;
+    const char *distance = is_inception(g) ? "FID" : "a Frechet distance";
+    if (g->images < enough && g->reference)
+        eval_warn(r,
+                  "%s of %ld images is too high: fewer than %ld are too few for %d features; published numbers are of "
+                  "50000",
+                  distance, g->images, enough, g->network->features);
+    else if (g->images < enough)
+        eval_warn(r, "an Inception score of %ld images is too low: published numbers are of 50000", g->images);
+    if (g->reference && r->reference_images && r->reference_images < enough)
+        eval_warn(r, "the reference is of %ld images: fewer than %ld are too few for %d features", r->reference_images,
+                  enough, g->network->features);
+}
+
+int eval_numbers(const eval_gathered *g, eval_result *r)
+{
+    r->fid = r->sfid = r->precision = r->recall = r->is_mean = r->is_deviation = r->is_adm = NAN;
+    r->why_no_sfid[0] = r->why_no_precision[0] = '\0';
+    r->images = g->images;
+    r->reference_images = g->reference ? g->reference->images : 0;
+    if (g->images < 2) return tool_error("numbers of %ld images: expected 2 or more", g->images);
+    if (fill_fid(g, r) != 0 || fill_sfid(g, r) != 0 || fill_precision(g, r) != 0) return 1;
+    double deviation;
+    if (g->score) eval_score_finish(g->score, &r->is_mean, &r->is_deviation);
+    if (g->score_adm) eval_score_finish(g->score_adm, &r->is_adm, &deviation);
+    warn_of_count(g, r);
+    if (g->reference) warn_of_reference(g, r);
+    return 0;
+}

@@ -1,0 +1,362 @@
+/* What an evaluation's numbers depend on: written down with the first shard, compared by whoever goes on. */
+#include "tools/cli/command.h"
+#include "tools/eval/job.h"
+#include "tools/eval/report.h"
+#include "tools/cli/file.h"
+#include "tools/cli/file_sum.h"
+#include "tools/images/decode.h"
+#include "tools/cli/json_file.h"
+#include "tools/eval/judge.h"
+#include "tools/cli/text.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- made from the options ------------------------------------------------------------------------------ */
+
+/* The classes as "all 1000", or as a list. NULL if out of memory. */
+static char *class_text(const eval_job *job)
+{
+    text_buffer text;
+    const int total = mar_model_get_config(job->models.model)->classes;
+    int all = job->class_count == total;
+    FILE *out = text_open(&text);
+    if (!out) return NULL;
+    for (int i = 0; i < job->class_count && all; i++) all = job->classes[i] == i;
+    if (all) fprintf(out, "all %d", total);
+    for (int i = 0; i < job->class_count && !all; i++) fprintf(out, "%s%d", i ? "," : "", job->classes[i]);
+    return text_close(out, &text) == 0 ? text.data : NULL;
+}
+
+static void add_flag(record_texts *texts, const char *name, int on)
+{
+    record_texts_add(texts, name, on ? "on" : "off");
+}
+
+/* What an evaluation has besides a run. */
+static void add_evaluation(eval_job *job, char *classes)
+{
+    const eval_options *o = job->options;
+    record_texts *texts = &job->settings;
+    record_texts_add(texts, "num_images", "%d", o->num_images);
+    if (classes)
+        record_texts_add(texts, "class", "%s", classes);
+    else
+        texts->count++; /* a NULL, reported at the end */
+    record_texts_add(texts, "class_sampling", o->class_sampling == EVAL_RANDOM ? "random" : "balanced");
+    record_texts_add(texts, "batch", "%d", o->batch);
+    record_texts_add(texts, "shard_images", "%d", o->shard_images);
+    record_texts_add(texts, "features", "%s", o->features);
+    if (o->inception) record_texts_add(texts, "inception", "%s", tool_base_name(o->inception));
+    if (o->inception) record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->features_dtype]);
+    if (*job->inception_id) record_texts_add(texts, "inception_id", "%s", job->inception_id);
+    if (o->stats) record_texts_add(texts, "stats", "%s", tool_base_name(o->stats));
+    if (*job->stats_id) record_texts_add(texts, "stats_id", "%s", job->stats_id);
+    add_flag(texts, "precision_recall", job->layout.keeps_features);
+    add_flag(texts, "save_images", o->save_images);
+    add_flag(texts, "save_npz", o->save_npz);
+    record_texts_add(texts, "image_size", "%dx%d", job->layout.width, job->layout.height);
+}
+
+static uint64_t hash(const record_texts *texts)
+{
+    uint64_t sum = sizeof(eval_figures); /* whose bytes are in the files */
+    for (int i = 0; i < texts->count; i++) {
+        sum = sum * 31 + memory_sum(texts->texts[i].key, strlen(texts->texts[i].key));
+        sum = sum * 31 + memory_sum(texts->texts[i].value, strlen(texts->texts[i].value));
+    }
+    return sum;
+}
+
+int eval_settings_make(eval_job *job)
+{
+    record_texts *texts = &job->settings;
+    if (record_texts_begin(texts) != 0) return tool_error("out of memory for the settings");
+    char *classes = class_text(job);
+    record_texts_add(texts, "Software", "libmar %s", mar_version());
+    record_texts_add_run(texts, &job->options->run, &job->models, &job->ids);
+    add_evaluation(job, classes);
+    free(classes);
+    if (record_texts_end(texts) != 0) return tool_error("out of memory for the settings");
+    job->layout.settings = hash(texts);
+    return 0;
+}
+
+const char *eval_setting(const eval_job *job, const char *key)
+{
+    for (int i = 0; i < job->settings.count; i++)
+        if (strcmp(job->settings.texts[i].key, key) == 0) return job->settings.texts[i].value;
+    return "";
+}
+
+/* --- in the file ---------------------------------------------------------------------------------------- */
+
+/* Numbers of the layout that do not follow from the settings' texts, and the facts. */
+typedef struct {
+    const char *name;
+    int *number; /* 0..most; NULL: text[size] */
+    int most;
+    char *text;
+    size_t size;
+} fact;
+
+enum {
+    FACTS = 13,
+    NUMBER_MAX = 1000000, /* of images, as mar eval takes them */
+    BATCH_MAX = 1024
+};
+
+static void list_facts(eval_job *job, fact list[FACTS])
+{
+    eval_layout *l = &job->layout;
+    eval_facts *f = &job->facts;
+    const fact all[FACTS] = {{"feature_numbers", &l->features, NUMBER_MAX, NULL, 0},
+                             {"logits", &l->classes, NUMBER_MAX, NULL, 0},
+                             {"spatial_numbers", &l->spatial, NUMBER_MAX, NULL, 0},
+                             {"width", &l->width, IMAGE_SIDE_MAX, NULL, 0},
+                             {"height", &l->height, IMAGE_SIDE_MAX, NULL, 0},
+                             {"samples", &l->samples, EVAL_SHEET_MAX, NULL, 0},
+                             {"rejected_images", &l->rejected_images, EVAL_REJECTED_MAX, NULL, 0},
+                             {"classes", &f->classes, NUMBER_MAX, NULL, 0},
+                             {"draft_steps", &f->steps, EVAL_CURVE_MAX, NULL, 0},
+                             {"network", NULL, 0, f->network, sizeof f->network},
+                             {"published", NULL, 0, f->published, sizeof f->published},
+                             {"guarantee", NULL, 0, f->guarantee, sizeof f->guarantee},
+                             {"ways", NULL, 0, f->ways, sizeof f->ways}};
+    memcpy(list, all, sizeof all);
+}
+
+static int write_settings(eval_job *job, const char *path)
+{
+    fact facts[FACTS];
+    cJSON *record = tool_json(), *settings = cJSON_AddObjectToObject(record, "settings"),
+          *about = cJSON_AddObjectToObject(record, "facts");
+    for (int i = 0; i < job->settings.count; i++)
+        cJSON_AddStringToObject(settings, job->settings.texts[i].key, job->settings.texts[i].value);
+    list_facts(job, facts);
+    for (int i = 0; i < FACTS; i++)
+        if (facts[i].number)
+            cJSON_AddNumberToObject(about, facts[i].name, *facts[i].number);
+        else
+            cJSON_AddStringToObject(about, facts[i].name, facts[i].text);
+    return json_file_write(record, path);
+}
+
+/* The object "settings" or "facts" of the file; *record is the caller's to delete. Returns 0, or 1 after printing. */
+static int read_settings(const char *path, cJSON **record, cJSON **settings, cJSON **facts)
+{
+    if (json_file_read(path, "the settings of a run", record) != 0) return 1;
+    *settings = cJSON_GetObjectItemCaseSensitive(*record, "settings");
+    *facts = cJSON_GetObjectItemCaseSensitive(*record, "facts");
+    int whole = cJSON_IsObject(*settings) && cJSON_IsObject(*facts);
+    for (const cJSON *s = whole ? (*settings)->child : NULL; s; s = s->next) whole &= cJSON_IsString(s) && s->string;
+    if (whole) return 0;
+    cJSON_Delete(*record);
+    *record = NULL;
+    return tool_error("%s: lacks settings or facts, expected what mar eval writes", path);
+}
+
+/* --- compared ------------------------------------------------------------------------------------------- */
+
+/* The name as the command line has it, if it is an option's. */
+static const char *spell(const char *key, const char *value, char *text, size_t size)
+{
+    static const char *const no_options[] = {"Software",     "model_id", "vae_id",  "captions_id", "draft_id",
+                                             "inception_id", "stats_id", "backend", "image_size"};
+    const char *dashes = "--";
+    for (size_t i = 0; i < sizeof no_options / sizeof *no_options; i++)
+        if (strcmp(key, no_options[i]) == 0) dashes = "";
+    if (strcmp(value, "on") == 0 || strcmp(value, "off") == 0)
+        snprintf(text, size, "%s%s%s", strcmp(value, "on") == 0 ? "" : "no ", dashes, key);
+    else
+        snprintf(text, size, "%s%s %s", dashes, key, value);
+    return text;
+}
+
+/* Prints that a setting was one and is another; NULL: it was not there. Returns 1. */
+static int differs(const eval_job *job, const char *key, const char *was, const char *is)
+{
+    char then[4400], now[4400], no[128];
+    snprintf(no, sizeof no, "no --%s", key);
+    return tool_error("%s: was begun with %s, this is %s; use another --out", job->directory.out.path,
+                      was ? spell(key, was, then, sizeof then) : no, is ? spell(key, is, now, sizeof now) : no);
+}
+
+static int compare(const eval_job *job, const cJSON *found)
+{
+    for (int i = 0; i < job->settings.count; i++) {
+        const image_text *t = &job->settings.texts[i];
+        const cJSON *s = cJSON_GetObjectItemCaseSensitive(found, t->key);
+        if (!s || strcmp(s->valuestring, t->value) != 0)
+            return differs(job, t->key, s ? s->valuestring : NULL, t->value);
+    }
+    for (const cJSON *s = found->child; s; s = s->next)
+        if (!*eval_setting(job, s->string)) return differs(job, s->string, s->valuestring, NULL);
+    return 0;
+}
+
+int eval_settings_check_place(const eval_job *job)
+{
+    static const char *const names[] = {"result.json", "report.html", "images.npz", "images.npz.part", "images"};
+    char path[RUN_PATH], settings[RUN_PATH];
+    run_path(&job->directory, "settings.json", settings);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) /* a run that begins now has its settings first */
+        if (access(run_path(&job->directory, names[i], path), F_OK) == 0 && access(settings, F_OK) != 0)
+            return tool_error("%s: has %s but no settings.json, so it is no run that can go on; use another --out",
+                              job->directory.out.path, names[i]);
+    return 0;
+}
+
+/* Writes the file so that it is there after a failure of the machine, too: what follows is of these settings. */
+static int begin_settings(eval_job *job, const char *path)
+{
+    if (write_settings(job, path) != 0) return 1;
+    const int directory = job->directory.out.directory;
+    return directory && tool_sync(directory) != 0 ? tool_cannot_write(path) : 0;
+}
+
+int eval_settings_agree(eval_job *job)
+{
+    char path[RUN_PATH];
+    cJSON *record, *settings, *facts;
+    run_path(&job->directory, "settings.json", path);
+    if (access(path, F_OK) != 0 && errno == ENOENT) return begin_settings(job, path);
+    if (read_settings(path, &record, &settings, &facts) != 0) return 1;
+    const int failed = compare(job, settings);
+    cJSON_Delete(record);
+    return failed;
+}
+
+/* --- taken from the file -------------------------------------------------------------------------------- */
+
+/* Whether what the settings have of an option can be otherwise than it was given: a list, what is rounded, 0 or
+ * auto for a default. */
+static int is_resolved(const mar_param *p, const char *value)
+{
+    return strcmp(p->name, "class") == 0 || strcmp(p->name, "batch") == 0 || strcmp(p->name, "shard_images") == 0 ||
+           strcmp(value, "0") == 0 || run_param_is_named(p, value);
+}
+
+/* The options that were given, where the settings have them. */
+static int compare_given(const eval_job *job, const option_set *set)
+{
+    char text[4096];
+    for (int i = 0; i < set->count; i++) {
+        const option *o = &set->options[i];
+        const char *was = eval_setting(job, o->param->name), *is;
+        if (!o->given || !*was) continue;
+        is = o->param->type == MAR_TYPE_MODEL ? run_draft(&job->options->run)
+                                              : mar_param_text(o->param, o->fields, text, sizeof text);
+        if (!is) continue;
+        if (o->param->type == MAR_TYPE_TEXT || o->param->type == MAR_TYPE_MODEL) is = tool_base_name(is);
+        if (!is_resolved(o->param, is) && strcmp(was, is) != 0) return differs(job, o->param->name, was, is);
+    }
+    return 0;
+}
+
+static int take_texts(eval_job *job, const cJSON *settings)
+{
+    record_texts *texts = &job->settings;
+    if (record_texts_begin(texts) != 0) return tool_error("out of memory for the settings");
+    for (const cJSON *s = settings->child; s; s = s->next) {
+        if (texts->count == mar_param_count() + 32) break; /* no settings of ours, whose hash is another then */
+        record_texts_add(texts, s->string, "%s", s->valuestring);
+    }
+    return record_texts_end(texts) == 0 ? 0 : tool_error("out of memory for the settings");
+}
+
+/* A number among the texts, 1 to `most`. Returns 0, or 1 after printing what it is. */
+static int take_number(const eval_job *job, const char *key, int most, int *out, const char *path)
+{
+    const char *text = eval_setting(job, key);
+    const long n = strtol(text, NULL, 10);
+    if (n < 1 || n > most) return tool_error("%s: %s is \"%s\", expected 1 to %d", path, key, text, most);
+    *out = (int)n;
+    return 0;
+}
+
+/* Returns 0, or 1 after printing which number cannot be. */
+static int take_fact(const fact *f, const cJSON *found, const char *path)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(found, f->name);
+    if (f->number ? !cJSON_IsNumber(item) : !cJSON_IsString(item))
+        return tool_error("%s: lacks %s, expected what mar eval writes", path, f->name);
+    if (!f->number) {
+        snprintf(f->text, f->size, "%s", item->valuestring);
+        return 0;
+    }
+    if (!(item->valuedouble >= 0 && item->valuedouble <= f->most))
+        return tool_error("%s: %s is %.10g, expected 0 to %d", path, f->name, item->valuedouble, f->most);
+    *f->number = (int)item->valuedouble;
+    return 0;
+}
+
+static int take_facts(eval_job *job, const cJSON *found, const char *path)
+{
+    fact facts[FACTS];
+    list_facts(job, facts);
+    for (int i = 0; i < FACTS; i++)
+        if (take_fact(&facts[i], found, path) != 0) return 1;
+    int images = 0;
+    eval_layout *l = &job->layout;
+    if (take_number(job, "num_images", NUMBER_MAX, &images, path) != 0 ||
+        take_number(job, "batch", BATCH_MAX, &l->batch, path) != 0 ||
+        take_number(job, "shard_images", NUMBER_MAX, &l->shard_images, path) != 0)
+        return 1;
+    l->settings = hash(&job->settings);
+    l->images = images;
+    l->keeps_features = strcmp(eval_setting(job, "precision_recall"), "on") == 0;
+    job->facts.demo = strcmp(eval_setting(job, "features"), "demo") == 0;
+    if (l->images < 2 || l->shard_images % l->batch != 0)
+        return tool_error(
+            "%s: is of %ld images in shards of %d and batches of %d, expected 2 or more and whole batches", path,
+            l->images, l->shard_images, l->batch);
+    if (!l->features || !l->classes || !l->width || !l->height)
+        return tool_error("%s: is of images of %dx%d with %d features and %d logits, expected 1 or more of each", path,
+                          l->width, l->height, l->features, l->classes);
+    return 0;
+}
+
+int eval_settings_check_network(const eval_job *job)
+{
+    char path[RUN_PATH];
+    const eval_layout *l = &job->layout;
+    const mar_features_config *c = mar_features_get_config(job->network);
+    if (l->features == c->features && l->classes == c->classes && l->spatial == c->spatial) return 0;
+    return tool_error("%s: is of %d features, %d logits and %d spatial features, expected %d, %d and %d, those of %s",
+                      run_path(&job->directory, "settings.json", path), l->features, l->classes, l->spatial,
+                      c->features, c->classes, c->spatial, c->name);
+}
+
+int eval_settings_take(eval_job *job, const option_set *given)
+{
+    char path[RUN_PATH];
+    cJSON *settings, *facts;
+    run_path(&job->directory, "settings.json", path);
+    if (read_settings(path, &job->taken, &settings, &facts) != 0 || take_texts(job, settings) != 0) return 1;
+    return take_facts(job, facts, path) || compare_given(job, given);
+}
+
+/* --- labels --------------------------------------------------------------------------------------------- */
+
+/* Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014: number i of the sequence of a seed. */
+static uint64_t random_number(uint64_t seed, uint64_t i)
+{
+    uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+int eval_label(const eval_job *job, long i)
+{
+    if (job->options->class_sampling == EVAL_BALANCED)
+        return job->classes[(long long)i * job->class_count / job->layout.images];
+    const uint64_t r = random_number(job->options->run.params.seed, (uint64_t)i) >> 32;
+    return job->classes[r * (uint64_t)job->class_count >> 32];
+}

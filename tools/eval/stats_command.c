@@ -1,0 +1,175 @@
+/* mar stats: reference statistics of images, for mar eval --stats. */
+#include "tools/cli/command.h"
+#include "tools/eval/reference_open.h"
+#include "tools/cli/file.h"
+#include "tools/cli/interruption.h"
+#include "tools/eval/judge.h"
+#include "tools/generate/models.h"
+#include "tools/cli/options_help.h"
+#include "tools/cli/run_options.h"
+#include "tools/subcommands.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BATCH_DEFAULT = 16 };
+
+typedef struct {
+    const char *images;    /* a directory or an npz */
+    const char *out;       /* the file to write */
+    const char *inception; /* weights; NULL: none given */
+    const char *features;  /* "inception" or "demo"; NULL: not given */
+    int features_dtype;    /* judge_dtype, of Inception */
+    int keep_features;     /* 1: those of single images are written, too */
+    int batch;             /* images judged at a time */
+    int quiet;
+    mar_options machine;
+    operand operands[2]; /* ends with a NULL name */
+} stats_options;
+
+static const char *const networks[] = {"inception", "demo", NULL};
+static const mar_param rows[] = {
+    {.name = "out",
+     .offset = offsetof(stats_options, out),
+     .group = "Options",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.npz",
+     .help = "the file to write, complete or not there\n"
+             "It has mu and sigma in float64, num_images, and mu_s and sigma_s if the network has spatial features."},
+    {.name = "inception",
+     .offset = offsetof(stats_options, inception),
+     .group = "Options",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "Inception-v3's weights: .pth or .safetensors\n"
+             "Those that torch-fidelity or pytorch-fid download."},
+    {.name = "features",
+     .offset = offsetof(stats_options, features),
+     .group = "Options",
+     .type = MAR_TYPE_NAME,
+     .choices = networks,
+     .help = "inception, or demo: the classifier of digits\n"
+             "demo is built in and judges images of 32x32 pixels by 64 numbers. inception is the default and needs "
+             "--inception."},
+    {.name = "features_dtype",
+     .offset = offsetof(stats_options, features_dtype),
+     .group = "Options",
+     .type = MAR_TYPE_CHOICE,
+     .choices = judge_dtypes,
+     .help = "arithmetic of Inception-v3\n"
+             "It should be that of mar eval. f32 agrees with torch-fidelity."},
+    {.name = "keep_features",
+     .offset = offsetof(stats_options, keep_features),
+     .group = "Options",
+     .type = MAR_TYPE_FLAG,
+     .help = "write the features of every image, too\n"
+             "Precision and recall need them. 8 KB an image, all of them in memory until the file is written."},
+    {.name = "batch",
+     .offset = offsetof(stats_options, batch),
+     .group = "Options",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1024,
+     .help = "images judged at a time: memory against speed"},
+    {.name = "quiet",
+     .offset = offsetof(stats_options, quiet),
+     .group = "Options",
+     .type = MAR_TYPE_FLAG,
+     .help = "no progress and no summary; errors only"},
+    {0},
+};
+
+/* Defaults, and the options that set them. */
+static void set_up(stats_options *o, option_set *set)
+{
+    *o = (stats_options){.batch = BATCH_DEFAULT};
+    o->operands[0] = (operand){"IMAGES", &o->images, "a directory of PNG and JPEG files, or an npz with arr_0", NULL};
+    *set = (option_set){
+        .command = "stats",
+        .about = "usage: mar stats IMAGES --out FILE.npz --inception FILE [OPTIONS]\n"
+                 "\n"
+                 "Writes the statistics of images that mar eval --stats compares with: mean and\n"
+                 "covariance of their features, in double precision. The images are read one\n"
+                 "batch after another, so that memory does not grow with their number.\n",
+        .example = "example: mar stats imagenet/train --out in256.npz \\\n"
+                   "             --inception weights-inception-2015-12-05-6726825d.pth\n",
+        .operands = o->operands,
+    };
+    options_add_table(set, rows, o, 0);
+    for (int i = 0; i < mar_option_count(); i++) /* there is no model whose arithmetic or size they could be of */
+        if (strcmp(mar_option_get(i)->name, "dtype") != 0 && strcmp(mar_option_get(i)->name, "head_dtype") != 0 &&
+            strcmp(mar_option_get(i)->name, "seq_len") != 0 && strcmp(mar_option_get(i)->name, "int8_below") != 0)
+            options_add(set, mar_option_get(i), &o->machine, 1);
+}
+
+void manual_stats(FILE *out)
+{
+    stats_options o;
+    option_set set;
+    set_up(&o, &set);
+    options_manual(&set, 0, out);
+}
+
+static int check_together(stats_options *o, const option_set *set)
+{
+    if (!o->out) return tool_error("--out is missing, expected the file to write, such as stats.npz");
+    if (!o->features) o->features = "inception";
+    const int demo = strcmp(o->features, "demo") == 0;
+    if (demo && o->inception) return tool_error("--inception: has no effect with --features demo");
+    if (demo && options_find(set, "features_dtype")->given)
+        return tool_error("--features_dtype: has no effect with --features demo, which is f32");
+    if (!demo && !o->inception)
+        return tool_error("--inception is missing, expected a file of Inception-v3's weights; or --features demo for "
+                          "digits");
+    return tool_can_write_as(o->out, ".npz");
+}
+
+static int write_statistics(const stats_options *o, judged *d, const char *network)
+{
+    char why[512];
+    eval_reference reference = {0};
+    int status = eval_reference_of(d, o->images, &reference);
+    if (status == 0 && eval_reference_save(o->out, &reference, why, sizeof why) != MAR_OK)
+        status = tool_error("%s", why);
+    if (status == 0 && !o->quiet)
+        printf("%s: %ld images of %dx%d, mean and covariance of %d features of %s%s%s%s%s\n", o->out, reference.images,
+               d->width, d->height, reference.dim, network, o->inception ? " in " : "",
+               o->inception ? judge_dtypes[o->features_dtype] : "", reference.spatial ? ", spatial features" : "",
+               reference.features ? ", features of every image" : "");
+    eval_reference_free(&reference);
+    return status;
+}
+
+static int run(const stats_options *o)
+{
+    model_store store = {.quiet = o->quiet};
+    progress bar;
+    mar_features *network = NULL;
+    judged d = {0};
+    progress_start(&bar, o->quiet);
+    const char *weights = o->inception ? o->inception : "demo";
+    mar *library = judge_open(&store, &o->machine, weights, (judge_dtype)o->features_dtype);
+    int status = !library;
+    if (status == 0) status = judge_load(library, weights, o->batch, &bar, &network);
+    if (status == 0) {
+        const judge request = {.network = network, .batch = o->batch, .keep_features = o->keep_features, .bar = &bar};
+        status = judge_images(&request, library, o->images, &d);
+    }
+    if (status == 0) status = write_statistics(o, &d, mar_features_get_config(network)->name);
+    judged_free(&d);
+    mar_features_free(network);
+    models_free(&store);
+    return status;
+}
+
+int cmd_stats(int argc, char **argv)
+{
+    stats_options o;
+    option_set set;
+    set_up(&o, &set);
+    const int status = options_read(&set, argc, argv);
+    if (status != OPTIONS_RUN) return status;
+    if (run_machine_done(&o.machine, &set) != 0 || check_together(&o, &set) != 0) return 1;
+    interruption_ends();
+    return run(&o);
+}

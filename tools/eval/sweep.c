@@ -1,0 +1,376 @@
+/* mar eval --sweep: a grid of runs, each in a directory of its own, and what they say together. */
+#include "tools/cli/command.h"
+#include "tools/eval/options.h"
+#include "tools/eval/reference_open.h"
+#include "tools/cli/file_sum.h"
+#include "tools/cli/interruption.h"
+#include "tools/cli/json_file.h"
+#include "tools/cli/launch.h"
+#include "tools/generate/models.h"
+#include "tools/eval/sweep_file.h"
+#include "tools/eval/sweep_report.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct {
+    const eval_options *common; /* the options of the command line */
+    progress *bar;
+    sweep_grid grid;
+    sweep_point *points;      /* [grid.points] */
+    char **directories;       /* [grid.points] DIR/NAME */
+    char *json, *html;        /* DIR/sweep.json, DIR/sweep.html */
+    uint8_t *begun;           /* [grid.points] 1: this process has compared the settings with those in the directory */
+    sweep_table table;        /* of the points */
+    const char *stats;        /* the reference that was looked at last; NULL: none was */
+    char stats_id[RECORD_ID]; /* of it */
+    model_store models;       /* files that are loaded: points of the same ones load them once */
+} sweep;
+
+/* --- the options of a point --------------------------------------------------------------------------------------- */
+
+/* What belongs to the sweep as a whole. */
+static int check_place(const option_set *set)
+{
+    static const char *const of_all[] = {"sweep", "out", "images", "shard", "merge", "json", "quiet"};
+    for (size_t i = 0; i < sizeof of_all / sizeof *of_all; i++) {
+        const option *o = options_find(set, of_all[i]);
+        if (o && o->given)
+            return tool_error("--%s: has no place in the file of a sweep, expected it on the command line", of_all[i]);
+    }
+    return 0;
+}
+
+/* The common options, and behind them those of a point or of one alternative. Returns 0, or 1 after printing. */
+static int read_words(const sweep *s, int count, char **words, eval_options *o, option_set *set)
+{
+    static char command[] = "eval";
+    char **arguments = calloc((size_t)count + 2, sizeof *arguments);
+    if (!arguments) return tool_error("out of memory for the options");
+    arguments[0] = command;
+    if (count) memcpy(arguments + 1, words, (size_t)count * sizeof *words);
+    eval_options_set_up(o, set);
+    *o = *s->common; /* whose fields are the defaults of a point */
+    o->given = set;
+    o->sweep = NULL;
+    const int status = options_parse(set, count + 1, arguments);
+    free(arguments);
+    if (status == OPTIONS_HELP) return tool_error("--help: has no place in the file of a sweep");
+    return status == OPTIONS_RUN ? check_place(set) : 1;
+}
+
+/* What the command line gave counts as given from here on. */
+static void add_given(option_set *set, const option_set *common)
+{
+    for (int i = 0; i < set->count && common; i++) {
+        const option *o = options_find(common, set->options[i].param->name);
+        if (o && o->given) set->options[i].given = 1;
+    }
+}
+
+/* All options of point i. `set` must stay as long as *o is used. Returns 0, or 1 after printing. */
+static int read_point(const sweep *s, int i, eval_options *o, option_set *set)
+{
+    const sweep_point *p = &s->points[i];
+    if (read_words(s, p->count, p->words, o, set) != 0 || eval_options_done(o, set) != 0) return 1;
+    add_given(set, s->common->given);
+    o->out = s->directories[i];
+    return 0;
+}
+
+/* Adds what tells a file from others of its name. */
+static uint64_t add_file(uint64_t sum, const char *path)
+{
+    struct stat st;
+    const int64_t about[] = {path && stat(path, &st) == 0 ? st.st_size : -1, path ? st.st_mtim.tv_sec : 0,
+                             path ? st.st_mtim.tv_nsec : 0};
+    return about[0] < 0 ? sum * 31 : sum * 31 + memory_sum(about, sizeof about);
+}
+
+/* Looks at the reference of a point, for hash_of. Many points have the same. Returns 0, or 1 after printing. */
+static int identify_stats(sweep *s, const char *path)
+{
+    if (!path || (s->stats && strcmp(s->stats, path) == 0)) return 0;
+    s->stats = path;
+    return eval_reference_identify(path, s->stats_id);
+}
+
+/* A hash of all options that make a run what it is; `seeded` 0: all but the seed. After identify_stats. */
+static uint64_t hash_of(const sweep *s, const eval_options *o, const option_set *set, int seeded)
+{
+    static const char *const no_part[] = {"sweep", "out", "shard", "merge", "json", "quiet"};
+    char text[4400];
+    uint64_t sum = memory_sum(mar_version(), strlen(mar_version()));
+    for (int i = 0; i < set->count; i++) {
+        const option *q = &set->options[i];
+        int part = seeded || strcmp(q->param->name, "seed") != 0;
+        for (size_t k = 0; k < sizeof no_part / sizeof *no_part; k++) part &= strcmp(q->param->name, no_part[k]) != 0;
+        if (!part) continue;
+        const char *value = q->param->type == MAR_TYPE_MODEL ? *(const char *const *)q->fields
+                                                             : mar_param_text(q->param, q->fields, text, sizeof text);
+        sum = sum * 31 + memory_sum(q->param->name, strlen(q->param->name));
+        if (value) sum = sum * 31 + memory_sum(value, strlen(value));
+    }
+    sum = add_file(add_file(add_file(add_file(sum, o->run.model), o->run.vae), o->run.draft), o->run.captions);
+    return add_file(sum, o->inception) * 31 + (o->stats ? memory_sum(s->stats_id, strlen(s->stats_id)) : 0);
+}
+
+/* --- before the first run ----------------------------------------------------------------------------------------- */
+
+/* "FILE, line 3" for errors. */
+static const char *place_of(const sweep *s, const char *lines, char *text, size_t size)
+{
+    snprintf(text, size, "%s%s%s", s->grid.path, *lines ? ", " : "", lines);
+    return text;
+}
+
+/* Each alternative by itself: its words and values. */
+static int check_choices(const sweep *s)
+{
+    char line[32], place[4400];
+    int failed = 0;
+    eval_options o;
+    option_set set;
+    for (int a = 0; a < s->grid.count && !failed; a++)
+        for (int k = 0; k < s->grid.axes[a].count && !failed; k++) {
+            const sweep_choice *c = &s->grid.axes[a].choices[k];
+            snprintf(line, sizeof line, "line %d", c->line);
+            tool_error_within(place_of(s, line, place, sizeof place));
+            failed = read_words(s, c->count, c->words, &o, &set);
+        }
+    tool_error_within(NULL);
+    return failed;
+}
+
+/* Makes room for the files of a run: what an earlier point has loaded stays only if nothing else is needed. */
+static void make_room(sweep *s, const eval_options *o)
+{
+    if (models_have(&s->models, &o->run)) return;
+    models_free(&s->models);
+    s->models.quiet = s->common->quiet;
+}
+
+/* Whether a session can be made with the options: only it knows what belongs together, and what a model allows. */
+static int try_session(sweep *s, const eval_options *o)
+{
+    run_options run = o->run;
+    run.said_fast = 1; /* which is said when the point is made */
+    run_models models;
+    mar_session *session = NULL;
+    make_room(s, o);
+    if (!run.vae && !run_is_demo(run.model)) return models_lack_vae(&run);
+    if (models_load(&s->models, &run, s->bar, &models) != 0) return 1;
+    const int failed = models_session(&models, &run, 1, &session);
+    mar_session_free(session);
+    return failed;
+}
+
+/* Every point with all its options; those that are to be made with their models, too. */
+static int check_points(sweep *s)
+{
+    char place[4400];
+    int failed = 0;
+    eval_options o;
+    option_set set;
+    for (int i = 0; i < s->grid.points && !failed; i++) {
+        sweep_entry *e = &s->table.entries[i];
+        tool_error_within(place_of(s, s->points[i].lines, place, sizeof place));
+        failed = read_point(s, i, &o, &set);
+        if (!failed) failed = identify_stats(s, o.stats);
+        if (failed) break;
+        e->settings = hash_of(s, &o, &set, 1);
+        e->group = hash_of(s, &o, &set, 0);
+        if (!e->result && !o.merge) failed = try_session(s, &o);
+    }
+    tool_error_within(NULL);
+    return failed;
+}
+
+static int prepare(sweep *s)
+{
+    const size_t n = (size_t)s->grid.points;
+    s->points = calloc(n, sizeof *s->points);
+    s->directories = calloc(n, sizeof *s->directories);
+    s->begun = calloc(n, 1);
+    s->table = (sweep_table){s->grid.path, calloc(n, sizeof *s->table.entries), 0};
+    int lacks = !s->points || !s->directories || !s->begun || !s->table.entries;
+    if (asprintf(&s->json, "%s/sweep.json", s->common->out) < 0) s->json = NULL;
+    if (asprintf(&s->html, "%s/sweep.html", s->common->out) < 0) s->html = NULL;
+    for (int i = 0; i < s->grid.points && !lacks; i++) {
+        lacks = sweep_grid_point(&s->grid, i, &s->points[i]);
+        if (lacks) break;
+        s->table.entries[i] = (sweep_entry){.name = s->points[i].name, .options = s->points[i].options};
+        s->table.count++;
+        if (asprintf(&s->directories[i], "%s/%s", s->common->out, s->points[i].name) < 0) s->directories[i] = NULL;
+        lacks = !s->directories[i];
+    }
+    return lacks || !s->json || !s->html ? tool_error("out of memory for %d points", s->grid.points) : 0;
+}
+
+/* --- what is there ------------------------------------------------------------------------------------------------ */
+
+/* Takes the result of point i from its directory, if there is one. Returns 0, or 1 after printing an error. */
+static int take_result(sweep *s, int i)
+{
+    char *path;
+    sweep_entry *e = &s->table.entries[i];
+    if (asprintf(&path, "%s/result.json", s->directories[i]) < 0) return tool_error("out of memory");
+    int failed = 0;
+    if (access(path, F_OK) == 0) {
+        e->result = malloc(sizeof *e->result);
+        failed = e->result ? eval_result_read(path, e->result) : tool_error("out of memory");
+        if (failed) {
+            free(e->result);
+            e->result = NULL;
+        }
+    }
+    free(path);
+    return failed;
+}
+
+/* Takes the results of points that sweep.json has with the same settings. Returns 0, or 1 after printing an error. */
+static int take_results(sweep *s)
+{
+    cJSON *record;
+    const cJSON *point;
+    int failed = 0;
+    eval_options o;
+    option_set set;
+    if (access(s->json, F_OK) != 0) return 0;
+    if (json_file_read(s->json, "what mar eval --sweep wrote", &record) != 0) return 1;
+    cJSON_ArrayForEach(point, cJSON_GetObjectItemCaseSensitive(record, "points"))
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(point, "name"));
+        const char *settings = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(point, "settings"));
+        if (!name || !settings) continue;
+        for (int i = 0; i < s->grid.points && !failed; i++) {
+            if (s->table.entries[i].result || strcmp(name, s->points[i].name) != 0) continue;
+            tool_error_within(s->grid.path);
+            failed = read_point(s, i, &o, &set);
+            tool_error_within(NULL);
+            if (!failed) failed = identify_stats(s, o.stats);
+            if (!failed && strtoull(settings, NULL, 16) == hash_of(s, &o, &set, 1)) failed = take_result(s, i);
+        }
+    }
+    cJSON_Delete(record);
+    return failed;
+}
+
+/* Points whose shards other processes have finished in the meantime, and the files that say what is there. */
+static int write_files(sweep *s)
+{
+    for (int i = 0; i < s->grid.points; i++)
+        if (s->begun[i] && !s->table.entries[i].result && take_result(s, i) != 0) return 1;
+    return sweep_mark_front(&s->table) || sweep_write_json(&s->table, s->json) || sweep_write_html(&s->table, s->html);
+}
+
+static int count_there(const sweep *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->grid.points; i++) n += s->table.entries[i].result != NULL;
+    return n;
+}
+
+/* --- the runs ----------------------------------------------------------------------------------------------------- */
+
+static void say_done(const sweep *s, int i)
+{
+    const eval_result *r = s->table.entries[i].result;
+    printf("point %d of %d, %s: %s %.3f, %.4g s per image\n", i + 1, s->grid.points, s->points[i].name,
+           eval_result_distance(r), r->fid, eval_result_seconds(r));
+    fflush(stdout);
+}
+
+/* Makes point i or goes on with it. Returns as eval_model_run. */
+static int make_point(sweep *s, int i, int says)
+{
+    int done = 0;
+    eval_options o;
+    option_set set;
+    eval_result *r = calloc(1, sizeof *r);
+    if (!r) return tool_error("out of memory");
+    tool_error_within(s->points[i].name);
+    int status = read_point(s, i, &o, &set);
+    if (status == 0) {
+        make_room(s, &o);
+        o.models = &s->models;
+        status = eval_model_run(&o, s->bar, r, &done);
+    }
+    tool_error_within(NULL);
+    if (status != 0 || !done) {
+        free(r);
+        if (status == 0) s->begun[i] = 1;
+        return status;
+    }
+    s->begun[i] = 1;
+    s->table.entries[i].result = r;
+    if (says) say_done(s, i);
+    return 0;
+}
+
+static int say_interrupted(const sweep *s)
+{
+    const int status = interruption_end("%d of %d points are in %s; the same command goes on", count_there(s),
+                                        s->grid.points, s->common->out);
+    return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
+}
+
+static int make_points(sweep *s, int says)
+{
+    for (int i = 0; i < s->grid.points; i++) {
+        if (s->table.entries[i].result) continue;
+        if (interruption_came()) return say_interrupted(s);
+        const int status = make_point(s, i, says);
+        if (status != 0) return status;
+        if (write_files(s) != 0) return 1;
+    }
+    return 0;
+}
+
+static int finish(sweep *s, int says)
+{
+    if (write_files(s) != 0) return 1;
+    if (s->common->json) return says ? sweep_print_json(&s->table) : 0;
+    if (!s->common->quiet && says) {
+        sweep_print(&s->table);
+        printf("wrote %s and sweep.html beside it\n", s->json);
+    }
+    return 0;
+}
+
+static int run(sweep *s)
+{
+    launch who;
+    if (sweep_grid_read(s->common->sweep, &s->grid) != 0 || check_choices(s) != 0 || prepare(s) != 0 ||
+        launch_find(s->common->shard, &who) != 0 || take_results(s) != 0 || check_points(s) != 0)
+        return 1;
+    const int first = who.kind != LAUNCH_MPI || who.index == 0;
+    const int status = make_points(s, first && !s->common->json && !s->common->quiet);
+    return status != 0 ? status : finish(s, first);
+}
+
+int eval_sweep_run(const eval_options *o, progress *bar)
+{
+    sweep s = {.common = o, .bar = bar};
+    const int status = run(&s);
+    models_free(&s.models);
+    for (int i = 0; i < s.table.count; i++) {
+        free(s.table.entries[i].result);
+        free(s.directories[i]);
+        sweep_point_free(&s.points[i]);
+    }
+    free(s.table.entries);
+    free(s.points);
+    free(s.directories);
+    free(s.begun);
+    free(s.json);
+    free(s.html);
+    sweep_grid_free(&s.grid);
+    return status;
+}

@@ -1,0 +1,218 @@
+#include "tools/fidelity/compare.h"
+
+#include "tools/cli/command.h"
+#include "tools/cli/interruption.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- distances ------------------------------------------------------------------------------------------ */
+
+/* The only way in which the statistics fail. */
+static int out_of_memory(void)
+{
+    return tool_error("out of memory for the statistics of two runs; a smaller --num needs less");
+}
+
+/* The channel in which continuous tokens differ most. */
+static void find_channel(const fidelity *f, fidelity_run *r)
+{
+    for (int c = 1; c < f->channels; c++)
+        if (r->ks_p[c] < r->ks_p[r->ks_channel] ||
+            (r->ks_p[c] == r->ks_p[r->ks_channel] && r->ks[c] > r->ks[r->ks_channel]))
+            r->ks_channel = c;
+}
+
+/* The tests that this kind of tokens alone has: their p-values to p. */
+static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_pairs *pairs, double *p)
+{
+    if (f->vocabulary) {
+        const eval_token_pairs numbers = {f->num, f->side, r->numbers, f->runs[0].numbers};
+        const mar_status status = eval_token_counts(&numbers, FIDELITY_PERMUTATIONS, &r->counts[FIDELITY_TOKENS],
+                                                    &r->counts[FIDELITY_PLACES], &r->counts[FIDELITY_NEIGHBOURS]);
+        for (int i = 0; i < FIDELITY_COUNTS; i++) p[i] = r->counts[i].p;
+        return status;
+    }
+    const mar_status status = eval_ks(pairs, FIDELITY_PERMUTATIONS, r->ks, r->ks_p);
+    if (status != MAR_OK) return status;
+    find_channel(f, r);
+    p[0] = r->ks_p[r->ks_channel];
+    return MAR_OK;
+}
+
+int fidelity_compare_run(const fidelity *f, fidelity_run *r)
+{
+    const eval_pairs pairs = {f->num, f->positions, f->channels, r->tokens, f->runs[0].tokens};
+    const size_t size = (size_t)f->positions * (size_t)f->channels;
+    double p[2 + FIDELITY_COUNTS];
+    mar_status status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &r->image, &r->token);
+    if (status == MAR_OK) status = compare_tokens(f, r, &pairs, p + 2);
+    if (status == MAR_OK) status = eval_moment_gaps(&pairs, &r->mean_gap, &r->covariance_gap);
+    if (status != MAR_OK) return out_of_memory();
+    for (int i = 0; i < f->num; i++)
+        r->differing +=
+            memcmp(r->tokens + (size_t)i * size, f->runs[0].tokens + (size_t)i * size, size * sizeof *r->tokens) != 0;
+    r->identical = r->differing == 0;
+    p[0] = r->image.p, p[1] = r->token.p;
+    eval_holm(p, fidelity_tests(f));
+    r->p = p[0];
+    for (int i = 1; i < fidelity_tests(f); i++) r->p = fmin(r->p, p[i]);
+    return 0;
+}
+
+/* The reference against itself: image i of a class against the next of that class, swapped at random. Halves of num/2
+ * images lie twice as far apart as runs of num. */
+int fidelity_measure_floor(fidelity *f)
+{
+    const int turns = f->num / f->class_count / 2, half = turns * f->class_count;
+    const size_t turn = (size_t)f->class_count * (size_t)f->positions * (size_t)f->channels;
+    f->has_floor = half >= 2;
+    if (!f->has_floor) return 0;
+    float *a = malloc((size_t)turns * turn * sizeof *a), *b = malloc((size_t)turns * turn * sizeof *b);
+    eval_energy_test whole, single;
+    mar_status status = a && b ? MAR_OK : MAR_ENOMEM;
+    for (size_t i = 0; status == MAR_OK && i < (size_t)turns; i++) {
+        memcpy(a + i * turn, f->runs[0].tokens + 2 * i * turn, turn * sizeof *a);
+        memcpy(b + i * turn, f->runs[0].tokens + (2 * i + 1) * turn, turn * sizeof *b);
+    }
+    const eval_pairs pairs = {half, f->positions, f->channels, a, b};
+    if (status == MAR_OK) status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &whole, &single);
+    free(a);
+    free(b);
+    if (status != MAR_OK) return out_of_memory();
+    const double share = (double)half / f->num;
+    f->image_floor = share * whole.null_95;
+    f->token_floor = share * single.null_95;
+    return 0;
+}
+
+int fidelity_compare(fidelity *f, progress *bar)
+{
+    if (interruption_came()) return interruption_end("%s is not written", f->out);
+    interruption_ends(); /* nothing is kept of a comparison that is not whole */
+    progress_note(bar, "comparing");
+    int status = fidelity_measure_floor(f);
+    for (int i = 1; i < f->run_count && status == 0; i++) {
+        progress_note(bar, "comparing run %d of %d", i, f->run_count - 1);
+        status = fidelity_compare_run(f, &f->runs[i]);
+    }
+    progress_clear(bar);
+    return status;
+}
+
+/* --- times ---------------------------------------------------------------------------------------------- */
+
+static int ascending(const void *x, const void *y)
+{
+    const double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+/* Of sorted values [n]: between the two nearest in proportion (Hyndman and Fan 1996, definition 7). */
+static double quantile(const double *values, int n, double q)
+{
+    const double at = q * (n - 1);
+    const int below = (int)at, above = below + 1 < n ? below + 1 : below;
+    return values[below] + (at - below) * (values[above] - values[below]);
+}
+
+/* Sorts values [n]. */
+static fidelity_spread spread(double *values, int n)
+{
+    const double end = n >= FIDELITY_QUARTILES_MIN ? 0.25 : 0;
+    qsort(values, (size_t)n, sizeof *values, ascending);
+    return (fidelity_spread){quantile(values, n, 0.5), quantile(values, n, end), quantile(values, n, 1 - end)};
+}
+
+int fidelity_time(fidelity *f)
+{
+    const int full = f->num / f->batch, first = full > 1, n = full - first;
+    double *values = malloc((size_t)n * sizeof *values);
+    if (!values) return tool_error("out of memory for the times of %d turns", n);
+    f->timed_turns = n;
+    for (int i = 0; i < f->run_count; i++) {
+        const double *seconds = f->runs[i].turn_seconds + first, *reference = f->runs[0].turn_seconds + first;
+        for (int t = 0; t < n; t++) values[t] = seconds[t];
+        f->runs[i].seconds = spread(values, n);
+        for (int t = 0; t < n; t++) values[t] = reference[t] / seconds[t];
+        f->runs[i].speed = spread(values, n);
+    }
+    free(values);
+    return 0;
+}
+
+int fidelity_has_spread(const fidelity *f)
+{
+    return f->timed_turns > 1;
+}
+
+/* --- what it says --------------------------------------------------------------------------------------- */
+
+double fidelity_head_calls(const fidelity_run *r)
+{
+    return r->stats.tokens ? r->stats.head_calls / (double)r->stats.tokens : 0;
+}
+
+double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r)
+{
+    return ((f->vocabulary ? r->stats.passes : r->stats.head_batched) + r->stats.draft_calls) / f->num;
+}
+
+double fidelity_passes(const fidelity *f, const fidelity_run *r)
+{
+    return r->stats.passes / f->num;
+}
+
+double fidelity_token_acceptance(const fidelity_run *r)
+{
+    return r->stats.drafted ? (double)r->stats.accepted / (double)r->stats.drafted : -1;
+}
+
+double fidelity_head_acceptance(const fidelity_run *r)
+{
+    return r->stats.proposals ? (double)r->stats.proposals_accepted / (double)r->stats.proposals : -1;
+}
+
+int fidelity_tests(const fidelity *f)
+{
+    return 2 + (f->vocabulary ? FIDELITY_COUNTS : 1);
+}
+
+double fidelity_least_p(const fidelity *f, int differing)
+{
+    const double repeats = FIDELITY_PERMUTATIONS * fmin(1, ldexp(1, 1 - differing));
+    return fmin(1, fidelity_tests(f) * (1 + repeats + 3 * sqrt(repeats)) / (1 + FIDELITY_PERMUTATIONS));
+}
+
+fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r)
+{
+    const int could_differ = fidelity_least_p(f, r->differing) <= FIDELITY_LEVEL;
+    if (r->identical) return FIDELITY_SAME;
+    if (r->p > FIDELITY_LEVEL) return could_differ && f->has_floor ? FIDELITY_SAME : FIDELITY_UNSURE;
+    const int below = f->has_floor && r->image.distance <= f->image_floor && r->token.distance <= f->token_floor;
+    return below ? FIDELITY_CLOSE : FIDELITY_OFF;
+}
+
+const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size)
+{
+    const fidelity_finding finding = fidelity_find(f, r);
+    if (r->identical)
+        snprintf(text, size, "identical: the same tokens to the last bit");
+    else if (finding == FIDELITY_UNSURE && fidelity_least_p(f, r->differing) > FIDELITY_LEVEL)
+        snprintf(text, size, "too few images to tell: %d of %d differ at all", r->differing, f->num);
+    else if (finding == FIDELITY_UNSURE)
+        snprintf(text, size, "indistinguishable at %d images (p = %.3f), too few for the difference of another seed",
+                 f->num, r->p);
+    else if (finding == FIDELITY_SAME)
+        snprintf(text, size, "indistinguishable at %d images (p = %.3f)", f->num, r->p);
+    else if (finding == FIDELITY_CLOSE)
+        snprintf(text, size, "differs (p = %.3f), by less than another seed does", r->p);
+    else if (!f->has_floor)
+        snprintf(text, size, "differs (p = %.3f)", r->p);
+    else
+        snprintf(text, size, "differs (p = %.3f), %.1f times what another seed makes", r->p,
+                 fmax(r->image.distance / f->image_floor, r->token.distance / f->token_floor));
+    return text;
+}

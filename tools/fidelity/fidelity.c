@@ -1,0 +1,344 @@
+/* mar fidelity: is a faster run the same in distribution, and if not, how far off is it? */
+#include "tools/generate/classes.h"
+#include "tools/cli/command.h"
+#include "tools/fidelity/compare.h"
+#include "tools/fidelity/job.h"
+#include "tools/fidelity/runs.h"
+#include "tools/fidelity/search.h"
+#include "tools/cli/file.h"
+#include "tools/cli/options_help.h"
+#include "tools/fidelity/report.h"
+#include "tools/subcommands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NUM_MAX = 10000 };
+
+/* --- what was asked for --------------------------------------------------------------------------------- */
+
+static const char *const separators[] = {"--against", "--versus"};
+
+static int is_separator(const char *argument)
+{
+    return strcmp(argument, separators[0]) == 0 || strcmp(argument, separators[1]) == 0;
+}
+
+static const char about[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]... --against OPTIONS\n"
+                            "       mar fidelity --search [OPTIONS]\n"
+                            "\n"
+                            "Compares fast runs with a reference run, image by image of the same seed, and\n"
+                            "writes a page with speed, distance, acceptance and samples. Behind --against are\n"
+                            "the options of the reference run, none for plain sampling; --versus begins one\n"
+                            "more fast run. What the first run says of model, sampling and machine holds for\n"
+                            "the others, unless they say otherwise; steps and ways to be faster are each\n"
+                            "run's own.\n"
+                            "\n"
+                            "Printed: seconds per image, sequential head calls per token, drafts accepted,\n"
+                            "energy distance to the reference and what another seed makes of it, p-value of\n"
+                            "\"same law\" (permuted within pairs), digits that a classifier recognises.\n"
+                            "\n"
+                            "With --search the options are the reference's, and combinations of ways to be\n"
+                            "faster are tried on this machine: which are on the front of speed against\n"
+                            "distance, and a command line for each level of closeness. It goes on where it\n"
+                            "was stopped; the figures so far are beside the page, FILE.json.\n";
+
+static const char for_all[] = "For all runs, in any place";
+static const char for_search[] = "For a search";
+static const mar_param rows[] = {
+    {.name = "num",
+     .offset = offsetof(fidelity, num),
+     .group = for_all,
+     .type = MAR_TYPE_INT,
+     .min = FIDELITY_NUM_MIN,
+     .max = NUM_MAX,
+     .help = "images of each run, dealt out to the classes\n"
+             "Image i is of class i modulo the number of classes."},
+    {.name = "class",
+     .offset = offsetof(fidelity, class_list),
+     .group = for_all,
+     .type = MAR_TYPE_TEXT,
+     .argument = "LIST",
+     .help = "numbers, names, all or @FILE; demo: 0 to 9\nAs for mar generate."},
+    {.name = "out",
+     .offset = offsetof(fidelity, out),
+     .group = for_all,
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.html",
+     .help = "the page; it needs no other file"},
+    {.name = "plot",
+     .offset = offsetof(fidelity, plot),
+     .group = for_all,
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.svg",
+     .help = "its plot of distance against time as a picture"},
+    {.name = "batch",
+     .offset = offsetof(fidelity, batch),
+     .group = for_all,
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1024,
+     .help = "images made at a time"},
+    {.name = "json",
+     .offset = offsetof(fidelity, json),
+     .group = for_all,
+     .type = MAR_TYPE_FLAG,
+     .help = "print all figures as one JSON object"},
+    {.name = "quiet",
+     .offset = offsetof(fidelity, quiet),
+     .group = for_all,
+     .type = MAR_TYPE_FLAG,
+     .help = "print only errors"},
+    {.name = "search",
+     .offset = offsetof(fidelity, search),
+     .group = for_search,
+     .type = MAR_TYPE_FLAG,
+     .help = "find the fastest options at each distance\n"
+             "Tries autoregressive steps, the head's chain, caches, int8 and, with --draft, speculation, alone and "
+             "together. Proposes the fastest that is as near to the reference as another seed, twice as far, and four "
+             "times as far. The default of --out is then search.html."},
+    {.name = "points",
+     .offset = offsetof(fidelity, points),
+     .group = for_search,
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = SEARCH_POINTS_MAX,
+     .help = "combinations tried, at most\nWith --screen, some 12 of them are measured with all images."},
+    {.name = "screen",
+     .offset = offsetof(fidelity, screen),
+     .group = for_search,
+     .type = MAR_TYPE_INT,
+     .min = FIDELITY_NUM_MIN,
+     .max = NUM_MAX,
+     .help = "images of such a trial; the default is --num\n"
+             "Fewer take less time, but distances of few images scatter by more than the ways differ: then a way that "
+             "is far may look near, and only it be measured with all images."},
+    {0},
+};
+
+enum { ALIKE = 3 };
+
+/* The options of one run and of all. alike[ALIKE] takes options of a run that are the same for all. */
+static void set_up(fidelity *f, run_options *o, mar_param *alike, option_set *set)
+{
+    *set = (option_set){
+        .command = "fidelity",
+        .about = about,
+        .example = "example: mar fidelity --head_spec 8 --versus --sampler ddim \\\n"
+                   "             --num_sampling_steps 20 --against --num 500\n",
+    };
+    alike[0] = option_at(run_option("vae"), offsetof(fidelity, vae), for_all);
+    alike[1] = option_at(run_option("seed"), offsetof(fidelity, seed), for_all);
+    alike[2] = option_at(run_option("threads"), offsetof(fidelity, threads), for_all);
+    options_add_table(set, rows, f, 0);
+    for (int i = 0; i < ALIKE; i++) options_add(set, &alike[i], f, 0); /* found before the run's own */
+    run_options_add(o, set);
+}
+
+static const char default_page[] = "fidelity.html", default_search_page[] = "search.html";
+
+static void set_defaults(fidelity *f)
+{
+    *f = (fidelity){.num = 200, .batch = 16, .out = default_page, .run_count = 1, .points = 40};
+}
+
+void manual_fidelity(FILE *out)
+{
+    static fidelity f; /* too large for the stack */
+    mar_param alike[ALIKE];
+    option_set set;
+    set_defaults(&f);
+    run_options_init(&f.runs[0].options);
+    set_up(&f, &f.runs[0].options, alike, &set);
+    options_manual(&set, 0, out);
+}
+
+/* What has no place with --search, or none without it. */
+static int check_search(const fidelity *f, const option_set *set)
+{
+    for (int i = 0; i < set->count; i++) {
+        const option *q = &set->options[i];
+        const char *name = q->param->name;
+        if (!q->given) continue;
+        if (!f->search && (strcmp(name, "points") == 0 || strcmp(name, "screen") == 0))
+            return tool_error("--%s: needs --search", name);
+        if (!f->search) continue;
+        if (strcmp(name, "plot") == 0) return tool_error("--plot: has no place with --search, whose page has a plot");
+        if (strcmp(name, "fast") == 0 || run_is_way(q->param))
+            return tool_error("--%s: has no place with --search, which tries the ways to be faster itself", name);
+    }
+    return 0;
+}
+
+/* argv[0] stands for the command, argv[1..] are the options of one run. */
+static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
+{
+    mar_param alike[ALIKE];
+    option_set set;
+    set_up(f, o, alike, &set);
+    int status = options_read(&set, argc, argv);
+    if (status == OPTIONS_RUN && (check_search(f, &set) != 0 || run_options_done(o, &set) != 0)) return 1;
+    return status;
+}
+
+/* The options from argv[0], "fidelity" or a separator, to the next separator: their number, with argv[0]. */
+static int group_length(int argc, char **argv)
+{
+    int n = 1;
+    while (n < argc && !is_separator(argv[n])) n++;
+    return n;
+}
+
+/* Adds the fast run of one group. In front of the first separator none needs to be: options for all runs may stand
+ * there alone. */
+static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
+{
+    run_options o;
+    if (f->run_count == FIDELITY_RUNS_MAX)
+        return tool_error("--versus: expected %d runs at most", FIDELITY_RUNS_MAX - 1);
+    if (f->run_count == 1)
+        run_options_init(&o);
+    else
+        run_options_inherit(&o, &f->runs[1].options);
+    int status = parse_run(f, &o, argc, argv);
+    if (status == OPTIONS_RUN && (!is_first || o.given)) f->runs[f->run_count++].options = o;
+    return status;
+}
+
+/* The options of a search are the reference's; the draft is for what is tried. */
+static int parse_search(fidelity *f, int argc, char **argv)
+{
+    run_options *o = &f->runs[0].options;
+    run_options_init(o);
+    const int status = parse_run(f, o, argc, argv);
+    if (status != OPTIONS_RUN) return status;
+    if (o->self_is_path)
+        return tool_error("--draft self: has no place with --search, which tries the ways to be faster itself");
+    f->search_draft = o->draft;
+    o->draft = NULL;
+    if (f->out == default_page) f->out = default_search_page;
+    return OPTIONS_RUN;
+}
+
+/* What holds for all runs. */
+static void share_options(fidelity *f)
+{
+    for (int i = 0; i < f->run_count; i++) {
+        run_options *o = &f->runs[i].options;
+        o->vae = f->vae;
+        o->machine.threads = f->threads;
+        o->params.seed = f->seed;
+    }
+}
+
+/* Whether --search is among the arguments. */
+static int asks_for_search(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--search") == 0) return 1;
+    return 0;
+}
+
+/* Fast runs go to runs[1..] in order, the one behind --against to runs[0]. */
+static int parse(fidelity *f, int argc, char **argv)
+{
+    int against = -1;
+    set_defaults(f);
+    if (asks_for_search(argc, argv) && group_length(argc, argv) < argc)
+        return tool_error("%s: has no place with --search, whose options are the reference's",
+                          argv[group_length(argc, argv)]);
+    if (asks_for_search(argc, argv)) {
+        const int status = parse_search(f, argc, argv);
+        share_options(f);
+        return status;
+    }
+    for (int i = 0; i < argc; i += group_length(argc - i, argv + i)) {
+        if (strcmp(argv[i], "--against") != 0) {
+            int status = parse_fast(f, group_length(argc - i, argv + i), argv + i, i == 0);
+            if (status != OPTIONS_RUN) return status;
+        } else if (against >= 0) {
+            return tool_error("--against: given twice, expected one reference run");
+        } else {
+            against = i;
+        }
+    }
+    if (against < 0)
+        return tool_error("--against is missing, expected the options of the reference run behind it, or none for "
+                          "plain sampling");
+    run_options_inherit(&f->runs[0].options, &f->runs[1].options);
+    int status = parse_run(f, &f->runs[0].options, group_length(argc - against, argv + against), argv + against);
+    if (status != OPTIONS_RUN) return status;
+    if (f->run_count == 1)
+        return tool_error("the fast run is missing, expected its options in front of --against, or --versus");
+    share_options(f);
+    return OPTIONS_RUN;
+}
+
+/* --- names ---------------------------------------------------------------------------------------------- */
+
+void fidelity_name_run(const fidelity *f, fidelity_run *r)
+{
+    const run_options *o = &r->options;
+    run_options plain;
+    if (r != f->runs) {
+        if (!*run_options_differences(o, &f->runs[0].options, r->name, sizeof r->name))
+            snprintf(r->name, sizeof r->name, "the same options");
+    } else if (!*run_options_ways(o, r->name, sizeof r->name)) {
+        const int n = snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps", o->used.num_iter);
+        if (!f->vocabulary) snprintf(r->name + n, sizeof r->name - (size_t)n, " of %d", o->used.num_sampling_steps);
+    } else {
+        run_options_inherit(&plain, o);
+        run_options_differences(o, &plain, r->name, sizeof r->name);
+    }
+}
+
+/* --- the command ---------------------------------------------------------------------------------------- */
+
+static int check_files(const fidelity *f)
+{
+    if (classes_check_files(f->class_list) != 0 || tool_can_write_as(f->out, ".html") != 0) return 1;
+    return f->plot ? tool_can_write_as(f->plot, ".svg") : 0;
+}
+
+static int make_images(fidelity *f, progress *bar)
+{
+    fidelity_sessions open = {0};
+    int status = fidelity_open(f, bar, &open);
+    for (int i = 0; status == 0 && i < f->run_count; i++) fidelity_name_run(f, &f->runs[i]);
+    if (status == 0) status = fidelity_make_images(f, bar, &open);
+    fidelity_close(&open);
+    return status;
+}
+
+static int run(fidelity *f, progress *bar)
+{
+    int status = check_files(f);
+    if (status == 0) status = make_images(f, bar);
+    if (status == 0) status = fidelity_time(f);
+    if (status == 0) status = fidelity_compare(f, bar);
+    if (status == 0) status = report_write_html(f, f->out);
+    if (status == 0 && f->plot) status = report_write_plot(f, f->plot);
+    if (status != 0) return status;
+    if (f->json) return report_print_json(f);
+    if (!f->quiet) report_print_table(f);
+    return 0;
+}
+
+static int run_search(fidelity *f, progress *bar)
+{
+    return classes_check_files(f->class_list) != 0 ? 1 : fidelity_search(f, bar);
+}
+
+int cmd_fidelity(int argc, char **argv)
+{
+    static fidelity f; /* too large for the stack */
+    progress bar;
+    int status = parse(&f, argc, argv);
+    if (status != OPTIONS_RUN) return status;
+    progress_start(&bar, f.quiet);
+    status = f.search ? run_search(&f, &bar) : run(&f, &bar);
+    for (int i = 0; i < f.run_count; i++) fidelity_free_run(&f.runs[i]);
+    free(f.classes);
+    return status;
+}

@@ -1,0 +1,201 @@
+/* The journal of a search is its result, too: one JSON object, replaced as a whole behind every point. */
+#include "tools/cli/command.h"
+#include "tools/fidelity/search.h"
+#include "tools/cli/json_file.h"
+#include "tools/cli/printable.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char what[] = "what mar fidelity --search wrote";
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+/* What a journal must have in common with the search that goes on with it, each a text. */
+static void add_settings(const search *s, cJSON *o)
+{
+    const fidelity *f = s->f;
+    char text[4200];
+    cJSON_AddStringToObject(o, "model", tool_base_name(s->base.model));
+    cJSON_AddStringToObject(o, "draft", s->draft ? tool_base_name(s->draft) : "");
+    cJSON_AddStringToObject(o, "reference", s->reference);
+    cJSON_AddStringToObject(o, "backend", f->backend);
+    snprintf(text, sizeof text, "%d", f->num);
+    cJSON_AddStringToObject(o, "num", text);
+    snprintf(text, sizeof text, "%d", s->screen);
+    cJSON_AddStringToObject(o, "screen", text);
+    snprintf(text, sizeof text, "%d", f->batch);
+    cJSON_AddStringToObject(o, "batch", text);
+    snprintf(text, sizeof text, "%" PRIu64, f->seed);
+    cJSON_AddStringToObject(o, "seed", text);
+    snprintf(text, sizeof text, "%s", f->class_list ? f->class_list : "");
+    cJSON_AddStringToObject(o, "class", text);
+    snprintf(text, sizeof text, "%016" PRIx64, s->reference_sum); /* another model, seed or arithmetic has others */
+    cJSON_AddStringToObject(o, "reference_tokens", text);
+}
+
+static void add_figures(cJSON *points, const search_point *p, const search_figures *m)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "options", p->options);
+    cJSON_AddNumberToObject(o, "images", m->images);
+    cJSON_AddNumberToObject(o, "seconds_per_image", m->seconds);
+    cJSON_AddNumberToObject(o, "speed", m->speed);
+    cJSON_AddNumberToObject(o, "distance", m->distance);
+    cJSON_AddNumberToObject(o, "token_distance", m->token_distance);
+    cJSON_AddNumberToObject(o, "p", m->p);
+    if (m->recognised >= 0) cJSON_AddNumberToObject(o, "classifier_accuracy", m->recognised);
+    cJSON_AddStringToObject(o, "guarantee", m->guarantee);
+    cJSON_AddBoolToObject(o, "front", m == &p->final && p->front);
+    tool_json_append(points, o);
+}
+
+static void add_points(const search *s, cJSON *points)
+{
+    for (int i = 0; i < s->point_count; i++) {
+        const search_point *p = &s->points[i];
+        if (p->refused[0]) {
+            cJSON *o = cJSON_CreateObject();
+            cJSON_AddStringToObject(o, "options", p->options);
+            cJSON_AddStringToObject(o, "refused", p->refused);
+            tool_json_append(points, o);
+        }
+        if (p->screened.images && p->screened.images != s->f->num) add_figures(points, p, &p->screened);
+        if (p->final.images) add_figures(points, p, &p->final);
+    }
+}
+
+static void add_levels(const search *s, cJSON *levels)
+{
+    char text[4096];
+    for (int level = 1; level <= SEARCH_LEVELS; level++) {
+        const int chosen = s->chosen[level - 1];
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddNumberToObject(o, "level", level);
+        cJSON_AddNumberToObject(o, "distance_at_most", search_reach(level) * s->floor.image);
+        cJSON_AddStringToObject(o, "options", chosen < 0 ? "" : s->points[chosen].options);
+        cJSON_AddStringToObject(o, "command", search_command(s, chosen, text, sizeof text));
+        tool_json_append(levels, o);
+    }
+}
+
+static cJSON *record_of(const search *s)
+{
+    cJSON *record = tool_json();
+    cJSON_AddStringToObject(record, "version", mar_version());
+    add_settings(s, cJSON_AddObjectToObject(record, "search"));
+    cJSON_AddNumberToObject(record, "reference_seconds_per_image", s->reference_seconds);
+    cJSON *floor = cJSON_AddObjectToObject(record, "floor");
+    cJSON_AddNumberToObject(floor, "image_95", s->floor.image);
+    cJSON_AddNumberToObject(floor, "token_95", s->floor.token);
+    cJSON_AddNumberToObject(floor, "screen_image_95", s->coarse.image);
+    cJSON_AddNumberToObject(floor, "screen_token_95", s->coarse.token);
+    add_points(s, cJSON_AddArrayToObject(record, "points"));
+    add_levels(s, cJSON_AddArrayToObject(record, "levels"));
+    return record;
+}
+
+int search_write(const search *s)
+{
+    return json_file_write(record_of(s), s->json);
+}
+
+int search_print_json(const search *s)
+{
+    return tool_print_json(record_of(s), 1);
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+/* Returns 0, or 1 after printing which setting is another. */
+static int check_settings(const search *s, const cJSON *found)
+{
+    char text[2][512];
+    int failed = 0;
+    cJSON *own = tool_json();
+    const cJSON *item;
+    add_settings(s, own);
+    cJSON_ArrayForEach(item, own)
+    {
+        const char *value = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(found, item->string));
+        if (failed || (value && strcmp(value, item->valuestring) == 0)) continue;
+        failed =
+            tool_error("%s: a search of other settings is in it, %s %s, expected %s; another --out begins a new one",
+                       s->json, item->string, value ? printable(value, text[0], sizeof text[0]) : "is missing",
+                       printable(item->valuestring, text[1], sizeof text[1]));
+    }
+    cJSON_Delete(own);
+    return failed;
+}
+
+static double number(const cJSON *o, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(o, name);
+    return cJSON_IsNumber(item) ? item->valuedouble : -1;
+}
+
+/* A number of images, or -1: no other is cast to int. */
+static int images_of(const search *s, const cJSON *o)
+{
+    const double n = number(o, "images");
+    return n == s->screen ? s->screen : n == s->f->num ? s->f->num : -1;
+}
+
+/* Whether all figures of a point are there. */
+static int is_whole(const search *s, const cJSON *o)
+{
+    static const char *const names[] = {"images", "seconds_per_image", "speed", "distance", "token_distance", "p"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(o, names[i]))) return 0;
+    return number(o, "seconds_per_image") > 0 && number(o, "speed") > 0 && images_of(s, o) > 0;
+}
+
+/* What the journal says of a point; one that this search does not have is left out. */
+static int take_point(search *s, const cJSON *o)
+{
+    const char *options = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "options"));
+    const char *refused = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "refused"));
+    const char *guarantee = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "guarantee"));
+    search_figures m = {images_of(s, o),
+                        number(o, "seconds_per_image"),
+                        number(o, "speed"),
+                        number(o, "distance"),
+                        number(o, "token_distance"),
+                        number(o, "p"),
+                        number(o, "classifier_accuracy"),
+                        ""};
+    search_point *p = NULL;
+    for (int i = 0; options && i < s->point_count && !p; i++)
+        if (strcmp(s->points[i].options, options) == 0) p = &s->points[i];
+    if (!options || (!refused && !(guarantee && is_whole(s, o))))
+        return tool_error("%s: a point in it is not whole, expected %s", s->json, what);
+    if (!p) return 0;
+    if (refused) {
+        snprintf(p->refused, sizeof p->refused, "%s", refused);
+        return 0;
+    }
+    snprintf(m.guarantee, sizeof m.guarantee, "%s", guarantee);
+    if (m.images == s->screen) p->screened = m;
+    if (m.images == s->f->num) p->final = m;
+    return 0;
+}
+
+int search_read(search *s)
+{
+    cJSON *record;
+    const cJSON *point;
+    if (access(s->json, F_OK) != 0) return 0;
+    if (json_file_read(s->json, what, &record) != 0) return 1;
+    const cJSON *settings = cJSON_GetObjectItemCaseSensitive(record, "search");
+    int failed = cJSON_IsObject(settings) ? check_settings(s, settings)
+                                          : tool_error("%s: has no settings of a search, expected %s", s->json, what);
+    if (!failed && number(record, "reference_seconds_per_image") > 0)
+        s->reference_seconds = number(record, "reference_seconds_per_image");
+    cJSON_ArrayForEach(point, cJSON_GetObjectItemCaseSensitive(record, "points")) if (!failed) failed =
+        take_point(s, point);
+    cJSON_Delete(record);
+    return failed;
+}

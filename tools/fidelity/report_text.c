@@ -1,0 +1,210 @@
+/* What `mar fidelity` prints: a table, or JSON. */
+#include "tools/cli/command.h"
+#include "tools/fidelity/compare.h"
+#include "tools/cli/printable.h"
+#include "tools/fidelity/report.h"
+#include "tools/generate/stats.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --- the table ------------------------------------------------------------------------------------------ */
+
+static void print_share(double share)
+{
+    if (share < 0)
+        printf(" %6s", "-");
+    else
+        printf(" %5.1f%%", 100 * share);
+}
+
+static void print_row(const fidelity *f, const fidelity_run *r)
+{
+    const double tokens = fidelity_token_acceptance(r);
+    char speed[32];
+    snprintf(speed, sizeof speed, "%.2fx", r->speed.median);
+    if (r == f->runs)
+        printf("%-9s", "reference");
+    else
+        printf("run %-5d", (int)(r - f->runs));
+    printf(" %8.4f %6s", r->seconds.median, speed);
+    if (!f->vocabulary) printf(" %7.1f", fidelity_head_calls(r));
+    printf(" %7.1f", fidelity_calls_in_sequence(f, r));
+    print_share(tokens < 0 ? fidelity_head_acceptance(r) : tokens);
+    if (r == f->runs)
+        printf(" %8s %8s %5s", "-", "-", "-");
+    else
+        printf(" %8.5f %8.5f %5.3f", r->image.distance, r->token.distance, r->p);
+    if (f->judged) print_share((double)r->recognised / f->num);
+    putchar('\n');
+}
+
+/* What the output of a run is, its times, and how far they spread. */
+static void print_facts(const fidelity *f, const fidelity_run *r)
+{
+    const int spread = fidelity_has_spread(f);
+    printf("           %s\n", r->guarantee);
+    printf("           %.4f s per image", r->seconds.median);
+    if (spread) printf(" (%.4f to %.4f)", r->seconds.low, r->seconds.high);
+    if (r != f->runs) printf(", speed %.2fx", r->speed.median);
+    if (r != f->runs && spread) printf(" (%.2f to %.2f)", r->speed.low, r->speed.high);
+    printf("\n           %.1f passes of the transformer in sequence, of %.1f contexts, an image\n",
+           fidelity_passes(f, r), r->stats.contexts / f->num);
+}
+
+/* How often discrete tokens and neighbours occur, against the reference. */
+static void print_counts(const fidelity_run *r)
+{
+    static const char *const names[] = {"tokens", "tokens by place", "neighbours"};
+    for (int i = 0; i < FIDELITY_COUNTS; i++)
+        printf("           %s: total variation %.4f (same law: below %.4f), chi-square p = %.3f\n", names[i],
+               r->counts[i].tv, r->counts[i].tv_95, r->counts[i].p);
+}
+
+void report_print_table(const fidelity *f)
+{
+    const run_options *o = &f->runs[0].options;
+    char verdict[160], path[8192];
+    printf("%s on %s\n", printable(o->model, path, sizeof path), f->backend);
+    printf("%d images of %d class%s, seed %" PRIu64 ", guidance %g, batch %d; the page is %s\n\n", f->num,
+           f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg, f->batch,
+           printable(f->out, path, sizeof path));
+    printf("%9s %8s %6s%s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", f->vocabulary ? "" : " c/token", "c/image",
+           "accept", "image", "token", "p", f->judged ? " digits" : "");
+    for (int i = 0; i < f->run_count; i++) print_row(f, &f->runs[i]);
+    if (f->has_floor)
+        printf("%-9s %*s %8.5f %8.5f\n", "seed", f->vocabulary ? 30 : 38, "", f->image_floor, f->token_floor);
+    putchar('\n');
+    printf("reference  %s\n", f->runs[0].name);
+    print_facts(f, &f->runs[0]);
+    for (int i = 1; i < f->run_count; i++) {
+        printf("run %-6d %s\n", i, f->runs[i].name);
+        printf("           %s\n", fidelity_verdict(f, &f->runs[i], verdict, sizeof verdict));
+        print_facts(f, &f->runs[i]);
+        if (f->vocabulary) print_counts(&f->runs[i]);
+    }
+    if (fidelity_has_spread(f))
+        printf("\ns/image, speed: medians of %d turns that the runs made one after another; in\n"
+               "brackets %s.\n",
+               f->timed_turns,
+               f->timed_turns >= FIDELITY_QUARTILES_MIN ? "the quartiles" : "the least and the largest");
+    else
+        puts("\ns/image, speed: one turn, no spread; a smaller --batch makes more turns.");
+    puts(f->vocabulary ? "c/image: calls in sequence of target and draft for an image (a batch shares them).\n"
+                         "accept: drafts. image, token: energy distance to the reference of what the codebook\n"
+                         "has for tokens, of whole images and of single tokens; seed: what two reference\n"
+                         "runs with other seeds stay below (95 %). p: least of image, token and the three\n"
+                         "chi-squares for \"the same law\", corrected."
+                       : "c/token, c/image: head calls in sequence of a token, and of target and draft for\n"
+                         "an image (a batch shares them). accept: drafts, else proposals in the head.\n"
+                         "image, token: energy distance to the reference, of whole images and of single\n"
+                         "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
+                         "p: least of image, token and channels (KS) for \"the same law\", corrected.");
+}
+
+/* --- JSON ----------------------------------------------------------------------------------------------- */
+
+static void add_energy(cJSON *record, const char *name, const eval_energy_test *t)
+{
+    cJSON *o = cJSON_AddObjectToObject(record, name);
+    cJSON_AddNumberToObject(o, "distance", t->distance);
+    cJSON_AddNumberToObject(o, "p", t->p);
+    cJSON_AddNumberToObject(o, "null_95", t->null_95);
+}
+
+static void add_counts(cJSON *record, const char *name, const eval_counts_test *t)
+{
+    cJSON *o = cJSON_AddObjectToObject(record, name);
+    cJSON_AddNumberToObject(o, "cells", (double)t->cells);
+    cJSON_AddNumberToObject(o, "chi2", t->chi2);
+    cJSON_AddNumberToObject(o, "p", t->p);
+    cJSON_AddNumberToObject(o, "total_variation", t->tv);
+    cJSON_AddNumberToObject(o, "total_variation_95", t->tv_95);
+}
+
+/* An end of a spread; null where there is none. */
+static void add_end(cJSON *record, const char *name, const fidelity *f, double value)
+{
+    if (fidelity_has_spread(f))
+        cJSON_AddNumberToObject(record, name, value);
+    else
+        cJSON_AddNullToObject(record, name);
+}
+
+static cJSON *run_record(const fidelity *f, const fidelity_run *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "options", r->name);
+    cJSON_AddStringToObject(o, "model", r->options.model);
+    if (run_draft(&r->options)) cJSON_AddStringToObject(o, "draft", run_draft(&r->options));
+    params_record(&r->options, cJSON_AddObjectToObject(o, "parameters"));
+    cJSON_AddStringToObject(o, "guarantee", r->guarantee);
+    cJSON_AddStringToObject(o, "backend", r->backend);
+    cJSON_AddNumberToObject(o, "seconds_per_image", r->seconds.median);
+    add_end(o, "seconds_low", f, r->seconds.low);
+    add_end(o, "seconds_high", f, r->seconds.high);
+    tool_json_add(o, "turn_seconds", cJSON_CreateDoubleArray(r->turn_seconds, f->turns));
+    cJSON_AddNumberToObject(o, "speed", r->speed.median);
+    add_end(o, "speed_low", f, r->speed.low);
+    add_end(o, "speed_high", f, r->speed.high);
+    stats_record(&r->stats, f->num, o);
+    if (run_verifies_drafts(&r->options)) acceptance_record(&r->accepted, o);
+    if (f->judged) cJSON_AddNumberToObject(o, "classifier_accuracy", (double)r->recognised / f->num);
+    return o;
+}
+
+static void add_comparison(cJSON *o, const fidelity *f, const fidelity_run *r)
+{
+    char verdict[160];
+    add_energy(o, "energy_image", &r->image);
+    add_energy(o, "energy_token", &r->token);
+    if (f->vocabulary) {
+        static const char *const names[] = {"tokens", "places", "neighbours"}; /* FIDELITY_TOKENS, ... */
+        for (int i = 0; i < FIDELITY_COUNTS; i++) add_counts(o, names[i], &r->counts[i]);
+    } else {
+        tool_json_add(o, "ks", cJSON_CreateDoubleArray(r->ks, f->channels));
+        tool_json_add(o, "ks_p", cJSON_CreateDoubleArray(r->ks_p, f->channels));
+    }
+    cJSON_AddNumberToObject(o, "mean_gap", r->mean_gap);
+    cJSON_AddNumberToObject(o, "covariance_gap", r->covariance_gap);
+    cJSON_AddNumberToObject(o, "p", r->p);
+    cJSON_AddBoolToObject(o, "identical", r->identical);
+    cJSON_AddStringToObject(o, "verdict", fidelity_verdict(f, r, verdict, sizeof verdict));
+}
+
+int report_print_json(const fidelity *f)
+{
+    char seed[32];
+    cJSON *record = tool_json(), *list;
+    cJSON_AddStringToObject(record, "version", mar_version());
+    cJSON_AddStringToObject(record, "backend", f->backend);
+    cJSON_AddNumberToObject(record, "images", f->num);
+    tool_json_add(record, "classes", cJSON_CreateIntArray(f->classes, f->class_count));
+    snprintf(seed, sizeof seed, "%" PRIu64, f->seed); /* more than a double's 53 bits */
+    cJSON_AddRawToObject(record, "seed", seed);
+    cJSON_AddNumberToObject(record, "batch", f->batch);
+    cJSON_AddNumberToObject(record, "turns", f->turns);
+    cJSON_AddNumberToObject(record, "turns_timed", f->timed_turns);
+    if (fidelity_has_spread(f))
+        cJSON_AddStringToObject(record, "spread", f->timed_turns >= FIDELITY_QUARTILES_MIN ? "quartiles" : "extremes");
+    else
+        cJSON_AddNullToObject(record, "spread");
+    cJSON_AddNumberToObject(record, "permutations", FIDELITY_PERMUTATIONS);
+    if (f->has_floor) {
+        cJSON *o = cJSON_AddObjectToObject(record, "floor");
+        cJSON_AddNumberToObject(o, "image_95", f->image_floor);
+        cJSON_AddNumberToObject(o, "token_95", f->token_floor);
+    }
+    tool_json_add(record, "reference", run_record(f, &f->runs[0]));
+    list = cJSON_AddArrayToObject(record, "runs");
+    for (int i = 1; i < f->run_count; i++) {
+        cJSON *o = run_record(f, &f->runs[i]);
+        add_comparison(o, f, &f->runs[i]);
+        tool_json_append(list, o);
+    }
+    cJSON_AddStringToObject(record, "page", f->out);
+    if (f->plot) cJSON_AddStringToObject(record, "plot", f->plot);
+    return tool_print_json(record, 0);
+}

@@ -1,0 +1,284 @@
+#include "tools/fidelity/runs.h"
+
+#include "eval/classifier.h"
+#include "tools/generate/classes.h"
+#include "tools/cli/command.h"
+#include "tools/generate/images.h"
+#include "tools/generate/stats.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)MODELS_RUNS_MAX >= (int)FIDELITY_RUNS_MAX, "the store is too small");
+
+enum {
+    SHOWN_PIXELS = 100000, /* of a run's samples on the page */
+    SHOWN_MIN = 8,
+    SHOWN_MAX = 60,
+    CLASSES_MAX = 10 /* of a model whose classes are all compared if none are listed */
+};
+
+/* --- sessions ------------------------------------------------------------------------------------------- */
+
+static int open_session(const fidelity *f, fidelity_run *r, progress *bar, model_store *store, run_models *models,
+                        mar_session **session)
+{
+    if (models_load(store, &r->options, bar, models) != 0) return 1;
+    if (models_session(models, &r->options, f->batch, session) != 0) return 1;
+    snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(*session));
+    snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(models->library));
+    return 0;
+}
+
+/* Takes sizes from the reference. */
+static int resolve(fidelity *f, const run_models *models, const mar_session *session)
+{
+    const mar_model_config *model = mar_model_get_config(models->model);
+    f->class_total = models->class_count;
+    f->positions = model->seq_len;
+    f->channels = model->token_dim;
+    f->vocabulary = model->vocabulary;
+    f->side = (int)lround(sqrt(f->positions));
+    if (f->vocabulary) {
+        f->codebook = mar_vae_codebook(models->vae);
+        if (!f->codebook)
+            return tool_error("--vae is missing: the tokens of %s are discrete, and only an image decoder's codebook "
+                              "tells how far apart they are",
+                              f->runs[0].options.model);
+        f->channels = mar_vae_get_config(models->vae)->z_channels;
+    }
+    mar_session_image_size(session, &f->width, &f->height);
+    f->judged = model->classes == EVAL_DIGITS && f->width == EVAL_DIGIT_SIDE && f->height == EVAL_DIGIT_SIDE;
+    if (f->width) {
+        f->shown = SHOWN_PIXELS / (f->width * f->height);
+        if (f->shown < SHOWN_MIN) f->shown = SHOWN_MIN;
+        if (f->shown > SHOWN_MAX) f->shown = SHOWN_MAX;
+        if (f->shown > f->num) f->shown = f->num;
+    }
+    snprintf(f->backend, sizeof f->backend, "%s", mar_backend_description(models->library));
+    const int all = run_is_demo(f->runs[0].options.model) || f->class_total <= CLASSES_MAX;
+    return classes_choose(f->class_list, f->class_total, all, &f->classes, &f->class_count);
+}
+
+/* "a vocabulary of 16384" or "continuous numbers", to text, which is returned. */
+static const char *kind_of(const mar_model_config *model, char text[48])
+{
+    if (model->vocabulary == 0) return "continuous numbers";
+    snprintf(text, 48, "a vocabulary of %d", model->vocabulary);
+    return text;
+}
+
+static int same_shape(const fidelity *f, const fidelity_run *r, const run_models *models,
+                      const mar_model *reference_model, const mar_session *session)
+{
+    const mar_model_config *model = mar_model_get_config(models->model);
+    char kind[2][48];
+    int width, height;
+    mar_session_image_size(session, &width, &height);
+    const mar_model_config *reference = mar_model_get_config(reference_model);
+    if (model->vocabulary != f->vocabulary)
+        return tool_error("%s: tokens of %s, expected those of %s as in the reference %s", r->options.model,
+                          kind_of(model, kind[0]), kind_of(reference, kind[1]), f->runs[0].options.model);
+    if (model->seq_len != f->positions || model->token_dim != reference->token_dim ||
+        models->class_count != f->class_total)
+        return tool_error(
+            "%s: %d tokens of %d channels and %d classes, expected %d of %d and %d as in the reference %s",
+            r->options.model, model->seq_len, model->token_dim, models->class_count, f->positions, reference->token_dim,
+            f->class_total, f->runs[0].options.model);
+    if (width > 0 && f->width == 0)
+        return tool_error("--vae is missing: the reference %s has no image decoder, but %s brings its own",
+                          f->runs[0].options.model, r->options.model);
+    if (width == 0 && f->width > 0)
+        return tool_error("--vae is missing: %s has no image decoder, but the reference %s brings its own",
+                          r->options.model, f->runs[0].options.model);
+    if (width != f->width || height != f->height)
+        return tool_error("--vae: images of %dx%d, expected %dx%d as in the reference", width, height, f->width,
+                          f->height);
+    return 0;
+}
+
+int fidelity_open(fidelity *f, progress *bar, fidelity_sessions *open)
+{
+    if (f->batch > f->num) f->batch = f->num;
+    open->store.quiet = f->quiet;
+    for (int i = 0; i < f->run_count; i++) {
+        fidelity_run *r = &f->runs[i];
+        if (open_session(f, r, bar, &open->store, &open->models[i], &open->sessions[i]) != 0) return 1;
+        const int failed = i == 0 ? resolve(f, &open->models[i], open->sessions[i])
+                                  : same_shape(f, r, &open->models[i], open->models[0].model, open->sessions[i]);
+        if (failed) return 1;
+    }
+    return 0;
+}
+
+void fidelity_close(fidelity_sessions *open)
+{
+    for (int i = 0; i < FIDELITY_RUNS_MAX; i++) mar_session_free(open->sessions[i]);
+    models_free(&open->store);
+    *open = (fidelity_sessions){0};
+}
+
+/* --- sinks ---------------------------------------------------------------------------------------------- */
+
+/* What the sinks work for. */
+typedef struct {
+    fidelity *f;
+    const fidelity_range *range;
+    eval_classifier *classifier;
+} maker;
+
+/* The run of a batch; NULL: only its time counts. */
+static fidelity_run *run_of(const maker *m, const image_batch *batch)
+{
+    const int run = m->range->run + batch->run;
+    return run == m->range->only_timed ? NULL : &m->f->runs[run];
+}
+
+static int take_tokens(void *self, const image_batch *batch)
+{
+    const maker *m = self;
+    const fidelity *f = m->f;
+    fidelity_run *r = run_of(m, batch);
+    if (!r) return 0;
+    const size_t size = (size_t)f->positions * (size_t)f->channels, count = (size_t)batch->n * size;
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(batch->tokens[i]))
+            return tool_error("%s: image %zu has a token that is no number, expected finite ones", r->name,
+                              (size_t)batch->first + i / size);
+    memcpy(r->tokens + (size_t)batch->first * size, batch->tokens, count * sizeof *batch->tokens);
+    return 0;
+}
+
+/* Discrete tokens: their numbers, and what the codebook has for them. */
+static int take_numbers(void *self, const image_batch *batch)
+{
+    const maker *m = self;
+    const fidelity *f = m->f;
+    const fidelity_run *r = run_of(m, batch);
+    if (!r) return 0;
+    const size_t first = (size_t)batch->first * (size_t)f->positions, channels = (size_t)f->channels;
+    memcpy(r->numbers + first, batch->tokens, (size_t)batch->n * (size_t)f->positions * sizeof *r->numbers);
+    for (size_t i = 0; i < (size_t)batch->n * (size_t)f->positions; i++)
+        memcpy(r->tokens + (first + i) * channels, f->codebook + (size_t)batch->tokens[i] * channels,
+               channels * sizeof *r->tokens);
+    return 0;
+}
+
+/* The first images, for the page. */
+static int take_samples(void *self, const image_batch *batch)
+{
+    const maker *m = self;
+    const fidelity *f = m->f;
+    const fidelity_run *r = run_of(m, batch);
+    const size_t bytes = (size_t)f->width * (size_t)f->height * 3;
+    const long rest = f->shown - batch->first, n = rest < batch->n ? rest : batch->n;
+    if (r && n > 0) memcpy(r->rgb + (size_t)batch->first * bytes, batch->rgb, (size_t)n * bytes);
+    return 0;
+}
+
+/* Times, counts, and what became of the drafted tokens. */
+static int take_figures(void *self, const image_batch *batch)
+{
+    const maker *m = self;
+    const fidelity *f = m->f;
+    fidelity_run *r = run_of(m, batch);
+    const size_t map = 3 * (size_t)f->side * (size_t)f->side;
+    f->runs[m->range->run + batch->run].turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
+    if (!r) return 0;
+    stats_add(&r->stats, batch->stats);
+    if (acceptance_add(&r->accepted, batch->session, batch->n) != MAR_OK)
+        return tool_error("%s: the fates of its tokens cannot be had", r->name);
+    for (int i = 0; i < batch->n && r->map_count < FIDELITY_MAPS; i++)
+        acceptance_draw(&r->accepted, i, f->side, f->side, r->maps + map * (size_t)r->map_count++);
+    return 0;
+}
+
+/* Counts the images in which the classifier sees the digit that they are labelled with. */
+static int take_digits(void *self, const image_batch *batch)
+{
+    const maker *m = self;
+    fidelity_run *r = run_of(m, batch);
+    for (int i = 0; i < batch->n && r; i++) {
+        float logits[EVAL_DIGITS];
+        int best = 0;
+        eval_classify(m->classifier, batch->rgb + (size_t)i * EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3, NULL, logits);
+        for (int k = 1; k < EVAL_DIGITS; k++)
+            if (logits[k] > logits[best]) best = k;
+        r->recognised += best == batch->labels[i];
+    }
+    return 0;
+}
+
+/* --- images --------------------------------------------------------------------------------------------- */
+
+int fidelity_allocate_run(const fidelity *f, fidelity_run *r)
+{
+    const size_t image_size = (size_t)f->positions * (size_t)f->channels;
+    const size_t turns = (size_t)(f->num + f->batch - 1) / (size_t)f->batch;
+    r->turn_seconds = malloc(turns * sizeof *r->turn_seconds);
+    r->tokens = malloc((size_t)f->num * image_size * sizeof *r->tokens);
+    if (f->vocabulary) r->numbers = malloc((size_t)f->num * (size_t)f->positions * sizeof *r->numbers);
+    r->maps = malloc(3 * FIDELITY_MAPS * (size_t)f->side * (size_t)f->side);
+    r->rgb = malloc((size_t)f->shown * (size_t)f->width * (size_t)f->height * 3 + 1);
+    r->ks = malloc((size_t)f->channels * sizeof *r->ks);
+    r->ks_p = malloc((size_t)f->channels * sizeof *r->ks_p);
+    if (r->turn_seconds && r->tokens && (r->numbers || !f->vocabulary) && r->maps && r->rgb && r->ks && r->ks_p &&
+        acceptance_create(f->positions, r->options.used.num_iter, f->batch, &r->accepted) == 0)
+        return 0;
+    return tool_error("out of memory for the tokens of %d images; a smaller --num needs less", f->num);
+}
+
+void fidelity_free_run(fidelity_run *r)
+{
+    free(r->turn_seconds);
+    free(r->tokens);
+    free(r->numbers);
+    free(r->maps);
+    acceptance_free(&r->accepted);
+    free(r->rgb);
+    free(r->ks);
+    free(r->ks_p);
+    *r = (fidelity_run){.options = r->options};
+}
+
+int fidelity_make_range(fidelity *f, progress *bar, const fidelity_sessions *open, const fidelity_range *range)
+{
+    char why[256];
+    image_run runs[FIDELITY_RUNS_MAX];
+    for (int i = 0; i < range->run_count; i++) {
+        const int k = range->run + i;
+        runs[i] = (image_run){open->models[k].model, open->sessions[k], open->models[k].captions};
+    }
+    const image_plan plan = {.runs = runs,
+                             .run_count = range->run_count,
+                             .first = range->first,
+                             .images = range->images,
+                             .batch = f->batch,
+                             .classes = f->classes,
+                             .class_count = f->class_count,
+                             .class_images = 1,
+                             .bar = bar,
+                             .kept = range->kept};
+    maker m = {f, range, NULL};
+    image_sink sinks[4] = {{f->vocabulary ? take_numbers : take_tokens, &m, 1, 0}, {take_figures, &m, 0, 0}};
+    int sink_count = 2;
+    if (f->width) sinks[sink_count++] = (image_sink){take_samples, &m, 0, 1};
+    if (f->judged) sinks[sink_count++] = (image_sink){take_digits, &m, 0, 1};
+    if (f->judged && eval_classifier_open(&m.classifier, why, sizeof why) != MAR_OK) return tool_error("%s", why);
+    const int status = run_images(&plan, sinks, sink_count);
+    eval_classifier_close(m.classifier);
+    return status;
+}
+
+int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *open)
+{
+    char kept[4200];
+    snprintf(kept, sizeof kept, "%s is not written", f->out);
+    f->turns = (f->num + f->batch - 1) / f->batch;
+    for (int i = 0; i < f->run_count; i++)
+        if (fidelity_allocate_run(f, &f->runs[i]) != 0) return 1;
+    const fidelity_range all = {0, f->run_count, 0, f->num, -1, kept};
+    return fidelity_make_range(f, bar, open, &all);
+}

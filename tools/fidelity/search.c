@@ -1,0 +1,268 @@
+#include "tools/fidelity/search.h"
+
+#include "tools/cli/command.h"
+#include "tools/fidelity/compare.h"
+#include "tools/fidelity/runs.h"
+#include "tools/cli/file.h"
+#include "tools/cli/file_sum.h"
+#include "tools/cli/interruption.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    COARSE_TURNS = 3, /* of a screening that are timed; the first one, which prepares memory, does not count */
+    FINE_TURNS = 6    /* of a final point */
+};
+
+typedef struct {
+    search s;
+    fidelity_sessions open;
+    progress *bar;
+} job;
+
+/* --- the reference ------------------------------------------------------------------------------------------------ */
+
+/* The journal is beside the page. */
+static int name_files(job *j)
+{
+    const char *page = j->s.page;
+    const size_t stem = strlen(page) - strlen(".html");
+    if (tool_can_write_as(page, ".html") != 0) return 1;
+    if (asprintf(&j->s.json, "%.*s.json", (int)stem, page) < 0) {
+        j->s.json = NULL;
+        return tool_error("out of memory");
+    }
+    return tool_can_write_as(j->s.json, ".json");
+}
+
+/* The images of a range. Behind it a signal ends the process at once: what is not in the journal is lost anyway.
+ * Returns the exit status; an interruption is said by fidelity_search. */
+static int make_range(job *j, const fidelity_range *range)
+{
+    const int status = fidelity_make_range(j->s.f, j->bar, &j->open, range);
+    if (status != 0) return status;
+    if (interruption_came()) return interruption_status();
+    interruption_ends();
+    return 0;
+}
+
+static int make_reference(job *j)
+{
+    fidelity *f = j->s.f;
+    const fidelity_range all = {0, 1, 0, f->num, -1, NULL};
+    progress_note(j->bar, "the reference");
+    if (fidelity_allocate_run(f, &f->runs[0]) != 0) return 1;
+    const int status = make_range(j, &all);
+    if (status != 0) return status;
+    const size_t numbers = (size_t)f->num * (size_t)f->positions * (size_t)f->channels;
+    j->s.reference_sum = memory_sum(f->runs[0].tokens, numbers * sizeof *f->runs[0].tokens);
+    return 0;
+}
+
+/* The floor of so many images. */
+static int measure_floor(job *j, int images, search_floor *out)
+{
+    fidelity *f = j->s.f;
+    const int all = f->num;
+    f->num = images;
+    const int failed = fidelity_measure_floor(f);
+    f->num = all;
+    if (!failed && !f->has_floor)
+        return tool_error("--screen %d: expected two images of each of %d classes, to know what another seed makes",
+                          images, f->class_count);
+    *out = (search_floor){f->image_floor, f->token_floor};
+    return failed;
+}
+
+/* --- a point ------------------------------------------------------------------------------------------------------ */
+
+/* The reference's options with those of the point behind them, which become its words. */
+static int set_options(const search *s, const search_point *p, char *words, size_t size, run_options *o)
+{
+    static char command[] = "fidelity";
+    char *arguments[3 * SEARCH_AXES + 2] = {command};
+    int count = 1, drafts = 0;
+    option_set set = {.command = command};
+    words[0] = '\0';
+    for (int k = 0; k < s->axis_count; k++) {
+        const char *choice = s->axes[k].choices[p->choice[k]];
+        const size_t used = strlen(words);
+        if (*choice) snprintf(words + used, size - used, "%s ", choice);
+    }
+    drafts = strstr(p->options, "--draft ") != NULL;
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) arguments[count++] = word;
+    *o = s->base;
+    run_options_add(o, &set);
+    if (options_parse(&set, count, arguments) != OPTIONS_RUN) return 1;
+    if (drafts) o->draft = s->draft;
+    return 0;
+}
+
+/* Opens the point's session. *refused: the session does not take the options, which p->refused says. */
+static int open_point(job *j, search_point *p, int *refused)
+{
+    fidelity *f = j->s.f;
+    fidelity_run *r = &f->runs[1];
+    run_models *models = &j->open.models[1];
+    static char words[SEARCH_TEXT];
+    if (set_options(&j->s, p, words, sizeof words, &r->options) != 0 ||
+        models_load(&j->open.store, &r->options, j->bar, models) != 0)
+        return 1;
+    const mar_status status =
+        mar_session_create(models->model, models->vae, &r->options.params, f->batch, &j->open.sessions[1]);
+    *refused = status == MAR_EARG;
+    if (*refused) snprintf(p->refused, sizeof p->refused, "%s", mar_error(models->library));
+    if (status == MAR_OK || *refused) {
+        if (status == MAR_OK) r->options.used = *mar_session_get_params(j->open.sessions[1]);
+        snprintf(r->name, sizeof r->name, "%s", p->options);
+        return 0;
+    }
+    return tool_error("%s: %s", p->options, mar_error(models->library));
+}
+
+static int make_point(job *j, int images, int turns)
+{
+    fidelity *f = j->s.f;
+    const int beside = turns * f->batch < images ? turns * f->batch : images;
+    const fidelity_range both = {0, 2, 0, beside, 0, NULL}, rest = {1, 1, beside, images - beside, -1, NULL};
+    if (fidelity_allocate_run(f, &f->runs[1]) != 0) return 1;
+    const int status = make_range(j, &both);
+    return status == 0 && rest.images > 0 ? make_range(j, &rest) : status;
+}
+
+/* Compares the images that are there, and takes the times of the turns that both runs made. */
+static int judge_point(job *j, int images, int turns, search_figures *out)
+{
+    fidelity *f = j->s.f;
+    fidelity_run *r = &f->runs[1];
+    const int all = f->num, timed = turns * f->batch < images ? turns * f->batch : images;
+    f->num = timed, f->run_count = 2;
+    int status = fidelity_time(f);
+    f->num = images, f->run_count = 1;
+    progress_note(j->bar, "comparing");
+    if (status == 0) status = fidelity_compare_run(f, r);
+    f->num = all;
+    progress_clear(j->bar);
+    if (status != 0) return 1;
+    j->s.reference_seconds = f->runs[0].seconds.median;
+    *out = (search_figures){.images = images,
+                            .seconds = r->seconds.median,
+                            .speed = r->speed.median,
+                            .distance = r->image.distance,
+                            .token_distance = r->token.distance,
+                            .p = r->p,
+                            .recognised = f->judged ? (double)r->recognised / images : -1};
+    snprintf(out->guarantee, sizeof out->guarantee, "%s", mar_session_guarantee(j->open.sessions[1]));
+    return 0;
+}
+
+/* Measures point i with so many images, and writes the journal. Returns the exit status. */
+static int measure(job *j, int i, int images, int turns)
+{
+    search *s = &j->s;
+    search_point *p = &s->points[i];
+    search_figures found = {0};
+    int refused = 0;
+    int status = open_point(j, p, &refused);
+    if (status == 0 && !refused) status = make_point(j, images, turns);
+    if (status == 0 && !refused) status = judge_point(j, images, turns, &found);
+    mar_session_free(j->open.sessions[1]);
+    j->open.sessions[1] = NULL;
+    fidelity_free_run(&s->f->runs[1]);
+    if (status != 0) return status;
+    if (!refused && images == s->screen) p->screened = found;
+    if (!refused && images == s->f->num) p->final = found;
+    search_choose(s);
+    if (search_write(s) != 0) return 1;
+    if (s->f->quiet || s->f->json) return 0;
+    if (refused)
+        printf("%s: left out, %s\n", p->options, p->refused);
+    else
+        printf("%s: %d images, %.4g s per image, speed %.2f, distance %.4f\n", p->options, images, found.seconds,
+               found.speed, found.distance);
+    fflush(stdout);
+    return 0;
+}
+
+/* --- the search --------------------------------------------------------------------------------------------------- */
+
+static int screen(job *j)
+{
+    search *s = &j->s;
+    for (;;) {
+        search_rank(s);
+        const int i = search_next(s);
+        if (i < 0) return 0;
+        const int status = measure(j, i, s->screen, COARSE_TURNS);
+        if (status != 0) return status;
+    }
+}
+
+static int finish(job *j)
+{
+    search *s = &j->s;
+    int list[SEARCH_FINALS];
+    const int n = search_finals(s, list);
+    for (int k = 0; k < n; k++) {
+        if (s->points[list[k]].final.images) continue;
+        const int status = measure(j, list[k], s->f->num, FINE_TURNS);
+        if (status != 0) return status;
+    }
+    search_choose(s);
+    return search_write(s) || search_write_page(s);
+}
+
+static int run(job *j)
+{
+    search *s = &j->s;
+    fidelity *f = s->f;
+    if (s->screen == 0) s->screen = f->num;
+    if (s->screen > f->num)
+        return tool_error("--screen %d: expected no more than the %d images of --num", s->screen, f->num);
+    if (f->batch > s->screen) f->batch = s->screen; /* so that there is a whole turn */
+    if (name_files(j) != 0 || fidelity_open(f, j->bar, &j->open) != 0) return 1;
+    fidelity_name_run(f, &f->runs[0]);
+    f->shown = 0; /* the page has no samples */
+    snprintf(s->reference, sizeof s->reference, "%s", f->runs[0].name);
+    if (search_list(s) != 0) return 1;
+    int status = make_reference(j);
+    if (status == 0) status = measure_floor(j, s->screen, &s->coarse);
+    if (status == 0) status = measure_floor(j, f->num, &s->floor);
+    if (status == 0) status = search_read(s);
+    if (status == 0) status = screen(j);
+    if (status == 0) status = finish(j);
+    if (status != 0) return status;
+    if (f->json) return search_print_json(s);
+    if (!f->quiet) search_print(s);
+    return 0;
+}
+
+/* Those that the journal has. */
+static int count_points(const search *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->point_count; i++) n += s->points[i].screened.images || s->points[i].refused[0];
+    return n;
+}
+
+int fidelity_search(fidelity *f, progress *bar)
+{
+    job *j = calloc(1, sizeof *j);
+    if (!j) return tool_error("out of memory");
+    j->bar = bar;
+    j->s = (search){.f = f,
+                    .base = f->runs[0].options,
+                    .draft = f->search_draft,
+                    .screen = f->screen,
+                    .budget = f->points,
+                    .page = f->out};
+    const int status = run(j);
+    if (status > 1) interruption_end("%d points are in %s; the same command goes on", count_points(&j->s), j->s.json);
+    fidelity_close(&j->open);
+    free(j->s.points);
+    free(j->s.json);
+    free(j);
+    return status;
+}

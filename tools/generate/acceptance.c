@@ -1,0 +1,94 @@
+#include "tools/generate/acceptance.h"
+
+#include "tools/cli/command.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int acceptance_create(int tokens, int steps, int max_batch, acceptance *out)
+{
+    const size_t all = (size_t)max_batch * (size_t)tokens;
+    *out = (acceptance){.tokens = tokens, .steps = steps};
+    out->verified_at = calloc((size_t)tokens, sizeof *out->verified_at);
+    out->taken_at = calloc((size_t)tokens, sizeof *out->taken_at);
+    out->verified_in = calloc((size_t)steps, sizeof *out->verified_in);
+    out->taken_in = calloc((size_t)steps, sizeof *out->taken_in);
+    out->verified_late = calloc((size_t)steps, sizeof *out->verified_late);
+    out->taken_late = calloc((size_t)steps, sizeof *out->taken_late);
+    out->fate = calloc(all, sizeof *out->fate);
+    out->step = calloc(all, sizeof *out->step);
+    out->late = calloc(all, sizeof *out->late);
+    if (out->verified_at && out->taken_at && out->verified_in && out->taken_in && out->verified_late &&
+        out->taken_late && out->fate && out->step && out->late)
+        return 0;
+    acceptance_free(out);
+    return 1;
+}
+
+void acceptance_free(acceptance *a)
+{
+    free(a->verified_at);
+    free(a->taken_at);
+    free(a->verified_in);
+    free(a->taken_in);
+    free(a->verified_late);
+    free(a->taken_late);
+    free(a->fate);
+    free(a->step);
+    free(a->late);
+    *a = (acceptance){0};
+}
+
+mar_status acceptance_add(acceptance *a, mar_session *s, int n)
+{
+    mar_status status = mar_session_fates(s, a->fate, a->step);
+    if (status == MAR_OK) status = mar_session_lateness(s, a->late);
+    for (int i = 0; status == MAR_OK && i < n * a->tokens; i++) {
+        if (a->fate[i] == MAR_TOKEN_TARGET) continue;
+        const int taken = a->fate[i] == MAR_TOKEN_ACCEPTED;
+        a->verified_at[i % a->tokens]++;
+        a->taken_at[i % a->tokens] += taken;
+        a->verified_in[a->step[i]]++;
+        a->taken_in[a->step[i]] += taken;
+        if (a->late[i] <= 0 || a->late[i] >= a->steps) continue;
+        a->verified_late[a->late[i]]++;
+        a->taken_late[a->late[i]] += taken;
+    }
+    return status;
+}
+
+void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t *rgb)
+{
+    static const uint8_t colours[][3] = {[MAR_TOKEN_TARGET] = {190, 190, 190},
+                                         [MAR_TOKEN_ACCEPTED] = {27, 120, 55},
+                                         [MAR_TOKEN_REPLACED] = {166, 219, 160}};
+    const int side = (int)lround(sqrt(a->tokens));
+    const uint8_t *fate = a->fate + (size_t)i * (size_t)a->tokens;
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++, rgb += 3)
+            memcpy(rgb, colours[fate[y * side / height * side + x * side / width]], 3);
+}
+
+static void add_rates(cJSON *record, const char *name, const long *taken, const long *verified, int n)
+{
+    cJSON *list = cJSON_AddArrayToObject(record, name);
+    for (int i = 0; i < n; i++)
+        tool_json_append(list,
+                         verified[i] ? cJSON_CreateNumber((double)taken[i] / (double)verified[i]) : cJSON_CreateNull());
+}
+
+int acceptance_latest(const acceptance *a)
+{
+    int n = a->steps;
+    while (n > 0 && a->verified_late[n - 1] == 0) n--;
+    return n;
+}
+
+void acceptance_record(const acceptance *a, cJSON *record)
+{
+    add_rates(record, "acceptance_per_step", a->taken_in, a->verified_in, a->steps);
+    add_rates(record, "acceptance_per_position", a->taken_at, a->verified_at, a->tokens);
+    add_rates(record, "acceptance_per_lateness", a->taken_late, a->verified_late, acceptance_latest(a));
+}

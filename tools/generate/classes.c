@@ -1,0 +1,228 @@
+#include "tools/generate/classes.h"
+
+#include "tools/generate/class_file.h"
+#include "tools/cli/command.h"
+#include "tools/cli/printable.h"
+#include "tools/cli/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* A list of classes as it grows. */
+typedef struct {
+    int *labels; /* [capacity], of which count are set */
+    int count, capacity;
+    int classes; /* of the model */
+} label_list;
+
+static int add_range(label_list *l, int first, int last, char *why, size_t size)
+{
+    const int more = last - first + 1;
+    if (more > CLASSES_LIST_MAX - l->count)
+        return text_fail(why, size, "class list: more than %d classes, expected that many at most", CLASSES_LIST_MAX);
+    if (l->count + more > l->capacity) {
+        const int capacity = 2 * l->capacity + more;
+        int *larger = realloc(l->labels, (size_t)capacity * sizeof *larger);
+        if (!larger) return text_fail(why, size, "class list: out of memory for %d classes", capacity);
+        l->labels = larger;
+        l->capacity = capacity;
+    }
+    for (int label = first; label <= last; label++) l->labels[l->count++] = label;
+    return 0;
+}
+
+static void drop(label_list *l)
+{
+    free(l->labels);
+    *l = (label_list){0};
+}
+
+/* "7" or "-7": item[0..n) is a whole number and nothing else. */
+static int is_number(const char *item, int n)
+{
+    const int sign = n > 1 && (item[0] == '-' || item[0] == '+');
+    for (int i = sign; i < n; i++)
+        if (!isdigit((unsigned char)item[i])) return 0;
+    return n > 0;
+}
+
+/* The number that begins at text and ends with its digits, or -1 if it is no class. */
+static int class_number(const char *text, int classes)
+{
+    errno = 0;
+    const long v = strtol(text, NULL, 10);
+    return errno || v < 0 || v >= classes ? -1 : (int)v;
+}
+
+/* "0-9" or "0 - 9": stores where the second number begins. */
+static int is_range(const char *item, int n, const char **second)
+{
+    int i = 0, digits = 0;
+    while (i < n && isdigit((unsigned char)item[i])) i++;
+    digits = i;
+    while (i < n && isspace((unsigned char)item[i])) i++;
+    if (digits == 0 || i == n || item[i++] != '-') return 0;
+    while (i < n && isspace((unsigned char)item[i])) i++;
+    *second = item + i;
+    return item[i] != '+' && item[i] != '-' && is_number(item + i, n - i);
+}
+
+static int is_all(const char *item, int n)
+{
+    return n == 3 && strncasecmp(item, "all", 3) == 0;
+}
+
+enum { SHOWN = 40 }; /* bytes of an item, in what is said of it */
+
+/* One item of the list, blanks cut off: item[0..n). */
+static int parse_item(label_list *l, const char *item, int n, char *why, size_t size)
+{
+    const int classes = l->classes, is_long = n > SHOWN;
+    const char *second;
+    char shown[SHOWN + 4];
+    snprintf(shown, sizeof shown, "%.*s%s", is_long ? (int)printable_whole(item, SHOWN) : n, item,
+             is_long ? "..." : "");
+    int label;
+    if (is_number(item, n)) {
+        label = class_number(item, classes);
+        if (label < 0) return text_fail(why, size, "class %s: out of range, expected 0 to %d", shown, classes - 1);
+        return add_range(l, label, label, why, size);
+    }
+    if (is_range(item, n, &second)) {
+        const int first = class_number(item, classes), last = class_number(second, classes);
+        if (first < 0 || last < 0)
+            return text_fail(why, size, "class %s: out of range, expected 0 to %d", shown, classes - 1);
+        if (first > last) return text_fail(why, size, "class %s: goes downwards, expected %d-%d", shown, last, first);
+        return add_range(l, first, last, why, size);
+    }
+    if (n == 0)
+        return text_fail(why, size, "class \"\": empty, expected numbers%s separated by commas",
+                         classes == IMAGENET_CLASSES ? " or names" : "");
+    if (is_all(item, n)) return add_range(l, 0, classes - 1, why, size);
+    if (item[0] == '@') return text_fail(why, size, "class \"%s\": expected a class, not a file with classes", shown);
+    if (classes != IMAGENET_CLASSES)
+        return text_fail(
+            why, size,
+            "class \"%s\": expected a number from 0 to %d or a range of them (names are those of ImageNet and "
+            "need a model of 1000 classes)",
+            shown, classes - 1);
+    return class_find(item, n, &label, why, size) || add_range(l, label, label, why, size);
+}
+
+/* The item at text, which ends before one of `ends`: stores its length without blanks around it and its begin. Returns
+ * where it ends. */
+static const char *cut_item(const char *text, const char *ends, const char **item, int *n)
+{
+    const char *end = text + strcspn(text, ends), *last = end;
+    while (text < end && isspace((unsigned char)*text)) text++;
+    while (last > text && isspace((unsigned char)last[-1])) last--;
+    *item = text;
+    *n = last - text < INT_MAX ? (int)(last - text) : INT_MAX;
+    return end;
+}
+
+/* Adds the classes in the text of a file: an item ends with a comma or its line, # begins a comment. */
+static int parse_text(label_list *l, const char *text, char *why, size_t size)
+{
+    const int before = l->count;
+    int line = 1;
+    for (const char *at = text; *at; at++) {
+        const char *item;
+        int n;
+        at = cut_item(at, ",\n#", &item, &n);
+        char reason[1024];
+        if (n > 0 && parse_item(l, item, n, reason, sizeof reason) != 0)
+            return text_fail(why, size, "line %d: %s", line, reason);
+        if (*at == '#') at += strcspn(at, "\n");
+        line += *at == '\n';
+        if (!*at) break;
+    }
+    if (l->count > before) return 0;
+    return text_fail(why, size, "no class in it, expected numbers%s, one a line or separated by commas",
+                     l->classes == IMAGENET_CLASSES ? " or names" : "");
+}
+
+/* Adds the classes of the file "@FILE" or "@-" that item[0..n) names. */
+static int parse_file(label_list *l, const char *item, int n, char *why, size_t size)
+{
+    char name[1024], reason[1024];
+    char *text;
+    if (n >= (int)sizeof name) return text_fail(why, size, "%.40s...: the name is too long", item);
+    snprintf(name, sizeof name, "%.*s", n - 1, item + 1);
+    const char *shown = strcmp(name, "-") == 0 ? "standard input" : name;
+    if (!*name) return text_fail(why, size, "@: expected a file's name behind it, or - for standard input");
+    if (class_file_read(name, &text, reason, sizeof reason) != 0) return text_fail(why, size, "%s: %s", shown, reason);
+    const int failed = parse_text(l, text, reason, sizeof reason);
+    free(text);
+    return failed ? text_fail(why, size, "%s: %s", shown, reason) : 0;
+}
+
+/* Reads a list; with_files: "@FILE" is one of its items. */
+static int parse_list(label_list *l, const char *list, int with_files, char *why, size_t size)
+{
+    for (const char *at = list;; at++) {
+        const char *item;
+        int n;
+        at = cut_item(at, ",", &item, &n);
+        const int failed = with_files && n > 0 && item[0] == '@' ? parse_file(l, item, n, why, size)
+                                                                 : parse_item(l, item, n, why, size);
+        if (failed) return 1;
+        if (!*at) return 0;
+    }
+}
+
+static int parse(const char *list, int classes, int with_files, int **labels, int *count, char *why, size_t size)
+{
+    label_list l = {.classes = classes};
+    const int failed = parse_list(&l, list, with_files, why, size);
+    if (failed) drop(&l);
+    *labels = l.labels;
+    *count = l.count;
+    return failed;
+}
+
+int classes_parse(const char *list, int classes, int **labels, int *count, char *why, size_t why_size)
+{
+    return parse(list, classes, 0, labels, count, why, why_size);
+}
+
+int classes_parse_text(const char *text, int classes, int **labels, int *count, char *why, size_t why_size)
+{
+    label_list l = {.classes = classes};
+    const int failed = parse_text(&l, text, why, why_size);
+    if (failed) drop(&l);
+    *labels = l.labels;
+    *count = l.count;
+    return failed;
+}
+
+int classes_check_files(const char *list)
+{
+    for (const char *at = list ? list : "";; at++) {
+        const char *item;
+        int n;
+        at = cut_item(at, ",", &item, &n);
+        char *name = n > 1 && item[0] == '@' ? strndup(item + 1, (size_t)n - 1) : NULL;
+        char why[256];
+        const int failed = name && class_file_check(name, why, sizeof why) != 0;
+        if (failed) tool_error("--class: %s: %s", name, why);
+        free(name);
+        if (failed) return 1;
+        if (!*at) return 0;
+    }
+}
+
+int classes_choose(const char *list, int classes, int default_all, int **labels, int *count)
+{
+    char why[1536];
+    if (!list && !default_all)
+        return tool_error("--class is missing, expected numbers from 0 to %d%s", classes - 1,
+                          classes == IMAGENET_CLASSES ? " or names such as \"golden retriever\" (mar classes)" : "");
+    if (parse(list ? list : "all", classes, 1, labels, count, why, sizeof why) == 0) return 0;
+    return tool_error("--class: %s", why);
+}

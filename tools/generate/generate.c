@@ -1,0 +1,469 @@
+/* mar generate: from a checkpoint and classes to PNG. */
+#include "tools/generate/classes.h"
+#include "tools/cli/command.h"
+#include "tools/cli/file.h"
+#include "tools/generate/job.h"
+#include "tools/images/grid.h"
+#include "tools/generate/images.h"
+#include "tools/cli/interruption.h"
+#include "tools/cli/options_help.h"
+#include "tools/cli/printable.h"
+#include "tools/cli/progress.h"
+#include "tools/generate/record.h"
+#include "tools/generate/resume.h"
+#include "tools/generate/stats.h"
+#include "tools/subcommands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NUM_MAX = 1000000,          /* images in a run: their file names have six digits */
+    BATCH_DEFAULT = 16,         /* enough rows to keep the matrix units busy; at MAR-H still well under 8 GB */
+    GRID_PIXELS_MAX = 100000000 /* 300 MB in memory; 32x32 images of 256x256 are two thirds of it */
+};
+
+/* --- what was asked for ------------------------------------------------------------------------- */
+
+static const mar_param image_rows[] = {
+    {.name = "class",
+     .offset = offsetof(generate_options, classes),
+     .group = "Images",
+     .type = MAR_TYPE_TEXT,
+     .argument = "LIST",
+     .help = "classes: 0-9,207,sea_slug, all or @FILE; demo: 0 to 9\n"
+             "Numbers, ranges of numbers and names, separated by commas. all is every class. @FILE stands for the "
+             "classes in a file, one a line or separated by commas, with comments behind #; @- for those on standard "
+             "input. Names are those of ImageNet and for models of 1000 classes; mar classes lists them. In them upper "
+             "and lower case, and spaces, dashes and underscores, are the same. A name that two classes share is "
+             "refused with the numbers to choose from. A class may be there several times. The default for the demo is "
+             "all ten digits."},
+    {.name = "num",
+     .offset = offsetof(generate_options, num),
+     .group = "Images",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = NUM_MAX,
+     .help = "images of each class; default 1, of the demo 4\n"
+             "Images are numbered from 0 through all classes in the order given: first those of the first class."},
+    {.name = "out",
+     .offset = offsetof(generate_options, out),
+     .group = "Images",
+     .type = MAR_TYPE_TEXT,
+     .argument = "WHERE",
+     .help =
+         "a directory, FILE.png, or - for standard output\n"
+         "A name ending in .png is a file: the image, or all of them on a grid if there are several. So is a single "
+         "dash, standard output, which must not be a terminal. Anything else is a directory for 000000.png, "
+         "000001.png and so on, in class order. Directories that are not there are made."},
+    {.name = "grid",
+     .offset = offsetof(generate_options, grid),
+     .group = "Images",
+     .type = MAR_TYPE_FLAG,
+     .help = "with a directory: also put all on DIR/grid.png\n"
+             "A row, or a column if there are more classes than images of each, is a class."},
+    {.name = "resume",
+     .offset = offsetof(generate_options, resume),
+     .group = "Images",
+     .type = MAR_TYPE_FLAG,
+     .help = "with a directory: make only the images missing there\n"
+             "All numbered images in it must be whole and have the text that this run gives them, else nothing is "
+             "written. Then the directory has what one run would have made."},
+    {.name = "overwrite",
+     .offset = offsetof(generate_options, overwrite),
+     .group = "Images",
+     .type = MAR_TYPE_FLAG,
+     .help =
+         "with a directory: replace the images of another run\n"
+         "Numbered images and grid.png that are there are removed before the first image is written. Without it and "
+         "--resume a directory that has any is refused, so that images of two runs are never mixed."},
+    {.name = "accept_map",
+     .offset = offsetof(generate_options, accept_map),
+     .group = "Images",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.png",
+     .help =
+         "draw which tokens were accepted and which replaced\n"
+         "It is laid out like the images: dark green accepted, light green replaced, grey made by the target alone. "
+         "Needs --spec path, or --draft without --head_spec."},
+    {0},
+};
+
+static const mar_param other_rows[] = {
+    {.name = "batch",
+     .offset = offsetof(generate_options, batch),
+     .group = "Machine",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1024,
+     .help = "images to make at a time; fewer need less memory\n"
+             "More is faster for small models, less needs less memory and shows finished images earlier."},
+    {.name = "json",
+     .offset = offsetof(generate_options, json),
+     .group = "Messages",
+     .type = MAR_TYPE_FLAG,
+     .help = "print a JSON record in place of the summary\n"
+             "One JSON object on standard output: the parameters, the files, and what the run took, see below."},
+    {.name = "quiet",
+     .offset = offsetof(generate_options, quiet),
+     .group = "Messages",
+     .type = MAR_TYPE_FLAG,
+     .help = "no progress and no summary; errors only"},
+    {0},
+};
+
+/* What --help shows: what people change first. */
+static const char *const common[] = {"class",
+                                     "num",
+                                     "out",
+                                     "seed",
+                                     "model",
+                                     "vae",
+                                     "grid",
+                                     "resume",
+                                     "fast",
+                                     "num_iter",
+                                     "num_sampling_steps",
+                                     "cfg",
+                                     "temperature",
+                                     "head_spec",
+                                     "dtype",
+                                     "batch",
+                                     NULL};
+
+/* Defaults, and the options that set them. */
+static void set_up(generate_options *o, option_set *set)
+{
+    *set = (option_set){
+        .command = "generate",
+        .about = "usage: mar generate [OPTIONS]\n"
+                 "\n"
+                 "Makes images and writes them as PNG. With no options: digits from the demo.\n"
+                 "More on every option is in man mar, on ways to be faster in mar methods.\n",
+        .common = common,
+        .word = "class",
+        .example = "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
+                   "             --class \"golden retriever\" --seed 7 --out dog.png\n",
+    };
+    *o = (generate_options){.out = "mar.png", .batch = BATCH_DEFAULT};
+    run_options_init(&o->run);
+    options_add_table(set, image_rows, o, 0);
+    run_options_add(&o->run, set);
+    options_add_table(set, other_rows, o, 0);
+}
+
+void manual_generate(FILE *out)
+{
+    generate_options o;
+    option_set set;
+    set_up(&o, &set);
+    options_manual(&set, 0, out);
+}
+
+/* What --out is must suit the others. */
+static int check_together(const generate_options *o, const output *out)
+{
+    if (out->is_stream && o->json)
+        return tool_error("--json: needs standard output for itself, expected another --out than -");
+    if (o->grid && out->is_file)
+        return tool_error("--grid: --out is %s, one picture, expected a directory for images and grid", o->out);
+    if (o->resume && out->is_file) return tool_error("--resume: --out is %s, expected a directory", o->out);
+    if (o->overwrite && out->is_file)
+        return tool_error("--overwrite: --out is %s, expected a directory; a file is replaced without it", o->out);
+    if (o->resume && o->overwrite)
+        return tool_error("--overwrite: replaces the images that --resume keeps, expected one of them");
+    if (o->resume && o->accept_map)
+        return tool_error("--resume: cannot go on with --accept_map, whose map is of images made in one run");
+    return 0;
+}
+
+static int parse(int argc, char **argv, generate_options *o)
+{
+    option_set set;
+    set_up(o, &set);
+    const int status = options_read(&set, argc, argv);
+    return status == OPTIONS_RUN && run_options_done(&o->run, &set) != 0 ? 1 : status;
+}
+
+/* --- what it comes to, once the model is known -------------------------------------------------- */
+
+static int library_error(const generate_job *job)
+{
+    return tool_error("%s", mar_error(job->models.library));
+}
+
+static int resolve_classes(generate_job *job)
+{
+    const generate_options *o = &job->options;
+    const int demo = run_is_demo(o->run.model);
+    if (classes_choose(o->classes, job->models.class_count, demo || job->models.captions, &job->classes,
+                       &job->class_count) != 0)
+        return 1;
+    job->num = o->num ? o->num : demo ? 4 : 1;
+    job->total = (long)job->num * job->class_count;
+    if (job->total > NUM_MAX)
+        return tool_error("--num %d for %d classes: %ld images, expected %d at most", job->num, job->class_count,
+                          job->total, NUM_MAX);
+    return 0;
+}
+
+static int make_canvas(const generate_job *job, const char *path, image *canvas)
+{
+    double pixels = image_grid_pixels(job->rows, job->columns, job->width, job->height);
+    if (pixels > GRID_PIXELS_MAX)
+        return tool_error("%s: a grid of %ld images of %dx%d has %.0f pixels, expected %d at most: use fewer images or "
+                          "--out DIR without --grid",
+                          path, job->total, job->width, job->height, pixels, GRID_PIXELS_MAX);
+    if (image_grid_create(job->rows, job->columns, job->width, job->height, canvas) != 0)
+        return tool_error("out of memory for a grid of %.0f pixels", pixels);
+    return 0;
+}
+
+static int make_canvases(generate_job *job)
+{
+    const char *map = job->options.accept_map;
+    const int grid = job->out.is_file ? job->total > 1 : job->options.grid;
+    grid_shape(job);
+    if (grid && make_canvas(job, job->out.path, &job->grid) != 0) return 1;
+    if (!map) return 0;
+    job->map_cell = malloc((size_t)job->width * (size_t)job->height * 3);
+    if (!job->map_cell) return tool_error("out of memory for the map of an image");
+    return make_canvas(job, map, &job->map);
+}
+
+static int check_map(const generate_job *job)
+{
+    const char *map = job->options.accept_map;
+    if (!map) return 0;
+    if (!run_verifies_drafts(&job->options.run))
+        return tool_error(
+            "--accept_map %s: needs drafted tokens that are verified: --spec path, sjd or sjd-pac, or --draft "
+            "without --head_spec",
+            map);
+    if (tool_can_write_as(map, ".png") != 0) return 1;
+    if (output_writes(&job->out, map))
+        return tool_error("--accept_map %s: --out %s writes there, expected another file", map, job->out.path);
+    return 0;
+}
+
+static int prepare(generate_job *job, progress *bar)
+{
+    generate_options *o = &job->options;
+    double began = tool_seconds();
+    if (classes_check_files(o->classes) != 0) return 1;
+    if (output_check(&job->out, o->out) != 0 || check_together(o, &job->out) != 0 || check_map(job) != 0) return 1;
+    if (!o->resume && !o->overwrite && output_check_free(&job->out) != 0) return 1;
+    if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
+    if (models_load(&job->store, &o->run, bar, &job->models) != 0) return 1;
+    progress_note(bar, "reading the files, to know them again");
+    if (record_identify(&o->run, &job->ids) != 0 || resolve_classes(job) != 0) return 1;
+    if (o->batch > job->total) o->batch = (int)job->total;
+    progress_note(bar, "preparing");
+    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0) return 1;
+    progress_clear(bar);
+    mar_session_image_size(job->session, &job->width, &job->height);
+    if (make_canvases(job) != 0) return 1;
+    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, o->batch,
+                          &job->fates) != 0)
+        return tool_error("out of memory");
+    job->load_s = tool_seconds() - began;
+    return o->resume ? resume_find(job) : 0;
+}
+
+/* --- sinks ------------------------------------------------------------------------------------------ */
+
+/* How the pictures of --out are stored: those in a directory are synced together, at the end. */
+static image_store store_of(const generate_job *job)
+{
+    return job->out.is_stream ? IMAGE_STREAM : job->out.directory ? IMAGE_UNSYNCED : IMAGE_SYNCED;
+}
+
+/* Writes `picture` with its text and frees the path; index and title as in record_texts_make. */
+static int write_picture(const generate_job *job, long index, const char *title, char *path, const image *picture,
+                         image_store store)
+{
+    record_texts texts;
+    if (!path) return 1;
+    int failed = record_texts_make(job, index, title, &texts) != 0;
+    if (!failed) {
+        failed = image_write_png(path, picture, texts.texts, texts.count, store);
+        record_texts_free(&texts);
+    }
+    free(path);
+    return failed;
+}
+
+static int keep_image(generate_job *job, long index, const uint8_t *rgb)
+{
+    if (job->grid.rgb) grid_place(job, &job->grid, index, rgb);
+    if (job->grid.rgb && job->out.is_file) return 0;
+    const image picture = {job->width, job->height, (uint8_t *)(uintptr_t)rgb}; /* which writing leaves alone */
+    return write_picture(job, index, NULL, output_image_path(&job->out, index), &picture, store_of(job));
+}
+
+/* Image `index` was number i of the batch that the figures were taken of last. */
+static void keep_map(generate_job *job, long index, int i)
+{
+    if (!job->map.rgb) return;
+    acceptance_draw(&job->fates, i, job->width, job->height, job->map_cell);
+    grid_place(job, &job->map, index, job->map_cell);
+}
+
+/* A sink: every image to its file, to the grid, to the map. */
+static int take_pictures(void *self, const image_batch *batch)
+{
+    generate_job *job = self;
+    const size_t bytes = (size_t)job->width * (size_t)job->height * 3;
+    for (int i = 0; i < batch->n; i++) {
+        if (keep_image(job, batch->first + i, batch->rgb + (size_t)i * bytes) != 0) return 1;
+        keep_map(job, batch->first + i, i);
+        job->made++;
+    }
+    return 0;
+}
+
+/* A sink: times, counts, and what became of each token. */
+static int take_figures(void *self, const image_batch *batch)
+{
+    generate_job *job = self;
+    stats_add(&job->stats, batch->stats);
+    return acceptance_add(&job->fates, batch->session, batch->n) == MAR_OK ? 0 : library_error(job);
+}
+
+static int write_map(const generate_job *job)
+{
+    static const char title[] =
+        "accepted tokens: dark green accepted, light green replaced, grey made by the target alone";
+    const long index = job->total > 1 ? -1 : 0;
+    if (!job->map.rgb) return 0;
+    char *path = strdup(job->options.accept_map);
+    if (!path) return tool_error("%s: out of memory", job->options.accept_map);
+    return write_picture(job, index, title, path, &job->map, IMAGE_SYNCED);
+}
+
+/* --- the run ------------------------------------------------------------------------------------ */
+
+static int make_images(generate_job *job, progress *bar)
+{
+    const image_run run = {job->models.model, job->session, job->models.captions};
+    const image_plan plan = {.runs = &run,
+                             .run_count = 1,
+                             .images = job->total,
+                             .batch = job->options.batch,
+                             .classes = job->classes,
+                             .class_count = job->class_count,
+                             .class_images = job->num,
+                             .have = job->have,
+                             .takes_parts = 1,
+                             .bar = bar};
+    const image_sink sinks[] = {{take_figures, job, 0, 0}, {take_pictures, job, 0, 1}}; /* the map is of the figures */
+    return run_images(&plan, sinks, 2);
+}
+
+enum { KEPT_SIZE = 6000 }; /* a path has room */
+
+/* What a run that ends early has left, where, and how to go on; `map`: where the map is, or "". Returns text. */
+static const char *say_kept(const generate_job *job, const char *map, char text[KEPT_SIZE])
+{
+    char there[64] = "";
+    const char *go_on = job->out.is_file || job->options.accept_map ? "" : "; --resume goes on";
+    if (job->existing) snprintf(there, sizeof there, ", %ld were there already", job->existing);
+    if (job->made == 0)
+        snprintf(text, KEPT_SIZE, "no image was finished%s%s", there, job->existing ? go_on : "");
+    else
+        snprintf(text, KEPT_SIZE, "%ld of %ld images were made%s, they are %s %s%s%s", job->made, job->total, there,
+                 job->out.is_file ? "on the grid" : "in", job->out.is_stream ? "of standard output" : job->out.path,
+                 map, go_on);
+    return text;
+}
+
+/* After an interruption. Returns the exit status. */
+static int say_interrupted(const generate_job *job)
+{
+    char text[KEPT_SIZE], map[1100] = "";
+    if (job->map.rgb) snprintf(map, sizeof map, ", the map of their tokens is %.1000s", job->options.accept_map);
+    return interruption_end("%s", say_kept(job, map, text));
+}
+
+/* After an error that was printed: says so of the images in a directory, if there are any. Returns 1. */
+static int say_failed(const generate_job *job)
+{
+    char text[KEPT_SIZE];
+    return job->out.is_file || job->made == 0 ? 1 : tool_error("%s", say_kept(job, "", text));
+}
+
+/* All images, then the grid and the map; after an interruption those of what was finished. A directory's grid is left
+ * to the run that completes it. Returns the exit status. */
+static int make_files(generate_job *job, progress *bar)
+{
+    int status = make_images(job, bar), failed = 0;
+    const int interrupted = status > 1, one_picture = job->out.is_file;
+    if (status == 1) return say_failed(job);
+    if (interrupted && job->made == 0) return say_interrupted(job);
+    if (job->grid.rgb && (one_picture || !interrupted))
+        failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid, store_of(job));
+    if (!failed) failed = write_map(job);
+    if (failed) return say_failed(job);
+    if (output_sync(&job->out) != 0) return 1;
+    return interrupted ? say_interrupted(job) : 0;
+}
+
+static void print_summary(const generate_job *job)
+{
+    FILE *stream = job->out.is_stream ? stderr : stdout; /* the picture is on the other */
+    char path[8192];
+    int digits = job->run_s < 9.95 ? 2 : 1;
+    printable(job->out.is_stream ? "standard output" : job->out.path, path, sizeof path);
+    if (job->made == 0) {
+        if (job->total == 1)
+            fprintf(stream, "%s: the image was there already", path);
+        else
+            fprintf(stream, "%s: all %ld images were there already", path, job->total);
+        fputs(job->grid.rgb ? ", wrote grid.png\n" : "\n", stream);
+        return;
+    }
+    fprintf(stream, "wrote %s: %ld image%s of %dx%d in %.*f s", path, job->made, job->made > 1 ? "s" : "", job->width,
+            job->height, digits, job->run_s);
+    if (job->made > 1) fprintf(stream, " (%.2g s per image)", job->run_s / (double)job->made);
+    if (job->existing) fprintf(stream, ", %ld were there already", job->existing);
+    fprintf(stream, "\n%s\n", mar_session_guarantee(job->session));
+}
+
+static int generate(generate_job *job, progress *bar)
+{
+    if (prepare(job, bar) != 0) return 1;
+    interruption_catch(); /* from here on there are files */
+    if (output_begin(&job->out) != 0 || (job->options.overwrite && output_clear(&job->out) != 0)) return 1;
+    double began = tool_seconds();
+    int status = make_files(job, bar);
+    job->run_s = tool_seconds() - began;
+    if (status != 0) {
+        output_abandon(&job->out);
+        return status;
+    }
+    if (job->options.json) return record_print_json(job);
+    if (!job->options.quiet) print_summary(job);
+    return 0;
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    generate_job job = {0};
+    progress bar;
+    int status = parse(argc, argv, &job.options);
+    if (status != OPTIONS_RUN) return status;
+    progress_start(&bar, job.options.quiet);
+    job.store.quiet = job.options.quiet;
+    status = generate(&job, &bar);
+    mar_session_free(job.session);
+    models_free(&job.store);
+    free(job.grid.rgb);
+    free(job.map.rgb);
+    free(job.map_cell);
+    free(job.have);
+    output_free(&job.out);
+    acceptance_free(&job.fates);
+    free(job.classes);
+    return status;
+}

@@ -1,0 +1,387 @@
+#include "tools/generate/models.h"
+
+#include "tools/generate/class_names.h"
+#include "tools/cli/command.h"
+#include "tools/cli/dashed.h"
+#include "tools/generate/fast.h"
+#include "tools/cli/printable.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int same_options(const mar_options *a, const mar_options *b)
+{
+    return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
+           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len &&
+           a->weights == b->weights && a->patch_size == b->patch_size;
+}
+
+/* "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (..." */
+static mar_dtype described(const char *backend)
+{
+    const char *words = strchr(backend, ' ');
+    if (words && strncmp(words, " int8", 5) == 0) return MAR_DTYPE_INT8;
+    return words && strncmp(words, " bf16", 5) == 0 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+}
+
+/* Whether the handle is one of these options: opened with them, or so that dtype auto has become what they ask for. The
+ * arithmetic of heads counts if a model with one is to be loaded. */
+static int serves(const mar *library, const mar_options *opened, const mar_options *wanted, int has_head)
+{
+    const mar_dtype dtype = described(mar_backend_description(library));
+    mar_options resolved = *opened;
+    if (opened->dtype == MAR_DTYPE_AUTO && wanted->dtype != MAR_DTYPE_AUTO) resolved.dtype = dtype;
+    const mar_dtype head = opened->head_dtype == MAR_DTYPE_AUTO ? dtype : opened->head_dtype;
+    return same_options(&resolved, wanted) &&
+           (!has_head || (head == (wanted->head_dtype == MAR_DTYPE_AUTO ? dtype : wanted->head_dtype) &&
+                          opened->int8_below == wanted->int8_below));
+}
+
+/* "backend cuda: ..." is of an option whatever the status, but other words are only if options are what is wrong. */
+static int refuse(mar_status status, const char *words, const char *hint)
+{
+    char text[1024], first[64], rest[1024];
+    const char *behind = words + strcspn(words, " :");
+    if (status == MAR_EARG) return tool_error("%s%s", dashed(words, 0, text, sizeof text), hint);
+    snprintf(first, sizeof first, "%.*s", (int)(behind - words), words);
+    return tool_error("%s%s%s", dashed(first, 0, text, sizeof text), dashed(behind, 1, rest, sizeof rest), hint);
+}
+
+/* The CPU's threads that the handle has; 0: it is no CPU's. */
+static int threads_of(const mar *library)
+{
+    const char *description = mar_backend_description(library), *comma = strrchr(description, ',');
+    int threads;
+    return comma && sscanf(comma, ", %d thread", &threads) == 1 ? threads : 0;
+}
+
+static void warn_of_threads(model_store *store, const mar_options *options, const mar *library)
+{
+    const int threads = threads_of(library);
+    if (store->quiet || store->warned || threads == 0 || options->threads <= threads) return;
+    fprintf(stderr, "mar: warning: --threads %d: %d %s used, %s\n", options->threads, threads,
+            threads == 1 ? "is" : "are",
+            strstr(mar_backend_description(library), "starts no more") ? "the system starts no more"
+                                                                       : "as many as there are cores for this process");
+    store->warned = 1;
+}
+
+/* As models_open, for a model with a head or a network without one. */
+static mar *open_for(model_store *store, const mar_options *options, int has_head, const char *dtype)
+{
+    for (int i = 0; i < store->handle_count; i++)
+        if (serves(store->handles[i].library, &store->handles[i].options, options, has_head))
+            return store->handles[i].library;
+    mar *library = NULL;
+    const mar_status status = mar_open(options, &library);
+    if (status != MAR_OK) {
+        const char *words = library ? mar_error(library) : mar_status_name(status);
+        if (strncmp(words, "dtype ", 6) == 0)
+            tool_error("--%s%s", dtype, words + 5);
+        else
+            refuse(status, words, "");
+        mar_close(library);
+        return NULL;
+    }
+    warn_of_threads(store, options, library);
+    store->handles[store->handle_count].options = *options;
+    store->handles[store->handle_count++].library = library;
+    return library;
+}
+
+mar *models_open(model_store *store, const mar_options *options, const char *dtype)
+{
+    mar_options headless = *options;
+    headless.head_dtype = MAR_DTYPE_AUTO;
+    headless.int8_below = 0;
+    return open_for(store, &headless, 0, dtype);
+}
+
+/* Loads a file that is not there yet, with the bar saying so. */
+static mar_status load_file(mar *library, model_file *file, int is_model, progress *bar)
+{
+    if (bar) progress_note(bar, "loading %s", file->path);
+    mar_status status = is_model ? mar_model_load(library, file->path, file->heads, &file->model)
+                                 : mar_vae_load(library, file->path, &file->vae);
+    if (bar) progress_clear(bar);
+    return status;
+}
+
+/* Prints why the file could not be loaded, and where a file of the other kind belongs; `role`: the option that names
+ * it. The library's line begins with the file's name. */
+static void explain_load(const mar *library, const model_file *file, const char *role)
+{
+    char text[1024], named[1024];
+    const char *words = mar_error(library), *belongs = "", *meant = run_built_in_meant(file->path);
+    const size_t length = strlen(file->path);
+    const int is_named = strncmp(words, file->path, length) == 0;
+    const char *what = dashed(is_named ? words + length : words, 1, text, sizeof text);
+    if (strcmp(role, "model") == 0 && strncmp(what, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
+    if (strcmp(role, "vae") == 0 &&
+        (strncmp(what, ": is a MAR model", 16) == 0 || strncmp(what, ": is a LlamaGen model", 21) == 0))
+        belongs = "; give it as --model";
+    if (strcmp(role, "draft") == 0 && strstr(what, ": expected heads"))
+        belongs = " in its metadata, to which mar convert --heads N writes them";
+    else
+        what = run_options_heads(what, named, sizeof named);
+    tool_error("%s%s%s%s%s%s", is_named ? file->path : "", what, belongs, meant ? "; did you mean " : "",
+               meant ? meant : "", meant ? "?" : "");
+}
+
+/* A file that is loaded; NULL: it is not. */
+static const model_file *find_file(const model_store *store, const mar *library, const char *path, int heads,
+                                   int is_model)
+{
+    for (int i = 0; i < store->file_count; i++) {
+        const model_file *f = &store->files[i];
+        if (f->library == library && f->heads == heads && (f->model != NULL) == is_model && strcmp(f->path, path) == 0)
+            return f;
+    }
+    return NULL;
+}
+
+/* Says once of a file with int8 weights that the processor could multiply them as they are. */
+static void warn_of_int8(const model_store *store, const mar_options *machine, const model_file *file)
+{
+    const mar_options options = {.dtype = MAR_DTYPE_INT8, .threads = 1, .backend = MAR_BACKEND_CPU};
+    const char *backend = mar_backend_description(file->library);
+    char path[4096];
+    mar *library = NULL;
+    if (store->quiet || !mar_model_get_config(file->model)->int8_weights || machine->dtype != MAR_DTYPE_AUTO ||
+        strncmp(backend, "cpu ", 4) != 0)
+        return;
+    if (mar_open(&options, &library) == MAR_OK)
+        fprintf(stderr, "mar: warning: %s: its int8 weights are restored; --dtype int8 multiplies them as they are\n",
+                printable(file->path, path, sizeof path));
+    mar_close(library);
+}
+
+/* The file of the role "model", "draft" or "vae", loaded now or before. NULL after printing an error. */
+static const model_file *get_file(model_store *store, const mar_options *machine, mar *library, const char *role,
+                                  const char *path, int heads, progress *bar)
+{
+    const int is_model = strcmp(role, "vae") != 0;
+    const model_file *found = find_file(store, library, path, heads, is_model);
+    if (found) return found;
+    model_file *f = &store->files[store->file_count];
+    *f = (model_file){.library = library, .path = path, .heads = heads};
+    if (load_file(library, f, is_model, bar) != MAR_OK) {
+        explain_load(library, f, role);
+        return NULL;
+    }
+    store->file_count++;
+    if (is_model) warn_of_int8(store, machine, f);
+    return f;
+}
+
+static const char *tokens_of(const mar_model *model)
+{
+    return mar_model_get_config(model)->vocabulary || strcmp(mar_model_get_config(model)->family, "eagle") == 0
+               ? "discrete"
+               : "continuous";
+}
+
+/* The kind of tokens of a model that is loaded, with whatever options; NULL: it is not loaded. */
+static const char *known_tokens(const model_store *store, const char *path)
+{
+    for (int i = 0; i < store->file_count; i++)
+        if (store->files[i].model && strcmp(store->files[i].path, path) == 0) return tokens_of(store->files[i].model);
+    return NULL;
+}
+
+/* Sets o->tokens where the arithmetic of the heads depends on it: the draft alone decides on the method, and with path
+ * heads are f32. The draft, the smaller model, is loaded to know; of continuous tokens it is loaded again, in f32, for
+ * the run. Returns 0, or 1 with the error printed. */
+static int learn_tokens(model_store *store, run_options *o, progress *bar)
+{
+    if (!run_draft_decides(o) || o->machine.head_dtype != MAR_DTYPE_AUTO) return 0;
+    if ((o->tokens = known_tokens(store, o->draft)) != NULL) return 0;
+    mar *library = open_for(store, &o->machine, 1, "dtype");
+    const model_file *draft = library ? get_file(store, &o->machine, library, "draft", o->draft, 0, bar) : NULL;
+    if (!draft) return 1;
+    o->tokens = tokens_of(draft->model);
+    if (strcmp(o->tokens, "continuous") == 0) mar_model_free(store->files[--store->file_count].model);
+    return 0;
+}
+
+/* The captions of a text-to-image model, read now or before, and how many there are; of another model its classes. */
+static int get_captions(model_store *store, const run_options *o, run_models *models)
+{
+    const mar_model_config *c = mar_model_get_config(models->model);
+    char path[4096];
+    models->class_count = c->classes;
+    if (c->caption_tokens == 0 && o->captions)
+        return tool_error("--captions: %s makes images of classes, expected a text-to-image model",
+                          printable(o->model, path, sizeof path));
+    if (c->caption_tokens == 0) return 0;
+    if (!o->captions)
+        return tool_error("--captions is missing: %s makes images of captions, expected a file of their features, %d "
+                          "numbers at up to %d positions each",
+                          printable(o->model, path, sizeof path), c->caption_dim, c->caption_tokens);
+    int i = 0;
+    while (i < store->text_count &&
+           (strcmp(store->texts[i].path, o->captions) != 0 || store->texts[i].captions.tokens != c->caption_tokens ||
+            store->texts[i].captions.dim != c->caption_dim))
+        i++;
+    if (i == store->text_count) {
+        if (captions_read(o->captions, c->caption_tokens, c->caption_dim, &store->texts[i].captions) != 0) return 1;
+        store->texts[store->text_count++].path = o->captions;
+    }
+    models->captions = &store->texts[i].captions;
+    models->class_count = models->captions->count;
+    return 0;
+}
+
+/* Says that --model is one that can be a draft only, and returns 1. */
+static int say_drafter(const run_options *o)
+{
+    char path[4096];
+    return tool_error("%s: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft",
+                      printable(o->model, path, sizeof path));
+}
+
+/* Returns 1 after saying so if the model is one that can be a draft only. */
+static int refuse_drafter(const model_file *model, const run_options *o)
+{
+    return strcmp(mar_model_get_config(model->model)->family, "eagle") == 0 ? say_drafter(o) : 0;
+}
+
+/* Returns 1 after saying so if an option is given that is for the other kind of tokens, beside those that the library
+ * refuses: --seq_len for a model whose file has all of its size, --head_dtype, --int8_below and --draft self for one
+ * without a head.
+ */
+static int refuse_options(const model_file *model, const run_options *o)
+{
+    const int discrete = mar_model_get_config(model->model)->vocabulary > 0;
+    if (o->machine.seq_len && !discrete)
+        return tool_error(
+            "--seq_len has no effect: the model is a MAR model, whose file says how many tokens it makes");
+    if (o->machine.patch_size && discrete)
+        return tool_error("--patch_size has no effect: the model's tokens are discrete, one for each latent pixel");
+    if (o->machine.head_dtype != MAR_DTYPE_AUTO && discrete)
+        return tool_error("--head_dtype has no effect: the model's tokens are discrete, and it has no diffusion head");
+    if (o->machine.int8_below && discrete)
+        return tool_error("--int8_below has no effect: the model's tokens are discrete, and it has no diffusion head");
+    return o->self_is_path && discrete ? run_refuse_self() : 0;
+}
+
+/* Says once what --fast came to. */
+static void say_fast(const model_store *store, run_options *o, progress *bar)
+{
+    char text[1024];
+    if (o->fast && !o->said_fast && !store->quiet) {
+        if (bar) progress_clear(bar);
+        fprintf(stderr, "mar: %s\n", fast_describe(o, text, sizeof text));
+    }
+    o->said_fast = 1;
+}
+
+int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
+{
+    fast_set_machine(o);
+    if (learn_tokens(store, o, bar) != 0) return 1;
+    const mar_options machine = run_machine(o);
+    *out = (run_models){.library = open_for(store, &machine, 1, "dtype")};
+    if (!out->library) return 1;
+    if (!o->vae) o->vae = run_demo_vae(o->model);
+    int heads;
+    if (run_read_heads(o->heads, &heads) != 0) return 1;
+    const model_file *model = get_file(store, &machine, out->library, "model", o->model, heads, bar), *draft = NULL,
+                     *vae = NULL;
+    if (!model || refuse_drafter(model, o) != 0 || refuse_options(model, o) != 0) return 1;
+    if (o->draft && !(draft = get_file(store, &machine, out->library, "draft", o->draft, 0, bar))) return 1;
+    if (o->vae && !(vae = get_file(store, &machine, out->library, "vae", o->vae, 0, bar))) return 1;
+    out->model = model->model;
+    out->draft = draft ? draft->model : NULL;
+    out->vae = vae ? vae->vae : NULL;
+    o->params.draft = out->draft;
+    o->tokens = tokens_of(out->model);
+    if (fast_set_params(o, out->model, out->vae) != 0) return 1;
+    say_fast(store, o, bar);
+    return get_captions(store, o, out);
+}
+
+const char *models_class_name(const run_models *models, int label, char *text, size_t size)
+{
+    *text = '\0';
+    return models->captions ? text : class_name(label, models->class_count, text, size);
+}
+
+int models_have(const model_store *store, const run_options *o)
+{
+    const char *vae = o->vae ? o->vae : run_demo_vae(o->model);
+    run_options resolved = *o;
+    fast_set_machine(&resolved);
+    if (o->draft) resolved.tokens = known_tokens(store, o->draft);
+    const mar_options machine = run_machine(&resolved);
+    const mar *library = NULL;
+    for (int i = 0; i < store->handle_count && !library; i++)
+        if (serves(store->handles[i].library, &store->handles[i].options, &machine, 1))
+            library = store->handles[i].library;
+    int heads;
+    return library && run_read_heads(o->heads, &heads) == 0 && find_file(store, library, o->model, heads, 1) &&
+           (!o->draft || find_file(store, library, o->draft, 0, 1)) && (!vae || find_file(store, library, vae, 0, 0));
+}
+
+int models_lack_vae(const run_options *o)
+{
+    mar *library;
+    mar_vae *vae;
+    const char *meant = run_built_in_meant(o->model);
+    if (meant) return tool_error("%s: no such file, did you mean %s?", o->model, meant);
+    if (tool_open_files(NULL, &library) != 0) return 1;
+    const mar_status status = mar_vae_load(library, o->model, &vae);
+    const char *kind = status == MAR_OK && mar_vae_get_config(vae)->codebook ? "VQ" : "KL";
+    const int is_drafter = status != MAR_OK && strstr(mar_error(library), ": is an EAGLE drafter, ");
+    const int is_readable = status != MAR_EIO && status != MAR_EFORMAT;
+    if (!is_readable) tool_error("%s", mar_error(library));
+    mar_vae_free(vae);
+    mar_close(library);
+    if (!is_readable) return 1;
+    if (status == MAR_OK)
+        return tool_error(
+            "%s: is an image decoder (%s autoencoder), expected a MAR or LlamaGen model; give it as --vae", o->model,
+            kind);
+    if (is_drafter) return say_drafter(o);
+    return tool_error(
+        "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
+        "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen");
+}
+
+/* Prints why there is no session. What helps against too little memory is an option of the command. */
+static int refuse_session(const mar *library, mar_status status, int max_batch)
+{
+    static const char advice[] = "; lower the batch", no_vae[] = ", but the session has no VAE"; /* the library's */
+    char words[1024], hint[128] = "";
+    char *lacks;
+    snprintf(words, sizeof words, "%s", mar_error(library));
+    if (status == MAR_ENOMEM && max_batch > 1) {
+        char *end = strstr(words, advice);
+        if (end && !end[strlen(advice)]) *end = '\0';
+        snprintf(hint, sizeof hint, "; a smaller --batch than %d needs less", max_batch);
+    }
+    if ((lacks = strstr(words, no_vae)) != NULL) {
+        *lacks = '\0';
+        snprintf(hint, sizeof hint, ", which says what tokens are near: --vq is missing, expected its file");
+    }
+    return refuse(status, words, hint);
+}
+
+int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out)
+{
+    const mar_status status = mar_session_create(models->model, models->vae, &o->params, max_batch, out);
+    if (status != MAR_OK) return refuse_session(models->library, status, max_batch);
+    o->used = *mar_session_get_params(*out);
+    return 0;
+}
+
+void models_free(model_store *store)
+{
+    for (int i = 0; i < store->file_count; i++) {
+        mar_model_free(store->files[i].model);
+        mar_vae_free(store->files[i].vae);
+    }
+    for (int i = 0; i < store->handle_count; i++) mar_close(store->handles[i].library);
+    for (int i = 0; i < store->text_count; i++) captions_free(&store->texts[i].captions);
+    *store = (model_store){0};
+}

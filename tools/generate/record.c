@@ -1,0 +1,257 @@
+#include "tools/generate/record.h"
+
+#include "tools/generate/classes.h"
+#include "tools/cli/command.h"
+#include "tools/cli/file.h"
+#include "tools/cli/file_sum.h"
+#include "tools/cli/printable.h"
+#include "tools/generate/stats.h"
+#include "tools/cli/text.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- which files ---------------------------------------------------------------------------------------- */
+
+int record_identify_file(const char *path, char text[RECORD_ID])
+{
+    long long length = 0;
+    uint64_t hash = 0;
+    *text = '\0';
+    if (!path || run_is_built_in(path)) return 0;
+    const int fd = tool_open_file(path, O_RDONLY);
+    if (fd < 0) return tool_cannot_open(path, "a file");
+    const int failed = file_sum(fd, &length, &hash) != 0, reason = errno;
+    close(fd);
+    if (failed) return tool_error("%s: cannot read: %s", path, strerror(reason));
+    snprintf(text, RECORD_ID, "%lld bytes, %016" PRIx64, length, hash);
+    return 0;
+}
+
+int record_identify(const run_options *run, record_ids *out)
+{
+    return record_identify_file(run->model, out->model) || record_identify_file(run->vae, out->vae) ||
+           record_identify_file(run->draft, out->draft) || record_identify_file(run->captions, out->captions);
+}
+
+/* --- text in pictures ----------------------------------------------------------------------------------- */
+
+/* What the library runs on, without the number of threads: that changes no image, so it is not in the file.
+ */
+static int backend_length(const char *description)
+{
+    const char *comma = strrchr(description, ',');
+    return comma && strstr(comma, "thread") ? (int)(comma - description) : (int)strlen(description);
+}
+
+enum { OTHER_TEXTS_MAX = 32 }; /* besides those of the options */
+
+int record_texts_begin(record_texts *out)
+{
+    *out = (record_texts){calloc(OTHER_TEXTS_MAX + (size_t)mar_param_count(), sizeof *out->texts), 0};
+    return out->texts ? 0 : 1;
+}
+
+void record_texts_add(record_texts *out, const char *key, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    char *value;
+    if (vasprintf(&value, format, arguments) < 0) value = NULL;
+    va_end(arguments);
+    char *valid = value ? printable_utf8(value) : NULL; /* tEXt and iTXt have no place for other bytes */
+    free(value);
+    out->texts[out->count++] = (image_text){key, valid};
+}
+
+static void add_options(record_texts *out, const run_options *run)
+{
+    char text[4096];
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        const int always = p->method || run_param_is_basic(p);
+        const int plain = p->type != MAR_TYPE_MODEL && !always && mar_param_is_default(p, &run->used);
+        if (run_param_is_check(p) || run_param_unused(run, i) || plain) continue;
+        if (*run_param_text(run, i, text, sizeof text)) record_texts_add(out, p->name, "%s", text);
+    }
+}
+
+void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models, const record_ids *ids)
+{
+    const char *backend = mar_backend_description(models->library);
+    add_options(out, run);
+    record_texts_add(out, "model", "%s", tool_base_name(run->model));
+    record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
+    const mar_model_config *c = mar_model_get_config(models->model);
+    record_texts_add(out, "heads", c->decoder_heads == c->heads ? "%d" : "%d,%d", c->heads, c->decoder_heads);
+    if (run->machine.patch_size) record_texts_add(out, "patch_size", "%d", run->machine.patch_size);
+    if (run->machine.weights)
+        record_texts_add(out, "weights", "%s", run->machine.weights == MAR_WEIGHTS_EMA ? "ema" : "model");
+    if (*ids->model) record_texts_add(out, "model_id", "%s", ids->model);
+    if (*ids->vae) record_texts_add(out, "vae_id", "%s", ids->vae);
+    if (*ids->draft) record_texts_add(out, "draft_id", "%s", ids->draft);
+    if (run->captions) record_texts_add(out, "captions", "%s", tool_base_name(run->captions));
+    if (*ids->captions) record_texts_add(out, "captions_id", "%s", ids->captions);
+    record_texts_add(out, "backend", "%.*s", backend_length(backend), backend);
+}
+
+int record_texts_end(record_texts *texts)
+{
+    for (int i = 0; i < texts->count; i++)
+        if (!texts->texts[i].value) {
+            record_texts_free(texts);
+            return 1;
+        }
+    return 0;
+}
+
+/* "207,281" or "golden retriever,tabby" for the grid; NULL if out of memory. */
+static char *class_list(const generate_job *job, int names)
+{
+    text_buffer text;
+    FILE *stream = text_open(&text);
+    if (!stream) return NULL;
+    for (int i = 0; i < job->class_count; i++) {
+        char name[128];
+        if (names)
+            fprintf(stream, "%s%s", i ? "," : "", models_class_name(&job->models, job->classes[i], name, sizeof name));
+        else
+            fprintf(stream, "%s%d", i ? "," : "", job->classes[i]);
+    }
+    return text_close(stream, &text) == 0 ? text.data : NULL;
+}
+
+int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out)
+{
+    char name[128];
+    int first = job->classes[index < 0 ? 0 : index / job->num];
+    int named = *models_class_name(&job->models, first, name, sizeof name) != '\0';
+
+    if (record_texts_begin(out) != 0) return tool_error("%s: out of memory for the text in the picture", job->out.path);
+    if (title) record_texts_add(out, "Title", "%s", title);
+    record_texts_add(out, "Software", "libmar %s", mar_version());
+    if (index >= 0) {
+        record_texts_add(out, "class", "%d", first);
+        if (named) record_texts_add(out, "class_name", "%s", name);
+        record_texts_add(out, "image", "%ld", index);
+    } else {
+        char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
+        if (list) record_texts_add(out, "class", "%s", list);
+        if (names) record_texts_add(out, "class_name", "%s", names);
+        if (!list || (named && !names)) out->count++; /* a NULL, reported below */
+        free(list);
+        free(names);
+        record_texts_add(out, "image", "0-%ld", job->total - 1);
+        record_texts_add(out, "num", "%d", job->num);
+        if (job->existing + job->made < job->total)
+            record_texts_add(out, "finished", "%ld of %ld images", job->existing + job->made, job->total);
+    }
+    record_texts_add_run(out, &job->options.run, &job->models, &job->ids);
+    record_texts_add(out, "guarantee", "%s", mar_session_guarantee(job->session));
+    return record_texts_end(out) == 0 ? 0 : tool_error("%s: out of memory for the text in the picture", job->out.path);
+}
+
+void record_texts_free(record_texts *texts)
+{
+    for (int i = 0; i < texts->count; i++) free((char *)(uintptr_t)texts->texts[i].value);
+    free(texts->texts);
+    *texts = (record_texts){0};
+}
+
+/* --- JSON ----------------------------------------------------------------------------------------------- */
+
+static void add_classes(cJSON *record, const generate_job *job)
+{
+    cJSON *list = cJSON_AddArrayToObject(record, "classes");
+    for (int i = 0; i < job->class_count; i++) {
+        char name[128];
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddNumberToObject(o, "class", job->classes[i]);
+        if (*models_class_name(&job->models, job->classes[i], name, sizeof name))
+            cJSON_AddStringToObject(o, "name", name);
+        tool_json_append(list, o);
+    }
+}
+
+/* Adds the path and frees it. NULL stands for one that could not be made, which was printed. Returns whether it was. */
+static int add_file(cJSON *o, char *path)
+{
+    if (path) cJSON_AddStringToObject(o, "file", path);
+    free(path);
+    return path != NULL;
+}
+
+/* Returns 0, or 1 after printing an error. */
+static int add_files(cJSON *record, const generate_job *job)
+{
+    int complete = 1;
+    if (!job->out.is_file || !job->grid.rgb) {
+        cJSON *list = cJSON_AddArrayToObject(record, "files");
+        for (long i = 0; complete && i < job->total; i++) {
+            cJSON *o = cJSON_CreateObject();
+            complete = add_file(o, output_image_path(&job->out, i));
+            cJSON_AddNumberToObject(o, "image", (double)i);
+            cJSON_AddNumberToObject(o, "class", job->classes[i / job->num]);
+            tool_json_append(list, o);
+        }
+    }
+    if (complete && job->grid.rgb) {
+        cJSON *o = cJSON_AddObjectToObject(record, "grid");
+        complete = add_file(o, output_grid_path(&job->out));
+        cJSON_AddNumberToObject(o, "rows", job->rows);
+        cJSON_AddNumberToObject(o, "columns", job->columns);
+        cJSON_AddNumberToObject(o, "width", job->grid.width);
+        cJSON_AddNumberToObject(o, "height", job->grid.height);
+    }
+    if (job->options.accept_map)
+        cJSON_AddStringToObject(cJSON_AddObjectToObject(record, "accept_map"), "file", job->options.accept_map);
+    return !complete;
+}
+
+static void add_times(cJSON *record, const generate_job *job)
+{
+    cJSON_AddNumberToObject(record, "load_seconds", job->load_s);
+    cJSON_AddNumberToObject(record, "seconds", job->run_s);
+    if (job->made > 0)
+        cJSON_AddNumberToObject(record, "seconds_per_image", job->run_s / (double)job->made);
+    else
+        cJSON_AddNullToObject(record, "seconds_per_image");
+    stats_record(&job->stats, job->made, record);
+    if (run_verifies_drafts(&job->options.run)) acceptance_record(&job->fates, record);
+}
+
+int record_print_json(const generate_job *job)
+{
+    cJSON *record = tool_json();
+    cJSON_AddStringToObject(record, "version", mar_version());
+    cJSON_AddStringToObject(record, "model", job->options.run.model);
+    if (run_draft(&job->options.run)) cJSON_AddStringToObject(record, "draft", run_draft(&job->options.run));
+    cJSON_AddStringToObject(record, "vae", job->options.run.vae);
+    cJSON_AddStringToObject(record, "backend", mar_backend_description(job->models.library));
+    const mar_model_config *c = mar_model_get_config(job->models.model);
+    cJSON_AddNumberToObject(record, "heads", c->heads);
+    if (c->decoder_heads != c->heads) cJSON_AddNumberToObject(record, "decoder_heads", c->decoder_heads);
+    params_record(&job->options.run, cJSON_AddObjectToObject(record, "parameters"));
+    cJSON_AddStringToObject(record, "guarantee", mar_session_guarantee(job->session));
+    add_classes(record, job);
+    cJSON_AddNumberToObject(record, "num", job->num);
+    cJSON_AddNumberToObject(record, "images", (double)job->total);
+    cJSON_AddNumberToObject(record, "images_existing", (double)job->existing);
+    cJSON_AddNumberToObject(record, "batch", job->options.batch);
+    cJSON_AddNumberToObject(record, "width", job->width);
+    cJSON_AddNumberToObject(record, "height", job->height);
+    const int failed = add_files(record, job);
+    add_times(record, job);
+    if (failed) {
+        cJSON_Delete(record);
+        return 1;
+    }
+    return tool_print_json(record, 0);
+}

@@ -1,0 +1,105 @@
+#include "tools/generate/stats.h"
+
+#include "tools/cli/command.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+
+void stats_add(mar_stats *sum, const mar_stats *s)
+{
+    sum->encoder_s += s->encoder_s;
+    sum->decoder_s += s->decoder_s;
+    sum->head_s += s->head_s;
+    sum->vae_s += s->vae_s;
+    sum->draft_s += s->draft_s;
+    sum->verify_s += s->verify_s;
+    sum->total_s += s->total_s;
+    sum->encoder_flop += s->encoder_flop;
+    sum->decoder_flop += s->decoder_flop;
+    sum->head_flop += s->head_flop;
+    sum->vae_flop += s->vae_flop;
+    sum->draft_flop += s->draft_flop;
+    if (s->arena_bytes > sum->arena_bytes) sum->arena_bytes = s->arena_bytes;
+    if (s->recorded_bytes > sum->recorded_bytes) sum->recorded_bytes = s->recorded_bytes;
+    sum->head_call_bytes = s->head_call_bytes;
+    sum->head_call_products = s->head_call_products;
+    sum->tokens += s->tokens;
+    sum->head_calls += s->head_calls;
+    if (s->head_calls_max > sum->head_calls_max) sum->head_calls_max = s->head_calls_max;
+    sum->head_batched += s->head_batched;
+    sum->draft_calls += s->draft_calls;
+    sum->head_rows += s->head_rows;
+    sum->passes += s->passes;
+    sum->contexts += s->contexts;
+    sum->proposals += s->proposals;
+    sum->proposals_accepted += s->proposals_accepted;
+    sum->drafted += s->drafted;
+    const double accepted = (double)(sum->accepted + s->accepted);
+    if (accepted > 0)
+        sum->accepted_shift = sqrt((sum->accepted_shift * sum->accepted_shift * (double)sum->accepted +
+                                    s->accepted_shift * s->accepted_shift * (double)s->accepted) /
+                                   accepted);
+    sum->accepted += s->accepted;
+    sum->rounds += s->rounds;
+    sum->round_steps += s->round_steps;
+    sum->residual_tries += s->residual_tries;
+    for (size_t i = 0; i < STATS_LENGTHS; i++) sum->accepted_lengths[i] += s->accepted_lengths[i];
+    sum->products_tuned = s->products_tuned;
+    sum->products_otherwise = s->products_otherwise;
+    sum->tuning_s = s->tuning_s;
+}
+
+static void add_part(cJSON *split, const char *name, double seconds, double flop)
+{
+    cJSON *o = cJSON_AddObjectToObject(split, name);
+    cJSON_AddNumberToObject(o, "seconds", seconds);
+    if (flop >= 0) cJSON_AddNumberToObject(o, "flop", flop);
+}
+
+static void add_ratio(cJSON *record, const char *name, double part, double whole)
+{
+    if (whole > 0)
+        cJSON_AddNumberToObject(record, name, part / whole);
+    else
+        cJSON_AddNullToObject(record, name);
+}
+
+void stats_record_lengths(const mar_stats *s, cJSON *record)
+{
+    double lengths[STATS_LENGTHS];
+    int n = 0;
+    for (int i = 0; i < STATS_LENGTHS; i++)
+        if ((lengths[i] = (double)s->accepted_lengths[i]) > 0) n = i + 1;
+    if (n > 0)
+        tool_json_add(record, "accepted_lengths", cJSON_CreateDoubleArray(lengths, n));
+    else
+        cJSON_AddNullToObject(record, "accepted_lengths");
+}
+
+void stats_record(const mar_stats *s, long images, cJSON *record)
+{
+    cJSON *split = cJSON_AddObjectToObject(record, "split");
+    add_part(split, "encoder", s->encoder_s, s->encoder_flop);
+    add_part(split, "decoder", s->decoder_s, s->decoder_flop);
+    add_part(split, "head", s->head_s, s->head_flop);
+    add_part(split, "draft", s->draft_s, s->draft_flop);
+    add_part(split, "verification", s->verify_s, -1);
+    add_part(split, "vae", s->vae_s, s->vae_flop);
+    add_ratio(record, "flop_per_image", s->encoder_flop + s->decoder_flop + s->head_flop + s->draft_flop + s->vae_flop,
+              (double)images);
+    add_ratio(record, "head_calls_per_token", s->head_calls, (double)s->tokens);
+    cJSON_AddNumberToObject(record, "head_calls_max", s->head_calls_max);
+    cJSON_AddNumberToObject(record, "passes_in_sequence", s->passes);
+    add_ratio(record, "contexts_per_image", s->contexts, (double)images);
+    cJSON_AddNumberToObject(record, "head_calls_in_sequence", s->head_batched);
+    cJSON_AddNumberToObject(record, "draft_calls_in_sequence", s->draft_calls);
+    add_ratio(record, "head_evaluations_per_token", s->head_rows, (double)s->tokens);
+    add_ratio(record, "proposal_acceptance_rate", (double)s->proposals_accepted, (double)s->proposals);
+    add_ratio(record, "acceptance_rate", (double)s->accepted, (double)s->drafted);
+    add_ratio(record, "mean_accepted_length", (double)s->accepted, (double)s->rounds);
+    add_ratio(record, "mean_round_steps", (double)s->round_steps, (double)s->rounds);
+    if (s->drafted) cJSON_AddNumberToObject(record, "accepted_shift", s->accepted_shift);
+    stats_record_lengths(s, record);
+    cJSON_AddNumberToObject(record, "residual_tries", (double)s->residual_tries);
+    cJSON_AddNumberToObject(record, "arena_bytes", (double)s->arena_bytes);
+}

@@ -1,0 +1,109 @@
+/* Reading JPEGs with libjpeg's default settings, which are PIL's: the same pixels, to the bit, of the same library. */
+#include "tools/images/decode.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h> /* needs stdio.h */
+
+#include <jerror.h>
+
+typedef struct {
+    struct jpeg_decompress_struct cinfo;
+    struct jpeg_error_mgr errors;
+    struct jpeg_progress_mgr progress;
+    jmp_buf failed;
+    char why[IMAGE_WHY_MAX]; /* why it cannot be read; "": it can */
+} jpeg_reader;
+
+/* A file may have scans without end, each of which takes as long as the picture is large. Encoders make about ten. */
+enum { SCANS_MAX = 100 };
+
+static void reading_failed(j_common_ptr cinfo)
+{
+    jpeg_reader *r = cinfo->client_data;
+    char message[JMSG_LENGTH_MAX];
+    cinfo->err->format_message(cinfo, message);
+    if (!*r->why) snprintf(r->why, sizeof r->why, "is not a whole JPEG (%s)", message);
+    longjmp(r->failed, 1);
+}
+
+/* Warnings are let pass, as PIL does, which reads files with some bytes too many; but not that the file has ended:
+ * libjpeg would go on in grey. */
+static void warned(j_common_ptr cinfo, int level)
+{
+    jpeg_reader *r = cinfo->client_data;
+    if (level >= 0 || cinfo->err->msg_code != JWRN_JPEG_EOF) return;
+    snprintf(r->why, sizeof r->why, "is not a whole JPEG (it ends too early)");
+    reading_failed(cinfo);
+}
+
+static void count_scans(j_common_ptr cinfo)
+{
+    jpeg_reader *r = cinfo->client_data;
+    if (r->cinfo.input_scan_number <= SCANS_MAX) return;
+    snprintf(r->why, sizeof r->why, "is a JPEG of more than %d scans", SCANS_MAX);
+    reading_failed(cinfo);
+}
+
+/* Makes the reader, which is to be destroyed whatever this returns. */
+static int open_reader(jpeg_reader *r, const void *data, size_t size)
+{
+    memset(r, 0, sizeof *r);
+    r->cinfo.err = jpeg_std_error(&r->errors);
+    r->cinfo.client_data = r;
+    r->errors.error_exit = reading_failed;
+    r->errors.emit_message = warned;
+    if (setjmp(r->failed)) return 1;
+    jpeg_create_decompress(&r->cinfo);
+    r->progress.progress_monitor = count_scans;
+    r->cinfo.progress = &r->progress;
+    jpeg_mem_src(&r->cinfo, data, (unsigned long)size);
+    return 0;
+}
+
+/* Reads the header, and refuses what is not made RGB here. */
+static int read_header(jpeg_reader *r)
+{
+    if (setjmp(r->failed)) return 1;
+    jpeg_read_header(&r->cinfo, TRUE);
+    const J_COLOR_SPACE space = r->cinfo.jpeg_color_space;
+    if (space == JCS_CMYK || space == JCS_YCCK)
+        snprintf(r->why, sizeof r->why, "is a JPEG of CMYK colours, expected RGB or grey");
+    else if (space != JCS_GRAYSCALE && space != JCS_YCbCr && space != JCS_RGB)
+        snprintf(r->why, sizeof r->why, "is a JPEG of %d colours of an unknown kind", r->cinfo.num_components);
+    else if (r->cinfo.arith_code)
+        snprintf(r->why, sizeof r->why, "is a JPEG in arithmetic coding, expected Huffman's");
+    return *r->why != '\0';
+}
+
+static int read_rows(jpeg_reader *r, const image *out)
+{
+    if (setjmp(r->failed)) return 1;
+    r->cinfo.out_color_space = JCS_RGB;
+    jpeg_start_decompress(&r->cinfo);
+    while (r->cinfo.output_scanline < r->cinfo.output_height) {
+        JSAMPROW row = out->rgb + (size_t)r->cinfo.output_scanline * (size_t)out->width * 3;
+        jpeg_read_scanlines(&r->cinfo, &row, 1);
+    }
+    jpeg_finish_decompress(&r->cinfo);
+    return 0;
+}
+
+int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
+{
+    enum { PIXELS_MAX = 512 }; /* of a byte: a bit at least for each block of 8x8 */
+    jpeg_reader r;
+    *out = (image){.rgb = NULL};
+    const int failed = open_reader(&r, data, size) || read_header(&r) ||
+                       image_make_room(r.cinfo.image_width, r.cinfo.image_height, size, PIXELS_MAX, out, r.why) ||
+                       read_rows(&r, out);
+    jpeg_destroy_decompress(&r.cinfo);
+    if (!failed) return 0;
+    free(out->rgb);
+    *out = (image){.rgb = NULL};
+    memcpy(why, r.why, IMAGE_WHY_MAX);
+    return 1;
+}

@@ -1,0 +1,237 @@
+#include "tools/images/output.h"
+
+#include "tools/cli/command.h"
+#include "tools/cli/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char *join(const char *directory, const char *name)
+{
+    char *path;
+    size_t n = strlen(directory);
+    if (asprintf(&path, "%s%s%s", directory, n > 0 && directory[n - 1] == '/' ? "" : "/", name) >= 0) return path;
+    tool_error("%s: out of memory", directory);
+    return NULL;
+}
+
+static char *copy(const char *path)
+{
+    char *own = strdup(path);
+    if (!own) tool_error("%s: out of memory", path);
+    return own;
+}
+
+/* Whether the directory `path`, which does not exist, can be made: tries the last part of it that is there. */
+static int can_make(const char *path)
+{
+    struct stat st;
+    char *name = copy(path);
+    if (!name) return 1;
+    for (int there = 0; !there;) {
+        for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
+        if (lstat(name, &st) == 0) {
+            tool_error("%s: is a link to what is not there, expected a directory or a free name", name);
+            free(name);
+            return 1;
+        }
+        char *above = strdup(name);
+        char *slash = above ? strrchr(above, '/') : NULL;
+        if (slash) slash[slash == above ? 1 : 0] = '\0';
+        there = !slash || stat(above, &st) == 0 || errno != ENOENT;
+        if (!there) strcpy(name, above);
+        free(above);
+    }
+    const int failed = tool_can_write(name);
+    free(name);
+    return failed;
+}
+
+static int check_new_directory(const char *path)
+{
+    static const char *const pictures[] = {".jpg",  ".jpeg", ".webp", ".gif",  ".bmp",  ".ppm", ".tif",
+                                           ".tiff", ".svg",  ".pdf",  ".avif", ".heic", ".jxl", NULL};
+    for (int i = 0; pictures[i]; i++)
+        if (tool_ends_with(path, pictures[i]))
+            return tool_error("%s: pictures are written as PNG, expected a name ending in .png or a directory", path);
+    return can_make(path);
+}
+
+/* FILE.png: the directory that it goes to may be missing. */
+static int check_file(const char *path)
+{
+    struct stat st;
+    char *directory = tool_directory_of(path);
+    if (!directory) return tool_error("%s: out of memory", path);
+    const int missing = *directory && stat(directory, &st) != 0 && errno == ENOENT;
+    const int failed = missing ? can_make(directory) : tool_can_write_as(path, ".png");
+    free(directory);
+    return failed;
+}
+
+/* Whether a directory's picture has the name. */
+static int is_picture(const char *name)
+{
+    return strcmp(name, "grid.png") == 0 || output_image_index(name) >= 0;
+}
+
+int output_writes(const output *out, const char *path)
+{
+    const char *name = tool_base_name(path);
+    if (out->is_file) return tool_same_path(out->path, path);
+    if (!is_picture(name)) return 0;
+    char *own = join(out->path, name);
+    const int same = own && tool_same_path(own, path);
+    free(own);
+    return same;
+}
+
+/* Counts the directory's pictures, and removes them with `clears`; the first by name goes to first, char [32]. Returns
+ * -1 after printing an error. */
+static long go_through(const output *out, int clears, char first[32])
+{
+    long count = 0;
+    DIR *directory = opendir(out->path);
+    if (!directory) return errno == ENOENT ? 0 : -tool_error("%s: cannot read: %s", out->path, strerror(errno));
+    errno = 0;
+    for (const struct dirent *e; (e = readdir(directory)); errno = 0) {
+        if (!is_picture(e->d_name)) continue;
+        if (count++ == 0 || strcmp(e->d_name, first) < 0) snprintf(first, 32, "%.31s", e->d_name);
+        if (!clears || unlinkat(dirfd(directory), e->d_name, 0) == 0) continue;
+        tool_error("%s/%s: cannot remove: %s", out->path, e->d_name, strerror(errno));
+        closedir(directory);
+        return -1;
+    }
+    if (errno) count = -tool_error("%s: cannot read: %s", out->path, strerror(errno));
+    closedir(directory);
+    return count;
+}
+
+int output_check_free(const output *out)
+{
+    char first[32], more[40] = "";
+    const long count = out->is_file ? 0 : go_through(out, 0, first);
+    if (count <= 0) return count != 0;
+    if (count > 1) snprintf(more, sizeof more, " and %ld more", count - 1);
+    return tool_error("%s: has %s%s of another run, expected --resume to go on with it, --overwrite to replace it, or "
+                      "another --out",
+                      out->path, first, more);
+}
+
+int output_clear(const output *out)
+{
+    char first[32];
+    return go_through(out, 1, first) < 0;
+}
+
+int output_check(output *out, const char *path)
+{
+    const int is_stream = strcmp(path, "-") == 0;
+    *out = (output){.path = path, .is_file = is_stream || tool_ends_with(path, ".png"), .is_stream = is_stream};
+    if (is_stream && isatty(STDOUT_FILENO))
+        return tool_error("--out -: standard output is a terminal, expected a pipe or a file");
+    if (is_stream) return 0;
+    if (out->is_file) return check_file(path);
+    struct stat st;
+    int exists = stat(path, &st) == 0;
+    if (!exists && errno != ENOENT) return tool_cannot_write(path);
+    if (!exists) return check_new_directory(path);
+    if (!S_ISDIR(st.st_mode)) return tool_error("%s: is a file, expected a directory or a name ending in .png", path);
+    char *probe = output_image_path(out, 0);
+    int failed = !probe || tool_can_write(probe);
+    free(probe);
+    return failed;
+}
+
+/* Makes the directory of the first `length` bytes of the path, `name`, if it is not there. */
+static int make_directory(output *out, const char *name, size_t length)
+{
+    struct stat st;
+    if (mkdir(name, 0777) == 0) {
+        out->made[out->made_count++] = length;
+        return 0;
+    }
+    const int reason = errno;
+    if (stat(name, &st) == 0 && S_ISDIR(st.st_mode)) return 0;
+    return tool_error("%s: cannot make the directory: %s", name, strerror(reason));
+}
+
+/* Makes the directories that end where a slash follows, and the last one unless the path is a file's. */
+static int make_directories(output *out)
+{
+    const size_t size = strlen(out->path);
+    char *name = copy(out->path);
+    out->made = malloc((size + 1) * sizeof *out->made);
+    if (!out->made && name) tool_error("%s: out of memory", out->path);
+    int failed = !name || !out->made;
+    for (size_t n = 1; !failed && n <= size; n++) {
+        if (name[n - 1] == '/' || (n < size ? name[n] != '/' : out->is_file)) continue;
+        const char rest = name[n];
+        name[n] = '\0';
+        failed = make_directory(out, name, n);
+        name[n] = rest;
+    }
+    free(name);
+    return failed;
+}
+
+int output_begin(output *out)
+{
+    if (out->is_stream) return 0;
+    if (make_directories(out) != 0) {
+        output_abandon(out);
+        return 1;
+    }
+    if (out->is_file) return 0;
+    const int fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    out->directory = fd > 0 ? fd : 0; /* a directory need not be readable to be written to */
+    return 0;
+}
+
+int output_sync(const output *out)
+{
+    if (!out->directory || syncfs(out->directory) == 0) return 0;
+    if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return 0; /* some file systems have none */
+    return tool_error("%s: cannot store the pictures: %s", out->path, strerror(errno));
+}
+
+char *output_image_path(const output *out, long index)
+{
+    char name[32];
+    if (out->is_file) return copy(out->path);
+    snprintf(name, sizeof name, "%06ld.png", index);
+    return join(out->path, name);
+}
+
+char *output_grid_path(const output *out)
+{
+    return out->is_file ? copy(out->path) : join(out->path, "grid.png");
+}
+
+long output_image_index(const char *name)
+{
+    return strspn(name, "0123456789") == 6 && strcmp(name + 6, ".png") == 0 ? strtol(name, NULL, 10) : -1;
+}
+
+void output_abandon(output *out)
+{
+    for (; out->made_count > 0; out->made_count--) {
+        char *name = strndup(out->path, out->made[out->made_count - 1]);
+        if (name) rmdir(name); /* fails, as it should, when finished images are in it */
+        free(name);
+    }
+}
+
+void output_free(output *out)
+{
+    if (out->directory) close(out->directory);
+    free(out->made);
+    out->made = NULL;
+    out->directory = 0;
+}

@@ -1,0 +1,206 @@
+/* Reading PNGs: those that image_write_png has made, with their texts, and any others. */
+#include "tools/cli/command.h"
+#include "tools/cli/file.h"
+#include "tools/images/decode.h"
+
+#include <png.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const uint8_t *data; /* [size], the file */
+    size_t size, at;     /* at: bytes that libpng has read */
+    png_structp png;
+    png_infop info;
+    char why[IMAGE_WHY_MAX]; /* why it cannot be read; "": it can */
+} png_reader;
+
+enum { SIGNATURE = 8, CHUNK_FRAME = 12, TEXT_MAX = 8 << 20 }; /* TEXT_MAX: bytes of a compressed text or profile */
+
+/* libpng reports errors by longjmp. */
+static void reading_failed(png_structp png, png_const_charp message)
+{
+    png_reader *r = png_get_error_ptr(png);
+    snprintf(r->why, sizeof r->why, "is not a whole PNG (%s)", message);
+    longjmp(png_jmpbuf(png), 1);
+}
+
+static void warned(png_structp png, png_const_charp message)
+{
+    (void)png;
+    (void)message; /* e.g. a colour profile that libpng knows to be wrong */
+}
+
+static void give(png_structp png, png_bytep to, size_t n)
+{
+    png_reader *r = png_get_io_ptr(png);
+    if (n > r->size - r->at) png_error(png, "it ends too early");
+    memcpy(to, r->data + r->at, n);
+    r->at += n;
+}
+
+/* Reads all up to the pixels. */
+static int read_header(png_reader *r)
+{
+    if (setjmp(png_jmpbuf(r->png))) return 1;
+    png_set_read_fn(r->png, r, give);
+    png_set_crc_action(r->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+    png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* image_make_room has its own */
+    png_set_chunk_malloc_max(r->png, TEXT_MAX);
+    png_read_info(r->png, r->info);
+    return 0;
+}
+
+/* Lets libpng make 8-bit RGB of what the file has. */
+static int make_rgb(png_reader *r)
+{
+    if (setjmp(png_jmpbuf(r->png))) return 1;
+    png_set_palette_to_rgb(r->png);
+    png_set_expand_gray_1_2_4_to_8(r->png);
+    png_set_strip_16(r->png);
+    png_set_strip_alpha(r->png);
+    png_set_gray_to_rgb(r->png);
+    (void)png_set_interlace_handling(r->png);
+    png_read_update_info(r->png, r->info);
+    if (png_get_rowbytes(r->png, r->info) == (size_t)png_get_image_width(r->png, r->info) * 3) return 0;
+    snprintf(r->why, sizeof r->why, "cannot be made RGB");
+    return 1;
+}
+
+/* Reads the pixels and all behind them. */
+static int read_rows(png_reader *r, uint8_t *rgb, int height, size_t row)
+{
+    if (setjmp(png_jmpbuf(r->png))) return 1;
+    const int passes = png_get_interlace_type(r->png, r->info) == PNG_INTERLACE_NONE ? 1 : PNG_INTERLACE_ADAM7_PASSES;
+    for (int pass = 0; pass < passes; pass++)
+        for (int y = 0; y < height; y++) png_read_row(r->png, rgb + (size_t)y * row, NULL);
+    png_read_end(r->png, r->info);
+    return 0;
+}
+
+/* Whether all chunks up to the last are within the file. libpng asks for as much memory as a chunk claims to have. */
+static int has_all_chunks(const uint8_t *data, size_t size)
+{
+    for (size_t at = SIGNATURE; at <= size && size - at >= CHUNK_FRAME;) {
+        const uint8_t *p = data + at;
+        const size_t length = (size_t)p[0] << 24 | (size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3];
+        if (length > size - at - CHUNK_FRAME) return 0;
+        if (memcmp(p + 4, "IEND", 4) == 0) return 1;
+        at += CHUNK_FRAME + length;
+    }
+    return 0;
+}
+
+static void open_reader(png_reader *r, const void *data, size_t size)
+{
+    *r = (png_reader){.data = data, .size = size};
+    const int begins = size == 0 || (size >= SIGNATURE && png_sig_cmp(data, 0, SIGNATURE) == 0);
+    if (!begins || !has_all_chunks(data, size)) {
+        snprintf(r->why, sizeof r->why, "is not a whole PNG (it %s)",
+                 begins ? "ends too early" : "begins as none does");
+        return;
+    }
+    r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, reading_failed, warned);
+    r->info = r->png ? png_create_info_struct(r->png) : NULL;
+    if (!r->info) snprintf(r->why, sizeof r->why, "out of memory");
+}
+
+/* --- any -------------------------------------------------------------------------------------------------- */
+
+/* Reads it to out->rgb, which is made here and may be there after a failure, too. */
+static void decode(png_reader *r, image *out)
+{
+    enum { DEFLATE_MAX = 1032 }; /* bytes that deflate can make of one */
+    if (read_header(r) != 0) return;
+    const int bits = png_get_bit_depth(r->png, r->info), channels = png_get_channels(r->png, r->info);
+    if (bits == 16 && png_get_color_type(r->png, r->info) == PNG_COLOR_TYPE_GRAY)
+        snprintf(r->why, sizeof r->why, "is a PNG of 16-bit grey, expected 8 bits");
+    else if (image_make_room(png_get_image_width(r->png, r->info), png_get_image_height(r->png, r->info), r->size,
+                             DEFLATE_MAX * 8.0 / (bits * channels), out, r->why) == 0 &&
+             make_rgb(r) == 0)
+        read_rows(r, out->rgb, out->height, (size_t)out->width * 3);
+}
+
+int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
+{
+    png_reader r;
+    *out = (image){.rgb = NULL};
+    open_reader(&r, data, size);
+    if (!*r.why) decode(&r, out);
+    png_destroy_read_struct(&r.png, &r.info, NULL);
+    if (!*r.why) return 0;
+    free(out->rgb);
+    *out = (image){.rgb = NULL};
+    memcpy(why, r.why, IMAGE_WHY_MAX);
+    return 1;
+}
+
+/* --- our own ---------------------------------------------------------------------------------------------- */
+
+static int has_shape(png_reader *r, int width, int height)
+{
+    const int w = (int)png_get_image_width(r->png, r->info), h = (int)png_get_image_height(r->png, r->info);
+    const int plain = png_get_color_type(r->png, r->info) == PNG_COLOR_TYPE_RGB &&
+                      png_get_bit_depth(r->png, r->info) == 8 &&
+                      png_get_interlace_type(r->png, r->info) == PNG_INTERLACE_NONE;
+    if (plain && w == width && h == height) return 1;
+    snprintf(r->why, sizeof r->why, "has %dx%d pixels%s, expected %dx%d of RGB", w, h, plain ? "" : " of another kind",
+             width, height);
+    return 0;
+}
+
+/* Copies the texts. Returns 1 if out of memory. */
+static int copy_texts(png_reader *r, image_file *out)
+{
+    png_textp texts = NULL;
+    int n = 0;
+    png_get_text(r->png, r->info, &texts, &n);
+    out->texts = calloc((size_t)n + 1, sizeof *out->texts);
+    if (!out->texts) return 1;
+    for (out->count = 0; out->count < n; out->count++) {
+        image_text *t = &out->texts[out->count];
+        *t = (image_text){strdup(texts[out->count].key), strdup(texts[out->count].text)};
+        if (!t->key || !t->value) {
+            out->count++; /* image_file_free frees half of it, too */
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void read_own(png_reader *r, int width, int height, image_file *out)
+{
+    const size_t row = (size_t)width * 3;
+    if (read_header(r) != 0 || !has_shape(r, width, height)) return;
+    out->picture = (image){width, height, malloc(row * (size_t)height)};
+    if (out->picture.rgb && read_rows(r, out->picture.rgb, height, row) != 0) return;
+    if (!out->picture.rgb || copy_texts(r, out) != 0) snprintf(r->why, sizeof r->why, "out of memory");
+}
+
+int image_read_png(const char *path, int width, int height, image_file *out)
+{
+    png_reader r;
+    size_t size;
+    *out = (image_file){.count = 0};
+    void *data = tool_read_file(path, 0, 1024, "a PNG or no such file", &size);
+    if (!data) return 1;
+    open_reader(&r, data, size);
+    if (!*r.why) read_own(&r, width, height, out);
+    png_destroy_read_struct(&r.png, &r.info, NULL);
+    free(data);
+    if (!*r.why) return 0;
+    image_file_free(out);
+    return tool_error(strstr(r.why, "whole PNG") ? "%s: %s, expected one or no such file" : "%s: %s", path, r.why);
+}
+
+void image_file_free(image_file *file)
+{
+    for (int i = 0; i < file->count; i++) {
+        free((char *)(uintptr_t)file->texts[i].key);
+        free((char *)(uintptr_t)file->texts[i].value);
+    }
+    free(file->texts);
+    free(file->picture.rgb);
+    *file = (image_file){.count = 0};
+}

@@ -1,0 +1,271 @@
+#include "tools/images/source.h"
+
+#include "tools/cli/command.h"
+#include "tools/cli/file.h"
+#include "tools/cli/file_sum.h"
+#include "tools/images/decode.h"
+#include "tools/images/output.h"
+#include "weights/npz.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct image_source {
+    char *path;
+    int64_t count;
+    int width, height;
+    char **names; /* of a directory: [count], sorted */
+    npz *file;    /* of an array: the file, the array, and how many images were read of the stream */
+    const npz_array *array;
+    int64_t at;
+};
+
+/* --- directories ---------------------------------------------------------------------------------------------- */
+
+static const char *const endings[] = {".png", ".jpg", ".jpeg"};
+static const char *const other_endings[] = {".webp", ".bmp",  ".gif",  ".tif", ".tiff", ".ppm", ".pgm",
+                                            ".pnm",  ".avif", ".heic", ".jxl", ".jp2",  ".jfif"};
+
+static int ends_in(const char *name, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tool_ends_with(name, list[i])) return 1;
+    return 0;
+}
+
+static int is_directory(int fd, const char *name)
+{
+    struct stat st;
+    return fstatat(fd, name, &st, 0) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Adds the name if it is an image's. Returns 0, or 1 after printing an error. */
+static int add_name(image_source *s, int fd, const char *name, int64_t *capacity)
+{
+    const int other = ends_in(name, other_endings, sizeof other_endings / sizeof *other_endings);
+    if ((!other && !ends_in(name, endings, sizeof endings / sizeof *endings)) || is_directory(fd, name)) return 0;
+    if (other)
+        return tool_error("%s/%s: is an image of a kind that is not read here, expected PNG or JPEG", s->path, name);
+    if (s->count == *capacity) {
+        char **grown = realloc(s->names, (size_t)(*capacity = 2 * *capacity + 64) * sizeof *grown);
+        if (!grown) return tool_error("%s: out of memory for its files' names", s->path);
+        s->names = grown;
+    }
+    s->names[s->count] = strdup(name);
+    if (!s->names[s->count]) return tool_error("%s: out of memory for its files' names", s->path);
+    s->count++;
+    return 0;
+}
+
+/* Leaves out grid.png if it shows the numbered images beside it, as mar generate --grid writes them. */
+static void skip_grid(image_source *s)
+{
+    int64_t grid = -1;
+    int numbered = 0;
+    for (int64_t i = 0; i < s->count; i++) {
+        if (strcmp(s->names[i], "grid.png") == 0) grid = i;
+        numbered |= output_image_index(s->names[i]) >= 0;
+    }
+    if (grid < 0 || !numbered) return;
+    free(s->names[grid]);
+    s->names[grid] = s->names[--s->count];
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b); /* bytes, as if unsigned */
+}
+
+static int list_names(image_source *s)
+{
+    int64_t capacity = 0;
+    int failed = 0, folders = 0;
+    DIR *dir = opendir(s->path);
+    if (!dir) return tool_error("%s: cannot read the directory: %s", s->path, strerror(errno));
+    errno = 0;
+    for (struct dirent *e; !failed && (e = readdir(dir)); errno = 0) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        failed = add_name(s, dirfd(dir), e->d_name, &capacity);
+        folders += s->count == 0 && is_directory(dirfd(dir), e->d_name);
+    }
+    if (!failed && errno) failed = tool_error("%s: cannot read the directory: %s", s->path, strerror(errno));
+    closedir(dir);
+    if (failed) return 1;
+    if (s->count == 0)
+        return tool_error("%s: has no PNG or JPEG files%s", s->path,
+                          folders ? "; directories in it are not searched" : "");
+    skip_grid(s);
+    qsort(s->names, (size_t)s->count, sizeof *s->names, compare_names);
+    return 0;
+}
+
+int image_source_sum(const image_source *s, uint64_t *sum)
+{
+    struct stat st;
+    const int fd = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return tool_error("%s: cannot read the directory: %s", s->path, strerror(errno));
+    *sum = 0;
+    for (int64_t i = 0; i < s->count; i++) {
+        if (fstatat(fd, s->names[i], &st, 0) != 0) {
+            const int reason = errno;
+            close(fd);
+            return tool_error("%s/%s: cannot read: %s", s->path, s->names[i], strerror(reason));
+        }
+        const int64_t about[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+        *sum = *sum * 31 + memory_sum(s->names[i], strlen(s->names[i]));
+        *sum = *sum * 31 + memory_sum(about, sizeof about);
+    }
+    close(fd);
+    return 0;
+}
+
+/* Reads image i; out->rgb is the caller's to free. */
+static int read_file(const image_source *s, int64_t i, image *out)
+{
+    char *path = NULL;
+    const size_t n = strlen(s->path);
+    if (asprintf(&path, "%s%s%s", s->path, n > 0 && s->path[n - 1] == '/' ? "" : "/", s->names[i]) < 0)
+        return tool_error("%s: out of memory", s->path);
+    int failed = image_read(path, out);
+    if (!failed && s->width > 0 && (out->width != s->width || out->height != s->height)) {
+        failed = tool_error("%s: has %dx%d pixels, expected %dx%d, as %s has", path, out->width, out->height, s->width,
+                            s->height, s->names[0]);
+        free(out->rgb);
+        out->rgb = NULL;
+    }
+    free(path);
+    return failed;
+}
+
+static int open_directory(image_source *s)
+{
+    image first = {.rgb = NULL};
+    if (list_names(s) != 0 || read_file(s, 0, &first) != 0) return 1;
+    s->width = first.width;
+    s->height = first.height;
+    free(first.rgb);
+    return 0;
+}
+
+/* --- arrays --------------------------------------------------------------------------------------------------- */
+
+static int open_array(image_source *s)
+{
+    char why[NPZ_WHY_MAX];
+    if (npz_open(s->path, &s->file, why) != MAR_OK) return tool_error("%s", why);
+    const char *name = npz_count(s->file) == 1 && !*npz_name_at(s->file, 0) ? "" : "arr_0"; /* "": of a .npy */
+    const npz_array *a = s->array = npz_find(s->file, name);
+    if (!a) {
+        npz_explain(s->file, name, why);
+        return tool_error("%s", why);
+    }
+    const int sides = a->rank == 4 && a->shape[1] >= 1 && a->shape[2] >= 1 && a->shape[1] <= IMAGE_SIDE_MAX &&
+                      a->shape[2] <= IMAGE_SIDE_MAX && a->shape[3] == 3;
+    if (a->dtype != NPZ_U8 || !sides)
+        return tool_error("%s: %s is %s, expected uint8 [images, height, width, 3]", s->path,
+                          *name ? name : "the array", npz_describe(a, why));
+    if (a->shape[0] == 0) return tool_error("%s: has no images: it is %s", s->path, npz_describe(a, why));
+    s->count = a->shape[0];
+    s->height = (int)a->shape[1];
+    s->width = (int)a->shape[2];
+    if (npz_stream_begin(s->file, a, why) != MAR_OK) return tool_error("%s", why);
+    return 0;
+}
+
+/* Moves to image `first`. */
+static int seek_array(image_source *s, int64_t first, uint8_t *rgb, size_t size)
+{
+    char why[NPZ_WHY_MAX];
+    if (first < s->at) {
+        if (npz_stream_begin(s->file, s->array, why) != MAR_OK) return tool_error("%s", why);
+        s->at = 0;
+    }
+    for (; s->at < first; s->at++)
+        if (npz_stream_read(s->file, size, rgb, why) != MAR_OK) return tool_error("%s", why);
+    return 0;
+}
+
+static int read_array(image_source *s, int64_t first, int64_t n, uint8_t *rgb, size_t size)
+{
+    char why[NPZ_WHY_MAX];
+    if (n == 0) return 0;
+    if (seek_array(s, first, rgb, size) != 0) return 1;
+    if (npz_stream_read(s->file, (size_t)n * size, rgb, why) != MAR_OK) return tool_error("%s", why);
+    s->at += n;
+    return 0;
+}
+
+/* --- both ----------------------------------------------------------------------------------------------------- */
+
+int image_source_open(const char *path, image_source **out)
+{
+    struct stat st;
+    *out = NULL;
+    if (stat(path, &st) != 0) return tool_error("%s: cannot open: %s", path, strerror(errno));
+    image_source *s = calloc(1, sizeof *s);
+    if (s) s->path = strdup(path);
+    if (!s || !s->path) {
+        free(s);
+        return tool_error("%s: out of memory", path);
+    }
+    if ((S_ISDIR(st.st_mode) ? open_directory(s) : open_array(s)) != 0) {
+        image_source_close(s);
+        return 1;
+    }
+    *out = s;
+    return 0;
+}
+
+void image_source_close(image_source *s)
+{
+    if (!s) return;
+    for (int64_t i = 0; s->names && i < s->count; i++) free(s->names[i]);
+    free(s->names);
+    npz_close(s->file);
+    free(s->path);
+    free(s);
+}
+
+int64_t image_source_count(const image_source *s)
+{
+    return s->count;
+}
+
+int image_source_width(const image_source *s)
+{
+    return s->width;
+}
+
+int image_source_height(const image_source *s)
+{
+    return s->height;
+}
+
+const char *image_source_path(const image_source *s)
+{
+    return s->path;
+}
+
+const char *image_source_name(const image_source *s, int64_t i)
+{
+    return s->names ? s->names[i] : NULL;
+}
+
+int image_source_read(image_source *s, int64_t first, int64_t n, uint8_t *rgb)
+{
+    const size_t size = (size_t)s->width * (size_t)s->height * 3;
+    if (s->file) return read_array(s, first, n, rgb, size);
+    for (int64_t i = 0; i < n; i++) {
+        image picture = {.rgb = NULL};
+        if (read_file(s, first + i, &picture) != 0) return 1;
+        memcpy(rgb + (size_t)i * size, picture.rgb, size);
+        free(picture.rgb);
+    }
+    return 0;
+}

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPS_ARRAYS = 16, OPS_NUMBERS = 16 };
+enum { OPS_ARRAYS = 16, OPS_NUMBERS = 24 };
 
 typedef enum { OPS_FLOAT, OPS_ACT, OPS_INT, OPS_BYTE, OPS_DOUBLE } ops_element;
 
@@ -60,7 +60,8 @@ enum {
     OPS_NO_ROWS = 8,      /* writes something even without rows */
     OPS_INT8 = 16,        /* on a CPU with int8 */
     OPS_ISAS_AGREE = 32,  /* all instruction sets give the same bits in f32 */
-    OPS_NOT_ISAS = 64,    /* the same source for all instruction sets: one is enough */
+    OPS_LARGE = 64,       /* takes too long on the host's imagined GPU */
+    OPS_NOT_ISAS = 128,   /* the same source for all instruction sets: one is enough */
 };
 
 typedef struct {
@@ -110,6 +111,7 @@ int *ops_below(ops_call *c, size_t n, int bound);
 /* Golden numbers; the same. */
 float *ops_golden(ops_call *c, const wt_file *f, const char *name, int64_t n);
 uint32_t ops_word(ops_call *c);
+double ops_dot(const double *x, const double *y, int n);
 
 /* Runs a table's tests, then others; the status of the program. */
 int ops_run(const ops_entry *table, size_t count, const struct CMUnitTest *others, size_t other_count);

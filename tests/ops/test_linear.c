@@ -63,16 +63,6 @@ static double activate(double x, int activation)
     return x;
 }
 
-static double dot(const double *x, const double *w, int n)
-{
-    double sum[4] = {0};
-    int i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int j = 0; j < 4; j++) sum[j] += x[i + j] * w[i + j];
-    for (; i < n; i++) sum[0] += x[i] * w[i];
-    return sum[0] + sum[1] + sum[2] + sum[3];
-}
-
 /* x, then y. Rows of y have `gap` elements that are not the layer's. */
 static double *build_arrays(ops_call *c, double scale)
 {
@@ -95,7 +85,6 @@ static void build_layer(ops_call *c)
 {
     const int in = c->n[IN], out = c->n[OUT], stride = out + c->n[GAP], flags = c->n[FLAGS];
     if (c->n[ROWS] >= 30) c->n[ROWS] *= ops_scale();
-    if (ops_on_cuda() && ops_scale() == 1 && c->n[ROWS] * in * out > 3000000) c->n[ROWS] = 17; /* the host's device */
     const double *x = build_arrays(c, 1 / sqrt(in));
     const layer *l = c->data;
     const ops_array *y = ops_last(c);
@@ -104,7 +93,7 @@ static void build_layer(ops_call *c)
         w[i] = flags & KERN_IN_F32 ? (double)l->weight[i] : ops_element_of(c, OPS_ACT, (double)l->weight[i]);
     for (int i = 0; i < c->rows * out; i++) {
         const int r = i / out, o = i % out, at = r * stride + o;
-        const double sum = dot(x + r * in, w + o * in, in) + (c->n[NO_BIAS] ? 0 : (double)l->bias[o]);
+        const double sum = ops_dot(x + r * in, w + o * in, in) + (c->n[NO_BIAS] ? 0 : (double)l->bias[o]);
         y->want[at] = activate(sum, c->n[ACTIVATION]) + (flags & KERN_OUT_ADD ? y->x[at] : 0);
     }
 }
@@ -228,8 +217,8 @@ static const int int8_layers[INT8_CASES][8];
 static const ops_entry table[] = {
     {"linear", "rows in out activation flags gap no_bias offset", OPS_CASES(layers), OPS_ALONE_ON_CPU, build_layer,
      run_layer, prepare_layer, release_layer, NULL},
-    {"linear, large", "rows in out activation flags", OPS_CASES(large_layers), OPS_ALONE_ON_CPU, build_layer, run_layer,
-     prepare_layer, release_layer, NULL},
+    {"linear, large", "rows in out activation flags", OPS_CASES(large_layers), OPS_ALONE_ON_CPU | OPS_LARGE,
+     build_layer, run_layer, prepare_layer, release_layer, NULL},
     {"linear, GELU", "rows in out", OPS_CASES(gelus), OPS_ALONE_ON_CPU, build_gelu, run_layer, prepare_layer,
      release_layer, check_gelu},
     {"linear, int8", "(none)", OPS_CASES(int8_layers), OPS_ALONE | OPS_INT8 | OPS_ISAS_AGREE, build_int8, run_layer,

@@ -67,19 +67,21 @@ double ops_dot(const double *x, const double *y, int n)
     return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
+void *ops_keep(ops_call *c, void *p)
+{
+    assert_non_null(p);
+    assert_in_range(c->hosts, 0, sizeof c->host / sizeof *c->host - 1);
+    return c->host[c->hosts++] = p;
+}
+
 void *ops_host(ops_call *c, size_t bytes)
 {
-    assert_in_range(c->hosts, 0, 63);
-    void *p = calloc(bytes + 16, 1);
-    assert_non_null(p);
-    return c->host[c->hosts++] = p;
+    return ops_keep(c, calloc(bytes + 16, 1));
 }
 
 static float *normals(ops_call *c, size_t n, double scale, uint64_t other)
 {
-    float *x = random_floats(n, (float)scale, c->stream++ * 2 + other);
-    assert_in_range(c->hosts, 0, 63);
-    return c->host[c->hosts++] = x;
+    return ops_keep(c, random_floats(n, (float)scale, c->stream++ * 2 + other));
 }
 
 float *ops_floats(ops_call *c, size_t n, double scale)
@@ -108,8 +110,7 @@ int *ops_below(ops_call *c, size_t n, int bound)
 
 float *ops_golden(ops_call *c, const wt_file *f, const char *name, int64_t n)
 {
-    assert_in_range(c->hosts, 0, 63);
-    return c->host[c->hosts++] = golden_f32(f, name, n);
+    return ops_keep(c, golden_f32(f, name, n));
 }
 
 ops_array *ops_last(ops_call *c)
@@ -353,15 +354,15 @@ static void compare_bits(const bench *b, const bench *whole, const char *what)
 }
 
 /* Rows in calls of fewer. */
-static void check_parts(bench *whole)
+static void check_parts(bench *whole, int thorough)
 {
     static const int counts[] = {1, 2, 3, 5, 8, 17, 31, 63, 64, 65, 100, 128, 199};
-    const int rows = whole->c->rows, brief = ops_brief() || ops_on_cuda();
+    const int rows = whole->c->rows;
     ops_call c = *whole->c;
     bench part = *whole;
     part.c = &c, part.recording = NULL;
     for (int i = 0; i < whole->c->arrays; i++) assert_non_null(part.bits[i] = malloc(bytes_of(whole, i) + 1));
-    const int turns = rows > 1 ? (brief ? 2 : 2 + (int)(sizeof counts / sizeof *counts)) : 0;
+    const int turns = rows > 1 ? (!thorough ? 2 : 2 + (int)(sizeof counts / sizeof *counts)) : 0;
     for (int turn = 0; turn < turns; turn++) {
         c.first = turn == 0 ? rows - 1 : turn == 1 ? rows / 3 : 0;
         c.rows = turn == 0 ? 1 : turn == 1 ? (rows + 2) / 3 : counts[turn - 2];
@@ -445,7 +446,7 @@ static void build(const ops_entry *e, ops_call *c, int index, int bf16, int int8
     for (const char *s = e->name; *s; s++) hash = (hash ^ (uint64_t)*s) * 1099511628211u;
     memset(c, 0, sizeof *c);
     c->built = 1, c->index = index, c->bf16 = bf16, c->int8 = int8, c->other = other;
-    c->stream = hash % 1000000 * 100000 + (uint64_t)index * 1000;
+    c->stream = hash % 1000000 * 1000000 + (uint64_t)index * 10000;
     for (int i = 0; i < e->width && e->cases; i++) c->n[i] = e->cases[index * e->width + i];
     e->build(c);
 }
@@ -504,8 +505,9 @@ static void test_case(const ops_entry *e, int index, const tested *q, int queues
         bench b;
         open_bench(&b, e, call_of(e, index, k, calls), k);
         run_well(&b, 0);
-        if (b.c->rows > 0 && e->flags & alone && thorough) check_parts(&b);
-        if (i > 0 && q[i].isa == q[i - 1].isa) {
+        const int first = i == 0 || q[i].isa != q[i - 1].isa;
+        if (b.c->rows > 0 && e->flags & alone && thorough) check_parts(&b, first && !ops_brief() && !ops_on_cuda());
+        if (!first) {
             compare_bits(&b, &base, "with another number of threads");
             close_bench(&b);
             continue;
@@ -533,7 +535,7 @@ static void test_entry(void **state)
     for (int dtype = 0; dtype < 3; dtype++) {
         static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
         tested q[QUEUES];
-        if (e->flags & OPS_LARGE && ops_on_cuda() && ops_scale() == 1) continue;
+        if (ops_on_cuda() && ops_scale() == 1 && e->flags & (ops_brief() ? OPS_LARGE | OPS_LONG : OPS_LARGE)) continue;
         if ((dtypes[dtype] == MAR_DTYPE_INT8) != ((e->flags & OPS_INT8) != 0)) continue;
         const int queues = open_queues(e, dtypes[dtype], q);
         for (int i = 0; i < e->count && queues > 0; i++, tests++) test_case(e, i, q, queues);

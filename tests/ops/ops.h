@@ -61,7 +61,8 @@ enum {
     OPS_INT8 = 16,        /* on a CPU with int8 */
     OPS_ISAS_AGREE = 32,  /* all instruction sets give the same bits in f32 */
     OPS_LARGE = 64,       /* takes too long on the host's imagined GPU */
-    OPS_NOT_ISAS = 128,   /* the same source for all instruction sets: one is enough */
+    OPS_LONG = 128,       /* takes too long there in the change lane */
+    OPS_NOT_ISAS = 256,   /* the same source for all instruction sets: one is enough */
 };
 
 typedef struct {
@@ -105,6 +106,7 @@ double ops_bf16(double x);
 /* Host memory that lives as long as the call: zeros, normal numbers, whole numbers below a bound. `weights` are the
  * same with other contents. */
 void *ops_host(ops_call *c, size_t bytes);
+void *ops_keep(ops_call *c, void *p); /* frees p with the call */
 float *ops_floats(ops_call *c, size_t n, double scale);
 float *ops_weights(ops_call *c, size_t n, double scale);
 int *ops_below(ops_call *c, size_t n, int bound);

@@ -445,11 +445,11 @@ static void build_golden_cache(ops_call *c)
 static const ops_entry table[] = {
     {"attention", "n_seq n_q n_k heads dim skew sharp", OPS_CASES(sequences), OPS_ALONE, build_attention, run_attention,
      prepare_attention, NULL, NULL},
-    {"attention, large", "n_seq n_q n_k heads dim skew sharp", OPS_CASES(large_sequences), OPS_ALONE | OPS_LARGE,
+    {"attention, large", "n_seq n_q n_k heads dim skew sharp", OPS_CASES(large_sequences), OPS_ALONE | OPS_LONG,
      build_attention, run_attention, prepare_attention, NULL, NULL},
     {"attention_spans", "heads dim skew count lengths replayed", OPS_CASES(spans), 0, build_spans, run_spans,
      prepare_spans, NULL, check_spans},
-    {"attention_spans, large", "heads dim skew count lengths replayed", OPS_CASES(large_spans), OPS_LARGE, build_spans,
+    {"attention_spans, large", "heads dim skew count lengths replayed", OPS_CASES(large_spans), OPS_LONG, build_spans,
      run_spans, prepare_spans, NULL, check_spans},
     {"attention_cache", CACHE_NUMBERS, OPS_CASES(caches), 0, build_cache, run_cache, NULL, NULL, check_cache},
     {"attention_cache, turned", CACHE_NUMBERS, OPS_CASES(turned), 0, build_turned, run_turned, NULL, NULL,

@@ -674,7 +674,7 @@ static const ops_entry table[] = {
     {"top", "size spread count", OPS_CASES(tops), OPS_ALONE, build_top, run_top, NULL, NULL, NULL},
     {"verify", "size points go_on closeness rule odd", OPS_CASES(verifications), 0, build_verify, run_verify, NULL,
      NULL, check_verify},
-    {"verify, large", "size points go_on closeness rule odd", OPS_CASES(large_verifications), OPS_LARGE, build_verify,
+    {"verify, large", "size points go_on closeness rule odd", OPS_CASES(large_verifications), OPS_LONG, build_verify,
      run_verify, NULL, NULL, check_verify},
     {"verify, corners", "", COUNT(corners), 0, build_corner, run_corner, NULL, NULL, check_corner},
 };

@@ -506,7 +506,7 @@ static void test_case(const ops_entry *e, int index, const tested *q, int queues
         open_bench(&b, e, call_of(e, index, k, calls), k);
         run_well(&b, 0);
         const int first = i == 0 || q[i].isa != q[i - 1].isa;
-        if (b.c->rows > 0 && e->flags & alone && thorough) check_parts(&b, first && !ops_brief() && !ops_on_cuda());
+        if (b.c->rows > 0 && e->flags & alone && thorough) check_parts(&b, i == 0 && !ops_brief() && !ops_on_cuda());
         if (!first) {
             compare_bits(&b, &base, "with another number of threads");
             close_bench(&b);

@@ -1,5 +1,5 @@
 /* The CUDA backend's basics: opening, memory, staging of host arrays, recordings, laps, failures. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "mar.h"
 #include "mar/core/handle.h"
 #include "tests/support/masked.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/changed.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -43,6 +43,12 @@ static void measured(search_figures *m, int images, double speed, double distanc
     *m = (search_figures){images, 1 / speed, speed, distance, distance / 10, 0.5, -1, speed, speed, ""};
 }
 
+static void expect_why(search *s, const char *options, const char *expected)
+{
+    char why[512];
+    assert_string_equal(search_why_untried(s, (int)(point(s, options) - s->points), why, sizeof why), expected);
+}
+
 /* The ways alone first, then what they predict, the fastest of the predicted front first. */
 static void the_order(void **state)
 {
@@ -98,6 +104,10 @@ static void the_order(void **state)
         if (strstr(s.points[i].options, "--num_sampling_steps 25")) assert_int_equal(s.points[i].rank, -1);
     s.budget = ALONE;
     assert_int_equal(search_next(&s), -1);
+    expect_why(&s, "--num_iter 16", "");
+    expect_why(&s, "--num_iter 8 --num_sampling_steps 25", "do not go together");
+    expect_why(&s, "--gtr --num_sampling_steps 25", "--num_sampling_steps 25 is not possible");
+    expect_why(&s, "--num_iter 8 --lazy", "the distances of the parts add up to far more than the last level has");
     free(s.points);
 }
 

@@ -189,7 +189,7 @@ mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
 mar_status file_writer_commit(file_writer *w, mar_err *err)
 {
     int failed = ferror(w->stream) || fflush(w->stream) != 0; /* after a failed fwrite errno still has its reason */
-    if (!failed && fsync(fileno(w->stream)) != 0 && errno != EINVAL) failed = 1;
+    if (!failed && !w->unsynced && fsync(fileno(w->stream)) != 0 && errno != EINVAL) failed = 1;
     if (!failed) failed = publish(w);
     mar_status status = MAR_OK;
     if (failed) status = err_set(err, MAR_EIO, "%s: cannot write: %s", w->path, strerror(errno));

@@ -39,6 +39,7 @@ typedef struct {
     char *path;       /* of the file */
     size_t directory; /* that many bytes of `path` are its directory, up to the last slash */
     char *temporary;  /* path of the hidden file; "" while it has no name */
+    int unsynced; /* 1: commit does not fsync: the file is whole if the process is killed, not if the machine fails */
 } file_writer;
 
 mar_status file_writer_open(const char *path, file_writer *out, mar_err *err);

@@ -486,6 +486,11 @@ MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
  * the layer. So does an image without a value between -1 and 1 before it is clipped: it would be blank. */
 MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
+/* Decodes tokens [n][seq_len][token_dim], as mar_session_tokens has returned them for images first_image ..
+ * first_image+n-1: the pixels of these images, without making them again. 1 <= n <= max_batch. The session's batch is
+ * dropped. Of mar_session_get_stats, vae_s, vae_flop and total_s then are the call's. MAR_EARG for a token that is not
+ * finite or not in the vocabulary; else as mar_session_images. */
+MAR_API mar_status mar_session_decode(mar_session *s, uint64_t first_image, const float *tokens, int n, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height); /* 0 x 0 without a VAE */
 
 /* The parameters that the session uses: `params` with its automatic values filled in. Valid as long as the session, and

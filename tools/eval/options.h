@@ -20,6 +20,7 @@ typedef struct {
     const char *images;  /* images made elsewhere: a directory or an npz; NULL: those of the model */
     const char *sweep;   /* the file of a grid of runs; NULL: one run */
     const char *out;     /* the run directory; NULL: none was given */
+    const char *store;   /* the directory of the run store; NULL: the run directory, of a sweep that of the sweep */
     const char *classes; /* as given, or NULL: all classes of the model */
     int num_images;      /* 0: the default */
     int class_sampling;  /* eval_class_sampling */

@@ -1,11 +1,7 @@
-#include "tools/cli/run_directory.h"
+#include "tools/eval/run_directory.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/file.h"
-#include "tools/cli/interruption.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,13 +15,6 @@ const char *run_path(const run_directory *d, const char *name, char *path)
     const size_t n = strlen(d->out.path);
     snprintf(path, RUN_PATH, "%s%s%s", d->out.path, n > 0 && d->out.path[n - 1] == '/' ? "" : "/", name);
     return path;
-}
-
-const char *run_shard_path(const run_directory *d, int shard, const char *ending, char *path)
-{
-    char name[64];
-    snprintf(name, sizeof name, "shards/%06d%s", shard, ending);
-    return run_path(d, name, path);
 }
 
 int run_directory_check(const char *path, run_directory *out)
@@ -47,49 +36,26 @@ static const off_t byte_process = 16;          /* plus the process's number. Apa
 static const off_t byte_held = (off_t)1 << 32; /* plus RUN_LOCK_... */
 enum { PROCESSES_MAX = 1 << 20, LINE = 128 };  /* bytes of the line about a process */
 
-/* Locks of the open file, where there are those: other code of the process that opens and closes the file does not drop
- * them. */
-#ifdef F_OFD_SETLK
-enum { SET_LOCK = F_OFD_SETLK, GET_LOCK = F_OFD_GETLK };
-#else
-enum { SET_LOCK = F_SETLK, GET_LOCK = F_GETLK };
-#endif
-
-static run_lock_status take(const run_directory *d, off_t byte, short type)
+static lock_status take(const run_directory *d, off_t byte, int shared)
 {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    int status;
-    do status = fcntl(d->lock - 1, SET_LOCK, &lock);
-    while (status != 0 && errno == EINTR);
-    if (status == 0) return RUN_LOCKED;
-    if (errno == EAGAIN || errno == EACCES) return RUN_BUSY;
     char path[RUN_PATH];
-    tool_error("%s: cannot lock: %s; expected a file system on which processes can lock files",
-               run_path(d, "lock", path), strerror(errno));
-    return RUN_FAILED;
+    return lock_take(d->lock - 1, byte, shared, run_path(d, "lock", path));
 }
 
-run_lock_status run_lock(run_directory *d, int number)
+lock_status run_lock(run_directory *d, int number)
 {
-    return take(d, byte_held + number, F_WRLCK);
+    return take(d, byte_held + number, 0);
+}
+
+lock_status run_lock_wait(run_directory *d, int number)
+{
+    char path[RUN_PATH];
+    return lock_wait(d->lock - 1, byte_held + number, run_path(d, "lock", path));
 }
 
 void run_unlock(run_directory *d, int number)
 {
-    struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = byte_held + number, .l_len = 1};
-    fcntl(d->lock - 1, SET_LOCK, &lock);
-}
-
-void run_pause(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-}
-
-run_lock_status run_lock_wait(run_directory *d, int number)
-{
-    run_lock_status status;
-    while ((status = run_lock(d, number)) == RUN_BUSY && !interruption_came()) run_pause();
-    return status;
+    lock_release(d->lock - 1, byte_held + number);
 }
 
 /* --- who is there --------------------------------------------------------------------------------------- */
@@ -121,31 +87,19 @@ static void write_line(const run_directory *d, off_t number)
 static int refuse(const run_directory *d, off_t first, off_t count)
 {
     char line[LINE + 1] = "";
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte_process + first, .l_len = count};
-    if (fcntl(d->lock - 1, GET_LOCK, &lock) == 0 && lock.l_type != F_UNLCK && lock.l_start >= byte_process)
-        read_line(d, lock.l_start - byte_process, line);
+    const off_t held = lock_holder(d->lock - 1, byte_process + first, count);
+    if (held >= byte_process) read_line(d, held - byte_process, line);
     return tool_error("%s: another mar eval is at work there%s%s", d->out.path, *line ? ": " : "", line);
 }
 
 /* --- beginning and end ---------------------------------------------------------------------------------- */
 
-static int make_directory(const run_directory *d, const char *name)
-{
-    char path[RUN_PATH];
-    struct stat st;
-    if (mkdir(run_path(d, name, path), 0777) == 0) return 0;
-    const int reason = errno;
-    if (lstat(path, &st) != 0) return tool_error("%s: cannot make the directory: %s", path, strerror(reason));
-    if (S_ISLNK(st.st_mode)) return tool_error("%s: is a link, expected a directory of the run", path);
-    return S_ISDIR(st.st_mode) ? 0 : tool_error("%s: cannot make the directory: %s", path, strerror(reason));
-}
-
 static int open_lock(run_directory *d)
 {
     static const char begin[] = "process "; /* of a line about a process; what is skipped is zero */
     char path[RUN_PATH], found[sizeof begin - 1];
-    const int fd = tool_open_file(run_path(d, "lock", path), O_RDWR | O_CREAT | O_NOFOLLOW);
-    if (fd < 0) return tool_cannot_open(path, "the lock of a run");
+    const int fd = lock_open(run_path(d, "lock", path));
+    if (fd < 0) return 1;
     d->lock = fd + 1;
     const ssize_t n = pread(fd, found, sizeof found, 0);
     if (n > 0 && *found && memcmp(found, begin, (size_t)n) != 0)
@@ -158,13 +112,13 @@ static int take_place(run_directory *d, const launch *who)
 {
     const int alone = who && who->kind == LAUNCH_ALONE;
     const off_t number = who && !alone ? who->index : 0;
-    run_lock_status status = take(d, byte_alone, alone ? F_WRLCK : F_RDLCK);
-    if (status == RUN_BUSY) return refuse(d, 0, PROCESSES_MAX);
-    if (status == RUN_FAILED) return 1;
+    lock_status status = take(d, byte_alone, !alone);
+    if (status == LOCK_BUSY) return refuse(d, 0, PROCESSES_MAX);
+    if (status == LOCK_FAILED) return 1;
     if (!who) return 0;
-    status = take(d, byte_process + number, F_WRLCK);
-    if (status == RUN_BUSY) return refuse(d, number, 1);
-    if (status == RUN_FAILED) return 1;
+    status = take(d, byte_process + number, 0);
+    if (status == LOCK_BUSY) return refuse(d, number, 1);
+    if (status == LOCK_FAILED) return 1;
     write_line(d, number);
     return 0;
 }
@@ -172,8 +126,7 @@ static int take_place(run_directory *d, const launch *who)
 int run_directory_begin(run_directory *d, const launch *who)
 {
     if (output_begin(&d->out) != 0) return 1;
-    if (open_lock(d) != 0 || take_place(d, who) != 0) return 1;
-    return make_directory(d, "shards");
+    return open_lock(d) || take_place(d, who);
 }
 
 void run_directory_end(run_directory *d, int failed)

@@ -427,6 +427,7 @@ static void decodes_given_tokens(void **state)
         mar_vae *vae;
         mar_session *s;
         mar_params p;
+        mar_params_init(&p, sizeof p);
         if (i == 0) p.num_iter = 4, p.num_sampling_steps = 4;
         assert_int_equal(mar_model_load(m, models[i][0], 0, &model), MAR_OK);
         assert_int_equal(mar_vae_load(m, models[i][1], &vae), MAR_OK);

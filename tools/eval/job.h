@@ -16,6 +16,7 @@
 typedef struct {
     char network[64];                                                 /* mar_features_config.name */
     char published[EVAL_TEXT], guarantee[EVAL_TEXT], ways[EVAL_TEXT]; /* as in eval_result */
+    char asked[17];                                                   /* eval_options.asked; "" for 0 */
     char images[17];                                                  /* the run of the images, in hexadecimal digits */
     char judged[STORE_KIND];   /* the kind of pieces with what the network says */
     char pictures[STORE_KIND]; /* the kind of pieces with the pixels of an image that the report shows */
@@ -55,9 +56,11 @@ typedef struct {
 /* Fills job->settings, and the kinds of pieces in job->facts, once all else is known. Returns 0, or 1 after printing.
  */
 int eval_settings_make(eval_job *job);
-/* Writes them to RUN/settings.json, or compares them with what is there: 1, after printing the first difference, if the
- * run was begun otherwise. In RUN_LOCK_SETTINGS. */
-int eval_settings_agree(eval_job *job);
+/* Compares them with RUN/settings.json, if it is there: 1, after printing the first difference, if the run was begun
+ * otherwise. Else *is_new is 1. In RUN_LOCK_SETTINGS. */
+int eval_settings_agree(const eval_job *job, int *is_new);
+/* Writes it. The same. */
+int eval_settings_write(eval_job *job);
 /* Whether RUN is free or a run: 1, after printing, if it has files that the run would replace, or take for its own,
  * and no settings that say what they belong to. */
 int eval_settings_check_place(const eval_job *job);

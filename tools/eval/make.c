@@ -217,8 +217,8 @@ static int make_all(maker *m)
         int busy = 0;
         m->there = eval_images_there(m->job);
         const int status = pass(m, &busy);
-        if (status != 0 || !busy || m->job->who.kind != LAUNCH_MPI) return status;
-        lock_pause(); /* a rank that ends early leaves its range to the others */
+        if (status != 0 || !busy) return status;
+        lock_pause(); /* a process that ends early leaves its range to the others */
     }
 }
 

@@ -134,6 +134,7 @@ static void find_facts(eval_job *job)
     snprintf(f->published, sizeof f->published, "%s", eval_published_model(model));
     snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
     run_options_ways(run, f->ways, sizeof f->ways);
+    if (job->options->asked) snprintf(f->asked, sizeof f->asked, "%016" PRIx64, job->options->asked);
     f->classes = job->models.class_count;
     f->demo = !job->options->inception;
 }
@@ -229,11 +230,9 @@ static int prepare_merge(eval_job *job)
 
 /* --- the run -------------------------------------------------------------------------------------------- */
 
-/* Opens the store; with --merge to be read only. */
 static int open_store(eval_job *job)
 {
     const char *path = eval_store_directory(job);
-    if (job->options->merge) return store_find(path, strtoull(job->facts.images, NULL, 16), &job->store);
     if (job->options->store && output_begin(&job->store_directory) != 0) return 1;
     if (record_open_store(path, &job->options->run, &job->models, &job->ids, job->layout.batch, &job->store) != 0)
         return 1;
@@ -241,13 +240,15 @@ static int open_store(eval_job *job)
     return 0;
 }
 
-/* The first process writes the settings down, the others compare theirs. */
+/* The first process writes the settings down, the others compare theirs; then it opens the store. */
 static int agree(eval_job *job)
 {
+    int is_new = 0;
     const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
     if (lock == LOCK_FAILED) return 1;
     if (lock == LOCK_BUSY) return interruption_status();
-    const int failed = eval_settings_agree(job);
+    const int failed =
+        eval_settings_agree(job, &is_new) || open_store(job) || (is_new && eval_settings_write(job) != 0);
     run_unlock(&job->directory, RUN_LOCK_SETTINGS);
     return failed;
 }
@@ -357,8 +358,8 @@ static int run(eval_job *job, eval_result *r, int *done)
     if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
     interruption_catch(); /* from here on there is something to keep */
     if (run_directory_begin(&job->directory, o->merge ? NULL : &job->who) != 0) return 1;
-    int status = open_store(job);
-    if (status == 0 && !o->merge) status = agree(job);
+    int status = o->merge ? store_find(eval_store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store)
+                          : agree(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
     return status > 1 ? say_interrupted(job, status) : status;
 }

@@ -120,7 +120,7 @@ typedef struct {
 } fact;
 
 enum {
-    FACTS = 15,
+    FACTS = 16,
     NUMBER_MAX = 1000000, /* of images, as mar eval takes them */
     BATCH_MAX = 1024
 };
@@ -137,6 +137,7 @@ static void list_facts(eval_job *job, fact list[FACTS])
                              {"samples", &l->samples, EVAL_SHEET_MAX, NULL, 0},
                              {"classes", &f->classes, NUMBER_MAX, NULL, 0},
                              {"draft_steps", &l->steps, EVAL_CURVE_MAX, NULL, 0},
+                             {"asked", NULL, 0, f->asked, sizeof f->asked},
                              {"images", NULL, 0, f->images, sizeof f->images},
                              {"judged", NULL, 0, f->judged, sizeof f->judged},
                              {"pictures", NULL, 0, f->pictures, sizeof f->pictures},
@@ -231,23 +232,41 @@ int eval_settings_check_place(const eval_job *job)
     return 0;
 }
 
-/* Writes the file so that it is there after a failure of the machine, too: what follows is of these settings. */
-static int begin_settings(eval_job *job, const char *path)
+/* So that the file is there after a failure of the machine, too: what follows is of these settings. */
+int eval_settings_write(eval_job *job)
 {
-    if (write_settings(job, path) != 0) return 1;
+    char path[RUN_PATH];
     const int directory = job->directory.out.directory;
+    if (write_settings(job, run_path(&job->directory, "settings.json", path)) != 0) return 1;
     return directory && tool_sync(directory) != 0 ? tool_cannot_write(path) : 0;
 }
 
-int eval_settings_agree(eval_job *job)
+int eval_settings_agree(const eval_job *job, int *is_new)
 {
     char path[RUN_PATH];
     cJSON *record, *settings, *facts;
     run_path(&job->directory, "settings.json", path);
-    if (access(path, F_OK) != 0 && errno == ENOENT) return begin_settings(job, path);
+    *is_new = access(path, F_OK) != 0 && errno == ENOENT;
+    if (*is_new) return 0;
     if (read_settings(path, &record, &settings, &facts) != 0) return 1;
     const int failed = compare(job, settings);
     cJSON_Delete(record);
+    return failed;
+}
+
+int eval_settings_asked(const char *out, uint64_t *asked)
+{
+    char *path;
+    cJSON *record, *settings, *facts;
+    *asked = 0;
+    if (asprintf(&path, "%s/settings.json", out) < 0) return tool_error("out of memory");
+    int failed = 0;
+    if (access(path, F_OK) == 0 && (failed = read_settings(path, &record, &settings, &facts)) == 0) {
+        const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(facts, "asked"));
+        if (text) *asked = strtoull(text, NULL, 16);
+        cJSON_Delete(record);
+    }
+    free(path);
     return failed;
 }
 

@@ -229,7 +229,7 @@ int eval_make_shards(eval_job *job)
     if (eval_missing_shards(job) == 0) return 0;
     int status = eval_batch_create(&job->layout, &m.batch);
     if (status == 0) status = eval_pixels_open(job, &m.pixels);
-    if (status == 0 && !m.pixels.is_finished) status = make_all(&m);
+    if (status == 0) status = make_all(&m);
     if (status == 0) status = eval_pixels_sync(&m.pixels);
     eval_pixels_close(&m.pixels);
     eval_batch_free(&m.batch);

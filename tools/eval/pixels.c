@@ -39,21 +39,17 @@ static int refuse_lost(const char *path)
     return tool_error("%s: is not there any more, or not whole; the same command without --merge makes it again", path);
 }
 
-/* In RUN_LOCK_SETTINGS. A finished file, of which ranges were lost, becomes one in progress again: what is written to
- * it is what is there. But if another process has finished the run since this one looked, its file stays as it is, and
- * none is open. */
-static int open_part(eval_job *job, eval_pixels *p)
+/* In RUN_LOCK_SETTINGS. None is open if the file is finished: images that are made again have the pixels that it has.
+ */
+static int open_part(const eval_job *job, eval_pixels *p)
 {
     char whole[RUN_PATH];
     struct stat st;
     run_path(&job->directory, "images.npz", whole);
     run_path(&job->directory, "images.npz.part", p->npz_path);
-    const int is_new = access(p->npz_path, F_OK) != 0, missing = eval_missing_shards(job); /* in this order */
-    p->is_finished = is_new && missing == 0 && access(whole, F_OK) == 0;
-    if (p->is_finished) return 0;
-    if (is_new && rename(whole, p->npz_path) != 0 && errno != ENOENT) return tool_cannot_write(p->npz_path);
     int fd = tool_open_file(p->npz_path, O_RDWR | O_NOFOLLOW);
     if (fd < 0 && errno != ENOENT) return tool_cannot_open(p->npz_path, "the images of the run");
+    if (fd < 0 && access(whole, F_OK) == 0) return 0;
     const int is_ours = fd >= 0 && fstat(fd, &st) == 0 && (uint64_t)st.st_size == p->slots.size;
     if (!is_ours && fd >= 0) close(fd);
     if (!is_ours && job->options->merge) return refuse_lost(whole);

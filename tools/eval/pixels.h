@@ -11,8 +11,7 @@ typedef struct {
     int images;    /* 1: PNG files in RUN/images */
     output folder; /* RUN/images */
     char folder_path[RUN_PATH];
-    int npz;         /* descriptor of RUN/images.npz.part plus 1; 0: none */
-    int is_finished; /* 1: another process has completed RUN/images.npz, and with it the run */
+    int npz; /* descriptor of RUN/images.npz.part plus 1; 0: none is to be written */
     char npz_path[RUN_PATH];
     npz_slots slots;
     int *place; /* [images] where in arr_0 an image is */

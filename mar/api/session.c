@@ -640,6 +640,62 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
     return status == MAR_OK ? leave(s, fetch_images(s, rgb)) : status;
 }
 
+/* Returns MAR_EARG if a number cannot be one of the model's tokens. */
+static mar_status check_tokens(mar_session *s, const float *tokens, size_t count)
+{
+    const int vocabulary = s->model->config.vocabulary;
+    for (size_t i = 0; i < count; i++) {
+        const float x = tokens[i];
+        if (vocabulary ? x >= 0 && x < (float)vocabulary && x == floorf(x) : fabsf(x) <= FLT_MAX) continue;
+        return err_set(&s->err, MAR_EARG, "number %zu of the tokens is %g, expected %s", i, (double)x,
+                       vocabulary ? "one of the vocabulary" : "a finite one");
+    }
+    return MAR_OK;
+}
+
+/* Replaces the batch's tokens. */
+static mar_status put_tokens(mar_session *s, uint64_t first_image, const float *tokens, int n, size_t count)
+{
+    kern_queue *k = s->k;
+    __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
+    s->images = n;
+    s->first_image = first_image;
+    s->decoded = s->measured = 0;
+    s->dropped = MAR_EARG;
+    err_set(&s->why, MAR_EARG, "the session has decoded other tokens");
+    s->total_s = s->vae_s = s->vae_flop = 0;
+    k->core->bind(k);
+    mar_status status = prepare(s, n);
+    /* The engine owns this memory; the image decoder only reads it. */
+    float *latents = (float *)(uintptr_t)s->model->engine->latents(s->engine_state);
+    if (status == MAR_OK) k->core->upload(k, latents, tokens, count * sizeof *tokens);
+    if (status == MAR_OK) status = kern_check(k, &s->err);
+    k->core->unbind(k);
+    return status;
+}
+
+static mar_status decode_given(mar_session *s, uint64_t first_image, const float *tokens, int n, uint8_t *rgb)
+{
+    const size_t image = (size_t)s->model->config.seq_len * (size_t)s->model->config.token_dim;
+    mar_status status = mar_check_given(tokens, "tokens", &s->err);
+    if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &s->err);
+    if (status != MAR_OK) return status;
+    if (!s->vae) return err_set(&s->err, MAR_EARG, "the session has no VAE, which decodes tokens");
+    if (n < 1 || n > s->max_images)
+        return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
+    status = check_tokens(s, tokens, (size_t)n * image);
+    if (status != MAR_OK) return status;
+    status = put_tokens(s, first_image, tokens, n, (size_t)n * image);
+    if (status == MAR_OK) status = decode_all(s, rgb);
+    return status == MAR_OK ? MAR_OK : drop(s, status);
+}
+
+mar_status mar_session_decode(mar_session *s, uint64_t first_image, const float *tokens, int n, uint8_t *rgb)
+{
+    const mar_status status = enter(s);
+    return status == MAR_OK ? leave(s, decode_given(s, first_image, tokens, n, rgb)) : status;
+}
+
 /* --- statistics, and measuring -------------------------------------------------------------------------------------
  */
 

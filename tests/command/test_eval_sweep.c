@@ -327,9 +327,9 @@ static void changed_folder(void **state)
     write_whole_file(d, "axes.txt", "--cfg 1 | --cfg 3\n", 18);
     shell(d, "$MAR generate --num 1 --num_iter 2 --num_sampling_steps 2 --out real --quiet");
     shell(d, again);
-    shell(d, "mv sweep/cfg-1/shards gone");
+    shell(d, "mv sweep/runs gone");
     shell(d, again); /* nothing is made, or looked at */
-    shell(d, "test ! -e sweep/cfg-1/shards && mv gone sweep/cfg-1/shards && touch -d 2001-01-01 real/000003.png");
+    shell(d, "test ! -e sweep/runs && mv gone sweep/runs && touch -d 2001-01-01 real/000003.png");
     command_result r = command_run(d, again);
     if (r.status != 1 || !strstr(r.err, "mar: cfg-1: sweep/cfg-1: was begun with stats_id 10 images, "))
         fail_msg("status %d, \"%s\"", r.status, r.err);
@@ -378,8 +378,9 @@ static void a_sweep(void **state)
     const time_t was = written(d, "sweep/cfg-1/result.json", &before);
     command_ok(d, RUN "--out sweep --quiet");
     assert_true(written(d, "sweep/cfg-1/result.json", &after) == was && before == after);
-    shell(d, "rm -r sweep/cfg-3");
+    shell(d, "rm -r sweep/cfg-3 && cp -rp sweep/runs before");
     r = command_run(d, "$MAR " RUN "--out sweep");
+    shell(d, "diff -r before sweep/runs"); /* whose images are taken from the store */
     assert_non_null(strstr(r.out, "point 3 of 4, cfg-3: "));
     assert_null(strstr(r.out, "point 1 of 4"));
     command_result_free(&r);

@@ -7,8 +7,8 @@
  * are proposed.
  *
  * A point is compared with the reference by images of the same seeds; its time is the median over a few turns that
- * the reference makes right beside it. Every finished point is in the journal, a JSON file that is replaced as a whole
- * (fidelity_journal.c): a search that was killed goes on behind it. fidelity_search_report.c tells. */
+ * the reference makes right beside it. Images and times are in a run store: a search that was killed takes from there
+ * what was made, and comes to the same figures. journal.c and search_report.c tell. */
 #ifndef TOOLS_FIDELITY_SEARCH_H
 #define TOOLS_FIDELITY_SEARCH_H
 
@@ -68,7 +68,8 @@ typedef struct {
     const char *draft;  /* as given; NULL: none */
     int screen, budget; /* images of a screening; points screened at most */
     const char *page;   /* as given */
-    char *json;         /* the journal: the page's name with .json */
+    char *json;         /* the page's name with .json */
+    char *store;        /* the store: the page's name without .html; NULL: --store */
 
     search_axis axes[SEARCH_AXES];
     int axis_count;
@@ -77,13 +78,14 @@ typedef struct {
 
     char reference[1536];       /* what the reference is, in words */
     uint64_t reference_sum;     /* a hash of its tokens */
+    char run[17];               /* its run in the store */
     double reference_seconds;   /* per image, in the turns beside the last point that was timed */
     search_floor floor, coarse; /* with all images, and with those of a screening */
     int chosen[SEARCH_LEVELS];  /* the point that a level stands for; -1: none is near enough but the reference */
 } search;
 
-/* Runs it: makes the reference's images, goes on with the journal, writes it and the page, prints. Returns the exit
- * status. */
+/* Runs it: makes the reference's images and the points', as far as they are not there, writes the page, prints. Returns
+ * the exit status. */
 int fidelity_search(fidelity *f, progress *bar);
 
 /* --- the space (fidelity_space.c) --- */
@@ -107,10 +109,10 @@ void search_choose(search *s);
  * twice and four times as far as another seed. */
 double search_reach(int level);
 
-/* --- the journal (fidelity_journal.c) --- */
+/* --- the JSON file (journal.c) --- */
 
-/* Reads the journal, if there is one, into the points. Returns 0, or 1 after printing why it is not this search's. */
-int search_read(search *s);
+/* Whether the JSON file, if there is one, is this search's. Returns 0, or 1 after printing why it is not. */
+int search_check(const search *s);
 /* Writes it, whole or not at all. Returns 0, or 1 after printing an error. */
 int search_write(const search *s);
 /* Returns its record, begun by tool_json; the caller deletes it. */

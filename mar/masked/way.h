@@ -20,6 +20,8 @@ typedef enum {
 } mar_stage;
 
 /* The entry of an accelerator in `mar methods`. */
+enum { MAR_GAMMA_AUTO = 8 }; /* value of --gamma auto, except with --spec path */
+
 typedef struct {
     const char *name;  /* "disa" */
     const char *value; /* the option's value that turns it on, if it is one of several: "ddim"; else NULL */

@@ -1,5 +1,6 @@
 /* Makes what is missing in the run store of an evaluation: images, and what the network says of them. */
 #include "tools/cli/command.h"
+#include "tools/cli/interruption.h"
 #include "tools/eval/job.h"
 #include "tools/eval/pixels.h"
 #include "tools/eval/report.h"

@@ -1,7 +1,7 @@
 /* --plot: how far a run is from the reference against seconds per image, as an SVG file for a paper or a README. */
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/text.h"
 #include "tools/fidelity/compare.h"
 #include "tools/fidelity/report.h"
@@ -37,7 +37,7 @@ static const char *colour_of(int run)
     return run == 0 ? "#1d2530" : colours[(run - 1) % 7];
 }
 
-/* Writes text[0..n) as the content of an element. What XML has no place for is escaped as in tools/cli/printable.h. */
+/* Writes text[0..n) as the content of an element. What XML has no place for is escaped as in base/printable.h. */
 static void escape(FILE *out, const char *text, size_t n)
 {
     for (size_t i = 0; i < n;) {

@@ -2,7 +2,7 @@
 #include "tools/cli/command.h"
 #include "tools/fidelity/search.h"
 #include "tools/page/page.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>

@@ -278,7 +278,7 @@ static int finish(job *j)
         if (status != 0) return status;
     }
     search_choose(s);
-    return search_write(s) || search_write_page(s);
+    return search_write(s) || search_write_page(s, search_record(s));
 }
 
 static int run(job *j)

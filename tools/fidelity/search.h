@@ -122,7 +122,8 @@ int search_print_json(const search *s);
 
 /* --- what it says (fidelity_search_report.c) --- */
 
-int search_write_page(const search *s); /* 0, or 1 after printing an error */
+/* Writes the page of the search's record, which it deletes. Returns 0, or 1 after printing an error. */
+int search_write_page(const search *s, cJSON *record);
 void search_print(const search *s);
 /* The command line that makes images as point i does; the reference's for -1. Returns text. */
 const char *search_command(const search *s, int i, char *text, size_t size);

@@ -130,9 +130,9 @@ static void add_points_left_out(cJSON *list, const search *s)
         if (*search_why_untried(s, i, why, sizeof why)) add_left_out(list, s->points[i].options, why);
 }
 
-int search_write_page(const search *s)
+int search_write_page(const search *s, cJSON *record)
 {
-    cJSON *record = search_record(s), *extras = page_add_extras(record, "search");
+    cJSON *extras = page_add_extras(record, "search");
     int known = 0;
     for (int i = 0; i < s->point_count; i++) known += s->points[i].screened.images > 0 || s->points[i].refused[0];
     cJSON_AddNumberToObject(extras, "images", s->f->num);

@@ -17,7 +17,9 @@
  * whose place there was a draft drawn from q. */
 #include "kernels/cpu/cpu.h"
 #include "llamagen/engine.h"
-#include "mar/api/neighbours.h"
+#include "mar/api/session.h"
+#include "mar/core/neighbours.h"
+#include "mar/ways/ways.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -269,6 +271,8 @@ static void read_methods(const mar_model *target, const mar_params *shared, int 
         method *a = &methods[spied.count++];
         snprintf(a->options, sizeof a->options, "%s", line);
         const mar_params p = params_with(shared, line);
+        mar_ways_on ways;
+        check(mar_ways_settle(&p, "discrete", &ways, &err), err.text);
         check(mar_discrete_settle(mar_discrete_model_of(target), &p, BATCH, &a->plan, &err), err.text);
         if (!a->plan.method || a->plan.method->stale) stop("expected methods with a draft model");
         if (a->plan.neighbours > spied.near_count) spied.near_count = a->plan.neighbours;

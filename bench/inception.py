@@ -49,7 +49,7 @@ def images(n, seed, tint=0.0):
 class Options(ctypes.Structure):
     _fields_ = [("dtype", ctypes.c_int), ("threads", ctypes.c_int), ("backend", ctypes.c_int), ("device", ctypes.c_int),
                 ("log", ctypes.c_void_p), ("log_user", ctypes.c_void_p), ("allow_nonfinite", ctypes.c_int),
-                ("tuning", ctypes.c_int), ("head_dtype", ctypes.c_int)]
+                ("head_dtype", ctypes.c_int)]
 
 
 class Libmar:

@@ -494,26 +494,12 @@ typedef struct {
     void (*resize)(kern_queue *k, const uint8_t *rgb, int images, int height, int width, int side, act *y);
 } kern_conv_ops;
 
-/* What a device is, as far as the time of a head's step depends on it; 0: unknown, or it has none. */
+/* What a device is; 0: unknown, or it has none. */
 typedef struct {
     double clock;       /* Hz, of a GPU's multiprocessors */
     double cache_bytes; /* of the last cache in front of the memory */
     int processors;     /* multiprocessors, or threads */
-    int blocks;         /* of the grid that evaluates the head; 0 if no persistent kernel does */
-    int cluster;        /* blocks of a cluster of that grid; 1: it has no clusters */
-    int clusters;       /* of that size, the most that the device holds at once */
-    int resident;       /* the head's products whose weights stay on chip between two steps */
 } kern_machine;
-
-/* Parts of an evaluation of the head that can be timed by themselves. */
-typedef enum {
-    KERN_PHASE_BARRIER,         /* all blocks, or threads, meet */
-    KERN_PHASE_CLUSTER_BARRIER, /* the blocks of each cluster meet */
-    KERN_PHASE_FC1,             /* fc1 of a block with what is in front of it, up to the next barrier */
-    KERN_PHASE_FC2,             /* fc2 of a block with gate and sum, up to the next barrier */
-    KERN_PHASE_EVALUATION,      /* the whole head */
-    KERN_PHASE_READ,            /* each block of the grid reads an operand of `rows` rows, one after the other */
-} kern_phase;
 
 /* What measuring needs to know of weights, and what only a backend can do. */
 typedef struct {
@@ -523,16 +509,10 @@ typedef struct {
     void (*conv_spec)(const kern_conv *c, kern_conv_spec *spec);
     /* width, depth, channels and f32 of what it was made of, and whether it has int8; the rest is 0. */
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);
-    /* The device, and how it would evaluate this head, which may be NULL. */
-    void (*machine)(const kern_device *d, const kern_head *h, kern_machine *out);
+    void (*machine)(const kern_device *d, kern_machine *out);
     /* Reads n floats of backend memory, once and as fast as the device can, and keeps nothing of them. NULL in a
      * backend that has no such operation. */
     void (*read)(kern_queue *k, const float *x, size_t n);
-    /* Runs a phase `repeats` times, in clusters of `cluster` blocks; 0: as the backend evaluates this head. mod: a
-     * modulation row; scratch: head->scratch_bytes(rows), zeros. What it computes is of no use. Returns 0, having done
-     * nothing, if the backend does not evaluate so many rows of this head in such phases, or not in such clusters. */
-    int (*phase)(kern_queue *k, const kern_head *h, kern_phase phase, int cluster, int rows, int repeats,
-                 const void *mod, void *scratch);
 } kern_measure_ops;
 
 struct kern_device {
@@ -547,11 +527,6 @@ struct kern_device {
     size_t image_budget;   /* bytes of activations that an image decoder should have: as many images are decoded at a
                             * time as fit, but at least one */
     int asynchronous;      /* operations go on when their call has returned */
-    int tune;              /* set by whoever opened it: plans may time several algorithms of a product and take the
-                            * fastest of those with the same bits. A CPU does not */
-    int tuned;             /* products timed so far. This and the next two are read atomically */
-    int tuned_otherwise;   /* of these, those that another algorithm computes than without timing */
-    long long tuning_ns;   /* what timing has taken */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
 };
 

@@ -1,16 +1,390 @@
 #include "kernels/trace.h"
 
-#include <stdlib.h>
+#include "kernels/discrete.h"
+#include "kernels/head_work.h"
+#include "kernels/speculation.h"
 
-static void traced_lap(kern_queue *k, double *seconds)
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS_MAX = 256 }; /* kinds of operations */
+
+struct kern_trace {
+    kern_core_ops core; /* must be first: a traced queue's `core` points to it */
+    kern_head_ops head;
+    kern_conv_ops conv;
+    kern_discrete_ops discrete;
+    kern_queue *k;
+    const kern_core_ops *real_core; /* the backend's */
+    const kern_head_ops *real_head;
+    const kern_conv_ops *real_conv;
+    const kern_discrete_ops *real_discrete;
+    kern_traced row[ROWS_MAX];
+    int count;
+};
+
+/* --- the hook ----------------------------------------------------------------------------------------------------- */
+
+/* Starts the clock of an operation. */
+static const kern_trace *begin(kern_queue *k)
+{
+    const kern_trace *t = (const kern_trace *)k->core;
+    t->real_core->lap(k, NULL);
+    return t;
+}
+
+/* Finds the row of an operation, or begins one. Where there is no more room the last row takes all. */
+static kern_traced *row_of(kern_trace *t, const char *name, int rows)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->row[i].rows == rows && strcmp(t->row[i].name, name) == 0) return &t->row[i];
+    if (t->count == ROWS_MAX) return &t->row[ROWS_MAX - 1];
+    kern_traced *r = &t->row[t->count++];
+    r->rows = rows;
+    snprintf(r->name, sizeof r->name, "%s", name);
+    return r;
+}
+
+/* Counts the operation since `begin`: its time, what it moves and computes; the name as for printf. */
+__attribute__((format(printf, 5, 6))) static void end(kern_queue *k, int rows, double bytes, double flop,
+                                                      const char *format, ...)
+{
+    kern_trace *t = (kern_trace *)(uintptr_t)k->core;
+    char name[sizeof t->row->name];
+    va_list arguments;
+    if (rows <= 0) return;
+    va_start(arguments, format);
+    vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    kern_traced *r = row_of(t, name, rows);
+    t->real_core->lap(k, &r->seconds);
+    r->calls++;
+    r->bytes += bytes;
+    r->flop += flop;
+}
+
+/* Bytes of n operands. */
+static double act_bytes(const kern_queue *k, double n)
+{
+    return n * (double)k->device->act_size;
+}
+
+/* Bytes of n results of a product. */
+static double result_bytes(const kern_queue *k, double n, int flags)
+{
+    return flags & KERN_OUT_F32 ? 4 * n * (flags & KERN_OUT_ADD ? 2 : 1) : act_bytes(k, n);
+}
+
+/* --- every model -------------------------------------------------------------------------------------------------- */
+
+static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
+{
+    static const char *const activations[] = {
+        [KERN_LINEAR] = "", [KERN_GELU] = ", gelu", [KERN_SILU] = ", silu", [KERN_GELU_TANH] = ", gelu (tanh)"};
+    kern_linear_spec s;
+    begin(k)->real_core->linear(k, l, x, rows, y);
+    k->device->measure->linear_spec(l, &s);
+    const double weights = (double)s.out * s.in, rows_in = (double)rows * s.in;
+    const int f32 = s.flags & KERN_IN_F32;
+    const int int8 = k->device->int8 && s.flags & KERN_INT8; /* weights, with a scale for each output channel */
+    const double operands = int8  ? weights + 4.0 * s.out + act_bytes(k, rows_in)
+                            : f32 ? 4 * (weights + rows_in)
+                                  : act_bytes(k, weights + rows_in);
+    end(k, rows, operands + result_bytes(k, (double)rows * s.out, s.flags), 2 * weights * rows, "linear %d x %d%s%s%s",
+        s.out, s.in, activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
+        int8  ? ", int8"
+        : f32 ? ", f32"
+              : "");
+}
+
+static void end_norm(kern_queue *k, const char *name, int rows, int dim, int y_f32)
+{
+    const double n = (double)rows * dim;
+    end(k, rows, 4 * n + (y_f32 ? 4 * n : act_bytes(k, n)), 0, "%s norm %d%s", name, dim, y_f32 ? ", f32" : "");
+}
+
+static void layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
+                       const float *bias, float eps, void *y, int y_f32)
+{
+    begin(k)->real_core->layer_norm(k, x, index, rows, dim, weight, bias, eps, y, y_f32);
+    end_norm(k, "layer", rows, dim, y_f32);
+}
+
+static void copy_rows(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
+                      const float *add, const int *add_index, int rows, int dim)
+{
+    begin(k)->real_core->copy_rows(k, dst, dst_index, src, src_index, add, add_index, rows, dim);
+    end(k, rows, (add ? 12.0 : 8.0) * rows * dim, 0, "copy rows %d%s", dim, add ? ", added" : "");
+}
+
+static void subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y)
+{
+    begin(k)->real_core->subtract(k, a, b, n, y);
+    end(k, 1, 12 * (double)n, 0, "subtract %zu", n);
+}
+
+static void to_act(kern_queue *k, const float *x, size_t n, act *y)
+{
+    begin(k)->real_core->to_act(k, x, n, y);
+    end(k, 1, 4 * (double)n + act_bytes(k, (double)n), 0, "to operands %zu", n);
+}
+
+static void attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
+                      int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
+{
+    const double width = (double)heads * head_dim;
+    begin(k)->real_core->attention(k, q, q_stride, key, value, kv_stride, n_seq, n_q, n_k, heads, head_dim, y);
+    end(k, n_seq * n_q, act_bytes(k, 2 * width * n_seq * ((double)n_q + n_k)), 4 * width * n_seq * n_q * n_k,
+        "attention %d x %d, %d keys", heads, head_dim, n_k);
+}
+
+static void attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
+                            const act *key, const act *value, int kv_stride, const int *k_first, const int *n_k,
+                            int n_seq, int heads, int head_dim, act *y)
+{
+    const double width = (double)heads * head_dim;
+    double pairs = 0;
+    int rows = 0, keys = 0;
+    begin(k)->real_core->attention_spans(k, q, q_stride, q_first, n_q, key, value, kv_stride, k_first, n_k, n_seq,
+                                         heads, head_dim, y);
+    for (int s = 0; s < n_seq; s++) {
+        rows += n_q[s];
+        if (n_q[s] > 0) keys += n_k[s], pairs += (double)n_q[s] * n_k[s];
+    }
+    end(k, rows, act_bytes(k, 2 * width * ((double)rows + keys)), 4 * width * pairs,
+        "attention %d x %d, %d spans, %d keys", heads, head_dim, n_seq, keys);
+}
+
+/* --- causal transformers ------------------------------------------------------------------------------------------ */
+
+static void rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
+                     void *y, int y_f32)
+{
+    begin(k)->real_core->rms_norm(k, x, index, rows, dim, weight, eps, y, y_f32);
+    end_norm(k, "RMS", rows, dim, y_f32);
+}
+
+static void swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
+{
+    begin(k)->real_core->swiglu(k, x, rows, hidden, y);
+    end(k, rows, act_bytes(k, 3.0 * rows * hidden), 0, "SwiGLU %d", hidden);
+}
+
+static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+                   act *cache, const int *slot)
+{
+    begin(k)->real_core->rotate(k, qkv, rows, heads, head_dim, turn, position, cache, slot);
+    end(k, rows, act_bytes(k, 6.0 * rows * heads * head_dim), 0, "positions into a cache %d x %d", heads, head_dim);
+}
+
+static void attention_cache(kern_queue *k, const kern_cache_job *job)
+{
+    const double width = (double)job->heads * job->head_dim;
+    double pairs = 0, slots = 0;
+    begin(k)->real_core->attention_cache(k, job);
+    for (int s = 0; s < job->spans; s++) {
+        const int n = job->first[s + 1] - job->first[s];
+        slots += n;
+        pairs += (double)(job->row[s + 1] - job->row[s]) * n; /* a tree's rows know somewhat fewer */
+    }
+    end(k, job->rows, act_bytes(k, 2 * width * (slots + (job->turn ? 4 : 1) * job->rows)), 4 * width * pairs,
+        "attention %d x %d over a cache, %d sequences", job->heads, job->head_dim, job->spans);
+}
+
+static void embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
+                  float *y)
+{
+    begin(k)->real_core->embed(k, table, size, dim, token, place, rows, y);
+    end(k, rows, 8.0 * rows * dim, 0, "embeddings of drawn tokens %d", dim);
+}
+
+/* --- discrete tokens ---------------------------------------------------------------------------------------------- */
+
+static void laws(kern_queue *k, const kern_law_job *job)
+{
+    begin(k)->real_discrete->laws(k, job);
+    end(k, job->rows, 4.0 * job->rows * job->size * (job->conditions + 1), 0, "laws of %d tokens", job->size);
+}
+
+static void draw(kern_queue *k, const kern_draw_job *job)
+{
+    begin(k)->real_discrete->draw(k, job);
+    end(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from laws of %d tokens", job->size);
+}
+
+/* What a block reads depends on what is accepted: no bytes are counted. */
+static void verify_blocks(kern_queue *k, const kern_block_job *job)
+{
+    begin(k)->real_discrete->verify(k, job);
+    end(k, job->blocks, 0, 0, "verification of %d drafts of %d tokens", job->node[job->blocks], job->size);
+}
+
+/* --- the diffusion head ------------------------------------------------------------------------------------------- */
+
+static double weight_size(const kern_queue *k, const kern_head_spec *s)
+{
+    return kern_head_weight_size(s->width, s->int8, s->f32 ? sizeof(float) : (double)k->device->act_size);
+}
+
+static void modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
+                     int steps, const float *cond, int rows, void *mod, void *scratch)
+{
+    kern_head_spec s;
+    begin(k)->real_head->modulate(k, h, temb, temb_index, fine, steps, cond, rows, mod, scratch);
+    k->device->measure->head_spec(h, &s);
+    const double macs = kern_modulation_macs(s.width, s.depth), all = (double)steps * rows;
+    end(k, steps * rows, weight_size(k, &s) * macs + all * (double)k->head->mod_bytes(h), 2 * macs * all,
+        "modulation %d x %d", s.depth, s.width);
+}
+
+/* Counts `steps` evaluations of so many rows. */
+static void end_evaluations(kern_queue *k, const kern_head *h, int rows, int steps, const char *name, const char *how)
+{
+    kern_head_spec s;
+    k->device->measure->head_spec(h, &s);
+    const double weights = kern_head_weight_bytes(s.width, s.depth, s.channels, weight_size(k, &s));
+    end(k, rows, steps * kern_head_bytes(weights, (double)k->head->mod_bytes(h), s.channels, rows),
+        2 * kern_head_macs(s.width, s.depth, s.channels) * rows * steps, "%s %d x %d%s", name, s.depth, s.width, how);
+}
+
+static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                 const int *mod_index, int rows, float *out, void *scratch)
+{
+    begin(k)->real_head->eval(k, h, x, x_index, mod, mod_index, rows, out, scratch);
+    end_evaluations(k, h, rows, 1, "head", "");
+}
+
+static void eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                         const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
+                         void *scratch)
+{
+    static const char *const reuses[] = {"", ", warm", ", kept"};
+    begin(k)->real_head->eval_reusing(k, h, x, x_index, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch);
+    end_evaluations(k, h, rows, 1, "head", reuses[reuse]);
+}
+
+static void chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job)
+{
+    char how[32];
+    const int steps = job->first - job->last + 1;
+    begin(k)->real_head->chain_run(k, h, job);
+    snprintf(how, sizeof how, ", %d steps", steps);
+    end_evaluations(k, h, job->tokens * job->conditions, steps, "chain", how);
+}
+
+static void verify(kern_queue *k, const kern_verify_job *job)
+{
+    begin(k)->real_head->verify(k, job);
+    end(k, job->rows, 24.0 * job->rows * job->channels, 0, "verify");
+}
+
+static void path_ratio(kern_queue *k, const kern_path_job *job)
+{
+    begin(k)->real_head->path_ratio(k, job);
+    end(k, job->paths, 4.0 * job->paths * job->steps * job->channels * (3 + 2 * job->conditions), 0,
+        "path ratio, %d steps", job->steps);
+}
+
+static void path_decide(kern_queue *k, const kern_path_verdict *job)
+{
+    begin(k)->real_head->path_decide(k, job);
+    end(k, job->rows, 12.0 * job->rows, 0, "path verdict");
+}
+
+static void normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+                   const uint64_t *image, const int *position, int step)
+{
+    begin(k)->real_head->normal(k, x, rows, channels, seed, purpose, image, position, step);
+    end(k, rows, 4.0 * rows * channels, 0, "noise %d", channels);
+}
+
+static void end_speculation(kern_queue *k, const kern_speculation *w, const char *name)
+{
+    end(k, w->tokens * w->conditions * w->window, 0, 0, "%s, window %d", name, w->window);
+}
+
+static int propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
+{
+    const int any = begin(k)->real_head->speculate_propose(k, w, draft);
+    end_speculation(k, w, "proposals");
+    return any;
+}
+
+static void walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
+{
+    begin(k)->real_head->speculate_walk(k, w, target);
+    end_speculation(k, w, "walk");
+}
+
+static int run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
+{
+    const int done = begin(k)->real_head->speculate_run(k, w, target);
+    if (done) end_speculation(k, w, "all rounds");
+    return done;
+}
+
+/* --- image decoders ----------------------------------------------------------------------------------------------- */
+
+static void conv(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y)
+{
+    kern_conv_spec s;
+    begin(k)->real_conv->conv(k, c, x, images, height, width, y);
+    k->device->measure->conv_spec(c, &s);
+    const int upsample = (s.flags & KERN_UPSAMPLE) != 0;
+    const double in_pixels = (double)images * height * width;
+    const double rows = (height + 2 * s.pad_h - s.kernel_h) / s.stride + 1;
+    const double columns = (width + 2 * s.pad_w - s.kernel_w) / s.stride + 1;
+    const double results = (upsample ? 4 * in_pixels : images * rows * columns) * s.out;
+    const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* input pixels that differ, as vae_run_flop */
+    const double operands = in_pixels * s.in + (double)s.out * s.in * s.kernel_h * s.kernel_w;
+    end(k, (int)(results / s.out), act_bytes(k, operands) + result_bytes(k, results, s.flags),
+        2 * results * s.in * taps, "convolution %dx%d, %d to %d%s%s%s", s.kernel_h, s.kernel_w, s.in, s.out,
+        s.stride > 1 ? ", stride 2" : "", upsample ? ", upsampled" : "", s.flags & KERN_OUT_ADD ? ", added" : "");
+}
+
+static void group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
+                       const float *weight, const float *bias, float eps, int silu, act *y)
+{
+    const double n = (double)images * pixels * channels;
+    begin(k)->real_conv->group_norm(k, x, images, pixels, channels, groups, weight, bias, eps, silu, y);
+    end(k, images * pixels, 8 * n + act_bytes(k, n), 0, "group norm %d%s", channels, silu ? ", silu" : "");
+}
+
+static void to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found)
+{
+    begin(k)->real_conv->to_bytes(k, x, images, values, how, y, found);
+    end(k, images * values, 5.0 * images * values, 0, "pixels to bytes");
+}
+
+/* --- the tables --------------------------------------------------------------------------------------------------- */
+
+static void no_lap(kern_queue *k, double *seconds)
 {
     (void)k, (void)seconds;
 }
 
-static void traced_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg)
+static void no_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg)
 {
     (void)k, (void)recording;
     body(arg);
+}
+
+static void replace(kern_trace *t)
+{
+    t->core.lap = no_lap, t->core.replay = no_replay;
+    t->core.linear = linear, t->core.layer_norm = layer_norm, t->core.copy_rows = copy_rows;
+    t->core.subtract = subtract, t->core.to_act = to_act, t->core.attention = attention;
+    t->core.attention_spans = attention_spans, t->core.attention_cache = attention_cache;
+    t->core.rms_norm = rms_norm, t->core.swiglu = swiglu, t->core.rotate = rotate, t->core.embed = embed;
+    t->discrete.laws = laws, t->discrete.draw = draw, t->discrete.verify = verify_blocks;
+    t->head.modulate = modulate, t->head.eval = eval, t->head.eval_reusing = eval_reusing;
+    t->head.chain_run = chain_run, t->head.verify = verify, t->head.path_ratio = path_ratio;
+    t->head.path_decide = path_decide, t->head.normal = normal;
+    t->head.speculate_propose = propose, t->head.speculate_walk = walk;
+    if (t->head.speculate_run) t->head.speculate_run = run;
+    t->conv.conv = conv, t->conv.group_norm = group_norm, t->conv.to_bytes = to_bytes;
 }
 
 mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err)
@@ -20,12 +394,7 @@ mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err)
     t->k = k;
     t->real_core = k->core, t->real_head = k->head, t->real_conv = k->conv, t->real_discrete = k->discrete;
     t->core = *k->core, t->head = *k->head, t->conv = *k->conv, t->discrete = *k->discrete;
-    t->core.lap = traced_lap;
-    t->core.replay = traced_replay;
-    kern_trace_core(t);
-    kern_trace_head(t);
-    kern_trace_conv(t);
-    kern_trace_tokens(t);
+    replace(t);
     k->core->finish(k);
     k->core = &t->core, k->head = &t->head, k->conv = &t->conv, k->discrete = &t->discrete;
     return MAR_OK;

@@ -1,17 +1,27 @@
-/* Times operations (kernels/time.h): one mechanism for all backends, around their tables. */
+/* Times the operations of a queue, at their dispatch: one mechanism for all backends. */
 #ifndef KERNELS_TRACE_H
 #define KERNELS_TRACE_H
 
-#include "kernels/trace_call.h"
+#include "kernels/ops.h"
 
-/* Begins to time the queue's operations, which get tables of their own for that. A synchronous device's operations are
- * timed where they are. Those of an asynchronous one are repeated by kern_time at their first call, so that sums grow
- * and states go on more often than once: what they compute is of no use. Operations that cannot be recorded are timed
- * where they are. Recordings are not used meanwhile, laps are not taken. */
+/* Operations of one kind and number of rows. */
+typedef struct {
+    char name[80]; /* "linear 3072 x 768, gelu" */
+    int rows;      /* of the result */
+    int calls;
+    double seconds; /* of all calls, as the next two */
+    double bytes;   /* that they must at least move: operands, weights and result, each once a call */
+    double flop;    /* of their products, 2 a multiply-add */
+} kern_traced;
+
+typedef struct kern_trace kern_trace;
+
+/* Begins to time the queue's operations, which get a table of their own for that. What they compute is the same.
+ * Recordings are not used meanwhile, so that a GPU's times include its launches, and laps are not taken. */
 mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err);
 /* Gives the queue its tables back, and waits. */
 void kern_trace_end(kern_trace *t);
-/* What was timed, in the order of the first calls. After kern_trace_end; valid until kern_trace_free. */
+/* Returns what was timed, in the order of the first calls. After kern_trace_end; valid until kern_trace_free. */
 const kern_traced *kern_trace_rows(const kern_trace *t, int *count);
 void kern_trace_free(kern_trace *t); /* NULL is fine */
 

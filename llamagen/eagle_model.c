@@ -106,7 +106,7 @@ mar_status eagle_model_create(kern_queue *k, const wt_file *f, int heads, eagle_
     if (status == MAR_OK) {
         *out = m;
     } else {
-        k->core->finish(k); /* uploads that have begun */
+        k->core->finish(k); /* waits for uploads that have begun */
         eagle_model_free(m);
     }
     return status;

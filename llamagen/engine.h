@@ -4,10 +4,17 @@
 #define MAR_DISCRETE_H
 
 #include "llamagen/eagle.h"
-#include "mar/api/engine.h"
+#include "mar/core/engine.h"
 #include "specdec/sampler.h"
 
-/* discrete_model.c: a LlamaGen model. */
+/* engine_config.c: Derives the shape of a LlamaGen file. The handle gives the number of tokens where the file does not.
+ * MAR_EARG if the two differ. */
+mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err);
+/* Return the shape as the public header has it. A drafter's has no images, tokens or classes. */
+mar_model_config mar_discrete_public_config(const gpt_config *c);
+mar_model_config mar_eagle_public_config(const eagle_config *c);
+
+/* engine_model.c: a LlamaGen model. */
 typedef struct {
     mar_model base;
     gpt_model *gpt;
@@ -18,12 +25,12 @@ static inline const mar_discrete_model *mar_discrete_model_of(const mar_model *m
     return (const mar_discrete_model *)model;
 }
 
-/* The engine's load, unload and describe (mar/api/engine.h). */
+/* The engine's load, unload and describe (mar/core/engine.h). */
 mar_status mar_discrete_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
 void mar_discrete_unload(mar_model *model);
 void mar_discrete_describe(const mar_model *model, char *text, size_t size);
 
-/* discrete_eagle.c: an EAGLE drafter, a family of models that can be drafts only. */
+/* engine_eagle.c: an EAGLE drafter, a family of models that can be drafts only. */
 typedef struct {
     mar_model base;
     eagle_model *eagle;
@@ -55,14 +62,14 @@ typedef struct {
     int neighbours; /* tokens in a row of the table of near ones; 0: the method needs none */
 } mar_discrete_plan;
 
-/* discrete_options.c: reads the options for batches of up to max_images of the model, and checks them together and
+/* engine_options.c: reads the options for batches of up to max_images of the model, and checks them together and
  * against the model. */
 mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params *params, int max_images,
                                mar_discrete_plan *out, mar_err *err);
 /* Reads a tree by levels, "4,2,1"; "static" is that of EAGLE and LANTERN++. MAR_EARG if it is neither. */
 mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err);
 
-/* discrete_draft.c: what drafts for a session, a smaller LlamaGen model or an EAGLE drafter over the target's
+/* engine_draft.c: what drafts for a session, a smaller LlamaGen model or an EAGLE drafter over the target's
  * features. */
 typedef struct {
     gpt_runner *model; /* one of them is NULL, without a draft both */
@@ -84,19 +91,19 @@ void mar_drafter_begin_captions(mar_drafter *d, int images, const float *feature
 mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_law, mar_err *err);
 const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d); /* NULL without a draft */
 
-/* discrete_measure.c: adds passes of the model over chains of 0, 1, 4, 16 and 64 drafts behind half an image, of so
+/* engine_measure.c: adds passes of the model over chains of 0, 1, 4, 16 and 64 drafts behind half an image, of so
  * many images at a time, with the bytes that they must read and their arithmetic: group "pass", "target, 16 drafts" if
  * `whose` is "target". */
 mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
                                 const char *whose, mar_measurements *all, mar_err *err);
-/* discrete_measure_eagle.c: adds an EAGLE drafter's passes behind half an image, as a round of this plan has them: over
+/* engine_measure_eagle.c: adds an EAGLE drafter's passes behind half an image, as a round of this plan has them: over
  * one token and over as many as a round can add, "draft, 0 drafts at depth 0", and over each level of drafts that the
  * drafter is asked about, "draft, 10 drafts at depth 2". */
 mar_status mar_eagle_measure(kern_queue *k, const eagle_model *eagle, const gpt_model *model,
                              const gpt_sampling *sampling, const mar_discrete_plan *plan, int images,
                              mar_measurements *all, mar_err *err);
 
-/* What both use, in discrete_measure.c. A pass that is timed, of a runner with these statistics: mar_discrete_timed
+/* What both use, in engine_measure.c. A pass that is timed, of a runner with these statistics: mar_discrete_timed
  * sets m's counts to the pass's, and m->seconds to its time if that is 0 or longer. */
 typedef struct {
     kern_queue *k;

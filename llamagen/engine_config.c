@@ -1,5 +1,5 @@
 /* The shape of LlamaGen models behind mar.h. */
-#include "mar/api/kinds.h"
+#include "llamagen/engine.h"
 
 mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err)
 {

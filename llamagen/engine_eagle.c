@@ -1,6 +1,5 @@
 /* EAGLE drafters behind mar.h: models that can be drafts of a session, and make no images alone. */
 #include "llamagen/engine.h"
-#include "mar/api/kinds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,10 +37,10 @@ static void describe(const mar_model *model, char *text, size_t size)
                                             : "bf16");
 }
 
-static mar_status create(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
-                         mar_generation **out, mar_err *err)
+static mar_status create(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
-    (void)model, (void)vae, (void)k, (void)params, (void)max_images;
+    (void)model, (void)vae, (void)k, (void)params, (void)ways, (void)max_images;
     *out = NULL;
     return err_set(err, MAR_EMODEL,
                    "an EAGLE drafter makes no images: expected a LlamaGen model, for which it is the draft");

@@ -137,13 +137,13 @@ static void ask(passes *p, int length, int count, int from, int stride)
 static mar_status target_follows(passes *p, int length, mar_err *err)
 {
     ask(p, length, 0, 0, 1);
-    return gpt_runner_laws(p->target, p->request, p->images, p->target_laws, err);
+    return gpt_runner_log_probs(p->target, p->request, p->images, p->target_laws, err);
 }
 
 static mar_status drafter_follows(passes *p, int length, int count, int from, mar_err *err)
 {
     ask(p, length, count, from, 1 + p->drafts);
-    return eagle_runner_laws(p->drafter, p->request, p->images, p->laws, err);
+    return eagle_runner_log_probs(p->drafter, p->request, p->images, p->laws, err);
 }
 
 /* The drafter's pass from law `from` on, timed. */
@@ -186,11 +186,10 @@ static mar_status measure(passes *p, int tokens, int levels, mar_measurements *a
         for (int d = 0; i == 0 && d <= levels; d++) level[d].seconds = 0;
     }
     for (int d = 0; status == MAR_OK && d <= levels; d++) {
-        level[d].group = "pass";
         level[d].count = 1;
         snprintf(level[d].name, sizeof level[d].name, "draft, %d drafts at depth %d", d ? p->end[d] - p->end[d - 1] : 0,
                  d);
-        mar_measurements_add(all, &level[d]);
+        mar_measurements_add(all, "pass", &level[d]);
     }
     free(level);
     return status;

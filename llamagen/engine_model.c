@@ -1,6 +1,5 @@
 /* LlamaGen models behind mar.h. */
 #include "llamagen/engine.h"
-#include "mar/api/kinds.h"
 
 #include <stdio.h>
 #include <stdlib.h>

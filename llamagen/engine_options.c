@@ -1,7 +1,6 @@
 /* What a session's options come to for discrete tokens. */
 #include "llamagen/engine.h"
-#include "mar/api/params.h"
-#include "mar/ways/way.h"
+#include "mar/core/params.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -210,26 +209,11 @@ mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params
                                mar_discrete_plan *out, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
-    const char *tokens = model->base.engine->tokens;
     *out = (mar_discrete_plan){.params = *params};
     mar_params *p = &out->params;
-    if (p->cfg_low != 0 || p->cfg_high != 1)
-        return err_set(
-            err, MAR_EARG,
-            "cfg_interval %g,%g: expected one number, the last step with guidance, as the model's tokens are "
-            "discrete",
-            (double)p->cfg_low, (double)p->cfg_high);
-    mar_status status = mar_ways_check_tokens(p, tokens, err);
-    if (status != MAR_OK) return status;
-    mar_ways_resolve(p, tokens);
-    status = mar_ways_check(p, err);
-    if (status == MAR_OK) status = check_model(model, p, err);
-    const mar_way *way = p->spec ? mar_way_of_verifier(p->spec) : NULL;
-    if (status == MAR_OK && way && way->asks_for && !p->draft)
-        status = err_set(err, MAR_EARG, "spec %s: needs %s", p->spec, way->asks_for);
-    if (status != MAR_OK) return status;
+    mar_status status = check_model(model, p, err);
     p->num_iter = c->seq_len;
-    status = settle_method(out, c->vocabulary, err);
+    if (status == MAR_OK) status = settle_method(out, c->vocabulary, err);
     if (status == MAR_OK) status = settle_tree(out, err);
     if (status == MAR_OK) status = settle_length(out, c->seq_len, err);
     if (status == MAR_OK) status = check_line(out, err);

@@ -23,7 +23,7 @@ static void print_help(void)
           "  -h, --help     this page; mar COMMAND --help all has every option of it\n"
           "  -V, --version  the version\n"
           "\n"
-          "More on every option is in man mar, on ways to be faster in mar methods.\n"
+          "man mar explains every option, mar methods every accelerator.\n"
           "\n"
           "example: mar generate --out digits.png\n"
           "         40 handwritten digits from the demo model that is built in\n",

@@ -34,10 +34,10 @@ typedef struct conv_plan {
 struct kern_conv {
     int out, in, kernel_h, kernel_w, stride, pad_h, pad_w; /* of the primitive; 4*channels and 2x2 when upsampling */
     int flags, y_stride;
-    cpu_gather *gather; /* our own kernel makes it; NULL: oneDNN does */
-    float *plain;       /* [out][in][kernel_h][kernel_w], until the first plan packs it */
-    dnn_packed *weight; /* packed by the first plan */
-    float *bias;        /* [out] */
+    conv_implicit_gemm *implicit_gemm; /* our own kernel makes it; NULL: oneDNN does */
+    float *plain;                      /* [out][in][kernel_h][kernel_w], until the first plan packs it */
+    dnn_packed *weight;                /* packed by the first plan */
+    float *bias;                       /* [out] */
     conv_plan *_Atomic plans;
 };
 
@@ -121,7 +121,8 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
     c->y_stride = spec->y_stride ? spec->y_stride : c->out;
     const cpu_device *d = cpu_of(k)->d;
     const int ours = d->direct && !(c->flags & (KERN_UPSAMPLE | KERN_OUT_F32));
-    const mar_status status = ours ? cpu_gather_create(d, spec, &c->gather, err) : keep_weights(c, spec, err);
+    const mar_status status =
+        ours ? conv_implicit_gemm_create(d, spec, &c->implicit_gemm, err) : keep_weights(c, spec, err);
     if (status != MAR_OK) {
         cpu_conv_free(k->device, c);
         return status;
@@ -150,7 +151,7 @@ void cpu_conv_free(kern_device *d, kern_conv *c)
         next = p->next;
         plan_free(p);
     }
-    cpu_gather_free(c->gather);
+    conv_implicit_gemm_free(c->implicit_gemm);
     dnn_packed_free(c->weight);
     free(c->plain);
     free(c->bias);
@@ -253,7 +254,7 @@ static mar_status add_plan(const cpu_device *d, kern_conv *c, int height, int wi
     p->rows = (height + 2 * c->pad_h - c->kernel_h) / c->stride + 1;
     p->columns = (width + 2 * c->pad_w - c->kernel_w) / c->stride + 1;
     divide(p, upsamples(c));
-    const mar_status status = c->gather ? MAR_OK : make_parts(d, c, p, err);
+    const mar_status status = c->implicit_gemm ? MAR_OK : make_parts(d, c, p, err);
     if (status != MAR_OK) {
         plan_free(p);
         return status;
@@ -271,7 +272,7 @@ static size_t out_size(const cpu_queue *q, const kern_conv *c)
 /* Bytes that a thread's buffer needs: for a band, unless that is made in y. */
 static size_t work_bytes(const cpu_queue *q, const kern_conv *c, const conv_plan *p)
 {
-    if (c->gather) return cpu_gather_bytes(c->gather);
+    if (c->implicit_gemm) return conv_implicit_gemm_bytes(c->implicit_gemm);
     if (!upsamples(c) && !is_strided(c)) return 0;
     return out_size(q, c) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out;
 }
@@ -381,8 +382,8 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int h
         kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
     }
     if (!kern_live(k)) return;
-    if (c->gather) {
-        cpu_gather_run(cpu_of(k), c->gather, x, images, height, width, y);
+    if (c->implicit_gemm) {
+        conv_implicit_gemm_run(cpu_of(k), c->implicit_gemm, x, images, height, width, y);
         return;
     }
     conv_call call = {cpu_of(k), c, p, x, y};

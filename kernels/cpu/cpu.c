@@ -1,10 +1,9 @@
-/* The CPU backend: oneDNN for products and convolutions, vectorised row kernels for the rest, and a team of threads
- * that all queues of a device share. */
+/* The CPU backend's device and its table of operations: oneDNN for products and convolutions, vectorised row kernels
+ * for the rest, and a pool of threads that all queues of a device share. */
 #include "base/cpus.h"
 #include "base/memory.h"
 #include "kernels/cpu/cpu.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -64,12 +63,12 @@ static void cpu_recover(kern_queue *k)
 
 static void cpu_enter(kern_queue *k)
 {
-    team_enter(cpu_of(k)->caller);
+    pool_client_enter(cpu_of(k)->client);
 }
 
 static void cpu_leave(kern_queue *k)
 {
-    team_leave(cpu_of(k)->caller);
+    pool_client_leave(cpu_of(k)->client);
 }
 
 static void cpu_lap(kern_queue *k, double *seconds)
@@ -176,100 +175,12 @@ static void cpu_to_act(kern_queue *k, const float *x, size_t n, act *y)
     if (kern_live(k)) cpu_for(q, (int)((n + CONVERTED - 1) / CONVERTED), 16.0 * (double)n, to_act_body, &l);
 }
 
-/* --- loops -------------------------------------------------------------------------------------------------------- */
-
-/* Multiply-adds between two looks at whether the queue is cancelled: tenths of a second on a slow core, and far more
- * than a look takes. */
-#define SLICE 3e8
-
-typedef struct {
-    const cpu_queue *q;
-    team_body *body;
-    void *arg;
-    int slice; /* items between two looks */
-} sliced_loop;
-
-static void slices_body(void *arg, int first, int last, int thread)
-{
-    const sliced_loop *l = arg;
-    while (first < last && !cpu_cancelled(l->q)) {
-        const int end = last - first > l->slice ? first + l->slice : last;
-        l->body(l->arg, first, end, thread);
-        first = end;
-    }
-}
-
-static void fail_lost(cpu_queue *q)
-{
-    mar_err err;
-    const mar_status status = (mar_status)atomic_exchange(&q->lost, MAR_OK);
-    kern_fail(&q->base,
-              err_set(&err, status, "%s in %s", status == MAR_ENOMEM ? "out of memory" : "a product failed",
-                      dnn_version_text()),
-              &err);
-}
-
-void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg)
-{
-    enum { LITTLE = 200000 }; /* some microseconds; handing out a loop takes one */
-    if (work >= LITTLE) {
-        const double items = SLICE / work * n;
-        sliced_loop l = {q, body, arg, items < 1 ? 1 : items < n ? (int)items : n};
-        team_for(q->caller, n, slices_body, &l);
-    } else if (n > 0 && !cpu_cancelled(q)) {
-        body(arg, 0, n, 0);
-    }
-    if (cpu_cancelled(q)) kern_live(&q->base); /* fails: a part may be missing */
-    if (atomic_load_explicit(&q->lost, memory_order_relaxed)) fail_lost(q);
-}
-
-/* --- queues ------------------------------------------------------------------------------------------------------- */
-
-static void cpu_queue_free(kern_queue *k)
-{
-    if (!k) return;
-    cpu_queue *q = cpu_of(k);
-    cpu_operands_free_all(q);
-    for (int t = 0; t < q->d->threads; t++) {
-        if (q->scratch) free(q->scratch[t]);
-        if (q->work) free(q->work[t]);
-        if (q->tile) free(q->tile[t]);
-    }
-    free(q->scratch);
-    free(q->work);
-    free(q->tile);
-    free(q->int8_rows);
-    free(q->int8_scale);
-    team_caller_free(q->caller);
-    free(q);
-}
-
-static mar_status cpu_queue_create(kern_device *device, kern_queue **out, mar_err *err)
-{
-    cpu_device *d = (cpu_device *)device;
-    *out = NULL;
-    cpu_queue *q = calloc(1, sizeof *q);
-    if (!q) return err_set(err, MAR_ENOMEM, "out of memory");
-    kern_queue_init(&q->base, device);
-    q->d = d;
-    q->scratch = calloc((size_t)d->threads, sizeof *q->scratch);
-    q->work = calloc((size_t)d->threads, sizeof *q->work);
-    q->tile = calloc((size_t)d->threads, sizeof *q->tile);
-    mar_status status = q->scratch && q->work && q->tile ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) status = team_caller_create(d->team, &q->caller, err);
-    if (status == MAR_OK)
-        *out = &q->base;
-    else
-        cpu_queue_free(&q->base);
-    return status;
-}
-
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
 static void cpu_close(kern_device *device)
 {
     cpu_device *d = (cpu_device *)device;
-    team_free(d->team);
+    thread_pool_free(d->pool);
     cpu_matmul_free_all(d);
     dnn_close(d->dnn);
     pthread_mutex_destroy(&d->lock);
@@ -374,7 +285,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
 {
     *out = NULL;
     const char *unit = cpu_bf16_unit(), *unit_int8 = NULL;
-    const dot_kernel *int8 = dtype == MAR_DTYPE_INT8 ? dot_int8_best(&unit_int8) : NULL;
+    const gemm_kernel *int8 = dtype == MAR_DTYPE_INT8 ? dot_int8_best(&unit_int8) : NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "dtype %d: expected auto, f32, bf16 or int8", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
@@ -402,9 +313,9 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     for (int i = 0; i < CPU_MATMUL_LISTS; i++) atomic_init(&d->matmuls[i], NULL);
     pthread_mutex_init(&d->lock, NULL);
     const int wanted = d->threads;
-    mar_status status = team_create(wanted, &d->team, err);
+    mar_status status = thread_pool_create(wanted, &d->pool, err);
     if (status == MAR_OK) {
-        d->threads = team_threads(d->team);
+        d->threads = thread_pool_size(d->pool);
         status = dnn_open(d->threads - 1, &d->dnn, err);
     }
     if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);

@@ -2,7 +2,7 @@
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
-#include "base/team.h"
+#include "base/thread_pool.h"
 #include "kernels/ops.h"
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/direct.h"
@@ -21,13 +21,13 @@ enum { CPU_MATMUL_LISTS = 256 };
 typedef struct {
     kern_device base;          /* must be first: a kern_device * points at a cpu_device */
     int bf16;                  /* act is bf16 (uint16_t), else float */
-    int threads;               /* of the team */
-    team *team;                /* the workers that all queues share */
+    int threads;               /* of the thread pool */
+    thread_pool *pool;         /* the workers that all queues share */
     dnn *dnn;                  /* oneDNN's engine */
     const kern_rows *rows;     /* row kernels of the best instruction set present */
     cached_attend *attend;     /* attention over a cache */
-    const dot_kernel *dot;     /* our own products of bf16 layers; NULL: oneDNN makes them */
-    const dot_kernel *int8;    /* products of layers with KERN_INT8; NULL: they are as the others */
+    const gemm_kernel *dot;    /* our own products of bf16 layers; NULL: oneDNN makes them */
+    const gemm_kernel *int8;   /* products of layers with KERN_INT8; NULL: they are as the others */
     const direct_conv *direct; /* our own convolutions; NULL: oneDNN makes them */
     pthread_mutex_t lock;      /* held while a primitive is made, or a convolution planned */
     struct cpu_matmul_entry *_Atomic matmuls[CPU_MATMUL_LISTS]; /* primitives made so far, shared by all layers of a
@@ -37,7 +37,7 @@ typedef struct {
 typedef struct {
     kern_queue base; /* must be first: a kern_queue * points at a cpu_queue */
     cpu_device *d;
-    team_caller *caller;
+    pool_client *client;
     dnn_operands **operands; /* [operands_count] the caller's, by a primitive's number; NULL: not used yet */
     int operands_count;
     void **scratch;       /* [threads] oneDNN scratch, large enough for every primitive */
@@ -83,10 +83,13 @@ static inline int cpu_ran(cpu_queue *q, mar_status status)
     return status == MAR_OK;
 }
 
-/* Runs body on items 0 .. n-1 (base/team.h), divided among the team's threads if the loop is worth that: `work` counts
- * its multiply-adds, or elements of a row kernel times 16. What is not begun when the queue is cancelled is left out,
- * and the queue has failed then. */
-void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg);
+/* queue.c */
+mar_status cpu_queue_create(kern_device *device, kern_queue **out, mar_err *err);
+void cpu_queue_free(kern_queue *k);
+/* Runs body on items 0 .. n-1 (base/thread_pool.h), divided among the thread pool's threads if the loop is worth that:
+ * `work` counts its multiply-adds, or elements of a row kernel times 16. What is not begun when the queue is cancelled
+ * is left out, and the queue has failed then. */
+void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg);
 
 /* p + n elements of act. */
 static inline void *act_at(const kern_device *d, const void *p, size_t n)
@@ -197,12 +200,14 @@ void cpu_speculate_start(kern_queue *k, kern_speculation *w);
 int cpu_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
 void cpu_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 
-/* gather.c: convolutions by d->direct, of act to act. Bits depend on a result's own inputs only. */
-typedef struct cpu_gather cpu_gather;
-mar_status cpu_gather_create(const cpu_device *d, const kern_conv_spec *spec, cpu_gather **out, mar_err *err);
-void cpu_gather_free(cpu_gather *g);          /* NULL is fine */
-size_t cpu_gather_bytes(const cpu_gather *g); /* that q->work needs */
-void cpu_gather_run(cpu_queue *q, const cpu_gather *g, const act *x, int images, int height, int width, act *y);
+/* conv_implicit_gemm.c: convolutions by d->direct, of act to act. Bits depend on a result's own inputs only. */
+typedef struct conv_implicit_gemm conv_implicit_gemm;
+mar_status conv_implicit_gemm_create(const cpu_device *d, const kern_conv_spec *spec, conv_implicit_gemm **out,
+                                     mar_err *err);
+void conv_implicit_gemm_free(conv_implicit_gemm *g);          /* NULL is fine */
+size_t conv_implicit_gemm_bytes(const conv_implicit_gemm *g); /* that q->work needs */
+void conv_implicit_gemm_run(cpu_queue *q, const conv_implicit_gemm *g, const act *x, int images, int height, int width,
+                            act *y);
 
 mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cpu_conv_free(kern_device *d, kern_conv *c);
@@ -221,12 +226,10 @@ void cpu_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int w
 /* discrete.c */
 extern const kern_discrete_ops cpu_discrete_ops;
 
-/* micro.c */
+/* measure.c */
 extern const kern_measure_ops cpu_measure_ops;
 void cpu_linear_spec(const kern_linear *l, kern_linear_spec *spec);
 void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec);
 void cpu_head_spec(const kern_head *h, kern_head_spec *spec);
-/* fc1 of block b is product 2b, its fc2 product 2b + 1. */
-const kern_linear *cpu_head_product(const kern_head *h, int product);
 
 #endif

@@ -5,15 +5,12 @@
 #ifndef KERNELS_CPU_DOT_H
 #define KERNELS_CPU_DOT_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels/ops.h"
 
 enum {
     DOT_COLS = 64,  /* columns of a block of weights */
     DOT_WORDS = 16, /* AMX takes as many words at a time */
 };
-
-typedef enum { DOT_LINEAR, DOT_GELU, DOT_SILU, DOT_GELU_TANH } dot_activation; /* GELU: with erf */
 
 /* bf16 factors; those of row r lie at base + (index ? index[r] : r) * stride bytes. */
 typedef struct {
@@ -26,7 +23,7 @@ typedef struct {
  * y += gate * a. */
 typedef struct {
     const float *bias; /* [DOT_COLS] */
-    dot_activation activation;
+    kern_activation activation;
     int cols;             /* columns of the block that exist, <= DOT_COLS */
     void *y;              /* row 0, the block's first column; bf16 or float */
     size_t y_stride;      /* elements */
@@ -51,15 +48,15 @@ typedef struct {
     void (*end)(void);
     /* dot_bf16_pack; NULL: of int8, which int8_pack packs. */
     void (*pack)(const float *w, int cols, int in, int words, void *block);
-} dot_kernel;
+} gemm_kernel;
 
 /* NULL where oneDNN should multiply bf16: without AVX512-BF16, or if MAR_ISA asks for less. AMX multiplies where it is
  * there, unless MAR_ISA=avx512. */
-const dot_kernel *dot_bf16_best(void);
+const gemm_kernel *dot_bf16_best(void);
 
 /* NULL without AMX-INT8, AVX512-VNNI or AVX-VNNI, or if MAR_ISA asks for less: avx512 for all but AMX, avx2 for
  * AVX-VNNI. All give the same bits. *unit is the name of what multiplies, or NULL. */
-const dot_kernel *dot_int8_best(const char **unit);
+const gemm_kernel *dot_int8_best(const char **unit);
 
 /* Packs w[cols][in] (float; `in` even) as a block of bf16 of `words` words a column; missing columns and words are 0.
  * This is oneDNN's layout BA16a64b2a, too. Needs AVX512-BF16. */

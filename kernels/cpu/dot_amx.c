@@ -6,7 +6,7 @@
  * last group, which is the first of the next chunk.
  *
  * Meanwhile the next chunk is fetched into L1, a few lines with each product: a product that waits for a tile holds up
- * what comes after it, so fetches in one burst would leave memory idle for as long (bench/README.md). */
+ * what comes after it, so fetches in one burst would leave memory idle for as long (bench/LAB.md). */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/dot_block.h"
 #include "kernels/cpu/dot_type.h"
@@ -190,5 +190,5 @@ static void product(const void *x, size_t x_stride, int rows, int words, const v
     }
 }
 
-extern const dot_kernel NAME(KERN_TYPE, amx);
-const dot_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product, end, BF16 ? dot_bf16_pack : NULL};
+extern const gemm_kernel NAME(KERN_TYPE, amx);
+const gemm_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product, end, BF16 ? dot_bf16_pack : NULL};

@@ -125,5 +125,5 @@ static void product(const void *x, size_t x_stride, int rows, int words, const v
     }
 }
 
-extern const dot_kernel NAME(KERN_TYPE, avx512);
-const dot_kernel NAME(KERN_TYPE, avx512) = {1, product, NULL, BF16 ? dot_bf16_pack : NULL};
+extern const gemm_kernel NAME(KERN_TYPE, avx512);
+const gemm_kernel NAME(KERN_TYPE, avx512) = {1, product, NULL, BF16 ? dot_bf16_pack : NULL};

@@ -124,15 +124,15 @@ static void finish(const int32_t *sum, int rows, int first, const dot_out *o)
         for (int c = 0; c < DOT_COLS; c++)
             a[c] = (float)(sum[c] - o->offset[c]) * (o->x_scale[at] * o->w_scale[c]) + o->bias[c];
         switch (o->activation) {
-        case DOT_LINEAR:
+        case KERN_LINEAR:
             break;
-        case DOT_GELU:
+        case KERN_GELU:
             for (int c = 0; c < DOT_COLS; c++) a[c] = gelu_of(a[c]);
             break;
-        case DOT_SILU:
+        case KERN_SILU:
             for (int c = 0; c < DOT_COLS; c++) a[c] = silu_of(a[c]);
             break;
-        case DOT_GELU_TANH:
+        case KERN_GELU_TANH:
             for (int c = 0; c < DOT_COLS; c++) a[c] = gelu_tanh_of(a[c]);
             break;
         }
@@ -172,5 +172,5 @@ static void product(const void *x, size_t x_stride, int rows, int words, const v
     }
 }
 
-extern const dot_kernel dot_int8_avxvnni;
-const dot_kernel dot_int8_avxvnni = {1, product, NULL, NULL};
+extern const gemm_kernel dot_int8_avxvnni;
+const gemm_kernel dot_int8_avxvnni = {1, product, NULL, NULL};

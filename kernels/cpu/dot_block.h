@@ -69,7 +69,7 @@ static inline dot_columns columns_at(const int int8, int c, const dot_out *o)
 }
 
 /* activation(x w + bias). `x_scale`: the row's, of int8. */
-static inline __attribute__((always_inline)) __m512 result_of(const dot_activation activation, const int int8,
+static inline __attribute__((always_inline)) __m512 result_of(const kern_activation activation, const int int8,
                                                               const char *sum, const dot_columns *k, __m512 x_scale)
 {
     __m512 a = _mm512_load_ps(sum);
@@ -78,9 +78,9 @@ static inline __attribute__((always_inline)) __m512 result_of(const dot_activati
         a = _mm512_mul_ps(_mm512_cvtepi32_ps(exact), _mm512_mul_ps(x_scale, k->w_scale));
     }
     a = _mm512_add_ps(a, k->bias);
-    if (activation == DOT_GELU) a = gelu_ps(a);
-    if (activation == DOT_SILU) a = silu_ps(a);
-    if (activation == DOT_GELU_TANH) a = gelu_tanh_ps(a);
+    if (activation == KERN_GELU) a = gelu_ps(a);
+    if (activation == KERN_SILU) a = silu_ps(a);
+    if (activation == KERN_GELU_TANH) a = gelu_tanh_ps(a);
     return a;
 }
 
@@ -90,7 +90,7 @@ static inline __m512 x_scale_of(const int int8, size_t row, const dot_out *o)
 }
 
 /* Columns c .. c+31 as bf16: a whole line at a time. */
-static inline __attribute__((always_inline)) void finish_line(const dot_activation activation, const int int8,
+static inline __attribute__((always_inline)) void finish_line(const kern_activation activation, const int int8,
                                                               const char *sum, int rows, int first, int c,
                                                               const dot_out *o)
 {
@@ -106,7 +106,7 @@ static inline __attribute__((always_inline)) void finish_line(const dot_activati
 }
 
 /* Columns c .. c+15. */
-static inline __attribute__((always_inline)) void finish_as(const dot_activation activation, const int int8,
+static inline __attribute__((always_inline)) void finish_as(const kern_activation activation, const int int8,
                                                             const char *sum, int rows, int first, int c,
                                                             const dot_out *o)
 {
@@ -133,7 +133,7 @@ static inline __attribute__((always_inline)) void finish_as(const dot_activation
     }
 }
 
-static inline __attribute__((always_inline)) void finish_with(const dot_activation activation, const int int8,
+static inline __attribute__((always_inline)) void finish_with(const kern_activation activation, const int int8,
                                                               const char *sum, int rows, int first, const dot_out *o)
 {
     int c = 0;
@@ -146,17 +146,17 @@ static inline __attribute__((always_inline)) void dot_finish(const void *sum, co
                                                              const dot_out *o)
 {
     switch (o->activation) {
-    case DOT_LINEAR:
-        finish_with(DOT_LINEAR, int8, sum, rows, first, o);
+    case KERN_LINEAR:
+        finish_with(KERN_LINEAR, int8, sum, rows, first, o);
         break;
-    case DOT_GELU:
-        finish_with(DOT_GELU, int8, sum, rows, first, o);
+    case KERN_GELU:
+        finish_with(KERN_GELU, int8, sum, rows, first, o);
         break;
-    case DOT_SILU:
-        finish_with(DOT_SILU, int8, sum, rows, first, o);
+    case KERN_SILU:
+        finish_with(KERN_SILU, int8, sum, rows, first, o);
         break;
-    case DOT_GELU_TANH:
-        finish_with(DOT_GELU_TANH, int8, sum, rows, first, o);
+    case KERN_GELU_TANH:
+        finish_with(KERN_GELU_TANH, int8, sum, rows, first, o);
         break;
     }
 }

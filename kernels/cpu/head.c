@@ -34,12 +34,6 @@ void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
         (kern_head_spec){.width = h->width, .depth = h->depth, .channels = h->channels, .f32 = h->f32, .int8 = h->int8};
 }
 
-const kern_linear *cpu_head_product(const kern_head *h, int product)
-{
-    const arithmetic a = h->int8 ? INT8 : FINE;
-    return product % 2 ? h->block[a][product / 2].fc2 : h->block[a][product / 2].fc1;
-}
-
 /* p + n elements of act, as this head has them. */
 static void *head_at(const kern_head *h, const void *p, size_t n)
 {
@@ -276,7 +270,7 @@ static const char *mod_row(const evaluation *e, int r)
 }
 
 /* A loop over the rows of an evaluation. */
-static void for_rows(evaluation *e, team_body *body)
+static void for_rows(evaluation *e, parallel_body *body)
 {
     cpu_for(e->q, e->rows, 16.0 * e->rows * e->h->width, body, e);
 }

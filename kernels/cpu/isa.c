@@ -11,7 +11,7 @@
 extern const kern_rows kern_rows_generic;
 #if defined(__x86_64__)
 extern const kern_rows kern_rows_avx2, kern_rows_avx512;
-extern const dot_kernel dot_bf16_avx512, dot_bf16_amx, dot_int8_avx512, dot_int8_amx, dot_int8_avxvnni;
+extern const gemm_kernel dot_bf16_avx512, dot_bf16_amx, dot_int8_avx512, dot_int8_amx, dot_int8_avxvnni;
 extern const direct_conv direct_conv_f32, direct_conv_bf16;
 cached_attend kern_cached_amx;
 #endif
@@ -65,7 +65,7 @@ const char *cpu_bf16_unit(void)
 #endif
 }
 
-const dot_kernel *dot_bf16_best(void)
+const gemm_kernel *dot_bf16_best(void)
 {
 #if defined(__x86_64__)
     const char *unit = cpu_bf16_unit();
@@ -84,7 +84,7 @@ cached_attend *cached_attend_best(const kern_rows *rows)
     return rows->attend;
 }
 
-const dot_kernel *dot_int8_best(const char **unit)
+const gemm_kernel *dot_int8_best(const char **unit)
 {
     *unit = NULL;
 #if defined(__x86_64__)

@@ -21,7 +21,7 @@ struct kern_linear {
     dnn_packed **weight;                                        /* [panels] */
     float *bias;                                                /* [out] or NULL */
     const dnn_primitive *_Atomic product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
-    const dot_kernel *dot;   /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
+    const gemm_kernel *dot;  /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
     int int8;                /* of int8: x is quantised before it is multiplied */
     int words;               /* of a row of what is multiplied */
     size_t row_bytes;        /* from one such row to the next */
@@ -65,8 +65,6 @@ static const dnn_primitive *product_of(const kern_linear *l, int panel, int rows
 
 static mar_status prepare(cpu_queue *q, const kern_linear *l, int panel, int rows, mar_err *err)
 {
-    static const dnn_activation activation[] = {
-        [KERN_LINEAR] = DNN_NONE, [KERN_GELU] = DNN_GELU_ERF, [KERN_SILU] = DNN_SILU, [KERN_GELU_TANH] = DNN_GELU_TANH};
     const dnn_primitive *p = product_of(l, panel, rows);
     if (p) return cpu_ready(q, p, err);
     const dnn_matmul_spec spec = {
@@ -80,7 +78,7 @@ static mar_status prepare(cpu_queue *q, const kern_linear *l, int panel, int row
         .packed = l->weight[panel],
         .has_bias = l->bias != NULL,
         .accumulate = dense(l) && (l->flags & KERN_OUT_ADD),
-        .activation = activation[l->activation],
+        .activation = l->activation,
     };
     const mar_status status = cpu_matmul(q, &spec, &p, err);
     kern_linear *cache = (kern_linear *)(uintptr_t)l;
@@ -258,8 +256,6 @@ static const void *operand(cpu_queue *q, const kern_linear *l, const void *x, in
 static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, int first, int count, void *y,
                        const dot_gate *gate, int from, int to, const char *next, int near)
 {
-    static const dot_activation activation[] = {
-        [KERN_LINEAR] = DOT_LINEAR, [KERN_GELU] = DOT_GELU, [KERN_SILU] = DOT_SILU, [KERN_GELU_TANH] = DOT_GELU_TANH};
     const size_t weights = l->block_bytes - (l->int8 ? INT8_BLOCK_END : 0);
     for (int b = from; b < to; b++) {
         const size_t column = (size_t)b * DOT_COLS;
@@ -269,7 +265,7 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
         if (gate) here = (dot_gate){gate->base + column * sizeof(uint16_t), gate->index, gate->stride};
         dot_out out = {
             .bias = l->block_bias + column,
-            .activation = activation[l->activation],
+            .activation = l->activation,
             .cols = left < DOT_COLS ? left : DOT_COLS,
             .y = (char *)y + ((size_t)first * (size_t)l->y_stride + column) * (size_t)l->out_size,
             .y_stride = (size_t)l->y_stride,
@@ -314,15 +310,15 @@ static void columns_body(void *arg, int first, int last, int thread)
     (void)thread;
     if (last < l->blocks) fetch = l->block + (size_t)last * l->block_bytes;
     for (int r = 0; next && r < c->width; r++) /* the thread's part ends here: on with that of the next layer */
-        if (last == team_part(l->blocks, c->width, r + 1))
-            fetch = next->block + (size_t)team_part(next->blocks, c->width, r) * next->block_bytes;
+        if (last == parallel_part(l->blocks, c->width, r + 1))
+            fetch = next->block + (size_t)parallel_part(next->blocks, c->width, r) * next->block_bytes;
     run_blocks(c->q, l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch, 0);
 }
 
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate,
                         const kern_linear *next)
 {
-    columns_loop c = {q, l, next, operand(q, l, x, rows), rows, y, gate, team_width(q->caller)};
+    columns_loop c = {q, l, next, operand(q, l, x, rows), rows, y, gate, parallel_width(q->client)};
     cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
 }
 
@@ -359,8 +355,9 @@ static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
 static int place_of(const tile_grid *g, int tile, int *panel, int *across)
 {
     int s = 0;
-    while (tile >= g->panels * team_part(g->across, g->strips, s + 1)) s++;
-    const int first = team_part(g->across, g->strips, s), count = team_part(g->across, g->strips, s + 1) - first;
+    while (tile >= g->panels * parallel_part(g->across, g->strips, s + 1)) s++;
+    const int first = parallel_part(g->across, g->strips, s),
+              count = parallel_part(g->across, g->strips, s + 1) - first;
     tile -= g->panels * first;
     *panel = tile / count;
     *across = first + tile % count;
@@ -373,8 +370,8 @@ static void run_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows
     const int first = across * CPU_TILE_ROWS;
     const int count = rows - first < CPU_TILE_ROWS ? rows - first : CPU_TILE_ROWS;
     if (l->dot) {
-        run_blocks(q, l, x, first, count, y, NULL, team_part(l->blocks, panels, panel),
-                   team_part(l->blocks, panels, panel + 1), NULL, near);
+        run_blocks(q, l, x, first, count, y, NULL, parallel_part(l->blocks, panels, panel),
+                   parallel_part(l->blocks, panels, panel + 1), NULL, near);
         return;
     }
     const size_t column = (size_t)panel * (size_t)l->panel_cols;

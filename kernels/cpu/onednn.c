@@ -445,14 +445,14 @@ static mar_status run(const dnn_primitive *p, const dnn_operands *o, const void 
 
 /* --- matrix products ------------------------------------------------------------------------------------------ */
 
-static dnnl_status_t make_attributes(step *t, dnn_activation activation, int accumulate)
+static dnnl_status_t make_attributes(step *t, kern_activation activation, int accumulate)
 {
     dnnl_status_t s = dnnl_primitive_attr_create(&t->attr);
     if (s == dnnl_success) s = dnnl_primitive_attr_set_scratchpad_mode(t->attr, dnnl_scratchpad_mode_user);
     if (s == dnnl_success) s = dnnl_post_ops_create(&t->ops);
-    if (s == dnnl_success && activation == DNN_GELU_ERF) s = append_eltwise(t->ops, dnnl_eltwise_gelu_erf, 0);
-    if (s == dnnl_success && activation == DNN_GELU_TANH) s = append_eltwise(t->ops, dnnl_eltwise_gelu_tanh, 0);
-    if (s == dnnl_success && activation == DNN_SILU) s = append_eltwise(t->ops, dnnl_eltwise_swish, 1);
+    if (s == dnnl_success && activation == KERN_GELU) s = append_eltwise(t->ops, dnnl_eltwise_gelu_erf, 0);
+    if (s == dnnl_success && activation == KERN_GELU_TANH) s = append_eltwise(t->ops, dnnl_eltwise_gelu_tanh, 0);
+    if (s == dnnl_success && activation == KERN_SILU) s = append_eltwise(t->ops, dnnl_eltwise_swish, 1);
     if (s == dnnl_success && accumulate) s = append_sum(t->ops);
     return s == dnnl_success ? dnnl_primitive_attr_set_post_ops(t->attr, t->ops) : s;
 }
@@ -639,7 +639,7 @@ static int conv_build(void *arg)
     dnnl_status_t s = image_desc(&p->md[CONV_SRC], c->height, c->width, c->in, type);
     if (s == dnnl_success) s = image_desc(&p->md[CONV_DST], out_h, out_w, c->out, c->y_f32 ? dnnl_f32 : type);
     if (s == dnnl_success) s = desc_strided(&p->md[CONV_BIAS], 1, bias_dims, dnnl_f32, bias_strides);
-    if (s == dnnl_success) s = make_attributes(t, DNN_NONE, c->accumulate);
+    if (s == dnnl_success) s = make_attributes(t, KERN_LINEAR, c->accumulate);
     if (s == dnnl_success) s = conv_choose(t);
     if (s == dnnl_success) s = create(t->d, p, t->pd);
     return s == dnnl_success ? desc_query(t->pd, dnnl_query_weights_md, &p->weights) : s;

@@ -2,14 +2,12 @@
  *
  * What allocates in oneDNN is called in guarded calls (guard.h), so that memory that runs out is an error of these
  * functions. Every primitive is created for one thread and executed by one thread. The callers (linear.c, attention.c,
- * head.c) divide the work into fixed tiles and the team distributes them. So the arithmetic of a tile depends on its
- * shape only, never on the number of threads. */
+ * head.c) divide the work into fixed tiles and the thread pool distributes them. So the arithmetic of a tile depends on
+ * its shape only, never on the number of threads. */
 #ifndef KERNELS_CPU_ONEDNN_H
 #define KERNELS_CPU_ONEDNN_H
 
-#include "base/error.h"
-
-#include <stddef.h>
+#include "kernels/ops.h"
 
 typedef struct dnn dnn; /* engine and stream: any number of threads may use it at a time */
 
@@ -38,8 +36,6 @@ mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operand
 void dnn_operands_free(dnn_operands *o); /* NULL is fine */
 dnn_operands *dnn_worker_operands(const dnn_primitive *p, int worker);
 
-typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU, DNN_GELU_TANH } dnn_activation;
-
 /* C[m][n] = activation(A[m][k] B[k][n] + bias[n]) (+ C if accumulate). Leading dimensions in elements. */
 typedef struct {
     int m, n, k;
@@ -50,7 +46,7 @@ typedef struct {
     int b_transposed;         /* a plain B is [n][k] */
     int has_bias;             /* a bias float [n] is given */
     int accumulate;           /* C += */
-    dnn_activation activation;
+    kern_activation activation;
 } dnn_matmul_spec;
 
 /* Not to be called by two threads at a time; nor is dnn_conv_create. */

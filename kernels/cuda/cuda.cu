@@ -421,6 +421,31 @@ static kern_discrete_ops make_discrete_table(void)
     return t;
 }
 
+static double attribute(const kern_device *d, cudaDeviceAttr which)
+{
+    int value = 0;
+    if (cudaDeviceGetAttribute(&value, which, ((const cuda_device *)d)->number) == cudaSuccess) return value;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+static void machine(const kern_device *d, kern_machine *out)
+{
+    out->clock = 1000 * attribute(d, cudaDevAttrClockRate);
+    out->cache_bytes = attribute(d, cudaDevAttrL2CacheSize);
+    out->processors = ((const cuda_device *)d)->multiprocessors;
+}
+
+static kern_measure_ops make_measure_table(void)
+{
+    kern_measure_ops t = {};
+    t.linear_spec = cuda_linear_spec;
+    t.conv_spec = cuda_conv_spec;
+    t.head_spec = cuda_head_spec;
+    t.machine = machine;
+    return t;
+}
+
 /* --- devices ---------------------------------------------------------------------------------------------- */
 
 /* Why CUDA knows no GPU. The runtime needs a driver of its own major version, which is named as nvidia-smi does: by the
@@ -465,7 +490,6 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
     const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
     d->base.mod_budget = budget < most ? budget : most;
-    d->trial_most = budget;
     d->base.image_budget = budget < (size_t)IMAGE_BYTES ? budget : (size_t)IMAGE_BYTES;
     snprintf(d->base.description, sizeof d->base.description, "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB)",
              d->bf16 ? "bf16" : "f32", p->name, p->major, p->minor, p->multiProcessorCount,
@@ -492,8 +516,6 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
 {
     if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
     d->has_lock = 1;
-    if (pthread_mutex_init(&d->tuning, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
-    d->has_tuning = 1;
     set_l2_aside(d, (size_t)p->persistingL2CacheMaxSize);
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)
@@ -509,7 +531,6 @@ static void close_opened(cuda_device *d)
     cuda_disturb_begin();
     if (d->lt) (void)cublasLtDestroy(d->lt);
     cuda_disturb_end();
-    if (d->has_tuning) (void)pthread_mutex_destroy(&d->tuning);
     if (d->has_lock) (void)pthread_mutex_destroy(&d->lock);
     (void)cuda_switch(before);
 }
@@ -527,7 +548,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     static const kern_head_ops head = make_head_table();
     static const kern_conv_ops conv = make_conv_table();
     static const kern_discrete_ops discrete = make_discrete_table();
-    static const kern_measure_ops measure = cuda_make_measure_table();
+    static const kern_measure_ops measure = make_measure_table();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);

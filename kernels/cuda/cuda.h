@@ -40,11 +40,6 @@ typedef struct {
     cublasLtHandle_t lt;  /* has no stream or workspace of its own, and may be used by several threads at a time */
     pthread_mutex_t lock; /* of the table of products; it is there if `has_lock` */
     int has_lock;
-    pthread_mutex_t tuning; /* held by the queue that times algorithms; it is there if `has_tuning` */
-    int has_tuning;
-    void *trial; /* linear.cu: what they are timed on. NULL: nothing now */
-    size_t trial_bytes;
-    size_t trial_most; /* products whose operands have more bytes are not timed */
     struct cuda_matmul
         *matmuls[64]; /* linear.cu: a hash table. Entries never change and stay until the device closes */
 } cuda_device;
@@ -123,26 +118,18 @@ int cuda_in_recording(const cuda_queue *c);
 /* Whether no recording's body is running. If one is, fails with "internal error: <what> inside a recording". */
 int cuda_outside_recording(cuda_queue *c, const char *what);
 
-/* Launches kernel<<<grid, block, shared>>>(args...) on the queue's stream, whatever the queue's state, and returns the
- * error. Operations use cuda_launch. */
+/* Launches kernel<<<grid, block, shared>>>(args...) on the queue's stream, unless the queue does not live; an error
+ * goes to kern_fail. */
 template <typename... P, typename... A>
-static inline cudaError_t cuda_launch_always(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                                             A... args)
+static inline void cuda_launch(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
 {
+    if (!cuda_live(c) || grid.x * (size_t)grid.y * grid.z == 0) return;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
     config.stream = c->stream;
-    return cudaLaunchKernelEx(&config, kernel, P(args)...);
-}
-
-/* The same, unless the queue does not live; an error goes to kern_fail. */
-template <typename... P, typename... A>
-static inline void cuda_launch(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
-{
-    if (!cuda_live(c) || grid.x * (size_t)grid.y * grid.z == 0) return;
-    cuda_ok(c, cuda_launch_always(c, kernel, grid, block, shared, args...), "launching a kernel");
+    cuda_ok(c, cudaLaunchKernelEx(&config, kernel, P(args)...), "launching a kernel");
 }
 
 static inline unsigned cuda_blocks(size_t n, size_t per_block)
@@ -261,8 +248,8 @@ const char *cuda_head_describe(const kern_head *h);
 size_t cuda_head_mod_bytes(const kern_head *h);
 size_t cuda_head_scratch_bytes(const kern_head *h, int rows);
 mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err);
-void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
-                        int steps, const float *cond, int rows, void *mod, void *scratch);
+void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index,
+                        const uint8_t *fine, int steps, const float *cond, int rows, void *mod, void *scratch);
 void cuda_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                     const int *mod_index, int rows, float *out, void *scratch);
 void cuda_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
@@ -319,9 +306,9 @@ void cuda_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int 
 /* pixels.cu */
 void cuda_to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);
 
-/* micro.cu, and the specs of linear.cu and conv.cu for it */
-kern_measure_ops cuda_make_measure_table(void);
+/* linear.cu, conv.cu, head.cu: kern_measure_ops */
 void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec);
 void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec);
+void cuda_head_spec(const kern_head *h, kern_head_spec *spec);
 
 #endif

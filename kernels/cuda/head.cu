@@ -75,6 +75,12 @@ static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_
     return status;
 }
 
+void cuda_head_spec(const kern_head *h, kern_head_spec *spec)
+{
+    *spec = {};
+    spec->width = h->width, spec->depth = h->depth, spec->channels = h->channels, spec->f32 = h->f32;
+}
+
 const char *cuda_head_describe(const kern_head *h)
 {
     return h->persistent ? persistent_description(h->persistent) : h->products.text;
@@ -139,8 +145,8 @@ mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *
     return status;
 }
 
-void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
-                        int steps, const float *cond, int rows, void *mod, void *scratch)
+void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index,
+                        const uint8_t *fine, int steps, const float *cond, int rows, void *mod, void *scratch)
 {
     cuda_queue *c = cuda_of(k);
     const int total = steps * rows;

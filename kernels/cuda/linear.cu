@@ -1,8 +1,6 @@
 /* Matrix products by cuBLASLt, planned once for each shape and device, and linear layers. */
 #include "kernels/cuda/cuda.h"
 
-#include "base/arena.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +8,6 @@ enum {
     TILE = 16,      /* rows and columns that a block of the simple kernel computes */
     THREADS = 256,  /* of a block of the activations' kernel */
     ALIGNMENT = 16, /* bytes; of arrays that cuBLASLt gets */
-    CANDIDATES = 8, /* algorithms of a product that are timed, at most */
-    ROUNDS = 3,     /* times that each is timed; its least time counts */
     BUCKETS = sizeof(((cuda_device *)0)->matmuls) / sizeof(struct cuda_matmul *),
 };
 
@@ -52,15 +48,10 @@ static mar_status cublas_status(cublasStatus_t returned, const matmul_spec *p, m
                    cublasLtGetStatusString(returned));
 }
 
-/* What timing may take on the GPU, in milliseconds: of one product, after whose round it stops, and of a device's
- * products together. */
-static const double product_ms = 30, device_ms = 2000;
-
 /* --- plans ------------------------------------------------------------------------------------------------ */
 
 void cuda_matmuls_free(cuda_device *d)
 {
-    cuda_free(&d->base, d->trial);
     for (int i = 0; i < BUCKETS; i++)
         while (d->matmuls[i]) {
             struct cuda_matmul *m = d->matmuls[i];
@@ -132,307 +123,34 @@ static cublasStatus_t library_matmul(cuda_queue *c, const struct cuda_matmul *m,
                           &m->algo, c->workspace, c->workspace_bytes, c->stream);
 }
 
-/* --- the choice of an algorithm ---------------------------------------------------------------------------- */
-
-/* cuBLASLt orders its algorithms by what it expects of them. The first ones are tried on operands of their own:
- *   - Each computes two products. Only those whose results are, bit for bit, those of the first that can be run are
- *     candidates, so that the choice, which is the clock's, changes no result.
- *       - CANCELLED: the operands' second halves cancel what the first halves add up to, and one term the bias, so that
- *         a result is what rounding left of it: sums in another order or in parts, or a bias that is added elsewhere,
- *         show in nearly all elements, in bf16 too.
- *       - PLAIN: nothing cancels, and the sums, the bias and what y held are some ones: the activation shows, and what
- *         is added to y.
- *   - The candidates are timed in turns behind a kernel that holds the stream until all launches are in it.
- * The operands stay in the L2 cache if they fit, which those of a model may not. A trial that fails keeps the first
- * algorithm and fails nothing: an error that stays is the next operation's, too. */
-enum { CANCELLED, PLAIN, PRODUCTS };
-enum { SEED_X = 1, SEED_WEIGHT, SEED_BIAS, SEED_Y };
-typedef struct {
-    cudaError_t error; /* the first */
-    void *x, *weight, *bias, *y;
-    unsigned long long *digest; /* [PRODUCTS][CANDIDATES] */
-    size_t y_elements;          /* of all rows with what is between them */
-    cudaEvent_t event[CANDIDATES + 1];
-} trial;
-
-/* Remembers the first error. Returns whether there is none. */
-static int trial_ok(trial *t, cudaError_t error)
-{
-    if (t->error == cudaSuccess) t->error = error;
-    return t->error == cudaSuccess;
-}
-
-/* Has a random sign, one of 12 exponents and 8 bits, as many as bf16; the mean of its square is 7/27. */
-static __device__ inline float trial_value(size_t at, unsigned seed)
-{
-    unsigned i = (unsigned)at * 0x9e3779b1u + seed;
-    i = (i ^ i >> 16) * 0x85ebca6bu;
-    i = (i ^ i >> 13) * 0xc2b2ae35u;
-    i ^= i >> 16;
-    const float size = ldexpf(1 + (float)(i & 127) / 128, -(int)(i >> 7 & 0xffff) % 12);
-    return i >> 31 ? -size : size;
-}
-
-template <typename T>
-static __global__ void __launch_bounds__(THREADS) trial_fill(T *p, size_t n, int seed, float scale)
-{
-    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n; i += gridDim.x * (size_t)THREADS)
-        cuda_store(p + i, scale * trial_value(i, (unsigned)seed));
-}
-
-/* Fills x, or the weight, of n elements in rows of `in`, so that sums cancel. The second half of a row repeats the
- * first, in the weight negatively. If there is a bias, it is cancelled by the first term, which has none to cancel. */
-template <typename T>
-static __global__ void __launch_bounds__(THREADS) trial_cancel(T *p, size_t n, int in, int seed, int bias)
-{
-    const size_t half = (size_t)in / 2;
-    const int weight = seed == SEED_WEIGHT;
-    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n; i += gridDim.x * (size_t)THREADS) {
-        const size_t row = i / (size_t)in, column = i % (size_t)in;
-        float value = trial_value(row * half + (column < half ? column : column - half), (unsigned)seed);
-        if (weight && column >= half) value = -value;
-        if (bias && column == half) value = 0;
-        if (bias && column == 0) value = weight ? -trial_value(row, SEED_BIAS) : 1;
-        cuda_store(p + i, value);
-    }
-}
-
-/* Adds a hash of the bits of y [rows][out] to *digest, the same in every order of threads. */
-template <typename Y>
-static __global__ void __launch_bounds__(THREADS) trial_digest(matmul_spec p, const Y *y, unsigned long long *digest)
-{
-    unsigned long long sum = 0;
-    const size_t n = (size_t)p.rows * (size_t)p.out;
-    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n; i += gridDim.x * (size_t)THREADS) {
-        const float value = cuda_float(y[i / (size_t)p.out * (size_t)p.y_stride + i % (size_t)p.out]);
-        unsigned long long h = (i + 1) * 0x9e3779b97f4a7c15ull ^ (unsigned long long)__float_as_uint(value);
-        h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9ull;
-        h = (h ^ h >> 27) * 0x94d049bb133111ebull;
-        sum += h ^ h >> 31;
-    }
-    for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
-    if (threadIdx.x % 32 == 0) atomicAdd(digest, sum);
-}
-
-/* Holds the stream for some 0.2 milliseconds, in which a host launches what is timed. */
-static __global__ void trial_hold(void)
-{
-    const long long start = clock64();
-    while (clock64() - start < 400000) continue;
-}
-
-/* Cuts the operands from `base`; returns their bytes. */
-static size_t trial_lay_out(const cuda_device *d, const matmul_spec *p, char *base, trial *t)
-{
-    const size_t size = d->bf16 && !p->f32 ? sizeof(bf16) : sizeof(float);
-    const size_t y_size = d->bf16 && !p->y_f32 ? sizeof(bf16) : sizeof(float);
-    size_t used = 0;
-    t->y_elements = (size_t)p->rows * (size_t)p->y_stride;
-    t->x = arena_carve(base, &used, (size_t)p->rows * (size_t)p->in, size);
-    t->weight = arena_carve(base, &used, (size_t)p->out * (size_t)p->in, size);
-    t->bias = arena_carve(base, &used, (size_t)p->out, y_size);
-    t->digest = (unsigned long long *)arena_carve(base, &used, PRODUCTS * CANDIDATES, sizeof *t->digest);
-    t->y = arena_carve(base, &used, t->y_elements, y_size);
-    return used;
-}
-
-static void trial_free(cuda_device *d)
-{
-    cuda_free(&d->base, d->trial);
-    d->trial = NULL;
-    d->trial_bytes = 0;
-}
-
-/* Waits for what a failed trial has begun: the memory serves the next trial, which may be another queue's. Frees that
- * of large ones. */
-static void trial_close(cuda_queue *c, trial *t)
-{
-    enum { KEPT = 64 << 20 }; /* bytes */
-    (void)cudaStreamSynchronize(c->stream);
-    for (int i = 0; i <= CANDIDATES; i++)
-        if (t->event[i]) (void)cudaEventDestroy(t->event[i]);
-    if (t->error != cudaSuccess) (void)cudaGetLastError(); /* clears it */
-    if (c->device->trial_bytes > KEPT) trial_free(c->device);
-}
-
-/* Returns 0 if there is not enough memory, which is no failure. */
-static int trial_open(cuda_device *d, const matmul_spec *p, trial *t)
-{
-    *t = {};
-    const size_t bytes = trial_lay_out(d, p, NULL, t);
-    if (bytes > d->trial_most) return 0;
-    if (bytes > d->trial_bytes) {
-        trial_free(d);
-        if (cuda_alloc(&d->base, bytes, &d->trial, NULL) != MAR_OK) return trial_ok(t, cudaErrorMemoryAllocation);
-        d->trial_bytes = bytes;
-    }
-    trial_lay_out(d, p, (char *)d->trial, t);
-    for (int i = 0; i <= CANDIDATES && t->error == cudaSuccess; i++) trial_ok(t, cudaEventCreate(&t->event[i]));
-    return t->error == cudaSuccess;
-}
-
-static unsigned trial_blocks(const cuda_queue *c)
-{
-    return 4 * (unsigned)c->device->multiprocessors;
-}
-
-/* Fills x, weight and bias for one of the products. */
-template <typename X, typename Y> static void trial_start(cuda_queue *c, const matmul_spec *p, trial *t, int which)
-{
-    const unsigned blocks = trial_blocks(c);
-    const size_t x = (size_t)p->rows * (size_t)p->in, weight = (size_t)p->out * (size_t)p->in;
-    if (which == CANCELLED) {
-        trial_ok(t, cuda_launch_always(c, trial_cancel<X>, blocks, THREADS, 0, (X *)t->x, x, p->in, SEED_X, p->bias));
-        trial_ok(t, cuda_launch_always(c, trial_cancel<X>, blocks, THREADS, 0, (X *)t->weight, weight, p->in,
-                                       SEED_WEIGHT, p->bias));
-    } else { /* the factor makes a sum's deviation about 1 */
-        const float scale = 4 / sqrtf((float)p->in);
-        trial_ok(t, cuda_launch_always(c, trial_fill<X>, blocks, THREADS, 0, (X *)t->x, x, SEED_X, scale));
-        trial_ok(t, cuda_launch_always(c, trial_fill<X>, blocks, THREADS, 0, (X *)t->weight, weight, SEED_WEIGHT, 1.f));
-    }
-    trial_ok(t, cuda_launch_always(c, trial_fill<Y>, blocks, THREADS, 0, (Y *)t->bias, (size_t)p->out, SEED_BIAS, 1.f));
-}
-
-/* Whether the algorithm can compute the product. */
-static int trial_product(cuda_queue *c, const struct cuda_matmul *m, const cublasLtMatmulHeuristicResult_t *found,
-                         trial *t)
-{
-    struct cuda_matmul tried = *m;
-    tried.algo = found->algo;
-    if (found->state == CUBLAS_STATUS_SUCCESS &&
-        library_matmul(c, &tried, t->x, t->weight, t->bias, t->y) == CUBLAS_STATUS_SUCCESS)
-        return 1;
-    (void)cudaGetLastError(); /* clears what cuBLASLt may have met */
-    return 0;
-}
-
-/* Has the algorithms that can compute the product compute it, on y of zeros if sums are to cancel, and digests the
- * results. */
-template <typename X, typename Y>
-static void trial_run(cuda_queue *c, const struct cuda_matmul *m, trial *t,
-                      const cublasLtMatmulHeuristicResult_t *found, int n, int which, int *can)
-{
-    const unsigned blocks = trial_blocks(c);
-    trial_start<X, Y>(c, &m->spec, t, which);
-    for (int i = 0; i < n && t->error == cudaSuccess && kern_live(&c->base); i++) {
-        trial_ok(t, cuda_launch_always(c, trial_fill<Y>, blocks, THREADS, 0, (Y *)t->y, t->y_elements, SEED_Y,
-                                       which == CANCELLED ? 0.f : 1.f));
-        can[i] = can[i] && trial_product(c, m, &found[i], t);
-        if (can[i])
-            trial_ok(t, cuda_launch_always(c, trial_digest<Y>, blocks, THREADS, 0, m->spec, (const Y *)t->y,
-                                           t->digest + which * CANDIDATES + i));
-    }
-}
-
-/* Sets can[i] of those of the n algorithms that are candidates, and returns how many these are. */
-static int trial_compare(cuda_queue *c, const struct cuda_matmul *m, trial *t,
-                         const cublasLtMatmulHeuristicResult_t *found, int n, int *can)
-{
-    const int from_f32 = !c->device->bf16 || m->spec.f32, to_f32 = !c->device->bf16 || m->spec.y_f32;
-    unsigned long long digest[PRODUCTS][CANDIDATES];
-    int first = n, count = 0;
-    for (int i = 0; i < n; i++) can[i] = 1;
-    trial_ok(t, cudaMemsetAsync(t->digest, 0, sizeof digest, c->stream));
-    for (int which = 0; which < PRODUCTS; which++)
-        if (from_f32)
-            trial_run<float, float>(c, m, t, found, n, which, can);
-        else if (to_f32)
-            trial_run<bf16, float>(c, m, t, found, n, which, can);
-        else
-            trial_run<bf16, bf16>(c, m, t, found, n, which, can);
-    if (!trial_ok(t, cudaMemcpyAsync(digest, t->digest, sizeof digest, cudaMemcpyDeviceToHost, c->stream)) ||
-        !trial_ok(t, cudaStreamSynchronize(c->stream)) || !kern_live(&c->base))
-        return 0;
-    for (int i = n - 1; i >= 0; i--)
-        if (can[i]) first = i;
-    for (int i = first; i < n; i++) {
-        for (int which = 0; which < PRODUCTS; which++) can[i] &= digest[which][i] == digest[which][first];
-        count += can[i];
-    }
-    return count;
-}
-
-/* Times the candidates once and lowers their least times. Returns the milliseconds of all. */
-static double trial_time(cuda_queue *c, const struct cuda_matmul *m, trial *t,
-                         const cublasLtMatmulHeuristicResult_t *found, int n, int *can, double *least)
-{
-    double all = 0;
-    trial_ok(t, cuda_launch_always(c, trial_hold, 1, 1, 0));
-    trial_ok(t, cudaEventRecord(t->event[0], c->stream));
-    for (int i = 0; i < n && t->error == cudaSuccess; i++) {
-        can[i] = can[i] && trial_product(c, m, &found[i], t);
-        trial_ok(t, cudaEventRecord(t->event[i + 1], c->stream));
-    }
-    if (t->error == cudaSuccess) trial_ok(t, cudaEventSynchronize(t->event[n]));
-    for (int i = 0; i < n && t->error == cudaSuccess; i++) {
-        float ms = 0;
-        trial_ok(t, cudaEventElapsedTime(&ms, t->event[i], t->event[i + 1]));
-        if (ms < least[i]) least[i] = ms;
-        all += ms;
-    }
-    return all;
-}
-
-/* Takes the fastest of the n algorithms that compute what the first does that can be run. The device's `tuning` is
- * locked. */
-static void tune(cuda_queue *c, struct cuda_matmul *m, const cublasLtMatmulHeuristicResult_t *found, int n)
-{
-    cuda_device *d = c->device;
-    trial t;
-    int can[CANDIDATES] = {}, best = 0;
-    double least[CANDIDATES], all = 0;
-    const int count = trial_open(d, &m->spec, &t) ? trial_compare(c, m, &t, found, n, can) : 0;
-    if (count > 0) {
-        while (!can[best]) best++;
-        m->algo = found[best].algo;
-    }
-    if (count > 1) {
-        for (int i = 0; i < n; i++) least[i] = INFINITY;
-        for (int round = 0; round < ROUNDS && all < product_ms && t.error == cudaSuccess && kern_live(&c->base);
-             round++)
-            all += trial_time(c, m, &t, found, n, can, least);
-        while (!can[best] && best < n - 1) best++;
-        for (int i = best; i < n; i++)
-            if (can[i] && least[i] < least[best]) best = i;
-        if (t.error == cudaSuccess && kern_live(&c->base) && can[best]) {
-            m->algo = found[best].algo;
-            (void)__atomic_fetch_add(&d->base.tuned, 1, __ATOMIC_RELAXED);
-            (void)__atomic_fetch_add(&d->base.tuned_otherwise, best != 0, __ATOMIC_RELAXED);
-        }
-        (void)__atomic_fetch_add(&d->base.tuning_ns, (long long)(1e6 * all), __ATOMIC_RELAXED);
-    }
-    trial_close(c, &t);
-}
-
-/* CUBLAS_STATUS_NOT_SUPPORTED if cuBLASLt has no algorithm. Asks for several, and times them, if `timed`. */
-static cublasStatus_t choose(cuda_queue *c, struct cuda_matmul *m, int timed)
+/* Takes the first algorithm of cuBLASLt's heuristic. Returns CUBLAS_STATUS_NOT_SUPPORTED if there is none. */
+static cublasStatus_t choose(cuda_queue *c, struct cuda_matmul *m)
 {
     description d;
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    cublasLtMatmulHeuristicResult_t found;
     int n = 0;
     const CUcontext before = cuda_switch(c->device->context);
     cublasStatus_t s = describe(c->device, &m->spec, c->workspace, &d); /* as bias, any aligned address will do */
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)
-        s = cublasLtMatmulAlgoGetHeuristic(c->device->lt, &d.product, &d.weight, &d.x, &d.y, &d.y, preference,
-                                           timed ? CANDIDATES : 1, found, &n);
+        s = cublasLtMatmulAlgoGetHeuristic(c->device->lt, &d.product, &d.weight, &d.x, &d.y, &d.y, preference, 1,
+                                           &found, &n);
     if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
-    if (!s) s = n > 0 ? found[0].state : CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!s) m->algo = found[0].algo;
-    if (!s && n > 1) tune(c, m, found, n);
+    if (!s) s = n > 0 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!s) m->algo = found.algo;
     (void)cuda_switch(before);
     return s;
 }
 
-static mar_status make_plan(cuda_queue *c, const matmul_spec *spec, int timed, struct cuda_matmul **out, mar_err *err)
+static mar_status make_plan(cuda_queue *c, const matmul_spec *spec, struct cuda_matmul **out, mar_err *err)
 {
     struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
     if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
     m->spec = *spec;
     m->library = rows_aligned(c->device, spec);
-    cublasStatus_t s = m->library ? choose(c, m, timed) : CUBLAS_STATUS_SUCCESS;
+    cublasStatus_t s = m->library ? choose(c, m) : CUBLAS_STATUS_SUCCESS;
     if (s == CUBLAS_STATUS_NOT_SUPPORTED) m->library = 0, s = CUBLAS_STATUS_SUCCESS;
     if (s) {
         free(m);
@@ -460,33 +178,18 @@ static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, stru
     return m;
 }
 
-/* Makes the plan for a shape, unless another queue is faster. */
-static mar_status add_plan(cuda_queue *c, const matmul_spec *spec, int timed, const struct cuda_matmul **out,
-                           mar_err *err)
+/* Finds the plan for a shape, or makes it. Other queues find theirs meanwhile: cuBLASLt is asked without the lock, and
+ * the first plan that is entered stays. */
+static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
 {
     struct cuda_matmul *made = NULL;
-    const mar_status status = make_plan(c, spec, timed, &made, err);
+    *out = look_up(c->device, spec, NULL);
+    if (*out) return MAR_OK;
+    const mar_status status = make_plan(c, spec, &made, err);
     if (status != MAR_OK) return status;
     *out = look_up(c->device, spec, made);
     if (*out != made) free(made);
     return MAR_OK;
-}
-
-/* Finds the plan for a shape, or makes it, without keeping other queues from theirs meanwhile. But one queue times at a
- * time, and none does inside a recording: a shape that is first met there is planned untimed, and stays so, since a
- * plan never changes. cuda_linear_plan before it is what has a shape timed. */
-static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
-{
-    cuda_device *d = c->device;
-    *out = look_up(d, spec, NULL);
-    if (*out) return MAR_OK;
-    if (!d->base.tune || cuda_in_recording(c) || !kern_live(&c->base)) return add_plan(c, spec, 0, out, err);
-    (void)pthread_mutex_lock(&d->tuning);
-    *out = look_up(d, spec, NULL);
-    const int timed = (double)__atomic_load_n(&d->base.tuning_ns, __ATOMIC_RELAXED) < 1e6 * device_ms;
-    const mar_status status = *out ? MAR_OK : add_plan(c, spec, timed, out, err);
-    (void)pthread_mutex_unlock(&d->tuning);
-    return status;
 }
 
 /* --- products --------------------------------------------------------------------------------------------- */

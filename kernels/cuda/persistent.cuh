@@ -31,7 +31,6 @@ struct persistent_head {
     persistent_args args;           /* without working memory */
     int pairs;                      /* pairs of mmas of a warp; selects the instance of a kernel */
     unsigned blocks;                /* of the grid */
-    int clusters;                   /* the most that the device holds at once */
     size_t shared_bytes;            /* of a block */
     void *streamed;                 /* the weights that do not stay in shared memory, the last ones */
     size_t streamed_bytes;          /* of these, at most what an L2 access policy can cover */
@@ -68,9 +67,6 @@ cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f);
 /* persistent.cu: how many clusters of `cluster` blocks the device holds at once, with all of the shared memory each,
  * for a head of this width. Not all multiprocessors can be in one: clusters do not reach over groups of them. */
 int persistent_clusters(const cuda_queue *c, int width, int cluster);
-/* persistent_load.cu: for measuring: *f becomes the head in clusters of `cluster` blocks, with the weights of `head`.
- * Returns 0 if there is no such form or the device refuses it. It waits. */
-int persistent_recut(cuda_queue *c, const persistent_head *head, int cluster, persistent_head *f);
 /* persistent.cu: f->args with this queue's working memory. Returns 0 if there is none to be had. */
 int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args);
 

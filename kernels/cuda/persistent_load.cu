@@ -90,7 +90,6 @@ static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int c
     a->mod_bytes = a->mod_final + 2u * width * sizeof(float);
     f->pairs = form.pairs;
     f->blocks = (unsigned)(form.clusters * cluster);
-    f->clusters = most;
     f->shared_bytes = form.shared_bytes;
     f->streamed_bytes = persistent_weight_bytes(f, products - form.resident);
     return 1;
@@ -326,21 +325,6 @@ mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persiste
 const char *persistent_description(const persistent_head *f)
 {
     return f->description;
-}
-
-int persistent_recut(cuda_queue *c, const persistent_head *head, int cluster, persistent_head *f)
-{
-    mar_err refused = {}, why = {};
-    kern_head_spec spec = {};
-    spec.width = head->args.width, spec.depth = head->args.depth, spec.channels = head->args.channels;
-    const size_t bytes = persistent_weight_bytes(head, 2 * spec.depth);
-    if (!cuda_live(c) || (cluster > 1 && c->device->major < 9)) return 0;
-    *f = *head; /* the order of the weights in memory is that of all forms */
-    if (!persistent_fit(c, &spec, cluster, f, &refused)) return 0;
-    f->kept_in_l2 = 0;
-    persistent_keep_in_l2(c->device, f);
-    f->streamed = (unsigned char *)f->weights + (bytes - f->streamed_bytes);
-    return persistent_starts(c, f, 0, &why) == MAR_OK;
 }
 
 void persistent_free(kern_device *d, persistent_head *f)

@@ -34,7 +34,7 @@ static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *
     k->core->finish(k);
     if (status == MAR_OK) status = kern_check(k, err);
     k->core->leave(k);
-    status = wt_settle(file, status, err);
+    status = wt_check_unchanged(file, status, err);
     if (status != MAR_OK) return status;
     const eval_inception_config *c = eval_inception_get_config(f->inception);
     f->config = (mar_features_config){"inception-v3", c->features, c->classes, c->spatial, c->parameters};

@@ -3,7 +3,7 @@
 
 #include "eval/classifier.h"
 #include "eval/inception.h"
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 
 struct mar_features {
     mar *m; /* which it holds a reference on */

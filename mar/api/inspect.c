@@ -292,7 +292,7 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     if (status == MAR_OK && r->kind) status = check_file(r, f, err);
     if (status == MAR_OK && r->no_memory)
         status = err_set(err, MAR_ENOMEM, "%s: out of memory for the report", wt_path(f));
-    status = wt_settle(f, status, err);
+    status = wt_check_unchanged(f, status, err);
     if (status != MAR_OK)
         mar_report_free(r);
     else
@@ -454,7 +454,7 @@ static void put_tensor(conversion *c, const wt_tensor *t)
     const wt_dtype dtype = output_dtype(c->dtype, t->dtype);
     if (is_harmless(c->report, t)) return;
     if (t->dtype == WT_I8) {
-        put(c, t, keep ? WT_I8 : dtype, keep ? WT_COPIED : WT_RESTORED);
+        put(c, t, keep ? WT_I8 : dtype, keep ? WT_COPIED : WT_DEQUANTISED);
     } else if (wt_int8_of(c->f, t)) {
         if (keep) put(c, t, t->dtype, WT_COPIED);
     } else if (c->dtype == MAR_DTYPE_INT8 && is_int8(c->report, t->name)) {

@@ -1,6 +1,8 @@
 #include "mar/api/kinds.h"
 
-#include "mar/api/config.h"
+#include "llamagen/engine.h"
+
+#include "mar/core/config.h"
 #include "vae/vae.h"
 
 #include <dirent.h>
@@ -457,14 +459,6 @@ mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err)
                    wt_path(f), k->article, k->name);
 }
 
-mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err)
-{
-    return err_set(err, MAR_EMODEL,
-                   "%s: its width of %d is no official model's, and nothing in it says its number of attention heads: "
-                   "expected heads",
-                   wt_path(f), width);
-}
-
 mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err)
 {
     mar_status status = mar_check_handle(m, err);
@@ -503,9 +497,9 @@ static mar_status refuse_directory(const char *path, mar_err *err)
 mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
 {
     struct stat st;
-    const wt_embedded *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
-    if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
-    if (demo) return wt_open_memory(demo->data, demo->size, path, out, err);
+    wt_embedded demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
+    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
+    if (demo.data) return wt_open_memory(demo.data, demo.size, path, out, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
     return wt_open_weights(path, weights, out, err);
 }

@@ -5,7 +5,7 @@
 
 #include "eval/inception.h"
 #include "llamagen/eagle_model.h"
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 #include "weights/weights.h"
 
 /* The configuration of a file, of which its kind fills what is its own. */
@@ -65,8 +65,6 @@ enum { MAR_KINDS_OF_MODELS = 1 << MAR_KIND_MAR | 1 << MAR_KIND_LLAMAGEN | 1 << M
 mar_status mar_check_kind(const wt_file *f, unsigned wanted, const char *expected, mar_err *err);
 /* MAR_EARG for `heads` that are two numbers, for a file other than a MAR model. */
 mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err);
-/* MAR_EMODEL: nothing says the number of heads of a model of this width. */
-mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err);
 /* "neither a MAR model (no class_emb.weight) nor a KL autoencoder (no post_quant_conv.weight)", of the kinds of these
  * bits, to text, which it returns. */
 const char *mar_kinds_lack(unsigned wanted, char *text, size_t size);
@@ -80,12 +78,5 @@ mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_e
 /* Opens the file, or what is built in under that name: of a model and an image decoder that have the same name, the
  * decoder if is_vae is 1. MAR_EIO for a directory, naming the file in it that may be meant. */
 mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err);
-
-/* discrete_config.c: the shape of a LlamaGen file for models of the handle, which says how large images are where the
- * file does not, and the same for the public header. */
-mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err);
-mar_model_config mar_discrete_public_config(const gpt_config *c);
-/* An EAGLE drafter's: it has no images, tokens or classes of its own. */
-mar_model_config mar_eagle_public_config(const eagle_config *c);
 
 #endif

@@ -9,7 +9,7 @@
  * close to one another are what rounding leaves of the cancelled sum. Ours add up squared differences in f32: the error
  * of a distance is relative to itself, equal points have distance 0, and equal pairs have equal distances, to the bit,
  * in whatever square they are. So a ball's edge, whose point is a neighbour, is inside it, as it must be. */
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 
 #include <float.h>
 #include <math.h>

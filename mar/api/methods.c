@@ -1,8 +1,9 @@
 /* What `mar methods` shows: the registry of verifiers, and that of the ways to be faster, with the options that are
  * theirs.
  */
-#include "mar/api/params.h"
-#include "mar/ways/way.h"
+#include "mar/core/params.h"
+#include "mar/masked/way.h"
+#include "mar/ways/ways.h"
 #include "specdec/verifier.h"
 
 #include <pthread.h>

@@ -2,8 +2,8 @@
 #include "mar/masked/masked.h"
 
 #include "base/arena.h"
-#include "mar/api/config.h"
-#include "mar/api/params.h"
+#include "mar/core/config.h"
+#include "mar/core/params.h"
 
 #include <float.h>
 #include <limits.h>
@@ -34,10 +34,10 @@ static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first
 }
 
 /* Sets the target's chain to so many diffusion steps and rows a token. */
-static void use_chain(mar_masked *g, int steps, int conditions)
+static void use_chain(mar_masked *g, int steps, int cfg_branches)
 {
     diff_chain_use(&g->target.chain, steps);
-    diff_chain_guide(&g->target.chain, conditions == 2);
+    diff_chain_guide(&g->target.chain, cfg_branches == 2);
 }
 
 /* Draws n tokens of a step, rows `first`.. of the lists, in so many diffusion steps. */
@@ -46,10 +46,10 @@ static void draw(mar_masked *g, const mar_step *step, int first, int n, int step
     const mar_draw d = {n, g->params.seed, g->row_image + first, g->row_position + first, g->row_cfg + first};
     float *x = g->sampled + (size_t)first * (size_t)g->model->base.config.token_dim;
     if (n == 0) return;
-    use_chain(g, steps, step->conditions);
+    use_chain(g, steps, step->cfg_branches);
     if (!g->drawer) {
         const int calls = g->target.chain.schedule.steps;
-        mar_runner_draw(&g->target, first * step->conditions, &d, calls - 1, 0, x, NULL, recording);
+        mar_runner_draw(&g->target, first * step->cfg_branches, &d, calls - 1, 0, x, NULL, recording);
         g->stats.head_batched += calls;
         g->stats.head_calls += (double)n * calls;
         g->stats.head_rows += (double)n * calls;
@@ -59,7 +59,7 @@ static void draw(mar_masked *g, const mar_step *step, int first, int n, int step
     g->drawer->draw(g->drawer_state, &d, first, steps, x);
 }
 
-void mar_masked_place(mar_masked *g, const float *from, int n)
+void mar_masked_write_tokens(mar_masked *g, const float *from, int n)
 {
     kern_queue *k = g->k;
     k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
@@ -70,7 +70,7 @@ int mar_masked_first_alike(const mar_masked *g, int i)
 {
     const mar_step *a = &g->steps[i], *b = g->steps;
     while (a->predicted != b->predicted || a->sampling_steps != b->sampling_steps || a->detailed != b->detailed ||
-           a->detailed_steps != b->detailed_steps || a->conditions != b->conditions)
+           a->detailed_steps != b->detailed_steps || a->cfg_branches != b->cfg_branches)
         b++;
     return (int)(b - g->steps);
 }
@@ -88,7 +88,7 @@ void mar_masked_step(mar_masked *g)
     const int detailed = list_tokens(g, begin + others, step->detailed, step->cfg, 0);
     const int n = list_tokens(g, begin, others, step->cfg, detailed);
 
-    /* Their conditions z: the encoder over the known tokens, the decoder over all. */
+    /* Their z: the encoder over the known tokens, the decoder over all. */
     const mar_batch batch = mar_masked_batch(g);
     mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
     g->stats.passes++;
@@ -101,13 +101,13 @@ void mar_masked_step(mar_masked *g)
     /* Into the images, and into what later passes know. */
     for (int r = 0; r < n; r++) {
         const int place = g->row_place[r] = g->row_slot[r] * c->seq_len + g->row_position[r];
-        g->fate[place] = MAR_TOKEN_TARGET;
-        g->born[place] = g->step;
+        g->token_status[place] = MAR_TOKEN_TARGET;
+        g->ar_step[place] = g->step;
     }
-    mar_masked_place(g, g->sampled, n);
-    mar_runner_learn(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->learn);
+    mar_masked_write_tokens(g, g->sampled, n);
+    mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->known_tokens);
     for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->learn) g->ways[i].way->learn(g->ways[i].state, n);
+        if (g->ways[i].way->add_known_tokens) g->ways[i].way->add_known_tokens(g->ways[i].state, n);
     g->step++;
 }
 
@@ -135,7 +135,7 @@ static int bad_token(const mar_masked *g)
         const int next = k->core->first_nonfinite(k, token, 1, count - place, dim, dim);
         if (next < 0) break;
         place += next;
-        if (g->born[place] >= 0 && (bad < 0 || g->born[place] < g->born[bad])) bad = place;
+        if (g->ar_step[place] >= 0 && (bad < 0 || g->ar_step[place] < g->ar_step[bad])) bad = place;
     }
     return bad;
 }
@@ -164,13 +164,13 @@ static mar_status check_tokens(const mar_masked *g, mar_err *err)
     const mar_status status = kern_check(g->k, err);
     if (status != MAR_OK) return status; /* the numbers were not read */
     return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
-                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->born[place],
+                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->ar_step[place],
                    mar_not_finite(number), place % c->seq_len, channel, mar_layer_text(g->k, layer));
 }
 
-static mar_status step(mar_generation *generation, mar_err *err)
+static mar_status step(mar_engine_state *engine_state, mar_err *err)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     mar_status status = MAR_OK;
     if (g->stepper)
         status = g->stepper->step(g->stepper_state, err);
@@ -181,15 +181,15 @@ static mar_status step(mar_generation *generation, mar_err *err)
     return status == MAR_OK && waits ? check_tokens(g, err) : status;
 }
 
-static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
+static void begin(mar_engine_state *engine_state, uint64_t first_image, const int *labels, int images)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     g->images = images;
     g->first_image = first_image;
     g->step = 0;
     g->stats = (mar_stats){0};
-    for (int i = 0; i < images * c->seq_len; i++) g->born[i] = -1, g->late[i] = 0;
+    for (int i = 0; i < images * c->seq_len; i++) g->ar_step[i] = -1, g->staleness[i] = 0;
     kern_watch_begin(g->k);
     for (int i = 0; i < images; i++) {
         g->label[i] = labels[i] < 0 ? c->classes : labels[i];
@@ -204,37 +204,17 @@ static void begin(mar_generation *generation, uint64_t first_image, const int *l
 
 /* --- what a run asks for ------------------------------------------------------------------------------------------ */
 
-/* cfg_interval is LlamaGen's; what is given as cfg_interval LOW,HIGH is cfg_low and cfg_high. */
-static mar_status check_interval(const mar_params *p, mar_err *err)
-{
-    if (!mar_param_is_default(mar_param_find("cfg_interval"), p))
-        return err_set(err, MAR_EARG,
-                       "cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
-                       "continuous",
-                       p->cfg_interval);
-    if (p->cfg_low > p->cfg_high)
-        return err_set(err, MAR_EARG, "cfg_low %g and cfg_high %g: expected low <= high", (double)p->cfg_low,
-                       (double)p->cfg_high);
-    return MAR_OK;
-}
-
-/* Fills in automatic values, and checks the parameters together and against the model. */
-static mar_status settle_params(const mar_masked_model *model, mar_params *p, int max_images, mar_err *err)
+/* Fills in automatic values, and checks the parameters against the model. */
+static mar_status settle_params(const mar_masked_model *model, const mar_way *const *ways, mar_params *p,
+                                int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
-    mar_status status = check_interval(p, err);
-    if (status == MAR_OK) status = mar_ways_check_tokens(p, model->base.engine->tokens, err);
-    if (status == MAR_OK) {
-        mar_ways_resolve(p, model->base.engine->tokens);
-        status = mar_ways_check(p, err);
-    }
-    if (status != MAR_OK) return status;
+    mar_status status = MAR_OK;
     if (p->num_iter == 0) p->num_iter = c->seq_len < 64 ? c->seq_len : 64;
     if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
         return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
-    const mar_way *const *ways = mar_ways();
     for (; status == MAR_OK && *ways; ways++)
-        if ((*ways)->check && mar_way_is_on(*ways, p)) status = (*ways)->check(model, p, err);
+        if ((*ways)->check) status = (*ways)->check(model, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
         status = err_set(err, MAR_EARG, "num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
@@ -246,13 +226,13 @@ static mar_status settle_params(const mar_masked_model *model, mar_params *p, in
 static void plan_conditions(mar_masked *g, int in_blocks)
 {
     const mar_params *p = &g->params;
-    g->conditions = 1;
+    g->cfg_branches = 1;
     for (int i = 0; i < p->num_iter; i++) {
         mar_step *s = &g->steps[i];
-        s->conditions = mar_conditions_of(s->cfg);
-        if (s->conditions > g->conditions) g->conditions = s->conditions;
+        s->cfg_branches = mar_cfg_branches(s->cfg);
+        if (s->cfg_branches > g->cfg_branches) g->cfg_branches = s->cfg_branches;
     }
-    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].conditions = g->conditions;
+    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].cfg_branches = g->cfg_branches;
 }
 
 static mar_status plan_steps(mar_masked *g, mar_err *err)
@@ -306,7 +286,7 @@ static mar_status create_target(mar_masked *g, mar_err *err)
     diff_spec *specs = malloc(2 * (size_t)g->params.num_iter * sizeof *specs);
     if (!specs) return err_set(err, MAR_ENOMEM, "out of memory");
     const int n = mar_masked_specs(g, specs);
-    const mar_status status = mar_runner_create(g->k, g->model, g->max_images, g->conditions, g->max_tokens, specs, n,
+    const mar_status status = mar_runner_create(g->k, g->model, g->max_images, g->cfg_branches, g->max_tokens, specs, n,
                                                 g->params.temperature, &g->target, err);
     free(specs);
     return status;
@@ -329,7 +309,6 @@ static mar_status create_ways(mar_masked *g, mar_err *err)
         if (way->draw) g->drawer = way, g->drawer_state = g->ways[i].state;
         if (way->step) g->stepper = way, g->stepper_state = g->ways[i].state;
     }
-    mar_ways_describe(&g->params, g->guarantee, sizeof g->guarantee);
     for (int i = 0; status == MAR_OK && i < g->way_count; i++)
         if (g->ways[i].way->describe && !others_change(g, i))
             g->ways[i].way->describe(g->ways[i].state, g->guarantee, sizeof g->guarantee);
@@ -348,11 +327,11 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
     g->row_position = calloc(rows, sizeof *g->row_position);
     g->row_cfg = calloc(rows, sizeof *g->row_cfg);
     g->row_place = calloc(rows, sizeof *g->row_place);
-    g->fate = calloc(images * seq, sizeof *g->fate);
-    g->born = calloc(images * seq, sizeof *g->born);
-    g->late = calloc(images * seq, sizeof *g->late);
+    g->token_status = calloc(images * seq, sizeof *g->token_status);
+    g->ar_step = calloc(images * seq, sizeof *g->ar_step);
+    g->staleness = calloc(images * seq, sizeof *g->staleness);
     if (!g->order || !g->order_data || !g->label || !g->row_image || !g->row_slot || !g->row_position || !g->row_cfg ||
-        !g->row_place || !g->fate || !g->born || !g->late)
+        !g->row_place || !g->token_status || !g->ar_step || !g->staleness)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     for (size_t i = 0; i < images; i++) g->order[i] = g->order_data + i * seq;
     return MAR_OK;
@@ -363,27 +342,28 @@ static void free_recordings(mar_masked *g)
     for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->k, &g->recordings[i]);
 }
 
-static void destroy(mar_generation *generation)
+static void destroy(mar_engine_state *engine_state)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     if (!g) return;
     free_recordings(g);
     for (int i = g->way_count - 1; i >= 0; i--)
         if (g->ways[i].state) g->ways[i].way->destroy(g->ways[i].state);
     mar_runner_free(&g->target);
-    void *host[] = {g->steps,        g->recordings, g->order,     g->order_data, g->label, g->row_image, g->row_slot,
-                    g->row_position, g->row_cfg,    g->row_place, g->fate,       g->born,  g->late,      g};
+    void *host[] = {
+        g->steps,        g->recordings, g->order,     g->order_data,   g->label,   g->row_image, g->row_slot,
+        g->row_position, g->row_cfg,    g->row_place, g->token_status, g->ar_step, g->staleness, g};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
-static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
-                         mar_generation **out, mar_err *err)
+static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
-    if (status == MAR_OK) status = settle_params(model, &p, max_images, err);
+    if (status == MAR_OK) status = settle_params(model, ways, &p, max_images, err);
     if (status != MAR_OK) return status;
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -393,16 +373,15 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->max_images = max_images;
     g->grid = mar_grid_side(&base->config);
     g->step = p.num_iter;
-    for (const mar_way *const *ways = mar_ways(); *ways; ways++)
-        if (mar_way_is_on(*ways, &p)) g->ways[g->way_count++].way = *ways;
+    for (; *ways; ways++) g->ways[g->way_count++].way = *ways;
     status = plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
     if (status == MAR_OK) status = create_ways(g, err);
     if (status == MAR_OK)
-        *out = (mar_generation *)g;
+        *out = (mar_engine_state *)g;
     else
-        destroy((mar_generation *)g);
+        destroy((mar_engine_state *)g);
     return status;
 }
 
@@ -413,9 +392,9 @@ void *mar_masked_state(const mar_masked *g, const mar_way *way)
     return NULL;
 }
 
-static size_t lay_out(mar_generation *generation, char *base)
+static size_t lay_out(mar_engine_state *engine_state, char *base)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     const size_t images = (size_t)g->max_images, token = (size_t)c->token_dim * sizeof(float);
     size_t used = 0;
@@ -428,25 +407,25 @@ static size_t lay_out(mar_generation *generation, char *base)
 }
 
 /* Prepares draws of n tokens in so many diffusion steps with so many rows a token. */
-static mar_status plan_draw(mar_masked *g, int n, int steps, int conditions, mar_err *err)
+static mar_status plan_draw(mar_masked *g, int n, int steps, int cfg_branches, mar_err *err)
 {
     if (n == 0) return MAR_OK;
-    use_chain(g, steps, conditions);
+    use_chain(g, steps, cfg_branches);
     if (g->drawer) return g->drawer->plan_draw(g->drawer_state, n, steps, err);
     return mar_runner_plan_head(&g->target, n, err);
 }
 
-static mar_status plan(mar_generation *generation, int images, mar_err *err)
+static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     free_recordings(g);
-    mar_status status = mar_runner_plan_begin(&g->target, images, err);
+    mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
         const mar_step *s = &g->steps[i];
         status = mar_runner_plan(&g->target, images, s, err);
         const int others = images * (s->predicted - s->detailed);
-        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->conditions, err);
-        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->conditions, err);
+        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->cfg_branches, err);
+        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
         if (status == MAR_OK) status = kern_check(g->k, err); /* this takes long enough to be cancelled */
     }
     for (int i = 0; status == MAR_OK && i < g->way_count; i++)
@@ -463,39 +442,39 @@ static void describe(const mar_model *model, char *text, size_t size)
     snprintf(text, size, "head: %s", head->device->head->describe(head->net));
 }
 
-static const mar_params *params_of(const mar_generation *g)
+static const mar_params *params_of(const mar_engine_state *g)
 {
     return &((const mar_masked *)g)->params;
 }
 
-static const char *guarantee_of(const mar_generation *g)
+static const char *guarantee_of(const mar_engine_state *g)
 {
     return ((const mar_masked *)g)->guarantee;
 }
 
-static const char *warning_of(const mar_generation *generation)
+static const char *warning_of(const mar_engine_state *engine_state)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const char *warning = NULL;
     for (int i = 0; !warning && i < g->way_count; i++)
         if (g->ways[i].way->warn) warning = g->ways[i].way->warn(g->ways[i].state);
     return warning;
 }
 
-static int steps_left(const mar_generation *generation)
+static int steps_left(const mar_engine_state *engine_state)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     return g->params.num_iter - g->step;
 }
 
-static const float *latents(const mar_generation *g)
+static const float *latents(const mar_engine_state *g)
 {
     return ((const mar_masked *)g)->tokens;
 }
 
-static void stats_of(const mar_generation *generation, mar_stats *stats)
+static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const mar_runner *t = &g->target;
     *stats = g->stats;
     stats->encoder_s = t->encoder_s;
@@ -510,27 +489,18 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
         if (g->ways[i].way->stats) g->ways[i].way->stats(g->ways[i].state, stats);
 }
 
-static mar_status measure(mar_generation *generation, mar_measurements *all, mar_err *err)
+static void fates(const mar_engine_state *engine_state, uint8_t *map, int *born)
 {
-    const mar_masked *g = (const mar_masked *)generation;
-    const mar_status status = mar_measure_machine(g->k, &g->model->head, all, err);
-    return status == MAR_OK
-               ? mar_measure_head(g->k, &g->model->head, g->conditions, g->params.num_sampling_steps, all, err)
-               : status;
-}
-
-static void fates(const mar_generation *generation, uint8_t *map, int *born)
-{
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
-    if (map) memcpy(map, g->fate, count * sizeof *map);
-    if (born) memcpy(born, g->born, count * sizeof *born);
+    if (map) memcpy(map, g->token_status, count * sizeof *map);
+    if (born) memcpy(born, g->ar_step, count * sizeof *born);
 }
 
-static void lateness(const mar_generation *generation, int *late)
+static void lateness(const mar_engine_state *engine_state, int *late)
 {
-    const mar_masked *g = (const mar_masked *)generation;
-    memcpy(late, g->late, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+    const mar_masked *g = (const mar_masked *)engine_state;
+    memcpy(late, g->staleness, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
 }
 
 extern const mar_engine mar_masked_engine;
@@ -553,7 +523,6 @@ const mar_engine mar_masked_engine = {
     .steps_left = steps_left,
     .latents = latents,
     .stats = stats_of,
-    .measure = measure,
     .fates = fates,
     .lateness = lateness,
 };

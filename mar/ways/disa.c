@@ -5,7 +5,7 @@
 
 static const double pi = 3.14159265358979323846;
 
-/* DiSA's schedule_id: how far from the lower count, `range` at most, step i of 0..last is. */
+/* Returns the excess of step i of 0..last over the lower count, at most `range` (DiSA's schedule_id). */
 static int annealed(mar_annealing annealing, int i, int last, int range)
 {
     if (last == 0) return range;

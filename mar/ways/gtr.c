@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first stage's colour; with an odd grid it has one token more than the other. */
+/* Tells whether a position has the first stage's colour. With an odd grid that colour has one token more. */
 static int in_first_stage(int grid, int position)
 {
     return (position / grid + position % grid) % 2 == 0;
@@ -39,7 +39,7 @@ void mar_gtr_order(int grid, int *order, int *scratch)
     for (int i = 0; i < n; i++) order[in_first_stage(grid, scratch[i]) ? first++ : second++] = scratch[i];
 }
 
-/* Of a token's direct neighbours, all of them of the first stage. */
+/* Returns the energy of a token's direct neighbours, all of the first stage. */
 static float detail_energy(const float *tokens, int grid, int channels, int position)
 {
     const int row = position / grid, column = position % grid;
@@ -72,7 +72,7 @@ void mar_gtr_select(const float *tokens, int grid, int channels, int *positions,
     }
 }
 
-/* --- the way ------------------------------------------------------------------------------------------------------ */
+/* --- the accelerator ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
     mar_masked *g;

@@ -1,7 +1,7 @@
 /* Guidance in an interval (Kynkäänniemi et al., "Applying Guidance in a Limited Interval Improves Sample and
- * Distribution Quality in Diffusion Models", 2024): none at the noisy end, nor where little is left to decide. They
- * limit it by the noise level of the one chain of an image. Here it is limited by the fraction of known tokens, which
- * is what a MAR model's own schedule of guidance follows. Steps without guidance compute no unconditional rows. */
+ * Distribution Quality in Diffusion Models", 2024): none at the noisy end, nor near the clean end. The paper limits it
+ * by the noise level of an image's one chain. Here the limit is the fraction of known tokens, as in a MAR model's own
+ * schedule of guidance. Steps without guidance compute no unconditional rows. */
 #include "mar/masked/masked.h"
 
 static int is_on(const mar_params *p)

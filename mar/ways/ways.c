@@ -1,6 +1,8 @@
 /* The registry of ways to be faster, and what follows from it. */
-#include "mar/masked/masked.h"
-#include "mar/api/params.h"
+#include "mar/ways/ways.h"
+
+#include "mar/core/params.h"
+#include "mar/masked/way.h"
 #include "specdec/verifier.h"
 
 #include <stdarg.h>
@@ -214,6 +216,45 @@ mar_status mar_ways_check_tokens(const mar_params *params, const char *tokens, m
                        *(const char **)mar_param_field(o, params), asked, tokens, values);
     }
     return MAR_OK;
+}
+
+/* Checks cfg_interval: LOW,HIGH, which are cfg_low and cfg_high, for continuous tokens, one number for discrete ones.
+ */
+static mar_status check_interval(const mar_params *p, const char *tokens, mar_err *err)
+{
+    const int is_discrete = strcmp(tokens, "discrete") == 0;
+    if (is_discrete && (p->cfg_low != 0 || p->cfg_high != 1))
+        return err_set(err, MAR_EARG,
+                       "cfg_interval %g,%g: expected one number, the last step with guidance, as the model's tokens "
+                       "are discrete",
+                       (double)p->cfg_low, (double)p->cfg_high);
+    if (!is_discrete && !mar_param_is_default(mar_param_find("cfg_interval"), p))
+        return err_set(err, MAR_EARG,
+                       "cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
+                       "continuous",
+                       p->cfg_interval);
+    if (p->cfg_low > p->cfg_high)
+        return err_set(err, MAR_EARG, "cfg_low %g and cfg_high %g: expected low <= high", (double)p->cfg_low,
+                       (double)p->cfg_high);
+    return MAR_OK;
+}
+
+mar_status mar_ways_settle(mar_params *params, const char *tokens, mar_ways_on *out, mar_err *err)
+{
+    int n = 0;
+    *out = (mar_ways_on){{NULL}};
+    mar_status status = check_interval(params, tokens, err);
+    if (status == MAR_OK) status = mar_ways_check_tokens(params, tokens, err);
+    if (status != MAR_OK) return status;
+    mar_ways_resolve(params, tokens);
+    status = mar_ways_check(params, err);
+    for (int i = 0; status == MAR_OK && ways[i]; i++) {
+        if (!mar_way_is_on(ways[i], params)) continue;
+        if (params->spec && strcmp(ways[i]->name, "spec") == 0 && ways[i]->asks_for && !params->draft)
+            status = err_set(err, MAR_EARG, "spec %s: needs %s", params->spec, ways[i]->asks_for);
+        out->on[n++] = ways[i];
+    }
+    return status;
 }
 
 /* --- which options have an effect --------------------------------------------------------------------------------- */

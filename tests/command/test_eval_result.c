@@ -100,10 +100,10 @@ static void fill(eval_result *r)
     for (int i = 0; i < r->latest; i++) r->accepted_late[i] = random_count(), r->replaced_late[i] = random_count();
     mar_stats *s = &r->stats;
     double *const of_stats[] = {
-        &s->encoder_s,     &s->decoder_s,      &s->head_s,          &s->vae_s,        &s->draft_s,   &s->verify_s,
-        &s->total_s,       &s->encoder_flop,   &s->decoder_flop,    &s->head_flop,    &s->vae_flop,  &s->draft_flop,
-        &s->decoder_bytes, &s->draft_bytes,    &s->head_calls,      &s->head_batched, &s->head_rows, &s->draft_calls,
-        &s->tuning_s,      &s->accepted_shift, &s->head_call_bytes, &s->passes,       &s->contexts};
+        &s->encoder_s,      &s->decoder_s,       &s->head_s,       &s->vae_s,        &s->draft_s,   &s->verify_s,
+        &s->total_s,        &s->encoder_flop,    &s->decoder_flop, &s->head_flop,    &s->vae_flop,  &s->draft_flop,
+        &s->decoder_bytes,  &s->draft_bytes,     &s->head_calls,   &s->head_batched, &s->head_rows, &s->draft_calls,
+        &s->accepted_shift, &s->head_call_bytes, &s->passes,       &s->contexts};
     for (size_t i = 0; i < sizeof of_stats / sizeof *of_stats; i++) *of_stats[i] = random_number();
     long *const counts[] = {&s->tokens,   &s->proposals, &s->proposals_accepted, &s->drafted,
                             &s->accepted, &s->rounds,    &s->round_steps,        &s->residual_tries};
@@ -111,7 +111,7 @@ static void fill(eval_result *r)
     for (size_t i = 0; i < sizeof s->accepted_lengths / sizeof *s->accepted_lengths; i++)
         s->accepted_lengths[i] = random_count();
     s->arena_bytes = (size_t)random_count(), s->recorded_bytes = (size_t)random_count();
-    s->head_call_products = 1, s->head_calls_max = 2147483647, s->products_tuned = 3, s->products_otherwise = 4;
+    s->head_call_products = 1, s->head_calls_max = 2147483647;
 }
 
 /* All fields, bit by bit; a field that fill leaves out would be 0 in both, so that is looked at, too. */
@@ -176,7 +176,7 @@ static void what_is_the_same_is_apart(void **state)
     fill(&a);
     b = a;
     b.generate_s = 1, b.features_s = 2, b.write_s = 3, b.merge_s = 4, b.processes = 5, b.stats.total_s = 6;
-    b.stats.head_s = 7, b.stats.arena_bytes = 8, b.stats.tuning_s = 9;
+    b.stats.head_s = 7, b.stats.arena_bytes = 8;
     strcpy(b.backend, "another");
     for (int i = 0; i < 2; i++) {
         cJSON *of_a = eval_result_json(&a), *of_b = eval_result_json(&b);

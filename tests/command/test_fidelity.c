@@ -570,10 +570,10 @@ static void mistakes(void **state)
         {"--versus --against --num_iter 65", "mar: --num_iter 65: expected 0..64"},
         {"--num_iter 4 --versus --model absent.pth --against", "absent.pth"},
         {"--versus --against --class 10", "--class: "},
-        {"--versus --against --out nowhere/x.html", "nowhere/x.html: cannot write there"},
+        {"--versus --against --out nowhere/x.html", "nowhere/x.html: cannot write"},
         {"--versus --against --out .", ".: expected a name ending in .html"},
         {"--versus --against --plot plot.png", "plot.png: expected a name ending in .svg"},
-        {"--versus --against --plot nowhere/x.svg", "nowhere/x.svg: cannot write there"},
+        {"--versus --against --plot nowhere/x.svg", "nowhere/x.svg: cannot write"},
         {"--against stray", "stray: unexpected argument"},
     };
     const char *d = *state;

@@ -2,7 +2,7 @@
  * a directory of images is synced once, a single file by itself, and what cannot be stored is an error. And where
  * pictures can go: directories that are not there, and standard output. */
 #include "tests/support/command.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
  * characters in it, and pages and the text in pictures are what their formats say. */
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <cjson/cJSON.h>
 #include <png.h>

@@ -2,7 +2,7 @@
  * is compared with the table row by row. */
 #include "tests/support/command.h"
 
-#include "mar/api/params.h"
+#include "mar/core/params.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>
@@ -99,7 +99,7 @@ static void a_row_is_a_field(void **state)
     }
     for (int k = 1; k < n; k++) {
         const int is_reserved = strncmp(names[k], "reserved", 8) == 0;
-        if (!seen[k] && !is_reserved) fail_msg("mar_params.%s has no row in mar/api/params.c", names[k]);
+        if (!seen[k] && !is_reserved) fail_msg("mar_params.%s has no row in mar/core/params.c", names[k]);
         reserved += is_reserved;
     }
     assert_null(mar_param_get(-1));

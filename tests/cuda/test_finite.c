@@ -2,8 +2,8 @@
  * when it is finished, or with check at the step. check finds the layer where a persistent kernel runs the whole chain,
  * too, and changes no bit. */
 #include "mar.h"
-#include "mar/api/handle.h"
-#include "mar/masked/masked.h"
+#include "mar/core/handle.h"
+#include "tests/support/masked.h"
 #include "tests/cuda/support.h"
 #include "tests/support/changed.h"
 

@@ -1,6 +1,6 @@
 /* The whole loop with the CUDA backend, by the public API, against the CPU in f32. */
 #include "mar.h"
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 #include "tests/cuda/support.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Speculation inside the head on the device: the CPU's decisions, the plain chain's law, and both ways to run the
  * rounds. The heads are the demo models', on conditions of images with no token known. */
 #include "diffusion/speculate.h"
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 #include "mar/masked/runner.h"
 #include "tests/cuda/support.h"
 #include "tests/support/statistics.h"

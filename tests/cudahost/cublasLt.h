@@ -92,22 +92,6 @@ typedef struct {
     int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
 
-/* The algorithms that the heuristic offers from now on, and what they take by the clock of events, which is not the
- * real one then. n 0: one again, and the real clock; n -1: none at all. */
-enum {
-    CUDAHOST_REVERSED = 1, /* sums begin with the last term */
-    CUDAHOST_FAR,          /* results are a little larger where the activation's argument is above 0.5 or below -0.5 */
-    CUDAHOST_BIAS_FIRST,   /* sums begin with the bias */
-};
-typedef struct {
-    double ms;
-    int fails;   /* no product can be made with it */
-    int differs; /* 0, or one of these */
-} cudahost_algorithm;
-extern "C" void cudahost_algorithms(const cudahost_algorithm *list, int n);
-/* The number of the algorithm that made the last product, and how many products there have been. */
-extern "C" int cudahost_last_algorithm(long *products);
-
 const char *cublasGetStatusString(cublasStatus_t status);
 const char *cublasLtGetStatusString(cublasStatus_t status);
 const char *cublasLtGetStatusName(cublasStatus_t status);

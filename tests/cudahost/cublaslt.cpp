@@ -48,27 +48,15 @@ struct chosen {
     uint64_t m, n, k, types;
 };
 static_assert(sizeof(chosen) <= sizeof(cublasLtMatmulAlgo_t), "fits");
-/* The algorithm's number is in the upper bits of `types`. */
-enum { number_shift = 48 };
 static const uint64_t algo_magic = 0x63754c744f6e4370;
 static const unsigned handle_magic = 0x6c74686e;
 
-static std::vector<cudahost_algorithm> algorithms = {{0, 0, 0}};
-static int last_algorithm = -1;
-static long products;
+static int offered = CUDAHOST_ALGORITHM;
 
-void cudahost_algorithms(const cudahost_algorithm *list, int n)
+void cudahost_algorithms(int which)
 {
     LOCK();
-    algorithms.assign(list, list + (n > 0 ? n : 0));
-    if (n == 0) algorithms.push_back({0, 0, 0});
-    runtime_fake_clock(n > 0);
-}
-int cudahost_last_algorithm(long *count)
-{
-    LOCK();
-    *count = products;
-    return last_algorithm;
+    offered = which;
 }
 
 const char *cublasLtGetStatusName(cublasStatus_t status)
@@ -301,17 +289,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     shape.workspace = preference->workspace < 65536 ? preference->workspace : 65536;
     memcpy(shape.align, preference->align, sizeof(shape.align));
     LOCK();
-    if (algorithms.empty()) return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (int i = 0; i < requested && i < (int)algorithms.size(); i++) {
-        chosen numbered = shape;
-        numbered.types |= (uint64_t)i << number_shift;
-        memset(&results[i], 0, sizeof(results[i]));
-        memcpy(&results[i].algo, &numbered, sizeof(numbered));
-        results[i].workspaceSize = shape.workspace;
-        results[i].state = CUBLAS_STATUS_SUCCESS;
-        results[i].wavesCount = 1;
-        *returned = i + 1;
-    }
+    if (offered == CUDAHOST_NO_ALGORITHM) return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(&results[0], 0, sizeof(results[0]));
+    memcpy(&results[0].algo, &shape, sizeof(shape));
+    results[0].workspaceSize = shape.workspace;
+    results[0].state = CUBLAS_STATUS_SUCCESS;
+    results[0].wavesCount = 1;
+    *returned = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -346,8 +330,6 @@ struct product {
     void *pd, *workspace;
     float alpha, beta;
     chosen shape;
-    cudahost_algorithm algorithm;
-    int number;
 };
 
 static float epilogue(const product *p, float x)
@@ -370,9 +352,6 @@ static void multiply(const product *p)
     const size_t m = (size_t)p->shape.m, n = (size_t)p->shape.n, k = (size_t)p->shape.k;
     const size_t in = type_size(p->a.type), out = type_size(p->d.type);
     std::vector<float> sum(m);
-    last_algorithm = p->number;
-    products++;
-    runtime_advance((long long)(p->algorithm.ms * 1e6));
     memset(p->workspace, 0xff, (size_t)p->shape.workspace);
     for (int32_t batch = 0; batch < p->d.batch; batch++) {
         const std::vector<float> a =
@@ -383,19 +362,13 @@ static void multiply(const product *p)
         char *d = (char *)p->pd + (size_t)(batch * p->d.stride) * out;
         for (size_t j = 0; j < n; j++) {
             const bool bias = p->desc.epilogue & CUBLASLT_EPILOGUE_BIAS;
-            const bool bias_first = bias && p->algorithm.differs == CUDAHOST_BIAS_FIRST;
-            for (size_t i = 0; i < m; i++)
-                sum[i] = bias_first ? read_element(p->desc.bias, p->d.type, i) / p->alpha : 0;
-            for (size_t term = 0; term < k; term++) {
-                const size_t l = p->algorithm.differs == CUDAHOST_REVERSED ? k - 1 - term : term;
-                add_column(sum.data(), &a[l * m], b[j * k + l], m);
-            }
+            for (size_t i = 0; i < m; i++) sum[i] = 0;
+            for (size_t l = 0; l < k; l++) add_column(sum.data(), &a[l * m], b[j * k + l], m);
             for (size_t i = 0; i < m; i++) {
                 float x = p->alpha * sum[i];
                 if (p->beta != 0) x += p->beta * read_element(c, p->c.type, element(&p->c, i, j));
-                if (bias && !bias_first) x += read_element(p->desc.bias, p->d.type, i);
-                const bool far = p->algorithm.differs == CUDAHOST_FAR && fabsf(x) > 0.5f;
-                x = epilogue(p, x) * (far ? 1.0f + 1.0f / 64 : 1.0f);
+                if (bias) x += read_element(p->desc.bias, p->d.type, i);
+                x = epilogue(p, x);
                 const size_t at = element(&p->d, i, j);
                 if (p->d.type == CUDA_R_16BF)
                     ((__nv_bfloat16 *)d)[at] = __float2bfloat16(x);
@@ -431,18 +404,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     cublasStatus_t status = check(desc, a_layout, b_layout, c_layout, d_layout, &asked);
     if (status) return status;
     LOCK();
-    const size_t number = (size_t)(shape.types >> number_shift);
-    shape.types &= ((uint64_t)1 << number_shift) - 1;
-    if (number >= algorithms.size() || algorithms[number].fails) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (offered == CUDAHOST_BROKEN_ALGORITHM) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (shape.magic != algo_magic || shape.m != asked.m || shape.n != asked.n || shape.k != asked.k ||
         shape.types != asked.types)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (shape.workspace > workspace_bytes ||
         (shape.workspace && !runtime_on_device(workspace, (size_t)shape.workspace)) || (uintptr_t)workspace % 256)
         return CUBLAS_STATUS_INVALID_VALUE;
-    auto p = std::make_shared<product>(
-        product{*content(desc), *content(a_layout), *content(b_layout), *content(c_layout), *content(d_layout), a, b, c,
-                d, workspace, *(const float *)alpha, *(const float *)beta, shape, algorithms[number], (int)number});
+    auto p = std::make_shared<product>(product{*content(desc), *content(a_layout), *content(b_layout),
+                                               *content(c_layout), *content(d_layout), a, b, c, d, workspace,
+                                               *(const float *)alpha, *(const float *)beta, shape});
     if ((status = check_matrix(a, &p->a, shape.align[0])) || (status = check_matrix(b, &p->b, shape.align[1])) ||
         (status = check_matrix(d, &p->d, shape.align[3])))
         return status;

@@ -17,12 +17,10 @@
 
 struct allocation {
     size_t bytes, pages; /* asked for, and those mapped, in bytes */
-    unsigned long born;  /* `works` then */
 };
 static std::map<uintptr_t, allocation> device_memory;
 static std::map<uintptr_t, size_t> pinned_memory;
 static size_t device_used;
-static unsigned long works; /* that any stream was given */
 static const size_t page = 4096;
 
 static const allocation *find_device(const void *p)
@@ -89,10 +87,9 @@ static void perform(const std::function<void()> &work)
 }
 
 static void finish_all();
-static bool any_pending(unsigned long since);
 static cudaError_t unsafe_now();
 
-static long hasty_frees, instantiated, graph_launches, launches, waits;
+static long instantiated, graph_launches, launches, waits;
 long cudahost_launches()
 {
     LOCK();
@@ -106,11 +103,6 @@ long cudahost_waits()
 {
     LOCK();
     return waits;
-}
-long cudahost_hasty_frees()
-{
-    LOCK();
-    return hasty_frees;
 }
 long cudahost_instantiated()
 {
@@ -140,7 +132,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     memory += page; /* between pages nobody may touch */
     if (mprotect(memory, pages, PROT_READ | PROT_WRITE)) return runtime_done(cudaErrorMemoryAllocation);
     memset(memory, 0xff, pages);
-    device_memory[(uintptr_t)memory] = {bytes, pages, works};
+    device_memory[(uintptr_t)memory] = {bytes, pages};
     device_used += pages;
 #if CUDAHOST_ASAN
     ASAN_POISON_MEMORY_REGION(memory + bytes, pages - bytes);
@@ -158,7 +150,6 @@ cudaError_t cudaFree(void *p)
     runtime_context();
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     const auto a = device_memory.find((uintptr_t)p);
-    if (a != device_memory.end()) hasty_frees += any_pending(a->second.born);
     finish_all();
     if (a == device_memory.end()) return runtime_done(cudaErrorInvalidValue);
 #if CUDAHOST_ASAN
@@ -233,7 +224,6 @@ struct CUstream_st {
     int device = 0;
     std::deque<std::function<void()>> pending;
     unsigned long enqueued = 0, performed = 0;
-    unsigned long last = 0; /* `works` when it was given some last */
     CUgraph_st *capture = nullptr;
 };
 struct CUevent_st {
@@ -272,13 +262,6 @@ static void perform_until(CUstream_st *s, unsigned long ticket)
 static void finish(CUstream_st *s)
 {
     perform_until(s, s->enqueued);
-}
-/* Whether work is still to be done that a stream was given after so many others. */
-static bool any_pending(unsigned long since)
-{
-    for (CUstream_st *s : streams)
-        if (!s->pending.empty() && s->last > since) return true;
-    return false;
 }
 static void finish_all()
 {
@@ -354,7 +337,6 @@ cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work)
         finish(&legacy);
     }
     s->enqueued++;
-    s->last = ++works;
     s->pending.push_back(std::move(work));
     if (!lazy()) finish(s);
     return cudaSuccess;
@@ -540,20 +522,6 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
 
 /* --- events ------------------------------------------------------------------------------------------------------ */
 
-static bool clock_is_fake;
-static long long fake_clock;
-
-void runtime_fake_clock(bool fake)
-{
-    LOCK();
-    clock_is_fake = fake;
-}
-void runtime_advance(long long nanoseconds)
-{
-    LOCK();
-    fake_clock += nanoseconds;
-}
-
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     LOCK();
@@ -586,7 +554,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     CUstream_st *s = stream_of(stream);
     if (!s || !events.count(event) || (s != &legacy && s->device != event->device))
         return runtime_done(cudaErrorInvalidResourceHandle);
-    const auto take = [event] { event->nanoseconds = clock_is_fake ? fake_clock : clock64(); };
+    const auto take = [event] { event->nanoseconds = clock64(); };
     if (s->capture) {
         if (flags & cudaEventRecordExternal) {
             event->stream = &legacy, event->ticket = 0, event->captured = nullptr;

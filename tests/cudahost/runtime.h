@@ -30,10 +30,6 @@ bool runtime_is_current(cudaStream_t stream);
 /* Counts an object of a library, +1 when it is made and -1 when it is freed. */
 void runtime_count(int change);
 
-/* Turns the clock of events to one that only runtime_advance moves, or back to the real one. */
-void runtime_fake_clock(bool fake);
-void runtime_advance(long long nanoseconds);
-
 /* Counts a kernel or a product, when it is run. */
 void runtime_launched();
 /* Does the work, or keeps it for later or for a graph. */

@@ -3,7 +3,7 @@
  * list of changes to the table of a small model, and the file is made from that table. */
 #include "tests/fuzz/fuzz.h"
 
-#include "mar/api/config.h"
+#include "mar/core/config.h"
 #include "mar/api/kinds.h"
 #include "vae/vae.h"
 

@@ -1,7 +1,7 @@
 /* The command line against the real tables of options: arguments separated by NULs. */
 #include "tests/fuzz/fuzz.h"
 
-#include "mar/api/params.h"
+#include "mar/core/params.h"
 #include "tools/cli/options.h"
 #include "tools/cli/run_options.h"
 

@@ -400,8 +400,8 @@ static void traced_spans(void **state)
     assert_string_equal(rows->name, "attention 2 x 4, 3 spans, 7 keys");
     assert_int_equal(rows->rows, 7);
     assert_int_equal(rows->calls, 2);
-    assert_true(rows->flop == 4.0 * WIDTH * (5 * 3 + 2 * 4));
-    assert_true(rows->bytes == 4.0 * WIDTH * (7 + 7 + 7 + 7)); /* q, key, value, y */
+    assert_true(rows->flop == 2 * 4.0 * WIDTH * (5 * 3 + 2 * 4));
+    assert_true(rows->bytes == 2 * 4.0 * WIDTH * (7 + 7 + 7 + 7)); /* q, key, value, y */
     assert_true(rows->seconds > 0);
     kern_trace_free(trace);
     free(x);

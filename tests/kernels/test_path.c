@@ -347,7 +347,7 @@ static void traced(void **state)
     assert_int_equal(rows[0].rows, PATHS);
     assert_int_equal(rows[0].calls, 2);
     /* state, x0 and fraction; eps and v of two conditions */
-    assert_true(rows[0].bytes == 4.0 * PATHS * STEPS * CHANNELS * (3 + 2 * 2));
+    assert_true(rows[0].bytes == 2 * 4.0 * PATHS * STEPS * CHANNELS * (3 + 2 * 2));
     assert_string_equal(rows[1].name, "path verdict");
     assert_int_equal(rows[1].rows, ROWS);
     kern_trace_free(trace);

@@ -1,7 +1,7 @@
 /* The shape of a LlamaGen model from the tensors of a file, against the official lists of tensors
  * (tests/weights/data/formats) and against models made by gpt.py. */
 #include "llamagen/config.h"
-#include "mar/api/config.h"
+#include "mar/core/config.h"
 #include "tests/support/shape_list.h"
 #include "tests/support/support.h"
 #include "vae/vae.h"

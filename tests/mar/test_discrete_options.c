@@ -1,5 +1,6 @@
 /* Sessions of LlamaGen models: options, and files, that go together or not. */
 #include "llamagen/engine.h"
+#include "mar/ways/ways.h"
 #include "tests/support/discrete_sessions.h"
 
 #include <stdio.h>
@@ -172,6 +173,8 @@ static void batches_that_are_too_large(void **state)
         mar_discrete_plan plan;
         mar_params p = discrete_params(cases[i].options);
         p.draft = s.drafts[cases[i].draft];
+        mar_ways_on ways;
+        assert_ok(mar_ways_settle(&p, "discrete", &ways, &err), &err);
         const mar_status status =
             mar_discrete_settle(mar_discrete_model_of(s.target), &p, cases[i].images, &plan, &err);
         snprintf(why, sizeof why, "batch of %d images of 16 tokens and %d drafts at a time: too large", cases[i].images,

@@ -1,8 +1,8 @@
 /* The whole loop through the public API: against PyTorch, and the promises of mar.h. */
 #include "mar.h"
-#include "mar/api/config.h"
-#include "mar/api/handle.h"
-#include "mar/api/vae.h"
+#include "mar/core/config.h"
+#include "mar/core/handle.h"
+#include "mar/core/vae.h"
 #include "tests/support/llamagen.h"
 #include "tests/support/support.h"
 

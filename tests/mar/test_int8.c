@@ -4,7 +4,7 @@
 #include "tests/support/demo.h"
 
 #include "kernels/int8.h"
-#include "mar/api/engine.h"
+#include "mar/core/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

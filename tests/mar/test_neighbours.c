@@ -1,7 +1,7 @@
 /* The table of near tokens: what it has, and the file beside the checkpoint that keeps it. */
 #include "tests/support/support.h"
 
-#include "mar/api/neighbours.h"
+#include "mar/core/neighbours.h"
 #include "weights/npz.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
  * and a session is made and works: the call says so, nothing is left, other sessions go on as if nothing had been, and
  * so does the session itself. Then those of all libraries, oneDNN's first of all. Without a thread that does not start
  * the handle does. Under the sanitizers this test is skipped (tests/support/failing_allocations.h). */
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 #include "tests/support/demo.h"
 #include "tests/support/llamagen.h"
 

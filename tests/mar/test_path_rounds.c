@@ -2,6 +2,7 @@
  * test_path_law.c. */
 #include "mar.h"
 #include "mar/ways/path.h"
+#include "tests/support/masked.h"
 #include "tests/support/demo.h"
 
 #include <limits.h>
@@ -264,7 +265,7 @@ static void stops_at_a_replacement(void **state)
                 next = p.num_iter - mar_session_steps_left(s);
                 const mar_masked *g = mar_masked_of(s);
                 for (int t = 0; t < DEMO_SEQ; t++)
-                    if (g->fate[t] == MAR_TOKEN_REPLACED && g->born[t] >= first) replaced[g->born[t]]++;
+                    if (g->token_status[t] == MAR_TOKEN_REPLACED && g->ar_step[t] >= first) replaced[g->ar_step[t]]++;
                 for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
                 if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
                 ends[next < first + 3]++;

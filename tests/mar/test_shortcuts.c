@@ -2,7 +2,7 @@
  * what they refuse, and the promises of mar.h under each. */
 #include "eval/classifier.h"
 #include "mar.h"
-#include "mar/masked/masked.h"
+#include "tests/support/masked.h"
 #include "mar/ways/gtr.h"
 #include "tests/support/support.h"
 

@@ -2,6 +2,7 @@
 #include "eval/statistics.h"
 #include "mar.h"
 #include "mar/ways/spec.h"
+#include "tests/support/masked.h"
 #include "tests/support/brief.h"
 #include "tests/support/support.h"
 
@@ -122,7 +123,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     for (int i = 0, last; i < p->num_iter; i = last + 1) {
         last = i < prefill ? i : i + p->gamma - 1 < p->num_iter ? i + p->gamma - 1 : p->num_iter - 1;
         const int known = steps[i].known, until = steps[last].known + steps[last].predicted;
-        const mar_step step = {.known = known, .predicted = until - known, .conditions = r.conditions};
+        const mar_step step = {.known = known, .predicted = until - known, .cfg_branches = r.cfg_branches};
         for (int t = 0; t < step.predicted; t++) {
             const int place = SEQ - until + t;
             int of = i;
@@ -134,7 +135,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
             .count = step.predicted, .seed = p->seed, .image = images, .position = position, .cfg = cfg};
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
         mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
-        mar_runner_learn(&r, x, step.predicted, slot, position, NULL);
+        mar_runner_add_known_tokens(&r, x, step.predicted, slot, position, NULL);
         for (int t = 0; t < step.predicted; t++)
             k->core->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }
@@ -257,14 +258,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     assert_int_equal(stats.head_calls_max, p->num_sampling_steps);
     assert_true(stats.head_rows >= stats.head_calls);
     if (p->context == MAR_CONTEXT_PREFIX) assert_true(stats.head_rows == stats.head_calls);
-    /* the draft learns all tokens; only with drafts it makes passes */
-    const mar_masked_model *draft = mar_masked_model_of(p->draft);
-    const double learnt = mar_embed_classes_flop(draft, N, p->cfg == 1 ? 1 : 2) + mar_embed_masks_flop(draft) +
-                          mar_operands_flop(draft, N * SEQ);
-    if (prefill < p->num_iter)
-        assert_true(stats.draft_flop > 2 * learnt);
-    else
-        assert_float_equal(stats.draft_flop / learnt, 1, 1e-12);
+    assert_int_equal(stats.draft_flop > 0, prefill < p->num_iter); /* it makes passes only with drafts */
     if (p->context == MAR_CONTEXT_PREFIX) {
         assert_true(stats.passes == prefill + blocks);
         assert_true(stats.contexts == N * stats.passes);
@@ -328,7 +322,7 @@ static void full_stops_at_a_replacement(void **state)
             next = p.num_iter - mar_session_steps_left(s);
             const mar_masked *g = mar_masked_of(s);
             for (int i = 0; i < SEQ; i++)
-                if (g->fate[i] == MAR_TOKEN_REPLACED) replaced[g->born[i]]++;
+                if (g->token_status[i] == MAR_TOKEN_REPLACED) replaced[g->ar_step[i]]++;
             for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
             if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
             ends[next < first + 3]++;

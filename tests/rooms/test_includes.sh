@@ -2,18 +2,16 @@
 # Which file may include which. A pair X.c and X.h (or .cu, .cuh) counts as one file:
 #
 # - No pair includes itself by way of others.
-# - A folder includes those below it, in this order: base, kernels, weights, specdec, eval and vae and diffusion and llamagen, mar,
-#   tools. eval, vae, diffusion and llamagen do not include one another. tools includes mar.h, headers of eval and weights/npz.h.
+# - A room includes those above it in order.txt. tools/ includes mar.h, headers of base and eval, and weights/npz.h.
 #
 # usage: test_includes.sh SOURCE
 set -eu
 folders='base kernels weights specdec diffusion llamagen eval vae mar tools'
+order=$(cd "$(dirname "$0")" && pwd)/order.txt
 
 # Pairs that include each other, but not as files: the header that one half includes does not include that half.
-#   specdec/laws is the list of laws that verifier.c chooses from; a law is made of the parts in verifier.h.
 #   kernels/cuda/persistent_layers is the second half of one CUDA kernel, which persistent.cu includes.
-known='specdec/verifier specdec/laws
-kernels/cuda/persistent kernels/cuda/persistent_layers'
+known='kernels/cuda/persistent kernels/cuda/persistent_layers'
 
 # Prints "FROM TO" for every include in the folders of $1, both without their endings.
 includes() {
@@ -33,16 +31,19 @@ faults() {
   list=$(includes "$1" 2>&1) || { printf '%s\n' "$list" | grep ', expected'; return; }
   list=$(printf '%s\n' "$list" | sort -u)
   printf '%s\n' "$list" | grep -vxF "$known" | tsort 2>&1 >/dev/null | sed 's/^tsort: //'
-  printf '%s\n' "$list" | awk '
-    BEGIN { split("base kernels weights specdec eval mar tools", order, " ")
-            for (i in order) rank[order[i]] = i
-            rank["vae"] = rank["diffusion"] = rank["llamagen"] = rank["eval"] }
-    { from = $1; to = $2; sub("/.*", "", from); sub("/.*", "", to) }
-    $2 == "mar" || from == to { next }
-    !(to in rank) { print $1 " includes " $2 ", which is in none of the folders"; next }
-    rank[to] >= rank[from] { print $1 " includes " $2 ", which is not below it" }
-    from == "tools" && to != "eval" && $2 != "weights/npz" {
-      print $1 " includes " $2 ", expected mar.h, eval/*.h, weights/npz.h or tools/*.h" }'
+  printf '%s\n' "$list" | awk -v order="$order" '
+    BEGIN { while ((getline line < order) > 0)
+              if (line !~ /^#/) { n = split(line, room, " "); rank++; for (i = 1; i <= n; i++) level[room[i]] = rank } }
+    function room_of(file) { sub("/[^/]*$", "", file); sub("^specdec/methods$", "specdec", file); return file }
+    function is_within(a, b) { return substr(a, 1, length(b) + 1) == b "/" }
+    $2 == "mar" { next }
+    { from = room_of($1); to = room_of($2) }
+    from == to || is_within(from, to) && level[from] == level[to] || is_within(to, from) && level[from] == level[to] { next }
+    !(from in level) { print $1 " is in none of the rooms"; next }
+    !(to in level) { print $1 " includes " $2 ", which is in none of the rooms"; next }
+    level[to] >= level[from] { print $1 " includes " $2 ", which is not below it" }
+    from ~ /^tools/ && to !~ /^tools/ && to != "base" && to != "eval" && $2 != "weights/npz" {
+      print $1 " includes " $2 ", expected mar.h, base/*.h, eval/*.h, weights/npz.h or tools/*.h" }'
 }
 
 fail() { echo "$*" >&2; exit 1; }
@@ -57,7 +58,7 @@ expect() { # MESSAGE FILE INCLUDED...
   message=$1
   shift
   rm -rf "$scratch/tree"
-  for folder in $folders; do mkdir -p "$scratch/tree/$folder"; done
+  for folder in $folders mar/core mar/api tools/cli tools/eval; do mkdir -p "$scratch/tree/$folder"; done
   while [ $# -gt 1 ]; do
     echo "#include \"$2\"" >>"$scratch/tree/$1"
     shift 2
@@ -68,10 +69,11 @@ expect() { # MESSAGE FILE INCLUDED...
   *) echo "$found" | grep -q "$message" || fail "expected \"$message\", found \"$found\"" ;;
   esac
 }
-expect '' tools/a.c mar.h tools/a.c tools/a.h tools/b.c tools/a.h tools/b.c weights/npz.h mar/c.c base/d.h
+expect '' tools/a.c mar.h tools/cli/a.c tools/cli/a.h tools/eval/b.c tools/cli/a.h tools/eval/b.c weights/npz.h mar/api/c.c base/d.h
 expect 'loop' tools/a.h tools/b.h tools/b.c tools/c.h tools/c.c tools/a.h
 expect 'loop' base/a.c base/b.h base/b.c base/a.h
-expect 'mar/a includes tools/b, which is not below it' mar/a.c tools/b.h
+expect 'mar/core/a includes mar/api/b, which is not below it' mar/core/a.c mar/api/b.h
+expect 'tools/cli/a includes tools/eval/b, which is not below it' tools/cli/a.c tools/eval/b.h
 expect 'vae/a includes eval/b, which is not below it' vae/a.c eval/b.h
 expect 'tools/a includes kernels/b, expected mar.h' tools/a.c kernels/b.h
 expect 'tools/a includes weights/zip, expected mar.h' tools/a.c weights/zip.h

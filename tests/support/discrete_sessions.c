@@ -1,6 +1,6 @@
 #include "tests/support/discrete_sessions.h"
 
-#include "mar/api/params.h"
+#include "mar/core/params.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #include "tests/support/llamagen.h"
 
-#include "mar/api/config.h"
+#include "mar/core/config.h"
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 

@@ -3,7 +3,7 @@
 #ifndef TESTS_SPY_H
 #define TESTS_SPY_H
 
-#include "mar/masked/masked.h"
+#include "tests/support/masked.h"
 #include "tests/support/support.h"
 
 #include <string.h>

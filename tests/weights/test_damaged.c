@@ -4,7 +4,7 @@
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
-#include "mar/api/config.h"
+#include "mar/core/config.h"
 #include "vae/vae.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * which the sanitizers do too: under them this test is skipped. */
 #include "tests/support/support.h"
 
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 #include "weights/npz.h"
 
 #include <dirent.h>

@@ -3,7 +3,7 @@
 #include "tests/support/support.h"
 
 #include "base/file.h"
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 #include "weights/number.h"
 
 #include <cjson/cJSON.h>

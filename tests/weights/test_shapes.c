@@ -3,7 +3,7 @@
 #include "tests/support/shape_list.h"
 #include "tests/support/support.h"
 
-#include "mar/api/config.h"
+#include "mar/core/config.h"
 #include "vae/vae.h"
 
 #include <stdio.h>

@@ -2,14 +2,13 @@
 #include "tools/bench/common.h"
 #include "tools/bench/discrete.h"
 #include "tools/bench/micro.h"
-#include "tools/bench/model.h"
 #include "tools/cli/command.h"
 #include "tools/generate/images.h"
 #include "tools/generate/models.h"
 #include "tools/cli/options_help.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/run_options.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -17,13 +16,11 @@
 #include <string.h>
 
 typedef struct {
-    run_options run;       /* what is measured */
-    int batch;             /* images at a time */
-    int repeat;            /* batches measured */
-    int json;              /* print JSON */
-    int micro;             /* measure parts in place of images */
-    int model_time;        /* print the model's table in place of measurements */
-    const char *constants; /* of the model's table; NULL: all assumed */
+    run_options run; /* what is measured */
+    int batch;       /* images at a time */
+    int repeat;      /* batches measured */
+    int json;        /* print JSON */
+    int micro;       /* measure parts in place of images */
 } bench_options;
 
 static const mar_param rows[] = {
@@ -33,44 +30,30 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 65536,
-     .help = "images at a time"},
+     .help = "images to make at a time"},
     {.name = "repeat",
      .offset = offsetof(bench_options, repeat),
      .group = "Measurement",
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1000,
-     .help = "batches measured, of which the best counts\nOf a discrete model the machine and single passes are "
-             "measured as often, in turns: a pass counts where it took the least, beside the machine as it was right "
-             "before. On a GPU the first batch is not recorded, and the second "
-             "makes the recordings that the third replays."},
+     .help = "batches to measure; the best counts\n"
+             "For discrete tokens, the machine and single passes are measured as often, in turns. A pass counts in "
+             "its fastest turn, beside the machine as measured right before. On a GPU the second batch makes the "
+             "recordings that the third replays."},
     {.name = "json",
      .offset = offsetof(bench_options, json),
      .group = "Measurement",
      .type = MAR_TYPE_FLAG,
-     .help = "one JSON object in place of the table"},
+     .help = "print one JSON object instead of the table"},
     {.name = "micro",
      .offset = offsetof(bench_options, micro),
      .group = "Parts",
      .type = MAR_TYPE_FLAG,
      .help =
-         "measure the parts: barriers, phases and steps of the head, operations\n"
-         "Each with its rate beside that of a copy in memory and of large products. An operation of a GPU is repeated "
-         "in a recording, on the same weights, which may then come from a cache; the passes of a whole "
-         "autoregressive step are measured as they run."},
-    {.name = "model_time",
-     .offset = offsetof(bench_options, model_time),
-     .group = "Parts",
-     .type = MAR_TYPE_FLAG,
-     .help = "print the times that a model expects of a GPU; needs neither weights nor a GPU\n"
-             "Seconds an image of MAR-B, L and H at the official shapes."},
-    {.name = "constants",
-     .offset = offsetof(bench_options, constants),
-     .group = "Parts",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
-     .help = "of --model_time: the machine's constants, as --micro --json wrote them\n"
-             "What is not in the file is assumed. Measurements of the head are shown beside the model."},
+         "measure the operations of a step\n"
+         "Each with its calls and its rate, beside those of memory and of large products. A GPU's operations include "
+         "their launches; the passes of the step are measured as they run, from recordings."},
     {0},
 };
 
@@ -164,9 +147,6 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
         printf("\ndraft: %.1f %% of %ld drafted tokens accepted; at the last index draft and target differ by %.2g a "
                "channel",
                100.0 * (double)t->accepted / (double)t->drafted, t->drafted, t->accepted_shift);
-    if (t->products_tuned)
-        printf("\nmatrix products: %d shapes timed in %.2f s, %d computed otherwise than cuBLASLt proposes first",
-               t->products_tuned, t->tuning_s, t->products_otherwise);
     putchar('\n');
     bench_machine_print(machine);
     printf("; arithmetic floor %.3f s per image\n", flop / peak / o->batch);
@@ -202,22 +182,7 @@ static int print_json(const bench_options *o, const mar_stats *t, const bench_ma
     cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / machine->peak);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)t->arena_bytes);
     cJSON_AddNumberToObject(root, "recorded_bytes", (double)t->recorded_bytes);
-    cJSON_AddNumberToObject(root, "products_tuned", t->products_tuned);
-    cJSON_AddNumberToObject(root, "products_otherwise", t->products_otherwise);
-    cJSON_AddNumberToObject(root, "tuning_seconds", t->tuning_s);
     return tool_print_json(root, 1);
-}
-
-/* Whether only options were given that have an effect together. Returns 0, or 1 with the error printed. */
-static int check(const bench_options *o, const option_set *set)
-{
-    if (o->constants && !o->model_time) return tool_error("--constants needs --model_time");
-    if (o->micro && o->model_time) return tool_error("--micro and --model_time: expected one of them");
-    if ((o->micro || o->model_time) && options_find(set, "repeat")->given)
-        return tool_error("--repeat has no effect with %s", o->micro ? "--micro" : "--model_time");
-    if (o->model_time && (o->run.given || options_find(set, "batch")->given))
-        return tool_error("--model_time: expected no other options than --constants and --json");
-    return 0;
 }
 
 static int run_micro(bench_options *o, const run_models *models, progress *bar)
@@ -260,8 +225,9 @@ static void set_up(bench_options *o, option_set *set)
                  "\n"
                  "Generates images and prints seconds per image, split into encoder, decoder, head\n"
                  "and VAE, with their arithmetic, beside the measured rate of matrix products;\n"
-                 "with --micro, how long each part takes. Of discrete tokens: speculation and\n"
-                 "plain decoding in turns, both beside what memory and arithmetic allow.\n"
+                 "with --micro, how long each part takes. For discrete tokens it measures\n"
+                 "speculation and plain decoding in turns, beside the limits of memory and\n"
+                 "arithmetic.\n"
                  "tools/dev/random_checkpoint.py writes full-size checkpoints to measure with.\n",
         .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
     };
@@ -285,8 +251,8 @@ int cmd_bench(int argc, char **argv)
     set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (run_options_done(&o.run, &set) != 0 || check(&o, &set) != 0) return 1;
-    if (o.model_time) return bench_model_time(o.constants, o.json);
+    if (run_options_done(&o.run, &set) != 0) return 1;
+    if (o.micro && options_find(&set, "repeat")->given) return tool_error("--repeat has no effect with --micro");
     model_store store = {0};
     run_models models;
     progress bar;

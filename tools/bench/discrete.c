@@ -3,7 +3,7 @@
 #include "tools/bench/common.h"
 #include "tools/cli/command.h"
 #include "tools/generate/images.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/generate/stats.h"
 
 #include <cjson/cJSON.h>

@@ -1,9 +1,8 @@
 #include "tools/bench/micro.h"
 
 #include "tools/bench/common.h"
-#include "tools/bench/model.h"
 #include "tools/cli/command.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -55,39 +54,24 @@ static double rate(double work, double seconds)
     return seconds > 0 ? work / seconds : 0;
 }
 
-/* What the model of --model_time asks of a machine; 0 if it was not measured. */
-static double constant(const measurements *all, model_constant which)
+/* What a model of the machine's time may read of it (--json). */
+enum { MEMORY_RATE, MATRIX_RATE, CLOCK, PROCESSORS, CACHE, CONSTANTS };
+static const struct {
+    const char *name, *measured; /* in "constants"; in the group "machine" */
+} constants[CONSTANTS] = {
+    [MEMORY_RATE] = {"memory_bytes_per_second", "memory"},
+    [MATRIX_RATE] = {"flop_per_second", "matrix product"},
+    [CLOCK] = {"clock_hz", "clock"},
+    [PROCESSORS] = {"multiprocessors", "processors"},
+    [CACHE] = {"cache_bytes", "cache bytes"},
+};
+
+/* Returns 0 if it was not measured. */
+static double constant(const measurements *all, int which)
 {
-    static const struct {
-        const char *group, *name;
-        enum { SECONDS, COUNT, BYTES, FLOP } what;
-    } where[MODEL_CONSTANTS] = {
-        [MODEL_BARRIER] = {"phase", "barrier", SECONDS},
-        [MODEL_CLUSTER_BARRIER] = {"phase", "cluster barrier", SECONDS},
-        [MODEL_LAUNCH] = {"machine", "least operation", SECONDS},
-        [MODEL_L2_RATE] = {"phase", "operand read", BYTES},
-        [MODEL_MEMORY_RATE] = {"machine", "memory copy", BYTES},
-        [MODEL_MATRIX_RATE] = {"machine", "matrix product", FLOP},
-        [MODEL_CLOCK] = {"machine", "clock", COUNT},
-        [MODEL_PROCESSORS] = {"machine", "processors", COUNT},
-        [MODEL_CACHE] = {"machine", "cache bytes", COUNT},
-        [MODEL_CLUSTER] = {"machine", "blocks of a cluster", COUNT},
-        [MODEL_CLUSTERS] = {"machine", "clusters at once", COUNT},
-        [MODEL_REJECTION] = {"speculation", "rejection", SECONDS},
-    };
-    const measurement *m = where[which].name ? find(all, where[which].group, where[which].name, -1) : NULL;
+    const measurement *m = find(all, "machine", constants[which].measured, -1);
     if (!m) return 0;
-    switch (where[which].what) {
-    case SECONDS:
-        return m->seconds;
-    case COUNT:
-        return m->count;
-    case BYTES:
-        return rate(m->bytes, m->seconds);
-    case FLOP:
-        return rate(m->flop, m->seconds);
-    }
-    return 0;
+    return m->seconds > 0 ? rate(m->bytes + m->flop, m->seconds) : m->count; /* one of the two is 0 */
 }
 
 /* --- measuring ---------------------------------------------------------------------------------------------------- */
@@ -106,18 +90,18 @@ static int is_above(const measurement *m, double peak)
 
 static int any_above(const measurements *all)
 {
-    const double peak = constant(all, MODEL_MATRIX_RATE);
+    const double peak = constant(all, MATRIX_RATE);
     for (int i = 0; i < all->count; i++)
         if (is_above(&all->row[i], peak)) return 1;
     return 0;
 }
 
-/* Whether a row moved more than a copy in memory can. */
+/* Whether a row moved more than memory can. */
 static int any_cached(const measurements *all)
 {
-    const double copy = constant(all, MODEL_MEMORY_RATE);
+    const double memory = constant(all, MEMORY_RATE);
     for (int i = 0; i < all->count; i++)
-        if (bench_is_above(share_of(all->row[i].bytes, all->row[i].seconds, copy))) return 1;
+        if (bench_is_above(share_of(all->row[i].bytes, all->row[i].seconds, memory))) return 1;
     return 0;
 }
 
@@ -134,7 +118,7 @@ static int measure_once(mar_session *s, progress *bar, const char *note, measure
  * another program ran. */
 static void keep_likelier(measurements *all, const measurements *again)
 {
-    const double peak = constant(all, MODEL_MATRIX_RATE);
+    const double peak = constant(all, MATRIX_RATE);
     for (int i = 0; i < all->count; i++) {
         measurement *m = &all->row[i];
         const measurement *other = find(again, m->group, m->name, (int)m->rows);
@@ -177,7 +161,7 @@ static void print_share(double share, const char *above)
         printf("        ");
 }
 
-static void print_row(const measurement *m, double copy, double peak)
+static void print_row(const measurement *m, double memory, double peak)
 {
     printf("  %-40s", m->name);
     print_number(m->rows, " %6.0f", "       ");
@@ -185,7 +169,7 @@ static void print_row(const measurement *m, double copy, double peak)
         printf(" %6.0f %11.2f", m->count, 1e6 * m->seconds);
         print_number(m->bytes / 1e6, " %9.3f", "          ");
         print_number(rate(m->bytes, m->seconds) / 1e9, " %9.1f", "          ");
-        print_share(share_of(m->bytes, m->seconds, copy), "cache");
+        print_share(share_of(m->bytes, m->seconds, memory), "cache");
         print_number(rate(m->flop, m->seconds) / 1e9, " %10.1f", "           ");
         print_share(share_of(m->flop, m->seconds, peak), ">100%");
     } else {
@@ -205,18 +189,18 @@ static double sum_seconds(const measurements *all, const char *group)
 
 static void print_table(const measurements *all, const run_options *run, const char *backend, int batch)
 {
-    const double copy = constant(all, MODEL_MEMORY_RATE), peak = constant(all, MODEL_MATRIX_RATE);
+    const double memory = constant(all, MEMORY_RATE), peak = constant(all, MATRIX_RATE);
     char path[8192];
     printf("%s on %s, batch %d\n", printable(run->model, path, sizeof path), backend, batch);
-    printf("\n%-42s %6s %6s %11s %9s %9s %7s %10s %7s\n", "", "rows", "calls", "us", "MB", "GB/s", "of copy", "GFLOP/s",
+    printf("\n%-42s %6s %6s %11s %9s %9s %7s %10s %7s\n", "", "rows", "calls", "us", "MB", "GB/s", "of peak", "GFLOP/s",
            "of peak");
     const char *group = "";
     for (int i = 0; i < all->count; i++) {
         if (strcmp(all->row[i].group, group) != 0) printf("%s\n", group = all->row[i].group);
-        print_row(&all->row[i], copy, peak);
+        print_row(&all->row[i], memory, peak);
     }
     putchar('\n');
-    if (any_cached(all)) puts("cache: faster than a copy in memory: what it moves stayed in the processor's cache");
+    if (any_cached(all)) puts("cache: faster than memory: what it moves stayed in the processor's cache");
     if (any_above(all)) puts(">100%: above the peak, in both of two measurements");
     const measurement *step = find(all, "pass", "autoregressive step", -1);
     printf("operations: %.1f us in sum; the step took %.1f us\n", 1e6 * sum_seconds(all, "operation"),
@@ -231,10 +215,10 @@ static int print_json(const measurements *all, const run_options *run, const run
     cJSON *root = bench_record(run, models, batch);
     cJSON_AddNumberToObject(root, "head_width", c->head_width);
     cJSON_AddNumberToObject(root, "head_depth", c->head_depth);
-    cJSON *constants = cJSON_AddObjectToObject(root, "constants");
-    for (int i = 0; i < MODEL_CONSTANTS; i++) {
-        const double value = constant(all, (model_constant)i);
-        if (value > 0) cJSON_AddNumberToObject(constants, model_constant_infos[i].name, value);
+    cJSON *machine = cJSON_AddObjectToObject(root, "constants");
+    for (int i = 0; i < CONSTANTS; i++) {
+        const double value = constant(all, i);
+        if (value > 0) cJSON_AddNumberToObject(machine, constants[i].name, value);
     }
     cJSON *rows = cJSON_AddArrayToObject(root, "measurements");
     for (int i = 0; i < all->count; i++) {

@@ -2,7 +2,7 @@
 
 #include "tools/cli/command.h"
 #include "tools/cli/json_file.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/generate/stats.h"
 
 #include <cjson/cJSON.h>
@@ -84,31 +84,17 @@ static const field counts[] = {
 
 /* The rest of mar_stats. */
 static const field costs[] = {
-    STAT(NUMBER, encoder_s),
-    STAT(NUMBER, decoder_s),
-    STAT(NUMBER, head_s),
-    STAT(NUMBER, vae_s),
-    STAT(NUMBER, draft_s),
-    STAT(NUMBER, verify_s),
-    STAT(NUMBER, total_s),
-    STAT(NUMBER, encoder_flop),
-    STAT(NUMBER, decoder_flop),
-    STAT(NUMBER, decoder_bytes),
-    STAT(NUMBER, head_flop),
-    STAT(NUMBER, vae_flop),
-    STAT(NUMBER, draft_flop),
-    STAT(NUMBER, draft_bytes),
-    STAT(WHOLE_SIZE, arena_bytes),
-    STAT(WHOLE_SIZE, recorded_bytes),
-    STAT(NUMBER, head_call_bytes),
-    STAT(WHOLE_INT, head_call_products),
-    STAT(NUMBER, passes),
-    STAT(NUMBER, head_batched),
-    STAT(NUMBER, draft_calls),
-    STAT(WHOLE_INT, products_tuned),
-    STAT(WHOLE_INT, products_otherwise),
-    STAT(NUMBER, tuning_s),
-    {0},
+    STAT(NUMBER, encoder_s),       STAT(NUMBER, decoder_s),
+    STAT(NUMBER, head_s),          STAT(NUMBER, vae_s),
+    STAT(NUMBER, draft_s),         STAT(NUMBER, verify_s),
+    STAT(NUMBER, total_s),         STAT(NUMBER, encoder_flop),
+    STAT(NUMBER, decoder_flop),    STAT(NUMBER, decoder_bytes),
+    STAT(NUMBER, head_flop),       STAT(NUMBER, vae_flop),
+    STAT(NUMBER, draft_flop),      STAT(NUMBER, draft_bytes),
+    STAT(WHOLE_SIZE, arena_bytes), STAT(WHOLE_SIZE, recorded_bytes),
+    STAT(NUMBER, head_call_bytes), STAT(WHOLE_INT, head_call_products),
+    STAT(NUMBER, passes),          STAT(NUMBER, head_batched),
+    STAT(NUMBER, draft_calls),     {0},
 };
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */

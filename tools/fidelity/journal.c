@@ -3,7 +3,7 @@
 #include "tools/cli/command.h"
 #include "tools/fidelity/search.h"
 #include "tools/cli/json_file.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>

@@ -5,7 +5,7 @@
 #include "tools/cli/file.h"
 #include "tools/page/markup.h"
 #include "tools/page/plot.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/fidelity/report.h"
 #include "tools/cli/text.h"
 

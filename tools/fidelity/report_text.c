@@ -1,7 +1,7 @@
 /* What `mar fidelity` prints: a table, or JSON. */
 #include "tools/cli/command.h"
 #include "tools/fidelity/compare.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/fidelity/report.h"
 #include "tools/generate/stats.h"
 

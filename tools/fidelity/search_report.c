@@ -4,7 +4,7 @@
 #include "tools/page/markup.h"
 #include "tools/page/page.h"
 #include "tools/page/plot.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/text.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/dashed.h"
 #include "tools/generate/fast.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 static int same_options(const mar_options *a, const mar_options *b)
 {
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
-           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len &&
-           a->weights == b->weights && a->patch_size == b->patch_size;
+           a->allow_nonfinite == b->allow_nonfinite && a->seq_len == b->seq_len && a->weights == b->weights &&
+           a->patch_size == b->patch_size;
 }
 
 /* "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (..." */

@@ -4,7 +4,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/generate/stats.h"
 #include "tools/cli/text.h"
 

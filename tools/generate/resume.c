@@ -1,7 +1,7 @@
 #include "tools/generate/resume.h"
 
 #include "tools/cli/command.h"
-#include "tools/images/grid.h"
+#include "tools/generate/grid.h"
 #include "tools/generate/record.h"
 
 #include <dirent.h>

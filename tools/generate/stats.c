@@ -44,9 +44,6 @@ void stats_add(mar_stats *sum, const mar_stats *s)
     sum->round_steps += s->round_steps;
     sum->residual_tries += s->residual_tries;
     for (size_t i = 0; i < STATS_LENGTHS; i++) sum->accepted_lengths[i] += s->accepted_lengths[i];
-    sum->products_tuned = s->products_tuned;
-    sum->products_otherwise = s->products_otherwise;
-    sum->tuning_s = s->tuning_s;
 }
 
 int stats_check(const mar_stats *s, int n)

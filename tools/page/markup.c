@@ -1,6 +1,6 @@
 #include "tools/page/markup.h"
 
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <string.h>
 

@@ -16,7 +16,7 @@
     "text{font:12px system-ui,sans-serif;fill:" MARKUP_INK "}.axis{stroke:" MARKUP_AXIS "}.grid{stroke:#e6e9ee}"
 
 /* Writes text as the content of an element or of a quoted attribute. What XML has no place for, control characters and
- * bytes that are not UTF-8, is escaped as in tools/cli/printable.h. */
+ * bytes that are not UTF-8, is escaped as in base/printable.h. */
 void markup_escape(FILE *out, const char *text);
 
 /* The same of text[0..n). */

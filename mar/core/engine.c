@@ -1,0 +1,64 @@
+/* Checks and messages that the engines share. */
+#include "mar/core/engine.h"
+
+#include "mar/core/config.h"
+#include "mar/core/vae.h"
+
+#include <stdio.h>
+
+void mar_model_retain(mar_model *model)
+{
+    atomic_fetch_add(&model->references, 1);
+}
+
+mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err)
+{
+    return err_set(err, MAR_EMODEL,
+                   "%s: its width of %d is no official model's, and nothing in it says its number of attention heads: "
+                   "expected heads",
+                   wt_path(f), width);
+}
+
+static mar_status refuse_channels(const mar_model_config *model, int z_channels, mar_err *err)
+{
+    char hint[64] = "";
+    const int said = model->patch_size, n = mar_config_patches(model->token_dim, z_channels);
+    if (said > 1)
+        snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (said * said), said * said);
+    else if (n && !said)
+        snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected patch_size %d", n, n, n);
+    return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d%s", z_channels,
+                   model->token_dim, hint);
+}
+
+mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err)
+{
+    if (!vae) return MAR_OK;
+    const mar_vae_config *c = vae_decoder_config(vae->decoder);
+    if (!model->vocabulary && c->codebook)
+        return err_set(
+            err, MAR_EMODEL,
+            "the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "
+            "autoencoder");
+    if (!model->vocabulary && !mar_patch_size(model, c->z_channels)) return refuse_channels(model, c->z_channels, err);
+    if (model->vocabulary && !c->codebook)
+        return err_set(err, MAR_EMODEL,
+                       "the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: "
+                       "expected a VQ tokenizer");
+    if (model->vocabulary && model->vocabulary != c->codebook)
+        return err_set(err, MAR_EMODEL,
+                       "tokenizer and model have different codebooks: the VAE's has %d tokens, the model's %d",
+                       c->codebook, model->vocabulary);
+    return MAR_OK;
+}
+
+const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT])
+{
+    const kern_watching *w = &k->watch;
+    snprintf(text, MAR_LAYER_TEXT, "%s%s",
+             w->on && w->layer[0] ? "; the first layer whose output is not finite: "
+             : w->on              ? "; the outputs of all layers in front of it are finite"
+                                  : "; check names the first layer whose output is not finite",
+             w->on ? w->layer : "");
+    return text;
+}

@@ -1,0 +1,238 @@
+#include "mar/core/handle.h"
+
+#include "mar/core/option.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The process that has found a GPU. CUDA fails in those that are forked from it. 0: none yet. */
+static atomic_int cuda_process;
+
+static int cuda_is_elsewhere(void)
+{
+    const int process = atomic_load(&cuda_process);
+    return process != 0 && process != (int)getpid();
+}
+
+/* The number of GPUs, and why there are no more, if `why` is not NULL. */
+static int count_gpus(mar_err *why)
+{
+    if (!kern_cuda_open || !kern_cuda_devices || cuda_is_elsewhere()) return 0;
+    const int count = kern_cuda_devices(why);
+    if (count > 0) atomic_store(&cuda_process, (int)getpid());
+    return count;
+}
+
+/* AUTO takes a GPU where there is one: that it cannot be used is then an error, not a reason to compute slowly. `why`
+ * says why it takes the CPU, where the library has CUDA. */
+static mar_backend choose(mar_backend asked, mar_err *why)
+{
+    if (asked != MAR_BACKEND_AUTO) return asked;
+    return count_gpus(why) > 0 || cuda_is_elsewhere() ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
+}
+
+static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
+{
+    switch (m->backend) {
+    case MAR_BACKEND_CPU:
+        return kern_cpu_open(o->dtype, o->threads, &m->device, err);
+    case MAR_BACKEND_CUDA:
+        if (cuda_is_elsewhere())
+            return err_set(err, MAR_EBACKEND,
+                           "backend cuda: this process was forked from process %d, which uses CUDA: it works in one of "
+                           "them only; expected backend cpu, or a program that is started anew",
+                           atomic_load(&cuda_process));
+        if (kern_cuda_open) {
+            const mar_status status = kern_cuda_open(o->dtype, o->device, &m->device, err);
+            if (status == MAR_OK) atomic_store(&cuda_process, (int)getpid());
+            return status;
+        }
+        return err_set(err, MAR_EBACKEND,
+                       "backend cuda: this libmar was built without CUDA; build it with the preset cuda");
+    default:
+        return err_set(err, MAR_EARG, "backend %d: expected auto, cpu or cuda", (int)m->backend);
+    }
+}
+
+/* Whether each option is in its range. */
+static mar_status check_options(const mar_options *options, mar_err *err)
+{
+    for (int i = 0; i < mar_option_count(); i++) {
+        const mar_status status = mar_param_check(mar_option_get(i), options, err);
+        if (status != MAR_OK) return status;
+    }
+    return MAR_OK;
+}
+
+enum { INT8_BELOW = 985 }; /* the first two of 100 steps are above it */
+
+/* MAR_EARG or MAR_EBACKEND for an arithmetic of the heads that does not go with that of the other products. */
+static mar_status check_head(const kern_device *d, const mar_options *o, mar_err *err)
+{
+    static const char *const names[] = {[MAR_DTYPE_F32] = "f32", [MAR_DTYPE_BF16] = "bf16"};
+    const int bf16 = d->act_size != sizeof(float);
+    if (o->head_dtype == MAR_DTYPE_BF16 && !bf16)
+        return err_set(err, o->dtype == MAR_DTYPE_F32 ? MAR_EARG : MAR_EBACKEND,
+                       "head_dtype bf16: the other products are in f32 %s, expected auto%s or f32",
+                       o->dtype == MAR_DTYPE_F32 ? "with dtype f32" : "here", d->int8 ? ", int8" : "");
+    if (o->head_dtype == MAR_DTYPE_INT8 && !d->int8)
+        return err_set(err, MAR_EARG, "head_dtype int8: the other products are not in int8, expected auto%s or f32",
+                       bf16 ? ", bf16" : "");
+    if (o->int8_below && !d->int8) return err_set(err, MAR_EARG, "int8_below needs dtype int8");
+    if (o->int8_below && (o->head_dtype == MAR_DTYPE_F32 || o->head_dtype == MAR_DTYPE_BF16))
+        return err_set(err, MAR_EARG, "int8_below has no effect with head_dtype %s, expected auto or int8",
+                       names[o->head_dtype]);
+    return MAR_OK;
+}
+
+/* The arithmetic of the heads, and the description that tells it: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
+static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
+{
+    const mar_status status = check_head(m->device, o, err);
+    if (status != MAR_OK) {
+        m->device->core->close(m->device);
+        m->device = NULL;
+        return status;
+    }
+    const char *text = m->device->description;
+    const int bf16 = m->device->act_size != sizeof(float), words = (int)(strcspn(text, "(") - 1); /* "cpu bf16" */
+    const int int8 = m->device->int8 && (o->head_dtype == MAR_DTYPE_AUTO || o->head_dtype == MAR_DTYPE_INT8);
+    char head[32] = "";
+    m->head_f32 = bf16 && o->head_dtype == MAR_DTYPE_F32;
+    m->int8_below = !int8 ? 0 : o->int8_below ? o->int8_below : INT8_BELOW;
+    if (int8 && o->int8_below && o->int8_below != INT8_BELOW)
+        snprintf(head, sizeof head, ", head int8 below %d", o->int8_below);
+    else if (m->head_f32 || (m->device->int8 && !int8))
+        snprintf(head, sizeof head, ", head %s", bf16 && !m->head_f32 ? "bf16" : "f32");
+    snprintf(m->description, sizeof m->description, "%.*s%s%s", words, text, head, text + words);
+    return MAR_OK;
+}
+
+mar_status mar_open(const mar_options *options, mar **out)
+{
+    static atomic_uint_fast64_t handles;
+    const mar_options defaults = {0};
+    mar_err err = {0}, why_cpu = {0};
+    if (mar_check_given(out, "out", &err) != MAR_OK) return mar_result(NULL, MAR_EARG, &err);
+    if (!options) options = &defaults;
+    *out = NULL;
+    mar *m = calloc(1, sizeof *m);
+    if (!m) return mar_result(NULL, err_set(&err, MAR_ENOMEM, "out of memory"), &err);
+    *out = m;
+    m->process = getpid();
+    m->serial = atomic_fetch_add(&handles, 1) + 1;
+    m->references = 1;
+    m->log = options->log;
+    m->log_user = options->log_user;
+    m->allow_nonfinite = options->allow_nonfinite;
+    m->seq_len = options->seq_len;
+    m->patch_size = options->patch_size;
+    m->weights = options->weights;
+    mar_status status = check_options(options, &err);
+    if (status == MAR_OK) m->backend = choose(options->backend, &why_cpu);
+    if (status == MAR_OK) status = open_backend(m, options, &err);
+    if (status == MAR_OK) status = set_head(m, options, &err);
+    if (status == MAR_OK) {
+        const int told = m->backend == MAR_BACKEND_CPU && why_cpu.text[0];
+        mar_log(m, MAR_LOG_INFO, "libmar %s on %s%s%s", mar_version(), mar_backend_description(m), told ? "; " : "",
+                told ? why_cpu.text : "");
+    }
+    if (status != MAR_OK) m->why = err;
+    return mar_result(m, status, &err);
+}
+
+int mar_is_elsewhere(const mar *m)
+{
+    return m->process != getpid();
+}
+
+mar_status mar_check_handle(const mar *m, mar_err *err)
+{
+    if (!m) return err_set(err, MAR_EARG, "the handle is NULL, expected one that mar_open has opened");
+    if (!m->device) return err_set(err, MAR_EARG, "the handle was not opened: %s", m->why.text);
+    if (mar_is_elsewhere(m))
+        return err_set(err, MAR_EARG,
+                       "the handle was opened in process %ld, which this one was forked from: open another one here",
+                       (long)m->process);
+    return MAR_OK;
+}
+
+mar_status mar_check_given(const void *pointer, const char *name, mar_err *err)
+{
+    return pointer ? MAR_OK : err_set(err, MAR_EARG, "%s is NULL", name);
+}
+
+void mar_retain(mar *m)
+{
+    atomic_fetch_add(&m->references, 1);
+}
+
+void mar_release(mar *m)
+{
+    if (atomic_fetch_sub(&m->references, 1) > 1) return;
+    if (m->device) m->device->core->close(m->device);
+    free(m);
+}
+
+void mar_close(mar *m)
+{
+    if (m && !mar_is_elsewhere(m)) mar_release(m);
+}
+
+/* A thread's last error. It goes with the thread, and needs no lock. */
+static _Thread_local struct {
+    uint64_t serial; /* of the handle whose call failed; 0: it had none */
+    mar_err err;
+} last;
+
+mar_status mar_result(const mar *m, mar_status status, const mar_err *err)
+{
+    if (status != MAR_OK) {
+        last.serial = m ? m->serial : 0;
+        last.err = *err;
+    }
+    return status;
+}
+
+const char *mar_error(const mar *m)
+{
+    if (last.serial == (m ? m->serial : 0)) return last.err.text;
+    return m ? m->why.text : "";
+}
+
+void mar_log(const mar *m, mar_log_level level, const char *format, ...)
+{
+    char line[ERR_TEXT_MAX];
+    va_list arguments;
+    if (!m->log) return;
+    va_start(arguments, format);
+    err_line_v(line, sizeof line, format, arguments);
+    va_end(arguments);
+    m->log(m->log_user, level, line);
+}
+
+double mar_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+const char *mar_version(void)
+{
+    return MAR_VERSION;
+}
+
+const char *mar_backend_description(const mar *m)
+{
+    return m ? m->description : "";
+}
+
+int mar_gpu_count(void)
+{
+    return count_gpus(NULL);
+}

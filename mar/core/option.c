@@ -1,0 +1,279 @@
+/* One option: its value from text and to text (mar.h, mar_param). */
+#include "mar/core/option.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *mar_param_field(const mar_param *o, const void *fields)
+{
+    return (char *)(uintptr_t)fields + o->offset;
+}
+
+size_t mar_param_size(const mar_param *o)
+{
+    switch (o->type) {
+    case MAR_TYPE_UINT64:
+        return sizeof(uint64_t);
+    case MAR_TYPE_FLOAT:
+        return sizeof(float);
+    case MAR_TYPE_NAME:
+    case MAR_TYPE_TEXT:
+    case MAR_TYPE_MODEL:
+        return sizeof(void *);
+    default:
+        return sizeof(int);
+    }
+}
+
+int mar_param_choice(const mar_param *o, const char *text)
+{
+    for (int i = 0; o->choices && o->choices[i]; i++)
+        if (strcmp(text, o->choices[i]) == 0) return i;
+    return -1;
+}
+
+static int choice_count(const mar_param *o)
+{
+    int n = 0;
+    while (o->choices && o->choices[n]) n++;
+    return n;
+}
+
+/* Whether its choices are not all that it may be. */
+static int is_open(const mar_param *o)
+{
+    return o->type == MAR_TYPE_INT || o->type == MAR_TYPE_TEXT;
+}
+
+/* "linear, cosine or two-stage"; of a number or text only those in front of "or" */
+static void list_choices(const mar_param *o, char *text, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; o->choices && o->choices[i] && used < size; i++) {
+        const char *between = i == 0 ? "" : o->choices[i + 1] || is_open(o) ? ", " : " or ";
+        used += (size_t)snprintf(text + used, size - used, "%s%s", between, o->choices[i]);
+    }
+}
+
+/* A field of an option that a program has made itself may be missing. */
+static const char *given(const char *text)
+{
+    return text ? text : "";
+}
+
+const char *mar_param_expects(const mar_param *o, char *text, size_t size)
+{
+    if (!text || size == 0) return "";
+    *text = '\0';
+    if (!o) return text;
+    switch (o->type) {
+    case MAR_TYPE_FLAG:
+        snprintf(text, size, "on or off");
+        break;
+    case MAR_TYPE_INT:
+        list_choices(o, text, size);
+        snprintf(text + strlen(text), size - strlen(text), "%sa whole number from %.0f to %.0f", *text ? " or " : "",
+                 o->min + choice_count(o), o->max);
+        break;
+    case MAR_TYPE_UINT64:
+        snprintf(text, size, "a whole number from 0 to %" PRIu64, UINT64_MAX);
+        break;
+    case MAR_TYPE_FLOAT:
+        snprintf(text, size, "a number from %g to %g", o->min, o->max);
+        break;
+    case MAR_TYPE_CHOICE:
+    case MAR_TYPE_NAME:
+        list_choices(o, text, size);
+        break;
+    case MAR_TYPE_TEXT:
+    case MAR_TYPE_MODEL:
+        list_choices(o, text, size);
+        snprintf(text + strlen(text), size - strlen(text), "%s%s, %.*s", *text ? " or " : "", given(o->argument),
+                 (int)strcspn(given(o->help), "\n"), given(o->help));
+        break;
+    }
+    return text;
+}
+
+/* Stores the value; 0 if it is not what the option expects. */
+static int store(const mar_param *o, void *field, const char *text)
+{
+    char *end;
+    errno = 0;
+    switch (o->type) {
+    case MAR_TYPE_FLAG: {
+        const int on = strcmp(text, "on") == 0;
+        if (!on && strcmp(text, "off") != 0) return 0;
+        *(int *)field = on;
+        return 1;
+    }
+    case MAR_TYPE_INT: {
+        const int named = mar_param_choice(o, text);
+        const long v = named >= 0 ? (long)o->min + named : strtol(text, &end, 10);
+        if (named < 0 && (end == text || *end || errno || (double)v < o->min + choice_count(o))) return 0;
+        if (!((double)v >= o->min && (double)v <= o->max)) return 0;
+        *(int *)field = (int)v;
+        return 1;
+    }
+    case MAR_TYPE_UINT64: {
+        const unsigned long long v = strtoull(text, &end, 10);
+        if (end == text || *end || errno || strchr(text, '-')) return 0; /* strtoull takes -1 for the largest */
+        *(uint64_t *)field = v;
+        return 1;
+    }
+    case MAR_TYPE_FLOAT: {
+        const double v = strtod(text, &end);
+        if (end == text || *end || !(v >= o->min && v <= o->max)) return 0;
+        *(float *)field = (float)v;
+        return 1;
+    }
+    case MAR_TYPE_CHOICE: {
+        const int i = mar_param_choice(o, text);
+        if (i >= 0) *(int *)field = i;
+        return i >= 0;
+    }
+    case MAR_TYPE_NAME: {
+        const int i = mar_param_choice(o, text);
+        if (i >= 0) *(const char **)field = o->choices[i];
+        return i >= 0;
+    }
+    case MAR_TYPE_TEXT: {
+        const int i = mar_param_choice(o, text);
+        if (*text) *(const char **)field = i >= 0 ? o->choices[i] : text;
+        return *text != '\0';
+    }
+    case MAR_TYPE_MODEL:
+        break; /* a model is loaded, and its field set, by whoever has the handle */
+    }
+    return 0;
+}
+
+mar_status mar_param_set(const mar_param *o, void *fields, const char *text, char *why, size_t size)
+{
+    char expected[256];
+    if (o && fields && text && store(o, mar_param_field(o, fields), text)) return MAR_OK;
+    if (!why) return MAR_EARG;
+    if (!o)
+        err_line(why, size, "the option is NULL");
+    else if (!fields)
+        err_line(why, size, "%s: the fields are NULL", given(o->name));
+    else
+        err_line(why, size, "%s %s: expected %s", given(o->name),
+                 !text   ? "NULL"
+                 : *text ? text
+                         : "(empty)",
+                 mar_param_expects(o, expected, sizeof expected));
+    return MAR_EARG;
+}
+
+/* The shortest decimal that reads back as the same float: 2.9, not 2.90000009. */
+static void write_float(float v, char *text, size_t size)
+{
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, size, "%.*g", digits, (double)v);
+        if (strtof(text, NULL) == v) return;
+    }
+}
+
+/* A number that a program has stored without mar_param_set. */
+static int in_range(const mar_param *o, const void *fields)
+{
+    const void *field = mar_param_field(o, fields);
+    switch (o->type) {
+    case MAR_TYPE_FLAG:
+        return *(const int *)field == 0 || *(const int *)field == 1;
+    case MAR_TYPE_INT:
+        return *(const int *)field >= o->min && *(const int *)field <= o->max;
+    case MAR_TYPE_FLOAT: {
+        const float v = *(const float *)field; /* the bounds as floats: 1e-3 is not one */
+        return v >= (float)o->min && v <= (float)o->max;
+    }
+    case MAR_TYPE_CHOICE:
+        return *(const int *)field >= 0 && *(const int *)field < choice_count(o);
+    case MAR_TYPE_NAME:
+        return !*(const char *const *)field || mar_param_choice(o, *(const char *const *)field) >= 0;
+    default:
+        return 1;
+    }
+}
+
+const char *mar_param_text(const mar_param *o, const void *fields, char *text, size_t size)
+{
+    if (!text || size == 0) return "";
+    *text = '\0';
+    if (!o || !fields) return text;
+    const void *field = mar_param_field(o, fields);
+    switch (o->type) {
+    case MAR_TYPE_FLAG:
+        if (in_range(o, fields))
+            snprintf(text, size, "%s", *(const int *)field ? "on" : "off");
+        else
+            snprintf(text, size, "%d", *(const int *)field);
+        break;
+    case MAR_TYPE_INT: {
+        const double place = *(const int *)field - o->min;
+        if (place >= 0 && place < choice_count(o))
+            snprintf(text, size, "%s", o->choices[(int)place]);
+        else
+            snprintf(text, size, "%d", *(const int *)field);
+        break;
+    }
+    case MAR_TYPE_UINT64:
+        snprintf(text, size, "%" PRIu64, *(const uint64_t *)field);
+        break;
+    case MAR_TYPE_FLOAT:
+        write_float(*(const float *)field, text, size);
+        break;
+    case MAR_TYPE_CHOICE:
+        if (in_range(o, fields))
+            snprintf(text, size, "%s", o->choices[*(const int *)field]);
+        else
+            snprintf(text, size, "%d", *(const int *)field);
+        break;
+    case MAR_TYPE_NAME:
+    case MAR_TYPE_TEXT: {
+        const char *value = *(const char *const *)field;
+        snprintf(text, size, "%s", value ? value : "");
+        break;
+    }
+    case MAR_TYPE_MODEL:
+        snprintf(text, size, "%s", "");
+        break;
+    }
+    return text;
+}
+
+void mar_param_reset(const mar_param *o, void *fields)
+{
+    void *field = mar_param_field(o, fields);
+    if (o->type == MAR_TYPE_FLOAT)
+        *(float *)field = (float)o->value;
+    else if (o->type == MAR_TYPE_UINT64)
+        *(uint64_t *)field = (uint64_t)o->value;
+    else if (mar_param_size(o) == sizeof(int))
+        *(int *)field = (int)o->value;
+    else
+        *(void **)field = NULL;
+}
+
+int mar_param_is_default(const mar_param *o, const void *fields)
+{
+    if (!o || !fields) return 0;
+    const void *field = mar_param_field(o, fields);
+    if (o->type == MAR_TYPE_FLOAT) return *(const float *)field == (float)o->value;
+    if (o->type == MAR_TYPE_UINT64) return *(const uint64_t *)field == (uint64_t)o->value;
+    if (mar_param_size(o) == sizeof(int)) return *(const int *)field == (int)o->value;
+    return *(void *const *)field == NULL;
+}
+
+mar_status mar_param_check(const mar_param *o, const void *fields, mar_err *err)
+{
+    char expected[256], value[64];
+    if (in_range(o, fields)) return MAR_OK;
+    return err_set(err, MAR_EARG, "%s %s: expected %s", o->name, mar_param_text(o, fields, value, sizeof value),
+                   mar_param_expects(o, expected, sizeof expected));
+}

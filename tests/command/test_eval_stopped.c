@@ -82,7 +82,7 @@ static int wait_for(const char *directory, const char *pattern, int count, pid_t
 static int is_at_work(const char *directory, const char *run, pid_t child)
 {
     char pattern[100];
-    snprintf(pattern, sizeof pattern, "%s/runs/*/lock", run);
+    snprintf(pattern, sizeof pattern, "%s/settings.json", run); /* behind which it makes images */
     return wait_for(directory, pattern, 1, child);
 }
 
@@ -93,7 +93,7 @@ static int interrupt(const char *directory, const char *arguments, int number)
 {
     int status = 0;
     const pid_t child = start(directory, arguments);
-    if (!is_at_work(directory, "cut", child)) return 0;
+    if (!wait_for(directory, "cut/runs/*/*.features-*", 1, child)) return 0;
     kill(child, number);
     assert_int_equal(waitpid(child, &status, 0), child);
     return status;
@@ -122,6 +122,7 @@ static void signals(void **state)
     /* The second signal ends it. */
     const pid_t child = start(d, "eval --num_images 500 --batch 500 --out cut");
     assert_true(is_at_work(d, "cut", child));
+    sleep(1); /* the batch takes minutes */
     kill(child, SIGTERM);
     for (char *errors = NULL; !errors || !strstr(errors, "mar: stopping"); usleep(1000)) {
         free(errors);
@@ -211,7 +212,7 @@ static void a_rank_that_is_killed(void **state)
     snprintf(path, sizeof path, "%s/alone", d);
     setenv("MAR_COMMAND", path, 1);
     const pid_t first = start(d, RUN "--out cut --quiet");
-    assert_true(is_at_work(d, "cut", first));
+    assert_true(wait_for(d, "cut/runs/*/*.features-*", 1, first));
     kill(first, SIGSTOP);
     setenv("PMI_RANK", "1", 1);
     const pid_t second = start(d, RUN "--out cut --quiet");

@@ -372,6 +372,15 @@ static void refused(void **state)
     expect_error(d, SEARCH "--points 1 --out s.html", "mar: s.json: ");
     write_whole_file(d, "s.json", "{}", 2);
     expect_error(d, SEARCH "--points 1 --out s.html", "mar: s.json: has no settings of a search, expected what mar");
+    /* What an older version wrote, which kept no images. */
+    cJSON *record = cJSON_Parse(text);
+    cJSON_DeleteItemFromObject(cJSON_GetObjectItem(record, "search"), "run");
+    char *older = cJSON_Print(record);
+    write_whole_file(d, "s.json", older, strlen(older));
+    expect_error(d, SEARCH "--points 1 --out s.html",
+                 "mar: s.json: a search of other settings is in it, run is missing, expected ");
+    cJSON_Delete(record);
+    free(older);
     free(text);
 }
 

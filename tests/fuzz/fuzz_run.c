@@ -15,6 +15,7 @@
 #include "tools/eval/pixels.h"
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
+#include "tools/images/source.h"
 #include "tools/eval/sweep_report.h"
 
 #include <cjson/cJSON.h>

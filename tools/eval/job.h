@@ -73,8 +73,6 @@ const char *eval_setting(const eval_job *job, const char *key);
 
 /* The range of batch `first` and its labels, which stay until the next call. */
 store_range eval_range(eval_job *job, long first);
-/* Where the store is. */
-const char *eval_store_directory(const eval_job *job);
 
 /* Makes all ranges that this process is to make and that are missing. Returns 0; 1 after an error, which was printed;
  * or the exit status after an interruption, which was not said. */

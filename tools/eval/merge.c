@@ -4,7 +4,7 @@
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"
 #include "tools/eval/numbers.h"
-#include "tools/eval/pixels.h"
+#include "tools/eval/pictures.h"
 #include "tools/eval/reference_open.h"
 #include "tools/eval/report.h"
 #include "tools/cli/interruption.h"
@@ -177,50 +177,6 @@ static int add_shard(merger *m, int shard)
     return 0;
 }
 
-/* --- pictures ------------------------------------------------------------------------------------------- */
-
-/* What a picture is taken from if the store does not have it: its batch, decoded again. */
-typedef struct {
-    const eval_job *job;
-    long index;
-    uint8_t *rgb;
-} picture_sink;
-
-static int take_picture(void *self, const image_batch *batch)
-{
-    const picture_sink *p = self;
-    const size_t bytes = eval_pixel_bytes(&p->job->layout);
-    memcpy(p->rgb, batch->rgb + (size_t)(p->index - batch->first) * bytes, bytes);
-    return 0;
-}
-
-/* The pixels of the list's images; without a model those that are not in the store fall out of it. Returns as
- * eval_make_shards. */
-static int get_pictures(merger *m, eval_report_image *list, int *count)
-{
-    eval_job *job = m->job;
-    const int all = *count;
-    *count = 0;
-    for (int i = 0; i < all; i++) {
-        eval_report_image picture = list[i];
-        uint8_t *rgb = malloc(eval_pixel_bytes(&job->layout));
-        if (!rgb) return tool_error("out of memory for a picture of the report");
-        picture.rgb = rgb;
-        picture_sink sink = {job, picture.index, rgb};
-        int status = eval_picture_read(job, picture.index, picture.label, rgb);
-        const int missing = status != 0;
-        if (missing && job->session)
-            status = eval_make_pixels(job, picture.index - picture.index % job->layout.batch,
-                                      (image_sink){take_picture, &sink, 0, 1, 0});
-        if (status == 0)
-            list[(*count)++] = picture;
-        else
-            free(rgb);
-        if (status != 0 && job->session) return status;
-    }
-    return 0;
-}
-
 /* --- all of them ---------------------------------------------------------------------------------------- */
 
 static void set(char *to, const char *text)
@@ -378,9 +334,9 @@ static int write_files(merger *m, const eval_result *r)
 {
     eval_job *job = m->job;
     char path[RUN_PATH];
-    int status = eval_pixels_finish(job, m->crc);
-    if (status == 0) status = get_pictures(m, m->sheet, &m->sheet_count);
-    if (status == 0) status = get_pictures(m, m->rejected, &m->rejected_count);
+    int status = eval_pictures_finish(job, m->crc);
+    if (status == 0) status = eval_pictures_get(job, m->sheet, &m->sheet_count);
+    if (status == 0) status = eval_pictures_get(job, m->rejected, &m->rejected_count);
     if (status == 0) status = write_report(m, r);
     return status != 0 ? status : eval_result_write(r, run_path(&job->directory, "result.json", path));
 }

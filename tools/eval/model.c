@@ -137,7 +137,7 @@ static void find_facts(eval_job *job)
     f->demo = !job->options->inception;
 }
 
-const char *eval_store_directory(const eval_job *job)
+static const char *store_directory(const eval_job *job)
 {
     return job->options->store ? job->options->store : job->options->out;
 }
@@ -230,7 +230,7 @@ static int prepare_merge(eval_job *job)
 
 static int open_store(eval_job *job)
 {
-    const char *path = eval_store_directory(job);
+    const char *path = store_directory(job);
     if (job->options->store && output_begin(&job->store_directory) != 0) return 1;
     if (record_open_store(path, &job->options->run, &job->models, &job->ids, job->layout.batch, &job->store) != 0)
         return 1;
@@ -356,8 +356,8 @@ static int run(eval_job *job, eval_result *r, int *done)
     if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
     interruption_catch(); /* from here on there is something to keep */
     if (run_directory_begin(&job->directory, o->merge ? NULL : &job->who) != 0) return 1;
-    int status = o->merge ? store_find(eval_store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store)
-                          : agree(job);
+    int status =
+        o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
     return status > 1 ? say_interrupted(job, status) : status;
 }

@@ -33,8 +33,7 @@ static int reserve(int fd, const char *path, uint64_t size)
     return tool_error("%s: cannot have %llu bytes: %s", path, (unsigned long long)size, strerror(reason));
 }
 
-/* With --merge nothing can be decoded. */
-static int refuse_lost(const char *path)
+int eval_pixels_refuse_lost(const char *path)
 {
     return tool_error("%s: is not there any more, or not whole; the same command without --merge makes it again", path);
 }
@@ -52,7 +51,7 @@ static int open_part(const eval_job *job, eval_pixels *p)
     if (fd < 0 && access(whole, F_OK) == 0) return 0;
     const int is_ours = fd >= 0 && fstat(fd, &st) == 0 && (uint64_t)st.st_size == p->slots.size;
     if (!is_ours && fd >= 0) close(fd);
-    if (!is_ours && job->options->merge) return refuse_lost(whole);
+    if (!is_ours && job->options->merge) return eval_pixels_refuse_lost(whole);
     if (!is_ours) fd = tool_create_file(p->npz_path);
     if (fd < 0) return tool_cannot_write(p->npz_path);
     p->npz = fd + 1;
@@ -105,8 +104,7 @@ static uint32_t *in_order(const eval_layout *l, const uint32_t *crc)
     return sorted;
 }
 
-/* Completes images.npz of the file that is open. */
-static int finish_npz(const eval_pixels *p, const uint32_t *crc)
+int eval_pixels_finish_npz(const eval_pixels *p, const uint32_t *crc)
 {
     char whole[RUN_PATH], why[NPZ_WHY_MAX];
     const int fd = p->npz - 1;
@@ -199,53 +197,11 @@ int eval_pixels_sync(const eval_pixels *p)
     return p->images ? output_sync(&p->folder) : 0;
 }
 
-/* --- completed ------------------------------------------------------------------------------------------ */
-
-typedef struct {
-    eval_pixels pixels;
-    uint8_t *rgb; /* of an image */
-} finisher;
-
-/* A sink. */
-static int take_again(void *self, const image_batch *batch)
+int eval_pixels_have(const eval_pixels *p, long i, uint32_t crc, uint8_t *rgb)
 {
-    const eval_pixels *p = self;
-    const size_t bytes = eval_pixel_bytes(&p->job->layout);
-    for (int i = 0; i < batch->n; i++)
-        if (eval_pixels_write(p, batch->first + i, batch->labels[i], batch->rgb + (size_t)i * bytes) != 0) return 1;
-    return 0;
-}
-
-/* Whether the files have image i. */
-static int has(const finisher *f, long i, uint32_t crc)
-{
-    const eval_pixels *p = &f->pixels;
     const size_t bytes = eval_pixel_bytes(&p->job->layout);
     if (p->images && !has_png(p, i, crc)) return 0;
-    return !p->npz || (tool_read_at(p->npz - 1, f->rgb, bytes, slot(p, i)) == 0 && npz_crc(f->rgb, bytes) == crc);
-}
-
-/* Whether the files have all images of the batch, and decodes them again if not. Returns as eval_pixels_finish. */
-static int complete(finisher *f, eval_job *job, long first, const uint32_t *crc)
-{
-    int all = 1;
-    for (long i = first; i < first + eval_batch_size(&job->layout, first) && all; i++) all = has(f, i, crc[i]);
-    if (all) return 0;
-    if (!job->session) return refuse_lost(f->pixels.npz ? f->pixels.npz_path : f->pixels.folder.path);
-    return eval_make_pixels(job, first, (image_sink){take_again, &f->pixels, 0, 1, 0});
-}
-
-int eval_pixels_finish(eval_job *job, const uint32_t *crc)
-{
-    finisher f = {.rgb = malloc(eval_pixel_bytes(&job->layout))};
-    int status = f.rgb ? eval_pixels_open(job, &f.pixels) : tool_error("out of memory for an image");
-    for (long i = 0; i < job->layout.images && status == 0 && (f.pixels.npz || f.pixels.images); i += job->layout.batch)
-        status = interruption_came() ? interruption_status() : complete(&f, job, i, crc);
-    if (status == 0) status = eval_pixels_sync(&f.pixels);
-    if (status == 0 && f.pixels.npz) status = finish_npz(&f.pixels, crc);
-    eval_pixels_close(&f.pixels);
-    free(f.rgb);
-    return status;
+    return !p->npz || (tool_read_at(p->npz - 1, rgb, bytes, slot(p, i)) == 0 && npz_crc(rgb, bytes) == crc);
 }
 
 /* --- those that the report shows ------------------------------------------------------------------------ */

@@ -28,10 +28,12 @@ int eval_pixels_write(const eval_pixels *p, long index, int label, const uint8_t
 /* Makes what was written survive a failure of the machine. Returns 0, or 1 after printing an error. */
 int eval_pixels_sync(const eval_pixels *p);
 
-/* Completes RUN/images and RUN/images.npz, of crc [images], the CRC-32 of each image. Images that are not there, or not
- * as they should be, are decoded again from the store. Returns 0, 1 after printing an error, or an interruption's
- * status. */
-int eval_pixels_finish(eval_job *job, const uint32_t *crc);
+/* Whether the files have image i, by the CRC-32 of its pixels; rgb is room for them. */
+int eval_pixels_have(const eval_pixels *p, long i, uint32_t crc, uint8_t *rgb);
+/* Completes RUN/images.npz, which is open, of crc [images]. Returns 0, or 1 after printing an error. */
+int eval_pixels_finish_npz(const eval_pixels *p, const uint32_t *crc);
+/* Prints that the file is lost, which with --merge cannot be made again. Returns 1. */
+int eval_pixels_refuse_lost(const char *path);
 
 /* The pixels of an image that the report shows, in the store. Writing returns 0, or 1 after printing an error; reading
  * 0, or 1 if they are not there. */

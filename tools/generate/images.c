@@ -192,7 +192,7 @@ static int can_be(const image_loop *loop, const image_run *r, int n, const mar_s
 {
     const mar_model_config *c = mar_model_get_config(r->model);
     const size_t numbers = (size_t)n * token_count(r), places = (size_t)n * (size_t)c->seq_len;
-    int can = stats_check(stats, n);
+    int can = stats_check(stats, n) && stats->total_s > 0;
     for (size_t i = 0; i < numbers && can; i++) {
         const float x = loop->tokens[i];
         can = c->vocabulary ? x >= 0 && x < (float)c->vocabulary && x == floorf(x) : isfinite(x);

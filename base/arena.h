@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* Returns the next array, count elements of `size` bytes, at base + *used, and advances *used to the next multiple of
- * 256. With base NULL it only counts and returns NULL. So one function can both measure an arena and lay it out. */
+/* Returns the next array of `count` elements of `size` bytes, at base + *used. Advances *used to the next multiple of
+ * 256. With base NULL it only counts and returns NULL. So one function both measures an arena and lays it out. */
 static inline void *arena_carve(char *base, size_t *used, size_t count, size_t size)
 {
     void *p = base ? base + *used : NULL;

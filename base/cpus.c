@@ -1,6 +1,6 @@
 #include "base/cpus.h"
 
-#include "base/groups.h"
+#include "base/cgroup.h"
 
 #include <math.h>
 #include <sched.h>
@@ -11,13 +11,13 @@
 
 enum { PATH = 4096 };
 
-/* The quota that one group sets itself, 0 if none. */
+/* Returns the quota that one group sets, or 0 if it sets none. */
 static double quota_v2(const char *folder)
 {
     char path[PATH + 64], line[64];
     long long quota, period;
     snprintf(path, sizeof path, "%s/cpu.max", folder);
-    if (!group_read_line(path, line, sizeof line)) return 0;
+    if (!cgroup_read_line(path, line, sizeof line)) return 0;
     return sscanf(line, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0 ? (double)quota / (double)period
                                                                                       : 0; /* "max 100000" */
 }
@@ -26,20 +26,20 @@ static double quota_v1(const char *folder)
 {
     char path[PATH + 64], quota[64], period[64];
     snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-    if (!group_read_line(path, quota, sizeof quota)) return 0;
+    if (!cgroup_read_line(path, quota, sizeof quota)) return 0;
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (!group_read_line(path, period, sizeof period)) return 0;
+    if (!cgroup_read_line(path, period, sizeof period)) return 0;
     const double q = atof(quota), p = atof(period); /* -1: none */
     return q > 0 && p > 0 ? q / p : 0;
 }
 
 double cpus_quota(const char *root)
 {
-    return group_least(root, "cpu", quota_v2, quota_v1);
+    return cgroup_min_limit(root, "cpu", quota_v2, quota_v1);
 }
 
-/* Machines have more processors than a cpu_set_t has room for. No memory is allocated, so that nothing can fail and
- * make the answer another. */
+/* A machine may have more processors than one cpu_set_t holds. The array is on the stack: an allocation could fail and
+ * change the answer. */
 int cpus_affinity(void)
 {
     cpu_set_t set[64]; /* 65536 processors, more than any kernel counts */

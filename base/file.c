@@ -71,7 +71,7 @@ mar_status file_source_read(const file_source *s, uint64_t offset, size_t n, voi
         if (got < 0)
             return err_set(err, MAR_EIO, "%s: cannot read %zu bytes at %llu: %s", s->path, n,
                            (unsigned long long)offset, strerror(errno));
-        if (got == 0) { /* it was longer when it was opened; and perhaps is again */
+        if (got == 0) { /* the file was longer at its opening, and may be longer again */
             const mar_status status = file_source_check(s, err);
             return status != MAR_OK ? status
                                     : err_set(err, MAR_EIO, "%s: the file changed while it was read: it ended at %llu",
@@ -92,10 +92,9 @@ enum {
     PROC_SIZE = sizeof "/proc/self/fd/2147483647"
 };
 
-/* Gives a hidden name in the writer's directory, one that was not there, to the file without one that /proc has at
- * `unnamed`, or, with NULL, to a new file. Returns -1 if that fails, else 0 or the new file's descriptor. mkstemp would
- * let only the owner read it. To widen that as the umask says, the umask would have to be read, which means to set it,
- * for all threads. */
+/* Creates an unused hidden name in the writer's directory. Links the unnamed file at /proc path `unnamed` to it, or
+ * with NULL creates a new file there. Returns 0 or the new file's descriptor, or -1 on failure. mkstemp would make a
+ * file that only its owner can read. Reading the umask to widen that means setting it for all threads. */
 static int make_hidden(file_writer *w, const char *unnamed)
 {
     static atomic_uint number;
@@ -110,15 +109,15 @@ static int make_hidden(file_writer *w, const char *unnamed)
     return result;
 }
 
-/* /proc's name of an open file, by which linkat finds it. */
+/* Writes the /proc path of an open file to `name` for linkat, and returns it. */
 static const char *proc_name(int fd, char name[PROC_SIZE])
 {
     snprintf(name, PROC_SIZE, "/proc/self/fd/%d", fd);
     return name;
 }
 
-/* Creates a file without a name. Returns its descriptor, or -1: not every file system has such files, and without /proc
- * they cannot get a name later. */
+/* Creates a file without a name (O_TMPFILE). Returns its descriptor. Returns -1 if the file system has no such files.
+ * Returns -1 also without /proc: the file could not get a name later. */
 static int create_unnamed(const file_writer *w)
 {
     char name[PROC_SIZE], directory[4096] = ".";
@@ -130,8 +129,9 @@ static int create_unnamed(const file_writer *w)
     return -1;
 }
 
-/* Puts the finished file in its place. A name that exists can only be replaced by a rename, so a file without one gets
- * a hidden one first. No signal handler may end the thread in between, which would leave it there. */
+/* Gives the finished file its name. Only a rename replaces an existing name, so an unnamed file gets a hidden name
+ * first. Signals are blocked: a handler that ends the thread in between would leave the hidden file behind. Returns
+ * nonzero on failure, with errno. */
 static int publish(file_writer *w)
 {
     char name[PROC_SIZE];
@@ -164,7 +164,7 @@ mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
     const char *name = slash ? slash + 1 : path;
     if (!*name) return err_set(err, MAR_EIO, "%s: is a directory, expected a file name", path);
     struct stat st;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in place of a device or pipe */
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* a rename would replace a device or pipe */
         return err_set(err, MAR_EIO, "%s: is %s, expected a file name", path,
                        S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
     out->directory = (size_t)(name - path);
@@ -188,8 +188,9 @@ mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
 
 mar_status file_writer_commit(file_writer *w, mar_err *err)
 {
-    int failed = ferror(w->stream) || fflush(w->stream) != 0; /* after a failed fwrite errno still has its reason */
-    if (!failed && fsync(fileno(w->stream)) != 0 && errno != EINVAL) failed = 1;
+    int failed = ferror(w->stream) || fflush(w->stream) != 0; /* errno is still that of a failed fwrite */
+    if (!failed && !w->unsynced && fsync(fileno(w->stream)) != 0)
+        failed = errno != EINVAL && errno != ENOTSUP; /* some file systems have none */
     if (!failed) failed = publish(w);
     mar_status status = MAR_OK;
     if (failed) status = err_set(err, MAR_EIO, "%s: cannot write: %s", w->path, strerror(errno));

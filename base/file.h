@@ -1,4 +1,4 @@
-/* Files: reading pieces of one, which may change meanwhile, and writing one completely or not at all. */
+/* Files: reads parts of a file that may change meanwhile; writes a file completely or not at all. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
@@ -8,37 +8,39 @@
 #include <stdio.h>
 #include <time.h>
 
-/* What is read: an open regular file, or memory that stands for one. A file is never mapped: a mapping of one that
- * shrinks ends the program at the next access. Any number of threads may read from it. */
+/* A source of bytes: an open regular file, or memory. Files are never mapped: access to a mapping of a file that has
+ * shrunk ends the program. Any number of threads may read from one source. */
 typedef struct {
-    const char *path;         /* for messages: the file's, or a label; the caller's */
-    const uint8_t *memory;    /* [size]; NULL if it is a file */
-    int fd;                   /* the open file, or -1 */
-    uint64_t size;            /* bytes; of a file: when it was opened */
-    struct timespec modified; /* of a file: when it was last written to, as of its opening */
+    const char *path;         /* path or label, for messages; owned by the caller */
+    const uint8_t *memory;    /* [size]; NULL for a file */
+    int fd;                   /* the open file; -1 for memory */
+    uint64_t size;            /* bytes; a file's size at its opening */
+    struct timespec modified; /* a file's modification time at its opening */
 } file_source;
 
-/* Opens a regular file. MAR_EIO, with the path and the system's reason, if it cannot. */
+/* Opens a regular file. Returns MAR_EIO, with the path and the system's reason, if that fails. */
 mar_status file_source_open(const char *path, file_source *out, mar_err *err);
-/* Memory, which must stay valid. */
+/* Returns a source over data[size]. The memory must stay valid. */
 file_source file_source_of_memory(const void *data, size_t size, const char *label);
 void file_source_close(file_source *s);
 
-/* dst[n] = bytes offset .. offset+n-1. MAR_EIO, with the system's reason, or saying that the file has become shorter;
- * MAR_EFORMAT for bytes that were never in it. */
+/* Reads bytes offset .. offset+n-1 to dst[n]. Returns MAR_EFORMAT for bytes beyond the size at opening. Returns
+ * MAR_EIO, with the reason, if reading fails or the file has become shorter. */
 mar_status file_source_read(const file_source *s, uint64_t offset, size_t n, void *dst, mar_err *err);
-/* MAR_EIO if the file's size or time of modification is no longer that of its opening. To be called when everything is
- * read: pieces of a file that changed in between need not belong together. */
+/* Returns MAR_EIO if the file's size or modification time has changed since its opening. Call it after the last read:
+ * parts read before and after a change may not belong together. */
 mar_status file_source_check(const file_source *s, mar_err *err);
 
-/* Writing. `open` creates a file without a name in the directory of `path`, which is gone with the process however that
- * ends; where the system has no such files, it is a hidden one beside `path`. `commit` flushes and fsyncs it and gives
- * it the name `path`, in place of what had that name; `discard` removes it. Either closes the writer. */
+/* Writes a file completely or not at all. `open` creates an unnamed file in the directory of `path`. The system removes
+ * it when the process ends. Where the system has no unnamed files, it creates a hidden one beside `path`. `commit`
+ * flushes and fsyncs the file and renames it to `path`, replacing an existing file. `discard` removes it. Both close
+ * the writer. */
 typedef struct {
     FILE *stream;
-    char *path;       /* of the file */
-    size_t directory; /* that many bytes of `path` are its directory, up to the last slash */
-    char *temporary;  /* path of the hidden file; "" while it has no name */
+    char *path;       /* final path */
+    size_t directory; /* length of the directory in `path`, up to and including the last slash */
+    char *temporary;  /* path of the hidden file; "" while the file has no name */
+    int unsynced;     /* 1: commit does not fsync; the file may be lost if the machine fails */
 } file_writer;
 
 mar_status file_writer_open(const char *path, file_writer *out, mar_err *err);

@@ -1,9 +1,9 @@
-/* How much memory this process may still take. */
+/* The memory that this process may still allocate. */
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 
-/* Bytes: what the machine has left, swap included, or less if a control group allows less. Counts page cache as
- * available. Returns 0 if unknown. `root` stands for "/": it has proc/meminfo, and what base/groups.h reads. */
+/* Returns the available bytes of the machine, swap and page cache included. A control group may allow less. Returns 0
+ * if unknown. `root` stands for "/": it contains proc/meminfo and the files of base/cgroup.h. */
 double memory_available(const char *root);
 
 #endif

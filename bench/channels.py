@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The demo with the official number of latent channels, 16, beside the one that is shipped, with 8.
 
-    python3 demo/train_demo.py --channels 16 --out build/demo16 --work build/demo16       # see bench/README.md for what was run
+    train="python3 demo/train_demo.py --channels 16 --out build/demo16 --work build/demo16"
+    $train --stage vae --threads 2 && $train --stage draft
+    $train --stage target --share 1/3 --save build/demo16/target.safetensors
     python3 bench/channels.py --folder build/demo16 --out bench/results/channels.json
 
 Of both: the calls of the head that `--head_spec` makes for a token, and how many of its proposals are accepted; the share of a draft

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""libmar and PyTorch on this machine's GPU, side by side in one run: the tables of bench/README.md.
+"""libmar and PyTorch on this machine's GPU, side by side in one run.
 
     python3 bench/gpu.py --out bench/results/gpu.json                  # all sizes: hours for PyTorch's large batches
     python3 bench/gpu.py --archs mar_base --batches 1 --pytorch bf16-eager,bf16-graphs
 
 Needs `scripts/build.sh cuda` and bench/requirements.txt. For each model, batch and number of autoregressive steps:
 `mar bench --backend cuda`, plain and with --head_spec at the small batches, then bench/pytorch_mar.py. Before these, of each
-model, `mar bench --micro`, and what --model_time makes of its constants. The checkpoints are random, of the
+model, `mar bench --micro`, and what gpu_model.py makes of its constants. The checkpoints are random, of the
 official shapes, written once to build/bench. What has been measured is in --out after every line, so that a run that is
 cut off keeps it; a run with the same file goes on behind it.
 """
@@ -15,9 +15,9 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
+import gpu_model
 from compare import ROOT, checkpoint, run
 
 
@@ -33,10 +33,7 @@ def measure_micro(args, name, arch):
     folder = ROOT / "build/bench"
     micro = run([args.mar, "bench", "--micro", "--backend", "cuda", "--model", checkpoint(arch, folder / f"{arch}.pth"),
                  "--vae", checkpoint("kl16", folder / "kl16.ckpt"), "--json"])
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as constants:
-        json.dump(micro, constants)
-        constants.flush()
-        micro["model_time"] = run([args.mar, "bench", "--model_time", "--constants", constants.name, "--json"])
+    micro["model_time"] = gpu_model.model_time(micro)
     return micro
 
 

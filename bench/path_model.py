@@ -4,23 +4,22 @@
     python3 bench/path_model.py >bench/results/path_model.md
     python3 bench/path_model.py --constants gpu_micro.json      # with what `mar bench --micro --json` measured
 
-All numbers are those of `mar bench --model_time --json` (tools/bench/model.c, tools/bench/model_path.c).
+All numbers are those of bench/gpu_model.py.
 """
 
 import argparse
 import json
-import subprocess
-import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import gpu_model
+
 POWERS = (0.5, 1, 2, 4)
 
 HEAD = """# Expected of `--spec path` on a GPU: an estimate
 
     {command}
 
-**Nothing on this page was measured on a GPU.** It is a model of time from {constants} (`mar bench --model_time` lists them),
+**Nothing on this page was measured on a GPU.** It is a model of time from {constants} (`python3 bench/gpu_model.py` lists them),
 for one image of 256 tokens at a time, 100 diffusion steps, guidance, and drafts from the model's own last conditions.
 
 - A round is one pass over gamma contexts, a chain of the head that draws the next drafts and the first candidates, calls that judge
@@ -58,17 +57,9 @@ arithmetic from few contexts on.
 
 
 def model_time(args, power):
-    """The model's JSON with acceptance to a power."""
-    constants = {"constants": {}}
-    if args.constants:
-        constants = json.loads(Path(args.constants).read_text())
-    constants["constants"] = {**constants["constants"], "acceptance_power": power}
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(constants, file)
-        file.flush()
-        run = subprocess.run([args.mar, "bench", "--model_time", "--constants", file.name, "--json"], check=True,
-                             stdout=subprocess.PIPE, text=True)
-    return json.loads(run.stdout)
+    """The model's rows with acceptance to a power."""
+    record = json.loads(args.constants.read_text()) if args.constants else {}
+    return gpu_model.model_time({**record, "constants": {**record.get("constants", {}), "acceptance_power": power}})
 
 
 def best(rows, **where):
@@ -149,8 +140,7 @@ def verdict(rows, models, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mar", default=ROOT / "build/release/mar", help="the command [build/release/mar]")
-    parser.add_argument("--constants", help="what `mar bench --micro --json` wrote")
+    parser.add_argument("--constants", type=Path, help="what `mar bench --micro --json` wrote")
     args = parser.parse_args()
     runs = {power: model_time(args, power) for power in POWERS}
     by_power = {power: run["paths"] for power, run in runs.items()}

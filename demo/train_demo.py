@@ -17,7 +17,7 @@ Drafts of other training or size, for bench/draft_quality.py (a minute to five e
     python3 demo/train_demo.py --stage draft --draft_size 48,1,2,96,1 --save build/drafts/draft-48-96.safetensors
     python3 demo/train_demo.py --stage draft --draft_size 64,1,2,128,1 --save build/drafts/draft-64-128.safetensors
 
-The same with the official number of latent channels, whose measurements are in bench/README.md (it is not shipped):
+The same with the official number of latent channels, measured by bench/channels.py (it is not shipped):
 
     python3 demo/train_demo.py --channels 16 --out build/demo16 --work build/demo16
 

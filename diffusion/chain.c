@@ -13,7 +13,7 @@ static int rows_of(const diff_chain *c, int tokens)
 
 static int most_rows(const diff_chain *c)
 {
-    return c->conditions * c->max_tokens;
+    return c->cfg_branches * c->max_tokens;
 }
 
 static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c, mar_err *err)
@@ -52,7 +52,8 @@ static mar_status create_host(diff_chain *c, mar_err *err)
     return MAR_OK;
 }
 
-/* Modulation rows to compute at a time: as the backend wishes, but at least those of one step. */
+/* Returns the modulation rows that are computed at a time: as many as the backend prefers, at least those of one
+ * step. */
 static int chunk_rows(const diff_chain *c)
 {
     const kern_queue *k = c->k;
@@ -85,7 +86,7 @@ mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const dif
     *out = (diff_chain){.k = k,
                         .head = head,
                         .max_tokens = max_tokens,
-                        .conditions = guided ? 2 : 1,
+                        .cfg_branches = guided ? 2 : 1,
                         .guided = guided,
                         .temperature = temperature,
                         .part = ""};
@@ -147,14 +148,14 @@ void diff_chain_free(diff_chain *c)
     *c = (diff_chain){0};
 }
 
-/* Steps whose modulation is made at once. */
+/* Returns the number of steps whose modulation is computed at a time. */
 static int chunk_steps(const diff_chain *c, int rows)
 {
     const int steps = c->mod_rows / rows;
     return steps < c->schedule.steps ? steps : c->schedule.steps;
 }
 
-/* Whether the head is evaluated in full at this index of a run that begins at `first`. */
+/* Tells whether the head is evaluated in full at this index of a run that begins at `first`. */
 static int in_full(const diff_chain *c, int index, int first)
 {
     return !c->reuse || index == first || index % REUSE_EVERY == 0;
@@ -191,14 +192,13 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
     return status;
 }
 
-/* Whether the trace records the law at an index. */
+/* Tells whether the trace records the distribution at an index. */
 static int is_traced(const diff_trace *trace, int index)
 {
     return trace && (index == trace->index || (index > trace->index && trace->path_log_std));
 }
 
-/* Records the law at an index: keeps it, and adds its log standard deviations to the path if it is above trace->index.
- */
+/* Records the distribution at an index. Above trace->index, adds its log standard deviations to the path's sum. */
 static void note(diff_chain *c, const float *x, int tokens, const float *cfg, int index, const diff_trace *trace)
 {
     kern_queue *k = c->k;
@@ -216,7 +216,7 @@ void diff_chain_watch(const diff_chain *c, const float *z, int rows)
     kern_watch(c->k, c->temb, 1, c->schedule.steps, h->width, h->width, "diffloss.net.time_embed");
 }
 
-/* Computes the modulation of indices top .. bottom: all rows of indices evaluated in full, the conditional rows of the
+/* Computes the modulation of indices top .. bottom: all rows of indices evaluated in full, only conditional rows of the
  * others. */
 static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
 {
@@ -237,7 +237,7 @@ static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
     }
 }
 
-/* c->out = the head's output at index i. */
+/* Writes the head's output at index i to c->out. */
 static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first)
 {
     kern_queue *k = c->k;
@@ -258,7 +258,7 @@ static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first
         k->core->subtract(k, c->out, c->difference, n, c->out + n);
 }
 
-/* A run: the arguments of diff_chain_run. */
+/* The arguments of diff_chain_run. */
 typedef struct {
     int tokens, first;
     const float *cfg; /* NULL without guidance */
@@ -309,8 +309,8 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
     k->head->chain_run(k, c->head->net, &job);
 }
 
-/* take_steps while layers are watched: if the states come out with a NaN or an infinity, and the backend has run all
- * steps without showing the layers, takes them again one by one. */
+/* Takes the steps as take_steps does while layers are watched. A backend may run all steps without showing the layers.
+ * If a state then has a NaN or an infinity, the steps are taken again one by one. */
 static void take_steps_watched(diff_chain *c, const run *r, int top, int bottom)
 {
     kern_queue *k = c->k;
@@ -334,7 +334,7 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
     if (!rows) return;
     k->core->linear(k, c->head->cond, z, rows, c->cond);
     diff_chain_watch(c, z, rows);
-    for (int i = 0; i < rows; i++) c->x_index[i] = i % tokens; /* both conditions share the state */
+    for (int i = 0; i < rows; i++) c->x_index[i] = i % tokens; /* both branches share the state */
     if (trace && trace->path_log_std)
         k->core->upload(k, trace->path_log_std, c->zeros, (size_t)tokens * sizeof *c->zeros);
     for (int top = first; top >= last; top -= chunk) {
@@ -368,7 +368,7 @@ void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *c
     diff_chain_run(c, z, tokens, cfg, seed, image, position, c->schedule.steps - 1, 0, x, NULL);
 }
 
-/* Multiply-adds of a row at an index that reuses as `reuse` says. */
+/* Returns the multiply-adds of a row at an index with this reuse. */
 static double row_macs(const diff_chain *c, kern_head_reuse reuse)
 {
     const diff_head *h = c->head;

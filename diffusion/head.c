@@ -9,7 +9,7 @@
 
 enum { FREQUENCIES = 256 }; /* TimestepEmbedder's frequency_embedding_size */
 
-/* A tensor of diffloss.net as f32; cols 0 for a vector. */
+/* Loads a tensor of diffloss.net as f32; cols 0 for a vector. */
 static mar_status load(const wt_file *f, const char *name, int rows, int cols, float **out, mar_err *err)
 {
     char full[128];
@@ -18,7 +18,7 @@ static mar_status load(const wt_file *f, const char *name, int rows, int cols, f
     return wt_load_f32(f, full, cols ? 2 : 1, shape, out, err);
 }
 
-/* name.weight and name.bias. The arrays are the caller's even on failure. */
+/* Loads name.weight and name.bias. The caller owns the arrays even on failure. */
 static mar_status load_pair(const wt_file *f, const char *name, int rows, int cols, const float **weight,
                             const float **bias, mar_err *err)
 {
@@ -68,7 +68,7 @@ static void free_host(kern_head_spec *spec, kern_head_block *blocks)
                              spec->ada_bias,  spec->out_weight, spec->out_bias};
     for (int i = 0; i < 6; i++) free((void *)(uintptr_t)arrays[i]);
     for (int b = 0; blocks && b < spec->depth; b++) {
-        const float **p = &blocks[b].ln_weight; /* eight pointers in a row */
+        const float **p = &blocks[b].ln_weight; /* eight consecutive pointers */
         for (size_t i = 0; i < sizeof blocks[b] / sizeof *p; i++) free((void *)(uintptr_t)p[i]);
     }
     free(blocks);
@@ -131,7 +131,7 @@ int diff_head_is_f32(const diff_head *h)
     return diff_head_act_size(h) == sizeof(float);
 }
 
-/* Sinusoidal features cos, sin of t * 10000^(-i/128), in f32 as the official code computes them. */
+/* Computes cos and sin of t * 10000^(-i/128), in f32 as the official code does. */
 static void time_features(int t, float *features)
 {
     const int half = FREQUENCIES / 2;
@@ -158,7 +158,7 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const in
         k->core->upload(k, features, host, rows * FREQUENCIES * sizeof(float));
         k->core->linear(k, h->time1, features, n, hidden);
         k->core->linear(k, h->time2, hidden, n, out);
-        k->core->finish(k); /* what they are made of is freed */
+        k->core->finish(k); /* waits, because their inputs are freed below */
         status = kern_check(k, err);
     }
     free(host);

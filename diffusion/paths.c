@@ -4,8 +4,7 @@
 
 #include <stdlib.h>
 
-/* Rows of a call of the head that judges paths: enough for large products, without storing the activations of all rows
- * of a big batch. */
+/* Rows of a call of the head that judges paths: enough for large products, few enough to store their activations. */
 enum { JUDGED_ROWS = 4096 };
 
 static int rows_of_path(const diff_paths *p)
@@ -48,7 +47,7 @@ void diff_paths_free(diff_paths *p)
     *p = (diff_paths){0};
 }
 
-/* Prepares a judgement of `n` paths of as many conditions in one call of the head. */
+/* Prepares the judgement of n paths, each with its own z, in one call of the head. */
 static mar_status plan_chunk(const diff_paths *p, int n, mar_err *err)
 {
     const diff_chain *c = p->draws.target.chain;
@@ -74,25 +73,25 @@ void diff_paths_draw(diff_paths *p, const diff_tokens *tokens, float *x, float *
     diff_speculate_sample(&p->draws, tokens, x, path, stats);
 }
 
-/* Evaluates the head at all states of paths first .. first+n-1, under the conditions that p has the modulation of:
- * `sources`, from number `from` on. */
+/* Evaluates the head at all states of paths first .. first+n-1. Their modulation is that of `sources` sources from
+ * number `from` on. */
 static void evaluate(diff_paths *p, const diff_tokens *t, const float *path, int first, int n, int from, int sources)
 {
     const diff_chain *c = p->draws.target.chain;
     kern_queue *k = c->k;
-    const int steps = c->schedule.steps, conditions = p->draws.w.conditions;
-    for (int condition = 0, row = 0; condition < conditions; condition++)
+    const int steps = c->schedule.steps, cfg_branches = p->draws.w.conditions;
+    for (int branch = 0, row = 0; branch < cfg_branches; branch++)
         for (int i = 0; i < n; i++)
             for (int step = 0; step < steps; step++, row++) {
                 p->x_index[row] = (i * (p->draws.w.max_steps + 1) + step) * KERN_EVALUATED + KERN_EVALUATED_STATE;
-                p->mod_index[row] = (condition * steps + step) * sources + diff_tokens_source(t, first + i) - from;
+                p->mod_index[row] = (branch * steps + step) * sources + diff_tokens_source(t, first + i) - from;
             }
     k->watch.part = c->part;
     k->head->eval(k, c->head->net, path + (size_t)first * (size_t)p->stride, p->x_index, p->draws.target.at.mod,
-                  p->mod_index, conditions * n * steps, p->out, p->scratch);
+                  p->mod_index, cfg_branches * n * steps, p->out, p->scratch);
 }
 
-/* Judges paths first .. first+n-1, in one call of the head. */
+/* Judges paths first .. first+n-1 in one call of the head. */
 static void judge_chunk(diff_paths *p, const diff_tokens *t, const float *path, int first, int n, double *log_ratio,
                         float *last, diff_speculation_stats *stats)
 {

@@ -5,14 +5,14 @@
 
 static const double pi = 3.14159265358979323846;
 
-/* alpha_bar of the cosine schedule at time u in [0,1] (Nichol & Dhariwal, Eq. 17), not normalised. */
+/* Returns alpha_bar of the cosine schedule at time u in [0,1] (Nichol & Dhariwal, Eq. 17), not normalised. */
 static double cosine_alpha_bar(double u)
 {
     double c = cos((u + 0.008) / 1.008 * pi / 2);
     return c * c;
 }
 
-/* Cumulative products of 1 - beta over the base steps, beta clipped at 0.999. */
+/* Computes cumulative products of 1 - beta over the base steps, beta clipped at 0.999. */
 static void base_alphas_cumprod(double abar[DIFF_BASE_STEPS])
 {
     double product = 1;
@@ -24,7 +24,7 @@ static void base_alphas_cumprod(double abar[DIFF_BASE_STEPS])
     }
 }
 
-/* `steps` evenly spaced base steps, 0 and `last` included; the stride is accumulated and rounded half to even, as the
+/* Spaces `steps` base steps evenly over 0..last, both included. Accumulates the stride and rounds half to even, as the
  * official space_timesteps does. */
 static void space_timesteps(int steps, int last, int *t)
 {
@@ -33,7 +33,7 @@ static void space_timesteps(int steps, int last, int *t)
     for (int i = 0; i < steps; i++, current += stride) t[i] = (int)nearbyint(current);
 }
 
-/* Replaces what is above `top` by it, once; returns how many remain. */
+/* Replaces the timesteps above `top` by `top`, once. Returns how many remain. */
 static int clip_timesteps(int steps, int top, int *t)
 {
     int kept = 0;
@@ -67,12 +67,12 @@ static void fill(diff_schedule *s, float temperature)
         abar *= 1 - beta;
         s->coef[i] = coefficients(beta, abar, abar_prev, beta * (1 - abar_prev) / (1 - abar), i ? temperature : 0);
     }
-    s->coef[0].log_var_min = s->coef[1].log_var_min; /* index 0 has variance 0: the official code clips it so */
+    s->coef[0].log_var_min = s->coef[1].log_var_min; /* index 0 has variance 0: the official code clips it like this */
 }
 
-/* From (alpha, sigma) at the noise level `now` to the level `next`: DPM-Solver++ (Lu et al. 2022), data prediction.
- * First order is DDIM with eta 0. The second-order multistep form (its Algorithm 2, "2M") adds the slope of x0 over the
- * step before, which began at the level `before`. lambda = log(alpha/sigma). */
+/* A noise level; lambda = log(alpha/sigma). A solver's step goes from level `now` to level `next`: DPM-Solver++ (Lu et
+ * al. 2022), data prediction. First order is DDIM with eta 0. The second-order multistep form (its Algorithm 2, "2M")
+ * adds the slope of x0 over the step before. That step began at level `before`. */
 typedef struct {
     double alpha, sigma, lambda;
 } level;
@@ -95,8 +95,8 @@ static kern_ode_coef solver_step(const level *before, level now, level next)
     };
 }
 
-/* The last step goes to clean data: next.sigma = 0, lambda infinite, x = x0. It and the first one are of first order.
- */
+/* Fills a solver's coefficients. The last step goes to clean data: next.sigma = 0, lambda infinite, x = x0. It and the
+ * first step are of first order. */
 static void fill_solver(diff_schedule *s, int order)
 {
     double base[DIFF_BASE_STEPS];
@@ -111,12 +111,12 @@ static void fill_solver(diff_schedule *s, int order)
 static mar_status check(const diff_spec *spec, float temperature, mar_err *err)
 {
     if (spec->steps < 2 || spec->steps > DIFF_BASE_STEPS)
-        return err_set(err, MAR_EARG, "num_sampling_steps %d: expected 2..%d", spec->steps, DIFF_BASE_STEPS);
+        return err_set(err, MAR_EARG, "--num_sampling_steps %d: expected 2..%d", spec->steps, DIFF_BASE_STEPS);
     if (!(temperature >= 0 && temperature <= 100))
-        return err_set(err, MAR_EARG, "temperature %g: expected 0..100", (double)temperature);
+        return err_set(err, MAR_EARG, "--temperature %g: expected 0..100", (double)temperature);
     if (spec->sampler != MAR_SAMPLER_DDPM && temperature != 1)
         return err_set(err, MAR_EARG,
-                       "temperature %g: expected 1 with an ODE solver as sampler, which adds no noise to scale",
+                       "--temperature %g: expected 1 with an ODE solver as --sampler, which adds no noise to scale",
                        (double)temperature);
     return MAR_OK;
 }

@@ -6,9 +6,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* --- memory -------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* The most rows of one call of the head. Modulation is one condition at a time. */
+/* Returns the maximum rows of one call of the head. Modulation handles one branch at a time. */
 static int most_rows(const diff_speculation *s)
 {
     const kern_speculation *w = &s->w;
@@ -37,10 +37,10 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
 {
     kern_speculation *w = &s->w;
     const size_t c = (size_t)w->channels, g = (size_t)w->group, rows = g * (size_t)w->window;
-    const size_t steps = (size_t)w->max_steps, conditions = (size_t)s->target.chain->conditions, f = sizeof(float),
+    const size_t steps = (size_t)w->max_steps, cfg_branches = (size_t)s->target.chain->cfg_branches, f = sizeof(float),
                  i = sizeof(int);
     size_t used = 0;
-    w->conditions = s->target.chain->conditions;
+    w->conditions = s->target.chain->cfg_branches;
     lay_out_evaluator(s, &s->target, base, &used);
     lay_out_evaluator(s, &s->draft, base, &used);
     w->coef = arena_carve(base, &used, steps, sizeof *w->coef);
@@ -63,8 +63,8 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->row_token = arena_carve(base, &used, rows, i);
     w->row_index = arena_carve(base, &used, rows, i);
     w->row_list = arena_carve(base, &used, rows, i);
-    w->x_index = arena_carve(base, &used, conditions * rows, i);
-    w->mod_index = arena_carve(base, &used, conditions * rows, i);
+    w->x_index = arena_carve(base, &used, cfg_branches * rows, i);
+    w->mod_index = arena_carve(base, &used, cfg_branches * rows, i);
     w->state = arena_carve(base, &used, rows * c, f);
     w->mean_p = arena_carve(base, &used, rows * c, f);
     w->log_std_p = arena_carve(base, &used, rows * c, f);
@@ -72,7 +72,7 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->log_std_q = arena_carve(base, &used, rows * c, f);
     w->tempered_p = arena_carve(base, &used, rows * c, f);
     w->tempered_q = arena_carve(base, &used, rows * c, f);
-    w->draft_index = arena_carve(base, &used, conditions * rows, i);
+    w->draft_index = arena_carve(base, &used, cfg_branches * rows, i);
     w->left = arena_carve(base, &used, KERN_LEFT, i);
     w->count = arena_carve(base, &used, 1, sizeof *w->count);
     s->schedule = NULL;
@@ -81,14 +81,14 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
 
 static mar_status check(const diff_chain *target, const diff_chain *draft, int window, mar_err *err)
 {
-    if (window < 1) return err_set(err, MAR_EARG, "head_spec %d: expected at least 1", window);
+    if (window < 1) return err_set(err, MAR_EARG, "--head_spec %d: expected at least 1", window);
     for (int i = 0; i < target->respacings; i++)
         if (!target->respacing[i].schedule.coef)
-            return err_set(err, MAR_EARG, "head_spec %d: expected sampler ddpm, the others draw nothing", window);
+            return err_set(err, MAR_EARG, "--head_spec %d: expected --sampler ddpm, the others draw nothing", window);
     if (draft && draft->head->channels != target->head->channels)
         return err_set(err, MAR_EARG, "draft of %d channels: expected %d, the target's", draft->head->channels,
                        target->head->channels);
-    if (draft && (draft->conditions != target->conditions || draft->max_tokens < target->max_tokens ||
+    if (draft && (draft->cfg_branches != target->cfg_branches || draft->max_tokens < target->max_tokens ||
                   draft->max_steps != target->max_steps))
         return err_set(err, MAR_EARG, "the draft's chain: expected the guidance, tokens and steps of the target's");
     return MAR_OK;
@@ -106,11 +106,11 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->rule = spec_method_find("conditional")->rule(NULL);
     w->window = window < target->max_steps ? window : target->max_steps;
     if (target->temperature == 0) w->window = 1;
-    w->conditions = target->conditions;
+    w->conditions = target->cfg_branches;
     w->channels = target->head->channels;
     w->max_steps = target->max_steps;
     w->log_temperature = logf(target->temperature);
-    /* a group has as many conditions as their modulation rows, of all steps, fit in the budget */
+    /* A group has at most as many sources as have their modulation rows, of all steps, in the budget. */
     const size_t fit = target->k->device->mod_budget / mod_bytes(w, target->head, 1);
     out->sources = fit < 1 ? 1 : fit < (size_t)target->max_tokens ? (int)fit : target->max_tokens;
     w->group = tokens ? tokens : out->sources;
@@ -141,7 +141,7 @@ static mar_status plan_rounds(diff_speculation *s, const diff_evaluator *e, int 
     return k->head->speculate_plan(k, e->at.net, &s->w, err);
 }
 
-/* The rows a token that the target's chain has in use; the draft's has the same. */
+/* Sets the branches to those in use by the target's chain; the draft's has the same. */
 static void use_guidance(diff_speculation *s)
 {
     s->w.conditions = s->target.chain->guided ? 2 : 1;
@@ -165,9 +165,9 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar
     return status;
 }
 
-/* --- tokens -------------------------------------------------------------------------------------------------- */
+/* --- tokens ------------------------------------------------------------------------------------------------------- */
 
-/* Uploads the tables of the respacing in use, unless they are there. */
+/* Uploads the tables of the respacing in use, unless they are already there. */
 static void use_schedule(diff_speculation *s)
 {
     kern_queue *k = s->target.chain->k;
@@ -210,9 +210,9 @@ static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
     k->head->speculate_start(k, w);
     if (!draft && k->head->speculate_run && k->head->speculate_run(k, w, &s->target.at)) {
         if (!k->watch.on || k->core->first_nonfinite(k, w->token, 1, w->tokens, w->channels, w->channels) < 0) return;
-        k->head->speculate_start(k, w); /* again, round by round, which shows the layers */
+        k->head->speculate_start(k, w); /* again, round by round, to show the layers */
     }
-    /* Where operations do nothing any more, what propose returns says nothing. */
+    /* After a failure operations do nothing, so the result of propose means nothing: hence kern_check. */
     for (;;) {
         k->watch.part = draft ? s->draft.chain->part : s->target.chain->part;
         if (kern_check(k, NULL) != MAR_OK || !k->head->speculate_propose(k, w, draft)) return;
@@ -234,7 +234,7 @@ static void add_stats(const kern_speculation_count *count, diff_speculation_stat
     stats->tries += (long)count->tries;
 }
 
-/* Arithmetic of so much work of one of the models. */
+/* Returns the arithmetic of one of the models: the work counted in stats, and this many evaluations. */
 static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e, const diff_speculation_stats *stats,
                              long evaluations)
 {
@@ -307,7 +307,7 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
     diff_speculate_embed(s, &s->target, t->z, t->sources);
     if (s->draft.chain) diff_speculate_embed(s, &s->draft, t->draft_z, t->sources);
     for (int first = 0, n; first < t->count; first += n) {
-        kern_speculation_count count = {0}; /* as it stays if the operations fail */
+        kern_speculation_count count = {0}; /* stays so if the operations fail */
         n = diff_tokens_from(t, first, w->group, s->sources);
         begin_group(s, t, first, n);
         run_rounds(s, stats);
@@ -318,7 +318,7 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
         add_stats(&count, stats);
         stats->modulations += (long)w->sources * w->steps;
     }
-    if (kern_check(k, NULL) != MAR_OK) s->schedule = NULL; /* its tables may not be there */
+    if (kern_check(k, NULL) != MAR_OK) s->schedule = NULL; /* the upload of its tables may have failed */
     stats->tokens += t->count;
     stats->sources += t->sources;
     diff_speculate_count_flop(s, &before, stats);

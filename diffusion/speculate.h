@@ -2,32 +2,32 @@
  * Galashov, Gretton and Doucet, "Accelerated Diffusion Models via Speculative Sampling", 2025).
  *
  * Each token is at its own step index i, and its state x_i is known. The window is the number of transitions that one
- * round can settle. A round does three things, for all tokens at once:
+ * round can decide. A round does three things, for all tokens at once:
  *   1. It proposes the states after the transitions i, i-1, ..., window - 1 of them, from laws q that cost nothing.
- *   2. It evaluates the head at x_i and at the proposals in one call, which gives the laws p of `window` transitions.
- *   3. It walks down and verifies each proposal. The first rejected one is replaced by a draw from Norm[p - q]+ and
- * ends the round. If all are accepted, the last transition, whose p is known, is drawn from p itself. The tokens have
- * the plain chain's law for any window and any q. With window 1 on a CPU they have its bits.
+ *   2. It evaluates the head at x_i and at the proposals in one call. That gives the laws p of `window` transitions.
+ *   3. It verifies the proposals from the top down. A draw from Norm[p - q]+ replaces the first rejected one and ends
+ *      the round. If all are accepted, the last transition is drawn from p itself, known by then.
+ * The tokens have the plain chain's law for any window and any q. With window 1 on a CPU they have its bits.
  *
- * What q is. An evaluation at index s predicts that the clean token is m, given x_s. Assume that the token given its
- * condition is Gaussian with variance V at s. Then a filter extrapolates the prediction to x_k, k <= s:
- *   m_k = (m + V (y_k - y_s)) / (1 + V (snr_k - snr_s)),   y = snr x / sqrt(abar),   snr = abar / (1 - abar).
- * It follows the proposed state and so the noise. V = r / (1 + snr_s) is the variance of a unit Gaussian, to which
- * tokens are scaled, times a ratio r per channel. r is learned from how the predictions moved along the chain so far.
- * The evaluation used is the token's latest at index k itself, which an earlier round made at a proposal that did not
- * stand (SJD keeps the tail of its drafts likewise). If there is none, it is the one at the lowest index; before the
- * first evaluation, m = 0 at snr 0. The variance fraction is that of the same evaluation. With a draft model, q is the
- * law of the draft's head, evaluated at each proposal in turn.
+ * The proposal law q. An evaluation at index s predicts that the clean token is m, given x_s. Assume that the token
+ * given its condition is Gaussian with variance V at s. Then a filter extrapolates the prediction to x_k, k <= s:
+ *     m_k = (m + V (y_k - y_s)) / (1 + V (snr_k - snr_s)),   y = snr x / sqrt(abar),   snr = abar / (1 - abar).
+ * It follows the proposed state and so the noise. V = r / (1 + snr_s): the variance of a unit Gaussian times a ratio r
+ * per channel, since tokens are scaled to unit variance. r is learned from the predictions' changes along the chain so
+ * far. The filter uses the token's latest evaluation at index k itself. An earlier round made it at a proposal that was
+ * later dropped; SJD keeps the tail of its drafts likewise. If there is none, it uses the evaluation at the lowest
+ * index. Before the first evaluation, m = 0 at snr 0. The variance fraction is that of the same evaluation. With a
+ * draft model, q is the law of the draft's head, evaluated at each proposal in turn.
  *
  * Why that is exact. A proposal of transition k is drawn with eps_k, the plain chain's own noise. If the round ends
  * above k, the proposal is dropped and eps_k is used again later. Let F_k be all noise of the transitions above k: x_T
  * and, for j > k, eps_j, the uniform of j's verification, and its residual's candidates.
  *   - q_k is made of evaluations at states of indices >= k. Such a state depends on noise of transitions above it only,
  *     hence on F_k. Evaluations at lower indices depend on eps_k, so they must never enter q_k.
- *   - How far the rounds above got depends on F_k, too, and so does r, which is learned on the way down.
- * Each transition k is decided once. By induction, (x_k, q_k, p_k) of the round that decides it, and whether k is the
- * last transition of that round, are functions of F_k. eps_k and k's uniform and candidates are independent of F_k. So
- * x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. */
+ *   - The ends of the rounds above k depend on F_k alone. So does r, because it is learned on the way down.
+ * Each transition k is decided once. By induction, three things are functions of F_k: (x_k, q_k, p_k) of the round that
+ * decides it, and whether k is that round's last transition. eps_k and k's uniform and candidates are independent of
+ * F_k. So x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. */
 #ifndef DIFFUSION_SPECULATE_H
 #define DIFFUSION_SPECULATE_H
 
@@ -36,7 +36,7 @@
 
 /* A head that is evaluated at many states. */
 typedef struct {
-    diff_chain *chain; /* the head, its conditions and time embeddings; NULL: no draft */
+    diff_chain *chain; /* the head, its embedded z and time embeddings; NULL: no draft */
     kern_speculation_head at;
 } diff_evaluator;
 
@@ -44,16 +44,16 @@ typedef struct {
     diff_evaluator target, draft;
     kern_speculation w;              /* the backend's state; w.window is 0 before diff_speculate_create */
     const kern_chain_coef *schedule; /* the respacing whose tables are on the backend */
-    int sources;                     /* conditions whose modulation there is room for, at most */
+    int sources;                     /* maximum sources whose modulation fits */
     float *table;                    /* host [max_steps+1] working memory */
     int *source;                     /* host [w.group] working memory */
 } diff_speculation;
 
 typedef struct {
     long tokens;
-    long sources;           /* conditions of these tokens */
+    long sources;           /* distinct z of these tokens */
     long calls;             /* sequential calls of the target's head, summed over tokens; a plain chain makes `steps` */
-    int calls_max;          /* the most calls of one token */
+    int calls_max;          /* maximum calls of a token */
     long batched;           /* calls of the target's head, each for all tokens of a group */
     long draft_batched;     /* calls of the draft's head, each for all tokens of a group */
     long modulations;       /* (source, step) pairs whose modulation was computed, of each model */
@@ -65,30 +65,31 @@ typedef struct {
     double flop;            /* arithmetic of all this, 2 per multiply-add */
 } diff_speculation_stats;
 
-/* Creates speculation for the chain `target`; the head of the chain `draft` proposes, or the filter if draft is NULL.
- * Both chains must outlive it. The respacing and the guidance in use (diff_chain_use, diff_chain_guide) may change
- * between calls, in both chains alike. At temperature 0 there is no noise in which a guess could be right, and window
- * counts as 1. `tokens`: the most that go through the chain together, for calls in which tokens share conditions; 0:
- * the target's max_tokens or what fits. Call diff_speculate_lay_out before the first run. MAR_EARG if window is not
- * positive, if the sampler is not DDPM, or if the chains differ in channels, guidance, tokens or steps. */
+/* Creates speculation for the chain `target`. The head of the chain `draft` proposes, or the filter if draft is NULL.
+ * Both chains must outlive it. Their respacing and guidance (diff_chain_use, diff_chain_guide) may change between
+ * calls, in both alike. At temperature 0 there is no noise to guess with, so window counts as 1. `tokens` is the
+ * maximum that go through the chain together, for calls whose tokens share sources; 0: the target's max_tokens, or what
+ * fits. Call diff_speculate_lay_out before the first run. Returns MAR_EARG if window is not positive, the sampler is
+ * not DDPM, or the chains differ in channels, guidance, tokens or steps. */
 mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, int tokens, diff_speculation *out,
                                  mar_err *err);
-/* Lays out the working memory at base, which is backend memory and must outlive s. Returns the bytes it takes, a
- * multiple of 256. With base NULL it only counts. */
+/* Lays out the working memory at base, backend memory that must outlive s. Returns its bytes, a multiple of 256. With
+ * base NULL it only counts. */
 size_t diff_speculate_lay_out(diff_speculation *s, char *base);
 void diff_speculate_free(diff_speculation *s);
-/* Prepares for calls with so many tokens of so many conditions in the respacing in use, so that diff_speculate_sample
+/* Prepares for calls with this many tokens of this many sources in the respacing in use, so that diff_speculate_sample
  * allocates nothing. */
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar_err *err);
 
-/* Tokens of one call. Several may have the same conditions, as candidates for one token have: these are computed
- * once. */
+/* The tokens of one call. A source is a z with its modulation, computed once. Several tokens may share one, as
+ * candidates for one token do. */
 typedef struct {
-    int count;             /* tokens */
-    int sources;           /* conditions, at most the chain's max_tokens */
-    const int *source;     /* host [count] a token's conditions, 0..sources-1, never less than that of the token before;
-                            * NULL: token i has number i, and sources is count */
-    const float *z;        /* backend [conditions][sources][z_dim] */
+    int count;   /* tokens */
+    int sources; /* sources, at most the chain's max_tokens */
+    /* Host [count] source of each token, 0..sources-1, not decreasing; NULL: token i has source i, and sources is
+     * count. */
+    const int *source;
+    const float *z;        /* backend [branches][sources][z_dim] */
     const float *draft_z;  /* the draft's z of the same tokens; unused without a draft */
     const float *cfg;      /* host [count]; unused without guidance */
     uint64_t seed;         /* of the noise addresses */
@@ -96,25 +97,24 @@ typedef struct {
     const int *position;   /* host [count], of the noise addresses */
 } diff_tokens;
 
-/* The source of token i. */
+/* Returns the source of token i. */
 int diff_tokens_source(const diff_tokens *t, int i);
-/* How many tokens from `first` on can be worked on together: at most `most`, of at most `sources` conditions. */
+/* Returns how many tokens from `first` on fit in a group: at most `most`, of at most `sources` sources. */
 int diff_tokens_from(const diff_tokens *t, int first, int most, int sources);
 
-/* Draws tokens x backend [count][C] as diff_chain_sample does: the same law, and with window 1 on a CPU the same bits.
- * path: backend [count][(max_steps + 1) * KERN_EVALUATED * C], or NULL; it receives the entries of
- * kern_speculation.evaluated by step index, which are then the token's states and the head's word at each. Adds to
- * *stats. */
+/* Draws tokens x backend [count][C] with the law of diff_chain_sample; with window 1 on a CPU with its bits. path is
+ * backend [count][(max_steps + 1) * KERN_EVALUATED * C], or NULL. It receives the entries of kern_speculation.evaluated
+ * by step index: the token's states and the head's prediction at each. Adds to *stats. */
 void diff_speculate_sample(diff_speculation *s, const diff_tokens *tokens, float *x, float *path,
                            diff_speculation_stats *stats);
 
-/* What diffusion/paths.h shares: evaluations of the head at many states of tokens under `sources` conditions, for
- * one of the two models. Embeds the conditions z [conditions][sources][z_dim] of all tokens of a call. */
+/* Parts that diffusion/paths.h shares: evaluations of one model's head at many states of tokens with `sources` sources.
+ * Embeds the z [branches][sources][z_dim] of all sources of a call. */
 void diff_speculate_embed(const diff_speculation *s, const diff_evaluator *e, const float *z, int sources);
-/* Computes the modulation e->at.mod [conditions][steps][n] of all steps of the sources first .. first+n-1, at most
+/* Computes the modulation e->at.mod [branches][steps][n] of all steps of the sources first .. first+n-1, at most
  * s->sources, of all `sources` embedded. */
 void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e, int sources, int first, int n);
-/* Adds to stats->flop the arithmetic of what stats counts more than `before`. */
+/* Adds to stats->flop the arithmetic of the work that stats counts beyond `before`. */
 void diff_speculate_count_flop(const diff_speculation *s, const diff_speculation_stats *before,
                                diff_speculation_stats *stats);
 

@@ -17,12 +17,12 @@ struct eval_classifier {
     float *features_bias;             /* [64] */
     float *out_weight;                /* [10][64] */
     float *out_bias;                  /* [10] */
-    float input[16 * SIDE * SIDE];    /* activations of a layer; the largest are 16 channels of 32x32 */
+    float input[16 * SIDE * SIDE];    /* activations of a layer, at most 16 channels of 32x32 */
     float output[16 * SIDE * SIDE];   /* activations of the next layer */
     long parameters;
 };
 
-/* eval/demo.S; hidden, so that references stay inside the library */
+/* eval/demo.S; hidden visibility keeps references inside the library */
 #pragma GCC visibility push(hidden)
 extern const uint8_t eval_file_classifier[], eval_file_classifier_end[];
 #pragma GCC visibility pop
@@ -94,7 +94,7 @@ long eval_classifier_parameters(const eval_classifier *c)
     return c->parameters;
 }
 
-/* y += x shifted by (dy, dx) times w, zeros outside; planes [side][side] */
+/* Adds w * x, shifted by (dy, dx) with zeros outside, to y; planes [side][side]. */
 static void add_shifted(const float *x, int side, int dy, int dx, float w, float *y)
 {
     const int top = dy < 0 ? 1 : 0, bottom = dy > 0 ? side - 1 : side;
@@ -103,7 +103,7 @@ static void add_shifted(const float *x, int side, int dy, int dx, float w, float
         for (int j = left; j < right; j++) y[i * side + j] += w * x[(i + dy) * side + j + dx];
 }
 
-/* x [in][side][side] -> y [out][side][side] */
+/* Computes y [out][side][side] from x [in][side][side]. */
 static void convolve(const float *x, int in, int side, const float *weight, const float *bias, int out, float *y)
 {
     const int plane = side * side;
@@ -115,7 +115,7 @@ static void convolve(const float *x, int in, int side, const float *weight, cons
     }
 }
 
-/* ReLU and the maximum of 2x2: x [n][side][side] -> y [n][side/2][side/2] */
+/* Applies 2x2 max pooling and ReLU: x [n][side][side] to y [n][side/2][side/2]. */
 static void pool(const float *x, int n, int side, float *y)
 {
     for (int row = 0; row < n * side / 2; row++)

@@ -1,5 +1,5 @@
-/* The classifier of handwritten digits that judges the demo's images: three 3x3 convolutions with ReLU and 2x2 maximum,
- * two linear layers, trained by demo/train_demo.py on real digits. */
+/* Classifier of handwritten digits, for evaluating the demo's images: three 3x3 convolutions with ReLU and 2x2 max
+ * pooling, and two linear layers. demo/train_demo.py trains it on real digits. */
 #ifndef EVAL_CLASSIFIER_H
 #define EVAL_CLASSIFIER_H
 
@@ -18,8 +18,8 @@ void eval_classifier_close(eval_classifier *c); /* NULL is fine */
 
 long eval_classifier_parameters(const eval_classifier *c);
 
-/* rgb [32][32][3] -> features [64] and logits [10]; either may be NULL. Colours are averaged to grey. The features are
- * the numbers before the last ReLU and layer, those of the demo's Frechet distance (demo/digits.py). */
+/* Computes features [64] and logits [10] from rgb [32][32][3]; either may be NULL. Colours are averaged to grey.
+ * Features are the numbers before the last ReLU and layer, as in the demo's Frechet distance (demo/digits.py). */
 void eval_classify(eval_classifier *c, const uint8_t *rgb, float *features, float *logits);
 
 #endif

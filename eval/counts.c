@@ -1,31 +1,31 @@
 #include "eval/counts.h"
 
-#include "eval/signs.h"
+#include "eval/statistics.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-/* An image's cell, and by how many it occurs there more often in run a than in run b. */
+/* A cell in an image, and its count in run a minus that in run b. */
 typedef struct {
     uint64_t cell;
     int32_t image, excess;
 } entry;
 
-/* Everything that occurs, by cell, then by image: cells' totals, and the entries whose excess is not 0. */
+/* All cells' totals, and the entries with nonzero excess, sorted by cell, then image. */
 typedef struct {
     entry *entries; /* [count] */
     size_t count;
     double *total;   /* [cells] A + B */
-    uint32_t *index; /* [count] the number of an entry's cell */
+    uint32_t *index; /* [count] cell number of an entry */
     size_t cells;
-    double occurrences; /* of a run */
+    double occurrences; /* per run */
 } table;
 
 enum { RIGHT, BELOW, DIRECTIONS };
 typedef enum { TOKENS, PLACES, NEIGHBOURS } kind;
 
-/* What occurs at a position of an image: cells to cell[DIRECTIONS]; returns how many. */
+/* Writes the cells of a position of an image to cell[DIRECTIONS]. Returns their number. */
 static int cells_at(kind k, const float *image, int side, int at, uint64_t *cell)
 {
     const uint64_t token = (uint64_t)image[at];
@@ -52,7 +52,7 @@ static int by_cell_and_image(const void *x, const void *y)
     return (a->image > b->image) - (a->image < b->image);
 }
 
-/* All occurrences as entries; returns how many. */
+/* Lists all occurrences as entries. Returns their number. */
 static size_t list(const eval_token_pairs *x, kind k, entry *out)
 {
     const int positions = x->side * x->side;
@@ -68,8 +68,8 @@ static size_t list(const eval_token_pairs *x, kind k, entry *out)
     return n;
 }
 
-/* Numbers the cells, adds up their totals, and merges the sorted entries of a cell in an image. What cancels is
- * dropped: swapping its image changes nothing. */
+/* Numbers the cells, sums their totals, and merges the sorted entries of a cell in an image. Entries that cancel are
+ * dropped: swapping their image changes nothing. */
 static void merge(table *t)
 {
     size_t kept = 0;
@@ -113,7 +113,8 @@ static mar_status make_table(const eval_token_pairs *x, kind k, table *t)
     return MAR_OK;
 }
 
-/* Chi-square and total variation with the pairs swapped where the image's sign is negative. difference: [cells]. */
+/* Computes chi-square and total variation with pairs swapped where the sign is negative. difference is scratch,
+ * [cells]. */
 static void compare(const table *t, const float *sign, double *difference, double *chi2, double *tv)
 {
     *chi2 = *tv = 0;
@@ -144,7 +145,7 @@ static mar_status test(const table *t, const float *signs, int images, int permu
         out->p = 1;
         for (int k = 1; k <= permutations; k++) {
             compare(t, signs + (size_t)k * (size_t)images, difference, &chi2, &tv[k - 1]);
-            out->p += chi2 >= out->chi2 * (1 - 1e-9); /* equal but for rounding counts as equal */
+            out->p += chi2 >= out->chi2 * (1 - 1e-9); /* equality up to rounding counts */
         }
         out->p /= permutations + 1;
         qsort(tv, (size_t)permutations, sizeof *tv, ascending);
@@ -159,7 +160,7 @@ mar_status eval_token_counts(const eval_token_pairs *x, int permutations, eval_c
                              eval_counts_test *places, eval_counts_test *neighbours)
 {
     eval_counts_test *const out[] = {tokens, places, neighbours};
-    float *signs = eval_signs(permutations, x->images);
+    float *signs = eval_permutation_signs(permutations, x->images);
     mar_status status = signs ? MAR_OK : MAR_ENOMEM;
     for (int k = TOKENS; status == MAR_OK && k <= NEIGHBOURS; k++) {
         table t;

@@ -1,31 +1,32 @@
-/* Are two runs of discrete tokens the same in distribution? How often each token and each pair of neighbours occurs in
- * one and in the other, as far apart as chi-square and total variation say, and how that lies among permutations that
- * swap paired images (eval/statistics.h says why pairs are swapped, and when that is exact). */
+/* Two-sample test of runs of discrete tokens: frequencies of tokens and of pairs of neighbours, compared by chi-square
+ * and total variation. The null distribution comes from permutations that swap paired images. eval/statistics.h
+ * explains the pairs, and when the test is exact. */
 #ifndef EVAL_COUNTS_H
 #define EVAL_COUNTS_H
 
 #include "mar.h"
 
 typedef struct {
-    int images;     /* N in each run, 2 or more */
+    int images;     /* N per run, 2 or more */
     int side;       /* an image has side x side tokens */
-    const float *a; /* [N][side*side] the tokens' numbers, whole and 0 or more: the run that is compared */
-    const float *b; /* the same of the reference */
+    const float *a; /* [N][side*side] token ids of the tested run */
+    const float *b; /* [N][side*side] token ids of the reference */
 } eval_token_pairs;
 
-/* Cells are counted in either run; A and B are their counts. */
+/* Result over cells with counts A and B in the two runs. */
 typedef struct {
-    long cells;  /* that occur at all */
+    long cells;  /* number of nonempty cells */
     double chi2; /* sum over cells of (A - B)^2 / (A + B) */
-    double p;    /* of chi2 among the permuted ones: (1 + permuted >= observed) / (1 + permutations) */
-    double tv;   /* total variation of the two frequencies, sum |A - B| / 2 over the number of occurrences of a run. Two
-                  * runs of one law have more than 0: tv_95 */
-    double tv_95; /* 95 % quantile of the permuted ones */
+    double p;    /* p value of chi2: (1 + permuted >= observed) / (1 + permutations) */
+    /* Total variation of the frequencies, sum |A - B| / 2 over a run's occurrences. Runs of one distribution have more
+     * than 0, up to tv_95. */
+    double tv;
+    double tv_95; /* 95 % quantile of tv under permutation */
 } eval_counts_test;
 
-/* tokens: a cell for each token, wherever it is. places: for each token at each position. neighbours: for each ordered
- * pair of a token and the one to its right, and, apart from these, of a token and the one below it. MAR_ENOMEM; the
- * results are then undefined. Takes O(N side^2 permutations) time. */
+/* Tests three kinds of cells. tokens: each token at any position. places: each token at each position. neighbours: each
+ * ordered pair of a token and its right neighbour, and separately its lower neighbour. Returns MAR_ENOMEM with
+ * undefined results. Takes O(N side^2 permutations) time. */
 mar_status eval_token_counts(const eval_token_pairs *pairs, int permutations, eval_counts_test *tokens,
                              eval_counts_test *places, eval_counts_test *neighbours);
 

@@ -1,5 +1,5 @@
-/* What the demo's images are judged with, as read-only data: the digit classifier's weights, for eval/classifier.c, and the
- * statistics of the real digits, for eval/reference.c. */
+/* Read-only data for the evaluation of the demo's images: the digit classifier's weights (eval/classifier.c) and the
+ * statistics of real digits (eval/reference.c). */
 #if defined(__APPLE__)
 #error "eval/demo.S is written for ELF"
 #endif

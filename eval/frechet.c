@@ -7,11 +7,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* With A = L L' and B = M M', the eigenvalues of A B that are not 0 are those of K'K, K = M'L: tr (A B)^1/2 is the sum
- * of their roots. L has as many columns as A has rank, so that the covariance of fewer images than numbers adds no
- * roots of rounding errors in place of zeros, and K'K is as small as the smaller rank. */
+/* Let A = L L', B = M M' and K = M'L. Then A B and K'K have the same nonzero eigenvalues. tr (A B)^1/2 is the sum of
+ * their roots. L has rank(A) columns, so K'K is as small as the smaller rank. Zero eigenvalues of a singular
+ * covariance, from few images, do not become rounding errors. */
 
-/* LAPACK's; Fortran passes the lengths of character arguments last. */
+/* LAPACK. Fortran passes the lengths of character arguments last. */
 extern void dpstrf_(const char *uplo, const int *n, double *a, const int *lda, int *pivots, int *rank,
                     const double *tolerance, double *work, int *info, size_t uplo_length);
 extern void dsyev_(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w, double *work,
@@ -27,11 +27,11 @@ static mar_status no_memory(mar_err *err)
     return err_set(err, MAR_ENOMEM, "out of memory for the Frechet distance");
 }
 
-/* covariance = rows rows', by Cholesky with pivots, which ends where what is left is rounding. */
+/* Factorises covariance = rows rows' by pivoted Cholesky, stopping at rounding error. */
 static mar_status factorise(int dim, const double *covariance, factor *f, mar_err *err)
 {
     const size_t n = (size_t)dim;
-    const double tolerance = -1; /* LAPACK's: dim * rounding unit * largest variance */
+    const double tolerance = -1; /* LAPACK's default: dim * rounding unit * largest variance */
     double *a = malloc(n * n * sizeof *a), *work = malloc(2 * n * sizeof *work);
     int *pivots = malloc(n * sizeof *pivots), info = 0;
     mar_status status = MAR_OK;
@@ -55,7 +55,7 @@ static mar_status factorise(int dim, const double *covariance, factor *f, mar_er
     return status;
 }
 
-/* k [l.rank of rows m][columns of l] = m' l */
+/* Computes k [m->rank][l->rank] = m' l. */
 static mar_status multiply(int dim, const factor *m, const factor *l, double **k, mar_err *err)
 {
     double *left = malloc(eval_panels_size(m->rank) * sizeof *left);
@@ -73,7 +73,7 @@ static mar_status multiply(int dim, const factor *m, const factor *l, double **k
     return status;
 }
 
-/* square [columns][columns] = k'k, k [rows][columns] */
+/* Computes out [columns][columns] = k'k, k [rows][columns]. */
 static mar_status square(const double *k, int rows, int columns, double **out, mar_err *err)
 {
     const size_t size = (size_t)columns;
@@ -97,7 +97,7 @@ static mar_status square(const double *k, int rows, int columns, double **out, m
     return status;
 }
 
-/* The sum of the roots of the eigenvalues of a symmetric matrix [n][n], which is overwritten. */
+/* Computes the sum of the square roots of the eigenvalues of a symmetric matrix [n][n]. Overwrites the matrix. */
 static mar_status sum_of_roots(double *a, int n, double *sum, mar_err *err)
 {
     int info = 0, size = -1;
@@ -120,7 +120,7 @@ static mar_status sum_of_roots(double *a, int n, double *sum, mar_err *err)
     return status;
 }
 
-/* tr (A B)^1/2 */
+/* Computes tr (A B)^1/2. */
 static mar_status trace_of_root(int dim, const double *a, const double *b, double *trace, mar_err *err)
 {
     factor l = {0}, m = {0};

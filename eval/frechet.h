@@ -1,5 +1,4 @@
-/* The Frechet distance of two Gaussians: FID (Heusel et al., 2017), and sFID (Nash et al., 2021) of spatial features.
- */
+/* Frechet distance of two Gaussians: FID (Heusel et al., 2017), and sFID (Nash et al., 2021) on spatial features. */
 #ifndef EVAL_FRECHET_H
 #define EVAL_FRECHET_H
 
@@ -10,11 +9,11 @@ typedef struct {
     const double *covariance; /* [dim][dim], symmetric */
 } eval_gaussian;
 
-/* |mean_a - mean_b|^2 + tr(A + B - 2 (A B)^1/2); a is of the images, b of the reference. The root's trace is the sum of
- * the roots of the eigenvalues of L'BL, A = L L', by LAPACK's symmetric eigenproblem; eigenvalues below 0, from
- * rounding, count as 0. A and B may be singular, as those of fewer images than `dim` are. The last digits depend on the
- * LAPACK library and, if it computes on several threads, on their number. MAR_ENOMEM; MAR_EARG if a number is not
- * finite or LAPACK finds no eigenvalues. *distance is NaN then, and `why`, char [size], has one line. */
+/* Computes |mean_a - mean_b|^2 + tr(A + B - 2 (A B)^1/2); a is the images', b the reference's. With A = L L', tr (A
+ * B)^1/2 is the sum of the roots of the eigenvalues of L'BL. LAPACK's symmetric solver computes them. Negative
+ * eigenvalues, from rounding, count as 0. A and B may be singular, as with fewer images than dim. The last digits
+ * depend on the LAPACK library, and on its threads. Returns MAR_ENOMEM, or MAR_EARG if a number is not finite or LAPACK
+ * fails. Then *distance is NaN, and `why`, char [size], has one line. */
 mar_status eval_frechet(int dim, const eval_gaussian *a, const eval_gaussian *b, double *distance, char *why,
                         size_t size);
 

@@ -1,4 +1,4 @@
-/* Inception-v3 at work: weights, memory, and the steps of the network one after another. */
+/* Runs Inception-v3: weights, memory, and the steps of the network in order. */
 #include "eval/inception.h"
 #include "eval/inception_layers.h"
 
@@ -13,22 +13,21 @@ struct eval_inception {
     kern_queue *k;
     eval_inception_config config;
     inception_layers layers;
-    kern_conv *conv[INCEPTION_STEPS]; /* of the steps that are convolutions */
+    kern_conv *conv[INCEPTION_STEPS]; /* for CONV steps */
     kern_linear *logits_layer;        /* fc without its bias */
-    int images;                       /* that the network takes at a time, at most */
+    int images;                       /* most images at a time */
 
-    /* Backend memory, `memory` cut up. */
+    /* Backend memory, divided from `memory`. */
     char *memory;
     act *x[INCEPTION_BUFFERS]; /* activations of `images` images */
-    uint8_t *rgb;              /* pixels before the resize; in the place of all activations but x[0] */
+    uint8_t *rgb;              /* pixels before the resize; shares the memory of all activations but x[0] */
     size_t rgb_bytes;
     float *features; /* [images][features] */
     float *logits;   /* [images][classes] */
     float *spatial;  /* [images][spatial] */
 };
 
-/* --- weights -------------------------------------------------------------------------------------------------------
- */
+/* --- weights ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     kern_queue *k;
@@ -36,7 +35,7 @@ typedef struct {
     mar_err *err;
 } loader;
 
-/* The vectors of a batch norm, [channels] each. */
+/* Vectors of a batch norm, [channels] each. */
 enum { NORM_WEIGHT, NORM_BIAS, NORM_MEAN, NORM_VAR, NORM_PARTS };
 
 static mar_status load_norm(const loader *l, const inception_step *s, float *norm[NORM_PARTS])
@@ -51,8 +50,8 @@ static mar_status load_norm(const loader *l, const inception_step *s, float *nor
     return status;
 }
 
-/* y = (conv(x) - mean) / sqrt(var + eps) * weight + bias as one convolution: scales the weights and makes its bias of
- * norm[NORM_BIAS]. */
+/* Folds y = (conv(x) - mean) / sqrt(var + eps) * weight + bias into one convolution: scales `weight`, and puts the bias
+ * into norm[NORM_BIAS]. */
 static mar_status fold(const loader *l, const inception_step *s, float *weight, float *const norm[NORM_PARTS])
 {
     static const double eps = 1e-3;
@@ -107,11 +106,9 @@ static mar_status load_logits(const loader *l, eval_inception *e)
     return status;
 }
 
-/* --- memory and preparation ----------------------------------------------------------------------------------------
- */
+/* --- memory and preparation --------------------------------------------------------------------------------------- */
 
-/* As many images of the batch at a time as fit in the device's image_budget, and on a CPU in the space that a cache
- * might have. */
+/* Returns the number of images that fit the device's image_budget, on a CPU a typical cache. */
 static int choose_images(const eval_inception *e, int batch)
 {
     const size_t budget = e->k->device->image_budget ? e->k->device->image_budget : (size_t)32 << 20;
@@ -135,7 +132,7 @@ static size_t lay_out(eval_inception *e, char *base)
     return used > pixels ? used : pixels;
 }
 
-/* The network takes `images` images at a time, and of what is left over the largest power of two. */
+/* Returns the next number of images: `images`, or the largest power of two of the rest. */
 static int images_at_a_time(const eval_inception *e, int left)
 {
     if (left >= e->images) return e->images;
@@ -183,7 +180,7 @@ mar_status eval_inception_create(kern_queue *k, const wt_file *f, int batch, eva
     if (status == MAR_OK) status = load_logits(&l, e);
     if (status == MAR_OK) status = prepare(e, batch, err);
     if (status != MAR_OK) {
-        k->core->finish(k); /* uploads that have begun */
+        k->core->finish(k); /* wait for pending uploads */
         eval_inception_free(e);
         return status;
     }
@@ -206,10 +203,9 @@ const eval_inception_config *eval_inception_get_config(const eval_inception *e)
     return &e->config;
 }
 
-/* --- running -------------------------------------------------------------------------------------------------------
- */
+/* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* x[0] = the n images, resized; as many at a time as there is room for their pixels. */
+/* Resizes n images into x[0], as many at a time as the pixel buffer holds. */
 static void resize(eval_inception *e, const uint8_t *rgb, int n, int width, int height)
 {
     kern_queue *k = e->k;

@@ -1,4 +1,4 @@
-/* What a file of Inception-v3 says of the network. */
+/* Recognises and describes a file of Inception-v3. */
 #include "eval/inception.h"
 #include "eval/inception_layers.h"
 

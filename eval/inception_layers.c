@@ -1,22 +1,22 @@
-/* The layers of Inception-v3 (Szegedy et al., 2015) as TensorFlow's network of 2015-12-05 has them, by the names that
- * torchvision gave them. */
+/* Layers of Inception-v3 (Szegedy et al., 2015) in TensorFlow's version of 2015-12-05, under torchvision's names. */
 #include "eval/inception_layers.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Where a row's input comes from and its result goes to. */
+/* Source and destination of a row. */
 typedef enum {
-    BLOCK, /* a row reads the block's input there, and writes the next channels of the block's output */
+    BLOCK, /* source: the block's input; destination: the next channels of its output */
     A,     /* scratch */
-    B,     /* more scratch */
+    B,     /* scratch */
 } place;
 
 typedef struct {
-    const char *name; /* of a convolution; NULL: a pool of 3x3 */
+    const char *name; /* of a convolution; NULL: a 3x3 pool */
     int kernel_h, kernel_w;
     int stride;
-    int padded; /* convolutions: zeros around the input, so that a stride of 1 keeps its size. Pools: by a pixel */
+    /* Convolutions: zero padding that keeps the size at stride 1. Pools: padding of one pixel. */
+    int padded;
     kern_pool_kind pool;
     place from, to;
 } row;
@@ -80,15 +80,15 @@ static const row inception_d[] = {
     {NULL, 3, 3, 1, 1, pool, BLOCK, A},                                                                                \
     {"branch_pool", 1, 1, 1, 0, 0, A, BLOCK}
 static const row inception_e[] = {INCEPTION_E(KERN_POOL_MEAN)};
-/* The last block takes a maximum where all others, and the paper, take a mean. TensorFlow's network has it so. */
+/* The last block uses a max pool, as TensorFlow's network does. All others, and the paper, use a mean pool. */
 static const row inception_e_max[] = {INCEPTION_E(KERN_POOL_MAX)};
 
 #define ROWS(rows) rows, sizeof rows / sizeof *rows
 static const struct {
-    const char *name; /* "": its rows' names are whole */
+    const char *name; /* "": its rows have full names */
     const row *rows;
     size_t count;
-    int spatial; /* 1: the spatial features come from the first channels of its output, those of branch1x1 */
+    int spatial; /* 1: source of the spatial features, the first channels of branch1x1 */
 } blocks[] = {
     {"", ROWS(stem_1), 0},
     {"", ROWS(stem_2), 0},
@@ -113,18 +113,18 @@ static const struct {
 
 enum { SPATIAL_CHANNELS = 7, CHANNELS_MAX = 1 << 16 };
 
-/* While the layers are listed. */
+/* State while the layers are listed. */
 typedef struct {
     const wt_file *f;
     inception_layers *l;
-    int input;    /* the array, 0 or 1, that the block reads; it writes the other one */
+    int input;    /* array, 0 or 1, that the block reads; it writes the other one */
     int channels; /* of the block's input */
     int side;     /* of the block's input */
     mar_err *err;
-} list;
+} builder;
 
-/* The channels that the convolution makes of `in` channels. */
-static mar_status derive_channels(const list *p, const inception_step *s, int *out)
+/* Derives the output channels of a convolution with s->in input channels. */
+static mar_status derive_channels(const builder *p, const inception_step *s, int *out)
 {
     char name[INCEPTION_NAME + 16], expected[96], found[128];
     snprintf(name, sizeof name, "%s.conv.weight", s->name);
@@ -141,7 +141,7 @@ static mar_status derive_channels(const list *p, const inception_step *s, int *o
     return MAR_OK;
 }
 
-static void need(list *p, int buffer, int side, int channels)
+static void grow_buffer(builder *p, int buffer, int side, int channels)
 {
     const size_t elements = (size_t)side * (size_t)side * (size_t)channels;
     if (p->l->elements[buffer] < elements) p->l->elements[buffer] = elements;
@@ -158,11 +158,11 @@ static void set_extent(inception_step *s, const row *r)
     s->pool = (kern_pool){r->pool, r->kernel_h, r->stride, s->pad_h};
 }
 
-static mar_status list_block(list *p, const char *name, const row *rows, size_t count)
+static mar_status add_block(builder *p, const char *name, const row *rows, size_t count)
 {
     inception_layers *l = p->l;
     const int first = l->count, output = 1 - p->input;
-    int channels[3] = {p->channels}, offset = 0, side = 0; /* of the places; of the block's output */
+    int channels[3] = {p->channels}, offset = 0, side = 0; /* of each place; of the block's output */
     for (size_t i = 0; i < count; i++) {
         const row *r = &rows[i];
         inception_step *s = &l->steps[l->count++];
@@ -183,7 +183,7 @@ static mar_status list_block(list *p, const char *name, const row *rows, size_t 
             side = s->out_side;
         } else {
             channels[r->to] = s->row = s->out;
-            need(p, s->to, s->out_side, s->out);
+            grow_buffer(p, s->to, s->out_side, s->out);
         }
     }
     if (offset > CHANNELS_MAX)
@@ -191,16 +191,15 @@ static mar_status list_block(list *p, const char *name, const row *rows, size_t 
                        offset, CHANNELS_MAX);
     for (int i = first; i < l->count; i++)
         if (l->steps[i].to == output) l->steps[i].row = offset;
-    need(p, output, side, offset);
+    grow_buffer(p, output, side, offset);
     p->input = output;
     p->channels = offset;
     p->side = side;
     return MAR_OK;
 }
 
-/* The last step is a convolution: of the block whose output the spatial features are taken from, the first is
- * branch1x1. */
-static void list_take(list *p, const inception_step *branch1x1)
+/* Appends the step that copies the spatial features, the first channels of branch1x1, from the last block's output. */
+static void add_spatial(builder *p, const inception_step *branch1x1)
 {
     inception_layers *l = p->l;
     l->spatial_channels = branch1x1->out < SPATIAL_CHANNELS ? branch1x1->out : SPATIAL_CHANNELS;
@@ -213,7 +212,7 @@ static void list_take(list *p, const inception_step *branch1x1)
                                             .from = p->input};
 }
 
-static mar_status derive_classes(const list *p, inception_layers *l)
+static mar_status derive_classes(const builder *p, inception_layers *l)
 {
     char found[128];
     const wt_tensor *t = wt_find(p->f, "fc.weight");
@@ -229,19 +228,19 @@ static mar_status derive_classes(const list *p, inception_layers *l)
 
 mar_status inception_layers_derive(const wt_file *f, inception_layers *out, mar_err *err)
 {
-    list p = {.f = f, .l = out, .channels = 3, .side = INCEPTION_SIDE, .err = err};
+    builder p = {.f = f, .l = out, .channels = 3, .side = INCEPTION_SIDE, .err = err};
     memset(out, 0, sizeof *out);
     if (wt_find(f, "AuxLogits.fc.weight"))
         return err_set(err, MAR_EMODEL,
                        "%s: is torchvision's own Inception-v3, which has AuxLogits; expected TensorFlow's weights of "
                        "2015-12-05, which FID and the Inception score are defined with",
                        wt_path(f));
-    need(&p, 0, INCEPTION_SIDE, 3);
+    grow_buffer(&p, 0, INCEPTION_SIDE, 3);
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
         const inception_step *first = &out->steps[out->count];
-        const mar_status status = list_block(&p, blocks[i].name, blocks[i].rows, blocks[i].count);
+        const mar_status status = add_block(&p, blocks[i].name, blocks[i].rows, blocks[i].count);
         if (status != MAR_OK) return status;
-        if (blocks[i].spatial) list_take(&p, first);
+        if (blocks[i].spatial) add_spatial(&p, first);
     }
     out->last = p.input;
     out->last_side = p.side;

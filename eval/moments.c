@@ -28,8 +28,8 @@ void eval_moments_free(eval_moments *m)
     *m = (eval_moments){0};
 }
 
-/* A product of two floats is exact in double, and each element adds its products up in the order of the rows. So its
- * bits depend neither on the calls nor on the instruction set. */
+/* A product of two floats is exact in double, and each element is summed in row order. So the bits depend neither on
+ * the calls nor on the instruction set. */
 void eval_moments_add(eval_moments *m, const float *x, int n)
 {
     const size_t dim = (size_t)m->dim;

@@ -5,7 +5,7 @@ enum { STATE = 624, SHIFT = 397 };
 
 typedef struct {
     uint32_t word[STATE];
-    int next; /* of word; STATE: make new ones */
+    int next; /* index into word; STATE: exhausted */
 } twister;
 
 static void seed_twister(twister *t, uint32_t seed)
@@ -15,7 +15,7 @@ static void seed_twister(twister *t, uint32_t seed)
     t->next = STATE;
 }
 
-static void renew(twister *t)
+static void regenerate(twister *t)
 {
     for (int i = 0; i < STATE; i++) {
         const uint32_t y = (t->word[i] & 0x80000000u) | (t->word[(i + 1) % STATE] & 0x7fffffffu);
@@ -26,7 +26,7 @@ static void renew(twister *t)
 
 static uint32_t draw(twister *t)
 {
-    if (t->next == STATE) renew(t);
+    if (t->next == STATE) regenerate(t);
     uint32_t y = t->word[t->next++];
     y ^= y >> 11;
     y ^= y << 7 & 0x9d2c5680u;
@@ -34,7 +34,8 @@ static uint32_t draw(twister *t)
     return y ^ y >> 18;
 }
 
-/* 0..most, most above 0, each as likely: NumPy's random_interval draws until the bits that most has are no more. */
+/* Draws uniformly from 0..most, most > 0. As NumPy's random_interval: masks to the bits of most and rejects larger
+ * values. */
 static uint32_t draw_up_to(twister *t, uint32_t most)
 {
     const uint32_t mask = 0xffffffffu >> __builtin_clz(most);

@@ -1,16 +1,15 @@
-/* Fixed orders of images. */
+/* Fixed permutations of images. */
 #ifndef EVAL_ORDER_H
 #define EVAL_ORDER_H
 
 #include "mar.h"
 
-/* order[n] = numpy.random.RandomState(seed).permutation(n): MT19937, and the shuffle of NumPy's legacy generator, which
- * never changes. n up to 2^31 - 1. */
+/* Computes order[n] = numpy.random.RandomState(seed).permutation(n), n up to 2^31 - 1: MT19937 with the shuffle of
+ * NumPy's legacy generator. NumPy keeps that generator unchanged. */
 void eval_permutation(uint32_t seed, int n, int *order);
 
-/* The order in which images are written to an npz: place p of arr_0 has image order[p] =
- * eval_permutation(EVAL_NPZ_SEED, n). ADM's evaluator divides arr_0 in order into splits; images in the order of their
- * classes would make its Inception score collapse. */
+/* Seed of the order of images in an npz: entry p of arr_0 is image order[p] of eval_permutation(EVAL_NPZ_SEED, n).
+ * ADM's evaluator splits arr_0 in order, so images sorted by class would collapse its Inception score. */
 enum { EVAL_NPZ_SEED = 0 };
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Packed columns lie in panels of the tile's width, each [n][width]; those behind the last column are zero. */
+/* Packed columns lie in panels of the tile's width, [n][width] each. Columns after the last are zero. */
 
 static const eval_tile *best_tile(void)
 {
@@ -40,8 +40,7 @@ void eval_pack_f64(const double *x, int n, int columns, double *panels)
                 *panels++ = j < columns ? x[(size_t)k * (size_t)columns + (size_t)j] : 0;
 }
 
-/* Adds a tile to rows [height], of which row r has room for the first valid[r] of the tile's columns only; 0: it is not
- * there. */
+/* Adds a tile to rows [height]. Row r takes only the first valid[r] columns; 0: the row does not exist. */
 static void add_tile(const eval_tile *t, const double *a, const double *b, int n, double *const *rows, const int *valid)
 {
     double edge[EVAL_TILE_HEIGHT_MAX][EVAL_TILE_WIDTH_MAX], *c[EVAL_TILE_HEIGHT_MAX];
@@ -57,7 +56,7 @@ static void add_tile(const eval_tile *t, const double *a, const double *b, int n
         if (valid[r] > 0 && valid[r] < t->width) memcpy(rows[r], edge[r], (size_t)valid[r] * sizeof(double));
 }
 
-/* The packed column i of n rows. */
+/* Returns the packed column i of n rows. */
 static const double *column(const eval_tile *t, const double *panels, int n, int i)
 {
     return panels + (size_t)(i / t->width) * (size_t)n * (size_t)t->width + i % t->width;
@@ -66,7 +65,7 @@ static const double *column(const eval_tile *t, const double *panels, int n, int
 void eval_add_squares(const double *panels, int n, int columns, double *sums)
 {
     const eval_tile *t = best_tile();
-    for (int j = 0; j < columns; j += t->width) /* its panel stays in the cache */
+    for (int j = 0; j < columns; j += t->width) /* panel j stays in the cache */
         for (int i = j; i < columns; i += t->height) {
             double *rows[EVAL_TILE_HEIGHT_MAX];
             int valid[EVAL_TILE_HEIGHT_MAX];

@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Compressed, any number of zeros takes few bytes. Inception has 2048 features and 2023 spatial ones. */
+/* Limits against decompression bombs. Inception has 2048 features and 2023 spatial ones. */
 enum {
-    DIM_MAX = 1 << 13,     /* of a feature: a covariance takes 512 MB at most */
-    FEATURES_MAX = 1 << 29 /* numbers that are compressed, 2 GB: 262144 images of Inception */
+    DIM_MAX = 1 << 13,     /* length of a feature vector: a covariance takes at most 512 MB */
+    FEATURES_MAX = 1 << 29 /* numbers in compressed data, 2 GB: 262144 images of Inception */
 };
 
-/* eval/demo.S; hidden, so that references stay inside the library */
+/* eval/demo.S; hidden visibility keeps references inside the library */
 #pragma GCC visibility push(hidden)
 extern const uint8_t eval_file_reference[], eval_file_reference_end[];
 #pragma GCC visibility pop
@@ -30,7 +30,7 @@ static mar_status fail(reader *r, mar_status status, const char *why)
     return err_set(&r->err, status, "%s", why);
 }
 
-/* Whether there is an array of that name, readable or not. */
+/* Returns 1 if the file has the array, readable or not. */
 static int has(const reader *r, const char *name)
 {
     for (int i = 0; i < npz_count(r->file); i++)
@@ -38,7 +38,7 @@ static int has(const reader *r, const char *name)
     return 0;
 }
 
-/* "[2048][2048]" */
+/* Writes "[2048][2048]" to text and returns it. */
 static const char *shape_text(const npz_array *a, char *text, size_t size)
 {
     size_t n = (size_t)snprintf(text, size, a->rank ? "" : "one number");
@@ -47,7 +47,7 @@ static const char *shape_text(const npz_array *a, char *text, size_t size)
     return text;
 }
 
-/* Finds an array of `rank` dimensions; those of shape[] that are not 0 must be the same, the others are filled in. */
+/* Finds an array of `rank` dimensions. Nonzero entries of shape[] must match; zeros are filled in. */
 static mar_status find(reader *r, const char *name, int rank, int64_t *shape, const npz_array **out)
 {
     char why[NPZ_WHY_MAX], text[128];
@@ -93,7 +93,8 @@ static mar_status read_f64(reader *r, const char *name, const npz_array *a, doub
     return status;
 }
 
-/* A covariance of float32 or of rounding is not quite symmetric: its two halves are averaged. */
+/* Averages the two halves of a covariance: float32 or rounding makes it asymmetric. Returns MAR_EMODEL if it is not
+ * nearly symmetric, or a variance is negative. */
 static mar_status make_symmetric(reader *r, const char *name, size_t n, double *x)
 {
     double largest = 0, gap = 0;
@@ -112,7 +113,7 @@ static mar_status make_symmetric(reader *r, const char *name, size_t n, double *
     return MAR_OK;
 }
 
-/* Mean and covariance, if one of them is there. */
+/* Reads mean and covariance if either is present. */
 static mar_status read_gaussian(reader *r, const char *mean, const char *covariance, int *dim, double **mu,
                                 double **sigma)
 {
@@ -155,7 +156,7 @@ static mar_status read_features(reader *r, eval_reference *out)
     return status;
 }
 
-/* arr_0 of images is looked at only. */
+/* Checks arr_0 without reading the images. */
 static mar_status find_images(reader *r, eval_reference *out)
 {
     if (!has(r, "arr_0")) return MAR_OK;
@@ -171,7 +172,7 @@ static mar_status find_images(reader *r, eval_reference *out)
     return MAR_OK;
 }
 
-/* How many images the statistics say they are of: num_images, which mar stats writes. */
+/* Reads num_images, as mar stats writes it. */
 static mar_status read_count(reader *r, eval_reference *out)
 {
     if (!has(r, "num_images")) return MAR_OK;
@@ -230,7 +231,7 @@ void eval_reference_free(eval_reference *r)
     *r = (eval_reference){0};
 }
 
-/* Adds the arrays that are there. */
+/* Adds the arrays that are set. */
 static mar_status add_all(npz_writer *w, const eval_reference *r, char *why)
 {
     const int64_t count = r->images;

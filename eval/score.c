@@ -5,22 +5,22 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The mean over a split's images of KL(p(y|x) | p(y)) is the mean of sum_y p(y|x) log p(y|x), less sum_y p(y) log p(y),
- * p(y) being the mean of p(y|x): two sums a split are enough. */
+/* Let p(y) be the mean of p(y|x) over a split. The mean of KL(p(y|x) | p(y)) is mean(sum_y p(y|x) log p(y|x)) - sum_y
+ * p(y) log p(y). So two sums per split suffice. */
 
 enum { TORCH_SEED = 2020, TORCH_SPLITS = 10, ADM_SPLIT = 5000 };
 
 struct eval_score {
     int classes, splits;
-    int *split;      /* [images] of image i */
+    int *split;      /* [images] split of each image */
     long *count;     /* [splits] images added */
     double *entropy; /* [splits] sum of p log p over images and classes */
-    double *sum;     /* [splits][classes] of p */
-    double *p;       /* [classes] of one image */
+    double *sum;     /* [splits][classes] sum of p */
+    double *p;       /* [classes] scratch: p of one image */
 };
 
-/* Place p of n is in this split. */
-static int split_of_place(eval_score_order order, int splits, long n, long p)
+/* Returns the split of position p of n. */
+static int split_of_position(eval_score_order order, int splits, long n, long p)
 {
     if (order != EVAL_SCORE_TORCH_FIDELITY) return (int)(p / ADM_SPLIT);
     int s = (int)(p * splits / n); /* split s is s * n / splits .. (s + 1) * n / splits - 1 */
@@ -28,15 +28,15 @@ static int split_of_place(eval_score_order order, int splits, long n, long p)
     return s;
 }
 
-static mar_status deal_out(eval_score *s, eval_score_order order, long images)
+static mar_status assign_splits(eval_score *s, eval_score_order order, long images)
 {
-    int *at = malloc((size_t)images * sizeof *at); /* the image at each place */
+    int *at = malloc((size_t)images * sizeof *at); /* image at each position */
     if (!at) return MAR_ENOMEM;
     if (order == EVAL_SCORE_ADM_AS_GIVEN)
         for (long i = 0; i < images; i++) at[i] = (int)i;
     else
         eval_permutation(order == EVAL_SCORE_ADM ? EVAL_NPZ_SEED : TORCH_SEED, (int)images, at);
-    for (long p = 0; p < images; p++) s->split[at[p]] = split_of_place(order, s->splits, images, p);
+    for (long p = 0; p < images; p++) s->split[at[p]] = split_of_position(order, s->splits, images, p);
     free(at);
     return MAR_OK;
 }
@@ -54,7 +54,7 @@ mar_status eval_score_create(eval_score_order order, long images, int classes, e
     s->entropy = calloc((size_t)splits, sizeof *s->entropy);
     s->sum = calloc((size_t)splits * (size_t)classes, sizeof *s->sum);
     s->p = malloc((size_t)classes * sizeof *s->p);
-    if (!s->split || !s->count || !s->entropy || !s->sum || !s->p || deal_out(s, order, images) != MAR_OK) {
+    if (!s->split || !s->count || !s->entropy || !s->sum || !s->p || assign_splits(s, order, images) != MAR_OK) {
         eval_score_free(s);
         return MAR_ENOMEM;
     }

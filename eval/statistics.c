@@ -1,19 +1,37 @@
 #include "eval/statistics.h"
 
-#include "eval/signs.h"
+#include "kernels/rng.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    LANES = 16, /* float sums in this many parts: vectors, and less rounding */
+    LANES = 16, /* partial sums of floats: vectorises, and rounds less */
     BLOCK = 256 /* positions summed at a time */
 };
 
+float *eval_permutation_signs(int permutations, int n)
+{
+    static const uint64_t seed = 0x6669646c; /* fixed: reports are reproducible */
+    float *signs = malloc((size_t)(permutations + 1) * (size_t)n * sizeof *signs);
+    if (!signs) return NULL;
+    for (int i = 0; i < n; i++) signs[i] = 1;
+    for (int k = 1; k <= permutations; k++)
+        for (int i = 0; i < n; i += 128) {
+            const uint32_t counter[4] = {(uint32_t)i / 128, (uint32_t)k, 0, 0};
+            uint32_t bits[4];
+            kern_philox(seed, counter, bits);
+            for (int j = 0; j < 128 && i + j < n; j++)
+                signs[(size_t)k * (size_t)n + (size_t)(i + j)] = bits[j / 32] >> j % 32 & 1 ? -1 : 1;
+        }
+    return signs;
+}
+
 /* --- energy distance ---------------------------------------------------------------------------------------- */
 
-/* 1 / standard deviation of every channel of run b; 1 if it is constant. */
+/* Computes 1 / standard deviation of every channel of run b; 1 for a constant channel. */
 static void channel_scales(const eval_pairs *x, float *scale)
 {
     const size_t tokens = (size_t)x->images * (size_t)x->positions, c = (size_t)x->channels;
@@ -25,7 +43,7 @@ static void channel_scales(const eval_pairs *x, float *scale)
     }
 }
 
-/* tokens [N][S][C] -> out [N][C][S], scaled. */
+/* Scales and transposes tokens [N][S][C] to out [N][C][S]. */
 static void scale_and_transpose(const eval_pairs *x, const float *tokens, const float *scale, float *out)
 {
     const size_t s = (size_t)x->positions, c = (size_t)x->channels;
@@ -38,7 +56,7 @@ typedef struct {
     float image, token; /* |x - y|; mean over positions of |x_p - y_p| */
 } distances;
 
-/* x, y [C][S] */
+/* Computes the distances of images x, y [C][S]. */
 static distances distance(const float *x, const float *y, int positions, int channels)
 {
     double image = 0, token = 0;
@@ -62,8 +80,8 @@ static distances distance(const float *x, const float *y, int positions, int cha
     return (distances){(float)sqrt(image), (float)(token / positions)};
 }
 
-/* Row i of K, columns i+1..N-1: K_ij = d(a_i,a_j) + d(b_i,b_j) - d(a_i,b_j) - d(b_i,a_j). Swapping pair i or j
- * multiplies it by -1, so that the distance of a permutation with signs s is -sum_{i != j} s_i s_j K_ij / (N (N-1)). */
+/* Computes row i of K, columns i+1..N-1: K_ij = d(a_i,a_j) + d(b_i,b_j) - d(a_i,b_j) - d(b_i,a_j). Swapping pair i or j
+ * negates it. So a permutation with signs s has the distance -sum_{i != j} s_i s_j K_ij / (N (N-1)). */
 static void kernel_row(const eval_pairs *x, const float *a, const float *b, int i, float *image, float *token)
 {
     const size_t d = (size_t)x->positions * (size_t)x->channels;
@@ -97,10 +115,10 @@ static int ascending(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* value [1+permutations], the observed one first; sorted afterwards. */
-static eval_energy_test judge(double *value, int permutations)
+/* Tests value [1+permutations], the observed one first. Sorts the others. */
+static eval_energy_test permutation_test(double *value, int permutations)
 {
-    const double slack = 1e-6 * fabs(value[0]); /* equal but for rounding counts as equal */
+    const double slack = 1e-6 * fabs(value[0]); /* equality up to rounding counts */
     eval_energy_test t = {.distance = value[0], .p = 1};
     for (int k = 1; k <= permutations; k++) t.p += value[k] >= value[0] - slack;
     t.p /= permutations + 1;
@@ -114,7 +132,7 @@ mar_status eval_energy(const eval_pairs *x, int permutations, eval_energy_test *
     const size_t n = (size_t)x->images, d = (size_t)x->positions * (size_t)x->channels;
     float *scale = malloc((size_t)x->channels * sizeof *scale);
     float *a = malloc(n * d * sizeof *a), *b = malloc(n * d * sizeof *b);
-    float *rows = malloc(2 * n * sizeof *rows), *signs = eval_signs(permutations, x->images);
+    float *rows = malloc(2 * n * sizeof *rows), *signs = eval_permutation_signs(permutations, x->images);
     double *values = calloc(2 * ((size_t)permutations + 1), sizeof *values);
     const int ready = scale && a && b && rows && signs && values;
     if (ready) {
@@ -134,8 +152,8 @@ mar_status eval_energy(const eval_pairs *x, int permutations, eval_energy_test *
         }
         const double pairs = (double)n * (double)(n - 1) / 2;
         for (int k = 0; k < 2 * (permutations + 1); k++) values[k] /= pairs;
-        *image = judge(images, permutations);
-        *token = judge(tokens, permutations);
+        *image = permutation_test(images, permutations);
+        *token = permutation_test(tokens, permutations);
     }
     free(scale);
     free(a);
@@ -159,7 +177,7 @@ static int by_value(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Channel k of both runs in ascending order. step [2*N*S]: owner*2, plus 1 on the last of equal values. */
+/* Sorts channel k of both runs. step [2*N*S]: owner*2, plus 1 at the last of equal values. */
 static void ks_sort(const eval_pairs *x, int k, ks_entry *entries, uint32_t *step)
 {
     const size_t n = (size_t)x->images, s = (size_t)x->positions, c = (size_t)x->channels, half = n * s;
@@ -172,7 +190,7 @@ static void ks_sort(const eval_pairs *x, int k, ks_entry *entries, uint32_t *ste
         step[t] = entries[t].owner * 2 + (t + 1 == 2 * half || entries[t].value != entries[t + 1].value);
 }
 
-/* sup |F_a - F_b| in units of 1/(N*S). weight [2N]: what an owner adds to F_a - F_b. */
+/* Returns sup |F_a - F_b| in units of 1/(N*S). weight [2N]: an owner's contribution to F_a - F_b. */
 static int ks_scan(const uint32_t *step, size_t steps, const int8_t *weight)
 {
     int sum = 0, best = 0;
@@ -192,7 +210,7 @@ mar_status eval_ks(const eval_pairs *x, int permutations, double *d, double *p)
     int8_t *weight = malloc(2 * n);
     int *largest = calloc((size_t)permutations + 1, sizeof *largest);
     int *observed = malloc((size_t)x->channels * sizeof *observed);
-    float *signs = eval_signs(permutations, x->images);
+    float *signs = eval_permutation_signs(permutations, x->images);
     const int ready = entries && step && weight && largest && observed && signs;
     for (int c = 0; ready && c < x->channels; c++) {
         ks_sort(x, c, entries, step);
@@ -223,7 +241,7 @@ mar_status eval_ks(const eval_pairs *x, int permutations, double *d, double *p)
 
 /* --- moments ------------------------------------------------------------------------------------------------ */
 
-/* mean [C], covariance [C][C] of `count` tokens. */
+/* Computes mean [C] and covariance [C][C] of `count` tokens. */
 static void moments(const float *tokens, size_t count, int channels, double *mean, double *covariance)
 {
     const size_t c = (size_t)channels;
@@ -263,7 +281,7 @@ mar_status eval_moment_gaps(const eval_pairs *x, double *mean, double *covarianc
 void eval_holm(double *p, int n)
 {
     int order[16];
-    for (int i = 0; i < n; i++) { /* insertion: the smallest first */
+    for (int i = 0; i < n; i++) { /* insertion sort, ascending */
         int at = i;
         for (; at > 0 && p[order[at - 1]] > p[i]; at--) order[at] = order[at - 1];
         order[at] = i;

@@ -1,5 +1,5 @@
-/* Compiled once per instruction set with EVAL_ISA=generic|avx2|avx512. A tile takes as many sums as fit into the vector
- * registers beside three vectors of b and one number of a. */
+/* Compiled once per instruction set with EVAL_ISA=generic|avx2|avx512. A tile fills the vector registers, less three
+ * vectors of b and one number of a. */
 #include "eval/tile.h"
 
 #define PASTE_(a, b) a##_##b

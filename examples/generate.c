@@ -1,4 +1,4 @@
-/* One image of one class as a PPM file: a program that embeds libmar.
+/* Writes an image of one class as a PPM file.
  *
  *     cc generate.c $(pkg-config --cflags --libs libmar) -o generate
  *     ./generate 7 seven.ppm                                            a digit, from the demo
@@ -9,8 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* One image of class `label`: allocated, to be freed, width and height stored; NULL after an error, which is printed.
- */
+/* Generates an image of class `label`. Returns its pixels for the caller to free, or NULL after printing the error. */
 static uint8_t *generate(mar *m, const char *model_path, const char *vae_path, int label, int *width, int *height)
 {
     mar_params params;
@@ -35,7 +34,7 @@ static uint8_t *generate(mar *m, const char *model_path, const char *vae_path, i
         free(rgb);
         rgb = NULL;
     }
-    mar_session_free(session); /* NULL is fine in all of these */
+    mar_session_free(session); /* these accept NULL */
     mar_vae_free(vae);
     mar_model_free(model);
     return rgb;

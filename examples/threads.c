@@ -1,12 +1,11 @@
-/* Serves requests for images of several classes at once, from one model in memory: a session on each thread.
+/* Generates images of several classes at once from one model in memory: one session per thread.
  *
  *     cc threads.c $(pkg-config --cflags --libs libmar) -pthread -o threads
  *     ./threads 4 40 images                                       40 digits by 4 threads, from the demo
  *     ./threads 2 8 images mar_base.safetensors kl16.safetensors
  *
- * Request i asks for an image of class i, counted round, as image i of seed 0, and becomes the file i-CLASS.ppm in the
- * folder. The files are the same for any number of threads. Ctrl-C cancels what is in progress; files that are there
- * are whole.
+ * Request i is image i of seed 0. Its class is i modulo the number of classes, its file i-CLASS.ppm in the folder. The
+ * files do not depend on the number of threads. Ctrl-C cancels the images in progress and leaves no partial file.
  */
 #include <mar.h>
 
@@ -32,7 +31,7 @@ static void on_interrupt(int number)
     (void)number;
     stopped = 1;
     for (int i = 0; i < MOST_THREADS; i++)
-        if (sessions[i]) mar_session_cancel(sessions[i]); /* may be called from anywhere */
+        if (sessions[i]) mar_session_cancel(sessions[i]); /* allowed in a signal handler */
 }
 
 static int write_image(int request, int label, const uint8_t *rgb, int width, int height)
@@ -47,11 +46,11 @@ static int write_image(int request, int label, const uint8_t *rgb, int width, in
     return bad;
 }
 
-/* One request: MAR_OK, or why not. */
+/* Serves one request. Returns MAR_OK or the error. */
 static mar_status serve(mar_session *s, int request, int label, uint8_t *rgb)
 {
     mar_status status = mar_session_begin(s, (uint64_t)request, &label, 1);
-    if (stopped) return MAR_ECANCELLED; /* a cancel before begin is forgotten */
+    if (stopped) return MAR_ECANCELLED; /* begin clears an earlier cancel */
     while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
     return status == MAR_OK ? mar_session_images(s, rgb) : status;
 }
@@ -115,7 +114,7 @@ int main(int argc, char **argv)
         printf("%d of %d images by %d threads in %.3f s on %s\n", done, requests, started, now() - start,
                mar_backend_description(m));
     }
-    mar_model_free(model); /* the sessions still hold the model and the VAE */
+    mar_model_free(model); /* the sessions still hold references on model and VAE */
     mar_vae_free(vae);
     for (int i = 0; i < threads; i++) mar_session_free(sessions[i]);
     mar_close(m);

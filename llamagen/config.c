@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- reading the shape from tensors ---------------------------------------------------------------- */
+/* --- the shape, read from tensors --------------------------------------------------------------------------------- */
 
-enum { SEQ_LEN = 256, SEQ_LEN_MAX = 65536 }; /* of 256 pixels; of 4096 */
+enum { SEQ_LEN = 256, SEQ_LEN_MAX = 65536 }; /* 256 pixels; 4096 pixels */
 
 static const char class_table[] = "cls_embedding.embedding_table.weight",
                   no_caption[] = "cls_embedding.uncond_embedding";
@@ -32,7 +32,7 @@ static mar_status derive_sequence(const wt_file *f, gpt_config *c, mar_err *err)
     return MAR_OK;
 }
 
-/* A class, or a caption, in front of the image tokens. */
+/* Derives the prefix before the image tokens: a class or a caption. */
 static mar_status derive_condition(const wt_file *f, gpt_config *c, mar_err *err)
 {
     const wt_tensor *t;
@@ -67,7 +67,7 @@ static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *e
     return MAR_OK;
 }
 
-/* n_head of gpt.py's models; 0 if none has that width. */
+/* Returns n_head of gpt.py's model of this width; 0 if there is none. */
 static int official_heads(int width)
 {
     static const struct {
@@ -84,7 +84,7 @@ int gpt_heads_divide(long heads, int width)
     return size > 0 && size <= KERN_CACHE_HEAD_MAX && size * heads == width && size % 4 == 0;
 }
 
-/* Heads of size 64, or the next larger size that can be; 1 if there is none. */
+/* Returns heads of size 64, or of the next larger size that divides the width; 1 if there is none. */
 static int guess_heads(int width)
 {
     int n = width > 64 ? width / 64 : 1;
@@ -92,13 +92,14 @@ static int guess_heads(int width)
     return n;
 }
 
-/* What no shape tells: asked for, in the metadata, or as the official model of that width has it; else a guess. */
+/* Finds the number of heads, since no shape tells it: as asked, from the metadata, from the official model of that
+ * width, or a guess. */
 static mar_status derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err)
 {
-    const char *source = heads ? "asked for" : wt_metadata(f, "mar.heads") ? "in the metadata" : "a guess";
+    const char *source = heads ? "--heads" : wt_metadata(f, "mar.heads") ? "in the metadata" : "a guess";
     c->heads_guessed = !heads && !wt_metadata(f, "mar.heads") && !official_heads(c->width);
     long n = heads ? heads : c->heads_guessed ? guess_heads(c->width) : official_heads(c->width);
-    if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
+    if (heads < 0) return err_set(err, MAR_EARG, "--heads %d: expected 0 or a positive number", heads);
     const mar_status status = heads ? MAR_OK : wt_metadata_number(f, "mar.heads", &n, err);
     if (status != MAR_OK) return status;
     if (!gpt_heads_divide(n, c->width))
@@ -137,7 +138,7 @@ int gpt_config_is_int8(const char *tensor)
     return wt_is_layer(tensor, layers);
 }
 
-/* --- the tensors of a shape -------------------------------------------------------------------------- */
+/* --- the tensors of a shape --------------------------------------------------------------------------------------- */
 
 typedef struct {
     gpt_tensor_visitor *visit;

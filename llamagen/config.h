@@ -1,5 +1,4 @@
-/* The shape of LlamaGen's transformer (Sun et al. 2024, autoregressive/models/gpt.py), and its tensors by their names.
- */
+/* The shape of LlamaGen's transformer (Sun et al. 2024, autoregressive/models/gpt.py), and its tensors' names. */
 #ifndef LLAMAGEN_CONFIG_H
 #define LLAMAGEN_CONFIG_H
 
@@ -8,41 +7,42 @@
 typedef struct {
     int width;       /* dim */
     int depth;       /* n_layer */
-    int heads;       /* n_head; keys and values have as many */
-    int hidden;      /* of the SwiGLU */
+    int heads;       /* n_head, also the number of key and value heads */
+    int hidden;      /* width of the SwiGLU */
     int vocabulary;  /* image tokens */
-    int seq_len;     /* image tokens of an image, a square */
-    int classes;     /* class-conditional: the table has one more row, the unconditional class; else 0 */
-    int prefix;      /* positions in front of the image tokens: 1 for a class, 120 for a caption */
+    int seq_len;     /* tokens of an image, a square */
+    int classes;     /* class-conditional: class_emb has one row more, the unconditional class. 0 with captions */
+    int prefix;      /* positions before the image tokens: 1 for a class, 120 for a caption */
     int caption_dim; /* text-to-image: width of a caption's features; else 0 */
     long parameters;
-    int heads_guessed; /* 1: nothing says how many heads there are, and the width is no official one */
+    int heads_guessed; /* 1: the number of heads is a guess, since no source tells it and the width is not official */
 } gpt_config;
 
-/* Derives the shape from the tensors. `heads`: 0 takes it from the metadata (mar.heads), else from the official widths,
- * else a guess. seq_len is in no tensor: from the metadata (mar.seq_len), else 256; gpt_config.seq_len may be
- * set to another square by the caller, since positions are computed (384-pixel models have 576). MAR_EMODEL, naming the
- * tensor, if it is no LlamaGen model; other wrong tensors are noticed when they are loaded. MAR_EARG if `heads` does
- * not go with the width (gpt_heads_divide). */
+/* Derives the shape from the tensors. `heads` 0 takes the heads from the metadata (mar.heads), else from the official
+ * widths, else guesses them. seq_len is in no tensor: it comes from the metadata (mar.seq_len), else it is 256.
+ * Positions are computed, so the caller may set it to another square (384-pixel models have 576). Returns MAR_EMODEL,
+ * naming the tensor, if the file is not a LlamaGen model; other wrong tensors are found when they are loaded. Returns
+ * MAR_EARG if `heads` does not fit the width (gpt_heads_divide). */
 mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, mar_err *err);
-/* Whether so many heads divide the width into sizes that there are: multiples of 4, since half of a head's pairs turn
- * with the row, half with the column, up to KERN_CACHE_HEAD_MAX (kernels/ops.h). */
+/* Tells whether this many heads divide the width into supported sizes: multiples of 4, up to KERN_CACHE_HEAD_MAX
+ * (kernels/ops.h). RoPE rotates half of a head's pairs by the row and half by the column: hence multiples of 4. */
 int gpt_heads_divide(long heads, int width);
-/* Calls `visit` for every tensor of such a model, in the official order. */
+/* Calls `visit` for every tensor of the model, in the official order. */
 typedef void gpt_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *user);
-/* The tensors of one layer, whose names begin with `prefix`, "layers.3". first_norm 0: it has no attention_norm. */
+/* Calls `visit` for the tensors of one layer, whose names begin with `prefix`, "layers.3". With first_norm 0 it has no
+ * attention_norm. */
 void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int first_norm, gpt_tensor_visitor *visit,
                        void *user);
-/* Whether the file looks like one: it has layers.0.attention.wqkv.weight or tok_embeddings.weight. */
+/* Tells whether the file looks like LlamaGen: it has layers.0.attention.wqkv.weight or tok_embeddings.weight. */
 int gpt_config_recognise(const wt_file *f);
-/* Whether a tensor beside these is harmless: what some programs keep that can be computed (freqs_cis, causal_mask), and
- * caches of keys and values. */
+/* Tells whether an extra tensor is harmless: one that can be computed (freqs_cis, causal_mask), or a key-value
+ * cache. */
 int gpt_config_ignores(const char *name);
-/* Whether the tensor is one of the layers' matrices that dtype int8 multiplies in int8 and that are I8 in an int8 file
- * (weights/weights.h), an EAGLE drafter's layer included. */
+/* Tells whether the tensor is a layer's matrix that dtype int8 multiplies in int8 and an int8 file stores as I8
+ * (weights/weights.h). An EAGLE drafter's layer counts. */
 int gpt_config_is_int8(const char *tensor);
-/* The side of the square of seq_len tokens; 0 if it is no square. */
+/* Returns the side of the square of seq_len tokens; 0 if seq_len is not a square. */
 int gpt_config_side(int seq_len);
 
 #endif

@@ -6,16 +6,16 @@
 
 #include <stdlib.h>
 
-enum { BEFORE = 0 }; /* the slot for the target's feature in front of the image tokens; it has no keys and values */
+enum { BEFORE = 0 }; /* slot of the target's feature before the image tokens; it has no keys and values */
 enum { TOKENS, DRAFTS };
 
-/* An image's cache, and what the request at hand asks of it. */
+/* An image's cache, and the state of its request. */
 typedef struct {
     gpt_slots slots;
-    int known;  /* tokens that are computed */
-    int tokens; /* to compute in this pass, from token `known` on */
-    int drafts; /* the first draft to compute */
-    int from;   /* the first law to make */
+    int known;  /* tokens computed */
+    int tokens; /* tokens to compute in this pass, from token `known` on */
+    int drafts; /* first draft to compute */
+    int from;   /* first site whose log probabilities are missing */
 } eagle_image;
 
 struct eagle_runner {
@@ -23,61 +23,61 @@ struct eagle_runner {
     const eagle_model *model;
     gpt_runner *target;
     gpt_sampling sampling;
-    gpt_model one;   /* the target with the drafter's layer in place of its own: what passes are of */
-    gpt_layer layer; /* that one */
-    int images, conditions, drafts;
-    int rows;                               /* of a sequence in one pass, at most */
+    gpt_model one;   /* the target with the drafter's layer in place of its layers: the model of the passes */
+    gpt_layer layer; /* the drafter's layer */
+    int images, cfg_branches, drafts;
+    int rows;                               /* maximum rows of a sequence in a pass */
     eagle_image *image;                     /* [images] */
     gpt_pass pass;                          /* its features are the drafter's own, by slot */
-    int *feature;                           /* [rows_max] which feature a row is given */
-    int *place_of_token, *place_of_feature; /* [rows_max] the halves of its input, as rows of D */
-    int *site;                              /* [laws_max] which of its own features a law is of */
-    float *cfg;                             /* [images * rows] a law's guidance */
-    int *place;                             /* [images * rows] its row in log_law */
+    int *feature;                           /* [rows_max] feature that a row reads */
+    int *place_of_token, *place_of_feature; /* [rows_max] the halves of a row's input, as rows of D */
+    int *site;                              /* [logit_rows_max] own feature that an logit row reads */
+    float *cfg;                             /* [images * rows] guidance scale of an logit row */
+    int *place;                             /* [images * rows] row of log_probs that it becomes */
     gpt_recordings recordings;
     gpt_runner_stats stats;
 
-    /* Backend memory: eagle_runner_lay_out. */
+    /* Backend memory, from eagle_runner_lay_out. */
     float *joined; /* [rows_max][2D] embedding, feature */
     act *input;    /* [rows_max][2D] */
 };
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
 
-/* Adds a row that is given row `feature` of the features. */
+/* Adds a row that reads row `feature` of the features. Returns its mask. */
 static uint64_t *add_row(eagle_runner *r, int token, int position, int sequence, int slot, int feature)
 {
     r->feature[r->pass.rows] = feature;
     return gpt_pass_add_row(&r->pass, token, r->one.config.prefix + position, sequence, slot);
 }
 
-/* Adds an image's next tokens under a condition. */
-static void add_tokens(eagle_runner *r, int image, int condition)
+/* Adds an image's next tokens in one branch. */
+static void add_tokens(eagle_runner *r, int image, int branch)
 {
     gpt_pass *p = &r->pass;
     const eagle_image *im = &r->image[image];
     const gpt_slots *s = &im->slots;
-    const int sequence = gpt_sequence(r->images, image, condition), end = im->known + im->tokens;
+    const int sequence = gpt_sequence(r->images, image, branch), end = im->known + im->tokens;
     if (im->tokens == 0) return;
     gpt_pass_add_span(p);
     gpt_pass_add_slots(p, sequence, s->slot, im->known);
     gpt_pass_set_common(p);
     gpt_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
     for (int i = im->known; i < end; i++) {
-        const int feature = gpt_runner_slot(r->target, image, condition, i - 1);
+        const int feature = gpt_runner_slot(r->target, image, branch, i - 1);
         uint64_t *mask = add_row(r, s->token[i], i, sequence, s->slot[i], feature);
         gpt_mask_add(mask, 0, i - im->known + 1);
-        p->known += i + 1;
+        p->attended += i + 1;
     }
 }
 
-/* The slot of what the drafts without a parent follow. */
+/* Returns the slot before the drafts without a parent. */
 static int last_slot(const gpt_slots *s)
 {
     return s->known ? s->slot[s->known - 1] : BEFORE;
 }
 
-/* The new drafts of a request that are `depth` deep: how many there are, and in *end the number behind the last. */
+/* Returns the number of new drafts of a request at this depth. *end is one more than the last one's number. */
 static int count_drafts(const eagle_runner *r, const spec_request *q, int depth, int *end)
 {
     int n = 0;
@@ -87,12 +87,12 @@ static int count_drafts(const eagle_runner *r, const spec_request *q, int depth,
     return n;
 }
 
-static void add_drafts(eagle_runner *r, const spec_request *q, int condition, int depth)
+static void add_drafts(eagle_runner *r, const spec_request *q, int branch, int depth)
 {
     gpt_pass *p = &r->pass;
     const eagle_image *im = &r->image[q->sequence];
     const gpt_slots *s = &im->slots;
-    const int sequence = gpt_sequence(r->images, q->sequence, condition), own = sequence * s->count;
+    const int sequence = gpt_sequence(r->images, q->sequence, branch), own = sequence * s->count;
     int end;
     if (count_drafts(r, q, depth, &end) == 0) return;
     gpt_pass_add_span(p);
@@ -104,28 +104,28 @@ static void add_drafts(eagle_runner *r, const spec_request *q, int condition, in
         const int before = s->parent[i] < 0 ? last_slot(s) : s->draft_slot[s->parent[i]];
         uint64_t *mask = add_row(r, s->draft[i], s->known + depth - 1, sequence, s->draft_slot[i], own + before);
         gpt_mask_add_path(mask, 0, s->parent, i);
-        p->known += s->known + depth;
+        p->attended += s->known + depth;
     }
 }
 
-/* Adds the law of what follows the feature in this slot: that of site number `site`. */
-static void add_law(eagle_runner *r, const spec_request *q, int condition, int site, int slot)
+/* Adds the logit row of a site. It reads the feature in this slot. */
+static void add_logit_row(eagle_runner *r, const spec_request *q, int branch, int site, int slot)
 {
     gpt_pass *p = &r->pass;
-    if (condition == 0) {
-        r->cfg[p->laws] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, site - 1));
-        r->place[p->laws] = q->row + site;
+    if (branch == 0) {
+        r->cfg[p->logit_rows] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, site - 1));
+        r->place[p->logit_rows] = q->row + site;
     }
-    r->site[p->laws++] = gpt_sequence(r->images, q->sequence, condition) * r->image[q->sequence].slots.count + slot;
+    r->site[p->logit_rows++] = gpt_sequence(r->images, q->sequence, branch) * r->image[q->sequence].slots.count + slot;
 }
 
 /* --- passes ------------------------------------------------------------------------------------------------------- */
 
-/* What the body of a recording is given. */
+/* Argument of a recording's body. */
 typedef struct {
     eagle_runner *r;
-    const float *features; /* the target's for tokens, its own for drafts */
-    float *log_law;
+    const float *features; /* the target's for tokens, the drafter's own for drafts */
+    float *log_probs;
 } call;
 
 static void compute_rows(const call *c)
@@ -143,45 +143,46 @@ static void compute_rows(const call *c)
     k->core->copy_rows(k, p->features, p->slot, p->x, NULL, NULL, NULL, p->rows, d);
 }
 
-static void compute_laws(const call *c)
+static void compute_log_probs(const call *c)
 {
     const eagle_runner *r = c->r;
     const gpt_pass *p = &r->pass;
     kern_queue *k = r->k;
     const int d = r->one.config.width, vocabulary = r->one.config.vocabulary;
-    k->core->copy_rows(k, p->kept, NULL, p->features, r->site, NULL, NULL, p->laws, d);
-    k->core->to_act(k, p->kept, (size_t)p->laws * (size_t)d, p->normed);
-    k->core->linear(k, r->one.output, p->normed, p->laws, p->logits);
-    kern_watch(k, p->logits, 1, p->laws, vocabulary, vocabulary, "output");
-    gpt_pass_laws(p, &r->sampling, r->cfg, r->place, c->log_law);
+    k->core->copy_rows(k, p->kept, NULL, p->features, r->site, NULL, NULL, p->logit_rows, d);
+    k->core->to_act(k, p->kept, (size_t)p->logit_rows * (size_t)d, p->normed);
+    k->core->linear(k, r->one.output, p->normed, p->logit_rows, p->logits);
+    kern_watch(k, p->logits, 1, p->logit_rows, vocabulary, vocabulary, "output");
+    gpt_pass_log_probs(p, &r->sampling, r->cfg, r->place, c->log_probs);
 }
 
 static void compute(void *arg)
 {
     const call *c = arg;
     if (c->r->pass.rows > 0) compute_rows(c);
-    if (c->r->pass.laws > 0) compute_laws(c);
+    if (c->r->pass.logit_rows > 0) compute_log_probs(c);
 }
 
-/* What a pass must read besides its layer, the target's output layer, and keys and values: fc, and each row's embedding
- * and feature; and the feature that a law is of where its row is not in this pass. */
+/* Returns the bytes that a pass must read besides its layer, the output layer, and keys and values: fc, and each row's
+ * embedding and feature. An logit row whose row is not in this pass adds its feature. */
 static double input_bytes(const eagle_runner *r)
 {
     const gpt_pass *p = &r->pass;
     const double d = r->one.config.width, weights = p->rows ? 2 * d * d : 0;
-    const double earlier = p->laws > p->rows ? p->laws - p->rows : 0;
+    const double earlier = p->logit_rows > p->rows ? p->logit_rows - p->rows : 0;
     return (double)r->k->device->act_size * weights + sizeof(float) * (2 * p->rows + earlier) * d;
 }
 
-/* Runs the pass that is listed. */
-static void run(eagle_runner *r, int kind, float *log_law)
+/* Runs the listed pass. */
+static void run(eagle_runner *r, int kind, float *log_probs)
 {
     const gpt_pass *p = &r->pass;
     const double d = r->one.config.width;
-    call body = {r, kind == TOKENS ? gpt_runner_features(r->target) : p->features, log_law};
-    const gpt_shape shape = {.kind = kind, .rows = p->rows, .spans = p->spans, .laws = p->laws, .log_law = log_law};
-    if (p->rows == 0 && p->laws == 0) return;
-    if (r->k->watch.on) /* the search for layers waits in between */
+    call body = {r, kind == TOKENS ? gpt_runner_features(r->target) : p->features, log_probs};
+    const gpt_shape shape = {
+        .kind = kind, .rows = p->rows, .spans = p->spans, .logit_rows = p->logit_rows, .log_probs = log_probs};
+    if (p->rows == 0 && p->logit_rows == 0) return;
+    if (r->k->watch.on) /* the search for a non-finite layer waits between layers */
         compute(&body);
     else
         r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute, &body);
@@ -191,9 +192,8 @@ static void run(eagle_runner *r, int kind, float *log_law)
     r->stats.bytes += gpt_pass_bytes(p) + input_bytes(r);
 }
 
-/* Computes the tokens that are not computed yet, so many at a time as fit, and with the last ones the laws of what
- * follows the prefix. */
-static void run_tokens(eagle_runner *r, const spec_request *request, int n, float *log_law)
+/* Computes the missing tokens, as many at a time as fit. The last pass gives the distributions after the prefix. */
+static void run_tokens(eagle_runner *r, const spec_request *request, int n, float *log_probs)
 {
     gpt_pass *p = &r->pass;
     for (int last = 0; !last;) {
@@ -205,40 +205,40 @@ static void run_tokens(eagle_runner *r, const spec_request *request, int n, floa
             last &= im->tokens == left;
         }
         gpt_pass_begin(p, r->one.token_emb, NULL);
-        for (int c = 0; c < r->conditions; c++)
+        for (int c = 0; c < r->cfg_branches; c++)
             for (int i = 0; i < n; i++) {
                 const eagle_image *im = &r->image[request[i].sequence];
                 add_tokens(r, request[i].sequence, c);
-                if (last && im->from == 0) add_law(r, &request[i], c, 0, last_slot(&im->slots));
+                if (last && im->from == 0) add_logit_row(r, &request[i], c, 0, last_slot(&im->slots));
             }
-        run(r, TOKENS, log_law);
+        run(r, TOKENS, log_probs);
         for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
     }
 }
 
-/* Computes the new drafts of one level, and the laws of what follows them. Returns 0 if there are none. */
-static int run_drafts(eagle_runner *r, const spec_request *request, int n, int depth, float *log_law)
+/* Computes the new drafts of one level, and the distributions after them. Returns 0 if there are none. */
+static int run_drafts(eagle_runner *r, const spec_request *request, int n, int depth, float *log_probs)
 {
     gpt_pass *p = &r->pass;
     int end;
     gpt_pass_begin(p, r->one.token_emb, NULL);
-    for (int c = 0; c < r->conditions; c++)
+    for (int c = 0; c < r->cfg_branches; c++)
         for (int i = 0; i < n; i++) {
             const spec_request *q = &request[i];
             const eagle_image *im = &r->image[q->sequence];
             if (count_drafts(r, q, depth, &end) == 0) continue;
             add_drafts(r, q, c, depth);
             for (int j = im->drafts; j < end; j++)
-                if (gpt_request_depth(q, j) == depth) add_law(r, q, c, j + 1, im->slots.draft_slot[j]);
+                if (gpt_request_depth(q, j) == depth) add_logit_row(r, q, c, j + 1, im->slots.draft_slot[j]);
         }
-    run(r, DRAFTS, log_law);
+    run(r, DRAFTS, log_probs);
     return p->rows > 0;
 }
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
-/* Gives the request's tokens and drafts their slots, and finds what of it is computed already. */
-static mar_status take_request(eagle_runner *r, const spec_request *q, mar_err *err)
+/* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
+static mar_status prepare_request(eagle_runner *r, const spec_request *q, mar_err *err)
 {
     eagle_image *im = &r->image[q->sequence];
     gpt_slots *s = &im->slots;
@@ -257,14 +257,14 @@ static mar_status take_request(eagle_runner *r, const spec_request *q, mar_err *
     return MAR_OK;
 }
 
-mar_status eagle_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
+mar_status eagle_runner_log_probs(void *runner, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     eagle_runner *r = runner;
     int deepest = 0;
     mar_status status = kern_check(r->k, err);
     for (int i = 0; status == MAR_OK && i < n; i++)
         status = gpt_request_check(&r->one.config, r->images, r->drafts, &request[i], err);
-    for (int i = 0; status == MAR_OK && i < n; i++) status = take_request(r, &request[i], err);
+    for (int i = 0; status == MAR_OK && i < n; i++) status = prepare_request(r, &request[i], err);
     if (status != MAR_OK) return status;
     for (int i = 0; i < n; i++)
         for (int j = r->image[request[i].sequence].drafts; j < request[i].count; j++) {
@@ -272,8 +272,8 @@ mar_status eagle_runner_laws(void *runner, const spec_request *request, int n, f
             if (depth > deepest) deepest = depth;
         }
     r->k->watch.part = "draft: eagle.";
-    run_tokens(r, request, n, log_law);
-    for (int depth = 1; depth <= deepest; depth++) run_drafts(r, request, n, depth, log_law);
+    run_tokens(r, request, n, log_probs);
+    for (int depth = 1; depth <= deepest; depth++) run_drafts(r, request, n, depth, log_probs);
     return kern_check(r->k, err);
 }
 
@@ -283,7 +283,7 @@ void eagle_runner_begin(eagle_runner *r, int images)
     int n = 0;
     r->stats = (gpt_runner_stats){0};
     for (int i = 0; i < images; i++) gpt_slots_begin(&r->image[i].slots);
-    for (int c = 0; c < r->conditions; c++)
+    for (int c = 0; c < r->cfg_branches; c++)
         for (int i = 0; i < images; i++, n++) {
             r->feature[n] = gpt_runner_slot(r->target, i, c, -1);
             p->slot[n] = gpt_sequence(r->images, i, c) * p->slots + BEFORE;
@@ -302,15 +302,15 @@ const gpt_runner_stats *eagle_runner_get_stats(const eagle_runner *r)
 static mar_status create_lists(eagle_runner *r, mar_err *err)
 {
     const gpt_config *c = &r->one.config;
-    const size_t laws = (size_t)r->images * (size_t)r->rows, rows = (size_t)r->conditions * laws;
+    const size_t logit_rows = (size_t)r->images * (size_t)r->rows, rows = (size_t)r->cfg_branches * logit_rows;
     mar_status status = MAR_OK;
     r->image = calloc((size_t)r->images, sizeof *r->image);
     r->feature = calloc(rows, sizeof *r->feature);
     r->place_of_token = calloc(rows, sizeof *r->place_of_token);
     r->place_of_feature = calloc(rows, sizeof *r->place_of_feature);
     r->site = calloc(rows, sizeof *r->site);
-    r->cfg = calloc(laws, sizeof *r->cfg);
-    r->place = calloc(laws, sizeof *r->place);
+    r->cfg = calloc(logit_rows, sizeof *r->cfg);
+    r->place = calloc(logit_rows, sizeof *r->place);
     if (!r->image || !r->feature || !r->place_of_token || !r->place_of_feature || !r->site || !r->cfg || !r->place)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", r->images);
     for (size_t i = 0; i < rows; i++) {
@@ -337,7 +337,7 @@ mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gp
                         .one = *gpt,
                         .layer = model->layer,
                         .images = images,
-                        .conditions = gpt_conditions(sampling),
+                        .cfg_branches = gpt_cfg_branches(sampling),
                         .drafts = drafts,
                         .rows = drafts + 1};
     r->one.layers = &r->layer;
@@ -345,7 +345,7 @@ mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gp
     r->one.config.hidden = model->config.hidden;
     status = create_lists(r, err);
     if (status == MAR_OK)
-        status = gpt_pass_create(k, &r->one, images * r->conditions, r->image[0].slots.count, r->rows, r->rows, 1,
+        status = gpt_pass_create(k, &r->one, images * r->cfg_branches, r->image[0].slots.count, r->rows, r->rows, 1,
                                  &r->pass, err);
     if (status == MAR_OK)
         *out = r;
@@ -388,6 +388,6 @@ mar_status eagle_runner_plan(eagle_runner *r, int images, mar_err *err)
 {
     mar_status status = MAR_OK;
     gpt_recordings_free(r->k, &r->recordings);
-    for (int n = 1; status == MAR_OK && n <= images * r->rows; n++) status = plan_rows(r, r->conditions * n, err);
+    for (int n = 1; status == MAR_OK && n <= images * r->rows; n++) status = plan_rows(r, r->cfg_branches * n, err);
     return status;
 }

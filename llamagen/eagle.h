@@ -1,11 +1,12 @@
-/* An EAGLE drafter (llamagen/eagle_model.h) at work beside its target: a model of a sampler.
+/* An EAGLE drafter (llamagen/eagle_model.h) at work beside its target: a draft model of a sampler.
  *
- * Tokens of a prefix are given the target's features, drafts the drafter's own of the position before. So keys and
- * values of tokens stay where they are, and those of drafts are dropped when a round ends: accepted ones are computed
- * anew, with the target's features, as the first pass of the next round. Under guidance it drafts under both
- * conditions, and its laws are made as the target's are; a draft's q is the law that it was drawn from.
+ * A prefix token reads the target's feature of the position before it; a draft reads the drafter's own. So the tokens'
+ * keys and values stay in the cache, and those of drafts are dropped when a round ends. Accepted drafts are computed
+ * anew, with the target's features, in the first pass of the next round.
  *
- * The law of the first token is the target's own, whose feature is there before anything is drawn. */
+ * Under guidance it drafts in both branches, and combines their logits as the target does. A draft's q is the
+ * distribution it was drawn from. The first token's distribution is the target's own, because its feature is there
+ * before any draw. */
 #ifndef LLAMAGEN_EAGLE_H
 #define LLAMAGEN_EAGLE_H
 
@@ -14,19 +15,19 @@
 
 typedef struct eagle_runner eagle_runner;
 
-/* A drafter for the images of `target`, a runner with features for up to `images` images of the model `gpt`, whose
- * sampling has the same number of conditions. All must outlive it. Requests have at most `drafts` drafts. MAR_EARG if
- * it is none for such a model. */
+/* Creates a drafter for the images of `target`: a runner that keeps features, for up to `images` images of the model
+ * `gpt`. `sampling` has as many branches as the target's. All must outlive it. Requests have at most `drafts` drafts.
+ * Returns MAR_EMODEL if the drafter does not fit the model. */
 mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gpt_model *gpt, gpt_runner *target,
                                const gpt_sampling *sampling, int images, int drafts, eagle_runner **out, mar_err *err);
-void eagle_runner_free(eagle_runner *r);                  /* NULL is fine */
+void eagle_runner_free(eagle_runner *r);                  /* r may be NULL */
 size_t eagle_runner_lay_out(eagle_runner *r, char *base); /* as gpt_runner_lay_out */
 mar_status eagle_runner_plan(eagle_runner *r, int images, mar_err *err);
 /* Starts the images that the target has just started (gpt_runner_begin). */
 void eagle_runner_begin(eagle_runner *r, int images);
-/* A spec_model's `laws` with the drafter as its state. The target has computed all of a request's prefix but its last
- * token; MAR_EARG if not, and as gpt_runner_laws. */
-mar_status eagle_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err);
+/* Implements spec_model.log_probs, with the drafter as its state. The target must have computed all of a request's
+ * prefix but its last token; else it returns MAR_EARG. Other errors are those of gpt_runner_log_probs. */
+mar_status eagle_runner_log_probs(void *runner, const spec_request *request, int n, float *log_probs, mar_err *err);
 const gpt_runner_stats *eagle_runner_get_stats(const eagle_runner *r); /* prefix_s is 0 */
 
 #endif

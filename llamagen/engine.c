@@ -27,12 +27,12 @@ typedef struct {
     float *zero;   /* host [max_images][caption_tokens][caption_dim]: captions to measure; NULL before */
 } discrete;
 
-static discrete *of(mar_generation *g)
+static discrete *of(mar_engine_state *g)
 {
     return (discrete *)g;
 }
 
-static const discrete *of_const(const mar_generation *g)
+static const discrete *of_const(const mar_engine_state *g)
 {
     return (const discrete *)g;
 }
@@ -41,13 +41,13 @@ static const discrete *of_const(const mar_generation *g)
 
 static mar_status target_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
 {
-    return gpt_runner_laws(((discrete *)state)->target, request, n, log_law, err);
+    return gpt_runner_log_probs(((discrete *)state)->target, request, n, log_law, err);
 }
 
 static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_law,
-                                   const spec_sequel *sequel, mar_err *err)
+                                   const spec_continuation *continuation, mar_err *err)
 {
-    return gpt_runner_laws_then(((discrete *)state)->target, request, n, log_law, sequel, err);
+    return gpt_runner_log_probs_then(((discrete *)state)->target, request, n, log_law, continuation, err);
 }
 
 static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
@@ -105,7 +105,7 @@ static mar_status create_neighbours(discrete *g, const mar_vae *vae, mar_err *er
     const size_t count = (size_t)g->model->base.config.vocabulary * (size_t)g->plan.neighbours;
     if (count == 0) return MAR_OK;
     if (!vae)
-        return err_set(err, MAR_EARG, "spec %s: needs the image decoder's codebook, but the session has no VAE",
+        return err_set(err, MAR_EARG, "--spec %s: needs the image decoder's codebook, but the session has no VAE",
                        g->plan.params.spec);
     int *table = malloc(count * sizeof *table);
     if (!table) return err_set(err, MAR_ENOMEM, "out of memory for a table of %zu near tokens", count);
@@ -169,9 +169,9 @@ static void write_guarantee(discrete *g)
         snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s; guarantee: %s", m->name, m->guarantee);
 }
 
-static void destroy(mar_generation *generation)
+static void destroy(mar_engine_state *engine_state)
 {
-    discrete *g = of(generation);
+    discrete *g = of(engine_state);
     if (!g) return;
     g->k->core->finish(g->k); /* the table's upload, and laps, whose times go to statistics of what is freed */
     spec_sampler_free(g->sampler);
@@ -185,7 +185,7 @@ static void destroy(mar_generation *generation)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_way *const *ways, int max_images, mar_generation **out, mar_err *err)
+                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
     (void)ways; /* its methods are the sampler's */
     *out = NULL;
@@ -196,23 +196,23 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->model = mar_discrete_model_of(base);
     g->k = k;
     g->max_images = max_images;
-    status = mar_discrete_settle(g->model, params, max_images, &g->plan, err);
+    status = mar_discrete_resolve_params(g->model, params, max_images, &g->plan, err);
     if (status == MAR_OK) status = create_neighbours(g, vae, err);
     if (status == MAR_OK) status = create_sampler(g, err);
     if (status == MAR_OK) status = create_runners(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
     if (status == MAR_OK) {
         write_guarantee(g);
-        *out = (mar_generation *)g;
+        *out = (mar_engine_state *)g;
     } else {
-        destroy((mar_generation *)g);
+        destroy((mar_engine_state *)g);
     }
     return status;
 }
 
-static size_t lay_out(mar_generation *generation, char *base)
+static size_t lay_out(mar_engine_state *engine_state, char *base)
 {
-    discrete *g = of(generation);
+    discrete *g = of(engine_state);
     size_t used = 0;
     g->latents = arena_carve(base, &used, (size_t)g->max_images * (size_t)g->model->base.config.seq_len, sizeof(float));
     used += gpt_runner_lay_out(g->target, base ? base + used : NULL);
@@ -221,9 +221,9 @@ static size_t lay_out(mar_generation *generation, char *base)
     return used;
 }
 
-static mar_status plan(mar_generation *generation, int images, mar_err *err)
+static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
-    discrete *g = of(generation);
+    discrete *g = of(engine_state);
     mar_status status = gpt_runner_plan(g->target, images, err);
     if (status == MAR_OK) status = mar_drafter_plan(&g->draft, images, err);
     return status == MAR_OK ? kern_check(g->k, err) : status;
@@ -240,10 +240,10 @@ static void begin_tokens(discrete *g, uint64_t first_image, int images)
     spec_sampler_begin(g->sampler, first_image, images, g->model->base.config.seq_len);
 }
 
-static void begin_captions(mar_generation *generation, uint64_t first_image, const float *features, const uint8_t *mask,
-                           int images)
+static void begin_captions(mar_engine_state *engine_state, uint64_t first_image, const float *features,
+                           const uint8_t *mask, int images)
 {
-    discrete *g = of(generation);
+    discrete *g = of(engine_state);
     begin_tokens(g, first_image, images);
     if (!mask) mask = g->mask;
     gpt_runner_begin_captions(g->target, images, features, mask);
@@ -258,14 +258,14 @@ static void begin_any(discrete *g, uint64_t first_image, int images)
     mar_err err;
     if (!g->zero) g->zero = calloc(n, sizeof *g->zero);
     if (g->zero)
-        begin_captions((mar_generation *)g, first_image, g->zero, NULL, images);
+        begin_captions((mar_engine_state *)g, first_image, g->zero, NULL, images);
     else
         kern_fail(g->k, err_set(&err, MAR_ENOMEM, "out of memory for %d captions to measure", images), &err);
 }
 
-static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
+static void begin(mar_engine_state *engine_state, uint64_t first_image, const int *labels, int images)
 {
-    discrete *g = of(generation);
+    discrete *g = of(engine_state);
     if (g->model->base.config.caption_tokens) {
         begin_any(g, first_image, images);
         return;
@@ -275,7 +275,7 @@ static void begin(mar_generation *generation, uint64_t first_image, const int *l
     mar_drafter_begin(&g->draft, images, labels);
 }
 
-static int steps_left(const mar_generation *g)
+static int steps_left(const mar_engine_state *g)
 {
     return spec_sampler_left(of_const(g)->sampler);
 }
@@ -302,9 +302,9 @@ static mar_status refuse_layer(const discrete *g, mar_err *err)
         others[0] ? "s" : "", first, others, spec_sampler_get_stats(g->sampler)->calls - 1, g->k->watch.layer);
 }
 
-static mar_status step(mar_generation *generation, mar_err *err)
+static mar_status step(mar_engine_state *engine_state, mar_err *err)
 {
-    discrete *g = of(generation);
+    discrete *g = of(engine_state);
     char layer[MAR_LAYER_TEXT];
     mar_err why = {0};
     mar_status status = spec_sampler_round(g->sampler, &why);
@@ -318,30 +318,30 @@ static mar_status step(mar_generation *generation, mar_err *err)
 
 /* --- what it says ------------------------------------------------------------------------------------------------- */
 
-static const mar_params *params_of(const mar_generation *g)
+static const mar_params *params_of(const mar_engine_state *g)
 {
     return &of_const(g)->plan.params;
 }
 
-static const char *guarantee_of(const mar_generation *g)
+static const char *guarantee_of(const mar_engine_state *g)
 {
     return of_const(g)->guarantee;
 }
 
-static const char *warning_of(const mar_generation *g)
+static const char *warning_of(const mar_engine_state *g)
 {
     (void)g;
     return NULL;
 }
 
-static const float *latents(const mar_generation *g)
+static const float *latents(const mar_engine_state *g)
 {
     return of_const(g)->latents;
 }
 
-static void stats_of(const mar_generation *generation, mar_stats *stats)
+static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
 {
-    const discrete *g = of_const(generation);
+    const discrete *g = of_const(engine_state);
     const spec_sampler_stats *s = spec_sampler_get_stats(g->sampler);
     const gpt_runner_stats *t = gpt_runner_get_stats(g->target), *d = mar_drafter_stats(&g->draft);
     *stats = (mar_stats){.decoder_s = s->target_s + t->prefix_s,
@@ -364,9 +364,9 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
     memcpy(stats->accepted_lengths, s->lengths, sizeof s->lengths);
 }
 
-static mar_status measure(mar_generation *generation, mar_measurements *all, mar_err *err)
+static mar_status measure(mar_engine_state *engine_state, mar_measurements *all, mar_err *err)
 {
-    const discrete *g = of(generation);
+    const discrete *g = of(engine_state);
     const gpt_model *model = g->model->gpt;
     const mar_model *draft = g->plan.params.draft;
     const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
@@ -378,20 +378,20 @@ static mar_status measure(mar_generation *generation, mar_measurements *all, mar
                                 err);
 }
 
-static void fates(const mar_generation *generation, uint8_t *map, int *round)
+static void fates(const mar_engine_state *engine_state, uint8_t *map, int *round)
 {
-    const discrete *g = of_const(generation);
+    const discrete *g = of_const(engine_state);
     const size_t n = (size_t)g->model->base.config.seq_len;
     _Static_assert((int)SPEC_DROPPED == (int)MAR_TOKEN_TARGET && (int)SPEC_ACCEPTED == (int)MAR_TOKEN_ACCEPTED &&
                        (int)SPEC_REPLACED == (int)MAR_TOKEN_REPLACED,
                    "a verdict is a fate");
     for (size_t i = 0; i < (size_t)g->images; i++)
-        spec_sampler_fates(g->sampler, (int)i, map ? map + i * n : NULL, round ? round + i * n : NULL);
+        spec_sampler_token_status(g->sampler, (int)i, map ? map + i * n : NULL, round ? round + i * n : NULL);
 }
 
-static void lateness(const mar_generation *generation, int *late)
+static void lateness(const mar_engine_state *engine_state, int *late)
 {
-    const discrete *g = of_const(generation);
+    const discrete *g = of_const(engine_state);
     memset(late, 0, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
 }
 

@@ -45,8 +45,8 @@ void mar_drafter_begin_captions(mar_drafter *d, int images, const float *feature
 
 mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_law, mar_err *err)
 {
-    return d->eagle ? eagle_runner_laws(d->eagle, request, n, log_law, err)
-                    : gpt_runner_laws(d->model, request, n, log_law, err);
+    return d->eagle ? eagle_runner_log_probs(d->eagle, request, n, log_law, err)
+                    : gpt_runner_log_probs(d->model, request, n, log_law, err);
 }
 
 const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d)

@@ -102,7 +102,7 @@ static mar_status run(passes *p, int drafts, int number, mar_err *err)
                                        .parent = p->parent,
                                        .count = drafts,
                                        .row = i * (1 + DRAFTS_MOST)};
-    const mar_status status = gpt_runner_laws(p->runner, p->request, p->images, p->laws, err);
+    const mar_status status = gpt_runner_log_probs(p->runner, p->request, p->images, p->laws, err);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 

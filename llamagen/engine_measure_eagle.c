@@ -137,13 +137,13 @@ static void ask(passes *p, int length, int count, int from, int stride)
 static mar_status target_follows(passes *p, int length, mar_err *err)
 {
     ask(p, length, 0, 0, 1);
-    return gpt_runner_laws(p->target, p->request, p->images, p->target_laws, err);
+    return gpt_runner_log_probs(p->target, p->request, p->images, p->target_laws, err);
 }
 
 static mar_status drafter_follows(passes *p, int length, int count, int from, mar_err *err)
 {
     ask(p, length, count, from, 1 + p->drafts);
-    return eagle_runner_laws(p->drafter, p->request, p->images, p->laws, err);
+    return eagle_runner_log_probs(p->drafter, p->request, p->images, p->laws, err);
 }
 
 /* The drafter's pass from law `from` on, timed. */

@@ -7,14 +7,14 @@
 
 enum { NAME = 96 }; /* of a tensor */
 
-/* Where a loading function reads from and packs to. */
+/* Source, destination and errors of the loading functions. */
 typedef struct {
     kern_queue *k;
     const wt_file *file;
     mar_err *err;
 } loader;
 
-/* A tensor of the file: a matrix [rows][columns], or with `columns` 0 a vector [rows]. */
+/* Loads a matrix [rows][columns], or with `columns` 0 a vector [rows]. */
 static mar_status load_host(loader *l, const char *name, int rows, int columns, float **out)
 {
     const int64_t shape[2] = {rows, columns};
@@ -39,7 +39,7 @@ static mar_status load_array(loader *l, const char *name, int rows, int columns,
     return status;
 }
 
-/* A matrix of the file as a layer, which is multiplied after `before`. Those of gpt_config_is_int8 have KERN_INT8. */
+/* Loads a matrix as a product that runs after `before`. It has KERN_INT8 if gpt_config_is_int8. */
 static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
                               kern_linear *before, kern_linear **layer)
 {
@@ -62,8 +62,7 @@ static mar_status load_linear(loader *l, const char *name, int out, int in, kern
     return status;
 }
 
-/* Puts the rows of two arrays of `bytes` bytes each one behind the other, to *out; both are NULL, or neither. Returns 0
- * without memory. */
+/* Concatenates two arrays of `bytes` bytes each in *out; NULL if both are NULL. Returns 0 without memory, else 1. */
 static int join(const void *first, const void *second, size_t bytes, void **out)
 {
     *out = NULL;
@@ -76,7 +75,7 @@ static int join(const void *first, const void *second, size_t bytes, void **out)
     return 1;
 }
 
-/* Two layers of the same input as one product. They are joined in int8 if both are int8 in the file. */
+/* Loads two layers of the same input as one product. It stays int8 only if both are int8 in the file. */
 static mar_status load_pair(loader *l, const char *first, const char *second, int out, int in, kern_linear *before,
                             kern_linear **layer)
 {
@@ -107,7 +106,7 @@ static mar_status load_pair(loader *l, const char *first, const char *second, in
     return status;
 }
 
-/* The tensor "<prefix>.<part>.weight". */
+/* Returns the tensor name "<prefix>.<part>.weight" in text. */
 static const char *part_of(const char *prefix, const char *part, char text[NAME])
 {
     snprintf(text, NAME, "%s.%s.weight", prefix, part);
@@ -150,7 +149,7 @@ static mar_status load_condition(loader *l, gpt_model *m)
     const int d = c->width;
     if (!c->caption_dim) return load_array(l, "cls_embedding.embedding_table.weight", c->classes + 1, d, &m->class_emb);
     mar_status status = load_array(l, "cls_embedding.uncond_embedding", c->prefix, c->caption_dim, &m->no_caption);
-    if (status == MAR_OK) /* features come as they are, so their product is in f32 */
+    if (status == MAR_OK) /* caption features are f32, and so is their product */
         status = load_linear(l, "cls_embedding.cap_proj.fc1.weight", d, c->caption_dim, KERN_GELU_TANH,
                              KERN_IN_F32 | KERN_OUT_F32, NULL, &m->caption_fc1);
     if (status == MAR_OK)
@@ -159,9 +158,9 @@ static mar_status load_condition(loader *l, gpt_model *m)
     return status;
 }
 
-/* precompute_freqs_cis_2d of gpt.py, which computes in f32. cos and sin are 0 at the prefix: there q and k become 0, so
- * that every later query gives such a position the score 0. */
-static mar_status make_turn(loader *l, gpt_model *m)
+/* Computes precompute_freqs_cis_2d of gpt.py, in f32 as there. cos and sin are 0 at the prefix, so q and k become 0
+ * there. So every later query gives a prefix position the score 0. */
+static mar_status make_rope(loader *l, gpt_model *m)
 {
     const gpt_config *c = &m->config;
     const int size = c->width / c->heads, side = gpt_config_side(c->seq_len), quarter = size / 4;
@@ -176,7 +175,7 @@ static mar_status make_turn(loader *l, gpt_model *m)
             at[0] = cosf(angle);
             at[1] = sinf(angle);
         }
-    const mar_status status = to_backend(l, turn, n, &m->turn);
+    const mar_status status = to_backend(l, turn, n, &m->rope);
     free(turn);
     return status;
 }
@@ -205,7 +204,7 @@ static mar_status load_all(loader *l, gpt_model *m)
     if (status == MAR_OK)
         status = load_linear(l, "output.weight", c->vocabulary, d, KERN_LINEAR, KERN_OUT_F32,
                              m->layers[c->depth - 1].w2, &m->output);
-    if (status == MAR_OK) status = make_turn(l, m);
+    if (status == MAR_OK) status = make_rope(l, m);
     return status;
 }
 
@@ -225,7 +224,7 @@ mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *con
     if (status == MAR_OK) {
         *out = m;
     } else {
-        k->core->finish(k); /* uploads that have begun */
+        k->core->finish(k); /* waits for uploads that have begun */
         gpt_model_free(m);
     }
     return status;
@@ -243,7 +242,7 @@ void gpt_model_free(gpt_model *m)
 {
     if (!m) return;
     kern_device *d = m->device;
-    float *arrays[] = {m->class_emb, m->no_caption, m->token_emb, m->norm, m->turn};
+    float *arrays[] = {m->class_emb, m->no_caption, m->token_emb, m->norm, m->rope};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
     kern_linear *linears[] = {m->caption_fc1, m->caption_fc2, m->output};
     for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) d->core->linear_free(d, linears[i]);

@@ -6,7 +6,7 @@
 #include "llamagen/config.h"
 
 typedef struct {
-    float *attention_norm; /* backend [D]; NULL: attention is given x itself (an EAGLE drafter's layer) */
+    float *attention_norm; /* backend [D]; NULL: attention reads x itself (an EAGLE drafter's layer) */
     float *ffn_norm;       /* backend [D] */
     kern_linear *qkv;      /* [3D][D] act -> act */
     kern_linear *wo;       /* [D][D] adds to x */
@@ -19,26 +19,26 @@ typedef struct {
     gpt_config config;
     float *class_emb; /* backend [classes + 1][D]; the last row is the unconditional class. NULL with captions */
     kern_linear *caption_fc1, *caption_fc2; /* tanh-GELU between them; NULL without captions */
-    float *no_caption;                      /* backend [prefix][caption_dim] the unconditional caption; else NULL */
-    float *token_emb;                       /* backend [vocabulary][D] */
-    float *norm;                            /* backend [D] */
-    kern_linear *output;                    /* [vocabulary][D] act -> float */
-    float *turn;       /* backend [prefix + seq_len][head_dim] cos, sin of each pair; zeros at the prefix */
-    gpt_layer *layers; /* [depth] */
+    float *no_caption;   /* backend [prefix][caption_dim] unconditional caption; NULL without captions */
+    float *token_emb;    /* backend [vocabulary][D] */
+    float *norm;         /* backend [D] */
+    kern_linear *output; /* [vocabulary][D] act -> float */
+    float *rope;         /* backend [prefix + seq_len][head_dim] cos, sin of each pair; zeros at the prefix */
+    gpt_layer *layers;   /* [depth] */
 } gpt_model;
 
-/* Loads a model of the file on queue k; the file may be closed afterwards. Queues other than k can use it once k has
- * finished. */
+/* Loads the file's model on queue k. The file may be closed afterwards. Other queues may use the model once k has
+ * finished. Errors are those of gpt_config_derive and of the loading of tensors. */
 mar_status gpt_model_create(kern_queue *k, const wt_file *f, int heads, gpt_model **out, mar_err *err);
-/* The same with a shape that gpt_config_derive has made of this file, whose seq_len the caller may have changed.
- * MAR_EARG if that is no square. */
+/* Loads the file's model with a shape from gpt_config_derive, whose seq_len the caller may have changed. Returns
+ * MAR_EARG if seq_len is not a square. */
 mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *config, gpt_model **out, mar_err *err);
-void gpt_model_free(gpt_model *m); /* NULL is fine */
+void gpt_model_free(gpt_model *m); /* m may be NULL */
 
-/* One layer, whose tensors' names begin with `prefix`, "layers.3". first_norm 0: it has no attention_norm. `before` is
- * the last product of the layer before it, or NULL. After a failure *b has what was loaded, and is to be freed. */
+/* Loads one layer, whose tensors' names begin with `prefix`, "layers.3". With first_norm 0 it has no attention_norm.
+ * `before` is the last product of the layer before it, or NULL. After a failure *b holds what was loaded; free it. */
 mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int first_norm,
                           kern_linear *before, gpt_layer *b, mar_err *err);
-void gpt_layer_free(kern_device *d, gpt_layer *b); /* and leaves it empty */
+void gpt_layer_free(kern_device *d, gpt_layer *b); /* leaves it empty */
 
 #endif

@@ -8,12 +8,12 @@
 
 static const float rms_eps = 1e-5f; /* norm_eps of gpt.py */
 
-/* --- the lists of a pass ------------------------------------------------------------------------------------------ */
+/* --- the rows of a pass ------------------------------------------------------------------------------------------- */
 
 void gpt_pass_begin(gpt_pass *p, const float *table, const int *drawn)
 {
-    p->rows = p->spans = p->laws = 0;
-    p->known = 0;
+    p->rows = p->spans = p->logit_rows = 0;
+    p->attended = 0;
     p->table = table;
     p->drawn = drawn;
     p->row[0] = p->first[0] = 0;
@@ -76,13 +76,13 @@ static void norm(const gpt_pass *p, const int *index, int rows, const float *wei
     p->k->core->rms_norm(p->k, p->x, index, rows, p->model->config.width, weight, rms_eps, y, f32);
 }
 
-/* The output of a layer, for the search for the first that is not finite. */
+/* Shows a layer's output to the search for the first non-finite one. */
 static void watch(const gpt_pass *p, int layer, const char *name, const void *y, int f32, int width)
 {
     kern_watch(p->k, y, f32, p->rows, width, width, "layers.%d.%s", layer, name);
 }
 
-/* x += wo(attention(rotate(wqkv(norm(x))))) */
+/* x += wo(attention(rope(wqkv(norm(x))))) */
 static void attend(const gpt_pass *p, int layer)
 {
     kern_queue *k = p->k;
@@ -104,10 +104,10 @@ static void attend(const gpt_pass *p, int layer)
                                 .mask = p->mask,
                                 .words = p->words,
                                 .most = p->slots,
-                                .turn = p->model->turn,
+                                .turn = p->model->rope,
                                 .position = p->position,
                                 .own = p->slot,
-                                .y = p->mixed};
+                                .y = p->attn};
     if (l->attention_norm)
         norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
     else
@@ -116,8 +116,8 @@ static void attend(const gpt_pass *p, int layer)
     k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
     watch(p, layer, "attention.wqkv", p->qkv, 0, 3 * d);
     k->core->attention_cache(k, &job);
-    watch(p, layer, "attention", p->mixed, 0, d);
-    k->core->linear(k, l->wo, p->mixed, p->rows, p->x);
+    watch(p, layer, "attention", p->attn, 0, d);
+    k->core->linear(k, l->wo, p->attn, p->rows, p->x);
     watch(p, layer, "attention.wo", p->x, 1, d);
 }
 
@@ -164,24 +164,25 @@ void gpt_pass_rows(const gpt_pass *p)
 void gpt_pass_logits(const gpt_pass *p)
 {
     const int d = p->model->config.width, vocabulary = p->model->config.vocabulary;
-    norm(p, p->law, p->laws, p->model->norm, p->normed, 0);
-    kern_watch(p->k, p->normed, 0, p->laws, d, d, "norm");
-    p->k->core->linear(p->k, p->model->output, p->normed, p->laws, p->logits);
-    kern_watch(p->k, p->logits, 1, p->laws, vocabulary, vocabulary, "output");
+    norm(p, p->logit_row, p->logit_rows, p->model->norm, p->normed, 0);
+    kern_watch(p->k, p->normed, 0, p->logit_rows, d, d, "norm");
+    p->k->core->linear(p->k, p->model->output, p->normed, p->logit_rows, p->logits);
+    kern_watch(p->k, p->logits, 1, p->logit_rows, vocabulary, vocabulary, "output");
 }
 
-void gpt_pass_laws(const gpt_pass *p, const gpt_sampling *sampling, const float *cfg, const int *place, float *log_law)
+void gpt_pass_log_probs(const gpt_pass *p, const gpt_sampling *sampling, const float *cfg, const int *place,
+                        float *log_probs)
 {
-    const int conditions = gpt_conditions(sampling);
-    const kern_law_job job = {.rows = p->laws / conditions,
+    const int cfg_branches = gpt_cfg_branches(sampling);
+    const kern_law_job job = {.rows = p->logit_rows / cfg_branches,
                               .size = p->model->config.vocabulary,
-                              .conditions = conditions,
+                              .conditions = cfg_branches,
                               .logits = p->logits,
                               .cfg = cfg,
                               .temperature = sampling->temperature,
                               .top_k = sampling->top_k,
                               .top_p = sampling->top_p,
-                              .log_law = log_law,
+                              .log_law = log_probs,
                               .place = place};
     p->k->discrete->laws(p->k, &job);
 }
@@ -190,10 +191,10 @@ double gpt_pass_flop(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
     const double d = c->width, row = c->depth * d * (4 * d + 3.0 * c->hidden);
-    return 2 * (p->rows * row + 2 * p->known * c->depth * d + p->laws * d * c->vocabulary);
+    return 2 * (p->rows * row + 2 * p->attended * c->depth * d + p->logit_rows * d * c->vocabulary);
 }
 
-/* Bytes of the layers' weights: operands, or int8 with a scale for each output channel. */
+/* Returns the bytes of the layers' weights: operands, or int8 with a scale for each output channel. */
 static double layer_bytes(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
@@ -206,14 +207,14 @@ double gpt_pass_bytes(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
     const double d = c->width, output = d * c->vocabulary;
-    const double slots = p->first[p->spans]; /* that some row knows */
+    const double slots = p->first[p->spans]; /* visible to some row */
     return (p->rows ? layer_bytes(p) : 0) +
-           (double)p->k->device->act_size * ((p->laws ? output : 0) + slots * c->depth * 2 * d);
+           (double)p->k->device->act_size * ((p->logit_rows ? output : 0) + slots * c->depth * 2 * d);
 }
 
 /* --- memory and plans --------------------------------------------------------------------------------------------- */
 
-mar_status gpt_pass_create(kern_queue *k, const gpt_model *model, int sequences, int slots, int rows, int laws,
+mar_status gpt_pass_create(kern_queue *k, const gpt_model *model, int sequences, int slots, int rows, int logit_rows,
                            int keep, gpt_pass *out, mar_err *err)
 {
     const size_t n = (size_t)sequences * (size_t)rows, spans = (size_t)sequences;
@@ -222,7 +223,7 @@ mar_status gpt_pass_create(kern_queue *k, const gpt_model *model, int sequences,
                       .sequences = sequences,
                       .slots = slots,
                       .rows_max = sequences * rows,
-                      .laws_max = sequences * laws,
+                      .logit_rows_max = sequences * logit_rows,
                       .words = (rows + 63) / 64,
                       .keep = keep};
     out->embedding = calloc(n, sizeof *out->embedding);
@@ -233,9 +234,9 @@ mar_status gpt_pass_create(kern_queue *k, const gpt_model *model, int sequences,
     out->first = calloc(spans + 1, sizeof *out->first);
     out->common = calloc(spans, sizeof *out->common);
     out->list = calloc(spans * (size_t)slots, sizeof *out->list);
-    out->law = calloc(spans * (size_t)laws, sizeof *out->law);
+    out->logit_row = calloc(spans * (size_t)logit_rows, sizeof *out->logit_row);
     if (out->embedding && out->position && out->slot && out->mask && out->row && out->first && out->common &&
-        out->list && out->law)
+        out->list && out->logit_row)
         return MAR_OK;
     gpt_pass_free(out);
     return err_set(err, MAR_ENOMEM, "out of memory for passes over %d sequences", sequences);
@@ -243,7 +244,7 @@ mar_status gpt_pass_create(kern_queue *k, const gpt_model *model, int sequences,
 
 void gpt_pass_free(gpt_pass *p)
 {
-    int *lists[] = {p->embedding, p->position, p->slot, p->row, p->first, p->common, p->list, p->law};
+    int *lists[] = {p->embedding, p->position, p->slot, p->row, p->first, p->common, p->list, p->logit_row};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     free(p->mask);
     *p = (gpt_pass){0};
@@ -253,23 +254,23 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base)
 {
     const gpt_config *c = &p->model->config;
     const size_t d = (size_t)c->width, hidden = (size_t)c->hidden, rows = (size_t)p->rows_max;
-    const size_t laws = (size_t)p->laws_max, slots = (size_t)p->sequences * (size_t)p->slots;
+    const size_t logit_rows = (size_t)p->logit_rows_max, slots = (size_t)p->sequences * (size_t)p->slots;
     const size_t size = p->k->device->act_size;
     size_t used = 0;
     p->x = arena_carve(base, &used, (rows + (size_t)p->sequences) * d, sizeof(float));
-    p->normed = arena_carve(base, &used, (rows > laws ? rows : laws) * d, size);
+    p->normed = arena_carve(base, &used, (rows > logit_rows ? rows : logit_rows) * d, size);
     p->qkv = arena_carve(base, &used, rows * 3 * d, size);
-    p->mixed = arena_carve(base, &used, rows * d, size);
+    p->attn = arena_carve(base, &used, rows * d, size);
     p->hidden = arena_carve(base, &used, rows * 2 * hidden, size);
     p->gated = arena_carve(base, &used, rows * hidden, size);
-    p->logits = arena_carve(base, &used, laws * (size_t)c->vocabulary, sizeof(float));
+    p->logits = arena_carve(base, &used, logit_rows * (size_t)c->vocabulary, sizeof(float));
     p->cache = arena_carve(base, &used, (size_t)c->depth * slots * 2 * d, size);
     if (p->keep) p->kept = arena_carve(base, &used, rows * d, sizeof(float));
     if (p->keep) p->features = arena_carve(base, &used, slots * d, sizeof(float));
     return used;
 }
 
-mar_status gpt_pass_plan(const gpt_pass *p, int rows, int laws, mar_err *err)
+mar_status gpt_pass_plan(const gpt_pass *p, int rows, int logit_rows, mar_err *err)
 {
     kern_queue *k = p->k;
     mar_status status = MAR_OK;
@@ -278,5 +279,5 @@ mar_status gpt_pass_plan(const gpt_pass *p, int rows, int laws, mar_err *err)
         const kern_linear *layers[] = {l->qkv, l->wo, l->w13, l->w2};
         for (int j = 0; status == MAR_OK && j < 4; j++) status = k->core->linear_plan(k, layers[j], rows, err);
     }
-    return status == MAR_OK ? k->core->linear_plan(k, p->model->output, laws, err) : status;
+    return status == MAR_OK ? k->core->linear_plan(k, p->model->output, logit_rows, err) : status;
 }

@@ -2,14 +2,14 @@
 
 #include <string.h>
 
-int gpt_conditions(const gpt_sampling *s)
+int gpt_cfg_branches(const gpt_sampling *s)
 {
     return s->cfg > 1 ? 2 : 1;
 }
 
-int gpt_sequence(int images, int image, int condition)
+int gpt_sequence(int images, int image, int branch)
 {
-    return condition * images + image;
+    return branch * images + image;
 }
 
 float gpt_guidance(const gpt_sampling *s, int token)
@@ -54,9 +54,9 @@ mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const 
 
 static int same_shape(const gpt_shape *a, const gpt_shape *b)
 {
-    return a->kind == b->kind && a->rows == b->rows && a->spans == b->spans && a->laws == b->laws &&
-           a->log_law == b->log_law && a->drawn == b->drawn && a->with_sequel == b->with_sequel &&
-           memcmp(a->sequel, b->sequel, sizeof a->sequel) == 0;
+    return a->kind == b->kind && a->rows == b->rows && a->spans == b->spans && a->logit_rows == b->logit_rows &&
+           a->log_probs == b->log_probs && a->drawn == b->drawn && a->with_continuation == b->with_continuation &&
+           memcmp(a->continuation, b->continuation, sizeof a->continuation) == 0;
 }
 
 kern_recording **gpt_recordings_find(kern_queue *k, gpt_recordings *r, const gpt_shape *shape)

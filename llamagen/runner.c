@@ -1,4 +1,5 @@
-/* LlamaGen's passes for the requests of a sampler (llamagen/runner.h): which rows a request takes, and its laws. */
+/* LlamaGen's passes for the requests of a sampler (llamagen/runner.h): the rows of a request, and its log
+ * probabilities. */
 #include "llamagen/runner.h"
 
 #include "base/arena.h"
@@ -8,43 +9,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREFIX_ROWS = 64 }; /* of a caption that a pass computes at a time: one word of mask */
+enum { PREFIX_ROWS = 64 }; /* caption positions that a pass computes at a time: one word of mask */
 
-/* An image's cache, and what the request at hand asks of it. */
+/* An image's cache, and the state of its request. */
 typedef struct {
     gpt_slots slots;
     uint8_t *mask; /* [prefix] 1: later positions attend to it */
-    int known;     /* tokens that are computed */
-    int tokens;    /* to compute in this pass, from token `known` on */
-    int drafts;    /* the first draft to compute */
-    int from;      /* the first law to make */
+    int known;     /* tokens computed */
+    int tokens;    /* tokens to compute in this pass, from token `known` on */
+    int drafts;    /* first draft to compute */
+    int from;      /* first site whose log probabilities are missing */
 } gpt_image;
 
 struct gpt_runner {
     kern_queue *k;
     const gpt_model *model;
     gpt_sampling sampling;
-    int images, conditions, drafts;
-    int rows; /* of a sequence in one pass, at most */
+    int images, cfg_branches, drafts;
+    int rows; /* maximum rows of a sequence in a pass */
     const char *part;
     gpt_image *image; /* [images] */
     uint8_t *mask;    /* [images][prefix] */
     gpt_pass pass;
-    float *cfg; /* [images * (drafts + 1)] a law's guidance */
-    int *place; /* [images * (drafts + 1)] its row in log_law */
-    int *index; /* [images * conditions] where a sequence's rows in front of the image tokens begin in their table */
+    float *cfg; /* [images * (drafts + 1)] guidance scale of an logit row */
+    int *place; /* [images * (drafts + 1)] row of log_probs that it becomes */
+    int *index; /* [images * branches] first row of a sequence's prefix in the embedding table */
     gpt_recordings recordings;
     gpt_runner_stats stats;
 
-    /* Backend memory: gpt_runner_lay_out. */
-    float *caption;        /* [images + 1][prefix][caption_dim]; the last one is the unconditional one */
+    /* Backend memory, from gpt_runner_lay_out. */
+    float *caption;        /* [images + 1][prefix][caption_dim]; the last is the unconditional one */
     float *caption_hidden; /* [images + 1][prefix][D] */
     float *caption_emb;    /* [images + 1][prefix][D] */
 };
 
-/* --- rows in front of the image tokens ---------------------------------------------------------------------------- */
+/* --- positions before the image tokens ---------------------------------------------------------------------------- */
 
-/* The slots of positions 0 .. end - 1 that later ones attend to. Returns how many. */
+/* Adds the slots of those positions 0 .. end - 1 that later ones attend to. Returns their number. */
 static int add_visible(gpt_runner *r, const gpt_image *im, int sequence, int end)
 {
     int n = 0;
@@ -53,34 +54,34 @@ static int add_visible(gpt_runner *r, const gpt_image *im, int sequence, int end
     return n;
 }
 
-/* Adds positions first .. end - 1 of a sequence: each attends to those before it that are not masked, and to itself. */
-static void add_prefix(gpt_runner *r, int image, int condition, const int *embedding, int first, int end)
+/* Adds positions first .. end - 1 of a sequence. Each attends to the unmasked positions before it, and to itself. */
+static void add_prefix(gpt_runner *r, int image, int branch, const int *embedding, int first, int end)
 {
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[image];
-    const int sequence = gpt_sequence(r->images, image, condition);
+    const int sequence = gpt_sequence(r->images, image, branch);
     gpt_pass_add_span(p);
     const int common = add_visible(r, im, sequence, first);
     gpt_pass_set_common(p);
     for (int i = first; i < end; i++) gpt_pass_add_slot(p, sequence, i);
     for (int i = first; i < end; i++) {
         uint64_t *mask = gpt_pass_add_row(p, embedding[sequence] + i, i, sequence, i);
-        p->known += common;
+        p->attended += common;
         for (int j = first; j <= i; j++)
-            if (im->mask[j] || j == i) gpt_mask_add(mask, j - first, 1), p->known++;
+            if (im->mask[j] || j == i) gpt_mask_add(mask, j - first, 1), p->attended++;
     }
 }
 
 static void count_pass(gpt_runner *r)
 {
-    r->stats.passes += r->pass.rows > 0; /* the first law is of what the prefixes left */
+    r->stats.passes += r->pass.rows > 0; /* an image's first request needs no rows */
     r->stats.rows += r->pass.rows;
     r->stats.flop += gpt_pass_flop(&r->pass);
     r->stats.bytes += gpt_pass_bytes(&r->pass);
 }
 
-/* Computes all positions in front of the image tokens. embedding: host [sequences], the row of `table` where a
- * sequence's begin. Their last rows' stream is kept: the law of the first token is made of it. */
+/* Computes all positions before the image tokens. embedding host [sequences] is the row of `table` where a sequence
+ * begins. Keeps the residual stream of their last rows: the first token's distribution is computed from it. */
 static void compute_prefixes(gpt_runner *r, int images, const float *table, const int *embedding)
 {
     gpt_pass *p = &r->pass;
@@ -90,7 +91,7 @@ static void compute_prefixes(gpt_runner *r, int images, const float *table, cons
     for (int first = 0; first < prefix; first = end) {
         end = first + chunk < prefix ? first + chunk : prefix;
         gpt_pass_begin(p, table, NULL);
-        for (int c = 0; c < r->conditions; c++)
+        for (int c = 0; c < r->cfg_branches; c++)
             for (int i = 0; i < images; i++) add_prefix(r, i, c, embedding, first, end);
         gpt_pass_rows(p);
         count_pass(r);
@@ -116,7 +117,7 @@ void gpt_runner_begin(gpt_runner *r, int images, const int *label)
     begin(r, images);
     for (int i = 0; i < images; i++) {
         r->index[gpt_sequence(r->images, i, 0)] = label[i] < 0 ? classes : label[i];
-        if (r->conditions == 2) r->index[gpt_sequence(r->images, i, 1)] = classes;
+        if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, i, 1)] = classes;
     }
     compute_prefixes(r, images, r->model->class_emb, r->index);
     r->k->core->lap(r->k, &r->stats.prefix_s);
@@ -128,35 +129,34 @@ void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features,
     const gpt_model *m = r->model;
     const int prefix = m->config.prefix, dim = m->config.caption_dim;
     const size_t caption = (size_t)prefix * (size_t)dim;
-    const int rows = (images + r->conditions - 1) * prefix;
+    const int rows = (images + r->cfg_branches - 1) * prefix;
     begin(r, images);
     memcpy(r->mask, mask, (size_t)images * (size_t)prefix);
     k->core->upload(k, r->caption, features, (size_t)images * caption * sizeof *features);
-    if (r->conditions == 2)
+    if (r->cfg_branches == 2)
         k->core->copy_rows(k, r->caption + (size_t)images * caption, NULL, m->no_caption, NULL, NULL, NULL, prefix,
                            dim);
     k->core->linear(k, m->caption_fc1, r->caption, rows, r->caption_hidden);
     k->core->linear(k, m->caption_fc2, r->caption_hidden, rows, r->caption_emb);
     for (int i = 0; i < images; i++) {
         r->index[gpt_sequence(r->images, i, 0)] = i * prefix;
-        if (r->conditions == 2) r->index[gpt_sequence(r->images, i, 1)] = images * prefix;
+        if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, i, 1)] = images * prefix;
     }
     compute_prefixes(r, images, r->caption_emb, r->index);
     r->stats.flop += 2.0 * rows * m->config.width * (dim + m->config.width);
     k->core->lap(k, &r->stats.prefix_s);
 }
 
-/* --- rows of tokens and drafts ------------------------------------------------------------------------------------ */
+/* --- tokens and drafts -------------------------------------------------------------------------------------------- */
 
-/* Adds a request's rows under a condition: the image's next `tokens` tokens, and with them, in a request's last pass,
- * its drafts from number im->drafts on. Its tokens and drafts have their slots. */
-static void add_tokens(gpt_runner *r, const spec_request *q, int condition, int last)
+/* Adds a request's rows in one branch: the image's next `tokens` tokens. The request's last pass adds its drafts from
+ * number im->drafts on. Tokens and drafts have slots already. */
+static void add_tokens(gpt_runner *r, const spec_request *q, int branch, int last)
 {
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[q->sequence];
     const gpt_slots *s = &im->slots;
-    const int sequence = gpt_sequence(r->images, q->sequence, condition), prefix = s->prefix,
-              end = im->known + im->tokens;
+    const int sequence = gpt_sequence(r->images, q->sequence, branch), prefix = s->prefix, end = im->known + im->tokens;
     const int drafts = last ? q->count : 0, first_draft = last ? im->drafts : 0;
     if (im->tokens + drafts - first_draft == 0) return;
     gpt_pass_add_span(p);
@@ -169,18 +169,18 @@ static void add_tokens(gpt_runner *r, const spec_request *q, int condition, int 
         const int embedding = p->drawn ? q->last : s->token[i];
         uint64_t *mask = gpt_pass_add_row(p, embedding, prefix + i, sequence, s->slot[i]);
         gpt_mask_add(mask, 0, i - im->known + 1);
-        p->known += common + i - im->known + 1;
+        p->attended += common + i - im->known + 1;
     }
     for (int i = first_draft; i < drafts; i++) {
         const int depth = gpt_request_depth(q, i);
         uint64_t *mask = gpt_pass_add_row(p, s->draft[i], prefix + q->length + depth - 1, sequence, s->draft_slot[i]);
         gpt_mask_add(mask, 0, im->tokens);
         gpt_mask_add_path(mask, im->tokens, q->parent, i);
-        p->known += common + im->tokens + depth;
+        p->attended += common + im->tokens + depth;
     }
 }
 
-/* Computes the first tokens of requests that have more rows than fit, until they fit. */
+/* Computes the first tokens of requests that have too many rows for one pass, until the rest fits. */
 static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
 {
     gpt_pass *p = &r->pass;
@@ -195,7 +195,7 @@ static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
         }
         if (most == 0) return;
         gpt_pass_begin(p, r->model->token_emb, NULL);
-        for (int c = 0; c < r->conditions; c++)
+        for (int c = 0; c < r->cfg_branches; c++)
             for (int i = 0; i < n; i++) add_tokens(r, &request[i], c, 0);
         gpt_pass_rows(p);
         count_pass(r);
@@ -203,8 +203,8 @@ static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
     }
 }
 
-/* Gives the request's tokens and drafts their slots, and finds what of it is computed already. */
-static void take_request(gpt_runner *r, const spec_request *q)
+/* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
+static void prepare_request(gpt_runner *r, const spec_request *q)
 {
     gpt_image *im = &r->image[q->sequence];
     gpt_slots *s = &im->slots;
@@ -214,82 +214,83 @@ static void take_request(gpt_runner *r, const spec_request *q)
         gpt_slots_drop_drafts(s, im->drafts);
     } else {
         gpt_slots_follow(s, q->prefix, q->length);
-        if (s->known == q->length && q->length > 0) gpt_slots_drop_tokens(s, q->length - 1); /* its law is not kept */
+        if (s->known == q->length && q->length > 0)
+            gpt_slots_drop_tokens(s, q->length - 1); /* its log probabilities are not kept */
     }
     im->known = s->known;
     gpt_slots_add(s, q);
 }
 
-/* Adds the laws of a request's sites from im->from on. `row` is where its rows begin in the pass. */
-static void add_laws(gpt_runner *r, const spec_request *q, int condition, int row)
+/* Adds the logit rows of a request's sites from im->from on. `row` is its first row in the pass. */
+static void add_logit_rows(gpt_runner *r, const spec_request *q, int branch, int row)
 {
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[q->sequence];
     for (int site = im->from; site <= q->count; site++) {
         const int draft = site - 1;
-        if (condition == 0) {
-            r->cfg[p->laws] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, draft));
-            r->place[p->laws] = q->row + site;
+        if (branch == 0) {
+            r->cfg[p->logit_rows] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, draft));
+            r->place[p->logit_rows] = q->row + site;
         }
         if (site == 0)
-            p->law[p->laws++] =
-                q->length ? row + im->tokens - 1 : p->rows_max + gpt_sequence(r->images, q->sequence, condition);
+            p->logit_row[p->logit_rows++] =
+                q->length ? row + im->tokens - 1 : p->rows_max + gpt_sequence(r->images, q->sequence, branch);
         else
-            p->law[p->laws++] = row + im->tokens + draft - im->drafts;
+            p->logit_row[p->logit_rows++] = row + im->tokens + draft - im->drafts;
     }
 }
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
-/* What the body of a recording is given. */
+/* Argument of a recording's body. */
 typedef struct {
     gpt_runner *r;
-    float *log_law;
-    const spec_sequel *sequel; /* or NULL */
+    float *log_probs;
+    const spec_continuation *continuation; /* or NULL */
 } call;
 
-static void compute_laws(void *arg)
+static void compute_log_probs(void *arg)
 {
     const call *c = arg;
     const gpt_runner *r = c->r;
     const gpt_pass *p = &r->pass;
     gpt_pass_rows(p);
     gpt_pass_logits(p);
-    gpt_pass_laws(p, &r->sampling, r->cfg, r->place, c->log_law);
-    if (c->sequel) c->sequel->run(c->sequel->arg);
+    gpt_pass_log_probs(p, &r->sampling, r->cfg, r->place, c->log_probs);
+    if (c->continuation) c->continuation->run(c->continuation->arg);
 }
 
-/* Runs the pass that is listed: embeddings, layers, laws and the sequel as one recording, by its shape. */
-static void run_laws(gpt_runner *r, float *log_law, const spec_sequel *sequel)
+/* Runs the listed pass: embeddings, layers, log probabilities and the continuation as one recording, by its shape. */
+static void run_log_probs(gpt_runner *r, float *log_probs, const spec_continuation *continuation)
 {
     const gpt_pass *p = &r->pass;
     gpt_shape shape = {.rows = p->rows,
                        .spans = p->spans,
-                       .laws = p->laws,
-                       .log_law = log_law,
+                       .logit_rows = p->logit_rows,
+                       .log_probs = log_probs,
                        .drawn = p->drawn,
-                       .with_sequel = sequel != NULL};
-    call body = {r, log_law, sequel};
-    if (sequel) memcpy(shape.sequel, sequel->shape, sizeof shape.sequel);
-    if (r->k->watch.on) /* the search for layers waits in between */
-        compute_laws(&body);
+                       .with_continuation = continuation != NULL};
+    call body = {r, log_probs, continuation};
+    if (continuation) memcpy(shape.continuation, continuation->shape, sizeof shape.continuation);
+    if (r->k->watch.on) /* the search for a non-finite layer waits between layers */
+        compute_log_probs(&body);
     else
-        r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute_laws, &body);
+        r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute_log_probs, &body);
     count_pass(r);
 }
 
-/* Lists the rows and laws of the requests' last pass. */
+/* Lists the rows and logit rows of the requests' last pass. */
 static void list_requests(gpt_runner *r, const spec_request *request, int n)
 {
     gpt_pass *p = &r->pass;
     gpt_pass_begin(p, r->model->token_emb, request[0].drawn);
-    for (int c = 0; c < r->conditions; c++)
+    for (int c = 0; c < r->cfg_branches; c++)
         for (int i = 0; i < n; i++) {
             gpt_image *im = &r->image[request[i].sequence];
             const int row = p->rows;
             im->tokens = im->slots.known - im->known;
             add_tokens(r, &request[i], c, 1);
-            add_laws(r, &request[i], c, row);
+            add_logit_rows(r, &request[i], c, row);
         }
 }
 
@@ -305,7 +306,7 @@ static mar_status check_requests(const gpt_runner *r, const spec_request *reques
     return status;
 }
 
-/* A token on the device is the only one that the pass computes. */
+/* Checks that a token on the device is the only one of its image that the pass computes. */
 static mar_status check_drawn(const gpt_runner *r, const spec_request *request, int n, mar_err *err)
 {
     for (int i = 0; i < n; i++)
@@ -316,28 +317,28 @@ static mar_status check_drawn(const gpt_runner *r, const spec_request *request, 
     return MAR_OK;
 }
 
-mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n, float *log_law,
-                                const spec_sequel *sequel, mar_err *err)
+mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, int n, float *log_probs,
+                                     const spec_continuation *continuation, mar_err *err)
 {
     gpt_runner *r = runner;
     mar_status status = check_requests(r, request, n, err);
     if (status != MAR_OK || n == 0) return status;
     r->k->watch.part = r->part;
-    for (int i = 0; i < n; i++) take_request(r, &request[i]);
+    for (int i = 0; i < n; i++) prepare_request(r, &request[i]);
     status = check_drawn(r, request, n, err);
     if (status != MAR_OK) return status;
     compute_ahead(r, request, n);
     list_requests(r, request, n);
-    if (r->pass.laws > 0)
-        run_laws(r, log_law, sequel);
-    else if (sequel)
-        sequel->run(sequel->arg);
+    if (r->pass.logit_rows > 0)
+        run_log_probs(r, log_probs, continuation);
+    else if (continuation)
+        continuation->run(continuation->arg);
     return kern_check(r->k, err);
 }
 
-mar_status gpt_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
+mar_status gpt_runner_log_probs(void *runner, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
-    return gpt_runner_laws_then(runner, request, n, log_law, NULL, err);
+    return gpt_runner_log_probs_then(runner, request, n, log_probs, NULL, err);
 }
 
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length)
@@ -350,11 +351,11 @@ const float *gpt_runner_features(const gpt_runner *r)
     return r->pass.features;
 }
 
-int gpt_runner_slot(const gpt_runner *r, int image, int condition, int position)
+int gpt_runner_slot(const gpt_runner *r, int image, int branch, int position)
 {
     const gpt_slots *s = &r->image[image].slots;
     if (position >= s->known) return -1;
-    return gpt_sequence(r->images, image, condition) * s->count + (position < 0 ? s->prefix - 1 : s->slot[position]);
+    return gpt_sequence(r->images, image, branch) * s->count + (position < 0 ? s->prefix - 1 : s->slot[position]);
 }
 
 const gpt_runner_stats *gpt_runner_get_stats(const gpt_runner *r)
@@ -369,7 +370,8 @@ void gpt_runner_name(gpt_runner *r, const char *part)
     r->part = part;
 }
 
-/* Rows of a sequence in a pass: the last known token, one that was drafted but not computed, and the drafts. */
+/* Returns the rows of a sequence in a pass: the last known token, one that was drafted but not computed, and the
+ * drafts. Prefix positions may need more. */
 static int rows_of(const gpt_config *c, int drafts)
 {
     const int prefix = c->prefix < PREFIX_ROWS ? c->prefix : PREFIX_ROWS;
@@ -379,12 +381,12 @@ static int rows_of(const gpt_config *c, int drafts)
 static mar_status create_images(gpt_runner *r, mar_err *err)
 {
     const gpt_config *c = &r->model->config;
-    const size_t images = (size_t)r->images, laws = images * (size_t)(r->drafts + 1), prefix = (size_t)c->prefix;
+    const size_t images = (size_t)r->images, logit_rows = images * (size_t)(r->drafts + 1), prefix = (size_t)c->prefix;
     mar_status status = MAR_OK;
     r->image = calloc(images, sizeof *r->image);
     r->mask = malloc(images * prefix);
-    r->cfg = calloc(laws, sizeof *r->cfg);
-    r->place = calloc(laws, sizeof *r->place);
+    r->cfg = calloc(logit_rows, sizeof *r->cfg);
+    r->place = calloc(logit_rows, sizeof *r->place);
     r->index = calloc(2 * images, sizeof *r->index);
     if (!r->image || !r->mask || !r->cfg || !r->place || !r->index)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", r->images);
@@ -406,13 +408,13 @@ mar_status gpt_runner_create(kern_queue *k, const gpt_model *model, const gpt_sa
                       .model = model,
                       .sampling = *sampling,
                       .images = images,
-                      .conditions = gpt_conditions(sampling),
+                      .cfg_branches = gpt_cfg_branches(sampling),
                       .drafts = drafts,
                       .rows = rows_of(&model->config, drafts),
                       .part = ""};
     mar_status status = create_images(r, err);
     if (status == MAR_OK)
-        status = gpt_pass_create(k, model, images * r->conditions, r->image[0].slots.count, r->rows, drafts + 1, keep,
+        status = gpt_pass_create(k, model, images * r->cfg_branches, r->image[0].slots.count, r->rows, drafts + 1, keep,
                                  &r->pass, err);
     if (status == MAR_OK)
         *out = r;
@@ -450,21 +452,21 @@ size_t gpt_runner_lay_out(gpt_runner *r, char *base)
     return used;
 }
 
-/* Passes of all images that have `rows` rows and laws each. */
-static mar_status plan_shape(const gpt_runner *r, int images, int rows, int laws, mar_err *err)
+/* Prepares passes of all images with this many rows and logit rows each. */
+static mar_status plan_shape(const gpt_runner *r, int images, int rows, int logit_rows, mar_err *err)
 {
-    return gpt_pass_plan(&r->pass, images * r->conditions * rows, images * r->conditions * laws, err);
+    return gpt_pass_plan(&r->pass, images * r->cfg_branches * rows, images * r->cfg_branches * logit_rows, err);
 }
 
 mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err)
 {
     const gpt_model *m = r->model;
-    const int captions = (images + r->conditions - 1) * m->config.prefix;
+    const int captions = (images + r->cfg_branches - 1) * m->config.prefix;
     mar_status status = MAR_OK;
     gpt_recordings_free(r->k, &r->recordings);
     if (m->caption_fc1) status = r->k->core->linear_plan(r->k, m->caption_fc1, captions, err);
     if (m->caption_fc2 && status == MAR_OK) status = r->k->core->linear_plan(r->k, m->caption_fc2, captions, err);
-    /* Plain steps and whole blocks are what most passes are; what is timed at first gets most of the time. */
+    /* Plain steps and whole blocks are the most frequent passes. */
     if (status == MAR_OK) status = plan_shape(r, images, 1, 1, err);
     if (status == MAR_OK) status = plan_shape(r, images, r->drafts + 1, r->drafts + 1, err);
     for (int n = 1; status == MAR_OK && n <= images * r->rows; n++)

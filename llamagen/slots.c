@@ -4,10 +4,10 @@
 
 mar_status gpt_slots_create(int prefix, int seq_len, int drafts, gpt_slots *out, mar_err *err)
 {
-    /* a request's tokens and drafts, and one to spare: the last token may be computed anew */
+    /* a request's tokens and drafts, and one spare, because the last token may be computed anew */
     const size_t tokens = (size_t)seq_len, most = (size_t)drafts + 1, spare = tokens + most;
     *out = (gpt_slots){.prefix = prefix, .count = prefix + (int)spare};
-    out->token = calloc(2 * tokens + 3 * most + spare, sizeof *out->token); /* one block for all lists */
+    out->token = calloc(2 * tokens + 3 * most + spare, sizeof *out->token); /* owns all lists */
     if (!out->token) return err_set(err, MAR_ENOMEM, "out of memory for %d tokens and %d drafts", seq_len, drafts);
     out->slot = out->token + tokens;
     out->draft = out->slot + tokens;
@@ -60,7 +60,7 @@ void gpt_slots_add(gpt_slots *s, const spec_request *request)
     while (s->drafts < request->count) add_draft(s, request->draft[s->drafts], request->parent[s->drafts]);
 }
 
-/* Whether a known token is this one. One that the host had not read when it got its slot is: it has been read since. */
+/* Tells whether a known token is this one. A token that was unread when it got its slot takes the value given. */
 static int is_token(gpt_slots *s, int at, int token)
 {
     if (s->token[at] == SPEC_UNREAD) s->token[at] = token;
@@ -87,7 +87,7 @@ void gpt_slots_follow(gpt_slots *s, const int *prefix, int length)
 
 int gpt_slots_continues(const gpt_slots *s, const spec_request *request)
 {
-    const int old = request->from - 1; /* drafts whose laws are there */
+    const int old = request->from - 1; /* drafts whose log probabilities exist */
     if (request->from < 1 || s->known != request->length || s->drafts < old || request->count < old) return 0;
     for (int i = 0; i < request->length; i++)
         if (s->token[i] != request->prefix[i]) return 0;

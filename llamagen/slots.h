@@ -1,41 +1,41 @@
-/* Which slots of its cache an image's tokens and drafts are in. Both sequences of an image, with guidance, have the
- * same.
+/* The cache slots of an image's tokens and drafts. With guidance, both sequences of an image use the same ones.
  *
- * The positions in front of the image tokens have the first slots, always. Any other slot is a token's, a draft's, or
- * spare. When drafts become tokens their slots become these tokens'; what was computed for them stays where it is. */
+ * Positions before the image tokens always have the first slots. Any other slot holds a token or a draft, or is spare.
+ * When a draft becomes a token its slot becomes the token's, and its keys and values stay in place. */
 #ifndef LLAMAGEN_SLOTS_H
 #define LLAMAGEN_SLOTS_H
 
 #include "specdec/sampler.h"
 
 typedef struct {
-    int prefix;      /* positions in front of the image tokens */
+    int prefix;      /* positions before the image tokens */
     int count;       /* slots */
     int known;       /* tokens that have a slot */
-    int drafts;      /* of the last request; all have a slot */
-    int spares;      /* slots that nothing is in */
+    int drafts;      /* drafts of the last request; all have a slot */
+    int spares;      /* free slots */
     int *token;      /* [seq_len] the known tokens; SPEC_UNREAD: the host has not read it */
-    int *slot;       /* [seq_len] theirs */
-    int *draft;      /* [most drafts] the last request's tree */
-    int *parent;     /* [most drafts] */
-    int *draft_slot; /* [most drafts] */
+    int *slot;       /* [seq_len] slots of the known tokens */
+    int *draft;      /* [maximum drafts] the last request's tree */
+    int *parent;     /* [maximum drafts] */
+    int *draft_slot; /* [maximum drafts] */
     int *spare;      /* [count - prefix] */
 } gpt_slots;
 
-/* Slots of an image of seq_len tokens and up to `drafts` drafts. MAR_ENOMEM. */
+/* Creates the slots of an image of seq_len tokens and up to `drafts` drafts. Returns MAR_ENOMEM without memory. */
 mar_status gpt_slots_create(int prefix, int seq_len, int drafts, gpt_slots *out, mar_err *err);
-void gpt_slots_free(gpt_slots *s); /* and leaves it empty */
+void gpt_slots_free(gpt_slots *s); /* leaves it empty */
 void gpt_slots_begin(gpt_slots *s);
-/* Makes drafts of the last request that these tokens continue with tokens, and frees the slots of all others and of
- * tokens that are not of this prefix. Known then are as many of the prefix's tokens as have been computed. */
+/* Turns drafts of the last request into tokens where this prefix continues with them. Frees the slots of all other
+ * drafts, and of tokens that differ from the prefix. Afterwards `known` counts the prefix's tokens that have been
+ * computed. */
 void gpt_slots_follow(gpt_slots *s, const int *prefix, int length);
-/* Whether the request goes on with the last one, so that its first `from` laws are there already. */
+/* Tells whether the request continues the last one, so that the log probabilities of its first `from` sites exist. */
 int gpt_slots_continues(const gpt_slots *s, const spec_request *request);
 /* Frees the slots of the drafts from number `count` on. */
 void gpt_slots_drop_drafts(gpt_slots *s, int count);
-/* Frees the slots of the tokens from number `count` on. There may be no drafts. */
+/* Frees the slots of the tokens from number `count` on. There must be no drafts. */
 void gpt_slots_drop_tokens(gpt_slots *s, int count);
-/* Gives the request's tokens and drafts that have no slot yet one each. */
+/* Gives a slot to each token and draft of the request that lacks one. */
 void gpt_slots_add(gpt_slots *s, const spec_request *request);
 
 #endif

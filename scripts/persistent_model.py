@@ -4,8 +4,8 @@
 "warps" is the cut before: each block has all channels, its warps divide them. "cluster" is the cut of
 kernels/cuda/persistent_layout.cuh, with clusters of 8. The times are sums of counts over assumed rates, for comparing the
 two; nothing here was measured. What both cuts do alike (input and final layer, the chain's step, latencies of loads) is
-left out of them. `mar bench --model_time` (tools/bench/model.c) is the model of a whole image: it has the same counts and
-constants of the second cut, and besides 650 cycles after every barrier, a guess, and the copying of streamed weights.
+left out of them. bench/gpu_model.py is the model of a whole image: it has the same counts and constants of the second cut,
+and besides 650 cycles after every barrier, a guess, and the copying of streamed weights.
 """
 MULTIPROCESSORS, CLOCK = 132, 1.9e9
 GRID_BARRIER, CLUSTER_BARRIER, L2 = 1.2e-6, 0.3e-6, 5.5e12  # assumed

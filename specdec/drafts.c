@@ -1,35 +1,35 @@
-/* Drafting: the blocks that a round verifies. */
+/* Drafting: builds the blocks that a round verifies. */
 #include "specdec/round.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* --- draws from laws, all sequences' at once ------------------------------------------------------------------- */
+/* --- draws, for all sequences at once ----------------------------------------------------------------------------- */
 
 static kern_address address_at(const spec_sampler *s, const spec_sequence *q, int position)
 {
     return (kern_address){s->options.seed, q->image, (uint32_t)(q->known + position), q->step};
 }
 
-/* Adds a row to the draw at hand. `earlier` has the `given` ones. */
-static void ask_draw(spec_sampler *s, int *rows, int law, int given, const int *earlier, int wanted, kern_address a)
+/* Adds a row to the next draw. `earlier` has the `given` candidates drawn already. */
+static void add_draw(spec_sampler *s, int *rows, int row, int given, const int *earlier, int wanted, kern_address a)
 {
     const int r = (*rows)++;
-    s->draw_law[r] = law, s->draw_given[r] = given, s->draw_wanted[r] = wanted, s->draw_address[r] = a;
+    s->draw_row[r] = row, s->draw_given[r] = given, s->draw_wanted[r] = wanted, s->draw_address[r] = a;
     for (int i = 0; i < given; i++) s->draw_earlier[r * s->children + i] = earlier[i];
 }
 
-/* Draws, and reads the results: drawn_id [rows][children], drawn [rows], each 1 or more. `model` names whose laws they
- * are. */
-static mar_status run_draw(spec_sampler *s, int rows, const float *log_law, const char *model, mar_err *err)
+/* Draws, and reads the results: drawn_id [rows][children] and drawn [rows], each at least 1. `model` names the model in
+ * the error message. */
+static mar_status run_draw(spec_sampler *s, int rows, const float *log_p, const char *model, mar_err *err)
 {
     if (rows == 0) return kern_check(s->k, err);
     int *drawn = s->draw_result + (size_t)rows * (size_t)s->children;
     const kern_draw_job job = {.rows = rows,
                                .size = s->target.size,
-                               .log_law = log_law,
-                               .law = s->draw_law,
+                               .log_law = log_p,
+                               .law = s->draw_row,
                                .most = s->children,
                                .given = s->draw_given,
                                .wanted = s->draw_wanted,
@@ -47,22 +47,20 @@ static mar_status run_draw(spec_sampler *s, int rows, const float *log_law, cons
     return status;
 }
 
-/* --- with a draft model ---------------------------------------------------------------------------------------- */
-
 static void begin_block(spec_sequence *q)
 {
     q->count = q->depth = 0;
-    q->asked = -1;
+    q->requested = -1;
 }
 
-/* Whether a sequence drafts a position number `level`: it has tokens left for it, and drafts before it. */
+/* Tells whether a sequence drafts position `level`: it lacks tokens there, and has drafts before it. */
 static int takes_part(const spec_sampler *s, const spec_sequence *q, int level)
 {
     return level < spec_deepest(s, q) && q->depth == level;
 }
 
-/* Asks the draft model what follows `draft`, of which all but the last level's laws are there. */
-static void ask_laws(spec_sampler *s, int *requests, int i, const int *draft, const int *parent, int count)
+/* Adds a request for the successors of `draft`. The rows of all levels but the last are there already. */
+static void add_request(spec_sampler *s, int *requests, int i, const int *draft, const int *parent, int count)
 {
     spec_sequence *q = &s->sequence[i];
     s->request[(*requests)++] = (spec_request){.sequence = i,
@@ -71,34 +69,34 @@ static void ask_laws(spec_sampler *s, int *requests, int i, const int *draft, co
                                                .draft = draft,
                                                .parent = parent,
                                                .count = count,
-                                               .from = q->asked + 1,
+                                               .from = q->requested + 1,
                                                .row = spec_draft_row(s, i)};
-    q->asked = count;
+    q->requested = count;
 }
 
-static mar_status run_laws(spec_sampler *s, int requests, mar_err *err)
+static mar_status run_draft_model(spec_sampler *s, int requests, mar_err *err)
 {
-    const mar_status status = s->draft.laws(s->draft.state, s->request, requests, s->draft_laws, err);
+    const mar_status status = s->draft.log_probs(s->draft.state, s->request, requests, s->draft_log_probs, err);
     s->stats.draft_calls++;
     return status == MAR_OK ? kern_check(s->k, err) : status;
 }
 
-/* Asks for the likeliest tokens of rows top_law[0..rows-1] of the draft model's laws. */
+/* Asks for the top-k tokens of rows top_row[0..rows-1] of the draft model's log probabilities. */
 static mar_status run_top(spec_sampler *s, int rows, mar_err *err)
 {
     const size_t entries = (size_t)rows * (size_t)s->top;
-    s->k->discrete->top(s->k, s->draft_laws, s->top_law, rows, s->target.size, s->top, s->top_result_id,
+    s->k->discrete->top(s->k, s->draft_log_probs, s->top_row, rows, s->target.size, s->top, s->top_result_id,
                         s->top_result_log_p);
     s->k->core->download(s->k, s->top_id, s->top_result_id, entries * sizeof *s->top_id);
     s->k->core->download(s->k, s->top_log_p, s->top_result_log_p, entries * sizeof *s->top_log_p);
     return kern_check(s->k, err);
 }
 
-/* Answers what ask_draw has asked with the likeliest tokens in place of draws. */
+/* Answers the rows of the next draw with the likeliest tokens in place of draws. */
 static mar_status run_likeliest(spec_sampler *s, int rows, mar_err *err)
 {
     if (rows == 0) return kern_check(s->k, err);
-    memcpy(s->top_law, s->draw_law, (size_t)rows * sizeof *s->top_law);
+    memcpy(s->top_row, s->draw_row, (size_t)rows * sizeof *s->top_row);
     const mar_status status = run_top(s, rows, err);
     if (status != MAR_OK) return status;
     memcpy(s->drawn_id, s->top_id, (size_t)rows * (size_t)s->children * sizeof *s->drawn_id);
@@ -112,7 +110,7 @@ static mar_status run_likeliest(spec_sampler *s, int rows, mar_err *err)
     return MAR_OK;
 }
 
-/* --- chains and static trees --- */
+/* --- with a draft model: chains and static trees ------------------------------------------------------------------ */
 
 static int parent_in(const spec_sampler *s, int n)
 {
@@ -124,7 +122,7 @@ static int tree_size(const spec_sampler *s)
     return s->options.parent ? s->options.count : s->options.length;
 }
 
-/* The end of the level that begins with draft `first`. */
+/* Returns the end of the level that begins with draft `first`. */
 static int level_end(const spec_sampler *s, int first)
 {
     int n = first;
@@ -132,7 +130,7 @@ static int level_end(const spec_sampler *s, int first)
     return n;
 }
 
-/* The end of the siblings that begin with draft `first`. */
+/* Returns the end of the siblings that begin with draft `first`. */
 static int siblings_end(const spec_sampler *s, int first)
 {
     int n = first;
@@ -140,16 +138,16 @@ static int siblings_end(const spec_sampler *s, int first)
     return n;
 }
 
-/* The block's draft that siblings of the tree follow: -1 the prefix, -2 none, since it could not be drawn. */
+/* Returns the index in the block of the parent of draft n of the tree: -1 is the prefix, -2 means that it was not
+ * drawn. */
 static int parent_place(const spec_sampler *s, const spec_sequence *q, int n)
 {
     const int parent = parent_in(s, n);
     return parent < 0 ? -1 : q->place[parent];
 }
 
-/* Puts what was drawn of the tree's drafts first .. last-1 into a sequence's block; *row is its next row of the draw.
- */
-static void place_level(const spec_sampler *s, spec_sequence *q, int first, int last, int *row)
+/* Appends the results of the tree's drafts first .. last-1 to a sequence's block. *row is its next row of the draw. */
+static void append_level(const spec_sampler *s, spec_sequence *q, int first, int last, int *row)
 {
     const int before = q->count;
     for (int n = first; n < last;) {
@@ -165,29 +163,30 @@ static void place_level(const spec_sampler *s, spec_sequence *q, int first, int 
     q->depth += q->count > before;
 }
 
-/* Drafts of one level with different parents share their uniforms, because at most one of them is on the path taken. If
- * q has fewer tokens than the tree has siblings, the other siblings and what follows them are left out. */
+/* Drafts one level of all sequences. Drafts with different parents share their uniforms, because at most one of them is
+ * on the path taken. If q has fewer tokens than the tree has siblings, the other siblings and their successors are left
+ * out. */
 static mar_status draft_level(spec_sampler *s, int level, int first, int last, int *requests, mar_err *err)
 {
     int rows = 0, row = 0;
     *requests = 0;
     for (int i = 0; i < s->running; i++)
         if (takes_part(s, &s->sequence[i], level))
-            ask_laws(s, requests, i, s->sequence[i].draft, s->sequence[i].parent, s->sequence[i].count);
+            add_request(s, requests, i, s->sequence[i].draft, s->sequence[i].parent, s->sequence[i].count);
     if (*requests == 0) return MAR_OK;
-    mar_status status = run_laws(s, *requests, err);
+    mar_status status = run_draft_model(s, *requests, err);
     if (status != MAR_OK) return status;
     for (int j = 0; j < *requests; j++) {
         const spec_request *a = &s->request[j];
         const spec_sequence *q = &s->sequence[a->sequence];
         for (int n = first; n < last; n = siblings_end(s, n))
             if (parent_place(s, q, n) > -2)
-                ask_draw(s, &rows, a->row + parent_place(s, q, n) + 1, 0, NULL, siblings_end(s, n) - n,
+                add_draw(s, &rows, a->row + parent_place(s, q, n) + 1, 0, NULL, siblings_end(s, n) - n,
                          address_at(s, q, level));
     }
-    status = s->options.likeliest ? run_likeliest(s, rows, err) : run_draw(s, rows, s->draft_laws, "draft: ", err);
+    status = s->options.likeliest ? run_likeliest(s, rows, err) : run_draw(s, rows, s->draft_log_probs, "draft: ", err);
     for (int j = 0; j < *requests && status == MAR_OK; j++)
-        place_level(s, &s->sequence[s->request[j].sequence], first, last, &row);
+        append_level(s, &s->sequence[s->request[j].sequence], first, last, &row);
     return status;
 }
 
@@ -207,9 +206,10 @@ mar_status spec_draft_levels(spec_sampler *s, mar_err *err)
     return MAR_OK;
 }
 
-/* --- dynamic trees (EAGLE-2) --- */
+/* --- with a draft model: dynamic trees (EAGLE-2) ------------------------------------------------------------------ */
 
-/* Adds the likeliest tokens behind expanded draft `parent` (-1: the prefix), which are in row `row` of the results. */
+/* Adds the top-k tokens after expanded draft `parent` (-1: the prefix) as candidates. `row` is their row of the
+ * results. */
 static void add_candidates(const spec_sampler *s, spec_sequence *q, int parent, int row)
 {
     const double before = parent < 0 ? 0 : q->candidate_log_p[q->expansion[parent]];
@@ -222,8 +222,8 @@ static void add_candidates(const spec_sampler *s, spec_sequence *q, int parent, 
     }
 }
 
-/* The likeliest of candidates first .. that is not chosen; -1 if there is none. Of equal ones the first, so that a
- * parent comes before its children. */
+/* Returns the likeliest candidate from `first` on that is not chosen; -1 if all are. The first of equal ones wins, so
+ * that a parent precedes its children. */
 static int likeliest(const spec_sequence *q, int first)
 {
     int best = -1;
@@ -232,7 +232,7 @@ static int likeliest(const spec_sequence *q, int first)
     return best;
 }
 
-/* Expands the likeliest of the candidates from `first` on: the draft model will be asked what follows them. */
+/* Expands the likeliest candidates from `first` on: the next request asks for their successors. */
 static void expand(const spec_sampler *s, spec_sequence *q, int first)
 {
     q->level = q->expanded;
@@ -246,20 +246,20 @@ static void expand(const spec_sampler *s, spec_sequence *q, int first)
     }
 }
 
-/* Asks what follows the expanded drafts of the level before, adds the candidates, and expands the likeliest of them. */
-static mar_status look_at_level(spec_sampler *s, int level, int *requests, mar_err *err)
+/* Asks for the successors of the last level's expanded drafts, adds the candidates, and expands the likeliest. */
+static mar_status expand_level(spec_sampler *s, int level, int *requests, mar_err *err)
 {
     int rows = 0, row = 0;
     *requests = 0;
     for (int i = 0; i < s->running; i++) {
         const spec_sequence *q = &s->sequence[i];
         if (!takes_part(s, q, level)) continue;
-        ask_laws(s, requests, i, q->expanded_draft, q->expanded_parent, q->expanded);
+        add_request(s, requests, i, q->expanded_draft, q->expanded_parent, q->expanded);
         for (int e = level == 0 ? -1 : q->level; e < q->expanded; e++)
-            s->top_law[rows++] = spec_draft_row(s, i) + e + 1;
+            s->top_row[rows++] = spec_draft_row(s, i) + e + 1;
     }
     if (*requests == 0) return MAR_OK;
-    mar_status status = run_laws(s, *requests, err);
+    mar_status status = run_draft_model(s, *requests, err);
     if (status == MAR_OK) status = run_top(s, rows, err);
     for (int j = 0; j < *requests && status == MAR_OK; j++) {
         spec_sequence *q = &s->sequence[s->request[j].sequence];
@@ -275,8 +275,8 @@ static mar_status look_at_level(spec_sampler *s, int level, int *requests, mar_e
     return status;
 }
 
-/* The block is the likeliest candidates, in the order of their numbers, which is by levels. */
-static void choose(const spec_sampler *s, spec_sequence *q)
+/* Makes the likeliest candidates the block. The order of their numbers is by levels. */
+static void choose_block(const spec_sampler *s, spec_sequence *q)
 {
     for (int c = 0; c < q->candidates; c++) q->chosen[c] = -1;
     for (int i = 0; i < s->options.total; i++) {
@@ -291,7 +291,7 @@ static void choose(const spec_sampler *s, spec_sequence *q)
         q->chosen[c] = n;
         q->draft[n] = q->candidate[c];
         q->parent[n] = expanded < 0 ? -1 : q->chosen[q->expansion[expanded]];
-        q->place[n] = q->parent[n] < 0 ? 1 : q->place[q->parent[n]] + 1; /* its depth */
+        q->place[n] = q->parent[n] < 0 ? 1 : q->place[q->parent[n]] + 1; /* depth of the draft */
         if (q->place[n] > q->depth) q->depth = q->place[n];
     }
     for (int n = 0; n <= q->count; n++) q->row_q[n] = -1;
@@ -305,16 +305,16 @@ mar_status spec_draft_dynamic(spec_sampler *s, mar_err *err)
         s->sequence[i].candidates = s->sequence[i].expanded = s->sequence[i].level = 0;
     }
     for (int level = 0; level < s->options.length && requests > 0; level++) {
-        const mar_status status = look_at_level(s, level, &requests, err);
+        const mar_status status = expand_level(s, level, &requests, err);
         if (status != MAR_OK) return status;
     }
-    for (int i = 0; i < s->running; i++) choose(s, &s->sequence[i]);
+    for (int i = 0; i < s->running; i++) choose_block(s, &s->sequence[i]);
     return MAR_OK;
 }
 
-/* --- Jacobi ---------------------------------------------------------------------------------------------------- */
+/* --- without a draft model: Jacobi -------------------------------------------------------------------------------- */
 
-/* Where a position's first draft is copied from; -1: nowhere, it is drawn. */
+/* Returns the position whose token is a position's initial draft; -1 if the draft is drawn. */
 static int copied_from(const spec_sampler *s, int position)
 {
     const int side = s->options.side, left = side > 0 && position % side > 0 ? position - 1 : -1;
@@ -329,7 +329,7 @@ static int copied_from(const spec_sampler *s, int position)
     }
 }
 
-/* Whether position i of the block has a law from the round before, and whether it gets siblings. */
+/* Tells whether position i of the block has a distribution from the round before. */
 static int is_tail(const spec_sequence *q, int i)
 {
     return i < q->tail;
@@ -340,20 +340,20 @@ static int wanted_at(const spec_sampler *s, const spec_sequence *q, int i)
     return is_tail(q, i) && i < s->tree_depth ? s->children : 1;
 }
 
-/* Asks for the drafts of a sequence. The q of a token of the tail is the p it was drawn from. With STOP the tail is
- * drawn anew; with CONTINUE it is the result of verification, and gets siblings for the tree. */
-static void ask_drafts(spec_sampler *s, spec_sequence *q, int *rows)
+/* Adds the draws of a sequence's drafts. The q of a token of the tail is the p it was drawn from. With SPEC_STOP the
+ * tail is drawn anew. With SPEC_CONTINUE it is the result of verification, and gets siblings for the tree. */
+static void add_drafts(spec_sampler *s, spec_sequence *q, int *rows)
 {
     for (int i = 0; i < q->depth; i++) {
         const int given = is_tail(q, i) && i < q->tail_known;
         if (is_tail(q, i))
-            ask_draw(s, rows, q->tail_row[i], given, &q->tail_token[i], wanted_at(s, q, i), address_at(s, q, i));
+            add_draw(s, rows, q->tail_row[i], given, &q->tail_token[i], wanted_at(s, q, i), address_at(s, q, i));
         else if (copied_from(s, q->known + i) < 0)
-            ask_draw(s, rows, spec_uniform_row(s), 0, NULL, 1, address_at(s, q, i));
+            add_draw(s, rows, spec_uniform_row(s), 0, NULL, 1, address_at(s, q, i));
     }
 }
 
-/* Takes position i's candidates, and notes the law they are from. */
+/* Stores the candidates of position i, and the row they were drawn from. */
 static void take_candidates(const spec_sampler *s, spec_sequence *q, int i, int *row)
 {
     int *drawn = q->drawn + i * s->children;
@@ -366,12 +366,12 @@ static void take_candidates(const spec_sampler *s, spec_sequence *q, int i, int 
     }
     q->drawn_count[i] = s->drawn[*row];
     memcpy(drawn, s->drawn_id + (size_t)*row * (size_t)s->children, (size_t)s->drawn[*row] * sizeof *drawn);
-    q->tail_row[i] = s->draw_law[*row];
+    q->tail_row[i] = s->draw_row[*row];
     ++*row;
 }
 
-/* Lists the drafts as a block. In the tree each position's candidates follow every draft of the position before; then a
- * chain follows the first path. */
+/* Lists the drafts as a block. In the tree, each position's candidates follow every draft of the position before. After
+ * it, a chain follows the first path. */
 static void list_block(const spec_sampler *s, spec_sequence *q)
 {
     int begin = -1, end = 0; /* the level before */
@@ -395,9 +395,9 @@ mar_status spec_draft_jacobi(spec_sampler *s, mar_err *err)
     int rows = 0, row = 0;
     for (int i = 0; i < s->running; i++) {
         s->sequence[i].depth = spec_deepest(s, &s->sequence[i]);
-        ask_drafts(s, &s->sequence[i], &rows);
+        add_drafts(s, &s->sequence[i], &rows);
     }
-    const mar_status status = run_draw(s, rows, s->laws[!s->now], "", err);
+    const mar_status status = run_draw(s, rows, s->log_probs[!s->now], "", err);
     for (int i = 0; i < s->running && status == MAR_OK; i++) {
         for (int j = 0; j < s->sequence[i].depth; j++) take_candidates(s, &s->sequence[i], j, &row);
         list_block(s, &s->sequence[i]);

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 64 }; /* entries whose distances are added up together */
+enum { COLUMNS = 64 }; /* entries whose distances are summed together */
 
-/* The codebook by columns, float [dim + 1][columns], columns a multiple of COLUMNS. For cosines entries have length 1,
- * those of length 0 by one more dimension, where all others are 0: so they are at a right angle to them. */
+/* Writes the codebook by columns, float [dim + 1][columns], columns a multiple of COLUMNS. For cosines, entries are
+ * scaled to length 1. Entries of length 0 get a 1 in an extra dimension where all others have 0. So they are at a right
+ * angle to all others. */
 static void transpose(const float *codebook, int size, int dim, int columns, spec_metric metric, float *y)
 {
     memset(y, 0, (size_t)columns * ((size_t)dim + 1) * sizeof *y);
@@ -22,7 +23,7 @@ static void transpose(const float *codebook, int size, int dim, int columns, spe
     }
 }
 
-/* Squared distances of entry x to COLUMNS entries from `first` on. */
+/* Computes squared distances of entry x to COLUMNS entries from `first` on. */
 static void squared_distances(const float *by_column, int dim, int columns, int x, int first, float d[COLUMNS])
 {
     for (int j = 0; j < COLUMNS; j++) d[j] = 0;
@@ -32,7 +33,8 @@ static void squared_distances(const float *by_column, int dim, int columns, int 
     }
 }
 
-/* Keys that order all tokens as neighbours of x: by the bits of the distance, which is not negative, then by number. */
+/* Fills keys that order all tokens as neighbours of x: by the bits of the distance (it is not negative), then by
+ * number. */
 static void fill_keys(const float *by_column, int size, int dim, int columns, int x, uint64_t *key)
 {
     for (int first = 0; first < size; first += COLUMNS) {
@@ -44,7 +46,7 @@ static void fill_keys(const float *by_column, int size, int dim, int columns, in
             key[first + j] = ((uint64_t)bits + 1) << 32 | (uint32_t)(first + j);
         }
     }
-    key[x] = (uint32_t)x; /* itself before its twins */
+    key[x] = (uint32_t)x; /* before equal entries */
 }
 
 static void swap(uint64_t *a, uint64_t *b)
@@ -53,7 +55,7 @@ static void swap(uint64_t *a, uint64_t *b)
     *a = *b, *b = c;
 }
 
-/* Moves the k least of n keys, which all differ, to the front. */
+/* Moves the k least of n keys, all different, to the front. */
 static void select_least(uint64_t *key, int n, int k)
 {
     int low = 0, high = n - 1;

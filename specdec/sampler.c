@@ -6,12 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-double spec_walltime_improvement(double alpha, int gamma, double c)
-{
-    const double tokens = alpha < 1 ? (1 - pow(alpha, gamma + 1)) / (1 - alpha) : gamma + 1;
-    return tokens / (gamma * c + 1);
-}
-
 /* --- creation -------------------------------------------------------------------------------------------------- */
 
 static double parameter_named(const spec_sampler_options *o, const char *name, double otherwise)
@@ -21,9 +15,9 @@ static double parameter_named(const spec_sampler_options *o, const char *name, d
     return otherwise;
 }
 
-/* A tree of Jacobi decoding takes its drafts out of the window, and a chain the rest. It has as many levels, `depth` at
- * most, as leave a chain of one draft. */
-static void size_up_window(spec_sampler *s, int depth)
+/* Fits the Jacobi tree into the window. The window counts the drafts of the tree and of the chain after it. The tree
+ * has the most levels, at most `depth`, that leave a chain of at least one draft. */
+static void fit_tree(spec_sampler *s, int depth)
 {
     int64_t drafts = 0, level = 1;
     s->tree_depth = 0;
@@ -43,8 +37,8 @@ static int by_levels(const int *parent, int count)
     return 1;
 }
 
-/* What is wrong with the options; NULL if nothing is. */
-static const char *misfit(const spec_sampler_options *o, int has_draft)
+/* Returns what is wrong with the options; NULL if they are valid. */
+static const char *option_error(const spec_sampler_options *o, int has_draft)
 {
     const spec_method *m = o->method;
     if (!m) return has_draft ? "a draft model without a method" : NULL;
@@ -72,23 +66,23 @@ static int most_siblings(const spec_sampler_options *o)
     return most;
 }
 
-static void size_up(spec_sampler *s)
+static void derive_sizes(spec_sampler *s)
 {
     const spec_sampler_options *o = &s->options;
     const int jacobi = o->method && o->method->stale;
     s->children = jacobi ? (int)parameter_named(o, "children", 1) : most_siblings(o);
-    s->go_on = o->method && o->method->policy == SPEC_CONTINUE && parameter_named(o, "continue", 1) != 0;
+    s->past_rejection = o->method && o->method->policy == SPEC_CONTINUE && parameter_named(o, "continue", 1) != 0;
     if (!o->method) s->options.length = 0;
     s->capacity = o->parent ? o->count : o->top ? o->total : o->length;
-    if (jacobi) size_up_window(s, s->children > 1 ? (int)parameter_named(o, "depth", 1) - 1 : 0);
+    if (jacobi) fit_tree(s, s->children > 1 ? (int)parameter_named(o, "depth", 1) - 1 : 0);
     if (jacobi && s->tree_depth == 0) s->children = 1;
-    s->draft_capacity = !s->draft.laws ? 0 : o->top ? o->top * (o->length - 1) : s->capacity;
+    s->draft_capacity = !s->draft.log_probs ? 0 : o->top ? o->top * (o->length - 1) : s->capacity;
     s->top = o->top ? o->top : o->likeliest ? s->children : 0;
     s->top_rows = o->top ? o->top + 1 : s->capacity + 1;
     s->candidates = o->top ? o->top + o->top * s->draft_capacity : 0;
 }
 
-/* Lays out the host arrays at base, as arena_carve does. */
+/* Lays out the host arrays at base, as arena_carve does. Returns the bytes. */
 static size_t lay_out_host(spec_sampler *s, char *base)
 {
     const size_t sequences = (size_t)s->sequences, tokens = (size_t)s->tokens, drafts = (size_t)s->capacity;
@@ -100,7 +94,7 @@ static size_t lay_out_host(spec_sampler *s, char *base)
     for (size_t i = 0; i < sequences; i++) {
         spec_sequence part = {0}, *q = base ? &s->sequence[i] : &part;
         q->token = arena_carve(base, &used, tokens, sizeof *q->token);
-        q->fate = arena_carve(base, &used, tokens, sizeof *q->fate);
+        q->token_status = arena_carve(base, &used, tokens, sizeof *q->token_status);
         q->round = arena_carve(base, &used, tokens, sizeof *q->round);
         q->draft = arena_carve(base, &used, drafts, sizeof *q->draft);
         q->parent = arena_carve(base, &used, drafts, sizeof *q->parent);
@@ -119,17 +113,17 @@ static size_t lay_out_host(spec_sampler *s, char *base)
         q->drawn_count = arena_carve(base, &used, positions, sizeof *q->drawn_count);
     }
     s->request = arena_carve(base, &used, sequences, sizeof *s->request);
-    s->draw_law = arena_carve(base, &used, all, sizeof *s->draw_law);
+    s->draw_row = arena_carve(base, &used, all, sizeof *s->draw_row);
     s->draw_given = arena_carve(base, &used, all, sizeof *s->draw_given);
     s->draw_wanted = arena_carve(base, &used, all, sizeof *s->draw_wanted);
     s->draw_earlier = arena_carve(base, &used, all * children, sizeof *s->draw_earlier);
     s->draw_address = arena_carve(base, &used, all, sizeof *s->draw_address);
     s->drawn_id = arena_carve(base, &used, all * (children + 1), sizeof *s->drawn_id);
-    s->top_law = arena_carve(base, &used, sequences * (size_t)s->top_rows, sizeof *s->top_law);
+    s->top_row = arena_carve(base, &used, sequences * (size_t)s->top_rows, sizeof *s->top_row);
     s->top_id = arena_carve(base, &used, top, sizeof *s->top_id);
     s->top_log_p = arena_carve(base, &used, top, sizeof *s->top_log_p);
     s->node = arena_carve(base, &used, sequences + 1, sizeof *s->node);
-    s->of_block = arena_carve(base, &used, sequences, sizeof *s->of_block);
+    s->block_sequence = arena_carve(base, &used, sequences, sizeof *s->block_sequence);
     s->block_draft = arena_carve(base, &used, all, sizeof *s->block_draft);
     s->block_parent = arena_carve(base, &used, all, sizeof *s->block_parent);
     s->row_p = arena_carve(base, &used, all, sizeof *s->row_p);
@@ -149,14 +143,14 @@ size_t spec_sampler_lay_out(spec_sampler *s, char *base)
     const size_t drafts = (size_t)s->capacity, all = sequences * (drafts + 1),
                  positions = (size_t)s->options.length + 1;
     const size_t top = sequences * (size_t)s->top_rows * (size_t)s->top;
-    const int jacobi = s->options.method && !s->draft.laws;
+    const int jacobi = s->options.method && !s->draft.log_probs;
     size_t used = 0;
-    s->laws[0] = arena_carve(base, &used, (all + 1) * size, sizeof(float));
-    s->laws[1] = jacobi ? arena_carve(base, &used, (all + 1) * size, sizeof(float)) : s->laws[0];
-    s->draft_laws = NULL;
-    if (s->draft.laws)
-        s->draft_laws =
-            arena_carve(base, &used, sequences * ((size_t)s->draft_capacity + 1) * size, sizeof *s->draft_laws);
+    s->log_probs[0] = arena_carve(base, &used, (all + 1) * size, sizeof(float));
+    s->log_probs[1] = jacobi ? arena_carve(base, &used, (all + 1) * size, sizeof(float)) : s->log_probs[0];
+    s->draft_log_probs = NULL;
+    if (s->draft.log_probs)
+        s->draft_log_probs =
+            arena_carve(base, &used, sequences * ((size_t)s->draft_capacity + 1) * size, sizeof *s->draft_log_probs);
     s->draw_result = arena_carve(base, &used, all * ((size_t)s->children + 1), sizeof *s->draw_result);
     s->top_result_id = arena_carve(base, &used, top, sizeof *s->top_result_id);
     s->top_result_log_p = arena_carve(base, &used, top, sizeof *s->top_result_log_p);
@@ -172,7 +166,7 @@ mar_status spec_sampler_create(kern_queue *k, const spec_model *target, const sp
                                const spec_sampler_options *options, int sequences, int tokens, spec_sampler **out,
                                mar_err *err)
 {
-    const char *wrong = misfit(options, draft != NULL);
+    const char *wrong = option_error(options, draft != NULL);
     *out = NULL;
     if (wrong)
         return err_set(err, MAR_EARG, "%s: %s", options->method ? options->method->name : "plain sampling", wrong);
@@ -182,7 +176,7 @@ mar_status spec_sampler_create(kern_queue *k, const spec_model *target, const sp
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
     *s = (spec_sampler){.k = k, .target = *target, .options = *options, .sequences = sequences, .tokens = tokens};
     if (draft) s->draft = *draft;
-    size_up(s);
+    derive_sizes(s);
     s->host = calloc(1, lay_out_host(s, NULL));
     if (!s->host) {
         free(s);
@@ -211,7 +205,7 @@ int spec_sampler_draft_drafts(const spec_sampler *s)
     return s->draft_capacity;
 }
 
-/* --- a round --------------------------------------------------------------------------------------------------- */
+/* --- a round ------------------------------------------------------------------------------------------------------ */
 
 void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n)
 {
@@ -225,8 +219,8 @@ void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, in
         q->known = q->count = q->depth = q->tail = q->tail_known = 0;
         q->step = 0;
     }
-    for (int i = 0; i < 2 && s->options.method && !s->draft.laws; i++)
-        s->k->core->upload(s->k, s->laws[i] + (size_t)spec_uniform_row(s) * (size_t)s->target.size, s->uniform,
+    for (int i = 0; i < 2 && s->options.method && !s->draft.log_probs; i++)
+        s->k->core->upload(s->k, s->log_probs[i] + (size_t)spec_uniform_row(s) * (size_t)s->target.size, s->uniform,
                            (size_t)s->target.size * sizeof *s->uniform);
 }
 
@@ -234,11 +228,12 @@ static mar_status draft_blocks(spec_sampler *s, mar_err *err)
 {
     for (int i = 0; i < s->running; i++) s->sequence[i].count = s->sequence[i].depth = 0;
     if (!s->options.method) return MAR_OK;
-    if (!s->draft.laws) return spec_draft_jacobi(s, err);
+    if (!s->draft.log_probs) return spec_draft_jacobi(s, err);
     return s->options.top ? spec_draft_dynamic(s, err) : spec_draft_levels(s, err);
 }
 
-/* Drafts whose successors are still part of the sequence: the first ones, since they are listed by levels. */
+/* Returns the number of drafts whose successors are still part of the sequence. They come first, because drafts are
+ * listed by levels. */
 static int followed_drafts(const spec_sampler *s, const spec_sequence *q)
 {
     int n = 0;
@@ -250,13 +245,13 @@ static int followed_drafts(const spec_sampler *s, const spec_sequence *q)
     return n;
 }
 
-/* Adds a sequence's block to the job, and to the request for the target. */
+/* Adds a sequence's block to the job, and its request to the target's call. */
 static void add_block(spec_sampler *s, int i, kern_block_job *job)
 {
     spec_sequence *q = &s->sequence[i];
     const int b = job->blocks++, node = s->node[b], sites = node + b, row = spec_row(s, i);
     const int followed = followed_drafts(s, q);
-    s->of_block[b] = i;
+    s->block_sequence[b] = i;
     s->node[b + 1] = node + q->count;
     memcpy(s->block_draft + node, q->draft, (size_t)q->count * sizeof *q->draft);
     memcpy(s->block_parent + node, q->parent, (size_t)q->count * sizeof *q->parent);
@@ -275,7 +270,7 @@ static void add_block(spec_sampler *s, int i, kern_block_job *job)
     s->stats.rows += followed + 1;
 }
 
-/* Whether the block of a sequence has drafts behind a site. */
+/* Tells whether a sequence's block has drafts after a site. */
 static int is_followed(const spec_sequence *q, int site)
 {
     for (int n = 0; n < q->count; n++)
@@ -291,9 +286,9 @@ static void count_block(spec_sampler *s, const spec_sequence *q, int accepted)
     s->stats.lengths[spec_lesser(accepted, SPEC_LENGTHS - 1)]++;
 }
 
-/* Takes over what came of a block. */
-static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, const int *law, const int *count,
-                             int row, mar_err *err)
+/* Commits a block's verdicts: makes its tokens final and keeps the tail for the next round. */
+static mar_status commit_block(spec_sampler *s, spec_sequence *q, const int *id, const int *site, const int *count,
+                               int row, mar_err *err)
 {
     const int accepted = count[KERN_BLOCK_ACCEPTED], final = count[KERN_BLOCK_FINAL], length = count[KERN_BLOCK_LENGTH];
     for (int i = 0; i < length; i++)
@@ -301,13 +296,13 @@ static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, c
     for (int i = 0; i < final; i++) {
         const int at = q->known + i;
         q->token[at] = id[i];
-        q->fate[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, law[i]) ? SPEC_REPLACED : SPEC_DROPPED;
+        q->token_status[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, site[i]) ? SPEC_REPLACED : SPEC_DROPPED;
         q->round[at] = (int)q->step;
     }
     q->tail = q->depth > final ? q->depth - final : 0;
     q->tail_known = length - final;
     for (int i = 0; i < q->tail; i++) {
-        q->tail_row[i] = row + law[final + i];
+        q->tail_row[i] = row + site[final + i];
         q->tail_token[i] = id[final + i];
     }
     q->known += final;
@@ -316,7 +311,7 @@ static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, c
     return MAR_OK;
 }
 
-/* What runs behind the target's pass. */
+/* The continuation of the target's pass: the verification. */
 typedef struct {
     kern_queue *k;
     const kern_block_job *job;
@@ -328,38 +323,38 @@ static void run_verification(void *arg)
     v->k->discrete->verify(v->k, v->job);
 }
 
-/* Whether the target's pass and the verification are begun together. Else each has its own time. */
-static int is_joined(const spec_sampler *s)
+/* Tells whether the target's pass and the verification are enqueued together. Otherwise each is timed on its own. */
+static int is_fused(const spec_sampler *s)
 {
-    return s->k->device->asynchronous && s->target.laws_then != NULL;
+    return s->k->device->asynchronous && s->target.log_probs_then != NULL;
 }
 
-/* Whether a round leaves its tokens on the device. The search for a layer that is not finite is about one round. */
-static int leaves_tokens(const spec_sampler *s)
+/* Tells whether a round leaves its tokens on the device. The search for a non-finite layer looks at single rounds. */
+static int keeps_tokens_on_device(const spec_sampler *s)
 {
-    return is_joined(s) && !s->options.method && !s->k->watch.on;
+    return is_fused(s) && !s->options.method && !s->k->watch.on;
 }
 
-/* Asks the target for the laws of all blocks, and verifies these. */
-static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *laws, mar_err *err)
+/* Asks the target about all blocks, and verifies them. */
+static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *log_probs, mar_err *err)
 {
     verification v = {s->k, job};
-    const spec_sequel sequel = {
+    const spec_continuation continuation = {
         run_verification, &v, {job->blocks, job->positions, job->node[job->blocks], job->place != NULL}};
     mar_status status;
-    if (is_joined(s))
-        status = s->target.laws_then(s->target.state, s->request, job->blocks, laws, &sequel, err);
+    if (is_fused(s))
+        status = s->target.log_probs_then(s->target.state, s->request, job->blocks, log_probs, &continuation, err);
     else
-        status = s->target.laws(s->target.state, s->request, job->blocks, laws, err);
+        status = s->target.log_probs(s->target.state, s->request, job->blocks, log_probs, err);
     s->k->core->lap(s->k, &s->stats.target_s);
     if (status == MAR_OK) status = kern_check(s->k, err);
     if (status != MAR_OK) return status;
     s->stats.calls++;
-    if (!is_joined(s)) run_verification(&v);
+    if (!is_fused(s)) run_verification(&v);
     return MAR_OK;
 }
 
-/* Reads what came of the blocks. */
+/* Reads and commits the verdicts of the blocks. */
 static mar_status read_blocks(spec_sampler *s, const kern_block_job *job, mar_err *err)
 {
     const size_t tokens = (size_t)job->blocks * (size_t)job->positions;
@@ -369,12 +364,13 @@ static mar_status read_blocks(spec_sampler *s, const kern_block_job *job, mar_er
     mar_status status = kern_check(s->k, err);
     for (int b = 0; b < job->blocks && status == MAR_OK; b++) {
         const int *id = s->result + b * job->positions, *count = s->result + 2 * tokens + b * KERN_BLOCK_COUNTS;
-        status = take_block(s, &s->sequence[s->of_block[b]], id, id + tokens, count, spec_row(s, s->of_block[b]), err);
+        status = commit_block(s, &s->sequence[s->block_sequence[b]], id, id + tokens, count,
+                              spec_row(s, s->block_sequence[b]), err);
     }
     return status;
 }
 
-/* Reads the tokens of plain sampling that the host does not know yet. All sequences are at the same one. */
+/* Reads the tokens of plain sampling that the host lacks. All sequences are at the same position. */
 static mar_status read_tokens(spec_sampler *s, mar_err *err)
 {
     const int sequences = s->sequences, first = s->sequence[0].known - s->unread;
@@ -392,11 +388,11 @@ static mar_status read_tokens(spec_sampler *s, mar_err *err)
     return status;
 }
 
-/* Places the tokens of a round of plain sampling, and has the target embed those of the round before from there. */
-static void leave_tokens(spec_sampler *s, kern_block_job *job)
+/* Directs the round's tokens to `plain`, and the requests to the tokens that the round before left there. */
+static void write_tokens_on_device(spec_sampler *s, kern_block_job *job)
 {
     for (int b = 0; b < job->blocks; b++) {
-        const int i = s->of_block[b], known = s->sequence[i].known;
+        const int i = s->block_sequence[b], known = s->sequence[i].known;
         s->place[b] = known * s->sequences + i;
         if (known == 0) continue;
         s->request[b].drawn = s->plain;
@@ -406,13 +402,13 @@ static void leave_tokens(spec_sampler *s, kern_block_job *job)
     job->place = s->place;
 }
 
-/* Goes on to the next token, as take_block does with one that it knows. */
-static mar_status take_unread(spec_sampler *s, mar_err *err)
+/* Advances each sequence by a token that the host has not read. */
+static mar_status commit_unread(spec_sampler *s, mar_err *err)
 {
     for (int i = 0; i < s->running; i++) {
         spec_sequence *q = &s->sequence[i];
         q->token[q->known] = SPEC_UNREAD;
-        q->fate[q->known] = SPEC_DROPPED;
+        q->token_status[q->known] = SPEC_DROPPED;
         q->round[q->known++] = (int)q->step++;
         count_block(s, q, 0);
     }
@@ -423,19 +419,19 @@ static mar_status take_unread(spec_sampler *s, mar_err *err)
 mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
 {
     const spec_sampler_options *o = &s->options;
-    float *laws = s->laws[s->now];
+    float *log_probs = s->log_probs[s->now];
     kern_block_job job = {.size = s->target.size,
                           .node = s->node,
                           .draft = s->block_draft,
                           .parent = s->block_parent,
-                          .log_p = laws,
+                          .log_p = log_probs,
                           .p = s->row_p,
-                          .log_q = s->draft.laws ? s->draft_laws : s->laws[!s->now],
+                          .log_q = s->draft.log_probs ? s->draft_log_probs : s->log_probs[!s->now],
                           .q = s->row_q,
                           .rule = s->rule,
                           .neighbours = o->neighbours,
                           .neighbour_count = o->neighbour_count,
-                          .go_on = s->go_on,
+                          .go_on = s->past_rejection,
                           .address = s->address,
                           .verdict = s->verdict,
                           .workspace = s->workspace};
@@ -451,15 +447,15 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
     job.id = s->block_result;
     job.law = job.id + (size_t)job.blocks * (size_t)job.positions;
     job.count = job.law + (size_t)job.blocks * (size_t)job.positions;
-    if (leaves_tokens(s)) leave_tokens(s, &job);
-    status = run_target(s, &job, laws, err);
+    if (keeps_tokens_on_device(s)) write_tokens_on_device(s, &job);
+    status = run_target(s, &job, log_probs, err);
     if (status != MAR_OK) return status;
-    status = job.place ? take_unread(s, err) : read_blocks(s, &job, err);
+    status = job.place ? commit_unread(s, err) : read_blocks(s, &job, err);
     s->now = !s->now;
     return status;
 }
 
-/* --- what it knows --------------------------------------------------------------------------------------------- */
+/* --- results ------------------------------------------------------------------------------------------------------ */
 
 int spec_sampler_left(const spec_sampler *s)
 {
@@ -479,10 +475,10 @@ const int *spec_sampler_tokens(const spec_sampler *s, int sequence)
     return s->sequence[sequence].token;
 }
 
-void spec_sampler_fates(const spec_sampler *s, int sequence, uint8_t *fate, int *round)
+void spec_sampler_token_status(const spec_sampler *s, int sequence, uint8_t *token_status, int *round)
 {
     const size_t known = (size_t)s->sequence[sequence].known;
-    if (fate) memcpy(fate, s->sequence[sequence].fate, known * sizeof *fate);
+    if (token_status) memcpy(token_status, s->sequence[sequence].token_status, known * sizeof *token_status);
     if (round) memcpy(round, s->sequence[sequence].round, known * sizeof *round);
 }
 

@@ -1,7 +1,8 @@
-/* Sampling of discrete tokens from a model that gives its laws, several sequences at a time, each at its own pace, with
- * or without speculation. Plain sampling is a round without drafts. With a draft model a round drafts a chain or a
- * tree, verifies it in one call of the target, and draws a bonus token when all drafts of a path are accepted. Without
- * one it is Jacobi decoding: the drafts are the target's own, from the round before.
+/* Sampling of discrete tokens, with or without speculation. Several sequences run at a time, each at its own pace.
+ *
+ * Plain sampling is a round without drafts. With a draft model a round drafts a chain or a tree and verifies it in one
+ * call of the target. If all drafts of a path are accepted, the target gives a bonus token. Without a draft model it is
+ * Jacobi decoding: the drafts are the target's own, from the round before.
  *
  *     spec_sampler_create(k, &target, &draft, &options, sequences, n, &s, err);
  *     spec_sampler_lay_out(s, memory);
@@ -9,45 +10,43 @@
  *     while (status == MAR_OK && spec_sampler_left(s) > 0) status = spec_sampler_round(s, err);
  *     spec_sampler_tokens(s, i);
  *
- * Laws stay in backend memory; of each round the host learns which tokens came of it. On an asynchronous device plain
- * sampling does without: a round gives its tokens to the next one on the device, and the host reads those of 16 rounds
- * at a time. A sequence's tokens depend on the options, the seed and its image number only, as far as the laws do. */
+ * Log probabilities stay in backend memory; the host reads each round's tokens. On an asynchronous device plain
+ * sampling passes its tokens to the next round on the device. The host reads those of 16 rounds at a time. A sequence's
+ * tokens depend only on the options, the seed and its image number, as far as its log probabilities do. */
 #ifndef SPECDEC_SAMPLER_H
 #define SPECDEC_SAMPLER_H
 
 #include "specdec/sampling.h"
 
-/* A sampler for up to `sequences` sequences of up to `tokens` tokens on queue k, which must outlive it, as must models
- * and options' arrays. `draft` must be NULL for a method with stale drafts and for plain sampling, and given for
- * others. MAR_EARG if the options do not fit together (tree and method, neighbours missing, a tree not by levels). */
+/* Creates a sampler for up to `sequences` sequences of up to `tokens` tokens. The queue k, the models and the options'
+ * arrays must outlive it. `draft` must be NULL for plain sampling and for a method with stale drafts, and given for the
+ * others. Returns MAR_EARG if the options do not fit together: tree and method, missing neighbours, or a tree not
+ * listed by levels. */
 mar_status spec_sampler_create(kern_queue *k, const spec_model *target, const spec_model *draft,
                                const spec_sampler_options *options, int sequences, int tokens, spec_sampler **out,
                                mar_err *err);
-void spec_sampler_free(spec_sampler *s); /* NULL is fine */
-/* As diff_chain_lay_out: its backend memory at base; returns the bytes, a multiple of 256; base NULL only counts. */
+void spec_sampler_free(spec_sampler *s); /* s may be NULL */
+/* Lays out the backend memory at base, as diff_chain_lay_out. Returns the bytes, a multiple of 256. With base NULL it
+ * only counts. */
 size_t spec_sampler_lay_out(spec_sampler *s, char *base);
-/* The most drafts that a request for the target has, and that one for the draft model has (0 without one). */
+/* Return the maximum number of drafts in a request to the target, and to the draft model (0 without one). */
 int spec_sampler_target_drafts(const spec_sampler *s);
 int spec_sampler_draft_drafts(const spec_sampler *s);
 
-/* Starts sequences of n tokens each, whose random numbers are those of images first_image .. */
+/* Starts sequences of n tokens each. Their random numbers are those of images first_image, first_image + 1, ... */
 void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n);
-/* Runs one round, after which each unfinished sequence has at least one more token. MAR_EMODEL if a law gave no token a
- * probability (NaN): the line names the sequence's image and the token's position. Rounds whose tokens are not read yet
- * cannot know. */
+/* Runs one round. Each unfinished sequence gains at least one token. Returns MAR_EMODEL if a distribution gave no token
+ * a probability (NaN); the message names the image and the token's position. Rounds whose tokens are still unread
+ * return MAR_OK. */
 mar_status spec_sampler_round(spec_sampler *s, mar_err *err);
-int spec_sampler_left(const spec_sampler *s); /* tokens that the sequence with fewest still lacks */
+int spec_sampler_left(const spec_sampler *s); /* tokens that the slowest sequence lacks */
 int spec_sampler_known(const spec_sampler *s, int sequence);
-/* host [n], the first known ones; SPEC_UNREAD are those that the host has not read. When none is left all are read. */
+/* Returns host [n], of which the known tokens come first. SPEC_UNREAD stands for tokens that the host has not read.
+ * When none is left, all are read. */
 const int *spec_sampler_tokens(const spec_sampler *s, int sequence);
-/* What became of each token: fate [n] is a spec_verdict (dropped: drawn from the target alone), round [n] the round.
- * Either may be NULL. */
-void spec_sampler_fates(const spec_sampler *s, int sequence, uint8_t *fate, int *round);
+/* Copies what is known of each token. token_status [n] is a spec_verdict (SPEC_DROPPED: drawn from the target alone),
+ * and round [n] is the round that made it final. Either may be NULL. */
+void spec_sampler_token_status(const spec_sampler *s, int sequence, uint8_t *token_status, int *round);
 const spec_sampler_stats *spec_sampler_get_stats(const spec_sampler *s);
-
-/* Expected speedup of speculative decoding over the target alone (continuous SD Eq. 35, after Leviathan et al. 2023).
- * alpha in 0..1 is the acceptance rate, equal and independent for each of gamma drafts a round. c is the time of a
- * draft call over that of a target call. */
-double spec_walltime_improvement(double alpha, int gamma, double c);
 
 #endif

@@ -17,17 +17,16 @@ typedef struct {
 } convert_options;
 
 static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "f16", NULL}; /* mar_dtype */
-static const mar_param dtype = {.name = "dtype",
-                                .offset = offsetof(convert_options, dtype),
-                                .group = "Options",
-                                .type = MAR_TYPE_CHOICE,
-                                .choices = dtypes,
-                                .help =
-                                    "what is stored; auto: each tensor's own type\n"
-                                    "int8 is for models: the matrices of the transformer's blocks become int8 with a "
-                                    "scale for each output channel, all other tensors bf16, those of the diffusion "
-                                    "head too. Such a file is 0.55 to 0.6 of the size of one in bf16, and --dtype int8 "
-                                    "multiplies its weights as they are."};
+static const mar_param dtype = {
+    .name = "dtype",
+    .offset = offsetof(convert_options, dtype),
+    .group = "Options",
+    .type = MAR_TYPE_CHOICE,
+    .choices = dtypes,
+    .help = "type of the stored numbers; auto: each tensor's own\n"
+            "int8 is for models. The matrices of the transformer's blocks become int8 with a scale for each "
+            "output channel. All other tensors become bf16, including those of the diffusion head. Such a file "
+            "has 0.55 to 0.6 of the size of one in bf16, and --dtype int8 multiplies its weights directly."};
 
 /* Defaults, and the options that set them. */
 static void set_up(convert_options *o, option_set *set)
@@ -36,15 +35,15 @@ static void set_up(convert_options *o, option_set *set)
     o->operands[0] = (operand){
         "IN", &o->in,
         "a MAR or LlamaGen model, or their autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it", NULL};
-    o->operands[1] = (operand){"OUT.safetensors", &o->out, "the file to write, complete or not there", NULL};
+    o->operands[1] = (operand){"OUT.safetensors", &o->out, "file to write, completely or not at all", NULL};
     *set = (option_set){
         .command = "convert",
         .about = "usage: mar convert IN OUT.safetensors [OPTIONS]\n"
                  "\n"
                  "Writes the model in a checkpoint as safetensors, with its configuration as\n"
-                 "metadata. Of a training checkpoint only the averaged weights (model_ema) are\n"
-                 "kept, or those that --weights says. A file that mar inspect finds wrong is\n"
-                 "refused.\n",
+                 "metadata. From a training checkpoint it keeps only the averaged weights\n"
+                 "(model_ema), or those chosen by --weights. It refuses a file with problems that\n"
+                 "mar inspect reports.\n",
         .example = "example: mar convert checkpoint-last.pth mar_base.safetensors --dtype bf16\n",
         .operands = o->operands,
     };

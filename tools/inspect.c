@@ -19,7 +19,7 @@ static const mar_param json = {.name = "json",
                                .offset = offsetof(inspect_options, json),
                                .group = "Options",
                                .type = MAR_TYPE_FLAG,
-                               .help = "one JSON object in place of text"};
+                               .help = "print one JSON object instead of text"};
 
 /* Defaults, and the options that set them. */
 static void set_up(inspect_options *o, option_set *set)
@@ -27,16 +27,16 @@ static void set_up(inspect_options *o, option_set *set)
     *o = (inspect_options){0};
     o->operands[0] = (operand){"FILE", &o->path,
                                "a MAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, or .pth or "
-                               ".ckpt as PyTorch writes it; or one that is built in: demo, demo-draft, demo-vae, "
+                               ".ckpt as PyTorch writes it; or built in: demo, demo-draft, demo-vae, "
                                "demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq",
                                NULL};
     *set = (option_set){
         .command = "inspect",
         .about = "usage: mar inspect FILE [OPTIONS]\n"
                  "\n"
-                 "Says what a checkpoint contains and lists every tensor that is missing, extra,\n"
-                 "of the wrong shape or type, or has NaN or Inf in it. The exit status is 0 if\n"
-                 "there is no problem, else 1.\n",
+                 "Prints the contents of a checkpoint and lists every tensor that is missing,\n"
+                 "extra, of the wrong shape or type, or not finite. The exit status is 0 if there\n"
+                 "is no problem, else 1.\n",
         .example = "example: mar inspect checkpoint-last.pth\n",
         .operands = o->operands,
     };

@@ -20,7 +20,7 @@ static const mar_param json = {.name = "json",
                                .offset = offsetof(classes_options, json),
                                .group = "Options",
                                .type = MAR_TYPE_FLAG,
-                               .help = "one JSON object in place of text"};
+                               .help = "print one JSON object instead of text"};
 
 /* Defaults, and the options that set them. words: room for all arguments; NULL if none will be read. */
 static void set_up(classes_options *o, const char **words, option_set *set)
@@ -33,8 +33,8 @@ static void set_up(classes_options *o, const char **words, option_set *set)
         .about = "usage: mar classes [WORD...] [OPTIONS]\n"
                  "\n"
                  "Lists the 1000 classes of ImageNet with their numbers and all their names, or\n"
-                 "those that have every WORD in their names. Upper and lower case, and spaces,\n"
-                 "dashes and underscores, are the same. --class takes numbers and names.\n",
+                 "those with every WORD in their names. It ignores case, and spaces, dashes and\n"
+                 "underscores are the same. --class takes numbers and names.\n",
         .example = "example: mar classes retriever\n",
         .operands = o->operands,
     };
@@ -54,7 +54,7 @@ static cJSON *class_json(int label)
     cJSON *object = cJSON_CreateObject(), *names = cJSON_CreateArray();
     cJSON_AddNumberToObject(object, "class", label);
     tool_json_add(object, "names", names);
-    for (const char *name = imagenet_classes[label]; *name;) {
+    for (const char *name = class_names(label); *name;) {
         char text[128];
         const size_t length = strcspn(name, ",");
         snprintf(text, sizeof text, "%.*s", (int)length, name);
@@ -84,7 +84,7 @@ static int list(const classes_options *o)
         if (o->json)
             tool_json_append(classes, class_json(label));
         else
-            printf("%3d  %s\n", label, imagenet_classes[label]);
+            printf("%3d  %s\n", label, class_names(label));
     }
     if (found) return o->json ? tool_print_json(root, 1) : 0;
     char why[1024];

@@ -24,7 +24,7 @@ static const mar_param rows[] = {
      .offset = offsetof(methods_options, json),
      .group = "Options",
      .type = MAR_TYPE_FLAG,
-     .help = "one JSON object in place of text"},
+     .help = "print one JSON object instead of text"},
     {0},
 };
 
@@ -151,9 +151,9 @@ static void set_up(methods_options *o, option_set *set)
         .command = "methods",
         .about = "usage: mar methods [OPTIONS]\n"
                  "\n"
-                 "Lists the methods that make generation faster: verifiers, which test a draft\n"
-                 "against the target, and shortcuts. Exact ones leave the law of the images as it\n"
-                 "is; the others say what is known of the difference (mar fidelity measures it).\n",
+                 "Lists the accelerators of generation: verifiers, which test a draft against the\n"
+                 "target, and shortcuts. Exact ones keep the distribution of the\n"
+                 "images. For the others it prints the known bound; mar fidelity measures them.\n",
         .example = "example: mar methods --name cspd\n",
         .word = "name",
     };

@@ -1,20 +1,39 @@
-/* The shape of a KL or VQ autoencoder. mar_vae_config does not have the width of each level; it is read from the file,
- * from the shape of the level's second convolution. Nor has it the width of a VQ one's latent, into which
- * post_quant_conv takes what the codebook has. */
-#include "vae/names.h"
+/* Shape of a KL or VQ autoencoder. Two numbers are not in mar_vae_config but read from the file. The width of each
+ * level is that of its second convolution. The width of a VQ latent is that of post_quant_conv. */
+#include "vae/steps.h"
 #include "weights/shape.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { NORM_GROUPS = 32, WIDTH_MAX = 1 << 16, LEVELS_MAX = 8, BLOCKS_MAX = 16, CODEBOOK_MAX = 1 << 20 };
-enum { TABLE_MAX = 1 << 28 }; /* numbers of the latents of all tokens (official: 2^22) */
+enum { WIDTH_MAX = 1 << 16, LEVELS_MAX = 8, BLOCKS_MAX = 16, CODEBOOK_MAX = 1 << 20 };
+enum { TABLE_MAX = 1 << 28 }; /* numbers of all tokens' latents (official: 2^22) */
 
 static const char embedding_name[] = "quantize.embedding.weight";
 
+const vae_names *vae_names_of(int is_vq)
+{
+    static const vae_names kl = {.encoder_level = "encoder.down.",
+                                 .decoder_level = "decoder.up.",
+                                 .block = ".block.",
+                                 .middle = {"mid.block_1", "mid.attn_1", "mid.block_2"}};
+    static const vae_names vq = {.encoder_level = "encoder.conv_blocks.",
+                                 .decoder_level = "decoder.conv_blocks.",
+                                 .coarsest_first = 1,
+                                 .block = ".res.",
+                                 .middle = {"mid.0", "mid.1", "mid.2"},
+                                 .attends_at_coarsest = 1};
+    return is_vq ? &vq : &kl;
+}
+
+void vae_name_level(const vae_names *names, int levels, int level, char *name)
+{
+    snprintf(name, VAE_NAME_SIZE, "%s%d", names->decoder_level, names->coarsest_first ? levels - 1 - level : level);
+}
+
 /* --- reading the shape from tensors ---------------------------------------------------------------- */
 
-/* A convolution's weight [out][in][k][k] with sensible channels. */
+/* Finds a convolution's weight [out][in][k][k]. Returns MAR_EMODEL if it is missing or has invalid channels. */
 static mar_status find_conv(const wt_file *f, const char *name, const wt_tensor **out, mar_err *err)
 {
     char text[128];
@@ -26,7 +45,7 @@ static mar_status find_conv(const wt_file *f, const char *name, const wt_tensor 
     return MAR_OK;
 }
 
-/* Whether there is a tensor whose name begins so. */
+/* Returns 1 if a tensor's name begins with `prefix`. */
 static int has_part(const wt_file *f, const char *prefix)
 {
     for (int i = 0; i < wt_count(f); i++)
@@ -34,7 +53,7 @@ static int has_part(const wt_file *f, const char *prefix)
     return 0;
 }
 
-/* By its codebook, or else by its decoder's names. */
+/* Decides by the codebook, or without one by the decoder's names. */
 int vae_config_is_vq(const wt_file *f)
 {
     return wt_find(f, embedding_name) != NULL ||
@@ -50,14 +69,14 @@ mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels,
     mar_status status = find_conv(f, name, &t, err);
     if (status != MAR_OK) return status;
     *out = (int)t->shape[0];
-    if (*out % NORM_GROUPS != 0)
+    if (*out % VAE_GROUPS != 0)
         return err_set(err, MAR_EMODEL, "%s: tensor %s has %d channels, expected a multiple of %d", wt_path(f), name,
-                       *out, NORM_GROUPS);
+                       *out, VAE_GROUPS);
     return MAR_OK;
 }
 
-/* LDM can have attention in the decoder's upper levels, too. MAR's autoencoder has none there, LlamaGen's has it in the
- * coarsest only, and vae_decode does not support it elsewhere. */
+/* Returns MAR_EMODEL for attention in the decoder's upper levels. LDM can have it, but MAR's autoencoder has none, and
+ * LlamaGen's only in the coarsest. vae_decode supports no other. */
 static mar_status refuse_upper_attention(const wt_file *f, const vae_names *names, mar_err *err)
 {
     char coarsest[VAE_NAME_SIZE];
@@ -97,7 +116,7 @@ static mar_status derive_levels(const wt_file *f, const vae_names *names, mar_va
     return MAR_OK;
 }
 
-/* What a latent is: z_channels numbers, or a number of the codebook, which has so many for each. */
+/* Derives the latent: z_channels numbers, or a row of a codebook of z_channels columns. */
 static mar_status derive_latent(const wt_file *f, int is_vq, mar_vae_config *c, mar_err *err)
 {
     char text[128];
@@ -136,7 +155,7 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
         if (status == MAR_OK) config->channels = (int)conv_in->shape[0];
     } else {
         status = vae_level_width(f, names, config->levels, 0, &config->channels,
-                                 err); /* the decoder alone: the first multiplier is 1 */
+                                 err); /* decoder only: the first multiplier is 1 */
     }
     if (status == MAR_OK) vae_config_tensors(f, config, wt_add_elements, &config->parameters);
     return status;
@@ -156,10 +175,10 @@ typedef struct {
     const vae_names *names;
     int width[LEVELS_MAX]; /* channels of each level, finest first */
     int levels, res_blocks;
-    int latent; /* channels in front of the decoder's first convolution */
+    int latent; /* input channels of the decoder's first convolution */
 } visitor;
 
-/* .weight [out][in][k][k] and .bias [out] */
+/* Visits .weight [out][in][k][k] and .bias [out]. */
 static void visit_conv(const visitor *v, const char *prefix, const char *layer, int out, int in, int kernel)
 {
     char name[VAE_NAME_SIZE + 64];
@@ -210,7 +229,7 @@ static void visit_middle(const visitor *v, const char *side, int width)
     }
 }
 
-/* Residual blocks of a level, whose names begin with `prefix`: from `width` channels to `out`. */
+/* Visits the residual blocks of the level `prefix`, from `width` channels to `out`. */
 static void visit_blocks(const visitor *v, const char *prefix, int blocks, int width, int out)
 {
     char name[VAE_NAME_SIZE + 32];
@@ -220,7 +239,7 @@ static void visit_blocks(const visitor *v, const char *prefix, int blocks, int w
     }
 }
 
-/* The attention behind them. */
+/* Visits the attention blocks of the level. */
 static void visit_attentions(const visitor *v, const char *prefix, int blocks, int width)
 {
     char name[VAE_NAME_SIZE + 32];
@@ -230,8 +249,8 @@ static void visit_attentions(const visitor *v, const char *prefix, int blocks, i
     }
 }
 
-/* Whether an encoder level has attention blocks: one a residual block, or none. A KL autoencoder's depend on the image
- * size in training, so that is read from the file. */
+/* Returns 1 if an encoder level has attention after each residual block. In a KL autoencoder this depends on the image
+ * size in training, so it is read from the file. */
 static int level_has_attention(const visitor *v, const wt_file *f, int level)
 {
     char prefix[64];
@@ -255,11 +274,11 @@ static void visit_encoder(const visitor *v, const wt_file *f, const mar_vae_conf
     }
     visit_middle(v, "encoder", width);
     visit_norm(v, "encoder.", "norm_out", width);
-    /* A KL one's has mean and log variance. */
+    /* KL: mean and log variance */
     visit_conv(v, "encoder.", "conv_out", c->codebook ? v->latent : 2 * v->latent, width, 3);
 }
 
-/* The decoder runs from the last level to the first. Its tensors are listed by the levels' numbers in the file. */
+/* Visits the decoder in the order of the level numbers in the file. It runs from the last level to the first. */
 static void visit_decoder(const visitor *v)
 {
     const int last = v->levels - 1;
@@ -278,7 +297,7 @@ static void visit_decoder(const visitor *v)
     visit_conv(v, "decoder.", "conv_out", 3, v->width[0], 3);
 }
 
-/* Whether the file has more than what generation needs: any tensor of the encoder, or the convolution behind it. */
+/* Returns 1 if the file has a tensor of the encoder, or the convolution after it. */
 static int has_encoder(const wt_file *f)
 {
     for (int i = 0; i < wt_count(f); i++) {
@@ -288,7 +307,7 @@ static int has_encoder(const wt_file *f)
     return 0;
 }
 
-/* What lies between encoder and decoder. */
+/* Visits the tensors between encoder and decoder. */
 static void visit_latent(const visitor *v, const wt_file *f, const mar_vae_config *c)
 {
     const int64_t codebook[2] = {c->codebook, c->z_channels};
@@ -306,7 +325,8 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
                  .names = vae_names_of(config->codebook > 0),
                  .levels = config->levels,
                  .res_blocks = config->res_blocks};
-    if (find_conv(f, "post_quant_conv.weight", &post_quant, NULL) != MAR_OK) return; /* config is not this file's */
+    if (find_conv(f, "post_quant_conv.weight", &post_quant, NULL) != MAR_OK)
+        return; /* config belongs to another file */
     v.latent = (int)post_quant->shape[0];
     for (int i = 0; i < v.levels; i++)
         if (vae_level_width(f, v.names, v.levels, i, &v.width[i], NULL) != MAR_OK) return;

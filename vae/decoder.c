@@ -32,7 +32,7 @@ static mar_status load(const loader *l, const char *prefix, const char *suffix, 
     return wt_load_f32(l->f, name, rank, shape, out, l->err);
 }
 
-/* One vector of `n` floats in the backend's memory. */
+/* Loads a vector of n floats into the backend's memory. */
 static mar_status load_vector(const loader *l, const char *prefix, const char *suffix, int n, float **out)
 {
     float *host = NULL;
@@ -73,8 +73,8 @@ static mar_status load_conv(const loader *l, const char *prefix, int in, int out
     return status;
 }
 
-/* Loads `n` 1x1 convolutions with the same input as one linear layer, which they are on NHWC pixels. The input comes
- * multiplied by input_scale, so the weights are divided by it. */
+/* Loads n 1x1 convolutions with the same input as one linear layer over NHWC pixels. The input is scaled by
+ * input_scale, so the weights are divided by it. */
 static mar_status load_linear(const loader *l, const char *prefix, const char *const *names, int n, int channels,
                               float input_scale, int flags, kern_linear **out)
 {
@@ -186,7 +186,7 @@ static mar_status load_steps(const loader *l, vae_decoder *d)
 
 /* --- the latent --------------------------------------------------------------------------------------------------- */
 
-/* y = x / max(|x|, 1e-12), as torch.nn.functional.normalize. */
+/* Computes y = x / max(|x|, 1e-12), as torch.nn.functional.normalize. */
 static void normalise(const float *x, int channels, float *y)
 {
     double square = 0;
@@ -195,7 +195,7 @@ static void normalise(const float *x, int channels, float *y)
     for (int i = 0; i < channels; i++) y[i] = (float)(x[i] / length);
 }
 
-/* y[latent] = W x + b */
+/* Computes y[latent] = W x + b. */
 static void embed(const float *x, int channels, const float *weight, const float *bias, int latent, float *y)
 {
     for (int j = 0; j < latent; j++) {
@@ -205,7 +205,7 @@ static void embed(const float *x, int channels, const float *weight, const float
     }
 }
 
-/* A token's latent depends on nothing but its row of the codebook, so there is a table of all of them. */
+/* Builds the table of all tokens' latents: a latent depends only on its codebook row. */
 static mar_status make_table(const loader *l, vae_decoder *d, const float *weight, const float *bias)
 {
     const mar_vae_config *c = &d->config;
@@ -243,7 +243,7 @@ static mar_status load_codebook(const loader *l, vae_decoder *d)
     return status;
 }
 
-/* vae_config_derive has checked that post_quant_conv is there. */
+/* Loads post_quant_conv and the codebook. vae_config_derive has found the former. */
 static mar_status load_latent(const loader *l, vae_decoder *d)
 {
     static const char *const post_quant[] = {""};
@@ -276,7 +276,7 @@ mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out
     const loader l = {k, f, err};
     mar_status status = load_decoder(&l, d);
     if (status != MAR_OK) {
-        k->core->finish(k); /* uploads that have begun */
+        k->core->finish(k); /* wait for pending uploads */
         vae_decoder_free(d);
         return status;
     }

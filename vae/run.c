@@ -1,4 +1,4 @@
-/* Decoding images: executes the list of steps with three buffers, for as many images at a time as the device wants. */
+/* Decodes images: executes the list of steps with three buffers, on as many images at a time as the device allows. */
 #include "vae/steps.h"
 
 #include "base/arena.h"
@@ -10,34 +10,34 @@ struct vae_run {
     kern_queue *k;
     const vae_decoder *d;
     int grid_h, grid_w;
-    int images;          /* images decoded at a time, at most */
-    float *stream[2];    /* [images] buffers for x and h, which change places */
-    act *a;              /* [images][pixels][channels] the input of a product or convolution */
-    size_t stream_bytes; /* an image's part of each stream */
-    size_t act_bytes;    /* an image's part of a */
+    int images;          /* most images decoded at a time */
+    float *stream[2];    /* [images] buffers of x and h; they swap */
+    act *a;              /* [images][pixels][channels] input of a product or convolution */
+    size_t stream_bytes; /* bytes of an image in each stream */
+    size_t act_bytes;    /* bytes of an image in a */
     double flop;         /* of an image */
-    int *place;          /* [images][pixels][z_channels] where each number of the tokens belongs in the latents; NULL:
-                          * where it is */
+    /* [images][pixels][z_channels] position in the latents of each number of the tokens; NULL: unchanged. */
+    int *position;
 
-    /* Of `decode`: of `images` images, and of the last other number, which a batch has left over. */
+    /* Recordings of `decode`: for `images` images, and for the last other number, a batch's rest. */
     struct {
         int images;
         kern_recording *recording;
     } recorded[2];
 
-    /* While images are decoded: */
-    int n;          /* how many */
-    float *x;       /* [n][pixels][channels] the residual stream */
-    float *h;       /* of the same size: the result between two convolutions, or q, k, v as act */
-    uint8_t *bytes; /* [n][pixels][3] the pictures, in the stream that is not needed any more */
-    int *found;     /* [n] before them: what to_bytes finds in each */
+    /* State of a decode. */
+    int n;          /* images */
+    float *x;       /* [n][pixels][channels] residual stream */
+    float *h;       /* same size: result between two convolutions, or q, k, v as act */
+    uint8_t *bytes; /* [n][pixels][3] the images, in the stream that is free by then */
+    int *found;     /* [n] KERN_PIXELS_* of each, in front of bytes */
 };
 
 typedef struct {
     int height, width;
 } extent;
 
-static size_t most(size_t a, size_t b)
+static size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -47,7 +47,7 @@ static double conv_flop(double pixels, int in, int out, int taps)
     return 2.0 * pixels * in * out * taps;
 }
 
-/* --- preparation: buffer sizes and arithmetic of an image --------------------------------------------------------- */
+/* --- preparation: buffer sizes and flop of an image --------------------------------------------------------------- */
 
 static void measure_residual(vae_run *r, const vae_step *s, double pixels)
 {
@@ -59,16 +59,16 @@ static void measure_attention(vae_run *r, const vae_step *s, size_t pixels)
 {
     const double n = (double)pixels;
     r->flop += conv_flop(n, s->in, s->in, 4) + 4.0 * n * n * s->in;
-    r->stream_bytes = most(r->stream_bytes, 3 * pixels * (size_t)s->in * r->k->device->act_size);
+    r->stream_bytes = max_size(r->stream_bytes, 3 * pixels * (size_t)s->in * r->k->device->act_size);
 }
 
-/* Counts one step; *e becomes the size of its output. */
+/* Adds one step's buffers and flop. Sets *e to the size of its output. */
 static void measure_step(vae_run *r, const vae_step *s, extent *e)
 {
     const size_t pixels = (size_t)e->height * (size_t)e->width;
     const size_t channels = (size_t)(s->in > s->out ? s->in : s->out);
-    r->stream_bytes = most(r->stream_bytes, pixels * channels * sizeof(float));
-    r->act_bytes = most(r->act_bytes, pixels * channels * r->k->device->act_size);
+    r->stream_bytes = max_size(r->stream_bytes, pixels * channels * sizeof(float));
+    r->act_bytes = max_size(r->act_bytes, pixels * channels * r->k->device->act_size);
     switch (s->kind) {
     case VAE_RESIDUAL:
         measure_residual(r, s, (double)pixels);
@@ -78,8 +78,8 @@ static void measure_step(vae_run *r, const vae_step *s, extent *e)
         break;
     case VAE_UPSAMPLE:
         *e = (extent){2 * e->height, 2 * e->width};
-        r->stream_bytes = most(r->stream_bytes, 4 * pixels * (size_t)s->out * sizeof(float));
-        /* Of the 9 input pixels of an output pixel 4 differ. */
+        r->stream_bytes = max_size(r->stream_bytes, 4 * pixels * (size_t)s->out * sizeof(float));
+        /* 4 of the 9 input pixels of an output pixel differ */
         r->flop += conv_flop(4.0 * (double)pixels, s->in, s->out, 4);
         break;
     }
@@ -90,7 +90,7 @@ static void measure(vae_run *r)
     const vae_decoder *d = r->d;
     const int z = d->latent, tokens = r->grid_h * r->grid_w;
     extent e = {r->grid_h, r->grid_w};
-    r->stream_bytes = sizeof(float) * (size_t)tokens * most((size_t)z, (size_t)d->config.z_channels);
+    r->stream_bytes = sizeof(float) * (size_t)tokens * max_size((size_t)z, (size_t)d->config.z_channels);
     r->act_bytes = r->k->device->act_size * (size_t)tokens * (size_t)z;
     r->flop = (d->table ? 0 : conv_flop(tokens, z, z, 1)) + conv_flop(tokens, z, d->width_in, 9);
     for (int i = 0; i < d->n_steps; i++) measure_step(r, &d->steps[i], &e);
@@ -117,7 +117,7 @@ static mar_status plan_attention(kern_queue *k, const vae_step *s, int n, extent
     return status == MAR_OK ? k->core->linear_plan(k, s->proj, n * pixels, err) : status;
 }
 
-/* Plans one step; *e becomes the size of its output. */
+/* Plans one step. Sets *e to the size of its output. */
 static mar_status plan_step(kern_queue *k, const vae_step *s, int n, extent *e, mar_err *err)
 {
     const extent in = *e;
@@ -152,7 +152,7 @@ mar_status vae_run_plan(vae_run *r, int images, mar_err *err)
     return status == MAR_OK && rest > 0 ? plan_pass(r, rest, err) : status;
 }
 
-/* How many images fit in the device's budget, but at least one. A layer that is looked for is one image's: then one. */
+/* Returns the number of images that fit the device's budget, at least one, or one while layers are searched. */
 static int images_at_a_time(const vae_run *r, int batch)
 {
     const size_t fit = r->k->device->image_budget / (2 * r->stream_bytes + r->act_bytes);
@@ -196,17 +196,17 @@ void vae_run_free(vae_run *r)
 {
     if (!r) return;
     for (int i = 0; i < 2; i++) r->k->core->recording_free(r->k, r->recorded[i].recording);
-    free(r->place);
+    free(r->position);
     free(r);
 }
 
-/* unpatchify of models/mar.py, "nhwcpq->nchpwq", but for the latents' channels, which come last here. */
+/* Inverts patchify of models/mar.py, "nhwcpq->nchpwq", with the latents' channels last. */
 mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err)
 {
     const int channels = r->d->config.z_channels, rows = r->grid_h / patch, columns = r->grid_w / patch;
     const size_t count = (size_t)r->images * (size_t)r->grid_h * (size_t)r->grid_w * (size_t)channels;
     if (patch == 1) return MAR_OK;
-    int *at = r->place = count > INT_MAX ? NULL : malloc(count * sizeof *at);
+    int *at = r->position = count > INT_MAX ? NULL : malloc(count * sizeof *at);
     if (!at) return err_set(err, MAR_ENOMEM, "out of memory for the places of %zu numbers", count);
     for (int n = 0; n < r->images; n++)
         for (int h = 0; h < rows; h++)
@@ -225,7 +225,7 @@ double vae_run_flop(const vae_run *r)
 
 /* --- decoding ---------------------------------------------------------------------------------------------------- */
 
-/* Shows the search for layers (kern_watch) the output of a layer, act or float if f32. */
+/* Passes the output of a layer to kern_watch; f32: 1 for float, 0 for act. */
 static void watch(vae_run *r, const char *step, const char *layer, const void *x, int f32, extent e, int channels)
 {
     kern_watch(r->k, x, f32, r->n * e.height * e.width, channels, channels, "%s%s", step, layer);
@@ -284,7 +284,7 @@ static void run_upsample(vae_run *r, const vae_step *s, extent *e)
     watch(r, s->name, ".upsample.conv", r->x, 1, *e, s->out);
 }
 
-/* Decodes the latents in r->stream[0] to the pixels in r->h, and these to r->bytes. */
+/* Decodes the latents in r->stream[0] to pixels in r->h and bytes in r->bytes. */
 static void decode(void *arg)
 {
     vae_run *r = arg;
@@ -314,14 +314,14 @@ static void decode(void *arg)
     watch(r, "", "decoder.norm_out", r->a, 0, e, d->width_out);
     k->conv->conv(k, d->conv_out, r->a, r->n, e.height, e.width, r->h);
     watch(r, "", "decoder.conv_out", r->h, 1, e, 3);
-    /* x has 4 bytes a channel of each pixel, and at least VAE_GROUPS channels. */
+    /* Fits into x: it has 4 bytes per channel of each pixel, and at least VAE_GROUPS channels. */
     r->found = (int *)(void *)r->x;
     r->bytes = (uint8_t *)(r->found + r->n);
     k->conv->to_bytes(k, r->h, r->n, e.height * e.width * 3, d->table ? KERN_BYTES_DOWN : KERN_BYTES_NEAREST, r->bytes,
                       r->found);
 }
 
-/* Where the recording for this many images is kept. */
+/* Returns the slot of the recording for n images. */
 static kern_recording **recording_of(vae_run *r, int n)
 {
     const int i = n != r->images;
@@ -340,8 +340,8 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
     const int rows = n * r->grid_h * r->grid_w;
     k->watch.part = "";
     r->n = n;
-    if (r->place) { /* the second stream is free until the first residual block */
-        k->core->copy_rows(k, r->stream[1], r->place, tokens, NULL, NULL, NULL, rows * d->config.z_channels, 1);
+    if (r->position) { /* the second stream is free until the first residual block */
+        k->core->copy_rows(k, r->stream[1], r->position, tokens, NULL, NULL, NULL, rows * d->config.z_channels, 1);
         tokens = r->stream[1];
     }
     if (d->table)
@@ -349,7 +349,7 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
     else
         k->core->linear(k, d->post_quant, tokens, rows, r->stream[0]);
     watch(r, "", "post_quant_conv", r->stream[0], 1, (extent){r->grid_h, r->grid_w}, d->latent);
-    if (k->watch.on) /* it waits in between */
+    if (k->watch.on) /* it waits between layers */
         decode(r);
     else
         k->core->replay(k, recording_of(r, n), decode, r);

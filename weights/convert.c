@@ -1,4 +1,4 @@
-/* Tensor elements as f32, read in pieces. */
+/* Conversion of tensor elements to f32, piece by piece. */
 #include "weights/number.h"
 #include "weights/table.h"
 
@@ -36,7 +36,7 @@ static void widen(wt_dtype dtype, const uint8_t *src, size_t n, float *dst)
         for (size_t i = 0; i < n; i++) dst[i] = wt_f32_from_bf16(load16(src + 2 * i));
         break;
     default:
-        break; /* F32 needs none; callers have checked wt_is_float */
+        break; /* F32 needs no conversion; callers have checked wt_is_float */
     }
 }
 
@@ -62,7 +62,7 @@ mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, s
     return status;
 }
 
-/* Whether any of n values has all bits of its exponent set, which makes it NaN or infinite. */
+/* Returns 1 if any of n values is NaN or infinite: all its exponent bits are set. */
 static int any_nonfinite(const float *values, size_t n)
 {
     const uint32_t exponent = 0x7f800000;
@@ -71,7 +71,7 @@ static int any_nonfinite(const float *values, size_t n)
     return found != 0;
 }
 
-/* Adds those among values[n], which are elements first .. first+n-1. */
+/* Counts the non-finite among values[n], the elements first .. first+n-1. */
 static void count_nonfinite(const float *values, size_t n, int64_t first, wt_nonfinite *out)
 {
     if (!any_nonfinite(values, n)) return;
@@ -85,11 +85,11 @@ static void count_nonfinite(const float *values, size_t n, int64_t first, wt_non
     }
 }
 
-enum { PIECE = 16 * 1024 }; /* values: they are looked at while they are in the processor's nearest caches */
+enum { PIECE = 16 * 1024 }; /* values: checked while they are in the nearest caches */
 
-/* Reads a tensor to dst [t->count], or without dst a piece after the other to passing [PIECE], and counts what is not
- * finite unless `out` is NULL. */
-static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, float *passing, wt_nonfinite *out,
+/* Reads a tensor to dst [t->count], or without dst piece by piece through scratch [PIECE]. Counts non-finite values
+ * unless `out` is NULL. */
+static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, float *scratch, wt_nonfinite *out,
                               mar_err *err)
 {
     if (out) *out = (wt_nonfinite){0};
@@ -99,7 +99,7 @@ static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, 
     mar_status status = MAR_OK;
     for (int64_t first = 0; first < t->count && status == MAR_OK; first += PIECE) {
         const size_t n = t->count - first < PIECE ? (size_t)(t->count - first) : PIECE;
-        float *values = dst ? dst + first : passing;
+        float *values = dst ? dst + first : scratch;
         status = wt_convert_f32(f, t, first, n, values, err);
         if (status == MAR_OK && out) count_nonfinite(values, n, first, out);
     }
@@ -113,14 +113,14 @@ mar_status wt_read_f32(const wt_file *f, const wt_tensor *t, float *dst, mar_err
 
 mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite *out, mar_err *err)
 {
-    float *passing = malloc(PIECE * sizeof *passing); /* the caller's stack may be small */
-    if (!passing) return err_set(err, MAR_ENOMEM, "%s: out of memory for a piece of tensor %s", f->path, t->name);
-    const mar_status status = read_values(f, t, NULL, passing, out, err);
-    free(passing);
+    float *scratch = malloc(PIECE * sizeof *scratch); /* the caller's stack may be small */
+    if (!scratch) return err_set(err, MAR_ENOMEM, "%s: out of memory for a piece of tensor %s", f->path, t->name);
+    const mar_status status = read_values(f, t, NULL, scratch, out, err);
+    free(scratch);
     return status;
 }
 
-/* "tensor w has 2 values that are NaN and 1 that is infinite, the first at 17: expected ..." */
+/* Sets the message "tensor w has 2 values that are NaN and 1 that is infinite, the first at 17: expected ...". */
 static mar_status refuse_nonfinite(const wt_file *f, const wt_tensor *t, const wt_nonfinite *found, mar_err *err)
 {
     const int64_t counts[2] = {found->nan ? found->nan : found->inf, found->nan ? found->inf : 0};
@@ -129,7 +129,7 @@ static mar_status refuse_nonfinite(const wt_file *f, const wt_tensor *t, const w
         snprintf(more, sizeof more, " and %" PRId64 " that %s infinite", counts[1], counts[1] == 1 ? "is" : "are");
     return err_set(err, MAR_EMODEL,
                    "%s: tensor %s has %" PRId64 " value%s that %s %s%s, the first at %" PRId64
-                   ": expected finite weights (allow_nonfinite loads it all the same)",
+                   ": expected finite weights (--allow_nonfinite loads it all the same)",
                    f->path, t->name, counts[0], counts[0] == 1 ? "" : "s", counts[0] == 1 ? "is" : "are",
                    found->nan ? "NaN" : "infinite", more, found->first);
 }

@@ -1,4 +1,4 @@
-/* The demo models as read-only data. The names are hidden: wt_demo_mar and wt_demo_vae hand them out. */
+/* The demo models as read-only data. The symbols are hidden: wt_demo_mar and wt_demo_vae return the data. */
 #if defined(__APPLE__)
 #error "weights/demo.S is written for ELF"
 #endif

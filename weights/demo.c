@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Hidden, so that references stay inside the shared library. */
+/* Hidden visibility keeps the references inside the shared library. */
 #pragma GCC visibility push(hidden)
 extern const uint8_t wt_file_target[], wt_file_target_end[];
 extern const uint8_t wt_file_draft[], wt_file_draft_end[];
@@ -15,7 +15,7 @@ extern const uint8_t wt_file_discrete_vq[], wt_file_discrete_vq_end[];
 #pragma GCC visibility pop
 
 typedef struct {
-    const char *name, *other_name; /* the latter may be NULL */
+    const char *name, *other_name; /* other_name may be NULL */
     const uint8_t *begin, *end;
 } built_in;
 
@@ -32,27 +32,23 @@ static const built_in decoders[] = {
 };
 enum { MODELS = sizeof models / sizeof *models, DECODERS = sizeof decoders / sizeof *decoders };
 
-/* The one of that name, described in the entry of `found` that has its number. */
-static const wt_embedded *find(const built_in *list, int count, const char *name, wt_embedded *found)
+static wt_embedded find(const built_in *list, int count, const char *name)
 {
     for (int i = 0; i < count; i++) {
         const built_in *b = &list[i];
         if (strcmp(name, b->name) != 0 && (!b->other_name || strcmp(name, b->other_name) != 0)) continue;
-        found[i].data = b->begin;
-        found[i].size = (size_t)((uintptr_t)b->end - (uintptr_t)b->begin); /* two objects: no pointer difference */
-        return &found[i];
+        /* Two objects: their pointers must not be subtracted. */
+        return (wt_embedded){b->begin, (size_t)((uintptr_t)b->end - (uintptr_t)b->begin)};
     }
-    return NULL;
+    return (wt_embedded){0};
 }
 
-const wt_embedded *wt_demo_mar(const char *name)
+wt_embedded wt_demo_mar(const char *name)
 {
-    static _Thread_local wt_embedded found[MODELS];
-    return find(models, MODELS, name, found);
+    return find(models, MODELS, name);
 }
 
-const wt_embedded *wt_demo_vae(const char *name)
+wt_embedded wt_demo_vae(const char *name)
 {
-    static _Thread_local wt_embedded found[DECODERS];
-    return find(decoders, DECODERS, name, found);
+    return find(decoders, DECODERS, name);
 }

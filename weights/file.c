@@ -1,4 +1,4 @@
-/* Opening a checkpoint: the reader of its format fills the table of tensors. */
+/* Opening a checkpoint: recognises the format and lets its reader fill the table of tensors. */
 #include "weights/reader.h"
 #include "weights/start.h"
 #include "weights/table.h"
@@ -45,7 +45,7 @@ static mar_status open_file(const char *path, const void *data, size_t size, mar
     else
         status = file_source_open(f->path, &f->source, err);
     if (status == MAR_OK) status = read_any(f, err);
-    if (status != MAR_OK) status = wt_settle(f, status, err); /* what is wrong may come from the change */
+    if (status != MAR_OK) status = wt_check_unchanged(f, status, err); /* a change of the file may explain the error */
     if (status != MAR_OK)
         wt_close(f);
     else
@@ -84,7 +84,7 @@ void wt_allow_nonfinite(wt_file *f, int allow)
     f->allow_nonfinite = allow;
 }
 
-mar_status wt_settle(const wt_file *f, mar_status status, mar_err *err)
+mar_status wt_check_unchanged(const wt_file *f, mar_status status, mar_err *err)
 {
     const mar_status changed = file_source_check(&f->source, err);
     return changed != MAR_OK ? changed : status;

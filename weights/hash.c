@@ -9,7 +9,7 @@ wt_hash_seed wt_hash_random(void)
 {
     wt_hash_seed seed;
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == (ssize_t)sizeof seed) return seed;
-    struct timespec now; /* an old kernel, or one that has just begun: what nobody knows exactly */
+    struct timespec now; /* old kernel, or early boot: use numbers that are hard to guess */
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (wt_hash_seed){{(uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec, (uint64_t)(uintptr_t)&seed}};
 }

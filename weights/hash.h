@@ -1,4 +1,4 @@
-/* Hashes of names from files: nobody who has not seen the seed can make names that collide. Private to weights/. */
+/* Keyed hashes of names from files: without the seed nobody can construct collisions. Private to weights/. */
 #ifndef WEIGHTS_HASH_H
 #define WEIGHTS_HASH_H
 
@@ -9,9 +9,9 @@ typedef struct {
     uint64_t key[2];
 } wt_hash_seed;
 
-/* Random bits of the system's. */
+/* Returns a seed of random bits from the system. */
 wt_hash_seed wt_hash_random(void);
-/* SipHash-2-4 of text[length] (Aumasson and Bernstein, 2012). */
+/* Returns SipHash-2-4 of text[length] (Aumasson and Bernstein, 2012). */
 uint64_t wt_hash(const wt_hash_seed *seed, const char *text, size_t length);
 
 #endif

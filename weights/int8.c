@@ -1,4 +1,4 @@
-/* int8 weights: a matrix I8 [out][in], and the tensor of its scales, F32 [out]. */
+/* int8 weights: a matrix I8 [out][in] and the tensor of its scales, F32 [out]. */
 #include "kernels/int8.h"
 #include "weights/table.h"
 
@@ -47,7 +47,7 @@ int wt_is_layer(const char *name, const char *const *layers)
     return 0;
 }
 
-/* The scales of t, which are F32, finite unless the file may have others, and not negative. */
+/* Loads the scales of t. They must be F32, not negative, and finite unless the file allows otherwise. */
 static mar_status load_scale(const wt_file *f, const wt_tensor *t, float **out, mar_err *err)
 {
     char name[WT_INT8_NAME];
@@ -78,7 +78,7 @@ static mar_status load_quantised(const wt_file *f, const wt_tensor *t, int8_t **
                    f->path, t->name, (long long)(least - *out));
 }
 
-static mar_status restore(const wt_file *f, const wt_tensor *t, wt_matrix *m, mar_err *err)
+static mar_status dequantise(const wt_file *f, const wt_tensor *t, wt_matrix *m, mar_err *err)
 {
     char shape[128];
     size_t bytes;
@@ -99,12 +99,12 @@ mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, i
     const int64_t shape[2] = {out, in};
     const wt_tensor *t = wt_find(f, name);
     *m = (wt_matrix){0};
-    /* another type, a tensor that is not there and one of another shape are the same as elsewhere */
+    /* wt_load_f32 reports a missing tensor, another type or another shape */
     if (!t || t->dtype != WT_I8 || t->rank != 2 || t->shape[0] != out || t->shape[1] != in)
         return wt_load_f32(f, name, 2, shape, &m->weight, err);
     mar_status status = load_scale(f, t, &m->scale, err);
     if (status == MAR_OK) status = load_quantised(f, t, &m->quantised, err);
-    if (status == MAR_OK && !keep) status = restore(f, t, m, err);
+    if (status == MAR_OK && !keep) status = dequantise(f, t, m, err);
     if (status != MAR_OK) wt_matrix_free(m);
     return status;
 }

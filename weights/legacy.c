@@ -7,18 +7,18 @@
 
 enum { PICKLES_MAX = 16 << 20, VERSION = 1001 };
 
-/* 0x1950a86a20f9469cfc6c, pickled, the first object of such a file. */
+/* 0x1950a86a20f9469cfc6c, pickled: the first object of the file. */
 static const uint8_t magic[] = {0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
 
 int legacy_recognise(const uint8_t *start, size_t n)
 {
-    size_t at = 2; /* PROTO, and from protocol 4 on a FRAME of 9 bytes */
+    size_t at = 2; /* skip PROTO, and from protocol 4 a FRAME of 9 bytes */
     if (n < 2 || start[0] != 0x80) return 0;
     if (start[1] >= 4 && n > at && start[at] == 0x95) at += 9;
     return n >= at + sizeof magic && memcmp(start + at, magic, sizeof magic) == 0;
 }
 
-/* Reads the five pickles of `data`, *at of it. */
+/* Reading position in the five pickles. */
 typedef struct {
     const file_source *source;
     const uint8_t *data; /* [size] */
@@ -34,7 +34,7 @@ static mar_status read_pickle(reader *r, pk_pickle *out)
     return status;
 }
 
-/* The magic number, the version and the byte order. */
+/* Reads and checks the magic number, the version and the byte order. */
 static mar_status read_head(reader *r)
 {
     pk_pickle number, version, system;
@@ -52,8 +52,7 @@ static mar_status read_head(reader *r)
     return MAR_OK;
 }
 
-/* --- storages ------------------------------------------------------------------------------------------------------
- */
+/* --- storages ----------------------------------------------------------------------------------------------------- */
 
 static int compare(const char *a, size_t a_length, const char *b, size_t b_length)
 {
@@ -98,7 +97,7 @@ static mar_status read_id(const reader *r, const pk_value *storage, legacy_eleme
     return MAR_OK;
 }
 
-/* The storages that the object names, sorted, each once. */
+/* Lists the storages that the object refers to, sorted, each once. */
 static mar_status list_storages(const reader *r, const pk_pickle *object, legacy_element_size *element,
                                 legacy_directory *d)
 {
@@ -119,7 +118,7 @@ static mar_status list_storages(const reader *r, const pk_pickle *object, legacy
     return MAR_OK;
 }
 
-/* Where each storage is, by the list of their names: one after another up to the end of the file. */
+/* Computes each storage's offset from the list of names: storages follow one another to the end of the file. */
 static mar_status place_storages(const reader *r, const pk_value *names, legacy_directory *d)
 {
     uint64_t at = r->at, bytes;

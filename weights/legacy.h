@@ -1,6 +1,6 @@
-/* The format of torch.save before PyTorch 1.6: pickles of a magic number, a version, the byte order, the object and the
- * list of its storages' names; then each of these storages, its number of elements (int64) and the elements. The
- * published weights of Inception-v3 are in it. */
+/* torch.save's format before PyTorch 1.6. It begins with five pickles: a magic number, a version, the byte order, the
+ * object, and the list of its storages' names. Then each storage follows: its number of elements (int64) and the
+ * elements. The published weights of Inception-v3 have this format. */
 #ifndef WEIGHTS_LEGACY_H
 #define WEIGHTS_LEGACY_H
 
@@ -8,28 +8,28 @@
 #include "weights/pickle.h"
 
 typedef struct {
-    const char *name; /* [name_length] in the pickle */
+    const char *name; /* [name_length], points into the pickle */
     size_t name_length;
     size_t element;  /* bytes of an element */
-    uint64_t offset; /* of its elements in the file; 0: the file does not list it */
-    uint64_t size;   /* bytes of its elements */
+    uint64_t offset; /* of the elements in the file; 0: the file does not list it */
+    uint64_t size;   /* bytes of all elements */
 } legacy_storage;
 
 typedef struct {
-    uint8_t *bytes;           /* the pickles, which values point into */
-    pk_value *root;           /* the object */
+    uint8_t *bytes;           /* the pickles; values point into them */
+    pk_value *root;           /* the saved object */
     legacy_storage *storages; /* [count], sorted by name */
     size_t count;
 } legacy_directory;
 
-/* Whether a file that begins with start[n] is of this format; 24 bytes are enough. */
+/* Returns 1 if a file that begins with start[n] has this format; 24 bytes are enough. */
 int legacy_recognise(const uint8_t *start, size_t n);
 
-/* Bytes of an element in a storage of this class, a value such as torch.FloatStorage; 0: it has no such size. */
+/* Returns the bytes of an element in a storage of this class, such as torch.FloatStorage. Returns 0 if unknown. */
 typedef size_t legacy_element_size(const pk_value *class);
 
-/* Reads the pickles, of 16 MB at most, into memory and finds the storages; their lengths are checked against the file.
- * Values are in `pool`. MAR_EFORMAT, MAR_EIO, MAR_ENOMEM. legacy_close is fine after a failure. */
+/* Reads the pickles, at most 16 MB, and finds the storages, whose lengths it checks against the file. Allocates values
+ * in `pool`. Returns MAR_EFORMAT, MAR_EIO or MAR_ENOMEM; call legacy_close even then. */
 mar_status legacy_open(const file_source *source, wt_pool *pool, legacy_element_size *element, legacy_directory *out,
                        mar_err *err);
 void legacy_close(legacy_directory *d);

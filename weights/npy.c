@@ -1,5 +1,5 @@
-/* numpy/lib/format.py: "\x93NUMPY", two bytes of version, the dictionary's length in 2 (version 1.0) or 4 bytes, and
- * {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } padded with spaces and ended by a newline. */
+/* Format of numpy/lib/format.py: "\x93NUMPY", two bytes of version, the dictionary's length in 2 (version 1.0) or 4
+ * bytes, and {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }. Spaces and a newline pad the dictionary. */
 #include "weights/npy.h"
 #include "weights/number.h"
 
@@ -44,8 +44,8 @@ mar_status npy_measure(const uint8_t *prefix, const char *what, size_t *header, 
 
 /* --- the dictionary ----------------------------------------------------------------------------------------------- */
 
-/* Reading position in a Python literal. Every function below returns whether it found what it is named after, and has
- * moved past it then. */
+/* Reading position in a Python literal. Each take_* function moves past its item and returns 1, or returns 0 if it is
+ * not there. */
 typedef struct {
     const char *at, *end;
 } cursor;
@@ -72,7 +72,7 @@ static int take_word(cursor *c, const char *word)
     return 1;
 }
 
-/* A string of up to size-1 bytes, as it stands between its quotes: text is cut if there are more. */
+/* Takes a string of any length, unescaped; keeps its first size-1 bytes. */
 static int take_string(cursor *c, char *text, size_t size)
 {
     skip_space(c);
@@ -90,7 +90,7 @@ static int take_string(cursor *c, char *text, size_t size)
     return 1;
 }
 
-/* A number that is not negative; Python 2 may have written an L after it. */
+/* Takes a number that is not negative; Python 2 may append an L. */
 static int take_number(cursor *c, int64_t *value)
 {
     skip_space(c);
@@ -103,7 +103,7 @@ static int take_number(cursor *c, int64_t *value)
     return 1;
 }
 
-/* (), (3,) or (3, 4). Sizes behind the first NPZ_RANK_MAX are counted, not kept. */
+/* Takes (), (3,) or (3, 4). Keeps the first NPZ_RANK_MAX sizes and counts the others. */
 static int take_shape(cursor *c, npz_array *out)
 {
     int comma = 1;
@@ -114,10 +114,10 @@ static int take_shape(cursor *c, npz_array *out)
         if (out->rank < NPZ_RANK_MAX) out->shape[out->rank] = size;
         comma = take(c, ',');
     }
-    return out->rank != 1 || comma; /* "(3)" is a number */
+    return out->rank != 1 || comma; /* "(3)" is a number, not a tuple */
 }
 
-/* The list that describes the fields of a structured type. */
+/* Takes the list that describes a structured type. */
 static int take_fields(cursor *c)
 {
     char open[DEPTH_MAX], text[1];
@@ -140,7 +140,7 @@ static int take_fields(cursor *c)
 }
 
 typedef struct {
-    char descr[DESCR_MAX]; /* the type; "" if it has fields */
+    char descr[DESCR_MAX]; /* the type; "" if it is structured */
     int has_descr, has_order, has_shape;
 } dictionary;
 
@@ -173,7 +173,7 @@ static int take_dictionary(cursor *c, dictionary *d, npz_array *out)
     return c->at == c->end && d->has_descr && d->has_order && d->has_shape;
 }
 
-/* Finds the type. Returns whether there is one of that description; if not, err says what it is. */
+/* Finds the type of a description. Returns 0, with the reason in err, if it is unsupported. */
 static int find_dtype(const char *descr, const char *what, npz_dtype *out, mar_err *err)
 {
     for (int i = 0; i < DTYPES; i++) {
@@ -224,7 +224,7 @@ mar_status npy_parse(const char *text, size_t n, const char *what, npz_array *ou
 
 size_t npy_write(npz_dtype dtype, int rank, const int64_t *shape, uint8_t *text)
 {
-    /* NumPy leaves room for the first size to grow to 21 digits, and aligns the data to 64 bytes. */
+    /* As NumPy does: room for the first size to grow to 21 digits, and data aligned to 64 bytes. */
     enum { PREFIX = 10, DIGITS = 21, ALIGN = 64 };
     char dict[NPY_WRITTEN_MAX - PREFIX];
     int n = snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (", dtypes[dtype].descr);

@@ -1,5 +1,4 @@
-/* Files of NumPy's arrays: opening, finding, reading. weights/npy.c reads their headers, weights/zip.c the directory.
- */
+/* Reads files of NumPy arrays. weights/npy.c parses their headers, weights/zip.c the directory. */
 #include "weights/npz.h"
 #include "weights/npy.h"
 #include "weights/number.h"
@@ -14,20 +13,20 @@
 /* An array of the file. */
 typedef struct {
     npz_array array;
-    char *name;     /* owned, as the next two are */
-    char *what;     /* path and name, for messages */
-    char *obstacle; /* why it cannot be read, or NULL */
+    char *name;       /* owned, like the next two */
+    char *what;       /* path and name, for messages */
+    char *unreadable; /* why it is unreadable; NULL: it is readable */
     zip_place place;
-    size_t header; /* bytes of its header, which its contents begin with */
+    size_t header; /* bytes of the header at the start of its contents */
 } member;
 
 struct npz {
     char *path;
     file_source source;
-    zip_directory zip; /* of a .npz */
+    zip_directory zip; /* empty for a .npy */
     member *members;   /* [count] */
     int count;
-    zip_stream *stream; /* of npz_stream_begin; and while the file is opened */
+    zip_stream *stream; /* for npz_stream_begin, and for headers during opening */
 };
 
 static mar_status no_memory(const npz *z, mar_err *err)
@@ -37,7 +36,7 @@ static mar_status no_memory(const npz *z, mar_err *err)
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* Makes what follows from the member's name. Returns whether there was memory for that and for the name. */
+/* Sets the fields derived from the member's name. Returns 0 without memory, also if the name's allocation failed. */
 static int name_member(const npz *z, member *m)
 {
     if (!m->name) return 0;
@@ -48,7 +47,7 @@ static int name_member(const npz *z, member *m)
     return m->what != NULL;
 }
 
-/* The file must have as many bytes as the header says. */
+/* Checks that the member has exactly the bytes that its header implies. */
 static mar_status check_size(const member *m, mar_err *err)
 {
     uint64_t expected = 0;
@@ -79,13 +78,13 @@ static mar_status read_header(npz *z, member *m, char *text, mar_err *err)
         status = npy_parse(text + dictionary, m->header - dictionary, m->what, &m->array, &readable, err);
     if (status == MAR_OK && readable) status = check_size(m, err);
     if (status == MAR_OK && !readable) {
-        m->obstacle = strdup(err->text);
-        if (!m->obstacle) status = no_memory(z, err);
+        m->unreadable = strdup(err->text);
+        if (!m->unreadable) status = no_memory(z, err);
     }
     return status;
 }
 
-/* Reads the header of a member whose place is set. */
+/* Reads the header of a member with a known place. */
 static mar_status open_member(npz *z, member *m, mar_err *err)
 {
     char *text = malloc(NPY_HEADER_MAX);
@@ -97,8 +96,8 @@ static mar_status open_member(npz *z, member *m, mar_err *err)
     return status;
 }
 
-/* What is in the way of reading an entry of the directory; NULL if nothing is. */
-static const char *entry_obstacle(const zip_entry *e)
+/* Returns why a directory entry is unreadable, or NULL. */
+static const char *why_unreadable(const zip_entry *e)
 {
     if (zip_is_encrypted(e)) return "is encrypted";
     if (e->method != ZIP_STORED && e->method != ZIP_DEFLATED)
@@ -108,7 +107,7 @@ static const char *entry_obstacle(const zip_entry *e)
 
 static mar_status place_member(npz *z, const zip_entry *e, member *m, mar_err *err)
 {
-    enum { RATIO = 1032 }; /* what deflate can make of a byte at most: 258 bytes of two bits */
+    enum { RATIO = 1032 }; /* deflate's best ratio: 258 bytes from two bits */
     m->place = (zip_place){.source = &z->source,
                            .what = m->what,
                            .packed = e->packed,
@@ -129,20 +128,20 @@ static mar_status add_entry(npz *z, const zip_entry *e, mar_err *err)
     if (memchr(e->name, '\0', e->name_length))
         return err_set(err, MAR_EFORMAT, "%s: the name \"%s\" in its directory goes on after a NUL", z->path, e->name);
     member *m = &z->members[z->count++];
-    const char *obstacle = entry_obstacle(e);
+    const char *unreadable = why_unreadable(e);
     char line[ERR_TEXT_MAX + 64];
     m->name = strndup(e->name, e->name_length - suffix);
     if (!name_member(z, m)) return no_memory(z, err);
-    if (!obstacle) {
+    if (!unreadable) {
         const mar_status status = place_member(z, e, m, err);
         return status == MAR_OK ? open_member(z, m, err) : status;
     }
-    err_line(line, ERR_TEXT_MAX, "%s %s", m->what, obstacle);
-    m->obstacle = strdup(line);
-    return m->obstacle ? MAR_OK : no_memory(z, err);
+    err_line(line, ERR_TEXT_MAX, "%s %s", m->what, unreadable);
+    m->unreadable = strdup(line);
+    return m->unreadable ? MAR_OK : no_memory(z, err);
 }
 
-/* Each array's header is read when the file is opened, and entries of a directory may share one. */
+/* Opening reads every array's header, and directory entries may share one array. */
 enum { ARRAYS_MAX = 4096 };
 
 static mar_status open_npz(npz *z, mar_err *err)
@@ -178,7 +177,7 @@ static mar_status open_any(npz *z, mar_err *err)
     const mar_status status = file_source_read(&z->source, 0, n, start, err);
     if (status != MAR_OK) return status;
     if (wt_le32(start) == 0x04034b50 || wt_le32(start) == 0x06054b50)
-        return open_npz(z, err); /* PK: with entries, or none */
+        return open_npz(z, err); /* "PK": a zip with entries, or empty */
     if (memcmp(start, "\x93NUMPY", 6) == 0) return open_npy(z, err);
     return err_set(err, MAR_EFORMAT, "%s: %llu bytes that begin with \"%s\", expected a .npz or .npy file of NumPy's",
                    z->path, (unsigned long long)z->source.size, wt_start_text(start, n, text));
@@ -201,7 +200,7 @@ static mar_status open_file(const char *path, const void *data, size_t size, npz
         status = file_source_open(z->path, &z->source, err);
     if (status == MAR_OK) status = open_any(z, err);
     if (status != MAR_OK) {
-        const mar_status changed = file_source_check(&z->source, err); /* what is wrong may come from the change */
+        const mar_status changed = file_source_check(&z->source, err); /* a change of the file may explain the error */
         if (changed != MAR_OK) status = changed;
         npz_close(z);
     } else {
@@ -213,13 +212,13 @@ static mar_status open_file(const char *path, const void *data, size_t size, npz
 mar_status npz_open(const char *path, npz **out, char *why)
 {
     mar_err err = {0};
-    return npz_tell(open_file(path, NULL, 0, out, &err), &err, why);
+    return npz_export_error(open_file(path, NULL, 0, out, &err), &err, why);
 }
 
 mar_status npz_open_memory(const void *data, size_t size, const char *label, npz **out, char *why)
 {
     mar_err err = {0};
-    return npz_tell(open_file(label, data ? data : "", data ? size : 0, out, &err), &err, why);
+    return npz_export_error(open_file(label, data ? data : "", data ? size : 0, out, &err), &err, why);
 }
 
 void npz_close(npz *z)
@@ -228,7 +227,7 @@ void npz_close(npz *z)
     for (int i = 0; i < z->count; i++) {
         free(z->members[i].name);
         free(z->members[i].what);
-        free(z->members[i].obstacle);
+        free(z->members[i].unreadable);
     }
     if (z->stream) zip_stream_close(z->stream);
     free(z->stream);
@@ -261,7 +260,7 @@ const char *npz_name_at(const npz *z, int i)
 const npz_array *npz_find(const npz *z, const char *name)
 {
     const member *m = find(z, name);
-    return m && !m->obstacle ? &m->array : NULL;
+    return m && !m->unreadable ? &m->array : NULL;
 }
 
 void npz_explain(const npz *z, const char *name, char *why)
@@ -271,7 +270,7 @@ void npz_explain(const npz *z, const char *name, char *why)
     size_t n = 0;
     const member *m = find(z, name);
     if (m) {
-        err_line(why, NPZ_WHY_MAX, m->obstacle ? "%s" : "%s can be read", m->obstacle ? m->obstacle : m->what);
+        err_line(why, NPZ_WHY_MAX, m->unreadable ? "%s" : "%s can be read", m->unreadable ? m->unreadable : m->what);
         return;
     }
     names[0] = '\0';
@@ -298,7 +297,7 @@ const char *npz_describe(const npz_array *a, char *text)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Opens the member's contents, behind the header. */
+/* Opens a stream over the member's contents, after the header. */
 static mar_status open_contents(npz *z, const npz_array *a, zip_stream *s, mar_err *err)
 {
     const member *m = (const member *)(const void *)((const char *)a - offsetof(member, array));
@@ -309,7 +308,7 @@ static mar_status open_contents(npz *z, const npz_array *a, zip_stream *s, mar_e
     return status;
 }
 
-/* Number i of raw data. */
+/* Returns number i of raw data. */
 static double number_at(const uint8_t *raw, npz_dtype dtype, size_t i)
 {
     const uint64_t bits = dtype == NPZ_I64 || dtype == NPZ_F64 ? wt_le64(raw + 8 * i) : 0;
@@ -332,13 +331,13 @@ static double number_at(const uint8_t *raw, npz_dtype dtype, size_t i)
     return x;
 }
 
-/* Where the numbers of the file, one after another, belong in C order. Of an array without numbers it is not filled:
- * the product of its other sizes may be beyond 64 bits. */
+/* Maps the file's order of numbers to C order. Left empty for an array without numbers: the product of its other sizes
+ * may exceed 64 bits. */
 typedef struct {
     int rank;
-    int64_t index[NPZ_RANK_MAX]; /* of the next number, in the file's order: the first changes fastest */
+    int64_t index[NPZ_RANK_MAX]; /* of the next number; Fortran order, the first index changes fastest */
     int64_t shape[NPZ_RANK_MAX];
-    int64_t stride[NPZ_RANK_MAX]; /* numbers between neighbours, in C order */
+    int64_t stride[NPZ_RANK_MAX]; /* C-order stride, in numbers */
 } transposer;
 
 static int64_t next_place(transposer *t)
@@ -360,7 +359,7 @@ static transposer transposer_of(const npz_array *a)
     return t;
 }
 
-/* Reads all numbers to f64 or to f32, whichever is not NULL. */
+/* Reads all numbers to f64 or f32, whichever is not NULL. */
 static mar_status read_numbers(npz *z, const npz_array *a, double *f64, float *f32, mar_err *err)
 {
     enum { CHUNK = 4096 };
@@ -390,13 +389,13 @@ static mar_status read_numbers(npz *z, const npz_array *a, double *f64, float *f
 mar_status npz_read_f64(npz *z, const npz_array *a, double *dst, char *why)
 {
     mar_err err = {0};
-    return npz_tell(read_numbers(z, a, dst, NULL, &err), &err, why);
+    return npz_export_error(read_numbers(z, a, dst, NULL, &err), &err, why);
 }
 
 mar_status npz_read_f32(npz *z, const npz_array *a, float *dst, char *why)
 {
     mar_err err = {0};
-    return npz_tell(read_numbers(z, a, NULL, dst, &err), &err, why);
+    return npz_export_error(read_numbers(z, a, NULL, dst, &err), &err, why);
 }
 
 mar_status npz_stream_begin(npz *z, const npz_array *a, char *why)
@@ -413,7 +412,7 @@ mar_status npz_stream_begin(npz *z, const npz_array *a, char *why)
     else
         status = open_contents(z, a, z->stream, &err);
     if (status != MAR_OK) zip_stream_close(z->stream);
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }
 
 mar_status npz_stream_read(npz *z, size_t n, uint8_t *dst, char *why)
@@ -425,5 +424,5 @@ mar_status npz_stream_read(npz *z, size_t n, uint8_t *dst, char *why)
     else
         status = zip_stream_read(z->stream, n, dst, &err);
     if (status != MAR_OK) zip_stream_close(z->stream);
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }

@@ -1,6 +1,6 @@
-/* Writing .npz files, byte for byte as numpy.savez and numpy.savez_compressed do (but for what zlib's version makes of
- * deflated data): local headers with ZIP64 sizes, which are filled in when they are known, and a directory with ZIP64
- * records only for what has 2 GB or more. */
+/* Writes .npz files, byte for byte as numpy.savez and numpy.savez_compressed do; deflated data depend on zlib's
+ * version. Local headers have ZIP64 sizes, filled in when they are known. The directory has ZIP64 records only for
+ * entries of 2 GB or more. */
 #include "weights/npz.h"
 
 #include "base/file.h"
@@ -17,11 +17,10 @@
 
 enum { NAME_MAX_LENGTH = 255, LOCAL_SIZE = 30, LOCAL_EXTRA = 20, CHUNK = 1 << 16 };
 
-/* Python's zipfile writes sizes and offsets above this as ZIP64, though they fit 32 bits: old readers have signed ones.
- */
+/* Python's zipfile uses ZIP64 above this, though 32 bits suffice: old readers have signed sizes. */
 static const uint64_t zip64_limit = INT32_MAX;
 
-/* An entry as the headers tell of it. */
+/* An entry's description in the headers. */
 typedef struct {
     char name[NAME_MAX_LENGTH + sizeof ".npy"];
     int deflated;
@@ -32,7 +31,7 @@ typedef struct {
 /* --- headers ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    uint8_t *data; /* large enough */
+    uint8_t *data; /* allocated by the caller */
     size_t size;
 } buffer;
 
@@ -47,8 +46,8 @@ static void put_bytes(buffer *b, const void *data, size_t n)
     b->size += n;
 }
 
-/* Version needed, flags (2048: the name is UTF-8), method, time and date (1 January 1980), CRC-32: 16 bytes, which
- * local header and directory share. */
+/* Writes the 16 bytes that local header and directory share: version needed, flags (2048: UTF-8 name), method, time and
+ * date (1 January 1980), CRC-32. */
 static void put_common(buffer *b, const entry *e, int version)
 {
     int flags = 0;
@@ -64,7 +63,7 @@ static void put_common(buffer *b, const entry *e, int version)
 
 enum { LOCAL_MAX = LOCAL_SIZE + sizeof((entry *)0)->name + LOCAL_EXTRA };
 
-/* Returns the header's size. */
+/* Writes the local header to data. Returns its size. */
 static size_t make_local(const entry *e, uint8_t data[LOCAL_MAX])
 {
     buffer b = {.data = data};
@@ -95,7 +94,7 @@ static void put_directory(buffer *b, const entry *e)
     put(b, strlen(e->name), 2);
     put(b, big || far ? 4 + 16 * (uint64_t)big + 8 * (uint64_t)far : 0, 2);
     put(b, 0, 2 + 2 + 2);   /* comment, disk, kind */
-    put(b, 0600u << 16, 4); /* file mode, as zipfile has it */
+    put(b, 0600u << 16, 4); /* file mode, as in zipfile */
     put(b, far ? UINT32_MAX : e->offset, 4);
     put_bytes(b, e->name, strlen(e->name));
     if (!big && !far) return;
@@ -106,7 +105,7 @@ static void put_directory(buffer *b, const entry *e)
     if (far) put(b, e->offset, 8);
 }
 
-/* The end of a file whose directory is of `size` bytes at `offset`. */
+/* Writes the end records of a file with a directory of `size` bytes at `offset`. */
 static void put_end(buffer *b, uint64_t count, uint64_t size, uint64_t offset)
 {
     const int zip64 = count > UINT16_MAX || size > zip64_limit || offset > zip64_limit;
@@ -143,7 +142,7 @@ struct npz_writer {
     size_t count, capacity;
     int deflated;
     uint64_t at;        /* bytes written */
-    uint8_t out[CHUNK]; /* what deflate makes */
+    uint8_t out[CHUNK]; /* output of deflate */
 };
 
 mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, char *why)
@@ -154,7 +153,7 @@ mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, cha
     if (w) w->path = strdup(path);
     if (!w || !w->path) {
         free(w);
-        return npz_tell(err_set(&err, MAR_ENOMEM, "%s: out of memory", path), &err, why);
+        return npz_export_error(err_set(&err, MAR_ENOMEM, "%s: out of memory", path), &err, why);
     }
     w->deflated = deflated;
     const mar_status status = file_writer_open(path, &w->file, &err);
@@ -162,10 +161,15 @@ mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, cha
         npz_writer_discard(w);
     else
         *out = w;
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }
 
-/* Appends to the file; fails if that or an earlier writing failed. */
+void npz_writer_leave_unsynced(npz_writer *w)
+{
+    w->file.unsynced = 1;
+}
+
+/* Appends to the file. Fails if this or any earlier write failed. */
 static mar_status append(npz_writer *w, const void *data, size_t n, mar_err *err)
 {
     errno = 0;
@@ -176,7 +180,7 @@ static mar_status append(npz_writer *w, const void *data, size_t n, mar_err *err
     return MAR_OK;
 }
 
-/* data[n] through deflate; with Z_FINISH to its end. */
+/* Compresses and appends data[n]; with Z_FINISH also ends the stream. */
 static mar_status append_deflated(npz_writer *w, z_stream *z, const void *data, size_t n, int flush, mar_err *err)
 {
     const uint8_t *from = data;
@@ -184,12 +188,12 @@ static mar_status append_deflated(npz_writer *w, z_stream *z, const void *data, 
     int result = Z_OK;
     do {
         const uInt piece = n < INT_MAX ? (uInt)n : INT_MAX;
-        z->next_in = (Bytef *)(uintptr_t)from; /* only read */
+        z->next_in = (Bytef *)(uintptr_t)from; /* zlib only reads it */
         z->avail_in = piece;
         do {
             z->next_out = w->out;
             z->avail_out = CHUNK;
-            result = deflate(z, n > piece ? Z_NO_FLUSH : flush); /* Z_BUF_ERROR: there was nothing more to do */
+            result = deflate(z, n > piece ? Z_NO_FLUSH : flush); /* Z_BUF_ERROR: nothing left to do */
             status = append(w, w->out, CHUNK - z->avail_out, err);
         } while (status == MAR_OK && z->avail_out == 0);
         from += piece;
@@ -200,7 +204,7 @@ static mar_status append_deflated(npz_writer *w, z_stream *z, const void *data, 
     return status;
 }
 
-/* The array's header and data, as the writer stores them. */
+/* Appends the array's header and data, compressed if the writer compresses. */
 static mar_status append_contents(npz_writer *w, const uint8_t *header, size_t header_size, const void *data, size_t n,
                                   mar_err *err)
 {
@@ -218,7 +222,7 @@ static mar_status append_contents(npz_writer *w, const uint8_t *header, size_t h
     return status;
 }
 
-/* Writes the entry's local header again, with what is known now. */
+/* Rewrites the entry's local header with its final sizes and CRC. */
 static mar_status rewrite_local(npz_writer *w, const entry *e, mar_err *err)
 {
     uint8_t local[LOCAL_MAX];
@@ -229,7 +233,7 @@ static mar_status rewrite_local(npz_writer *w, const entry *e, mar_err *err)
     return MAR_OK;
 }
 
-/* Checks name and shape; *n = bytes of the data. */
+/* Checks name and shape. Sets *n to the bytes of the data. */
 static mar_status check_array(const npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
                               uint64_t *n, mar_err *err)
 {
@@ -285,7 +289,7 @@ mar_status npz_writer_add(npz_writer *w, const char *name, npz_dtype dtype, int 
                           const void *data, char *why)
 {
     mar_err err = {0};
-    return npz_tell(write_array(w, name, dtype, rank, shape, data, &err), &err, why);
+    return npz_export_error(write_array(w, name, dtype, rank, shape, data, &err), &err, why);
 }
 
 static mar_status write_directory(npz_writer *w, mar_err *err)
@@ -305,7 +309,7 @@ mar_status npz_writer_commit(npz_writer *w, char *why)
     mar_status status = write_directory(w, &err);
     if (status == MAR_OK) status = file_writer_commit(&w->file, &err);
     npz_writer_discard(w);
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }
 
 void npz_writer_discard(npz_writer *w)
@@ -319,8 +323,8 @@ void npz_writer_discard(npz_writer *w)
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
-/* Everything of the file but the items: the local header and the array's, and the directory. Returns what the first two
- * have together. */
+/* Builds all parts of the file but the items: local header and array header in `begin`, directory in `end`. Returns the
+ * size of `begin`. */
 static size_t slots_frame(const npz_slots *s, uint32_t crc, uint8_t *begin, buffer *end)
 {
     const int64_t shape[4] = {s->n, s->shape[0], s->shape[1], s->shape[2]};
@@ -366,7 +370,7 @@ static mar_status write_at(int fd, const char *path, const uint8_t *data, size_t
     return MAR_OK;
 }
 
-/* CRC-32 of the array's header, which lies behind the local header of `local` bytes, and all items. */
+/* Returns the CRC-32 of the array's header and all items. The header follows the local header in `begin`. */
 static uint32_t slots_crc(const npz_slots *s, const uint32_t *crc, const uint8_t *begin)
 {
     const size_t local = LOCAL_SIZE + strlen("arr_0.npy") + LOCAL_EXTRA;
@@ -396,5 +400,5 @@ mar_status npz_slots_finish(int fd, const char *path, const npz_slots *s, const 
     if (status == MAR_OK) status = write_at(fd, path, begin, s->first, 0, &err);
     if (status == MAR_OK && fsync(fd) != 0 && errno != EINVAL)
         status = err_set(&err, MAR_EIO, "%s: cannot write: %s", path, strerror(errno));
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }

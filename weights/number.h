@@ -1,5 +1,4 @@
-/* Numbers as files store them: little-endian integers, half precision and bfloat16. Rounding is to nearest, ties to
- * even. */
+/* Numbers as files store them: little-endian integers, half precision, bfloat16. Rounding is to nearest even. */
 #ifndef WEIGHTS_NUMBER_H
 #define WEIGHTS_NUMBER_H
 
@@ -28,7 +27,7 @@ static inline float wt_f32_from_bf16(uint16_t h)
 static inline uint16_t wt_bf16_from_f32(float x)
 {
     uint32_t u = wt_f32_bits(x);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* NaN: keep it one */
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* keeps NaN */
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
@@ -36,7 +35,7 @@ static inline float wt_f32_from_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = h & 0x7fffu;
     if (magnitude >= 0x7c00u) return wt_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-    /* Exponent and mantissa moved into place are the value times 2^-112, subnormals included. */
+    /* Exponent and mantissa, moved into place, are the value times 2^-112, subnormals included. */
     float scaled = wt_f32_from_bits(magnitude << 13) * 0x1p112f;
     return wt_f32_from_bits(wt_f32_bits(scaled) | sign);
 }
@@ -46,9 +45,9 @@ static inline uint16_t wt_f16_from_f32(float x)
     uint32_t u = wt_f32_bits(x), magnitude = u & 0x7fffffffu;
     uint16_t sign = (uint16_t)(u >> 16 & 0x8000u);
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and up round to infinity */
+    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity */
     if (magnitude < 0x38800000u) {                                   /* below 2^-14: subnormal */
-        /* Adding 2^-1 makes one ulp of the sum 2^-24, the subnormal step, so the addition rounds. */
+        /* Adding 2^-1 makes one ulp of the sum 2^-24, the subnormal step. So the addition rounds. */
         float sum = wt_f32_from_bits(magnitude) + 0.5f;
         return (uint16_t)(sign | (wt_f32_bits(sum) - 0x3f000000u));
     }

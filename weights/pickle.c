@@ -1,5 +1,5 @@
-/* The stack machine of Python's pickle, protocols 2 to 5 (Lib/pickletools.py describes every opcode). Memory
- * is bounded by the pool's limit, time by the pickle's length; there is no recursion. */
+/* The stack machine of Python's pickle, protocols 2 to 5 (opcodes: Lib/pickletools.py). The pool's limit bounds memory,
+ * the pickle's length bounds time, and nothing recurses. */
 #include "weights/pickle.h"
 
 #include <stdio.h>
@@ -9,13 +9,13 @@
 typedef struct {
     const uint8_t *start, *at, *end;
     wt_pool *pool;
-    pk_value **stack; /* [depth]; NULL is a mark */
+    pk_value **stack; /* [depth]; NULL marks a MARK */
     size_t depth, stack_capacity;
-    pk_value **memo; /* [memo_capacity], NULL where nothing is stored */
+    pk_value **memo; /* [memo_capacity], NULL where unset */
     size_t memo_count, memo_capacity;
     pk_value *none, *yes, *no, *empty;
-    pk_value storages;   /* a list of those that were made */
-    const char *problem; /* why it stopped; NULL while all is well */
+    pk_value storages;   /* list of every storage made */
+    const char *problem; /* why it failed; NULL so far */
     int no_memory;
 } machine;
 
@@ -55,7 +55,7 @@ static pk_value *make_opaque(machine *m, const pk_value *callee)
     return v;
 }
 
-/* "module.name" from two pieces of text. */
+/* Makes a class with the name "module.name". */
 static pk_value *make_class(machine *m, const char *module, size_t module_length, const char *name, size_t name_length)
 {
     enum { NAME_MAX_BYTES = 1024 };
@@ -98,7 +98,7 @@ static const uint8_t *take(machine *m, uint64_t n)
     return p;
 }
 
-/* An unsigned little-endian number of 1, 2, 4 or 8 bytes; 0 at the end of the input. */
+/* Takes an unsigned little-endian number of 1, 2, 4 or 8 bytes. Returns 0 at the end of the input. */
 static uint64_t take_number(machine *m, int bytes)
 {
     const uint8_t *p = take(m, (uint64_t)bytes);
@@ -135,7 +135,8 @@ static pk_value *top(machine *m)
     return m->stack[m->depth - 1];
 }
 
-/* Removes the last mark and the values above it, *items. Returns their number; they are valid until the next push. */
+/* Removes the last mark and the values above it. Returns their number, and in *items the values, valid until the next
+ * push. */
 static size_t pop_mark(machine *m, pk_value ***items)
 {
     size_t i = m->depth;
@@ -154,8 +155,7 @@ static void memo_put(machine *m, uint64_t index)
 {
     pk_value *v = top(m);
     if (!v) return;
-    /* Pickle numbers the memo from 0 up, one entry an operation: an index beyond the input's length is none.
-     */
+    /* Pickle numbers memo entries from 0, one an operation, so an index beyond the input's length is invalid. */
     if (index >= (uint64_t)(m->end - m->start)) {
         fail(m, "its memo index is out of range");
         return;
@@ -197,7 +197,7 @@ static void push_text(machine *m, pk_kind kind, int length_bytes)
     push(m, v);
 }
 
-/* LONG1, LONG4: two's complement, little-endian, any length. Beyond 64 bits nothing here needs the value. */
+/* Pushes a LONG1 or LONG4: two's complement, little-endian, any length. No tensor needs a value beyond 64 bits. */
 static void push_long(machine *m, int length_bytes)
 {
     uint64_t length = take_number(m, length_bytes), value = 0;
@@ -214,7 +214,7 @@ static void push_long(machine *m, int length_bytes)
 
 static void push_float(machine *m)
 {
-    const uint8_t *p = take(m, 8); /* the one big-endian number of the format */
+    const uint8_t *p = take(m, 8); /* the only big-endian number of the format */
     pk_value *v = p ? make(m, PK_FLOAT) : NULL;
     if (!v) return;
     uint64_t bits = 0;
@@ -258,7 +258,7 @@ static void top_to_tuple(machine *m, size_t count)
     push_tuple(m, items, count);
 }
 
-/* LIST, DICT, FROZENSET: the values above the mark as a new container. */
+/* LIST, DICT, FROZENSET: replaces the mark and the values above it by a container. */
 static void mark_to_list(machine *m, pk_kind kind)
 {
     pk_value **items;
@@ -269,7 +269,7 @@ static void mark_to_list(machine *m, pk_kind kind)
     push(m, v);
 }
 
-/* Appends to a list or dict. Other objects that have such items (PK_OPAQUE) drop them. */
+/* Appends to a list or dict. Items of other objects (PK_OPAQUE) are dropped. */
 static void extend(machine *m, pk_kind kind, pk_value *target, pk_value **items, size_t count)
 {
     if (!target || m->problem) return;
@@ -334,7 +334,7 @@ static int is_class(const pk_value *v, const char *name)
     return v->kind == PK_CLASS && strcmp(v->as.string.text, name) == 0;
 }
 
-/* OrderedDict() or OrderedDict([[key, value], ...]), as Python 2 wrote it. */
+/* Makes a dict for OrderedDict() or Python 2's OrderedDict([[key, value], ...]). */
 static pk_value *make_dict(machine *m, const pk_value *args)
 {
     pk_value *dict = make(m, PK_DICT);
@@ -349,7 +349,7 @@ static pk_value *make_dict(machine *m, const pk_value *args)
     return dict;
 }
 
-/* REDUCE and NEWOBJ. Python would call a class or function here; we only look up its name. */
+/* REDUCE and NEWOBJ. Python would call a class or function here; this only looks up its name. */
 static void call(machine *m)
 {
     pk_value *args = pop(m), *callee = pop(m), *v;
@@ -401,17 +401,17 @@ static void drop(machine *m)
 
 static void build(machine *m)
 {
-    pop(m); /* the state of an object: attributes, which no tensor needs */
+    pop(m); /* an object's attributes; no tensor needs them */
     top(m);
 }
 
-/* One operation; 0 at STOP or on failure. */
+/* Executes one operation. Returns 0 at STOP or on failure. */
 static int step(machine *m)
 {
     pk_value **items;
     const uint8_t *op = take(m, 1);
     if (!op) return 0;
-    /* clang-format off */ /* one line an operation */
+    /* clang-format off */ /* one line per operation */
     switch (*op) {
     case 0x80: take(m, 1); break; /* PROTO */
     case 0x95: take(m, 8); break; /* FRAME: a hint for streams */

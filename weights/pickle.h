@@ -1,5 +1,5 @@
-/* A parser for Python's pickle, the data.pkl of a PyTorch file. It builds values and runs nothing. A call of a class or
- * function becomes a PK_OPAQUE value with its name, except those that tensors need. */
+/* Parser of Python's pickle, the data.pkl of a PyTorch file. It builds values and executes nothing. A call of a class
+ * or function becomes a PK_OPAQUE value with its name, except the calls that make tensors. */
 #ifndef WEIGHTS_PICKLE_H
 #define WEIGHTS_PICKLE_H
 
@@ -20,10 +20,10 @@ typedef enum {
     PK_TUPLE,
     PK_LIST,
     PK_DICT,
-    PK_CLASS,   /* a name: GLOBAL */
-    PK_STORAGE, /* a persistent id: args is its tuple ('storage', class, key, location, count) */
+    PK_CLASS,   /* GLOBAL: a name */
+    PK_STORAGE, /* persistent id; args is its tuple ('storage', class, key, location, count) */
     PK_TENSOR,  /* torch._utils._rebuild_tensor_v2: args is (storage, offset, size, stride, ...) */
-    PK_OPAQUE,  /* anything else; `callee` is the class or function, or NULL */
+    PK_OPAQUE,  /* any other; `callee` is the class or function, or NULL */
 } pk_kind;
 
 typedef struct pk_value pk_value;
@@ -33,11 +33,11 @@ struct pk_value {
         int64_t integer; /* PK_BOOL, PK_INT */
         double real;
         struct {
-            const char *text; /* [length], NUL-terminated if PK_CLASS ("module.name"), else not */
+            const char *text; /* [length], NUL-terminated only for PK_CLASS ("module.name") */
             size_t length;
         } string; /* PK_STRING, PK_BYTES, PK_CLASS */
         struct {
-            pk_value **items; /* of a dict: key, value, key, value, ... */
+            pk_value **items; /* PK_DICT: key, value, key, value, ... */
             size_t count, capacity;
         } list; /* PK_TUPLE, PK_LIST, PK_DICT */
         pk_value *args;
@@ -47,20 +47,20 @@ struct pk_value {
 
 typedef struct {
     pk_value *root;
-    pk_value *const *storages; /* [n_storages] every PK_STORAGE that was made, in the pickle's order */
+    pk_value *const *storages; /* [n_storages] every PK_STORAGE, in the pickle's order */
     size_t n_storages;
-    size_t size; /* of the pickle, in bytes; more may follow */
+    size_t size; /* bytes of the pickle; more may follow */
 } pk_pickle;
 
-/* Parses the pickle that data[size] begins with. Values are in the pool and point into `data`. The graph of values may
- * be cyclic. MAR_EFORMAT, with `path` and the byte, or MAR_ENOMEM on failure. */
+/* Parses the pickle at the start of data[size]. Values are in the pool and point into `data`; their graph may be
+ * cyclic. Returns MAR_EFORMAT, with `path` and the byte, or MAR_ENOMEM. */
 mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool *pool, pk_pickle *out, mar_err *err);
 
-/* Whether v is a string equal to text. */
+/* Returns 1 if v is a string equal to text. */
 int pk_is_text(const pk_value *v, const char *text);
-/* The value of the last entry with this key; NULL if there is none or if it is no dict. */
+/* Returns the value of the last entry with this key. Returns NULL if it is absent or `dict` is no dict. */
 const pk_value *pk_get(const pk_value *dict, const char *key);
-/* A description for messages, such as "an integer" or "a call of os.system". */
+/* Describes a value for messages, such as "an integer" or "a call of os.system". Returns buffer. */
 const char *pk_describe(const pk_value *v, char *buffer, size_t size);
 
 #endif

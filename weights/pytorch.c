@@ -1,6 +1,6 @@
-/* Reading what torch.save writes. Since 1.6 that is a zip file: <name>/data.pkl has the structure, <name>/data/<key>
- * the bytes of each storage, <name>/byteorder "little" or "big" (absent in old files, which are little-endian). What it
- * wrote before is in weights/legacy.h. */
+/* Reads files of torch.save. Since 1.6 they are zip files: <name>/data.pkl has the structure, <name>/data/<key> the
+ * bytes of a storage, <name>/byteorder "little" or "big". Old files lack byteorder and are little-endian.
+ * weights/legacy.h describes the format before 1.6. */
 #include "weights/legacy.h"
 #include "weights/pickle.h"
 #include "weights/reader.h"
@@ -11,23 +11,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* MAR-H with its optimizer has half a megabyte of pickle. */
+/* MAR-H with its optimizer has a pickle of half a megabyte. */
 enum { PICKLE_MAX = 16 << 20, PICKLE_MEMORY_MAX = 256 << 20 };
 
 typedef struct {
     wt_file *f;
-    const char *format;      /* what the format is called */
-    legacy_directory legacy; /* if the file is of the old format; else without bytes */
-    zip_directory zip;       /* else */
-    const char *prefix;      /* [prefix_length] "archive" of archive/data.pkl */
+    const char *format;      /* name of the format */
+    legacy_directory legacy; /* of an old file; else without bytes */
+    zip_directory zip;       /* of a new file */
+    const char *prefix;      /* [prefix_length] "archive" in archive/data.pkl */
     size_t prefix_length;
     wt_pool values;
-    uint64_t copied; /* bytes of tensors copied because they are not contiguous */
-    uint64_t work;   /* bytes of all other tensors, and bytes read to copy those */
+    uint64_t copied; /* bytes of noncontiguous tensors copied */
+    uint64_t work;   /* bytes of all other tensors, and bytes read to make the copies */
 } reader;
 
-/* Tensors may share a storage, and copies read it anew. A file that asks for more than so many times its size, which
- * takes few bytes to ask for, is refused. */
+/* Tensors may share a storage, and each copy reads it again. A small file can request unlimited reading, so this
+ * multiple of the file's size is the limit. */
 enum { WORK_MAX = 64 };
 
 int wt_pytorch_recognise(const wt_file *f)
@@ -51,7 +51,8 @@ static mar_status find_prefix(reader *r, mar_err *err)
     return err_set(err, MAR_EFORMAT, "%s: a zip file without data.pkl, expected one written by torch.save", r->f->path);
 }
 
-/* Finds the contents of <prefix>/<a><b>: *size bytes at *offset of the file; *offset is 0 if there is no such entry. */
+/* Finds the contents of <prefix>/<a><b>: *size bytes at *offset in the file. Sets *offset to 0 if there is no such
+ * entry. */
 static mar_status find_contents(const reader *r, const char *a, const char *b, size_t b_length, uint64_t *offset,
                                 uint64_t *size, mar_err *err)
 {
@@ -81,14 +82,14 @@ static mar_status check_byteorder(const reader *r, mar_err *err)
 
 /* --- one tensor ------------------------------------------------------------------------------------- */
 
-/* The storage of a tensor: [numel] elements of dtype. */
+/* A tensor's storage: [numel] elements of dtype. */
 typedef struct {
     uint64_t offset; /* in the file */
     int64_t numel;
     wt_dtype dtype;
 } storage;
 
-/* 1 if it is a class of storages that are known. */
+/* Returns 1, with the dtype, for a known class of storage, else 0. */
 static int storage_dtype(const pk_value *class, wt_dtype *out)
 {
     static const struct {
@@ -114,7 +115,7 @@ static size_t element_size(const pk_value *class)
     return storage_dtype(class, &dtype) ? wt_dtype_size(dtype) : 0;
 }
 
-/* As find_contents, of a storage by its name. */
+/* Finds a storage by its name, as find_contents does. */
 static mar_status find_storage(const reader *r, const pk_value *name, uint64_t *offset, uint64_t *size, mar_err *err)
 {
     const char *text = name->as.string.text;
@@ -170,7 +171,7 @@ static int read_geometry(const pk_value *size, const pk_value *stride, wt_tensor
     return 1;
 }
 
-/* Whether every element lies in a storage of numel elements. */
+/* Returns 1 if every element lies in a storage of numel elements. */
 static int fits(const wt_tensor *t, int64_t offset, const int64_t *strides, int64_t numel)
 {
     int64_t last = offset, reach;
@@ -203,18 +204,18 @@ static mar_status add_work(reader *r, const wt_tensor *t, uint64_t bytes, mar_er
     return MAR_OK;
 }
 
-/* A way through a strided tensor along the file: its dimensions by falling stride. */
+/* Dimensions of a strided tensor by falling stride, so that the file is read forwards. */
 typedef struct {
     int64_t shape[WT_MAX_RANK];
     int64_t stride[WT_MAX_RANK]; /* in the storage, elements */
     int64_t to[WT_MAX_RANK];     /* in the copy, elements */
-} walk;
+} traversal;
 
-static walk walk_along_file(const wt_tensor *t, const int64_t *strides)
+static traversal traverse_along_file(const wt_tensor *t, const int64_t *strides)
 {
-    walk w;
+    traversal w;
     int64_t to = 1;
-    for (int d = t->rank - 1; d >= 0; d--) { /* insertion: what is behind d is sorted */
+    for (int d = t->rank - 1; d >= 0; d--) { /* insertion sort: dimensions after d are sorted */
         int i = d;
         for (; i + 1 < t->rank && w.stride[i + 1] > strides[d]; i++) {
             w.shape[i] = w.shape[i + 1];
@@ -229,14 +230,14 @@ static walk walk_along_file(const wt_tensor *t, const int64_t *strides)
     return w;
 }
 
-/* A piece of the file in memory. */
+/* A part of the file in memory. */
 typedef struct {
     uint8_t *bytes; /* [room] */
     size_t room;
-    uint64_t begin, end; /* what of the file is in it */
+    uint64_t begin, end; /* its range in the file */
 } window;
 
-/* Moves the window to `at`, where the tensor t goes on; its last element ends at `end`. */
+/* Moves the window to `at`, the next element of t; the last element of t ends at `end`. */
 static mar_status move_window(reader *r, window *w, const wt_tensor *t, uint64_t at, uint64_t end, mar_err *err)
 {
     const size_t n = end - at < w->room ? (size_t)(end - at) : w->room;
@@ -247,12 +248,12 @@ static mar_status move_window(reader *r, window *w, const wt_tensor *t, uint64_t
     return file_source_read(&r->f->source, at, n, w->bytes, err);
 }
 
-/* Copies t, whose first element is at t->offset of the file, to dst [t->count]. */
+/* Copies t, whose first element is at t->offset in the file, to dst [t->count]. */
 static mar_status gather(reader *r, const wt_tensor *t, const int64_t *strides, uint8_t *dst, mar_err *err)
 {
     static const uint64_t most = 256 * 1024;
     const size_t element = wt_dtype_size(t->dtype);
-    const walk w = walk_along_file(t, strides);
+    const traversal w = traverse_along_file(t, strides);
     uint64_t end = t->offset + element;
     for (int d = 0; d < t->rank; d++) end += (uint64_t)((t->shape[d] - 1) * strides[d]) * element;
     window seen = {.room = (size_t)(end - t->offset < most ? end - t->offset : most)};
@@ -275,8 +276,8 @@ static mar_status gather(reader *r, const wt_tensor *t, const int64_t *strides, 
     return status;
 }
 
-/* Makes a copy of a transposed or otherwise strided tensor. All copies of a file may not be larger than the file,
- * because a stride of 0 repeats elements without limit. */
+/* Copies a transposed or otherwise strided tensor. A stride of 0 repeats elements without limit, so all copies together
+ * may not exceed the file's size. */
 static mar_status copy_strided(reader *r, wt_tensor *t, uint64_t bytes, const int64_t *strides, mar_err *err)
 {
     if (bytes > r->f->source.size - r->copied)
@@ -289,7 +290,7 @@ static mar_status copy_strided(reader *r, wt_tensor *t, uint64_t bytes, const in
     return gather(r, t, strides, dst, err);
 }
 
-/* args: (storage, offset, size, stride, requires_grad, hooks) of _rebuild_tensor_v2 */
+/* Reads a tensor from the arguments of _rebuild_tensor_v2: (storage, offset, size, stride, requires_grad, hooks). */
 static mar_status read_tensor(reader *r, const char *name, size_t name_length, const pk_value *args, mar_err *err)
 {
     wt_tensor t = {.name = name};
@@ -319,14 +320,14 @@ static mar_status read_tensor(reader *r, const char *name, size_t name_length, c
 
 /* --- the tensors of a checkpoint --------------------------------------------------------------------- */
 
-/* Options of a training run, which are kept beside a model. */
+/* Returns 1 for the options of a training run, saved beside the model. */
 static int is_namespace(const pk_value *v)
 {
     return v->kind == PK_OPAQUE && v->as.callee && strcmp(v->as.callee->as.string.text, "argparse.Namespace") == 0;
 }
 
-/* Reads the tensors of a dict. In a state dict every value must be a tensor. The top level may have other values: plain
- * ones and options are ignored, and an object of another class, which could be meant as a tensor, is an error. */
+/* Reads the tensors of a dict. In a state dict every value must be a tensor. The top level may have others: plain
+ * values and options are skipped, but an object of another class could be a tensor and is an error. */
 static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_err *err)
 {
     for (size_t i = 0; i < dict->as.list.count; i += 2) {
@@ -350,8 +351,7 @@ static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_
     return MAR_OK;
 }
 
-/* The dicts that may be a checkpoint's weights, the one that is taken first. LlamaGen's own code, whose average is
- * `ema`, takes `model`. */
+/* Names of weight sets, in order of preference. LlamaGen's average is `ema`, but its own code loads `model`. */
 static const struct {
     const char *name;
     mar_weights weights;
@@ -361,7 +361,7 @@ static const struct {
             {"state_dict", MAR_WEIGHTS_MODEL},
             {"ema", MAR_WEIGHTS_EMA}};
 
-/* The set that is asked for; NULL if there is none. It is named in `f`, and so is what another one is. */
+/* Finds the requested set, or returns NULL. Sets f->set, and f->other for another kind that is present. */
 static const pk_value *find_set(wt_file *f, const pk_value *root)
 {
     const pk_value *found = NULL;
@@ -369,7 +369,7 @@ static const pk_value *find_set(wt_file *f, const pk_value *root)
     mar_weights taken = MAR_WEIGHTS_AUTO;
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         const pk_value *v = pk_get(root, sets[i].name);
-        if (!v || v->kind != PK_DICT) continue; /* model_ema is None where training kept no average */
+        if (!v || v->kind != PK_DICT) continue; /* model_ema is None if training kept no average */
         has[sets[i].weights] = 1;
         if (found || (f->weights && f->weights != sets[i].weights)) continue;
         found = v;
@@ -391,8 +391,8 @@ static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
     if (!set && r->f->other)
         return err_set(err, MAR_EARG,
                        r->f->weights == MAR_WEIGHTS_EMA
-                           ? "weights ema: %s has no model_ema or ema, but weights model"
-                           : "weights model: %s has no model, module or state_dict, but weights ema",
+                           ? "--weights ema: %s has no model_ema or ema, but weights model"
+                           : "--weights model: %s has no model, module or state_dict, but weights ema",
                        r->f->path);
     if (set)
         snprintf(r->f->format, sizeof r->f->format, "%s (%s)", r->format, r->f->set);

@@ -1,6 +1,5 @@
-/* The readers of the formats. Each adds the tensors of an open file to its table (weights/table.h). Private to
- * weights/.
- */
+/* Readers of the file formats. Each adds the tensors of an open file to its table (weights/table.h). Private to
+ * weights/. */
 #ifndef WEIGHTS_READER_H
 #define WEIGHTS_READER_H
 

@@ -1,4 +1,4 @@
-/* Reading safetensors: u64 header length, JSON header, tensor data without holes or overlaps.
+/* Reads safetensors: u64 header length, JSON header, tensor data without holes or overlaps.
  * https://github.com/huggingface/safetensors#format */
 #include "weights/number.h"
 #include "weights/reader.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The format allows 100 MB; the largest MAR header has 60 kB, and parsing takes some 30 times the text. */
+/* The format allows 100 MB. The largest MAR header has 60 kB, and parsing takes about 30 times the text. */
 static const uint64_t header_max = 16u << 20;
 static const double exact_max = (double)WT_DIMENSION_MAX;
 
@@ -85,7 +85,7 @@ static mar_status read_metadata(wt_file *f, const cJSON *object, mar_err *err)
     return check_keys(f, err);
 }
 
-/* Finds the tensor's three fields, each exactly once. Other fields, which a later version may add, are ignored. */
+/* Finds the tensor's three fields, each exactly once. Ignores other fields: a later version may add some. */
 static mar_status find_fields(const wt_file *f, const cJSON *entry, const cJSON *fields[3], mar_err *err)
 {
     static const char *const names[3] = {"dtype", "shape", "data_offsets"};
@@ -126,7 +126,7 @@ static mar_status read_shape(const wt_file *f, const cJSON *shape, wt_tensor *t,
     return MAR_OK;
 }
 
-/* Reads data_offsets [begin, end]: within the data section, and as long as dtype and shape require. */
+/* Reads data_offsets [begin, end]. They must lie in the data section and match dtype and shape. */
 static mar_status read_offsets(const wt_file *f, const cJSON *offsets, uint64_t data_size, wt_tensor *t, span *s,
                                mar_err *err)
 {
@@ -148,7 +148,7 @@ static mar_status read_offsets(const wt_file *f, const cJSON *offsets, uint64_t 
     return MAR_OK;
 }
 
-/* data: where the data section begins in the file */
+/* Reads one entry. `data` is the offset of the data section in the file. */
 static mar_status read_tensor(wt_file *f, const cJSON *entry, uint64_t data, uint64_t data_size, span *s, mar_err *err)
 {
     const cJSON *fields[3];
@@ -177,7 +177,8 @@ static int compare_spans(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end); /* an empty tensor sorts before the one that starts there */
 }
 
-/* The format requires that tensors cover the data exactly. An overlap or a gap means that the header is wrong. */
+/* Checks that the tensors cover the data exactly, as the format requires. An overlap or a gap means that the header is
+ * wrong. */
 static mar_status check_cover(const wt_file *f, span *spans, uint64_t data_size, mar_err *err)
 {
     uint64_t end = 0;
@@ -211,9 +212,9 @@ static mar_status read_entries(wt_file *f, const cJSON *root, uint64_t data, uin
     return status;
 }
 
-/* cJSON does not say why it could not parse a text. It takes some 30 times its length: if these cannot be had, or it
- * can now, that was why. */
-static int memory_is_out(const char *header, uint64_t length)
+/* Returns 1 if memory was the reason why parsing failed, since cJSON does not tell. Parsing takes about 30 times the
+ * length. So either that allocation fails, or a second attempt succeeds. */
+static int is_out_of_memory(const char *header, uint64_t length)
 {
     void *needed = malloc(32 * (size_t)length);
     free(needed);
@@ -223,8 +224,8 @@ static int memory_is_out(const char *header, uint64_t length)
     return again != NULL;
 }
 
-/* The place of a NUL in the header, plain or as \u0000, which would cut names short; or -1. Backslashes only occur in
- * strings, where each escapes what follows it. */
+/* Returns the position of a NUL in the header, plain or as \u0000, or -1. It would truncate names. Backslashes only
+ * occur in strings, where each escapes the next character. */
 static int64_t find_nul(const char *header, uint64_t length)
 {
     static const char escape[6] = {'\\', 'u', '0', '0', '0', '0'};
@@ -235,10 +236,10 @@ static int64_t find_nul(const char *header, uint64_t length)
     return nul ? nul - header : -1;
 }
 
-/* cJSON calls itself for each level, of which a checkpoint has three: a few more cannot fill a small stack. */
+/* cJSON recurses once per level. A checkpoint has three; this limit protects a small stack. */
 enum { LEVELS_MAX = 16 };
 
-/* The place of the first bracket that is more than LEVELS_MAX deep, or -1. */
+/* Returns the position of the first bracket deeper than LEVELS_MAX, or -1. */
 static int64_t find_deep(const char *header, uint64_t length)
 {
     int depth = 0, in_string = 0;
@@ -264,7 +265,7 @@ static mar_status read_header(wt_file *f, const char *header, uint64_t length, m
         return err_set(err, MAR_EFORMAT, "%s: the header has more than %d levels at byte %lld, expected 3", f->path,
                        LEVELS_MAX, (long long)deep);
     cJSON *root = cJSON_ParseWithLengthOpts(header, length, &end, 0);
-    if (!root && memory_is_out(header, length))
+    if (!root && is_out_of_memory(header, length))
         return err_set(err, MAR_ENOMEM, "%s: out of memory for the header of %llu bytes", f->path,
                        (unsigned long long)length);
     if (!root)

@@ -1,4 +1,4 @@
-/* Writing safetensors, tensor by tensor. */
+/* Writes safetensors, tensor by tensor. */
 #include "kernels/int8.h"
 #include "weights/number.h"
 #include "weights/table.h"
@@ -12,7 +12,7 @@
 
 enum { CHUNK = 64 * 1024, DATA_ALIGN = 64 };
 
-/* A whole number with all its digits, of which cJSON prints 15. */
+/* Creates an integer with all its digits; cJSON prints only 15. */
 static cJSON *whole_number(uint64_t value)
 {
     char digits[24];
@@ -39,7 +39,7 @@ static int64_t elements(const wt_output *t)
     return count;
 }
 
-/* Makes the header as JSON text, which the caller frees. NULL without memory. */
+/* Returns the header as JSON text for the caller to free, or NULL without memory. */
 static char *make_header(const wt_output *tensors, int count, const char *const (*metadata)[2], int n_metadata)
 {
     cJSON *root = cJSON_CreateObject();
@@ -60,7 +60,7 @@ static char *make_header(const wt_output *tensors, int count, const char *const 
     return text;
 }
 
-/* Converts n floats to halves of dtype. Returns 0 if a finite value becomes infinite. */
+/* Converts n floats to dtype, F16 or BF16. Returns 0 if a finite value overflows. */
 static int encode(wt_dtype dtype, const float *values, size_t n, uint16_t *halves)
 {
     int fits = 1;
@@ -78,7 +78,7 @@ static int encode(wt_dtype dtype, const float *values, size_t n, uint16_t *halve
     return fits;
 }
 
-/* Memory to convert a piece of a tensor in. */
+/* Buffers for the conversion of a piece of a tensor. */
 typedef struct {
     float *values;    /* [n] */
     uint16_t *halves; /* [n] */
@@ -103,7 +103,7 @@ static void free_buffers(buffers *b)
     free(b->scale);
 }
 
-/* Writes n of b->values as t's dtype. */
+/* Writes n values of b->values as t's dtype. */
 static mar_status write_values(FILE *stream, const char *path, const wt_output *t, const buffers *b, size_t n,
                                mar_err *err)
 {
@@ -117,7 +117,7 @@ static mar_status write_values(FILE *stream, const char *path, const wt_output *
     return MAR_OK;
 }
 
-/* Of b->values, `n` in number from number `first` of the source on. */
+/* Applies t->factor to the n values in b->values; they start at value `first` of the source. */
 static void apply_factor(const wt_output *t, const buffers *b, int64_t first, size_t n)
 {
     const int64_t width = t->factor ? t->source->shape[t->source->rank - 1] : 0;
@@ -130,12 +130,12 @@ static void apply_factor(const wt_output *t, const buffers *b, int64_t first, si
     }
 }
 
-/* Writes what becomes of `rows` rows of the source from `first` on, each of `in` values. */
+/* Converts and writes `rows` rows of the source, from row `first`, each of `in` values. */
 static mar_status write_rows(FILE *stream, const char *path, const wt_output *t, const buffers *b, int64_t first,
                              int rows, int in, mar_err *err)
 {
     const size_t n = (size_t)rows * (size_t)in;
-    if (t->content == WT_RESTORED) {
+    if (t->content == WT_DEQUANTISED) {
         mar_status status =
             wt_convert_f32(t->file, wt_scale_of(t->file, t->source), first, (size_t)rows, b->scale, err);
         if (status == MAR_OK) status = wt_read_bytes(t->file, t->source, (uint64_t)(first * in), n, b->q, err);
@@ -171,7 +171,7 @@ static mar_status copy_tensor(FILE *stream, const char *path, const wt_output *t
 
 static int is_by_rows(const wt_output *t)
 {
-    return t->content == WT_QUANTISED || t->content == WT_SCALES || t->content == WT_RESTORED;
+    return t->content == WT_QUANTISED || t->content == WT_SCALES || t->content == WT_DEQUANTISED;
 }
 
 static mar_status write_tensor(FILE *stream, const char *path, const wt_output *t, mar_err *err)
@@ -181,7 +181,8 @@ static mar_status write_tensor(FILE *stream, const char *path, const wt_output *
     const int64_t rows = is_by_rows(t) ? t->source->shape[0] : t->source->count;
     buffers b;
     mar_status status = get_buffers(&b, (size_t)most * (size_t)in + 1, (size_t)most, path, err);
-    for (int64_t first = 0; first < rows && status == MAR_OK && !ferror(stream); first += most) /* commit reports it */
+    for (int64_t first = 0; first < rows && status == MAR_OK && !ferror(stream);
+         first += most) /* commit reports a write error */
         status = write_rows(stream, path, t, &b, first, rows - first < most ? (int)(rows - first) : most, in, err);
     free_buffers(&b);
     return status;
@@ -197,7 +198,7 @@ static int is_matrix(const wt_tensor *t)
     return t->rank == 2 && t->shape[0] <= INT_MAX && t->shape[1] <= INT_MAX;
 }
 
-/* Whether the source can become the output, as far as types tell. */
+/* Returns 1 if the types allow this output of the source. */
 static int can_write(const wt_output *t)
 {
     const wt_tensor *s = t->source, *scale = wt_scale_of(t->file, s);
@@ -208,7 +209,7 @@ static int can_write(const wt_output *t)
         return wt_is_float(s->dtype) && is_matrix(s) && t->dtype == WT_I8;
     case WT_SCALES:
         return wt_is_float(s->dtype) && is_matrix(s) && t->dtype == WT_F32;
-    case WT_RESTORED:
+    case WT_DEQUANTISED:
         return scale && wt_is_float(scale->dtype) && is_matrix(s) && scale->count == s->shape[0] &&
                is_half_or_single(t->dtype);
     case WT_COPIED:
@@ -251,7 +252,8 @@ mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int c
         for (int i = 0; i < count && status == MAR_OK && !ferror(w.stream); i++)
             status = write_tensor(w.stream, path, &tensors[i], err);
         for (int i = 0; i < count; i++)
-            if (i == 0 || tensors[i].file != tensors[i - 1].file) status = wt_settle(tensors[i].file, status, err);
+            if (i == 0 || tensors[i].file != tensors[i - 1].file)
+                status = wt_check_unchanged(tensors[i].file, status, err);
         if (status == MAR_OK)
             status = file_writer_commit(&w, err);
         else

@@ -1,17 +1,18 @@
-/* What a model's configuration is read from: the shapes and names of tensors, and numbers of the metadata. */
+/* Sources of a model's configuration: tensor shapes and names, and numbers in the metadata. */
 #ifndef WEIGHTS_SHAPE_H
 #define WEIGHTS_SHAPE_H
 
 #include "weights/weights.h"
 
-enum { WT_DIM_MAX = 1 << 20 }; /* any dimension of a model; keeps every product of two well inside 64 bits */
+enum { WT_DIM_MAX = 1 << 20 }; /* largest dimension of a model; the product of two fits 64 bits easily */
 
-/* The tensor of this name, which must have the given rank and dimensions of 1 to WT_DIM_MAX. MAR_EMODEL. */
+/* Finds the tensor `name`. Returns MAR_EMODEL unless it has this rank and dimensions of 1 to WT_DIM_MAX. */
 mar_status wt_find_shape(const wt_file *f, const char *name, int rank, const wt_tensor **out, mar_err *err);
-/* One more than the largest N below `limit` of the tensors "<prefix>N."; 0 if there is none. Larger numbers are left to
- * the check for extra tensors. */
+/* Returns one more than the largest N below `limit` among tensors "<prefix>N.", or 0 if there is none. Larger numbers
+ * are left to the check for extra tensors. */
 int wt_count_parts(const wt_file *f, const char *prefix, int limit);
-/* A positive number of the metadata; *out stays as it is if there is none of that key. MAR_EMODEL. */
+/* Reads a positive number from the metadata. Leaves *out unchanged if the key is absent. Returns MAR_EMODEL if the
+ * value is no positive number. */
 mar_status wt_metadata_number(const wt_file *f, const char *key, long *out, mar_err *err);
 
 #endif

@@ -1,13 +1,15 @@
 /* The tensors of a checkpoint: filled by a reader, found by name. */
 #include "weights/table.h"
 
+#include "base/printable.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* --- filling -------------------------------------------------------------------------------------- */
 
-/* The slot of `name`, or the empty slot where it belongs. */
+/* Returns the slot of `name`, or the empty slot where it belongs. */
 static size_t find_slot(const wt_file *f, const char *name)
 {
     size_t i = wt_hash(&f->seed, name, strlen(name)) & (f->n_slots - 1);
@@ -34,28 +36,7 @@ int wt_table_grow(wt_file *f)
     return 1;
 }
 
-/* The length of the UTF-8 character that text[length] begins with; 0 if it begins with none. */
-static size_t utf8_length(const uint8_t *text, size_t length)
-{
-    static const struct {
-        uint8_t first, last; /* range of the first byte */
-        uint8_t low, high;   /* range of the second: no longer forms than needed, no surrogates, none above U+10FFFF */
-        uint8_t length;
-    } forms[] = {{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
-                 {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
-                 {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
-    if (*text < 0x80) return 1;
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        if (*text < forms[i].first || *text > forms[i].last) continue;
-        if (length < forms[i].length || text[1] < forms[i].low || text[1] > forms[i].high) return 0;
-        for (size_t k = 2; k < forms[i].length; k++)
-            if ((text[k] & 0xc0) != 0x80) return 0;
-        return forms[i].length;
-    }
-    return 0;
-}
-
-/* Up to 100 bytes of a text, those that are not printable ASCII as \xNN. */
+/* Writes up to 100 bytes of text to buffer, bytes other than printable ASCII as \xNN. Returns buffer. */
 static const char *escaped(const char *text, size_t length, char buffer[404])
 {
     size_t n = 0;
@@ -70,18 +51,18 @@ static const char *escaped(const char *text, size_t length, char buffer[404])
 mar_status wt_check_text(const wt_file *f, const char *what, const char *text, size_t length, mar_err *err)
 {
     char shown[404];
-    const uint8_t *bytes = (const uint8_t *)text;
+    unsigned c;
     for (size_t i = 0, n; i < length; i += n) {
-        n = utf8_length(bytes + i, length - i);
-        if (n > 0 && bytes[i] != 0) continue;
+        n = utf8_decode(text + i, length - i, &c);
+        if (n > 0 && c != 0) continue;
         return err_set(err, MAR_EFORMAT, "%s: the %s \"%s\" %s byte %zu", f->path, what, escaped(text, length, shown),
                        n > 0 ? "contains a NUL at" : "is no valid UTF-8 at", i);
     }
     return MAR_OK;
 }
 
-/* The length of what wrappers of a training run put in front of a name: DistributedDataParallel "module.",
- * torch.compile "_orig_mod.", in either order. */
+/* Returns the length of the prefixes of training wrappers: "module." of DistributedDataParallel and "_orig_mod." of
+ * torch.compile, in either order. */
 static size_t prefix_length(const char *name, size_t length)
 {
     static const char *const prefixes[] = {"module.", "_orig_mod."};

@@ -1,5 +1,5 @@
-/* Checkpoints: safetensors and PyTorch's files behind one interface of named, typed, shaped tensors, whose values
- * are read from the file when they are asked for. A pickle is parsed, never executed. */
+/* Checkpoints: safetensors and PyTorch files behind one interface of named, typed, shaped tensors. Values are read from
+ * the file on demand. A pickle is parsed, never executed. */
 #ifndef WEIGHTS_WEIGHTS_H
 #define WEIGHTS_WEIGHTS_H
 
@@ -18,106 +18,104 @@ typedef struct {
     int rank;
     int64_t shape[WT_MAX_RANK];
     int64_t count;       /* product of shape */
-    uint64_t offset;     /* of its data in the file: [count] contiguous, little-endian */
-    const uint8_t *copy; /* its data, if they are not contiguous in the file; else NULL */
+    uint64_t offset;     /* of the data in the file: [count] contiguous, little-endian */
+    const uint8_t *copy; /* data of a tensor that is noncontiguous in the file; else NULL */
 } wt_tensor;
 
 typedef struct wt_file wt_file;
 
-/* Opens a checkpoint and reads what it says of its tensors. The format is recognised by content, not by name. Every
- * length and offset is checked against the file before use. A PyTorch file shows the tensors of `model_ema`, else of
- * `model`, `module` or `state_dict`, else of the top level; a tensor that is not contiguous is copied. Names lose the
- * prefixes that wrappers of a training run put in front of them: "module.", "_orig_mod.", or both. MAR_EIO, MAR_EFORMAT
- * or MAR_ENOMEM, naming the path. */
+/* Opens a checkpoint, recognised by content, and reads the descriptions of its tensors. Every length and offset is
+ * checked against the file before use. A PyTorch file exposes the tensors of `model_ema`, else of `model`, `module` or
+ * `state_dict`, else of the top level. Noncontiguous tensors are copied. The prefixes of training wrappers, "module."
+ * and "_orig_mod.", are removed from names. Returns MAR_EIO, MAR_EFORMAT or MAR_ENOMEM, naming the path. */
 mar_status wt_open(const char *path, wt_file **out, mar_err *err);
-/* wt_open of one set of a training checkpoint's weights: EMA is `model_ema` or `ema`, MODEL is `model`, `module` or
- * `state_dict`. MAR_EARG if the file has other sets, but not this one. A file with one set that has no name has it. */
+/* Opens one set of a training checkpoint's weights: EMA is `model_ema` or `ema`; MODEL is `model`, `module` or
+ * `state_dict`. Returns MAR_EARG if the file has only other sets. A file with one unnamed set always matches. */
 mar_status wt_open_weights(const char *path, mar_weights which, wt_file **out, mar_err *err);
-/* Opens a checkpoint in memory; data must stay valid until wt_close. `label` takes the place of the path in messages.
- */
+/* Opens a checkpoint in memory. The memory must stay valid until wt_close. `label` replaces the path in messages. */
 mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_file **out, mar_err *err);
 void wt_close(wt_file *f);
-/* Whether wt_load_f32 takes tensors with values that are NaN or infinite: 0 after opening. */
+/* Lets wt_load_f32 accept tensors with NaN or infinite values; 0, the state after opening, refuses them. */
 void wt_allow_nonfinite(wt_file *f, int allow);
-/* To be called when everything is read. Returns `status` if the file is as it was when it was opened, as far as its
- * size and its time of modification tell; else MAR_EIO, saying that it changed, whatever the reading came to. */
-mar_status wt_settle(const wt_file *f, mar_status status, mar_err *err);
+/* Returns `status` if the file's size and modification time are those of its opening, else MAR_EIO. Call it after the
+ * last read: a change may explain any other error. */
+mar_status wt_check_unchanged(const wt_file *f, mar_status status, mar_err *err);
 
 const char *wt_path(const wt_file *f);   /* the path or label */
 const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_ema)", "PyTorch before 1.6", ... */
-const char *wt_set(const wt_file *f);    /* the set of weights that it shows, "model_ema"; NULL: it has no name */
-/* Another set of weights that the file has: EMA or MODEL; AUTO if there is none. */
+const char *wt_set(const wt_file *f);    /* the exposed set, "model_ema"; NULL if it has no name */
+/* Returns the kind of another set in the file, EMA or MODEL, or AUTO if there is none. */
 mar_weights wt_other_weights(const wt_file *f);
-/* The prefix that names have lost, "module.", and of how many tensors; NULL: none has. */
+/* Returns the prefix removed from names, "module.", and the number of those names; NULL if none was. */
 const char *wt_prefix(const wt_file *f, int *tensors);
 int wt_count(const wt_file *f);
 const wt_tensor *wt_at(const wt_file *f, int i);              /* in file order */
 const wt_tensor *wt_find(const wt_file *f, const char *name); /* NULL if absent */
-const char *wt_metadata(const wt_file *f, const char *key);   /* safetensors __metadata__; NULL if absent */
+const char *wt_metadata(const wt_file *f, const char *key);   /* of safetensors' __metadata__; NULL if absent */
 int wt_metadata_count(const wt_file *f);
-const char *wt_metadata_at(const wt_file *f, int i, const char **value); /* the key */
+const char *wt_metadata_at(const wt_file *f, int i, const char **value); /* returns key i */
 
-const char *wt_dtype_name(wt_dtype dtype); /* "F32", as safetensors spells it */
+const char *wt_dtype_name(wt_dtype dtype); /* "F32", as in safetensors */
 size_t wt_dtype_size(wt_dtype dtype);
-/* "[1, 320, 768]" */
+/* Writes "[1, 320, 768]" to buffer and returns it. */
 const char *wt_shape_text(const wt_tensor *t, char *buffer, size_t size);
-/* Adds the elements of a tensor of this shape to the long that total points to: what visitors of tensors are given to
- * count a model's parameters. */
+/* Adds the number of elements of this shape to *(long *)total. A tensor visitor that counts a model's parameters. */
 void wt_add_elements(void *total, const char *name, int rank, const int64_t *shape);
 
-/* dst[n] = the n bytes of the tensor's data from byte `first` on, as they are stored. MAR_EIO. */
+/* Reads n bytes of the tensor's data, from byte `first`, to dst as stored. Returns MAR_EIO. */
 mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, size_t n, void *dst, mar_err *err);
-/* dst[t->count] = the tensor's values as f32. MAR_EMODEL unless it is floating-point (F64, F32, F16, BF16); MAR_EIO. */
+/* Reads the tensor to dst[t->count] as f32. Returns MAR_EMODEL unless it is floating-point (F64, F32, F16, BF16), or
+ * MAR_EIO. */
 mar_status wt_read_f32(const wt_file *f, const wt_tensor *t, float *dst, mar_err *err);
-/* Finds `name`, checks its exact shape and reads it into a new array, which the caller frees. MAR_EMODEL, naming file,
- * tensor, found and expected shape, if it does not fit, or if values are NaN or infinite (wt_allow_nonfinite); MAR_EIO.
- */
+/* Finds `name`, checks its exact shape, and reads it into a new array for the caller to free. Returns MAR_EMODEL, with
+ * file, tensor, found and expected shape, if it does not match. Returns MAR_EMODEL also for NaN or infinite values
+ * (wt_allow_nonfinite), and MAR_EIO. */
 mar_status wt_load_f32(const wt_file *f, const char *name, int rank, const int64_t *shape, float **out, mar_err *err);
 
-/* Values that are no finite f32. A double beyond f32's range counts as infinite. */
+/* Values of a tensor that are not finite as f32. A double beyond f32's range counts as infinite. */
 typedef struct {
-    int64_t nan, inf; /* how many there are */
-    int64_t first;    /* the index of the first one, if there is any */
+    int64_t nan, inf; /* number of each */
+    int64_t first;    /* index of the first, if any */
 } wt_nonfinite;
 
-/* Reads a floating-point tensor and counts. Errors are those of wt_read_f32. */
+/* Counts the values of a floating-point tensor that are not finite. Errors are those of wt_read_f32. */
 mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite *out, mar_err *err);
 
-/* --- int8 weights: a matrix I8 [out][in], each weight its int8 times the scale of its output channel, and beside it
- * the tensor of these scales, F32 [out], whose name is the matrix's with "_scale" behind it --- */
+/* --- int8 weights: a matrix I8 [out][in] and its scales F32 [out], named NAME and NAME_scale; a weight is its int8
+ * times the scale of its output channel --- */
 
-enum { WT_INT8_NAME = 256 }; /* room for the name of the scales of a model's matrix */
+enum { WT_INT8_NAME = 256 }; /* room for the name of a matrix's scales */
 
-/* A matrix of a model. wt_matrix_free frees what it points to. */
+/* A model's matrix, either f32 or int8. wt_matrix_free frees its arrays. */
 typedef struct {
-    float *weight;     /* [out][in], or NULL: the next two are it */
-    int8_t *quantised; /* [out][in] as the file has them, from -127 to 127, or NULL */
-    float *scale;      /* [out] of them, or NULL */
+    float *weight;     /* [out][in], or NULL if it is int8 */
+    int8_t *quantised; /* [out][in] from -127 to 127, or NULL if it is f32 */
+    float *scale;      /* [out], or NULL if it is f32 */
 } wt_matrix;
 
-/* The name of the scales of a matrix `name`, to text, which it returns. */
+/* Writes the name of the scales of matrix `name` to text and returns it. */
 const char *wt_scale_name(const char *name, char *text, size_t size);
-/* The scales of t; NULL: it is not I8, or has none. */
+/* Returns the scales of t, or NULL if t is not I8 or has none. */
 const wt_tensor *wt_scale_of(const wt_file *f, const wt_tensor *t);
-/* The I8 tensor whose scales a tensor is by its name; NULL: there is none. */
+/* Returns the I8 tensor that `scale` belongs to by its name, or NULL if there is none. */
 const wt_tensor *wt_int8_of(const wt_file *f, const wt_tensor *scale);
-/* Whether the file has a tensor of that name, and it is I8. */
+/* Returns 1 if the file has an I8 tensor `name`. */
 int wt_is_int8(const wt_file *f, const char *name);
-/* Whether the name ends with ".LAYER.weight" of one of the layers, a list that ends with NULL. */
+/* Returns 1 if the name ends with ".LAYER.weight" for one of the layers, a list that ends with NULL. */
 int wt_is_layer(const char *name, const char *const *layers);
-/* Reads a matrix that may be int8 in the file: with `keep` as it is, else as the f32 that it stands for. One of another
- * type is read as by wt_load_f32, whose errors these are. MAR_EMODEL, too, if there are no scales, or not F32 [out], or
- * negative ones, or ones that are not finite (wt_allow_nonfinite), or if a weight is -128. */
+/* Reads a matrix. An int8 matrix stays int8 with `keep`, else it is dequantised to f32. Other types are read by
+ * wt_load_f32, whose errors these are. Returns MAR_EMODEL also for a weight of -128, and for scales that are missing or
+ * invalid. Valid scales are F32 [out], not negative, and finite (wt_allow_nonfinite). */
 mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, int keep, wt_matrix *m, mar_err *err);
-void wt_matrix_free(wt_matrix *m); /* and leaves it empty */
+void wt_matrix_free(wt_matrix *m); /* leaves it empty */
 
-/* What an output is made of its source. */
+/* How an output is made from its source. */
 typedef enum {
-    WT_VALUES,    /* the source's values, as dtype F32, F16 or BF16 (round to nearest even) */
-    WT_QUANTISED, /* the int8 of a floating-point matrix (kern_int8_quantise): I8 [out][in] */
-    WT_SCALES,    /* the scales of these: F32 [out] */
-    WT_RESTORED,  /* what a matrix I8 [out][in] stands for, as dtype F32, F16 or BF16 */
-    WT_COPIED,    /* the source as it is, of any dtype */
+    WT_VALUES,      /* the source's values as F32, F16 or BF16, rounded to nearest even */
+    WT_QUANTISED,   /* I8 [out][in] of a floating-point matrix (kern_int8_quantise) */
+    WT_SCALES,      /* F32 [out], the scales of WT_QUANTISED */
+    WT_DEQUANTISED, /* an I8 matrix [out][in] dequantised to F32, F16 or BF16 */
+    WT_COPIED,      /* the source unchanged, any dtype */
 } wt_content;
 
 /* A tensor to write as safetensors. */
@@ -127,25 +125,27 @@ typedef struct {
     int rank;
     int64_t shape[WT_MAX_RANK];
     const wt_file *file;     /* the file of `source` */
-    const wt_tensor *source; /* with as many values as `shape`, but for WT_SCALES */
+    const wt_tensor *source; /* as many values as `shape`, except for WT_SCALES */
     wt_content content;
-    const float *factor; /* [the last dimension of the source], or NULL: WT_QUANTISED and WT_SCALES are of the source
-                          * times it, WT_VALUES are the source over it (kern_int8_smooth) */
+    /* [last dimension of the source], or NULL (kern_int8_smooth). WT_QUANTISED and WT_SCALES multiply the source by it,
+     * WT_VALUES divides. */
+    const float *factor;
 } wt_output;
 
-/* Writes a safetensors file, completely or not at all (base/file.h). metadata has n_metadata pairs of key and value.
- * MAR_EIO, too, if a source changed after it was opened. */
+/* Writes a safetensors file, completely or not at all (base/file.h), with n_metadata pairs of key and value. Returns
+ * MAR_EIO also if a source changed after its opening. */
 mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int count, const char *const (*metadata)[2],
                                int n_metadata, mar_err *err);
 
-/* The models built into the library. NULL if there is none of that name. */
+/* A model built into the library; data is NULL for an unknown name. */
 typedef struct {
     const void *data;
     size_t size;
 } wt_embedded;
-/* "demo", "demo-draft"; of discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle" */
-const wt_embedded *wt_demo_mar(const char *name);
-/* Their image decoders: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq" */
-const wt_embedded *wt_demo_vae(const char *name);
+/* Returns a built-in model: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
+ * "demo-discrete-eagle". */
+wt_embedded wt_demo_mar(const char *name);
+/* Returns a built-in image decoder: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq". */
+wt_embedded wt_demo_vae(const char *name);
 
 #endif

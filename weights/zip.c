@@ -1,5 +1,5 @@
-/* APPNOTE.TXT 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (its end), 4.5.3
- * (ZIP64). Sizes come from the directory: PyTorch leaves those of the local headers zero. */
+/* APPNOTE.TXT 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (its end), 4.5.3 (ZIP64).
+ * Sizes are read from the directory: PyTorch leaves those of the local headers zero. */
 #include "weights/zip.h"
 #include "weights/number.h"
 
@@ -14,8 +14,8 @@ static const uint32_t local_magic = 0x04034b50, entry_magic = 0x02014b50, end_ma
 /* MAR's checkpoints have some thousand entries, of a hundred bytes each. */
 static const uint64_t directory_max = 16u << 20;
 
-/* Offset in tail[size], the end of the file, of the end record, which is the last one whose comment ends with the file;
- * or -1. */
+/* Returns the offset of the end record in tail[size], the end of the file, or -1. It is the last record whose comment
+ * ends with the file. */
 static int64_t find_end(const uint8_t *tail, size_t size)
 {
     for (int64_t at = (int64_t)size - END_SIZE; at >= 0; at--)
@@ -23,13 +23,12 @@ static int64_t find_end(const uint8_t *tail, size_t size)
     return -1;
 }
 
-/* Where the directory is in the file. */
+/* Position of the directory in the file. */
 typedef struct {
-    uint64_t offset, size, count; /* its first byte, bytes, entries */
+    uint64_t offset, size, count; /* first byte, bytes, entries */
 } extent;
 
-/* Finds the directory by tail[size], the end of the file: by the ZIP64 end record if there is one, else the plain one.
- */
+/* Finds the directory from tail[size], the end of the file: by the ZIP64 end record, or else by the plain one. */
 static mar_status find_in_tail(const file_source *s, const uint8_t *tail, size_t size, extent *d, mar_err *err)
 {
     const int64_t at = find_end(tail, size);
@@ -71,7 +70,8 @@ static mar_status find_directory(const file_source *s, extent *d, mar_err *err)
     return status;
 }
 
-/* Sizes and offset that do not fit 32 bits are in extra field 1, only those and in this order. */
+/* Reads the sizes and offset that do not fit 32 bits from extra field 1. The field has only these, in this order.
+ * Returns 0 if one is missing. */
 static int read_zip64(zip_entry *entry, const uint8_t *extra, size_t length)
 {
     uint64_t *fields[3] = {&entry->size, &entry->packed, &entry->header};
@@ -97,7 +97,7 @@ static int read_zip64(zip_entry *entry, const uint8_t *extra, size_t length)
     return 0;
 }
 
-/* Reads the entry at *at of a directory that ends at `end`, and moves *at past it. */
+/* Reads the entry at *at in a directory that ends at `end`, and advances *at. Returns 0 if it is malformed. */
 static int read_entry(const uint8_t **at, const uint8_t *end, zip_entry *entry)
 {
     const uint8_t *p = *at;

@@ -27,7 +27,7 @@ void zip_stream_close(zip_stream *s)
     s->is_open = 0;
 }
 
-/* Gives zlib more of the file, if it has nothing left to do and there is more. */
+/* Gives zlib more input if it has consumed all, and the file has more. */
 static mar_status refill(zip_stream *s, mar_err *err)
 {
     const uint64_t left = s->place.packed - s->fetched;
@@ -41,7 +41,7 @@ static mar_status refill(zip_stream *s, mar_err *err)
     return MAR_OK;
 }
 
-/* Decompresses to dst until it is full or the data end. Returns in *n how many bytes there were. */
+/* Decompresses to dst[*n] until it is full or the data end. Sets *n to the bytes written. */
 static mar_status decompress(zip_stream *s, size_t *n, uint8_t *dst, mar_err *err)
 {
     const size_t wanted = *n;
@@ -55,12 +55,13 @@ static mar_status decompress(zip_stream *s, size_t *n, uint8_t *dst, mar_err *er
         const int result = inflate(&s->z, Z_NO_FLUSH);
         *n += room - s->z.avail_out;
         s->ended = result == Z_STREAM_END;
-        if (result != Z_OK && result != Z_STREAM_END) return refuse(s, result, err); /* Z_BUF_ERROR: nothing is left */
+        if (result != Z_OK && result != Z_STREAM_END)
+            return refuse(s, result, err); /* Z_BUF_ERROR: input ended early */
     }
     return MAR_OK;
 }
 
-/* After the last byte. */
+/* Checks the end of the data, after their last byte. */
 static mar_status check_end(zip_stream *s, mar_err *err)
 {
     const char *what = s->place.what;
@@ -100,6 +101,6 @@ mar_status zip_stream_read(zip_stream *s, size_t n, void *dst, mar_err *err)
         if (s->at == s->place.size) status = check_end(s, err);
     }
     if (status == MAR_OK) return MAR_OK;
-    const mar_status changed = file_source_check(s->place.source, err); /* what is wrong may come from the change */
+    const mar_status changed = file_source_check(s->place.source, err); /* a change of the file may explain the error */
     return changed != MAR_OK ? changed : status;
 }

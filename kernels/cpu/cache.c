@@ -27,9 +27,9 @@ static void attend(const cache_call *c, int span, int block, int group, int thre
     const kern_cache_job *j = c->job;
     const kern_device *d = &c->queue->d->base;
     const int blocks = blocks_of(j, span), rows = j->row[span + 1] - j->row[span], head = group * c->heads;
-    const int row = j->row[span] + team_part(rows, blocks, block), slots = j->first[span + 1] - j->first[span];
+    const int row = j->row[span] + parallel_part(rows, blocks, block), slots = j->first[span + 1] - j->first[span];
     const size_t width = (size_t)j->heads * (size_t)j->head_dim, column = (size_t)head * (size_t)j->head_dim;
-    const cached_task t = {.rows = j->row[span] + team_part(rows, blocks, block + 1) - row,
+    const cached_task t = {.rows = j->row[span] + parallel_part(rows, blocks, block + 1) - row,
                            .heads = cpu_lesser(c->heads, j->heads - head),
                            .dim = j->head_dim,
                            .bf16 = c->queue->d->bf16,

@@ -33,7 +33,7 @@ typedef struct {
     float log_temperature, *mean, *log_std;
 } rows_loop;
 
-static void run(kern_queue *k, rows_loop *l, team_body *body)
+static void run(kern_queue *k, rows_loop *l, parallel_body *body)
 {
     if (kern_live(k)) cpu_for(cpu_of(k), l->rows, (double)NUMBER_WORK * l->rows * l->channels, body, l);
 }

@@ -163,7 +163,7 @@ static void unfold(const conv_call *c, reader r, char *copy)
 /* The first pixel of a chunk, which is that of a tile. */
 static int chunk_start(const conv_call *c, int chunk)
 {
-    return cpu_lesser(team_part(cpu_divide_up(c->pixels, DIRECT_ROWS), c->chunks, chunk) * DIRECT_ROWS, c->pixels);
+    return cpu_lesser(parallel_part(cpu_divide_up(c->pixels, DIRECT_ROWS), c->chunks, chunk) * DIRECT_ROWS, c->pixels);
 }
 
 /* Fills the table of a tile: [taps][DIRECT_ROWS]. Where there is no pixel the last one is read again. */
@@ -200,7 +200,7 @@ static void run_item(const conv_call *c, int item, int thread)
         gather_tile(c, start, cpu_lesser(DIRECT_ROWS, last - start), table + (size_t)t * tile_entries,
                     copies + (size_t)(start - first) * row_bytes);
     }
-    for (int b = team_part(g->blocks, c->groups, group); b < team_part(g->blocks, c->groups, group + 1); b++) {
+    for (int b = parallel_part(g->blocks, c->groups, group); b < parallel_part(g->blocks, c->groups, group + 1); b++) {
         direct_tile tile = {.taps = g->taps,
                             .in = g->tap_in,
                             .w = g->block + (size_t)b * g->block_bytes,
@@ -226,13 +226,13 @@ void conv_implicit_gemm_run(cpu_queue *q, const conv_implicit_gemm *g, const act
                             act *y)
 {
     conv_call c = {.q = q,
-                     .g = g,
-                     .x = x,
-                     .height = height,
-                     .width = width,
-                     .rows = (height + 2 * g->pad_h - g->kernel_h) / g->stride + 1,
-                     .columns = (width + 2 * g->pad_w - g->kernel_w) / g->stride + 1,
-                     .y = y};
+                   .g = g,
+                   .x = x,
+                   .height = height,
+                   .width = width,
+                   .rows = (height + 2 * g->pad_h - g->kernel_h) / g->stride + 1,
+                   .columns = (width + 2 * g->pad_w - g->kernel_w) / g->stride + 1,
+                   .y = y};
     c.pixels = images * c.rows * c.columns;
     if (c.pixels == 0) return;
     c.chunks = cpu_divide_up(c.pixels, g->pixels);

@@ -1,5 +1,5 @@
 /* The CPU backend's device and its table of operations: oneDNN for products and convolutions, vectorised row kernels
- * for the rest, and a team of threads that all queues of a device share. */
+ * for the rest, and a pool of threads that all queues of a device share. */
 #include "base/cpus.h"
 #include "base/memory.h"
 #include "kernels/cpu/cpu.h"
@@ -63,12 +63,12 @@ static void cpu_recover(kern_queue *k)
 
 static void cpu_bind(kern_queue *k)
 {
-    team_enter(cpu_of(k)->caller);
+    pool_client_enter(cpu_of(k)->client);
 }
 
 static void cpu_unbind(kern_queue *k)
 {
-    team_leave(cpu_of(k)->caller);
+    pool_client_leave(cpu_of(k)->client);
 }
 
 static void cpu_lap(kern_queue *k, double *seconds)
@@ -180,7 +180,7 @@ static void cpu_to_act(kern_queue *k, const float *x, size_t n, act *y)
 static void cpu_close(kern_device *device)
 {
     cpu_device *d = (cpu_device *)device;
-    team_free(d->team);
+    thread_pool_free(d->pool);
     cpu_matmul_free_all(d);
     dnn_close(d->dnn);
     pthread_mutex_destroy(&d->lock);
@@ -287,17 +287,17 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     const char *unit = cpu_bf16_unit(), *unit_int8 = NULL;
     const gemm_kernel *int8 = dtype == MAR_DTYPE_INT8 ? dot_int8_best(&unit_int8) : NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "dtype %d: expected auto, f32, bf16 or int8", (int)dtype);
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16 or int8", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "dtype f16: the CPU backend computes in f32, bf16 or int8");
+        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16 or int8");
     if (dtype == MAR_DTYPE_INT8 && !int8)
         return err_set(err, MAR_EBACKEND,
-                       "dtype int8: this processor has neither AVX512-VNNI, AVX-VNNI nor AMX-INT8; use %s",
+                       "--dtype int8: this processor has neither AVX512-VNNI, AVX-VNNI nor AMX-INT8; use %s",
                        unit ? "bf16" : "f32");
     if (dtype == MAR_DTYPE_BF16 && !unit)
-        return err_set(err, MAR_EBACKEND, "dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
+        return err_set(err, MAR_EBACKEND, "--dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
     if (threads < 0 || threads > 1024)
-        return err_set(err, MAR_EARG, "threads %d: expected 1..1024, or 0 for one per core", threads);
+        return err_set(err, MAR_EARG, "--threads %d: expected 1..1024, or 0 for one per core", threads);
     if (int8 && !strcmp(unit_int8, "avx_vnni")) unit = NULL; /* what has no AVX-512 has no bf16 */
     cpu_device *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -313,9 +313,9 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     for (int i = 0; i < CPU_MATMUL_LISTS; i++) atomic_init(&d->matmuls[i], NULL);
     pthread_mutex_init(&d->lock, NULL);
     const int wanted = d->threads;
-    mar_status status = team_create(wanted, &d->team, err);
+    mar_status status = thread_pool_create(wanted, &d->pool, err);
     if (status == MAR_OK) {
-        d->threads = team_threads(d->team);
+        d->threads = thread_pool_size(d->pool);
         status = dnn_open(d->threads - 1, &d->dnn, err);
     }
     if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);
@@ -326,7 +326,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->base.int8 = int8 != NULL;
     d->direct = direct_conv_best(d->bf16);
     if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !d->bf16)
-        status = err_set(err, MAR_EBACKEND, "dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
+        status = err_set(err, MAR_EBACKEND, "--dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
     if (status != MAR_OK) {
         cpu_close(&d->base);
         return status;

@@ -2,7 +2,7 @@
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
-#include "base/team.h"
+#include "base/thread_pool.h"
 #include "kernels/ops.h"
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/direct.h"
@@ -21,8 +21,8 @@ enum { CPU_MATMUL_LISTS = 256 };
 typedef struct {
     kern_device base;          /* must be first: a kern_device * points at a cpu_device */
     int bf16;                  /* act is bf16 (uint16_t), else float */
-    int threads;               /* of the team */
-    team *team;                /* the workers that all queues share */
+    int threads;               /* of the thread pool */
+    thread_pool *pool;         /* the workers that all queues share */
     dnn *dnn;                  /* oneDNN's engine */
     const kern_rows *rows;     /* row kernels of the best instruction set present */
     cached_attend *attend;     /* attention over a cache */
@@ -37,7 +37,7 @@ typedef struct {
 typedef struct {
     kern_queue base; /* must be first: a kern_queue * points at a cpu_queue */
     cpu_device *d;
-    team_caller *caller;
+    pool_client *client;
     dnn_operands **operands; /* [operands_count] the caller's, by a primitive's number; NULL: not used yet */
     int operands_count;
     void **scratch;       /* [threads] oneDNN scratch, large enough for every primitive */
@@ -86,10 +86,10 @@ static inline int cpu_ran(cpu_queue *q, mar_status status)
 /* queue.c */
 mar_status cpu_queue_create(kern_device *device, kern_queue **out, mar_err *err);
 void cpu_queue_free(kern_queue *k);
-/* Runs body on items 0 .. n-1 (base/team.h), divided among the team's threads if the loop is worth that: `work` counts
- * its multiply-adds, or elements of a row kernel times 16. What is not begun when the queue is cancelled is left out,
- * and the queue has failed then. */
-void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg);
+/* Runs body on items 0 .. n-1 (base/thread_pool.h), divided among the thread pool's threads if the loop is worth that:
+ * `work` counts its multiply-adds, or elements of a row kernel times 16. What is not begun when the queue is cancelled
+ * is left out, and the queue has failed then. */
+void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg);
 
 /* p + n elements of act. */
 static inline void *act_at(const kern_device *d, const void *p, size_t n)

@@ -6,7 +6,7 @@
  * last group, which is the first of the next chunk.
  *
  * Meanwhile the next chunk is fetched into L1, a few lines with each product: a product that waits for a tile holds up
- * what comes after it, so fetches in one burst would leave memory idle for as long (bench/README.md). */
+ * what comes after it, so fetches in one burst would leave memory idle for as long (bench/LAB.md). */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/dot_block.h"
 #include "kernels/cpu/dot_type.h"

@@ -270,7 +270,7 @@ static const char *mod_row(const evaluation *e, int r)
 }
 
 /* A loop over the rows of an evaluation. */
-static void for_rows(evaluation *e, team_body *body)
+static void for_rows(evaluation *e, parallel_body *body)
 {
     cpu_for(e->q, e->rows, 16.0 * e->rows * e->h->width, body, e);
 }

@@ -310,15 +310,15 @@ static void columns_body(void *arg, int first, int last, int thread)
     (void)thread;
     if (last < l->blocks) fetch = l->block + (size_t)last * l->block_bytes;
     for (int r = 0; next && r < c->width; r++) /* the thread's part ends here: on with that of the next layer */
-        if (last == team_part(l->blocks, c->width, r + 1))
-            fetch = next->block + (size_t)team_part(next->blocks, c->width, r) * next->block_bytes;
+        if (last == parallel_part(l->blocks, c->width, r + 1))
+            fetch = next->block + (size_t)parallel_part(next->blocks, c->width, r) * next->block_bytes;
     run_blocks(c->q, l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch, 0);
 }
 
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate,
                         const kern_linear *next)
 {
-    columns_loop c = {q, l, next, operand(q, l, x, rows), rows, y, gate, team_width(q->caller)};
+    columns_loop c = {q, l, next, operand(q, l, x, rows), rows, y, gate, parallel_width(q->client)};
     cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
 }
 
@@ -355,8 +355,9 @@ static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
 static int place_of(const tile_grid *g, int tile, int *panel, int *across)
 {
     int s = 0;
-    while (tile >= g->panels * team_part(g->across, g->strips, s + 1)) s++;
-    const int first = team_part(g->across, g->strips, s), count = team_part(g->across, g->strips, s + 1) - first;
+    while (tile >= g->panels * parallel_part(g->across, g->strips, s + 1)) s++;
+    const int first = parallel_part(g->across, g->strips, s),
+              count = parallel_part(g->across, g->strips, s + 1) - first;
     tile -= g->panels * first;
     *panel = tile / count;
     *across = first + tile % count;
@@ -369,8 +370,8 @@ static void run_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows
     const int first = across * CPU_TILE_ROWS;
     const int count = rows - first < CPU_TILE_ROWS ? rows - first : CPU_TILE_ROWS;
     if (l->dot) {
-        run_blocks(q, l, x, first, count, y, NULL, team_part(l->blocks, panels, panel),
-                   team_part(l->blocks, panels, panel + 1), NULL, near);
+        run_blocks(q, l, x, first, count, y, NULL, parallel_part(l->blocks, panels, panel),
+                   parallel_part(l->blocks, panels, panel + 1), NULL, near);
         return;
     }
     const size_t column = (size_t)panel * (size_t)l->panel_cols;

@@ -2,8 +2,8 @@
  *
  * What allocates in oneDNN is called in guarded calls (guard.h), so that memory that runs out is an error of these
  * functions. Every primitive is created for one thread and executed by one thread. The callers (linear.c, attention.c,
- * head.c) divide the work into fixed tiles and the team distributes them. So the arithmetic of a tile depends on its
- * shape only, never on the number of threads. */
+ * head.c) divide the work into fixed tiles and the thread pool distributes them. So the arithmetic of a tile depends on
+ * its shape only, never on the number of threads. */
 #ifndef KERNELS_CPU_ONEDNN_H
 #define KERNELS_CPU_ONEDNN_H
 

@@ -11,7 +11,7 @@
 
 typedef struct {
     const cpu_queue *q;
-    team_body *body;
+    parallel_body *body;
     void *arg;
     int slice; /* items between two looks */
 } sliced_loop;
@@ -36,13 +36,13 @@ static void fail_lost(cpu_queue *q)
               &err);
 }
 
-void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg)
+void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg)
 {
     enum { LITTLE = 200000 }; /* some microseconds; handing out a loop takes one */
     if (work >= LITTLE) {
         const double items = SLICE / work * n;
         sliced_loop l = {q, body, arg, items < 1 ? 1 : items < n ? (int)items : n};
-        team_for(q->caller, n, slices_body, &l);
+        parallel_for(q->client, n, slices_body, &l);
     } else if (n > 0 && !cpu_cancelled(q)) {
         body(arg, 0, n, 0);
     }
@@ -67,7 +67,7 @@ void cpu_queue_free(kern_queue *k)
     free(q->tile);
     free(q->int8_rows);
     free(q->int8_scale);
-    team_caller_free(q->caller);
+    pool_client_free(q->client);
     free(q);
 }
 
@@ -83,7 +83,7 @@ mar_status cpu_queue_create(kern_device *device, kern_queue **out, mar_err *err)
     q->work = calloc((size_t)d->threads, sizeof *q->work);
     q->tile = calloc((size_t)d->threads, sizeof *q->tile);
     mar_status status = q->scratch && q->work && q->tile ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) status = team_caller_create(d->team, &q->caller, err);
+    if (status == MAR_OK) status = pool_client_create(d->pool, &q->client, err);
     if (status == MAR_OK)
         *out = &q->base;
     else

@@ -1,6 +1,7 @@
 /* The networks that judge images: their public calls. */
 #include "mar/api/features.h"
 
+#include "eval/manifold.h"
 #include "mar/api/kinds.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *
     k->core->finish(k);
     if (status == MAR_OK) status = kern_check(k, err);
     k->core->unbind(k);
-    status = wt_settle(file, status, err);
+    status = wt_check_unchanged(file, status, err);
     if (status != MAR_OK) return status;
     const eval_inception_config *c = eval_inception_get_config(f->inception);
     f->config = (mar_features_config){"inception-v3", c->features, c->classes, c->spatial, c->parameters};
@@ -194,4 +195,21 @@ mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int widt
     else if (status == MAR_OK)
         status = run_inception(f, rgb, n, width, height, &r, &err);
     return mar_result(f->m, status, &err);
+}
+
+mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images, int count,
+                                int dim, int k, double *precision, double *recall)
+{
+    mar_err err = {0};
+    if (precision) *precision = 0;
+    if (recall) *recall = 0;
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(reference, "reference", &err);
+    if (status == MAR_OK) status = mar_check_given(images, "images", &err);
+    if (status == MAR_OK) status = mar_check_given(precision, "precision", &err);
+    if (status == MAR_OK) status = mar_check_given(recall, "recall", &err);
+    if (status == MAR_OK)
+        status = eval_precision_recall(m->device, reference, reference_count, images, count, dim, k, precision, recall,
+                                       &err);
+    return mar_result(m, status, &err);
 }

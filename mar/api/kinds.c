@@ -146,7 +146,7 @@ static void say_llamagen(const wt_file *f, const mar_configs *configs, mar_kind_
 {
     const gpt_config *c = &configs->gpt;
     const facts to = {add, user};
-    const char *how = wt_metadata(f, "mar.seq_len") ? "" : " (the file does not say; seq_len does)";
+    const char *how = wt_metadata(f, "mar.seq_len") ? "" : " (the file does not say; --seq_len does)";
     char heads[96];
     say(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
         heads_text(&configs->model, heads, sizeof heads), c->hidden);
@@ -455,7 +455,7 @@ mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err)
 {
     const mar_file_kind *k = mar_kind_of(f);
     if (heads < 65536 || !k || k->kind == MAR_KIND_MAR) return MAR_OK;
-    return err_set(err, MAR_EARG, "heads %d,%d: expected one number: %s is %s %s", heads % 65536, heads / 65536,
+    return err_set(err, MAR_EARG, "--heads %d,%d: expected one number: %s is %s %s", heads % 65536, heads / 65536,
                    wt_path(f), k->article, k->name);
 }
 
@@ -497,9 +497,9 @@ static mar_status refuse_directory(const char *path, mar_err *err)
 mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
 {
     struct stat st;
-    const wt_embedded *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
-    if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
-    if (demo) return wt_open_memory(demo->data, demo->size, path, out, err);
+    wt_embedded demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
+    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
+    if (demo.data) return wt_open_memory(demo.data, demo.size, path, out, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
     return wt_open_weights(path, weights, out, err);
 }

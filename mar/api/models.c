@@ -43,7 +43,7 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
     const int loaded = status == MAR_OK;
     k->core->finish(k);
     if (loaded) status = kern_check(k, err);
-    status = wt_settle(file, status, err);
+    status = wt_check_unchanged(file, status, err);
     if (loaded && status != MAR_OK) {
         engine->unload(*out);
         *out = NULL;
@@ -80,7 +80,7 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
         mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters%s, loaded in %.3g s; %s%s", path, (*out)->config.parameters,
                 weights, mar_now() - start, how,
                 (*out)->config.int8_weights && !m->device->int8
-                    ? "; its int8 weights are restored, where dtype int8 would multiply them as they are"
+                    ? "; its int8 weights are restored, where --dtype int8 would multiply them as they are"
                     : "");
     }
     return mar_result(m, status, &err);

@@ -3,9 +3,9 @@
 #include "mar/api/session.h"
 
 #include "mar/core/config.h"
-#include "mar/core/measure_passes.h"
+#include "mar/core/measure_session.h"
 #include "mar/core/params.h"
-#include "mar/core/subjects.h"
+#include "mar/core/conditioning.h"
 #include "mar/core/vae.h"
 #include "mar/ways/ways.h"
 
@@ -27,7 +27,7 @@ struct mar_session {
     char guarantee[320]; /* mar_session_guarantee */
     int max_images;
     int grid; /* latent pixels a side */
-    mar_generation *generation;
+    mar_engine_state *engine_state;
     vae_run *decoder; /* NULL without vae */
     void *arena;      /* backend memory, all there is */
     size_t arena_bytes;
@@ -152,7 +152,7 @@ static mar_status create_decoder(mar_session *s, mar_err *err)
 /* Cuts the arena; returns its size. */
 static size_t lay_out(mar_session *s, char *base)
 {
-    size_t used = s->model->engine->lay_out(s->generation, base);
+    size_t used = s->model->engine->lay_out(s->engine_state, base);
     if (s->decoder) used += vae_run_lay_out(s->decoder, base ? base + used : NULL);
     return used;
 }
@@ -176,7 +176,7 @@ static mar_status plan(mar_session *s, int n, mar_err *err)
 {
     if (s->planned == n) return MAR_OK;
     s->planned = 0;
-    mar_status status = s->model->engine->plan(s->generation, n, err);
+    mar_status status = s->model->engine->plan(s->engine_state, n, err);
     if (status == MAR_OK && s->decoder) status = vae_run_plan(s->decoder, n, err);
     if (status == MAR_OK) s->planned = n;
     return status;
@@ -188,9 +188,9 @@ static void write_guarantee(mar_session *s)
     static const char approximate[] = "approximate: ";
     char of_ways[sizeof s->guarantee - 32];
     const mar_engine *engine = s->model->engine;
-    const char *text = engine->guarantee(s->generation);
+    const char *text = engine->guarantee(s->engine_state);
     const size_t n = sizeof approximate - 1;
-    if (!*text) mar_ways_describe(engine->params(s->generation), of_ways, sizeof of_ways), text = of_ways;
+    if (!*text) mar_accels_describe(engine->params(s->engine_state), of_ways, sizeof of_ways), text = of_ways;
     if (!s->k->device->int8)
         snprintf(s->guarantee, sizeof s->guarantee, "%s", text);
     else if (strncmp(text, approximate, n) == 0)
@@ -200,14 +200,14 @@ static void write_guarantee(mar_session *s)
 }
 
 /* Makes what runs on the session's queue. */
-static mar_status create_work(mar_session *s, const mar_params *params, const mar_ways_on *ways, mar_err *err)
+static mar_status create_work(mar_session *s, const mar_params *params, const mar_accels_on *ways, mar_err *err)
 {
     const mar_engine *engine = s->model->engine;
     kern_queue *k = s->k;
     k->cancel = &s->cancel;
     k->watch.on = params->check;
     k->core->bind(k);
-    mar_status status = engine->create(s->model, s->vae, k, params, ways->on, s->max_images, &s->generation, err);
+    mar_status status = engine->create(s->model, s->vae, k, params, ways->on, s->max_images, &s->engine_state, err);
     if (status == MAR_OK) write_guarantee(s);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);
@@ -223,8 +223,8 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     mar_params read;
     mar_status status = mar_params_read(params, &read, err);
     if (status == MAR_OK) status = check(model, vae, max_batch, err);
-    mar_ways_on ways;
-    if (status == MAR_OK) status = mar_ways_settle(&read, model->engine->tokens, &ways, err);
+    mar_accels_on ways;
+    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine->tokens, &ways, err);
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -246,7 +246,7 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
 static void tell_created(mar_session *s)
 {
     const mar *m = s->model->m;
-    const char *warning = s->model->engine->warning(s->generation);
+    const char *warning = s->model->engine->warning(s->engine_state);
     enter(s);
     mar_log(m, MAR_LOG_INFO, "session for batches of %d images: %.3g MB of working memory, %s", s->max_images,
             (double)s->arena_bytes / 1e6, mar_session_guarantee(s));
@@ -279,7 +279,7 @@ void mar_session_free(mar_session *s)
     if (k) {
         k->core->bind(k);
         k->core->finish(k); /* times still to come have their place in s, and work in the memory that is freed */
-        if (s->generation) s->model->engine->free(s->generation);
+        if (s->engine_state) s->model->engine->free(s->engine_state);
         vae_run_free(s->decoder);
         k->device->core->free(k->device, s->arena);
         k->core->unbind(k);
@@ -295,7 +295,7 @@ void mar_session_free(mar_session *s)
 
 const mar_params *mar_session_get_params(const mar_session *s)
 {
-    return s ? s->model->engine->params(s->generation) : NULL;
+    return s ? s->model->engine->params(s->engine_state) : NULL;
 }
 
 const char *mar_session_guarantee(const mar_session *s)
@@ -329,7 +329,7 @@ int mar_session_done(const mar_session *s)
 
 int mar_session_steps_left(const mar_session *s)
 {
-    return is_usable(s) && s->dropped == MAR_OK ? s->model->engine->steps_left(s->generation) : 0;
+    return is_usable(s) && s->dropped == MAR_OK ? s->model->engine->steps_left(s->engine_state) : 0;
 }
 
 static mar_status drop(mar_session *s, mar_status status)
@@ -385,26 +385,26 @@ static mar_status prepare(mar_session *s, int n)
     return status == MAR_OK ? plan(s, n, &s->err) : status;
 }
 
-static mar_status start(mar_session *s, uint64_t first_image, const mar_subjects *of, int n)
+static mar_status start(mar_session *s, uint64_t first_image, const mar_conditioning *of, int n)
 {
     const mar_engine *engine = s->model->engine;
     const mar_status status = prepare(s, n);
     if (status != MAR_OK) return status;
     const double begun = mar_now();
     if (of->labels)
-        engine->begin(s->generation, first_image, of->labels, n);
+        engine->begin(s->engine_state, first_image, of->labels, n);
     else
-        engine->begin_captions(s->generation, first_image, of->features, of->mask, n);
-    s->steps = engine->steps_left(s->generation);
+        engine->begin_captions(s->engine_state, first_image, of->features, of->mask, n);
+    s->steps = engine->steps_left(s->engine_state);
     s->total_s = mar_now() - begun;
     return kern_check(s->k, &s->err);
 }
 
-static mar_status begin(mar_session *s, uint64_t first_image, const mar_subjects *of, int n)
+static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditioning *of, int n)
 {
     if (n < 1 || n > s->max_images)
         return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
-    mar_status status = mar_subjects_check(of, &s->model->config, n, &s->err);
+    mar_status status = mar_conditioning_check(of, &s->model->config, n, &s->err);
     if (status != MAR_OK) return status;
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED); /* it concerned the batch before */
     s->images = n;
@@ -424,7 +424,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     mar_status status = enter(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(labels, "labels", &s->err);
-    if (status == MAR_OK) status = begin(s, first_image, &(mar_subjects){.labels = labels}, n);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.labels = labels}, n);
     return leave(s, status);
 }
 
@@ -434,7 +434,7 @@ mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, cons
     mar_status status = enter(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(features, "features", &s->err);
-    if (status == MAR_OK) status = begin(s, first_image, &(mar_subjects){.features = features, .mask = mask}, n);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.features = features, .mask = mask}, n);
     return leave(s, status);
 }
 
@@ -454,7 +454,7 @@ static mar_status step(mar_session *s)
     if (mar_session_done(s)) return err_set(&s->err, MAR_EARG, "no step left: begin a batch first");
     k->core->bind(k);
     const double begun = mar_now();
-    status = s->model->engine->step(s->generation, &s->err);
+    status = s->model->engine->step(s->engine_state, &s->err);
     if (mar_session_done(s)) k->core->finish(k);
     s->total_s += mar_now() - begun;
     /* A cancel that comes when all is done leaves the images whole. */
@@ -495,7 +495,7 @@ static mar_status fetch_tokens(mar_session *s, float *tokens)
     kern_queue *k = s->k;
     const mar_model_config *c = &s->model->config;
     k->core->bind(k);
-    k->core->download(k, tokens, s->model->engine->latents(s->generation),
+    k->core->download(k, tokens, s->model->engine->latents(s->engine_state),
                       (size_t)s->images * (size_t)c->seq_len * (size_t)c->token_dim * sizeof *tokens);
     k->core->unbind(k);
     status = kern_check(k, &s->err);
@@ -531,7 +531,7 @@ static vae_pictures decode(mar_session *s, int first)
     const int left = s->images - first, most = vae_run_images(s->decoder), n = left < most ? left : most;
     if (n <= 0) return (vae_pictures){0};
     s->vae_flop += n * vae_run_flop(s->decoder);
-    return vae_decode(s->decoder, s->model->engine->latents(s->generation) + (size_t)first * count, n);
+    return vae_decode(s->decoder, s->model->engine->latents(s->engine_state) + (size_t)first * count, n);
 }
 
 /* Downloads the pictures to rgb, and what was found in them to s->found. */
@@ -640,6 +640,62 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
     return status == MAR_OK ? leave(s, fetch_images(s, rgb)) : status;
 }
 
+/* Returns MAR_EARG if a number cannot be one of the model's tokens. */
+static mar_status check_tokens(mar_session *s, const float *tokens, size_t count)
+{
+    const int vocabulary = s->model->config.vocabulary;
+    for (size_t i = 0; i < count; i++) {
+        const float x = tokens[i];
+        if (vocabulary ? x >= 0 && x < (float)vocabulary && x == floorf(x) : fabsf(x) <= FLT_MAX) continue;
+        return err_set(&s->err, MAR_EARG, "number %zu of the tokens is %g, expected %s", i, (double)x,
+                       vocabulary ? "one of the vocabulary" : "a finite one");
+    }
+    return MAR_OK;
+}
+
+/* Replaces the batch's tokens. */
+static mar_status put_tokens(mar_session *s, uint64_t first_image, const float *tokens, int n, size_t count)
+{
+    kern_queue *k = s->k;
+    __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
+    s->images = n;
+    s->first_image = first_image;
+    s->decoded = s->measured = 0;
+    s->dropped = MAR_EARG;
+    err_set(&s->why, MAR_EARG, "the session has decoded other tokens");
+    s->total_s = s->vae_s = s->vae_flop = 0;
+    k->core->bind(k);
+    mar_status status = prepare(s, n);
+    /* The engine owns this memory; the image decoder only reads it. */
+    float *latents = (float *)(uintptr_t)s->model->engine->latents(s->engine_state);
+    if (status == MAR_OK) k->core->upload(k, latents, tokens, count * sizeof *tokens);
+    if (status == MAR_OK) status = kern_check(k, &s->err);
+    k->core->unbind(k);
+    return status;
+}
+
+static mar_status decode_given(mar_session *s, uint64_t first_image, const float *tokens, int n, uint8_t *rgb)
+{
+    const size_t image = (size_t)s->model->config.seq_len * (size_t)s->model->config.token_dim;
+    mar_status status = mar_check_given(tokens, "tokens", &s->err);
+    if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &s->err);
+    if (status != MAR_OK) return status;
+    if (!s->vae) return err_set(&s->err, MAR_EARG, "the session has no VAE, which decodes tokens");
+    if (n < 1 || n > s->max_images)
+        return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
+    status = check_tokens(s, tokens, (size_t)n * image);
+    if (status != MAR_OK) return status;
+    status = put_tokens(s, first_image, tokens, n, (size_t)n * image);
+    if (status == MAR_OK) status = decode_all(s, rgb);
+    return status == MAR_OK ? MAR_OK : drop(s, status);
+}
+
+mar_status mar_session_decode(mar_session *s, uint64_t first_image, const float *tokens, int n, uint8_t *rgb)
+{
+    const mar_status status = enter(s);
+    return status == MAR_OK ? leave(s, decode_given(s, first_image, tokens, n, rgb)) : status;
+}
+
 /* --- statistics, and measuring -------------------------------------------------------------------------------------
  */
 
@@ -651,7 +707,7 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     k->core->bind(k);
     k->core->finish(k); /* the times are complete then */
     k->core->unbind(k);
-    s->model->engine->stats(s->generation, stats);
+    s->model->engine->stats(s->engine_state, stats);
     stats->arena_bytes = s->arena_bytes;
     stats->recorded_bytes = k->recorded_bytes;
     stats->vae_s = s->vae_s;
@@ -664,7 +720,7 @@ mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
     mar_status status = enter(s);
     if (status != MAR_OK) return status;
     status = check_finished(s);
-    if (status == MAR_OK) s->model->engine->fates(s->generation, map, step);
+    if (status == MAR_OK) s->model->engine->fates(s->engine_state, map, step);
     return leave(s, status);
 }
 
@@ -674,16 +730,16 @@ mar_status mar_session_lateness(mar_session *s, int *late)
     if (status != MAR_OK) return status;
     status = mar_check_given(late, "late", &s->err);
     if (status == MAR_OK) status = check_finished(s);
-    if (status == MAR_OK) s->model->engine->lateness(s->generation, late);
+    if (status == MAR_OK) s->model->engine->lateness(s->engine_state, late);
     return leave(s, status);
 }
 
 static mar_status measure(mar_session *s, mar_measurements *all)
 {
-    const mar_passes passes = {s->k, s->model->engine, s->generation, s->decoder, s->max_images};
+    const mar_measured_parts parts = {s->k, s->model->engine, s->engine_state, s->decoder, s->max_images};
     s->images = s->max_images;
     const mar_status status = prepare(s, s->max_images);
-    return status == MAR_OK ? mar_measure_passes(&passes, all, &s->err) : status;
+    return status == MAR_OK ? mar_measure_parts(&parts, all, &s->err) : status;
 }
 
 static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, void *user)
@@ -720,9 +776,9 @@ mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void
     return status == MAR_OK ? leave(s, measure_and_tell(s, f, user)) : status;
 }
 
-mar_generation *mar_session_generation(mar_session *s)
+mar_engine_state *mar_session_engine_state(mar_session *s)
 {
-    return s->generation;
+    return s->engine_state;
 }
 
 kern_queue *mar_session_queue(mar_session *s)

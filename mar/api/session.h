@@ -4,7 +4,7 @@
 
 #include "mar/core/engine.h"
 
-mar_generation *mar_session_generation(mar_session *s);
+mar_engine_state *mar_session_engine_state(mar_session *s);
 kern_queue *mar_session_queue(mar_session *s);
 
 #endif

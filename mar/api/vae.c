@@ -19,7 +19,7 @@ static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *
     const int loaded = status == MAR_OK;
     k->core->finish(k);
     if (loaded) status = kern_check(k, err);
-    status = wt_settle(file, status, err);
+    status = wt_check_unchanged(file, status, err);
     if (loaded && status != MAR_OK) vae_decoder_free(*out);
     k->core->unbind(k);
     k->core->queue_free(k);
@@ -69,7 +69,7 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
         mar_weights_text(file, weights, sizeof weights);
     }
     wt_close(file);
-    if (status == MAR_OK && !wt_demo_vae(path) && mar_vae_get_config(*out)->codebook)
+    if (status == MAR_OK && !wt_demo_vae(path).data && mar_vae_get_config(*out)->codebook)
         (*out)->path = path_from_root(path);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded in %.3g s", path,

@@ -20,9 +20,9 @@ struct mar_model {
 
 void mar_model_retain(mar_model *model);
 
-typedef struct mar_generation mar_generation; /* a family's part of a session */
-typedef struct mar_way mar_way;               /* mar/masked/way.h */
-enum { MAR_WAYS_MAX = 16 };                   /* ways that can be on at a time */
+typedef struct mar_engine_state mar_engine_state; /* a family's part of a session */
+typedef struct mar_accel mar_accel;               /* mar/masked/way.h */
+enum { MAR_ACCELS_MAX = 16 };                     /* ways that can be on at a time */
 
 struct mar_engine {
     const char *name;   /* "mar" */
@@ -37,40 +37,40 @@ struct mar_engine {
     void (*describe)(const mar_model *model, char *text, size_t size);
 
     /* Makes a generator of up to max_images images at a time on queue k, which must outlive it. `params` and `ways`,
-     * the ways that are on, are mar_ways_settle's. The engine checks the parameters against the model and keeps a copy,
-     * with automatic values filled in. `vae` is the session's image decoder, which outlives the generator, or NULL.
-     * MAR_EMODEL if it does not fit the model. On failure everything is freed and *out is NULL. */
+     * the ways that are on, are mar_accels_resolve_params's. The engine checks the parameters against the model and
+     * keeps a copy, with automatic values filled in. `vae` is the session's image decoder, which outlives the
+     * generator, or NULL. MAR_EMODEL if it does not fit the model. On failure everything is freed and *out is NULL. */
     mar_status (*create)(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_way *const *ways, int max_images, mar_generation **out, mar_err *err);
-    void (*free)(mar_generation *g); /* NULL is fine */
-    const mar_params *(*params)(const mar_generation *g);
-    /* The session's guarantee; "" if it follows from the ways that are on (mar_ways_describe). */
-    const char *(*guarantee)(const mar_generation *g);
+                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err);
+    void (*free)(mar_engine_state *g); /* NULL is fine */
+    const mar_params *(*params)(const mar_engine_state *g);
+    /* The session's guarantee; "" if it follows from the ways that are on (mar_accels_describe). */
+    const char *(*guarantee)(const mar_engine_state *g);
     /* A warning for the log, static, of something that makes the session slower than it need be; NULL: none. */
-    const char *(*warning)(const mar_generation *g);
+    const char *(*warning)(const mar_engine_state *g);
     /* Gives it its working memory in backend memory at base, which must outlive it, and returns the bytes it takes, a
      * multiple of 256; base NULL only counts. */
-    size_t (*lay_out)(mar_generation *g, char *base);
+    size_t (*lay_out)(mar_engine_state *g, char *base);
     /* Prepares batches of so many images, so that their steps allocate nothing. */
-    mar_status (*plan)(mar_generation *g, int images, mar_err *err);
+    mar_status (*plan)(mar_engine_state *g, int images, mar_err *err);
     /* Starts images first_image.. with labels host [images], -1 for unconditional. Of a model of captions, which has no
      * labels, it starts any images, to be measured. */
-    void (*begin)(mar_generation *g, uint64_t first_image, const int *labels, int images);
+    void (*begin)(mar_engine_state *g, uint64_t first_image, const int *labels, int images);
     /* The same of captions (mar_session_begin_captions); NULL in a family without. */
-    void (*begin_captions)(mar_generation *g, uint64_t first_image, const float *features, const uint8_t *mask,
+    void (*begin_captions)(mar_engine_state *g, uint64_t first_image, const float *features, const uint8_t *mask,
                            int images);
-    mar_status (*step)(mar_generation *g, mar_err *err); /* not called when no step is left */
-    int (*steps_left)(const mar_generation *g);
+    mar_status (*step)(mar_engine_state *g, mar_err *err); /* not called when no step is left */
+    int (*steps_left)(const mar_engine_state *g);
     /* What the image decoder is given: backend float [images][seq_len][token_dim]. */
-    const float *(*latents)(const mar_generation *g);
+    const float *(*latents)(const mar_engine_state *g);
     /* Writes every field but arena_bytes, recorded_bytes, vae_s, vae_flop and total_s. */
-    void (*stats)(const mar_generation *g, mar_stats *stats);
+    void (*stats)(const mar_engine_state *g, mar_stats *stats);
     /* Measures parts of the model by themselves (mar_session_measure); NULL if there are none. */
-    mar_status (*measure)(mar_generation *g, mar_measurements *all, mar_err *err);
+    mar_status (*measure)(mar_engine_state *g, mar_measurements *all, mar_err *err);
     /* mar_session_fates: arrays [images * seq_len]. */
-    void (*fates)(const mar_generation *g, uint8_t *map, int *step);
+    void (*fates)(const mar_engine_state *g, uint8_t *map, int *step);
     /* mar_session_lateness: array [images * seq_len]. */
-    void (*lateness)(const mar_generation *g, int *late);
+    void (*lateness)(const mar_engine_state *g, int *late);
 };
 
 /* MAR_EMODEL: nothing says the number of heads of a model of this width. */

@@ -15,7 +15,7 @@ static const mar_param rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = backends,
-     .help = "what computes; auto: a GPU if there is one\n"
+     .help = "where to compute; auto: a GPU if there is one\n"
              "auto is the GPU if there is one and the library was built with CUDA, else the CPU."},
     {.name = "device",
      .offset = offsetof(mar_options, device),
@@ -28,12 +28,10 @@ static const mar_param rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = dtypes,
-     .help =
-         "matrix arithmetic; auto: bf16 where it is fast\n"
-         "That of the matrix products. auto is bf16 on a GPU, and where the processor has instructions for it. int8, "
-         "on "
-         "a CPU with AVX512-VNNI, AVX-VNNI or AMX-INT8, is approximate: the transformer's blocks and those of the head "
-         "are in int8, the rest as with auto."},
+     .help = "arithmetic of matrix products; auto: bf16 where it is fast\n"
+             "auto is bf16 on a GPU and on processors with instructions for it. int8 needs a CPU with AVX512-VNNI, "
+             "AVX-VNNI or AMX-INT8 and is approximate: the blocks of the transformer and of the head compute in "
+             "int8, the rest as with auto."},
     {.name = "threads",
      .offset = offsetof(mar_options, threads),
      .group = "Machine",
@@ -48,27 +46,25 @@ static const mar_param rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = dtypes,
-     .help = "the head's arithmetic; auto: f32 with spec path\n"
-             "That of the matrix products of the diffusion head. auto is f32 with the criterion path, else as dtype. "
-             "That criterion compares two evaluations of the head, and in bf16 their rounding alone rejects many of "
-             "its drafts. In the library auto is as dtype."},
+     .help = "arithmetic of the diffusion head; auto: f32 with spec path\n"
+             "auto is f32 with the criterion path, else as dtype. That criterion compares two evaluations of the "
+             "head, and rounding in bf16 alone rejects many drafts. In the library auto is always as dtype."},
     {.name = "int8_below",
      .offset = offsetof(mar_options, int8_below),
      .group = "Machine",
      .type = MAR_TYPE_INT,
      .max = 1000,
      .choices = automatic,
-     .help =
-         "dtype int8: the head is in int8 below this timestep\n"
-         "The head is in int8 at timesteps below this, of 1000, and at the others as with dtype auto: the first steps "
-         "of a chain multiply an error of the head by up to 20000. auto is 985."},
+     .help = "dtype int8: the head is in int8 below this timestep\n"
+             "Timesteps are 0 to 999. At the others the head computes as with dtype auto, because the first steps "
+             "of a chain multiply its error by up to 20000. auto is 985."},
     {.name = "allow_nonfinite",
      .offset = offsetof(mar_options, allow_nonfinite),
      .group = "Model",
      .type = MAR_TYPE_FLAG,
      .max = 1,
-     .help = "load weights that are NaN or infinite, too\n"
-             "Such a model is refused otherwise: what it makes is not finite either."},
+     .help = "load weights even if they are NaN or infinite\n"
+             "Such a model is refused otherwise, because its images are not finite either."},
     {.name = "seq_len",
      .offset = offsetof(mar_options, seq_len),
      .group = "Model",
@@ -76,9 +72,8 @@ static const mar_param rows[] = {
      .max = MAR_STEPS_MAX,
      .choices = automatic,
      .help = "LlamaGen: tokens of an image, if the file does not say\n"
-             "A square number. No tensor tells how large a LlamaGen model's images are. auto is 256, for images of 256 "
-             "pixels; the official models for 384 pixels need 576. mar convert writes it to its files. It is "
-             "refused for a file of any other kind."},
+             "A square number. No tensor stores it. auto is 256, for images of 256 pixels; the official models for "
+             "384 pixels need 576. mar convert writes it into its files. It is refused for files of other kinds."},
     {.name = "patch_size",
      .offset = offsetof(mar_options, patch_size),
      .group = "Model",
@@ -86,20 +81,19 @@ static const mar_param rows[] = {
      .max = MAR_PATCH_MAX,
      .choices = automatic,
      .help = "MAR: latent pixels on a side of a token\n"
-             "The official option. auto is 1 if a token has as many channels as the image decoder, and else what goes "
-             "with the 16 channels of KL-16: 2 for tokens of 64 channels. For another image decoder it has to be "
-             "given, or be in the file, to which mar convert --patch_size writes it."},
+             "The official option. auto is 1 if a token has as many channels as the image decoder. Otherwise it "
+             "follows from KL-16's 16 channels: 2 for tokens of 64 channels. For another image decoder give it, or "
+             "let mar convert --patch_size write it into the file."},
     {.name = "weights",
      .offset = offsetof(mar_options, weights),
      .group = "Model",
      .type = MAR_TYPE_CHOICE,
      .choices = weights,
-     .help =
-         "which weights of a training checkpoint: ema or model\n"
-         "ema is the average of the weights over the training (model_ema, ema), model the weights that were "
-         "trained (model, module, state_dict). auto takes what the models' own code takes: the first there is of "
-         "model_ema, model, module, state_dict and ema. A file with the other ones only is refused. An image decoder "
-         "is loaded as with auto."},
+     .help = "weights of a training checkpoint to load: ema or model\n"
+             "ema is the average over the training (model_ema, ema), model the trained weights (model, module, "
+             "state_dict). auto takes what the models' own code takes: the first of model_ema, model, module, "
+             "state_dict and ema. A file without the chosen weights is refused. Image decoders are loaded as with "
+             "auto."},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

@@ -27,8 +27,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .max = MAR_STEPS_MAX,
      .help = "autoregressive steps; 0: 64, fewer for small images\n"
-             "At most the number of tokens in an image. 0 is 64, or that number if it is less; with discrete tokens it "
-             "is that number, and no other is possible."},
+             "At most the number of tokens in an image. 0 is 64, or that number if it is less. Discrete tokens "
+             "take exactly that number."},
     {.name = FIELD(num_sampling_steps),
      .tokens = continuous,
      .group = "Steps",
@@ -36,35 +36,35 @@ static mar_param rows[] = {
      .value = 100,
      .min = 2,
      .max = 1000,
-     .help = "diffusion steps that make a token"},
+     .help = "diffusion steps for each token"},
     {.name = FIELD(cfg),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,
      .value = 2.9,
      .max = 100,
-     .help = "scale of the classifier-free guidance; 1: off\n"
-             "The official setting of MAR-B is 2.9, of MAR-L 3.0, of MAR-H 3.2. LlamaGen's is 4 in its demonstration, "
-             "with a top_k of 2000, and from 1.5 to 2 in its evaluation; it has no guidance below 1 either."},
+     .help = "scale of classifier-free guidance; 1: off\n"
+             "The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H. LlamaGen's demo uses 4 with "
+             "a top_k of 2000, its evaluation 1.5 to 2. Values below 1 also turn LlamaGen's guidance off."},
     {.name = FIELD(cfg_schedule),
      .tokens = continuous,
      .group = "Sampling",
      .type = MAR_TYPE_CHOICE,
      .choices = schedules,
      .help = "linear: guidance grows as tokens become known\n"
-             "linear: the guidance grows with the fraction of the image that is known. constant: it does not."},
+             "linear: guidance grows with the known fraction of the image. constant: it stays the same."},
     {.name = FIELD(temperature),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 100,
      .help = "MAR: scales the noise; LlamaGen: divides the logits\n"
-             "With discrete tokens it divides the logits, and 0 takes the most likely token each time."},
+             "With discrete tokens, 0 takes the most likely token each time."},
     {.name = FIELD(seed),
      .group = "Sampling",
      .type = MAR_TYPE_UINT64,
      .help = "the same seed gives the same images\n"
-             "An image depends on the model, the options of the run, the seed and its number, and on nothing else: not "
-             "on the batch, the number of threads, or the other images."},
+             "An image depends on the model, the options of the run, the seed and its number. It does not depend "
+             "on the batch, the number of threads or the other images."},
     {.name = FIELD(cfg_interval),
      .tokens = discrete,
      .group = "Sampling",
@@ -73,68 +73,64 @@ static mar_param rows[] = {
      .value = -1,
      .min = -1,
      .max = MAR_STEPS_MAX,
-     .help =
-         "MAR: guide while a fraction of LOW to HIGH of the tokens is known; LlamaGen: number of the last guided step\n"
-         "LlamaGen's steps are counted from 0, which makes an image's second token; the last one is the number of "
-         "tokens less 2, and -1, the default, stands for it. For MAR it is two numbers, LOW,HIGH: short for "
-         "cfg_low LOW and cfg_high HIGH."},
+     .help = "MAR: guidance while a fraction LOW to HIGH of the tokens is known; LlamaGen: last guided step\n"
+             "LlamaGen counts steps from 0, which makes an image's second token. The last one is the number of "
+             "tokens less 2; -1, the default, stands for it. For MAR, LOW,HIGH is short for cfg_low LOW and "
+             "cfg_high HIGH."},
     {.name = FIELD(top_k),
      .tokens = discrete,
      .group = "Sampling",
      .type = MAR_TYPE_INT,
      .max = 1 << 24,
-     .help = "LlamaGen: draw from the k likeliest tokens; 0: from all\n"
-             "Tokens as likely as the last of these are kept, too."},
+     .help = "LlamaGen: sample from the k likeliest tokens; 0: all\n"
+             "Tokens as likely as the last of these are also kept."},
     {.name = FIELD(top_p),
      .tokens = discrete,
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 1,
-     .help = "LlamaGen: draw from the likeliest tokens, of probability p together\n"
-             "The token with which their probability first reaches top_p is the last one that is kept."},
+     .help = "LlamaGen: sample from the likeliest tokens of total probability p\n"
+             "The last token kept is the one with which their probability first reaches top_p."},
 
     {.name = FIELD(head_spec),
      .tokens = continuous,
      .group = "Speculation inside the head, exact",
      .type = MAR_TYPE_INT,
      .max = 64,
-     .help = "up to N denoising steps in one call of the head, guessed and verified (exact); 0: off\n"
-             "Up to so many denoising steps are proposed from the last prediction and verified by one batched call of "
-             "the head. The images follow the same law as without; what changes is how many calls have to wait for one "
-             "another. 0 is the plain chain."},
+     .help = "speculate up to N denoising steps in one call of the head (exact); 0: off\n"
+             "Up to N denoising steps are extrapolated from the last prediction and verified in one batched call "
+             "of the head. The distribution of the images does not change. The number of sequential calls falls. 0 "
+             "is the plain chain."},
 
     {.name = FIELD(draft),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_MODEL,
      .argument = "FILE",
-     .help =
-         "a smaller model, whose tokens the model verifies\n"
-         "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For LlamaGen it "
-         "is a smaller LlamaGen model, or an EAGLE drafter that was trained for the model. Its attention "
-         "heads are those that its file says. Alone it means spec path in context full, which leaves the law of the "
-         "images as it is; of discrete tokens spec vanilla, which does so, too. With head_spec, if no kind of "
-         "verification is chosen, its head proposes inside the head instead. self is no file: the model drafts for "
-         "itself, and spec is path, if it is not sjd or sjd-pac (a file of that name is ./self)."},
+     .help = "a smaller model that drafts tokens for verification\n"
+             "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For "
+             "LlamaGen it is a smaller LlamaGen model, or an EAGLE drafter trained for the model. Its attention "
+             "heads come from its file. Alone it implies spec path in context full, or spec vanilla for discrete "
+             "tokens; both keep the distribution of the images. With head_spec and no spec, its head proposes "
+             "steps inside the head. The word self is no file: the model drafts for itself, and spec is path "
+             "unless it is sjd or sjd-pac. A file of that name is ./self."},
     {.name = FIELD(spec),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_NAME,
      .choices = verifiers,
      .argument = "METHOD",
-     .help =
-         "how drafts are verified; default path, for LlamaGen vanilla, both exact\n"
-         "path, the default with a draft model, verifies the whole path of a token's diffusion steps, and leaves the "
-         "law of the images as it is, but that an accepted token is its draft's noiseless mean. In context prefix it "
-         "is the law of coarser steps. It needs no draft model: without one, later tokens are drafted from the "
-         "conditions that the model's last pass gave for them. With head_spec the paths are drawn by speculation "
-         "inside the head. The others verify "
-         "a token at one diffusion step and need a draft model: conditional is exact given the context, paper is "
-         "the criterion of \"Continuous Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), "
-         "and cspd that of the code they released. These are for MAR, "
-         "whose tokens are continuous. Those for LlamaGen, whose tokens are discrete, are vanilla, which is exact and "
-         "its default with a draft model; uniform-rsd, cool-sd-exp, cool-sd-linear, lantern, lantern-pp and the same "
-         "with gstar, which accept more and change the law; and sjd and sjd-pac, which are exact and draft without a "
-         "draft model, from the laws of the model's last pass. mar methods says more of each."},
+     .help = "how drafts are verified; default path, for LlamaGen vanilla, both exact\n"
+             "path, the default with a draft model, verifies a token's whole path of diffusion steps. It keeps the "
+             "distribution of the images, except that an accepted token is its draft's noiseless mean. In context "
+             "prefix the distribution is that of coarser steps. It needs no draft model: without one, it drafts "
+             "later tokens from the conditions of the model's last pass. With head_spec the paths are drawn by "
+             "speculation inside the head. The other methods for MAR verify a token at one diffusion step and need "
+             "a draft model. conditional is exact given the context. paper is the criterion of \"Continuous "
+             "Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), and cspd that of its "
+             "released code. For LlamaGen, vanilla is exact and the default with a draft model. uniform-rsd, "
+             "cool-sd-exp, cool-sd-linear, lantern, lantern-pp and the latter two with gstar accept more and "
+             "change the distribution. sjd and sjd-pac are exact and need no draft model: they draft from the "
+             "model's last pass. mar methods describes each."},
     {.name = FIELD(gamma),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_INT,
@@ -142,12 +138,11 @@ static mar_param rows[] = {
      .max = MAR_STEPS_MAX,
      .choices = automatic,
      .method = "spec",
-     .help =
-         "autoregressive steps to draft before verifying\n"
-         "Of discrete tokens: a chain's drafts, or how deep a dynamic tree is. They are as many as an image has tokens "
-         "at most; 8, the default, stands for that number where it is less. "
-         "With spec path auto drafts, for each image, as many as promise most by what was accepted in it so far and by "
-         "what a context is assumed to cost on a GPU, at most 16; else it is 8."},
+     .help = "autoregressive steps to draft before verification\n"
+             "For discrete tokens: the drafts of a chain, or the depth of a dynamic tree. At most the number of "
+             "tokens in an image, for which 8, the default, stands where it is less. With spec path, auto chooses "
+             "the number for each image from its acceptance so far and from the assumed cost of a context on a "
+             "GPU, at most 16; else it is 8."},
     {.name = FIELD(prefill),
      .tokens = continuous,
      .group = "Speculation across tokens",
@@ -155,8 +150,8 @@ static mar_param rows[] = {
      .value = 0.05,
      .max = 1,
      .method = "spec",
-     .help = "fraction of the steps to make without drafts first\n"
-             "Not with spec path, which needs none."},
+     .help = "fraction of the steps to make first, without drafts\n"
+             "Not for spec path, which needs none."},
     {.name = FIELD(context),
      .tokens = continuous,
      .group = "Speculation across tokens",
@@ -164,10 +159,10 @@ static mar_param rows[] = {
      .value = MAR_CONTEXT_AUTO,
      .choices = contexts,
      .method = "spec",
-     .help = "what the model sees when it verifies a block of drafts\n"
-             "prefix: the tokens verified so far, in one pass for the whole block (the law of coarser autoregressive "
-             "steps). full: each drafted step's own context. auto: full with spec path, prefix with the others. "
-             "Without a draft model it is full."},
+     .help = "known tokens that the model sees when it verifies a block\n"
+             "prefix: the tokens verified so far, in one pass for the whole block; the distribution is that of "
+             "coarser autoregressive steps. full: each drafted step's own context. auto: full with spec path, "
+             "prefix with the others. Without a draft model it is full."},
     {.name = FIELD(align),
      .tokens = continuous,
      .group = "Speculation across tokens",
@@ -175,13 +170,14 @@ static mar_param rows[] = {
      .value = 1,
      .choices = switches,
      .method = "spec",
-     .help = "whether draft and model share all noise\nNot with spec path."},
+     .help = "share all noise between draft and model\n"
+             "Not for spec path."},
     {.name = FIELD(inner_temperature),
      .tokens = continuous,
      .group = "Speculation across tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "cspd",
-     .help = "cspd: temperature of the deviations in its test"},
+     .help = "cspd: temperature of the deviations in its criterion"},
 
     {.name = FIELD(window),
      .tokens = discrete,
@@ -191,35 +187,33 @@ static mar_param rows[] = {
      .min = 1,
      .max = MAR_STEPS_MAX,
      .method = "sjd|sjd-pac",
-     .help = "Jacobi decoding: drafts to verify at a time\nsjd-pac's tree takes its drafts out of them. At most the "
-             "number of "
-             "tokens in an image, which 64, the default, "
-             "stands for where it is less."},
+     .help = "Jacobi decoding: drafts to verify at a time\n"
+             "They include the drafts of sjd-pac's tree. At most the number of tokens in an image, for which 64, "
+             "the default, stands where it is less."},
     {.name = FIELD(first),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_CHOICE,
      .choices = firsts,
      .method = "sjd|sjd-pac",
-     .help = "Jacobi decoding: the first draft of a token\n"
-             "uniform: any, with equal probability. left: the one to its left. above: the one above."},
+     .help = "Jacobi decoding: initial draft of a token\n"
+             "uniform: any token, with equal probability. left: the token to its left. above: the token above."},
     {.name = FIELD(pac_children),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_INT,
      .method = "sjd-pac",
      .help = "sjd-pac: drafts of a token in its tree; 1: no tree\n"
-             "K of the paper. With 1 there is no proactive drafting."},
+             "K of the paper. 1 turns proactive drafting off."},
     {.name = FIELD(pac_depth),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_INT,
      .method = "sjd-pac",
-     .help =
-         "sjd-pac: depth of its tree with the root; 1: no tree\n"
-         "D of the paper, as its code counts: the root is the token in front of the drafts, so that 3 is two levels "
-         "of drafts. They are taken out of the window, as long as that leaves one for the chain behind them. With "
-         "0 or 1 there is no proactive drafting."},
+     .help = "sjd-pac: depth of its tree with the root; 1: no tree\n"
+             "D of the paper, counted as in its code: the root is the token before the drafts, so 3 means two "
+             "levels of drafts. They are taken from the window while that leaves one draft for the chain. 0 or 1 "
+             "turns proactive drafting off."},
     {.name = FIELD(pac_continue),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
@@ -227,7 +221,7 @@ static mar_param rows[] = {
      .value = 1,
      .choices = switches,
      .method = "sjd-pac",
-     .help = "sjd-pac: go on verifying behind a rejection\n"
+     .help = "sjd-pac: continue verification after a rejection\n"
              "The paper's adaptive continuation. off: it stops there, as sjd does."},
     {.name = FIELD(tree),
      .tokens = discrete,
@@ -237,9 +231,9 @@ static mar_param rows[] = {
      .argument = "N,N...",
      .method = "spec",
      .help = "shape of a block of drafts; N,N...: children by level\n"
-             "chain, the default: gamma tokens, one after another. static: the tree of LANTERN++. dynamic: that of "
-             "EAGLE-2, whose drafts are the most likely ones, gamma deep. N,N...: a static tree by levels: so many "
-             "drafts of the next token, for each of them so many of the one after it, and so on."},
+             "chain, the default: gamma tokens, one after another. static: the tree of LANTERN++. dynamic: "
+             "EAGLE-2's tree of the most likely drafts, gamma deep. N,N...: a static tree by levels, each number "
+             "the children of every draft of the level before."},
     {.name = FIELD(tree_top),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
@@ -249,7 +243,7 @@ static mar_param rows[] = {
      .max = 64,
      .method = "tree",
      .help = "dynamic tree: drafts of a level that get children\n"
-             "And the children of each that are looked at."},
+             "Also the number of children considered for each."},
     {.name = FIELD(tree_total),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
@@ -264,22 +258,22 @@ static mar_param rows[] = {
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "uniform-rsd|cool-sd-exp|cool-sd-linear",
-     .help = "Cool-SD: how far the test is relaxed; 1: not at all\n"
-             "The mean of the factors by which the ratio of probabilities is multiplied before a draft is tested."},
+     .help = "Cool-SD: relaxation of the criterion; 1: none\n"
+             "The mean factor on the ratio of probabilities before a draft is tested."},
     {.name = FIELD(cool_nu),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "cool-sd-exp",
-     .help = "Cool-SD: how fast the relaxation falls in a block"},
+     .help = "Cool-SD: decay of the relaxation along a block"},
     {.name = FIELD(cool_ell),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "cool-sd-linear",
      .help = "Cool-SD: draft at which the relaxation reaches zero\n"
-             "The number of the draft from which on none would be accepted, counted from 1: more than gamma, or than a "
-             "tree is deep."},
+             "From this draft on, counted from 1, none would be accepted. It must exceed gamma or the depth of the "
+             "tree."},
     {.name = FIELD(lantern_k),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
@@ -287,105 +281,102 @@ static mar_param rows[] = {
      .max = 1 << 20,
      .choices = automatic,
      .method = "lantern|lantern-pp|lantern-gstar|lantern-pp-gstar",
-     .help = "LANTERN: how many near tokens count, the token itself among them\n"
-             "auto is 1000, with lantern-pp and lantern-pp-gstar 10, or all tokens of the codebook if they are fewer. "
-             "No more "
-             "than these can be asked for."},
+     .help = "LANTERN: number of near tokens, the token itself included\n"
+             "auto is 1000, or 10 with lantern-pp and lantern-pp-gstar, or the size of the codebook if that is "
+             "less, which is also the maximum."},
     {.name = FIELD(lantern_delta),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "lantern|lantern-gstar",
-     .help = "LANTERN: how much probability near tokens may add"},
+     .help = "LANTERN: probability that near tokens may add"},
     {.name = FIELD(lantern_lambda),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "lantern-pp|lantern-pp-gstar",
-     .help = "LANTERN++: the same, times the token's own"},
+     .help = "LANTERN++: the same, relative to the token's own"},
     {.name = FIELD(lantern_metric),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_CHOICE,
      .choices = metrics,
      .method = "lantern|lantern-pp|lantern-gstar|lantern-pp-gstar",
-     .help = "LANTERN: distance by which tokens are near\n"
+     .help = "LANTERN: distance that makes tokens near\n"
              "l2 is the Euclidean distance, cosine one minus the cosine of the angle."},
 
     {.name = FIELD(sampler),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_CHOICE,
      .choices = samplers,
-     .help =
-         "how the head draws: its own chain, or an ODE solver\n"
-         "ddpm is the model's own chain, ddim is DDIM, dpmpp is DPM-Solver++ of second order. The latter two draw no "
-         "noise and need a temperature of 1."},
+     .help = "sampler of the head: its own chain, or an ODE solver\n"
+             "ddpm is the model's own chain, ddim is DDIM, dpmpp is DPM-Solver++ of second order. The ODE solvers "
+             "draw no noise and need a temperature of 1."},
     {.name = FIELD(diff_annealing),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_CHOICE,
      .choices = annealings,
      .help = "DiSA: fewer diffusion steps for later tokens\n"
              "The number of diffusion steps falls over the autoregressive steps from diff_upper_steps to "
-             "diff_lower_steps, in place of num_sampling_steps."},
+             "diff_lower_steps. It replaces num_sampling_steps."},
     {.name = FIELD(diff_upper_steps),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_INT,
      .value = 50,
      .min = 2,
      .max = 1000,
      .method = "diff_annealing",
-     .help = "DiSA: diffusion steps at the first step"},
+     .help = "DiSA: diffusion steps in the first autoregressive step"},
     {.name = FIELD(diff_lower_steps),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_INT,
      .value = 5,
      .min = 2,
      .max = 1000,
      .method = "diff_annealing",
-     .help = "DiSA: diffusion steps at the last step"},
+     .help = "DiSA: diffusion steps in the last autoregressive step"},
     {.name = FIELD(cfg_low),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_FLOAT,
      .max = 1,
      .help = "MAR: no guidance below this fraction of known tokens\n"
-             "With cfg_high it is an interval, both ends included. Autoregressive steps before which a smaller or a "
-             "larger fraction of the image's tokens is known have no guidance, and so half the arithmetic. "
-             "cfg_interval LOW,HIGH gives both."},
+             "With cfg_high it is a closed interval. Autoregressive steps that begin with a smaller or larger "
+             "fraction of known tokens have no guidance and half the arithmetic. cfg_interval LOW,HIGH sets both."},
     {.name = FIELD(cfg_high),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 1,
      .help = "MAR: no guidance above this fraction of known tokens"},
     {.name = FIELD(lazy),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_FLAG,
-     .help = "LazyMAR: the transformer reuses tokens and conditions\nBoth are kept in caches from step to step."},
+     .help = "LazyMAR: the transformer reuses tokens and cfg branches\n"
+             "Caches keep both from step to step."},
     {.name = FIELD(lazy_head),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_FLAG,
      .help = "LazyMAR's code: the head reuses 6 of 7 steps\n"
-             "Six of seven steps reuse what the head's blocks gave, as the released code does besides LazyMAR's "
-             "caches."},
+             "In six of seven steps the head's blocks reuse their last results, as in the released code."},
     {.name = FIELD(gtr),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_FLAG,
-     .help = "GtR: make half of the tokens slowly, the rest fast\n"
-             "First one colour of a checkerboard of tokens in gtr_generation_steps, then the other in "
-             "gtr_reconstruction_steps, which take the place of num_iter; more diffusion steps where the image has "
-             "detail."},
+     .help = "GtR: sample half of the tokens slowly, the rest fast\n"
+             "It first samples one colour of a checkerboard of tokens in gtr_generation_steps, then the other in "
+             "gtr_reconstruction_steps. These replace num_iter. Tokens in detailed parts of the image get more "
+             "diffusion steps."},
     {.name = FIELD(gtr_generation_steps),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_INT,
      .value = 16,
      .min = 1,
@@ -394,7 +385,7 @@ static mar_param rows[] = {
      .help = "GtR: autoregressive steps of the first half"},
     {.name = FIELD(gtr_reconstruction_steps),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_INT,
      .value = 1,
      .min = 1,
@@ -403,29 +394,29 @@ static mar_param rows[] = {
      .help = "GtR: autoregressive steps of the second half"},
     {.name = FIELD(gtr_detail),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_FLOAT,
      .value = 0.3,
      .max = 1,
      .method = "gtr",
      .help = "GtR: fraction of that half with num_sampling_steps\n"
-             "They are the tokens of the second half where the image has most detail."},
+             "These are the tokens of the second half in the most detailed parts of the image."},
     {.name = FIELD(gtr_sampling_steps),
      .tokens = continuous,
-     .group = "Shortcuts, which change the law",
+     .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_INT,
      .max = 1000,
      .method = "gtr",
      .help = "GtR: diffusion steps of the rest; 0: 50 or fewer\n"
-             "From 2 to num_sampling_steps; 0 is 50, or num_sampling_steps if that is less."},
+             "From 2 to --num_sampling_steps; 0 is 50, or --num_sampling_steps if that is less."},
 
     {.name = FIELD(check),
      .group = "Checks",
      .type = MAR_TYPE_FLAG,
-     .help = "say which layer made a NaN or an infinity\n"
-             "A run whose tokens or pixels are not finite (NaN, or infinite) fails in any case. This looks at every "
-             "layer's output, and the message names the first that is not finite, as the checkpoint does. It takes "
-             "longer; the output is the same, to the bit."},
+     .help = "name the first layer whose output is NaN or infinite\n"
+             "A run always fails if its tokens or pixels are not finite. With this option every layer's output is "
+             "checked, and the message names the first bad layer as the checkpoint does. It takes longer; the "
+             "output is the same to the bit."},
 };
 #undef FIELD
 enum { ROWS = sizeof rows / sizeof *rows };

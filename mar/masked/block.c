@@ -1,4 +1,4 @@
-/* A block of the transformer at work (mar/masked/block.h). */
+/* A transformer block at work (mar/masked/block.h). */
 #include "mar/masked/block.h"
 
 #include "base/arena.h"
@@ -30,6 +30,33 @@ void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, con
         kern_watch(k, x, f32, rows, width, width, "%s", layer);
 }
 
+/* --- a block ------------------------------------------------------------------------------------------------------ */
+
+void mar_block_qkv(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *index,
+                   int n, act *qkv)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width;
+    mar_layer_norm(k, m, x, index, n, b->norm1, w->normed, 0);
+    mar_watch(k, m, b, "norm1", w->normed, 0, n, d);
+    k->core->linear(k, b->qkv, w->normed, n, qkv);
+    mar_watch(k, m, b, "attn.qkv", qkv, 0, n, 3 * d);
+}
+
+/* Computes w->attn, the attention of the sequences' queries to their keys and values. */
+static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const act *q, int q_stride,
+                   const mar_spans *queries, const act *key, const act *value, int kv_stride, const mar_spans *keys)
+{
+    kern_queue *k = w->k;
+    const int n = queries->sequences, heads = b->heads, head_dim = m->base.config.width / heads;
+    if (queries->first)
+        k->core->attention_spans(k, q, q_stride, queries->first, queries->length, key, value, kv_stride, keys->first,
+                                 keys->length, n, heads, head_dim, w->attn);
+    else if (n > 0)
+        k->core->attention(k, q, q_stride, key, value, kv_stride, n, queries->rows / n, keys->rows / n, heads, head_dim,
+                           w->attn);
+}
+
 void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
 {
     kern_queue *k = w->k;
@@ -42,48 +69,24 @@ void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block 
     mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
 }
 
-/* w->mixed = the attention of the sequences' queries to their keys and values. */
-static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const act *q, int q_stride,
-                   const mar_spans *queries, const act *key, const act *value, int kv_stride, const mar_spans *keys)
-{
-    kern_queue *k = w->k;
-    const int n = queries->sequences, heads = b->heads, head_dim = m->base.config.width / heads;
-    if (queries->first)
-        k->core->attention_spans(k, q, q_stride, queries->first, queries->length, key, value, kv_stride, keys->first,
-                                 keys->length, n, heads, head_dim, w->mixed);
-    else if (n > 0)
-        k->core->attention(k, q, q_stride, key, value, kv_stride, n, queries->rows / n, keys->rows / n, heads, head_dim,
-                           w->mixed);
-}
-
-void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
-                        const int *index, int n, act *operands)
-{
-    kern_queue *k = w->k;
-    const int d = m->base.config.width;
-    mar_layer_norm(k, m, x, index, n, b->norm1, w->normed, 0);
-    mar_watch(k, m, b, "norm1", w->normed, 0, n, d);
-    k->core->linear(k, b->qkv, w->normed, n, operands);
-    mar_watch(k, m, b, "attn.qkv", operands, 0, n, 3 * d);
-}
-
-/* proj and fc2 add to the residual stream themselves, and the norm behind them reads it: bytes an element, with
- * operands in bf16, 4 + 4 in the product and 4 + 2 in the norm. An operation that adds and normalises would take the 8
- * out of the product, which hides some of them behind its arithmetic, and move 4 as the product's output and 4 + 4 + 4
- * + 2 itself: 18 for 14. */
+/* proj and fc2 add to the residual stream themselves, and the next norm reads it. With bf16 operands that moves 4 + 4
+ * bytes an element in the product and 4 + 2 in the norm. A fused add and norm would save the product's 8, some of which
+ * its arithmetic hides. It would move 4 as the product's output and 4 + 4 + 4 + 2 itself: 18 bytes in place of 14. */
 void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans)
 {
     kern_queue *k = w->k;
     const int d = m->base.config.width, rows = spans->rows;
-    mar_block_operands(m, w, b, w->x, NULL, rows, w->qkv);
+    mar_block_qkv(m, w, b, w->x, NULL, rows, w->qkv);
     attend(m, w, b, w->qkv, 3 * d, spans, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, spans);
-    mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
-    k->core->linear(k, b->proj, w->mixed, rows, w->x);
+    mar_watch(k, m, b, "attn", w->attn, 0, rows, d);
+    k->core->linear(k, b->proj, w->attn, rows, w->x);
     mar_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
     mar_block_mlp(m, w, b, w->x, rows);
 }
 
-void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
+/* --- the last decoder block --------------------------------------------------------------------------------------- */
+
+void mar_last_block_kv(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {
     kern_queue *k = w->k;
     const int d = m->base.config.width;
@@ -93,19 +96,19 @@ void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block
     mar_watch(k, m, b, "attn.qkv", w->qkv, 0, rows, 2 * d);
 }
 
-void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
-                   const mar_spans *queries, const act *kv, const mar_spans *keys, float *y)
+void mar_last_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
+                        const int *query_rows, const mar_spans *queries, const act *kv, const mar_spans *keys, float *y)
 {
     kern_queue *k = w->k;
     const int d = m->base.config.width, rows = queries->rows;
-    mar_layer_norm(k, m, x, asked, rows, b->norm1, w->normed, 0);
+    mar_layer_norm(k, m, x, query_rows, rows, b->norm1, w->normed, 0);
     act *query = w->hidden; /* at least D wide */
     k->core->linear(k, b->q, w->normed, rows, query);
     mar_watch(k, m, b, "attn.qkv", query, 0, rows, d);
     attend(m, w, b, query, d, queries, kv, at(k, kv, d), 2 * d, keys);
-    mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
-    k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
-    k->core->linear(k, b->proj, w->mixed, rows, y);
+    mar_watch(k, m, b, "attn", w->attn, 0, rows, d);
+    k->core->copy_rows(k, y, NULL, x, query_rows, NULL, NULL, rows, d);
+    k->core->linear(k, b->proj, w->attn, rows, y);
     mar_watch(k, m, b, "attn.proj", y, 1, rows, d);
     mar_block_mlp(m, w, b, y, rows);
 }
@@ -125,7 +128,7 @@ void mar_workspace_lay_out(mar_workspace *w, char *base, size_t *used, size_t ro
     w->memory = arena_carve(base, used, rows * d, sizeof(float));
     w->normed = arena_carve(base, used, rows * d, act_size);
     w->qkv = arena_carve(base, used, rows * 3 * d, act_size);
-    w->mixed = arena_carve(base, used, rows * d, act_size);
+    w->attn = arena_carve(base, used, rows * d, act_size);
     w->hidden = arena_carve(base, used, rows * hidden, act_size);
 }
 
@@ -147,7 +150,7 @@ double mar_block_flop(const mar_masked_model *m, double rows, double kv_rows, do
     return 2 * (rows * (2 * d * d + 2 * d * hidden + 2 * kv_length * d) + kv_rows * 2 * d * d);
 }
 
-double mar_operands_flop(const mar_masked_model *m, double rows)
+double mar_qkv_flop(const mar_masked_model *m, double rows)
 {
     const double d = m->base.config.width;
     return 2 * rows * 3 * d * d;

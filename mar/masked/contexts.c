@@ -1,4 +1,4 @@
-/* Transformer passes over contexts (mar/masked/contexts.h): the plain one (mar/masked/runner.c) over sequences of
+/* Transformer passes over contexts (mar/masked/contexts.h): the plain pass (mar/masked/runner.c) over sequences of
  * different lengths. */
 #include "mar/masked/contexts.h"
 
@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { CHUNK_ROWS = 16384 }; /* decoder rows of a condition: bounds the memory, and is far more than one image has */
+enum { CHUNK_ROWS = 16384 }; /* decoder rows of a branch: bounds the memory, and far exceeds one image's */
 
 static int buffer_of(const mar_contexts *c)
 {
@@ -23,18 +23,18 @@ static int width_of(const mar_contexts *c)
     return c->model->base.config.width;
 }
 
-/* Rows of a sequence in the decoder. */
+/* Returns the rows of a sequence in the decoder. */
 static int length_of(const mar_contexts *c)
 {
     return buffer_of(c) + seq_of(c);
 }
 
-/* --- what a chunk consists of ------------------------------------------------------------------------------------- */
+/* --- the size of a chunk ------------------------------------------------------------------------------------------ */
 
 typedef struct {
     int sequences;
-    int encoded; /* rows in the encoder */
-    int asked;   /* rows in the last decoder block */
+    int encoded;   /* rows of the encoder */
+    int n_queries; /* rows of the last decoder block */
 } extent;
 
 static int decoded(const mar_contexts *c, const extent *e)
@@ -44,10 +44,10 @@ static int decoded(const mar_contexts *c, const extent *e)
 
 static extent survey(const mar_contexts *c, const mar_image_context *list, int n)
 {
-    extent e = {.sequences = n * c->conditions};
+    extent e = {.sequences = n * c->cfg_branches};
     for (int i = 0; i < n; i++) {
-        e.encoded += c->conditions * (buffer_of(c) + list[i].known);
-        e.asked += c->conditions * list[i].asked;
+        e.encoded += c->cfg_branches * (buffer_of(c) + list[i].known);
+        e.n_queries += c->cfg_branches * list[i].n_queries;
     }
     return e;
 }
@@ -57,7 +57,7 @@ static int chunk_size(const mar_contexts *c, int from, int n)
     return n - from < c->chunk ? n - from : c->chunk;
 }
 
-/* The j-th token that became known in this order; the last known tokens of a context come first. */
+/* Returns the j-th token that became known in this order. The last known tokens of a context come first. */
 static int known_token(const mar_contexts *c, const int *order, int j)
 {
     return order[seq_of(c) - 1 - j];
@@ -67,19 +67,19 @@ static int known_token(const mar_contexts *c, const int *order, int j)
 
 typedef struct {
     mar_contexts *c;
-    const mar_image_context *list; /* the chunk's */
+    const mar_image_context *list; /* contexts of the chunk */
     int n;
     extent extent;
     const mar_embeddings *embedded;
-    int z_first, z_total; /* asked tokens in the chunks before this one, and in all */
+    int z_first, z_total; /* query tokens in the chunks before this one, and in all */
 } chunk_pass;
 
 static const mar_image_context *context_of(const chunk_pass *p, int sequence)
 {
-    return &p->list[sequence / p->c->conditions];
+    return &p->list[sequence / p->c->cfg_branches];
 }
 
-/* Adds a sequence of `length` rows to a list of spans, behind `rows` others. */
+/* Adds a sequence of `count` rows to a list of spans, after `rows` others. Returns the new number of rows. */
 static int add_span(int *first, int *length, int sequence, int rows, int count)
 {
     first[sequence] = rows;
@@ -90,16 +90,16 @@ static int add_span(int *first, int *length, int sequence, int rows, int count)
 static void list_spans(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
-    int encoder = 0, decoder = 0, asked = 0;
+    int encoder = 0, decoder = 0, n_queries = 0;
     for (int s = 0; s < p->extent.sequences; s++) {
         const mar_image_context *x = context_of(p, s);
         encoder = add_span(c->span[0], c->span[1], s, encoder, buffer_of(c) + x->known);
         decoder = add_span(c->span[2], c->span[3], s, decoder, length_of(c));
-        asked = add_span(c->span[4], c->span[5], s, asked, x->asked);
+        n_queries = add_span(c->span[4], c->span[5], s, n_queries, x->n_queries);
     }
 }
 
-/* w->x = the encoder's input. */
+/* Writes the encoder's input to w->x. */
 static void encoder_input(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
@@ -110,9 +110,9 @@ static void encoder_input(const chunk_pass *p)
     for (int s = 0; s < p->extent.sequences; s++)
         for (int i = 0; i < buffer; i++, n++) {
             w->rows[0][n] = c->span[0][s] + i;
-            w->rows[1][n] = mar_class_row(m, p->embedded, context_of(p, s)->image, s % c->conditions) + i;
+            w->rows[1][n] = mar_class_row(m, p->embedded, context_of(p, s)->image, s % c->cfg_branches) + i;
         }
-    mar_take_classes(m, w, p->embedded, n);
+    mar_gather_classes(m, w, p->embedded, n);
     n = 0;
     for (int s = 0; s < p->extent.sequences; s++) {
         const mar_image_context *x = context_of(p, s);
@@ -121,7 +121,7 @@ static void encoder_input(const chunk_pass *p)
             w->rows[1][n] = x->image * seq_of(c) + known_token(c, x->order, x->known - 1 - i);
         }
     }
-    mar_take_tokens(m, w, p->embedded, n);
+    mar_gather_tokens(m, w, p->embedded, n);
 }
 
 static void encode(void *arg)
@@ -135,7 +135,7 @@ static void encode(void *arg)
     for (int b = 0; b < m->base.config.encoder_depth; b++) mar_block_run(m, &c->work, &m->encoder[b], &spans);
 }
 
-/* w->x = the decoder's input. */
+/* Writes the decoder's input to w->x. */
 static void decoder_input(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
@@ -162,28 +162,28 @@ static void decoder_input(const chunk_pass *p)
     mar_decoder_masked(m, w, p->embedded, n, masked);
 }
 
-/* The last block, for the tokens asked for, and their conditions. */
-static void ask(const chunk_pass *p, const mar_spans *keys)
+/* Runs the last block for the query tokens, and computes their z. */
+static void run_last_block(const chunk_pass *p, const mar_spans *keys)
 {
     mar_contexts *c = p->c;
     mar_workspace *w = &c->work;
     const mar_masked_model *m = c->model;
     const mar_block *last = &m->decoder[m->base.config.decoder_depth - 1];
-    const mar_spans queries = {p->extent.sequences, p->extent.asked, c->span[4], c->span[5]};
+    const mar_spans queries = {p->extent.sequences, p->extent.n_queries, c->span[4], c->span[5]};
     int n = 0, before = p->z_first;
     for (int s = 0; s < p->extent.sequences; s++) {
         const mar_image_context *x = context_of(p, s);
-        const int condition = s % c->conditions;
-        for (int i = 0; i < x->asked; i++, n++) {
-            w->rows[1][n] = x->order[seq_of(c) - x->known - x->asked + i];
+        const int branch = s % c->cfg_branches;
+        for (int i = 0; i < x->n_queries; i++, n++) {
+            w->rows[1][n] = x->order[seq_of(c) - x->known - x->n_queries + i];
             w->rows[0][n] = c->span[2][s] + buffer_of(c) + w->rows[1][n];
-            c->z_index[n] = condition * p->z_total + before + i;
+            c->z_index[n] = branch * p->z_total + before + i;
         }
-        if (condition == c->conditions - 1) before += x->asked;
+        if (branch == c->cfg_branches - 1) before += x->n_queries;
     }
-    mar_block_keys(m, w, last, w->x, keys->rows);
-    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, keys, w->memory);
-    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, c->z, c->z_index);
+    mar_last_block_kv(m, w, last, w->x, keys->rows);
+    mar_last_block_run(m, w, last, w->x, w->rows[0], &queries, w->qkv, keys, w->memory);
+    mar_compute_z(w->k, m, w->memory, w->rows[1], n, w->x, c->z, c->z_index);
 }
 
 static void decode(void *arg)
@@ -195,7 +195,7 @@ static void decode(void *arg)
     list_spans(p);
     decoder_input(p);
     for (int b = 0; b + 1 < m->base.config.decoder_depth; b++) mar_block_run(m, &c->work, &m->decoder[b], &spans);
-    ask(p, &spans);
+    run_last_block(p, &spans);
 }
 
 /* --- arithmetic --------------------------------------------------------------------------------------------------- */
@@ -204,8 +204,8 @@ static void count(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
     for (int i = 0; i < p->n; i++) {
-        c->encoder_flop += mar_encode_flop(c->model, c->conditions, p->list[i].known);
-        c->decoder_flop += mar_decode_flop(c->model, c->conditions, p->list[i].known, p->list[i].asked);
+        c->encoder_flop += mar_encode_flop(c->model, c->cfg_branches, p->list[i].known);
+        c->decoder_flop += mar_decode_flop(c->model, c->cfg_branches, p->list[i].known, p->list[i].n_queries);
     }
 }
 
@@ -222,15 +222,15 @@ void mar_contexts_run(mar_contexts *c, const mar_image_context *list, int n, con
     kern_queue *k = c->work.k;
     chunk_pass p = {.c = c, .embedded = embedded};
     mar_recordings *recorded = n <= c->chunk ? recordings : NULL;
-    for (int i = 0; i < n; i++) p.z_total += list[i].asked;
+    for (int i = 0; i < n; i++) p.z_total += list[i].n_queries;
     for (int i = 0; i < n; i += p.n) {
         p.list = list + i;
         p.n = chunk_size(c, i, n);
         p.extent = survey(c, p.list, p.n);
-        mar_perform(k, c->part, recorded ? &recorded->encode : NULL, encode, &p, &c->encoder_s);
-        mar_perform(k, c->part, recorded ? &recorded->decode : NULL, decode, &p, &c->decoder_s);
+        mar_run_recorded(k, c->part, recorded ? &recorded->encode : NULL, encode, &p, &c->encoder_s);
+        mar_run_recorded(k, c->part, recorded ? &recorded->decode : NULL, decode, &p, &c->decoder_s);
         count(&p);
-        p.z_first += p.extent.asked / c->conditions;
+        p.z_first += p.extent.n_queries / c->cfg_branches;
     }
 }
 
@@ -257,11 +257,12 @@ static mar_status plan_chunk(mar_contexts *c, const mar_image_context *list, int
         status = mar_block_plan(k, &m->encoder[b], e.encoded, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < config->decoder_depth; b++)
         status = mar_block_plan(k, &m->decoder[b], decoded(c, &e), 0, err);
-    if (status == MAR_OK) status = mar_block_plan(k, last, e.asked, decoded(c, &e), err);
+    if (status == MAR_OK) status = mar_block_plan(k, last, e.n_queries, decoded(c, &e), err);
     for (int i = 0; status == MAR_OK && i < n; i++) {
         const int encoded = buffer_of(c) + list[i].known;
         status = plan_attention(c, config->heads, encoded, encoded, 3, 3, err);
-        if (status == MAR_OK) status = plan_attention(c, config->decoder_heads, list[i].asked, length_of(c), 1, 2, err);
+        if (status == MAR_OK)
+            status = plan_attention(c, config->decoder_heads, list[i].n_queries, length_of(c), 1, 2, err);
     }
     return status;
 }
@@ -278,33 +279,33 @@ mar_status mar_contexts_plan(mar_contexts *c, const mar_image_context *list, int
 size_t mar_contexts_lay_out(mar_contexts *c, char *base)
 {
     const size_t d = (size_t)width_of(c);
-    const size_t rows = (size_t)c->chunk * (size_t)c->conditions * (size_t)length_of(c);
+    const size_t rows = (size_t)c->chunk * (size_t)c->cfg_branches * (size_t)length_of(c);
     size_t used = 0;
     mar_workspace_lay_out(&c->work, base, &used, rows, d, mar_hidden_width(c->model));
-    c->z = arena_carve(base, &used, (size_t)c->conditions * (size_t)c->max_asked * d, sizeof(float));
+    c->z = arena_carve(base, &used, (size_t)c->cfg_branches * (size_t)c->max_queries * d, sizeof(float));
     return used;
 }
 
 static mar_status allocate_host(mar_contexts *c, mar_err *err)
 {
-    const size_t sequences = (size_t)c->chunk * (size_t)c->conditions, rows = sequences * (size_t)length_of(c);
+    const size_t sequences = (size_t)c->chunk * (size_t)c->cfg_branches, rows = sequences * (size_t)length_of(c);
     int complete = 1;
     for (int i = 0; i < 3; i++) complete &= (c->work.rows[i] = calloc(rows, sizeof(int))) != NULL;
     for (int i = 0; i < 6; i++) complete &= (c->span[i] = calloc(sequences, sizeof(int))) != NULL;
-    c->z_index = calloc((size_t)c->conditions * (size_t)c->max_asked, sizeof *c->z_index);
+    c->z_index = calloc((size_t)c->cfg_branches * (size_t)c->max_queries, sizeof *c->z_index);
     if (complete && c->z_index) return MAR_OK;
     return err_set(err, MAR_ENOMEM, "out of memory for %d contexts", c->max_contexts);
 }
 
-mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max_contexts, int max_asked,
-                               int conditions, mar_contexts *out, mar_err *err)
+mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max_contexts, int max_queries,
+                               int cfg_branches, mar_contexts *out, mar_err *err)
 {
     const mar_model_config *config = &m->base.config;
     const int most = CHUNK_ROWS / (config->buffer + config->seq_len), chunk = most > 0 ? most : 1;
     *out = (mar_contexts){.model = m,
                           .max_contexts = max_contexts,
-                          .max_asked = max_asked,
-                          .conditions = conditions,
+                          .max_queries = max_queries,
+                          .cfg_branches = cfg_branches,
                           .chunk = max_contexts < chunk ? max_contexts : chunk,
                           .work = {.k = k},
                           .part = ""};

@@ -1,4 +1,4 @@
-/* What the passes of a batch begin with (mar/masked/embeddings.h). */
+/* Embeddings of a batch (mar/masked/embeddings.h). */
 #include "mar/masked/embeddings.h"
 
 #include "base/arena.h"
@@ -12,9 +12,9 @@ void mar_embeddings_lay_out(mar_embeddings *e, const mar_masked_model *m, char *
     e->mask_rows = arena_carve(base, used, masks * d, sizeof(float));
 }
 
-int mar_class_row(const mar_masked_model *m, const mar_embeddings *e, int image, int condition)
+int mar_class_row(const mar_masked_model *m, const mar_embeddings *e, int image, int branch)
 {
-    return (condition ? e->images : image) * m->base.config.buffer;
+    return (branch ? e->images : image) * m->base.config.buffer;
 }
 
 static void embed_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int images,
@@ -22,7 +22,7 @@ static void embed_classes(const mar_masked_model *m, mar_workspace *w, const mar
 {
     kern_queue *k = w->k;
     const int buffer = m->base.config.buffer, d = m->base.config.width;
-    const int rows = (images + e->conditions - 1) * buffer; /* one class an image, and the unconditional one */
+    const int rows = (images + e->cfg_branches - 1) * buffer; /* one class an image, and the unconditional one */
     for (int r = 0; r < rows; r++) {
         const int i = r / buffer, conditional = i < images;
         w->rows[0][r] = conditional ? label[i] : m->base.config.classes;
@@ -72,17 +72,17 @@ void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const mar_emb
     k->core->copy_rows(k, e->token_rows, w->rows[1], w->memory, NULL, NULL, NULL, n, d);
 }
 
-static void take(const mar_masked_model *m, mar_workspace *w, const float *rows, int n)
+static void gather(const mar_masked_model *m, mar_workspace *w, const float *rows, int n)
 {
     w->k->core->copy_rows(w->k, w->x, w->rows[0], rows, w->rows[1], NULL, NULL, n, m->base.config.width);
 }
 
-void mar_take_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n)
+void mar_gather_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n)
 {
-    take(m, w, e->class_rows, n);
+    gather(m, w, e->class_rows, n);
 }
 
-void mar_take_tokens(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n)
+void mar_gather_tokens(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n)
 {
-    take(m, w, e->token_rows, n);
+    gather(m, w, e->token_rows, n);
 }

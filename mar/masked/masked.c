@@ -34,10 +34,10 @@ static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first
 }
 
 /* Sets the target's chain to so many diffusion steps and rows a token. */
-static void use_chain(mar_masked *g, int steps, int conditions)
+static void use_chain(mar_masked *g, int steps, int cfg_branches)
 {
     diff_chain_use(&g->target.chain, steps);
-    diff_chain_guide(&g->target.chain, conditions == 2);
+    diff_chain_guide(&g->target.chain, cfg_branches == 2);
 }
 
 /* Draws n tokens of a step, rows `first`.. of the lists, in so many diffusion steps. */
@@ -46,10 +46,10 @@ static void draw(mar_masked *g, const mar_step *step, int first, int n, int step
     const mar_draw d = {n, g->params.seed, g->row_image + first, g->row_position + first, g->row_cfg + first};
     float *x = g->sampled + (size_t)first * (size_t)g->model->base.config.token_dim;
     if (n == 0) return;
-    use_chain(g, steps, step->conditions);
+    use_chain(g, steps, step->cfg_branches);
     if (!g->drawer) {
         const int calls = g->target.chain.schedule.steps;
-        mar_runner_draw(&g->target, first * step->conditions, &d, calls - 1, 0, x, NULL, recording);
+        mar_runner_draw(&g->target, first * step->cfg_branches, &d, calls - 1, 0, x, NULL, recording);
         g->stats.head_batched += calls;
         g->stats.head_calls += (double)n * calls;
         g->stats.head_rows += (double)n * calls;
@@ -59,7 +59,7 @@ static void draw(mar_masked *g, const mar_step *step, int first, int n, int step
     g->drawer->draw(g->drawer_state, &d, first, steps, x);
 }
 
-void mar_masked_place(mar_masked *g, const float *from, int n)
+void mar_masked_write_tokens(mar_masked *g, const float *from, int n)
 {
     kern_queue *k = g->k;
     k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
@@ -70,7 +70,7 @@ int mar_masked_first_alike(const mar_masked *g, int i)
 {
     const mar_step *a = &g->steps[i], *b = g->steps;
     while (a->predicted != b->predicted || a->sampling_steps != b->sampling_steps || a->detailed != b->detailed ||
-           a->detailed_steps != b->detailed_steps || a->conditions != b->conditions)
+           a->detailed_steps != b->detailed_steps || a->cfg_branches != b->cfg_branches)
         b++;
     return (int)(b - g->steps);
 }
@@ -83,12 +83,12 @@ void mar_masked_step(mar_masked *g)
     mar_recordings *alike = &g->recordings[mar_masked_first_alike(g, g->step)];
 
     /* Which tokens: the last masked ones of each order; first those that get detailed_steps. */
-    for (int i = 0; i < g->way_count && step->detailed; i++)
-        if (g->ways[i].way->select) g->ways[i].way->select(g->ways[i].state, step);
+    for (int i = 0; i < g->accel_count && step->detailed; i++)
+        if (g->accels[i].accel->select) g->accels[i].accel->select(g->accels[i].state, step);
     const int detailed = list_tokens(g, begin + others, step->detailed, step->cfg, 0);
     const int n = list_tokens(g, begin, others, step->cfg, detailed);
 
-    /* Their conditions z: the encoder over the known tokens, the decoder over all. */
+    /* Their z: the encoder over the known tokens, the decoder over all. */
     const mar_batch batch = mar_masked_batch(g);
     mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
     g->stats.passes++;
@@ -101,13 +101,13 @@ void mar_masked_step(mar_masked *g)
     /* Into the images, and into what later passes know. */
     for (int r = 0; r < n; r++) {
         const int place = g->row_place[r] = g->row_slot[r] * c->seq_len + g->row_position[r];
-        g->fate[place] = MAR_TOKEN_TARGET;
-        g->born[place] = g->step;
+        g->token_status[place] = MAR_TOKEN_TARGET;
+        g->ar_step[place] = g->step;
     }
-    mar_masked_place(g, g->sampled, n);
-    mar_runner_learn(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->learn);
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->learn) g->ways[i].way->learn(g->ways[i].state, n);
+    mar_masked_write_tokens(g, g->sampled, n);
+    mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->known_tokens);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->add_known_tokens) g->accels[i].accel->add_known_tokens(g->accels[i].state, n);
     g->step++;
 }
 
@@ -135,7 +135,7 @@ static int bad_token(const mar_masked *g)
         const int next = k->core->first_nonfinite(k, token, 1, count - place, dim, dim);
         if (next < 0) break;
         place += next;
-        if (g->born[place] >= 0 && (bad < 0 || g->born[place] < g->born[bad])) bad = place;
+        if (g->ar_step[place] >= 0 && (bad < 0 || g->ar_step[place] < g->ar_step[bad])) bad = place;
     }
     return bad;
 }
@@ -164,13 +164,13 @@ static mar_status check_tokens(const mar_masked *g, mar_err *err)
     const mar_status status = kern_check(g->k, err);
     if (status != MAR_OK) return status; /* the numbers were not read */
     return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
-                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->born[place],
+                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->ar_step[place],
                    mar_not_finite(number), place % c->seq_len, channel, mar_layer_text(g->k, layer));
 }
 
-static mar_status step(mar_generation *generation, mar_err *err)
+static mar_status step(mar_engine_state *engine_state, mar_err *err)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     mar_status status = MAR_OK;
     if (g->stepper)
         status = g->stepper->step(g->stepper_state, err);
@@ -181,32 +181,32 @@ static mar_status step(mar_generation *generation, mar_err *err)
     return status == MAR_OK && waits ? check_tokens(g, err) : status;
 }
 
-static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
+static void begin(mar_engine_state *engine_state, uint64_t first_image, const int *labels, int images)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     g->images = images;
     g->first_image = first_image;
     g->step = 0;
     g->stats = (mar_stats){0};
-    for (int i = 0; i < images * c->seq_len; i++) g->born[i] = -1, g->late[i] = 0;
+    for (int i = 0; i < images * c->seq_len; i++) g->ar_step[i] = -1, g->staleness[i] = 0;
     kern_watch_begin(g->k);
     for (int i = 0; i < images; i++) {
         g->label[i] = labels[i] < 0 ? c->classes : labels[i];
         kern_random_order(g->params.seed, first_image + (uint64_t)i, c->seq_len, g->order[i]);
-        for (int k = 0; k < g->way_count; k++)
-            if (g->ways[k].way->order) g->ways[k].way->order(g->ways[k].state, g->order[i]);
+        for (int k = 0; k < g->accel_count; k++)
+            if (g->accels[k].accel->order) g->accels[k].accel->order(g->accels[k].state, g->order[i]);
     }
     mar_runner_begin(&g->target, images, g->label);
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->begin) g->ways[i].way->begin(g->ways[i].state);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->begin) g->accels[i].accel->begin(g->accels[i].state);
 }
 
 /* --- what a run asks for ------------------------------------------------------------------------------------------ */
 
 /* Fills in automatic values, and checks the parameters against the model. */
-static mar_status settle_params(const mar_masked_model *model, const mar_way *const *ways, mar_params *p,
-                                int max_images, mar_err *err)
+static mar_status resolve_params(const mar_masked_model *model, const mar_accel *const *ways, mar_params *p,
+                                 int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
     mar_status status = MAR_OK;
@@ -216,7 +216,7 @@ static mar_status settle_params(const mar_masked_model *model, const mar_way *co
     for (; status == MAR_OK && *ways; ways++)
         if ((*ways)->check) status = (*ways)->check(model, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
-        status = err_set(err, MAR_EARG, "num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
+        status = err_set(err, MAR_EARG, "--num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
     return status;
 }
@@ -226,13 +226,13 @@ static mar_status settle_params(const mar_masked_model *model, const mar_way *co
 static void plan_conditions(mar_masked *g, int in_blocks)
 {
     const mar_params *p = &g->params;
-    g->conditions = 1;
+    g->cfg_branches = 1;
     for (int i = 0; i < p->num_iter; i++) {
         mar_step *s = &g->steps[i];
-        s->conditions = mar_conditions_of(s->cfg);
-        if (s->conditions > g->conditions) g->conditions = s->conditions;
+        s->cfg_branches = mar_cfg_branches(s->cfg);
+        if (s->cfg_branches > g->cfg_branches) g->cfg_branches = s->cfg_branches;
     }
-    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].conditions = g->conditions;
+    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].cfg_branches = g->cfg_branches;
 }
 
 static mar_status plan_steps(mar_masked *g, mar_err *err)
@@ -244,8 +244,8 @@ static mar_status plan_steps(mar_masked *g, mar_err *err)
     mar_steps_plan(p->num_iter, g->model->base.config.seq_len, p->cfg, p->cfg_schedule, g->steps);
     for (int i = 0; i < p->num_iter; i++) g->steps[i].sampling_steps = p->num_sampling_steps;
     int block = 0;
-    for (int i = 0; i < g->way_count; i++) {
-        const mar_way *way = g->ways[i].way;
+    for (int i = 0; i < g->accel_count; i++) {
+        const mar_accel *way = g->accels[i].accel;
         if (way->plan_steps) way->plan_steps(g, g->steps);
         if (way->block_steps) block = way->block_steps(p);
     }
@@ -265,8 +265,8 @@ static int add_spec(const mar_masked *g, diff_spec *specs, int n, int steps)
     for (int i = 0; i < n; i++)
         if (specs[i].steps == steps) return n;
     specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP};
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->respace) g->ways[i].way->respace(&g->params, &specs[n]);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->respace) g->accels[i].accel->respace(&g->params, &specs[n]);
     return n + 1;
 }
 
@@ -286,7 +286,7 @@ static mar_status create_target(mar_masked *g, mar_err *err)
     diff_spec *specs = malloc(2 * (size_t)g->params.num_iter * sizeof *specs);
     if (!specs) return err_set(err, MAR_ENOMEM, "out of memory");
     const int n = mar_masked_specs(g, specs);
-    const mar_status status = mar_runner_create(g->k, g->model, g->max_images, g->conditions, g->max_tokens, specs, n,
+    const mar_status status = mar_runner_create(g->k, g->model, g->max_images, g->cfg_branches, g->max_tokens, specs, n,
                                                 g->params.temperature, &g->target, err);
     free(specs);
     return status;
@@ -295,23 +295,23 @@ static mar_status create_target(mar_masked *g, mar_err *err)
 /* Whether another way than number i changes the law. */
 static int others_change(const mar_masked *g, int i)
 {
-    for (int k = 0; k < g->way_count; k++)
-        if (k != i && !g->ways[k].way->exact) return 1;
+    for (int k = 0; k < g->accel_count; k++)
+        if (k != i && !g->accels[k].accel->exact) return 1;
     return 0;
 }
 
 static mar_status create_ways(mar_masked *g, mar_err *err)
 {
     mar_status status = MAR_OK;
-    for (int i = 0; status == MAR_OK && i < g->way_count; i++) {
-        const mar_way *way = g->ways[i].way;
-        if (way->create) status = way->create(g, &g->ways[i].state, err);
-        if (way->draw) g->drawer = way, g->drawer_state = g->ways[i].state;
-        if (way->step) g->stepper = way, g->stepper_state = g->ways[i].state;
+    for (int i = 0; status == MAR_OK && i < g->accel_count; i++) {
+        const mar_accel *way = g->accels[i].accel;
+        if (way->create) status = way->create(g, &g->accels[i].state, err);
+        if (way->draw) g->drawer = way, g->drawer_state = g->accels[i].state;
+        if (way->step) g->stepper = way, g->stepper_state = g->accels[i].state;
     }
-    for (int i = 0; status == MAR_OK && i < g->way_count; i++)
-        if (g->ways[i].way->describe && !others_change(g, i))
-            g->ways[i].way->describe(g->ways[i].state, g->guarantee, sizeof g->guarantee);
+    for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
+        if (g->accels[i].accel->describe && !others_change(g, i))
+            g->accels[i].accel->describe(g->accels[i].state, g->guarantee, sizeof g->guarantee);
     return status;
 }
 
@@ -327,11 +327,11 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
     g->row_position = calloc(rows, sizeof *g->row_position);
     g->row_cfg = calloc(rows, sizeof *g->row_cfg);
     g->row_place = calloc(rows, sizeof *g->row_place);
-    g->fate = calloc(images * seq, sizeof *g->fate);
-    g->born = calloc(images * seq, sizeof *g->born);
-    g->late = calloc(images * seq, sizeof *g->late);
+    g->token_status = calloc(images * seq, sizeof *g->token_status);
+    g->ar_step = calloc(images * seq, sizeof *g->ar_step);
+    g->staleness = calloc(images * seq, sizeof *g->staleness);
     if (!g->order || !g->order_data || !g->label || !g->row_image || !g->row_slot || !g->row_position || !g->row_cfg ||
-        !g->row_place || !g->fate || !g->born || !g->late)
+        !g->row_place || !g->token_status || !g->ar_step || !g->staleness)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     for (size_t i = 0; i < images; i++) g->order[i] = g->order_data + i * seq;
     return MAR_OK;
@@ -342,27 +342,28 @@ static void free_recordings(mar_masked *g)
     for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->k, &g->recordings[i]);
 }
 
-static void destroy(mar_generation *generation)
+static void destroy(mar_engine_state *engine_state)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     if (!g) return;
     free_recordings(g);
-    for (int i = g->way_count - 1; i >= 0; i--)
-        if (g->ways[i].state) g->ways[i].way->destroy(g->ways[i].state);
+    for (int i = g->accel_count - 1; i >= 0; i--)
+        if (g->accels[i].state) g->accels[i].accel->destroy(g->accels[i].state);
     mar_runner_free(&g->target);
-    void *host[] = {g->steps,        g->recordings, g->order,     g->order_data, g->label, g->row_image, g->row_slot,
-                    g->row_position, g->row_cfg,    g->row_place, g->fate,       g->born,  g->late,      g};
+    void *host[] = {
+        g->steps,        g->recordings, g->order,     g->order_data,   g->label,   g->row_image, g->row_slot,
+        g->row_position, g->row_cfg,    g->row_place, g->token_status, g->ar_step, g->staleness, g};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_way *const *ways, int max_images, mar_generation **out, mar_err *err)
+                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
-    if (status == MAR_OK) status = settle_params(model, ways, &p, max_images, err);
+    if (status == MAR_OK) status = resolve_params(model, ways, &p, max_images, err);
     if (status != MAR_OK) return status;
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -372,63 +373,64 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->max_images = max_images;
     g->grid = mar_grid_side(&base->config);
     g->step = p.num_iter;
-    for (; *ways; ways++) g->ways[g->way_count++].way = *ways;
+    for (; *ways; ways++) g->accels[g->accel_count++].accel = *ways;
     status = plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
     if (status == MAR_OK) status = create_ways(g, err);
     if (status == MAR_OK)
-        *out = (mar_generation *)g;
+        *out = (mar_engine_state *)g;
     else
-        destroy((mar_generation *)g);
+        destroy((mar_engine_state *)g);
     return status;
 }
 
-void *mar_masked_state(const mar_masked *g, const mar_way *way)
+void *mar_masked_state(const mar_masked *g, const mar_accel *way)
 {
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way == way) return g->ways[i].state;
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel == way) return g->accels[i].state;
     return NULL;
 }
 
-static size_t lay_out(mar_generation *generation, char *base)
+static size_t lay_out(mar_engine_state *engine_state, char *base)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     const size_t images = (size_t)g->max_images, token = (size_t)c->token_dim * sizeof(float);
     size_t used = 0;
     g->tokens = arena_carve(base, &used, images * (size_t)c->seq_len, token);
     g->sampled = arena_carve(base, &used, images * (size_t)g->max_tokens, token);
     used += mar_runner_lay_out(&g->target, base ? base + used : NULL);
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->lay_out) used += g->ways[i].way->lay_out(g->ways[i].state, base ? base + used : NULL);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->lay_out)
+            used += g->accels[i].accel->lay_out(g->accels[i].state, base ? base + used : NULL);
     return used;
 }
 
 /* Prepares draws of n tokens in so many diffusion steps with so many rows a token. */
-static mar_status plan_draw(mar_masked *g, int n, int steps, int conditions, mar_err *err)
+static mar_status plan_draw(mar_masked *g, int n, int steps, int cfg_branches, mar_err *err)
 {
     if (n == 0) return MAR_OK;
-    use_chain(g, steps, conditions);
+    use_chain(g, steps, cfg_branches);
     if (g->drawer) return g->drawer->plan_draw(g->drawer_state, n, steps, err);
     return mar_runner_plan_head(&g->target, n, err);
 }
 
-static mar_status plan(mar_generation *generation, int images, mar_err *err)
+static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     free_recordings(g);
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
         const mar_step *s = &g->steps[i];
         status = mar_runner_plan(&g->target, images, s, err);
         const int others = images * (s->predicted - s->detailed);
-        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->conditions, err);
-        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->conditions, err);
+        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->cfg_branches, err);
+        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
         if (status == MAR_OK) status = kern_check(g->k, err); /* this takes long enough to be cancelled */
     }
-    for (int i = 0; status == MAR_OK && i < g->way_count; i++)
-        if (g->ways[i].way->plan) status = g->ways[i].way->plan(g->ways[i].state, images, err);
+    for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
+        if (g->accels[i].accel->plan) status = g->accels[i].accel->plan(g->accels[i].state, images, err);
     return status;
 }
 
@@ -441,39 +443,39 @@ static void describe(const mar_model *model, char *text, size_t size)
     snprintf(text, size, "head: %s", head->device->head->describe(head->net));
 }
 
-static const mar_params *params_of(const mar_generation *g)
+static const mar_params *params_of(const mar_engine_state *g)
 {
     return &((const mar_masked *)g)->params;
 }
 
-static const char *guarantee_of(const mar_generation *g)
+static const char *guarantee_of(const mar_engine_state *g)
 {
     return ((const mar_masked *)g)->guarantee;
 }
 
-static const char *warning_of(const mar_generation *generation)
+static const char *warning_of(const mar_engine_state *engine_state)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const char *warning = NULL;
-    for (int i = 0; !warning && i < g->way_count; i++)
-        if (g->ways[i].way->warn) warning = g->ways[i].way->warn(g->ways[i].state);
+    for (int i = 0; !warning && i < g->accel_count; i++)
+        if (g->accels[i].accel->warn) warning = g->accels[i].accel->warn(g->accels[i].state);
     return warning;
 }
 
-static int steps_left(const mar_generation *generation)
+static int steps_left(const mar_engine_state *engine_state)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     return g->params.num_iter - g->step;
 }
 
-static const float *latents(const mar_generation *g)
+static const float *latents(const mar_engine_state *g)
 {
     return ((const mar_masked *)g)->tokens;
 }
 
-static void stats_of(const mar_generation *generation, mar_stats *stats)
+static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const mar_runner *t = &g->target;
     *stats = g->stats;
     stats->encoder_s = t->encoder_s;
@@ -484,22 +486,22 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
     stats->head_flop = t->head_flop;
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
     stats->head_call_products = 2 * g->model->head.depth + 2;
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->stats) g->ways[i].way->stats(g->ways[i].state, stats);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->stats) g->accels[i].accel->stats(g->accels[i].state, stats);
 }
 
-static void fates(const mar_generation *generation, uint8_t *map, int *born)
+static void fates(const mar_engine_state *engine_state, uint8_t *map, int *born)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
-    if (map) memcpy(map, g->fate, count * sizeof *map);
-    if (born) memcpy(born, g->born, count * sizeof *born);
+    if (map) memcpy(map, g->token_status, count * sizeof *map);
+    if (born) memcpy(born, g->ar_step, count * sizeof *born);
 }
 
-static void lateness(const mar_generation *generation, int *late)
+static void lateness(const mar_engine_state *engine_state, int *late)
 {
-    const mar_masked *g = (const mar_masked *)generation;
-    memcpy(late, g->late, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+    const mar_masked *g = (const mar_masked *)engine_state;
+    memcpy(late, g->staleness, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
 }
 
 extern const mar_engine mar_masked_engine;

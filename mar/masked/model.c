@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a loading function reads from and packs to. */
+/* Source, destination and errors of the loading functions. */
 typedef struct {
     mar_masked_model *model;
     kern_queue *k;
@@ -20,7 +20,7 @@ static mar_status load_host(loader *l, const char *name, int rank, int64_t d0, i
     return wt_load_f32(l->file, name, rank, shape, out, l->err);
 }
 
-/* A tensor as a backend array; `tail` more floats are left at its end. */
+/* Loads a tensor as a backend array, with room for `tail` more floats at its end. */
 static mar_status load_array(loader *l, const char *name, int rank, int64_t d0, int64_t d1, int64_t d2, size_t tail,
                              float **out)
 {
@@ -35,7 +35,7 @@ static mar_status load_array(loader *l, const char *name, int rank, int64_t d0, 
     return status;
 }
 
-/* gain [width], then bias [width], as a backend array. */
+/* Uploads gain [width], then bias [width], as a backend array. */
 static mar_status upload_norm(loader *l, const float *gain, const float *bias, mar_norm *out)
 {
     const size_t bytes = (size_t)l->model->base.config.width * sizeof *gain;
@@ -48,7 +48,8 @@ static mar_status upload_norm(loader *l, const float *gain, const float *bias, m
     return MAR_OK;
 }
 
-/* name.weight [rows][in], or [rows] if `in` is 0, and name.bias [rows]. The arrays are the caller's even on failure. */
+/* Reads name.weight [rows][in], or [rows] if `in` is 0, and name.bias [rows]. The caller owns the arrays even on
+ * failure. */
 static mar_status read_pair(loader *l, const char *name, int rows, int in, float **weight, float **bias)
 {
     char full[96];
@@ -69,11 +70,11 @@ static mar_status load_norm(loader *l, const char *name, mar_norm *out)
     return status;
 }
 
-/* A linear layer of the file. */
+/* A linear layer as the file stores it. */
 typedef struct {
     wt_matrix matrix; /* [rows][in] */
     float *bias;      /* [rows] */
-    int in, int8;     /* int8: one of mar_config_is_int8 */
+    int in, int8;     /* int8: tells whether mar_config_is_int8 */
 } stored;
 
 static void free_stored(stored *s)
@@ -82,7 +83,7 @@ static void free_stored(stored *s)
     free(s->bias);
 }
 
-/* The caller frees it even on failure. */
+/* Reads a layer's weight and bias. The caller frees *s even on failure. */
 static mar_status read_linear(loader *l, const char *name, int rows, int in, stored *s)
 {
     char full[96];
@@ -95,7 +96,7 @@ static mar_status read_linear(loader *l, const char *name, int rows, int in, sto
     return status == MAR_OK ? load_host(l, full, 1, rows, 0, 0, &s->bias) : status;
 }
 
-/* Rows first..first+out-1 as a layer. Those of mar_config_is_int8 have KERN_INT8. */
+/* Creates a layer of rows first..first+out-1. It has KERN_INT8 if mar_config_is_int8. */
 static mar_status create_linear(loader *l, const stored *s, int first, int out, kern_activation activation, int flags,
                                 kern_linear **layer)
 {
@@ -122,7 +123,7 @@ static mar_status load_linear(loader *l, const char *name, int out, int in, kern
     return status;
 }
 
-/* Moves the outliers that the norm makes to the weights behind it, which are to be int8 (kern_int8_smooth). */
+/* Moves the norm's outliers to the next layer's weights, the ones to become int8 (kern_int8_smooth). */
 static mar_status smooth(loader *l, float *gain, float *bias, stored *s, int rows)
 {
     float *factor = malloc((size_t)s->in * sizeof *factor), *row = s->matrix.weight;
@@ -135,7 +136,7 @@ static mar_status smooth(loader *l, float *gain, float *bias, stored *s, int row
     return MAR_OK;
 }
 
-/* A norm, and the layer of `rows` rows behind it, which the caller frees even on failure. */
+/* Loads a norm and the layer of `rows` rows after it. The caller frees *s even on failure. */
 static mar_status load_behind_norm(loader *l, const char *norm, const char *name, int rows, mar_norm *out, stored *s)
 {
     float *gain, *bias;
@@ -250,7 +251,7 @@ mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, m
     if (status == MAR_OK) {
         *out = &model->base;
     } else {
-        k->core->finish(k); /* uploads that have begun */
+        k->core->finish(k); /* waits for uploads that have begun */
         mar_masked_unload(&model->base);
     }
     return status;

@@ -1,4 +1,4 @@
-/* A MAR model: transformer encoder and decoder, embeddings, diffusion head, packed for a backend. */
+/* A MAR model: transformer encoder and decoder, embeddings and diffusion head, packed for a backend. */
 #ifndef MAR_MODEL_H
 #define MAR_MODEL_H
 
@@ -12,12 +12,13 @@ typedef float *mar_norm;
 typedef struct {
     int heads; /* of its attention */
     mar_norm norm1, norm2;
-    kern_linear *qkv;    /* [3D][D]; NULL in the last decoder block */
-    kern_linear *q, *kv; /* [D][D] and [2D][D] of the last decoder block, whose queries are the predicted positions
-                          * only; else NULL */
-    kern_linear *proj;   /* [D][D], adds to x */
-    kern_linear *fc1;    /* [hidden][D], gelu */
-    kern_linear *fc2;    /* [D][hidden], adds to x */
+    kern_linear *qkv; /* [3D][D]; NULL in the last decoder block */
+    /* [D][D] and [2D][D] of the last decoder block, whose queries are only the predicted positions; NULL in other
+     * blocks. */
+    kern_linear *q, *kv;
+    kern_linear *proj; /* [D][D], adds to x */
+    kern_linear *fc1;  /* [hidden][D], gelu */
+    kern_linear *fc2;  /* [D][hidden], adds to x */
 } mar_block;
 
 typedef struct {
@@ -41,7 +42,7 @@ static inline const mar_masked_model *mar_masked_model_of(const mar_model *model
     return (const mar_masked_model *)model;
 }
 
-/* The engine's load and unload (mar/core/engine.h). */
+/* Implement the engine's load and unload (mar/core/engine.h). */
 mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
 void mar_masked_unload(mar_model *model);
 

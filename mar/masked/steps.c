@@ -4,7 +4,7 @@
 
 static const double pi = 3.14159265358979323846;
 
-int mar_conditions_of(float cfg)
+int mar_cfg_branches(float cfg)
 {
     return cfg == 1.0f ? 1 : 2;
 }
@@ -12,10 +12,10 @@ int mar_conditions_of(float cfg)
 void mar_steps_plan_part(int n, int known, int until, int seq_len, float cfg, mar_cfg_schedule schedule,
                          mar_step *steps)
 {
-    const int last = seq_len - until, first = seq_len - known; /* masked tokens, from first down to last */
+    const int last = seq_len - until, first = seq_len - known; /* masked tokens go from first down to last */
     int masked = first;
     for (int i = 0; i < n; i++) {
-        /* cosine schedule of MaskGIT; at least one token now and at least one left for the next step */
+        /* Cosine schedule of MaskGIT. Predicts at least one token, and leaves at least one for the next step. */
         int after = last + (int)floor((first - last) * cos(pi / 2 * (i + 1) / n));
         if (after > masked - 1) after = masked - 1;
         if (after < last + 1) after = last + 1;
@@ -24,7 +24,7 @@ void mar_steps_plan_part(int n, int known, int until, int seq_len, float cfg, ma
         const float share = (float)(seq_len - after) / (float)seq_len;
         const float scale = schedule == MAR_CFG_CONSTANT ? cfg : 1.0f + (cfg - 1.0f) * share;
         steps[i] = (mar_step){
-            .known = seq_len - masked, .predicted = predicted, .cfg = scale, .conditions = mar_conditions_of(scale)};
+            .known = seq_len - masked, .predicted = predicted, .cfg = scale, .cfg_branches = mar_cfg_branches(scale)};
         masked = after;
     }
 }

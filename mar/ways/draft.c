@@ -1,4 +1,4 @@
-/* A draft model beside the target: its runner, which knows every token the target makes. */
+/* A draft model beside the target. Its runner knows every token that the target makes. */
 #include "mar/ways/draft.h"
 
 #include "specdec/verifier.h"
@@ -27,7 +27,8 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     return MAR_OK;
 }
 
-/* Tokens an image that its head draws or judges at once: of one step, or, with whole paths, of a round. */
+/* Returns the tokens of an image that its head draws or judges at once: those of a step or, with whole paths, of a
+ * round. */
 static int step_tokens(const mar_masked *g)
 {
     int most = mar_verifies_paths(&g->params) ? g->max_tokens : 0;
@@ -49,7 +50,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     }
     if (status == MAR_OK) {
         const int n = mar_masked_specs(g, specs);
-        status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->conditions,
+        status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->cfg_branches,
                                    step_tokens(g), specs, n, g->params.temperature, &d->runner, err);
         d->runner.chain.part = "draft: ";
     }
@@ -82,7 +83,7 @@ static mar_status plan(void *state, int images, mar_err *err)
     free_recordings(d);
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < d->g->params.num_iter; i++)
-        status = mar_runner_plan_learn(&d->runner, images * d->g->steps[i].predicted, err);
+        status = mar_runner_plan_known_tokens(&d->runner, images * d->g->steps[i].predicted, err);
     return status;
 }
 
@@ -92,12 +93,12 @@ static void begin(void *state)
     mar_runner_begin(&d->runner, d->g->images, d->g->label);
 }
 
-static void learn(void *state, int n)
+static void add_known_tokens(void *state, int n)
 {
     mar_draft *d = state;
     const mar_masked *g = d->g;
-    mar_runner_learn(&d->runner, g->sampled, n, g->row_slot, g->row_position,
-                     &d->recordings[mar_masked_first_alike(g, g->step)].learn);
+    mar_runner_add_known_tokens(&d->runner, g->sampled, n, g->row_slot, g->row_position,
+                                &d->recordings[mar_masked_first_alike(g, g->step)].known_tokens);
 }
 
 static void stats(const void *state, mar_stats *sum)
@@ -107,7 +108,7 @@ static void stats(const void *state, mar_stats *sum)
     sum->draft_flop = r->encoder_flop + r->decoder_flop + r->head_flop;
 }
 
-const mar_way mar_way_draft = {
+const mar_accel mar_accel_draft = {
     .name = "draft",
     .changes = MAR_STAGE_DRAFT,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
@@ -118,6 +119,6 @@ const mar_way mar_way_draft = {
     .lay_out = lay_out,
     .plan = plan,
     .begin = begin,
-    .learn = learn,
+    .add_known_tokens = add_known_tokens,
     .stats = stats,
 };

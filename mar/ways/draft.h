@@ -1,5 +1,5 @@
-/* The way "draft": a smaller model at work beside the target. What it is for, speculation inside the head or across
- * tokens, is up to the ways head_spec and spec. */
+/* The accelerator "draft": a smaller model beside the target. The accelerators head_spec and spec use it, for
+ * speculation inside the head and across tokens. */
 #ifndef MAR_WAYS_DRAFT_H
 #define MAR_WAYS_DRAFT_H
 
@@ -8,12 +8,12 @@
 typedef struct {
     mar_masked *g;
     mar_runner runner;
-    mar_recordings *recordings; /* [num_iter] what was recorded of the draft's step */
+    mar_recordings *recordings; /* [num_iter] recordings of the draft's steps */
 } mar_draft;
 
-/* Whether the verifier, if there is one, decides on whole paths of the chain: that is one way of the option spec, the
- * others are another. */
+/* Tells whether a verifier is set and decides on whole paths of the chain. The option spec has two accelerators: one
+ * for these, one for the other verifiers. */
 int mar_verifies_paths(const mar_params *p);
-extern const mar_way mar_way_draft; /* its state is a mar_draft */
+extern const mar_accel mar_accel_draft; /* its state is a mar_draft */
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first stage's colour; with an odd grid it has one token more than the other. */
+/* Tells whether a position has the first stage's colour. With an odd grid that colour has one token more. */
 static int in_first_stage(int grid, int position)
 {
     return (position / grid + position % grid) % 2 == 0;
@@ -39,7 +39,7 @@ void mar_gtr_order(int grid, int *order, int *scratch)
     for (int i = 0; i < n; i++) order[in_first_stage(grid, scratch[i]) ? first++ : second++] = scratch[i];
 }
 
-/* Of a token's direct neighbours, all of them of the first stage. */
+/* Returns the energy of a token's direct neighbours, all of the first stage. */
 static float detail_energy(const float *tokens, int grid, int channels, int position)
 {
     const int row = position / grid, column = position % grid;
@@ -72,7 +72,7 @@ void mar_gtr_select(const float *tokens, int grid, int channels, int *positions,
     }
 }
 
-/* --- the way ------------------------------------------------------------------------------------------------------ */
+/* --- the accelerator ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
     mar_masked *g;
@@ -92,14 +92,15 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     const int first = first_stage_size(mar_grid_side(&model->base.config));
     const int second = model->base.config.seq_len - first;
     if (p->gtr_generation_steps > first)
-        return err_set(err, MAR_EARG, "gtr_generation_steps %d: expected 1..%d", p->gtr_generation_steps, first);
+        return err_set(err, MAR_EARG, "--gtr_generation_steps %d: expected 1..%d", p->gtr_generation_steps, first);
     if (p->gtr_reconstruction_steps > second)
-        return err_set(err, MAR_EARG, "gtr_reconstruction_steps %d: expected 1..%d", p->gtr_reconstruction_steps,
+        return err_set(err, MAR_EARG, "--gtr_reconstruction_steps %d: expected 1..%d", p->gtr_reconstruction_steps,
                        second);
     if (p->gtr_sampling_steps < 2 || p->gtr_sampling_steps > p->num_sampling_steps)
-        return err_set(err, MAR_EARG,
-                       "gtr_sampling_steps %d: expected 0, or 2..%d, num_sampling_steps being those of detailed tokens",
-                       p->gtr_sampling_steps, p->num_sampling_steps);
+        return err_set(
+            err, MAR_EARG,
+            "--gtr_sampling_steps %d: expected 0, or 2..%d, --num_sampling_steps being those of detailed tokens",
+            p->gtr_sampling_steps, p->num_sampling_steps);
     return MAR_OK;
 }
 
@@ -149,18 +150,18 @@ static void select_detailed(void *state, const mar_step *step)
     }
 }
 
-const mar_way mar_way_gtr = {
+const mar_accel mar_accel_gtr = {
     .name = "gtr",
     .changes = MAR_STAGE_AR_STEPS,
     .needs = MAR_STAGE_COUNTS,
     .replaces = "num_iter",
-    .in_place = "gtr_generation_steps and gtr_reconstruction_steps",
-    .methods = (const mar_way_method[]){{.name = "gtr",
-                                         .guarantee = "none",
-                                         .source = "GtR (Generation then Reconstruction, 2025)",
-                                         .summary = "half the tokens in many steps, the rest in few; diffusion steps "
-                                                    "where detail is"},
-                                        {0}},
+    .in_place = "--gtr_generation_steps and --gtr_reconstruction_steps",
+    .methods = (const mar_accel_method[]){{.name = "gtr",
+                                           .guarantee = "none",
+                                           .source = "GtR (Generation then Reconstruction, 2025)",
+                                           .summary = "half the tokens in many steps, the rest in few; diffusion steps "
+                                                      "where detail is"},
+                                          {0}},
     .resolve = resolve,
     .check = check,
     .plan_steps = plan_steps,

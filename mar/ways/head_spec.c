@@ -1,4 +1,4 @@
-/* Speculation inside the head (diffusion/speculate.h) for the tokens of a step. With a draft model the draft's head
+/* Speculation inside the head (diffusion/speculate.h) for the tokens of a step. With a draft model, the draft's head
  * proposes. */
 #include "mar/masked/masked.h"
 #include "mar/ways/draft.h"
@@ -10,7 +10,7 @@
 typedef struct {
     mar_masked *g;
     diff_speculation head;
-    mar_draft *draft; /* NULL: none, the filter proposes */
+    mar_draft *draft; /* NULL: no draft model, the filter proposes */
 } head_spec;
 
 static mar_status create(mar_masked *g, void **state, mar_err *err)
@@ -18,7 +18,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     head_spec *h = *state = calloc(1, sizeof *h);
     if (!h) return err_set(err, MAR_ENOMEM, "out of memory");
     h->g = g;
-    h->draft = mar_masked_state(g, &mar_way_draft);
+    h->draft = mar_masked_state(g, &mar_accel_draft);
     return diff_speculate_create(&g->target.chain, h->draft ? &h->draft->runner.chain : NULL, g->params.head_spec, 0,
                                  &h->head, err);
 }
@@ -54,8 +54,9 @@ static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
     return diff_speculate_plan(&h->head, tokens, tokens, err);
 }
 
-/* The draft's conditions of the step's tokens, which are drawn in one go: with a draft no way changes the steps. */
-static const float *draft_conditions(head_spec *h, const mar_draw *d, int steps)
+/* Computes the draft's z of the step's tokens. They are drawn in one call, because with a draft no accelerator changes
+ * the steps. */
+static const float *predict_draft_z(head_spec *h, const mar_draw *d, int steps)
 {
     mar_runner *r = &h->draft->runner;
     const mar_batch batch = mar_masked_batch(h->g);
@@ -70,8 +71,9 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
     head_spec *h = state;
     mar_masked *g = h->g;
     kern_queue *k = g->k;
-    const float *z = g->target.z + (size_t)(first * g->steps[g->step].conditions) * (size_t)g->model->base.config.width;
-    const float *draft_z = h->draft ? draft_conditions(h, d, steps) : NULL;
+    const float *z =
+        g->target.z + (size_t)(first * g->steps[g->step].cfg_branches) * (size_t)g->model->base.config.width;
+    const float *draft_z = h->draft ? predict_draft_z(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};
     k->core->lap(k, NULL);
     const diff_tokens tokens = {.count = d->count,
@@ -95,24 +97,25 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
     g->stats.residual_tries += stats.tries;
 }
 
-/* Where whole paths are verified, it works inside the way that does so. */
+/* Tells whether it is on. Where whole paths are verified, it works inside that accelerator. */
 static int is_on(const mar_params *p)
 {
     return !mar_verifies_paths(p);
 }
 
-const mar_way mar_way_head_spec = {
+const mar_accel mar_accel_head_spec = {
     .name = "head_spec",
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,
     .exact_by = "speculation inside the head",
-    .methods = (const mar_way_method[]){{.name = "head-spec",
-                                         .guarantee = "the target's law",
-                                         .source = "De Bortoli et al. 2025, with continuous SD Eq. 10's residual",
-                                         .summary = "guess W steps of a token's chain, verify them in one call of the "
-                                                    "head"},
-                                        {0}},
+    .methods =
+        (const mar_accel_method[]){{.name = "head-spec",
+                                    .guarantee = "the target's law",
+                                    .source = "De Bortoli et al. 2025, with continuous SD Eq. 10's residual",
+                                    .summary = "guess W steps of a token's chain, verify them in one call of the "
+                                               "head"},
+                                   {0}},
     .is_on = is_on,
     .create = create,
     .destroy = destroy,

@@ -1,7 +1,7 @@
 /* Guidance in an interval (Kynkäänniemi et al., "Applying Guidance in a Limited Interval Improves Sample and
- * Distribution Quality in Diffusion Models", 2024): none at the noisy end, nor where little is left to decide. They
- * limit it by the noise level of the one chain of an image. Here it is limited by the fraction of known tokens, which
- * is what a MAR model's own schedule of guidance follows. Steps without guidance compute no unconditional rows. */
+ * Distribution Quality in Diffusion Models", 2024): none at the noisy end, nor near the clean end. The paper limits it
+ * by the noise level of an image's one chain. Here the limit is the fraction of known tokens, as in a MAR model's own
+ * schedule of guidance. Steps without guidance compute no unconditional rows. */
 #include "mar/masked/masked.h"
 
 static int is_on(const mar_params *p)
@@ -18,16 +18,16 @@ static void plan_steps(const mar_masked *g, mar_step *steps)
     }
 }
 
-const mar_way mar_way_interval = {
+const mar_accel mar_accel_interval = {
     .name = "cfg_low",
     .also = "cfg_high",
     .change = "guidance in an interval",
-    .methods = (const mar_way_method[]){{.name = "cfg-interval",
-                                         .guarantee = "none",
-                                         .source = "Kynkäänniemi et al. 2024, by known tokens",
-                                         .summary = "guidance only while the fraction of known tokens is in an "
-                                                    "interval"},
-                                        {0}},
+    .methods = (const mar_accel_method[]){{.name = "cfg-interval",
+                                           .guarantee = "none",
+                                           .source = "Kynkäänniemi et al. 2024, by known tokens",
+                                           .summary = "guidance only while the fraction of known tokens is in an "
+                                                      "interval"},
+                                          {0}},
     .is_on = is_on,
     .plan_steps = plan_steps,
 };

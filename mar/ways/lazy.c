@@ -1,23 +1,24 @@
-/* LazyMAR's caches (Yan et al., ICCV 2025; the released mar_cache.py and basic.py). The first five autoregressive steps
- * and every ninth from then on are fresh: they compute everything. A lazy step in between
- * - runs the conditional half only: the unconditional output is the conditional one plus the difference that the last
- *   fresh step had at that position (condition cache);
- * - encodes the buffer and the tokens that became known in the step before, which attend to the keys and values that
- * the encoder had for the others (these are not renewed, nor are the decoder's inputs from them);
- * - runs the first three decoder blocks and the attention of the fourth on all rows, and what follows only on rows to
- * be predicted, just predicted, and those whose values in the fourth block differ most from the step before; the other
- *   rows stand in as the keys and values they last had (token cache). How many are kept falls with the step, by the
- *   release's table for 64 steps, used as it is for any number of steps.
- * The release also caches inside the diffusion head: diff_chain_reuse. Without guidance only the token cache is
- * left (the release cannot do that). Where the release might drop a token that is to be predicted, after many negative
- * similarities, such tokens are kept here. */
+/* LazyMAR's caches (Yan et al., ICCV 2025; the released mar_cache.py and basic.py). The first five autoregressive
+ * steps, and every ninth from then on, are fresh: they compute everything. A lazy step in between does less:
+ * - It runs only the conditional half. The unconditional output is the conditional one plus their difference at that
+ *   position in the last fresh step (condition cache).
+ * - It encodes only the buffer and the tokens that became known in the step before. They attend to the encoder's cached
+ *   keys and values of the others. Neither those nor the decoder's inputs from them are renewed.
+ * - It runs the first three decoder blocks and the attention of the fourth on all rows. The rest runs only on kept
+ *   rows: those to be predicted, those just predicted, and those whose values in the fourth block changed most since
+ *   the step before. The other rows are present as their cached keys and values (token cache). The number of kept rows
+ *   falls with the step. The release has a table for 64 steps; it is used unchanged for any number of steps.
+ *
+ * The release also caches inside the diffusion head: diff_chain_reuse. Without guidance only the token cache is left;
+ * the release cannot do that. After many negative similarities the release might drop a token that is to be predicted.
+ * Here such tokens are kept. */
 #include "base/arena.h"
 #include "mar/masked/masked.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* The release's. */
+/* Constants of the release. */
 enum {
     START_STEP = 5,
     FRESH_EVERY = 9,
@@ -26,20 +27,21 @@ enum {
     MIN_STEPS = 7 /* of the autoregressive steps, the first six are fresh */
 };
 
-/* What one autoregressive step does. */
+/* Work of one autoregressive step. */
 typedef struct {
     int known, predicted; /* mar_step's */
     int fresh;            /* 1: computes everything, and so fills the caches */
-    int conditions;       /* of its transformer pass: 1 of a lazy step; of a fresh one 2 if a step up to the next fresh
-                           * one is guided */
-    int previous;         /* tokens the step before predicted */
-    int horizon;          /* tokens predicted from this step to the last before the next fresh one */
-    int kept;   /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
-    int prunes; /* 1: kept is less than all, and the backend is asked which rows changed most */
+    /* Branches of its transformer pass: 1 of a lazy step; of a fresh one 2 if any step before the next fresh one is
+     * guided. */
+    int cfg_branches;
+    int previous; /* tokens that the step before predicted */
+    int horizon;  /* tokens predicted from this step to the last before the next fresh one */
+    int kept;     /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
+    int prunes;   /* 1: kept is less than all, so the rows that changed most are read back from the backend */
 } lazy_step;
 
-/* Every encoder and decoder block's queries, keys and values of a row are 3D wide (queries not used), the last decoder
- * block's keys and values 2D. L = buffer + seq_len. */
+/* The caches. L = buffer + seq_len. A row's queries, keys and values are 3D wide; cached queries are unused. The last
+ * decoder block has keys and values only, 2D wide. */
 typedef struct {
     const mar_masked_model *model;
     kern_queue *k; /* the session's */
@@ -48,15 +50,15 @@ typedef struct {
     int *kept;        /* host [images * L] */
     lazy_step *steps; /* [num_iter] */
 
-    /* Backend memory: lay_out */
-    act *encoder;      /* [encoder_depth][images][L][3D], rows in the order they came */
+    /* Backend memory, from lay_out. */
+    act *encoder;      /* [encoder_depth][images][L][3D], rows in the order they became known */
     act *decoder;      /* [decoder_depth - 1][images][L][3D] by position */
     act *last;         /* [images][L][2D] */
     float *input;      /* [images][L][D] the decoder's input */
     float *difference; /* [images][seq_len][D] unconditional minus conditional output of the last block */
 } lazy_caches;
 
-/* RETAIN_RATIO_SCHEDULE of the release's basic.py */
+/* Returns RETAIN_RATIO_SCHEDULE of the release's basic.py. */
 static double retained_share(int step)
 {
     static const struct {
@@ -73,16 +75,16 @@ static int is_fresh(int step)
     return step < START_STEP || (step - START_STEP) % FRESH_EVERY == 0;
 }
 
-/* The most conditions of a step from i on, before the next fresh one. */
+/* Returns the maximum branches of the steps from i to the next fresh one. */
 static int guided_until_fresh(const mar_step *plan, int i, int n)
 {
-    int most = plan[i].conditions;
+    int most = plan[i].cfg_branches;
     for (int j = i + 1; j < n && !is_fresh(j); j++)
-        if (plan[j].conditions > most) most = plan[j].conditions;
+        if (plan[j].cfg_branches > most) most = plan[j].cfg_branches;
     return most;
 }
 
-/* Fills z->steps [num_iter], and reads_back of the plan's. */
+/* Fills z->steps [num_iter], and reads_back in the plan. */
 static void plan_steps(const lazy_caches *z, mar_step *plan, int n)
 {
     const mar_model_config *c = &z->model->base.config;
@@ -93,7 +95,7 @@ static void plan_steps(const lazy_caches *z, mar_step *plan, int n)
         s->known = plan[i].known;
         s->predicted = plan[i].predicted;
         s->fresh = is_fresh(i);
-        s->conditions = s->fresh ? guided_until_fresh(plan, i, n) : 1;
+        s->cfg_branches = s->fresh ? guided_until_fresh(plan, i, n) : 1;
         s->previous = i ? plan[i - 1].predicted : 0;
         s->horizon = s->predicted + (i + 1 < n && !is_fresh(i + 1) ? s[1].horizon : 0);
         s->kept = s->predicted + s->previous + SPARE_ROWS;
@@ -108,7 +110,7 @@ static int row_length(const lazy_caches *z)
     return z->model->base.config.buffer + z->model->base.config.seq_len;
 }
 
-/* --- memory --------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static size_t lay_out(void *state, char *base)
 {
@@ -160,7 +162,7 @@ static void destroy(void *state)
 static double encode_flop(const lazy_caches *z, int images, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
-    if (step->fresh) return mar_encode_flop(m, images * step->conditions, step->known);
+    if (step->fresh) return mar_encode_flop(m, images * step->cfg_branches, step->known);
     const double rows = (double)images * (m->base.config.buffer + step->previous);
     return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known);
 }
@@ -171,38 +173,38 @@ static double decode_flop(const lazy_caches *z, int images, const lazy_step *ste
     const mar_model_config *c = &m->base.config;
     const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
     const double visible = (double)images * (c->buffer + step->previous);
-    if (step->fresh) return mar_decode_flop(m, images * step->conditions, step->known, step->horizon);
-    double flop = 2.0 * visible * d * d;                                   /* decoder_embed */
-    if (c->decoder_depth > 1) flop -= mar_operands_flop(m, all - visible); /* decode_lazily */
+    if (step->fresh) return mar_decode_flop(m, images * step->cfg_branches, step->known, step->horizon);
+    double flop = 2.0 * visible * d * d;                              /* decoder_embed */
+    if (c->decoder_depth > 1) flop -= mar_qkv_flop(m, all - visible); /* decode_lazily */
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
-        if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP is on the kept rows */
+        if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP runs on the kept rows */
     }
     return flop + mar_block_flop(m, (double)images * step->predicted, kept, length);
 }
 
-/* --- passes --------------------------------------------------------------------------------------------------- */
+/* --- passes ------------------------------------------------------------------------------------------------------- */
 
 static act *at(const lazy_caches *z, const act *p, size_t elements)
 {
     return (char *)(uintptr_t)p + elements * z->k->device->act_size;
 }
 
-/* Block b's part of a cache: [images][L][3D]. */
+/* Returns block b's part of a cache: [images][L][3D]. */
 static act *block_cache(const lazy_caches *z, const act *cache, int b)
 {
     const size_t d = (size_t)z->model->base.config.width;
     return at(z, cache, (size_t)b * (size_t)z->images * (size_t)row_length(z) * 3 * d);
 }
 
-/* cache[to[r]] = rows[r], `parts` * D operands each. */
+/* Writes cache[to[r]] = rows[r], `parts` * D operands each. */
 static void remember(const lazy_caches *z, act *cache, const int *to, const act *rows, int n, int parts)
 {
     const size_t bytes = (size_t)parts * (size_t)z->model->base.config.width * z->k->device->act_size;
     z->k->core->copy_rows(z->k, cache, to, rows, NULL, NULL, NULL, n, (int)(bytes / sizeof(float)));
 }
 
-/* x += proj(attention of `sequences` x n_q rows of q to n_k rows each of kv, both [..][3D]) */
+/* Computes x += proj(attention of `sequences` x n_q rows of q to n_k rows each of kv), both [..][3D]. */
 static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, float *x, int sequences, int n_q,
                    const act *q, const act *kv, int n_k)
 {
@@ -210,22 +212,22 @@ static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, f
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
     k->core->attention(k, q, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k, b->heads,
-                       c->width / b->heads, w->mixed);
-    mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * n_q, c->width);
-    k->core->linear(k, b->proj, w->mixed, sequences * n_q, x);
+                       c->width / b->heads, w->attn);
+    mar_watch(k, z->model, b, "attn", w->attn, 0, sequences * n_q, c->width);
+    k->core->linear(k, b->proj, w->attn, sequences * n_q, x);
     mar_watch(k, z->model, b, "attn.proj", x, 1, sequences * n_q, c->width);
 }
 
-/* A block on the encoder's rows: [sequences][buffer + count], of which to[] says where the conditional ones are kept.
- * In a lazy step a sequence's keys are not as many as its rows, nor as many as the cache has room for: one call each.
- */
+/* Runs a block on the encoder's rows [sequences][buffer + count]. to[] gives the places of the conditional rows in the
+ * cache. In a lazy step a sequence has more keys than rows, and fewer than the cache's capacity. So each sequence is a
+ * call of its own. */
 static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_block *b, act *cache,
                           const int *to, int sequences, int length, int fresh)
 {
     kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
-    mar_block_operands(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
+    mar_block_qkv(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
     remember(z, cache, to, w->qkv, p->images * length, 3);
     if (fresh) {
         attend(z, w, b, w->x, sequences, length, w->qkv, w->qkv, length);
@@ -235,10 +237,10 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
             const size_t first = (size_t)s * (size_t)length;
             k->core->attention(k, at(z, w->qkv, first * 3 * d), 3 * c->width, at(z, kv, d), at(z, kv, 2 * d),
                                3 * c->width, 1, length, c->buffer + p->known, b->heads, c->width / b->heads,
-                               at(z, w->mixed, first * d));
+                               at(z, w->attn, first * d));
         }
-        mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * length, c->width);
-        k->core->linear(k, b->proj, w->mixed, sequences * length, w->x);
+        mar_watch(k, z->model, b, "attn", w->attn, 0, sequences * length, c->width);
+        k->core->linear(k, b->proj, w->attn, sequences * length, w->x);
         mar_watch(k, z->model, b, "attn.proj", w->x, 1, sequences * length, c->width);
     }
     mar_block_mlp(z->model, w, b, w->x, sequences * length);
@@ -251,7 +253,7 @@ static double encode(void *state, const mar_masked_model *m, mar_workspace *w, c
     const lazy_step *step = &z->steps[planned->number];
     mar_pass pass = *p;
     const int count = step->fresh ? p->known : step->previous, length = m->base.config.buffer + count;
-    pass.sequences = p->images * step->conditions;
+    pass.sequences = p->images * step->cfg_branches;
     mar_encoder_input(m, w, &pass, count);
     for (int s = 0, n = 0; s < p->images; s++)
         for (int i = 0; i < length; i++, n++)
@@ -262,7 +264,8 @@ static double encode(void *state, const mar_masked_model *m, mar_workspace *w, c
     return encode_flop(z, p->images, step);
 }
 
-/* The output of the last block, y: first conditional rows, then unconditional ones, `count` an image each. */
+/* Stores the difference of the last block's output y: conditional rows, then unconditional ones, `count` an image
+ * each. */
 static void remember_difference(lazy_caches *z, mar_workspace *w, const mar_pass *p, int count, const int *position,
                                 const float *y)
 {
@@ -274,7 +277,7 @@ static void remember_difference(lazy_caches *z, mar_workspace *w, const mar_pass
     k->core->copy_rows(k, z->difference, w->rows[0], w->x, NULL, NULL, NULL, n, d);
 }
 
-/* As mar_decode, but the last block answers for all tokens up to the next fresh step. */
+/* Decodes as mar_decode does, but the last block computes all tokens up to the next fresh step. */
 static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step, float *out,
                          const int *z_index)
 {
@@ -283,23 +286,23 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     mar_pass pass = *p;
-    pass.sequences = p->images * step->conditions;
+    pass.sequences = p->images * step->cfg_branches;
     const int length = row_length(z), rows = pass.sequences * length, count = step->horizon;
     mar_decoder_input(m, w, &pass);
     k->core->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
-        mar_block_operands(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
+        mar_block_qkv(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
         remember(z, block_cache(z, z->decoder, b), NULL, w->qkv, p->images * length, 3);
         attend(z, w, &m->decoder[b], w->x, pass.sequences, length, w->qkv, w->qkv, length);
         mar_block_mlp(m, w, &m->decoder[b], w->x, rows);
     }
-    mar_block_keys(m, w, last, w->x, rows);
+    mar_last_block_kv(m, w, last, w->x, rows);
     remember(z, z->last, NULL, w->qkv, p->images * length, 2);
     const int n = mar_predicted_positions(m, &pass, count, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / count * length + c->buffer + w->rows[1][i];
     const mar_spans queries = {.sequences = pass.sequences, .rows = n},
                     keys = {.sequences = pass.sequences, .rows = rows};
-    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
+    mar_last_block_run(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
     remember_difference(z, w, &pass, count, w->rows[1], w->memory);
     /* this step's tokens are the last ones of each sequence */
     const int predicted = p->sequences * p->predicted;
@@ -307,19 +310,19 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
         w->rows[0][i] = i / p->predicted * count + count - p->predicted + i % p->predicted;
     k->core->copy_rows(k, w->x, NULL, w->memory, w->rows[0], NULL, NULL, predicted, c->width);
     mar_predicted_positions(m, p, p->predicted, w->rows[1]);
-    mar_conditions(k, m, w->x, w->rows[1], predicted, w->memory, out, z_index);
+    mar_compute_z(k, m, w->x, w->rows[1], predicted, w->memory, out, z_index);
 }
 
-/* Chooses the rows of image s that are computed on, ascending: those to be predicted, those just predicted, then those
- * that changed most. Exactly `kept` rows, whatever is in score [L], which is used up: if the backend has failed, it did
- * not write there. */
+/* Chooses the rows of image s that are computed further, ascending: those to be predicted, those just predicted, then
+ * those that changed most. Chooses exactly `kept` rows whatever is in score [L]; a failed backend has not written it.
+ * Overwrites score. */
 static void choose(const lazy_caches *z, const mar_pass *p, const lazy_step *step, int s, float *score, int *kept)
 {
     const mar_model_config *c = &z->model->base.config;
     const int *must = p->order[s] + c->seq_len - p->known - p->predicted; /* to be predicted, then just predicted */
     const int length = row_length(z);
     for (int i = 0; i < length; i++)
-        if (!(fabsf(score[i]) < 2)) score[i] = 0;                                            /* no cosine */
+        if (!(fabsf(score[i]) < 2)) score[i] = 0;                                            /* not a cosine */
     for (int i = 0; i < p->predicted + step->previous; i++) score[c->buffer + must[i]] = -2; /* below any cosine */
     for (int n = 0; n < step->kept; n++) {
         int least = 0;
@@ -331,8 +334,8 @@ static void choose(const lazy_caches *z, const mar_pass *p, const lazy_step *ste
         if (score[i] == 3) kept[n++] = i;
 }
 
-/* Keeps the rows of x [images][L][D] that matter: y [images][kept][D] and z->kept [images][kept]. The values in w->qkv
- * are compared with `cache`. */
+/* Selects the rows of x [images][L][D] that are computed further, by z->score. Writes them to y [images][kept][D] and
+ * their positions to z->kept [images][kept]. */
 static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step, const float *x, float *y)
 {
     kern_queue *k = z->k;
@@ -343,8 +346,8 @@ static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const laz
     k->core->copy_rows(k, y, NULL, x, w->rows[0], NULL, NULL, n, c->width);
 }
 
-/* The blocks before the last on the conditional sequences; the first one's cache is up to date. Returns the rows it
- * ends with, [images][kept][D]; w->rows[0] has their places among [images][L]. */
+/* Runs the blocks before the last on the conditional sequences; the first one's cache is up to date. Returns the final
+ * rows [images][kept][D]; w->rows[0] has their places among [images][L]. */
 static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
@@ -358,7 +361,7 @@ static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p,
         const mar_block *block = &m->decoder[b];
         act *cache = block_cache(z, z->decoder, b);
         const int pruning = b == PRUNE_BLOCK && step->prunes;
-        if (b > 0) mar_block_operands(m, w, block, x, NULL, p->images * count, w->qkv);
+        if (b > 0) mar_block_qkv(m, w, block, x, NULL, p->images * count, w->qkv);
         if (pruning)
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
                                 3 * c->width, p->images * length, block->heads, c->width / block->heads, z->score);
@@ -385,12 +388,12 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     pass.sequences = p->images;
     const int changed = mar_decoder_visible(m, w, &pass, step->previous, z->input);
     if (c->decoder_depth > 1) { /* the other rows of its input are those of the step before */
-        mar_block_operands(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
+        mar_block_qkv(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
         remember(z, z->decoder, w->rows[0], w->hidden, changed, 3);
     }
     k->core->copy_rows(k, w->x, NULL, z->input, NULL, NULL, NULL, p->images * length, d);
     float *x = decode_blocks(z, w, p, step), *y = x == w->x ? w->memory : w->x;
-    mar_block_keys(m, w, last, x, p->images * step->kept);
+    mar_last_block_kv(m, w, last, x, p->images * step->kept);
     remember(z, z->last, w->rows[0], w->qkv, p->images * step->kept, 2);
     /* w->rows[1]: positions, w->rows[2]: their rows among the kept ones */
     mar_predicted_positions(m, &pass, p->predicted, w->rows[1]);
@@ -402,7 +405,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     }
     const mar_spans queries = {.sequences = p->images, .rows = n};
     const mar_spans keys = {.sequences = p->images, .rows = p->images * length};
-    mar_block_ask(m, w, last, x, w->rows[2], &queries, z->last, &keys, y);
+    mar_last_block_run(m, w, last, x, w->rows[2], &queries, z->last, &keys, y);
     if (p->sequences > p->images) {
         for (int i = 0; i < n; i++) {
             w->rows[0][i] = i / p->predicted * c->seq_len + w->rows[1][i];
@@ -410,7 +413,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
         }
         k->core->copy_rows(k, y + (size_t)n * (size_t)d, NULL, y, NULL, z->difference, w->rows[0], n, d);
     }
-    mar_conditions(k, m, y, w->rows[1], p->sequences * p->predicted, x, out, z_index);
+    mar_compute_z(k, m, y, w->rows[1], p->sequences * p->predicted, x, out, z_index);
 }
 
 static double decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
@@ -426,7 +429,7 @@ static double decode(void *state, const mar_masked_model *m, mar_workspace *w, c
     return decode_flop(state, p->images, step);
 }
 
-/* --- what it takes --------------------------------------------------------------------------------------------- */
+/* --- plans -------------------------------------------------------------------------------------------------------- */
 
 static mar_status plan_attention(const lazy_caches *z, int heads, int n_q, int n_k, int parts, mar_err *err)
 {
@@ -443,7 +446,7 @@ static mar_status plan(kern_queue *k, const void *state, const mar_masked_model 
     const lazy_step *step = &z->steps[planned->number];
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
-    const int length = row_length(z), sequences = images * step->conditions;
+    const int length = row_length(z), sequences = images * step->cfg_branches;
     if (step->fresh) {
         mar_status status = mar_passes_plan(k, m, sequences, step->known, step->predicted, err);
         if (status == MAR_OK) status = mar_block_plan(k, last, sequences * step->horizon, sequences * length, err);
@@ -474,20 +477,20 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     (void)model;
     if (p->num_iter >= MIN_STEPS) return MAR_OK;
     return err_set(err, MAR_EARG,
-                   "lazy: the first %d autoregressive steps fill the caches, expected num_iter %d or more",
+                   "--lazy: the first %d autoregressive steps fill the caches, expected --num_iter %d or more",
                    MIN_STEPS - 1, MIN_STEPS);
 }
 
-const mar_way mar_way_lazy = {
+const mar_accel mar_accel_lazy = {
     .name = "lazy",
     .changes = MAR_STAGE_PASSES,
     .needs = MAR_STAGE_AR_STEPS,
-    .methods = (const mar_way_method[]){{.name = "lazymar",
-                                         .guarantee = "none",
-                                         .source = "LazyMAR (2025)",
-                                         .summary = "keep features of tokens and of the unguided pass that change "
-                                                    "little between steps"},
-                                        {0}},
+    .methods = (const mar_accel_method[]){{.name = "lazymar",
+                                           .guarantee = "none",
+                                           .source = "LazyMAR (2025)",
+                                           .summary = "keep features of tokens and of the unguided pass that change "
+                                                      "little between steps"},
+                                          {0}},
     .check = check,
     .create = create,
     .destroy = destroy,

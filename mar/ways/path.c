@@ -1,4 +1,4 @@
-/* The way "path": speculation across tokens by whole paths (mar/ways/path.h). */
+/* The accelerator "path": speculation across tokens by whole paths (mar/ways/path.h). */
 #include "mar/ways/path.h"
 
 #include "base/arena.h"
@@ -13,7 +13,7 @@ static int gamma_of(const mar_params *p)
     return p->gamma ? p->gamma : PATH_GAMMA_MOST;
 }
 
-/* A round's drafts, and tokens of the step before it that wait for candidates. */
+/* Returns the steps of a round's drafts, and one more, whose tokens wait for candidates. */
 static int block_steps(const mar_params *p)
 {
     return gamma_of(p) + 1;
@@ -74,10 +74,10 @@ static mar_status allocate_host(mar_paths *s, mar_err *err)
                  {&s->tried, images},
                  {&s->whole, images},
                  {&s->z_first, images * steps},
-                 {&s->z_asked, images * steps},
+                 {&s->z_queries, images * steps},
                  {&s->tries, rows},
-                 {&s->index[0], (size_t)g->conditions * drawn},
-                 {&s->index[1], (size_t)g->conditions * drawn},
+                 {&s->index[0], (size_t)g->cfg_branches * drawn},
+                 {&s->index[1], (size_t)g->cfg_branches * drawn},
                  {&s->relative, drawn}};
     int whole = allocate_rows(&s->drawn, drawn);
     whole &= allocate_rows(&s->pending, rows);
@@ -98,20 +98,20 @@ static size_t lay_out(void *state, char *base)
     mar_paths *s = state;
     const mar_masked *g = s->g;
     const size_t f = sizeof(float), channels = (size_t)g->model->base.config.token_dim, rows = (size_t)s->max_rows;
-    const size_t drawn = (size_t)s->max_drawn, conditions = (size_t)g->conditions;
+    const size_t drawn = (size_t)s->max_drawn, cfg_branches = (size_t)g->cfg_branches;
     const size_t target = (size_t)g->model->base.config.width;
     const size_t draft = s->draft ? (size_t)s->draft->runner.model->base.config.width : target;
     const size_t wider = draft > target ? draft : target;
     size_t used = 0;
     s->token = arena_carve(base, &used, drawn * channels, f);
     s->path = arena_carve(base, &used, drawn * (size_t)s->target.stride, f);
-    s->draft_z = arena_carve(base, &used, conditions * rows * draft, f);
-    s->true_z = arena_carve(base, &used, conditions * rows * target, f);
+    s->draft_z = arena_carve(base, &used, cfg_branches * rows * draft, f);
+    s->true_z = arena_carve(base, &used, cfg_branches * rows * target, f);
     for (int i = 0; i < 2; i++) {
-        s->pending_p[i] = arena_carve(base, &used, conditions * rows * target, f);
-        s->pending_q[i] = arena_carve(base, &used, conditions * rows * draft, f);
+        s->pending_p[i] = arena_carve(base, &used, cfg_branches * rows * target, f);
+        s->pending_q[i] = arena_carve(base, &used, cfg_branches * rows * draft, f);
     }
-    s->part_z = arena_carve(base, &used, conditions * rows * wider, f);
+    s->part_z = arena_carve(base, &used, cfg_branches * rows * wider, f);
     s->log_ratio = arena_carve(base, &used, drawn, sizeof *s->log_ratio);
     s->last = arena_carve(base, &used, drawn * channels, f);
     s->verdicts = arena_carve(base, &used, verdict_words(s), f);
@@ -142,7 +142,7 @@ static void destroy(void *state)
     mar_contexts_free(&s->contexts);
     mar_contexts_free(&s->draft_contexts);
     void *host[] = {
-        s->begin, s->from,     s->context,  s->length,   s->tried,      s->whole,        s->z_first, s->z_asked,
+        s->begin, s->from,     s->context,  s->length,   s->tried,      s->whole,        s->z_first, s->z_queries,
         s->tries, s->index[0], s->index[1], s->relative, s->recordings, s->draft_passes, s->list,    s->report,
         s};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
@@ -152,16 +152,16 @@ static mar_status create_parts(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
     const int window = g->params.head_spec ? g->params.head_spec : 1, images = g->max_images;
-    /* without a draft model each context is asked for the next round, too */
-    const int asked = s->draft ? s->max_rows : images * s->gamma * g->max_tokens;
+    /* without a draft model each context also gives z for the next round's drafts */
+    const int n_queries = s->draft ? s->max_rows : images * s->gamma * g->max_tokens;
     mar_status status = diff_paths_create(&g->target.chain, window, s->max_drawn, &s->target, err);
     if (status == MAR_OK)
-        status = mar_contexts_create(g->k, g->model, images * s->gamma, asked, g->conditions, &s->contexts, err);
+        status = mar_contexts_create(g->k, g->model, images * s->gamma, n_queries, g->cfg_branches, &s->contexts, err);
     if (status != MAR_OK || !s->draft) return status;
     mar_runner *r = &s->draft->runner;
     status = diff_paths_create(&r->chain, window, s->max_drawn, &s->other, err);
     if (status == MAR_OK)
-        status = mar_contexts_create(g->k, r->model, images, s->max_rows, g->conditions, &s->draft_contexts, err);
+        status = mar_contexts_create(g->k, r->model, images, s->max_rows, g->cfg_branches, &s->draft_contexts, err);
     s->draft_contexts.part = r->chain.part;
     return status;
 }
@@ -171,15 +171,15 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     mar_paths *s = *state = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
     s->g = g;
-    s->draft = mar_masked_state(g, &mar_way_draft);
+    s->draft = mar_masked_state(g, &mar_accel_draft);
     s->drafter = s->draft ? &s->other : &s->target;
     s->gamma = gamma_of(&g->params) < g->params.num_iter ? gamma_of(&g->params) : g->params.num_iter;
     s->max_rows = g->max_images * g->max_tokens;
     s->max_drawn = s->max_rows + (s->max_rows > PATH_CANDIDATES_MOST ? s->max_rows : PATH_CANDIDATES_MOST);
-    const int64_t asked = (int64_t)g->max_images * s->gamma * g->max_tokens, passes = g->params.num_iter;
+    const int64_t n_queries = (int64_t)g->max_images * s->gamma * g->max_tokens, passes = g->params.num_iter;
     const int64_t rows = (int64_t)s->max_drawn * (g->params.head_spec ? g->params.head_spec : 1);
-    if (asked > INT_MAX / 2 || rows > INT_MAX / 2 || passes * (s->gamma + 1) > INT_MAX)
-        return err_set(err, MAR_EARG, "batch of %d images with gamma %d: too large", g->max_images, s->gamma);
+    if (n_queries > INT_MAX / 2 || rows > INT_MAX / 2 || passes * (s->gamma + 1) > INT_MAX)
+        return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", g->max_images, s->gamma);
     const mar_status status = create_parts(s, err);
     return status == MAR_OK ? allocate_host(s, err) : status;
 }
@@ -195,7 +195,7 @@ static mar_status plan_heads(mar_paths *s, int steps, mar_err *err)
     return diff_paths_plan(&s->other, s->max_rows, s->max_rows, err);
 }
 
-/* Whether no step before step i takes as many diffusion steps. */
+/* Tells whether no step before step i takes as many diffusion steps. */
 static int is_first_count(const mar_masked *g, int i)
 {
     for (int k = 0; k < i; k++)
@@ -203,7 +203,7 @@ static int is_first_count(const mar_masked *g, int i)
     return 1;
 }
 
-/* The shapes of rounds depend on what is accepted: passes are planned round by round. */
+/* The shapes of rounds depend on what is accepted, so passes are planned round by round. */
 static mar_status plan(void *state, int images, mar_err *err)
 {
     mar_paths *s = state;
@@ -231,7 +231,7 @@ static mar_status step(void *state, mar_err *err)
     mar_paths *s = state;
     const mar_masked *g = s->g;
     if (g->first_image > PATH_CANDIDATE_IMAGES - (uint64_t)g->images)
-        return err_set(err, MAR_EARG, "image %llu: with spec path expected a number below 2^40",
+        return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
                        (unsigned long long)g->first_image + (unsigned long long)g->images - 1);
     return mar_paths_round(s, err);
 }
@@ -275,11 +275,11 @@ static const char *warn(const void *state)
 {
     const mar_paths *s = state;
     if (diff_head_is_f32(&s->g->model->head)) return NULL;
-    return "criterion path with a head in bf16: its rounding alone rejects many drafts; a handle with head_dtype f32 "
+    return "criterion path with a head in bf16: its rounding alone rejects many drafts; --head_dtype f32 "
            "avoids that";
 }
 
-const mar_way mar_way_path = {
+const mar_accel mar_accel_path = {
     .name = "spec",
     .is_on = mar_verifies_paths,
     .changes = MAR_STAGE_CHAIN,
@@ -288,7 +288,7 @@ const mar_way mar_way_path = {
     .default_without = "head_spec",
     .exact = 1,
     .tokens = "continuous",
-    .exceptions = (const mar_way_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
+    .exceptions = (const mar_accel_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
     .resolve = resolve,
     .check = check,
     .block_steps = block_steps,

@@ -10,26 +10,27 @@ static int in_full(const mar_paths *s)
     return !s->draft || s->g->params.context == MAR_CONTEXT_FULL;
 }
 
-/* Tokens of steps first .. last. */
+/* Returns the tokens of steps first .. last. */
 static int tokens_of(const mar_paths *s, int first, int last)
 {
     const mar_step *steps = s->g->steps;
     return steps[last].known + steps[last].predicted - steps[first].known;
 }
 
-/* The step behind the round at hand. */
+/* Returns the step after the current round. */
 static int round_end(const mar_paths *s, int image)
 {
     return s->from[image] + s->length[image];
 }
 
-/* The steps of an image's next round. With gamma auto: as many as promise the most steps for their cost, if a step is
- * kept whole with the rate seen so far in this image. Each context of a round costs `context` of what is the same for
- * all lengths, a third by the model of a GPU's time (bench/path_model.py). It is one number for all backends, so that
- * an image has the same rounds on each. */
+/* Returns the steps of an image's next round. With gamma auto it maximises the expected steps for their cost. A step is
+ * assumed to stay whole at the rate seen so far in this image. Each context costs `context` of a round's fixed cost: a
+ * third, by the model of a GPU's time (bench/path_model.py). It is one number for all backends, so that an image has
+ * the same rounds on each. */
 static int round_length(const mar_paths *s, int image)
 {
-    const double prior = 8, rate = 0.85; /* steps that count as seen before the first one, and how many were whole */
+    /* Pseudo-count: steps that count as seen before the first one, and the share of them that stayed whole. */
+    const double prior = 8, rate = 0.85;
     const double context = 1.0 / 3;
     const double whole = (s->whole[image] + prior * rate) / (s->tried[image] + prior);
     const int left = s->g->params.num_iter - s->begin[image];
@@ -88,7 +89,7 @@ static void list_drafts(mar_paths *s)
     s->drafts = s->drawn.n;
 }
 
-/* Lists `count` candidates for each token to replace, behind the drafts. */
+/* Lists `count` candidates for each token to replace, after the drafts. */
 static void list_candidates(mar_paths *s, int count)
 {
     const path_rows *p = &s->pending;
@@ -103,7 +104,7 @@ static void list_candidates(mar_paths *s, int count)
         }
 }
 
-/* How many candidates for each token the next draw has. */
+/* Returns the candidates for each token in the next draw. */
 static int candidates(const mar_paths *s, int round)
 {
     const int wanted = round < 4 ? PATH_CANDIDATES << round : PATH_CANDIDATES_MOST;
@@ -111,24 +112,24 @@ static int candidates(const mar_paths *s, int round)
     return wanted < fit ? wanted : fit > 1 ? fit : 1;
 }
 
-/* --- conditions --------------------------------------------------------------------------------------------------- */
+/* --- z ------------------------------------------------------------------------------------------------------------ */
 
-/* The row of contexts.z with the conditions of a step's token in the context of step `context`. */
+/* Returns the row of contexts.z of a step's token in the context of step `context`. */
 static int z_row(const mar_paths *s, int image, int context, int step, int place)
 {
     const mar_step *steps = s->g->steps;
     const size_t at = (size_t)image * (size_t)s->g->params.num_iter + (size_t)context;
-    return s->z_first[at] + s->z_asked[at] + steps[context].known - steps[step].known - steps[step].predicted + place;
+    return s->z_first[at] + s->z_queries[at] + steps[context].known - steps[step].known - steps[step].predicted + place;
 }
 
-/* to [conditions][n][width] = the rows row[0..n-1] of each condition of from [conditions][rows][width]. `row` is
- * index[0], which has room for all conditions. */
+/* Writes to [branches][n][width] = rows row[0..n-1] of each branch of from [branches][rows][width]. `row` is index[0],
+ * with room for all branches. */
 static void gather(mar_paths *s, const float *from, int rows, int n, int width, float *to)
 {
     kern_queue *k = s->g->k;
     int *row = s->index[0];
-    for (int i = n; i < s->g->conditions * n; i++) row[i] = row[i - n] + rows;
-    k->core->copy_rows(k, to, NULL, from, row, NULL, NULL, s->g->conditions * n, width);
+    for (int i = n; i < s->g->cfg_branches * n; i++) row[i] = row[i - n] + rows;
+    k->core->copy_rows(k, to, NULL, from, row, NULL, NULL, s->g->cfg_branches * n, width);
 }
 
 static int target_width(const mar_paths *s)
@@ -141,16 +142,17 @@ static int drafter_width(const mar_paths *s)
     return s->draft ? s->draft->runner.model->base.config.width : target_width(s);
 }
 
-/* --- a head's work on rows of `drawn` ----------------------------------------------------------------------------- */
+/* --- the heads ---------------------------------------------------------------------------------------------------- */
 
-/* Conditions of rows: `sources` of them, the first one that of source number `base`. */
+/* The z of some rows: `sources` of them, from source number `base` on. */
 typedef struct {
-    const float *z; /* [conditions][sources][width] */
+    const float *z; /* [branches][sources][width] */
     int sources, base, width;
-} row_conditions;
+} row_z;
 
-/* The rows from `first` on, below `end`, that take as many diffusion steps, as tokens of one call. */
-static diff_tokens same_steps(mar_paths *s, const row_conditions *c, int first, int end)
+/* Returns the rows from `first` on, below `end`, that take as many diffusion steps as the first, as tokens of one
+ * call. */
+static diff_tokens same_steps(mar_paths *s, const row_z *c, int first, int end)
 {
     const path_rows *r = &s->drawn;
     int n = 1;
@@ -183,7 +185,7 @@ static size_t token_at(const mar_paths *s, int row)
     return (size_t)row * (size_t)s->g->model->base.config.token_dim;
 }
 
-/* Counts what a head has done: the target's, or the draft model's. */
+/* Adds the statistics of a head, the target's or the draft model's. */
 static void count_head(mar_paths *s, const diff_paths *by, const diff_speculation_stats *done)
 {
     mar_stats *stats = &s->g->stats;
@@ -202,8 +204,9 @@ static void count_head(mar_paths *s, const diff_paths *by, const diff_speculatio
     if (done->calls_max > stats->head_calls_max) stats->head_calls_max = done->calls_max;
 }
 
-/* Rows first .. end-1 by this head: draws their tokens and paths, or finds log_ratio and last of them under its law. */
-static void run_rows(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end, int draws)
+/* Runs a head on rows first .. end-1: draws their tokens and paths, or computes their log_ratio and last under its
+ * distribution. */
+static void run_rows(mar_paths *s, diff_paths *by, const row_z *c, int first, int end, int draws)
 {
     kern_queue *k = s->g->k;
     mar_runner *r = by == &s->target ? &s->g->target : &s->draft->runner;
@@ -222,12 +225,12 @@ static void run_rows(mar_paths *s, diff_paths *by, const row_conditions *c, int 
     k->core->lap(k, draws ? &r->head_s : &s->g->stats.verify_s);
 }
 
-static void draw(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end)
+static void draw(mar_paths *s, diff_paths *by, const row_z *c, int first, int end)
 {
     run_rows(s, by, c, first, end, 1);
 }
 
-static void judge(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end)
+static void judge(mar_paths *s, diff_paths *by, const row_z *c, int first, int end)
 {
     run_rows(s, by, c, first, end, 0);
 }
@@ -263,7 +266,8 @@ static path_verdicts decide(mar_paths *s, int first, int end, int groups, int ar
 
 /* --- drafts ------------------------------------------------------------------------------------------------------- */
 
-/* One image, and so shapes that come again with every image: what has been recorded of them. */
+/* Returns the recordings of a pass. Only a batch of one image has shapes that recur with every image; else returns
+ * NULL. */
 static mar_recordings *recordings_at(const mar_paths *s, mar_recordings *recordings, int i)
 {
     return s->g->images == 1 ? &recordings[i] : NULL;
@@ -273,11 +277,11 @@ static void add_context(mar_paths *s, int *n, int image, int step, int last)
 {
     const mar_masked *g = s->g;
     const size_t at = (size_t)image * (size_t)g->params.num_iter + (size_t)step;
-    const int asked = tokens_of(s, step, last);
-    s->list[(*n)++] = (mar_image_context){image, g->order[image], g->steps[step].known, asked};
+    const int n_queries = tokens_of(s, step, last);
+    s->list[(*n)++] = (mar_image_context){image, g->order[image], g->steps[step].known, n_queries};
     s->z_first[at] = s->z_rows;
-    s->z_asked[at] = asked;
-    s->z_rows += asked;
+    s->z_queries[at] = n_queries;
+    s->z_rows += n_queries;
 }
 
 static mar_status pass(mar_paths *s, int contexts, mar_recordings *recordings, mar_err *err)
@@ -291,7 +295,7 @@ static mar_status pass(mar_paths *s, int contexts, mar_recordings *recordings, m
     return MAR_OK;
 }
 
-/* The first conditions of a target that drafts for itself: those of empty images. */
+/* Computes the first z of a target that drafts for itself: that of empty images. */
 static mar_status begin_images(mar_paths *s, mar_err *err)
 {
     int n = 0;
@@ -301,15 +305,15 @@ static mar_status begin_images(mar_paths *s, mar_err *err)
     return pass(s, n, recordings_at(s, s->recordings, 0), err);
 }
 
-/* The step whose conditions the target's own drafts of the round at hand have: the last final one; before any, the
- * first. */
+/* Returns the step whose z the target's own drafts of the current round have: the last final one, or the first step if
+ * none is final. */
 static int drafted_in(const mar_paths *s, int image)
 {
     return s->from[image] ? s->from[image] - 1 : 0;
 }
 
-/* Drafts of the target itself, in one draw with the first candidates for the tokens to replace: both have conditions of
- * the last pass. */
+/* Draws the target's own drafts, together with the first candidates for tokens to replace. Both have their z from the
+ * last pass. */
 static mar_status draft_by_target(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
@@ -324,13 +328,15 @@ static mar_status draft_by_target(mar_paths *s, mar_err *err)
     for (int i = 0; i < s->pending.n; i++) s->index[0][s->drafts + i] = s->pending.source[i];
     gather(s, s->contexts.z, s->z_rows, sources, width, s->draft_z);
     s->draft_sources = sources;
-    draw(s, &s->target, &(row_conditions){s->draft_z, sources, 0, width}, 0, s->drawn.n);
-    const mar_status status = mar_runner_plan_learn(&g->target, s->drafts, err);
-    if (status == MAR_OK) mar_runner_learn(&g->target, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
+    draw(s, &s->target, &(row_z){s->draft_z, sources, 0, width}, 0, s->drawn.n);
+    const mar_status status = mar_runner_plan_known_tokens(&g->target, s->drafts, err);
+    if (status == MAR_OK)
+        mar_runner_add_known_tokens(&g->target, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
     return status;
 }
 
-/* The drafts of step j of all rounds, rows first .. end-1, by the draft model in the context of those before it. */
+/* Draws the drafts of step j of all rounds, rows first .. end-1, by the draft model in the context of the drafts
+ * before. */
 static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *err)
 {
     mar_masked *g = s->g;
@@ -343,19 +349,20 @@ static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *e
         s->list[contexts++] = (mar_image_context){i, g->order[i], step->known, step->predicted};
     }
     mar_status status = mar_contexts_plan(&s->draft_contexts, s->list, contexts, err);
-    if (status == MAR_OK) status = mar_runner_plan_learn(r, n, err);
-    if (status == MAR_OK && in_full(s)) status = mar_runner_plan_learn(&g->target, n, err);
+    if (status == MAR_OK) status = mar_runner_plan_known_tokens(r, n, err);
+    if (status == MAR_OK && in_full(s)) status = mar_runner_plan_known_tokens(&g->target, n, err);
     if (status != MAR_OK) return status;
     mar_contexts_run(&s->draft_contexts, s->list, contexts, &r->embedded,
                      recordings_at(s, s->draft_passes, s->from[0] + j));
-    for (int c = 0; c < g->conditions; c++)
+    for (int c = 0; c < g->cfg_branches; c++)
         for (int i = 0; i < n; i++) s->index[1][c * n + i] = c * s->drafts + first + i;
-    g->k->core->copy_rows(g->k, s->draft_z, s->index[1], s->draft_contexts.z, NULL, NULL, NULL, g->conditions * n,
+    g->k->core->copy_rows(g->k, s->draft_z, s->index[1], s->draft_contexts.z, NULL, NULL, NULL, g->cfg_branches * n,
                           width);
-    draw(s, &s->other, &(row_conditions){s->draft_contexts.z, n, first, width}, first, end);
+    draw(s, &s->other, &(row_z){s->draft_contexts.z, n, first, width}, first, end);
     const float *tokens = s->token + token_at(s, first);
-    mar_runner_learn(r, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
-    if (in_full(s)) mar_runner_learn(&g->target, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
+    mar_runner_add_known_tokens(r, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
+    if (in_full(s))
+        mar_runner_add_known_tokens(&g->target, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
     return MAR_OK;
 }
 
@@ -374,7 +381,7 @@ static mar_status draft_by_model(mar_paths *s, mar_err *err)
 
 /* --- verification ------------------------------------------------------------------------------------------------- */
 
-/* The target's pass over the contexts of all rounds. A step that was drafted with its true conditions needs none. */
+/* Runs the target's pass over the contexts of all rounds. A step that was drafted with its true z needs none. */
 static mar_status pass_round(mar_paths *s, mar_err *err)
 {
     const mar_masked *g = s->g;
@@ -382,7 +389,7 @@ static mar_status pass_round(mar_paths *s, mar_err *err)
     int contexts = 0, known = 0;
     for (int r = 0; begins && r < s->drafts; r++) known += s->drawn.order[r] == 0;
     s->known = known;
-    if (known == s->drafts) return MAR_OK; /* their conditions stay in contexts.z */
+    if (known == s->drafts) return MAR_OK; /* their z stays in contexts.z */
     s->z_rows = 0;
     for (int i = 0; i < g->images; i++) {
         const int begin = s->from[i], end = round_end(s, i);
@@ -398,14 +405,14 @@ static mar_status pass_round(mar_paths *s, mar_err *err)
     return pass(s, contexts, recordings_at(s, s->recordings, s->from[0] * (s->gamma + 1) + s->length[0]), err);
 }
 
-/* The step in whose context a draft is verified. */
+/* Returns the step in whose context a draft is verified. */
 static int verified_in(const mar_paths *s, int image, int step)
 {
     return in_full(s) ? step : s->from[image];
 }
 
-/* log P/Q of all drafts but those that were drafted with their true conditions, the verdicts on them, and how far their
- * tokens are from the target's last means. */
+/* Verifies all drafts but those drafted with their true z: log P/Q, the verdicts, and the shifts of their tokens from
+ * the target's last means. */
 static mar_status verify(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
@@ -417,16 +424,16 @@ static mar_status verify(mar_paths *s, mar_err *err)
         s->index[0][r] = z_row(s, image, verified_in(s, image, step), step, s->drawn.place[row]);
     }
     gather(s, s->contexts.z, s->z_rows, n, width, s->true_z);
-    judge(s, &s->target, &(row_conditions){s->true_z, n, first, width}, first, s->drafts);
+    judge(s, &s->target, &(row_z){s->true_z, n, first, width}, first, s->drafts);
     const path_verdicts v = decide(s, first, s->drafts, g->images, 0);
     k->core->subtract(k, s->token + token_at(s, first), s->last + token_at(s, first), token_at(s, n), v.shift);
     k->core->download(k, s->report, s->verdicts, ((size_t)n + (size_t)g->images + token_at(s, n)) * sizeof *s->report);
     return kern_check(k, err);
 }
 
-/* --- what stays --------------------------------------------------------------------------------------------------- */
+/* --- the end of a round ------------------------------------------------------------------------------------------- */
 
-/* Notes what became of a token, as number `at` of those that are placed together. */
+/* Records a token's status, as number `at` of the tokens that are written together. */
 static void note(mar_paths *s, int at, int image, int position, int step, mar_token_fate fate)
 {
     mar_masked *g = s->g;
@@ -434,31 +441,32 @@ static void note(mar_paths *s, int at, int image, int position, int step, mar_to
     g->row_place[at] = place;
     g->row_slot[at] = image;
     g->row_position[at] = position;
-    g->fate[place] = (uint8_t)fate;
-    g->born[place] = step;
-    g->late[place] = drafted && !s->draft ? step - s->context[image] : 0;
+    g->token_status[place] = (uint8_t)fate;
+    g->ar_step[place] = step;
+    g->staleness[place] = drafted && !s->draft ? step - s->context[image] : 0;
 }
 
-/* Puts the tokens at rows index[1][0..n-1] of `from` in the places noted. learn: the models have yet to learn them. */
-static mar_status place(mar_paths *s, const float *from, int n, int learn, mar_err *err)
+/* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. make_known: makes them known to the
+ * models. */
+static mar_status write_tokens(mar_paths *s, const float *from, int n, int make_known, mar_err *err)
 {
     mar_masked *g = s->g;
     kern_queue *k = g->k;
     mar_runner *runners[2] = {&g->target, s->draft ? &s->draft->runner : NULL};
     if (n == 0) return MAR_OK;
     k->core->copy_rows(k, g->sampled, NULL, from, s->index[1], NULL, NULL, n, g->model->base.config.token_dim);
-    mar_masked_place(g, g->sampled, n);
-    for (int i = 0; learn && i < 2 && runners[i]; i++) {
-        const mar_status status = mar_runner_plan_learn(runners[i], n, err);
+    mar_masked_write_tokens(g, g->sampled, n);
+    for (int i = 0; make_known && i < 2 && runners[i]; i++) {
+        const mar_status status = mar_runner_plan_known_tokens(runners[i], n, err);
         if (status != MAR_OK) return status;
-        mar_runner_learn(runners[i], g->sampled, n, g->row_slot, g->row_position, NULL);
+        mar_runner_add_known_tokens(runners[i], g->sampled, n, g->row_slot, g->row_position, NULL);
     }
     return MAR_OK;
 }
 
-/* Moves every image on behind its last step that counts. first [images]: the first step with a replacement; NULL:
- * nobody has one. */
-static void move_on(mar_paths *s, const int *first)
+/* Advances every image past its last step that counts. first [images] is the first step with a replacement; NULL: no
+ * image has one. */
+static void advance_images(mar_paths *s, const int *first)
 {
     mar_masked *g = s->g;
     for (int i = 0; i < g->images; i++) {
@@ -472,9 +480,9 @@ static void move_on(mar_paths *s, const int *first)
     }
 }
 
-/* Keeps what the verdicts accept of the round, and lists what they reject: in pending.source the conditions of P, in
- * index[0] the drafts. */
-static int sort_drafts(mar_paths *s, const path_verdicts *v)
+/* Keeps the drafts that the verdicts accept, and lists the rejected ones as pending: pending.source is the row of P's
+ * z, index[0] the draft. Returns the number kept; index[1] lists them. */
+static int commit_drafts(mar_paths *s, const path_verdicts *v)
 {
     mar_masked *g = s->g;
     const path_rows *d = &s->drawn;
@@ -505,25 +513,25 @@ static int sort_drafts(mar_paths *s, const path_verdicts *v)
     return kept;
 }
 
-/* Ends the round as far as drafts are concerned. In context full all models know them; in context prefix no context has
- * seen one, and the accepted ones become the target's own last means. */
-static mar_status settle(mar_paths *s, mar_err *err)
+/* Commits the verdicts on drafts. In context full all models know the drafts. In context prefix no context has seen
+ * one, and the accepted ones become the target's own last means. */
+static mar_status commit_verdicts(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
     const int judged = s->drafts - s->known;
     const path_verdicts v = verdicts_in(s->report, judged, g->images);
     for (int i = 0; i < g->images; i++) s->context[i] = drafted_in(s, i);
-    move_on(s, judged ? v.first : NULL);
-    const int kept = sort_drafts(s, &v);
+    advance_images(s, judged ? v.first : NULL);
+    const int kept = commit_drafts(s, &v);
     gather(s, s->draft_z, s->draft_sources, s->pending.n, drafter_width(s), s->pending_q[0]);
     for (int i = 0; i < s->pending.n; i++) s->index[0][i] = s->pending.source[i];
     gather(s, s->contexts.z, s->z_rows, s->pending.n, target_width(s), s->pending_p[0]);
-    return place(s, in_full(s) ? s->token : s->last, kept, !in_full(s), err);
+    return write_tokens(s, in_full(s) ? s->token : s->last, kept, !in_full(s), err);
 }
 
-/* Takes the kept candidates of a draw, `count` for each token, and leaves in the list the tokens without one. first
- * [pending.n]: the number of the first that is kept. */
-static mar_status sort_candidates(mar_paths *s, const int *first, int count, int buffer, mar_err *err)
+/* Takes the accepted candidates of a draw with `count` for each token, and keeps the tokens without one in the list.
+ * first [pending.n] is the number of the first accepted one; INT_MAX: none. */
+static mar_status commit_candidates(mar_paths *s, const int *first, int count, int buffer, mar_err *err)
 {
     path_rows *p = &s->pending;
     const int n = p->n;
@@ -551,18 +559,18 @@ static mar_status sort_candidates(mar_paths *s, const int *first, int count, int
     }
     gather(s, s->pending_p[buffer], n, p->n, target_width(s), s->pending_p[1 - buffer]);
     gather(s, s->pending_q[buffer], n, p->n, drafter_width(s), s->pending_q[1 - buffer]);
-    return place(s, s->token, replaced, 1, err);
+    return write_tokens(s, s->token, replaced, 1, err);
 }
 
-/* Draws from the residual for all tokens to replace. drawn: their first candidates are. */
+/* Draws from the residual for all tokens to replace. drawn: their first candidates are drawn already. */
 static mar_status replace(mar_paths *s, int drawn, mar_err *err)
 {
     kern_queue *k = s->g->k;
     mar_status status = MAR_OK;
     for (int round = 0, buffer = 0; status == MAR_OK && s->pending.n; round++, buffer = 1 - buffer) {
         const int n = s->pending.n, count = candidates(s, round);
-        const row_conditions p = {s->pending_p[buffer], n, s->drafts, target_width(s)};
-        const row_conditions q = {s->pending_q[buffer], n, s->drafts, drafter_width(s)};
+        const row_z p = {s->pending_p[buffer], n, s->drafts, target_width(s)};
+        const row_z q = {s->pending_q[buffer], n, s->drafts, drafter_width(s)};
         if (round > 0 || !drawn) {
             list_candidates(s, count);
             draw(s, &s->target, &p, s->drafts, s->drawn.n);
@@ -571,7 +579,7 @@ static mar_status replace(mar_paths *s, int drawn, mar_err *err)
         const path_verdicts v = decide(s, s->drafts, s->drawn.n, n, 1);
         k->core->download(k, s->report, v.first, (size_t)n * sizeof *v.first);
         status = kern_check(k, err);
-        if (status == MAR_OK) status = sort_candidates(s, (const int *)s->report, count, buffer, err);
+        if (status == MAR_OK) status = commit_candidates(s, (const int *)s->report, count, buffer, err);
         if (status == MAR_OK && s->pending.n && s->tries[0] >= PATH_TRIES_MOST)
             status = err_set(err, MAR_EMODEL, "image %llu, step %d: none of %d candidates for a token is kept",
                              (unsigned long long)s->pending.image[0], s->pending.order[0], s->tries[0]);
@@ -593,7 +601,7 @@ mar_status mar_paths_round(mar_paths *s, mar_err *err)
     }
     if (status == MAR_OK) status = pass_round(s, err);
     if (status == MAR_OK) status = verify(s, err);
-    if (status == MAR_OK) status = settle(s, err);
+    if (status == MAR_OK) status = commit_verdicts(s, err);
     if (status == MAR_OK && !s->draft) status = draft_by_target(s, err);
     if (status == MAR_OK) status = replace(s, !s->draft, err);
     if (status != MAR_OK) return status;

@@ -8,15 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The released code makes step <= prefill * num_iter alone: the same number, or one more if the product is an integer.
- * Two more differences: its blocks end at multiples of gamma, so that the first is shorter, and it verifies a whole
- * block with the guidance of its last step instead of each token with that of its own. */
+/* Returns the steps that the target makes alone. The released code makes step <= prefill * num_iter alone: the same
+ * number, or one more if the product is an integer. It differs in two more ways. Its blocks end at multiples of gamma,
+ * so the first is shorter. And it verifies a whole block with the guidance of the block's last step, not each token
+ * with its own. */
 static int prefill_steps(const mar_params *p)
 {
     return (int)ceil((double)p->prefill * p->num_iter - 1e-4); /* 0.15f * 20 is not more than 3 */
 }
 
-/* A method's parameters are its defaults but for those that are options. */
+/* Returns the method's rule. Its parameters are the options', or the defaults. */
 static kern_gaussian_rule rule_of(const spec_method *m, const mar_params *p)
 {
     double parameter[SPEC_PARAMETERS_MAX];
@@ -27,7 +28,7 @@ static kern_gaussian_rule rule_of(const spec_method *m, const mar_params *p)
     return m->rule(parameter);
 }
 
-/* --- memory --- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static int in_full(const mar_speculation *sp)
 {
@@ -48,14 +49,14 @@ static size_t block_rows(const mar_speculation *sp)
     return (size_t)g->max_images * (size_t)g->max_tokens;
 }
 
-/* Words (an int or a float) of the verdicts on so many rows of so many images. */
+/* Returns the words (an int or a float) of the verdicts on this many rows and images. */
 static size_t verdict_words(const mar_speculation *sp, size_t rows, size_t images)
 {
     const mar_masked *g = sp->g;
     return rows * (size_t)g->model->base.config.token_dim + 2 * rows + images;
 }
 
-/* The verdicts of the block at hand in memory of the backend or its copy on the host. */
+/* Returns the current block's verdicts in backend memory or in its host copy. */
 static mar_verdicts verdicts_in(const mar_speculation *sp, float *memory)
 {
     const mar_masked *g = sp->g;
@@ -70,14 +71,14 @@ static mar_status allocate_host(mar_speculation *sp, mar_err *err)
     const size_t images = (size_t)g->max_images, rows = block_rows(sp);
     sp->begin = calloc(3 * images, sizeof *sp->begin);
     sp->row_step = calloc(rows, sizeof *sp->row_step);
-    sp->row_fate = calloc(rows, sizeof *sp->row_fate);
+    sp->row_status = calloc(rows, sizeof *sp->row_status);
     sp->report = calloc(verdict_words(sp, rows, images), sizeof *sp->report);
     sp->row = calloc(rows, sizeof *sp->row);
     sp->slot = calloc(rows, sizeof *sp->slot);
     sp->position = calloc(rows, sizeof *sp->position);
     sp->image = calloc(rows, sizeof *sp->image);
     sp->cfg = calloc(rows, sizeof *sp->cfg);
-    if (!sp->begin || !sp->row_step || !sp->row_fate || !sp->report || !sp->row || !sp->slot || !sp->position ||
+    if (!sp->begin || !sp->row_step || !sp->row_status || !sp->report || !sp->row || !sp->slot || !sp->position ||
         !sp->image || !sp->cfg)
         return err_set(err, MAR_ENOMEM, "out of memory for blocks of %zu tokens", rows);
     sp->length = sp->begin + images;
@@ -90,12 +91,12 @@ static size_t lay_out(void *state, char *base)
     mar_speculation *sp = state;
     const mar_masked *g = sp->g;
     const size_t rows = block_rows(sp), block = rows * (size_t)g->model->base.config.token_dim;
-    mar_laws *laws[] = {&sp->p, &sp->q, &sp->step_q};
+    mar_distributions *distributions[] = {&sp->p, &sp->q, &sp->step_q};
     size_t used = 0;
     for (int i = 0; i < 3; i++) {
-        laws[i]->mean = arena_carve(base, &used, block, sizeof(float));
-        laws[i]->log_std = arena_carve(base, &used, block, sizeof(float));
-        laws[i]->path = arena_carve(base, &used, rows, sizeof(double));
+        distributions[i]->mean = arena_carve(base, &used, block, sizeof(float));
+        distributions[i]->log_std = arena_carve(base, &used, block, sizeof(float));
+        distributions[i]->path = arena_carve(base, &used, rows, sizeof(double));
     }
     sp->state = arena_carve(base, &used, block, sizeof(float));
     sp->token = arena_carve(base, &used, block, sizeof(float));
@@ -103,7 +104,7 @@ static size_t lay_out(void *state, char *base)
     return used;
 }
 
-/* What comes out, in one line (mar_session_guarantee). */
+/* Writes mar_session_guarantee's line. */
 static void describe(const void *state, char *text, size_t size)
 {
     const mar_speculation *sp = state;
@@ -134,8 +135,8 @@ static void describe(const void *state, char *text, size_t size)
 static void destroy(void *state)
 {
     mar_speculation *sp = state;
-    void *host[] = {sp->begin, sp->row_step, sp->row_fate, sp->report, sp->row,
-                    sp->slot,  sp->position, sp->image,    sp->cfg,    sp};
+    void *host[] = {sp->begin, sp->row_step, sp->row_status, sp->report, sp->row,
+                    sp->slot,  sp->position, sp->image,      sp->cfg,    sp};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
@@ -144,7 +145,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     mar_speculation *sp = *state = calloc(1, sizeof *sp);
     if (!sp) return err_set(err, MAR_ENOMEM, "out of memory");
     sp->g = g;
-    sp->draft = mar_masked_state(g, &mar_way_draft);
+    sp->draft = mar_masked_state(g, &mar_accel_draft);
     sp->method = spec_method_find(g->params.spec);
     sp->index = sp->method->last_index ? 0 : 1;
     sp->prefill = prefill_steps(&g->params);
@@ -153,14 +154,14 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     return allocate_host(sp, err);
 }
 
-/* The block that begins at a step, as one step of the target. */
+/* Returns the block that begins at a step, as one step of the target. */
 static mar_step whole_block(const mar_speculation *sp, int begin)
 {
     const mar_masked *g = sp->g;
     const mar_step *last = &g->steps[begin + block_length(sp, begin) - 1];
     const int known = g->steps[begin].known;
     return (mar_step){
-        .known = known, .predicted = last->known + last->predicted - known, .conditions = last->conditions};
+        .known = known, .predicted = last->known + last->predicted - known, .cfg_branches = last->cfg_branches};
 }
 
 static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)
@@ -175,13 +176,14 @@ static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)
         const mar_step block = whole_block(sp, i);
         status = mar_runner_plan(&g->target, n, &block, err);
         if (status == MAR_OK) status = mar_runner_plan_head(&g->target, n * block.predicted, err);
-        if (status == MAR_OK) status = mar_runner_plan_learn(&sp->draft->runner, n * block.predicted, err);
+        if (status == MAR_OK) status = mar_runner_plan_known_tokens(&sp->draft->runner, n * block.predicted, err);
     }
     return status;
 }
 
-/* In context full images go on at their own pace: passes are of one image, the head's rows are planned by the round. */
-enum { TILE_ROWS = 64 }; /* products of more are made of those of so many and a rest */
+/* In context full images advance at their own pace. So passes are of one image, and the head's rows are planned by the
+ * round. */
+enum { TILE_ROWS = 64 }; /* products of more rows split into tiles of this many and a rest */
 
 static mar_status plan_full(mar_speculation *sp, mar_err *err)
 {
@@ -191,10 +193,10 @@ static mar_status plan_full(mar_speculation *sp, mar_err *err)
         status = mar_runner_plan(&sp->draft->runner, 1, &g->steps[i], err);
         if (status == MAR_OK) status = mar_runner_plan(&g->target, 1, &g->steps[i], err);
     }
-    /* How many tokens are learnt at once depends on what is accepted. */
+    /* The number of tokens that become known at once depends on what is accepted. */
     for (int rows = 1; status == MAR_OK && rows <= TILE_ROWS && rows <= (int)block_rows(sp); rows++) {
-        status = mar_runner_plan_learn(&sp->draft->runner, rows, err);
-        if (status == MAR_OK) status = mar_runner_plan_learn(&g->target, rows, err);
+        status = mar_runner_plan_known_tokens(&sp->draft->runner, rows, err);
+        if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, rows, err);
     }
     return status;
 }
@@ -205,9 +207,9 @@ static mar_status plan(void *state, int images, mar_err *err)
     return in_full(sp) ? plan_full(sp, err) : plan_prefix(sp, images, err);
 }
 
-/* --- a block's rows --- */
+/* --- the rows of a block ------------------------------------------------------------------------------------------ */
 
-/* The first row of step j of an image's block: the steps behind it come first. */
+/* Returns the first row of step j of an image's block. Later steps come first. */
 static int first_row(const mar_speculation *sp, int image, int j)
 {
     const mar_masked *g = sp->g;
@@ -228,7 +230,7 @@ static void list_image(mar_speculation *sp, int image)
             g->row_position[first + r] = position[r];
             g->row_cfg[first + r] = step->cfg;
             sp->row_step[first + r] = sp->begin[image] + j;
-            sp->row_fate[first + r] = MAR_TOKEN_TARGET;
+            sp->row_status[first + r] = MAR_TOKEN_TARGET;
         }
     }
 }
@@ -236,7 +238,7 @@ static void list_image(mar_speculation *sp, int image)
 static void list_block(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
-    const int starts = g->step == sp->prefill; /* nobody has made a block yet */
+    const int starts = g->step == sp->prefill; /* no block has been made yet */
     sp->rows = 0;
     for (int i = 0; i < g->images; i++) {
         if (starts) sp->begin[i] = g->step;
@@ -248,7 +250,7 @@ static void list_block(mar_speculation *sp)
     }
 }
 
-/* Lists the rows of step j of all blocks that have one; returns their number. */
+/* Lists the rows of step j of all blocks that have one. Returns their number. */
 static int list_step(mar_speculation *sp, int j)
 {
     const mar_masked *g = sp->g;
@@ -267,15 +269,15 @@ static int list_step(mar_speculation *sp, int j)
     return n;
 }
 
-/* --- drafting --- */
+/* --- drafting ----------------------------------------------------------------------------------------------------- */
 
-/* Where work on step `at` is recorded. In context full no two rounds are alike. */
+/* Returns the recordings of step `at`; NULL in context full, where no two rounds are alike. */
 static mar_recordings *recordings_at(const mar_speculation *sp, mar_recordings *recordings, int at)
 {
     return in_full(sp) ? NULL : &recordings[at];
 }
 
-/* The pass of one image of the batch alone. */
+/* Runs the pass of one image of the batch alone. */
 static void predict_image(mar_speculation *sp, mar_runner *r, int image, const mar_step *step, int first, int total)
 {
     const mar_masked *g = sp->g;
@@ -283,7 +285,7 @@ static void predict_image(mar_speculation *sp, mar_runner *r, int image, const m
     mar_runner_predict(r, &batch, step, first, total, NULL);
 }
 
-/* The draft's z of step j of all blocks, n tokens. */
+/* Computes the draft's z of step j of all blocks, n tokens. */
 static void predict_step(mar_speculation *sp, int j, int n)
 {
     const mar_masked *g = sp->g;
@@ -309,23 +311,23 @@ static void scatter(mar_speculation *sp, const float *from, int n, float *to)
     k->core->copy_rows(k, to, sp->row, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
 }
 
-static int asks_for_path(const mar_speculation *sp)
+static int needs_path(const mar_speculation *sp)
 {
     return sp->rule.path_accept != 0 || sp->rule.path_scale != 0;
 }
 
-static diff_trace trace_into(const mar_speculation *sp, const mar_laws *l)
+static diff_trace trace_into(const mar_speculation *sp, const mar_distributions *l)
 {
-    return (diff_trace){sp->index, l->mean, l->log_std, asks_for_path(sp) ? l->path : NULL};
+    return (diff_trace){sp->index, l->mean, l->log_std, needs_path(sp) ? l->path : NULL};
 }
 
-static void scatter_laws(mar_speculation *sp, int n)
+static void scatter_distributions(mar_speculation *sp, int n)
 {
     const mar_masked *g = sp->g;
     kern_queue *k = g->k;
     scatter(sp, sp->step_q.mean, n, sp->q.mean);
     scatter(sp, sp->step_q.log_std, n, sp->q.log_std);
-    if (asks_for_path(sp)) /* a double goes as two floats */
+    if (needs_path(sp)) /* a double is copied as two floats */
         k->core->copy_rows(k, (float *)sp->q.path, sp->row, (const float *)sp->step_q.path, NULL, NULL, NULL, n, 2);
 }
 
@@ -339,19 +341,19 @@ static void draft_step(mar_speculation *sp, int j)
     mar_recordings *t = recordings_at(sp, sp->draft->recordings, g->step + j);
     predict_step(sp, j, n);
     mar_runner_draw(&sp->draft->runner, 0, &draw, top, sp->index, g->sampled, &trace, t ? &t->draw[0] : NULL);
-    scatter_laws(sp, n);
+    scatter_distributions(sp, n);
     scatter(sp, g->sampled, n, sp->state);
     if (sp->index > 0)
         mar_runner_draw(&sp->draft->runner, 0, &draw, sp->index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
     scatter(sp, g->sampled, n, sp->token);
     g->stats.draft_calls += top + 1;
-    mar_runner_learn(&sp->draft->runner, g->sampled, n, sp->slot, sp->position, t ? &t->learn : NULL);
-    if (in_full(sp)) mar_runner_learn(&g->target, g->sampled, n, sp->slot, sp->position, NULL);
+    mar_runner_add_known_tokens(&sp->draft->runner, g->sampled, n, sp->slot, sp->position, t ? &t->known_tokens : NULL);
+    if (in_full(sp)) mar_runner_add_known_tokens(&g->target, g->sampled, n, sp->slot, sp->position, NULL);
 }
 
-/* --- verification --- */
+/* --- verification ------------------------------------------------------------------------------------------------- */
 
-/* The target's z of all rows. */
+/* Computes the target's z of all rows. */
 static void predict_block(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
@@ -371,36 +373,35 @@ static void predict_block(mar_speculation *sp)
     }
 }
 
-/* Verifies every row's state, where it stands. */
+/* Verifies every row's state in place. */
 static void verify_block(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
     kern_queue *k = g->k;
     const mar_verdicts v = verdicts_in(sp, sp->verdicts);
-    const int path = asks_for_path(sp);
-    const kern_verify_job job = {
-        .rows = sp->rows,
-        .channels = g->model->base.config.token_dim,
-        .draft = sp->state,
-        .mean_p = sp->p.mean,
-        .log_std_p = sp->p.log_std,
-        .mean_q = sp->q.mean,
-        .log_std_q = sp->q.log_std,
-        .path_p = path ? sp->p.path : NULL,
-        .path_q = path ? sp->q.path : NULL,
-        .rule = sp->rule,
-        .seed = g->params.seed,
-        /* Verifications inside the head have a step of the chain for an address; this is none. */
-        .step = DIFF_BASE_STEPS,
-        .image = g->row_image,
-        .position = g->row_position,
-        .group = g->row_slot,
-        .order = sp->row_step,
-        .groups = g->images,
-        .x = sp->state,
-        .replaced = v.replaced,
-        .tries = v.tries,
-        .first_replaced = v.first_replaced};
+    const int path = needs_path(sp);
+    const kern_verify_job job = {.rows = sp->rows,
+                                 .channels = g->model->base.config.token_dim,
+                                 .draft = sp->state,
+                                 .mean_p = sp->p.mean,
+                                 .log_std_p = sp->p.log_std,
+                                 .mean_q = sp->q.mean,
+                                 .log_std_q = sp->q.log_std,
+                                 .path_p = path ? sp->p.path : NULL,
+                                 .path_q = path ? sp->q.path : NULL,
+                                 .rule = sp->rule,
+                                 .seed = g->params.seed,
+                                 /* verifications inside the head have a step of the chain as address, never this one */
+                                 .step = DIFF_BASE_STEPS,
+                                 .image = g->row_image,
+                                 .position = g->row_position,
+                                 .group = g->row_slot,
+                                 .order = sp->row_step,
+                                 .groups = g->images,
+                                 .x = sp->state,
+                                 .replaced = v.replaced,
+                                 .tries = v.tries,
+                                 .first_replaced = v.first_replaced};
     k->core->lap(k, NULL);
     k->head->verify(k, &job);
     k->core->lap(k, &g->stats.verify_s);
@@ -416,7 +417,7 @@ static mar_draw block_draw(const mar_speculation *sp)
                       .cfg = g->row_cfg};
 }
 
-/* Draws every row with the target's head down to the index, for the laws there. */
+/* Runs every row through the target's head down to the index, and records the distributions there. */
 static void trace_block(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
@@ -427,7 +428,7 @@ static void trace_block(mar_speculation *sp)
                     t ? &t->draw[0] : NULL);
 }
 
-/* From the verified states to tokens, in g->sampled. */
+/* Completes the verified states to tokens, in g->sampled. */
 static void finish_tokens(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
@@ -441,8 +442,8 @@ static void finish_tokens(mar_speculation *sp)
     k->core->subtract(k, g->sampled, sp->token, (size_t)sp->rows * (size_t)channels, sp->verdicts);
 }
 
-/* Moves every image on behind the last of its steps that counts: in context full the first with a replaced token. */
-static void move_on(mar_speculation *sp, const mar_verdicts *v)
+/* Advances every image past its last step that counts: in context full the first with a replaced token. */
+static void advance_images(mar_speculation *sp, const mar_verdicts *v)
 {
     mar_masked *g = sp->g;
     for (int i = 0; i < g->images; i++) {
@@ -454,8 +455,7 @@ static void move_on(mar_speculation *sp, const mar_verdicts *v)
     }
 }
 
-/* Learns what came of the block, the one time in a round that the host waits. Rows that do not count keep the fate
- * TARGET. */
+/* Reads the block's verdicts: the host's only wait in a round. Rows that do not count keep the status TARGET. */
 static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
 {
     mar_masked *g = sp->g;
@@ -467,10 +467,10 @@ static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
     const mar_status status = kern_check(k, err);
     if (status != MAR_OK) return status; /* there is nothing to read */
     if (g->step == sp->prefill) sp->shift_sum = 0;
-    move_on(sp, &v);
+    advance_images(sp, &v);
     for (int r = 0; r < sp->rows; r++) {
         if (sp->row_step[r] >= sp->begin[g->row_slot[r]]) continue;
-        sp->row_fate[r] = v.replaced[r] ? MAR_TOKEN_REPLACED : MAR_TOKEN_ACCEPTED;
+        sp->row_status[r] = v.replaced[r] ? MAR_TOKEN_REPLACED : MAR_TOKEN_ACCEPTED;
         g->stats.drafted++;
         g->stats.accepted += !v.replaced[r];
         g->stats.residual_tries += v.tries[r];
@@ -482,9 +482,8 @@ static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
     return MAR_OK;
 }
 
-/* accepted_shift is the root mean square difference, per channel, between the token an accepted state was to the draft
- * and the one it became: what later contexts saw, and what is there. In context full this is the error of a criterion
- * that is exact. */
+/* Computes accepted_shift: the root mean square difference, per channel, between the draft's token of an accepted state
+ * and the final token. Later contexts saw the former. In context full this is the error of an exact criterion. */
 static void stats(const void *state, mar_stats *sum)
 {
     const mar_speculation *sp = state;
@@ -492,7 +491,7 @@ static void stats(const void *state, mar_stats *sum)
     sum->accepted_shift = count > 0 ? sqrt(sp->shift_sum / count) : 0;
 }
 
-/* Puts the tokens that were reached in their places, and lets both models know them. */
+/* Writes the reached tokens to their places, and makes them known to both models. */
 static void keep(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
@@ -500,24 +499,24 @@ static void keep(mar_speculation *sp)
     const mar_model_config *c = &g->model->base.config;
     int n = 0;
     for (int r = 0; r < sp->rows; r++) {
-        if (sp->row_fate[r] == MAR_TOKEN_TARGET) continue;
+        if (sp->row_status[r] == MAR_TOKEN_TARGET) continue;
         sp->row[n] = r;
         sp->slot[n] = g->row_slot[r];
         sp->position[n] = g->row_position[r];
         const int place = g->row_place[n] = sp->slot[n] * c->seq_len + sp->position[n];
-        g->fate[place] = sp->row_fate[r];
-        g->born[place] = sp->row_step[r];
+        g->token_status[place] = sp->row_status[r];
+        g->ar_step[place] = sp->row_step[r];
         n++;
     }
-    float *tokens = sp->step_q.mean; /* its law has been read */
+    float *tokens = sp->step_q.mean; /* its contents have been read */
     k->core->copy_rows(k, tokens, NULL, g->sampled, sp->row, NULL, NULL, n, c->token_dim);
-    mar_masked_place(g, tokens, n);
-    mar_runner_learn(&g->target, tokens, n, sp->slot, sp->position, NULL);
-    mar_runner_learn(&sp->draft->runner, tokens, n, sp->slot, sp->position, NULL);
+    mar_masked_write_tokens(g, tokens, n);
+    mar_runner_add_known_tokens(&g->target, tokens, n, sp->slot, sp->position, NULL);
+    mar_runner_add_known_tokens(&sp->draft->runner, tokens, n, sp->slot, sp->position, NULL);
     g->stats.head_calls += (double)n * g->target.chain.schedule.steps;
 }
 
-/* --- the round --- */
+/* --- the round ---------------------------------------------------------------------------------------------------- */
 
 static mar_status plan_round(mar_speculation *sp, int longest, mar_err *err)
 {
@@ -528,7 +527,7 @@ static mar_status plan_round(mar_speculation *sp, int longest, mar_err *err)
     return status;
 }
 
-static mar_status take_round(mar_speculation *sp, mar_err *err)
+static mar_status run_round(mar_speculation *sp, mar_err *err)
 {
     mar_masked *g = sp->g;
     const int steps = g->target.chain.schedule.steps;
@@ -563,7 +562,7 @@ static int block_steps(const mar_params *p)
 static mar_status step(void *state, mar_err *err)
 {
     mar_speculation *sp = state;
-    if (sp->g->step >= sp->prefill) return take_round(sp, err);
+    if (sp->g->step >= sp->prefill) return run_round(sp, err);
     mar_masked_step(sp->g);
     return MAR_OK;
 }
@@ -572,7 +571,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 {
     (void)model;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
-    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "spec %s: needs draft", p->spec);
+    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "--spec %s: needs --draft", p->spec);
 }
 
 static int is_on(const mar_params *p)
@@ -581,14 +580,12 @@ static int is_on(const mar_params *p)
     return m && m->rule;
 }
 
-enum { GAMMA_AUTO = 8 }; /* what gamma's automatic value stands for: its default */
-
 static void resolve(mar_params *p)
 {
-    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = GAMMA_AUTO;
+    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = MAR_GAMMA_AUTO;
 }
 
-const mar_way mar_way_spec = {
+const mar_accel mar_accel_spec = {
     .name = "spec",
     .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
     .asks_for = "draft",

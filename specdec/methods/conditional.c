@@ -1,7 +1,7 @@
 #include "specdec/verifier.h"
 
-/* Given the noise above it that draft and target share, a state of the chain is a draw from one known Gaussian, and
- * the target's is another: no factor from earlier steps belongs in the ratio. */
+/* Draft and target share the noise above a state of the chain. Given that noise, the state is a draw from one known
+ * Gaussian, and the target's is a draw from another. So the ratio has no factor from earlier steps. */
 static kern_gaussian_rule rule(const double *parameter)
 {
     (void)parameter;

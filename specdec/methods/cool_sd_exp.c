@@ -6,7 +6,7 @@
 static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
     const double delta = parameter[0], nu = parameter[1];
-    double sum = 0; /* over exp(-nu j), relative to exp(-nu i) so that nothing overflows */
+    double sum = 0; /* of exp(-nu j), scaled by exp(nu i) so that nothing overflows */
     for (int j = 1; j <= length; j++) sum += exp(-nu * (j - index));
     return (kern_discrete_rule){.log_omega = log(delta * length / sum)};
 }

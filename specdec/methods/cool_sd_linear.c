@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* omega_i ~ l - i. If a block is so long that i reaches l, omega_i is 0 and nothing is accepted there. The paper's l is
- * 8 (Appendix C.3); the default is 9, so that the eighth draft of a block can be accepted, too. */
+/* omega_i ~ l - i. From i = l on omega_i is 0, so no draft is accepted there. The paper's l is 8 (Appendix C.3). The
+ * default is 9, so that the eighth draft of a block can be accepted as well. */
 static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
     const double delta = parameter[0], l = parameter[1];

@@ -1,7 +1,7 @@
 #include "specdec/verifier.h"
 
-/* judge_accept of the released code: both exponents are divided by inner_temperature^2, the normalisers are not, and
- * its fixed_term is the inverse of the paper's Sigma. subtracted_distribution_unormalize: [p - q / fixed_term]+,
+/* judge_accept of the released code. It divides both exponents by inner_temperature^2, but not the normalisers. Its
+ * fixed_term is the inverse of the paper's Sigma. Its subtracted_distribution_unormalize is [p - q / fixed_term]+,
  * untempered. */
 static kern_gaussian_rule rule(const double *parameter)
 {

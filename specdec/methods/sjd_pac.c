@@ -6,11 +6,10 @@ static kern_discrete_rule rule(const double *parameter, int index, int length)
     return (kern_discrete_rule){0};
 }
 
-/* The tree's depth D counts the token in front of the drafts, as in the authors' code: K = 4 and D = 3 are 4 drafts of
- * the next token and 4 of the one behind each, 21 tokens with the one in front. The window is the drafts of a round, of
- * the tree and the chain behind its first path. The authors' L counts the token in front, too, so that their 64 is a
- * window of 63: 20 drafts and a chain of 43. A level of the tree that would leave no draft for the chain is left out.
- */
+/* As in the authors' code, the tree's depth D counts the token before the drafts. K = 4 and D = 3 are 4 drafts of the
+ * next token and 4 drafts after each: 21 tokens with the one before. The window is the drafts of a round: those of the
+ * tree, and of the chain after its first path. The authors' L counts the token before, too. So their 64 is a window of
+ * 63: 20 drafts and a chain of 43. A level of the tree that would leave no draft for the chain is left out. */
 const spec_method spec_sjd_pac = {
     .name = "sjd-pac",
     .source = "SJD-PAC Alg. 1, Eq. 7 and 8",

@@ -286,19 +286,6 @@ static void reading(void **state)
     snprintf(line, sizeof line, "generate --class @%s --num 1 --quiet --out x.png" TINY, path);
     fail_each(cmd_generate, line, 5);
     unlink(path);
-
-    /* the constants of a machine */
-    snprintf(path, sizeof path, "%s.json", directory);
-    FILE *constants = fopen(path, "w");
-    assert_non_null(constants);
-    fputs("{\"constants\": {\"clock_hz\": 2e9}, \"head_width\": 1024, \"head_depth\": 6, \"measurements\": "
-          "[{\"group\": \"phase\", "
-          "\"name\": \"fc1\", \"rows\": 8, \"seconds\": 1e-6}]}",
-          constants);
-    assert_int_equal(fclose(constants), 0);
-    snprintf(line, sizeof line, "bench --model_time --json --constants %s", path);
-    fail_each(cmd_bench, line, 211); /* it has thousands */
-    unlink(path);
 }
 
 static void converting(void **state)

@@ -1,5 +1,5 @@
-/* The README's commands as a reader pastes them: behind demo.sh each must be one that the command takes, and those that
- * need nothing but the built-in models must work. */
+/* The commands of README.md, docs/usage.md and docs/fast.md, as a reader pastes them after demo.sh. Each must parse,
+ * and those that need only the built-in models must work. */
 #include "tests/support/command.h"
 
 #include <stdio.h>
@@ -59,7 +59,7 @@ static void demo_says_what_is_next(void **state)
     command_result_free(&r);
 }
 
-/* The next command of README's sh blocks from *at on, in one line and without its comment; 0: there is none. */
+/* The next command of the sh blocks from *at on, in one line and without its comment; 0: there is none. */
 static int next_command(char **at, char *line, size_t size)
 {
     static const char begin[] = "```sh\n", end[] = "```\n";
@@ -91,39 +91,51 @@ static int next_command(char **at, char *line, size_t size)
     }
 }
 
-static void commands_of_the_readme(void **state)
+/* Commands that worked, whose options are known, and that lacked only a file. */
+typedef struct {
+    int worked, known, lack_files;
+} tally;
+
+static void try_commands(const char *directory, const char *folder, const char *name, tally *n)
 {
-    char *readme = read_whole_file(".", "README.md", NULL), *at = strstr(readme, "```sh\n"), line[1024];
-    int worked = 0, parsed = 0, lack_files = 0;
+    char *text = read_whole_file(folder, name, NULL), *at = strstr(text, "```sh\n"), line[1024];
     for (at += strlen("```sh\n"); next_command(&at, line, sizeof line);) {
         char run[1200];
         const int makes = strncmp(line, "mar generate ", 13) == 0;
         const int is_long = strncmp(line, "mar eval", 8) == 0 || strncmp(line, "mar bench ", 10) == 0 ||
                             strncmp(line, "mar fidelity ", 13) == 0;
         if (strncmp(line, "mar ", 4) != 0) continue;
-        /* One digit is enough, and of what takes minutes that all options are known: the last one is wrong. */
+        /* One digit is enough. A long command gets a wrong last option, so that it fails once all others are known. */
         snprintf(run, sizeof run, "$MAR %s%s", line + 4,
                  is_long                          ? " --threads -1"
                  : !makes || strstr(line, " --v") ? ""
                  : strstr(line, "demo-discrete")  ? " --class 3 --num 1"
                                                   : " --class 3 --num 1" QUICK);
-        command_result r = command_run(*state, run);
+        command_result r = command_run(directory, run);
         const int lacks = r.status == 1 && strstr(r.err, "No such file or directory") != NULL;
         const int knows = r.status == 1 && strncmp(r.err, "mar: --threads -1: ", 19) == 0;
-        if (is_long ? !knows : r.status != 0 && !lacks) fail_msg("%s: %d, %s", line, r.status, r.err);
-        worked += r.status == 0, parsed += knows, lack_files += lacks;
+        if (is_long ? !knows : r.status != 0 && !lacks) fail_msg("%s: %s: %d, %s", name, line, r.status, r.err);
+        n->worked += r.status == 0, n->known += knows, n->lack_files += lacks;
         command_result_free(&r);
     }
-    print_message("%d commands worked, %d are known, %d need files\n", worked, parsed, lack_files);
-    assert_true(worked >= 8 && parsed >= 8 && lack_files >= 3);
-    free(readme);
+    free(text);
+}
+
+static void commands_of_the_documents(void **state)
+{
+    tally n = {0};
+    try_commands(*state, ".", "README.md", &n);
+    try_commands(*state, "docs", "usage.md", &n);
+    try_commands(*state, "docs", "fast.md", &n);
+    print_message("%d commands worked, %d are known, %d need files\n", n.worked, n.known, n.lack_files);
+    assert_true(n.worked >= 10 && n.known >= 11 && n.lack_files >= 5);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(demo_says_what_is_next, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(commands_of_the_readme, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(commands_of_the_documents, command_setup, command_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Passes over contexts with the CUDA backend against the CPU's plain passes in f32, run, recorded and replayed. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/contexts.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static void assert_near(context_fixture *f, const mar_contexts *c, const mar_ima
 {
     const size_t d = (size_t)f->width;
     int total = 0, before = 0;
-    for (int i = 0; i < n; i++) total += list[i].asked;
+    for (int i = 0; i < n; i++) total += list[i].n_queries;
     float *z = malloc((size_t)(f->conditions * total) * d * sizeof *z);
     assert_non_null(z);
     from_device(f->k, z, c->z, (size_t)(f->conditions * total) * d * sizeof *z);
@@ -37,8 +37,8 @@ static void assert_near(context_fixture *f, const mar_contexts *c, const mar_ima
         plain_pass(theirs, &x);
         for (int condition = 0; condition < f->conditions; condition++)
             assert_close(z + (size_t)(condition * total + before) * d,
-                         theirs->runner.z + (size_t)(condition * x.asked) * d, (size_t)x.asked * d, tolerance);
-        before += x.asked;
+                         theirs->runner.z + (size_t)(condition * x.n_queries) * d, (size_t)x.n_queries * d, tolerance);
+        before += x.n_queries;
     }
     free(z);
 }

@@ -1,7 +1,7 @@
 /* Decoding on the device: a step from the embedding of a drawn token to the next draw is one recording, whose laws and
  * tokens are, bit for bit, those of the same operations without a recording and with each token read by the host. */
 #include "specdec/sampler.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/cudahost/control.h"
 #include "tests/support/gpt_fixture.h"
 
@@ -43,17 +43,17 @@ static mar_status note(decoder *d, const spec_request *request, int n, const flo
     return status;
 }
 
-static mar_status laws_then(void *state, const spec_request *request, int n, float *log_law, const spec_sequel *sequel,
-                            mar_err *err)
+static mar_status laws_then(void *state, const spec_request *request, int n, float *log_law,
+                            const spec_continuation *continuation, mar_err *err)
 {
     decoder *d = state;
-    return note(d, request, n, log_law, gpt_runner_laws_then(d->f.runner, request, n, log_law, sequel, err));
+    return note(d, request, n, log_law, gpt_runner_log_probs_then(d->f.runner, request, n, log_law, continuation, err));
 }
 
 static mar_status laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
 {
     decoder *d = state;
-    return note(d, request, n, log_law, gpt_runner_laws(d->f.runner, request, n, log_law, err));
+    return note(d, request, n, log_law, gpt_runner_log_probs(d->f.runner, request, n, log_law, err));
 }
 
 /* A sampler over a golden model, plain or with chains of GAMMA drafts of the same model without guidance. */
@@ -67,7 +67,7 @@ static void open_decoder(decoder *d, mar_dtype dtype, int drafts, way how)
     assert_int_equal(d->f.vocabulary, VOCABULARY);
     assert_ok(gpt_runner_create(d->f.k, d->f.model, &unguided, IMAGES, GAMMA, 0, &d->drafter, &err), &err);
     const spec_model target = {VOCABULARY, d, laws, how == APART ? NULL : laws_then};
-    const spec_model draft = {VOCABULARY, d->drafter, gpt_runner_laws, NULL};
+    const spec_model draft = {VOCABULARY, d->drafter, gpt_runner_log_probs, NULL};
     assert_ok(spec_sampler_create(d->f.k, &target, drafts ? &draft : NULL, &options, IMAGES, TOKENS, &d->s, &err),
               &err);
     d->memory[0] = backend_memory(d->f.k, gpt_runner_lay_out(d->drafter, NULL));
@@ -208,14 +208,14 @@ static void most_passes_are_replayed(void **state)
 
 /* A model of two tokens, of which image 6 has no law behind token 6. */
 static mar_status broken_laws(void *state, const spec_request *request, int n, float *log_law,
-                              const spec_sequel *sequel, mar_err *err)
+                              const spec_continuation *continuation, mar_err *err)
 {
     kern_queue *k = state;
     for (int i = 0; i < n; i++) {
         const float x = request[i].sequence == 1 && request[i].length == 7 ? NAN : logf(0.5f), law[2] = {x, x};
         k->core->upload(k, log_law + 2 * request[i].row, law, sizeof law);
     }
-    sequel->run(sequel->arg);
+    continuation->run(continuation->arg);
     return kern_check(k, err);
 }
 

@@ -1,7 +1,7 @@
 /* LlamaGen's runner and an EAGLE drafter over it on the CUDA backend, against the CPU's in f32: chains and trees asked
  * for as a sampler does, level by level, with guidance. Images are made again and again, so that passes are recorded,
  * and replayed with other tokens, slots and masks. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include "llamagen/eagle.h"
 
@@ -81,10 +81,11 @@ static void run_round(fixture *f, image_state *image, float *p)
             both[i].from = level ? ends[level - 1] + 1 : 0;
             both[i].count = ends[level];
         }
-        if (image[0].request.count) assert_ok(eagle_runner_laws(f->drafter, both, IMAGES, f->laws + n, &err), &err);
+        if (image[0].request.count)
+            assert_ok(eagle_runner_log_probs(f->drafter, both, IMAGES, f->laws + n, &err), &err);
     }
     for (int i = 0; i < IMAGES; i++) both[i] = image[i].request;
-    assert_ok(gpt_runner_laws(f->target, both, IMAGES, f->laws, &err), &err);
+    assert_ok(gpt_runner_log_probs(f->target, both, IMAGES, f->laws, &err), &err);
     from_device(f->k, p, f->laws, 2 * n * sizeof *p);
     for (size_t i = 0; i < 2 * n; i++) p[i] = expf(p[i]);
 }

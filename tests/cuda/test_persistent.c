@@ -2,7 +2,7 @@
  * for one step in bf16, and 5e-2 for a chain. The shapes cover every number of tiles and of mma pairs, weights that
  * stay in shared memory and weights that stream. */
 #include "kernels/cuda/persistent_form.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -380,7 +380,7 @@ static void every_memory_has_a_form(void **state)
             assert_true(f.slices == f.resident || f.slices == f.resident + 2);
             assert_true(f.resident <= products && (f.resident == products) <= (f.slices == products));
         }
-    /* What the count of docs/persistent.md and mar bench --model_time (tests/command/test_micro.c) assume. */
+    /* What the count of docs/persistent.md and bench/gpu_model.py assume. */
     static const struct {
         int width, depth, cluster, most, resident, chunk;
     } counted[] = {{1024, 6, 8, 16, 12, 4}, {1024, 6, 8, 15, 8, 4},  {1280, 8, 8, 16, 5, 4},

@@ -94,7 +94,7 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
         if (i == AT) break;
         const mar_draw draw = {f->tokens, seed, f->image, f->position, f->cfg};
         mar_runner_draw(&f->runner, 0, &draw, p.num_sampling_steps - 1, 0, x, NULL, NULL);
-        mar_runner_learn(&f->runner, x, f->tokens, slot, f->position, NULL);
+        mar_runner_add_known_tokens(&f->runner, x, f->tokens, slot, f->position, NULL);
     }
     f->chain = &f->runner.chain;
     f->z = f->runner.z;

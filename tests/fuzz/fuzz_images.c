@@ -1,7 +1,7 @@
 /* PNG and JPEG. The mutator changes a PNG chunk by chunk, and gives each its checksum; of JPEGs it changes segments. */
 #include "tests/fuzz/fuzz.h"
 
-#include "tools/images/decode.h"
+#include "tools/images/source.h"
 
 #include <stdlib.h>
 #include <string.h>

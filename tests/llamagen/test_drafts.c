@@ -261,7 +261,7 @@ static void refusals(void **state)
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         mar_err err = {0};
-        assert_int_equal(gpt_runner_laws(f.tested.runner, &wrong[i].request, 1, f.tested.laws, &err), MAR_EARG);
+        assert_int_equal(gpt_runner_log_probs(f.tested.runner, &wrong[i].request, 1, f.tested.laws, &err), MAR_EARG);
         if (!strstr(err.text, wrong[i].words)) fail_msg("\"%s\" does not say \"%s\"", err.text, wrong[i].words);
     }
     const spec_request good = {.prefix = token, .length = 3};
@@ -283,7 +283,7 @@ static void failures(void **state)
     kern_queue *k = f.tested.k;
     k->cancel = &cancel;
     gpt_runner_begin(f.tested.runner, IMAGES, label);
-    assert_int_equal(gpt_runner_laws(f.tested.runner, &request, 1, f.tested.laws, &err), MAR_ECANCELLED);
+    assert_int_equal(gpt_runner_log_probs(f.tested.runner, &request, 1, f.tested.laws, &err), MAR_ECANCELLED);
     k->cancel = NULL;
     k->core->recover(k);
     gpt_runner_begin(f.tested.runner, IMAGES, label);
@@ -309,7 +309,7 @@ static void watching(void **state)
     gpt_fixture_laws(&f.tested, &request, 1);
     assert_string_equal(k->watch.layer, "");
     k->core->upload(k, f.tested.model->layers[1].ffn_norm + 3, &nan, sizeof nan);
-    assert_ok(gpt_runner_laws(f.tested.runner, &request, 1, f.tested.laws, &err), &err);
+    assert_ok(gpt_runner_log_probs(f.tested.runner, &request, 1, f.tested.laws, &err), &err);
     assert_string_equal(k->watch.layer, "draft: layers.1.ffn_norm");
     assert_true(f.tested.laws[0] != f.tested.laws[0]); /* the law shows it */
     close_both(&f);

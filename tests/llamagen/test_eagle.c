@@ -107,7 +107,7 @@ static void expect_golden(const fixture *f, const wt_file *file, const char *nam
 static void ask(fixture *f, const spec_request *request, int n)
 {
     mar_err err = {0};
-    assert_ok(eagle_runner_laws(f->runner, request, n, f->laws, &err), &err);
+    assert_ok(eagle_runner_log_probs(f->runner, request, n, f->laws, &err), &err);
 }
 
 /* The target computes what a sampler would let it: in a round's end its drafts, and, if tokens were put behind them
@@ -393,9 +393,9 @@ static void refusals_and_failures(void **unused)
     assert_true(open_both(&f, MAR_DTYPE_F32, "eagle_plain", &guided));
     start(&f);
     const spec_request ahead = {.prefix = token, .length = 3}, none = {.prefix = high, .length = 1};
-    assert_int_equal(eagle_runner_laws(f.runner, &ahead, 1, f.laws, &err), MAR_EARG);
+    assert_int_equal(eagle_runner_log_probs(f.runner, &ahead, 1, f.laws, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "the model has not computed token 1 of image 0"));
-    assert_int_equal(eagle_runner_laws(f.runner, &none, 1, f.laws, &err), MAR_EARG);
+    assert_int_equal(eagle_runner_log_probs(f.runner, &none, 1, f.laws, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "token 73 at position 0"));
     compute_target(&f, &ahead, 0);
     ask(&f, &ahead, 1);
@@ -404,7 +404,7 @@ static void refusals_and_failures(void **unused)
     kern_queue *k = f.target.k;
     k->cancel = &cancel;
     start(&f);
-    assert_int_equal(eagle_runner_laws(f.runner, &ahead, 1, f.laws, &err), MAR_ECANCELLED);
+    assert_int_equal(eagle_runner_log_probs(f.runner, &ahead, 1, f.laws, &err), MAR_ECANCELLED);
     k->cancel = NULL;
     k->core->recover(k);
     start(&f);
@@ -417,7 +417,7 @@ static void refusals_and_failures(void **unused)
     k->core->upload(k, f.model->layer.ffn_norm + 3, &nan, sizeof nan);
     start(&f);
     compute_target(&f, &ahead, 0);
-    assert_ok(eagle_runner_laws(f.runner, &ahead, 1, f.laws, &err), &err);
+    assert_ok(eagle_runner_log_probs(f.runner, &ahead, 1, f.laws, &err), &err);
     assert_string_equal(k->watch.layer, "draft: eagle.layers.0.ffn_norm");
     k->watch.on = 0;
     close_both(&f);

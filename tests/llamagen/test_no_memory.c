@@ -50,7 +50,7 @@ static mar_status use(kern_queue *k, const wt_file *file, float *laws, mar_err *
                                       .parent = parent,
                                       .count = i % DRAFTS};
         const long before = allocations;
-        status = gpt_runner_laws(r, &request, 1, laws, err);
+        status = gpt_runner_log_probs(r, &request, 1, laws, err);
         if (i > 0) assert_int_equal(allocations, before);
     }
     gpt_runner_free(r);

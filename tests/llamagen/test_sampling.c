@@ -37,8 +37,8 @@ static long sample(const way *w, const int *expected)
     options.parameter = parameter;
     options.side = 8;
     assert_ok(gpt_runner_create(f.k, f.model, &alone, IMAGES, DRAFTS, 0, &drafter, &err), &err);
-    const spec_model target = {f.vocabulary, f.runner, gpt_runner_laws, NULL},
-                     draft = {f.vocabulary, drafter, gpt_runner_laws, NULL};
+    const spec_model target = {f.vocabulary, f.runner, gpt_runner_log_probs, NULL},
+                     draft = {f.vocabulary, drafter, gpt_runner_log_probs, NULL};
     assert_ok(spec_sampler_create(f.k, &target, w->drafts ? &draft : NULL, &options, IMAGES, TOKENS, &s, &err), &err);
     assert_true(spec_sampler_target_drafts(s) <= DRAFTS && spec_sampler_draft_drafts(s) <= DRAFTS);
     void *memory = backend_memory(f.k, gpt_runner_lay_out(drafter, NULL));

@@ -13,20 +13,20 @@ static void assert_plain(context_fixture *f, const mar_contexts *c, const mar_im
 {
     const size_t d = (size_t)f->width;
     int total = 0, before = 0;
-    for (int i = 0; i < n; i++) total += list[i].asked;
+    for (int i = 0; i < n; i++) total += list[i].n_queries;
     for (int i = 0; i < n; i++) {
         plain_pass(f, &list[i]);
         for (int condition = 0; condition < f->conditions; condition++)
-            for (int a = 0; a < list[i].asked; a++) {
+            for (int a = 0; a < list[i].n_queries; a++) {
                 const float *z = c->z + (size_t)(condition * total + before + a) * d;
-                const float *plain = f->runner.z + (size_t)(condition * list[i].asked + a) * d;
+                const float *plain = f->runner.z + (size_t)(condition * list[i].n_queries + a) * d;
                 if (memcmp(z, plain, d * sizeof *z))
                     fail_msg("context %d of %d (image %d, %d known, %d asked), condition %d, token %d: relative error "
                              "%.3g, expected the same bits",
-                             i, n, list[i].image, list[i].known, list[i].asked, condition, a,
+                             i, n, list[i].image, list[i].known, list[i].n_queries, condition, a,
                              relative_error(z, plain, d));
             }
-        before += list[i].asked;
+        before += list[i].n_queries;
     }
 }
 

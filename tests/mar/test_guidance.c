@@ -146,9 +146,9 @@ static void arithmetic(void **state)
     int guided = 0, steps = 0;
     for (int i = 0; i < STEPS; i++) {
         const int within = 4 * plan[i].known >= SEQ && 2 * plan[i].known <= SEQ, rows = within ? 2 : 1;
-        assert_int_equal(g->steps[i].conditions, rows);
+        assert_int_equal(g->steps[i].cfg_branches, rows);
         assert_true(g->steps[i].cfg == (within ? plan[i].cfg : 1));
-        assert_int_equal(plan[i].conditions, 2);
+        assert_int_equal(plan[i].cfg_branches, 2);
         encoder += mar_encode_flop(of, N * rows, plan[i].known);
         decoder += mar_decode_flop(of, N * rows, plan[i].known, plan[i].predicted);
         if (within) guided += plan[i].predicted, steps++;
@@ -164,8 +164,8 @@ static void arithmetic(void **state)
     mar_close(m);
 }
 
-/* The statistics count every block of every pass. */
-static void arithmetic_of_all_passes(void **state)
+/* Counts the arithmetic of every step's passes anew. */
+static void arithmetic_is_counted(void **state)
 {
     (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
@@ -210,14 +210,14 @@ static void by_name(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(mar_params_set(&p, "cfg_interval", bad[i], why, sizeof why), MAR_EARG);
         snprintf(expected, sizeof expected,
-                 "cfg_interval %s: expected LOW,HIGH, two fractions of known tokens from 0 to 1, the lower first",
+                 "--cfg_interval %s: expected LOW,HIGH, two fractions of known tokens from 0 to 1, the lower first",
                  bad[i]);
         assert_string_equal(why, expected);
         assert_true(p.cfg_low == 0.25f && p.cfg_high == 0.75f);
     }
     p.size = offsetof(mar_params, cfg_low); /* that of an older mar.h */
     assert_int_equal(mar_params_set(&p, "cfg_interval", "0,1", why, sizeof why), MAR_EARG);
-    assert_string_equal(why, "cfg_interval 0,1: the program was compiled with a mar.h that does not have cfg_low");
+    assert_string_equal(why, "--cfg_interval 0,1: the program was compiled with a mar.h that does not have --cfg_low");
 }
 
 static void refused(void **state)
@@ -230,11 +230,11 @@ static void refused(void **state)
     mar_params p = params_of(0, model);
     p.cfg_low = 0.75f, p.cfg_high = 0.5f;
     assert_int_equal(mar_session_create(model, NULL, &p, 1, &s), MAR_EARG);
-    assert_string_equal(mar_error(m), "cfg_low 0.75 and cfg_high 0.5: expected low <= high");
+    assert_string_equal(mar_error(m), "--cfg_low 0.75 and --cfg_high 0.5: expected low <= high");
     p = params_of(0, model);
     p.cfg_interval = 7;
     assert_int_equal(mar_session_create(model, NULL, &p, 1, &s), MAR_EARG);
-    assert_string_equal(mar_error(m), "cfg_interval 7: expected LOW,HIGH, two fractions of known tokens, as the "
+    assert_string_equal(mar_error(m), "--cfg_interval 7: expected LOW,HIGH, two fractions of known tokens, as the "
                                       "model's tokens are continuous");
     mar_model_free(model);
     mar_close(m);
@@ -244,7 +244,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nowhere),    cmocka_unit_test(somewhere),
-        cmocka_unit_test(arithmetic), cmocka_unit_test(arithmetic_of_all_passes),
+        cmocka_unit_test(arithmetic), cmocka_unit_test(arithmetic_is_counted),
         cmocka_unit_test(by_name),    cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,10 +36,10 @@ static int open_fixture(fixture *f, mar_dtype dtype, int heads)
     f->w.memory = array(rows * D * 4);
     f->w.normed = array(rows * D * 4);
     f->w.qkv = array(rows * 3 * D * 4);
-    f->w.mixed = array(rows * D * 4);
+    f->w.attn = array(rows * D * 4);
     f->w.hidden = array(rows * 4 * D * 4);
     for (int i = 0; i < 3; i++) f->w.rows[i] = array(rows * sizeof(int));
-    f->embedded = (mar_embeddings){.images = IMAGES, .conditions = 1};
+    f->embedded = (mar_embeddings){.images = IMAGES, .cfg_branches = 1};
     size_t used = 0;
     mar_embeddings_lay_out(&f->embedded, mar_masked_model_of(f->model), NULL, &used);
     f->rows = array(used);
@@ -51,7 +51,7 @@ static int open_fixture(fixture *f, mar_dtype dtype, int heads)
 
 static void close_fixture(fixture *f)
 {
-    void *arrays[] = {f->w.x,       f->w.memory,  f->w.normed,  f->w.qkv, f->w.mixed, f->w.hidden,
+    void *arrays[] = {f->w.x,       f->w.memory,  f->w.normed,  f->w.qkv, f->w.attn, f->w.hidden,
                       f->w.rows[0], f->w.rows[1], f->w.rows[2], f->rows,  f->z};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     free_queue(f->w.k);
@@ -93,6 +93,7 @@ static void passes(void **state)
         const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded};
         mar_embed_batch(mar_masked_model_of(f.model), &f.w, &f.embedded, IMAGES, label);
         mar_embed_tokens(mar_masked_model_of(f.model), &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
+        mar_encoder_input(mar_masked_model_of(f.model), &f.w, &pass, KNOWN);
         mar_encode(mar_masked_model_of(f.model), &f.w, &pass);
         /* PyTorch has the known tokens by ascending position, and the norm applied */
         float *normed = array(IMAGES * (BUFFER + KNOWN) * D * 4), *sorted = array(IMAGES * (BUFFER + KNOWN) * D * 4);

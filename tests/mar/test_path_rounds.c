@@ -265,7 +265,7 @@ static void stops_at_a_replacement(void **state)
                 next = p.num_iter - mar_session_steps_left(s);
                 const mar_masked *g = mar_masked_of(s);
                 for (int t = 0; t < DEMO_SEQ; t++)
-                    if (g->fate[t] == MAR_TOKEN_REPLACED && g->born[t] >= first) replaced[g->born[t]]++;
+                    if (g->token_status[t] == MAR_TOKEN_REPLACED && g->ar_step[t] >= first) replaced[g->ar_step[t]]++;
                 for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
                 if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
                 ends[next < first + 3]++;
@@ -304,7 +304,7 @@ static void no_candidate_is_kept(void **state)
     demo_generate(s, N, first);
     kern_queue *k = mar_masked_of(s)->k;
     const kern_head_ops *real = k->head;
-    paths = mar_masked_state(mar_masked_of(s), &mar_way_path);
+    paths = mar_masked_state(mar_masked_of(s), &mar_accel_path);
     hopeless = *real, real_decide = real->path_decide;
     hopeless.path_decide = keep_none;
     demo_begin(s, N);

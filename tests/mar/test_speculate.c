@@ -44,7 +44,7 @@ static mar_params params_of(mar_model *draft, const char *spec, mar_context cont
 
 static mar_speculation *speculation_of(mar_session *s)
 {
-    return mar_masked_state(mar_masked_of(s), &mar_way_spec);
+    return mar_masked_state(mar_masked_of(s), &mar_accel_spec);
 }
 
 static mar_session *begin(mar_model *target, const mar_params *p, int first, int n)
@@ -123,7 +123,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     for (int i = 0, last; i < p->num_iter; i = last + 1) {
         last = i < prefill ? i : i + p->gamma - 1 < p->num_iter ? i + p->gamma - 1 : p->num_iter - 1;
         const int known = steps[i].known, until = steps[last].known + steps[last].predicted;
-        const mar_step step = {.known = known, .predicted = until - known, .conditions = r.conditions};
+        const mar_step step = {.known = known, .predicted = until - known, .cfg_branches = r.cfg_branches};
         for (int t = 0; t < step.predicted; t++) {
             const int place = SEQ - until + t;
             int of = i;
@@ -135,7 +135,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
             .count = step.predicted, .seed = p->seed, .image = images, .position = position, .cfg = cfg};
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
         mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
-        mar_runner_learn(&r, x, step.predicted, slot, position, NULL);
+        mar_runner_add_known_tokens(&r, x, step.predicted, slot, position, NULL);
         for (int t = 0; t < step.predicted; t++)
             k->core->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }
@@ -258,7 +258,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     assert_int_equal(stats.head_calls_max, p->num_sampling_steps);
     assert_true(stats.head_rows >= stats.head_calls);
     if (p->context == MAR_CONTEXT_PREFIX) assert_true(stats.head_rows == stats.head_calls);
-    assert_int_equal(stats.draft_flop > 0, prefill < p->num_iter); /* only with drafts the draft makes passes */
+    assert_int_equal(stats.draft_flop > 0, prefill < p->num_iter); /* it makes passes only with drafts */
     if (p->context == MAR_CONTEXT_PREFIX) {
         assert_true(stats.passes == prefill + blocks);
         assert_true(stats.contexts == N * stats.passes);
@@ -322,7 +322,7 @@ static void full_stops_at_a_replacement(void **state)
             next = p.num_iter - mar_session_steps_left(s);
             const mar_masked *g = mar_masked_of(s);
             for (int i = 0; i < SEQ; i++)
-                if (g->fate[i] == MAR_TOKEN_REPLACED) replaced[g->born[i]]++;
+                if (g->token_status[i] == MAR_TOKEN_REPLACED) replaced[g->ar_step[i]]++;
             for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
             if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
             ends[next < first + 3]++;
@@ -418,22 +418,23 @@ static void refuses(void **state)
     bad[8].context = (mar_context)3, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
     bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
     static const char *const says[15] = {
-        "spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper or "
+        "--spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper or "
         "cspd",
-        "spec speculative: expected",
-        "gamma 65537: expected auto or a whole number from 1 to 65536",
-        "gamma -1: expected auto or a whole number from 1",
-        "gamma -2147483647: expected auto or a whole number from 1",
-        "prefill -0.1: expected a number from 0 to 1",
-        "prefill nan",
-        "prefill 1.5",
-        "context 3: expected prefix, full or auto",
-        "inner_temperature 0: expected a number from 0.001",
-        "inner_temperature nan",
+        "--spec speculative: expected",
+        "--gamma 65537: expected auto or a whole number from 1 to 65536",
+        "--gamma -1: expected auto or a whole number from 1",
+        "--gamma -2147483647: expected auto or a whole number from 1",
+        "--prefill -0.1: expected a number from 0 to 1",
+        "--prefill nan",
+        "--prefill 1.5",
+        "--context 3: expected prefix, full or auto",
+        "--inner_temperature 0: expected a number from 0.001",
+        "--inner_temperature nan",
         "different handles",
         "the draft makes 16 tokens of 6 channels, expected the model's 64 of 8",
-        "spec cspd: needs draft",
-        "head_spec and spec cspd do not go together: head_spec changes the chain, which spec cspd needs unchanged; "
+        "--spec cspd: needs --draft",
+        "--head_spec and --spec cspd do not go together: --head_spec changes the chain, which --spec cspd needs "
+        "unchanged; "
         "expected one of",
     };
     for (int i = 0; i < 15; i++) {

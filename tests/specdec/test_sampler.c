@@ -149,7 +149,8 @@ static void sequences_are_independent(void **state)
             int round[2][TOKENS], accepted = 0;
             sampling_run(&alone.g, 50 + (uint64_t)i, 1, TOKENS);
             assert_memory_equal(spec_sampler_tokens(u.g.s, i), spec_sampler_tokens(alone.g.s, 0), TOKENS * sizeof(int));
-            spec_sampler_fates(u.g.s, i, fate[0], round[0]), spec_sampler_fates(alone.g.s, 0, fate[1], round[1]);
+            spec_sampler_token_status(u.g.s, i, fate[0], round[0]),
+                spec_sampler_token_status(alone.g.s, 0, fate[1], round[1]);
             assert_memory_equal(fate[0], fate[1], sizeof fate[0]);
             assert_memory_equal(round[0], round[1], sizeof round[0]);
             for (int j = 0; j < TOKENS; j++) {
@@ -380,30 +381,6 @@ static void options_must_fit(void **state)
 
 /* --- continuous SD Eq. 35 --- */
 
-static void walltime_formula(void **state)
-{
-    (void)state;
-    enum { ROUNDS = 200000 };
-    assert_true(spec_walltime_improvement(1, 8, 0) == 9);
-    assert_true(fabs(spec_walltime_improvement(0.999999, 8, 0.1) - 5) < 1e-4);
-    for (int gamma = 4; gamma <= 32; gamma *= 2) { /* a process of independent acceptances, in target calls */
-        const double alpha = 0.7, c = 0.38;
-        double tokens = 0;
-        uint32_t w[4];
-        for (int i = 0; i < ROUNDS; i++) {
-            int tau = 0;
-            while (tau < gamma) {
-                kern_random_words(8, KERN_NOISE_VERIFY, (uint64_t)i, (uint32_t)tau, (uint32_t)gamma, 0, w);
-                if (kern_uniform(w) >= alpha) break;
-                tau++;
-            }
-            tokens += tau + 1;
-        }
-        const double simulated = tokens / (ROUNDS * (gamma * c + 1));
-        assert_true(fabs(simulated / spec_walltime_improvement(alpha, gamma, c) - 1) < 0.01); /* 6 sigma */
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -413,7 +390,6 @@ int main(void)
         cmocka_unit_test(a_law_without_tokens_is_an_error),
         cmocka_unit_test(cancelling),
         cmocka_unit_test(options_must_fit),
-        cmocka_unit_test(walltime_formula),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ void open_context_fixture(context_fixture *f, mar *m, const char *path, int cond
     }
     mar_runner_begin(&f->runner, images, f->labels);
     f->k->core->upload(f->k, there, tokens, bytes);
-    mar_runner_learn(&f->runner, there, n, image, position, NULL);
+    mar_runner_add_known_tokens(&f->runner, there, n, image, position, NULL);
     f->k->core->finish(f->k);
     assert_ok(kern_check(f->k, &err), &err);
     f->k->core->free(f->k->device, there);
@@ -100,8 +100,8 @@ void plain_pass(context_fixture *f, const mar_image_context *x)
     mar_runner *r = &f->runner;
     const int *order = x->order;
     const mar_batch batch = {.images = 1, .order = &order, .first = x->image};
-    const mar_step step = {.known = x->known, .predicted = x->asked, .conditions = f->conditions};
-    mar_runner_predict(r, &batch, &step, 0, x->asked, NULL);
+    const mar_step step = {.known = x->known, .predicted = x->n_queries, .cfg_branches = f->conditions};
+    mar_runner_predict(r, &batch, &step, 0, x->n_queries, NULL);
 }
 
 int random_contexts(const context_fixture *f, dice *d, int gamma, mar_image_context *list)
@@ -112,7 +112,7 @@ int random_contexts(const context_fixture *f, dice *d, int gamma, mar_image_cont
         for (int j = 0; j < gamma && known < f->seq; j++) {
             const int left = f->seq - known, step = 1 + dice_below(d, left < 4 ? left : 4);
             const int more = dice_below(d, 3) ? 0 : dice_below(d, left - step + 1);
-            list[n++] = (mar_image_context){.image = i, .order = f->order[i], .known = known, .asked = step + more};
+            list[n++] = (mar_image_context){.image = i, .order = f->order[i], .known = known, .n_queries = step + more};
             known += step;
         }
     }

@@ -242,13 +242,13 @@ static mar_status kept_slot_laws(gpt_runner *r, const spec_request *request, int
         believed[s].drafts = q->count;
         memcpy(believed[s].draft, q->draft, (size_t)q->count * sizeof *q->draft);
     }
-    return gpt_runner_laws(r, changed, n, log_law, err);
+    return gpt_runner_log_probs(r, changed, n, log_law, err);
 }
 
 static mar_status mutant_target(gpt_runner *r, const spec_request *request, int n, float *log_law, mar_err *err)
 {
     return mutant == LAW_KEPT_SLOT ? kept_slot_laws(r, request, n, log_law, err)
-                                   : gpt_runner_laws(r, request, n, log_law, err);
+                                   : gpt_runner_log_probs(r, request, n, log_law, err);
 }
 
 static mar_status mutant_drafter(kern_queue *k, const mar_model *draft, const mar_discrete_model *model,
@@ -260,11 +260,11 @@ static mar_status mutant_drafter(kern_queue *k, const mar_model *draft, const ma
     return mar_drafter_create(k, draft, model, target, &unguided, images, drafts, out, err);
 }
 
-#define gpt_runner_laws     mutant_target
-#define mar_drafter_create  mutant_drafter
-#define mar_discrete_engine law_mutant_engine
+#define gpt_runner_log_probs mutant_target
+#define mar_drafter_create   mutant_drafter
+#define mar_discrete_engine  law_mutant_engine
 #include "llamagen/engine.c"
-#undef gpt_runner_laws
+#undef gpt_runner_log_probs
 #undef mar_drafter_create
 #undef mar_discrete_engine
 
@@ -367,7 +367,7 @@ static void laws_of_images(const mar_model *model, const mar_params *p, const in
         request[i] = (spec_request){
             .sequence = i, .prefix = token[i], .draft = token[i], .parent = parent, .count = n - 1, .row = i * n};
     }
-    assert_ok(gpt_runner_laws(r, request, images, rows, &err), &err);
+    assert_ok(gpt_runner_log_probs(r, request, images, rows, &err), &err);
     k->core->download(k, log_law, rows, laws);
     k->core->finish(k);
     gpt_runner_free(r);

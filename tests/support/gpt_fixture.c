@@ -38,7 +38,7 @@ void gpt_fixture_close(gpt_fixture *f)
 void gpt_fixture_laws(gpt_fixture *f, const spec_request *request, int n)
 {
     mar_err err = {0};
-    assert_ok(gpt_runner_laws(f->runner, request, n, f->laws, &err), &err);
+    assert_ok(gpt_runner_log_probs(f->runner, request, n, f->laws, &err), &err);
 }
 
 const float *gpt_fixture_law(const gpt_fixture *f, int row)

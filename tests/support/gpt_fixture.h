@@ -22,7 +22,7 @@ extern const gpt_sampling gpt_fixture_plain;
 int gpt_fixture_open(gpt_fixture *f, kern_queue *k, const char *name, int seq_len, const gpt_sampling *sampling,
                      int images, int drafts, int keep, int rows);
 void gpt_fixture_close(gpt_fixture *f);
-/* Calls gpt_runner_laws, which must succeed. */
+/* Calls gpt_runner_log_probs, which must succeed. */
 void gpt_fixture_laws(gpt_fixture *f, const spec_request *request, int n);
 const float *gpt_fixture_law(const gpt_fixture *f, int row); /* host [vocabulary], of a CPU */
 

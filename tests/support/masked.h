@@ -8,7 +8,7 @@
 /* Returns the engine of a session whose model is a MAR model. */
 static inline mar_masked *mar_masked_of(mar_session *s)
 {
-    return (mar_masked *)mar_session_generation(s);
+    return (mar_masked *)mar_session_engine_state(s);
 }
 
 #endif

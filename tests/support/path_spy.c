@@ -237,7 +237,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
 {
     const int seq = spy->seq_len, known = steps[first].known, until = steps[last].known + steps[last].predicted;
     const int n = until - known, rows = spy->images * n, channels = spy->channels;
-    const mar_step step = {.known = known, .predicted = n, .conditions = run->runner.conditions};
+    const mar_step step = {.known = known, .predicted = n, .cfg_branches = run->runner.cfg_branches};
     const mar_batch batch = {.images = spy->images, .order = (const int *const *)run->order};
     int *image = grown(NULL, (size_t)rows, sizeof(int)), *position = grown(NULL, (size_t)rows, sizeof(int));
     size_t *place = grown(NULL, (size_t)rows, sizeof *place);
@@ -269,7 +269,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
         diff_paths_judge(&run->paths, &t, run->path, run->log_ratio, run->last, &stats);
         run->k->head = w.real;
     }
-    mar_runner_learn(&run->runner, run->tokens, rows, image, position, NULL);
+    mar_runner_add_known_tokens(&run->runner, run->tokens, rows, image, position, NULL);
     free(image), free(position), free(place), free(cfg);
 }
 

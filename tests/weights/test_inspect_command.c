@@ -70,7 +70,7 @@ static void test_convert(void **state)
     command_result_free(&r);
     r = run("$MAR convert " DATA "mar.pth /nonexistent/m.safetensors", 1);
     assert_string_equal(r.out, "");
-    assert_non_null(strstr(r.err, "mar: /nonexistent/m.safetensors: cannot write there: No such file"));
+    assert_non_null(strstr(r.err, "mar: /nonexistent/m.safetensors: cannot write: No such file"));
     command_result_free(&r);
 }
 

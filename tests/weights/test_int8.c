@@ -82,7 +82,7 @@ static void check_restored(const fixture *x, const wt_file *f, wt_dtype dtype)
     char path[640];
     mar_err err = {0};
     wt_file *back;
-    const wt_output output = {"w", dtype, 2, {x->out, x->in}, f, wt_find(f, "w"), WT_RESTORED, NULL};
+    const wt_output output = {"w", dtype, 2, {x->out, x->in}, f, wt_find(f, "w"), WT_DEQUANTISED, NULL};
     snprintf(path, sizeof path, "%s/restored.safetensors", x->dir);
     assert_ok(wt_save_safetensors(path, &output, 1, NULL, 0, &err), &err);
     assert_ok(wt_open(path, &back, &err), &err);
@@ -169,8 +169,8 @@ static void bad_outputs(void **state)
         {{"w", WT_BF16, 1, {3}, x.source, w, WT_SCALES, NULL}, "cannot be written as BF16 from F32"},
         {{"w", WT_F32, 1, {4}, x.source, w, WT_SCALES, NULL}, "has 3 values, its new shape 4"},
         {{"w", WT_F32, 2, {3, 4}, f, q, WT_VALUES, NULL}, "cannot be written as F32 from I8"},
-        {{"w", WT_F32, 2, {3, 4}, x.source, w, WT_RESTORED, NULL}, "cannot be written as F32 from F32"},
-        {{"w", WT_I8, 2, {3, 4}, f, q, WT_RESTORED, NULL}, "cannot be written as I8 from I8"},
+        {{"w", WT_F32, 2, {3, 4}, x.source, w, WT_DEQUANTISED, NULL}, "cannot be written as F32 from F32"},
+        {{"w", WT_I8, 2, {3, 4}, f, q, WT_DEQUANTISED, NULL}, "cannot be written as I8 from I8"},
         {{"w", WT_F32, 2, {3, 4}, f, q, WT_COPIED, NULL}, "cannot be written as F32 from I8"},
     };
     char path[640];
@@ -234,13 +234,13 @@ static void wrong_files(void **state)
     refuse(good, &data, 14, 1, "file: tensor a_scale has the value -0.25 at 1, expected scales of 0 or more");
     data.scale[1] = NAN;
     refuse(good, &data, 14, 0,
-           "file: tensor a_scale has 1 value that is NaN, the first at 1: expected finite weights (allow_nonfinite "
+           "file: tensor a_scale has 1 value that is NaN, the first at 1: expected finite weights (--allow_nonfinite "
            "loads it all the same)");
     refuse(good, &data, 14, 1, NULL);
     data.scale[1] = INFINITY;
     refuse(good, &data, 14, 0,
            "file: tensor a_scale has 1 value that is infinite, the first at 1: expected finite weights "
-           "(allow_nonfinite loads it all the same)");
+           "(--allow_nonfinite loads it all the same)");
     data.scale[1] = 1;
     data.q[4] = -128;
     refuse(good, &data, 14, 1, "file: tensor a has the value -128 at 4, expected int8 weights from -127 to 127");

@@ -2,12 +2,11 @@
 #include "tools/bench/common.h"
 #include "tools/bench/discrete.h"
 #include "tools/bench/micro.h"
-#include "tools/bench/model.h"
 #include "tools/cli/command.h"
 #include "tools/generate/images.h"
 #include "tools/generate/models.h"
 #include "tools/cli/options_help.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 
@@ -17,13 +16,11 @@
 #include <string.h>
 
 typedef struct {
-    run_options run;       /* what is measured */
-    int batch;             /* images at a time */
-    int repeat;            /* batches measured */
-    int json;              /* print JSON */
-    int micro;             /* measure parts in place of images */
-    int model_time;        /* print the model's table in place of measurements */
-    const char *constants; /* of the model's table; NULL: all assumed */
+    run_options run; /* what is measured */
+    int batch;       /* images at a time */
+    int repeat;      /* batches measured */
+    int json;        /* print JSON */
+    int micro;       /* measure parts in place of images */
 } bench_options;
 
 static const mar_param rows[] = {
@@ -33,22 +30,22 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 65536,
-     .help = "images at a time"},
+     .help = "images to make at a time"},
     {.name = "repeat",
      .offset = offsetof(bench_options, repeat),
      .group = "Measurement",
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1000,
-     .help = "batches measured, of which the best counts\nOf a discrete model the machine and single passes are "
-             "measured as often, in turns: a pass counts where it took the least, beside the machine as it was right "
-             "before. On a GPU the first batch is not recorded, and the second "
-             "makes the recordings that the third replays."},
+     .help = "batches to measure; the best counts\n"
+             "For discrete tokens, the machine and single passes are measured as often, in turns. A pass counts in "
+             "its fastest turn, beside the machine as measured right before. On a GPU the second batch makes the "
+             "recordings that the third replays."},
     {.name = "json",
      .offset = offsetof(bench_options, json),
      .group = "Measurement",
      .type = MAR_TYPE_FLAG,
-     .help = "one JSON object in place of the table"},
+     .help = "print one JSON object instead of the table"},
     {.name = "micro",
      .offset = offsetof(bench_options, micro),
      .group = "Parts",
@@ -57,19 +54,6 @@ static const mar_param rows[] = {
          "measure the operations of a step\n"
          "Each with its calls and its rate, beside those of memory and of large products. A GPU's operations include "
          "their launches; the passes of the step are measured as they run, from recordings."},
-    {.name = "model_time",
-     .offset = offsetof(bench_options, model_time),
-     .group = "Parts",
-     .type = MAR_TYPE_FLAG,
-     .help = "print the times that a model expects of a GPU; needs neither weights nor a GPU\n"
-             "Seconds an image of MAR-B, L and H at the official shapes."},
-    {.name = "constants",
-     .offset = offsetof(bench_options, constants),
-     .group = "Parts",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
-     .help = "of --model_time: the machine's constants, as --micro --json wrote them\n"
-             "What is not in the file is assumed."},
     {0},
 };
 
@@ -96,7 +80,7 @@ static int measure(const bench_options *o, const image_run *session, progress *b
                              .class_images = 1,
                              .bar = bar,
                              .kept = "nothing is reported"};
-    const image_sink sink = {take_best, best, 0, 1};
+    const image_sink sink = {take_best, best, 0, 1, 0};
     const int status = run_images(&plan, &sink, 1);
     free(runs);
     return status;
@@ -201,18 +185,6 @@ static int print_json(const bench_options *o, const mar_stats *t, const bench_ma
     return tool_print_json(root, 1);
 }
 
-/* Whether only options were given that have an effect together. Returns 0, or 1 with the error printed. */
-static int check(const bench_options *o, const option_set *set)
-{
-    if (o->constants && !o->model_time) return tool_error("--constants needs --model_time");
-    if (o->micro && o->model_time) return tool_error("--micro and --model_time: expected one of them");
-    if ((o->micro || o->model_time) && options_find(set, "repeat")->given)
-        return tool_error("--repeat has no effect with %s", o->micro ? "--micro" : "--model_time");
-    if (o->model_time && (o->run.given || options_find(set, "batch")->given))
-        return tool_error("--model_time: expected no other options than --constants and --json");
-    return 0;
-}
-
 static int run_micro(bench_options *o, const run_models *models, progress *bar)
 {
     mar_session *s = NULL;
@@ -224,7 +196,7 @@ static int run_micro(bench_options *o, const run_models *models, progress *bar)
 
 static int run(bench_options *o, const run_models *models, progress *bar)
 {
-    image_run measured = {models->model, NULL, models->captions};
+    image_run measured = {.model = models->model, .captions = models->captions};
     mar_stats stats = {0};
     bench_machine machine;
     int exit_status = models_session(models, &o->run, o->batch, &measured.session);
@@ -253,8 +225,9 @@ static void set_up(bench_options *o, option_set *set)
                  "\n"
                  "Generates images and prints seconds per image, split into encoder, decoder, head\n"
                  "and VAE, with their arithmetic, beside the measured rate of matrix products;\n"
-                 "with --micro, how long each part takes. Of discrete tokens: speculation and\n"
-                 "plain decoding in turns, both beside what memory and arithmetic allow.\n"
+                 "with --micro, how long each part takes. For discrete tokens it measures\n"
+                 "speculation and plain decoding in turns, beside the limits of memory and\n"
+                 "arithmetic.\n"
                  "tools/dev/random_checkpoint.py writes full-size checkpoints to measure with.\n",
         .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
     };
@@ -278,8 +251,8 @@ int cmd_bench(int argc, char **argv)
     set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (run_options_done(&o.run, &set) != 0 || check(&o, &set) != 0) return 1;
-    if (o.model_time) return bench_model_time(o.constants, o.json);
+    if (run_options_done(&o.run, &set) != 0) return 1;
+    if (o.micro && options_find(&set, "repeat")->given) return tool_error("--repeat has no effect with --micro");
     model_store store = {0};
     run_models models;
     progress bar;

@@ -3,7 +3,7 @@
 #include "tools/bench/common.h"
 #include "tools/cli/command.h"
 #include "tools/generate/images.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/generate/stats.h"
 
 #include <cjson/cJSON.h>
@@ -52,7 +52,8 @@ static int measure_images(bench *b, const run_models *models, mar_session *const
 {
     image_run runs[RUNS];
     const int label = 0;
-    for (int i = 0; i < b->runs; i++) runs[i] = (image_run){models->model, sessions[i], models->captions};
+    for (int i = 0; i < b->runs; i++)
+        runs[i] = (image_run){.model = models->model, .session = sessions[i], .captions = models->captions};
     const image_plan plan = {.runs = runs,
                              .run_count = b->runs,
                              .images = (long)b->batch * repeat,
@@ -62,7 +63,7 @@ static int measure_images(bench *b, const run_models *models, mar_session *const
                              .class_images = 1,
                              .bar = bar,
                              .kept = "nothing is reported"};
-    const image_sink sink = {take_best, b, 0, 1};
+    const image_sink sink = {take_best, b, 0, 1, 0};
     return run_images(&plan, &sink, 1);
 }
 

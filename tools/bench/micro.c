@@ -2,7 +2,7 @@
 
 #include "tools/bench/common.h"
 #include "tools/cli/command.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 #include "tools/cli/command.h"
 
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <cjson/cJSON.h>
 #include <stdarg.h>

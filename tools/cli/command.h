@@ -9,7 +9,7 @@
 
 typedef struct cJSON cJSON;
 
-/* Prints "mar: ..." as one line to stderr (tools/cli/printable.h) and returns 1, the exit status of every failure. */
+/* Prints "mar: ..." as one line to stderr (base/printable.h) and returns 1, the exit status of every failure. */
 int tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* From now on errors begin with `where` and ": ", such as a file and its line; NULL: no more. The text is not copied.

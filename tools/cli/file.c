@@ -1,5 +1,6 @@
 #include "tools/cli/file.h"
 
+#include "base/file.h"
 #include "tools/cli/command.h"
 #include "tools/cli/interruption.h"
 
@@ -13,58 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAMES = 10000 }; /* of temporary files that are tried */
-
-/* A file that is being written. It has no name until it is whole, so that nothing is left of it if the process is
- * killed; where the file system has no such files, it has a hidden name. */
-typedef struct {
-    int fd;
-    char *name; /* NULL: none */
-} unfinished;
-
 char *tool_directory_of(const char *path)
 {
     return strndup(path, (size_t)(tool_base_name(path) - path));
-}
-
-/* A hidden name beside `path` that no other process and no other call uses. */
-static char *hidden_name(const char *path)
-{
-    static unsigned number;
-    char *name, *directory = tool_directory_of(path);
-    if (!directory || asprintf(&name, "%s.mar-%lx-%x", directory, (unsigned long)getpid(), number++) < 0) name = NULL;
-    free(directory);
-    if (!name) errno = ENOMEM;
-    return name;
-}
-
-/* Returns 0, or -1 with errno set. */
-static int create_hidden(const char *path, unfinished *f)
-{
-    f->fd = -1;
-    for (int i = 0; i < NAMES && f->fd < 0 && (i == 0 || errno == EEXIST); i++) {
-        free(f->name);
-        f->name = hidden_name(path);
-        if (!f->name) return -1;
-        f->fd = open(f->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    }
-    if (f->fd >= 0) return 0;
-    const int reason = errno;
-    free(f->name);
-    f->name = NULL;
-    errno = reason;
-    return -1;
-}
-
-static int create_unnamed(const char *path, unfinished *f)
-{
-    char *directory = tool_directory_of(path);
-    f->name = NULL;
-    f->fd = directory ? open(*directory ? directory : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1;
-    const int reason = directory ? errno : ENOMEM;
-    free(directory);
-    errno = reason;
-    return f->fd >= 0 ? 0 : -1;
 }
 
 static int write_all(int fd, const uint8_t *data, size_t size)
@@ -111,104 +63,30 @@ int tool_sync(int fd)
     return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : -1; /* some file systems have none */
 }
 
-static int write_and_sync(int fd, const uint8_t *data, size_t size, int synced)
+static int write_file(const char *path, const void *data, size_t size, int unsynced)
 {
-    if (write_all(fd, data, size) != 0) return -1;
-    return synced ? tool_sync(fd) : 0;
-}
-
-/* Closes the file and removes its name, if it has one; errno stays. */
-static void discard(unfinished *f)
-{
-    const int reason = errno;
-    if (f->fd >= 0) close(f->fd);
-    if (f->name) unlink(f->name);
-    free(f->name);
-    *f = (unfinished){-1, NULL};
-    errno = reason;
-}
-
-/* Gives the file its place: by a new name if the place is free, else by way of a hidden one. */
-static int place_unnamed(unfinished *f, const char *path)
-{
-    char own[32];
-    snprintf(own, sizeof own, "/proc/self/fd/%d", f->fd);
-    if (linkat(AT_FDCWD, own, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0) return 0;
-    for (int i = 0; i < NAMES && errno == EEXIST; i++) {
-        char *name = hidden_name(path);
-        if (!name) return -1;
-        if (linkat(AT_FDCWD, own, AT_FDCWD, name, AT_SYMLINK_FOLLOW) != 0) {
-            free(name);
-            continue;
-        }
-        f->name = name; /* discard removes it if the next fails */
-        if (rename(name, path) != 0) return -1;
-        free(f->name);
-        f->name = NULL;
-        return 0;
-    }
-    return -1;
-}
-
-static int place_hidden(unfinished *f, const char *path)
-{
-    const int fd = f->fd;
-    f->fd = -1;
-    if (close(fd) != 0 || rename(f->name, path) != 0) return -1;
-    free(f->name);
-    f->name = NULL;
-    return 0;
-}
-
-/* 0, or -1 with errno set and nothing left behind. `refused` is set if the file cannot be made or named this way, not
- * if it cannot be written. */
-static int write_unnamed(const char *path, const uint8_t *data, size_t size, int synced, int *refused)
-{
-    unfinished f;
+    file_writer w;
+    mar_err err;
     sigset_t before;
-    *refused = create_unnamed(path, &f) != 0;
-    if (*refused) return -1;
-    int status = write_and_sync(f.fd, data, size, synced);
-    if (status == 0) {
-        interruption_hold(&before); /* while it has a hidden name */
-        status = place_unnamed(&f, path);
-        *refused = status != 0 && !f.name; /* such as no /proc */
-        discard(&f);
-        interruption_release(&before);
+    interruption_hold(&before); /* the file may have a hidden name */
+    mar_status status = file_writer_open(path, &w, &err);
+    if (status == MAR_OK) {
+        w.unsynced = unsynced;
+        (void)fwrite(data, 1, size, w.stream); /* commit says if it failed */
+        status = file_writer_commit(&w, &err);
     }
-    discard(&f);
-    return status;
-}
-
-static int write_hidden(const char *path, const uint8_t *data, size_t size, int synced)
-{
-    unfinished f = {-1, NULL};
-    sigset_t before;
-    interruption_hold(&before);
-    int status = create_hidden(path, &f);
-    if (status == 0) status = write_and_sync(f.fd, data, size, synced);
-    if (status == 0) status = place_hidden(&f, path);
-    discard(&f);
     interruption_release(&before);
-    return status;
-}
-
-static int write_file(const char *path, const void *data, size_t size, int synced)
-{
-    int refused;
-    int status = write_unnamed(path, data, size, synced, &refused);
-    if (refused) status = write_hidden(path, data, size, synced);
-    return status == 0 ? 0 : tool_error("%s: cannot write %zu bytes: %s", path, size, strerror(errno));
+    return status == MAR_OK ? 0 : tool_error("%s", err.text);
 }
 
 int tool_write_file(const char *path, const void *data, size_t size)
 {
-    return write_file(path, data, size, 1);
+    return write_file(path, data, size, 0);
 }
 
 int tool_write_file_unsynced(const char *path, const void *data, size_t size)
 {
-    return write_file(path, data, size, 0);
+    return write_file(path, data, size, 1);
 }
 
 int tool_write_output(const void *data, size_t size)
@@ -225,14 +103,14 @@ int tool_cannot_write(const char *path)
 
 int tool_can_write(const char *path)
 {
-    unfinished f = {-1, NULL};
+    file_writer w;
+    mar_err err;
     sigset_t before;
     interruption_hold(&before);
-    int status = create_unnamed(path, &f);
-    if (status != 0) status = create_hidden(path, &f);
-    discard(&f);
+    const mar_status status = file_writer_open(path, &w, &err);
+    if (status == MAR_OK) file_writer_discard(&w);
     interruption_release(&before);
-    return status == 0 ? 0 : tool_cannot_write(path);
+    return status == MAR_OK ? 0 : tool_error("%s", err.text);
 }
 
 /* Takes the status of the directory that `path` is in. Returns 0, or -1 with errno set. */

@@ -5,10 +5,9 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* Writes `data`, char [size], to a file that has no name or a hidden one in the directory of `path`, syncs it and gives
- * it that path, so that the path has the old file or the whole new one. Signals that end the process wait as long as it
- * has a hidden name. Returns 0, or 1 after printing an error (full disk and file size limit included); nothing is left
- * then. */
+/* Writes `data`, char [size], by a file_writer (base/file.h): the path has the old file or the whole new one. Signals
+ * that end the process wait meanwhile. Returns 0, or 1 after printing an error (full disk and file size limit
+ * included); nothing is left then. */
 int tool_write_file(const char *path, const void *data, size_t size);
 
 /* The same without syncing: whole if the process is killed, but not if the machine fails. */

@@ -45,12 +45,11 @@ static cJSON *parse(const char *text, size_t size)
     return record;
 }
 
-/* Reads the file as JSON. */
-static int read_json(const char *path, int flags, int megabytes, const char *expected, cJSON **out)
+int json_file_read(const char *path, const char *expected, cJSON **out)
 {
     size_t size;
     *out = NULL;
-    char *text = tool_read_file(path, flags, megabytes, expected, &size);
+    char *text = tool_read_file(path, O_NOFOLLOW, SIZE_LIMIT_MB, expected, &size);
     if (!text) return 1;
     *out = parse(text, size + 1);
     free(text);
@@ -59,14 +58,4 @@ static int read_json(const char *path, int flags, int megabytes, const char *exp
     *out = NULL;
     return memory_lacks ? tool_error("out of memory for %s", path)
                         : tool_error("%s: is no JSON object, expected %s", path, expected);
-}
-
-int json_file_read(const char *path, const char *expected, cJSON **out)
-{
-    return read_json(path, O_NOFOLLOW, SIZE_LIMIT_MB, expected, out);
-}
-
-int json_file_read_small(const char *path, int megabytes, const char *expected, cJSON **out)
-{
-    return read_json(path, 0, megabytes, expected, out);
 }

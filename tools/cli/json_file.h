@@ -12,7 +12,5 @@ int json_file_write(cJSON *record, const char *path);
  * should be, for messages: "what mar eval wrote". The caller deletes *out by cJSON_Delete. Returns 0, or 1 after
  * printing what is wrong with the file; *out is NULL then. */
 int json_file_read(const char *path, const char *expected, cJSON **out);
-/* The same of a file that has no more than so many MB, or a link to it. */
-int json_file_read_small(const char *path, int megabytes, const char *expected, cJSON **out);
 
 #endif

@@ -1,7 +1,7 @@
 #include "tools/cli/progress.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/interruption.h"
 
 #include <stdarg.h>

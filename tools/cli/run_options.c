@@ -1,8 +1,7 @@
 #include "tools/cli/run_options.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/suggest.h"
 #include "tools/cli/text.h"
 #include "tools/cli/options_help.h"
@@ -20,49 +19,47 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "a .safetensors or official .pth, demo or demo-discrete\n"
-             "demo, of continuous tokens, and demo-discrete, of discrete ones, are built in, and so are the drafts "
+     .help = "checkpoint: .safetensors, official .pth, demo or demo-discrete\n"
+             "demo (continuous tokens) and demo-discrete (discrete tokens) are built in, as are the drafts "
              "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
     {.name = "vae",
      .offset = offsetof(run_options, vae),
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "the image decoder: .safetensors, kl16.ckpt, demo\n"
-             "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models bring theirs. To generate with "
-             "any other model this option is needed; mar bench and mar "
-             "fidelity then go without images."},
+     .help = "image decoder: .safetensors, kl16.ckpt, demo\n"
+             "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models have their own. mar generate "
+             "needs it for any other model; mar bench and mar fidelity then go without images."},
     {.name = "captions",
      .offset = offsetof(run_options, captions),
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.npz",
      .help = "features of captions, for a text-to-image model\n"
-             "What a T5 made of the captions elsewhere: a .npz with features [captions, positions, numbers] and, where "
-             "captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. The captions "
-             "take the place of classes, numbered from 0."},
+             "T5's output for the captions, made elsewhere: a .npz with features [captions, positions, numbers] "
+             "and, if captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. "
+             "The captions take the place of classes, numbered from 0."},
     {.name = "heads",
      .offset = offsetof(run_options, heads),
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "N",
      .help = "attention heads, if the file does not say\n"
-             "No tensor says it. A file of the width of an official model has that model's heads; for any other one "
-             "they have to be given, or be in its metadata, to which mar convert --heads writes them. ENCODER,DECODER "
-             "are those of a MAR model with two numbers of heads."},
+             "No tensor stores them. A file with the width of an official model has that model's heads. For "
+             "another width, give them or let mar convert --heads write them into the file. ENCODER,DECODER is for "
+             "a MAR model with two numbers of heads."},
     {.name = "fast",
      .offset = offsetof(run_options, fast),
-     .group = "Ways to be faster, by level",
+     .group = "Presets, for speed",
      .type = MAR_TYPE_INT,
      .argument = "LEVEL",
      .min = 1,
      .max = 3,
-     .help =
-         "a measured set of options, 1 (nearest) to 3 (fastest)\n"
-         "Sets --dtype, steps and ways that were not given themselves, as suits the model's kind of tokens, and says "
-         "in one line on standard error what that is, its guarantee, and the distance measured on the demo. Level 1 "
-         "is there as near to plain sampling as another seed. mar fidelity --search finds the best options for "
-         "another model and machine."},
+     .help = "a measured preset of options, 1 (nearest) to 3 (fastest)\n"
+             "Sets --dtype, steps and accelerators that were not given, to suit the model's kind of tokens. One "
+             "line on standard error names them, their guarantee, and the distance measured on the demo. Level 1 "
+             "is as near to plain sampling there as another seed. mar fidelity --search finds the best options for "
+             "another model and machine."},
     {0},
 };
 
@@ -211,30 +208,6 @@ static const char *machine_unused(const mar_options *machine, const char *name)
     return NULL;
 }
 
-/* Whether the library's words begin with an option, which the command writes with dashes. */
-static int begins_with_option(const char *words)
-{
-    static const char *const names[] = {"heads ", "seq_len ", "patch_size ", "weights ", "dtype int8: "};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strncmp(words, names[i], strlen(names[i])) == 0) return 1;
-    return 0;
-}
-
-const char *run_options_heads(const char *words, char *text, size_t size)
-{
-    static const char by_caller[] = " attention heads (asked for)", wanted[] = ": expected heads";
-    const char *at = strstr(words, by_caller), *end = strstr(words, wanted);
-    if (begins_with_option(words))
-        snprintf(text, size, "--%s", words);
-    else if (at)
-        snprintf(text, size, "%.*s attention heads (--heads)%s", (int)(at - words), words, at + strlen(by_caller));
-    else if (end && !end[strlen(wanted)])
-        snprintf(text, size, "%.*s: expected --heads N or --heads ENCODER,DECODER", (int)(end - words), words);
-    else
-        snprintf(text, size, "%s", words);
-    return text;
-}
-
 /* A number from 1 to 1024, up to `end`; 0 if it is none. */
 static int read_heads(const char *text, const char *end)
 {
@@ -322,7 +295,6 @@ int run_param_is_named(const mar_param *p, const char *text)
 int run_options_done(run_options *o, const option_set *set)
 {
     static const char needs_draft[] = "needs --draft";
-    char text[256];
     const int is_self = o->draft && strcmp(o->draft, self) == 0;
     int heads;
     run_options_note(o, set);
@@ -333,8 +305,7 @@ int run_options_done(run_options *o, const option_set *set)
         if (!q->given || !q->shared) continue;
         o->given = 1;
         for (int i = 0; i < mar_param_count(); i++)
-            if (mar_param_get(i) == q->param && (why = run_param_unused(o, i)) != NULL)
-                why = dashed(why, 0, text, sizeof text);
+            if (mar_param_get(i) == q->param) why = run_param_unused(o, i);
         if (why && o->self_is_path && q->param->tokens && strcmp(q->param->tokens, "discrete") == 0)
             return run_refuse_self();
         if (why && is_self && strncmp(why, needs_draft, strlen(needs_draft)) == 0)

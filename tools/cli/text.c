@@ -1,6 +1,6 @@
 #include "tools/cli/text.h"
 
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,21 +1,25 @@
 #include "tools/eval/published.h"
 
-#include "tools/bench/model.h"
-
 #include <math.h>
 #include <string.h>
 
 enum { OFFICIAL_TOKENS = 256, OFFICIAL_CHANNELS = 16, IMAGENET = 1000 };
 
+/* tools/dev/random_checkpoint.py has the same shapes. */
+static const struct {
+    const char *name;
+    int width, blocks; /* of the encoder, and of the decoder */
+    int head_width, head_depth;
+} shapes[] = {{"MAR-B", 768, 12, 1024, 6}, {"MAR-L", 1024, 16, 1280, 8}, {"MAR-H", 1280, 20, 1536, 12}};
+
 const char *eval_published_model(const mar_model_config *c)
 {
     if (c->seq_len != OFFICIAL_TOKENS || c->token_dim != OFFICIAL_CHANNELS || c->classes != IMAGENET) return "";
-    for (int i = 0; i < MODEL_SHAPES; i++) {
-        const model_shape *s = &model_shapes[i];
-        if (c->width == s->width && c->encoder_depth == s->blocks && c->decoder_depth == s->blocks &&
-            c->head_width == s->head_width && c->head_depth == s->head_depth)
-            return s->name;
-    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (c->width == shapes[i].width && c->encoder_depth == shapes[i].blocks &&
+            c->decoder_depth == shapes[i].blocks && c->head_width == shapes[i].head_width &&
+            c->head_depth == shapes[i].head_depth)
+            return shapes[i].name;
     return "";
 }
 

@@ -2,7 +2,7 @@
 
 #include "tools/cli/command.h"
 #include "tools/cli/json_file.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/generate/stats.h"
 
 #include <cjson/cJSON.h>

@@ -34,43 +34,44 @@ static const mar_param rows[] = {
      .group = "Options",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.npz",
-     .help = "the file to write, complete or not there\n"
-             "It has mu and sigma in float64, num_images, and mu_s and sigma_s if the network has spatial features."},
+     .help = "file to write, completely or not at all\n"
+             "It has mu and sigma in float64, num_images, and mu_s and sigma_s if the network has spatial "
+             "features."},
     {.name = "inception",
      .offset = offsetof(stats_options, inception),
      .group = "Options",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "Inception-v3's weights: .pth or .safetensors\n"
-             "Those that torch-fidelity or pytorch-fid download."},
+             "The files that torch-fidelity or pytorch-fid download."},
     {.name = "features",
      .offset = offsetof(stats_options, features),
      .group = "Options",
      .type = MAR_TYPE_NAME,
      .choices = networks,
      .help = "inception, or demo: the classifier of digits\n"
-             "demo is built in and judges images of 32x32 pixels by 64 numbers. inception is the default and needs "
-             "--inception."},
+             "demo is built in and describes images of 32x32 pixels by 64 numbers. inception is the default and "
+             "needs --inception."},
     {.name = "features_dtype",
      .offset = offsetof(stats_options, features_dtype),
      .group = "Options",
      .type = MAR_TYPE_CHOICE,
      .choices = judge_dtypes,
      .help = "arithmetic of Inception-v3\n"
-             "It should be that of mar eval. f32 agrees with torch-fidelity."},
+             "Use the same in mar eval. f32 agrees with torch-fidelity."},
     {.name = "keep_features",
      .offset = offsetof(stats_options, keep_features),
      .group = "Options",
      .type = MAR_TYPE_FLAG,
-     .help = "write the features of every image, too\n"
-             "Precision and recall need them. 8 KB an image, all of them in memory until the file is written."},
+     .help = "also write the features of every image\n"
+             "Precision and recall need them. They take 8 KB an image, all in memory until the file is written."},
     {.name = "batch",
      .offset = offsetof(stats_options, batch),
      .group = "Options",
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1024,
-     .help = "images judged at a time: memory against speed"},
+     .help = "images to judge at a time: memory against speed"},
     {.name = "quiet",
      .offset = offsetof(stats_options, quiet),
      .group = "Options",
@@ -88,9 +89,9 @@ static void set_up(stats_options *o, option_set *set)
         .command = "stats",
         .about = "usage: mar stats IMAGES --out FILE.npz --inception FILE [OPTIONS]\n"
                  "\n"
-                 "Writes the statistics of images that mar eval --stats compares with: mean and\n"
-                 "covariance of their features, in double precision. The images are read one\n"
-                 "batch after another, so that memory does not grow with their number.\n",
+                 "Writes reference statistics of images for mar eval --stats: mean and covariance\n"
+                 "of their features, in double precision. It reads one batch after another, so\n"
+                 "memory does not grow with the number of images.\n",
         .example = "example: mar stats imagenet/train --out in256.npz \\\n"
                    "             --inception weights-inception-2015-12-05-6726825d.pth\n",
         .operands = o->operands,

@@ -29,20 +29,19 @@ static const char about[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]...
                             "       mar fidelity --search [OPTIONS]\n"
                             "\n"
                             "Compares fast runs with a reference run, image by image of the same seed, and\n"
-                            "writes a page with speed, distance, acceptance and samples. Behind --against are\n"
-                            "the options of the reference run, none for plain sampling; --versus begins one\n"
-                            "more fast run. What the first run says of model, sampling and machine holds for\n"
-                            "the others, unless they say otherwise; steps and ways to be faster are each\n"
-                            "run's own.\n"
+                            "writes a page with speed, distance, acceptance and samples. The options after\n"
+                            "--against are those of the reference run; none means plain sampling. --versus\n"
+                            "begins another fast run. All runs share the first run's model, sampling and\n"
+                            "machine unless they say otherwise. Steps and accelerators are each run's own.\n"
                             "\n"
-                            "Printed: seconds per image, sequential head calls per token, drafts accepted,\n"
-                            "energy distance to the reference and what another seed makes of it, p-value of\n"
-                            "\"same law\" (permuted within pairs), digits that a classifier recognises.\n"
+                            "It prints seconds per image, sequential head calls per token, drafts accepted,\n"
+                            "energy distance to the reference and that of another seed, the p-value of\n"
+                            "\"same distribution\" (permuted within pairs), and digits recognised.\n"
                             "\n"
-                            "With --search the options are the reference's, and combinations of ways to be\n"
-                            "faster are tried on this machine: which are on the front of speed against\n"
-                            "distance, and a command line for each level of closeness. It goes on where it\n"
-                            "was stopped; the figures so far are beside the page, FILE.json.\n";
+                            "With --search the options are the reference's. It tries combinations of\n"
+                            "accelerators on this machine and prints the front of speed against distance,\n"
+                            "with a command line for each level of closeness. It continues where it was\n"
+                            "stopped, from FILE.json beside the page.\n";
 
 static const char for_all[] = "For all runs, in any place";
 static const char for_search[] = "For a search";
@@ -53,8 +52,8 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = FIDELITY_NUM_MIN,
      .max = NUM_MAX,
-     .help = "images of each run, dealt out to the classes\n"
-             "Image i is of class i modulo the number of classes."},
+     .help = "images of each run, divided among the classes\n"
+             "Image i has class i modulo the number of classes."},
     {.name = "class",
      .offset = offsetof(fidelity, class_list),
      .group = for_all,
@@ -67,19 +66,29 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.html",
      .help = "the page; it needs no other file"},
+    {.name = "store",
+     .offset = offsetof(fidelity, store),
+     .group = for_all,
+     .type = MAR_TYPE_TEXT,
+     .argument = "DIR",
+     .help =
+         "keep tokens in DIR/runs, and take what is there\n"
+         "Images that are there, of mar eval or of this command, are not made again; their times are those of when "
+         "they were made. Times are compared best of runs that are made side by side. The default of a search is the "
+         "page's name without .html, else nothing is kept."},
     {.name = "plot",
      .offset = offsetof(fidelity, plot),
      .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.svg",
-     .help = "its plot of distance against time as a picture"},
+     .help = "its plot of distance against time, as a picture"},
     {.name = "batch",
      .offset = offsetof(fidelity, batch),
      .group = for_all,
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1024,
-     .help = "images made at a time"},
+     .help = "images to make at a time"},
     {.name = "json",
      .offset = offsetof(fidelity, json),
      .group = for_all,
@@ -96,15 +105,16 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_FLAG,
      .help = "find the fastest options at each distance\n"
              "Tries autoregressive steps, the head's chain, caches, int8 and, with --draft, speculation, alone and "
-             "together. Proposes the fastest that is as near to the reference as another seed, twice as far, and four "
-             "times as far. The default of --out is then search.html."},
+             "together. It proposes the fastest options that are as near to the reference as another seed, twice "
+             "as far, and four times as far. The default of --out is then search.html."},
     {.name = "points",
      .offset = offsetof(fidelity, points),
      .group = for_search,
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = SEARCH_POINTS_MAX,
-     .help = "combinations tried, at most\nWith --screen, some 12 of them are measured with all images."},
+     .help = "combinations to try, at most\n"
+             "With --screen, up to 12 of them are measured with all images."},
     {.name = "screen",
      .offset = offsetof(fidelity, screen),
      .group = for_search,
@@ -112,8 +122,8 @@ static const mar_param rows[] = {
      .min = FIDELITY_NUM_MIN,
      .max = NUM_MAX,
      .help = "images of such a trial; the default is --num\n"
-             "Fewer take less time, but distances of few images scatter by more than the ways differ: then a way that "
-             "is far may look near, and only it be measured with all images."},
+             "Fewer images take less time. Their distances scatter by more than accelerators differ, so a far one "
+             "may look near and be the only one measured with all images."},
     {0},
 };
 
@@ -275,24 +285,6 @@ static int parse(fidelity *f, int argc, char **argv)
     return OPTIONS_RUN;
 }
 
-/* --- names ---------------------------------------------------------------------------------------------- */
-
-void fidelity_name_run(const fidelity *f, fidelity_run *r)
-{
-    const run_options *o = &r->options;
-    run_options plain;
-    if (r != f->runs) {
-        if (!*run_options_differences(o, &f->runs[0].options, r->name, sizeof r->name))
-            snprintf(r->name, sizeof r->name, "the same options");
-    } else if (!*run_options_ways(o, r->name, sizeof r->name)) {
-        const int n = snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps", o->used.num_iter);
-        if (!f->vocabulary) snprintf(r->name + n, sizeof r->name - (size_t)n, " of %d", o->used.num_sampling_steps);
-    } else {
-        run_options_inherit(&plain, o);
-        run_options_differences(o, &plain, r->name, sizeof r->name);
-    }
-}
-
 /* --- the command ---------------------------------------------------------------------------------------- */
 
 static int check_files(const fidelity *f)
@@ -305,6 +297,7 @@ static int make_images(fidelity *f, progress *bar)
 {
     fidelity_sessions open = {0};
     int status = fidelity_open(f, bar, &open);
+    if (status == 0) status = fidelity_open_stores(f, 0, f->run_count, &open);
     for (int i = 0; status == 0 && i < f->run_count; i++) fidelity_name_run(f, &f->runs[i]);
     if (status == 0) status = fidelity_make_images(f, bar, &open);
     fidelity_close(&open);

@@ -1,7 +1,7 @@
 #include "tools/generate/captions.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "weights/npz.h"
 
 #include <math.h>

@@ -10,6 +10,16 @@
 
 enum { NAME_MAX_LENGTH = 128, CANDIDATES = 3 };
 
+const char *class_names(int label)
+{
+    static char *lines[IMAGENET_CLASSES];
+    if (!lines[0]) {
+        char *rest = imagenet_classes;
+        for (int i = 0; i < IMAGENET_CLASSES; i++) lines[i] = strsep(&rest, "\n");
+    }
+    return lines[label];
+}
+
 /* text[0..n) in lower case, with single spaces for runs of space, '_' and '-', none at the ends. */
 static void normalise(const char *text, size_t n, char out[NAME_MAX_LENGTH])
 {
@@ -42,8 +52,7 @@ const char *class_name(int label, int classes, char *name, size_t size)
 {
     const char *start = "";
     size_t length = 0;
-    if (classes == IMAGENET_CLASSES && label >= 0 && label < classes)
-        next_synonym(imagenet_classes[label], &start, &length);
+    if (classes == IMAGENET_CLASSES && label >= 0 && label < classes) next_synonym(class_names(label), &start, &length);
     snprintf(name, size, "%.*s", (int)length, start);
     return name;
 }
@@ -78,7 +87,7 @@ static int unknown_name(const char *item, int n, const char *word, char *why, si
     int found = 0;
     for (int label = 0; label < IMAGENET_CLASSES; label++) {
         int distance = INT_MAX; /* of the class: that of its nearest synonym */
-        const char *at = imagenet_classes[label], *start, *nearest = NULL;
+        const char *at = class_names(label), *start, *nearest = NULL;
         size_t length;
         while ((at = next_synonym(at, &start, &length))) {
             char name[NAME_MAX_LENGTH];
@@ -118,7 +127,7 @@ int class_find(const char *item, int n, int *label, char *why, size_t size)
     normalise(item, (size_t)n, word);
     int found = 0;
     for (int i = 0; i < IMAGENET_CLASSES; i++) {
-        const char *at = imagenet_classes[i], *start, *other = NULL;
+        const char *at = class_names(i), *start, *other = NULL;
         size_t length;
         int match = 0;
         while ((at = next_synonym(at, &start, &length))) {
@@ -131,7 +140,7 @@ int class_find(const char *item, int n, int *label, char *why, size_t size)
         }
         if (!match) continue;
         if (found++ == 0) *label = i;
-        if (!other) other = imagenet_classes[i];
+        if (!other) other = class_names(i);
         if (found <= CANDIDATES) append_candidate(candidates, sizeof candidates, i, other);
     }
     if (found == 0) return unknown_name(item, n, word, why, size);
@@ -146,7 +155,7 @@ int class_find(const char *item, int n, int *label, char *why, size_t size)
 /* Whether the word, normalised, is in one of the class's names, or is its number. */
 static int has_word(int label, const char *word)
 {
-    const char *at = imagenet_classes[label], *start;
+    const char *at = class_names(label), *start;
     size_t length;
     char name[NAME_MAX_LENGTH];
     while ((at = next_synonym(at, &start, &length))) {
@@ -173,7 +182,7 @@ static void nearest_word(const char *word, char nearest[NAME_MAX_LENGTH])
     int best = 1 + (int)strlen(word) / 5;
     nearest[0] = '\0';
     for (int label = 0; label < IMAGENET_CLASSES; label++) {
-        const char *at = imagenet_classes[label], *start;
+        const char *at = class_names(label), *start;
         size_t length;
         while ((at = next_synonym(at, &start, &length))) {
             char name[NAME_MAX_LENGTH], *rest = name;

@@ -6,8 +6,10 @@
 
 enum { IMAGENET_CLASSES = 1000 };
 
-/* [number]: the synonyms, separated by ", ". */
-extern const char *const imagenet_classes[IMAGENET_CLASSES];
+/* generate/imagenet_classes.txt, one class a line. */
+extern char imagenet_classes[];
+/* Returns the synonyms of a class, 0..IMAGENET_CLASSES-1, separated by ", ". */
+const char *class_names(int label);
 
 /* The first name of a class, "" for a model whose classes have no known names. Returns `name`. */
 const char *class_name(int label, int classes, char *name, size_t size);

@@ -2,7 +2,7 @@
 
 #include "tools/generate/class_file.h"
 #include "tools/cli/command.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/text.h"
 
 #include <ctype.h>

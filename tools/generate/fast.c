@@ -15,7 +15,7 @@ typedef struct {
 
 /* What a level stands for. The distances are energy distances of whole images to plain sampling of the same seeds on
  * the demo pair, 500 images; `floor` is what another seed of plain sampling stays below 95 times in 100:
- * bench/README.md, "Levels". */
+ * bench/RESULTS.md. */
 typedef struct {
     int level;
     const char *tokens;             /* "continuous" or "discrete" */

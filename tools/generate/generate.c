@@ -7,7 +7,7 @@
 #include "tools/generate/images.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/options_help.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/generate/record.h"
 #include "tools/generate/resume.h"
@@ -33,12 +33,11 @@ static const mar_param image_rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "LIST",
      .help = "classes: 0-9,207,sea_slug, all or @FILE; demo: 0 to 9\n"
-             "Numbers, ranges of numbers and names, separated by commas. all is every class. @FILE stands for the "
-             "classes in a file, one a line or separated by commas, with comments behind #; @- for those on standard "
-             "input. Names are those of ImageNet and for models of 1000 classes; mar classes lists them. In them upper "
-             "and lower case, and spaces, dashes and underscores, are the same. A name that two classes share is "
-             "refused with the numbers to choose from. A class may be there several times. The default for the demo is "
-             "all ten digits."},
+             "Numbers, ranges of numbers and names, separated by commas. all is every class. @FILE reads classes "
+             "from a file, one a line or separated by commas, with comments after #; @- reads standard input. "
+             "Names are those of ImageNet, for models of 1000 classes; mar classes lists them. They ignore case, "
+             "and spaces, dashes and underscores are the same. A name of two classes is refused with the numbers "
+             "to choose from. A class may occur several times. The default for the demo is all ten digits."},
     {.name = "num",
      .offset = offsetof(generate_options, num),
      .group = "Images",
@@ -46,47 +45,44 @@ static const mar_param image_rows[] = {
      .min = 1,
      .max = NUM_MAX,
      .help = "images of each class; default 1, of the demo 4\n"
-             "Images are numbered from 0 through all classes in the order given: first those of the first class."},
+             "Images are numbered from 0 through all classes in the given order, those of the first class first."},
     {.name = "out",
      .offset = offsetof(generate_options, out),
      .group = "Images",
      .type = MAR_TYPE_TEXT,
      .argument = "WHERE",
-     .help =
-         "a directory, FILE.png, or - for standard output\n"
-         "A name ending in .png is a file: the image, or all of them on a grid if there are several. So is a single "
-         "dash, standard output, which must not be a terminal. Anything else is a directory for 000000.png, "
-         "000001.png and so on, in class order. Directories that are not there are made."},
+     .help = "a directory, FILE.png, or - for standard output\n"
+             "A name that ends in .png is a file: the image, or a grid of several. A single dash is standard "
+             "output, which must not be a terminal. Any other name is a directory for 000000.png, 000001.png and "
+             "so on, in class order. Missing directories are made."},
     {.name = "grid",
      .offset = offsetof(generate_options, grid),
      .group = "Images",
      .type = MAR_TYPE_FLAG,
-     .help = "with a directory: also put all on DIR/grid.png\n"
-             "A row, or a column if there are more classes than images of each, is a class."},
+     .help = "with a directory: also write all images to DIR/grid.png\n"
+             "A row is a class, or a column if there are more classes than images of each."},
     {.name = "resume",
      .offset = offsetof(generate_options, resume),
      .group = "Images",
      .type = MAR_TYPE_FLAG,
-     .help = "with a directory: make only the images missing there\n"
-             "All numbered images in it must be whole and have the text that this run gives them, else nothing is "
-             "written. Then the directory has what one run would have made."},
+     .help = "with a directory: make only the missing images\n"
+             "All its numbered images must be whole and have the text that this run would write, else nothing is "
+             "written. The directory then equals that of one run."},
     {.name = "overwrite",
      .offset = offsetof(generate_options, overwrite),
      .group = "Images",
      .type = MAR_TYPE_FLAG,
-     .help =
-         "with a directory: replace the images of another run\n"
-         "Numbered images and grid.png that are there are removed before the first image is written. Without it and "
-         "--resume a directory that has any is refused, so that images of two runs are never mixed."},
+     .help = "with a directory: replace the images of another run\n"
+             "It removes numbered images and grid.png before the first image is written. Without it and --resume a "
+             "directory that has any is refused, so images of two runs are never mixed."},
     {.name = "accept_map",
      .offset = offsetof(generate_options, accept_map),
      .group = "Images",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.png",
-     .help =
-         "draw which tokens were accepted and which replaced\n"
-         "It is laid out like the images: dark green accepted, light green replaced, grey made by the target alone. "
-         "Needs --spec path, or --draft without --head_spec."},
+     .help = "write a map of accepted and replaced tokens\n"
+             "It is laid out like the images: dark green accepted, light green replaced, grey sampled by the "
+             "target alone. It needs --spec path, or --draft without --head_spec."},
     {0},
 };
 
@@ -98,13 +94,13 @@ static const mar_param other_rows[] = {
      .min = 1,
      .max = 1024,
      .help = "images to make at a time; fewer need less memory\n"
-             "More is faster for small models, less needs less memory and shows finished images earlier."},
+             "More is faster for small models. Fewer show finished images earlier."},
     {.name = "json",
      .offset = offsetof(generate_options, json),
      .group = "Messages",
      .type = MAR_TYPE_FLAG,
-     .help = "print a JSON record in place of the summary\n"
-             "One JSON object on standard output: the parameters, the files, and what the run took, see below."},
+     .help = "print a JSON record instead of the summary\n"
+             "One JSON object on standard output: the parameters, the files, and the cost of the run, see below."},
     {.name = "quiet",
      .offset = offsetof(generate_options, quiet),
      .group = "Messages",
@@ -140,7 +136,7 @@ static void set_up(generate_options *o, option_set *set)
         .about = "usage: mar generate [OPTIONS]\n"
                  "\n"
                  "Makes images and writes them as PNG. With no options: digits from the demo.\n"
-                 "More on every option is in man mar, on ways to be faster in mar methods.\n",
+                 "man mar explains every option, mar methods every accelerator.\n",
         .common = common,
         .word = "class",
         .example = "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
@@ -187,11 +183,6 @@ static int parse(int argc, char **argv, generate_options *o)
 }
 
 /* --- what it comes to, once the model is known -------------------------------------------------- */
-
-static int library_error(const generate_job *job)
-{
-    return tool_error("%s", mar_error(job->models.library));
-}
 
 static int resolve_classes(generate_job *job)
 {
@@ -264,8 +255,7 @@ static int prepare(generate_job *job, progress *bar)
     progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0) return 1;
-    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, o->batch,
-                          &job->fates) != 0)
+    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, &job->fates) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
     return o->resume ? resume_find(job) : 0;
@@ -328,7 +318,8 @@ static int take_figures(void *self, const image_batch *batch)
 {
     generate_job *job = self;
     stats_add(&job->stats, batch->stats);
-    return acceptance_add(&job->fates, batch->session, batch->n) == MAR_OK ? 0 : library_error(job);
+    acceptance_add(&job->fates, batch->fates, batch->steps, batch->late, batch->n);
+    return 0;
 }
 
 static int write_map(const generate_job *job)
@@ -346,7 +337,7 @@ static int write_map(const generate_job *job)
 
 static int make_images(generate_job *job, progress *bar)
 {
-    const image_run run = {job->models.model, job->session, job->models.captions};
+    const image_run run = {.model = job->models.model, .session = job->session, .captions = job->models.captions};
     const image_plan plan = {.runs = &run,
                              .run_count = 1,
                              .images = job->total,
@@ -357,7 +348,8 @@ static int make_images(generate_job *job, progress *bar)
                              .have = job->have,
                              .takes_parts = 1,
                              .bar = bar};
-    const image_sink sinks[] = {{take_figures, job, 0, 0}, {take_pictures, job, 0, 1}}; /* the map is of the figures */
+    const image_sink sinks[] = {{take_figures, job, 0, 0, 1},
+                                {take_pictures, job, 0, 1, 0}}; /* the map is of the figures */
     return run_images(&plan, sinks, 2);
 }
 

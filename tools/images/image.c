@@ -107,6 +107,24 @@ int image_write_png(const char *path, const image *picture, const image_text *te
     return failed;
 }
 
+/* --- memory for pixels ----------------------------------------------------------------------------------- */
+
+int image_make_room(double width, double height, size_t size, double pixels_per_byte, image *out,
+                    char why[IMAGE_WHY_MAX])
+{
+    if (!(width >= 1 && height >= 1 && width <= IMAGE_SIDE_MAX && height <= IMAGE_SIDE_MAX)) {
+        snprintf(why, IMAGE_WHY_MAX, "has %.0fx%.0f pixels, expected sides of 1 to %d", width, height, IMAGE_SIDE_MAX);
+        return 1;
+    }
+    if (width * height > pixels_per_byte * (double)size) {
+        snprintf(why, IMAGE_WHY_MAX, "has %zu bytes, too few for its %.0fx%.0f pixels", size, width, height);
+        return 1;
+    }
+    *out = (image){(int)width, (int)height, malloc((size_t)width * (size_t)height * 3)};
+    if (!out->rgb) snprintf(why, IMAGE_WHY_MAX, "out of memory for %.0fx%.0f pixels", width, height);
+    return !out->rgb;
+}
+
 /* --- grids -------------------------------------------------------------------------------------------- */
 
 double image_grid_pixels(int rows, int columns, int cell_width, int cell_height)

@@ -38,6 +38,17 @@ typedef struct {
 int image_read_png(const char *path, int width, int height, image_file *out);
 void image_file_free(image_file *file);
 
+enum { IMAGE_WHY_MAX = 256, IMAGE_SIDE_MAX = 16384 };
+
+/* The two formats that image_decode (tools/images/source.h) tells apart. */
+int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
+int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
+
+/* Allocates the pixels of a picture of this size, of which the file has `size` bytes. One byte of a file makes at most
+ * so many pixels; a file that claims more is refused before memory is asked for. */
+int image_make_room(double width, double height, size_t size, double pixels_per_byte, image *out,
+                    char why[IMAGE_WHY_MAX]);
+
 /* Images of one size on a grid, GRID_GAP white pixels between them; cells without an image are white. */
 enum { GRID_GAP = 2 };
 

@@ -1,5 +1,5 @@
 /* Reading JPEGs with libjpeg's default settings, which are PIL's: the same pixels, to the bit, of the same library. */
-#include "tools/images/decode.h"
+#include "tools/images/image.h"
 
 #include <setjmp.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Reading PNGs: those that image_write_png has made, with their texts, and any others. */
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
-#include "tools/images/decode.h"
+#include "tools/images/image.h"
 
 #include <png.h>
 #include <stdio.h>

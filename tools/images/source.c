@@ -3,7 +3,6 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
-#include "tools/images/decode.h"
 #include "tools/images/output.h"
 #include "weights/npz.h"
 
@@ -25,6 +24,29 @@ struct image_source {
     const npz_array *array;
     int64_t at;
 };
+
+/* --- one picture --------------------------------------------------------------------------------------------- */
+
+int image_decode(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
+{
+    *out = (image){.rgb = NULL};
+    if (size >= 8 && memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0) return image_decode_png(data, size, out, why);
+    if (size >= 3 && memcmp(data, "\xff\xd8\xff", 3) == 0) return image_decode_jpeg(data, size, out, why);
+    snprintf(why, IMAGE_WHY_MAX, size ? "is neither a PNG nor a JPEG" : "is empty, expected a PNG or a JPEG");
+    return 1;
+}
+
+int image_read(const char *path, image *out)
+{
+    char why[IMAGE_WHY_MAX];
+    size_t size;
+    *out = (image){.rgb = NULL};
+    void *data = tool_read_file(path, 0, 1024, "a PNG or a JPEG", &size);
+    if (!data) return 1;
+    const int failed = image_decode(data, size, out, why);
+    free(data);
+    return failed ? tool_error("%s: %s", path, why) : 0;
+}
 
 /* --- directories ---------------------------------------------------------------------------------------------- */
 
@@ -245,11 +267,6 @@ int image_source_width(const image_source *s)
 int image_source_height(const image_source *s)
 {
     return s->height;
-}
-
-const char *image_source_path(const image_source *s)
-{
-    return s->path;
 }
 
 const char *image_source_name(const image_source *s, int64_t i)

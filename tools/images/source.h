@@ -3,7 +3,18 @@
 #ifndef TOOLS_IMAGE_SOURCE_H
 #define TOOLS_IMAGE_SOURCE_H
 
+#include "tools/images/image.h"
+
 #include <stdint.h>
+
+/* Decodes data[size], recognised by its first bytes. Alpha is dropped, not blended; palettes and grey become RGB; of 16
+ * bits the upper 8 are kept; gamma, colour profiles and orientation are not applied. Refused are 16-bit grey, which PIL
+ * makes white, CMYK, sides above IMAGE_SIDE_MAX, and whatever is damaged or ends too early. Returns 0; the caller frees
+ * out->rgb. Returns 1 with the reason in `why`, which goes on after "PATH: ". */
+int image_decode(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
+
+/* Reads a whole file and decodes it. Returns 0, or 1 after printing why not; the caller frees out->rgb. */
+int image_read(const char *path, image *out);
 
 typedef struct image_source image_source;
 
@@ -18,7 +29,6 @@ void image_source_close(image_source *s); /* NULL is fine */
 int64_t image_source_count(const image_source *s); /* images, at least 1 */
 int image_source_width(const image_source *s);     /* pixels */
 int image_source_height(const image_source *s);
-const char *image_source_path(const image_source *s); /* as it was opened */
 /* The file's name in its directory, which the source owns; NULL for an array. */
 const char *image_source_name(const image_source *s, int64_t i);
 

@@ -1,0 +1,35 @@
+#include "mar/core/conditioning.h"
+
+#include "mar/core/engine.h"
+
+#include <float.h>
+#include <math.h>
+
+static mar_status check_labels(const int *labels, const mar_model_config *c, int n, mar_err *err)
+{
+    for (int i = 0; i < n; i++)
+        if (labels[i] < -1 || labels[i] >= c->classes)
+            return err_set(err, MAR_EARG, "class %d: expected 0..%d, or -1 for unconditional", labels[i],
+                           c->classes - 1);
+    return MAR_OK;
+}
+
+static mar_status check_features(const float *features, const mar_model_config *c, int n, mar_err *err)
+{
+    const size_t dim = (size_t)c->caption_dim, tokens = (size_t)c->caption_tokens, count = (size_t)n * tokens * dim;
+    for (size_t at = 0; at < count; at++)
+        if (!(fabsf(features[at]) <= FLT_MAX))
+            return err_set(err, MAR_EARG, "caption %zu: a feature is %s (position %zu, number %zu)", at / dim / tokens,
+                           mar_not_finite(features[at]), at / dim % tokens, at % dim);
+    return MAR_OK;
+}
+
+mar_status mar_conditioning_check(const mar_conditioning *of, const mar_model_config *model, int n, mar_err *err)
+{
+    if (of->labels && model->caption_tokens)
+        return err_set(err, MAR_EARG, "the model makes images of captions: expected their features, %d by %d",
+                       model->caption_tokens, model->caption_dim);
+    if (!of->labels && !model->caption_tokens)
+        return err_set(err, MAR_EARG, "the model makes images of classes, not of captions: expected labels");
+    return of->labels ? check_labels(of->labels, model, n, err) : check_features(of->features, model, n, err);
+}

@@ -1,0 +1,17 @@
+/* Conditioning of a batch's images: classes or captions. */
+#ifndef MAR_CONDITIONING_H
+#define MAR_CONDITIONING_H
+
+#include "base/error.h"
+
+typedef struct {
+    const int *labels;     /* [n]; NULL: captions */
+    const float *features; /* [n][caption_tokens][caption_dim] */
+    const uint8_t *mask;   /* [n][caption_tokens], or NULL */
+} mar_conditioning;
+
+/* Checks the conditioning of n images. Returns MAR_EARG if the model takes the other kind, a label is out of range, or
+ * a feature is not finite. */
+mar_status mar_conditioning_check(const mar_conditioning *of, const mar_model_config *model, int n, mar_err *err);
+
+#endif

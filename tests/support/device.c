@@ -1,0 +1,94 @@
+#include "tests/support/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+kern_queue *open_cpu(void)
+{
+    return open_queue(MAR_DTYPE_F32, 1);
+}
+
+kern_queue *new_queue(kern_device *d)
+{
+    kern_queue *k = NULL;
+    mar_err err = {0};
+    assert_ok(d->core->queue_create(d, &k, &err), &err);
+    k->core->bind(k);
+    return k;
+}
+
+kern_queue *open_cuda(mar_dtype dtype)
+{
+    kern_device *d = NULL;
+    mar_err err = {0};
+    assert_ok(kern_cuda_open(dtype, 0, &d, &err), &err);
+    return new_queue(d);
+}
+
+void check_kern(kern_queue *k)
+{
+    mar_err err = {0};
+    assert_ok(kern_check(k, &err), &err);
+}
+
+float *random_floats(size_t n, float scale, uint64_t seed)
+{
+    float *x = malloc((n + 4) * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i += 4) {
+        uint32_t words[4];
+        kern_random_words(seed, KERN_NOISE_INIT, i >> 18, 0, 0, (uint32_t)(i / 4 & 0xffff), words);
+        kern_normal4(words, x + i);
+    }
+    for (size_t i = 0; i < n; i++) x[i] *= scale;
+    return x;
+}
+
+void *to_device(kern_queue *k, const void *host, size_t bytes)
+{
+    void *p = NULL;
+    mar_err err = {0};
+    assert_ok(k->core->alloc(k->device, bytes, &p, &err), &err);
+    if (host) k->core->upload(k, p, host, bytes);
+    return p;
+}
+
+void from_device(kern_queue *k, void *host, const void *device, size_t bytes)
+{
+    k->core->download(k, host, device, bytes);
+    check_kern(k);
+}
+
+static uint16_t to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+void *to_act(kern_queue *k, const float *host, size_t n)
+{
+    if (k->device->act_size == 4) return to_device(k, host, n * sizeof *host);
+    uint16_t *half = malloc((n + 1) * sizeof *half);
+    assert_non_null(half);
+    for (size_t i = 0; i < n; i++) half[i] = to_bf16(host[i]);
+    void *p = to_device(k, half, n * sizeof *half);
+    free(half);
+    return p;
+}
+
+float *act_to_floats(kern_queue *k, const void *device_act, size_t n)
+{
+    float *x = malloc((n + 1) * sizeof *x);
+    assert_non_null(x);
+    from_device(k, x, device_act, n * k->device->act_size);
+    if (k->device->act_size == 4) return x;
+    const uint16_t *half = (const uint16_t *)x;
+    for (size_t i = n; i-- > 0;) { /* from the end: a float overwrites what was already read */
+        uint16_t bits;
+        memcpy(&bits, half + i, sizeof bits);
+        const uint32_t wide = (uint32_t)bits << 16;
+        memcpy(x + i, &wide, sizeof wide);
+    }
+    return x;
+}

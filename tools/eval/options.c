@@ -1,0 +1,261 @@
+/* The options of mar eval, and what belongs together. */
+#include "tools/eval/options.h"
+
+#include "tools/cli/command.h"
+#include "tools/eval/judge.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    IMAGES_MAX = 1000000, /* the names of their files have six digits */
+    IMAGES_DEFAULT = 50000,
+    IMAGES_DEMO = 2000,
+    BATCH_DEFAULT = 16
+};
+
+/* --- what was asked for --------------------------------------------------------------------------------- */
+
+static const char *const samplings[] = {[EVAL_BALANCED] = "balanced", [EVAL_RANDOM] = "random", NULL};
+static const char *const networks[] = {"inception", "demo", NULL};
+static const char about_images[] = "Images", judging[] = "Judging", directory[] = "Run directory",
+                  messages[] = "Messages";
+
+static const mar_param rows[] = {
+    {.name = "num_images",
+     .offset = offsetof(eval_options, num_images),
+     .group = about_images,
+     .type = MAR_TYPE_INT,
+     .min = 2,
+     .max = IMAGES_MAX,
+     .help = "number of images; default 50000, of the demo 2000\n"
+             "Published numbers are of 50000. FID of fewer images is biased upwards: below 10000 a warning says "
+             "so."},
+    {.name = "class_sampling",
+     .offset = offsetof(eval_options, class_sampling),
+     .group = about_images,
+     .type = MAR_TYPE_CHOICE,
+     .choices = samplings,
+     .help = "balanced: equally many of each class; random: any class\n"
+             "balanced is MAR's: image i of n has class i times classes over n, rounded down, so the images of a "
+             "class follow one another. random draws the class of each image from the seed and its number alone."},
+    {.name = "class",
+     .offset = offsetof(eval_options, classes),
+     .group = about_images,
+     .type = MAR_TYPE_TEXT,
+     .argument = "LIST",
+     .help = "classes: 0-9,207,sea_slug or @FILE; default all\n"
+             "As for mar generate."},
+    {.name = "images",
+     .offset = offsetof(eval_options, images),
+     .group = about_images,
+     .type = MAR_TYPE_TEXT,
+     .argument = "WHAT",
+     .help = "judge these images, a directory or .npz, and make none\n"
+             "A directory of PNG and JPEG files, or arr_0 of an npz, uint8. Options of a model are refused with "
+             "it."},
+    {.name = "sweep",
+     .offset = offsetof(eval_options, sweep),
+     .group = about_images,
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "a file of alternative options; makes a run of each combination\n"
+             "See The file of a sweep."},
+    {.name = "features",
+     .offset = offsetof(eval_options, features),
+     .group = judging,
+     .type = MAR_TYPE_NAME,
+     .choices = networks,
+     .help = "network that judges; default demo for the demo\n"
+             "inception is Inception-v3, which defines FID and the others. demo is the built-in classifier of "
+             "digits, for the demo's Frechet distance."},
+    {.name = "inception",
+     .offset = offsetof(eval_options, inception),
+     .group = judging,
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "Inception-v3's weights, .pth or .safetensors\n"
+             "weights-inception-2015-12-05-6726825d.pth of torch-fidelity, or pt_inception-2015-12-05-6726825d.pth of "
+             "pytorch-fid."},
+    {.name = "features_dtype",
+     .offset = offsetof(eval_options, features_dtype),
+     .group = judging,
+     .type = MAR_TYPE_CHOICE,
+     .choices = judge_dtypes,
+     .help = "arithmetic of Inception-v3\n"
+             "f32 agrees with torch-fidelity; compare published numbers with it. bf16 is faster on processors and "
+             "GPUs that have it, and changes FID: compare its numbers only with one another. --dtype is for the "
+             "model only."},
+    {.name = "stats",
+     .offset = offsetof(eval_options, stats),
+     .group = judging,
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.npz",
+     .help = "reference: statistics, images, or demo\n"
+             "Statistics have mu and sigma, such as adm_in256_stats.npz, and mu_s and sigma_s for sFID. Images, a "
+             "directory or arr_0 of an npz, are judged by the same network. demo is the built-in statistics of "
+             "real digits. Without a reference there is only an Inception score."},
+    {.name = "precision_recall",
+     .offset = offsetof(eval_options, precision_recall),
+     .group = judging,
+     .type = MAR_TYPE_FLAG,
+     .help = "keep features for it, even if --stats has none now\n"
+             "Precision and recall need features or images of the reference, and are computed whenever --stats has "
+             "them. The features of an image take 8 KB of memory when ranges are added up."},
+    {.name = "out",
+     .offset = offsetof(eval_options, out),
+     .group = directory,
+     .type = MAR_TYPE_TEXT,
+     .argument = "RUN",
+     .help = "directory of the run; an existing run is continued\n"
+             "Settings that numbers depend on must equal those of the existing run. With --images it gets "
+             "report.html and result.json, which replace those there; without --out nothing is written then."},
+    {.name = "store",
+     .offset = offsetof(eval_options, store),
+     .group = directory,
+     .type = MAR_TYPE_TEXT,
+     .argument = "DIR",
+     .help =
+         "where tokens and features are kept; default RUN\n"
+         "DIR/runs. Commands with one store make no image twice: not that of another mar eval, of a point of a sweep, "
+         "or of mar fidelity with --store. The points of a sweep share one, by default in --out."},
+    {.name = "batch",
+     .offset = offsetof(eval_options, batch),
+     .group = directory,
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1024,
+     .help = "images to make and judge at a time\n"
+             "It is one of the settings: on a GPU the last bits of a number depend on it."},
+    {.name = "shard_images",
+     .offset = offsetof(eval_options, shard_images),
+     .group = directory,
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = IMAGES_MAX,
+     .help = "images of a shard, up to a multiple of --batch\n"
+             "Shards are what is dealt out to processes. The default makes 64 of them at most."},
+    {.name = "shard",
+     .offset = offsetof(eval_options, shard),
+     .group = directory,
+     .type = MAR_TYPE_TEXT,
+     .argument = "I/N",
+     .help = "make every N-th shard only, as process I\n"
+             "From 1/N to N/N, on any machines that share the directory. The last one adds up. Without it, rank "
+             "and number come from the variables of Slurm's job arrays and steps, or from mpirun."},
+    {.name = "merge",
+     .offset = offsetof(eval_options, merge),
+     .group = directory,
+     .type = MAR_TYPE_FLAG,
+     .help = "make nothing; add up the existing shards\n"
+             "It takes settings from the directory and loads no model, but needs --stats and --inception as in the "
+             "run."},
+    {.name = "save_images",
+     .offset = offsetof(eval_options, save_images),
+     .group = directory,
+     .type = MAR_TYPE_FLAG,
+     .help = "keep all images: RUN/images/000000.png ..."},
+    {.name = "save_npz",
+     .offset = offsetof(eval_options, save_npz),
+     .group = directory,
+     .type = MAR_TYPE_FLAG,
+     .help = "keep all images: arr_0 in RUN/images.npz, shuffled\n"
+             "uint8 in the fixed order of numpy.random.RandomState(0).permutation, as ADM's evaluator expects "
+             "them."},
+    {.name = "json",
+     .offset = offsetof(eval_options, json),
+     .group = messages,
+     .type = MAR_TYPE_FLAG,
+     .help = "print the result as one JSON object\n"
+             "The same as in RUN/result.json."},
+    {.name = "quiet",
+     .offset = offsetof(eval_options, quiet),
+     .group = messages,
+     .type = MAR_TYPE_FLAG,
+     .help = "print only errors"},
+    {0},
+};
+
+void eval_options_set_up(eval_options *o, option_set *set)
+{
+    *set = (option_set){
+        .command = "eval",
+        .about = "usage: mar eval [OPTIONS]\n"
+                 "\n"
+                 "Makes images of a model, judges them in memory, and prints FID, Inception score,\n"
+                 "sFID, precision and recall, with their protocol. With no options: 2000 digits of\n"
+                 "the demo against real ones.\n"
+                 "\n"
+                 "It works in a directory and keeps finished work there. The same command\n"
+                 "continues a run that was stopped or killed, and ends with the same numbers, bit\n"
+                 "for bit. Several processes can share a run: --shard, or mpirun.\n",
+        .example = "example: mar eval --model mar_base.pth --vae kl16.ckpt --cfg 2.9 \\\n"
+                   "             --num_iter 256 --stats adm_in256_stats.npz \\\n"
+                   "             --inception weights-inception-2015-12-05-6726825d.pth --out base\n",
+    };
+    *o = (eval_options){.out = "evaluation", .batch = BATCH_DEFAULT};
+    run_options_init(&o->run);
+    options_add_table(set, rows, o, 0);
+    run_options_add(&o->run, set);
+}
+
+/* --- what belongs together ------------------------------------------------------------------------------ */
+
+static int is_given(const option_set *set, const char *name)
+{
+    const option *o = options_find(set, name);
+    return o && o->given;
+}
+
+static int check_network(eval_options *o, const option_set *set)
+{
+    const int own_demo = !o->images && run_is_demo(o->run.model);
+    if (!o->features) o->features = o->inception || !own_demo ? "inception" : "demo";
+    const int demo = strcmp(o->features, "demo") == 0;
+    if (demo && o->inception) return tool_error("--inception: has no effect with --features demo");
+    if (demo && is_given(set, "features_dtype"))
+        return tool_error("--features_dtype: has no effect with --features demo, which is f32");
+    if (!demo && !o->inception)
+        return tool_error("--inception is missing, expected Inception-v3's weights, such as "
+                          "weights-inception-2015-12-05-6726825d.pth of torch-fidelity%s",
+                          own_demo    ? "; or --features demo"
+                          : o->images ? "; or --features demo for digits"
+                                      : "");
+    if (demo && !o->stats) o->stats = "demo";
+    return 0;
+}
+
+/* Images made elsewhere have nothing to do with a model. */
+static int check_images(const eval_options *o, const option_set *set)
+{
+    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
+                                            "shard",      "shard_images",   "save_images", "save_npz", "store"};
+    if (!o->images) return 0;
+    if (is_given(set, "dtype"))
+        return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "
+                          "that judges is --features_dtype");
+    if (is_given(set, "head_dtype"))
+        return tool_error("--head_dtype: has no effect with --images, which are made already");
+    if (is_given(set, "int8_below"))
+        return tool_error("--int8_below: has no effect with --images, which are made already");
+    for (int i = 0; i < set->count; i++) { /* of those of a run, only the machine's matter */
+        const option *q = &set->options[i];
+        if (q->given && q->shared && q->fields != &o->run.machine)
+            return tool_error("--%s: has no effect with --images, which are made already", q->param->name);
+    }
+    for (size_t i = 0; i < sizeof of_models / sizeof *of_models; i++)
+        if (is_given(set, of_models[i]))
+            return tool_error("--%s: has no effect with --images, which are made already", of_models[i]);
+    return 0;
+}
+
+int eval_options_done(eval_options *o, const option_set *set)
+{
+    o->given = set;
+    run_options_note(&o->run, set);
+    /* What has no effect in common may have one with the options of a point. */
+    if ((!o->sweep && run_options_done(&o->run, set) != 0) || check_images(o, set) != 0) return 1;
+    if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
+    if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
+    return check_network(o, set);
+}

@@ -56,6 +56,7 @@ mar_status npz_stream_read(npz *z, size_t n, uint8_t *dst, char *why);
  * it. Returns MAR_EIO, MAR_ENOMEM, or MAR_EARG (a duplicate name, an invalid shape). */
 typedef struct npz_writer npz_writer;
 mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, char *why);
+void npz_writer_leave_unsynced(npz_writer *w); /* see file_writer: for a file that can be made again */
 mar_status npz_writer_add(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
                           const void *data, char *why);
 mar_status npz_writer_commit(npz_writer *w, char *why);

@@ -164,6 +164,11 @@ mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, cha
     return npz_export_error(status, &err, why);
 }
 
+void npz_writer_leave_unsynced(npz_writer *w)
+{
+    w->file.unsynced = 1;
+}
+
 /* Appends to the file. Fails if this or any earlier write failed. */
 static mar_status append(npz_writer *w, const void *data, size_t n, mar_err *err)
 {

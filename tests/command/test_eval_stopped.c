@@ -5,6 +5,7 @@
 #include "tests/support/command.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,17 +57,33 @@ static pid_t start(const char *directory, const char *arguments)
     return child;
 }
 
-/* Waits until the directory's journals or shards have something. Returns 0 if the process has ended before. */
-static int is_at_work(const char *directory, const char *run, pid_t child)
+/* How many files the pattern has. */
+static int count_of(const char *directory, const char *pattern)
 {
     char path[700];
+    glob_t found;
+    snprintf(path, sizeof path, "%s/%s", directory, pattern);
+    const int n = glob(path, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    if (n) globfree(&found);
+    return n;
+}
+
+/* Waits until the pattern has so many files. Returns 0 if the process has ended before. */
+static int wait_for(const char *directory, const char *pattern, int count, pid_t child)
+{
     int status;
-    snprintf(path, sizeof path, "%s/%s/shards/000000.part", directory, run);
-    while (access(path, F_OK) != 0) {
+    while (count_of(directory, pattern) < count) {
         if (waitpid(child, &status, WNOHANG) == child) return 0;
         usleep(500);
     }
     return 1;
+}
+
+static int is_at_work(const char *directory, const char *run, pid_t child)
+{
+    char pattern[100];
+    snprintf(pattern, sizeof pattern, "%s/settings.json", run); /* behind which it makes images */
+    return wait_for(directory, pattern, 1, child);
 }
 
 /* --- signals -------------------------------------------------------------------------------------------- */
@@ -76,7 +93,7 @@ static int interrupt(const char *directory, const char *arguments, int number)
 {
     int status = 0;
     const pid_t child = start(directory, arguments);
-    if (!is_at_work(directory, "cut", child)) return 0;
+    if (!wait_for(directory, "cut/runs/*/*.features-*", 1, child)) return 0;
     kill(child, number);
     assert_int_equal(waitpid(child, &status, 0), child);
     return status;
@@ -105,6 +122,7 @@ static void signals(void **state)
     /* The second signal ends it. */
     const pid_t child = start(d, "eval --num_images 500 --batch 500 --out cut");
     assert_true(is_at_work(d, "cut", child));
+    sleep(1); /* the batch takes minutes */
     kill(child, SIGTERM);
     for (char *errors = NULL; !errors || !strstr(errors, "mar: stopping"); usleep(1000)) {
         free(errors);
@@ -132,8 +150,7 @@ static void signal_to_the_judge(void **state)
         assert_int_equal(link(from, to), 0);
     }
     const pid_t child = start(d, RUN "--out cut --stats real");
-    snprintf(to, sizeof to, "%s/cut/shards/000009.mars", d);
-    while (access(to, F_OK) != 0 && waitpid(child, &status, WNOHANG) == 0) usleep(1000);
+    wait_for(d, "cut/runs/*/*.features-*", 20, child);
     usleep(300000); /* until it has added up the shards; the reference takes seconds */
     kill(child, SIGTERM);
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -171,10 +188,7 @@ static void second_runs(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
 
     child = start(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK);
-    usleep(1000);
-    char path[700];
-    snprintf(path, sizeof path, "%s/cut/shards/000002.part", d);
-    while (access(path, F_OK) != 0 && waitpid(child, &status, WNOHANG) == 0) usleep(500);
+    wait_for(d, "cut/runs/*/*.features-*", 2, child);
     kill(child, SIGSTOP);
     expect_refused(d, whole, child);
     expect_refused(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK, child);
@@ -184,7 +198,7 @@ static void second_runs(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
 }
 
-/* A rank that ends leaves its shard to the others, who go on in its journal. */
+/* A rank that ends leaves its shard to the others, who take what it has made from the store. */
 static void a_rank_that_is_killed(void **state)
 {
     const char *d = *state;
@@ -198,12 +212,11 @@ static void a_rank_that_is_killed(void **state)
     snprintf(path, sizeof path, "%s/alone", d);
     setenv("MAR_COMMAND", path, 1);
     const pid_t first = start(d, RUN "--out cut --quiet");
-    assert_true(is_at_work(d, "cut", first));
+    assert_true(wait_for(d, "cut/runs/*/*.features-*", 1, first));
     kill(first, SIGSTOP);
     setenv("PMI_RANK", "1", 1);
     const pid_t second = start(d, RUN "--out cut --quiet");
-    snprintf(path, sizeof path, "%s/cut/shards/000003.mars", d); /* the last one of those that are free is far off */
-    while (access(path, F_OK) != 0 && waitpid(second, &status, WNOHANG) == 0) usleep(500);
+    wait_for(d, "cut/runs/*/*.features-*", 8, second);
     kill(first, SIGKILL);
     assert_int_equal(waitpid(first, &status, 0), first);
     assert_int_equal(waitpid(second, &status, 0), second);
@@ -235,7 +248,7 @@ static void full_disk(void **state)
         failures += r.status != 0;
         command_result_free(&r);
         shell(d, "$MAR " RUN "--out cut --save_npz --quiet && cmp whole/images.npz cut/images.npz && "
-                 "(cd cut/shards && ls) >a && (cd whole/shards && ls) >b && cmp a b");
+                 "(cd cut && ls -A runs/*) >a && (cd whole && ls -A runs/*) >b && cmp a b");
         same_numbers(d, "whole", "cut");
     }
     assert_in_range(failures, test_brief ? 1 : 4, 12);

@@ -141,12 +141,12 @@ static void order(void **state)
     (void)state;
     static record r;
     r = (record){0};
-    const image_run runs[] = {{demo.models[0], demo.with_decoder, NULL},
-                              {demo.models[1], demo.draft, NULL},
-                              {demo.models[0], demo.without_decoder, NULL}};
+    const image_run runs[] = {{.model = demo.models[0], .session = demo.with_decoder},
+                              {.model = demo.models[1], .session = demo.draft},
+                              {.model = demo.models[0], .session = demo.without_decoder}};
     const image_plan plan = plan_of(runs, 3);
     recorder recorders[] = {{&r, 0}, {&r, 1}};
-    const image_sink sinks[] = {{take, &recorders[0], 1, 0}, {take, &recorders[1], 0, 1}};
+    const image_sink sinks[] = {{take, &recorders[0], 1, 0, 0}, {take, &recorders[1], 0, 1, 0}};
     assert_int_equal(run_images(&plan, sinks, 2), 0);
     assert_int_equal(r.count, 2 * 3 * TURNS);
     static const int run_order[TURNS][3] = {{0, 1, 2}, {1, 2, 0}, {2, 0, 1}};
@@ -172,10 +172,11 @@ static void same_tokens(void **state)
     static float alone[IMAGES][TOKENS];
     static const int label_of[IMAGES] = {3, 3, -1, -1, 8, 8, 3};
     r = (record){0};
-    const image_run runs[] = {{demo.models[0], demo.with_decoder, NULL}, {demo.models[1], demo.draft, NULL}};
+    const image_run runs[] = {{.model = demo.models[0], .session = demo.with_decoder},
+                              {.model = demo.models[1], .session = demo.draft}};
     const image_plan plan = plan_of(runs, 2);
     recorder all = {&r, 0};
-    const image_sink sink = {take, &all, 1, 1};
+    const image_sink sink = {take, &all, 1, 1, 0};
     assert_int_equal(run_images(&plan, &sink, 1), 0);
     for (int run = 0; run < 2; run++) {
         make_directly(runs[run].session, label_of, alone);
@@ -191,11 +192,11 @@ static void one_session_again(void **state)
     (void)state;
     static record r;
     r = (record){0};
-    const image_run run = {demo.models[0], demo.with_decoder, NULL}, runs[] = {run, run, run};
+    const image_run run = {.model = demo.models[0], .session = demo.with_decoder}, runs[] = {run, run, run};
     image_plan plan = plan_of(runs, 3);
     plan.images = BATCH;
     recorder all = {&r, 0};
-    const image_sink sink = {take, &all, 1, 0};
+    const image_sink sink = {take, &all, 1, 0, 0};
     assert_int_equal(run_images(&plan, &sink, 1), 0);
     assert_int_equal(r.count, 3);
     for (int i = 0; i < 3; i++) {
@@ -212,10 +213,10 @@ static void a_sink_fails(void **state)
     (void)state;
     static record r;
     r = (record){.fail_at = 3};
-    const image_run run = {demo.models[0], demo.without_decoder, NULL};
+    const image_run run = {.model = demo.models[0], .session = demo.without_decoder};
     const image_plan plan = plan_of(&run, 1);
     recorder recorders[] = {{&r, 0}, {&r, 1}};
-    const image_sink sinks[] = {{take, &recorders[0], 0, 1}, {take, &recorders[1], 0, 1}};
+    const image_sink sinks[] = {{take, &recorders[0], 0, 1, 0}, {take, &recorders[1], 0, 1, 0}};
     assert_int_equal(run_images(&plan, sinks, 2), 1);
     assert_int_equal(r.count, 3);
     assert_false(r.calls[0].has_tokens || r.calls[0].has_pixels); /* not taken; no image decoder */
@@ -227,12 +228,12 @@ static void a_session_fails(void **state)
     (void)state;
     static record r;
     r = (record){0};
-    const image_run run = {demo.models[0], demo.without_decoder, NULL};
+    const image_run run = {.model = demo.models[0], .session = demo.without_decoder};
     image_plan plan = plan_of(&run, 1);
     static const int beyond[] = {10};
     plan.classes = beyond, plan.class_count = 1;
     recorder all = {&r, 0};
-    const image_sink sink = {take, &all, 1, 0};
+    const image_sink sink = {take, &all, 1, 0, 0};
     assert_int_equal(run_images(&plan, &sink, 1), 1);
     assert_int_equal(r.count, 0);
     assert_non_null(strstr(mar_session_error(demo.without_decoder), "class 10"));
@@ -244,10 +245,10 @@ static void some_are_there(void **state)
     (void)state;
     static record r, all;
     r = all = (record){0};
-    const image_run run = {demo.models[0], demo.with_decoder, NULL};
+    const image_run run = {.model = demo.models[0], .session = demo.with_decoder};
     image_plan plan = plan_of(&run, 1);
     recorder one = {&all, 0}, other = {&r, 0};
-    const image_sink whole = {take, &one, 1, 1}, part = {take, &other, 1, 1};
+    const image_sink whole = {take, &one, 1, 1, 0}, part = {take, &other, 1, 1, 0};
     static const uint8_t have[IMAGES] = {0, 1, 0, 0, 0, 0, 1};
     assert_int_equal(run_images(&plan, &whole, 1), 0);
     plan.have = have;
@@ -275,10 +276,10 @@ static void interrupted_while_decoding(void **state)
 {
     (void)state;
     static record r;
-    const image_run run = {demo.models[0], demo.with_decoder, NULL};
+    const image_run run = {.model = demo.models[0], .session = demo.with_decoder};
     image_plan plan = plan_of(&run, 1);
     recorder all = {&r, 0};
-    const image_sink sink = {take, &all, 1, 1};
+    const image_sink sink = {take, &all, 1, 1, 0};
     r = (record){0};
     spy_on(demo.with_decoder, "conv", -1, NULL);
     assert_int_equal(run_images(&plan, &sink, 1), 0);
@@ -291,7 +292,7 @@ static void interrupted_while_decoding(void **state)
             const pid_t child = fork();
             if (child == 0) {
                 open_demo(NULL);
-                const image_run own = {demo.models[0], demo.with_decoder, NULL};
+                const image_run own = {.model = demo.models[0], .session = demo.with_decoder};
                 plan.runs = &own;
                 plan.takes_parts = parts;
                 r = (record){.parts = 1};

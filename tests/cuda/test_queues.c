@@ -431,7 +431,7 @@ static void cancels_from_another_thread(void **state)
     int cancel = 0;
     session s;
     open_session(&s, &w);
-    s.k->core->leave(s.k);
+    s.k->core->unbind(s.k);
     s.k->cancel = &cancel;
     for (int times = 0; times < 3; times++) {
         cancelled_job job = {&s, &cancel, 0};
@@ -445,7 +445,7 @@ static void cancels_from_another_thread(void **state)
         s.k->core->recover(s.k);
         expect_work(&s, 5, expected);
     }
-    s.k->core->enter(s.k);
+    s.k->core->bind(s.k);
     close_session(&s);
     unload(&w);
     free(expected);
@@ -640,13 +640,13 @@ static void current_device(void **state)
         assert_ok(d[i]->core->alloc(d[i], sizeof x, &p[i], &err), &err);
         expect_device(1);
     }
-    k[0]->core->enter(k[0]);
+    k[0]->core->bind(k[0]);
     expect_device(0);
-    k[1]->core->enter(k[1]);
+    k[1]->core->bind(k[1]);
     expect_device(1);
-    k[0]->core->enter(k[0]);
+    k[0]->core->bind(k[0]);
     expect_device(0);
-    k[0]->core->leave(k[0]);
+    k[0]->core->unbind(k[0]);
     for (int i = 0; i < 2; i++) k[i]->core->upload(k[i], p[i], x, sizeof x);
     for (int times = 0; times < 2; times++) /* in turns */
         for (int i = 0; i < 2; i++) {
@@ -660,8 +660,8 @@ static void current_device(void **state)
         check_kern(k[i]);
         assert_true(got[i][0] == 0 && got[i][1] == 2);
     }
-    k[1]->core->leave(k[1]);
-    k[0]->core->leave(k[0]);
+    k[1]->core->unbind(k[1]);
+    k[0]->core->unbind(k[0]);
     expect_device(1);
     assert_int_equal(cudaSetDevice(0), 0);
     for (int i = 0; i < 2; i++) {
@@ -689,7 +689,7 @@ static void *use_second_device(void *arg)
     if (kern_cuda_open(MAR_DTYPE_BF16, 1, &d, &err) != MAR_OK || d->core->queue_create(d, &k, &err) != MAR_OK)
         return "GPU 1 cannot be opened";
     if (d->core->alloc(d, sizeof x, &p, &err) != MAR_OK) return "no memory";
-    k->core->enter(k);
+    k->core->bind(k);
     if (cudaGetDevice(&device) != 0 || device != 1) return "GPU 1 is not current inside";
     if (make_linear(k, &l, &err) != MAR_OK) return "a layer cannot be loaded";
     kern_conv *conv = make_conv(k);
@@ -697,7 +697,7 @@ static void *use_second_device(void *arg)
     load_head(k, "weights/demo/target.safetensors", WIDTH, 2, Z_DIM, &head);
     k->core->upload(k, p, x, sizeof x);
     k->core->download(k, x, p, sizeof x);
-    k->core->leave(k);
+    k->core->unbind(k);
     /* Plans outside the brackets are of the queue's GPU, too. */
     if (k->core->linear_plan(k, l, LINEAR_ROWS, &err) != MAR_OK ||
         k->core->attention_plan(k, 16, 16, 2, 64, 3 * 128, 3 * 128, &err) != MAR_OK ||

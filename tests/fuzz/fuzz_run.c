@@ -1,18 +1,20 @@
-/* All that mar eval reads of a run's directory: settings.json, the shards and their journals, images.npz.part and
- * result.json. The files are in memory: what opens, names and removes files has stand-ins here.
+/* All that mar eval --merge reads: settings.json, what the run store has of the run, images.npz.part and result.json.
+ * The files are in memory: what opens, names and removes files has stand-ins here.
  *
  * An input is settings.json, a NUL, result.json, a NUL, and changes of the other files. These are what mar eval itself
  * writes with such settings; each change overwrites, cuts or removes one, and completes its checksums if it says so, as
- * whoever wants to be believed would. Of what is taken: all numbers are within their arrays, a shard written of a
- * journal is read, a change without checksums is found, a result reads back as it was written. An error is one line. */
+ * whoever wants to be believed would. Of what is taken: all numbers are within their arrays, a piece that was changed
+ * without its checksums is refused or has what was written, a result reads back as it was written. An error is one
+ * line.
+ */
 #include "tests/fuzz/fuzz.h"
 
+#include "base/file.h"
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"
 #include "tools/eval/pixels.h"
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
-#include "tools/cli/file_sum.h"
 #include "tools/images/source.h"
 #include "tools/eval/sweep_report.h"
 
@@ -28,7 +30,7 @@
 
 /* --- files in memory --------------------------------------------------------------------------------------- */
 
-enum { FILES = 24, NAME = 32, FILE_MAX = 1 << 20 };
+enum { FILES = 64, NAME = 160, FILE_MAX = 1 << 20 };
 
 static struct {
     char name[NAME]; /* "" : none */
@@ -140,6 +142,50 @@ int __wrap_rename(const char *from, const char *to)
     return 0;
 }
 
+/* What the store writes. */
+static char *written;
+static size_t written_size;
+mar_status __wrap_file_writer_open(const char *path, file_writer *out, mar_err *err);
+mar_status __wrap_file_writer_commit(file_writer *w, mar_err *err);
+void __wrap_file_writer_discard(file_writer *w);
+
+mar_status __wrap_file_writer_open(const char *path, file_writer *out, mar_err *err)
+{
+    *out = (file_writer){.stream = open_memstream(&written, &written_size), .path = strdup(path)};
+    return out->stream && out->path ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", path);
+}
+
+void __wrap_file_writer_discard(file_writer *w)
+{
+    fclose(w->stream);
+    free(w->path);
+    free(written);
+    written = NULL;
+    *w = (file_writer){0};
+}
+
+mar_status __wrap_file_writer_commit(file_writer *w, mar_err *err)
+{
+    (void)err;
+    fflush(w->stream);
+    put_file(w->path, written, written_size);
+    __wrap_file_writer_discard(w);
+    return MAR_OK;
+}
+
+lock_status __wrap_lock_wait(int fd, off_t byte, const char *path);
+void __wrap_lock_release(int fd, off_t byte);
+lock_status __wrap_lock_wait(int fd, off_t byte, const char *path)
+{
+    (void)fd, (void)byte, (void)path;
+    return LOCK_TAKEN;
+}
+
+void __wrap_lock_release(int fd, off_t byte)
+{
+    (void)fd, (void)byte;
+}
+
 /* A network of which nothing but its sizes is asked. */
 static const mar_features_config network = {"demo digits", 2, 3, 1, 1};
 const mar_features_config *__wrap_mar_features_get_config(const mar_features *f);
@@ -179,8 +225,6 @@ static int failed(const char *what, int status)
 
 /* --- changes ----------------------------------------------------------------------------------------------- */
 
-enum { SHARD_HEAD = 56, JOURNAL_HEAD = 32, SHARDS = 2 };
-
 typedef struct {
     uint8_t what; /* bits 0-2: the file; 3: from its end; 4: complete its checksums; 5: cut it there; 6: remove it */
     uint16_t offset;
@@ -189,153 +233,138 @@ typedef struct {
 
 static uint8_t contents[FILE_MAX + 256], before[FILE_MAX];
 
-static void put_sum(uint8_t *at, size_t size, size_t zeroed)
+static uint64_t le(const uint8_t *at, int width)
 {
-    memset(at + zeroed, 0, 8);
-    const uint64_t sum = memory_sum(at, size);
-    memcpy(at + zeroed, &sum, sizeof sum);
+    uint64_t value = 0;
+    for (int i = 0; i < width; i++) value |= (uint64_t)at[i] << 8 * i;
+    return value;
 }
 
-/* Completes the checksums of a shard. */
-static void seal_shard(uint8_t *data, size_t size)
+static void put_le32(uint8_t *at, uint32_t value)
 {
-    if (size < SHARD_HEAD + 8) return;
-    const uint64_t head = memory_sum(data, SHARD_HEAD - 8);
-    memcpy(data + SHARD_HEAD - 8, &head, sizeof head);
-    const uint64_t sum = memory_sum(data, size - 8);
-    memcpy(data + size - 8, &sum, sizeof sum);
+    for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> 8 * i);
 }
 
-/* The same of a journal: of each record that has the size it says. */
-static void seal_journal(uint8_t *data, size_t size)
+/* Completes the checksums of an npz as npz_writer makes it: those of its entries, and the same in its directory. */
+static void seal(uint8_t *data, size_t size)
 {
-    if (size < JOURNAL_HEAD) return;
-    const uint64_t head = memory_sum(data, JOURNAL_HEAD - 8);
-    memcpy(data + JOURNAL_HEAD - 8, &head, sizeof head);
-    for (size_t at = JOURNAL_HEAD; size - at >= EVAL_RECORD_HEAD;) {
-        uint64_t length;
-        memcpy(&length, data + at + 32, sizeof length);
-        if (length < EVAL_RECORD_HEAD || length > size - at) break;
-        put_sum(data + at, length, 40);
-        at += length;
+    enum { ENTRIES = 16, LOCAL = 30, DIRECTORY = 46 };
+    uint32_t crc[ENTRIES];
+    size_t at = 0;
+    int count = 0;
+    while (count < ENTRIES && size - at > LOCAL + 20 && le(data + at, 4) == 0x04034b50) {
+        const size_t header = LOCAL + le(data + at + 26, 2) + le(data + at + 28, 2);
+        if (header < LOCAL + 20 || header > size - at) return;
+        const uint64_t length = le(data + at + header - 16, 8);
+        if (length > size - at - header) return;
+        put_le32(data + at + 14, crc[count++] = npz_crc(data + at + header, length));
+        at += header + length;
+    }
+    for (int i = 0; i < count && size - at > DIRECTORY && le(data + at, 4) == 0x02014b50; i++) {
+        put_le32(data + at + 16, crc[i]);
+        const size_t entry = DIRECTORY + le(data + at + 28, 2) + le(data + at + 30, 2) + le(data + at + 32, 2);
+        if (entry > size - at) return;
+        at += entry;
     }
 }
 
-/* Returns 1 if the file is another then and its checksums were left. */
-static int change_file(const char *name, const change *c, const uint8_t *bytes)
+static void change_file(const char *name, const change *c, const uint8_t *bytes)
 {
     const size_t size = get_file(name, contents);
-    if (find(name) < 0) return 0;
+    if (find(name) < 0) return;
     if (c->what & 64) {
         __wrap_unlink(name);
-        return 0;
+        return;
     }
-    memcpy(before, contents, size);
     const size_t at = c->offset > size ? size : c->what & 8 ? size - c->offset : c->offset;
     memcpy(contents + at, bytes, c->size);
     size_t length = c->what & 32 || at + c->size > size ? at + c->size : size;
     if (length > FILE_MAX) length = FILE_MAX;
-    const int sealed = c->what & 16;
-    if (sealed && strstr(name, ".mars")) seal_shard(contents, length);
-    if (sealed && strstr(name, ".part")) seal_journal(contents, length);
+    if ((c->what & 16) && strstr(name, ".npz")) seal(contents, length);
     put_file(name, contents, length);
-    return !sealed && (length != size || memcmp(before, contents, size) != 0);
-}
-
-/* Makes the changes of the files of that kind; `spoilt` [SHARDS]: those that are other then, without checksums. Returns
- * how many changes there are. */
-static int change_files(const uint8_t *data, size_t size, const char *kind, int spoilt[SHARDS])
-{
-    static const char *const names[8] = {"000000.mars", "000001.mars",     "000000.part", "000001.part",
-                                         "000000.part", "images.npz.part", "000000.mars", "000001.mars"};
-    int count = 0;
-    for (size_t at = 0; size - at >= 4;) {
-        const change c = {data[at], (uint16_t)(data[at + 1] | data[at + 2] << 8), data[at + 3]};
-        const char *name = names[c.what & 7];
-        const size_t left = size - at - 4, n = c.size < left ? c.size : left;
-        const change made = {c.what, c.offset, (uint8_t)n};
-        if (strstr(name, kind)) {
-            const int shard = name[5] == '1';
-            const int is_spoilt = change_file(name, &made, data + at + 4);
-            if (is_spoilt || (c.what & 16)) spoilt[shard] = is_spoilt;
-            count++;
-        }
-        at += 4 + n;
-    }
-    return count;
 }
 
 /* --- a run ------------------------------------------------------------------------------------------------- */
 
-enum { IMAGES = 16, PIXELS = 1024 };
+enum { IMAGES = 16, PIXELS = 1024, PIECES = 7 };
 
-/* The record of a batch, as mar eval makes it. */
-static void fill_record(const eval_layout *l, long first, eval_record *r)
+/* The piece of a batch, as mar eval makes it. */
+static void fill_batch(const eval_layout *l, const store_range *at, eval_batch *b)
 {
-    static uint8_t rgb[IMAGES * PIXELS * 3];
-    eval_record_begin(l, first, r);
-    r->figures->generate_s = 1;
-    for (int i = 0; i < r->n; i++) {
-        for (int k = 0; k < l->features; k++) r->features[i * l->features + k] = (float)(i + k);
-        for (int k = 0; k < l->classes; k++) r->logits[i * l->classes + k] = (float)((i + k) % 3);
-        for (int k = 0; k < l->spatial; k++) r->spatial[i * l->spatial + k] = (float)i;
-        r->labels[i] = i, r->verified[i] = 4, r->replaced[i] = (uint32_t)(i % 3);
+    static const uint8_t rgb[PIXELS * 3];
+    eval_batch_begin(l, at->n, b);
+    memset(b->stats, 0, sizeof *b->stats);
+    *b->process = 1;
+    b->seconds[0] = 1;
+    for (int i = 0; i < b->n; i++) {
+        for (int k = 0; k < l->features; k++) b->features[i * l->features + k] = (float)(i + k);
+        for (int k = 0; k < l->classes; k++) b->logits[i * l->classes + k] = (float)((i + k) % 3);
+        for (int k = 0; k < l->spatial; k++) b->spatial[i * l->spatial + k] = (float)i;
+        b->labels[i] = at->labels[i], b->verified[i] = 4, b->replaced[i] = i % 3;
+        b->crc[i] = (int32_t)npz_crc(rgb, eval_pixel_bytes(l));
     }
-    eval_record_finish(l, rgb, r);
 }
 
-/* The journals of the shards, whole. */
-static void write_journals(const eval_job *job, eval_record *r)
+/* All that a run has before its numbers are added up. */
+static void write_pieces(eval_job *job, eval_batch *b)
+{
+    static const uint8_t rgb[PIXELS * 3], zeros[FILE_MAX];
+    const eval_layout *l = &job->layout;
+    for (long i = 0; i < l->images; i += l->batch) {
+        const store_range at = eval_range(job, i);
+        fill_batch(l, &at, b);
+        if (eval_batch_write(&job->store, &at, job->facts.judged, l, b) != 0) fuzz_fail("no piece");
+    }
+    for (int k = 0; k < l->samples && k < IMAGES; k += 2) {
+        const long i = eval_sample_at(l, k);
+        if (i < l->images && eval_picture_write(job, i, eval_range(job, i).labels[0], rgb) != 0)
+            fuzz_fail("no picture");
+    }
+    npz_slots slots;
+    npz_slots_layout(l->images, (int64_t[3]){l->height, l->width, 3}, &slots);
+    if (slots.size <= FILE_MAX) put_file("images.npz.part", zeros, slots.size);
+}
+
+/* Makes the changes: each is of a piece, or of images.npz.part. */
+static void change_files(eval_job *job, const uint8_t *data, size_t size)
+{
+    char path[STORE_PATH];
+    for (size_t at = 0; size - at >= 4;) {
+        const change c = {data[at], (uint16_t)(data[at + 1] | data[at + 2] << 8), data[at + 3]};
+        const size_t left = size - at - 4, n = c.size < left ? c.size : left;
+        const change made = {c.what, c.offset, (uint8_t)n};
+        const long first = (long)(c.what & 7) * job->layout.batch;
+        if ((c.what & 7) == PIECES) {
+            change_file("images.npz.part", &made, data + at + 4);
+        } else if (first < job->layout.images) {
+            const store_range range = eval_range(job, first);
+            change_file(tool_base_name(store_path(&job->store, &range, job->facts.judged, path)), &made, data + at + 4);
+        }
+        at += 4 + n;
+    }
+}
+
+/* Pieces that are taken: their counts can be. Those that were not sealed have what was written. */
+static void check_pieces(eval_job *job, eval_batch *b, int sealed)
 {
     const eval_layout *l = &job->layout;
-    eval_journal j;
-    for (int s = 0; s < eval_shard_count(l) && s < SHARDS; s++) {
-        if (eval_journal_open(&job->directory, l, s, &j) != 0) fuzz_fail("no journal");
-        while (j.next < eval_shard_first(l, s) + eval_shard_size(l, s)) {
-            fill_record(l, j.next, r);
-            if (eval_journal_append(&j, r) != 0) fuzz_fail("no record");
-        }
-        eval_journal_close(&j);
+    eval_batch made;
+    if (eval_batch_create(l, &made) != 0) fuzz_fail("out of memory");
+    for (long i = 0; i < l->images; i += l->batch) {
+        const store_range at = eval_range(job, i);
+        const store_state state = eval_batch_read(&job->store, &at, job->facts.judged, l, b);
+        failed("eval_batch_read", state == STORE_DAMAGED || state == STORE_ERROR);
+        if (state != STORE_THERE) continue;
+        for (int k = 0; k < b->n; k++)
+            if (b->replaced[k] < 0 || b->replaced[k] > b->verified[k]) fuzz_fail("%d replaced", b->replaced[k]);
+        if (sealed) continue;
+        fill_batch(l, &at, &made);
+        if (memcmp(made.features, b->features, (size_t)b->n * (size_t)l->features * sizeof *b->features) != 0 ||
+            memcmp(made.labels, b->labels, (size_t)b->n * sizeof *b->labels) != 0 ||
+            memcmp(made.logits, b->logits, (size_t)b->n * (size_t)l->classes * sizeof *b->logits) != 0)
+            fuzz_fail("a piece was changed, and is taken");
     }
-}
-
-/* Makes shards of the journals that are whole, as mar eval does that goes on; `changed`: they may be any bytes. */
-static void make_shards(const eval_job *job, eval_record *r, int changed)
-{
-    const eval_layout *l = &job->layout;
-    eval_journal j;
-    eval_shard shard;
-    for (int s = 0; s < eval_shard_count(l) && s < SHARDS; s++) {
-        if (failed("eval_journal_open", eval_journal_open(&job->directory, l, s, &j))) continue;
-        const long first = eval_shard_first(l, s), behind = first + eval_shard_size(l, s);
-        long next = first;
-        while (changed && !failed("eval_journal_read", 0) && eval_journal_read(&j, r) == 1) {
-            if (r->first != next || r->n < 1 || r->n > l->batch || r->size > r->capacity || j.next > behind)
-                fuzz_fail("a record of images %ld to %ld", r->first, r->first + r->n);
-            if (!eval_figures_check(r->figures, r->n)) fuzz_fail("a record of figures that cannot be");
-            next += r->n;
-        }
-        const int whole = !changed || j.next == behind;
-        if (failed("eval_shard_write", eval_shard_write(&job->directory, l, &j, s, r)) == whole)
-            fuzz_fail("shard %d: the journal is %s", s, whole ? "whole" : "not whole");
-        eval_journal_close(&j);
-        if (!whole || !changed) continue;
-        const eval_shard_state state = eval_shard_open(&job->directory, l, s, &shard);
-        if (failed("eval_shard_open", state != EVAL_SHARD_THERE)) fuzz_fail("what was written is refused: %s", printed);
-        eval_shard_close(&shard);
-    }
-}
-
-/* What other checks cannot see: a shard that was changed, with its checksums left, is not taken. */
-static void check_spoilt(const eval_job *job, const int spoilt[SHARDS])
-{
-    eval_shard shard;
-    for (int s = 0; s < eval_shard_count(&job->layout) && s < SHARDS; s++) {
-        const eval_shard_state state = eval_shard_open(&job->directory, &job->layout, s, &shard);
-        if (state == EVAL_SHARD_THERE) eval_shard_close(&shard);
-        failed("eval_shard_open", state == EVAL_SHARD_DAMAGED || state == EVAL_SHARD_ERROR);
-        if (state == EVAL_SHARD_THERE && spoilt[s]) fuzz_fail("shard %d was changed, and is taken", s);
-    }
+    eval_batch_free(&made);
 }
 
 /* A result that was taken is written as it is, and read back the same. */
@@ -382,9 +411,19 @@ static void check_layout(const eval_job *job)
     const eval_layout *l = &job->layout;
     if (l->images < 2 || l->images > 1000000 || l->batch < 1 || l->batch > 1024 || l->shard_images < l->batch ||
         l->shard_images % l->batch != 0 || l->width < 1 || l->width > IMAGE_SIDE_MAX || l->height < 1 ||
-        l->height > IMAGE_SIDE_MAX || l->samples > EVAL_SHEET_MAX || l->rejected_images > EVAL_REJECTED_MAX)
+        l->height > IMAGE_SIDE_MAX || l->samples > EVAL_SHEET_MAX)
         fuzz_fail("a layout of %ld images", l->images);
-    if (job->facts.steps < 0 || job->facts.steps > EVAL_CURVE_MAX) fuzz_fail("%d steps", job->facts.steps);
+    if (l->steps < 0 || l->steps > EVAL_CURVE_MAX) fuzz_fail("%d steps", l->steps);
+    if (job->class_count < 1) fuzz_fail("%d classes", job->class_count);
+}
+
+/* Whether any change asks for checksums that fit it. */
+static int is_sealed(const uint8_t *data, size_t size)
+{
+    int sealed = 0;
+    for (size_t at = 0; size - at >= 4; at += 4 + (data[at + 3] < size - at - 4 ? data[at + 3] : size - at - 4))
+        sealed |= data[at] & 16;
+    return sealed;
 }
 
 /* The run of settings that were taken, if it is small. */
@@ -392,22 +431,20 @@ static void check_run(eval_job *job, const uint8_t *changes, size_t size)
 {
     static eval_result r;
     const eval_layout *l = &job->layout;
-    eval_record record;
-    int spoilt[SHARDS] = {0};
+    eval_batch batch;
+    int labels[IMAGES];
     check_layout(job);
     if (failed("eval_settings_check_network", eval_settings_check_network(job))) return;
     if (l->images > IMAGES || l->batch > IMAGES || l->width * l->height > PIXELS) return;
-    if (eval_record_create(l, &record) != 0) fuzz_fail("out of memory");
-    write_journals(job, &record);
-    const int changed = change_files(changes, size, "0.part", spoilt) + change_files(changes, size, "1.part", spoilt);
-    make_shards(job, &record, changed);
-    memset(spoilt, 0, sizeof spoilt);
-    change_files(changes, size, ".mars", spoilt);
-    change_files(changes, size, ".npz.part", (int[SHARDS]){0});
-    if (spoilt[0] || spoilt[1]) check_spoilt(job, spoilt);
-    eval_record_free(&record);
+    if (failed("store_find", store_find("run", strtoull(job->facts.images, NULL, 16), &job->store))) return;
+    job->labels = labels;
+    if (eval_batch_create(l, &batch) != 0) fuzz_fail("out of memory");
+    write_pieces(job, &batch);
+    change_files(job, changes, size);
+    check_pieces(job, &batch, is_sealed(changes, size));
+    eval_batch_free(&batch);
     const int status = eval_merge(job, &r);
-    if (status == EVAL_MERGE_AGAIN) { /* a damaged shard was said, one that is missing not */
+    if (status == EVAL_MERGE_AGAIN) { /* a damaged piece was said, one that is missing not */
         rewind(stderr);
     } else if (!failed("eval_merge", status)) {
         if (r.images != l->images || find("result.json") < 0) fuzz_fail("a result of %ld images", r.images);
@@ -424,9 +461,13 @@ static void check_settings(const uint8_t *text, size_t size, const uint8_t *chan
     progress_start(&bar, 1);
     job.directory.out.path = "run";
     put_file("settings.json", text, size);
-    if (!failed("eval_settings_take", eval_settings_take(&job, &nothing))) check_run(&job, changes, changes_size);
+    if (!failed("eval_settings_take", eval_settings_take(&job, &nothing))) {
+        options.save_npz = strcmp(eval_setting(&job, "save_npz"), "on") == 0;
+        check_run(&job, changes, changes_size);
+    }
     record_texts_free(&job.settings);
     cJSON_Delete(job.taken);
+    free(job.classes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

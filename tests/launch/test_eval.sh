@@ -26,13 +26,13 @@ for n in 1 2 3; do
     same_numbers ranks.$n
 done
 
-# kill_rank_1 RUN: as soon as it has a shard in progress; it is stopped when that is looked at
+# kill_rank_1 RUN: as soon as it has the run's store open; it is stopped when that is looked at
 kill_rank_1() {
     until [ -s pid.1 ]; do sleep 0.01; done
     pid=$(cat pid.1)
     while kill -STOP "$pid" 2>/dev/null; do
         # shellcheck disable=SC2010  # links, whose names are known
-        if ls -l "/proc/$pid/fd" 2>/dev/null | grep -q "/$1/shards/.*\.part"; then
+        if ls -l "/proc/$pid/fd" 2>/dev/null | grep -q "/$1/runs/.*/lock"; then
             kill -KILL "$pid"
             return
         fi

@@ -155,6 +155,20 @@ static void hostile_mar_session_images(host *h)
     session_refused(mar_session_images(NULL, NULL), NULL, "session is NULL");
 }
 
+static void hostile_mar_session_decode(host *h)
+{
+    static float tokens[DEMO_TOKENS];
+    uint8_t rgb[DEMO_BYTES];
+    session_refused(mar_session_decode(NULL, 0, tokens, 1, rgb), NULL, "session is NULL");
+    session_refused(mar_session_decode(h->s, 0, NULL, 1, rgb), h->s, "tokens is NULL");
+    session_refused(mar_session_decode(h->s, 0, tokens, 1, NULL), h->s, "rgb is NULL");
+    session_refused(mar_session_decode(h->s, 0, tokens, 0, rgb), h->s, "0 images: expected 1..");
+    session_refused(mar_session_decode(h->s, 0, tokens, 1 << 20, rgb), h->s, "1048576 images: expected 1..");
+    tokens[7] = NAN;
+    session_refused(mar_session_decode(h->s, 0, tokens, 1, rgb), h->s, "number 7 of the tokens is nan, expected a fin");
+    session_refused(mar_session_decode(NULL, 0, NULL, 0, NULL), NULL, "session is NULL");
+}
+
 static void hostile_mar_session_image_size(host *h)
 {
     int width = 7, height = 7;

@@ -2,6 +2,7 @@
 #include "tests/support/demo.h"
 #include "tests/support/spy.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -412,6 +413,62 @@ static void lines_go_to_the_handles_host(void **state)
     mar_close(n);
 }
 
+/* Tokens kept from a batch have its pixels, bit for bit, in whatever batches they are decoded; the session's own batch
+ * is dropped. */
+static void decodes_given_tokens(void **state)
+{
+    static const char *const models[][2] = {{"demo", "demo"}, {"demo-discrete", "demo-discrete"}};
+    static float tokens[DEMO_BATCH * DEMO_TOKENS];
+    static uint8_t made[DEMO_BATCH * DEMO_BYTES], decoded[DEMO_BATCH * DEMO_BYTES];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        mar *m = open_mar(MAR_DTYPE_F32, 1);
+        mar_model *model;
+        mar_vae *vae;
+        mar_session *s;
+        mar_params p;
+        mar_params_init(&p, sizeof p);
+        if (i == 0) p.num_iter = 4, p.num_sampling_steps = 4;
+        assert_int_equal(mar_model_load(m, models[i][0], 0, &model), MAR_OK);
+        assert_int_equal(mar_vae_load(m, models[i][1], &vae), MAR_OK);
+        if (mar_session_create(model, vae, &p, DEMO_BATCH, &s) != MAR_OK) fail_msg("%s", mar_error(m));
+        const mar_model_config *c = mar_model_get_config(model);
+        const size_t numbers = (size_t)c->seq_len * (size_t)c->token_dim;
+        int width, height;
+        mar_session_image_size(s, &width, &height);
+        const size_t bytes = (size_t)width * (size_t)height * 3;
+        assert_true(numbers <= DEMO_TOKENS && bytes <= DEMO_BYTES);
+        demo_begin(s, DEMO_BATCH);
+        demo_finish(s);
+        assert_session(s, mar_session_tokens(s, tokens));
+        assert_session(s, mar_session_images(s, made));
+        demo_begin(s, 1); /* which is dropped */
+        assert_session(s, mar_session_decode(s, DEMO_FIRST, tokens, DEMO_BATCH, decoded));
+        assert_memory_equal(made, decoded, DEMO_BATCH * bytes);
+        mar_stats stats;
+        mar_session_get_stats(s, &stats);
+        assert_true(stats.vae_flop > 0 && stats.total_s >= stats.vae_s);
+        assert_int_equal(mar_session_done(s), 1);
+        assert_int_equal(mar_session_images(s, decoded), MAR_EARG);
+        assert_says(mar_session_error(s), "the session has decoded other tokens");
+        memset(decoded, 0, sizeof decoded);
+        for (size_t k = 0; k < DEMO_BATCH; k++)
+            assert_session(s, mar_session_decode(s, DEMO_FIRST + k, tokens + k * numbers, 1, decoded + k * bytes));
+        assert_memory_equal(made, decoded, DEMO_BATCH * bytes);
+        tokens[1] = c->vocabulary ? (float)c->vocabulary : INFINITY;
+        assert_int_equal(mar_session_decode(s, DEMO_FIRST, tokens, 1, decoded), MAR_EARG);
+        assert_says(mar_session_error(s), c->vocabulary ? "expected one of the vocabulary" : "expected a finite one");
+        demo_begin(s, DEMO_BATCH); /* goes on as if nothing had been */
+        demo_finish(s);
+        assert_session(s, mar_session_images(s, decoded));
+        assert_memory_equal(made, decoded, DEMO_BATCH * bytes);
+        mar_session_free(s);
+        mar_vae_free(vae);
+        mar_model_free(model);
+        mar_close(m);
+    }
+}
+
 /* Every call on a session from a callback of its own: those with a status are refused, and it is not freed. */
 typedef struct {
     mar_session *s;
@@ -433,6 +490,7 @@ static void meddle(meddler *m)
     assert_int_equal(mar_session_step(s), MAR_EARG);
     assert_int_equal(mar_session_images(s, rgb), MAR_EARG);
     assert_int_equal(mar_session_tokens(s, tokens), MAR_EARG);
+    assert_int_equal(mar_session_decode(s, 9, tokens, 1, rgb), MAR_EARG);
     assert_int_equal(mar_session_fates(s, rgb, numbers), MAR_EARG);
     assert_int_equal(mar_session_lateness(s, numbers), MAR_EARG);
     assert_int_equal(mar_session_set_stream(s, NULL), MAR_EARG);
@@ -588,6 +646,7 @@ int main(void)
         cmocka_unit_test(cancel_between_calls),
         cmocka_unit_test(cancel_from_the_callback),
         cmocka_unit_test(cancel_images),
+        cmocka_unit_test(decodes_given_tokens),
         cmocka_unit_test(cancel_from_another_thread),
         cmocka_unit_test(cancel_from_a_signal_handler),
         cmocka_unit_test(progress_is_exact),

@@ -59,6 +59,7 @@ void make_mistakes(hostile_call *const calls[], int n);
     X(mar_session_measure)                                                                                             \
     X(mar_session_tokens)                                                                                              \
     X(mar_session_images)                                                                                              \
+    X(mar_session_decode)                                                                                              \
     X(mar_session_image_size)                                                                                          \
     X(mar_session_get_params)                                                                                          \
     X(mar_session_get_stats)                                                                                           \

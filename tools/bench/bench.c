@@ -80,7 +80,7 @@ static int measure(const bench_options *o, const image_run *session, progress *b
                              .class_images = 1,
                              .bar = bar,
                              .kept = "nothing is reported"};
-    const image_sink sink = {take_best, best, 0, 1};
+    const image_sink sink = {take_best, best, 0, 1, 0};
     const int status = run_images(&plan, &sink, 1);
     free(runs);
     return status;
@@ -196,7 +196,7 @@ static int run_micro(bench_options *o, const run_models *models, progress *bar)
 
 static int run(bench_options *o, const run_models *models, progress *bar)
 {
-    image_run measured = {models->model, NULL, models->captions};
+    image_run measured = {.model = models->model, .captions = models->captions};
     mar_stats stats = {0};
     bench_machine machine;
     int exit_status = models_session(models, &o->run, o->batch, &measured.session);

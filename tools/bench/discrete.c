@@ -52,7 +52,8 @@ static int measure_images(bench *b, const run_models *models, mar_session *const
 {
     image_run runs[RUNS];
     const int label = 0;
-    for (int i = 0; i < b->runs; i++) runs[i] = (image_run){models->model, sessions[i], models->captions};
+    for (int i = 0; i < b->runs; i++)
+        runs[i] = (image_run){.model = models->model, .session = sessions[i], .captions = models->captions};
     const image_plan plan = {.runs = runs,
                              .run_count = b->runs,
                              .images = (long)b->batch * repeat,
@@ -62,7 +63,7 @@ static int measure_images(bench *b, const run_models *models, mar_session *const
                              .class_images = 1,
                              .bar = bar,
                              .kept = "nothing is reported"};
-    const image_sink sink = {take_best, b, 0, 1};
+    const image_sink sink = {take_best, b, 0, 1, 0};
     return run_images(&plan, &sink, 1);
 }
 

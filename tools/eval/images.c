@@ -10,7 +10,7 @@
 #include "tools/eval/judge.h"
 #include "tools/generate/models.h"
 #include "tools/generate/record.h"
-#include "tools/cli/run_directory.h"
+#include "tools/eval/run_directory.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

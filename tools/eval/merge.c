@@ -1,13 +1,14 @@
-/* Adds up the shards of an evaluation, in the order of their numbers: whoever made them, and how many there were at a
- * time, the numbers have the same bits. Of all shards at a time there are only the sums in memory, four bytes an image
- * for the orders, and what precision and recall ask for. */
+/* Adds up what the run store has of an evaluation, in the order of the images, those of a shard first: whoever made
+ * them, and how many there were at a time, the numbers have the same bits. Of all images at a time there are only the
+ * sums in memory, four bytes an image for the orders, and what precision and recall ask for. */
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"
 #include "tools/eval/numbers.h"
-#include "tools/eval/pixels.h"
+#include "tools/eval/pictures.h"
 #include "tools/eval/reference_open.h"
 #include "tools/eval/report.h"
 #include "tools/cli/interruption.h"
+#include "tools/generate/stats.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -17,21 +18,27 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROWS = 256 }; /* images whose logits are read at a time */
+/* Numbers that are added up over the batches. Integers, and seconds, which are no part of what is compared. */
+typedef struct {
+    mar_stats stats;
+    double features_s, write_s;
+    long recognised; /* images whose greatest logit is that of their class; with --features demo only */
+    double curves[EVAL_CURVES][EVAL_CURVE_MAX];
+} figures;
 
 typedef struct {
     eval_job *job;
-    eval_figures figures;
+    eval_batch batch; /* the one at hand */
+    figures figures;
     eval_moments pooled, spatial;             /* of all shards so far */
     eval_moments shard_pooled, shard_spatial; /* of the one at hand */
     eval_score *score, *score_adm;
-    float *logits;   /* [ROWS][classes] */
     float *features; /* [images][features]; NULL unless they are kept */
-    uint32_t *crc;   /* [images]; NULL without --save_npz */
-    uint64_t *processes;
+    uint32_t *crc;   /* [images] */
+    int *processes;
     int process_count;
 
-    /* For the report. The lists own the pixels. */
+    /* For the report. The lists own the pixels, which come last. */
     eval_report_image sheet[EVAL_SHEET_MAX];
     eval_report_image rejected[EVAL_REJECTED_MAX + 1];
     int sheet_count, rejected_count;
@@ -50,10 +57,10 @@ static int allocate(merger *m)
                  eval_moments_create(l->spatial, &m->shard_spatial) != MAR_OK;
     lacks |= eval_score_create(EVAL_SCORE_TORCH_FIDELITY, l->images, l->classes, &m->score) != MAR_OK ||
              eval_score_create(EVAL_SCORE_ADM, l->images, l->classes, &m->score_adm) != MAR_OK;
-    m->logits = malloc(ROWS * (size_t)l->classes * sizeof *m->logits);
-    m->processes = malloc((size_t)eval_shard_count(l) * sizeof *m->processes);
-    if (strcmp(eval_setting(m->job, "save_npz"), "on") == 0) lacks |= !(m->crc = malloc(n * sizeof *m->crc));
-    if (lacks || !m->logits || !m->processes) return tool_error("out of memory for the sums");
+    m->processes = malloc((n / (size_t)l->batch + 1) * sizeof *m->processes);
+    m->crc = malloc(n * sizeof *m->crc);
+    if (lacks || !m->crc || !m->processes) return tool_error("out of memory for the sums");
+    if (eval_batch_create(l, &m->batch) != 0) return 1;
     if (l->keeps_features) m->features = malloc(n * (size_t)l->features * sizeof *m->features);
     if (l->keeps_features && !m->features)
         return tool_error("out of memory for the features of %ld images, which precision and recall need", l->images);
@@ -68,7 +75,7 @@ static void release(merger *m)
     eval_moments_free(&m->shard_spatial);
     eval_score_free(m->score);
     eval_score_free(m->score_adm);
-    free(m->logits);
+    eval_batch_free(&m->batch);
     free(m->features);
     free(m->crc);
     free(m->processes);
@@ -76,98 +83,98 @@ static void release(merger *m)
     for (int i = 0; i < m->rejected_count; i++) free((uint8_t *)(uintptr_t)m->rejected[i].rgb);
 }
 
-/* --- one shard ------------------------------------------------------------------------------------------ */
+/* --- one batch ------------------------------------------------------------------------------------------ */
 
-static int add_rows(merger *m, const eval_shard *s)
-{
-    const size_t numbers = (size_t)m->job->layout.features;
-    for (int at = 0; at < s->n; at += ROWS) {
-        const int n = s->n - at < ROWS ? s->n - at : ROWS;
-        if (eval_shard_logits(s, at, n, m->logits) != 0) return 1;
-        eval_score_add(m->score, s->first + at, m->logits, n);
-        eval_score_add(m->score_adm, s->first + at, m->logits, n);
-        if (m->features && eval_shard_features(s, at, n, m->features + (size_t)(s->first + at) * numbers) != 0)
-            return 1;
-    }
-    return m->crc ? eval_shard_crc(s, m->crc + s->first) : 0;
-}
-
-static int add_sums(merger *m, const eval_shard *s)
-{
-    eval_figures *f = malloc(sizeof *f);
-    if (!f) return tool_error("out of memory for the sums");
-    const int failed = eval_shard_figures(s, f) || eval_shard_moments(s, &m->shard_pooled, &m->shard_spatial);
-    if (!failed) {
-        eval_figures_add(&m->figures, f);
-        eval_moments_merge(&m->pooled, &m->shard_pooled);
-        if (m->job->layout.spatial) eval_moments_merge(&m->spatial, &m->shard_spatial);
-    }
-    free(f);
-    return failed;
-}
-
-static void count_process(merger *m, uint64_t process)
+static void count_process(merger *m, int process)
 {
     for (int i = 0; i < m->process_count; i++)
         if (m->processes[i] == process) return;
     m->processes[m->process_count++] = process;
 }
 
-static void *copy_of(const void *data, size_t size)
+/* The demo's classifier: whether the greatest logit is the label's. */
+static int is_recognised(const eval_batch *b, int i, int classes)
 {
-    void *copy = malloc(size);
-    return copy ? memcpy(copy, data, size) : NULL;
+    const float *logits = b->logits + (size_t)i * (size_t)classes;
+    int best = 0;
+    for (int k = 1; k < classes; k++)
+        if (logits[k] > logits[best]) best = k;
+    return best == b->labels[i];
 }
 
-/* Puts the picture where the report shows it; its pixels, which were allocated, have an owner then. */
-static int place_picture(merger *m, eval_report_image picture, int is_sample)
-{
-    const int before = m->rejected_count;
-    if (is_sample && m->sheet_count < EVAL_SHEET_MAX) {
-        m->sheet[m->sheet_count++] = picture;
-        picture.rgb = copy_of(picture.rgb, eval_pixel_bytes(&m->job->layout)); /* for the other list */
-        if (!picture.rgb) return tool_error("out of memory for a picture of the report");
-    }
-    if (eval_report_rank(m->rejected, &m->rejected_count, &picture) < 0)
-        free((uint8_t *)(uintptr_t)picture.rgb);
-    else if (before == EVAL_REJECTED_MAX)
-        free((uint8_t *)(uintptr_t)m->rejected[EVAL_REJECTED_MAX].rgb);
-    return 0;
-}
-
-static int add_pictures(merger *m, const eval_shard *s)
+static void add_figures(merger *m)
 {
     const eval_layout *l = &m->job->layout;
-    for (int i = 0; i < s->samples; i++) {
-        eval_sample sample;
-        uint8_t *rgb = malloc(eval_pixel_bytes(l));
-        if (!rgb) return tool_error("out of memory for a picture of the report");
-        if (eval_shard_sample(s, i, &sample, rgb) != 0) {
-            free(rgb);
-            return 1;
-        }
-        const eval_report_image picture = {(long)sample.image, sample.label, sample.verified, sample.replaced, rgb,
-                                           l->width,           l->height};
-        if (place_picture(m, picture, eval_is_sample(l, (long)sample.image)) != 0) return 1;
+    const eval_batch *b = &m->batch;
+    figures *f = &m->figures;
+    stats_add(&f->stats, b->stats);
+    f->features_s += b->seconds[0];
+    f->write_s += b->seconds[1];
+    for (int i = 0; i < b->n && m->job->facts.demo; i++) f->recognised += is_recognised(b, i, l->classes);
+    for (int k = 0; k < EVAL_CURVES; k++)
+        for (int i = 0; i < l->steps; i++) f->curves[k][i] += b->curves[k * l->steps + i];
+    count_process(m, *b->process);
+}
+
+/* Images that the report may show, without their pixels. */
+static void list_pictures(merger *m, long first)
+{
+    const eval_layout *l = &m->job->layout;
+    const eval_batch *b = &m->batch;
+    for (int i = 0; i < b->n; i++) {
+        const eval_report_image picture = {first + i, b->labels[i], b->verified[i], b->replaced[i],
+                                           NULL,      l->width,     l->height};
+        if (eval_is_sample(l, first + i)) m->sheet[m->sheet_count++] = picture;
+        eval_report_rank(m->rejected, &m->rejected_count, &picture);
     }
-    return 0;
 }
 
 /* 0, 1 after an error, or EVAL_MERGE_AGAIN. */
+static int add_batch(merger *m, long first)
+{
+    eval_job *job = m->job;
+    const eval_layout *l = &job->layout;
+    eval_batch *b = &m->batch;
+    char path[STORE_PATH];
+    const store_range at = eval_range(job, first);
+    const store_state state = eval_batch_read(&job->store, &at, job->facts.judged, l, b);
+    if (state == STORE_DAMAGED && !job->options->merge) unlink(store_path(&job->store, &at, job->facts.judged, path));
+    if (state == STORE_DAMAGED || state == STORE_MISSING) return EVAL_MERGE_AGAIN;
+    if (state == STORE_ERROR) return 1;
+    add_figures(m);
+    list_pictures(m, first);
+    eval_moments_add(&m->shard_pooled, b->features, b->n);
+    if (l->spatial) eval_moments_add(&m->shard_spatial, b->spatial, b->n);
+    eval_score_add(m->score, first, b->logits, b->n);
+    eval_score_add(m->score_adm, first, b->logits, b->n);
+    const size_t size = (size_t)l->features;
+    if (m->features) memcpy(m->features + (size_t)first * size, b->features, (size_t)b->n * size * sizeof *b->features);
+    for (int i = 0; i < b->n; i++) m->crc[first + i] = (uint32_t)b->crc[i];
+    return 0;
+}
+
+static void clear(eval_moments *m)
+{
+    const size_t n = (size_t)m->dim;
+    m->count = 0;
+    if (n) memset(m->sum, 0, n * sizeof *m->sum);
+    if (n) memset(m->products, 0, n * (n + 1) / 2 * sizeof *m->products);
+}
+
+/* Sums of sums, so that their bits depend on the size of a shard alone. Returns as add_batch. */
 static int add_shard(merger *m, int shard)
 {
-    eval_shard s;
-    char path[RUN_PATH];
-    eval_job *job = m->job;
-    const eval_shard_state state = eval_shard_open(&job->directory, &job->layout, shard, &s);
-    if (state == EVAL_SHARD_DAMAGED && !job->options->merge)
-        unlink(run_shard_path(&job->directory, shard, ".mars", path));
-    if (state == EVAL_SHARD_DAMAGED || state == EVAL_SHARD_MISSING) return EVAL_MERGE_AGAIN;
-    if (state == EVAL_SHARD_ERROR) return 1;
-    const int failed = add_sums(m, &s) || add_rows(m, &s) || add_pictures(m, &s);
-    count_process(m, s.process);
-    eval_shard_close(&s);
-    return failed;
+    const eval_layout *l = &m->job->layout;
+    const long first = eval_shard_first(l, shard), behind = first + eval_shard_size(l, shard);
+    clear(&m->shard_pooled);
+    clear(&m->shard_spatial);
+    for (long i = first; i < behind; i += l->batch) {
+        const int status = add_batch(m, i);
+        if (status != 0) return status;
+    }
+    eval_moments_merge(&m->pooled, &m->shard_pooled);
+    if (l->spatial) eval_moments_merge(&m->spatial, &m->shard_spatial);
+    return 0;
 }
 
 /* --- all of them ---------------------------------------------------------------------------------------- */
@@ -248,7 +255,7 @@ static void describe(const eval_job *job, eval_result *r)
 static void fill(const merger *m, eval_result *r)
 {
     const eval_job *job = m->job;
-    const eval_figures *f = &m->figures;
+    const figures *f = &m->figures;
     describe(job, r);
     set(r->model, eval_setting(job, "model"));
     set(r->published, job->facts.published);
@@ -256,21 +263,19 @@ static void fill(const merger *m, eval_result *r)
     set(r->ways, job->facts.ways);
     set(r->backend, eval_setting(job, "backend"));
     r->accuracy = job->facts.demo ? (double)f->recognised / (double)job->layout.images : NAN;
-    r->generate_s = f->generate_s;
+    r->generate_s = f->stats.total_s;
     r->features_s = f->features_s;
     r->write_s = f->write_s;
     r->processes = m->process_count;
     r->stats = f->stats;
-    r->steps = job->facts.steps;
+    r->steps = job->layout.steps;
     for (int i = 0; i < r->steps; i++) {
-        r->accepted_late[i] = (long)f->accepted_late[i];
-        r->replaced_late[i] = (long)f->replaced_late[i];
-        if (f->accepted_late[i] + f->replaced_late[i] > 0) r->latest = i + 1;
-    }
-    for (int i = 0; i < r->steps; i++) {
-        r->accepted[i] = (long)f->accepted[i];
-        r->replaced[i] = (long)f->replaced[i];
-        r->tokens[i] = (long)f->tokens[i];
+        r->accepted[i] = (long)f->curves[EVAL_ACCEPTED][i];
+        r->replaced[i] = (long)f->curves[EVAL_REPLACED][i];
+        r->tokens[i] = (long)f->curves[EVAL_TOKENS][i];
+        r->accepted_late[i] = (long)f->curves[EVAL_ACCEPTED_LATE][i];
+        r->replaced_late[i] = (long)f->curves[EVAL_REPLACED_LATE][i];
+        if (r->accepted_late[i] + r->replaced_late[i] > 0) r->latest = i + 1;
     }
 }
 
@@ -324,21 +329,16 @@ static int write_report(const merger *m, const eval_result *r)
     return failed;
 }
 
-/* result.json comes last: it says that all is done. */
+/* result.json comes last: it says that all is done. Returns as eval_make_shards. */
 static int write_files(merger *m, const eval_result *r)
 {
     eval_job *job = m->job;
     char path[RUN_PATH];
-    if (m->crc && eval_pixels_finish_npz(job, m->crc) != 0) return 1;
-    if (write_report(m, r) != 0) return 1;
-    return eval_result_write(r, run_path(&job->directory, "result.json", path));
-}
-
-/* Journals that a process has left which was killed when it had finished the shard. */
-static void remove_journals(const eval_job *job)
-{
-    char path[RUN_PATH];
-    for (int s = 0; s < eval_shard_count(&job->layout); s++) unlink(run_shard_path(&job->directory, s, ".part", path));
+    int status = eval_pictures_finish(job, m->crc);
+    if (status == 0) status = eval_pictures_get(job, m->sheet, &m->sheet_count);
+    if (status == 0) status = eval_pictures_get(job, m->rejected, &m->rejected_count);
+    if (status == 0) status = write_report(m, r);
+    return status != 0 ? status : eval_result_write(r, run_path(&job->directory, "result.json", path));
 }
 
 static int merge(merger *m, eval_result *r)
@@ -356,9 +356,7 @@ static int merge(merger *m, eval_result *r)
     if (status != 0) return status;
     r->merge_s = tool_seconds() - began;
     progress_clear(m->job->bar);
-    if (write_files(m, r) != 0) return 1;
-    remove_journals(m->job);
-    return 0;
+    return write_files(m, r);
 }
 
 int eval_merge(eval_job *job, eval_result *r)

@@ -3,7 +3,6 @@
 #include "eval/reference.h"
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "tools/eval/job.h"
 #include "tools/eval/published.h"
 #include "tools/eval/reference_open.h"
@@ -14,6 +13,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +21,7 @@
 
 enum {
     SHARDS = 64,       /* by default at most: enough to deal out, few enough that adding up takes seconds */
-    REJECTED_MIN = 2,  /* images of a shard with the most drafts replaced that are kept at least */
-    DAMAGED_AGAIN = 3, /* times that damaged shards are made again */
+    DAMAGED_AGAIN = 3, /* times that damaged pieces are made again */
     LISTED = 10        /* missing shards, or rows of them, that a message lists */
 };
 
@@ -54,8 +53,7 @@ static void choose_device(eval_job *job)
 static int load_network(eval_job *job)
 {
     const eval_options *o = job->options;
-    model_store *store = o->models ? o->models : &job->store;
-    char text[1024];
+    model_store *store = o->models ? o->models : &job->files;
     const char *path = o->inception ? o->inception : "demo";
     job->library = judge_open(store, &o->run.machine, path, (judge_dtype)o->features_dtype);
     if (!job->library) return 1;
@@ -63,7 +61,7 @@ static int load_network(eval_job *job)
     const mar_status status = mar_features_load(job->library, path, o->batch, &job->network);
     progress_clear(job->bar);
     if (status == MAR_OK) return 0;
-    return tool_error("%s%s", dashed(mar_error(job->library), 1, text, sizeof text),
+    return tool_error("%s%s", mar_error(job->library),
                       status == MAR_ENOMEM && o->batch > 1 ? "; a smaller --batch needs less" : "");
 }
 
@@ -71,7 +69,7 @@ static int load_models(eval_job *job)
 {
     eval_options *o = job->options;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
-    if (models_load(o->models ? o->models : &job->store, &o->run, job->bar, &job->models) != 0) return 1;
+    if (models_load(o->models ? o->models : &job->files, &o->run, job->bar, &job->models) != 0) return 1;
     if (classes_choose(o->classes, job->models.class_count, 1, &job->classes, &job->class_count) != 0) return 1;
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
@@ -119,8 +117,10 @@ static void lay_out(eval_job *job)
     l->spatial = network->spatial;
     mar_session_image_size(job->session, &l->width, &l->height);
     l->samples = o->num_images < EVAL_SHEET_MAX ? o->num_images : EVAL_SHEET_MAX;
-    const int shards = eval_shard_count(l), share = (EVAL_REJECTED_MAX + shards - 1) / shards;
-    l->rejected_images = !run_verifies_drafts(&o->run) ? 0 : share < REJECTED_MIN ? REJECTED_MIN : share;
+    const int steps = run_verifies_drafts(&o->run) ? o->run.used.num_iter : 0;
+    l->steps = steps < EVAL_CURVE_MAX ? steps : EVAL_CURVE_MAX;
+    job->seed = o->run.params.seed;
+    job->is_random = o->class_sampling == EVAL_RANDOM;
 }
 
 static void find_facts(eval_job *job)
@@ -132,9 +132,29 @@ static void find_facts(eval_job *job)
     snprintf(f->published, sizeof f->published, "%s", eval_published_model(model));
     snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
     run_options_ways(run, f->ways, sizeof f->ways);
+    if (job->options->asked) snprintf(f->asked, sizeof f->asked, "%016" PRIx64, job->options->asked);
     f->classes = job->models.class_count;
     f->demo = !job->options->inception;
-    if (run_verifies_drafts(run)) f->steps = run->used.num_iter < EVAL_CURVE_MAX ? run->used.num_iter : EVAL_CURVE_MAX;
+}
+
+static const char *store_directory(const eval_job *job)
+{
+    return job->options->store ? job->options->store : job->options->out;
+}
+
+/* --store, if it is not that of the run. */
+static int check_store(eval_job *job)
+{
+    const char *path = job->options->store;
+    if (!path) return 0;
+    if (output_check(&job->store_directory, path) != 0) return 1;
+    return job->store_directory.is_file ? tool_error("--store %s: expected a directory", path) : 0;
+}
+
+static int allocate_labels(eval_job *job)
+{
+    job->labels = malloc((size_t)job->layout.batch * sizeof *job->labels);
+    return job->labels ? 0 : tool_error("out of memory for %d labels", job->layout.batch);
 }
 
 static int check_size(const eval_job *job)
@@ -149,7 +169,9 @@ static int check_size(const eval_job *job)
 static int prepare(eval_job *job)
 {
     eval_options *o = job->options;
-    if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0) return 1;
+    if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0 ||
+        check_store(job) != 0)
+        return 1;
     if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->who) != 0) return 1;
     if (job->who.kind != LAUNCH_ALONE && job->who.index > 0) job->bar->shown = 0;
     divide(o);
@@ -158,7 +180,7 @@ static int prepare(eval_job *job)
     if (record_identify_file(o->inception, job->inception_id) != 0) return 1;
     lay_out(job);
     find_facts(job);
-    return check_size(job) || eval_settings_make(job);
+    return check_size(job) || allocate_labels(job) || eval_settings_make(job);
 }
 
 /* Whether the file of --merge is the one that the run was begun with, by its hash in the settings, which is left in
@@ -194,36 +216,49 @@ static int prepare_merge(eval_job *job)
         return tool_error("%s: has features of %s, expected --features %s%s for --merge", o->out, job->facts.network,
                           eval_setting(job, "features"), job->facts.demo ? "" : " and --inception");
     o->batch = job->layout.batch;
+    o->save_images = strcmp(eval_setting(job, "save_images"), "on") == 0;
+    o->save_npz = strcmp(eval_setting(job, "save_npz"), "on") == 0;
     o->features_dtype =
         strcmp(eval_setting(job, "features_dtype"), judge_dtypes[JUDGE_BF16]) == 0 ? JUDGE_BF16 : JUDGE_F32;
     if (check_same_file(job, "inception", o->inception, job->inception_id) != 0 ||
         check_same_file(job, "stats", o->stats, job->stats_id) != 0)
         return 1;
-    return load_network(job) || eval_settings_check_network(job);
+    return allocate_labels(job) || load_network(job) || eval_settings_check_network(job);
 }
 
 /* --- the run -------------------------------------------------------------------------------------------- */
 
-/* The first process writes the settings down, the others compare theirs. */
+static int open_store(eval_job *job)
+{
+    const char *path = store_directory(job);
+    if (job->options->store && output_begin(&job->store_directory) != 0) return 1;
+    if (record_open_store(path, &job->options->run, &job->models, &job->ids, job->layout.batch, &job->store) != 0)
+        return 1;
+    snprintf(job->facts.images, sizeof job->facts.images, "%016" PRIx64, job->store.hash);
+    return 0;
+}
+
+/* The first process writes the settings down, the others compare theirs; then it opens the store. */
 static int agree(eval_job *job)
 {
-    const run_lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
-    if (lock == RUN_FAILED) return 1;
-    if (lock == RUN_BUSY) return interruption_status();
-    const int failed = eval_settings_agree(job);
+    int is_new = 0;
+    const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
+    if (lock == LOCK_FAILED) return 1;
+    if (lock == LOCK_BUSY) return interruption_status();
+    const int failed =
+        eval_settings_agree(job, &is_new) || open_store(job) || (is_new && eval_settings_write(job) != 0);
     run_unlock(&job->directory, RUN_LOCK_SETTINGS);
     return failed;
 }
 
 /* The shards that are not there, "3, 7-9", into text; what has no room is left out. */
-static const char *list_missing(const eval_job *job, char *text, size_t size)
+static const char *list_missing(eval_job *job, char *text, size_t size)
 {
-    char path[RUN_PATH];
     const int count = eval_shard_count(&job->layout);
     text[0] = '\0';
     for (int s = 0, listed = 0; s < count; s++) {
         int end = s;
-        while (end < count && !eval_shard_exists(&job->directory, end, path)) end++;
+        while (end < count && eval_is_missing_shard(job, end)) end++;
         if (end == s) continue;
         if (++listed > LISTED) {
             text_append(text, size, ", ...");
@@ -236,7 +271,7 @@ static const char *list_missing(const eval_job *job, char *text, size_t size)
 }
 
 /* After --shard, when others have not made theirs. */
-static void say_missing(const eval_job *job)
+static void say_missing(eval_job *job)
 {
     char text[256];
     const int count = eval_shard_count(&job->layout), missing = eval_missing_shards(job);
@@ -253,9 +288,9 @@ static int try_merge(eval_job *job, eval_result *r, int *done)
 {
     char path[RUN_PATH];
     int status = 0;
-    const run_lock_status lock = run_lock(&job->directory, RUN_LOCK_MERGE);
-    if (lock == RUN_FAILED) return 1;
-    if (lock == RUN_BUSY) return job->who.kind == LAUNCH_MPI ? EVAL_MERGE_AGAIN : 0;
+    const lock_status lock = run_lock(&job->directory, RUN_LOCK_MERGE);
+    if (lock == LOCK_FAILED) return 1;
+    if (lock == LOCK_BUSY) return job->who.kind == LAUNCH_MPI ? EVAL_MERGE_AGAIN : 0;
     run_path(&job->directory, "result.json", path);
     if (!job->options->merge && access(path, F_OK) == 0)
         status = eval_result_read(path, r);
@@ -281,9 +316,9 @@ static int make_and_merge(eval_job *job, eval_result *r, int *done)
         if (status != EVAL_MERGE_AGAIN) return status;
         if (interruption_came()) return interruption_status();
         if (eval_missing_shards(job) > 0 && ++damaged > DAMAGED_AGAIN)
-            return tool_error("%s: shards are damaged again and again, expected a disk that keeps them",
+            return tool_error("%s: pieces are damaged again and again, expected a disk that keeps them",
                               job->options->out);
-        run_pause();
+        lock_pause();
     }
 }
 
@@ -294,29 +329,24 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
     if (missing > 0)
         return tool_error("%s: %d of %d shards are missing (%s), expected all of them for --merge", job->options->out,
                           missing, count, list_missing(job, text, sizeof text));
-    const run_lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_MERGE);
-    if (lock == RUN_FAILED) return 1;
-    if (lock == RUN_BUSY) return interruption_status();
+    const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_MERGE);
+    if (lock == LOCK_FAILED) return 1;
+    if (lock == LOCK_BUSY) return interruption_status();
     const int status = eval_merge(job, r);
     *done = status == 0;
     run_unlock(&job->directory, RUN_LOCK_MERGE);
     return status == EVAL_MERGE_AGAIN
-               ? tool_error("%s: a shard is damaged; the same command without --merge makes it again",
+               ? tool_error("%s: a piece is damaged; the same command without --merge makes it again",
                             job->options->out)
                : status;
 }
 
 /* The exit status after a signal, which is said. */
-static int say_interrupted(const eval_job *job, int status)
+static int say_interrupted(eval_job *job, int status)
 {
-    char path[RUN_PATH];
-    long there = 0;
-    for (int s = 0; s < eval_shard_count(&job->layout); s++)
-        if (eval_shard_exists(&job->directory, s, path)) there += eval_shard_size(&job->layout, s);
-    interruption_end(
-        "%ld images were made now, %ld of %ld are in finished shards, %s has all of them; the same command "
-        "goes on",
-        job->made, there, job->layout.images, job->options->out);
+    const long there = job->labels && job->store.hash ? eval_images_there(job) : 0;
+    interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
+                     job->options->out, there, job->layout.images);
     return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
 }
 
@@ -326,7 +356,8 @@ static int run(eval_job *job, eval_result *r, int *done)
     if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
     interruption_catch(); /* from here on there is something to keep */
     if (run_directory_begin(&job->directory, o->merge ? NULL : &job->who) != 0) return 1;
-    int status = o->merge ? 0 : agree(job);
+    int status =
+        o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
     return status > 1 ? say_interrupted(job, status) : status;
 }
@@ -338,15 +369,19 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     if (!job) return tool_error("out of memory");
     job->options = o;
     job->bar = bar;
-    job->store.quiet = o->quiet;
+    job->files.quiet = o->quiet;
     const int status = run(job, r, done);
+    store_close(&job->store);
     run_directory_end(&job->directory, status == 1);
+    if (status == 1) output_abandon(&job->store_directory);
+    output_free(&job->store_directory);
     mar_features_free(job->network);
     mar_session_free(job->session);
-    models_free(&job->store);
+    models_free(&job->files);
     record_texts_free(&job->settings);
     cJSON_Delete(job->taken);
     free(job->classes);
+    free(job->labels);
     free(job);
     return status;
 }

@@ -101,7 +101,7 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_FLAG,
      .help = "keep features for it, even if --stats has none now\n"
              "Precision and recall need features or images of the reference, and are computed whenever --stats has "
-             "them. The features of an image take 8 KB on the disk, and in memory when shards are added up."},
+             "them. The features of an image take 8 KB of memory when ranges are added up."},
     {.name = "out",
      .offset = offsetof(eval_options, out),
      .group = directory,
@@ -110,6 +110,15 @@ static const mar_param rows[] = {
      .help = "directory of the run; an existing run is continued\n"
              "Settings that numbers depend on must equal those of the existing run. With --images it gets "
              "report.html and result.json, which replace those there; without --out nothing is written then."},
+    {.name = "store",
+     .offset = offsetof(eval_options, store),
+     .group = directory,
+     .type = MAR_TYPE_TEXT,
+     .argument = "DIR",
+     .help =
+         "where tokens and features are kept; default RUN\n"
+         "DIR/runs. Commands with one store make no image twice: not that of another mar eval, of a point of a sweep, "
+         "or of mar fidelity with --store. The points of a sweep share one, by default in --out."},
     {.name = "batch",
      .offset = offsetof(eval_options, batch),
      .group = directory,
@@ -125,8 +134,7 @@ static const mar_param rows[] = {
      .min = 1,
      .max = IMAGES_MAX,
      .help = "images of a shard, up to a multiple of --batch\n"
-             "A shard is what a process makes at a time, and has a file of its own. The default makes 64 of them at "
-             "most."},
+             "Shards are what is dealt out to processes. The default makes 64 of them at most."},
     {.name = "shard",
      .offset = offsetof(eval_options, shard),
      .group = directory,
@@ -220,8 +228,8 @@ static int check_network(eval_options *o, const option_set *set)
 /* Images made elsewhere have nothing to do with a model. */
 static int check_images(const eval_options *o, const option_set *set)
 {
-    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",   "merge",
-                                            "shard",      "shard_images",   "save_images", "save_npz"};
+    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
+                                            "shard",      "shard_images",   "save_images", "save_npz", "store"};
     if (!o->images) return 0;
     if (is_given(set, "dtype"))
         return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "

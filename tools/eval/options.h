@@ -20,6 +20,7 @@ typedef struct {
     const char *images;  /* images made elsewhere: a directory or an npz; NULL: those of the model */
     const char *sweep;   /* the file of a grid of runs; NULL: one run */
     const char *out;     /* the run directory; NULL: none was given */
+    const char *store;   /* the directory of the run store; NULL: the run directory, of a sweep that of the sweep */
     const char *classes; /* as given, or NULL: all classes of the model */
     int num_images;      /* 0: the default */
     int class_sampling;  /* eval_class_sampling */
@@ -41,6 +42,7 @@ typedef struct {
     int save_npz;    /* RUN/images.npz */
     int json, quiet;
 
+    uint64_t asked;      /* of a point of a sweep: a hash of its options, by which it is known again; else 0 */
     model_store *models; /* loaded files that several runs share; NULL: the run loads its own. Never an option */
 
     const option_set *given; /* what was parsed, and knows which options were given; eval_options_done sets it */
@@ -56,6 +58,9 @@ int eval_options_done(eval_options *o, const option_set *set);
  * in, or, with a part of the shards only (--shard), *done is 0 and it has said what is missing. Returns 1 after an
  * error, which was printed, or the exit status of an interruption, which was said. Prints nothing else. */
 int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done);
+
+/* What a run directory's settings have as `asked`; 0: nothing. Returns 0, or 1 after printing an error. */
+int eval_settings_asked(const char *out, uint64_t *asked);
 
 /* mar eval --images. Prints what it finds. Returns the exit status. */
 int eval_images_run(const eval_options *o, progress *bar);

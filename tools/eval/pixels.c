@@ -33,33 +33,25 @@ static int reserve(int fd, const char *path, uint64_t size)
     return tool_error("%s: cannot have %llu bytes: %s", path, (unsigned long long)size, strerror(reason));
 }
 
-/* Images are made once: what had their pixels cannot be made from anything else in the directory. */
-static int refuse_lost(const eval_job *job)
+int eval_pixels_refuse_lost(const char *path)
 {
-    char whole[RUN_PATH];
-    return tool_error("%s: is not there any more, or not whole, but its images were made; put it back, or use another "
-                      "--out",
-                      run_path(&job->directory, "images.npz", whole));
+    return tool_error("%s: is not there any more, or not whole; the same command without --merge makes it again", path);
 }
 
-/* In RUN_LOCK_SETTINGS. A finished file, of which shards were lost, becomes one in progress again: what is written to
- * it is what is there. But if another process has finished the run since this one looked, its file stays as it is, and
- * none is open. */
-static int open_part(eval_job *job, eval_pixels *p)
+/* In RUN_LOCK_SETTINGS. None is open if the file is finished: images that are made again have the pixels that it has.
+ */
+static int open_part(const eval_job *job, eval_pixels *p)
 {
     char whole[RUN_PATH];
     struct stat st;
     run_path(&job->directory, "images.npz", whole);
     run_path(&job->directory, "images.npz.part", p->npz_path);
-    const int is_new = access(p->npz_path, F_OK) != 0, missing = eval_missing_shards(job); /* in this order */
-    const int has_shards = missing < eval_shard_count(&job->layout);
-    if (is_new && missing == 0) return 0;
-    if (is_new && rename(whole, p->npz_path) != 0 && has_shards) return refuse_lost(job);
     int fd = tool_open_file(p->npz_path, O_RDWR | O_NOFOLLOW);
     if (fd < 0 && errno != ENOENT) return tool_cannot_open(p->npz_path, "the images of the run");
+    if (fd < 0 && access(whole, F_OK) == 0) return 0;
     const int is_ours = fd >= 0 && fstat(fd, &st) == 0 && (uint64_t)st.st_size == p->slots.size;
     if (!is_ours && fd >= 0) close(fd);
-    if (!is_ours && has_shards) return refuse_lost(job);
+    if (!is_ours && job->options->merge) return eval_pixels_refuse_lost(whole);
     if (!is_ours) fd = tool_create_file(p->npz_path);
     if (fd < 0) return tool_cannot_write(p->npz_path);
     p->npz = fd + 1;
@@ -68,7 +60,7 @@ static int open_part(eval_job *job, eval_pixels *p)
 
 static int find_places(eval_pixels *p)
 {
-    const int n = (int)p->layout->images;
+    const int n = (int)p->job->layout.images;
     int *order = malloc((size_t)n * sizeof *order);
     p->place = malloc((size_t)n * sizeof *p->place);
     if (order && p->place) {
@@ -83,8 +75,8 @@ static int open_npz(eval_job *job, eval_pixels *p)
 {
     p->slots = slots_of(&job->layout);
     if (find_places(p) != 0) return 1;
-    const run_lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
-    if (lock != RUN_LOCKED) return lock == RUN_BUSY ? interruption_status() : 1;
+    const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
+    if (lock != LOCK_TAKEN) return lock == LOCK_BUSY ? interruption_status() : 1;
     const int failed = open_part(job, p);
     run_unlock(&job->directory, RUN_LOCK_SETTINGS);
     return failed;
@@ -93,12 +85,6 @@ static int open_npz(eval_job *job, eval_pixels *p)
 static off_t slot(const eval_pixels *p, long index)
 {
     return (off_t)(p->slots.first + (uint64_t)p->place[index] * p->slots.item);
-}
-
-int eval_pixels_write_slot(const eval_pixels *p, long index, const uint8_t *rgb)
-{
-    if (tool_write_at(p->npz - 1, rgb, (size_t)p->slots.item, slot(p, index)) == 0) return 0;
-    return tool_cannot_write(p->npz_path);
 }
 
 /* crc [images] by number, in the order of arr_0. */
@@ -118,23 +104,17 @@ static uint32_t *in_order(const eval_layout *l, const uint32_t *crc)
     return sorted;
 }
 
-int eval_pixels_finish_npz(eval_job *job, const uint32_t *crc)
+int eval_pixels_finish_npz(const eval_pixels *p, const uint32_t *crc)
 {
-    char part[RUN_PATH], whole[RUN_PATH], why[NPZ_WHY_MAX];
-    const npz_slots slots = slots_of(&job->layout);
-    run_path(&job->directory, "images.npz", whole);
-    run_path(&job->directory, "images.npz.part", part);
-    const int fd = tool_open_file(part, O_RDWR | O_NOFOLLOW);
-    if (fd < 0 && errno == ENOENT && access(whole, F_OK) == 0) return 0; /* finished before */
-    if (fd < 0 && errno == ENOENT) return refuse_lost(job);
-    if (fd < 0) return tool_cannot_open(part, "the images of the run");
-    uint32_t *sorted = in_order(&job->layout, crc);
+    char whole[RUN_PATH], why[NPZ_WHY_MAX];
+    const int fd = p->npz - 1;
+    uint32_t *sorted = in_order(&p->job->layout, crc);
     int failed = !sorted;
-    if (failed) tool_error("out of memory for the order of %ld images", job->layout.images);
-    if (!failed && npz_slots_finish(fd, part, &slots, sorted, why) != MAR_OK) failed = tool_error("%s", why);
-    if (!failed && tool_sync(fd) != 0) failed = tool_cannot_write(part);
-    if (!failed && rename(part, whole) != 0) failed = tool_cannot_write(whole);
-    close(fd);
+    if (failed) tool_error("out of memory for the order of %ld images", p->job->layout.images);
+    if (!failed && npz_slots_finish(fd, p->npz_path, &p->slots, sorted, why) != MAR_OK) failed = tool_error("%s", why);
+    if (!failed && tool_sync(fd) != 0) failed = tool_cannot_write(p->npz_path);
+    if (!failed && rename(p->npz_path, run_path(&p->job->directory, "images.npz", whole)) != 0)
+        failed = tool_cannot_write(whole);
     free(sorted);
     return failed;
 }
@@ -151,23 +131,38 @@ static int open_folder(eval_job *job, eval_pixels *p)
     return output_begin(&p->folder);
 }
 
-int eval_pixels_write_png(const eval_pixels *p, long index, const uint8_t *rgb, const image_text *texts, int count)
+/* The image as a PNG, with the text that says what it is. */
+static int write_png(const eval_pixels *p, long index, int label, const uint8_t *rgb)
 {
-    const image picture = {p->layout->width, p->layout->height, (uint8_t *)(uintptr_t)rgb}; /* which writing leaves */
+    const eval_job *job = p->job;
+    record_texts texts;
+    char name[128];
+    if (record_texts_begin(&texts) != 0) return tool_error("out of memory for the text in a picture");
+    record_texts_add(&texts, "Software", "libmar %s", mar_version());
+    record_texts_add(&texts, "class", "%d", label);
+    if (*models_class_name(&job->models, label, name, sizeof name)) record_texts_add(&texts, "class_name", "%s", name);
+    record_texts_add(&texts, "image", "%ld", index);
+    record_texts_add_run(&texts, &job->options->run, &job->models, &job->ids);
+    record_texts_add(&texts, "guarantee", "%s", job->facts.guarantee);
+    if (record_texts_end(&texts) != 0) return tool_error("out of memory for the text in a picture");
+    const image picture = {job->layout.width, job->layout.height, (uint8_t *)(uintptr_t)rgb}; /* which stays */
     char *path = output_image_path(&p->folder, index);
-    const int failed = !path || image_write_png(path, &picture, texts, count, IMAGE_UNSYNCED) != 0;
+    const int failed = !path || image_write_png(path, &picture, texts.texts, texts.count, IMAGE_UNSYNCED) != 0;
     free(path);
+    record_texts_free(&texts);
     return failed;
 }
 
+/* Whether the image is there with these pixels. What is wrong with a file is said. */
 static int has_png(const eval_pixels *p, long index, uint32_t crc)
 {
     image_file file;
     char *path = output_image_path(&p->folder, index);
-    int same = path && image_read_png(path, p->layout->width, p->layout->height, &file) == 0;
+    int same = path && access(path, F_OK) == 0 &&
+               image_read_png(path, p->job->layout.width, p->job->layout.height, &file) == 0;
     free(path);
     if (!same) return 0;
-    same = npz_crc(file.picture.rgb, eval_pixel_bytes(p->layout)) == crc;
+    same = npz_crc(file.picture.rgb, eval_pixel_bytes(&p->job->layout)) == crc;
     image_file_free(&file);
     return same;
 }
@@ -176,7 +171,7 @@ static int has_png(const eval_pixels *p, long index, uint32_t crc)
 
 int eval_pixels_open(eval_job *job, eval_pixels *out)
 {
-    *out = (eval_pixels){.layout = &job->layout};
+    *out = (eval_pixels){.job = job};
     if (job->options->save_images && open_folder(job, out) != 0) return 1;
     return job->options->save_npz ? open_npz(job, out) : 0;
 }
@@ -189,27 +184,43 @@ void eval_pixels_close(eval_pixels *p)
     *p = (eval_pixels){0};
 }
 
-static int has_slot(const eval_pixels *p, long index, uint32_t crc, uint8_t *rgb)
+int eval_pixels_write(const eval_pixels *p, long index, int label, const uint8_t *rgb)
 {
-    const size_t bytes = (size_t)p->slots.item;
-    return tool_read_at(p->npz - 1, rgb, bytes, slot(p, index)) == 0 && npz_crc(rgb, bytes) == crc;
-}
-
-int eval_pixels_have(const eval_pixels *p, const eval_record *r)
-{
-    int have = 1;
-    uint8_t *rgb = p->npz ? malloc((size_t)p->slots.item) : NULL;
-    if (p->npz && !rgb) return 0;
-    for (int i = 0; i < r->n && have; i++) {
-        if (p->images) have = has_png(p, r->first + i, r->crc[i]);
-        if (p->npz && have) have = has_slot(p, r->first + i, r->crc[i], rgb);
-    }
-    free(rgb);
-    return have;
+    if (p->images && write_png(p, index, label, rgb) != 0) return 1;
+    if (!p->npz || tool_write_at(p->npz - 1, rgb, (size_t)p->slots.item, slot(p, index)) == 0) return 0;
+    return tool_cannot_write(p->npz_path);
 }
 
 int eval_pixels_sync(const eval_pixels *p)
 {
     if (p->npz && tool_sync(p->npz - 1) != 0) return tool_cannot_write(p->npz_path);
     return p->images ? output_sync(&p->folder) : 0;
+}
+
+int eval_pixels_have(const eval_pixels *p, long i, uint32_t crc, uint8_t *rgb)
+{
+    const size_t bytes = eval_pixel_bytes(&p->job->layout);
+    if (p->images && !has_png(p, i, crc)) return 0;
+    return !p->npz || (tool_read_at(p->npz - 1, rgb, bytes, slot(p, i)) == 0 && npz_crc(rgb, bytes) == crc);
+}
+
+/* --- those that the report shows ------------------------------------------------------------------------ */
+
+static store_array array_of(const eval_job *job, uint8_t *rgb)
+{
+    return (store_array){"rgb", NPZ_U8, 3, {job->layout.height, job->layout.width, 3}, rgb};
+}
+
+int eval_picture_write(const eval_job *job, long index, int label, const uint8_t *rgb)
+{
+    const store_range at = {index, 1, &label};
+    const store_array array = array_of(job, (uint8_t *)(uintptr_t)rgb);
+    return store_write(&job->store, &at, job->facts.pictures, &array, 1);
+}
+
+int eval_picture_read(const eval_job *job, long index, int label, uint8_t *rgb)
+{
+    const store_range at = {index, 1, &label};
+    const store_array array = array_of(job, rgb);
+    return store_read(&job->store, &at, job->facts.pictures, &array, 1) != STORE_THERE;
 }

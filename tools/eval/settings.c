@@ -3,8 +3,6 @@
 #include "tools/eval/job.h"
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
-#include "tools/cli/file_sum.h"
-#include "tools/images/source.h"
 #include "tools/cli/json_file.h"
 #include "tools/eval/judge.h"
 #include "tools/cli/text.h"
@@ -63,14 +61,30 @@ static void add_evaluation(eval_job *job, char *classes)
     record_texts_add(texts, "image_size", "%dx%d", job->layout.width, job->layout.height);
 }
 
-static uint64_t hash(const record_texts *texts)
+/* A kind of pieces: its name, and a hash of what the texts say besides the run of the images. */
+static int make_kind(const char *name, record_texts *texts, char kind[STORE_KIND])
 {
-    uint64_t sum = sizeof(eval_figures); /* whose bytes are in the files */
-    for (int i = 0; i < texts->count; i++) {
-        sum = sum * 31 + memory_sum(texts->texts[i].key, strlen(texts->texts[i].key));
-        sum = sum * 31 + memory_sum(texts->texts[i].value, strlen(texts->texts[i].value));
-    }
-    return sum;
+    if (record_texts_end(texts) != 0) return tool_error("out of memory for the settings");
+    snprintf(kind, STORE_KIND, "%s-%016" PRIx64, name, store_hash(texts->texts, texts->count));
+    record_texts_free(texts);
+    return 0;
+}
+
+/* The kinds of pieces: what pixels depend on besides tokens, and what the network says of them. */
+static int make_kinds(eval_job *job)
+{
+    record_texts pictures, findings;
+    if (record_texts_begin(&pictures) != 0) return tool_error("out of memory for the settings");
+    record_texts_add_decoder(&pictures, &job->options->run, &job->ids);
+    if (make_kind("picture", &pictures, job->facts.pictures) != 0) return 1;
+    if (record_texts_begin(&findings) != 0) return tool_error("out of memory for the settings");
+    record_texts_add(&findings, "pictures", "%s", job->facts.pictures);
+    record_texts_add(&findings, "network", "%s", job->facts.network);
+    record_texts_add(&findings, "inception_id", "%s", job->inception_id);
+    record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->features_dtype]);
+    record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
+    record_texts_add_backend(&findings, job->library);
+    return make_kind("features", &findings, job->facts.judged);
 }
 
 int eval_settings_make(eval_job *job)
@@ -83,8 +97,7 @@ int eval_settings_make(eval_job *job)
     add_evaluation(job, classes);
     free(classes);
     if (record_texts_end(texts) != 0) return tool_error("out of memory for the settings");
-    job->layout.settings = hash(texts);
-    return 0;
+    return make_kinds(job);
 }
 
 const char *eval_setting(const eval_job *job, const char *key)
@@ -106,7 +119,7 @@ typedef struct {
 } fact;
 
 enum {
-    FACTS = 13,
+    FACTS = 16,
     NUMBER_MAX = 1000000, /* of images, as mar eval takes them */
     BATCH_MAX = 1024
 };
@@ -121,9 +134,12 @@ static void list_facts(eval_job *job, fact list[FACTS])
                              {"width", &l->width, IMAGE_SIDE_MAX, NULL, 0},
                              {"height", &l->height, IMAGE_SIDE_MAX, NULL, 0},
                              {"samples", &l->samples, EVAL_SHEET_MAX, NULL, 0},
-                             {"rejected_images", &l->rejected_images, EVAL_REJECTED_MAX, NULL, 0},
                              {"classes", &f->classes, NUMBER_MAX, NULL, 0},
-                             {"draft_steps", &f->steps, EVAL_CURVE_MAX, NULL, 0},
+                             {"draft_steps", &l->steps, EVAL_CURVE_MAX, NULL, 0},
+                             {"asked", NULL, 0, f->asked, sizeof f->asked},
+                             {"images", NULL, 0, f->images, sizeof f->images},
+                             {"judged", NULL, 0, f->judged, sizeof f->judged},
+                             {"pictures", NULL, 0, f->pictures, sizeof f->pictures},
                              {"network", NULL, 0, f->network, sizeof f->network},
                              {"published", NULL, 0, f->published, sizeof f->published},
                              {"guarantee", NULL, 0, f->guarantee, sizeof f->guarantee},
@@ -204,6 +220,9 @@ int eval_settings_check_place(const eval_job *job)
 {
     static const char *const names[] = {"result.json", "report.html", "images.npz", "images.npz.part", "images"};
     char path[RUN_PATH], settings[RUN_PATH];
+    if (access(run_path(&job->directory, "shards", path), F_OK) == 0)
+        return tool_error("%s: was begun by an older mar, whose shards this one does not go on with; use another --out",
+                          job->directory.out.path);
     run_path(&job->directory, "settings.json", settings);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) /* a run that begins now has its settings first */
         if (access(run_path(&job->directory, names[i], path), F_OK) == 0 && access(settings, F_OK) != 0)
@@ -212,23 +231,41 @@ int eval_settings_check_place(const eval_job *job)
     return 0;
 }
 
-/* Writes the file so that it is there after a failure of the machine, too: what follows is of these settings. */
-static int begin_settings(eval_job *job, const char *path)
+/* So that the file is there after a failure of the machine, too: what follows is of these settings. */
+int eval_settings_write(eval_job *job)
 {
-    if (write_settings(job, path) != 0) return 1;
+    char path[RUN_PATH];
     const int directory = job->directory.out.directory;
+    if (write_settings(job, run_path(&job->directory, "settings.json", path)) != 0) return 1;
     return directory && tool_sync(directory) != 0 ? tool_cannot_write(path) : 0;
 }
 
-int eval_settings_agree(eval_job *job)
+int eval_settings_agree(const eval_job *job, int *is_new)
 {
     char path[RUN_PATH];
     cJSON *record, *settings, *facts;
     run_path(&job->directory, "settings.json", path);
-    if (access(path, F_OK) != 0 && errno == ENOENT) return begin_settings(job, path);
+    *is_new = access(path, F_OK) != 0 && errno == ENOENT;
+    if (*is_new) return 0;
     if (read_settings(path, &record, &settings, &facts) != 0) return 1;
     const int failed = compare(job, settings);
     cJSON_Delete(record);
+    return failed;
+}
+
+int eval_settings_asked(const char *out, uint64_t *asked)
+{
+    char *path;
+    cJSON *record, *settings, *facts;
+    *asked = 0;
+    if (asprintf(&path, "%s/settings.json", out) < 0) return tool_error("out of memory");
+    int failed = 0;
+    if (access(path, F_OK) == 0 && (failed = read_settings(path, &record, &settings, &facts)) == 0) {
+        const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(facts, "asked"));
+        if (text) *asked = strtoull(text, NULL, 16);
+        cJSON_Delete(record);
+    }
+    free(path);
     return failed;
 }
 
@@ -296,6 +333,34 @@ static int take_fact(const fact *f, const cJSON *found, const char *path)
     return 0;
 }
 
+/* Whether a text of the file can be part of a name in the store. */
+static int is_name(const char *text)
+{
+    return *text && !text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-")];
+}
+
+/* The classes of the text that class_text makes. */
+static int take_classes(eval_job *job, const char *path)
+{
+    const char *text = eval_setting(job, "class");
+    int total = 0, count = 1, end = 0;
+    if (sscanf(text, "all %d%n", &total, &end) == 1 && !text[end] && total >= 1 && total <= NUMBER_MAX) count = total;
+    for (const char *c = text; *c && !total; c++) count += *c == ',';
+    job->classes = malloc((size_t)count * sizeof *job->classes);
+    job->class_count = count;
+    if (!job->classes) return tool_error("out of memory for %d classes", count);
+    for (int i = 0; i < count; i++) job->classes[i] = i;
+    for (int i = 0; i < count && !total; i++) {
+        char *behind;
+        const long label = strtol(text, &behind, 10);
+        if (behind == text || label < -1 || label > NUMBER_MAX || *behind != (i + 1 < count ? ',' : '\0'))
+            return tool_error("%s: class is \"%s\", expected a list of classes", path, eval_setting(job, "class"));
+        job->classes[i] = (int)label;
+        text = behind + 1;
+    }
+    return 0;
+}
+
 static int take_facts(eval_job *job, const cJSON *found, const char *path)
 {
     fact facts[FACTS];
@@ -308,10 +373,13 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
         take_number(job, "batch", BATCH_MAX, &l->batch, path) != 0 ||
         take_number(job, "shard_images", NUMBER_MAX, &l->shard_images, path) != 0)
         return 1;
-    l->settings = hash(&job->settings);
     l->images = images;
     l->keeps_features = strcmp(eval_setting(job, "precision_recall"), "on") == 0;
     job->facts.demo = strcmp(eval_setting(job, "features"), "demo") == 0;
+    job->is_random = strcmp(eval_setting(job, "class_sampling"), "random") == 0;
+    job->seed = strtoull(eval_setting(job, "seed"), NULL, 10);
+    if (!is_name(job->facts.images) || !is_name(job->facts.judged) || !is_name(job->facts.pictures))
+        return tool_error("%s: has no names of pieces in the store, expected what mar eval writes", path);
     if (l->images < 2 || l->shard_images % l->batch != 0)
         return tool_error(
             "%s: is of %ld images in shards of %d and batches of %d, expected 2 or more and whole batches", path,
@@ -319,7 +387,7 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
     if (!l->features || !l->classes || !l->width || !l->height)
         return tool_error("%s: is of images of %dx%d with %d features and %d logits, expected 1 or more of each", path,
                           l->width, l->height, l->features, l->classes);
-    return 0;
+    return take_classes(job, path);
 }
 
 int eval_settings_check_network(const eval_job *job)
@@ -340,23 +408,4 @@ int eval_settings_take(eval_job *job, const option_set *given)
     run_path(&job->directory, "settings.json", path);
     if (read_settings(path, &job->taken, &settings, &facts) != 0 || take_texts(job, settings) != 0) return 1;
     return take_facts(job, facts, path) || compare_given(job, given);
-}
-
-/* --- labels --------------------------------------------------------------------------------------------- */
-
-/* Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014: number i of the sequence of a seed. */
-static uint64_t random_number(uint64_t seed, uint64_t i)
-{
-    uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-int eval_label(const eval_job *job, long i)
-{
-    if (job->options->class_sampling == EVAL_BALANCED)
-        return job->classes[(long long)i * job->class_count / job->layout.images];
-    const uint64_t r = random_number(job->options->run.params.seed, (uint64_t)i) >> 32;
-    return job->classes[r * (uint64_t)job->class_count >> 32];
 }

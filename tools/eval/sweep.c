@@ -38,7 +38,7 @@ typedef struct {
 /* What belongs to the sweep as a whole. */
 static int check_place(const option_set *set)
 {
-    static const char *const of_all[] = {"sweep", "out", "images", "shard", "merge", "json", "quiet"};
+    static const char *const of_all[] = {"sweep", "out", "images", "shard", "merge", "json", "quiet", "store"};
     for (size_t i = 0; i < sizeof of_all / sizeof *of_all; i++) {
         const option *o = options_find(set, of_all[i]);
         if (o && o->given)
@@ -81,6 +81,7 @@ static int read_point(const sweep *s, int i, eval_options *o, option_set *set)
     if (read_words(s, p->count, p->words, o, set) != 0 || eval_options_done(o, set) != 0) return 1;
     add_given(set, s->common->given);
     o->out = s->directories[i];
+    if (!o->store) o->store = s->common->out; /* which all points share */
     return 0;
 }
 
@@ -104,7 +105,7 @@ static int identify_stats(sweep *s, const char *path)
 /* A hash of all options that make a run what it is; `seeded` 0: all but the seed. After identify_stats. */
 static uint64_t hash_of(const sweep *s, const eval_options *o, const option_set *set, int seeded)
 {
-    static const char *const no_part[] = {"sweep", "out", "shard", "merge", "json", "quiet"};
+    static const char *const no_part[] = {"sweep", "out", "shard", "merge", "json", "quiet", "store"};
     char text[4400];
     uint64_t sum = memory_sum(mar_version(), strlen(mar_version()));
     for (int i = 0; i < set->count; i++) {
@@ -171,6 +172,33 @@ static int try_session(sweep *s, const eval_options *o)
     return failed;
 }
 
+/* Takes the result of point i from its directory, if there is one. Returns 0, or 1 after printing an error. */
+static int take_result(sweep *s, int i)
+{
+    char *path;
+    sweep_entry *e = &s->table.entries[i];
+    if (asprintf(&path, "%s/result.json", s->directories[i]) < 0) return tool_error("out of memory");
+    int failed = 0;
+    if (access(path, F_OK) == 0) {
+        e->result = malloc(sizeof *e->result);
+        failed = e->result ? eval_result_read(path, e->result) : tool_error("out of memory");
+        if (failed) {
+            free(e->result);
+            e->result = NULL;
+        }
+    }
+    free(path);
+    return failed;
+}
+
+/* The same if the directory was begun with the point's options, as its settings say. */
+static int take_finished(sweep *s, int i)
+{
+    uint64_t asked;
+    if (eval_settings_asked(s->directories[i], &asked) != 0) return 1;
+    return asked == s->table.entries[i].settings ? take_result(s, i) : 0;
+}
+
 /* Every point with all its options; those that are to be made with their models, too. */
 static int check_points(sweep *s)
 {
@@ -186,9 +214,21 @@ static int check_points(sweep *s)
         if (failed) break;
         e->settings = hash_of(s, &o, &set, 1);
         e->group = hash_of(s, &o, &set, 0);
+        failed = take_finished(s, i);
+        if (failed) break;
         if (!e->result && !o.merge) failed = try_session(s, &o);
     }
     tool_error_within(NULL);
+    return failed;
+}
+
+/* What is not a sweep's is not written over. */
+static int check_json(const sweep *s)
+{
+    cJSON *record;
+    if (access(s->json, F_OK) != 0) return 0;
+    const int failed = json_file_read(s->json, "what mar eval --sweep wrote", &record);
+    cJSON_Delete(record);
     return failed;
 }
 
@@ -214,53 +254,6 @@ static int prepare(sweep *s)
 }
 
 /* --- what is there ------------------------------------------------------------------------------------------------ */
-
-/* Takes the result of point i from its directory, if there is one. Returns 0, or 1 after printing an error. */
-static int take_result(sweep *s, int i)
-{
-    char *path;
-    sweep_entry *e = &s->table.entries[i];
-    if (asprintf(&path, "%s/result.json", s->directories[i]) < 0) return tool_error("out of memory");
-    int failed = 0;
-    if (access(path, F_OK) == 0) {
-        e->result = malloc(sizeof *e->result);
-        failed = e->result ? eval_result_read(path, e->result) : tool_error("out of memory");
-        if (failed) {
-            free(e->result);
-            e->result = NULL;
-        }
-    }
-    free(path);
-    return failed;
-}
-
-/* Takes the results of points that sweep.json has with the same settings. Returns 0, or 1 after printing an error. */
-static int take_results(sweep *s)
-{
-    cJSON *record;
-    const cJSON *point;
-    int failed = 0;
-    eval_options o;
-    option_set set;
-    if (access(s->json, F_OK) != 0) return 0;
-    if (json_file_read(s->json, "what mar eval --sweep wrote", &record) != 0) return 1;
-    cJSON_ArrayForEach(point, cJSON_GetObjectItemCaseSensitive(record, "points"))
-    {
-        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(point, "name"));
-        const char *settings = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(point, "settings"));
-        if (!name || !settings) continue;
-        for (int i = 0; i < s->grid.points && !failed; i++) {
-            if (s->table.entries[i].result || strcmp(name, s->points[i].name) != 0) continue;
-            tool_error_within(s->grid.path);
-            failed = read_point(s, i, &o, &set);
-            tool_error_within(NULL);
-            if (!failed) failed = identify_stats(s, o.stats);
-            if (!failed && strtoull(settings, NULL, 16) == hash_of(s, &o, &set, 1)) failed = take_result(s, i);
-        }
-    }
-    cJSON_Delete(record);
-    return failed;
-}
 
 /* Points whose shards other processes have finished in the meantime, and the files that say what is there. */
 static int write_files(sweep *s)
@@ -300,6 +293,7 @@ static int make_point(sweep *s, int i, int says)
     if (status == 0) {
         make_room(s, &o);
         o.models = &s->models;
+        o.asked = s->table.entries[i].settings;
         status = eval_model_run(&o, s->bar, r, &done);
     }
     tool_error_within(NULL);
@@ -348,7 +342,7 @@ static int run(sweep *s)
 {
     launch who;
     if (sweep_grid_read(s->common->sweep, &s->grid) != 0 || check_choices(s) != 0 || prepare(s) != 0 ||
-        launch_find(s->common->shard, &who) != 0 || take_results(s) != 0 || check_points(s) != 0)
+        launch_find(s->common->shard, &who) != 0 || check_json(s) != 0 || check_points(s) != 0)
         return 1;
     const int first = who.kind != LAUNCH_MPI || who.index == 0;
     const int status = make_points(s, first && !s->common->json && !s->common->quiet);

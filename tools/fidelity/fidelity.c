@@ -66,6 +66,16 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.html",
      .help = "the page; it needs no other file"},
+    {.name = "store",
+     .offset = offsetof(fidelity, store),
+     .group = for_all,
+     .type = MAR_TYPE_TEXT,
+     .argument = "DIR",
+     .help =
+         "keep tokens in DIR/runs, and take what is there\n"
+         "Images that are there, of mar eval or of this command, are not made again; their times are those of when "
+         "they were made. Times are compared best of runs that are made side by side. The default of a search is the "
+         "page's name without .html, else nothing is kept."},
     {.name = "plot",
      .offset = offsetof(fidelity, plot),
      .group = for_all,
@@ -287,6 +297,7 @@ static int make_images(fidelity *f, progress *bar)
 {
     fidelity_sessions open = {0};
     int status = fidelity_open(f, bar, &open);
+    if (status == 0) status = fidelity_open_stores(f, 0, f->run_count, &open);
     for (int i = 0; status == 0 && i < f->run_count; i++) fidelity_name_run(f, &f->runs[i]);
     if (status == 0) status = fidelity_make_images(f, bar, &open);
     fidelity_close(&open);

@@ -70,6 +70,7 @@ typedef struct {
     const char *class_list;               /* NULL: all classes of a model that has few */
     const char *vae;                      /* NULL: the demo's with a demo model, else none */
     const char *out;                      /* the page */
+    const char *store;                    /* the directory of the run store; NULL: nothing is kept */
     const char *plot;                     /* the plot as a file of its own; NULL: none */
     int num;                              /* images of each run */
     int batch;                            /* images made at a time. fidelity_open lowers it to num */
@@ -98,6 +99,7 @@ typedef struct {
     int judged;            /* digits: the classifier is asked */
     char backend[160];     /* mar_backend_description of the reference */
     int turns;             /* batches of each run */
+    long made;             /* images that were made, not read from the store */
     int timed_turns;       /* of these, turns that the times are of */
 
     /* The floor: what two runs of the reference with different seeds stay below, 95 of 100 times. */

@@ -1,4 +1,5 @@
-/* The journal of a search is its result, too: one JSON object, replaced as a whole behind every point. */
+/* What a search has found, as one JSON object, replaced as a whole behind every point that is measured. It is a report:
+ * a search that goes on takes its images and times from the run store. */
 #include "tools/cli/command.h"
 #include "tools/fidelity/search.h"
 #include "tools/cli/json_file.h"
@@ -14,7 +15,7 @@ static const char what[] = "what mar fidelity --search wrote";
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* What a journal must have in common with the search that goes on with it, each a text. */
+/* What the file must have in common with the search that replaces it, each a text. */
 static void add_settings(const search *s, cJSON *o)
 {
     const fidelity *f = s->f;
@@ -35,6 +36,7 @@ static void add_settings(const search *s, cJSON *o)
     cJSON_AddStringToObject(o, "class", text);
     snprintf(text, sizeof text, "%016" PRIx64, s->reference_sum); /* another model, seed or arithmetic has others */
     cJSON_AddStringToObject(o, "reference_tokens", text);
+    cJSON_AddStringToObject(o, "run", s->run);
 }
 
 static void add_figures(cJSON *points, const search_point *p, const search_figures *m)
@@ -44,6 +46,8 @@ static void add_figures(cJSON *points, const search_point *p, const search_figur
     cJSON_AddNumberToObject(o, "images", m->images);
     cJSON_AddNumberToObject(o, "seconds_per_image", m->seconds);
     cJSON_AddNumberToObject(o, "speed", m->speed);
+    cJSON_AddNumberToObject(o, "speed_low", m->speed_low);
+    cJSON_AddNumberToObject(o, "speed_high", m->speed_high);
     cJSON_AddNumberToObject(o, "distance", m->distance);
     cJSON_AddNumberToObject(o, "token_distance", m->token_distance);
     cJSON_AddNumberToObject(o, "p", m->p);
@@ -82,7 +86,7 @@ static void add_levels(const search *s, cJSON *levels)
     }
 }
 
-static cJSON *record_of(const search *s)
+cJSON *search_record(const search *s)
 {
     cJSON *record = tool_json();
     cJSON_AddStringToObject(record, "version", mar_version());
@@ -100,12 +104,12 @@ static cJSON *record_of(const search *s)
 
 int search_write(const search *s)
 {
-    return json_file_write(record_of(s), s->json);
+    return json_file_write(search_record(s), s->json);
 }
 
 int search_print_json(const search *s)
 {
-    return tool_print_json(record_of(s), 1);
+    return tool_print_json(search_record(s), 1);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -131,71 +135,15 @@ static int check_settings(const search *s, const cJSON *found)
     return failed;
 }
 
-static double number(const cJSON *o, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(o, name);
-    return cJSON_IsNumber(item) ? item->valuedouble : -1;
-}
-
-/* A number of images, or -1: no other is cast to int. */
-static int images_of(const search *s, const cJSON *o)
-{
-    const double n = number(o, "images");
-    return n == s->screen ? s->screen : n == s->f->num ? s->f->num : -1;
-}
-
-/* Whether all figures of a point are there. */
-static int is_whole(const search *s, const cJSON *o)
-{
-    static const char *const names[] = {"images", "seconds_per_image", "speed", "distance", "token_distance", "p"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(o, names[i]))) return 0;
-    return number(o, "seconds_per_image") > 0 && number(o, "speed") > 0 && images_of(s, o) > 0;
-}
-
-/* What the journal says of a point; one that this search does not have is left out. */
-static int take_point(search *s, const cJSON *o)
-{
-    const char *options = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "options"));
-    const char *refused = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "refused"));
-    const char *guarantee = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "guarantee"));
-    search_figures m = {images_of(s, o),
-                        number(o, "seconds_per_image"),
-                        number(o, "speed"),
-                        number(o, "distance"),
-                        number(o, "token_distance"),
-                        number(o, "p"),
-                        number(o, "classifier_accuracy"),
-                        ""};
-    search_point *p = NULL;
-    for (int i = 0; options && i < s->point_count && !p; i++)
-        if (strcmp(s->points[i].options, options) == 0) p = &s->points[i];
-    if (!options || (!refused && !(guarantee && is_whole(s, o))))
-        return tool_error("%s: a point in it is not whole, expected %s", s->json, what);
-    if (!p) return 0;
-    if (refused) {
-        snprintf(p->refused, sizeof p->refused, "%s", refused);
-        return 0;
-    }
-    snprintf(m.guarantee, sizeof m.guarantee, "%s", guarantee);
-    if (m.images == s->screen) p->screened = m;
-    if (m.images == s->f->num) p->final = m;
-    return 0;
-}
-
-int search_read(search *s)
+int search_check(const search *s)
 {
     cJSON *record;
-    const cJSON *point;
     if (access(s->json, F_OK) != 0) return 0;
     if (json_file_read(s->json, what, &record) != 0) return 1;
     const cJSON *settings = cJSON_GetObjectItemCaseSensitive(record, "search");
-    int failed = cJSON_IsObject(settings) ? check_settings(s, settings)
-                                          : tool_error("%s: has no settings of a search, expected %s", s->json, what);
-    if (!failed && number(record, "reference_seconds_per_image") > 0)
-        s->reference_seconds = number(record, "reference_seconds_per_image");
-    cJSON_ArrayForEach(point, cJSON_GetObjectItemCaseSensitive(record, "points")) if (!failed) failed =
-        take_point(s, point);
+    const int failed = cJSON_IsObject(settings)
+                           ? check_settings(s, settings)
+                           : tool_error("%s: has no settings of a search, expected %s", s->json, what);
     cJSON_Delete(record);
     return failed;
 }

@@ -4,6 +4,7 @@
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
 #include "tools/generate/images.h"
+#include "tools/generate/record.h"
 #include "tools/generate/stats.h"
 
 #include <math.h>
@@ -102,10 +103,10 @@ static int same_shape(const fidelity *f, const fidelity_run *r, const run_models
 int fidelity_open(fidelity *f, progress *bar, fidelity_sessions *open)
 {
     if (f->batch > f->num) f->batch = f->num;
-    open->store.quiet = f->quiet;
+    open->files.quiet = f->quiet;
     for (int i = 0; i < f->run_count; i++) {
         fidelity_run *r = &f->runs[i];
-        if (open_session(f, r, bar, &open->store, &open->models[i], &open->sessions[i]) != 0) return 1;
+        if (open_session(f, r, bar, &open->files, &open->models[i], &open->sessions[i]) != 0) return 1;
         const int failed = i == 0 ? resolve(f, &open->models[i], open->sessions[i])
                                   : same_shape(f, r, &open->models[i], open->models[0].model, open->sessions[i]);
         if (failed) return 1;
@@ -129,10 +130,46 @@ void fidelity_name_run(const fidelity *f, fidelity_run *r)
     }
 }
 
+/* What tells the file from others; one that many runs use is read once. */
+static int identify(fidelity_sessions *open, const char *path, char id[RECORD_ID])
+{
+    int i = 0;
+    *id = '\0';
+    if (!path) return 0;
+    while (i < open->known_count && strcmp(open->known[i].path, path) != 0) i++;
+    if (i == MODELS_FILES_MAX) return record_identify_file(path, id);
+    if (i == open->known_count) {
+        if (record_identify_file(path, open->known[i].id) != 0) return 1;
+        open->known[open->known_count++].path = path;
+    }
+    memcpy(id, open->known[i].id, RECORD_ID);
+    return 0;
+}
+
+int fidelity_open_stores(const fidelity *f, int run, int run_count, fidelity_sessions *open)
+{
+    if (!f->store) return 0;
+    if (!open->directory.path && (output_check(&open->directory, f->store) != 0)) return 1;
+    if (open->directory.is_file) return tool_error("--store %s: expected a directory", f->store);
+    if (!open->directory.made && output_begin(&open->directory) != 0) return 1;
+    for (int i = run; i < run + run_count; i++) {
+        const run_options *o = &f->runs[i].options;
+        record_ids ids;
+        store_close(&open->stores[i]);
+        if (identify(open, o->model, ids.model) != 0 || identify(open, o->vae, ids.vae) != 0 ||
+            identify(open, o->draft, ids.draft) != 0 || identify(open, o->captions, ids.captions) != 0 ||
+            record_open_store(f->store, o, &open->models[i], &ids, f->batch, &open->stores[i]) != 0)
+            return 1;
+    }
+    return 0;
+}
+
 void fidelity_close(fidelity_sessions *open)
 {
     for (int i = 0; i < FIDELITY_RUNS_MAX; i++) mar_session_free(open->sessions[i]);
-    models_free(&open->store);
+    for (int i = 0; i < FIDELITY_RUNS_MAX; i++) store_close(&open->stores[i]);
+    output_free(&open->directory);
+    models_free(&open->files);
     *open = (fidelity_sessions){0};
 }
 
@@ -204,8 +241,7 @@ static int take_figures(void *self, const image_batch *batch)
     f->runs[m->range->run + batch->run].turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
     if (!r) return 0;
     stats_add(&r->stats, batch->stats);
-    if (acceptance_add(&r->accepted, batch->session, batch->n) != MAR_OK)
-        return tool_error("%s: the fates of its tokens cannot be had", r->name);
+    acceptance_add(&r->accepted, batch->fates, batch->steps, batch->late, batch->n);
     for (int i = 0; i < batch->n && r->map_count < FIDELITY_MAPS; i++)
         acceptance_draw(&r->accepted, i, f->side, f->side, r->maps + map * (size_t)r->map_count++);
     return 0;
@@ -241,7 +277,7 @@ int fidelity_allocate_run(const fidelity *f, fidelity_run *r)
     r->ks = malloc((size_t)f->channels * sizeof *r->ks);
     r->ks_p = malloc((size_t)f->channels * sizeof *r->ks_p);
     if (r->turn_seconds && r->tokens && (r->numbers || !f->vocabulary) && r->maps && r->rgb && r->ks && r->ks_p &&
-        acceptance_create(f->positions, r->options.used.num_iter, f->batch, &r->accepted) == 0)
+        acceptance_create(f->positions, r->options.used.num_iter, &r->accepted) == 0)
         return 0;
     return tool_error("out of memory for the tokens of %d images; a smaller --num needs less", f->num);
 }
@@ -265,7 +301,13 @@ int fidelity_make_range(fidelity *f, progress *bar, const fidelity_sessions *ope
     image_run runs[FIDELITY_RUNS_MAX];
     for (int i = 0; i < range->run_count; i++) {
         const int k = range->run + i;
-        runs[i] = (image_run){open->models[k].model, open->sessions[k], open->models[k].captions};
+        const int is_timed = range->only_timed >= 0;
+        runs[i] = (image_run){.store = open->stores[k].lock && k != range->only_timed ? &open->stores[k] : NULL,
+                              .has_drafts = run_verifies_drafts(&f->runs[k].options),
+                              .remakes = is_timed,
+                              .model = open->models[k].model,
+                              .session = open->sessions[k],
+                              .captions = open->models[k].captions};
     }
     const image_plan plan = {.runs = runs,
                              .run_count = range->run_count,
@@ -276,12 +318,13 @@ int fidelity_make_range(fidelity *f, progress *bar, const fidelity_sessions *ope
                              .class_count = f->class_count,
                              .class_images = 1,
                              .bar = bar,
+                             .made = &f->made,
                              .kept = range->kept};
     maker m = {f, range, NULL};
-    image_sink sinks[4] = {{f->vocabulary ? take_numbers : take_tokens, &m, 1, 0}, {take_figures, &m, 0, 0}};
+    image_sink sinks[4] = {{f->vocabulary ? take_numbers : take_tokens, &m, 1, 0, 0}, {take_figures, &m, 0, 0, 1}};
     int sink_count = 2;
-    if (f->width) sinks[sink_count++] = (image_sink){take_samples, &m, 0, 1};
-    if (f->judged) sinks[sink_count++] = (image_sink){take_digits, &m, 0, 1};
+    if (f->width) sinks[sink_count++] = (image_sink){take_samples, &m, 0, 1, 0};
+    if (f->judged) sinks[sink_count++] = (image_sink){take_digits, &m, 0, 1, 0};
     if (f->judged && eval_classifier_open(&m.classifier, why, sizeof why) != MAR_OK) return tool_error("%s", why);
     const int status = run_images(&plan, sinks, sink_count);
     eval_classifier_close(m.classifier);

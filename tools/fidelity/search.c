@@ -7,6 +7,7 @@
 #include "tools/cli/file_sum.h"
 #include "tools/cli/interruption.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +21,12 @@ typedef struct {
     search s;
     fidelity_sessions open;
     progress *bar;
+    int is_new; /* 1: something was measured that the JSON file may not have */
 } job;
 
 /* --- the reference ------------------------------------------------------------------------------------------------ */
 
-/* The journal is beside the page. */
+/* The JSON file and the store are beside the page. */
 static int name_files(job *j)
 {
     const char *page = j->s.page;
@@ -34,10 +36,15 @@ static int name_files(job *j)
         j->s.json = NULL;
         return tool_error("out of memory");
     }
+    if (!j->s.f->store) {
+        if (asprintf(&j->s.store, "%.*s", (int)stem, page) < 0) j->s.store = NULL;
+        if (!j->s.store) return tool_error("out of memory");
+        j->s.f->store = j->s.store;
+    }
     return tool_can_write_as(j->s.json, ".json");
 }
 
-/* The images of a range. Behind it a signal ends the process at once: what is not in the journal is lost anyway.
+/* The images of a range. Behind it a signal ends the process at once: nothing else is kept.
  * Returns the exit status; an interruption is said by fidelity_search. */
 static int make_range(job *j, const fidelity_range *range)
 {
@@ -108,7 +115,7 @@ static int open_point(job *j, search_point *p, int *refused)
     run_models *models = &j->open.models[1];
     static char words[SEARCH_TEXT];
     if (set_options(&j->s, p, words, sizeof words, &r->options) != 0 ||
-        models_load(&j->open.store, &r->options, j->bar, models) != 0)
+        models_load(&j->open.files, &r->options, j->bar, models) != 0)
         return 1;
     const mar_status status =
         mar_session_create(models->model, models->vae, &r->options.params, f->batch, &j->open.sessions[1]);
@@ -122,14 +129,70 @@ static int open_point(job *j, search_point *p, int *refused)
     return tool_error("%s: %s", p->options, mar_error(models->library));
 }
 
+/* The times of the turns that the point's run has made beside the reference, as a piece of its store. */
+typedef struct {
+    char kind[STORE_KIND];
+    int *labels; /* [images] */
+    store_range at;
+    store_array arrays[2];
+} turn_times;
+
+static int describe_times(const job *j, int images, int turns, turn_times *out)
+{
+    const fidelity *f = j->s.f;
+    *out = (turn_times){.labels = malloc((size_t)images * sizeof *out->labels)};
+    if (!out->labels) return tool_error("out of memory for %d labels", images);
+    for (int i = 0; i < images; i++) out->labels[i] = f->classes[i % f->class_count];
+    out->at = (store_range){0, images, out->labels};
+    snprintf(out->kind, sizeof out->kind, "times-%s", j->s.run);
+    out->arrays[0] = (store_array){"seconds", NPZ_F64, 1, {turns}, f->runs[1].turn_seconds};
+    out->arrays[1] = (store_array){"reference", NPZ_F64, 1, {turns}, f->runs[0].turn_seconds};
+    return 0;
+}
+
+/* Reads them. One that is not there, or cannot be, is to be made. */
+static store_state read_times(const job *j, const turn_times *t, int turns)
+{
+    const fidelity *f = j->s.f;
+    store_state state = store_read(&j->open.stores[1], &t->at, t->kind, t->arrays, 2);
+    for (int r = 0; r < 2 && state == STORE_THERE; r++)
+        for (int i = 0; i < turns; i++)
+            if (!(f->runs[r].turn_seconds[i] > 0 && f->runs[r].turn_seconds[i] < 1e9)) state = STORE_DAMAGED;
+    return state;
+}
+
+/* The point's images. The first of them are made in turns with the reference, unless the times of these are there. */
+static int make_images(job *j, const turn_times *t, int images, int turns)
+{
+    const int beside = t->at.n;
+    const store_state state = read_times(j, t, turns);
+    const int there = state == STORE_THERE, first = there ? 0 : beside;
+    const fidelity_range both = {0, 2, 0, beside, 0, NULL}, rest = {1, 1, first, images - first, -1, NULL};
+    int status = state == STORE_ERROR;
+    if (status == 0 && !there) {
+        j->is_new = 1;
+        status = make_range(j, &both);
+        if (status == 0) status = store_write(&j->open.stores[1], &t->at, t->kind, t->arrays, 2);
+    }
+    if (status == 0 && rest.images > 0) status = make_range(j, &rest);
+    if (status == 0 && there) status = read_times(j, t, turns) != STORE_THERE; /* others have taken their place */
+    return status;
+}
+
 static int make_point(job *j, int images, int turns)
 {
     fidelity *f = j->s.f;
     const int beside = turns * f->batch < images ? turns * f->batch : images;
-    const fidelity_range both = {0, 2, 0, beside, 0, NULL}, rest = {1, 1, beside, images - beside, -1, NULL};
-    if (fidelity_allocate_run(f, &f->runs[1]) != 0) return 1;
-    const int status = make_range(j, &both);
-    return status == 0 && rest.images > 0 ? make_range(j, &rest) : status;
+    const int timed = (beside + f->batch - 1) / f->batch;
+    const long before = f->made;
+    turn_times t;
+    if (fidelity_open_stores(f, 1, 1, &j->open) != 0 || fidelity_allocate_run(f, &f->runs[1]) != 0 ||
+        describe_times(j, beside, timed, &t) != 0)
+        return 1;
+    const int status = make_images(j, &t, images, timed);
+    if (f->made > before) j->is_new = 1;
+    free(t.labels);
+    return status;
 }
 
 /* Compares the images that are there, and takes the times of the turns that both runs made. */
@@ -153,12 +216,14 @@ static int judge_point(job *j, int images, int turns, search_figures *out)
                             .distance = r->image.distance,
                             .token_distance = r->token.distance,
                             .p = r->p,
-                            .recognised = f->judged ? (double)r->recognised / images : -1};
+                            .recognised = f->judged ? (double)r->recognised / images : -1,
+                            .speed_low = r->speed.low,
+                            .speed_high = r->speed.high};
     snprintf(out->guarantee, sizeof out->guarantee, "%s", mar_session_guarantee(j->open.sessions[1]));
     return 0;
 }
 
-/* Measures point i with so many images, and writes the journal. Returns the exit status. */
+/* Measures point i with so many images, and writes the JSON file. Returns the exit status. */
 static int measure(job *j, int i, int images, int turns)
 {
     search *s = &j->s;
@@ -175,8 +240,10 @@ static int measure(job *j, int i, int images, int turns)
     if (!refused && images == s->screen) p->screened = found;
     if (!refused && images == s->f->num) p->final = found;
     search_choose(s);
-    if (search_write(s) != 0) return 1;
-    if (s->f->quiet || s->f->json) return 0;
+    if (j->is_new && search_write(s) != 0) return 1;
+    const int says = !s->f->quiet && !s->f->json && (refused || j->is_new);
+    j->is_new = 0;
+    if (!says) return 0;
     if (refused)
         printf("%s: left out, %s\n", p->options, p->refused);
     else
@@ -211,7 +278,7 @@ static int finish(job *j)
         if (status != 0) return status;
     }
     search_choose(s);
-    return search_write(s) || search_write_page(s);
+    return search_write(s) || search_write_page(s, search_record(s));
 }
 
 static int run(job *j)
@@ -226,25 +293,18 @@ static int run(job *j)
     fidelity_name_run(f, &f->runs[0]);
     f->shown = 0; /* the page has no samples */
     snprintf(s->reference, sizeof s->reference, "%s", f->runs[0].name);
-    if (search_list(s) != 0) return 1;
+    if (search_list(s) != 0 || fidelity_open_stores(f, 0, 1, &j->open) != 0) return 1;
+    snprintf(s->run, sizeof s->run, "%016" PRIx64, j->open.stores[0].hash);
     int status = make_reference(j);
     if (status == 0) status = measure_floor(j, s->screen, &s->coarse);
     if (status == 0) status = measure_floor(j, f->num, &s->floor);
-    if (status == 0) status = search_read(s);
+    if (status == 0) status = search_check(s);
     if (status == 0) status = screen(j);
     if (status == 0) status = finish(j);
     if (status != 0) return status;
     if (f->json) return search_print_json(s);
     if (!f->quiet) search_print(s);
     return 0;
-}
-
-/* Those that the journal has. */
-static int count_points(const search *s)
-{
-    int n = 0;
-    for (int i = 0; i < s->point_count; i++) n += s->points[i].screened.images || s->points[i].refused[0];
-    return n;
 }
 
 int fidelity_search(fidelity *f, progress *bar)
@@ -259,10 +319,11 @@ int fidelity_search(fidelity *f, progress *bar)
                     .budget = f->points,
                     .page = f->out};
     const int status = run(j);
-    if (status > 1) interruption_end("%d points are in %s; the same command goes on", count_points(&j->s), j->s.json);
+    if (status > 1) interruption_end("what was made is in %s; the same command goes on", f->store);
     fidelity_close(&j->open);
     free(j->s.points);
     free(j->s.json);
+    free(j->s.store);
     free(j);
     return status;
 }

@@ -7,8 +7,8 @@
  * are proposed.
  *
  * A point is compared with the reference by images of the same seeds; its time is the median over a few turns that
- * the reference makes right beside it. Every finished point is in the journal, a JSON file that is replaced as a whole
- * (fidelity_journal.c): a search that was killed goes on behind it. fidelity_search_report.c tells. */
+ * the reference makes right beside it. Images and times are in a run store: a search that was killed takes from there
+ * what was made, and comes to the same figures. journal.c and search_report.c tell. */
 #ifndef TOOLS_FIDELITY_SEARCH_H
 #define TOOLS_FIDELITY_SEARCH_H
 
@@ -16,6 +16,8 @@
 #include "tools/cli/progress.h"
 
 #include <stdint.h>
+
+typedef struct cJSON cJSON;
 
 enum {
     SEARCH_AXES = 6,
@@ -39,9 +41,10 @@ typedef struct {
     double speed;    /* the reference's seconds over its own, in the same turns: median */
     double distance; /* energy distance of whole images to the reference */
     double token_distance;
-    double p;            /* as fidelity_run.p */
-    double recognised;   /* share of digits that the classifier recognises; -1: it is not asked */
-    char guarantee[256]; /* mar_session_guarantee */
+    double p;                     /* as fidelity_run.p */
+    double recognised;            /* share of digits that the classifier recognises; -1: it is not asked */
+    double speed_low, speed_high; /* spread of the speed over the turns, as in fidelity_spread; -1: unknown */
+    char guarantee[256];          /* mar_session_guarantee */
 } search_figures;
 
 typedef struct {
@@ -65,7 +68,8 @@ typedef struct {
     const char *draft;  /* as given; NULL: none */
     int screen, budget; /* images of a screening; points screened at most */
     const char *page;   /* as given */
-    char *json;         /* the journal: the page's name with .json */
+    char *json;         /* the page's name with .json */
+    char *store;        /* the store: the page's name without .html; NULL: --store */
 
     search_axis axes[SEARCH_AXES];
     int axis_count;
@@ -74,13 +78,14 @@ typedef struct {
 
     char reference[1536];       /* what the reference is, in words */
     uint64_t reference_sum;     /* a hash of its tokens */
+    char run[17];               /* its run in the store */
     double reference_seconds;   /* per image, in the turns beside the last point that was timed */
     search_floor floor, coarse; /* with all images, and with those of a screening */
     int chosen[SEARCH_LEVELS];  /* the point that a level stands for; -1: none is near enough but the reference */
 } search;
 
-/* Runs it: makes the reference's images, goes on with the journal, writes it and the page, prints. Returns the exit
- * status. */
+/* Runs it: makes the reference's images and the points', as far as they are not there, writes the page, prints. Returns
+ * the exit status. */
 int fidelity_search(fidelity *f, progress *bar);
 
 /* --- the space (fidelity_space.c) --- */
@@ -92,6 +97,9 @@ int search_list(search *s);
 void search_rank(search *s);
 /* The point to be screened next; -1: the budget is spent, or none is left. */
 int search_next(const search *s);
+/* Says why point i was not measured, once search_next has returned -1: in why, char [size], which is returned; "" if it
+ * was. */
+const char *search_why_untried(const search *s, int i, char *why, size_t size);
 /* Lists the points to be measured with all images, the fastest first, to list [SEARCH_FINALS]; how many there are. */
 int search_finals(const search *s, int *list);
 /* Marks the front of what was measured with all images, and chooses a point for each level: the fastest that is within
@@ -101,18 +109,21 @@ void search_choose(search *s);
  * twice and four times as far as another seed. */
 double search_reach(int level);
 
-/* --- the journal (fidelity_journal.c) --- */
+/* --- the JSON file (journal.c) --- */
 
-/* Reads the journal, if there is one, into the points. Returns 0, or 1 after printing why it is not this search's. */
-int search_read(search *s);
+/* Whether the JSON file, if there is one, is this search's. Returns 0, or 1 after printing why it is not. */
+int search_check(const search *s);
 /* Writes it, whole or not at all. Returns 0, or 1 after printing an error. */
 int search_write(const search *s);
+/* Returns its record, begun by tool_json; the caller deletes it. */
+cJSON *search_record(const search *s);
 /* The same to standard output. */
 int search_print_json(const search *s);
 
 /* --- what it says (fidelity_search_report.c) --- */
 
-int search_write_page(const search *s); /* 0, or 1 after printing an error */
+/* Writes the page of the search's record, which it deletes. Returns 0, or 1 after printing an error. */
+int search_write_page(const search *s, cJSON *record);
 void search_print(const search *s);
 /* The command line that makes images as point i does; the reference's for -1. Returns text. */
 const char *search_command(const search *s, int i, char *text, size_t size);

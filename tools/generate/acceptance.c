@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int acceptance_create(int tokens, int steps, int max_batch, acceptance *out)
+int acceptance_create(int tokens, int steps, acceptance *out)
 {
-    const size_t all = (size_t)max_batch * (size_t)tokens;
     *out = (acceptance){.tokens = tokens, .steps = steps};
     out->verified_at = calloc((size_t)tokens, sizeof *out->verified_at);
     out->taken_at = calloc((size_t)tokens, sizeof *out->taken_at);
@@ -17,11 +16,7 @@ int acceptance_create(int tokens, int steps, int max_batch, acceptance *out)
     out->taken_in = calloc((size_t)steps, sizeof *out->taken_in);
     out->verified_late = calloc((size_t)steps, sizeof *out->verified_late);
     out->taken_late = calloc((size_t)steps, sizeof *out->taken_late);
-    out->fate = calloc(all, sizeof *out->fate);
-    out->step = calloc(all, sizeof *out->step);
-    out->late = calloc(all, sizeof *out->late);
-    if (out->verified_at && out->taken_at && out->verified_in && out->taken_in && out->verified_late &&
-        out->taken_late && out->fate && out->step && out->late)
+    if (out->verified_at && out->taken_at && out->verified_in && out->taken_in && out->verified_late && out->taken_late)
         return 0;
     acceptance_free(out);
     return 1;
@@ -35,28 +30,23 @@ void acceptance_free(acceptance *a)
     free(a->taken_in);
     free(a->verified_late);
     free(a->taken_late);
-    free(a->fate);
-    free(a->step);
-    free(a->late);
     *a = (acceptance){0};
 }
 
-mar_status acceptance_add(acceptance *a, mar_session *s, int n)
+void acceptance_add(acceptance *a, const uint8_t *fates, const int *steps, const int *late, int n)
 {
-    mar_status status = mar_session_fates(s, a->fate, a->step);
-    if (status == MAR_OK) status = mar_session_lateness(s, a->late);
-    for (int i = 0; status == MAR_OK && i < n * a->tokens; i++) {
-        if (a->fate[i] == MAR_TOKEN_TARGET) continue;
-        const int taken = a->fate[i] == MAR_TOKEN_ACCEPTED;
+    a->fates = fates;
+    for (int i = 0; i < n * a->tokens; i++) {
+        if (fates[i] == MAR_TOKEN_TARGET || steps[i] >= a->steps) continue;
+        const int taken = fates[i] == MAR_TOKEN_ACCEPTED;
         a->verified_at[i % a->tokens]++;
         a->taken_at[i % a->tokens] += taken;
-        a->verified_in[a->step[i]]++;
-        a->taken_in[a->step[i]] += taken;
-        if (a->late[i] <= 0 || a->late[i] >= a->steps) continue;
-        a->verified_late[a->late[i]]++;
-        a->taken_late[a->late[i]] += taken;
+        a->verified_in[steps[i]]++;
+        a->taken_in[steps[i]] += taken;
+        if (late[i] <= 0 || late[i] >= a->steps) continue;
+        a->verified_late[late[i]]++;
+        a->taken_late[late[i]] += taken;
     }
-    return status;
 }
 
 void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t *rgb)
@@ -65,7 +55,7 @@ void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t 
                                          [MAR_TOKEN_ACCEPTED] = {27, 120, 55},
                                          [MAR_TOKEN_REPLACED] = {166, 219, 160}};
     const int side = (int)lround(sqrt(a->tokens));
-    const uint8_t *fate = a->fate + (size_t)i * (size_t)a->tokens;
+    const uint8_t *fate = a->fates + (size_t)i * (size_t)a->tokens;
     for (int y = 0; y < height; y++)
         for (int x = 0; x < width; x++, rgb += 3)
             memcpy(rgb, colours[fate[y * side / height * side + x * side / width]], 3);

@@ -8,26 +8,24 @@
 typedef struct cJSON cJSON;
 
 typedef struct {
-    int tokens;          /* of an image */
-    int steps;           /* autoregressive steps of an image */
-    long *verified_at;   /* [tokens] drafts verified at a position */
-    long *taken_at;      /* [tokens] drafts accepted at a position */
-    long *verified_in;   /* [steps] drafts verified in an autoregressive step */
-    long *taken_in;      /* [steps] drafts accepted in an autoregressive step */
-    long *verified_late; /* [steps] drafts verified whose conditions were so many steps late; [0]: none are */
-    long *taken_late;    /* [steps] of these, drafts accepted */
-    uint8_t *fate;       /* [max_batch][tokens], mar_token_fate, of the batch added last */
-    int *step;           /* [max_batch][tokens], the autoregressive step of each token, of the same batch */
-    int *late;           /* [max_batch][tokens], mar_session_lateness, of the same batch */
+    int tokens;           /* of an image */
+    int steps;            /* autoregressive steps of an image */
+    long *verified_at;    /* [tokens] drafts verified at a position */
+    long *taken_at;       /* [tokens] drafts accepted at a position */
+    long *verified_in;    /* [steps] drafts verified in an autoregressive step */
+    long *taken_in;       /* [steps] drafts accepted in an autoregressive step */
+    long *verified_late;  /* [steps] drafts verified whose conditions were so many steps late; [0]: none are */
+    long *taken_late;     /* [steps] of these, drafts accepted */
+    const uint8_t *fates; /* [n][tokens] of the batch added last; the caller's */
 } acceptance;
 
 /* Returns 0, or 1 if out of memory. */
-int acceptance_create(int tokens, int steps, int max_batch, acceptance *out);
+int acceptance_create(int tokens, int steps, acceptance *out);
 void acceptance_free(acceptance *a);
-/* Adds the finished batch of n images. */
-mar_status acceptance_add(acceptance *a, mar_session *s, int n);
-/* The fates of image i of that batch as a picture, rgb [height][width][3]: dark green accepted, light green replaced
- * (the colours of Wang et al., Fig. 16), grey made by the target alone. */
+/* Adds a batch of n images: arrays [n][tokens] of mar_session_fates and mar_session_lateness. */
+void acceptance_add(acceptance *a, const uint8_t *fates, const int *steps, const int *late, int n);
+/* The fates of image i of that batch, as long as the caller has them, as a picture, rgb [height][width][3]: dark green
+ * accepted, light green replaced (the colours of Wang et al., Fig. 16), grey made by the target alone. */
 void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t *rgb);
 /* Behind the greatest lateness that any draft had; 0: no draft was late. */
 int acceptance_latest(const acceptance *a);

@@ -184,11 +184,6 @@ static int parse(int argc, char **argv, generate_options *o)
 
 /* --- what it comes to, once the model is known -------------------------------------------------- */
 
-static int library_error(const generate_job *job)
-{
-    return tool_error("%s", mar_error(job->models.library));
-}
-
 static int resolve_classes(generate_job *job)
 {
     const generate_options *o = &job->options;
@@ -260,8 +255,7 @@ static int prepare(generate_job *job, progress *bar)
     progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0) return 1;
-    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, o->batch,
-                          &job->fates) != 0)
+    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, &job->fates) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
     return o->resume ? resume_find(job) : 0;
@@ -324,7 +318,8 @@ static int take_figures(void *self, const image_batch *batch)
 {
     generate_job *job = self;
     stats_add(&job->stats, batch->stats);
-    return acceptance_add(&job->fates, batch->session, batch->n) == MAR_OK ? 0 : library_error(job);
+    acceptance_add(&job->fates, batch->fates, batch->steps, batch->late, batch->n);
+    return 0;
 }
 
 static int write_map(const generate_job *job)
@@ -342,7 +337,7 @@ static int write_map(const generate_job *job)
 
 static int make_images(generate_job *job, progress *bar)
 {
-    const image_run run = {job->models.model, job->session, job->models.captions};
+    const image_run run = {.model = job->models.model, .session = job->session, .captions = job->models.captions};
     const image_plan plan = {.runs = &run,
                              .run_count = 1,
                              .images = job->total,
@@ -353,7 +348,8 @@ static int make_images(generate_job *job, progress *bar)
                              .have = job->have,
                              .takes_parts = 1,
                              .bar = bar};
-    const image_sink sinks[] = {{take_figures, job, 0, 0}, {take_pictures, job, 0, 1}}; /* the map is of the figures */
+    const image_sink sinks[] = {{take_figures, job, 0, 0, 1},
+                                {take_pictures, job, 0, 1, 0}}; /* the map is of the figures */
     return run_images(&plan, sinks, 2);
 }
 

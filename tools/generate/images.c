@@ -1,10 +1,11 @@
 #include "tools/generate/images.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/run_options.h"
+#include "tools/generate/stats.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,10 @@ typedef struct {
     int *labels;     /* [batch] */
     float *features; /* [batch][caption_tokens][caption_dim] of the captions of the largest run; NULL: none has any */
     uint8_t *mask;   /* [batch][caption_tokens] of theirs; NULL likewise */
-    float *tokens;   /* [batch][seq_len][token_dim] of the largest run; NULL: no sink takes tokens */
+    float *tokens;   /* [batch][seq_len][token_dim] of the largest run; NULL: nobody takes tokens */
+    uint8_t *fates;  /* [batch][seq_len] of the largest run; NULL: nobody takes their status */
+    int *steps;      /* the same */
+    int *late;       /* the same */
     uint8_t *rgb;    /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
     long finished;   /* images that the sinks have taken, of all runs */
     long wanted;     /* images that are to be made, of all runs */
@@ -52,27 +56,37 @@ static int allocate(image_loop *loop, const image_sink *sinks, int sink_count)
 {
     const image_plan *plan = loop->plan;
     const size_t batch = (size_t)plan->batch;
-    size_t tokens = 0, pixels = 0, features = 0, positions = 0;
-    int takes_tokens = 0, takes_pixels = 0;
+    size_t tokens = 0, pixels = 0, features = 0, positions = 0, places = 0;
+    int takes_tokens = 0, takes_pixels = 0, takes_status = 0;
     for (int i = 0; i < plan->run_count; i++) {
         const captions *c = plan->runs[i].captions;
         const size_t numbers = c ? (size_t)c->tokens * (size_t)c->dim : 0;
         if (numbers > features) features = numbers;
         if (c && (size_t)c->tokens > positions) positions = (size_t)c->tokens;
         if (token_count(&plan->runs[i]) > tokens) tokens = token_count(&plan->runs[i]);
+        const size_t length = (size_t)mar_model_get_config(plan->runs[i].model)->seq_len;
+        if (length > places) places = length;
+        takes_tokens |= plan->runs[i].store != NULL;
+        takes_status |= plan->runs[i].store != NULL && plan->runs[i].has_drafts;
         if (pixel_bytes(&plan->runs[i]) > pixels) pixels = pixel_bytes(&plan->runs[i]);
     }
     for (int i = 0; i < sink_count; i++) {
         takes_tokens |= sinks[i].takes_tokens;
         takes_pixels |= sinks[i].takes_pixels && pixels > 0;
+        takes_status |= sinks[i].takes_status;
     }
     loop->labels = malloc(batch * sizeof *loop->labels);
     if (takes_tokens) loop->tokens = malloc(batch * tokens * sizeof *loop->tokens);
     if (takes_pixels) loop->rgb = malloc(batch * pixels);
+    if (takes_status) loop->fates = malloc(batch * places);
+    if (takes_status) loop->steps = malloc(batch * places * sizeof *loop->steps);
+    if (takes_status) loop->late = malloc(batch * places * sizeof *loop->late);
     if (features) loop->features = malloc(batch * features * sizeof *loop->features);
     if (features) loop->mask = malloc(batch * positions);
     const int has_captions = !features || (loop->features && loop->mask);
-    if (loop->labels && has_captions && (loop->tokens || !takes_tokens) && (loop->rgb || !takes_pixels)) return 0;
+    const int has_status = !takes_status || (loop->fates && loop->steps && loop->late);
+    if (loop->labels && has_captions && has_status && (loop->tokens || !takes_tokens) && (loop->rgb || !takes_pixels))
+        return 0;
     return tool_error("out of memory for %d images; a smaller --batch needs less", plan->batch);
 }
 
@@ -89,7 +103,6 @@ static void show(const image_loop *loop, double images)
 static mar_status begin(image_loop *loop, const image_run *r, long first, int n)
 {
     const captions *c = r->captions;
-    for (int i = 0; i < n; i++) loop->labels[i] = image_plan_label(loop->plan, first + i);
     if (!c) return mar_session_begin(r->session, (uint64_t)first, loop->labels, n);
     const size_t positions = (size_t)c->tokens, numbers = positions * (size_t)c->dim;
     for (int i = 0; i < n; i++) {
@@ -100,7 +113,7 @@ static mar_status begin(image_loop *loop, const image_run *r, long first, int n)
     return mar_session_begin_captions(r->session, (uint64_t)first, loop->features, loop->mask, n);
 }
 
-/* All steps of images first..first+n-1. MAR_ECANCELLED after an interruption. */
+/* All steps of images first..first+n-1, and what is taken of them but pixels. MAR_ECANCELLED after an interruption. */
 static mar_status make_tokens(image_loop *loop, const image_run *r, long first, int n)
 {
     mar_session *s = r->session;
@@ -113,6 +126,9 @@ static mar_status make_tokens(image_loop *loop, const image_run *r, long first, 
             return MAR_ECANCELLED; /* begin forgets a cancel that came before it */
         status = mar_session_step(s);
     }
+    if (status == MAR_OK && loop->tokens) status = mar_session_tokens(s, loop->tokens);
+    if (status == MAR_OK && loop->fates) status = mar_session_fates(s, loop->fates, loop->steps);
+    if (status == MAR_OK && loop->fates) status = mar_session_lateness(s, loop->late);
     return status;
 }
 
@@ -133,25 +149,149 @@ static mar_status fetch_pixels(image_loop *loop, mar_session *s)
     return status;
 }
 
-/* What the sinks take of the finished batch. */
-static mar_status fetch(image_loop *loop, const image_run *r, image_batch *batch, mar_stats *stats)
+/* What became of a batch. */
+typedef enum {
+    GOT,
+    DROPPED, /* after an interruption */
+    FAILED   /* which was printed */
+} outcome;
+
+static outcome outcome_of(const image_run *r, mar_status status)
 {
-    mar_status status = MAR_OK;
-    if (loop->tokens) {
-        status = mar_session_tokens(r->session, loop->tokens);
-        batch->tokens = loop->tokens;
+    if (status == MAR_OK) return GOT;
+    if (status == MAR_ECANCELLED) return DROPPED;
+    tool_error("%s", mar_session_error(r->session));
+    return FAILED;
+}
+
+/* --- the store ------------------------------------------------------------------------------------------ */
+
+enum { ARRAYS = 6 };
+
+static store_range range_of(const image_loop *loop, const image_batch *b)
+{
+    return (store_range){b->first, b->n, loop->labels};
+}
+
+/* The arrays of a batch in the store. Returns how many there are. */
+static int list_arrays(const image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats,
+                       store_array list[ARRAYS])
+{
+    const mar_model_config *c = mar_model_get_config(r->model);
+    const int64_t n = b->n, length = c->seq_len, dim = c->token_dim;
+    const store_array all[ARRAYS] = {
+        {"labels", NPZ_I32, 1, {n}, loop->labels},       {"tokens", NPZ_F32, 3, {n, length, dim}, loop->tokens},
+        {"stats", NPZ_U8, 1, {sizeof *stats}, stats},    {"fates", NPZ_U8, 2, {n, length}, loop->fates},
+        {"steps", NPZ_I32, 2, {n, length}, loop->steps}, {"late", NPZ_I32, 2, {n, length}, loop->late}};
+    memcpy(list, all, sizeof all);
+    return r->has_drafts ? ARRAYS : 3;
+}
+
+/* Whether what was read can be of the run. */
+static int can_be(const image_loop *loop, const image_run *r, int n, const mar_stats *stats)
+{
+    const mar_model_config *c = mar_model_get_config(r->model);
+    const size_t numbers = (size_t)n * token_count(r), places = (size_t)n * (size_t)c->seq_len;
+    int can = stats_check(stats, n) && stats->total_s > 0;
+    for (size_t i = 0; i < numbers && can; i++) {
+        const float x = loop->tokens[i];
+        can = c->vocabulary ? x >= 0 && x < (float)c->vocabulary && x == floorf(x) : isfinite(x);
     }
-    if (status == MAR_OK && loop->rgb && pixel_bytes(r) > 0) {
-        status = fetch_pixels(loop, r->session);
-        batch->rgb = loop->rgb;
-        if (status == MAR_ECANCELLED && loop->decoded > 0) {
-            batch->n = loop->decoded;
+    for (size_t i = 0; i < places && can && r->has_drafts; i++)
+        can = loop->fates[i] <= MAR_TOKEN_REPLACED && loop->steps[i] >= 0 && loop->late[i] >= 0;
+    return can;
+}
+
+static store_state read_stored(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
+{
+    store_array arrays[ARRAYS];
+    char path[STORE_PATH];
+    const store_range at = range_of(loop, b);
+    const size_t places = (size_t)b->n * (size_t)mar_model_get_config(r->model)->seq_len;
+    const int count = list_arrays(loop, r, b, stats, arrays);
+    arrays[0].data = NULL; /* the labels are in its name */
+    const store_state state = store_read(r->store, &at, NULL, arrays, count);
+    if (state != STORE_THERE) return state;
+    if (loop->fates && !r->has_drafts) {
+        memset(loop->fates, MAR_TOKEN_TARGET, places);
+        memset(loop->steps, 0, places * sizeof *loop->steps);
+        memset(loop->late, 0, places * sizeof *loop->late);
+    }
+    if (can_be(loop, r, b->n, stats)) return STORE_THERE;
+    tool_error("%s: has numbers that no image of the run has, expected what mar wrote",
+               store_path(r->store, &at, NULL, path));
+    return STORE_DAMAGED;
+}
+
+/* Makes the tokens and writes them to the store, where they are locked. */
+static outcome make_stored(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
+{
+    store_array arrays[ARRAYS];
+    const store_range at = range_of(loop, b);
+    const mar_status status = make_tokens(loop, r, b->first, b->n);
+    if (status != MAR_OK) return outcome_of(r, status);
+    mar_session_get_stats(r->session, stats);
+    const int count = list_arrays(loop, r, b, stats, arrays);
+    return store_write(r->store, &at, NULL, arrays, count) == 0 ? GOT : FAILED;
+}
+
+/* The tokens of a run with a store, from there or made. Another process that makes them is waited for. */
+static outcome get_stored(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats, int *made)
+{
+    const store_range at = range_of(loop, b);
+    store_state state = r->remakes ? STORE_DAMAGED : read_stored(loop, r, b, stats);
+    *made = 0;
+    if (state == STORE_THERE || state == STORE_ERROR) return state == STORE_THERE ? GOT : FAILED;
+    const lock_status lock = store_lock_wait(r->store, &at, STORE_TOKENS);
+    if (lock != LOCK_TAKEN) return lock == LOCK_BUSY ? DROPPED : FAILED;
+    if (state == STORE_MISSING) state = read_stored(loop, r, b, stats); /* it may be there now */
+    outcome result = state == STORE_THERE ? GOT : FAILED;
+    if (state == STORE_MISSING || state == STORE_DAMAGED) {
+        result = make_stored(loop, r, b, stats);
+        *made = 1;
+    }
+    store_unlock(r->store, &at, STORE_TOKENS);
+    return result;
+}
+
+/* --- a batch -------------------------------------------------------------------------------------------- */
+
+/* The pixels of tokens that were read; the time they take is added. */
+static mar_status decode(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
+{
+    mar_stats taken;
+    const mar_status status = mar_session_decode(r->session, (uint64_t)b->first, loop->tokens, b->n, loop->rgb);
+    mar_session_get_stats(r->session, &taken);
+    stats->vae_s += taken.vae_s;
+    stats->vae_flop += taken.vae_flop;
+    stats->total_s += taken.total_s;
+    return status;
+}
+
+/* Fills in what the sinks take of the batch. */
+static outcome get(image_loop *loop, const image_run *r, image_batch *b, mar_stats *stats)
+{
+    int made = 1;
+    mar_status status = MAR_OK;
+    outcome result =
+        r->store ? get_stored(loop, r, b, stats, &made) : outcome_of(r, make_tokens(loop, r, b->first, b->n));
+    if (result != GOT) return result;
+    b->tokens = loop->tokens;
+    b->fates = loop->fates;
+    b->steps = loop->steps;
+    b->late = loop->late;
+    if (loop->rgb && pixel_bytes(r) > 0) {
+        status = made ? fetch_pixels(loop, r->session) : decode(loop, r, b, stats);
+        b->rgb = loop->rgb;
+        if (status == MAR_ECANCELLED && made && loop->decoded > 0) {
+            b->n = loop->decoded;
             status = MAR_OK;
         }
     }
-    mar_session_get_stats(r->session, stats);
-    batch->stats = stats;
-    return status;
+    if (made) mar_session_get_stats(r->session, stats);
+    b->stats = stats;
+    if (status == MAR_OK && made && loop->plan->made) *loop->plan->made += b->n;
+    return outcome_of(r, status);
 }
 
 /* Returns 0, or 1 after an error, which was printed. The sinks get nothing of a batch that was interrupted, or, with
@@ -162,14 +302,11 @@ static int make_batch(image_loop *loop, const image_batch *shape, const image_si
     image_batch batch = *shape;
     mar_stats stats;
     batch.labels = loop->labels;
-    batch.session = r->session;
+    for (int i = 0; i < batch.n; i++) loop->labels[i] = image_plan_label(loop->plan, batch.first + i);
     if (!loop->plan->finishes_batch) interruption_cancels(r->session);
-    mar_status status = make_tokens(loop, r, batch.first, batch.n);
-    if (status == MAR_OK) status = fetch(loop, r, &batch, &stats);
+    const outcome result = get(loop, r, &batch, &stats);
     interruption_cancels(NULL);
-    if (status == MAR_ECANCELLED) return 0;
-    char text[1024];
-    if (status != MAR_OK) return tool_error("%s", dashed(mar_session_error(r->session), 1, text, sizeof text));
+    if (result != GOT) return result == FAILED;
     for (int i = 0; i < sink_count; i++)
         if (sinks[i].take(sinks[i].self, &batch) != 0) return 1;
     loop->finished += batch.n;
@@ -245,5 +382,8 @@ int run_images(const image_plan *plan, const image_sink *sinks, int sink_count)
     free(loop.mask);
     free(loop.tokens);
     free(loop.rgb);
+    free(loop.fates);
+    free(loop.steps);
+    free(loop.late);
     return status;
 }

@@ -6,6 +6,9 @@
  *
  *     run_images(plan, sinks, n):  for every turn, for every run: begin, step ..., and hand the batch to each sink
  *
+ * A run may have a place in a run store. Then a batch whose tokens are there is read, and decoded if pixels are asked
+ * for; what is made goes there before a sink gets it. The sinks get the same bits either way.
+ *
  * A signal ends it (interruption.h): the batch in hand is dropped, or with plan.finishes_batch finished; batches that
  * the sinks have taken stay with them. */
 #ifndef TOOLS_IMAGES_H
@@ -14,12 +17,16 @@
 #include "mar.h"
 #include "tools/generate/captions.h"
 #include "tools/cli/progress.h"
+#include "tools/store/store.h"
 
 /* One way to make the images. The plan owns none of it. */
 typedef struct {
     const mar_model *model;   /* the session's: it knows the shape of tokens */
     mar_session *session;     /* made for plan.batch images at least */
     const captions *captions; /* of a text-to-image model: an image's label is its caption's number; else NULL */
+    const store_run *store;   /* where its tokens are kept; NULL: nowhere */
+    int has_drafts;           /* 1: the status of tokens is kept, too */
+    int remakes;              /* 1: what is there is made again all the same, for its time */
 } image_run;
 
 typedef struct {
@@ -38,6 +45,7 @@ typedef struct {
     progress *bar;       /* shows how far the loop is; NULL: nothing does */
     long bar_before;     /* images of others that the bar counts as finished */
     long bar_total;      /* of how many the bar tells, and the caller has begun it; 0: of the loop's own */
+    long *made;          /* counts images that were made, not read; NULL: nothing does */
     const char *kept;    /* what an interruption's message says of the images that were made: "they are in DIR"; NULL:
                             the caller prints the message */
 } image_plan;
@@ -45,15 +53,17 @@ typedef struct {
 /* A finished batch: images first..first+n-1 of a run. Everything in it is the loop's, and valid until the sink returns.
  */
 typedef struct {
-    int run;             /* index in plan.runs */
-    int turn;            /* from 0 */
-    long first;          /* number of its first image */
-    int n;               /* its images, 1..plan.batch. The statistics may be of more after an interruption */
-    const int *labels;   /* [n], as in mar_session_begin */
-    const float *tokens; /* [n][seq_len][token_dim]; NULL unless a sink takes tokens */
-    const uint8_t *rgb;  /* [n][height][width][3]; NULL unless a sink takes pixels and the run has an image decoder */
-    const mar_stats *stats; /* of this batch; its seconds hold no sink's work */
-    mar_session *session;   /* for mar_session_fates */
+    int run;              /* index in plan.runs */
+    int turn;             /* from 0 */
+    long first;           /* number of its first image */
+    int n;                /* its images, 1..plan.batch. The statistics may be of more after an interruption */
+    const int *labels;    /* [n], as in mar_session_begin */
+    const float *tokens;  /* [n][seq_len][token_dim]; NULL unless a sink takes tokens */
+    const uint8_t *rgb;   /* [n][height][width][3]; NULL unless a sink takes pixels and the run has an image decoder */
+    const uint8_t *fates; /* [n][seq_len] mar_token_fate; NULL unless a sink takes the status of tokens */
+    const int *steps;     /* [n][seq_len] of mar_session_fates; the same */
+    const int *late;      /* [n][seq_len] mar_session_lateness; the same */
+    const mar_stats *stats; /* of this batch, when it was made; its seconds hold no sink's work */
 } image_batch;
 
 typedef struct {
@@ -62,6 +72,7 @@ typedef struct {
     void *self;                            /* the sink's own, handed to take */
     int takes_tokens;                      /* 1: batch->tokens is there */
     int takes_pixels;                      /* 1: batch->rgb is there if the run has an image decoder */
+    int takes_status;                      /* 1: batch->fates, steps and late are there */
 } image_sink;
 
 /* The label of image i, one of the plan's. */

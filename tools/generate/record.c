@@ -83,9 +83,20 @@ static void add_options(record_texts *out, const run_options *run)
     }
 }
 
+void record_texts_add_backend(record_texts *out, const mar *library)
+{
+    const char *backend = mar_backend_description(library);
+    record_texts_add(out, "backend", "%.*s", backend_length(backend), backend);
+}
+
+/* Models of other names and the same bytes are the same; what is built in has its name only. */
+void record_texts_add_decoder(record_texts *out, const run_options *run, const record_ids *ids)
+{
+    record_texts_add(out, "vae", "%s", *ids->vae ? ids->vae : tool_base_name(run->vae));
+}
+
 void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models, const record_ids *ids)
 {
-    const char *backend = mar_backend_description(models->library);
     add_options(out, run);
     record_texts_add(out, "model", "%s", tool_base_name(run->model));
     record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
@@ -99,7 +110,7 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     if (*ids->draft) record_texts_add(out, "draft_id", "%s", ids->draft);
     if (run->captions) record_texts_add(out, "captions", "%s", tool_base_name(run->captions));
     if (*ids->captions) record_texts_add(out, "captions_id", "%s", ids->captions);
-    record_texts_add(out, "backend", "%.*s", backend_length(backend), backend);
+    record_texts_add_backend(out, models->library);
 }
 
 int record_texts_end(record_texts *texts)
@@ -110,6 +121,39 @@ int record_texts_end(record_texts *texts)
             return 1;
         }
     return 0;
+}
+
+/* Whether tokens depend on the text: not on the image decoder, nor on the name of a file that is known by its bytes. */
+static int is_of_tokens(const image_text *t, const record_ids *ids)
+{
+    if (strcmp(t->key, "vae") == 0 || strcmp(t->key, "vae_id") == 0) return 0;
+    return !((strcmp(t->key, "model") == 0 && *ids->model) || (strcmp(t->key, "draft") == 0 && *ids->draft) ||
+             (strcmp(t->key, "captions") == 0 && *ids->captions));
+}
+
+int record_open_store(const char *directory, const run_options *run, const run_models *models, const record_ids *ids,
+                      int batch, store_run *out)
+{
+    record_texts texts;
+    const mar_model_config *c = mar_model_get_config(models->model);
+    if (record_texts_begin(&texts) != 0) return tool_error("%s: out of memory for what is in it", directory);
+    record_texts_add(&texts, "Software", "libmar %s", mar_version());
+    record_texts_add_run(&texts, run, models, ids);
+    record_texts_add(&texts, "batch", "%d", batch);
+    record_texts_add(&texts, "tokens", "%d of %d numbers", c->seq_len, c->token_dim);
+    record_texts_add(&texts, "stats", "%zu bytes", sizeof(mar_stats)); /* which are in the files */
+    if (record_texts_end(&texts) != 0) return tool_error("%s: out of memory for what is in it", directory);
+    image_text *kept = malloc((size_t)texts.count * sizeof *kept);
+    int count = 0, failed = 1;
+    for (int i = 0; i < texts.count && kept; i++)
+        if (is_of_tokens(&texts.texts[i], ids)) kept[count++] = texts.texts[i];
+    if (kept)
+        failed = store_open(directory, kept, count, out);
+    else
+        tool_error("%s: out of memory for what is in it", directory);
+    free(kept);
+    record_texts_free(&texts);
+    return failed;
 }
 
 /* "207,281" or "golden retriever,tabby" for the grid; NULL if out of memory. */

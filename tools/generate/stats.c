@@ -46,6 +46,18 @@ void stats_add(mar_stats *sum, const mar_stats *s)
     for (size_t i = 0; i < STATS_LENGTHS; i++) sum->accepted_lengths[i] += s->accepted_lengths[i];
 }
 
+int stats_check(const mar_stats *s, int n)
+{
+    /* 2^30 or more an image; of a million images the sums fit in a double, and in result.json. */
+    const long counts[] = {s->tokens,   s->proposals, s->proposals_accepted, s->drafted,
+                           s->accepted, s->rounds,    s->round_steps,        s->residual_tries};
+    uint64_t limit = (uint64_t)1 << 30, bits = 0;
+    while (limit < (uint64_t)n << 30) limit *= 2;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) bits |= (uint64_t)counts[i];
+    for (size_t i = 0; i < STATS_LENGTHS; i++) bits |= (uint64_t)s->accepted_lengths[i];
+    return bits < limit && s->total_s >= 0 && s->total_s <= 1e9 * n && (s->arena_bytes | s->recorded_bytes) >> 53 == 0;
+}
+
 static void add_part(cJSON *split, const char *name, double seconds, double flop)
 {
     cJSON *o = cJSON_AddObjectToObject(split, name);

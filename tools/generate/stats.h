@@ -11,6 +11,8 @@ enum { STATS_LENGTHS = sizeof((mar_stats){0}.accepted_lengths) / sizeof(long) };
 /* Adds one batch's statistics to *sum. head_calls_max, arena_bytes and recorded_bytes keep the larger value,
  * head_call_bytes and head_call_products that of the batch. accepted_shift is averaged as a root mean square. */
 void stats_add(mar_stats *sum, const mar_stats *s);
+/* Returns 1 if n images can have such counts, so that no sum over a run overflows; else 0. */
+int stats_check(const mar_stats *s, int n);
 
 /* Adds how many rounds accepted 0, 1, ... drafts, up to the most that any did, as accepted_lengths; null without
  * rounds. */

@@ -236,10 +236,8 @@ static void the_image_of_a_batch_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(check_changes_no_bit),
-        cmocka_unit_test(token_and_layer_are_named),
-        cmocka_unit_test(a_later_batch_is_not_concerned),
-        cmocka_unit_test(the_pixel_is_named),
+        cmocka_unit_test(check_changes_no_bit),           cmocka_unit_test(token_and_layer_are_named),
+        cmocka_unit_test(a_later_batch_is_not_concerned), cmocka_unit_test(the_pixel_is_named),
         cmocka_unit_test(the_image_of_a_batch_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

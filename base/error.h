@@ -13,7 +13,7 @@ typedef struct {
 } mar_err;
 
 /* Formats one line into text, char [size]. The line is valid UTF-8 and safe to print, since file and tensor names come
- * from outside. Control characters, line separators, direction marks and invalid bytes become \n, \\x1b or \\u202e. A
+ * from outside. Control characters, line separators, direction marks and invalid bytes become \n, \x1b or \u202e. A
  * line that is too long loses its middle. */
 void err_line(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void err_line_v(char *text, size_t size, const char *format, va_list arguments);

@@ -22,11 +22,11 @@ size_t utf8_decode(const char *text, size_t n, unsigned *c)
 
 static int is_printable(unsigned c)
 {
-    if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return 0; /* control characters */
-    if (c >= 0x2028 && c <= 0x202e) return 0;          /* separators of lines; overrides of the direction */
-    if (c >= 0x2066 && c <= 0x2069) return 0;          /* isolates, which change it, too */
-    if (c == 0x61c || c == 0x200e || c == 0x200f || c == 0xfeff) return 0; /* marks of direction and of byte order */
-    return c != 0xfffe && c != 0xffff;                                     /* XML has no place for these */
+    if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return 0;                     /* control characters */
+    if (c >= 0x2028 && c <= 0x202e) return 0;                              /* line separators; direction overrides */
+    if (c >= 0x2066 && c <= 0x2069) return 0;                              /* direction isolates */
+    if (c == 0x61c || c == 0x200e || c == 0x200f || c == 0xfeff) return 0; /* direction marks; byte order mark */
+    return c != 0xfffe && c != 0xffff;                                     /* noncharacters, invalid in XML */
 }
 
 size_t printable_character(const char *text, size_t n, char shown[PRINTABLE_MAX], size_t *length)
@@ -114,7 +114,7 @@ void printable_json(FILE *out, const char *text)
         const size_t size = utf8_decode(text, (size_t)(end - text), &c);
         if (size == 0)
             fputs(replacement, out);
-        else if (c < 0x7f || is_printable(c)) /* cJSON has escaped what is below 0x20, but for layout */
+        else if (c < 0x7f || is_printable(c)) /* below 0x20 cJSON has escaped all but layout */
             fwrite(text, 1, size, out);
         else
             fprintf(out, "\\u%04x", c);

@@ -111,12 +111,12 @@ static void fill_solver(diff_schedule *s, int order)
 static mar_status check(const diff_spec *spec, float temperature, mar_err *err)
 {
     if (spec->steps < 2 || spec->steps > DIFF_BASE_STEPS)
-        return err_set(err, MAR_EARG, "num_sampling_steps %d: expected 2..%d", spec->steps, DIFF_BASE_STEPS);
+        return err_set(err, MAR_EARG, "--num_sampling_steps %d: expected 2..%d", spec->steps, DIFF_BASE_STEPS);
     if (!(temperature >= 0 && temperature <= 100))
-        return err_set(err, MAR_EARG, "temperature %g: expected 0..100", (double)temperature);
+        return err_set(err, MAR_EARG, "--temperature %g: expected 0..100", (double)temperature);
     if (spec->sampler != MAR_SAMPLER_DDPM && temperature != 1)
         return err_set(err, MAR_EARG,
-                       "temperature %g: expected 1 with an ODE solver as sampler, which adds no noise to scale",
+                       "--temperature %g: expected 1 with an ODE solver as --sampler, which adds no noise to scale",
                        (double)temperature);
     return MAR_OK;
 }

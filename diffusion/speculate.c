@@ -81,10 +81,10 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
 
 static mar_status check(const diff_chain *target, const diff_chain *draft, int window, mar_err *err)
 {
-    if (window < 1) return err_set(err, MAR_EARG, "head_spec %d: expected at least 1", window);
+    if (window < 1) return err_set(err, MAR_EARG, "--head_spec %d: expected at least 1", window);
     for (int i = 0; i < target->respacings; i++)
         if (!target->respacing[i].schedule.coef)
-            return err_set(err, MAR_EARG, "head_spec %d: expected sampler ddpm, the others draw nothing", window);
+            return err_set(err, MAR_EARG, "--head_spec %d: expected --sampler ddpm, the others draw nothing", window);
     if (draft && draft->head->channels != target->head->channels)
         return err_set(err, MAR_EARG, "draft of %d channels: expected %d, the target's", draft->head->channels,
                        target->head->channels);

@@ -419,7 +419,7 @@ MAR_API const mar_param *mar_param_get(int i);
 /* Calls mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). "cfg_interval" with two numbers,
  * "0.2,0.8", sets cfg_low and cfg_high. */
 MAR_API mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size);
-/* Returns why option i has no effect with the other values, such as "needs gtr". Returns NULL if it has one. Returns
+/* Returns why option i has no effect with the other values, such as "needs --gtr". Returns NULL if it has one. Returns
  * NULL also if an option is out of range; mar_session_create refuses that. Valid until this thread's next call. */
 MAR_API const char *mar_params_unused(const mar_params *params, int i);
 
@@ -508,10 +508,10 @@ MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
  * blank. */
 MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
-/* Decodes tokens [n][seq_len][token_dim], as mar_session_tokens has returned them for images first_image ..
- * first_image+n-1: the pixels of these images, without making them again. 1 <= n <= max_batch. The session's batch is
- * dropped. Of mar_session_get_stats, vae_s, vae_flop and total_s then are the call's. MAR_EARG for a token that is not
- * finite or not in the vocabulary; else as mar_session_images. */
+/* Decodes tokens [n][seq_len][token_dim], returned earlier by mar_session_tokens for images first_image ..
+ * first_image+n-1, to their pixels. 1 <= n <= max_batch. The session's batch is dropped. vae_s, vae_flop and total_s of
+ * mar_session_get_stats are this call's then. Returns MAR_EARG for a token that is not finite or not in the vocabulary,
+ * and fails as mar_session_images does. */
 MAR_API mar_status mar_session_decode(mar_session *s, uint64_t first_image, const float *tokens, int n, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height); /* 0 x 0 without a VAE */
 

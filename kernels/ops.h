@@ -251,11 +251,11 @@ typedef struct {
 
     mar_status (*queue_create)(kern_device *d, kern_queue **out, mar_err *err);
     void (*queue_free)(kern_queue *k); /* waits for its work; NULL is fine */
-    /* Brackets what a thread does with a queue before it returns to its caller. Between enter and leave the CPU's
-     * threads are divided among the queues at work, and the GPU is the thread's current one; leave gives the thread
+    /* Brackets what a thread does with a queue before it returns to its caller. Between bind and unbind the CPU's
+     * threads are divided among the queues at work, and the GPU is the thread's current one; unbind gives the thread
      * back the one it had. Operations outside the brackets work, too, on a CPU maybe with one thread only. */
-    void (*enter)(kern_queue *k);
-    void (*leave)(kern_queue *k);
+    void (*bind)(kern_queue *k);
+    void (*unbind)(kern_queue *k);
     /* Waits for the work begun, and forgets the failure, so that operations work again. A failure that the device
      * cannot recover from stays: kern_check. */
     void (*recover)(kern_queue *k);

@@ -96,10 +96,10 @@ static int guess_heads(int width)
  * width, or a guess. */
 static mar_status derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err)
 {
-    const char *source = heads ? "asked for" : wt_metadata(f, "mar.heads") ? "in the metadata" : "a guess";
+    const char *source = heads ? "--heads" : wt_metadata(f, "mar.heads") ? "in the metadata" : "a guess";
     c->heads_guessed = !heads && !wt_metadata(f, "mar.heads") && !official_heads(c->width);
     long n = heads ? heads : c->heads_guessed ? guess_heads(c->width) : official_heads(c->width);
-    if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
+    if (heads < 0) return err_set(err, MAR_EARG, "--heads %d: expected 0 or a positive number", heads);
     const mar_status status = heads ? MAR_OK : wt_metadata_number(f, "mar.heads", &n, err);
     if (status != MAR_OK) return status;
     if (!gpt_heads_divide(n, c->width))

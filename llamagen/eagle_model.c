@@ -25,13 +25,13 @@ static mar_status derive_heads(const wt_file *f, int heads, eagle_config *c, mar
     const char *text = wt_metadata(f, "mar.heads");
     char *end = NULL, number[16];
     const long n = heads ? heads : text ? strtol(text, &end, 10) : 0;
-    if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
+    if (heads < 0) return err_set(err, MAR_EARG, "--heads %d: expected 0 or a positive number", heads);
     if (!heads && !text) return MAR_OK;
     snprintf(number, sizeof number, "%d", heads);
     if ((!heads && (end == text || *end)) || !gpt_heads_divide(n, c->width))
         return err_set(err, heads ? MAR_EARG : MAR_EMODEL,
                        "%s: %s attention heads (%s) do not divide the width %d into multiples of 4 up to %d",
-                       wt_path(f), heads ? number : text, heads ? "asked for" : "in the metadata", c->width,
+                       wt_path(f), heads ? number : text, heads ? "--heads" : "in the metadata", c->width,
                        KERN_CACHE_HEAD_MAX);
     c->heads = (int)n;
     return MAR_OK;

@@ -105,13 +105,13 @@ static mar_status create_neighbours(discrete *g, const mar_vae *vae, mar_err *er
     const size_t count = (size_t)g->model->base.config.vocabulary * (size_t)g->plan.neighbours;
     if (count == 0) return MAR_OK;
     if (!vae)
-        return err_set(err, MAR_EARG, "spec %s: needs the image decoder's codebook, but the session has no VAE",
+        return err_set(err, MAR_EARG, "--spec %s: needs the image decoder's codebook, but the session has no VAE",
                        g->plan.params.spec);
     int *table = malloc(count * sizeof *table);
     if (!table) return err_set(err, MAR_ENOMEM, "out of memory for a table of %zu near tokens", count);
-    g->k->core->leave(g->k); /* it takes seconds without the device, and calls the host's log */
+    g->k->core->unbind(g->k); /* it takes seconds without the device, and calls the host's log */
     mar_status status = mar_neighbours(vae, g->plan.params.lantern_metric, g->plan.neighbours, table, err);
-    g->k->core->enter(g->k);
+    g->k->core->bind(g->k);
     if (status == MAR_OK) status = g->k->core->alloc(g->k->device, count * sizeof *table, (void **)&g->neighbours, err);
     if (status == MAR_OK) g->k->core->upload(g->k, g->neighbours, table, count * sizeof *table);
     free(table);
@@ -185,7 +185,7 @@ static void destroy(mar_engine_state *engine_state)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err)
+                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
     (void)ways; /* its methods are the sampler's */
     *out = NULL;
@@ -196,7 +196,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->model = mar_discrete_model_of(base);
     g->k = k;
     g->max_images = max_images;
-    status = mar_discrete_settle(g->model, params, max_images, &g->plan, err);
+    status = mar_discrete_resolve_params(g->model, params, max_images, &g->plan, err);
     if (status == MAR_OK) status = create_neighbours(g, vae, err);
     if (status == MAR_OK) status = create_sampler(g, err);
     if (status == MAR_OK) status = create_runners(g, err);

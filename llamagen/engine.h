@@ -64,8 +64,8 @@ typedef struct {
 
 /* engine_options.c: reads the options for batches of up to max_images of the model, and checks them together and
  * against the model. */
-mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params *params, int max_images,
-                               mar_discrete_plan *out, mar_err *err);
+mar_status mar_discrete_resolve_params(const mar_discrete_model *model, const mar_params *params, int max_images,
+                                       mar_discrete_plan *out, mar_err *err);
 /* Reads a tree by levels, "4,2,1"; "static" is that of EAGLE and LANTERN++. MAR_EARG if it is neither. */
 mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err);
 

@@ -46,11 +46,11 @@ mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err)
         const long children = *at >= '1' && *at <= '9' ? strtol(at, &end, 10) : 0;
         if (children < 1 || (*end != ',' && *end != '\0'))
             return err_set(err, MAR_EARG,
-                           "tree %s: expected chain, static, dynamic, or the numbers of children by levels, such as "
+                           "--tree %s: expected chain, static, dynamic, or the numbers of children by levels, such as "
                            "4,2,1,1",
                            text);
         if (!add_level(out, first, children))
-            return err_set(err, MAR_EARG, "tree %s: expected at most %d drafts", text, MAR_TREE_DRAFTS);
+            return err_set(err, MAR_EARG, "--tree %s: expected at most %d drafts", text, MAR_TREE_DRAFTS);
         first = level;
         at = *end ? end + 1 : NULL;
     }
@@ -88,13 +88,13 @@ static mar_status check_model(const mar_discrete_model *model, const mar_params 
 {
     const mar_model_config *c = &model->base.config;
     if (p->num_iter != 0 && p->num_iter != c->seq_len)
-        return err_set(err, MAR_EARG, "num_iter %d: expected 0 or %d: the model makes its tokens one after another",
+        return err_set(err, MAR_EARG, "--num_iter %d: expected 0 or %d: the model makes its tokens one after another",
                        p->num_iter, c->seq_len);
     if (p->cfg_interval > c->seq_len - 2)
-        return err_set(err, MAR_EARG, "cfg_interval %d: expected -1..%d, the number of an image's tokens less 2",
+        return err_set(err, MAR_EARG, "--cfg_interval %d: expected -1..%d, the number of an image's tokens less 2",
                        p->cfg_interval, c->seq_len - 2);
     if (p->top_k > c->vocabulary)
-        return err_set(err, MAR_EARG, "top_k %d: expected 0..%d, the model's vocabulary", p->top_k, c->vocabulary);
+        return err_set(err, MAR_EARG, "--top_k %d: expected 0..%d, the model's vocabulary", p->top_k, c->vocabulary);
     return p->draft ? check_draft(&model->base, p->draft, err) : MAR_OK;
 }
 
@@ -105,7 +105,7 @@ static mar_status lower(mar_params *p, const char *name, int is_used, int most, 
     int *value = mar_param_field(o, p);
     if (*value <= most) return MAR_OK;
     if (is_used && !mar_param_is_default(o, p))
-        return err_set(err, MAR_EARG, "%s %d: expected %d at most, %s", name, *value, most, of);
+        return err_set(err, MAR_EARG, "--%s %d: expected %d at most, %s", name, *value, most, of);
     *value = most;
     return MAR_OK;
 }
@@ -124,7 +124,7 @@ static int is_automatic(const mar_param *o, const mar_params *p)
     return o->type == MAR_TYPE_INT && o->choices && *(const int *)mar_param_field(o, p) == 0;
 }
 
-static mar_status settle_method(mar_discrete_plan *plan, int vocabulary, mar_err *err)
+static mar_status resolve_method(mar_discrete_plan *plan, int vocabulary, mar_err *err)
 {
     mar_params *p = &plan->params;
     mar_status status = MAR_OK;
@@ -141,26 +141,26 @@ static mar_status settle_method(mar_discrete_plan *plan, int vocabulary, mar_err
 }
 
 /* How many drafts one after another: no more than the image has tokens. */
-static mar_status settle_length(mar_discrete_plan *plan, int seq_len, mar_err *err)
+static mar_status resolve_length(mar_discrete_plan *plan, int seq_len, mar_err *err)
 {
     static const char tokens[] = "the tokens of an image";
     mar_params *p = &plan->params;
     const int jacobi = plan->method && plan->method->stale;
     if (plan->tree.depth > seq_len)
-        return err_set(err, MAR_EARG, "tree %s: expected %d levels at most, %s", p->tree, seq_len, tokens);
+        return err_set(err, MAR_EARG, "--tree %s: expected %d levels at most, %s", p->tree, seq_len, tokens);
     const mar_status status = lower(p, "gamma", plan->method && !jacobi, seq_len, tokens, err);
     return status == MAR_OK ? lower(p, "window", jacobi, seq_len, tokens, err) : status;
 }
 
 /* The shape of a block. Without drafts, or without a draft model, it stays empty. */
-static mar_status settle_tree(mar_discrete_plan *plan, mar_err *err)
+static mar_status resolve_tree(mar_discrete_plan *plan, mar_err *err)
 {
     mar_params *p = &plan->params;
     const char *given = p->tree;
     p->tree = NULL;
     if (!given || !plan->method || plan->method->stale) return MAR_OK;
     if (strlen(given) >= sizeof plan->tree_text)
-        return err_set(err, MAR_EARG, "tree %.32s...: expected at most %d drafts", given, MAR_TREE_DRAFTS);
+        return err_set(err, MAR_EARG, "--tree %.32s...: expected at most %d drafts", given, MAR_TREE_DRAFTS);
     snprintf(plan->tree_text, sizeof plan->tree_text, "%s", given);
     p->tree = plan->tree_text;
     if (strcmp(p->tree, "chain") == 0 || strcmp(p->tree, "dynamic") == 0) return MAR_OK;
@@ -176,9 +176,9 @@ static mar_status check_line(const mar_discrete_plan *plan, mar_err *err)
     for (int i = 0; m && m->parameters[i].name; i++)
         if (strcmp(m->parameters[i].name, "ell") == 0 && plan->parameter[i] <= plan->params.gamma)
             return err_set(err, MAR_EARG,
-                           "cool_ell %g: expected more than %d, %s: nothing drafted from number %g on is accepted",
+                           "--cool_ell %g: expected more than %d, %s: nothing drafted from number %g on is accepted",
                            plan->parameter[i], plan->params.gamma,
-                           plan->tree.count ? "the depth of the tree" : "which is gamma", plan->parameter[i]);
+                           plan->tree.count ? "the depth of the tree" : "which is --gamma", plan->parameter[i]);
     return MAR_OK;
 }
 
@@ -205,17 +205,17 @@ static mar_status check_size(const mar_discrete_plan *plan, const mar_model_conf
                    c->seq_len, (long long)drafts);
 }
 
-mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params *params, int max_images,
-                               mar_discrete_plan *out, mar_err *err)
+mar_status mar_discrete_resolve_params(const mar_discrete_model *model, const mar_params *params, int max_images,
+                                       mar_discrete_plan *out, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
     *out = (mar_discrete_plan){.params = *params};
     mar_params *p = &out->params;
     mar_status status = check_model(model, p, err);
     p->num_iter = c->seq_len;
-    if (status == MAR_OK) status = settle_method(out, c->vocabulary, err);
-    if (status == MAR_OK) status = settle_tree(out, err);
-    if (status == MAR_OK) status = settle_length(out, c->seq_len, err);
+    if (status == MAR_OK) status = resolve_method(out, c->vocabulary, err);
+    if (status == MAR_OK) status = resolve_tree(out, err);
+    if (status == MAR_OK) status = resolve_length(out, c->seq_len, err);
     if (status == MAR_OK) status = check_line(out, err);
     return status == MAR_OK ? check_size(out, c, max_images, err) : status;
 }

@@ -466,8 +466,7 @@ mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err)
     gpt_recordings_free(r->k, &r->recordings);
     if (m->caption_fc1) status = r->k->core->linear_plan(r->k, m->caption_fc1, captions, err);
     if (m->caption_fc2 && status == MAR_OK) status = r->k->core->linear_plan(r->k, m->caption_fc2, captions, err);
-    /* Plain steps and whole blocks are the most frequent passes. The tuner spends most of its time on what is planned
-     * first. */
+    /* Plain steps and whole blocks are the most frequent passes. */
     if (status == MAR_OK) status = plan_shape(r, images, 1, 1, err);
     if (status == MAR_OK) status = plan_shape(r, images, r->drafts + 1, r->drafts + 1, err);
     for (int n = 1; status == MAR_OK && n <= images * r->rows; n++)

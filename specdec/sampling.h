@@ -68,10 +68,9 @@ typedef struct {
      * likeliest tokens of each. A draft's likelihood is the product of the draft model's probabilities on its path. The
      * `total` likeliest drafts are verified. They are chosen, not drawn, so q is a point. */
     int top, total;
-    spec_first first; /* Jacobi */
-    int side;         /* Jacobi: tokens in a row of the image */
-    const int
-        *neighbours; /* backend [size][neighbour_count], each token itself first; NULL if the method needs no table */
+    spec_first first;      /* Jacobi */
+    int side;              /* Jacobi: tokens in a row of the image */
+    const int *neighbours; /* backend [size][neighbour_count], each token itself first; NULL if not needed */
     int neighbour_count;
     uint64_t seed;
 } spec_sampler_options;

@@ -21,6 +21,5 @@ int file_options_open(const file_options *o, mar **library, int *heads)
 
 int file_options_refuse(mar *library)
 {
-    char text[4400]; /* a path has room */
-    return tool_error("%s", run_options_heads(mar_error(library), text, sizeof text));
+    return tool_error("%s", mar_error(library));
 }

@@ -3,6 +3,7 @@
 #include "tools/commands.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/suggest.h"
+#include "tools/page/page.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -87,6 +88,7 @@ int main(int argc, char **argv)
 {
     signal(SIGXFSZ, SIG_IGN); /* a file over the size limit is an error to report, not a death */
     interruption_ends();      /* until there is something to keep */
+    page_set_command(argc, argv);
     int status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         int reason = errno;

@@ -129,7 +129,7 @@ static mar_status refuse_nonfinite(const wt_file *f, const wt_tensor *t, const w
         snprintf(more, sizeof more, " and %" PRId64 " that %s infinite", counts[1], counts[1] == 1 ? "is" : "are");
     return err_set(err, MAR_EMODEL,
                    "%s: tensor %s has %" PRId64 " value%s that %s %s%s, the first at %" PRId64
-                   ": expected finite weights (allow_nonfinite loads it all the same)",
+                   ": expected finite weights (--allow_nonfinite loads it all the same)",
                    f->path, t->name, counts[0], counts[0] == 1 ? "" : "s", counts[0] == 1 ? "is" : "are",
                    found->nan ? "NaN" : "infinite", more, found->first);
 }

@@ -391,8 +391,8 @@ static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
     if (!set && r->f->other)
         return err_set(err, MAR_EARG,
                        r->f->weights == MAR_WEIGHTS_EMA
-                           ? "weights ema: %s has no model_ema or ema, but weights model"
-                           : "weights model: %s has no model, module or state_dict, but weights ema",
+                           ? "--weights ema: %s has no model_ema or ema, but weights model"
+                           : "--weights model: %s has no model, module or state_dict, but weights ema",
                        r->f->path);
     if (set)
         snprintf(r->f->format, sizeof r->f->format, "%s (%s)", r->format, r->f->set);

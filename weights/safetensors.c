@@ -224,7 +224,7 @@ static int is_out_of_memory(const char *header, uint64_t length)
     return again != NULL;
 }
 
-/* Returns the position of a NUL in the header, plain or as \\u0000, or -1. It would truncate names. Backslashes only
+/* Returns the position of a NUL in the header, plain or as \u0000, or -1. It would truncate names. Backslashes only
  * occur in strings, where each escapes the next character. */
 static int64_t find_nul(const char *header, uint64_t length)
 {

@@ -36,7 +36,7 @@ int wt_table_grow(wt_file *f)
     return 1;
 }
 
-/* Writes up to 100 bytes of text to buffer, bytes other than printable ASCII as \\xNN. Returns buffer. */
+/* Writes up to 100 bytes of text to buffer, bytes other than printable ASCII as \xNN. Returns buffer. */
 static const char *escaped(const char *text, size_t length, char buffer[404])
 {
     size_t n = 0;

@@ -61,12 +61,12 @@ static void cpu_recover(kern_queue *k)
     k->failed = MAR_OK;
 }
 
-static void cpu_enter(kern_queue *k)
+static void cpu_bind(kern_queue *k)
 {
     pool_client_enter(cpu_of(k)->client);
 }
 
-static void cpu_leave(kern_queue *k)
+static void cpu_unbind(kern_queue *k)
 {
     pool_client_leave(cpu_of(k)->client);
 }
@@ -191,8 +191,8 @@ static const kern_core_ops cpu_core_ops = {
     .close = cpu_close,
     .queue_create = cpu_queue_create,
     .queue_free = cpu_queue_free,
-    .enter = cpu_enter,
-    .leave = cpu_leave,
+    .bind = cpu_bind,
+    .unbind = cpu_unbind,
     .recover = cpu_recover,
     .alloc = cpu_alloc,
     .free = cpu_free,
@@ -287,17 +287,17 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     const char *unit = cpu_bf16_unit(), *unit_int8 = NULL;
     const gemm_kernel *int8 = dtype == MAR_DTYPE_INT8 ? dot_int8_best(&unit_int8) : NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "dtype %d: expected auto, f32, bf16 or int8", (int)dtype);
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16 or int8", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "dtype f16: the CPU backend computes in f32, bf16 or int8");
+        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16 or int8");
     if (dtype == MAR_DTYPE_INT8 && !int8)
         return err_set(err, MAR_EBACKEND,
-                       "dtype int8: this processor has neither AVX512-VNNI, AVX-VNNI nor AMX-INT8; use %s",
+                       "--dtype int8: this processor has neither AVX512-VNNI, AVX-VNNI nor AMX-INT8; use %s",
                        unit ? "bf16" : "f32");
     if (dtype == MAR_DTYPE_BF16 && !unit)
-        return err_set(err, MAR_EBACKEND, "dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
+        return err_set(err, MAR_EBACKEND, "--dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
     if (threads < 0 || threads > 1024)
-        return err_set(err, MAR_EARG, "threads %d: expected 1..1024, or 0 for one per core", threads);
+        return err_set(err, MAR_EARG, "--threads %d: expected 1..1024, or 0 for one per core", threads);
     if (int8 && !strcmp(unit_int8, "avx_vnni")) unit = NULL; /* what has no AVX-512 has no bf16 */
     cpu_device *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -326,7 +326,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->base.int8 = int8 != NULL;
     d->direct = direct_conv_best(d->bf16);
     if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !d->bf16)
-        status = err_set(err, MAR_EBACKEND, "dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
+        status = err_set(err, MAR_EBACKEND, "--dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
     if (status != MAR_OK) {
         cpu_close(&d->base);
         return status;

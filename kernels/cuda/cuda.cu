@@ -279,17 +279,17 @@ static mar_status queue_create(kern_device *d, kern_queue **out, mar_err *err)
     return MAR_OK;
 }
 
-static void enter(kern_queue *k)
+static void bind_queue(kern_queue *k)
 {
     cuda_queue *c = cuda_of(k);
     const CUcontext before = cuda_switch(c->device->context);
-    if (c->entered++ == 0) c->outside = before;
+    if (c->bound++ == 0) c->outside = before;
 }
 
-static void leave(kern_queue *k)
+static void unbind_queue(kern_queue *k)
 {
     cuda_queue *c = cuda_of(k);
-    if (--c->entered == 0) (void)cuda_switch(c->outside);
+    if (--c->bound == 0) (void)cuda_switch(c->outside);
 }
 
 static void recover(kern_queue *k)
@@ -330,8 +330,8 @@ static kern_core_ops make_core_table(void)
     t.close = close_device;
     t.queue_create = queue_create;
     t.queue_free = queue_free;
-    t.enter = enter;
-    t.leave = leave;
+    t.bind = bind_queue;
+    t.unbind = unbind_queue;
     t.recover = recover;
     t.set_stream = set_stream;
     t.alloc = cuda_alloc;
@@ -551,9 +551,10 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     static const kern_measure_ops measure = make_measure_table();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);
-    if (dtype == MAR_DTYPE_INT8) return err_set(err, MAR_EARG, "dtype int8: the CUDA backend computes in f32 or bf16");
-    if (dtype == MAR_DTYPE_F16) return err_set(err, MAR_EARG, "dtype f16: the CUDA backend computes in f32 or bf16");
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32 or bf16", (int)dtype);
+    if (dtype == MAR_DTYPE_INT8)
+        return err_set(err, MAR_EARG, "--dtype int8: the CUDA backend computes in f32 or bf16");
+    if (dtype == MAR_DTYPE_F16) return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32 or bf16");
     cudaDeviceProp properties;
     mar_status status = check_device(device, &properties, err);
     if (status != MAR_OK) return status;

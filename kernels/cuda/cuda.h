@@ -57,7 +57,7 @@ typedef struct {
     struct cuda_memory *memory; /* the newest, which is the largest; NULL until a plan needs it */
     struct cuda_stage *stage;
     struct cuda_laps *laps;
-    int entered;       /* enters without their leave */
+    int bound;         /* binds without their unbind */
     CUcontext outside; /* the thread's context before the first of them; NULL: it had none */
 } cuda_queue;
 

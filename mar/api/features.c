@@ -1,6 +1,7 @@
 /* The networks that judge images: their public calls. */
 #include "mar/api/features.h"
 
+#include "eval/manifold.h"
 #include "mar/api/kinds.h"
 
 #include <math.h>
@@ -29,11 +30,11 @@ static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *
     if (status == MAR_OK) status = f->m->device->core->queue_create(f->m->device, &f->k, err);
     if (status != MAR_OK) return status;
     kern_queue *k = f->k;
-    k->core->enter(k);
+    k->core->bind(k);
     status = eval_inception_create(k, file, f->batch, &f->inception, err);
     k->core->finish(k);
     if (status == MAR_OK) status = kern_check(k, err);
-    k->core->leave(k);
+    k->core->unbind(k);
     status = wt_check_unchanged(file, status, err);
     if (status != MAR_OK) return status;
     const eval_inception_config *c = eval_inception_get_config(f->inception);
@@ -55,10 +56,10 @@ static mar_status load_file(mar_features *f, const char *path, mar_err *err)
 static void destroy(mar_features *f)
 {
     if (f->k) {
-        f->k->core->enter(f->k);
+        f->k->core->bind(f->k);
         f->k->core->finish(f->k);
         eval_inception_free(f->inception);
-        f->k->core->leave(f->k);
+        f->k->core->unbind(f->k);
         f->k->core->queue_free(f->k);
     }
     eval_classifier_close(f->digits);
@@ -171,12 +172,12 @@ static mar_status run_inception(mar_features *f, const uint8_t *rgb, int n, int 
                                 mar_err *err)
 {
     kern_queue *k = f->k;
-    k->core->enter(k);
+    k->core->bind(k);
     eval_inception_run(f->inception, rgb, n, width, height, r->features, r->logits, r->spatial);
     k->core->finish(k);
     const mar_status status = kern_check(k, err);
     if (status != MAR_OK) k->core->recover(k);
-    k->core->leave(k);
+    k->core->unbind(k);
     return status == MAR_OK ? check_results(f, n, r, err) : status;
 }
 
@@ -194,4 +195,21 @@ mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int widt
     else if (status == MAR_OK)
         status = run_inception(f, rgb, n, width, height, &r, &err);
     return mar_result(f->m, status, &err);
+}
+
+mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images, int count,
+                                int dim, int k, double *precision, double *recall)
+{
+    mar_err err = {0};
+    if (precision) *precision = 0;
+    if (recall) *recall = 0;
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(reference, "reference", &err);
+    if (status == MAR_OK) status = mar_check_given(images, "images", &err);
+    if (status == MAR_OK) status = mar_check_given(precision, "precision", &err);
+    if (status == MAR_OK) status = mar_check_given(recall, "recall", &err);
+    if (status == MAR_OK)
+        status = eval_precision_recall(m->device, reference, reference_count, images, count, dim, k, precision, recall,
+                                       &err);
+    return mar_result(m, status, &err);
 }

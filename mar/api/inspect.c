@@ -239,16 +239,16 @@ static void add_training(mar_report *r, const wt_file *f)
 static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kind *kind, int heads, mar_err *err)
 {
     if (heads && !kind->has_heads)
-        return err_set(err, MAR_EARG, "heads has no effect: %s is %s %s, expected a model", wt_path(f), kind->article,
+        return err_set(err, MAR_EARG, "--heads has no effect: %s is %s %s, expected a model", wt_path(f), kind->article,
                        kind->name);
     if (m->seq_len && !kind->has_seq_len)
-        return err_set(err, MAR_EARG, "seq_len has no effect: %s is %s %s, expected a LlamaGen model", wt_path(f),
+        return err_set(err, MAR_EARG, "--seq_len has no effect: %s is %s %s, expected a LlamaGen model", wt_path(f),
                        kind->article, kind->name);
     if (m->patch_size && !kind->has_patch_size)
-        return err_set(err, MAR_EARG, "patch_size has no effect: %s is %s %s, expected a MAR model", wt_path(f),
+        return err_set(err, MAR_EARG, "--patch_size has no effect: %s is %s %s, expected a MAR model", wt_path(f),
                        kind->article, kind->name);
     if (m->weights && !wt_set(f))
-        return err_set(err, MAR_EARG, "weights has no effect: %s has one set of weights", wt_path(f));
+        return err_set(err, MAR_EARG, "--weights has no effect: %s has one set of weights", wt_path(f));
     return mar_check_heads(f, heads, err);
 }
 
@@ -505,8 +505,9 @@ static mar_status write_converted(const mar *library, const wt_file *f, const ma
 static mar_status check_dtype(const wt_file *f, const mar_report *r, mar_dtype dtype, mar_err *err)
 {
     if (dtype != MAR_DTYPE_INT8 || !r->kind || r->kind->is_int8) return MAR_OK;
-    return err_set(err, MAR_EARG, "dtype int8: %s is %s %s, expected a model, whose transformer's matrices become int8",
-                   wt_path(f), r->kind->article, r->kind->name);
+    return err_set(err, MAR_EARG,
+                   "--dtype int8: %s is %s %s, expected a model, whose transformer's matrices become int8", wt_path(f),
+                   r->kind->article, r->kind->name);
 }
 
 mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads)
@@ -518,7 +519,7 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
     if (status == MAR_OK) status = mar_check_given(in, "in", &err);
     if (status == MAR_OK) status = mar_check_given(out, "out", &err);
     if (status == MAR_OK && ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16))
-        status = err_set(&err, MAR_EARG, "dtype %d: expected auto, f32, bf16, int8 or f16, which are %d to %d",
+        status = err_set(&err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8 or f16, which are %d to %d",
                          (int)dtype, MAR_DTYPE_AUTO, MAR_DTYPE_F16);
     if (status == MAR_OK) status = mar_open_checkpoint(in, 0, m->weights, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);

@@ -146,7 +146,7 @@ static void say_llamagen(const wt_file *f, const mar_configs *configs, mar_kind_
 {
     const gpt_config *c = &configs->gpt;
     const facts to = {add, user};
-    const char *how = wt_metadata(f, "mar.seq_len") ? "" : " (the file does not say; seq_len does)";
+    const char *how = wt_metadata(f, "mar.seq_len") ? "" : " (the file does not say; --seq_len does)";
     char heads[96];
     say(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
         heads_text(&configs->model, heads, sizeof heads), c->hidden);
@@ -455,7 +455,7 @@ mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err)
 {
     const mar_file_kind *k = mar_kind_of(f);
     if (heads < 65536 || !k || k->kind == MAR_KIND_MAR) return MAR_OK;
-    return err_set(err, MAR_EARG, "heads %d,%d: expected one number: %s is %s %s", heads % 65536, heads / 65536,
+    return err_set(err, MAR_EARG, "--heads %d,%d: expected one number: %s is %s %s", heads % 65536, heads / 65536,
                    wt_path(f), k->article, k->name);
 }
 

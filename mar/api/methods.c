@@ -64,7 +64,7 @@ static void add_verifier(const spec_method *m)
                               .source = m->source,
                               .summary = m->summary};
     char draft[TEXT_MAX / 3], spec[TEXT_MAX / 2];
-    const mar_way *way = mar_way_of_verifier(m->name);
+    const mar_accel *way = mar_accel_of_verifier(m->name);
     write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
     write_option(mar_param_find("spec"), m->name, spec, sizeof spec);
     if (way->asks_for)
@@ -94,7 +94,7 @@ static void add_parameter(mar_method_info *info, const mar_param *o)
     info->parameters[n].value = o->value, info->parameters[n].min = o->min, info->parameters[n].max = o->max;
 }
 
-static void add_way(const mar_way *way, const mar_way_method *m)
+static void add_way(const mar_accel *way, const mar_accel_method *m)
 {
     mar_method_info *info = &infos[count];
     const mar_param *turns_on = mar_param_find(way->name);
@@ -143,8 +143,8 @@ static void fill(void)
 {
     count = 0; /* a fork may have kept another thread's from ending */
     for (const spec_method *const *m = spec_methods(); *m && count < METHODS_MAX; m++) add_verifier(*m);
-    for (const mar_way *const *way = mar_ways(); *way; way++)
-        for (const mar_way_method *m = (*way)->methods; m && m->name && count < METHODS_MAX; m++) add_way(*way, m);
+    for (const mar_accel *const *way = mar_accels(); *way; way++)
+        for (const mar_accel_method *m = (*way)->methods; m && m->name && count < METHODS_MAX; m++) add_way(*way, m);
     if (count < METHODS_MAX) add_int8();
 }
 

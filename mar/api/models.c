@@ -38,7 +38,7 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
     if (status == MAR_OK) status = m->device->core->queue_create(m->device, &k, err);
     if (status != MAR_OK) return status;
     const mar_engine *engine = engine_of(file);
-    k->core->enter(k);
+    k->core->bind(k);
     status = engine->load(m, k, file, heads, out, err);
     const int loaded = status == MAR_OK;
     k->core->finish(k);
@@ -48,7 +48,7 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
         engine->unload(*out);
         *out = NULL;
     }
-    k->core->leave(k);
+    k->core->unbind(k);
     k->core->queue_free(k);
     if (status != MAR_OK) return status;
     (*out)->engine = engine;
@@ -80,7 +80,7 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
         mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters%s, loaded in %.3g s; %s%s", path, (*out)->config.parameters,
                 weights, mar_now() - start, how,
                 (*out)->config.int8_weights && !m->device->int8
-                    ? "; its int8 weights are restored, where dtype int8 would multiply them as they are"
+                    ? "; its int8 weights are restored, where --dtype int8 would multiply them as they are"
                     : "");
     }
     return mar_result(m, status, &err);

@@ -101,9 +101,9 @@ static mar_status set_stream(mar_session *s, void *stream)
     kern_queue *k = s->k;
     if (!k->core->set_stream)
         return err_set(&s->err, MAR_EARG, "the session runs on a CPU, which has no streams: expected one on a GPU");
-    k->core->enter(k);
+    k->core->bind(k);
     const mar_status status = k->core->set_stream(k, stream, &s->err);
-    k->core->leave(k);
+    k->core->unbind(k);
     return status;
 }
 
@@ -190,7 +190,7 @@ static void write_guarantee(mar_session *s)
     const mar_engine *engine = s->model->engine;
     const char *text = engine->guarantee(s->engine_state);
     const size_t n = sizeof approximate - 1;
-    if (!*text) mar_ways_describe(engine->params(s->engine_state), of_ways, sizeof of_ways), text = of_ways;
+    if (!*text) mar_accels_describe(engine->params(s->engine_state), of_ways, sizeof of_ways), text = of_ways;
     if (!s->k->device->int8)
         snprintf(s->guarantee, sizeof s->guarantee, "%s", text);
     else if (strncmp(text, approximate, n) == 0)
@@ -200,20 +200,20 @@ static void write_guarantee(mar_session *s)
 }
 
 /* Makes what runs on the session's queue. */
-static mar_status create_work(mar_session *s, const mar_params *params, const mar_ways_on *ways, mar_err *err)
+static mar_status create_work(mar_session *s, const mar_params *params, const mar_accels_on *ways, mar_err *err)
 {
     const mar_engine *engine = s->model->engine;
     kern_queue *k = s->k;
     k->cancel = &s->cancel;
     k->watch.on = params->check;
-    k->core->enter(k);
+    k->core->bind(k);
     mar_status status = engine->create(s->model, s->vae, k, params, ways->on, s->max_images, &s->engine_state, err);
     if (status == MAR_OK) write_guarantee(s);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);
     if (status == MAR_OK) status = plan(s, s->max_images, err);
     if (status == MAR_OK) status = kern_check(k, err);
-    k->core->leave(k);
+    k->core->unbind(k);
     return status;
 }
 
@@ -223,8 +223,8 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     mar_params read;
     mar_status status = mar_params_read(params, &read, err);
     if (status == MAR_OK) status = check(model, vae, max_batch, err);
-    mar_ways_on ways;
-    if (status == MAR_OK) status = mar_ways_settle(&read, model->engine->tokens, &ways, err);
+    mar_accels_on ways;
+    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine->tokens, &ways, err);
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -277,12 +277,12 @@ void mar_session_free(mar_session *s)
     }
     kern_queue *k = s->k;
     if (k) {
-        k->core->enter(k);
+        k->core->bind(k);
         k->core->finish(k); /* times still to come have their place in s, and work in the memory that is freed */
         if (s->engine_state) s->model->engine->free(s->engine_state);
         vae_run_free(s->decoder);
         k->device->core->free(k->device, s->arena);
-        k->core->leave(k);
+        k->core->unbind(k);
         k->core->queue_free(k);
     }
     mar_vae_free(s->vae);
@@ -348,9 +348,9 @@ static mar_status stop_reading(mar_session *s, mar_status status)
 {
     if (status != MAR_ECANCELLED) return drop(s, status);
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
-    s->k->core->enter(s->k);
+    s->k->core->bind(s->k);
     s->k->core->recover(s->k);
-    s->k->core->leave(s->k);
+    s->k->core->unbind(s->k);
     return status;
 }
 
@@ -413,9 +413,9 @@ static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditio
     s->dropped = MAR_OK;
     s->measured = 0;
     s->vae_s = s->vae_flop = 0;
-    s->k->core->enter(s->k);
+    s->k->core->bind(s->k);
     status = start(s, first_image, of, n);
-    s->k->core->leave(s->k);
+    s->k->core->unbind(s->k);
     return status == MAR_OK ? MAR_OK : drop(s, status);
 }
 
@@ -452,7 +452,7 @@ static mar_status step(mar_session *s)
     if (status != MAR_OK) return status;
     kern_queue *k = s->k;
     if (mar_session_done(s)) return err_set(&s->err, MAR_EARG, "no step left: begin a batch first");
-    k->core->enter(k);
+    k->core->bind(k);
     const double begun = mar_now();
     status = s->model->engine->step(s->engine_state, &s->err);
     if (mar_session_done(s)) k->core->finish(k);
@@ -460,7 +460,7 @@ static mar_status step(mar_session *s)
     /* A cancel that comes when all is done leaves the images whole. */
     const int whole = status == MAR_OK && k->failed == MAR_OK && mar_session_done(s);
     if (status == MAR_OK) status = kern_check(k, &s->err);
-    k->core->leave(k);
+    k->core->unbind(k);
     tell_unrecorded(s);
     if (status == MAR_OK) {
         status = report(s);
@@ -494,10 +494,10 @@ static mar_status fetch_tokens(mar_session *s, float *tokens)
     if (status != MAR_OK) return status;
     kern_queue *k = s->k;
     const mar_model_config *c = &s->model->config;
-    k->core->enter(k);
+    k->core->bind(k);
     k->core->download(k, tokens, s->model->engine->latents(s->engine_state),
                       (size_t)s->images * (size_t)c->seq_len * (size_t)c->token_dim * sizeof *tokens);
-    k->core->leave(k);
+    k->core->unbind(k);
     status = kern_check(k, &s->err);
     return status == MAR_OK ? MAR_OK : stop_reading(s, status);
 }
@@ -511,7 +511,7 @@ mar_status mar_session_tokens(mar_session *s, float *tokens)
 /* What frames the work on images, whose time counts. */
 static double work(mar_session *s)
 {
-    s->k->core->enter(s->k);
+    s->k->core->bind(s->k);
     s->k->core->lap(s->k, NULL);
     return mar_now();
 }
@@ -520,7 +520,7 @@ static void pause_work(mar_session *s, double begun)
 {
     s->k->core->lap(s->k, &s->vae_s);
     s->total_s += mar_now() - begun;
-    s->k->core->leave(s->k);
+    s->k->core->unbind(s->k);
 }
 
 /* Decodes images from number `first` on, as many at a time as the decoder takes, if there are any; they are complete
@@ -640,7 +640,7 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
     return status == MAR_OK ? leave(s, fetch_images(s, rgb)) : status;
 }
 
-/* MAR_EARG if a token cannot be one of the model's. */
+/* Returns MAR_EARG if a number cannot be one of the model's tokens. */
 static mar_status check_tokens(mar_session *s, const float *tokens, size_t count)
 {
     const int vocabulary = s->model->config.vocabulary;
@@ -653,7 +653,7 @@ static mar_status check_tokens(mar_session *s, const float *tokens, size_t count
     return MAR_OK;
 }
 
-/* The tokens take the place of the batch's. */
+/* Replaces the batch's tokens. */
 static mar_status put_tokens(mar_session *s, uint64_t first_image, const float *tokens, int n, size_t count)
 {
     kern_queue *k = s->k;
@@ -664,13 +664,13 @@ static mar_status put_tokens(mar_session *s, uint64_t first_image, const float *
     s->dropped = MAR_EARG;
     err_set(&s->why, MAR_EARG, "the session has decoded other tokens");
     s->total_s = s->vae_s = s->vae_flop = 0;
-    k->core->enter(k);
+    k->core->bind(k);
     mar_status status = prepare(s, n);
-    /* The engine's own memory, which it lets the image decoder read only. */
+    /* The engine owns this memory; the image decoder only reads it. */
     float *latents = (float *)(uintptr_t)s->model->engine->latents(s->engine_state);
     if (status == MAR_OK) k->core->upload(k, latents, tokens, count * sizeof *tokens);
     if (status == MAR_OK) status = kern_check(k, &s->err);
-    k->core->leave(k);
+    k->core->unbind(k);
     return status;
 }
 
@@ -704,9 +704,9 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     if (stats) *stats = (mar_stats){0};
     if (!stats || !is_usable(s)) return;
     kern_queue *k = s->k;
-    k->core->enter(k);
+    k->core->bind(k);
     k->core->finish(k); /* the times are complete then */
-    k->core->leave(k);
+    k->core->unbind(k);
     s->model->engine->stats(s->engine_state, stats);
     stats->arena_bytes = s->arena_bytes;
     stats->recorded_bytes = k->recorded_bytes;
@@ -750,11 +750,11 @@ static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, 
     s->measured = 0;
     const int watched = s->k->watch.on; /* looking for layers waits, which takes time and cannot be recorded */
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
-    s->k->core->enter(s->k);
+    s->k->core->bind(s->k);
     s->k->watch.on = 0;
     status = measure(s, &all);
     s->k->watch.on = watched;
-    s->k->core->leave(s->k);
+    s->k->core->unbind(s->k);
     if (status != MAR_OK) {
         mar_measurements_free(&all);
         return drop(s, status);

@@ -14,14 +14,14 @@ static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *
     kern_queue *k;
     mar_status status = m->device->core->queue_create(m->device, &k, err);
     if (status != MAR_OK) return status;
-    k->core->enter(k);
+    k->core->bind(k);
     status = vae_decoder_create(k, file, out, err);
     const int loaded = status == MAR_OK;
     k->core->finish(k);
     if (loaded) status = kern_check(k, err);
     status = wt_check_unchanged(file, status, err);
     if (loaded && status != MAR_OK) vae_decoder_free(*out);
-    k->core->leave(k);
+    k->core->unbind(k);
     k->core->queue_free(k);
     return status;
 }

@@ -75,9 +75,9 @@ static mar_status derive_heads(const wt_file *f, int heads, mar_model_config *c,
     static const struct {
         int width, heads;
     } official[] = {{768, 12}, {1024, 16}, {1280, 16}}; /* MAR-B, L, H */
-    const char *source = heads ? "asked for" : "in the metadata";
+    const char *source = heads ? "--heads" : "in the metadata";
     long n = heads % 65536, decoder = heads / 65536; /* mar_heads */
-    if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
+    if (heads < 0) return err_set(err, MAR_EARG, "--heads %d: expected 0 or a positive number", heads);
     mar_status status = heads ? MAR_OK : wt_metadata_number(f, "mar.heads", &n, err);
     if (status == MAR_OK && n && !heads) status = wt_metadata_number(f, "mar.decoder_heads", &decoder, err);
     if (status != MAR_OK) return status;
@@ -124,12 +124,13 @@ mar_status mar_config_patch(const wt_file *f, int asked, mar_model_config *confi
     const mar_status status = wt_metadata_number(f, "mar.patch_size", &n, err);
     if (status != MAR_OK) return status;
     if (asked && n && n != asked)
-        return err_set(err, MAR_EARG, "patch_size %d: the metadata of %s say %ld", asked, wt_path(f), n);
+        return err_set(err, MAR_EARG, "--patch_size %d: the metadata of %s say %ld", asked, wt_path(f), n);
     if (asked) n = asked;
     if (n > MAR_PATCH_MAX || (n && config->token_dim % (n * n) != 0))
-        return err_set(err, asked ? MAR_EARG : MAR_EMODEL,
-                       "patch_size %ld: the tokens of %s have %d channels, expected 1 to %d whose square divides that",
-                       n, wt_path(f), config->token_dim, MAR_PATCH_MAX);
+        return err_set(
+            err, asked ? MAR_EARG : MAR_EMODEL,
+            "--patch_size %ld: the tokens of %s have %d channels, expected 1 to %d whose square divides that", n,
+            wt_path(f), config->token_dim, MAR_PATCH_MAX);
     config->patch_size = (int)n;
     return MAR_OK;
 }

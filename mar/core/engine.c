@@ -15,7 +15,7 @@ mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err)
 {
     return err_set(err, MAR_EMODEL,
                    "%s: its width of %d is no official model's, and nothing in it says its number of attention heads: "
-                   "expected heads",
+                   "expected --heads N or --heads ENCODER,DECODER; mar convert --heads writes them to its metadata",
                    wt_path(f), width);
 }
 
@@ -26,7 +26,7 @@ static mar_status refuse_channels(const mar_model_config *model, int z_channels,
     if (said > 1)
         snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (said * said), said * said);
     else if (n && !said)
-        snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected patch_size %d", n, n, n);
+        snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected --patch_size %d", n, n, n);
     return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d%s", z_channels,
                    model->token_dim, hint);
 }
@@ -58,7 +58,7 @@ const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT])
     snprintf(text, MAR_LAYER_TEXT, "%s%s",
              w->on && w->layer[0] ? "; the first layer whose output is not finite: "
              : w->on              ? "; the outputs of all layers in front of it are finite"
-                                  : "; check names the first layer whose output is not finite",
+                                  : "; --check names the first layer whose output is not finite",
              w->on ? w->layer : "");
     return text;
 }

@@ -21,8 +21,8 @@ struct mar_model {
 void mar_model_retain(mar_model *model);
 
 typedef struct mar_engine_state mar_engine_state; /* a family's part of a session */
-typedef struct mar_way mar_way;                   /* mar/masked/way.h */
-enum { MAR_WAYS_MAX = 16 };                       /* ways that can be on at a time */
+typedef struct mar_accel mar_accel;               /* mar/masked/way.h */
+enum { MAR_ACCELS_MAX = 16 };                     /* ways that can be on at a time */
 
 struct mar_engine {
     const char *name;   /* "mar" */
@@ -37,14 +37,14 @@ struct mar_engine {
     void (*describe)(const mar_model *model, char *text, size_t size);
 
     /* Makes a generator of up to max_images images at a time on queue k, which must outlive it. `params` and `ways`,
-     * the ways that are on, are mar_ways_settle's. The engine checks the parameters against the model and keeps a copy,
-     * with automatic values filled in. `vae` is the session's image decoder, which outlives the generator, or NULL.
-     * MAR_EMODEL if it does not fit the model. On failure everything is freed and *out is NULL. */
+     * the ways that are on, are mar_accels_resolve_params's. The engine checks the parameters against the model and
+     * keeps a copy, with automatic values filled in. `vae` is the session's image decoder, which outlives the
+     * generator, or NULL. MAR_EMODEL if it does not fit the model. On failure everything is freed and *out is NULL. */
     mar_status (*create)(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err);
+                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err);
     void (*free)(mar_engine_state *g); /* NULL is fine */
     const mar_params *(*params)(const mar_engine_state *g);
-    /* The session's guarantee; "" if it follows from the ways that are on (mar_ways_describe). */
+    /* The session's guarantee; "" if it follows from the ways that are on (mar_accels_describe). */
     const char *(*guarantee)(const mar_engine_state *g);
     /* A warning for the log, static, of something that makes the session slower than it need be; NULL: none. */
     const char *(*warning)(const mar_engine_state *g);

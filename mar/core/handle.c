@@ -42,19 +42,20 @@ static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
         return kern_cpu_open(o->dtype, o->threads, &m->device, err);
     case MAR_BACKEND_CUDA:
         if (cuda_is_elsewhere())
-            return err_set(err, MAR_EBACKEND,
-                           "backend cuda: this process was forked from process %d, which uses CUDA: it works in one of "
-                           "them only; expected backend cpu, or a program that is started anew",
-                           atomic_load(&cuda_process));
+            return err_set(
+                err, MAR_EBACKEND,
+                "--backend cuda: this process was forked from process %d, which uses CUDA: it works in one of "
+                "them only; expected --backend cpu, or a program that is started anew",
+                atomic_load(&cuda_process));
         if (kern_cuda_open) {
             const mar_status status = kern_cuda_open(o->dtype, o->device, &m->device, err);
             if (status == MAR_OK) atomic_store(&cuda_process, (int)getpid());
             return status;
         }
         return err_set(err, MAR_EBACKEND,
-                       "backend cuda: this libmar was built without CUDA; build it with the preset cuda");
+                       "--backend cuda: this libmar was built without CUDA; build it with the preset cuda");
     default:
-        return err_set(err, MAR_EARG, "backend %d: expected auto, cpu or cuda", (int)m->backend);
+        return err_set(err, MAR_EARG, "--backend %d: expected auto, cpu or cuda", (int)m->backend);
     }
 }
 
@@ -77,14 +78,14 @@ static mar_status check_head(const kern_device *d, const mar_options *o, mar_err
     const int bf16 = d->act_size != sizeof(float);
     if (o->head_dtype == MAR_DTYPE_BF16 && !bf16)
         return err_set(err, o->dtype == MAR_DTYPE_F32 ? MAR_EARG : MAR_EBACKEND,
-                       "head_dtype bf16: the other products are in f32 %s, expected auto%s or f32",
-                       o->dtype == MAR_DTYPE_F32 ? "with dtype f32" : "here", d->int8 ? ", int8" : "");
+                       "--head_dtype bf16: the other products are in f32 %s, expected auto%s or f32",
+                       o->dtype == MAR_DTYPE_F32 ? "with --dtype f32" : "here", d->int8 ? ", int8" : "");
     if (o->head_dtype == MAR_DTYPE_INT8 && !d->int8)
-        return err_set(err, MAR_EARG, "head_dtype int8: the other products are not in int8, expected auto%s or f32",
+        return err_set(err, MAR_EARG, "--head_dtype int8: the other products are not in int8, expected auto%s or f32",
                        bf16 ? ", bf16" : "");
-    if (o->int8_below && !d->int8) return err_set(err, MAR_EARG, "int8_below needs dtype int8");
+    if (o->int8_below && !d->int8) return err_set(err, MAR_EARG, "--int8_below needs --dtype int8");
     if (o->int8_below && (o->head_dtype == MAR_DTYPE_F32 || o->head_dtype == MAR_DTYPE_BF16))
-        return err_set(err, MAR_EARG, "int8_below has no effect with head_dtype %s, expected auto or int8",
+        return err_set(err, MAR_EARG, "--int8_below has no effect with --head_dtype %s, expected auto or int8",
                        names[o->head_dtype]);
     return MAR_OK;
 }

@@ -40,7 +40,7 @@ int mar_is_elsewhere(const mar *m);
 
 /* Returns `status`. If it is a failure, *err becomes what mar_error(m) says to this thread. m may be NULL. */
 mar_status mar_result(const mar *m, mar_status status, const mar_err *err);
-/* Hands the host a line, without newline, if it wants any. Not called between enter and leave of a queue. */
+/* Hands the host a line, without newline, if it wants any. Not called between bind and unbind of a queue. */
 void mar_log(const mar *m, mar_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Seconds from some fixed point. */
 double mar_now(void);

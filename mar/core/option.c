@@ -160,9 +160,9 @@ mar_status mar_param_set(const mar_param *o, void *fields, const char *text, cha
     if (!o)
         err_line(why, size, "the option is NULL");
     else if (!fields)
-        err_line(why, size, "%s: the fields are NULL", given(o->name));
+        err_line(why, size, "--%s: the fields are NULL", given(o->name));
     else
-        err_line(why, size, "%s %s: expected %s", given(o->name),
+        err_line(why, size, "--%s %s: expected %s", given(o->name),
                  !text   ? "NULL"
                  : *text ? text
                          : "(empty)",
@@ -274,6 +274,6 @@ mar_status mar_param_check(const mar_param *o, const void *fields, mar_err *err)
 {
     char expected[256], value[64];
     if (in_range(o, fields)) return MAR_OK;
-    return err_set(err, MAR_EARG, "%s %s: expected %s", o->name, mar_param_text(o, fields, value, sizeof value),
+    return err_set(err, MAR_EARG, "--%s %s: expected %s", o->name, mar_param_text(o, fields, value, sizeof value),
                    mar_param_expects(o, expected, sizeof expected));
 }

@@ -408,7 +408,7 @@ static mar_param rows[] = {
      .max = 1000,
      .method = "gtr",
      .help = "GtR: diffusion steps of the rest; 0: 50 or fewer\n"
-             "From 2 to num_sampling_steps; 0 is 50, or num_sampling_steps if that is less."},
+             "From 2 to --num_sampling_steps; 0 is 50, or --num_sampling_steps if that is less."},
 
     {.name = FIELD(check),
      .group = "Checks",

@@ -42,13 +42,13 @@ static mar_status set_interval(mar_params *params, const char *text, mar_err *er
     snprintf(end[1], sizeof end[1], "%s", text + low + 1);
     if (!is_within(ends[0], params->size) || !is_within(ends[1], params->size))
         return err_set(err, MAR_EARG,
-                       "cfg_interval %s: the program was compiled with a mar.h that does not have cfg_low", text);
+                       "--cfg_interval %s: the program was compiled with a mar.h that does not have --cfg_low", text);
     if (low >= sizeof end[0] || strlen(text + low + 1) >= sizeof end[1] ||
         mar_param_set(ends[0], &p, end[0], NULL, 0) != MAR_OK ||
         mar_param_set(ends[1], &p, end[1], NULL, 0) != MAR_OK || p.cfg_low > p.cfg_high)
-        return err_set(err, MAR_EARG,
-                       "cfg_interval %s: expected LOW,HIGH, two fractions of known tokens from 0 to 1, the lower first",
-                       text);
+        return err_set(
+            err, MAR_EARG,
+            "--cfg_interval %s: expected LOW,HIGH, two fractions of known tokens from 0 to 1, the lower first", text);
     params->cfg_low = p.cfg_low;
     params->cfg_high = p.cfg_high;
     return MAR_OK;
@@ -69,9 +69,9 @@ mar_status mar_params_set(mar_params *params, const char *name, const char *text
     else if (is_interval(name, text))
         status = set_interval(params, text, &err);
     else if (!is_within(o, params->size))
-        status = err_set(&err, MAR_EARG, "%s: the program was compiled with a mar.h that does not have it", name);
+        status = err_set(&err, MAR_EARG, "--%s: the program was compiled with a mar.h that does not have it", name);
     else if (o->type == MAR_TYPE_MODEL)
-        status = err_set(&err, MAR_EARG, "%s: is a model that the program loads, expected its field to be set", name);
+        status = err_set(&err, MAR_EARG, "--%s: is a model that the program loads, expected its field to be set", name);
     else
         return mar_param_set(o, params, text, why, size);
     if (why && status != MAR_OK) err_line(why, size, "%s", err.text);

@@ -160,9 +160,9 @@ static mar_status measure_with(mar *m, mar_status (*measure)(kern_queue *k, doub
     if (status == MAR_OK) status = mar_check_given(rate, name, &err);
     if (status == MAR_OK) status = m->device->core->queue_create(m->device, &k, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
-    k->core->enter(k);
+    k->core->bind(k);
     status = measure(k, rate, &err);
-    k->core->leave(k);
+    k->core->unbind(k);
     k->core->queue_free(k);
     return mar_result(m, status, &err);
 }

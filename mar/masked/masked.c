@@ -83,8 +83,8 @@ void mar_masked_step(mar_masked *g)
     mar_recordings *alike = &g->recordings[mar_masked_first_alike(g, g->step)];
 
     /* Which tokens: the last masked ones of each order; first those that get detailed_steps. */
-    for (int i = 0; i < g->way_count && step->detailed; i++)
-        if (g->ways[i].way->select) g->ways[i].way->select(g->ways[i].state, step);
+    for (int i = 0; i < g->accel_count && step->detailed; i++)
+        if (g->accels[i].accel->select) g->accels[i].accel->select(g->accels[i].state, step);
     const int detailed = list_tokens(g, begin + others, step->detailed, step->cfg, 0);
     const int n = list_tokens(g, begin, others, step->cfg, detailed);
 
@@ -106,8 +106,8 @@ void mar_masked_step(mar_masked *g)
     }
     mar_masked_write_tokens(g, g->sampled, n);
     mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->known_tokens);
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->add_known_tokens) g->ways[i].way->add_known_tokens(g->ways[i].state, n);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->add_known_tokens) g->accels[i].accel->add_known_tokens(g->accels[i].state, n);
     g->step++;
 }
 
@@ -194,19 +194,19 @@ static void begin(mar_engine_state *engine_state, uint64_t first_image, const in
     for (int i = 0; i < images; i++) {
         g->label[i] = labels[i] < 0 ? c->classes : labels[i];
         kern_random_order(g->params.seed, first_image + (uint64_t)i, c->seq_len, g->order[i]);
-        for (int k = 0; k < g->way_count; k++)
-            if (g->ways[k].way->order) g->ways[k].way->order(g->ways[k].state, g->order[i]);
+        for (int k = 0; k < g->accel_count; k++)
+            if (g->accels[k].accel->order) g->accels[k].accel->order(g->accels[k].state, g->order[i]);
     }
     mar_runner_begin(&g->target, images, g->label);
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->begin) g->ways[i].way->begin(g->ways[i].state);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->begin) g->accels[i].accel->begin(g->accels[i].state);
 }
 
 /* --- what a run asks for ------------------------------------------------------------------------------------------ */
 
 /* Fills in automatic values, and checks the parameters against the model. */
-static mar_status settle_params(const mar_masked_model *model, const mar_way *const *ways, mar_params *p,
-                                int max_images, mar_err *err)
+static mar_status resolve_params(const mar_masked_model *model, const mar_accel *const *ways, mar_params *p,
+                                 int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
     mar_status status = MAR_OK;
@@ -216,7 +216,7 @@ static mar_status settle_params(const mar_masked_model *model, const mar_way *co
     for (; status == MAR_OK && *ways; ways++)
         if ((*ways)->check) status = (*ways)->check(model, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
-        status = err_set(err, MAR_EARG, "num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
+        status = err_set(err, MAR_EARG, "--num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
     return status;
 }
@@ -244,8 +244,8 @@ static mar_status plan_steps(mar_masked *g, mar_err *err)
     mar_steps_plan(p->num_iter, g->model->base.config.seq_len, p->cfg, p->cfg_schedule, g->steps);
     for (int i = 0; i < p->num_iter; i++) g->steps[i].sampling_steps = p->num_sampling_steps;
     int block = 0;
-    for (int i = 0; i < g->way_count; i++) {
-        const mar_way *way = g->ways[i].way;
+    for (int i = 0; i < g->accel_count; i++) {
+        const mar_accel *way = g->accels[i].accel;
         if (way->plan_steps) way->plan_steps(g, g->steps);
         if (way->block_steps) block = way->block_steps(p);
     }
@@ -265,8 +265,8 @@ static int add_spec(const mar_masked *g, diff_spec *specs, int n, int steps)
     for (int i = 0; i < n; i++)
         if (specs[i].steps == steps) return n;
     specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP};
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->respace) g->ways[i].way->respace(&g->params, &specs[n]);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->respace) g->accels[i].accel->respace(&g->params, &specs[n]);
     return n + 1;
 }
 
@@ -295,23 +295,23 @@ static mar_status create_target(mar_masked *g, mar_err *err)
 /* Whether another way than number i changes the law. */
 static int others_change(const mar_masked *g, int i)
 {
-    for (int k = 0; k < g->way_count; k++)
-        if (k != i && !g->ways[k].way->exact) return 1;
+    for (int k = 0; k < g->accel_count; k++)
+        if (k != i && !g->accels[k].accel->exact) return 1;
     return 0;
 }
 
 static mar_status create_ways(mar_masked *g, mar_err *err)
 {
     mar_status status = MAR_OK;
-    for (int i = 0; status == MAR_OK && i < g->way_count; i++) {
-        const mar_way *way = g->ways[i].way;
-        if (way->create) status = way->create(g, &g->ways[i].state, err);
-        if (way->draw) g->drawer = way, g->drawer_state = g->ways[i].state;
-        if (way->step) g->stepper = way, g->stepper_state = g->ways[i].state;
+    for (int i = 0; status == MAR_OK && i < g->accel_count; i++) {
+        const mar_accel *way = g->accels[i].accel;
+        if (way->create) status = way->create(g, &g->accels[i].state, err);
+        if (way->draw) g->drawer = way, g->drawer_state = g->accels[i].state;
+        if (way->step) g->stepper = way, g->stepper_state = g->accels[i].state;
     }
-    for (int i = 0; status == MAR_OK && i < g->way_count; i++)
-        if (g->ways[i].way->describe && !others_change(g, i))
-            g->ways[i].way->describe(g->ways[i].state, g->guarantee, sizeof g->guarantee);
+    for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
+        if (g->accels[i].accel->describe && !others_change(g, i))
+            g->accels[i].accel->describe(g->accels[i].state, g->guarantee, sizeof g->guarantee);
     return status;
 }
 
@@ -347,8 +347,8 @@ static void destroy(mar_engine_state *engine_state)
     mar_masked *g = (mar_masked *)engine_state;
     if (!g) return;
     free_recordings(g);
-    for (int i = g->way_count - 1; i >= 0; i--)
-        if (g->ways[i].state) g->ways[i].way->destroy(g->ways[i].state);
+    for (int i = g->accel_count - 1; i >= 0; i--)
+        if (g->accels[i].state) g->accels[i].accel->destroy(g->accels[i].state);
     mar_runner_free(&g->target);
     void *host[] = {
         g->steps,        g->recordings, g->order,     g->order_data,   g->label,   g->row_image, g->row_slot,
@@ -357,13 +357,13 @@ static void destroy(mar_engine_state *engine_state)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err)
+                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
-    if (status == MAR_OK) status = settle_params(model, ways, &p, max_images, err);
+    if (status == MAR_OK) status = resolve_params(model, ways, &p, max_images, err);
     if (status != MAR_OK) return status;
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -373,7 +373,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->max_images = max_images;
     g->grid = mar_grid_side(&base->config);
     g->step = p.num_iter;
-    for (; *ways; ways++) g->ways[g->way_count++].way = *ways;
+    for (; *ways; ways++) g->accels[g->accel_count++].accel = *ways;
     status = plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
@@ -385,10 +385,10 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     return status;
 }
 
-void *mar_masked_state(const mar_masked *g, const mar_way *way)
+void *mar_masked_state(const mar_masked *g, const mar_accel *way)
 {
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way == way) return g->ways[i].state;
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel == way) return g->accels[i].state;
     return NULL;
 }
 
@@ -401,8 +401,9 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
     g->tokens = arena_carve(base, &used, images * (size_t)c->seq_len, token);
     g->sampled = arena_carve(base, &used, images * (size_t)g->max_tokens, token);
     used += mar_runner_lay_out(&g->target, base ? base + used : NULL);
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->lay_out) used += g->ways[i].way->lay_out(g->ways[i].state, base ? base + used : NULL);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->lay_out)
+            used += g->accels[i].accel->lay_out(g->accels[i].state, base ? base + used : NULL);
     return used;
 }
 
@@ -428,8 +429,8 @@ static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
         if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
         if (status == MAR_OK) status = kern_check(g->k, err); /* this takes long enough to be cancelled */
     }
-    for (int i = 0; status == MAR_OK && i < g->way_count; i++)
-        if (g->ways[i].way->plan) status = g->ways[i].way->plan(g->ways[i].state, images, err);
+    for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
+        if (g->accels[i].accel->plan) status = g->accels[i].accel->plan(g->accels[i].state, images, err);
     return status;
 }
 
@@ -456,8 +457,8 @@ static const char *warning_of(const mar_engine_state *engine_state)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
     const char *warning = NULL;
-    for (int i = 0; !warning && i < g->way_count; i++)
-        if (g->ways[i].way->warn) warning = g->ways[i].way->warn(g->ways[i].state);
+    for (int i = 0; !warning && i < g->accel_count; i++)
+        if (g->accels[i].accel->warn) warning = g->accels[i].accel->warn(g->accels[i].state);
     return warning;
 }
 
@@ -485,8 +486,8 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     stats->head_flop = t->head_flop;
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
     stats->head_call_products = 2 * g->model->head.depth + 2;
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->stats) g->ways[i].way->stats(g->ways[i].state, stats);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->stats) g->accels[i].accel->stats(g->accels[i].state, stats);
 }
 
 static void fates(const mar_engine_state *engine_state, uint8_t *map, int *born)

@@ -16,11 +16,11 @@ struct mar_masked {
     int max_tokens;   /* tokens of an image that one call of the head draws, at most */
 
     struct {
-        const mar_way *way;
+        const mar_accel *accel;
         void *state;
-    } ways[MAR_WAYS_MAX]; /* those that are on, in the order of the registry */
-    int way_count;
-    const mar_way *drawer, *stepper; /* the accelerator with the hook draw, or step; NULL: plain */
+    } accels[MAR_ACCELS_MAX]; /* those that are on, in the order of the registry */
+    int accel_count;
+    const mar_accel *drawer, *stepper; /* the accelerator with the hook draw, or step; NULL: plain */
     void *drawer_state, *stepper_state;
 
     mar_runner target;
@@ -52,7 +52,7 @@ struct mar_masked {
 };
 
 /* Returns the state of an accelerator; NULL if it is off. */
-void *mar_masked_state(const mar_masked *g, const mar_way *way);
+void *mar_masked_state(const mar_masked *g, const mar_accel *way);
 /* Lists the respacings of the head's chain that the plan's steps need in specs [2 * num_iter]. Returns their number. */
 int mar_masked_specs(const mar_masked *g, diff_spec *specs);
 /* Returns all images of the batch. */

@@ -2,8 +2,8 @@
  * which stages of generation it changes and which it needs plain. Two accelerators conflict if one changes a stage that
  * the other changes or needs plain. The messages of conflicts, mar_method_get and a session's guarantee follow from
  * that. */
-#ifndef MAR_WAY_H
-#define MAR_WAY_H
+#ifndef MAR_ACCEL_H
+#define MAR_ACCEL_H
 
 #include "mar/core/engine.h"
 #include "mar/masked/runner.h"
@@ -20,22 +20,24 @@ typedef enum {
 } mar_stage;
 
 /* The entry of an accelerator in `mar methods`. */
+enum { MAR_GAMMA_AUTO = 8 }; /* value of --gamma auto, except with --spec path */
+
 typedef struct {
     const char *name;  /* "disa" */
     const char *value; /* the option's value that turns it on, if it is one of several: "ddim"; else NULL */
     const char *guarantee, *source, *summary; /* as in mar_method_info */
-} mar_way_method;
+} mar_accel_method;
 
 /* An option of an accelerator's option (mar_param.method) that has no effect with this accelerator. */
 typedef struct {
     const char *option;
     const char *needs; /* the option with which it does have an effect; NULL: none */
-} mar_way_exception;
+} mar_accel_exception;
 
 /* The masked engine at work, whose stages the hooks change (mar/masked/masked.h). */
 typedef struct mar_masked mar_masked;
 
-struct mar_way {
+struct mar_accel {
     /* Option that turns it on, by any value but its default. Accelerators may share an option, whose values is_on
      * divides among them. */
     const char *name;
@@ -53,8 +55,8 @@ struct mar_way {
     const char *replaces;        /* option that has no effect with it, or NULL */
     const char *in_place;        /* options that replace that one, in words */
     const char *tokens;          /* "continuous" or "discrete", if its option is for both kinds of tokens; else NULL */
-    const mar_way_method *methods;       /* ends with a NULL name; NULL: none of its own */
-    const mar_way_exception *exceptions; /* ends with a NULL option; NULL: none */
+    const mar_accel_method *methods;       /* ends with a NULL name; NULL: none of its own */
+    const mar_accel_exception *exceptions; /* ends with a NULL option; NULL: none */
     /* Tells whether it is on, if being given is not enough. Called if the option is not at its default; all other
      * options may be. */
     int (*is_on)(const mar_params *p);

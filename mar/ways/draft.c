@@ -108,7 +108,7 @@ static void stats(const void *state, mar_stats *sum)
     sum->draft_flop = r->encoder_flop + r->decoder_flop + r->head_flop;
 }
 
-const mar_way mar_way_draft = {
+const mar_accel mar_accel_draft = {
     .name = "draft",
     .changes = MAR_STAGE_DRAFT,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,

@@ -14,6 +14,6 @@ typedef struct {
 /* Tells whether a verifier is set and decides on whole paths of the chain. The option spec has two accelerators: one
  * for these, one for the other verifiers. */
 int mar_verifies_paths(const mar_params *p);
-extern const mar_way mar_way_draft; /* its state is a mar_draft */
+extern const mar_accel mar_accel_draft; /* its state is a mar_draft */
 
 #endif

@@ -10,15 +10,13 @@ static int is_on(const mar_params *p)
     return m && (m->tokens & SPEC_DISCRETE) && !m->stale;
 }
 
-enum { GAMMA_AUTO = 8 }; /* what gamma's automatic value stands for: its default */
-
 static void resolve(mar_params *p)
 {
     if (p->draft && !p->spec) p->spec = "vanilla";
-    if (p->gamma == 0 && is_on(p)) p->gamma = GAMMA_AUTO;
+    if (p->gamma == 0 && is_on(p)) p->gamma = MAR_GAMMA_AUTO;
 }
 
-const mar_way mar_way_drafted = {
+const mar_accel mar_accel_drafted = {
     .name = "spec",
     .asks_for = "draft",
     .default_with = "draft",

@@ -92,14 +92,15 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     const int first = first_stage_size(mar_grid_side(&model->base.config));
     const int second = model->base.config.seq_len - first;
     if (p->gtr_generation_steps > first)
-        return err_set(err, MAR_EARG, "gtr_generation_steps %d: expected 1..%d", p->gtr_generation_steps, first);
+        return err_set(err, MAR_EARG, "--gtr_generation_steps %d: expected 1..%d", p->gtr_generation_steps, first);
     if (p->gtr_reconstruction_steps > second)
-        return err_set(err, MAR_EARG, "gtr_reconstruction_steps %d: expected 1..%d", p->gtr_reconstruction_steps,
+        return err_set(err, MAR_EARG, "--gtr_reconstruction_steps %d: expected 1..%d", p->gtr_reconstruction_steps,
                        second);
     if (p->gtr_sampling_steps < 2 || p->gtr_sampling_steps > p->num_sampling_steps)
-        return err_set(err, MAR_EARG,
-                       "gtr_sampling_steps %d: expected 0, or 2..%d, num_sampling_steps being those of detailed tokens",
-                       p->gtr_sampling_steps, p->num_sampling_steps);
+        return err_set(
+            err, MAR_EARG,
+            "--gtr_sampling_steps %d: expected 0, or 2..%d, --num_sampling_steps being those of detailed tokens",
+            p->gtr_sampling_steps, p->num_sampling_steps);
     return MAR_OK;
 }
 
@@ -149,18 +150,18 @@ static void select_detailed(void *state, const mar_step *step)
     }
 }
 
-const mar_way mar_way_gtr = {
+const mar_accel mar_accel_gtr = {
     .name = "gtr",
     .changes = MAR_STAGE_AR_STEPS,
     .needs = MAR_STAGE_COUNTS,
     .replaces = "num_iter",
-    .in_place = "gtr_generation_steps and gtr_reconstruction_steps",
-    .methods = (const mar_way_method[]){{.name = "gtr",
-                                         .guarantee = "none",
-                                         .source = "GtR (Generation then Reconstruction, 2025)",
-                                         .summary = "half the tokens in many steps, the rest in few; diffusion steps "
-                                                    "where detail is"},
-                                        {0}},
+    .in_place = "--gtr_generation_steps and --gtr_reconstruction_steps",
+    .methods = (const mar_accel_method[]){{.name = "gtr",
+                                           .guarantee = "none",
+                                           .source = "GtR (Generation then Reconstruction, 2025)",
+                                           .summary = "half the tokens in many steps, the rest in few; diffusion steps "
+                                                      "where detail is"},
+                                          {0}},
     .resolve = resolve,
     .check = check,
     .plan_steps = plan_steps,

@@ -18,7 +18,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     head_spec *h = *state = calloc(1, sizeof *h);
     if (!h) return err_set(err, MAR_ENOMEM, "out of memory");
     h->g = g;
-    h->draft = mar_masked_state(g, &mar_way_draft);
+    h->draft = mar_masked_state(g, &mar_accel_draft);
     return diff_speculate_create(&g->target.chain, h->draft ? &h->draft->runner.chain : NULL, g->params.head_spec, 0,
                                  &h->head, err);
 }
@@ -103,18 +103,19 @@ static int is_on(const mar_params *p)
     return !mar_verifies_paths(p);
 }
 
-const mar_way mar_way_head_spec = {
+const mar_accel mar_accel_head_spec = {
     .name = "head_spec",
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,
     .exact_by = "speculation inside the head",
-    .methods = (const mar_way_method[]){{.name = "head-spec",
-                                         .guarantee = "the target's law",
-                                         .source = "De Bortoli et al. 2025, with continuous SD Eq. 10's residual",
-                                         .summary = "guess W steps of a token's chain, verify them in one call of the "
-                                                    "head"},
-                                        {0}},
+    .methods =
+        (const mar_accel_method[]){{.name = "head-spec",
+                                    .guarantee = "the target's law",
+                                    .source = "De Bortoli et al. 2025, with continuous SD Eq. 10's residual",
+                                    .summary = "guess W steps of a token's chain, verify them in one call of the "
+                                               "head"},
+                                   {0}},
     .is_on = is_on,
     .create = create,
     .destroy = destroy,

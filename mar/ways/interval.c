@@ -18,16 +18,16 @@ static void plan_steps(const mar_masked *g, mar_step *steps)
     }
 }
 
-const mar_way mar_way_interval = {
+const mar_accel mar_accel_interval = {
     .name = "cfg_low",
     .also = "cfg_high",
     .change = "guidance in an interval",
-    .methods = (const mar_way_method[]){{.name = "cfg-interval",
-                                         .guarantee = "none",
-                                         .source = "Kynkäänniemi et al. 2024, by known tokens",
-                                         .summary = "guidance only while the fraction of known tokens is in an "
-                                                    "interval"},
-                                        {0}},
+    .methods = (const mar_accel_method[]){{.name = "cfg-interval",
+                                           .guarantee = "none",
+                                           .source = "Kynkäänniemi et al. 2024, by known tokens",
+                                           .summary = "guidance only while the fraction of known tokens is in an "
+                                                      "interval"},
+                                          {0}},
     .is_on = is_on,
     .plan_steps = plan_steps,
 };

@@ -10,10 +10,10 @@ static int is_on(const mar_params *p)
     return m && (m->tokens & SPEC_DISCRETE) && m->stale;
 }
 
-const mar_way mar_way_jacobi = {
+const mar_accel mar_accel_jacobi = {
     .name = "spec",
     .needs = MAR_STAGE_DRAFT,
     .tokens = "discrete",
-    .exceptions = (const mar_way_exception[]){{"gamma", NULL}, {"tree", NULL}, {0}},
+    .exceptions = (const mar_accel_exception[]){{"gamma", NULL}, {"tree", NULL}, {0}},
     .is_on = is_on,
 };

@@ -477,20 +477,20 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     (void)model;
     if (p->num_iter >= MIN_STEPS) return MAR_OK;
     return err_set(err, MAR_EARG,
-                   "lazy: the first %d autoregressive steps fill the caches, expected num_iter %d or more",
+                   "--lazy: the first %d autoregressive steps fill the caches, expected --num_iter %d or more",
                    MIN_STEPS - 1, MIN_STEPS);
 }
 
-const mar_way mar_way_lazy = {
+const mar_accel mar_accel_lazy = {
     .name = "lazy",
     .changes = MAR_STAGE_PASSES,
     .needs = MAR_STAGE_AR_STEPS,
-    .methods = (const mar_way_method[]){{.name = "lazymar",
-                                         .guarantee = "none",
-                                         .source = "LazyMAR (2025)",
-                                         .summary = "keep features of tokens and of the unguided pass that change "
-                                                    "little between steps"},
-                                        {0}},
+    .methods = (const mar_accel_method[]){{.name = "lazymar",
+                                           .guarantee = "none",
+                                           .source = "LazyMAR (2025)",
+                                           .summary = "keep features of tokens and of the unguided pass that change "
+                                                      "little between steps"},
+                                          {0}},
     .check = check,
     .create = create,
     .destroy = destroy,

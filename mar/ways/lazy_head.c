@@ -8,15 +8,16 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     return MAR_OK;
 }
 
-const mar_way mar_way_lazy_head = {
+const mar_accel mar_accel_lazy_head = {
     .name = "lazy_head",
     .changes = MAR_STAGE_HEAD,
     .needs = MAR_STAGE_SOLVER | MAR_STAGE_COUNTS, /* it reuses six steps of seven, which need to be many */
-    .methods = (const mar_way_method[]){{.name = "lazymar-head",
-                                         .guarantee = "none",
-                                         .source = "LazyMAR's release (diffloss_cached.py)",
-                                         .summary = "in 6 of 7 steps the head uses again what its blocks gave, on the "
-                                                    "conditional rows only"},
-                                        {0}},
+    .methods =
+        (const mar_accel_method[]){{.name = "lazymar-head",
+                                    .guarantee = "none",
+                                    .source = "LazyMAR's release (diffloss_cached.py)",
+                                    .summary = "in 6 of 7 steps the head uses again what its blocks gave, on the "
+                                               "conditional rows only"},
+                                   {0}},
     .create = create,
 };

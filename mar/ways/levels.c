@@ -8,12 +8,12 @@ static int is_on(const mar_params *p)
     return strcmp(p->tree, "chain") != 0 && strcmp(p->tree, "dynamic") != 0;
 }
 
-const mar_way mar_way_levels = {
+const mar_accel mar_accel_levels = {
     .name = "tree",
     .asks_for = "draft",
     .exact = 1,
     .replaces = "gamma",
-    .in_place = "the levels of tree",
-    .exceptions = (const mar_way_exception[]){{"tree_top", NULL}, {"tree_total", NULL}, {0}},
+    .in_place = "the levels of --tree",
+    .exceptions = (const mar_accel_exception[]){{"tree_top", NULL}, {"tree_total", NULL}, {0}},
     .is_on = is_on,
 };

@@ -171,7 +171,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     mar_paths *s = *state = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
     s->g = g;
-    s->draft = mar_masked_state(g, &mar_way_draft);
+    s->draft = mar_masked_state(g, &mar_accel_draft);
     s->drafter = s->draft ? &s->other : &s->target;
     s->gamma = gamma_of(&g->params) < g->params.num_iter ? gamma_of(&g->params) : g->params.num_iter;
     s->max_rows = g->max_images * g->max_tokens;
@@ -179,7 +179,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     const int64_t n_queries = (int64_t)g->max_images * s->gamma * g->max_tokens, passes = g->params.num_iter;
     const int64_t rows = (int64_t)s->max_drawn * (g->params.head_spec ? g->params.head_spec : 1);
     if (n_queries > INT_MAX / 2 || rows > INT_MAX / 2 || passes * (s->gamma + 1) > INT_MAX)
-        return err_set(err, MAR_EARG, "batch of %d images with gamma %d: too large", g->max_images, s->gamma);
+        return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", g->max_images, s->gamma);
     const mar_status status = create_parts(s, err);
     return status == MAR_OK ? allocate_host(s, err) : status;
 }
@@ -231,7 +231,7 @@ static mar_status step(void *state, mar_err *err)
     mar_paths *s = state;
     const mar_masked *g = s->g;
     if (g->first_image > PATH_CANDIDATE_IMAGES - (uint64_t)g->images)
-        return err_set(err, MAR_EARG, "image %llu: with spec path expected a number below 2^40",
+        return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
                        (unsigned long long)g->first_image + (unsigned long long)g->images - 1);
     return mar_paths_round(s, err);
 }
@@ -275,11 +275,11 @@ static const char *warn(const void *state)
 {
     const mar_paths *s = state;
     if (diff_head_is_f32(&s->g->model->head)) return NULL;
-    return "criterion path with a head in bf16: its rounding alone rejects many drafts; a handle with head_dtype f32 "
+    return "criterion path with a head in bf16: its rounding alone rejects many drafts; --head_dtype f32 "
            "avoids that";
 }
 
-const mar_way mar_way_path = {
+const mar_accel mar_accel_path = {
     .name = "spec",
     .is_on = mar_verifies_paths,
     .changes = MAR_STAGE_CHAIN,
@@ -288,7 +288,7 @@ const mar_way mar_way_path = {
     .default_without = "head_spec",
     .exact = 1,
     .tokens = "continuous",
-    .exceptions = (const mar_way_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
+    .exceptions = (const mar_accel_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
     .resolve = resolve,
     .check = check,
     .block_steps = block_steps,

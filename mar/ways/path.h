@@ -9,8 +9,8 @@
  *      of the steps before it. In context prefix one context, the final tokens, serves the block.
  *   3. One call of the target's head over all states of all drafted paths gives log P/Q. A path is accepted with
  *      probability min(1, P/Q).
- *   4. The first step with a rejected path is the last that counts. Its accepted tokens stay, and a draw from Norm[P -
- *      Q]+ replaces each rejected path. That draw is the first of the candidates, drawn from P, that is accepted with
+ *   4. The first step with a rejected path is the last that counts. Its accepted tokens stay. A draw from
+ *      Norm[P - Q]+ replaces each rejected path: the first of the candidates, drawn from P, that is accepted with
  *      probability 1 - Q/P. Candidates are drawn in parallel. Without a draft model they share a run of the chain with
  *      the next round's drafts.
  *
@@ -121,6 +121,6 @@ typedef struct {
 
 /* Runs a round of all images, as above. The first round makes one more pass. */
 mar_status mar_paths_round(mar_paths *s, mar_err *err);
-extern const mar_way mar_way_path; /* its state is a mar_paths */
+extern const mar_accel mar_accel_path; /* its state is a mar_paths */
 
 #endif

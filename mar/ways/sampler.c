@@ -9,20 +9,20 @@ static void respace(const mar_params *p, diff_spec *spec)
     spec->top = DIFF_TOP_SOLVER;
 }
 
-const mar_way mar_way_sampler = {
+const mar_accel mar_accel_sampler = {
     .name = "sampler",
     .changes = MAR_STAGE_SOLVER,
     .methods =
-        (const mar_way_method[]){{.name = "ddim",
-                                  .value = "ddim",
-                                  .guarantee = "none: converges to another law of the same model with more steps",
-                                  .source = "DDIM, eta 0 (Song et al. 2021)",
-                                  .summary = "the head as an ODE, first order: few diffusion steps"},
-                                 {.name = "dpmpp",
-                                  .value = "dpmpp",
-                                  .guarantee = "none: converges to another law of the same model with more steps",
-                                  .source = "DPM-Solver++(2M) (Lu et al. 2022)",
-                                  .summary = "the head as an ODE, second order: few diffusion steps"},
-                                 {0}},
+        (const mar_accel_method[]){{.name = "ddim",
+                                    .value = "ddim",
+                                    .guarantee = "none: converges to another law of the same model with more steps",
+                                    .source = "DDIM, eta 0 (Song et al. 2021)",
+                                    .summary = "the head as an ODE, first order: few diffusion steps"},
+                                   {.name = "dpmpp",
+                                    .value = "dpmpp",
+                                    .guarantee = "none: converges to another law of the same model with more steps",
+                                    .source = "DPM-Solver++(2M) (Lu et al. 2022)",
+                                    .summary = "the head as an ODE, second order: few diffusion steps"},
+                                   {0}},
     .respace = respace,
 };

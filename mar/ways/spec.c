@@ -145,7 +145,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     mar_speculation *sp = *state = calloc(1, sizeof *sp);
     if (!sp) return err_set(err, MAR_ENOMEM, "out of memory");
     sp->g = g;
-    sp->draft = mar_masked_state(g, &mar_way_draft);
+    sp->draft = mar_masked_state(g, &mar_accel_draft);
     sp->method = spec_method_find(g->params.spec);
     sp->index = sp->method->last_index ? 0 : 1;
     sp->prefill = prefill_steps(&g->params);
@@ -571,7 +571,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 {
     (void)model;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
-    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "spec %s: needs draft", p->spec);
+    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "--spec %s: needs --draft", p->spec);
 }
 
 static int is_on(const mar_params *p)
@@ -580,14 +580,12 @@ static int is_on(const mar_params *p)
     return m && m->rule;
 }
 
-enum { GAMMA_AUTO = 8 }; /* meaning of gamma's automatic value: its default */
-
 static void resolve(mar_params *p)
 {
-    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = GAMMA_AUTO;
+    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = MAR_GAMMA_AUTO;
 }
 
-const mar_way mar_way_spec = {
+const mar_accel mar_accel_spec = {
     .name = "spec",
     .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
     .asks_for = "draft",

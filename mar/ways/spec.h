@@ -68,6 +68,6 @@ typedef struct {
     double shift_sum; /* sum of squared shifts, per channel, of accepted tokens */
 } mar_speculation;
 
-extern const mar_way mar_way_spec; /* its state is a mar_speculation */
+extern const mar_accel mar_accel_spec; /* its state is a mar_speculation */
 
 #endif

@@ -9,7 +9,7 @@ static int is_on(const mar_params *p)
     return strcmp(p->tree, "dynamic") == 0;
 }
 
-const mar_way mar_way_tree = {
+const mar_accel mar_accel_tree = {
     .name = "tree",
     .asks_for = "draft",
     .exact = 1,

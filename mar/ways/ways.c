@@ -27,19 +27,19 @@
     X(interval)                                                                                                        \
     X(sampler)
 
-#define DECLARE(name) extern const mar_way mar_way_##name;
+#define DECLARE(name) extern const mar_accel mar_accel_##name;
 WAYS(DECLARE)
 
-#define ADDRESS(name) &mar_way_##name,
-static const mar_way *const ways[] = {WAYS(ADDRESS) NULL};
-_Static_assert(sizeof ways / sizeof *ways - 1 <= MAR_WAYS_MAX, "MAR_WAYS_MAX is too small");
+#define ADDRESS(name) &mar_accel_##name,
+static const mar_accel *const ways[] = {WAYS(ADDRESS) NULL};
+_Static_assert(sizeof ways / sizeof *ways - 1 <= MAR_ACCELS_MAX, "MAR_ACCELS_MAX is too small");
 
-const mar_way *const *mar_ways(void)
+const mar_accel *const *mar_accels(void)
 {
     return ways;
 }
 
-int mar_way_is_on(const mar_way *way, const mar_params *params)
+int mar_accel_is_on(const mar_accel *way, const mar_params *params)
 {
     const int is_given = !mar_param_is_default(mar_param_find(way->name), params) ||
                          (way->also && !mar_param_is_default(mar_param_find(way->also), params));
@@ -52,12 +52,12 @@ static int goes_with(const char *a, const char *b)
     return !a || !b || strcmp(a, b) == 0;
 }
 
-static const char *tokens_of(const mar_way *way)
+static const char *tokens_of(const mar_accel *way)
 {
     return way->tokens ? way->tokens : mar_param_find(way->name)->tokens;
 }
 
-void mar_ways_resolve(mar_params *params, const char *tokens)
+void mar_accels_resolve(mar_params *params, const char *tokens)
 {
     for (int i = 0; ways[i]; i++)
         if (ways[i]->resolve && goes_with(tokens_of(ways[i]), tokens)) ways[i]->resolve(params);
@@ -77,14 +77,14 @@ static const char *stage_name(unsigned stages)
 }
 
 /* The first stage that `a` changes and `b` changes, too, or needs plain; 0 if there is none. */
-static unsigned clash_of(const mar_way *a, const mar_way *b)
+static unsigned clash_of(const mar_accel *a, const mar_accel *b)
 {
     const unsigned stages = a->changes & (b->changes | b->needs);
     return stages & -stages;
 }
 
 /* Whether another way has the same option. */
-static int shares_option(const mar_way *way)
+static int shares_option(const mar_accel *way)
 {
     for (int i = 0; ways[i]; i++)
         if (ways[i] != way && strcmp(ways[i]->name, way->name) == 0) return 1;
@@ -92,16 +92,16 @@ static int shares_option(const mar_way *way)
 }
 
 /* What a message calls a way that is on: its option, with the value where several ways have it. Returns text. */
-static const char *name_of(const mar_way *way, const mar_params *params, char *text, size_t size)
+static const char *name_of(const mar_accel *way, const mar_params *params, char *text, size_t size)
 {
     char value[32] = "";
     const int several = shares_option(way);
     if (several) mar_param_text(mar_param_find(way->name), params, value, sizeof value);
-    snprintf(text, size, "%s%s%s", way->name, several ? " " : "", value);
+    snprintf(text, size, "--%s%s%s", way->name, several ? " " : "", value);
     return text;
 }
 
-static mar_status check_pair(const mar_way *a, const mar_way *b, const mar_params *params, mar_err *err)
+static mar_status check_pair(const mar_accel *a, const mar_accel *b, const mar_params *params, mar_err *err)
 {
     char first[64], second[64];
     const unsigned clash = clash_of(a, b);
@@ -113,11 +113,11 @@ static mar_status check_pair(const mar_way *a, const mar_way *b, const mar_param
                    clash & b->needs ? "needs unchanged" : "changes, too");
 }
 
-mar_status mar_ways_check(const mar_params *params, mar_err *err)
+mar_status mar_accels_check(const mar_params *params, mar_err *err)
 {
     for (int i = 0; ways[i]; i++)
         for (int j = 0; ways[j]; j++) {
-            if (i == j || !mar_way_is_on(ways[i], params) || !mar_way_is_on(ways[j], params)) continue;
+            if (i == j || !mar_accel_is_on(ways[i], params) || !mar_accel_is_on(ways[j], params)) continue;
             const mar_status status = check_pair(ways[i], ways[j], params, err);
             if (status != MAR_OK) return status;
         }
@@ -127,7 +127,7 @@ mar_status mar_ways_check(const mar_params *params, mar_err *err)
 /* --- what they make of the law ------------------------------------------------------------------------------------ */
 
 /* ", sampler ddim" */
-static void add_change(const mar_way *way, const mar_params *params, char *text, size_t size)
+static void add_change(const mar_accel *way, const mar_params *params, char *text, size_t size)
 {
     char value[32] = "";
     const size_t used = strlen(text);
@@ -136,12 +136,12 @@ static void add_change(const mar_way *way, const mar_params *params, char *text,
     snprintf(text + used, size - used, ", %s%s%s", way->change ? way->change : way->name, several ? " " : "", value);
 }
 
-void mar_ways_describe(const mar_params *params, char *text, size_t size)
+void mar_accels_describe(const mar_params *params, char *text, size_t size)
 {
     char changes[128] = "";
     const char *by = NULL; /* what an exact way does, if one is on that says so */
     for (int i = 0; ways[i]; i++) {
-        if (!mar_way_is_on(ways[i], params)) continue;
+        if (!mar_accel_is_on(ways[i], params)) continue;
         if (!ways[i]->exact) add_change(ways[i], params, changes, sizeof changes);
         if (ways[i]->exact_by) by = ways[i]->exact_by;
     }
@@ -163,17 +163,17 @@ __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size
 /* --- for which tokens --------------------------------------------------------------------------------------------- */
 
 /* Whether the way is that of an option's value, a name. */
-static int is_turned_on_by(const mar_way *way, const char *value)
+static int is_turned_on_by(const mar_accel *way, const char *value)
 {
     mar_params p;
     const mar_param *o = mar_param_find(way->name);
     if ((o->type != MAR_TYPE_NAME && o->type != MAR_TYPE_TEXT) || mar_param_choice(o, value) < 0) return 0;
     mar_params_init(&p, sizeof p);
     *(const char **)mar_param_field(o, &p) = value;
-    return mar_way_is_on(way, &p);
+    return mar_accel_is_on(way, &p);
 }
 
-const mar_way *mar_way_of_verifier(const char *verifier)
+const mar_accel *mar_accel_of_verifier(const char *verifier)
 {
     for (int i = 0; ways[i]; i++)
         if (is_turned_on_by(ways[i], verifier)) return ways[i];
@@ -184,7 +184,8 @@ const mar_way *mar_way_of_verifier(const char *verifier)
 static const char *tokens_asked(const mar_param *o, const mar_params *p)
 {
     if (mar_param_is_default(o, p)) return NULL;
-    const mar_way *way = o->type == MAR_TYPE_NAME ? mar_way_of_verifier(*(const char **)mar_param_field(o, p)) : NULL;
+    const mar_accel *way =
+        o->type == MAR_TYPE_NAME ? mar_accel_of_verifier(*(const char **)mar_param_field(o, p)) : NULL;
     return way && way->tokens ? way->tokens : o->tokens;
 }
 
@@ -194,7 +195,7 @@ static void list_values(const mar_param *o, const char *tokens, char *text, size
     const char *last = NULL;
     text[0] = '\0';
     for (int i = 0; o->choices[i]; i++) {
-        const mar_way *way = mar_way_of_verifier(o->choices[i]);
+        const mar_accel *way = mar_accel_of_verifier(o->choices[i]);
         if (!way || !goes_with(way->tokens, tokens)) continue;
         if (last) append(text, size, "%s%s", *text ? ", " : "", last);
         last = o->choices[i];
@@ -202,7 +203,7 @@ static void list_values(const mar_param *o, const char *tokens, char *text, size
     if (last) append(text, size, "%s%s", *text ? " or " : "", last);
 }
 
-mar_status mar_ways_check_tokens(const mar_params *params, const char *tokens, mar_err *err)
+mar_status mar_accels_check_tokens(const mar_params *params, const char *tokens, mar_err *err)
 {
     char values[160];
     for (int i = 0; i < mar_param_count(); i++) {
@@ -210,9 +211,9 @@ mar_status mar_ways_check_tokens(const mar_params *params, const char *tokens, m
         const char *asked = tokens_asked(o, params);
         if (goes_with(asked, tokens)) continue;
         if (o->type != MAR_TYPE_NAME)
-            return err_set(err, MAR_EARG, "%s has no effect: the model's tokens are %s", o->name, tokens);
+            return err_set(err, MAR_EARG, "--%s has no effect: the model's tokens are %s", o->name, tokens);
         list_values(o, tokens, values, sizeof values);
-        return err_set(err, MAR_EARG, "%s %s verifies %s tokens, but the model's are %s: expected %s", o->name,
+        return err_set(err, MAR_EARG, "--%s %s verifies %s tokens, but the model's are %s: expected %s", o->name,
                        *(const char **)mar_param_field(o, params), asked, tokens, values);
     }
     return MAR_OK;
@@ -225,33 +226,33 @@ static mar_status check_interval(const mar_params *p, const char *tokens, mar_er
     const int is_discrete = strcmp(tokens, "discrete") == 0;
     if (is_discrete && (p->cfg_low != 0 || p->cfg_high != 1))
         return err_set(err, MAR_EARG,
-                       "cfg_interval %g,%g: expected one number, the last step with guidance, as the model's tokens "
+                       "--cfg_interval %g,%g: expected one number, the last step with guidance, as the model's tokens "
                        "are discrete",
                        (double)p->cfg_low, (double)p->cfg_high);
     if (!is_discrete && !mar_param_is_default(mar_param_find("cfg_interval"), p))
         return err_set(err, MAR_EARG,
-                       "cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
+                       "--cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
                        "continuous",
                        p->cfg_interval);
     if (p->cfg_low > p->cfg_high)
-        return err_set(err, MAR_EARG, "cfg_low %g and cfg_high %g: expected low <= high", (double)p->cfg_low,
+        return err_set(err, MAR_EARG, "--cfg_low %g and --cfg_high %g: expected low <= high", (double)p->cfg_low,
                        (double)p->cfg_high);
     return MAR_OK;
 }
 
-mar_status mar_ways_settle(mar_params *params, const char *tokens, mar_ways_on *out, mar_err *err)
+mar_status mar_accels_resolve_params(mar_params *params, const char *tokens, mar_accels_on *out, mar_err *err)
 {
     int n = 0;
-    *out = (mar_ways_on){{NULL}};
+    *out = (mar_accels_on){{NULL}};
     mar_status status = check_interval(params, tokens, err);
-    if (status == MAR_OK) status = mar_ways_check_tokens(params, tokens, err);
+    if (status == MAR_OK) status = mar_accels_check_tokens(params, tokens, err);
     if (status != MAR_OK) return status;
-    mar_ways_resolve(params, tokens);
-    status = mar_ways_check(params, err);
+    mar_accels_resolve(params, tokens);
+    status = mar_accels_check(params, err);
     for (int i = 0; status == MAR_OK && ways[i]; i++) {
-        if (!mar_way_is_on(ways[i], params)) continue;
+        if (!mar_accel_is_on(ways[i], params)) continue;
         if (params->spec && strcmp(ways[i]->name, "spec") == 0 && ways[i]->asks_for && !params->draft)
-            status = err_set(err, MAR_EARG, "spec %s: needs %s", params->spec, ways[i]->asks_for);
+            status = err_set(err, MAR_EARG, "--spec %s: needs --%s", params->spec, ways[i]->asks_for);
         out->on[n++] = ways[i];
     }
     return status;
@@ -270,18 +271,18 @@ static const char *next_method(const char *list, char name[64])
 
 /* Whether a method, an option's or a verifier, is on if the way is: the way has the option, or the verifier is a value
  * of it. */
-static int serves(const mar_way *way, const char *method)
+static int serves(const mar_accel *way, const char *method)
 {
     return strcmp(way->name, method) == 0 || is_turned_on_by(way, method);
 }
 
 /* The way that serves one of the methods and is on, with the verifier's value if it is one; NULL: none. */
-static const mar_way *on_for(const char *methods, const mar_params *p)
+static const mar_accel *on_for(const char *methods, const mar_params *p)
 {
     char value[64], method[64];
     for (const char *at = methods; (at = next_method(at, method));)
         for (int i = 0; ways[i]; i++) {
-            if (!serves(ways[i], method) || !mar_way_is_on(ways[i], p)) continue;
+            if (!serves(ways[i], method) || !mar_accel_is_on(ways[i], p)) continue;
             if (strcmp(ways[i]->name, method) == 0) return ways[i];
             mar_param_text(mar_param_find(ways[i]->name), p, value, sizeof value);
             if (strcmp(value, method) == 0) return ways[i];
@@ -289,24 +290,24 @@ static const mar_way *on_for(const char *methods, const mar_params *p)
     return NULL;
 }
 
-static const mar_way_exception *exception_of(const mar_way *way, const mar_param *o)
+static const mar_accel_exception *exception_of(const mar_accel *way, const mar_param *o)
 {
-    const mar_way_exception *e = way->exceptions;
+    const mar_accel_exception *e = way->exceptions;
     while (e && e->option && strcmp(e->option, o->name) != 0) e++;
     return e && e->option ? e : NULL;
 }
 
 /* The first of the methods that the way serves, to `method`; 0: none. */
-static int served_by(const mar_way *way, const char *methods, char method[64])
+static int served_by(const mar_accel *way, const char *methods, char method[64])
 {
     for (const char *at = methods; (at = next_method(at, method));)
         if (serves(way, method)) return 1;
     return 0;
 }
 
-/* "gtr", "spec cspd", "spec sjd or sjd-pac", "diff_annealing linear, cosine or two-stage": how the way is turned on for
- * the methods. */
-static void append_option(const mar_way *way, const char *methods, char *text, size_t size)
+/* "--gtr", "--spec cspd", "--spec sjd or sjd-pac", "--diff_annealing linear, cosine or two-stage": how the way is
+ * turned on for the methods. */
+static void append_option(const mar_accel *way, const char *methods, char *text, size_t size)
 {
     const mar_param *o = mar_param_find(way->name);
     char method[64];
@@ -314,7 +315,7 @@ static void append_option(const mar_way *way, const char *methods, char *text, s
     int n = 0;
     served_by(way, methods, method);
     const int by_name = strcmp(way->name, method) == 0;
-    append(text, size, "%s", o->name);
+    append(text, size, "--%s", o->name);
     for (int i = 0; o->choices && o->choices[i] && n < 32; i++) {
         const int is_one = o->type == MAR_TYPE_CHOICE ? i != (int)o->value : is_turned_on_by(way, o->choices[i]);
         const int is_asked = by_name || mar_is_listed(methods, o->choices[i]);
@@ -324,7 +325,7 @@ static void append_option(const mar_way *way, const char *methods, char *text, s
 }
 
 /* The parameters with the way on for the method, where a value of its option does that. */
-static mar_params turned_on(const mar_way *way, const char *method, const mar_params *p)
+static mar_params turned_on(const mar_accel *way, const char *method, const mar_params *p)
 {
     mar_params q = *p;
     const mar_param *o = mar_param_find(way->name);
@@ -337,52 +338,53 @@ static mar_params turned_on(const mar_way *way, const char *method, const mar_pa
     return q;
 }
 
-/* "draft", "draft and no head_spec": what turns the way on by default. Returns whether it is more than one word. */
-static int append_default(const mar_way *way, const mar_params *p, char *text, size_t size)
+/* "--draft", "--draft and no --head_spec": what turns the way on by default. Returns whether it is more than one word.
+ */
+static int append_default(const mar_accel *way, const mar_params *p, char *text, size_t size)
 {
     const int lacks = !on_for(way->default_with, p), hinders = way->default_without && on_for(way->default_without, p);
-    append(text, size, "%s%s", lacks ? way->default_with : "", lacks && hinders ? " and " : "");
-    if (hinders) append(text, size, "no %s", way->default_without);
+    append(text, size, "%s%s%s", lacks ? "--" : "", lacks ? way->default_with : "", lacks && hinders ? " and " : "");
+    if (hinders) append(text, size, "no --%s", way->default_without);
     return hinders;
 }
 
-/* What has to be on for the methods by this way, which serves one, and what is on and must not be: "draft and spec
- * cspd", "draft and no head_spec". */
-static void append_needs(const mar_way *way, const char *methods, const mar_params *p, char *text, size_t size)
+/* What has to be on for the methods by this way, which serves one, and what is on and must not be: "--draft and
+ * --spec cspd", "--draft and no --head_spec". */
+static void append_needs(const mar_accel *way, const char *methods, const mar_params *p, char *text, size_t size)
 {
     char method[64];
     served_by(way, methods, method);
     const mar_params q = turned_on(way, method, p);
-    const mar_way *other = NULL;
+    const mar_accel *other = NULL;
     const int lacks = way->asks_for && !on_for(way->asks_for, p), by_name = strcmp(way->name, method) == 0;
-    const int is_given = mar_way_is_on(way, p), others_are = !is_given && on_for(way->name, p) != NULL;
+    const int is_given = mar_accel_is_on(way, p), others_are = !is_given && on_for(way->name, p) != NULL;
     const int says_option = !by_name || (!is_given && !(way->default_with && way->asks_for)) || others_are;
     if (by_name && !is_given && !others_are && way->default_with && !way->asks_for) {
         const int is_long = append_default(way, p, text, size);
         append(text, size, "%s or ", is_long ? "," : "");
     }
-    if (lacks) append(text, size, "%s", way->asks_for);
+    if (lacks) append(text, size, "--%s", way->asks_for);
     if (lacks && says_option) append(text, size, " and ");
     if (says_option) append_option(way, methods, text, size);
     for (int i = 0; ways[i] && !other; i++)
-        if (strcmp(ways[i]->name, way->name) != 0 && mar_way_is_on(ways[i], &q) &&
+        if (strcmp(ways[i]->name, way->name) != 0 && mar_accel_is_on(ways[i], &q) &&
             (clash_of(ways[i], way) || clash_of(way, ways[i])))
             other = ways[i];
-    if (other) append(text, size, "%sno %s", says_option || lacks ? " and " : "", other->name);
+    if (other) append(text, size, "%sno --%s", says_option || lacks ? " and " : "", other->name);
 }
 
 /* Whether the option has an effect with the way, with such tokens: with it alone, or with what turns it on by default.
  */
-static int is_open(const mar_way *way, const mar_param *o, const char *tokens)
+static int is_open(const mar_accel *way, const mar_param *o, const char *tokens)
 {
     char method[64];
-    const mar_way_exception *e = exception_of(way, o);
+    const mar_accel_exception *e = exception_of(way, o);
     if (!goes_with(tokens_of(way), tokens) || !served_by(way, o->method, method)) return 0;
     return !e || (e->needs && way->default_with && strcmp(e->needs, way->default_with) == 0);
 }
 
 /* Whether what the way asks for turns on another way with which the option has an effect: there is no more to say. */
-static int is_default_elsewhere(const mar_way *way, const mar_param *o, const char *tokens)
+static int is_default_elsewhere(const mar_accel *way, const mar_param *o, const char *tokens)
 {
     for (int i = 0; ways[i]; i++)
         if (ways[i] != way && strcmp(ways[i]->name, way->name) == 0 && ways[i]->default_with &&
@@ -392,14 +394,15 @@ static int is_default_elsewhere(const mar_way *way, const mar_param *o, const ch
     return 0;
 }
 
-/* "needs gtr", "needs draft or spec path": by which ways an option that has none of them on would have an effect. */
+/* "needs --gtr", "needs --draft or --spec path": by which ways an option that has none of them on would have an effect.
+ */
 static void write_needs(const mar_param *o, const mar_params *p, const char *tokens, char *text, size_t size)
 {
-    const mar_way *on = on_for(o->method, p);
-    const mar_way_exception *e = on ? exception_of(on, o) : NULL;
+    const mar_accel *on = on_for(o->method, p);
+    const mar_accel_exception *e = on ? exception_of(on, o) : NULL;
     snprintf(text, size, "needs ");
     if (e && e->needs) {
-        append(text, size, "%s", e->needs);
+        append(text, size, "--%s", e->needs);
         return;
     }
     int n = 0;
@@ -417,8 +420,8 @@ static void write_needs(const mar_param *o, const mar_params *p, const char *tok
 /* Whether a way that the option asks for is on, and with it the option has an effect. */
 static int has_effect(const mar_param *o, const mar_params *p)
 {
-    const mar_way *on = on_for(o->method, p);
-    const mar_way_exception *e = on ? exception_of(on, o) : NULL;
+    const mar_accel *on = on_for(o->method, p);
+    const mar_accel_exception *e = on ? exception_of(on, o) : NULL;
     return on && (!e || (e->needs && on_for(e->needs, p)));
 }
 
@@ -426,16 +429,16 @@ static int has_effect(const mar_param *o, const mar_params *p)
 static int is_unused(const mar_param *o, const mar_params *params, const char *tokens, char *why, size_t size)
 {
     mar_params p = *params;
-    mar_ways_resolve(&p, tokens);
+    mar_accels_resolve(&p, tokens);
     for (int k = 0; ways[k]; k++) {
         const char *replaced = ways[k]->replaces;
-        if (!mar_way_is_on(ways[k], &p)) continue;
+        if (!mar_accel_is_on(ways[k], &p)) continue;
         if (replaced && strcmp(replaced, o->name) == 0) {
-            snprintf(why, size, "has no effect with %s, expected %s", ways[k]->name, ways[k]->in_place);
+            snprintf(why, size, "has no effect with --%s, expected %s", ways[k]->name, ways[k]->in_place);
             return 1;
         }
         if (strcmp(ways[k]->name, o->name) == 0 && ways[k]->asks_for && !on_for(ways[k]->asks_for, &p)) {
-            snprintf(why, size, "needs %s", ways[k]->asks_for);
+            snprintf(why, size, "needs --%s", ways[k]->asks_for);
             return 1;
         }
     }
@@ -465,7 +468,7 @@ const char *mar_params_unused(const mar_params *params, int i)
     if (!goes_with(o->tokens, tokens)) {
         char value[64] = "";
         if (given->type == MAR_TYPE_NAME) mar_param_text(given, &p, value, sizeof value);
-        snprintf(why, sizeof why, "has no effect with %s%s%s, which is for %s tokens", given->name, *value ? " " : "",
+        snprintf(why, sizeof why, "has no effect with --%s%s%s, which is for %s tokens", given->name, *value ? " " : "",
                  value, tokens);
         return why;
     }

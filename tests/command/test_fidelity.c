@@ -1,5 +1,6 @@
 /* mar fidelity on the demo: what it finds of runs that are the same and that are not, its page, its mistakes. */
 #include "tests/support/command.h"
+#include "tests/support/page.h"
 
 #include "tools/fidelity/compare.h"
 
@@ -78,19 +79,19 @@ static void identical_runs(void **state)
     static const char *const ends[] = {"seconds_low", "seconds_high", "speed_low", "speed_high"};
     for (int i = 0; i < 4; i++) assert_true(cJSON_IsNull(cJSON_GetObjectItem(run, ends[i])));
     assert_true(cJSON_IsNull(cJSON_GetObjectItem(record, "spread")));
-    cJSON_Delete(record);
-
     assert_int_equal(count_files(d), 1); /* no temporary file */
-    char *page = read_whole_file(d, "a.html", NULL);
-    assert_int_equal(strncmp(page, "<!DOCTYPE html>", 15), 0);
-    assert_non_null(strstr(page, "</html>"));
-    assert_non_null(strstr(page, "One turn has no spread."));
-    assert_null(strstr(page, "<small>0."));
-    assert_int_equal(count_of(page, "src=\"data:image/png;base64,"), count_of(page, "src="));
-    assert_int_equal(count_of(page, "<img "), 2); /* a sample grid of each run */
-    assert_int_equal(count_of(page, "<svg "), 3); /* speed, head calls, channels */
-    assert_int_equal(count_of(page, "href=") + count_of(page, "<script") + count_of(page, "url("), 0);
-    free(page);
+
+    /* The page has that record, and of both runs the same pictures. */
+    cJSON *extras, *shown = page_record(d, "a.html", "fidelity", &extras);
+    assert_true(cJSON_Compare(record, shown, 1));
+    assert_true(cJSON_IsFalse(cJSON_GetObjectItem(extras, "discrete")));
+    const cJSON *runs = cJSON_GetObjectItem(extras, "runs"), *samples[2];
+    for (int i = 0; i < 2; i++) samples[i] = cJSON_GetObjectItem(cJSON_GetArrayItem(runs, i), "samples");
+    assert_int_equal(cJSON_GetArraySize(samples[0]), 20);
+    assert_true(cJSON_Compare(samples[0], samples[1], 1));
+    assert_string_equal(text(cJSON_GetArrayItem(runs, 1), "finding"), "same");
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetArrayItem(cJSON_GetObjectItem(extras, "command"), 3)), "demo");
+    cJSON_Delete(record), cJSON_Delete(shown), cJSON_Delete(extras);
 }
 
 static void a_difference_is_found(void **state)
@@ -172,10 +173,16 @@ static void drafts_are_mapped(void **state)
     assert_true(cJSON_IsNull(cJSON_GetObjectItem(cJSON_GetObjectItem(record, "reference"), "acceptance_rate")));
     assert_non_null(strstr(text(run_of(record, 0), "options"), "--draft demo-draft --spec cspd --gamma 2"));
     cJSON_Delete(record);
-    char *page = read_whole_file(*state, "e.html", NULL);
-    assert_int_equal(count_of(page, "Acceptance maps"), 1);
-    assert_int_equal(count_of(page, "<img "), 2 + 1 + 7); /* samples, rates by position, single images */
-    free(page);
+    cJSON *extras, *shown = page_record(*state, "e.html", "fidelity", &extras);
+    const cJSON *runs = cJSON_GetObjectItem(extras, "runs"), *run = cJSON_GetArrayItem(runs, 1);
+    int width, height;
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(runs->child, "maps")),
+                     0); /* the reference drafts nothing */
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(run, "maps")), 7);
+    free(page_pixels(cJSON_GetObjectItem(run, "maps")->child, &width, &height));
+    assert_true(width == 8 && height == 8); /* a pixel for each token */
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(run_of(shown, 0), "acceptance_per_position")), 8 * 8);
+    cJSON_Delete(shown), cJSON_Delete(extras);
 }
 
 /* Drafts of the model itself, by step and by lateness; with a draft model no draft is late. */
@@ -206,13 +213,6 @@ static void own_drafts(void **state)
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(other, "acceptance_per_lateness")), 0);
     assert_null(cJSON_GetObjectItem(plain, "acceptance_per_step"));
     cJSON_Delete(record);
-    char *page = read_whole_file(*state, "own.html", NULL);
-    assert_int_equal(count_of(page, end), 2); /* a draft alone is --spec path */
-    assert_int_equal(count_of(page, "share of drafts accepted</text>"), 2);
-    assert_int_equal(count_of(page, ">steps by which the draft’s conditions were late</text>"), 1);
-    assert_int_equal(count_of(page, "passes for an image"), 1);
-    assert_true(count_of(page, "<title>run 1, ") > 15 && count_of(page, "<title>run 2, ") > 10);
-    free(page);
 }
 
 /* Guidance of the first run holds for the others, its steps do not; --num, --seed and the like may stand anywhere. */
@@ -293,10 +293,9 @@ static void table_and_page(void **state)
     assert_non_null(strstr(r.out, "one turn, no spread"));
     assert_null(strstr(r.out, "s per image ("));
     command_result_free(&r);
-    char *page = read_whole_file(d, "d.html", NULL);
-    assert_non_null(strstr(page, "a&lt;b&amp;&quot;c.safetensors"));
-    assert_null(strstr(page, "a<b"));
-    free(page);
+    cJSON *extras, *shown = page_record(d, "d.html", "fidelity", &extras);
+    assert_string_equal(text(cJSON_GetObjectItem(shown, "reference"), "model"), "a<b&\"c.safetensors");
+    cJSON_Delete(shown), cJSON_Delete(extras);
 
     r = command_run(d, "$MAR fidelity " QUICK "--against " QUICK "--num 20 --out d.html --quiet");
     assert_int_equal(r.status, 0);
@@ -338,13 +337,10 @@ static void discrete_tokens(void **state)
     assert_int_equal(strncmp(text(other, "verdict"), "differs", 7), 0);
     assert_true(number(cJSON_GetObjectItem(other, "places"), "p") == 0.001);
     cJSON_Delete(record);
-    char *page = read_whole_file(*state, "discrete.html", NULL);
-    assert_int_equal(count_of(page, "<th>tokens, total variation<th>p<th>tokens by place<th>p<th>neighbours<th>p"), 1);
-    assert_int_equal(count_of(page, "<small>same law: below 0."), 6);
-    static const char *const of_continuous[] = {"head calls", "in the head", "Kolmogorov", "<b>KS</b>", "(linear)"};
-    for (size_t i = 0; i < sizeof of_continuous / sizeof *of_continuous; i++)
-        if (strstr(page, of_continuous[i])) fail_msg("the page has \"%s\"", of_continuous[i]);
-    free(page);
+    cJSON *extras, *shown = page_record(*state, "discrete.html", "fidelity", &extras);
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(extras, "discrete")));
+    assert_int_equal(number(extras, "tests"), 2 + 3);
+    cJSON_Delete(shown), cJSON_Delete(extras);
     command_result r = command_run(
         *state, "$MAR fidelity --model demo-discrete --spec sjd --window 8 --against --num 20 --cfg 1 --top_k 9 "
                 "--class 3 --threads 1 --out discrete.html");
@@ -496,12 +492,6 @@ static void plot_file(void **state)
     assert_non_null(strstr(plot, "a&lt;b&amp;&quot;c\\xff.safetensors"));
     assert_in_range(strlen(plot), 1000, 8000);
     free(plot);
-    char *page = read_whole_file(d, "v.html", NULL); /* its plots are the same: XML inside HTML */
-    char *svg = strstr(page, "<svg "), *end = svg ? strstr(svg, "</svg>") : NULL;
-    assert_non_null(end);
-    end[6] = '\0';
-    assert_xml(svg);
-    free(page);
 }
 
 /* --- interruption ----------------------------------------------------------------------------------- */

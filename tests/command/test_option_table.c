@@ -323,7 +323,7 @@ static void is_refused(const mar_param *p, const char *text)
     after = before;
     assert_int_equal(mar_param_set(p, &after, text, why, sizeof why), MAR_EARG);
     assert_memory_equal(&before, &after, sizeof before);
-    snprintf(start, sizeof start, "%s %s: expected ", p->name, *text ? text : "(empty)");
+    snprintf(start, sizeof start, "--%s %s: expected ", p->name, *text ? text : "(empty)");
     mar_param_expects(p, expected, sizeof expected);
     if (strncmp(why, start, strlen(start)) != 0 || strcmp(why + strlen(start), expected) != 0 || strchr(why, '\n'))
         fail_msg("\"%s\", expected \"%s%s\"", why, start, expected);

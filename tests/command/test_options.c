@@ -1,7 +1,6 @@
 /* The option parser: what is stored, and the one line for everything else. */
 #include "tests/support/support.h"
 
-#include "tools/cli/dashed.h"
 #include "tools/cli/options.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/suggest.h"
@@ -237,41 +236,6 @@ static void errors(void **state)
     }
 }
 
-/* What the library says of options gets the command's dashes, words and files do not. */
-static void dashes(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *words;
-        int in_prose;
-        const char *expected;
-    } cases[] = {
-        {"num_iter 65: expected 0..64 (the model has 64 tokens)", 0,
-         "--num_iter 65: expected 0..64 (the model has 64 tokens)"},
-        {"lazy: expected num_iter 7", 0, "--lazy: expected --num_iter 7"},
-        {"needs draft, no head_spec; and (cfg)", 0, "needs --draft, no --head_spec; and (--cfg)"},
-        {"seeds lazy.pth threads/8 my_cfg spec-cspd", 0, "seeds lazy.pth threads/8 my_cfg spec-cspd"},
-        {": 7 draft tokens, num_iter allows 3", 1, ": 7 draft tokens, --num_iter allows 3"},
-        {"image 0, step 3: a token is NaN (draft 1); check names the first layer whose output is not finite", 1,
-         "image 0, step 3: a token is NaN (draft 1); --check names the first layer whose output is not finite"},
-        {"the image decoder's output is NaN; check names the first layer whose output is not finite", 1,
-         "the image decoder's output is NaN; --check names the first layer whose output is not finite"},
-        {": tensor w has 1 NaN: expected finite weights (allow_nonfinite loads it all the same)", 1,
-         ": tensor w has 1 NaN: expected finite weights (--allow_nonfinite loads it all the same)"},
-        {"Steps from 2 to num_iter.\nIn place of num_sampling_steps.", 1,
-         "Steps from 2 to --num_iter.\nIn place of --num_sampling_steps."},
-        {"needs draft. And lazy.pth, ./cfg, 0..64", 0, "needs --draft. And lazy.pth, ./cfg, 0..64"},
-        {"", 0, ""},
-        {" ,;", 0, " ,;"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char text[128];
-        assert_string_equal(dashed(cases[i].words, cases[i].in_prose, text, sizeof text), cases[i].expected);
-    }
-    char cut[12];
-    assert_string_equal(dashed("expected num_iter 7", 0, cut, sizeof cut), "expected --");
-}
-
 static void distances(void **state)
 {
     (void)state;
@@ -291,7 +255,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values), cmocka_unit_test(letters),   cmocka_unit_test(operands_of_any_number),
-        cmocka_unit_test(errors), cmocka_unit_test(distances), cmocka_unit_test(dashes),
+        cmocka_unit_test(errors), cmocka_unit_test(distances),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Passes over contexts with the CUDA backend against the CPU's plain passes in f32, run, recorded and replayed. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/contexts.h"
 
 #include <stdlib.h>

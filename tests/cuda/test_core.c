@@ -1,5 +1,5 @@
 /* The CUDA backend's basics: opening, memory, staging of host arrays, recordings, laps, failures. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +14,9 @@ static void opening(void **state)
     assert_int_equal(kern_cuda_open(MAR_DTYPE_F16, 0, &d, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "f16"));
     assert_int_equal(kern_cuda_open(MAR_DTYPE_INT8, 0, &d, &err), MAR_EARG);
-    assert_string_equal(err.text, "dtype int8: the CUDA backend computes in f32 or bf16");
+    assert_string_equal(err.text, "--dtype int8: the CUDA backend computes in f32 or bf16");
     assert_int_equal(kern_cuda_open((mar_dtype)17, 0, &d, &err), MAR_EARG);
-    assert_non_null(strstr(err.text, "dtype 17"));
+    assert_non_null(strstr(err.text, "--dtype 17"));
     assert_int_equal(kern_cuda_open(MAR_DTYPE_BF16, 4711, &d, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "GPU number 4711: expected 0.."));
     assert_int_equal(kern_cuda_open(MAR_DTYPE_BF16, -1, &d, &err), MAR_EARG);

@@ -1,7 +1,7 @@
 /* Decoding on the device: a step from the embedding of a drawn token to the next draw is one recording, whose laws and
  * tokens are, bit for bit, those of the same operations without a recording and with each token read by the host. */
 #include "specdec/sampler.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/cudahost/control.h"
 #include "tests/support/gpt_fixture.h"
 

@@ -1,6 +1,6 @@
 /* Squared distances on both backends: against sums in double, and what precision and recall rely on: equal rows have
  * distance 0, and a pair's bits depend on nothing but its two rows. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include "mar.h"
 

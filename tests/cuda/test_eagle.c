@@ -1,7 +1,7 @@
 /* LlamaGen's runner and an EAGLE drafter over it on the CUDA backend, against the CPU's in f32: chains and trees asked
  * for as a sampler does, level by level, with guidance. Images are made again and again, so that passes are recorded,
  * and replayed with other tokens, slots and masks. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include "llamagen/eagle.h"
 

@@ -1,7 +1,7 @@
 /* What the backend does if the driver, or the device, refuses something: the next best way is taken, it makes the same
  * tokens, and what was refused is told. Only the host's imagined device can be told to refuse. */
 #include "mar.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/cudahost/control.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "mar.h"
 #include "mar/core/handle.h"
 #include "tests/support/masked.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/changed.h"
 
 #include <math.h>
@@ -140,7 +140,7 @@ static void fail_in_ways(int count, const char *directory, const char *tensor, c
             if (run(s, 3) != MAR_EMODEL) fail_msg("%s with %s is no failure", tensor, ways[w].options);
             const char *text = mar_session_error(s);
             if (strncmp(text, "image 5, step 0: a token is ", 28) != 0) fail_msg("\"%s\"", text);
-            if (!strstr(text, check ? layer : "); check names the first layer")) fail_msg("%s: %s", tensor, text);
+            if (!strstr(text, check ? layer : "); --check names the first layer")) fail_msg("%s: %s", tensor, text);
             mar_session_free(s);
         }
     close_library(&l);
@@ -204,7 +204,7 @@ static void the_pixel_is_named(void **state)
         assert_int_equal(mar_session_images(s, rgb), MAR_EMODEL);
         const char *text = mar_session_error(s);
         assert_non_null(strstr(text, "image 5: the image decoder's output is "));
-        assert_non_null(strstr(text, check ? ": decoder.up.1.block.0.conv1" : "; check names the first layer"));
+        assert_non_null(strstr(text, check ? ": decoder.up.1.block.0.conv1" : "; --check names the first layer"));
         mar_session_free(s);
     }
     close_library(&l);

@@ -1,7 +1,7 @@
 /* The whole loop with the CUDA backend, by the public API, against the CPU in f32. */
 #include "mar.h"
 #include "mar/core/handle.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* LlamaGen's runner with the CUDA backend against the CPU in f32: whole images in rounds of drafts, as a sampler asks
  * for them, whose passes are recorded from the second of a shape on. */
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/gpt_fixture.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* LlamaGen's models with the CUDA backend, by the public calls, against the CPU in f32: every way to draft and verify
  * discrete tokens. */
 #include "mar.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/llamagen.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Whole paths on the device: the CPU's ratios and decisions, and paths that are drawn and judged here. */
+/* Whole paths of a head on the device, drawn and judged, against the CPU. */
 #include "diffusion/paths.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <limits.h>
 #include <math.h>
@@ -8,139 +8,6 @@
 #include <string.h>
 
 static const uint64_t seed = 20260714;
-
-/* --- the operations ------------------------------------------------------------------------------------------ */
-
-/* The coefficients of a chain whose steps are about as wide as its means are far apart. */
-static kern_chain_coef *make_coef(int steps)
-{
-    kern_chain_coef *coef = malloc((size_t)steps * sizeof *coef);
-    assert_non_null(coef);
-    for (int i = 0; i < steps; i++) {
-        const float way = (float)(i + 1) / (float)(steps + 1);
-        coef[i] = (kern_chain_coef){1 / sqrtf(1 - way), sqrtf(way / (1 - way)), 1 - way, way, -3, -1, i ? 1.0f : 0};
-    }
-    return coef;
-}
-
-/* Runs path_ratio of host arrays. */
-static void ratio(kern_queue *k, kern_path_job job, double *log_ratio, float *last)
-{
-    const size_t paths = (size_t)job.paths, channels = (size_t)job.channels;
-    void *path = to_device(k, job.path, paths * (size_t)job.stride * sizeof(float));
-    void *out =
-        to_device(k, job.out, (size_t)job.conditions * paths * (size_t)job.steps * 2 * channels * sizeof(float));
-    void *on_ratio = to_device(k, NULL, paths * sizeof(double)), *on_last = to_device(k, NULL, paths * channels * 4);
-    job.path = path, job.out = out, job.log_ratio = on_ratio, job.last = on_last;
-    k->head->path_ratio(k, &job);
-    from_device(k, log_ratio, on_ratio, paths * sizeof *log_ratio);
-    from_device(k, last, on_last, paths * channels * sizeof *last);
-    void *arrays[] = {path, out, on_ratio, on_last};
-    for (int i = 0; i < 4; i++) k->core->free(k->device, arrays[i]);
-}
-
-static void ratios_are_the_cpus(void **state)
-{
-    (void)state;
-    static const struct {
-        int paths, channels, conditions, steps, spare;
-        float temperature;
-    } cases[] = {{1, 1, 1, 2, 0, 1},   {5, 8, 2, 20, 7, 1},  {3, 16, 2, 100, 48, 0.9f}, {2, 16, 1, 1000, 0, 1},
-                 {40, 33, 2, 5, 1, 1}, {4, 300, 1, 3, 0, 1}, {6, 8, 2, 12, 0, 0},       {0, 8, 2, 12, 0, 1}};
-    kern_queue *cpu = open_cpu(), *k = open_cuda(MAR_DTYPE_F32);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const int paths = cases[i].paths, channels = cases[i].channels, steps = cases[i].steps;
-        const int stride = (steps + 1) * KERN_EVALUATED * channels + cases[i].spare;
-        const size_t words = (size_t)(cases[i].conditions * paths * steps * 2 * channels);
-        float *path = random_floats((size_t)(paths * stride), 1, seed + i),
-              *out = random_floats(words, 1, seed + i + 50);
-        float *cfg = random_floats((size_t)paths, 0.5f, seed + i + 70), last[2][40 * 33 + 300];
-        kern_chain_coef *coef = make_coef(steps);
-        double log_ratio[2][40];
-        for (size_t n = 0; n < words; n++) out[n] *= n / (size_t)channels % 2 ? 0.3f : 1;
-        const kern_path_job job = {.paths = paths,
-                                   .channels = channels,
-                                   .conditions = cases[i].conditions,
-                                   .steps = steps,
-                                   .stride = stride,
-                                   .path = path,
-                                   .out = out,
-                                   .coef = coef,
-                                   .cfg = cases[i].conditions == 2 ? cfg : NULL,
-                                   .log_temperature = logf(cases[i].temperature)};
-        if (paths > 2) path[2 * stride + KERN_EVALUATED * channels] = NAN; /* a state */
-        ratio(cpu, job, log_ratio[0], last[0]);
-        ratio(k, job, log_ratio[1], last[1]);
-        for (int r = 0; r < paths; r++) {
-            const double is = log_ratio[1][r], expected = log_ratio[0][r];
-            if (r == 2 || !isfinite(expected))
-                assert_true(isnan(expected) ? isnan(is) : is == expected);
-            else
-                assert_true(fabs(is - expected) <= 1e-4 * (1 + fabs(expected)));
-        }
-        assert_true(paths <= 2 || isnan(log_ratio[1][2]));
-        assert_close(last[1], last[0], (size_t)(paths * channels), 1e-5);
-        free(path), free(out), free(cfg), free(coef);
-    }
-    close_queue(k);
-    close_queue(cpu);
-}
-
-/* Runs path_decide of host arrays. */
-static void decide(kern_queue *k, kern_path_verdict job, int *marked, int *first)
-{
-    const size_t rows = (size_t)job.rows, groups = (size_t)job.groups;
-    void *log_ratio = to_device(k, job.log_ratio, rows * sizeof *job.log_ratio);
-    void *on_marked = to_device(k, NULL, rows * sizeof *marked), *on_first = to_device(k, NULL, groups * sizeof *first);
-    job.log_ratio = log_ratio, job.marked = on_marked, job.first = on_first;
-    k->head->path_decide(k, &job);
-    from_device(k, marked, on_marked, rows * sizeof *marked);
-    from_device(k, first, on_first, groups * sizeof *first);
-    void *arrays[] = {log_ratio, on_marked, on_first};
-    for (int i = 0; i < 3; i++) k->core->free(k->device, arrays[i]);
-}
-
-static void decisions_are_the_cpus(void **state)
-{
-    (void)state;
-    enum { ROWS = 700, GROUPS = 9 };
-    kern_queue *cpu = open_cpu(), *k = open_cuda(MAR_DTYPE_F32);
-    float *normal = random_floats(ROWS, 3, seed);
-    double log_ratio[ROWS];
-    uint64_t image[ROWS];
-    int position[ROWS], group[ROWS], order[ROWS], marked[2][ROWS], first[2][GROUPS], count = 0;
-    const double odd[] = {NAN, INFINITY, -INFINITY, 0, -1e-20, 1e-20, -700};
-    for (int r = 0; r < ROWS; r++) {
-        log_ratio[r] = r < 7 ? odd[r] : normal[r];
-        image[r] = (uint64_t)(r % 3 + 1) << 40 | (uint64_t)r;
-        position[r] = r % 64;
-        group[r] = r * 5 % (GROUPS - 1); /* the last has no rows */
-        order[r] = ROWS - r / 2;
-    }
-    for (int candidates = 0; candidates < 2; candidates++)
-        for (int rows = 0; rows <= ROWS; rows += ROWS) {
-            const kern_path_verdict job = {.rows = rows,
-                                           .candidates = candidates,
-                                           .log_ratio = log_ratio,
-                                           .seed = seed,
-                                           .step = 3,
-                                           .image = image,
-                                           .position = position,
-                                           .group = group,
-                                           .order = order,
-                                           .groups = GROUPS};
-            decide(cpu, job, marked[0], first[0]);
-            decide(k, job, marked[1], first[1]);
-            for (int r = 0; r < rows; r++) count += marked[0][r];
-            assert_memory_equal(marked[1], marked[0], sizeof(int) * (size_t)rows);
-            assert_memory_equal(first[1], first[0], sizeof first[0]);
-            assert_int_equal(first[1][GROUPS - 1], INT_MAX);
-        }
-    assert_in_range(count, ROWS / 4, 2 * ROWS - ROWS / 4);
-    free(normal);
-    close_queue(k);
-    close_queue(cpu);
-}
 
 /* --- paths of a head ----------------------------------------------------------------------------------------- */
 
@@ -269,8 +136,6 @@ static void judgements_are_the_cpus(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ratios_are_the_cpus),
-        cmocka_unit_test(decisions_are_the_cpus),
         cmocka_unit_test(judgements_are_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,7 @@
  * for one step in bf16, and 5e-2 for a chain. The shapes cover every number of tiles and of mma pairs, weights that
  * stay in shared memory and weights that stream. */
 #include "kernels/cuda/persistent_form.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <math.h>
 #include <stdlib.h>

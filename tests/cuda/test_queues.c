@@ -1,9 +1,8 @@
 /* Several queues of one device: threads that use the same weights at a time get the bits that each gets alone, failures
  * and cancels stay in their queue, and a queue works on the caller's stream. */
 #include "diffusion/speculate.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/cudahost/control.h"
-#include "tests/support/conv_case.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -28,14 +27,16 @@ enum {
     WINDOW = 3,
     LINEAR_ROWS = 21,
     LINEAR_OUT = 72,
-    CONV_VALUES = 4 * 5 * 6 * 24,
+    CONV_HEIGHT = 5,
+    CONV_WIDTH = 6,
+    CONV_IN = 16,
+    CONV_OUT = 24,
+    CONV_VALUES = 4 * CONV_HEIGHT * CONV_WIDTH * CONV_OUT,
     ATTENTION_ROWS = 18,
     VALUES = 2 * LINEAR_ROWS * LINEAR_OUT + CONV_VALUES + ATTENTION_ROWS * Z_DIM + (4 * FEW + MANY) * CHANNELS,
     ROUNDS = 2,
     THREADS = 3,
 };
-
-static const conv_case convolution = {5, 6, 16, 24, 3, KERN_OUT_F32 | KERN_UPSAMPLE, 0};
 
 /* --- the weights ------------------------------------------------------------------------------------------------ */
 
@@ -65,17 +66,26 @@ static mar_status make_linear(kern_queue *k, kern_linear **l, mar_err *err)
     return status;
 }
 
+static kern_conv *make_conv(kern_queue *k)
+{
+    float *weight = random_floats(CONV_OUT * CONV_IN * 9, 0.2f, 3), *bias = random_floats(CONV_OUT, 1, 4);
+    const kern_conv_spec spec = {CONV_OUT, CONV_IN, 3, 3, 1, 1, 1, weight, bias, KERN_OUT_F32 | KERN_UPSAMPLE, 0};
+    kern_conv *conv = NULL;
+    mar_err err = {0};
+    assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
+    free(weight), free(bias);
+    return conv;
+}
+
 static weights load(mar_dtype dtype)
 {
     kern_queue *k = open_cuda(dtype);
     weights w = {.device = k->device};
     mar_err err = {0};
-    float *weight = random_floats(weight_size(&convolution), 0.2f, 3), *bias = random_floats(24, 1, 4);
     load_head(k, "weights/demo/target.safetensors", WIDTH, 2, Z_DIM, &w.head);
     load_head(k, "weights/demo/draft.safetensors", 48, 1, 32, &w.draft);
     assert_ok(make_linear(k, &w.linear, &err), &err);
-    w.conv = make_conv(k, &convolution, weight, bias);
-    free(weight), free(bias);
+    w.conv = make_conv(k);
     k->core->finish(k);
     check_kern(k);
     free_queue(k); /* the weights stay */
@@ -143,7 +153,7 @@ static void open_session(session *s, const weights *w)
     kern_queue *k = s->k;
     mar_err err = {0};
     open_chains(s);
-    assert_ok(k->conv->plan(k, w->conv, 1, convolution.height, convolution.width, &err), &err);
+    assert_ok(k->conv->plan(k, w->conv, 1, CONV_HEIGHT, CONV_WIDTH, &err), &err);
     assert_ok(
         k->core->attention_plan(k, ATTENTION_ROWS / 2, ATTENTION_ROWS / 2, 2, Z_DIM / 2, 3 * Z_DIM, 3 * Z_DIM, &err),
         &err);
@@ -219,8 +229,8 @@ static float *attend(session *s, float *out)
 static float *decode(session *s, float *out)
 {
     kern_queue *k = s->k;
-    k->core->to_act(k, s->device_z, in_size(&convolution), s->qkv);
-    k->conv->conv(k, s->w->conv, s->qkv, 1, convolution.height, convolution.width, s->decoded);
+    k->core->to_act(k, s->device_z, CONV_HEIGHT * CONV_WIDTH * CONV_IN, s->qkv);
+    k->conv->conv(k, s->w->conv, s->qkv, 1, CONV_HEIGHT, CONV_WIDTH, s->decoded);
     k->core->download(k, out, s->decoded, CONV_VALUES * sizeof *out);
     return out + CONV_VALUES;
 }
@@ -421,7 +431,7 @@ static void cancels_from_another_thread(void **state)
     int cancel = 0;
     session s;
     open_session(&s, &w);
-    s.k->core->leave(s.k);
+    s.k->core->unbind(s.k);
     s.k->cancel = &cancel;
     for (int times = 0; times < 3; times++) {
         cancelled_job job = {&s, &cancel, 0};
@@ -435,7 +445,7 @@ static void cancels_from_another_thread(void **state)
         s.k->core->recover(s.k);
         expect_work(&s, 5, expected);
     }
-    s.k->core->enter(s.k);
+    s.k->core->bind(s.k);
     close_session(&s);
     unload(&w);
     free(expected);
@@ -630,13 +640,13 @@ static void current_device(void **state)
         assert_ok(d[i]->core->alloc(d[i], sizeof x, &p[i], &err), &err);
         expect_device(1);
     }
-    k[0]->core->enter(k[0]);
+    k[0]->core->bind(k[0]);
     expect_device(0);
-    k[1]->core->enter(k[1]);
+    k[1]->core->bind(k[1]);
     expect_device(1);
-    k[0]->core->enter(k[0]);
+    k[0]->core->bind(k[0]);
     expect_device(0);
-    k[0]->core->leave(k[0]);
+    k[0]->core->unbind(k[0]);
     for (int i = 0; i < 2; i++) k[i]->core->upload(k[i], p[i], x, sizeof x);
     for (int times = 0; times < 2; times++) /* in turns */
         for (int i = 0; i < 2; i++) {
@@ -650,8 +660,8 @@ static void current_device(void **state)
         check_kern(k[i]);
         assert_true(got[i][0] == 0 && got[i][1] == 2);
     }
-    k[1]->core->leave(k[1]);
-    k[0]->core->leave(k[0]);
+    k[1]->core->unbind(k[1]);
+    k[0]->core->unbind(k[0]);
     expect_device(1);
     assert_int_equal(cudaSetDevice(0), 0);
     for (int i = 0; i < 2; i++) {
@@ -679,24 +689,21 @@ static void *use_second_device(void *arg)
     if (kern_cuda_open(MAR_DTYPE_BF16, 1, &d, &err) != MAR_OK || d->core->queue_create(d, &k, &err) != MAR_OK)
         return "GPU 1 cannot be opened";
     if (d->core->alloc(d, sizeof x, &p, &err) != MAR_OK) return "no memory";
-    k->core->enter(k);
+    k->core->bind(k);
     if (cudaGetDevice(&device) != 0 || device != 1) return "GPU 1 is not current inside";
     if (make_linear(k, &l, &err) != MAR_OK) return "a layer cannot be loaded";
-    const conv_case *c = &convolution;
-    float *weight = random_floats(weight_size(c), 0.2f, 3), *bias = random_floats(24, 1, 4);
-    kern_conv *conv = make_conv(k, c, weight, bias);
+    kern_conv *conv = make_conv(k);
     diff_head head;
     load_head(k, "weights/demo/target.safetensors", WIDTH, 2, Z_DIM, &head);
-    free(weight), free(bias);
     k->core->upload(k, p, x, sizeof x);
     k->core->download(k, x, p, sizeof x);
-    k->core->leave(k);
+    k->core->unbind(k);
     /* Plans outside the brackets are of the queue's GPU, too. */
     if (k->core->linear_plan(k, l, LINEAR_ROWS, &err) != MAR_OK ||
         k->core->attention_plan(k, 16, 16, 2, 64, 3 * 128, 3 * 128, &err) != MAR_OK ||
         k->head->plan(k, head.net, 2 * FEW, &err) != MAR_OK ||
-        k->conv->plan(k, conv, 1, c->height, c->width, &err) != MAR_OK ||
-        k->conv->group_norm_plan(k, 1, c->height * c->width, 24, &err) != MAR_OK)
+        k->conv->plan(k, conv, 1, CONV_HEIGHT, CONV_WIDTH, &err) != MAR_OK ||
+        k->conv->group_norm_plan(k, 1, CONV_HEIGHT * CONV_WIDTH, 24, &err) != MAR_OK)
         return "a plan fails";
     diff_head_free(&head);
     d->conv->free(d, conv);

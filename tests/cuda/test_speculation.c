@@ -3,7 +3,7 @@
 #include "diffusion/speculate.h"
 #include "mar/core/handle.h"
 #include "mar/masked/runner.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/statistics.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* mar_session_measure on the device: the operations of the CPU, with times of the queue's own. No time decides
  * anything but that it is positive. */
 #include "mar.h"
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 #include "tests/support/measured.h"
 
 #include <stdio.h>

@@ -137,7 +137,7 @@ static void timesteps(void **state)
     }
     const diff_spec spec = {MAR_SAMPLER_DDIM, 20, DIFF_TOP_SOLVER};
     assert_int_equal(diff_schedule_create_for(&spec, 0.9f, &s, &err), MAR_EARG);
-    assert_non_null(strstr(err.text, "temperature 0.9: expected 1"));
+    assert_non_null(strstr(err.text, "--temperature 0.9: expected 1"));
     wt_close(golden);
 }
 

@@ -1,4 +1,4 @@
-"""Golden numbers for mar/api/manifold.c: precision and recall by the formulas of ADM's evaluator (guided-diffusion's
+"""Golden numbers for eval/manifold.c: precision and recall by the formulas of ADM's evaluator (guided-diffusion's
 evaluations/evaluator.py: ManifoldEstimator, _batch_pairwise_distances) of features that tests/mar/test_manifold.c
 makes, too.
 python3 tests/golden/make_manifold.py  ->  the table in that test"""

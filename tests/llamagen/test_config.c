@@ -126,10 +126,10 @@ static void heads(void **state)
     assert_ok(derive(list, "mar.heads", "6", 24, &c, &err), &err); /* asked for wins */
     assert_int_equal(c.heads, 24);
     assert_int_equal(derive(list, NULL, NULL, 7, &c, &err), MAR_EARG);
-    assert_non_null(strstr(err.text, "7 attention heads (asked for) do not divide the width 768 into multiples of 4"));
+    assert_non_null(strstr(err.text, "7 attention heads (--heads) do not divide the width 768 into multiples of 4"));
     assert_int_equal(derive(list, NULL, NULL, 384, &c, &err), MAR_EARG); /* of size 2 */
     assert_int_equal(derive(list, NULL, NULL, 2, &c, &err), MAR_EARG);   /* of size 384 */
-    assert_non_null(strstr(err.text, "2 attention heads (asked for) do not divide the width 768 into multiples of 4 up "
+    assert_non_null(strstr(err.text, "2 attention heads (--heads) do not divide the width 768 into multiples of 4 up "
                                      "to 256"));
     assert_ok(derive(list, NULL, NULL, 3, &c, &err), &err); /* of size 256 */
     assert_int_equal(derive(list, "mar.heads", "1", 0, &c, &err), MAR_EMODEL);

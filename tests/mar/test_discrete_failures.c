@@ -34,7 +34,7 @@ static void numbers_that_are_not_finite(void **state)
             assert_says(mar_session_error(s), check      ? (is_draft ? "draft: layers.1." : "layers.1.")
                                               : is_draft ? "draft: image 5, token 0: "
                                                          : "image 5, token 0: ");
-            if (!check) assert_says(mar_session_error(s), "; check names the first layer whose output is not finite");
+            if (!check) assert_says(mar_session_error(s), "; --check names the first layer whose output is not finite");
             assert_null(strchr(mar_session_error(s), '\n'));
             mar_session_free(s);
             mar_model_free(good);

@@ -92,44 +92,44 @@ static void options_that_cannot_be(void **state)
         discrete_draft draft;
         const char *why;
     } cases[] = {
-        {"num_iter 8", NO_DRAFT, "num_iter 8: expected 0 or 16: the model makes its tokens one after another"},
-        {"top_k 51", NO_DRAFT, "top_k 51: expected 0..50, the model's vocabulary"},
-        {"cfg_interval 15", NO_DRAFT, "cfg_interval 15: expected -1..14, the number of an image's tokens less 2"},
-        {"gamma 17", NEAR, "gamma 17: expected 16 at most, the tokens of an image"},
-        {"tree dynamic, gamma 17", NEAR, "gamma 17: expected 16 at most, the tokens of an image"},
+        {"num_iter 8", NO_DRAFT, "--num_iter 8: expected 0 or 16: the model makes its tokens one after another"},
+        {"top_k 51", NO_DRAFT, "--top_k 51: expected 0..50, the model's vocabulary"},
+        {"cfg_interval 15", NO_DRAFT, "--cfg_interval 15: expected -1..14, the number of an image's tokens less 2"},
+        {"gamma 17", NEAR, "--gamma 17: expected 16 at most, the tokens of an image"},
+        {"tree dynamic, gamma 17", NEAR, "--gamma 17: expected 16 at most, the tokens of an image"},
         {"tree 1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1", NEAR,
-         "tree 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1: expected 16 levels at most, the tokens of an image"},
-        {"spec sjd, window 17", NO_DRAFT, "window 17: expected 16 at most, the tokens of an image"},
-        {"spec sjd-pac, window 65", NO_DRAFT, "window 65: expected 16 at most, the tokens of an image"},
-        {"spec lantern, lantern_k 51", NEAR, "lantern_k 51: expected 50 at most, the tokens of the codebook"},
+         "--tree 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1: expected 16 levels at most, the tokens of an image"},
+        {"spec sjd, window 17", NO_DRAFT, "--window 17: expected 16 at most, the tokens of an image"},
+        {"spec sjd-pac, window 65", NO_DRAFT, "--window 65: expected 16 at most, the tokens of an image"},
+        {"spec lantern, lantern_k 51", NEAR, "--lantern_k 51: expected 50 at most, the tokens of the codebook"},
         {"spec lantern-pp-gstar, lantern_k 1000", NEAR,
-         "lantern_k 1000: expected 50 at most, the tokens of the codebook"},
-        {"lazy on", NO_DRAFT, "lazy has no effect: the model's tokens are discrete"},
-        {"head_spec 4", NEAR, "head_spec has no effect: the model's tokens are discrete"},
-        {"num_sampling_steps 50", NO_DRAFT, "num_sampling_steps has no effect: the model's tokens are discrete"},
-        {"sampler ddim", NO_DRAFT, "sampler has no effect: the model's tokens are discrete"},
-        {"gtr on", NO_DRAFT, "gtr has no effect: the model's tokens are discrete"},
+         "--lantern_k 1000: expected 50 at most, the tokens of the codebook"},
+        {"lazy on", NO_DRAFT, "--lazy has no effect: the model's tokens are discrete"},
+        {"head_spec 4", NEAR, "--head_spec has no effect: the model's tokens are discrete"},
+        {"num_sampling_steps 50", NO_DRAFT, "--num_sampling_steps has no effect: the model's tokens are discrete"},
+        {"sampler ddim", NO_DRAFT, "--sampler has no effect: the model's tokens are discrete"},
+        {"gtr on", NO_DRAFT, "--gtr has no effect: the model's tokens are discrete"},
         {"spec path", NO_DRAFT,
-         "spec path verifies continuous tokens, but the model's are discrete: expected vanilla, uniform-rsd, "
+         "--spec path verifies continuous tokens, but the model's are discrete: expected vanilla, uniform-rsd, "
          "cool-sd-exp, cool-sd-linear, lantern, lantern-pp, lantern-gstar, lantern-pp-gstar, sjd or sjd-pac"},
-        {"spec vanilla", NO_DRAFT, "spec vanilla: needs draft"},
-        {"spec lantern-pp", NO_DRAFT, "spec lantern-pp: needs draft"},
+        {"spec vanilla", NO_DRAFT, "--spec vanilla: needs --draft"},
+        {"spec lantern-pp", NO_DRAFT, "--spec lantern-pp: needs --draft"},
         {"spec sjd", NEAR,
-         "draft and spec sjd do not go together: draft changes the drafting, which spec sjd needs unchanged; expected "
-         "one of them"},
+         "--draft and --spec sjd do not go together: --draft changes the drafting, which --spec sjd needs unchanged; "
+         "expected one of them"},
         {"tree 2//1", NEAR,
-         "tree 2,,1: expected chain, static, dynamic, or the numbers of children by levels, such as 4,2,1,1"},
+         "--tree 2,,1: expected chain, static, dynamic, or the numbers of children by levels, such as 4,2,1,1"},
         {"tree 0", NEAR,
-         "tree 0: expected chain, static, dynamic, or the numbers of children by levels, such as 4,2,1,1"},
-        {"tree 9/9/9", NEAR, "tree 9,9,9: expected at most 256 drafts"},
+         "--tree 0: expected chain, static, dynamic, or the numbers of children by levels, such as 4,2,1,1"},
+        {"tree 9/9/9", NEAR, "--tree 9,9,9: expected at most 256 drafts"},
         {"spec cool-sd-linear, cool_ell 8", NEAR,
-         "cool_ell 8: expected more than 8, which is gamma: nothing drafted from number 8 on is accepted"},
+         "--cool_ell 8: expected more than 8, which is --gamma: nothing drafted from number 8 on is accepted"},
         {"spec cool-sd-linear, gamma 10", NEAR,
-         "cool_ell 9: expected more than 10, which is gamma: nothing drafted from number 9 on is accepted"},
+         "--cool_ell 9: expected more than 10, which is --gamma: nothing drafted from number 9 on is accepted"},
         {"spec cool-sd-linear, cool_ell 4.5, tree static", NEAR,
-         "cool_ell 4.5: expected more than 5, the depth of the tree: nothing drafted from number 4.5 on is accepted"},
-        {"tree 257", NEAR, "tree 257: expected at most 256 drafts"},
-        {"tree 99999999999999999999", NEAR, "tree 99999999999999999999: expected at most 256 drafts"},
+         "--cool_ell 4.5: expected more than 5, the depth of the tree: nothing drafted from number 4.5 on is accepted"},
+        {"tree 257", NEAR, "--tree 257: expected at most 256 drafts"},
+        {"tree 99999999999999999999", NEAR, "--tree 99999999999999999999: expected at most 256 drafts"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mar_params p = discrete_params(cases[i].options);
@@ -140,7 +140,7 @@ static void options_that_cannot_be(void **state)
     mar_params p = discrete_params("spec lantern");
     p.draft = s.drafts[NEAR];
     refused(&s, s.target, NULL, &p, MAR_EARG,
-            "spec lantern: needs the image decoder's codebook, but the session has no VAE");
+            "--spec lantern: needs the image decoder's codebook, but the session has no VAE");
     discrete_close(s);
 }
 
@@ -173,10 +173,10 @@ static void batches_that_are_too_large(void **state)
         mar_discrete_plan plan;
         mar_params p = discrete_params(cases[i].options);
         p.draft = s.drafts[cases[i].draft];
-        mar_ways_on ways;
-        assert_ok(mar_ways_settle(&p, "discrete", &ways, &err), &err);
+        mar_accels_on ways;
+        assert_ok(mar_accels_resolve_params(&p, "discrete", &ways, &err), &err);
         const mar_status status =
-            mar_discrete_settle(mar_discrete_model_of(s.target), &p, cases[i].images, &plan, &err);
+            mar_discrete_resolve_params(mar_discrete_model_of(s.target), &p, cases[i].images, &plan, &err);
         snprintf(why, sizeof why, "batch of %d images of 16 tokens and %d drafts at a time: too large", cases[i].images,
                  cases[i].drafts);
         if (status != (cases[i].drafts < 0 ? MAR_OK : MAR_EARG) || (status != MAR_OK && strcmp(err.text, why) != 0))
@@ -212,11 +212,12 @@ static void files_that_do_not_go_together(void **state)
             "the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "
             "autoencoder");
     p.spec = "vanilla";
-    refused(&s, continuous, NULL, &p, MAR_EARG,
-            "spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper "
-            "or cspd");
+    refused(
+        &s, continuous, NULL, &p, MAR_EARG,
+        "--spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper "
+        "or cspd");
     p.spec = NULL, p.top_k = 3;
-    refused(&s, continuous, NULL, &p, MAR_EARG, "top_k has no effect: the model's tokens are continuous");
+    refused(&s, continuous, NULL, &p, MAR_EARG, "--top_k has no effect: the model's tokens are continuous");
     p.top_k = 0, p.draft = continuous;
     refused(
         &s, s.target, NULL, &p, MAR_EMODEL,
@@ -281,8 +282,11 @@ static void sizes_of_images(void **state)
         assert_int_equal(mar_open(&options, &m), MAR_OK);
         assert_int_equal(mar_model_load(m, path, 0, &model), cases[i].seq_len ? MAR_EMODEL : MAR_EARG);
         if (cases[i].seq_len)
-            assert_non_null(strstr(mar_error(m), ": its width of 32 is no official model's, and nothing in it says its "
-                                                 "number of attention heads: expected heads"));
+            assert_non_null(
+                strstr(mar_error(m),
+                       ": its width of 32 is no official model's, and nothing in it says its "
+                       "number of attention heads: expected --heads N or --heads ENCODER,DECODER; mar convert --heads "
+                       "writes them to its metadata"));
         const mar_status status = mar_model_load(m, path, 2, &model);
         assert_int_equal(status, cases[i].seq_len ? MAR_OK : MAR_EARG);
         if (status == MAR_OK) {
@@ -298,7 +302,7 @@ static void sizes_of_images(void **state)
             mar_model_free(again);
             mar_model_free(model);
         } else {
-            assert_string_equal(mar_error(m), "seq_len 35: expected a square number, such as 256 or 576");
+            assert_string_equal(mar_error(m), "--seq_len 35: expected a square number, such as 256 or 576");
         }
         mar_close(m);
     }

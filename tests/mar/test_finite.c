@@ -120,7 +120,7 @@ static void the_token_and_the_layer_are_named(void **state)
                     fail_msg("%s with %s: %s", weights[i].tensor, ways[w].options, mar_status_name(status));
                 token_step(mar_session_error(s), &rest);
                 if (!check)
-                    assert_string_equal(rest, "; check names the first layer whose output is not finite");
+                    assert_string_equal(rest, "; --check names the first layer whose output is not finite");
                 else if (!names_layer(rest, weights[i].layer))
                     fail_msg("%s with %s: %s, expected %s", weights[i].tensor, ways[w].options, mar_session_error(s),
                              weights[i].layer);
@@ -292,7 +292,7 @@ static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
             assert_in_range(y, 0, DEMO_SIDE - 1);
             if (check && !names_layer(text, decoder_weights[i].layer))
                 fail_msg("%s: %s", decoder_weights[i].tensor, text);
-            if (!check) assert_says(text, "); check names the first layer whose output is not finite");
+            if (!check) assert_says(text, "); --check names the first layer whose output is not finite");
             demo_assert_dropped(s, "failed, begin another first: image 5: the image decoder");
             demo_generate(s, IMAGES, tokens);
             assert_memory_equal(tokens, expected, sizeof tokens);

@@ -164,12 +164,12 @@ static void refuses(void **state)
         int batch;
         const char *says;
     } cases[] = {
-        {params_of(-1, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_iter -1: expected a whole number from 0"},
-        {params_of(17, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_iter 17: expected 0..16"},
-        {params_of(4, 1, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_sampling_steps 1: expected a whole number from 2 to 1000"},
-        {params_of(4, 1001, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_sampling_steps 1001"},
-        {params_of(4, 10, NAN, MAR_CFG_LINEAR, 1, 1), 1, "cfg nan"},
-        {params_of(4, 10, 2, (mar_cfg_schedule)7, 1, 1), 1, "cfg_schedule 7"},
+        {params_of(-1, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "--num_iter -1: expected a whole number from 0"},
+        {params_of(17, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "--num_iter 17: expected 0..16"},
+        {params_of(4, 1, 2, MAR_CFG_LINEAR, 1, 1), 1, "--num_sampling_steps 1: expected a whole number from 2 to 1000"},
+        {params_of(4, 1001, 2, MAR_CFG_LINEAR, 1, 1), 1, "--num_sampling_steps 1001"},
+        {params_of(4, 10, NAN, MAR_CFG_LINEAR, 1, 1), 1, "--cfg nan"},
+        {params_of(4, 10, 2, (mar_cfg_schedule)7, 1, 1), 1, "--cfg_schedule 7"},
         {params_of(4, 10, 2, MAR_CFG_LINEAR, -1, 1), 1, "temperature -1"},
         {params_of(4, 10, 2, MAR_CFG_LINEAR, 1, 1), 0, "batch of 0"},
     };
@@ -290,7 +290,7 @@ static void tokens_may_be_patches(void **state)
     assert_int_equal(mar_model_get_config(model)->patch_size, 0);
     assert_int_equal(mar_session_create(model, vae, &p, 2, &s), MAR_EMODEL);
     assert_string_equal(mar_error(m), "the VAE decodes 8 channels but the model's tokens have 32; if a token is 2x2 "
-                                      "latent pixels, expected patch_size 2");
+                                      "latent pixels, expected --patch_size 2");
     mar_model_free(model), mar_vae_free(vae);
     const mar_options options = {.dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU, .patch_size = PATCH};
     assert_library(told, mar_open(&options, &told));

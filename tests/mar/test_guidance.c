@@ -210,14 +210,14 @@ static void by_name(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(mar_params_set(&p, "cfg_interval", bad[i], why, sizeof why), MAR_EARG);
         snprintf(expected, sizeof expected,
-                 "cfg_interval %s: expected LOW,HIGH, two fractions of known tokens from 0 to 1, the lower first",
+                 "--cfg_interval %s: expected LOW,HIGH, two fractions of known tokens from 0 to 1, the lower first",
                  bad[i]);
         assert_string_equal(why, expected);
         assert_true(p.cfg_low == 0.25f && p.cfg_high == 0.75f);
     }
     p.size = offsetof(mar_params, cfg_low); /* that of an older mar.h */
     assert_int_equal(mar_params_set(&p, "cfg_interval", "0,1", why, sizeof why), MAR_EARG);
-    assert_string_equal(why, "cfg_interval 0,1: the program was compiled with a mar.h that does not have cfg_low");
+    assert_string_equal(why, "--cfg_interval 0,1: the program was compiled with a mar.h that does not have --cfg_low");
 }
 
 static void refused(void **state)
@@ -230,11 +230,11 @@ static void refused(void **state)
     mar_params p = params_of(0, model);
     p.cfg_low = 0.75f, p.cfg_high = 0.5f;
     assert_int_equal(mar_session_create(model, NULL, &p, 1, &s), MAR_EARG);
-    assert_string_equal(mar_error(m), "cfg_low 0.75 and cfg_high 0.5: expected low <= high");
+    assert_string_equal(mar_error(m), "--cfg_low 0.75 and --cfg_high 0.5: expected low <= high");
     p = params_of(0, model);
     p.cfg_interval = 7;
     assert_int_equal(mar_session_create(model, NULL, &p, 1, &s), MAR_EARG);
-    assert_string_equal(mar_error(m), "cfg_interval 7: expected LOW,HIGH, two fractions of known tokens, as the "
+    assert_string_equal(mar_error(m), "--cfg_interval 7: expected LOW,HIGH, two fractions of known tokens, as the "
                                       "model's tokens are continuous");
     mar_model_free(model);
     mar_close(m);

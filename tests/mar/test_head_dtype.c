@@ -97,8 +97,8 @@ static void a_session_warns_of_a_head_in_bf16(void **state)
         mar_session_free(s);
         assert_int_equal(j.warnings, is_bf16(&d) && !f32);
         if (j.warnings)
-            assert_string_equal(j.line, "criterion path with a head in bf16: its rounding alone rejects many drafts; a "
-                                        "handle with head_dtype f32 avoids that");
+            assert_string_equal(j.line, "criterion path with a head in bf16: its rounding alone rejects many drafts; "
+                                        "--head_dtype f32 avoids that");
         demo_close(d);
     }
 }
@@ -130,7 +130,7 @@ static void a_head_in_bf16_needs_it(void **state)
     mar_model *model;
     assert_int_equal(mar_open(&options, &m), MAR_EARG);
     assert_string_equal(mar_error(m),
-                        "head_dtype bf16: the other products are in f32 with dtype f32, expected auto or f32");
+                        "--head_dtype bf16: the other products are in f32 with --dtype f32, expected auto or f32");
     assert_string_equal(mar_backend_description(m), "");
     assert_int_equal(mar_model_load(m, "demo", 0, &model), MAR_EARG);
     mar_close(m);

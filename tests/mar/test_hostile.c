@@ -91,7 +91,7 @@ static void hostile_mar_measure_peak(host *h)
     refused(mar_measure_peak(NULL, &rate), NULL, "handle is NULL");
     refused(mar_measure_peak(NULL, NULL), NULL, "handle is NULL");
     refused(mar_measure_peak(h->d.m, NULL), h->d.m, "flop_per_second is NULL");
-    refused(mar_measure_peak(h->failed, &rate), h->failed, "not opened: threads -1");
+    refused(mar_measure_peak(h->failed, &rate), h->failed, "not opened: --threads -1");
 }
 
 static void hostile_mar_measure_bandwidth(host *h)
@@ -100,7 +100,7 @@ static void hostile_mar_measure_bandwidth(host *h)
     refused(mar_measure_bandwidth(NULL, &rate), NULL, "handle is NULL");
     refused(mar_measure_bandwidth(NULL, NULL), NULL, "handle is NULL");
     refused(mar_measure_bandwidth(h->d.m, NULL), h->d.m, "bytes_per_second is NULL");
-    refused(mar_measure_bandwidth(h->failed, &rate), h->failed, "not opened: threads -1");
+    refused(mar_measure_bandwidth(h->failed, &rate), h->failed, "not opened: --threads -1");
 }
 
 /* --- models ---------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ static void hostile_mar_model_load(host *h)
     assert_null(model);
     refused(mar_model_load(h->d.m, NULL, 0, &model), h->d.m, "path is NULL");
     refused(mar_model_load(h->d.m, "demo", 0, NULL), h->d.m, "out is NULL");
-    refused(mar_model_load(h->failed, "demo", 0, &model), h->failed, "not opened: threads -1");
+    refused(mar_model_load(h->failed, "demo", 0, &model), h->failed, "not opened: --threads -1");
     refused(mar_model_load(NULL, NULL, 0, NULL), NULL, "handle is NULL");
     for (int i = 0; i < OUT_OF_RANGE; i++)
         refused(mar_model_load(h->d.m, "demo", out_of_range[i], &model), h->d.m, "head");
@@ -140,7 +140,7 @@ static void hostile_mar_vae_load(host *h)
     assert_null(vae);
     refused(mar_vae_load(h->d.m, NULL, &vae), h->d.m, "path is NULL");
     refused(mar_vae_load(h->d.m, "demo", NULL), h->d.m, "out is NULL");
-    refused(mar_vae_load(h->failed, "demo", &vae), h->failed, "not opened: threads -1");
+    refused(mar_vae_load(h->failed, "demo", &vae), h->failed, "not opened: --threads -1");
     refused(mar_vae_load(NULL, NULL, NULL), NULL, "handle is NULL");
 }
 
@@ -172,7 +172,7 @@ static void hostile_mar_features_load(host *h)
     assert_null(f);
     refused(mar_features_load(h->d.m, NULL, 1, &f), h->d.m, "path is NULL");
     refused(mar_features_load(h->d.m, "demo", 1, NULL), h->d.m, "out is NULL");
-    refused(mar_features_load(h->failed, "demo", 1, &f), h->failed, "not opened: threads -1");
+    refused(mar_features_load(h->failed, "demo", 1, &f), h->failed, "not opened: --threads -1");
     refused(mar_features_load(NULL, NULL, 0, NULL), NULL, "handle is NULL");
     for (int i = 0; i < OUT_OF_RANGE; i++)
         refused(mar_features_load(h->d.m, "demo", out_of_range[i], &f), h->d.m, "expected 1..1024");
@@ -221,7 +221,7 @@ static void hostile_mar_inspect(host *h)
     assert_null(r);
     refused(mar_inspect(h->d.m, NULL, 0, &r), h->d.m, "path is NULL");
     refused(mar_inspect(h->d.m, "demo", 0, NULL), h->d.m, "out is NULL");
-    refused(mar_inspect(h->failed, "demo", 0, &r), h->failed, "not opened: threads -1");
+    refused(mar_inspect(h->failed, "demo", 0, &r), h->failed, "not opened: --threads -1");
     for (int i = 0; i < OUT_OF_RANGE; i++) refused(mar_inspect(h->d.m, "demo", out_of_range[i], &r), h->d.m, "head");
 }
 
@@ -283,10 +283,10 @@ static void hostile_mar_convert(host *h)
     refused(mar_convert(NULL, "demo", out, MAR_DTYPE_AUTO, 0), NULL, "handle is NULL");
     refused(mar_convert(h->d.m, NULL, out, MAR_DTYPE_AUTO, 0), h->d.m, "in is NULL");
     refused(mar_convert(h->d.m, "demo", NULL, MAR_DTYPE_AUTO, 0), h->d.m, "out is NULL");
-    refused(mar_convert(h->failed, "demo", out, MAR_DTYPE_AUTO, 0), h->failed, "not opened: threads -1");
+    refused(mar_convert(h->failed, "demo", out, MAR_DTYPE_AUTO, 0), h->failed, "not opened: --threads -1");
     for (int i = 0; i < OUT_OF_RANGE; i++) {
         char what[64];
-        snprintf(what, sizeof what, "dtype %d: expected auto, f32, bf16, int8 or f16", out_of_range[i]);
+        snprintf(what, sizeof what, "--dtype %d: expected auto, f32, bf16, int8 or f16", out_of_range[i]);
         refused(mar_convert(h->d.m, "demo", out, (mar_dtype)out_of_range[i], 0), h->d.m, what);
         refused(mar_convert(h->d.m, "demo", out, MAR_DTYPE_AUTO, out_of_range[i]), h->d.m, "head");
     }
@@ -315,7 +315,7 @@ static void hostile_mar_precision_recall(host *h)
     mar *m = h->d.m;
     refused(mar_precision_recall(NULL, x, 4, x, 4, 2, 3, &p, &r), NULL, "handle is NULL");
     refused(mar_precision_recall(NULL, NULL, 0, NULL, 0, 0, 0, NULL, NULL), NULL, "handle is NULL");
-    refused(mar_precision_recall(h->failed, x, 4, x, 4, 2, 3, &p, &r), h->failed, "not opened: threads -1");
+    refused(mar_precision_recall(h->failed, x, 4, x, 4, 2, 3, &p, &r), h->failed, "not opened: --threads -1");
     refused(mar_precision_recall(m, NULL, 4, x, 4, 2, 3, &p, &r), m, "reference is NULL");
     refused(mar_precision_recall(m, x, 4, NULL, 4, 2, 3, &p, &r), m, "images is NULL");
     refused(mar_precision_recall(m, x, 4, x, 4, 2, 3, NULL, &r), m, "precision is NULL");

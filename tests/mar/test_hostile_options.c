@@ -24,7 +24,7 @@ static void hostile_mar_param_set(host *h)
     assert_int_equal(mar_param_set(cfg, &h->p, "1000", why, 1), MAR_EARG);
     assert_string_equal(why, "");
     assert_int_equal(mar_param_set(cfg, &h->p, "1\n\x1b[31m", why, sizeof why), MAR_EARG);
-    one_line(why, "cfg 1\\n\\x1b[31m: expected a number");
+    one_line(why, "--cfg 1\\n\\x1b[31m: expected a number");
     assert_int_equal(mar_param_set(&choice, field, "on", why, sizeof why), MAR_EARG);
     assert_int_equal(mar_param_set(&name, field, "on", why, sizeof why), MAR_EARG);
     assert_int_equal(mar_param_set(&odd, field, "on", why, sizeof why), MAR_EARG);
@@ -124,7 +124,7 @@ static void hostile_mar_params_set(host *h)
     assert_int_equal(mar_params_set(&h->p, NULL, "1", why, sizeof why), MAR_EARG);
     one_line(why, "no such option");
     assert_int_equal(mar_params_set(&h->p, "cfg", NULL, why, sizeof why), MAR_EARG);
-    one_line(why, "cfg NULL: expected a number");
+    one_line(why, "--cfg NULL: expected a number");
     assert_int_equal(mar_params_set(&h->p, "cf\x1b", "1", why, sizeof why), MAR_EARG);
     one_line(why, "cf\\x1b: no such option");
     assert_int_equal(mar_params_set(NULL, NULL, NULL, NULL, 0), MAR_EARG);

@@ -147,7 +147,7 @@ static void other_kinds(void **state)
     fixture x = set_up("demo");
     struct stat there;
     assert_int_equal(mar_convert(x.m, "demo-vae", x.other, MAR_DTYPE_INT8, 0), MAR_EARG);
-    assert_string_equal(mar_error(x.m), "dtype int8: demo-vae is a KL autoencoder, expected a model, whose "
+    assert_string_equal(mar_error(x.m), "--dtype int8: demo-vae is a KL autoencoder, expected a model, whose "
                                         "transformer's matrices become int8");
     assert_int_equal(stat(x.other, &there), -1);
     assert_library(x.m, mar_convert(x.m, "demo-discrete-eagle", x.other, MAR_DTYPE_INT8, 0));
@@ -243,7 +243,7 @@ static void damaged(void **state)
     expect(&x, "tensor encoder_blocks.1.mlp.fc1.weight_scale has the value -1 at 2, expected scales of 0 or more");
     overwrite(&x, "encoder_blocks.1.mlp.fc1.weight_scale", 8, &nan, 4);
     expect(&x, "tensor encoder_blocks.1.mlp.fc1.weight_scale has 1 value that is NaN, the first at 2: expected finite "
-               "weights (allow_nonfinite loads it all the same)");
+               "weights (--allow_nonfinite loads it all the same)");
     tear_down(&x);
     x = set_up("demo");
     overwrite(&x, "decoder_blocks.0.attn.proj.weight", 77, &least, 1);
@@ -417,16 +417,16 @@ static void refused(void **state)
         mar_options options;
         const char *says;
     } cases[] = {
-        {{.dtype = MAR_DTYPE_F32, .int8_below = 5}, "int8_below needs dtype int8"},
-        {{.dtype = MAR_DTYPE_AUTO, .int8_below = 985}, "int8_below needs dtype int8"},
+        {{.dtype = MAR_DTYPE_F32, .int8_below = 5}, "--int8_below needs --dtype int8"},
+        {{.dtype = MAR_DTYPE_AUTO, .int8_below = 985}, "--int8_below needs --dtype int8"},
         {{.dtype = MAR_DTYPE_INT8, .head_dtype = MAR_DTYPE_F32, .int8_below = 5},
-         "int8_below has no effect with head_dtype f32, expected auto or int8"},
+         "--int8_below has no effect with --head_dtype f32, expected auto or int8"},
         {{.dtype = MAR_DTYPE_INT8, .head_dtype = MAR_DTYPE_BF16, .int8_below = 5},
-         "int8_below has no effect with head_dtype bf16, expected auto or int8"},
+         "--int8_below has no effect with --head_dtype bf16, expected auto or int8"},
         {{.dtype = MAR_DTYPE_F32, .head_dtype = MAR_DTYPE_INT8},
-         "head_dtype int8: the other products are not in int8, expected auto or f32"},
+         "--head_dtype int8: the other products are not in int8, expected auto or f32"},
         {{.dtype = MAR_DTYPE_INT8, .int8_below = 1001},
-         "int8_below 1001: expected auto or a whole number from 1 to 1000"},
+         "--int8_below 1001: expected auto or a whole number from 1 to 1000"},
     };
     mar *int8 = open_int8(NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -304,7 +304,7 @@ static void no_candidate_is_kept(void **state)
     demo_generate(s, N, first);
     kern_queue *k = mar_masked_of(s)->k;
     const kern_head_ops *real = k->head;
-    paths = mar_masked_state(mar_masked_of(s), &mar_way_path);
+    paths = mar_masked_state(mar_masked_of(s), &mar_accel_path);
     hopeless = *real, real_decide = real->path_decide;
     hopeless.path_decide = keep_none;
     demo_begin(s, N);

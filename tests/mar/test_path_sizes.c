@@ -35,10 +35,10 @@ static void batches_that_are_too_large(void **state)
         p.spec = "path";
         p.cfg = 1;
         if (cases[i].with_draft) p.draft = d.draft;
-        mar_ways_on ways;
-        assert_ok(mar_ways_settle(&p, "continuous", &ways, &err), &err);
+        mar_accels_on ways;
+        assert_ok(mar_accels_resolve_params(&p, "continuous", &ways, &err), &err);
         const mar_status status = d.model->engine->create(d.model, NULL, k, &p, ways.on, cases[i].images, &g, &err);
-        snprintf(why, sizeof why, "batch of %d images with gamma %d: too large", cases[i].images, cases[i].gamma);
+        snprintf(why, sizeof why, "batch of %d images with --gamma %d: too large", cases[i].images, cases[i].gamma);
         if (status != MAR_EARG || strcmp(err.text, why) != 0)
             fail_msg("%s, %d images: %d \"%s\", expected \"%s\"", cases[i].options, cases[i].images, status, err.text,
                      why);

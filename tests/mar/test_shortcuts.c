@@ -14,7 +14,7 @@
 static const char small[] = "tests/golden/data/lazy_small.safetensors";
 enum { SEQ = 64, GRID = 8, CHANNELS = 5, D = 24, TOKENS = SEQ * CHANNELS };
 
-extern const mar_way mar_way_disa;
+extern const mar_accel mar_accel_disa;
 
 static mar_params defaults(int num_iter, int steps)
 {
@@ -43,7 +43,7 @@ static void annealing(void **state)
             p.diff_upper_steps = cases[i][1], p.diff_lower_steps = cases[i][2];
             snprintf(name, sizeof name, "annealing.%s.%d", names[kind], p.num_iter);
             float *expected = golden_f32(golden, name, p.num_iter);
-            mar_way_disa.plan_steps(&(mar_masked){.params = p}, steps);
+            mar_accel_disa.plan_steps(&(mar_masked){.params = p}, steps);
             for (int j = 0; j < p.num_iter; j++) assert_int_equal(steps[j].sampling_steps, (int)expected[j]);
             free(expected);
         }
@@ -211,7 +211,7 @@ static void statistics(void **state)
     mar_step steps[STEPS];
     const mar_params p = mode(DISA);
     mar_steps_plan(STEPS, SEQ, p.cfg, p.cfg_schedule, steps);
-    mar_way_disa.plan_steps(&(mar_masked){.params = p}, steps);
+    mar_accel_disa.plan_steps(&(mar_masked){.params = p}, steps);
     double calls = 0;
     for (int i = 0; i < STEPS; i++) calls += N * steps[i].predicted * steps[i].sampling_steps;
     assert_int_equal(steps[0].sampling_steps, 12);
@@ -399,32 +399,34 @@ static void refuses(void **state)
         __VA_ARGS__;                                                                                                   \
         says[n++] = text;                                                                                              \
     } while (0)
-    REFUSED("sampler 3: expected ddpm, ddim or dpmpp", p->sampler = (mar_sampler)3);
-    REFUSED("diff_annealing 4: expected", p->diff_annealing = (mar_annealing)4);
-    REFUSED("diff_upper_steps 5 and diff_lower_steps 6", p->diff_annealing = MAR_ANNEAL_LINEAR, p->diff_upper_steps = 5,
-            p->diff_lower_steps = 6);
-    REFUSED("diff_lower_steps 1: expected a whole number from 2", p->diff_annealing = MAR_ANNEAL_LINEAR,
+    REFUSED("--sampler 3: expected ddpm, ddim or dpmpp", p->sampler = (mar_sampler)3);
+    REFUSED("--diff_annealing 4: expected", p->diff_annealing = (mar_annealing)4);
+    REFUSED("--diff_upper_steps 5 and --diff_lower_steps 6", p->diff_annealing = MAR_ANNEAL_LINEAR,
+            p->diff_upper_steps = 5, p->diff_lower_steps = 6);
+    REFUSED("--diff_lower_steps 1: expected a whole number from 2", p->diff_annealing = MAR_ANNEAL_LINEAR,
             p->diff_lower_steps = 1);
-    REFUSED("temperature 0.9: expected 1", p->sampler = MAR_SAMPLER_DPMPP, p->temperature = 0.9f);
-    REFUSED("sampler and head_spec do not go together: sampler changes the update of a diffusion step, which head_spec "
+    REFUSED("--temperature 0.9: expected 1", p->sampler = MAR_SAMPLER_DPMPP, p->temperature = 0.9f);
+    REFUSED("--sampler and --head_spec do not go together: --sampler changes the update of a diffusion step, which "
+            "--head_spec "
             "needs unchanged",
             p->sampler = MAR_SAMPLER_DDIM, p->head_spec = 4);
-    REFUSED("lazy and draft do not go together: lazy changes the transformer passes, which draft needs unchanged",
-            p->draft = model, p->lazy = 1);
-    REFUSED("lazy_head and head_spec do not go together", p->head_spec = 2, p->lazy_head = 1);
-    REFUSED("sampler and lazy_head do not go together", p->sampler = MAR_SAMPLER_DDIM, p->lazy_head = 1);
-    REFUSED("gtr and draft do not go together", p->draft = model, p->gtr = 1);
-    REFUSED("sampler and draft do not go together", p->draft = model, p->sampler = MAR_SAMPLER_DDIM);
-    REFUSED("diff_annealing and spec conditional do not go together", p->draft = model, p->spec = "conditional",
+    REFUSED(
+        "--lazy and --draft do not go together: --lazy changes the transformer passes, which --draft needs unchanged",
+        p->draft = model, p->lazy = 1);
+    REFUSED("--lazy_head and --head_spec do not go together", p->head_spec = 2, p->lazy_head = 1);
+    REFUSED("--sampler and --lazy_head do not go together", p->sampler = MAR_SAMPLER_DDIM, p->lazy_head = 1);
+    REFUSED("--gtr and --draft do not go together", p->draft = model, p->gtr = 1);
+    REFUSED("--sampler and --draft do not go together", p->draft = model, p->sampler = MAR_SAMPLER_DDIM);
+    REFUSED("--diff_annealing and --spec conditional do not go together", p->draft = model, p->spec = "conditional",
             p->diff_annealing = MAR_ANNEAL_COSINE);
-    REFUSED("diff_annealing changes the numbers of diffusion steps, which gtr needs unchanged", p->gtr = 1,
+    REFUSED("--diff_annealing changes the numbers of diffusion steps, which --gtr needs unchanged", p->gtr = 1,
             p->diff_annealing = MAR_ANNEAL_COSINE);
-    REFUSED("gtr and lazy do not go together: gtr changes the autoregressive steps, which lazy needs unchanged",
+    REFUSED("--gtr and --lazy do not go together: --gtr changes the autoregressive steps, which --lazy needs unchanged",
             p->gtr = 1, p->lazy = 1);
-    REFUSED("expected num_iter 7 or more", p->lazy = 1, p->num_iter = 6);
-    REFUSED("gtr_generation_steps 33: expected 1..32", p->gtr = 1, p->gtr_generation_steps = 33);
-    REFUSED("gtr_detail nan: expected a number from 0 to 1", p->gtr = 1, p->gtr_detail = NAN);
-    REFUSED("gtr_sampling_steps 1: expected 0, or 2..10", p->gtr = 1, p->gtr_sampling_steps = 1);
+    REFUSED("expected --num_iter 7 or more", p->lazy = 1, p->num_iter = 6);
+    REFUSED("--gtr_generation_steps 33: expected 1..32", p->gtr = 1, p->gtr_generation_steps = 33);
+    REFUSED("--gtr_detail nan: expected a number from 0 to 1", p->gtr = 1, p->gtr_detail = NAN);
+    REFUSED("--gtr_sampling_steps 1: expected 0, or 2..10", p->gtr = 1, p->gtr_sampling_steps = 1);
 #undef REFUSED
     for (int i = 0; i < n; i++) {
         assert_int_equal(mar_session_create(model, NULL, &bad[i], 1, &s), MAR_EARG);

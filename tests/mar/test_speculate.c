@@ -44,7 +44,7 @@ static mar_params params_of(mar_model *draft, const char *spec, mar_context cont
 
 static mar_speculation *speculation_of(mar_session *s)
 {
-    return mar_masked_state(mar_masked_of(s), &mar_way_spec);
+    return mar_masked_state(mar_masked_of(s), &mar_accel_spec);
 }
 
 static mar_session *begin(mar_model *target, const mar_params *p, int first, int n)
@@ -418,22 +418,23 @@ static void refuses(void **state)
     bad[8].context = (mar_context)3, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
     bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
     static const char *const says[15] = {
-        "spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper or "
+        "--spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper or "
         "cspd",
-        "spec speculative: expected",
-        "gamma 65537: expected auto or a whole number from 1 to 65536",
-        "gamma -1: expected auto or a whole number from 1",
-        "gamma -2147483647: expected auto or a whole number from 1",
-        "prefill -0.1: expected a number from 0 to 1",
-        "prefill nan",
-        "prefill 1.5",
-        "context 3: expected prefix, full or auto",
-        "inner_temperature 0: expected a number from 0.001",
-        "inner_temperature nan",
+        "--spec speculative: expected",
+        "--gamma 65537: expected auto or a whole number from 1 to 65536",
+        "--gamma -1: expected auto or a whole number from 1",
+        "--gamma -2147483647: expected auto or a whole number from 1",
+        "--prefill -0.1: expected a number from 0 to 1",
+        "--prefill nan",
+        "--prefill 1.5",
+        "--context 3: expected prefix, full or auto",
+        "--inner_temperature 0: expected a number from 0.001",
+        "--inner_temperature nan",
         "different handles",
         "the draft makes 16 tokens of 6 channels, expected the model's 64 of 8",
-        "spec cspd: needs draft",
-        "head_spec and spec cspd do not go together: head_spec changes the chain, which spec cspd needs unchanged; "
+        "--spec cspd: needs --draft",
+        "--head_spec and --spec cspd do not go together: --head_spec changes the chain, which --spec cspd needs "
+        "unchanged; "
         "expected one of",
     };
     for (int i = 0; i < 15; i++) {

@@ -82,7 +82,7 @@ static void combinations(void **state)
                 fail_msg("set %d: %s", set, mar_session_guarantee(s));
         } else {
             assert_int_equal(status, MAR_EARG);
-            if ((!strstr(mar_error(m), " do not go together: ") && !strstr(mar_error(m), "needs draft")) ||
+            if ((!strstr(mar_error(m), " do not go together: ") && !strstr(mar_error(m), "needs --draft")) ||
                 strchr(mar_error(m), '\n'))
                 fail_msg("set %d: \"%s\"", set, mar_error(m));
         }
@@ -101,15 +101,17 @@ static void refusals_name_the_stage(void **state)
     (void)state;
     mar_err err = {0};
     mar_params p = params_of(GTR | LAZY, NULL);
-    assert_int_equal(mar_ways_check(&p, &err), MAR_EARG);
-    assert_string_equal(err.text, "gtr and lazy do not go together: gtr changes the autoregressive steps, which lazy "
-                                  "needs unchanged; expected one of them");
+    assert_int_equal(mar_accels_check(&p, &err), MAR_EARG);
+    assert_string_equal(err.text,
+                        "--gtr and --lazy do not go together: --gtr changes the autoregressive steps, which --lazy "
+                        "needs unchanged; expected one of them");
     p = params_of(SAMPLER | LAZY, NULL);
-    assert_int_equal(mar_ways_check(&p, &err), MAR_OK);
+    assert_int_equal(mar_accels_check(&p, &err), MAR_OK);
     p = params_of(PATH | LAZY, NULL); /* one of several ways of an option is named with its value */
-    assert_int_equal(mar_ways_check(&p, &err), MAR_EARG);
-    assert_string_equal(err.text, "lazy and spec path do not go together: lazy changes the transformer passes, which "
-                                  "spec path needs unchanged; expected one of them");
+    assert_int_equal(mar_accels_check(&p, &err), MAR_EARG);
+    assert_string_equal(err.text,
+                        "--lazy and --spec path do not go together: --lazy changes the transformer passes, which "
+                        "--spec path needs unchanged; expected one of them");
 }
 
 static void guarantees(void **state)
@@ -117,26 +119,26 @@ static void guarantees(void **state)
     (void)state;
     char text[256];
     mar_params p = params_of(DISA | LAZY | SAMPLER, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by diff_annealing, lazy, sampler ddim");
     p = params_of(HEAD_SPEC, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "exact: the target's law, by speculation inside the head");
     p = params_of(HEAD_SPEC | LAZY, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by lazy");
     p = params_of(0, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "exact: the target's law");
     p = params_of(INTERVAL | LAZY, NULL);
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by lazy, guidance in an interval");
     p = params_of(0, NULL);
     p.cfg = 2, p.cfg_high = 0.75f; /* either end */
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by guidance in an interval");
     p.cfg = 1; /* there is no guidance to limit */
-    mar_ways_describe(&p, text, sizeof text);
+    mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "exact: the target's law");
 }
 
@@ -144,7 +146,7 @@ static void guarantees(void **state)
 static void names(void **state)
 {
     (void)state;
-    for (const mar_way *const *way = mar_ways(); *way; way++) {
+    for (const mar_accel *const *way = mar_accels(); *way; way++) {
         assert_non_null(mar_param_find((*way)->name));
         if ((*way)->also) assert_non_null(mar_param_find((*way)->also));
         if ((*way)->replaces) assert_non_null(mar_param_find((*way)->replaces));
@@ -159,24 +161,24 @@ static void names(void **state)
         mar_params p = plain_params();
         int on = 0;
         p.spec = *value;
-        for (const mar_way *const *way = mar_ways(); *way; way++)
-            if (strcmp((*way)->name, "spec") == 0 && mar_way_is_on(*way, &p)) {
+        for (const mar_accel *const *way = mar_accels(); *way; way++)
+            if (strcmp((*way)->name, "spec") == 0 && mar_accel_is_on(*way, &p)) {
                 on++;
-                assert_ptr_equal(mar_way_of_verifier(*value), *way);
+                assert_ptr_equal(mar_accel_of_verifier(*value), *way);
                 const spec_method *m = spec_method_find(*value);
                 assert_int_equal((*way)->asks_for != NULL, !m->paths && !m->stale);
                 assert_string_equal((*way)->tokens, m->tokens & SPEC_DISCRETE ? "discrete" : "continuous");
             }
         if (on != 1) fail_msg("spec %s: turns on %d ways", *value, on);
     }
-    assert_null(mar_way_of_verifier("head_spec"));
+    assert_null(mar_accel_of_verifier("head_spec"));
     for (int i = 0; i < mar_param_count(); i++) {
         const char *methods = mar_param_get(i)->method;
         for (const char *at = methods; at && *at; at += strcspn(at, "|"), at += *at == '|') {
             char method[64];
             snprintf(method, sizeof method, "%.*s", (int)strcspn(at, "|"), at);
             int found = spec_method_find(method) != NULL;
-            for (const mar_way *const *way = mar_ways(); *way && !found; way++)
+            for (const mar_accel *const *way = mar_accels(); *way && !found; way++)
                 found = strcmp((*way)->name, method) == 0;
             if (!found) fail_msg("%s needs %s, which is no way and no verifier", mar_param_get(i)->name, method);
         }
@@ -189,8 +191,8 @@ static void methods(void **state)
     (void)state;
     int expected = 0, verifiers = 0, choices = 0;
     for (const spec_method *const *m = spec_methods(); *m; m++, expected++) verifiers++;
-    for (const mar_way *const *way = mar_ways(); *way; way++)
-        for (const mar_way_method *m = (*way)->methods; m && m->name; m++, expected++) {
+    for (const mar_accel *const *way = mar_accels(); *way; way++)
+        for (const mar_accel_method *m = (*way)->methods; m && m->name; m++, expected++) {
             const mar_param *turns_on = mar_param_find((*way)->name);
             const int is_number = turns_on->type == MAR_TYPE_INT || turns_on->type == MAR_TYPE_FLOAT;
             int parameters = is_number + ((*way)->also != NULL), found = 0;
@@ -225,44 +227,45 @@ static void unused_options(void **state)
     (void)state;
     assert_string_equal(why_unused(0, "cfg"), "used");
     assert_string_equal(why_unused(0, "gtr"), "used");
-    assert_string_equal(why_unused(0, "gtr_detail"), "needs gtr");
+    assert_string_equal(why_unused(0, "gtr_detail"), "needs --gtr");
     assert_string_equal(why_unused(GTR, "gtr_detail"), "used");
     assert_string_equal(why_unused(GTR, "num_iter"),
-                        "has no effect with gtr, expected gtr_generation_steps and gtr_reconstruction_steps");
+                        "has no effect with --gtr, expected --gtr_generation_steps and --gtr_reconstruction_steps");
     assert_string_equal(why_unused(DISA, "num_sampling_steps"),
-                        "has no effect with diff_annealing, expected diff_upper_steps and diff_lower_steps");
+                        "has no effect with --diff_annealing, expected --diff_upper_steps and --diff_lower_steps");
     assert_string_equal(why_unused(0, "spec"), "used"); /* path is to be had */
-    assert_string_equal(why_unused(SPEC, "spec"), "needs draft");
+    assert_string_equal(why_unused(SPEC, "spec"), "needs --draft");
     assert_string_equal(why_unused(DRAFT | SPEC, "spec"), "used");
     assert_string_equal(why_unused(PATH, "spec"), "used");
-    assert_string_equal(why_unused(0, "gamma"), "needs draft or spec path");
+    assert_string_equal(why_unused(0, "gamma"), "needs --draft or --spec path");
     assert_string_equal(why_unused(SPEC, "gamma"), "used");  /* what is missing is said of spec */
     assert_string_equal(why_unused(DRAFT, "gamma"), "used"); /* spec is path then */
     assert_string_equal(why_unused(PATH, "gamma"), "used");
-    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "gamma"), "needs no head_spec, or spec path");
-    assert_string_equal(why_unused(HEAD_SPEC, "gamma"), "needs draft and no head_spec, or spec path");
+    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "gamma"), "needs no --head_spec, or --spec path");
+    assert_string_equal(why_unused(HEAD_SPEC, "gamma"), "needs --draft and no --head_spec, or --spec path");
     assert_string_equal(why_unused(PATH | HEAD_SPEC, "gamma"), "used");
     assert_string_equal(why_unused(PATH | HEAD_SPEC, "head_spec"), "used"); /* inside */
-    assert_string_equal(why_unused(0, "context"), "needs draft");
+    assert_string_equal(why_unused(0, "context"), "needs --draft");
     assert_string_equal(why_unused(DRAFT, "context"), "used");
-    assert_string_equal(why_unused(PATH, "context"), "needs draft");
+    assert_string_equal(why_unused(PATH, "context"), "needs --draft");
     assert_string_equal(why_unused(PATH | DRAFT, "context"), "used");
-    assert_string_equal(why_unused(HEAD_SPEC, "context"), "needs draft and no head_spec");
-    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "context"), "needs no head_spec");
+    assert_string_equal(why_unused(HEAD_SPEC, "context"), "needs --draft and no --head_spec");
+    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "context"), "needs no --head_spec");
     for (int i = 0; i < 2; i++) {
         const char *const of_others = i ? "prefill" : "align";
-        assert_string_equal(why_unused(0, of_others), "needs draft and spec conditional, paper or cspd");
-        assert_string_equal(why_unused(DRAFT, of_others), "needs spec conditional, paper or cspd");
+        assert_string_equal(why_unused(0, of_others), "needs --draft and --spec conditional, paper or cspd");
+        assert_string_equal(why_unused(DRAFT, of_others), "needs --spec conditional, paper or cspd");
         assert_string_equal(why_unused(DRAFT | SPEC, of_others), "used");
-        assert_string_equal(why_unused(PATH, of_others), "needs draft and spec conditional, paper or cspd");
-        assert_string_equal(why_unused(PATH | DRAFT, of_others), "needs spec conditional, paper or cspd");
+        assert_string_equal(why_unused(PATH, of_others), "needs --draft and --spec conditional, paper or cspd");
+        assert_string_equal(why_unused(PATH | DRAFT, of_others), "needs --spec conditional, paper or cspd");
     }
-    assert_string_equal(why_unused(DRAFT | SPEC, "inner_temperature"), "needs spec cspd");
-    assert_string_equal(why_unused(0, "inner_temperature"), "needs draft and spec cspd");
-    assert_string_equal(why_unused(PATH, "inner_temperature"), "needs draft and spec cspd");
-    assert_string_equal(why_unused(PATH | DRAFT | HEAD_SPEC, "inner_temperature"), "needs spec cspd and no head_spec");
-    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "inner_temperature"), "needs spec cspd and no head_spec");
-    assert_string_equal(why_unused(0, "diff_upper_steps"), "needs diff_annealing linear, cosine or two-stage");
+    assert_string_equal(why_unused(DRAFT | SPEC, "inner_temperature"), "needs --spec cspd");
+    assert_string_equal(why_unused(0, "inner_temperature"), "needs --draft and --spec cspd");
+    assert_string_equal(why_unused(PATH, "inner_temperature"), "needs --draft and --spec cspd");
+    assert_string_equal(why_unused(PATH | DRAFT | HEAD_SPEC, "inner_temperature"),
+                        "needs --spec cspd and no --head_spec");
+    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "inner_temperature"), "needs --spec cspd and no --head_spec");
+    assert_string_equal(why_unused(0, "diff_upper_steps"), "needs --diff_annealing linear, cosine or two-stage");
 }
 
 /* The same of options set by names, with a draft or without. */
@@ -294,44 +297,45 @@ static void unused_options_of_discrete_tokens(void **state)
         const char *name, *why;
     } cases[] = {
         {"", 0, "top_k", "used"},
-        {"", 0, "window", "needs spec sjd or sjd-pac"},
-        {"", 0, "pac_depth", "needs spec sjd-pac"},
-        {"", 0, "tree", "needs draft"},
-        {"", 0, "tree_top", "needs draft and tree dynamic"},
-        {"", 0, "cool_delta", "needs draft and spec uniform-rsd, cool-sd-exp or cool-sd-linear"},
-        {"", 0, "lantern_metric", "needs draft and spec lantern, lantern-pp, lantern-gstar or lantern-pp-gstar"},
+        {"", 0, "window", "needs --spec sjd or sjd-pac"},
+        {"", 0, "pac_depth", "needs --spec sjd-pac"},
+        {"", 0, "tree", "needs --draft"},
+        {"", 0, "tree_top", "needs --draft and --tree dynamic"},
+        {"", 0, "cool_delta", "needs --draft and --spec uniform-rsd, cool-sd-exp or cool-sd-linear"},
+        {"", 0, "lantern_metric", "needs --draft and --spec lantern, lantern-pp, lantern-gstar or lantern-pp-gstar"},
         {"", 1, "tree", "used"}, /* the model may be one of discrete tokens */
         {"", 1, "gamma", "used"},
         {"", 1, "context", "used"},
         {"", 1, "num_sampling_steps", "used"},
-        {"top_k 5", 1, "context", "has no effect with top_k, which is for discrete tokens"},
+        {"top_k 5", 1, "context", "has no effect with --top_k, which is for discrete tokens"},
         {"top_k 5", 1, "gamma", "used"},
         {"top_k 5", 1, "num_iter", "used"},
-        {"top_k 5 gtr on", 0, "gtr", "has no effect with top_k, which is for discrete tokens"},
+        {"top_k 5 gtr on", 0, "gtr", "has no effect with --top_k, which is for discrete tokens"},
         {"top_k 5 gtr on", 0, "top_k", "used"},
         {"cfg_interval 5", 0, "cfg_interval", "used"},
         {"cfg_interval 0.2,0.8", 0, "cfg_low", "used"},
-        {"cfg_interval 0.2,0.8", 0, "top_k", "has no effect with cfg_low, which is for continuous tokens"},
-        {"gtr on", 0, "top_k", "has no effect with gtr, which is for continuous tokens"},
-        {"spec path", 0, "window", "has no effect with spec path, which is for continuous tokens"},
-        {"spec vanilla", 1, "head_spec", "has no effect with spec vanilla, which is for discrete tokens"},
-        {"spec vanilla", 0, "spec", "needs draft"},
+        {"cfg_interval 0.2,0.8", 0, "top_k", "has no effect with --cfg_low, which is for continuous tokens"},
+        {"gtr on", 0, "top_k", "has no effect with --gtr, which is for continuous tokens"},
+        {"spec path", 0, "window", "has no effect with --spec path, which is for continuous tokens"},
+        {"spec vanilla", 1, "head_spec", "has no effect with --spec vanilla, which is for discrete tokens"},
+        {"spec vanilla", 0, "spec", "needs --draft"},
         {"spec vanilla", 1, "spec", "used"},
-        {"spec vanilla", 1, "cool_delta", "needs spec uniform-rsd, cool-sd-exp or cool-sd-linear"},
+        {"spec vanilla", 1, "cool_delta", "needs --spec uniform-rsd, cool-sd-exp or cool-sd-linear"},
         {"spec cool-sd-linear", 1, "cool_delta", "used"},
         {"spec cool-sd-linear", 1, "cool_ell", "used"},
-        {"spec cool-sd-linear", 1, "cool_nu", "needs spec cool-sd-exp"},
+        {"spec cool-sd-linear", 1, "cool_nu", "needs --spec cool-sd-exp"},
         {"spec sjd", 0, "spec", "used"},
         {"spec sjd", 0, "window", "used"},
-        {"spec sjd", 0, "pac_continue", "needs spec sjd-pac"},
+        {"spec sjd", 0, "pac_continue", "needs --spec sjd-pac"},
         {"spec sjd-pac", 0, "pac_continue", "used"},
         {"spec sjd", 0, "gamma",
-         "needs draft and spec vanilla, uniform-rsd, cool-sd-exp, cool-sd-linear, lantern, lantern-pp, lantern-gstar "
+         "needs --draft and --spec vanilla, uniform-rsd, cool-sd-exp, cool-sd-linear, lantern, lantern-pp, "
+         "lantern-gstar "
          "or lantern-pp-gstar"},
         {"spec lantern tree dynamic", 1, "tree_total", "used"},
         {"spec lantern tree dynamic", 1, "gamma", "used"},
-        {"spec lantern tree static", 1, "tree_total", "needs tree dynamic"},
-        {"spec lantern tree static", 1, "gamma", "has no effect with tree, expected the levels of tree"},
+        {"spec lantern tree static", 1, "tree_total", "needs --tree dynamic"},
+        {"spec lantern tree static", 1, "gamma", "has no effect with --tree, expected the levels of --tree"},
         {"spec lantern tree chain", 1, "gamma", "used"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -353,10 +357,10 @@ static void automatic_gamma(void **state)
         mar_params p = params_of(cases[i].set, (mar_model *)text);
         assert_int_equal(mar_params_set(&p, "gamma", "auto", NULL, 0), MAR_OK);
         assert_int_equal(p.gamma, 0);
-        mar_ways_resolve(&p, "continuous");
+        mar_accels_resolve(&p, "continuous");
         assert_int_equal(p.gamma, cases[i].gamma);
         p.gamma = 3; /* what is given stays */
-        mar_ways_resolve(&p, "continuous");
+        mar_accels_resolve(&p, "continuous");
         assert_int_equal(p.gamma, 3);
     }
 }
@@ -385,13 +389,13 @@ static void a_draft_alone_is_exact(void **state)
         mar_params p = params_of(cases[i].set, (mar_model *)text);
         assert_int_equal(p.context, MAR_CONTEXT_AUTO);
         p.context = cases[i].given;
-        mar_ways_resolve(&p, "continuous");
+        mar_accels_resolve(&p, "continuous");
         if (p.context != cases[i].context || (p.spec == NULL) != (cases[i].spec == NULL) ||
             (p.spec && strcmp(p.spec, cases[i].spec) != 0))
             fail_msg("case %zu: spec %s, context %d", i, p.spec ? p.spec : "none", (int)p.context);
     }
     mar_params p = params_of(DRAFT, (mar_model *)text);
-    mar_ways_resolve(&p, "discrete");
+    mar_accels_resolve(&p, "discrete");
     assert_string_equal(p.spec, "vanilla");
 }
 

@@ -56,7 +56,7 @@ static void run(mar_model *model, mar_vae *vae, const char *name, const mar_para
     const size_t size = (size_t)c->seq_len * (size_t)c->token_dim;
     mar_session *s;
     if (mar_session_create(model, vae, p, batch, &s) != MAR_OK) {
-        printf("%s: refused\n", name);
+        printf("%s: refused\n", name); /* messages may change */
         return;
     }
     int width = 0, height = 0;
@@ -72,11 +72,10 @@ static void run(mar_model *model, mar_vae *vae, const char *name, const mar_para
     }
     mar_stats stats;
     mar_session_get_stats(s, &stats);
-    printf("%s: %s %016llx %016llx, %.0f %.0f %.0f calls, %ld of %ld, %.6g flop\n", name, mar_status_name(status),
+    printf("%s: %s %016llx %016llx, %.0f %.0f %.0f calls, %ld of %ld\n", name, mar_status_name(status),
            (unsigned long long)hash(tokens, IMAGES * size * sizeof *tokens),
            (unsigned long long)hash(pixels, IMAGES * bytes), stats.head_calls, stats.head_batched, stats.draft_calls,
-           stats.accepted, stats.drafted,
-           stats.encoder_flop + stats.decoder_flop + stats.head_flop + stats.draft_flop + stats.vae_flop);
+           stats.accepted, stats.drafted);
     mar_session_free(s);
     fflush(stdout);
 }
@@ -84,7 +83,7 @@ static void run(mar_model *model, mar_vae *vae, const char *name, const mar_para
 /* One model, whole: `brief` runs the plain configurations and every way alone only. */
 static void run_all(const mar_options *o, const char *file, const char *draft_file, int brief)
 {
-    static const char *const dtypes[] = {"auto", "f32", "bf16"};
+    static const char *const dtypes[] = {"auto", "f32", "bf16", "int8"};
     mar *m;
     mar_model *model = NULL, *draft = NULL;
     mar_vae *vae = NULL;
@@ -156,6 +155,13 @@ static void run_all(const mar_options *o, const char *file, const char *draft_fi
         RUN(2, "draft, prefill 1");
         p = plain(), p.draft = draft, p.spec = "cspd", p.inner_temperature = 3, p.cfg = 1;
         RUN(1, "cspd, inner_temperature 3, no guidance");
+        for (int i = 0; i < 12; i++) { /* whole paths: the model's own drafts or those of another, with windows */
+            if (brief && i % 5) continue;
+            p = plain();
+            p.spec = "path", p.gamma = 2 + 3 * (i % 3), p.head_spec = i / 3 % 2 ? 4 : 1, p.draft = i / 6 ? draft : NULL;
+            if (i % 2) p.cfg_low = 0.1f, p.cfg_high = 0.9f;
+            RUN(1 + i % 3, "path, gamma %d, head_spec %d, %s", p.gamma, p.head_spec, p.draft ? "draft" : "self");
+        }
     }
 close:
     mar_vae_free(vae);
@@ -165,17 +171,75 @@ close:
 #undef RUN
 }
 
+/* The demo of discrete tokens, whole: every method for them, chains and trees, both kinds of drafts. */
+static void run_discrete(const mar_options *o)
+{
+    static const char *const dtypes[] = {"auto", "f32", "bf16", "int8"};
+    static const struct {
+        const char *spec, *tree;
+        int draft; /* 0: none; 1: a small model; 2: EAGLE */
+        float cfg, temperature;
+        int top_k;
+    } cases[] = {
+        {NULL, NULL, 0, 1, 1, 0},
+        {NULL, NULL, 0, 2.9f, 0.9f, 50},
+        {NULL, NULL, 0, 2.9f, 0, 0},
+        {"vanilla", NULL, 1, 2.9f, 1, 0},
+        {"vanilla", "static", 1, 1, 1, 0},
+        {"vanilla", "dynamic", 2, 2.9f, 1, 0},
+        {"vanilla", "4,2,1", 2, 2.9f, 0, 0},
+        {"uniform-rsd", NULL, 1, 2.9f, 1, 100},
+        {"cool-sd-exp", NULL, 1, 2.9f, 1, 0},
+        {"cool-sd-linear", NULL, 2, 2.9f, 1, 0},
+        {"lantern", NULL, 1, 2.9f, 1, 0},
+        {"lantern-pp", "static", 2, 2.9f, 1, 0},
+        {"lantern-gstar", NULL, 2, 1, 0.9f, 0},
+        {"lantern-pp-gstar", "dynamic", 1, 2.9f, 1, 0},
+        {"sjd", NULL, 0, 2.9f, 1, 0},
+        {"sjd", NULL, 0, 1, 0, 0},
+        {"sjd-pac", NULL, 0, 2.9f, 1, 100},
+    };
+    mar *m;
+    mar_model *model = NULL, *drafts[3] = {NULL};
+    mar_vae *vae = NULL;
+    if (mar_open(o, &m) != MAR_OK || mar_model_load(m, "demo-discrete", 0, &model) != MAR_OK ||
+        mar_model_load(m, "demo-discrete-draft", 0, &drafts[1]) != MAR_OK ||
+        mar_model_load(m, "demo-discrete-eagle", 0, &drafts[2]) != MAR_OK ||
+        mar_vae_load(m, "demo-discrete", &vae) != MAR_OK) {
+        printf("demo-discrete %s: %s\n", dtypes[o->dtype], mar_error(m));
+        exit(1);
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int batch = 1; batch <= 3; batch += 2) {
+            char name[128];
+            mar_params p;
+            mar_params_init(&p, sizeof p);
+            p.spec = cases[i].spec, p.tree = cases[i].tree, p.draft = drafts[cases[i].draft];
+            p.cfg = cases[i].cfg, p.temperature = cases[i].temperature, p.top_k = cases[i].top_k;
+            snprintf(name, sizeof name, "discrete %s, tree %s, draft %d, cfg %g, temperature %g, top_k %d %s, batch %d",
+                     p.spec ? p.spec : "plain", p.tree ? p.tree : "chain", cases[i].draft, (double)p.cfg,
+                     (double)p.temperature, p.top_k, dtypes[o->dtype], batch);
+            run(model, vae, name, &p, batch);
+        }
+    mar_vae_free(vae);
+    mar_model_free(drafts[1]);
+    mar_model_free(drafts[2]);
+    mar_model_free(model);
+    mar_close(m);
+}
+
 int main(int argc, char **argv)
 {
     static const char lazy_small[] = "tests/golden/data/lazy_small.safetensors";
     const int cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
-    for (int dtype = MAR_DTYPE_F32; dtype <= MAR_DTYPE_BF16; dtype++) {
+    for (int dtype = MAR_DTYPE_F32; dtype <= (cuda ? MAR_DTYPE_BF16 : MAR_DTYPE_INT8); dtype++) {
         mar_options o = {.dtype = (mar_dtype)dtype, .threads = 1, .backend = cuda ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU};
         run_all(&o, lazy_small, NULL, cuda);
         if (cuda) continue;
         run_all(&o, "demo", "demo-draft", 0);
         o.threads = 2;
         run_all(&o, "demo", "demo-draft", 1);
+        run_discrete(&o);
     }
     return 0;
 }

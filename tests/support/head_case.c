@@ -135,9 +135,9 @@ static void normalise(const double *x, int n, double *u)
     for (int i = 0; i < n; i++) u[i] = (x[i] - mean) / sqrt(square + 1e-6);
 }
 
-/* One row. work [8W] */
-static void reference_row(const kern_head_spec *s, const float *state, const float *cond, int bf16, double *work,
-                          float *out)
+/* One row. work [8W]; kept NULL or the row's [depth][W] */
+static void reference_row(const kern_head_spec *s, const float *state, const float *cond, int bf16,
+                          kern_head_reuse reuse, double *kept, double *work, float *out)
 {
     const int w = s->width;
     double *x = work, *u = x + w, *v = u + w, *c = v + w, *mod = c + w; /* mod [3W] */
@@ -148,6 +148,12 @@ static void reference_row(const kern_head_spec *s, const float *state, const flo
         const kern_head_block *block = &s->blocks[b];
         product(block->ada_weight, block->ada_bias, 3 * w, w, c, bf16, mod);
         for (int i = 0; i < 3 * w; i++) mod[i] = rounded(mod[i], bf16);
+        const int inner = b >= 1 && b <= 4; /* what is kept of these is gated */
+        double *keeps = kept ? kept + (size_t)b * (size_t)w : NULL;
+        if (kept && (reuse == KERN_HEAD_KEPT || (reuse == KERN_HEAD_WARM && inner))) {
+            for (int i = 0; i < w; i++) x[i] += inner ? keeps[i] : mod[2 * w + i] * keeps[i];
+            continue;
+        }
         normalise(x, w, u);
         for (int i = 0; i < w; i++) {
             u[i] = u[i] * (double)block->ln_weight[i] + (double)block->ln_bias[i];
@@ -157,6 +163,7 @@ static void reference_row(const kern_head_spec *s, const float *state, const flo
         for (int i = 0; i < w; i++) v[i] = rounded(silu(v[i]), bf16);
         product(block->fc2_weight, block->fc2_bias, w, w, v, bf16, u);
         for (int i = 0; i < w; i++) x[i] += mod[2 * w + i] * u[i];
+        for (int i = 0; i < w && kept; i++) keeps[i] = inner ? mod[2 * w + i] * u[i] : u[i];
     }
     product(s->ada_weight, s->ada_bias, 2 * w, w, c, bf16, mod);
     normalise(x, w, u);
@@ -167,54 +174,17 @@ static void reference_row(const kern_head_spec *s, const float *state, const flo
 
 void head_reference(const head_case *h, const float *x, const float *cond, int rows, int bf16, float *out)
 {
-    const size_t w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
+    head_reference_reusing(h, x, cond, rows, bf16, KERN_HEAD_FRESH, NULL, out);
+}
+
+void head_reference_reusing(const head_case *h, const float *x, const float *cond, int rows, int bf16,
+                            kern_head_reuse reuse, double *kept, float *out)
+{
+    const size_t w = (size_t)h->spec.width, c = (size_t)h->spec.channels, depth = (size_t)h->spec.depth;
     double *work = malloc((7 * w + 2 * c) * sizeof *work);
     assert_non_null(work);
     for (size_t r = 0; r < (size_t)rows; r++)
-        reference_row(&h->spec, x + r * c, cond + r * w, bf16, work, out + r * 2 * c);
+        reference_row(&h->spec, x + r * c, cond + r * w, bf16, reuse, kept ? kept + r * depth * w : NULL, work,
+                      out + r * 2 * c);
     free(work);
-}
-
-double head_error(kern_queue *k, const head_case *h, int rows, int bf16, uint64_t seed)
-{
-    const size_t n = (size_t)rows, w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
-    float *x = even_floats(n * c, -2, 2, seed), *cond = even_floats(n * w, -2, 2, seed + 1);
-    float *want = malloc(n * 2 * c * sizeof *want), *got = malloc(n * 2 * c * sizeof *got);
-    const int step = 0;
-    kern_head *net = NULL;
-    mar_err err = {0};
-    assert_non_null(want);
-    assert_non_null(got);
-    head_reference(h, x, cond, rows, bf16, want);
-    assert_ok(k->head->create(k, &h->spec, &net, &err), &err);
-    assert_ok(k->head->plan(k, net, rows, &err), &err);
-    void *state = backend_memory(k, n * c * sizeof *x), *condition = backend_memory(k, n * w * sizeof *cond);
-    void *temb = backend_memory(k, w * sizeof *cond), *mod = backend_memory(k, n * k->head->mod_bytes(net));
-    void *scratch = backend_memory(k, k->head->scratch_bytes(net, rows)), *out = backend_memory(k, n * 2 * c * 4);
-    k->core->upload(k, state, x, n * c * sizeof *x);
-    k->core->upload(k, condition, cond, n * w * sizeof *cond);
-    k->head->modulate(k, net, temb, &step, NULL, 1, condition, rows, mod, scratch);
-    k->head->eval(k, net, state, NULL, mod, NULL, rows, out, scratch);
-    k->core->download(k, got, out, n * 2 * c * sizeof *got);
-    assert_ok(kern_check(k, &err), &err);
-    const double error = relative_error(got, want, n * 2 * c);
-    void *memory[] = {state, condition, temb, mod, scratch, out};
-    for (int i = 0; i < 6; i++) k->core->free(k->device, memory[i]);
-    k->head->free(k->device, net);
-    free(x), free(cond), free(want), free(got);
-    return error;
-}
-
-double head_rounding(const head_case *h, int rows, uint64_t seed)
-{
-    const size_t n = (size_t)rows, w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
-    float *x = even_floats(n * c, -2, 2, seed), *cond = even_floats(n * w, -2, 2, seed + 1);
-    float *want = malloc(n * 2 * c * sizeof *want), *got = malloc(n * 2 * c * sizeof *got);
-    assert_non_null(want);
-    assert_non_null(got);
-    head_reference(h, x, cond, rows, 0, want);
-    head_reference(h, x, cond, rows, 1, got);
-    const double error = relative_error(got, want, n * 2 * c);
-    free(x), free(cond), free(want), free(got);
-    return error;
 }

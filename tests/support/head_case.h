@@ -28,9 +28,8 @@ float *even_floats(size_t n, float low, float high, uint64_t seed);
  * keeps its own weight and bias. */
 void head_reference(const head_case *h, const float *x, const float *cond, int rows, int bf16, float *out);
 
-/* ||net(x; cond) - head_reference(bf16)|| / ||head_reference|| on the queue's backend, at `rows` random states. */
-double head_error(kern_queue *k, const head_case *h, int rows, int bf16, uint64_t seed);
-/* ||head_reference(1) - head_reference(0)|| / ||head_reference(0)|| */
-double head_rounding(const head_case *h, int rows, uint64_t seed);
+/* The same by LazyMAR's reuse (kern_head_ops.eval_reusing): kept [rows][depth][W], or NULL. */
+void head_reference_reusing(const head_case *h, const float *x, const float *cond, int rows, int bf16,
+                            kern_head_reuse reuse, double *kept, float *out);
 
 #endif

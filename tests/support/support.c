@@ -97,7 +97,7 @@ static kern_queue *enter_queue(kern_device *d)
     kern_queue *k = NULL;
     mar_err err = {0};
     assert_ok(d->core->queue_create(d, &k, &err), &err);
-    k->core->enter(k);
+    k->core->bind(k);
     return k;
 }
 
@@ -118,7 +118,7 @@ kern_queue *queue_of(const mar *m)
 
 void free_queue(kern_queue *k)
 {
-    k->core->leave(k);
+    k->core->unbind(k);
     k->core->queue_free(k);
 }
 

@@ -234,13 +234,13 @@ static void wrong_files(void **state)
     refuse(good, &data, 14, 1, "file: tensor a_scale has the value -0.25 at 1, expected scales of 0 or more");
     data.scale[1] = NAN;
     refuse(good, &data, 14, 0,
-           "file: tensor a_scale has 1 value that is NaN, the first at 1: expected finite weights (allow_nonfinite "
+           "file: tensor a_scale has 1 value that is NaN, the first at 1: expected finite weights (--allow_nonfinite "
            "loads it all the same)");
     refuse(good, &data, 14, 1, NULL);
     data.scale[1] = INFINITY;
     refuse(good, &data, 14, 0,
            "file: tensor a_scale has 1 value that is infinite, the first at 1: expected finite weights "
-           "(allow_nonfinite loads it all the same)");
+           "(--allow_nonfinite loads it all the same)");
     data.scale[1] = 1;
     data.q[4] = -128;
     refuse(good, &data, 14, 1, "file: tensor a has the value -128 at 4, expected int8 weights from -127 to 127");

@@ -42,7 +42,8 @@ static void expect(const char *dtype, const void *values, size_t size, int n, co
     char line[300];
     assert_int_equal(load(dtype, values, size, n, 0, NULL, &err), MAR_EMODEL);
     snprintf(line, sizeof line,
-             "m.safetensors: tensor w has %s: expected finite weights (allow_nonfinite loads it all the same)", found);
+             "m.safetensors: tensor w has %s: expected finite weights (--allow_nonfinite loads it all the same)",
+             found);
     assert_string_equal(err.text, line);
     assert_ok(load(dtype, values, size, n, 1, NULL, &err), &err);
 }
@@ -131,7 +132,7 @@ static void models_and_vaes(void **state)
     assert_null(model);
     snprintf(line, sizeof line,
              "%s: tensor z_proj.weight has 1 value that is NaN, the first at 17: expected finite weights "
-             "(allow_nonfinite loads it all the same)",
+             "(--allow_nonfinite loads it all the same)",
              model_path);
     assert_string_equal(mar_error(strict), line);
     assert_int_equal(mar_vae_load(strict, vae_path, &vae), MAR_EMODEL);

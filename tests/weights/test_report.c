@@ -372,13 +372,14 @@ static void test_weights(void **state)
     }
     handle.weights = MAR_WEIGHTS_EMA;
     assert_int_equal(mar_inspect(&handle, DATA "vae.ckpt", 0, &r), MAR_EARG);
-    assert_string_equal(mar_error(&handle), "weights ema: " DATA "vae.ckpt has no model_ema or ema, but weights model");
+    assert_string_equal(mar_error(&handle),
+                        "--weights ema: " DATA "vae.ckpt has no model_ema or ema, but weights model");
     r = inspect(DATA "module.pt", 0); /* LlamaGen's `ema`, of an unknown model */
     expect_fact(r, "format: PyTorch zip (ema)");
     mar_report_free(r);
     assert_int_equal(mar_inspect(&handle, DATA "mar.pth.expected.safetensors", 0, &r), MAR_EARG);
     assert_string_equal(mar_error(&handle),
-                        "weights has no effect: " DATA "mar.pth.expected.safetensors has one set of weights");
+                        "--weights has no effect: " DATA "mar.pth.expected.safetensors has one set of weights");
     handle.weights = MAR_WEIGHTS_AUTO;
     free(average);
     wt_close(expected);

@@ -110,7 +110,7 @@ static void test_heads(void **state)
     assert_ok(derive_heads("6", 24, &heads, &err), &err); /* asked for wins */
     assert_int_equal(heads, 24);
     assert_int_equal(derive_heads(NULL, 7, &heads, &err), MAR_EARG);
-    assert_non_null(strstr(err.text, "7 attention heads (asked for) do not divide the width 768"));
+    assert_non_null(strstr(err.text, "7 attention heads (--heads) do not divide the width 768"));
     assert_int_equal(derive_heads(NULL, -1, &heads, &err), MAR_EARG);
     assert_int_equal(derive_heads("5", 0, &heads, &err), MAR_EMODEL);
     assert_int_equal(derive_heads("0", 0, &heads, &err), MAR_EMODEL);
@@ -149,9 +149,9 @@ static void test_guessed_heads(void **state)
     assert_int_equal(c.heads, 12);
     assert_int_equal(c.decoder_heads, 24);
     assert_int_equal(mar_config_derive(f, mar_heads(12, 7), &c, &err), MAR_EARG);
-    assert_non_null(strstr(err.text, ": the decoder's 7 attention heads (asked for) do not divide the width 768"));
+    assert_non_null(strstr(err.text, ": the decoder's 7 attention heads (--heads) do not divide the width 768"));
     assert_int_equal(mar_config_derive(f, mar_heads(7, 12), &c, &err), MAR_EARG);
-    assert_non_null(strstr(err.text, ": the encoder's 7 attention heads (asked for)"));
+    assert_non_null(strstr(err.text, ": the encoder's 7 attention heads (--heads)"));
     assert_int_equal(mar_config_derive(f, mar_heads(0, 12), &c, &err), MAR_EARG);
     wt_close(f);
     cJSON_Delete(list);

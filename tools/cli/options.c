@@ -120,7 +120,7 @@ static mar_status store(const option *o, const char *text, char *why, size_t siz
     if (*text)
         *(const char **)o->fields = text;
     else
-        snprintf(why, size, "%s (empty): expected %s", o->param->name,
+        snprintf(why, size, "--%s (empty): expected %s", o->param->name,
                  mar_param_expects(o->param, expected, sizeof expected));
     return *text ? MAR_OK : MAR_EARG;
 }
@@ -147,9 +147,9 @@ static int give(option_set *set, option *o, const char *joined, const char *next
                    value ? value : "nothing");
     } else if (strcmp(name, "cfg_interval") == 0 && strchr(value, ',')) {
         if (store_interval(set, o, value, text, sizeof text) == MAR_OK) return value == next ? 2 : 1;
-        tool_error("--%s", text);
+        tool_error("%s", text);
     } else if (store(o, value, text, sizeof text) != MAR_OK) {
-        tool_error("--%s", text);
+        tool_error("%s", text);
     } else {
         o->given = 1;
         return value == next ? 2 : 1;

@@ -1,7 +1,6 @@
 #include "tools/cli/options_help.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "tools/cli/text.h"
 
 #include <ctype.h>
@@ -83,8 +82,7 @@ static int print_word(FILE *out, const char *word, int length, int column, int f
 /* Behind what has reached `column`: the first line of `help`, and `value` in brackets. */
 static void print_explanation(int column, const char *help, const char *value)
 {
-    char text[1024], named[2048];
-    help = dashed(help, 1, named, sizeof named);
+    char text[1024];
     if (column > HELP_COLUMN - 2) {
         putchar('\n');
         column = 0;
@@ -230,8 +228,7 @@ static int ends_sentence(const char *word, int length)
  * sentence is the help's first line, which has neither capital nor full stop. */
 static void write_sentences(FILE *out, const char *help)
 {
-    char escaped[512], named[2048];
-    help = dashed(help, 1, named, sizeof named);
+    char escaped[512];
     const char *line_end = help + strcspn(help, "\n");
     int column = 0;
     for (const char *word = help; *word; word += strspn(word, " \n")) {

@@ -1,7 +1,6 @@
 #include "tools/cli/run_options.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "base/printable.h"
 #include "tools/cli/suggest.h"
 #include "tools/cli/text.h"
@@ -209,30 +208,6 @@ static const char *machine_unused(const mar_options *machine, const char *name)
     return NULL;
 }
 
-/* Whether the library's words begin with an option, which the command writes with dashes. */
-static int begins_with_option(const char *words)
-{
-    static const char *const names[] = {"heads ", "seq_len ", "patch_size ", "weights ", "dtype int8: "};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strncmp(words, names[i], strlen(names[i])) == 0) return 1;
-    return 0;
-}
-
-const char *run_options_heads(const char *words, char *text, size_t size)
-{
-    static const char by_caller[] = " attention heads (asked for)", wanted[] = ": expected heads";
-    const char *at = strstr(words, by_caller), *end = strstr(words, wanted);
-    if (begins_with_option(words))
-        snprintf(text, size, "--%s", words);
-    else if (at)
-        snprintf(text, size, "%.*s attention heads (--heads)%s", (int)(at - words), words, at + strlen(by_caller));
-    else if (end && !end[strlen(wanted)])
-        snprintf(text, size, "%.*s: expected --heads N or --heads ENCODER,DECODER", (int)(end - words), words);
-    else
-        snprintf(text, size, "%s", words);
-    return text;
-}
-
 /* A number from 1 to 1024, up to `end`; 0 if it is none. */
 static int read_heads(const char *text, const char *end)
 {
@@ -320,7 +295,6 @@ int run_param_is_named(const mar_param *p, const char *text)
 int run_options_done(run_options *o, const option_set *set)
 {
     static const char needs_draft[] = "needs --draft";
-    char text[256];
     const int is_self = o->draft && strcmp(o->draft, self) == 0;
     int heads;
     run_options_note(o, set);
@@ -331,8 +305,7 @@ int run_options_done(run_options *o, const option_set *set)
         if (!q->given || !q->shared) continue;
         o->given = 1;
         for (int i = 0; i < mar_param_count(); i++)
-            if (mar_param_get(i) == q->param && (why = run_param_unused(o, i)) != NULL)
-                why = dashed(why, 0, text, sizeof text);
+            if (mar_param_get(i) == q->param) why = run_param_unused(o, i);
         if (why && o->self_is_path && q->param->tokens && strcmp(q->param->tokens, "discrete") == 0)
             return run_refuse_self();
         if (why && is_self && strncmp(why, needs_draft, strlen(needs_draft)) == 0)

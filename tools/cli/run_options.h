@@ -51,9 +51,6 @@ const mar_param *run_option(const char *name);
  * error.
  */
 int run_read_heads(const char *text, int *heads);
-/* The library's words on a model file, with --heads, --seq_len and the like where it speaks of what was asked for, into
- * text, which is returned. */
-const char *run_options_heads(const char *words, char *text, size_t size);
 /* After parsing: "--draft self" becomes no draft model and, unless there is another, --spec path. An option that would
  * have no effect is an error. Returns 0, or 1 with the error printed. */
 int run_options_done(run_options *o, const option_set *set);

@@ -1,6 +1,5 @@
 /* Makes what is missing in the run store of an evaluation: images, and what the network says of them. */
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "tools/cli/interruption.h"
 #include "tools/eval/job.h"
 #include "tools/eval/pixels.h"
@@ -24,12 +23,11 @@ static int judge(maker *m, const image_batch *batch)
 {
     const eval_layout *l = &m->job->layout;
     eval_batch *b = &m->batch;
-    char text[1024];
     const double began = tool_seconds();
     if (mar_features_run(m->job->network, batch->rgb, batch->n, l->width, l->height, b->features, b->logits,
                          l->spatial ? b->spatial : NULL) != MAR_OK)
         return tool_error("images %ld to %ld: %s", batch->first, batch->first + batch->n - 1,
-                          dashed(mar_error(m->job->library), 1, text, sizeof text));
+                          mar_error(m->job->library));
     b->seconds[0] = tool_seconds() - began;
     return 0;
 }

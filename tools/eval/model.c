@@ -3,7 +3,6 @@
 #include "eval/reference.h"
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "tools/eval/job.h"
 #include "tools/eval/published.h"
 #include "tools/eval/reference_open.h"
@@ -55,7 +54,6 @@ static int load_network(eval_job *job)
 {
     const eval_options *o = job->options;
     model_store *store = o->models ? o->models : &job->files;
-    char text[1024];
     const char *path = o->inception ? o->inception : "demo";
     job->library = judge_open(store, &o->run.machine, path, (judge_dtype)o->features_dtype);
     if (!job->library) return 1;
@@ -63,7 +61,7 @@ static int load_network(eval_job *job)
     const mar_status status = mar_features_load(job->library, path, o->batch, &job->network);
     progress_clear(job->bar);
     if (status == MAR_OK) return 0;
-    return tool_error("%s%s", dashed(mar_error(job->library), 1, text, sizeof text),
+    return tool_error("%s%s", mar_error(job->library),
                       status == MAR_ENOMEM && o->batch > 1 ? "; a smaller --batch needs less" : "");
 }
 

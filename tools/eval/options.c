@@ -101,7 +101,7 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_FLAG,
      .help = "keep features for it, even if --stats has none now\n"
              "Precision and recall need features or images of the reference, and are computed whenever --stats has "
-             "them. The features of an image take 8 KB of memory when shards are added up."},
+             "them. The features of an image take 8 KB of memory when ranges are added up."},
     {.name = "out",
      .offset = offsetof(eval_options, out),
      .group = directory,

@@ -3,7 +3,6 @@
 #include "tools/eval/job.h"
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
-#include "tools/images/source.h"
 #include "tools/cli/json_file.h"
 #include "tools/eval/judge.h"
 #include "tools/cli/text.h"

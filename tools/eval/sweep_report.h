@@ -35,8 +35,8 @@ void sweep_print(const sweep_table *t);
 int sweep_write_json(const sweep_table *t, const char *path);
 /* The same to standard output. */
 int sweep_print_json(const sweep_table *t);
-/* sweep.html: distance against seconds per image with the front, the table with links to each point's report. Returns
- * 0, or 1 after printing an error. */
+/* sweep.html: distance against seconds per image and against guidance, a table with pictures of each point's report,
+ * which stands in a directory beside `path`. Returns 0, or 1 after printing an error. */
 int sweep_write_html(const sweep_table *t, const char *path);
 
 #endif

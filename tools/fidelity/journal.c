@@ -46,6 +46,8 @@ static void add_figures(cJSON *points, const search_point *p, const search_figur
     cJSON_AddNumberToObject(o, "images", m->images);
     cJSON_AddNumberToObject(o, "seconds_per_image", m->seconds);
     cJSON_AddNumberToObject(o, "speed", m->speed);
+    cJSON_AddNumberToObject(o, "speed_low", m->speed_low);
+    cJSON_AddNumberToObject(o, "speed_high", m->speed_high);
     cJSON_AddNumberToObject(o, "distance", m->distance);
     cJSON_AddNumberToObject(o, "token_distance", m->token_distance);
     cJSON_AddNumberToObject(o, "p", m->p);
@@ -84,7 +86,7 @@ static void add_levels(const search *s, cJSON *levels)
     }
 }
 
-static cJSON *record_of(const search *s)
+cJSON *search_record(const search *s)
 {
     cJSON *record = tool_json();
     cJSON_AddStringToObject(record, "version", mar_version());
@@ -102,12 +104,12 @@ static cJSON *record_of(const search *s)
 
 int search_write(const search *s)
 {
-    return json_file_write(record_of(s), s->json);
+    return json_file_write(search_record(s), s->json);
 }
 
 int search_print_json(const search *s)
 {
-    return tool_print_json(record_of(s), 1);
+    return tool_print_json(search_record(s), 1);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */

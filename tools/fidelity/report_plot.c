@@ -1,135 +1,165 @@
-/* The trade-off plot of `mar fidelity`: how far a run is from the reference against what it takes. SVG that is XML too,
- * for the page and for a file of its own. */
+/* --plot: how far a run is from the reference against seconds per image, as an SVG file for a paper or a README. */
 #include "tools/cli/command.h"
-#include "tools/fidelity/compare.h"
 #include "tools/cli/file.h"
-#include "tools/page/markup.h"
-#include "tools/page/plot.h"
 #include "base/printable.h"
-#include "tools/fidelity/report.h"
 #include "tools/cli/text.h"
+#include "tools/fidelity/compare.h"
+#include "tools/fidelity/report.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    PLOT_WIDTH = 500,
-    PLOT_HEIGHT = 330,
-    LEGEND_LINE = 18, /* of a file */
+    WIDTH = 500,
+    HEIGHT = 330,
+    LEFT = 62, /* margins around the axes */
+    RIGHT = 14,
+    TOP = 14,
+    BOTTOM = 48,
+    LEGEND_LINE = 18,
     LEGEND_WIDTH_MAX = 800,
     LETTER_WIDTH = 7 /* of the legend, in monospace of 11.5 pixels, rounded up */
 };
 
-/* Of a file; the page has its own. */
-static const char style[] = MARKUP_PLOT_STYLE ".name{font:11.5px ui-monospace,monospace}";
+static const char style[] = "text{font:12px system-ui,sans-serif;fill:#1d2530}.axis{stroke:#9aa3af}"
+                            ".grid{stroke:#e6e9ee}.name{font:11.5px ui-monospace,monospace}";
 
-/* A run's place on the horizontal axis. */
+/* The plot's limits: from 0 to these. */
 typedef struct {
-    double x;
-    double low, high; /* the ends of its bar; x without one */
-} plot_point;
+    double seconds, root; /* root of the energy distance */
+} limits;
+
+/* Okabe and Ito's colours, told apart by nearly everybody; the reference is nearly black. */
+static const char *colour_of(int run)
+{
+    static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00"};
+    return run == 0 ? "#1d2530" : colours[(run - 1) % 7];
+}
+
+/* Writes text[0..n) as the content of an element. What XML has no place for is escaped as in base/printable.h. */
+static void escape(FILE *out, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        char shown[PRINTABLE_MAX];
+        size_t length;
+        const char c = text[i];
+        const char *entity = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : NULL;
+        i += printable_character(text + i, n - i, shown, &length);
+        fprintf(out, "%.*s", entity ? (int)strlen(entity) : (int)length, entity ? entity : shown);
+    }
+}
 
 static double root(double distance)
 {
     return distance > 0 ? sqrt(distance) : 0;
 }
 
-/* --- parts ---------------------------------------------------------------------------------------------- */
+static double x_of(const limits *l, double seconds)
+{
+    return LEFT + seconds / l->seconds * (WIDTH - LEFT - RIGHT);
+}
+
+static double y_of(const limits *l, double r)
+{
+    return HEIGHT - BOTTOM - r / l->root * (HEIGHT - TOP - BOTTOM);
+}
+
+static void write_line(FILE *out, const char *class, double x1, double y1, double x2, double y2)
+{
+    fprintf(out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", class, x1, y1, x2, y2);
+}
+
+/* Returns 1, 2 or 5 times a power of ten, so that `span` has three to seven steps. */
+static double tick_of(double span)
+{
+    const double power = pow(10, floor(log10(span / 3))), parts = span / 3 / power;
+    return power * (parts < 2 ? 1 : parts < 5 ? 2 : 5);
+}
+
+/* Both axes are in the numbers of the table; the vertical one has a root scale. */
+static void write_axes(FILE *out, const limits *l)
+{
+    const int bottom = HEIGHT - BOTTOM, right = WIDTH - RIGHT;
+    const double x_tick = tick_of(l->seconds), y_tick = tick_of(l->root);
+    for (double v = 0; v <= l->seconds + 0.0001 * x_tick; v += x_tick) {
+        write_line(out, "grid", x_of(l, v), TOP, x_of(l, v), bottom);
+        fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.4g</text>", x_of(l, v), bottom + 17, v);
+    }
+    for (double v = 0; v <= l->root + 0.0001 * y_tick; v += y_tick) {
+        write_line(out, "grid", LEFT, y_of(l, v), right, y_of(l, v));
+        fprintf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.3g</text>", LEFT - 6, y_of(l, v) + 4, v * v);
+    }
+    write_line(out, "axis", LEFT, bottom, right, bottom);
+    write_line(out, "axis", LEFT, TOP, LEFT, bottom);
+    fprintf(out,
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">seconds per image</text>"
+            "<text transform=\"translate(14 %d) rotate(-90)\" text-anchor=\"middle\">energy distance of whole images, "
+            "root scale</text>\n",
+            (LEFT + right) / 2, HEIGHT - 8, (TOP + bottom) / 2);
+}
 
 /* The band that another seed stays in. */
 static void write_floor(FILE *out, double y)
 {
     fprintf(out,
             "<rect x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%.1f\" fill=\"#eef3f1\"/>"
-            "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"" MARKUP_SAME "\" stroke-dasharray=\"5 4\"/>"
+            "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#009e73\" stroke-dasharray=\"5 4\"/>"
             "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" style=\"fill:#00704f\">another seed (95 %%)</text>",
-            PLOT_LEFT, y, PLOT_WIDTH - PLOT_LEFT - PLOT_RIGHT, PLOT_HEIGHT - PLOT_BOTTOM - y, PLOT_LEFT,
-            PLOT_WIDTH - PLOT_RIGHT, y, y, PLOT_WIDTH - PLOT_RIGHT - 4, y - 5);
-}
-
-static void write_point(FILE *out, const fidelity_run *r, const plot_frame *frame, plot_point p, int run)
-{
-    const double y = plot_y(frame, root(r->image.distance));
-    if (p.high > p.low)
-        fprintf(out, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>",
-                plot_x(frame, p.low), plot_x(frame, p.high), y, y, markup_colour(run));
-    fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"6\" fill=\"%s\" stroke=\"#fff\"><title>", plot_x(frame, p.x), y,
-            markup_colour(run));
-    markup_escape(out, r->name);
-    fputs("</title></circle>", out);
+            LEFT, y, WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM - y, LEFT, WIDTH - RIGHT, y, y, WIDTH - RIGHT - 4, y - 5);
 }
 
 /* The number of a run, "R" for the reference. */
 static void write_number(FILE *out, int run, double x, double y)
 {
-    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" style=\"fill:%s;font-weight:600\">", x, y,
-            markup_colour(run));
-    if (run == 0)
-        fputs("R</text>", out);
-    else
-        fprintf(out, "%d</text>", run);
+    char number[16] = "R";
+    if (run > 0) snprintf(number, sizeof number, "%d", run);
+    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" style=\"fill:%s;font-weight:600\">%s</text>", x, y,
+            colour_of(run), number);
 }
 
-/* The number of every point beside it, where no point or earlier label is. */
-static void write_numbers(FILE *out, const fidelity *f, const plot_frame *frame, const plot_point *points)
+/* Finds a place beside point `own` for its number, where none of taken[0..count), points and numbers, is. */
+static void find_place(const double (*taken)[2], int count, int own, double place[2])
+{
+    static const double beside[][2] = {{10, -8},  {-10, -8},  {10, 16}, {-10, 16}, {0, -14},
+                                       {18, 4},   {-18, 4},   {26, -8}, {-26, -8}, {0, -28},
+                                       {14, -24}, {-14, -24}, {34, 4},  {-34, 4},  {0, -42}};
+    int clear = 0;
+    for (size_t k = 0; k < sizeof beside / sizeof beside[0] && !clear; k++) {
+        place[0] = taken[own][0] + beside[k][0];
+        place[1] = taken[own][1] + 4 + beside[k][1];
+        clear = place[1] < HEIGHT - BOTTOM && place[0] < WIDTH - RIGHT && place[0] > LEFT;
+        for (int j = 0; j < count && clear; j++)
+            clear = fabs(taken[j][0] - place[0]) >= 11 || fabs(taken[j][1] + 4 - place[1]) >= 12 || j == own;
+    }
+}
+
+/* The points with the spread of their times, and their numbers. */
+static void write_points(FILE *out, const fidelity *f, const limits *l)
 {
     double taken[2 * FIDELITY_RUNS_MAX][2];
-    int count = 0;
-    for (; count < f->run_count; count++) {
-        taken[count][0] = plot_x(frame, points[count].x);
-        taken[count][1] = plot_y(frame, root(f->runs[count].image.distance));
-    }
     for (int i = 0; i < f->run_count; i++) {
+        const fidelity_run *r = &f->runs[i];
+        const double x = taken[i][0] = x_of(l, r->seconds.median), y = taken[i][1] = y_of(l, root(r->image.distance));
+        fprintf(out,
+                "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>"
+                "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"6\" fill=\"%s\" stroke=\"#fff\"><title>",
+                x_of(l, r->seconds.low), x_of(l, r->seconds.high), y, y, colour_of(i), x, y, colour_of(i));
+        escape(out, r->name, strlen(r->name));
+        fputs("</title></circle>", out);
+    }
+    for (int i = 0, count = f->run_count; i < f->run_count; i++, count++) {
         double place[2];
-        plot_place(frame, (const double(*)[2])taken, count, i, place);
+        find_place((const double(*)[2])taken, count, i, place);
         write_number(out, i, place[0], place[1]);
-        taken[count][0] = place[0];
-        taken[count++][1] = place[1] - 4; /* it stands on its line */
+        taken[count][0] = place[0], taken[count][1] = place[1] - 4; /* it stands on its line */
     }
 }
-
-/* --- the plot ------------------------------------------------------------------------------------------- */
-
-static plot_point point(const fidelity_run *r, report_axis axis)
-{
-    const double calls = fidelity_head_calls(r);
-    return axis == REPORT_SECONDS ? (plot_point){r->seconds.median, r->seconds.low, r->seconds.high}
-                                  : (plot_point){calls, calls, calls};
-}
-
-/* All that is inside <svg>. */
-static void write_plot(FILE *out, const fidelity *f, report_axis axis)
-{
-    plot_point points[FIDELITY_RUNS_MAX];
-    plot_frame range = {PLOT_WIDTH, PLOT_HEIGHT, 0, 0, 0, f->has_floor ? sqrt(f->image_floor) : 0, 0};
-    for (int i = 0; i < f->run_count; i++) {
-        points[i] = point(&f->runs[i], axis);
-        range.x_high = fmax(range.x_high, fmax(1.12 * points[i].x, 1.02 * points[i].high));
-        range.y_high = fmax(range.y_high, root(f->runs[i].image.distance));
-    }
-    range.y_high = range.y_high > 0 ? 1.12 * range.y_high : 1;
-    if (f->has_floor) write_floor(out, plot_y(&range, sqrt(f->image_floor)));
-    plot_axes(out, &range, axis == REPORT_SECONDS ? "seconds per image" : "sequential head calls per token",
-              "√ energy distance of whole images");
-    for (int i = 0; i < f->run_count; i++) write_point(out, &f->runs[i], &range, points[i], i);
-    write_numbers(out, f, &range, points);
-}
-
-void report_plot(FILE *out, const fidelity *f, report_axis axis)
-{
-    fprintf(out, "<svg width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\">", PLOT_WIDTH, PLOT_HEIGHT,
-            PLOT_WIDTH, PLOT_HEIGHT);
-    write_plot(out, f, axis);
-    fputs("</svg>\n", out);
-}
-
-/* --- the file ------------------------------------------------------------------------------------------- */
 
 /* Letters of a run's name that have room in the legend. The name is cut after a whole option or word. */
 static size_t legend_letters(const char *name)
 {
-    const size_t room = (LEGEND_WIDTH_MAX - PLOT_LEFT - PLOT_RIGHT) / LETTER_WIDTH;
+    const size_t room = (LEGEND_WIDTH_MAX - LEFT - RIGHT) / LETTER_WIDTH;
     size_t n = strlen(name);
     if (n <= room) return n;
     for (n = room; n > room / 2 && name[n] != ' '; n--) {
@@ -142,35 +172,45 @@ static void write_legend(FILE *out, const fidelity *f)
     for (int i = 0; i < f->run_count; i++) {
         const char *name = f->runs[i].name;
         const size_t n = legend_letters(name);
-        const double y = PLOT_HEIGHT + LEGEND_LINE * (i + 0.5);
-        write_number(out, i, PLOT_LEFT - 12, y + 4);
-        fprintf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", PLOT_LEFT, y + 4);
-        markup_escape_part(out, name, n);
+        const double y = HEIGHT + LEGEND_LINE * (i + 0.5);
+        write_number(out, i, LEFT - 12, y + 4);
+        fprintf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", LEFT, y + 4);
+        escape(out, name, n);
         fprintf(out, "%s</text>", name[n] ? " …" : "");
     }
 }
 
-int report_write_plot(const fidelity *f, const char *path)
+static void write_plot(FILE *out, const fidelity *f)
 {
-    text_buffer text;
-    size_t letters = 0;
+    limits l = {0, f->has_floor ? sqrt(f->image_floor) : 0};
+    int width = WIDTH;
+    const int height = HEIGHT + LEGEND_LINE * f->run_count + TOP;
     for (int i = 0; i < f->run_count; i++) {
-        const size_t n = legend_letters(f->runs[i].name) + 2;
-        if (n > letters) letters = n;
+        const fidelity_run *r = &f->runs[i];
+        const int legend = LEFT + ((int)legend_letters(r->name) + 2) * LETTER_WIDTH + RIGHT;
+        if (legend > width) width = legend;
+        l.seconds = fmax(l.seconds, fmax(1.12 * r->seconds.median, 1.02 * r->seconds.high));
+        l.root = fmax(l.root, root(r->image.distance));
     }
-    const int legend = PLOT_LEFT + (int)letters * LETTER_WIDTH + PLOT_RIGHT,
-              width = legend > PLOT_WIDTH ? legend : PLOT_WIDTH;
-    const int height = PLOT_HEIGHT + LEGEND_LINE * f->run_count + PLOT_TOP;
-    FILE *out = text_open(&text);
-    if (!out) return tool_error("%s: out of memory for the plot", path);
+    l.root = l.root > 0 ? 1.12 * l.root : 1;
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n"
             "<title>Distance to the reference and seconds per image</title><style>%s</style>"
             "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", /* for readers with a dark ground */
             width, height, width, height, style, width, height);
-    write_plot(out, f, REPORT_SECONDS);
+    if (f->has_floor) write_floor(out, y_of(&l, sqrt(f->image_floor)));
+    write_axes(out, &l);
+    write_points(out, f, &l);
     write_legend(out, f);
     fputs("\n</svg>\n", out);
+}
+
+int report_write_plot(const fidelity *f, const char *path)
+{
+    text_buffer text;
+    FILE *out = text_open(&text);
+    if (!out) return tool_error("%s: out of memory for the plot", path);
+    write_plot(out, f);
     if (text_close(out, &text) != 0) return tool_error("%s: out of memory for the plot", path);
     const int failed = tool_write_file(path, text.data, text.size);
     free(text.data);

@@ -174,7 +174,7 @@ static void add_comparison(cJSON *o, const fidelity *f, const fidelity_run *r)
     cJSON_AddStringToObject(o, "verdict", fidelity_verdict(f, r, verdict, sizeof verdict));
 }
 
-int report_print_json(const fidelity *f)
+cJSON *report_record(const fidelity *f)
 {
     char seed[32];
     cJSON *record = tool_json(), *list;
@@ -206,5 +206,10 @@ int report_print_json(const fidelity *f)
     }
     cJSON_AddStringToObject(record, "page", f->out);
     if (f->plot) cJSON_AddStringToObject(record, "plot", f->plot);
-    return tool_print_json(record, 0);
+    return record;
+}
+
+int report_print_json(const fidelity *f)
+{
+    return tool_print_json(report_record(f), 0);
 }

@@ -114,6 +114,22 @@ int fidelity_open(fidelity *f, progress *bar, fidelity_sessions *open)
     return 0;
 }
 
+void fidelity_name_run(const fidelity *f, fidelity_run *r)
+{
+    const run_options *o = &r->options;
+    run_options plain;
+    if (r != f->runs) {
+        if (!*run_options_differences(o, &f->runs[0].options, r->name, sizeof r->name))
+            snprintf(r->name, sizeof r->name, "the same options");
+    } else if (!*run_options_ways(o, r->name, sizeof r->name)) {
+        const int n = snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps", o->used.num_iter);
+        if (!f->vocabulary) snprintf(r->name + n, sizeof r->name - (size_t)n, " of %d", o->used.num_sampling_steps);
+    } else {
+        run_options_inherit(&plain, o);
+        run_options_differences(o, &plain, r->name, sizeof r->name);
+    }
+}
+
 /* What tells the file from others; one that many runs use is read once. */
 static int identify(fidelity_sessions *open, const char *path, char id[RECORD_ID])
 {
@@ -146,22 +162,6 @@ int fidelity_open_stores(const fidelity *f, int run, int run_count, fidelity_ses
             return 1;
     }
     return 0;
-}
-
-void fidelity_name_run(const fidelity *f, fidelity_run *r)
-{
-    const run_options *o = &r->options;
-    run_options plain;
-    if (r != f->runs) {
-        if (!*run_options_differences(o, &f->runs[0].options, r->name, sizeof r->name))
-            snprintf(r->name, sizeof r->name, "the same options");
-    } else if (!*run_options_ways(o, r->name, sizeof r->name)) {
-        const int n = snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps", o->used.num_iter);
-        if (!f->vocabulary) snprintf(r->name + n, sizeof r->name - (size_t)n, " of %d", o->used.num_sampling_steps);
-    } else {
-        run_options_inherit(&plain, o);
-        run_options_differences(o, &plain, r->name, sizeof r->name);
-    }
 }
 
 void fidelity_close(fidelity_sessions *open)

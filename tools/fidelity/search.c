@@ -216,7 +216,9 @@ static int judge_point(job *j, int images, int turns, search_figures *out)
                             .distance = r->image.distance,
                             .token_distance = r->token.distance,
                             .p = r->p,
-                            .recognised = f->judged ? (double)r->recognised / images : -1};
+                            .recognised = f->judged ? (double)r->recognised / images : -1,
+                            .speed_low = r->speed.low,
+                            .speed_high = r->speed.high};
     snprintf(out->guarantee, sizeof out->guarantee, "%s", mar_session_guarantee(j->open.sessions[1]));
     return 0;
 }
@@ -276,7 +278,7 @@ static int finish(job *j)
         if (status != 0) return status;
     }
     search_choose(s);
-    return search_write(s) || search_write_page(s);
+    return search_write(s) || search_write_page(s, search_record(s));
 }
 
 static int run(job *j)

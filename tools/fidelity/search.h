@@ -17,6 +17,8 @@
 
 #include <stdint.h>
 
+typedef struct cJSON cJSON;
+
 enum {
     SEARCH_AXES = 6,
     SEARCH_CHOICES = 8,       /* alternatives of an axis, the plain one among them */
@@ -39,9 +41,10 @@ typedef struct {
     double speed;    /* the reference's seconds over its own, in the same turns: median */
     double distance; /* energy distance of whole images to the reference */
     double token_distance;
-    double p;            /* as fidelity_run.p */
-    double recognised;   /* share of digits that the classifier recognises; -1: it is not asked */
-    char guarantee[256]; /* mar_session_guarantee */
+    double p;                     /* as fidelity_run.p */
+    double recognised;            /* share of digits that the classifier recognises; -1: it is not asked */
+    double speed_low, speed_high; /* spread of the speed over the turns, as in fidelity_spread; -1: unknown */
+    char guarantee[256];          /* mar_session_guarantee */
 } search_figures;
 
 typedef struct {
@@ -94,6 +97,9 @@ int search_list(search *s);
 void search_rank(search *s);
 /* The point to be screened next; -1: the budget is spent, or none is left. */
 int search_next(const search *s);
+/* Says why point i was not measured, once search_next has returned -1: in why, char [size], which is returned; "" if it
+ * was. */
+const char *search_why_untried(const search *s, int i, char *why, size_t size);
 /* Lists the points to be measured with all images, the fastest first, to list [SEARCH_FINALS]; how many there are. */
 int search_finals(const search *s, int *list);
 /* Marks the front of what was measured with all images, and chooses a point for each level: the fastest that is within
@@ -109,12 +115,15 @@ double search_reach(int level);
 int search_check(const search *s);
 /* Writes it, whole or not at all. Returns 0, or 1 after printing an error. */
 int search_write(const search *s);
+/* Returns its record, begun by tool_json; the caller deletes it. */
+cJSON *search_record(const search *s);
 /* The same to standard output. */
 int search_print_json(const search *s);
 
 /* --- what it says (fidelity_search_report.c) --- */
 
-int search_write_page(const search *s); /* 0, or 1 after printing an error */
+/* Writes the page of the search's record, which it deletes. Returns 0, or 1 after printing an error. */
+int search_write_page(const search *s, cJSON *record);
 void search_print(const search *s);
 /* The command line that makes images as point i does; the reference's for -1. Returns text. */
 const char *search_command(const search *s, int i, char *text, size_t size);

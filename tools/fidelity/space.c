@@ -213,6 +213,30 @@ int search_next(const search *s)
     return best;
 }
 
+const char *search_why_untried(const search *s, int i, char *why, size_t size)
+{
+    const search_point *p = &s->points[i];
+    double seconds, distance;
+    why[0] = '\0';
+    if (p->refused[0]) {
+        snprintf(why, size, "%s", p->refused);
+        return why;
+    }
+    if (is_done(p) || p->final.images) return why;
+    for (int k = 0; k < s->axis_count; k++) {
+        const search_point *one = p->choice[k] > 0 ? single(s, k, p->choice[k]) : p;
+        if (one->refused[0]) {
+            snprintf(why, size, "%s is not possible", one->options);
+            return why;
+        }
+    }
+    if (predict(s, p, &seconds, &distance) && !is_promising(s, distance))
+        snprintf(why, size, "the distances of the parts add up to far more than the last level has");
+    else
+        snprintf(why, size, "the %d points of --points were spent", s->budget);
+    return why;
+}
+
 /* --- the front ---------------------------------------------------------------------------------------------------- */
 
 /* Points sorted by time. Distances below 0 are chance: they count as 0. */

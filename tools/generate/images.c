@@ -1,7 +1,6 @@
 #include "tools/generate/images.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/run_options.h"
 #include "tools/generate/stats.h"
@@ -159,10 +158,9 @@ typedef enum {
 
 static outcome outcome_of(const image_run *r, mar_status status)
 {
-    char text[1024];
     if (status == MAR_OK) return GOT;
     if (status == MAR_ECANCELLED) return DROPPED;
-    tool_error("%s", dashed(mar_session_error(r->session), 1, text, sizeof text));
+    tool_error("%s", mar_session_error(r->session));
     return FAILED;
 }
 

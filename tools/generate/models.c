@@ -2,7 +2,6 @@
 
 #include "tools/generate/class_names.h"
 #include "tools/cli/command.h"
-#include "tools/cli/dashed.h"
 #include "tools/generate/fast.h"
 #include "base/printable.h"
 
@@ -37,16 +36,6 @@ static int serves(const mar *library, const mar_options *opened, const mar_optio
                           opened->int8_below == wanted->int8_below));
 }
 
-/* "backend cuda: ..." is of an option whatever the status, but other words are only if options are what is wrong. */
-static int refuse(mar_status status, const char *words, const char *hint)
-{
-    char text[1024], first[64], rest[1024];
-    const char *behind = words + strcspn(words, " :");
-    if (status == MAR_EARG) return tool_error("%s%s", dashed(words, 0, text, sizeof text), hint);
-    snprintf(first, sizeof first, "%.*s", (int)(behind - words), words);
-    return tool_error("%s%s%s", dashed(first, 0, text, sizeof text), dashed(behind, 1, rest, sizeof rest), hint);
-}
-
 /* The CPU's threads that the handle has; 0: it is no CPU's. */
 static int threads_of(const mar *library)
 {
@@ -76,10 +65,10 @@ static mar *open_for(model_store *store, const mar_options *options, int has_hea
     const mar_status status = mar_open(options, &library);
     if (status != MAR_OK) {
         const char *words = library ? mar_error(library) : mar_status_name(status);
-        if (strncmp(words, "dtype ", 6) == 0)
-            tool_error("--%s%s", dtype, words + 5);
+        if (strncmp(words, "--dtype ", 8) == 0)
+            tool_error("--%s%s", dtype, words + 7);
         else
-            refuse(status, words, "");
+            tool_error("%s", words);
         mar_close(library);
         return NULL;
     }
@@ -111,19 +100,14 @@ static mar_status load_file(mar *library, model_file *file, int is_model, progre
  * it. The library's line begins with the file's name. */
 static void explain_load(const mar *library, const model_file *file, const char *role)
 {
-    char text[1024], named[1024];
-    const char *words = mar_error(library), *belongs = "", *meant = run_built_in_meant(file->path);
+    const char *what = mar_error(library), *belongs = "", *meant = run_built_in_meant(file->path);
     const size_t length = strlen(file->path);
-    const int is_named = strncmp(words, file->path, length) == 0;
-    const char *what = dashed(is_named ? words + length : words, 1, text, sizeof text);
+    const int is_named = strncmp(what, file->path, length) == 0;
+    if (is_named) what += length;
     if (strcmp(role, "model") == 0 && strncmp(what, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
     if (strcmp(role, "vae") == 0 &&
         (strncmp(what, ": is a MAR model", 16) == 0 || strncmp(what, ": is a LlamaGen model", 21) == 0))
         belongs = "; give it as --model";
-    if (strcmp(role, "draft") == 0 && strstr(what, ": expected heads"))
-        belongs = " in its metadata, to which mar convert --heads N writes them";
-    else
-        what = run_options_heads(what, named, sizeof named);
     tool_error("%s%s%s%s%s%s", is_named ? file->path : "", what, belongs, meant ? "; did you mean " : "",
                meant ? meant : "", meant ? "?" : "");
 }
@@ -364,7 +348,7 @@ static int refuse_session(const mar *library, mar_status status, int max_batch)
         *lacks = '\0';
         snprintf(hint, sizeof hint, ", which says what tokens are near: --vq is missing, expected its file");
     }
-    return refuse(status, words, hint);
+    return tool_error("%s%s", words, hint);
 }
 
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out)

@@ -1,70 +1,92 @@
 #include "tools/page/page.h"
 
+#include "mar.h"
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
-#include "tools/page/markup.h"
+#include "tools/cli/text.h"
 
+#include <cjson/cJSON.h>
+#include <fcntl.h>
 #include <png.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
 
-static const char common_style[] =
-    "body{font:16px/1.5 system-ui,sans-serif;color:" MARKUP_INK ";max-width:68rem;margin:2rem auto;padding:0 1rem}"
-    "h1{font-size:1.7rem;margin:0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}h3{font-size:1rem;margin:0 0 .3rem}"
-    ".sub{color:#5b6675;margin:.2rem 0 1.4rem}code{font:.92em ui-monospace,monospace}code span{white-space:nowrap}"
-    ".card{border-left:6px solid;background:#f6f7f9;padding:.55rem 1rem;margin:.5rem 0}"
-    ".same{border-color:" MARKUP_SAME "}.unsure{border-color:" MARKUP_AXIS "}.close{border-color:" MARKUP_CLOSE "}"
-    ".off{border-color:" MARKUP_OFF "}"
-    ".card b{font-size:1.05rem}.card small{color:#5b6675;display:block}"
-    "table{border-collapse:collapse;font-variant-numeric:tabular-nums;width:100%}"
-    "th,td{padding:.3rem .5rem;text-align:right;border-bottom:1px solid #dde1e7;white-space:nowrap}"
-    "th{font-weight:600;font-size:.85rem;vertical-align:bottom;white-space:normal}"
-    "th:first-child,td:first-child{text-align:left;white-space:normal}tr.floor td{color:#5b6675}"
-    "td small{display:block;color:#5b6675}"
-    ".dot{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.45em}"
-    ".row{display:flex;flex-wrap:wrap;gap:1.6rem}.map{image-rendering:pixelated;display:block}"
-    ".maps{display:flex;flex-wrap:wrap;gap:.4rem}.maps img{outline:1px solid "
-    "#c9ced6}figure{margin:0}figcaption{font-size:.85rem;color:#5b6675}" MARKUP_PLOT_STYLE ".wide{overflow-x:auto}";
+enum { PAGE_MB = 256 }; /* of a page that is read, at most */
 
-FILE *page_open(text_buffer *text, const char *title, const char *style, const char *path)
+extern const char page_template[];     /* template.S: template.html and a NUL */
+static const char mark[] = "@RECORD@"; /* of the template: where the record stands */
+static const char tag[] = "<script type=\"application/json\" id=\"record\">";
+
+static char **words; /* [word_count] of the command line */
+static int word_count;
+static int lacks; /* memory ran out for a picture since page_add_extras */
+
+void page_set_command(int argc, char **argv)
 {
-    FILE *out = text_open(text);
-    if (!out) {
-        tool_error("%s: out of memory for the page", path);
-        return NULL;
+    words = argv;
+    word_count = argc;
+}
+
+/* Adds the processor's name, where Linux says it, and the system. */
+static void add_machine(cJSON *extras)
+{
+    char line[256], text[1024] = "";
+    struct utsname u;
+    FILE *info = fopen("/proc/cpuinfo", "r");
+    while (info && !*text && fgets(line, sizeof line, info)) {
+        const char *name = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && name)
+            text_append(text, sizeof text, "%.*s, ", (int)strcspn(name + 2, "\n"), name + 2);
     }
-    fputs(
-        "<!DOCTYPE html>\n<html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\"><title>",
-        out);
-    markup_escape(out, title);
-    fprintf(out, "</title><style>%s%s</style>\n", common_style, style);
-    return out;
+    if (info) fclose(info);
+    text_append(text, sizeof text, "%ld processors", sysconf(_SC_NPROCESSORS_ONLN));
+    if (uname(&u) == 0) text_append(text, sizeof text, ", %s %s", u.sysname, u.machine);
+    cJSON_AddStringToObject(extras, "machine", text);
 }
 
-int page_close(FILE *out, text_buffer *text, int lacks, const char *path)
+cJSON *page_add_extras(cJSON *record, const char *kind)
 {
-    fprintf(out, "<p class=sub>libmar %s</p>\n</html>\n", mar_version());
-    if (text_close(out, text) != 0) return tool_error("%s: out of memory for the page", path);
-    const int failed = lacks ? tool_error("%s: out of memory for the pictures in the page", path)
-                             : tool_write_file(path, text->data, text->size);
-    free(text->data);
-    return failed;
+    cJSON *extras = cJSON_AddObjectToObject(record, "extras");
+    char date[32] = "";
+    struct tm t;
+    const time_t now = time(NULL);
+    lacks = 0;
+    cJSON_AddStringToObject(extras, "kind", kind);
+    cJSON *command = cJSON_AddArrayToObject(extras, "command");
+    for (int i = 0; i < word_count; i++) tool_json_append(command, cJSON_CreateString(words[i]));
+    if (gmtime_r(&now, &t)) strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &t);
+    cJSON_AddStringToObject(extras, "date", date);
+    add_machine(extras);
+    return extras;
 }
 
-static void base64(FILE *out, const uint8_t *data, size_t size)
+/* --- pictures ----------------------------------------------------------------------------------------------------- */
+
+/* The text of a data URI. The caller frees it; NULL if memory ran out. */
+static char *data_uri(const uint8_t *data, size_t size)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char begin[] = "data:image/png;base64,";
+    char *text = malloc(sizeof begin + (size + 2) / 3 * 4), *to = text;
+    if (!text) return NULL;
+    to += sizeof begin - 1;
+    memcpy(text, begin, sizeof begin);
     for (size_t i = 0; i < size; i += 3) {
         const uint32_t three = (uint32_t)data[i] << 16 | (uint32_t)(i + 1 < size ? data[i + 1] : 0) << 8 |
                                (uint32_t)(i + 2 < size ? data[i + 2] : 0);
-        fputc(digits[three >> 18], out);
-        fputc(digits[three >> 12 & 63], out);
-        fputc(i + 1 < size ? digits[three >> 6 & 63] : '=', out);
-        fputc(i + 2 < size ? digits[three & 63] : '=', out);
+        *to++ = digits[three >> 18];
+        *to++ = digits[three >> 12 & 63];
+        *to++ = i + 1 < size ? digits[three >> 6 & 63] : '=';
+        *to++ = i + 2 < size ? digits[three & 63] : '=';
     }
+    *to = '\0';
+    return text;
 }
 
-int page_picture(FILE *out, const image *picture, int width, int height, const char *title)
+void page_add_picture(cJSON *list, const image *picture)
 {
     png_image png = {.version = PNG_IMAGE_VERSION,
                      .width = (png_uint_32)picture->width,
@@ -72,39 +94,61 @@ int page_picture(FILE *out, const image *picture, int width, int height, const c
                      .format = PNG_FORMAT_RGB};
     png_alloc_size_t size = 0;
     uint8_t *data = NULL;
-    int done = png_image_write_to_memory(&png, NULL, &size, 0, picture->rgb, 0, NULL) && (data = malloc(size)) &&
-               png_image_write_to_memory(&png, data, &size, 0, picture->rgb, 0, NULL);
-    if (done) {
-        fprintf(out, "<img class=map width=%d height=%d alt=\"", width, height);
-        markup_escape(out, title);
-        fputs("\" title=\"", out);
-        markup_escape(out, title);
-        fputs("\" src=\"data:image/png;base64,", out);
-        base64(out, data, size);
-        fputs("\">\n", out);
-    }
+    char *text = NULL;
+    if (png_image_write_to_memory(&png, NULL, &size, 0, picture->rgb, 0, NULL) && (data = malloc(size)) &&
+        png_image_write_to_memory(&png, data, &size, 0, picture->rgb, 0, NULL))
+        text = data_uri(data, size);
+    lacks |= !text;
+    if (text) tool_json_append(list, cJSON_CreateString(text));
     free(data);
-    return !done;
+    free(text);
 }
 
-void page_options(FILE *out, const char *options)
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* "<" stands in texts of JSON only: escaped there, none ends the element or begins another. */
+static void write_record(FILE *out, const char *json)
 {
-    fputs("<code>", out);
-    while (*options) {
-        const char *next = strstr(options + 1, " --");
-        const int length = next ? (int)(next - options) : (int)strlen(options);
-        fputs("<span>", out);
-        markup_escape_part(out, options, (size_t)length);
-        fputs(next ? "</span> " : "</span>", out);
-        options += length + (next != NULL);
+    for (; *json; json++) {
+        if (*json == '<')
+            fputs("\\u003c", out);
+        else
+            putc(*json, out);
     }
-    fputs("</code>", out);
 }
 
-void page_share(FILE *out, double share)
+int page_write(cJSON *record, const char *path)
 {
-    if (share >= 0)
-        fprintf(out, "<td>%.1f %%", 100 * share);
-    else
-        fputs("<td>–", out);
+    static const char message[] = "%s: out of memory for the page";
+    const char *const at = strstr(page_template, mark);
+    text_buffer json, text;
+    FILE *out = text_open(&json);
+    if (!out) {
+        cJSON_Delete(record);
+        return tool_error(message, path);
+    }
+    lacks |= tool_write_json(record, 1, out);
+    if (text_close(out, &json) != 0) return tool_error(message, path);
+    out = lacks ? NULL : text_open(&text);
+    if (out) {
+        fwrite(page_template, 1, (size_t)(at - page_template), out);
+        write_record(out, json.data);
+        fputs(at + sizeof mark - 1, out);
+    }
+    free(json.data);
+    if (!out || text_close(out, &text) != 0) return tool_error(message, path);
+    const int failed = tool_write_file(path, text.data, text.size);
+    free(text.data);
+    return failed;
+}
+
+cJSON *page_read(const char *path)
+{
+    size_t size;
+    if (access(path, F_OK) != 0) return NULL;
+    char *text = tool_read_file(path, O_NOFOLLOW, PAGE_MB, "a page that mar wrote", &size);
+    const char *begin = text ? strstr(text, tag) : NULL, *end = begin ? strstr(begin, "</script>") : NULL;
+    cJSON *record = end ? cJSON_ParseWithLength(begin + sizeof tag - 1, (size_t)(end - begin) - sizeof tag + 1) : NULL;
+    free(text);
+    return record;
 }

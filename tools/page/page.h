@@ -1,27 +1,29 @@
-/* What the pages of `mar fidelity` and `mar eval` have in common: their look, pictures, lists of options. A page is one
- * HTML file that needs no other. */
+/* Pages: template.html with a JSON record in it, which the template's script draws. A page is one HTML file that needs
+ * no other.
+ *
+ * The record is that of the run, as result.json or --json has it, and one object more, "extras": the kind of the page,
+ * the command line, date and machine, and what only a page shows, such as pictures. */
 #ifndef TOOLS_PAGE_H
 #define TOOLS_PAGE_H
 
 #include "tools/images/image.h"
-#include "tools/cli/text.h"
 
-#include <stdio.h>
+typedef struct cJSON cJSON;
 
-/* Begins the page: a stream into *text, with everything in front of the first heading. `style`: CSS besides the common
- * one, or "". NULL after printing "out of memory"; `path` is for messages. */
-FILE *page_open(text_buffer *text, const char *title, const char *style, const char *path);
-/* Ends the page and writes it to `path`, whole or not at all. `lacks`: 1 if memory ran out for a picture. Returns 0, or
- * 1 after printing an error. */
-int page_close(FILE *out, text_buffer *text, int lacks, const char *path);
+/* Keeps the command line for the pages of this process; argv must stay. */
+void page_set_command(int argc, char **argv);
 
-/* <img> of the picture as PNG, width x height CSS pixels large. Returns 0, or 1 if memory ran out. */
-int page_picture(FILE *out, const image *picture, int width, int height, const char *title);
+/* Adds "extras" to a record that tool_json began. `kind`: "fidelity", "eval", "sweep" or "search". The record owns the
+ * object, to which the caller may add; NULL if memory ran out, which page_write says. */
+cJSON *page_add_extras(cJSON *record, const char *kind);
 
-/* <code> of "--head_spec 8 --cfg 2": lines break between options, not within. */
-void page_options(FILE *out, const char *options);
+/* Appends the picture to a list, as a data URI of a PNG. */
+void page_add_picture(cJSON *list, const image *picture);
 
-/* <td> with a share of 0..1 in percent; a dash for NaN and what is below 0. */
-void page_share(FILE *out, double share);
+/* Deletes the record and writes the page, whole or not at all. Returns 0, or 1 after printing an error. */
+int page_write(cJSON *record, const char *path);
+
+/* Reads the record of a page that page_write has written. The caller deletes it. NULL if there is none. */
+cJSON *page_read(const char *path);
 
 #endif

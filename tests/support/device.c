@@ -1,4 +1,4 @@
-#include "tests/cuda/support.h"
+#include "tests/support/device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ kern_queue *new_queue(kern_device *d)
     kern_queue *k = NULL;
     mar_err err = {0};
     assert_ok(d->core->queue_create(d, &k, &err), &err);
-    k->core->enter(k);
+    k->core->bind(k);
     return k;
 }
 

@@ -9,7 +9,7 @@
  * close to one another are what rounding leaves of the cancelled sum. Ours add up squared differences in f32: the error
  * of a distance is relative to itself, equal points have distance 0, and equal pairs have equal distances, to the bit,
  * in whatever square they are. So a ball's edge, whose point is a neighbour, is inside it, as it must be. */
-#include "mar/core/handle.h"
+#include "eval/manifold.h"
 
 #include <float.h>
 #include <math.h>
@@ -69,7 +69,7 @@ static void manifold_close(manifold *s)
     d->core->free(d, s->rows);
     d->core->free(d, s->columns);
     d->core->free(d, s->distances);
-    s->k->core->leave(s->k);
+    s->k->core->unbind(s->k);
     s->k->core->queue_free(s->k);
     free(s->host);
 }
@@ -83,7 +83,7 @@ static mar_status manifold_open(kern_device *d, manifold *s, int most, mar_err *
     const size_t side = (size_t)s->side, dim = (size_t)s->dim;
     mar_status status = d->core->queue_create(d, &s->k, err);
     if (status != MAR_OK) return status;
-    s->k->core->enter(s->k);
+    s->k->core->bind(s->k);
     status = d->core->alloc(d, side * dim * sizeof(float), (void **)&s->rows, err);
     if (status == MAR_OK) status = d->core->alloc(d, side * dim * sizeof(float), (void **)&s->columns, err);
     if (status == MAR_OK) status = d->core->alloc(d, side * side * sizeof(float), (void **)&s->distances, err);
@@ -221,30 +221,22 @@ static mar_status check_points(const points *p, int dim, int k, mar_err *err)
     return MAR_OK;
 }
 
-mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images, int count,
-                                int dim, int k, double *precision, double *recall)
+mar_status eval_precision_recall(kern_device *d, const float *reference, int reference_count, const float *images,
+                                 int count, int dim, int k, double *precision, double *recall, mar_err *err)
 {
-    mar_err err = {0};
     points a = {.name = "reference", .x = reference, .n = reference_count};
     points b = {.name = "images", .x = images, .n = count};
-    if (precision) *precision = 0;
-    if (recall) *recall = 0;
-    mar_status status = mar_check_handle(m, &err);
-    if (status == MAR_OK) status = mar_check_given(reference, "reference", &err);
-    if (status == MAR_OK) status = mar_check_given(images, "images", &err);
-    if (status == MAR_OK) status = mar_check_given(precision, "precision", &err);
-    if (status == MAR_OK) status = mar_check_given(recall, "recall", &err);
-    if (status == MAR_OK && (dim < 1 || dim > DIM_MAX))
-        status = err_set(&err, MAR_EARG, "dim %d: expected 1..%d", dim, DIM_MAX);
-    if (status == MAR_OK && k < 1) status = err_set(&err, MAR_EARG, "k %d: expected 1 or more", k);
-    if (status == MAR_OK) status = check_points(&a, dim, k, &err);
-    if (status == MAR_OK) status = check_points(&b, dim, k, &err);
-    if (status == MAR_OK) status = measure(m->device, &a, &b, dim, k, &err);
+    mar_status status = MAR_OK;
+    if (dim < 1 || dim > DIM_MAX) status = err_set(err, MAR_EARG, "dim %d: expected 1..%d", dim, DIM_MAX);
+    if (status == MAR_OK && k < 1) status = err_set(err, MAR_EARG, "k %d: expected 1 or more", k);
+    if (status == MAR_OK) status = check_points(&a, dim, k, err);
+    if (status == MAR_OK) status = check_points(&b, dim, k, err);
+    if (status == MAR_OK) status = measure(d, &a, &b, dim, k, err);
     if (status == MAR_OK) {
         *precision = fraction_inside(&b);
         *recall = fraction_inside(&a);
     }
     points_free(&a);
     points_free(&b);
-    return mar_result(m, status, &err);
+    return status;
 }

@@ -1,13 +1,14 @@
-/* For tests of the CUDA backend through the kernel table. They run twice: on the host (tests/cudahost), and on a GPU.
- */
-#ifndef TESTS_CUDA_SUPPORT_H
-#define TESTS_CUDA_SUPPORT_H
+/* For tests of a backend through the kernel table. Those of the CUDA backend run twice: on the host (tests/cudahost), and
+ * on a GPU. */
+#ifndef TESTS_DEVICE_H
+#define TESTS_DEVICE_H
 
 #include "kernels/ops.h"
 #include "tests/support/support.h" /* relative_error, assert_close */
 
 #include <stdlib.h>
 
+#ifdef CUDA_TEST_SCALE
 /* How much larger sizes may be than those the host runs in seconds: 1 on the host, more on a GPU; or what
  * MAR_CUDA_TEST_SCALE says, 1 under compute-sanitizer. */
 static inline int cuda_test_scale(void)
@@ -23,6 +24,7 @@ static inline int cuda_test_brief(void)
 {
     return CUDA_TEST_BRIEF;
 }
+#endif
 
 /* Open the oracle (CPU, f32, one thread) and the backend under test, each with a queue that is entered; close_queue
  * closes both. A failure to open fails the test. */

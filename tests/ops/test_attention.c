@@ -1,0 +1,464 @@
+/* Attention: of independent sequences, of sequences of different lengths, and over a cache of keys and values. */
+#include "tests/ops/ops.h"
+
+#include <stdio.h>
+
+/* One query's part of the result. keys: [n] rows of key and value each `row` elements long, or by `slot`. */
+static void attend(const double *q, const double *key, const double *value, size_t row, const int *slot, int n, int dim,
+                   double *y)
+{
+    double *weight = malloc(sizeof *weight * (size_t)(n + 1)), most = -INFINITY, sum = 0;
+    assert_non_null(weight);
+    for (int i = 0; i < n; i++) {
+        weight[i] = ops_dot(q, key + (size_t)(slot ? slot[i] : i) * row, dim) / sqrt(dim);
+        most = fmax(most, weight[i]);
+    }
+    for (int i = 0; i < n; i++) sum += weight[i] = exp(weight[i] - most);
+    for (int j = 0; j < dim; j++) y[j] = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < dim; j++) y[j] += weight[i] / sum * value[(size_t)(slot ? slot[i] : i) * row + (size_t)j];
+    free(weight);
+}
+
+/* --- independent sequences ------------------------------------------------------------------------------------------
+ */
+
+/* With as many queries as keys, q, key and value are side by side, as the models have them. Rows have `skew` more
+ * elements: an odd number leaves them unaligned. Larger queries make the softmax sharper. */
+enum { N_SEQ, N_Q, N_K, HEADS, DIM, SKEW, SHARP };
+
+static const int sequences[][7] = {
+    {2, 19, 19, 2, 16, 0, 1},  {1, 37, 70, 2, 32, 0, 4},  {1, 1, 1, 1, 64, 0, 1},     {3, 1, 1, 2, 32, 16, 2},
+    {1, 20, 65, 1, 128, 0, 1}, {2, 7, 64, 3, 48, 0, 500}, {1, 16, 129, 1, 112, 8, 1}, {2, 9, 24, 2, 8, 0, 1},
+    {1, 21, 130, 2, 20, 0, 2}, {2, 30, 67, 2, 32, 1, 1},  {1, 36, 36, 1, 512, 0, 3},  {1, 5, 70, 1, 1024, 0, 1},
+    {3, 18, 70, 2, 16, 0, 1},  {3, 6, 6, 1, 20, 0, 1},    {2, 33, 320, 1, 80, 0, 3},  {1, 320, 320, 1, 64, 0, 2},
+};
+static const int large_sequences[][7] = {
+    {2, 65, 65, 3, 64, 16, 2}, {1, 7, 320, 2, 80, 0, 2}, {1, 100, 100, 1, 96, 0, 2} /* blocks of queries */};
+
+static double bf16_tolerance(void)
+{
+    return ops_on_cuda() ? 4e-3 : 1e-2;
+}
+
+static int is_interleaved(const ops_call *c)
+{
+    return c->n[N_Q] == c->n[N_K];
+}
+
+static void build_attention(ops_call *c)
+{
+    const int *n = c->n, together = is_interleaved(c);
+    c->rows = c->n[N_SEQ] *= ops_scale();
+    const size_t width = (size_t)(n[HEADS] * n[DIM]), q_stride = (together ? 3 : 1) * width + (size_t)n[SKEW];
+    const size_t kv_stride = together ? q_stride : 2 * width + (size_t)n[SKEW];
+    const size_t q_row = (size_t)n[N_Q] * q_stride, kv_row = together ? 0 : (size_t)n[N_K] * kv_stride;
+    double *q = ops_input(c, OPS_ACT, (size_t)c->rows * q_row, q_row, 1);
+    double *kv = ops_input(c, OPS_ACT, (size_t)c->rows * kv_row, kv_row, 1);
+    for (size_t i = 0; i < (size_t)c->rows * q_row; i++)
+        if (i % q_stride < width) q[i] = ops_element_of(c, OPS_ACT, q[i] * n[SHARP]);
+    double *y =
+        ops_output(c, OPS_ACT, (size_t)(c->rows * n[N_Q]) * width, (size_t)n[N_Q] * width, 5e-6, bf16_tolerance());
+    for (int i = 0; i < c->rows * n[N_Q] * n[HEADS]; i++) {
+        const size_t head = (size_t)(i % n[HEADS] * n[DIM]), query = (size_t)(i / n[HEADS]);
+        const size_t sequence = query / (size_t)n[N_Q];
+        const double *keys = together ? q + sequence * q_row + width : kv + sequence * kv_row;
+        attend(q + query * q_stride + head, keys + head, keys + width + head, kv_stride, NULL, n[N_K], n[DIM],
+               y + query * width + head);
+    }
+}
+
+static void *prepare_attention(kern_queue *k, const ops_call *c)
+{
+    const int *n = c->n, width = n[HEADS] * n[DIM], q_stride = (is_interleaved(c) ? 3 : 1) * width + n[SKEW];
+    mar_err err = {0};
+    assert_ok(k->core->attention_plan(k, n[N_Q], n[N_K], n[HEADS], n[DIM], q_stride,
+                                      is_interleaved(c) ? q_stride : 2 * width + n[SKEW], &err),
+              &err);
+    return NULL;
+}
+
+static void run_attention(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const int *n = c->n, width = n[HEADS] * n[DIM], q_stride = (is_interleaved(c) ? 3 : 1) * width + n[SKEW];
+    const char *key = is_interleaved(c) ? (const char *)a[0] + (size_t)width * k->device->act_size : a[1];
+    k->core->attention(k, a[0], q_stride, key, key + (size_t)width * k->device->act_size,
+                       is_interleaved(c) ? q_stride : 2 * width + n[SKEW], c->rows, n[N_Q], n[N_K], n[HEADS], n[DIM],
+                       a[2]);
+}
+
+/* --- sequences of different lengths
+ * ------------------------------------------------------------------------------------ */
+
+enum { SPANS = 8, MANY = 150 };
+enum { RAGGED, SHORT, NONE, LONG, LENGTHS };
+
+static const int lengths[LENGTHS][2][SPANS] = {
+    [RAGGED] = {{19, 1, 0, 40, 7, 100, 0, 2}, {19, 70, 5, 64, 130, 33, 1, 3}},
+    [SHORT] = {{3, 0, 2, 20, 1, 1, 4, 0}, {3, 9, 64, 16, 1, 65, 2, 1}},
+    [NONE] = {{0}, {3, 9, 64, 16, 1, 65, 2, 1}},
+    [LONG] = {{65, 7, 65, 0, 1, 170, 65, 33}, {65, 320, 65, 9, 1, 170, 66, 100}},
+};
+
+/* heads, head_dim, skew, sequences, their lengths, and those of a replay */
+static const int spans[][6] = {
+    {2, 32, 0, SPANS, SHORT, RAGGED}, {2, 16, 0, SPANS, RAGGED, SHORT}, {2, 32, 0, SPANS, NONE, RAGGED},
+    {2, 64, 0, SPANS, RAGGED, NONE},  {1, 80, 8, SPANS, RAGGED, SHORT}, {1, 128, 0, SPANS, RAGGED, SHORT},
+    {2, 16, 2, SPANS, RAGGED, SHORT}, {1, 20, 0, SPANS, RAGGED, SHORT}, {1, 80, 1, SPANS, RAGGED, SHORT},
+};
+static const int large_spans[][6] = {{3, 64, 16, SPANS, LONG, SHORT},
+                                     {1, 96, 16, SPANS, LONG, SHORT},
+                                     {2, 32, 16, MANY, LENGTHS, LENGTHS},
+                                     {2, 32, 0, 1, LONG, SHORT}};
+
+typedef struct {
+    int n_q[MANY], n_k[MANY], q_first[MANY], k_first[MANY];
+    int rows, keys;
+} span_lists;
+
+/* The later half comes first in the arrays, and behind every third sequence there are rows that belong to nobody. */
+static void place_spans(span_lists *l, int count, int of)
+{
+    l->rows = 3, l->keys = 5;
+    for (int i = 0; i < count; i++) {
+        const int s = (i + count / 2) % count;
+        l->n_q[s] = of == LENGTHS ? 1 + s * 7 % 23 : lengths[of][0][s];
+        l->n_k[s] = of == LENGTHS ? 1 + s * 5 % 31 : lengths[of][1][s];
+        l->q_first[s] = l->rows, l->k_first[s] = l->keys;
+        l->rows += l->n_q[s] + 2 * (s % 3 == 0), l->keys += l->n_k[s] + (s % 3 == 1);
+    }
+}
+
+/* The result, and the same of each sequence by itself. */
+static void build_spans(ops_call *c)
+{
+    const int *n = c->n, heads = n[0], dim = n[1];
+    span_lists *l = c->data = ops_host(c, 2 * sizeof *l);
+    place_spans(l, n[3], n[4 + c->other]);
+    place_spans(l + 1, n[3], n[5 - c->other]);
+    const size_t width = (size_t)(heads * dim), q_stride = width + (size_t)n[2], kv_stride = 2 * width + (size_t)n[2];
+    const size_t rows = (size_t)(l[0].rows > l[1].rows ? l[0].rows : l[1].rows);
+    const size_t keys = (size_t)(l[0].keys > l[1].keys ? l[0].keys : l[1].keys);
+    const double *q = ops_input(c, OPS_ACT, rows * q_stride, 0, 2), *kv = ops_input(c, OPS_ACT, keys * kv_stride, 0, 1);
+    for (int twice = 0; twice < 2; twice++) {
+        double *y = ops_output(c, OPS_ACT, rows * width, 0, 5e-6, bf16_tolerance());
+        for (int s = 0; s < n[3]; s++)
+            for (int i = 0; i < l->n_q[s] * heads; i++) {
+                const size_t row = (size_t)(l->q_first[s] + i / heads), head = (size_t)(i % heads * dim);
+                const double *key = kv + (size_t)l->k_first[s] * kv_stride + head;
+                if (twice)
+                    memcpy(y + row * width + head, c->array[2].want + row * width + head, (size_t)dim * sizeof *y);
+                else
+                    attend(q + row * q_stride + head, key, key + width, kv_stride, NULL, l->n_k[s], dim,
+                           y + row * width + head);
+            }
+    }
+    memcpy(c->array[3].x, c->array[2].x, rows * width * sizeof(double));
+}
+
+static void *prepare_spans(kern_queue *k, const ops_call *c)
+{
+    const int *n = c->n, width = n[0] * n[1];
+    mar_err err = {0};
+    for (const span_lists *l = c->data; l < (const span_lists *)c->data + 2; l++)
+        for (int s = 0; s < n[3]; s++)
+            if (l->n_q[s] > 0)
+                assert_ok(
+                    k->core->attention_plan(k, l->n_q[s], l->n_k[s], n[0], n[1], width + n[2], 2 * width + n[2], &err),
+                    &err);
+    return NULL;
+}
+
+static void run_spans(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const int *n = c->n, width = n[0] * n[1], q_stride = width + n[2], kv_stride = 2 * width + n[2];
+    const span_lists *l = c->data;
+    const size_t size = k->device->act_size;
+    const char *key = a[1], *value = key + (size_t)width * size;
+    k->core->attention_spans(k, a[0], q_stride, l->q_first, l->n_q, key, value, kv_stride, l->k_first, l->n_k, n[3],
+                             n[0], n[1], a[2]);
+    for (int s = 0; s < n[3]; s++) {
+        const size_t q_row = (size_t)l->q_first[s], from = (size_t)(l->k_first[s] * kv_stride) * size;
+        if (ops_on_cuda()) /* other kernels than `attention`'s */
+            k->core->attention_spans(k, a[0], q_stride, l->q_first + s, l->n_q + s, key, value, kv_stride,
+                                     l->k_first + s, l->n_k + s, 1, n[0], n[1], a[3]);
+        else if (l->n_q[s] > 0)
+            k->core->attention(k, (const char *)a[0] + q_row * (size_t)q_stride * size, q_stride, key + from,
+                               value + from, kv_stride, 1, l->n_q[s], l->n_k[s], n[0], n[1],
+                               (char *)a[3] + q_row * (size_t)width * size);
+    }
+    k->core->attention_spans(k, a[0], q_stride, NULL, NULL, key, value, kv_stride, NULL, NULL, 0, n[0], n[1], a[2]);
+}
+
+static void check_spans(const ops_call *c, double *const *got)
+{
+    assert_memory_equal(got[2], got[3], c->array[2].n * sizeof(double));
+}
+
+/* --- over a cache
+ * ---------------------------------------------------------------------------------------------------------- */
+
+enum { MOST_SPANS = 6, CACHE_HEADS = 0, CACHE_DIM, CACHE_SPANS, NOT_FINITE };
+enum { NAN_KEY = 1, NAN_VALUE = 2 };
+
+/* heads, head_dim, spans, what is not finite in a slot that some rows know; then each span's queries, slots, and those
+ * that all its rows know */
+static const int caches[][4 + 3 * MOST_SPANS] = {
+    {2, 32, 2, 0, /* queries */ 3, 5, 0, 0, 0, 0, /* slots */ 13, 25, 0, 0, 0, 0, /* common */ 10, 20},
+    {12, 64, 2, 0, 1, 1, 0, 0, 0, 0, 258, 257, 0, 0, 0, 0, 257, 256},
+    {16, 64, 2, 0, 1, 1, 0, 0, 0, 0, 257, 257, 0, 0, 0, 0, 256, 257},     /* plain decoding */
+    {3, 64, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1},                 /* one slot, known to all */
+    {1, 64, 1, 0, 3, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0},                 /* none in common */
+    {5, 64, 4, 0, 17, 1, 8, 9, 0, 0, 60, 3, 40, 131, 0, 0, 31, 2, 32, 3}, /* trees */
+    {2, 100, 3, 0, 4, 0, 21, 0, 0, 0, 19, 1, 90, 0, 0, 0, 16, 1, 17},
+    {3, 100, 2, 0, 17, 17, 0, 0, 0, 0, 137, 48, 0, 0, 0, 0, 120, 31},
+    {2, 128, 3, 0, 1, 9, 2, 0, 0, 0, 501, 9, 66, 0, 0, 0, 500, 0, 64},
+    {5, 16, 2, 0, 3, 0, 0, 0, 0, 0, 13, 20, 0, 0, 0, 0, 10, 20},
+    {1, 48, 6, 0, 1, 2, 3, 4, 5, 6, 2, 4, 6, 8, 10, 12, 1, 2, 3, 4, 5, 6},
+    {2, 36, 2, 0, 40, 2, 0, 0, 0, 0, 110, 702, 0, 0, 0, 0, 70, 700},
+    {3, 6, 1, 0, 5, 0, 0, 0, 0, 0, 38, 0, 0, 0, 0, 0, 33},
+    {3, 8, 2, 0, 2, 9, 0, 0, 0, 0, 4, 16, 0, 0, 0, 0, 3, 0},
+    {1, 250, 2, 0, 2, 1, 0, 0, 0, 0, 92, 41, 0, 0, 0, 0, 90, 40},
+    {1, 64, 1, 0, 64, 0, 0, 0, 0, 0, 67, 0, 0, 0, 0, 0, 3},
+    {3, 32, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18}, /* what a tile takes, and multiples of it */
+    {3, 96, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
+    {3, 160, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
+    {3, 192, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
+    {3, 224, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
+    {3, 256, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
+    {2, 64, 1, NAN_KEY, 9, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 7},
+    {2, 64, 1, NAN_VALUE, 9, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 7},
+    {2, 64, 1, NAN_KEY | NAN_VALUE, 9, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 7},
+};
+
+enum { WORDS = 3, POSITIONS = 9 };
+
+typedef struct {
+    int rows, slots, q_stride, most;
+    int row[MOST_SPANS + 1], first[MOST_SPANS + 1], common[MOST_SPANS];
+    int *slot, *span, *position, *own; /* span, position, own [rows] */
+    uint64_t *mask;                    /* [rows][WORDS] */
+    int *known, *count;                /* [rows][slots] the slots that a row knows, in their order; [rows] */
+} cache_lists;
+
+/* Each row knows one of its own slots: odd rows no other, even ones about half of them. A replay has the spans in
+ * another order. */
+static cache_lists *make_lists(ops_call *c)
+{
+    const int *n = c->n, spans_of = n[CACHE_SPANS];
+    cache_lists *l = c->data = ops_host(c, sizeof *l);
+    for (int i = 0; i < spans_of; i++) {
+        const int s = 4 + (i + c->other) % spans_of;
+        l->row[i + 1] = l->row[i] + n[s], l->first[i + 1] = l->first[i] + n[s + MOST_SPANS];
+        l->common[i] = n[s + 2 * MOST_SPANS];
+        if (n[s + MOST_SPANS] > l->most) l->most = n[s + MOST_SPANS];
+    }
+    l->rows = l->row[spans_of], l->slots = 2 * l->first[spans_of] + 1;
+    l->q_stride = 3 * n[CACHE_HEADS] * n[CACHE_DIM] + 8;
+    l->slot = ops_host(c, (size_t)l->slots * sizeof(int)), l->span = ops_host(c, (size_t)l->rows * sizeof(int));
+    l->mask = ops_host(c, (size_t)(l->rows * WORDS) * sizeof *l->mask);
+    l->known = ops_host(c, (size_t)(l->rows * l->slots) * sizeof(int));
+    l->count = ops_host(c, (size_t)l->rows * sizeof(int));
+    for (int i = 0; i < l->first[spans_of]; i++) l->slot[i] = (int)((long)i * 7919 % l->slots);
+    for (int s = 0; s < spans_of; s++)
+        for (int r = l->row[s]; r < l->row[s + 1]; r++) {
+            const int own = l->first[s + 1] - l->first[s] - l->common[s];
+            l->span[r] = s;
+            for (int j = 0; j < own; j++)
+                if ((r * 7 + 3) % own == j || (r % 2 == 0 && ops_word(c) >> 31))
+                    l->mask[r * WORDS + j / 64] |= (uint64_t)1 << j % 64;
+            for (int j = -l->common[s]; j < own; j++)
+                if (j < 0 || l->mask[r * WORDS + j / 64] >> j % 64 & 1)
+                    l->known[r * l->slots + l->count[r]++] = l->slot[l->first[s] + l->common[s] + j];
+        }
+    return l;
+}
+
+/* q and cache, then the results: of a call; on a CPU of each row alone that knows its slots by its mask, and in common.
+ */
+static void build_cache(ops_call *c)
+{
+    const int heads = c->n[CACHE_HEADS], dim = c->n[CACHE_DIM];
+    cache_lists *l = make_lists(c);
+    const size_t width = (size_t)(heads * dim), row = 2 * width;
+    const double *q = ops_input(c, OPS_ACT, (size_t)(l->rows * l->q_stride), 0, 1.5);
+    double *cache = ops_input(c, OPS_ACT, (size_t)l->slots * row, 0, 1);
+    double *hidden = cache + (size_t)l->slot[l->common[0] + (l->first[1] - l->common[0] > 3 ? 3 : 0)] * row;
+    for (size_t i = 0; i < row; i++)
+        if (c->n[NOT_FINITE] & (i < width ? NAN_KEY : NAN_VALUE)) hidden[i] = NAN;
+    for (int turn = 0; turn < 3; turn++) {
+        double *y = ops_output(c, OPS_ACT, (size_t)l->rows * width, 0, turn ? 0 : 2e-6, turn ? 0 : 4e-3);
+        for (int i = 0; i < l->rows * heads; i++) {
+            const size_t r = (size_t)(i / heads), head = (size_t)(i % heads * dim);
+            double *to = y + r * width + head;
+            if (turn == 0)
+                attend(q + r * (size_t)l->q_stride + head, cache + head, cache + width + head, row,
+                       l->known + r * (size_t)l->slots, l->count[r], dim, to);
+            for (int j = 0; j < dim && turn && !ops_on_cuda(); j++) to[j] = ops_any;
+        }
+    }
+}
+
+static kern_cache_job cache_job(const ops_call *c, const cache_lists *l, void *const *a)
+{
+    return (kern_cache_job){.rows = l->rows,
+                            .heads = c->n[CACHE_HEADS],
+                            .head_dim = c->n[CACHE_DIM],
+                            .q = a[0],
+                            .q_stride = l->q_stride,
+                            .cache = a[1],
+                            .spans = c->n[CACHE_SPANS],
+                            .row = l->row,
+                            .first = l->first,
+                            .common = l->common,
+                            .slot = l->slot,
+                            .mask = l->mask,
+                            .words = WORDS,
+                            .most = l->most,
+                            .y = a[2]};
+}
+
+static void run_cache(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const cache_lists *l = c->data;
+    const size_t size = k->device->act_size, width = (size_t)(c->n[CACHE_HEADS] * c->n[CACHE_DIM]);
+    const kern_cache_job job = cache_job(c, l, a);
+    k->core->attention_cache(k, &job);
+    for (int i = 0; i < 2 * l->rows && !ops_on_cuda(); i++) {
+        const int r = i / 2, ends[2] = {0, 1}, first[2] = {0, l->count[r]}, common = i % 2 ? l->count[r] : 0;
+        uint64_t mask[64] = {0};
+        for (int j = 0; j < l->count[r]; j++) mask[j / 64] |= (uint64_t)1 << j % 64;
+        kern_cache_job alone = job;
+        alone.rows = alone.spans = 1, alone.row = ends, alone.first = first, alone.common = &common;
+        alone.q = (const char *)a[0] + (size_t)r * (size_t)l->q_stride * size;
+        alone.slot = l->known + (size_t)r * (size_t)l->slots, alone.mask = mask, alone.words = 64;
+        alone.y = (char *)a[3 + i % 2] + (size_t)r * width * size;
+        k->core->attention_cache(k, &alone);
+    }
+}
+
+static void check_cache(const ops_call *c, double *const *got)
+{
+    for (int i = 3; i < 5 && !ops_on_cuda(); i++)
+        for (size_t j = 0; j < c->array[2].n; j++)
+            assert_true(got[i][j] == got[2][j] || (isnan(got[i][j]) && isnan(got[2][j])));
+    if (!c->n[NOT_FINITE]) return;
+    size_t others = 0;
+    for (size_t j = 0; j < c->array[2].n; j++) others += isfinite(c->array[2].want[j]) != 0;
+    assert_in_range(others, c->array[2].n / 3, c->array[2].n - 1); /* of what was expected */
+}
+
+/* Attention that rotates gives the bits of both operations in turn: of y, of the queries, and of the whole cache. */
+static const int turned[][4 + 3 * MOST_SPANS] = {
+    {12, 64, 2, 0, 1, 1, 0, 0, 0, 0, 51, 4, 0, 0, 0, 0, 50, 3},
+    {3, 100, 3, 0, 1, 1, 1, 0, 0, 0, 51, 4, 1, 0, 0, 0, 50, 3, 0},
+    {2, 128, 1, 0, 1, 0, 0, 0, 0, 0, 51, 0, 0, 0, 0, 0, 50},
+    {5, 16, 6, 0, 1, 1, 1, 1, 1, 1, 51, 4, 1, 21, 8, 2, 50, 3, 0, 20, 7, 1},
+    {3, 6, 2, 0, 1, 1, 0, 0, 0, 0, 51, 4, 0, 0, 0, 0, 50, 3},
+    {1, 250, 2, 0, 1, 1, 0, 0, 0, 0, 51, 4, 0, 0, 0, 0, 50, 3},
+    {4, 2, 2, 0, 1, 1, 0, 0, 0, 0, 51, 4, 0, 0, 0, 0, 50, 3},
+    {2, 36, 3, 0, 1, 3, 2, 0, 0, 0, 51, 6, 2, 0, 0, 0, 50, 3, 0},
+};
+
+static void any_result(ops_call *c)
+{
+    double *want = ops_written(c, 1, 1);
+    for (size_t i = 0; i < ops_last(c)->n; i++) want[i] = ops_any;
+}
+
+static void build_turned(ops_call *c)
+{
+    cache_lists *l = make_lists(c);
+    const size_t width = (size_t)(c->n[CACHE_HEADS] * c->n[CACHE_DIM]);
+    l->q_stride = 3 * (int)width;
+    l->position = ops_below(c, (size_t)l->rows, POSITIONS), l->own = ops_host(c, (size_t)l->rows * sizeof(int));
+    for (int r = 0; r < l->rows; r++)
+        l->own[r] = l->slot[l->first[l->span[r]] + l->common[l->span[r]] + r - l->row[l->span[r]]];
+    for (int twice = 0; twice < 2; twice++) {
+        ops_input(c, OPS_ACT, (size_t)l->rows * 3 * width, 0, 1), any_result(c);
+        ops_input(c, OPS_ACT, (size_t)l->slots * 2 * width, 0, 1), any_result(c);
+        ops_input(c, OPS_ACT, (size_t)l->rows * width, 0, 1), any_result(c);
+    }
+    for (int i = 0; i < 3; i++) memcpy(c->array[i + 3].x, c->array[i].x, c->array[i].n * sizeof(double));
+    ops_input(c, OPS_FLOAT, (size_t)(POSITIONS * c->n[CACHE_DIM]), 0, 1);
+}
+
+static void run_turned(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const cache_lists *l = c->data;
+    kern_cache_job job = cache_job(c, l, a);
+    k->core->rotate(k, a[0], l->rows, job.heads, job.head_dim, a[6], l->position, a[1], l->own);
+    k->core->attention_cache(k, &job);
+    job = cache_job(c, l, a + 3);
+    job.turn = a[6], job.position = l->position, job.own = l->own;
+    k->core->attention_cache(k, &job);
+}
+
+static void check_turned(const ops_call *c, double *const *got)
+{
+    for (int i = 0; i < 3; i++) assert_memory_equal(got[i + 3], got[i], c->array[i].n * sizeof(double));
+    assert_memory_not_equal(got[0], c->array[0].x, c->array[0].n * sizeof(double));
+    assert_memory_not_equal(got[2], c->array[2].x, c->array[2].n * sizeof(double));
+}
+
+/* PyTorch's numbers (tests/golden/make_causal.py). */
+static const int golden_caches[][4 + 3 * MOST_SPANS] = {{2, 64, 1, 0, 6, 0, 0, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0},
+                                                        {2, 100, 1, 0, 6, 0, 0, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0}};
+
+static void build_golden_cache(ops_call *c)
+{
+    static const char *const names[] = {"q", "k", "v", "y", "known"};
+    const int size = c->n[CACHE_DIM], width = 2 * size, rows = c->n[4], slots = c->n[4 + MOST_SPANS];
+    const int counts[] = {rows * width, slots * width, slots * width, rows * width, rows * slots};
+    const float *golden[5];
+    wt_file *f = golden_open("causal");
+    for (int i = 0; i < 5; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "attention%d.%s", size, names[i]);
+        golden[i] = ops_golden(c, f, name, counts[i]);
+    }
+    wt_close(f);
+    c->other = 0; /* it is these numbers, and no others */
+    cache_lists *l = make_lists(c);
+    l->q_stride = width;
+    for (int r = 0; r < rows; r++) {
+        l->count[r] = 0, memset(l->mask + r * WORDS, 0, WORDS * sizeof *l->mask);
+        for (int s = 0; s < slots; s++)
+            if (golden[4][r * slots + s] != 0)
+                l->mask[r * WORDS] |= (uint64_t)1 << s, l->known[r * l->slots + l->count[r]++] = s;
+    }
+    for (int s = 0; s < slots; s++) l->slot[s] = s;
+    double *q = ops_input(c, OPS_ACT, (size_t)(rows * width), 0, 1);
+    double *cache = ops_input(c, OPS_ACT, (size_t)(l->slots * 2 * width), 0, 1);
+    for (int i = 0; i < rows * width; i++) q[i] = ops_element_of(c, OPS_ACT, (double)golden[0][i]);
+    for (int i = 0; i < slots * 2 * width; i++)
+        cache[i] = ops_element_of(c, OPS_ACT, (double)golden[1 + i / width % 2][i / (2 * width) * width + i % width]);
+    for (int turn = 0; turn < 3; turn++) {
+        double *y = ops_output(c, OPS_ACT, (size_t)(rows * width), 0, turn ? 0 : 2e-6, turn ? 0 : 8e-3);
+        for (int i = 0; i < rows * width; i++)
+            if (turn == 0 || !ops_on_cuda()) y[i] = turn ? ops_any : (double)golden[3][i];
+    }
+}
+
+#define CACHE_NUMBERS "heads dim spans not_finite, queries, slots, common"
+
+static const ops_entry table[] = {
+    {"attention", "n_seq n_q n_k heads dim skew sharp", OPS_CASES(sequences), OPS_ALONE, build_attention, run_attention,
+     prepare_attention, NULL, NULL},
+    {"attention, large", "n_seq n_q n_k heads dim skew sharp", OPS_CASES(large_sequences), OPS_ALONE | OPS_LONG,
+     build_attention, run_attention, prepare_attention, NULL, NULL},
+    {"attention_spans", "heads dim skew count lengths replayed", OPS_CASES(spans), 0, build_spans, run_spans,
+     prepare_spans, NULL, check_spans},
+    {"attention_spans, large", "heads dim skew count lengths replayed", OPS_CASES(large_spans), OPS_LONG, build_spans,
+     run_spans, prepare_spans, NULL, check_spans},
+    {"attention_cache", CACHE_NUMBERS, OPS_CASES(caches), 0, build_cache, run_cache, NULL, NULL, check_cache},
+    {"attention_cache, turned", CACHE_NUMBERS, OPS_CASES(turned), 0, build_turned, run_turned, NULL, NULL,
+     check_turned},
+    {"attention_cache, PyTorch", CACHE_NUMBERS, OPS_CASES(golden_caches), 0, build_golden_cache, run_cache, NULL, NULL,
+     check_cache},
+};
+
+int main(void)
+{
+    return ops_main(table);
+}

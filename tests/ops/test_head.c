@@ -1,0 +1,386 @@
+/* The diffusion head against the official formulas in double, which do not fold the layer norm into adaLN: single
+ * evaluations, LazyMAR's reuse, and chains. */
+#include "tests/ops/ops.h"
+#include "tests/support/head_case.h"
+
+enum { STEPS = 5, TURNS = 5 };
+static const int step_of[STEPS] = {3, 0, 4, 1, 2};
+
+/* A case's head and what it is given, f32 on the host. */
+typedef struct {
+    head_case h;
+    int *indexed[2]; /* x_index, mod_index */
+    float *cond, *x; /* [STEPS][rows][W]: temb + cond; [rows][C] */
+    float *cfg;
+    uint64_t *image;
+    int *position;
+    kern_chain_coef coef[STEPS];
+    kern_ode_coef ode[STEPS];
+    int t[STEPS];
+} head_data;
+
+enum { WIDTH, DEPTH, CHANNELS, ROWS, F32, KIND };
+enum { OFFICIAL, FAINT, ROUNDING, FINAL, REUSE };
+
+/* Several warps a row, the last in part; one warp in part. F32: the head, whatever the device's operands are. */
+static const int heads[][6] = {
+    {40, 6, 16, 13, 0, OFFICIAL},  {264, 6, 16, 13, 0, OFFICIAL}, {40, 6, 16, 13, 1, OFFICIAL},
+    {264, 2, 16, 13, 1, OFFICIAL}, {128, 3, 8, 40, 0, OFFICIAL},  {128, 3, 8, 48, 1, OFFICIAL},
+    {128, 3, 8, 48, 0, FAINT},     {96, 1, 8, 1, 0, ROUNDING},    {96, 1, 16, 70, 0, ROUNDING},
+    {72, 6, 16, 12, 0, REUSE},     {72, 6, 16, 12, 1, REUSE},     {128, 6, 8, 48, 0, REUSE},
+    {40, 1, 16, 9, 0, FINAL},      {768, 1, 8, 9, 0, FINAL},      {1544, 1, 4, 9, 0, FINAL},
+};
+static const int more_heads[][6] = {
+    {264, 1, 16, 9, 0, FINAL},  {520, 1, 3, 9, 0, FINAL}, {1288, 1, 16, 9, 0, FINAL},
+    {1536, 1, 16, 9, 0, FINAL}, {64, 1, 24, 9, 0, FINAL}, {768, 1, 8, 9, 1, FINAL},
+};
+
+static void zero(const float *x, size_t n)
+{
+    memset((void *)(uintptr_t)x, 0, n * sizeof *x);
+}
+
+static head_case make_head(ops_call *c)
+{
+    const int w = c->n[WIDTH];
+    const uint64_t number = 1000 + 100 * (uint64_t)c->index;
+    head_case h = c->n[KIND] == FAINT      ? make_faint_case(w, c->n[DEPTH], c->n[CHANNELS], number)
+                  : c->n[KIND] == ROUNDING ? make_rounding_case(w, c->n[CHANNELS], number)
+                                           : make_head_case(w, c->n[DEPTH], c->n[CHANNELS], number);
+    if (c->n[KIND] == FINAL) { /* a block that adds nothing, a modulation that is its bias */
+        zero(h.blocks[0].ada_weight, 3 * (size_t)w * (size_t)w), zero(h.blocks[0].ada_bias, 3 * (size_t)w);
+        zero(h.spec.ada_weight, 2 * (size_t)w * (size_t)w);
+    }
+    h.spec.f32 = c->n[F32];
+    ops_keep(c, h.blocks), ops_keep(c, h.weights);
+    return h;
+}
+
+static float *as_floats(ops_call *c, const ops_array *a)
+{
+    float *x = ops_host(c, a->n * sizeof *x);
+    for (size_t i = 0; i < a->n; i++) x[i] = (float)a->x[i];
+    return x;
+}
+
+/* temb, cond and x. */
+static head_data *head_arrays(ops_call *c, int x_rows)
+{
+    const size_t w = (size_t)c->n[WIDTH], channels = (size_t)c->n[CHANNELS], rows = (size_t)c->n[ROWS];
+    head_data *d = c->data = ops_host(c, sizeof *d);
+    d->h = make_head(c);
+    const double *temb = ops_input(c, OPS_FLOAT, STEPS * w, 0, 0.6), *cond = ops_input(c, OPS_FLOAT, rows * w, w, 1);
+    ops_input(c, OPS_FLOAT, (size_t)x_rows * channels, channels, 1);
+    d->x = as_floats(c, ops_last(c));
+    d->cond = ops_host(c, STEPS * rows * w * sizeof(float));
+    for (size_t i = 0; i < STEPS * rows * w; i++)
+        d->cond[i] = (float)(temb[(size_t)step_of[i / (rows * w)] * w + i % w] + cond[i % (rows * w)]);
+    return d;
+}
+
+/* The reference's own rounding: what bf16 costs in the official form. */
+static double rounding_of(ops_call *c, const head_data *d, int rows)
+{
+    const size_t n = (size_t)(rows * 2 * c->n[CHANNELS]);
+    float *exact = ops_host(c, n * sizeof *exact), *rounded = ops_host(c, n * sizeof *rounded);
+    head_reference(&d->h, d->x, d->cond, rows, 0, exact);
+    head_reference(&d->h, d->x, d->cond, rows, 1, rounded);
+    return relative_error(rounded, exact, n);
+}
+
+/* What may be wrong in bf16, in units of the official form's own rounding: where norms' weights are much below 1 the
+ * folded modulation costs more. SiLU takes f32 sums, and is rounded once. The final layer is nearly f32, in bf16, too.
+ */
+static double allowed(ops_call *c, const head_data *d, int rows)
+{
+    const int f32 = !c->bf16 || c->n[F32];
+    switch (c->n[KIND]) {
+    case FINAL:
+        return f32 ? 2e-6 : 6e-6;
+    case ROUNDING:
+        return f32 ? 3e-6 : 2e-5;
+    case FAINT:
+        return f32 ? 3e-6 : 2 * rounding_of(c, d, rows);
+    case REUSE:
+        return f32 ? 5e-6 : 2 * rounding_of(c, d, rows);
+    default:
+        return f32 ? 3e-6 : 1.3 * rounding_of(c, d, rows);
+    }
+}
+
+/* Results: of a call with row r's state and modulation, of one with indices, and with reuse of TURNS calls. */
+static void build_head(ops_call *c)
+{
+    if (c->n[ROWS] > 10) c->n[ROWS] *= ops_scale();
+    const int rows = c->rows = c->n[ROWS], channels = c->n[CHANNELS], w = c->n[WIDTH], reuse = c->n[KIND] == REUSE;
+    const int rounds = c->n[KIND] == ROUNDING && c->bf16;
+    head_data *d = head_arrays(c, rows);
+    const size_t n = (size_t)(rows * 2 * channels);
+    float *y = ops_host(c, n * sizeof *y), *x = ops_host(c, n * sizeof *x), *cond = ops_host(c, (size_t)(rows * w) * 4);
+    const double bound = allowed(c, d, rows);
+    double *want = ops_output(c, OPS_FLOAT, n, 2 * (size_t)channels, bound, bound);
+    head_reference(&d->h, d->x, d->cond, rows, rounds, y);
+    for (size_t i = 0; i < n; i++) want[i] = (double)y[i];
+    want = ops_output(c, OPS_FLOAT, n, 0, bound, bound);
+    for (int i = 0; i < 2; i++) d->indexed[i] = ops_host(c, (size_t)rows * sizeof(int));
+    for (int r = 0; r < rows; r++) {
+        d->indexed[0][r] = r * 5 % (rows / 2 + 1), d->indexed[1][r] = (r * 17 + 3 + c->other) % (STEPS * rows);
+        memcpy(x + r * channels, d->x + d->indexed[0][r] * channels, (size_t)channels * sizeof *x);
+        memcpy(cond + r * w, d->cond + d->indexed[1][r] * w, (size_t)w * sizeof *x);
+    }
+    head_reference(&d->h, x, cond, rows, rounds, y);
+    for (size_t i = 0; i < n; i++) want[i] = (double)y[i];
+    double *kept = ops_host(c, (size_t)(rows * c->n[DEPTH] * w) * sizeof *kept);
+    for (int turn = 0; turn < TURNS && reuse; turn++) { /* each at its own modulation */
+        const kern_head_reuse how[TURNS] = {KERN_HEAD_FRESH, KERN_HEAD_KEPT, KERN_HEAD_WARM, KERN_HEAD_KEPT,
+                                            KERN_HEAD_FRESH};
+        head_reference_reusing(&d->h, d->x, d->cond + (size_t)(turn * rows * w), turn % 4 ? rows / 2 : rows, 0,
+                               how[turn], kept, y);
+        want = ops_output(c, OPS_FLOAT, n, 0, bound, bound);
+        for (int i = 0; i < (turn % 4 ? rows / 2 : rows) * 2 * channels; i++) want[i] = (double)y[i];
+    }
+}
+
+typedef struct {
+    kern_head *net;
+    char *mod;
+    void *scratch, *out;
+    float *kept;
+} head_object;
+
+static void *prepare_head(kern_queue *k, const ops_call *c)
+{
+    head_object *o = calloc(1, sizeof *o);
+    const size_t rows = (size_t)c->n[ROWS], kept = rows + 3;
+    const head_data *d = c->data;
+    mar_err err = {0};
+    assert_non_null(o);
+    assert_ok(k->head->create(k, &d->h.spec, &o->net, &err), &err);
+    for (int n = 1; n <= (int)rows; n++) assert_ok(k->head->plan(k, o->net, n, &err), &err);
+    assert_ok(k->head->plan(k, o->net, STEPS * (int)rows, &err), &err);
+    o->mod = backend_memory(k, STEPS * rows * k->head->mod_bytes(o->net));
+    o->scratch = backend_memory(k, k->head->scratch_bytes(o->net, STEPS * (int)rows));
+    o->kept = backend_memory(k, (size_t)c->n[DEPTH] * kept * (size_t)c->n[WIDTH] * sizeof(float));
+    o->out = backend_memory(k, rows * 2 * (size_t)c->n[CHANNELS] * sizeof(float));
+    return o;
+}
+
+static void release_head(kern_device *d, void *object)
+{
+    head_object *o = object;
+    d->core->free(d, o->mod), d->core->free(d, o->scratch), d->core->free(d, o->kept), d->core->free(d, o->out);
+    d->head->free(d, o->net);
+    d->head->free(d, NULL);
+    free(o);
+}
+
+static void run_head(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const head_object *o = c->object;
+    const head_data *d = c->data;
+    const int rows = c->rows, half = rows / 2;
+    const size_t step = (size_t)rows * k->head->mod_bytes(o->net);
+    k->head->modulate(k, o->net, a[0], step_of, NULL, STEPS, a[1], rows, o->mod, o->scratch);
+    k->head->eval(k, o->net, a[2], NULL, o->mod, NULL, rows, a[3], o->scratch);
+    if (rows < c->n[ROWS]) return; /* some rows alone */
+    k->head->eval(k, o->net, a[2], d->indexed[0], o->mod, d->indexed[1], rows, a[4], o->scratch);
+    static const kern_head_reuse how[TURNS] = {KERN_HEAD_FRESH, KERN_HEAD_KEPT, KERN_HEAD_WARM, KERN_HEAD_KEPT,
+                                               KERN_HEAD_FRESH};
+    for (int i = 0; i < TURNS && c->n[KIND] == REUSE; i++)
+        k->head->eval_reusing(k, o->net, a[2], NULL, o->mod + (size_t)i * step, NULL, i % 4 ? half : rows, how[i],
+                              o->kept, rows + 3, a[5 + i], o->scratch);
+}
+
+/* --- chains
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+/* ROWS: rows of the head, conditions times tokens. KIND: the sampler and the conditions. */
+enum { DDPM, SOLVER, GUIDED_DDPM, GUIDED_SOLVER };
+static const int chains[][6] = {
+    {64, 6, 16, 6, 0, GUIDED_DDPM},    {64, 6, 16, 6, 0, DDPM},        {64, 6, 16, 6, 0, GUIDED_SOLVER},
+    {64, 6, 16, 6, 0, SOLVER},         {64, 6, 16, 6, 1, GUIDED_DDPM}, {64, 6, 16, 6, 1, SOLVER},
+    {64, 6, 16, 70, 0, GUIDED_DDPM},   {64, 6, 16, 70, 0, DDPM},       {64, 6, 16, 70, 0, SOLVER},
+    {64, 6, 16, 70, 1, GUIDED_SOLVER}, {64, 6, 16, 70, 1, DDPM},       {128, 3, 8, 12, 0, GUIDED_DDPM},
+};
+
+static double normal_at(const head_data *d, int token, int channel, int step)
+{
+    uint32_t words[4];
+    float four[4];
+    kern_random_words(5, KERN_NOISE_STEP, d->image[token], (uint32_t)d->position[token], (uint32_t)step,
+                      (uint32_t)channel / 4, words);
+    kern_normal4(words, four);
+    return (double)four[channel % 4];
+}
+
+/* One index of the chain by its formulas: out [rows][2C], x and x0 [tokens][C]. */
+static void plain_step(const ops_call *c, const head_data *d, int i, int tokens, const float *out, double *x,
+                       double *x0)
+{
+    const int channels = c->n[CHANNELS], guided = c->n[KIND] >= GUIDED_DDPM, solver = c->n[KIND] % 2;
+    for (int e = 0; e < tokens * channels; e++) {
+        const int t = e / channels, j = e % channels, at = t * 2 * channels + j;
+        const double with = (double)out[at], v = (double)out[at + channels];
+        const double without = guided ? (double)out[at + tokens * 2 * channels] : with;
+        const double eps = guided ? without + (double)d->cfg[t] * (with - without) : with;
+        if (solver) {
+            const kern_ode_coef *o = &d->ode[i];
+            const double now = (double)o->sqrt_recip_abar * x[e] - (double)o->sqrt_recipm1_abar * eps;
+            x[e] = (double)o->coef_x * x[e] + (double)o->coef_x0 * now + (double)o->coef_previous * x0[e];
+            x0[e] = now;
+            continue;
+        }
+        const kern_chain_coef *o = &d->coef[i];
+        const double now = (double)o->sqrt_recip_abar * x[e] - (double)o->sqrt_recipm1_abar * eps;
+        const double fraction = (v + 1) / 2;
+        const double log_var = fraction * (double)o->log_var_max + (1 - fraction) * (double)o->log_var_min;
+        x[e] = (double)o->coef_x0 * now + (double)o->coef_xt * x[e] +
+               exp(0.5 * log_var) * (double)o->noise * normal_at(d, t, j, d->t[i]);
+    }
+}
+
+/* Indices STEPS-1 .. 1: x, and of a solver x0. */
+static void build_chain(ops_call *c)
+{
+    const int channels = c->n[CHANNELS], guided = c->n[KIND] >= GUIDED_DDPM, w = c->n[WIDTH];
+    if (c->n[ROWS] > 20) c->n[ROWS] *= ops_scale();
+    const int rows = c->n[ROWS], tokens = rows / (1 + guided);
+    const size_t n = (size_t)(tokens * channels);
+    head_data *d = head_arrays(c, tokens);
+    d->cfg = ops_floats(c, (size_t)tokens, 1.5);
+    d->image = ops_host(c, (size_t)tokens * sizeof *d->image), d->position = ops_host(c, (size_t)tokens * sizeof(int));
+    for (int t = 0; t < tokens; t++)
+        d->image[t] = (uint64_t)(1 + c->other) << 32 | (uint64_t)(t / 3), d->position[t] = 31 * t;
+    for (int i = 0; i < STEPS; i++) {
+        const float u = (float)i / STEPS;
+        d->coef[i] = (kern_chain_coef){1 + u, 0.5f + u, 0.5f - 0.3f * u, 0.4f + 0.3f * u, -5 + u, -2 + u, 0.9f};
+        d->ode[i] = (kern_ode_coef){1 + u, 0.5f + u, 0.6f, 0.3f, i == STEPS - 1 ? 0 : 0.1f};
+        d->t[i] = i * 200 + 1;
+    }
+    double *want = ops_written(c, 1e-4, c->n[F32] ? 1e-4 : 5e-2), *x = ops_host(c, n * sizeof *x);
+    double *x0 = ops_output(c, OPS_FLOAT, n, 0, 1e-4, c->n[F32] ? 1e-4 : 5e-2), *before = ops_host(c, n * sizeof *x);
+    float *state = ops_host(c, (size_t)(rows * channels) * sizeof *state),
+          *out = ops_host(c, (size_t)(rows * 2 * channels) * 4);
+    memcpy(x, c->array[2].x, n * sizeof *x);
+    for (int i = STEPS - 1; i >= 1; i--) {
+        for (int e = 0; e < rows * channels; e++) state[e] = (float)x[e % (int)n];
+        head_reference(&d->h, state, d->cond + (size_t)((STEPS - 1 - i) * rows * w), rows, 0, out);
+        plain_step(c, d, i, tokens, out, x, before);
+    }
+    memcpy(want, x, n * sizeof *x);
+    if (c->n[KIND] % 2) memcpy(x0, before, n * sizeof *x);
+}
+
+static void run_chain(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const head_object *o = c->object;
+    const head_data *d = c->data;
+    const int solver = c->n[KIND] % 2, conditions = c->n[KIND] >= GUIDED_DDPM ? 2 : 1;
+    const kern_chain_job job = {.tokens = c->n[ROWS] / conditions,
+                                .conditions = conditions,
+                                .first = STEPS - 1,
+                                .last = 1,
+                                .mod = o->mod,
+                                .x = a[2],
+                                .x0 = solver ? a[3] : NULL,
+                                .coef = solver ? NULL : d->coef,
+                                .ode = solver ? d->ode : NULL,
+                                .t = d->t,
+                                .cfg = d->cfg,
+                                .seed = 5,
+                                .image = d->image,
+                                .position = d->position,
+                                .out = o->out,
+                                .scratch = o->scratch};
+    k->head->modulate(k, o->net, a[0], step_of, NULL, STEPS, a[1], c->n[ROWS], o->mod, o->scratch);
+    k->head->chain_run(k, o->net, &job);
+}
+
+#define HEAD_NUMBERS "width depth channels rows f32 kind"
+
+static const ops_entry table[] = {
+    {"modulate, eval, eval_reusing", HEAD_NUMBERS, OPS_CASES(heads), OPS_ALONE_ON_CPU, build_head, run_head,
+     prepare_head, release_head, NULL},
+    {"modulate, eval, more", HEAD_NUMBERS, OPS_CASES(more_heads), OPS_ALONE_ON_CPU | OPS_LONG, build_head, run_head,
+     prepare_head, release_head, NULL},
+    {"chain_run", HEAD_NUMBERS, OPS_CASES(chains), 0, build_chain, run_chain, prepare_head, release_head, NULL},
+};
+
+/* --- what a head says, and what is found in it
+ * ------------------------------------------------------------------------------ */
+
+/* The layer with a number that is not finite is named. */
+static void what_is_not_finite_is_found(void **state)
+{
+    (void)state;
+    enum { W = 128, C = 8 };
+    for (int f32 = 0; f32 < 2; f32++) {
+        kern_queue *k = ops_open(MAR_DTYPE_BF16);
+        if (!k) skip();
+        head_case h = make_head_case(W, 3, C, 900);
+        const int step = 0;
+        kern_head *net = NULL;
+        mar_err err = {0};
+        ((float *)(uintptr_t)h.blocks[1].ada_bias)[3 * W - 1] = (float)INFINITY; /* a gate */
+        h.spec.f32 = f32;
+        assert_ok(k->head->create(k, &h.spec, &net, &err), &err);
+        assert_ok(k->head->plan(k, net, 1, &err), &err);
+        float *zeros = backend_memory(k, W * sizeof *zeros), *out = backend_memory(k, 2 * C * sizeof *out);
+        void *mod = backend_memory(k, k->head->mod_bytes(net)),
+             *scratch = backend_memory(k, k->head->scratch_bytes(net, 1));
+        k->watch.on = 1;
+        k->head->modulate(k, net, zeros, &step, NULL, 1, zeros, 1, mod, scratch);
+        assert_string_equal(k->watch.layer, "diffloss.net.res_blocks.1.adaLN_modulation.1");
+        k->head->eval(k, net, zeros, NULL, mod, NULL, 1, out, scratch);
+        check_kern(k);
+        void *memory[] = {zeros, out, mod, scratch};
+        for (int i = 0; i < 4; i++) k->core->free(k->device, memory[i]);
+        k->head->free(k->device, net);
+        free_head_case(&h);
+        close_queue(k);
+    }
+}
+
+static void a_head_says_its_arithmetic(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 4 && !ops_on_cuda(); way++) {
+        kern_queue *k = ops_open(way / 2 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
+        head_case h = make_head_case(128, 1, 8, 900);
+        kern_head *net = NULL;
+        mar_err err = {0};
+        h.spec.f32 = way % 2;
+        if (k) {
+            assert_ok(k->head->create(k, &h.spec, &net, &err), &err);
+            assert_string_equal(k->head->describe(net),
+                                way == 2 ? "matrix products in bf16" : "matrix products in f32");
+            k->head->free(k->device, net);
+            close_queue(k);
+        }
+        free_head_case(&h);
+    }
+}
+
+static void a_gpu_refuses_odd_widths(void **state)
+{
+    (void)state;
+    if (!ops_on_cuda()) skip();
+    const kern_head_spec spec = {.width = 36, .depth = 0, .channels = 16};
+    kern_queue *k = ops_open(MAR_DTYPE_BF16);
+    kern_head *head = NULL;
+    mar_err err = {0};
+    assert_int_equal(k->head->create(k, &spec, &head, &err), MAR_EBACKEND);
+    assert_string_equal(err.text, "a diffusion head of width 36: expected a multiple of 8 up to 4096 on a GPU");
+    assert_null(head);
+    close_queue(k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest others[] = {
+        cmocka_unit_test(what_is_not_finite_is_found),
+        cmocka_unit_test(a_head_says_its_arithmetic),
+        cmocka_unit_test(a_gpu_refuses_odd_widths),
+    };
+    return ops_main_and(table, others);
+}

@@ -1,0 +1,252 @@
+/* Linear layers: products in f32, bf16 and int8 with every activation, into rows of any stride, added or not. */
+#include "kernels/int8.h"
+#include "tests/ops/ops.h"
+
+enum { ROWS, IN, OUT, ACTIVATION, FLAGS, GAP, NO_BIAS, OFFSET }; /* numbers of a case */
+
+#define F32 KERN_OUT_F32
+#define ADD KERN_OUT_F32 | KERN_OUT_ADD
+#define ALL KERN_IN_F32 | KERN_OUT_F32
+
+static const int layers[][8] = {
+    {7, 33, 30, KERN_GELU, 0, 0, 0, 0}, /* rows that are not aligned */
+    {1, 16, 16, KERN_LINEAR, 0, 0, 0, 0},
+    {64, 96, 96, KERN_GELU, 0, 0, 0, 0},
+    {33, 128, 64, KERN_GELU, 0, 0, 1, 0},
+    {65, 256, 128, KERN_LINEAR, ADD, 0, 0, 0},
+    {64, 64, 72, KERN_LINEAR, ADD, 0, 1, 0},
+    {130, 64, 192, KERN_LINEAR, 0, 0, 0, 0},
+    {48, 64, 64, KERN_LINEAR, F32, 0, 0, 0},
+    {20, 32, 64, KERN_LINEAR, F32, 64, 0, 0}, /* into wider rows */
+    {21, 32, 64, KERN_SILU, 0, 128, 0, 0},
+    {9, 16, 24, KERN_SILU, ALL, 0, 0, 0},
+    {8, 48, 40, KERN_GELU, ALL, 0, 0, 0},
+    {40, 16, 64, KERN_LINEAR, ALL, 0, 0, 0},
+    {40, 64, 32, KERN_LINEAR, KERN_IN_F32 | ADD, 0, 0, 0},
+    {7, 33, 130, KERN_SILU, 0, 0, 0, 0},
+    {50, 40, 3, KERN_LINEAR, F32, 0, 0, 0},
+    {17, 31, 18, KERN_LINEAR, ADD, 5, 1, 0},
+    {17, 70, 100, KERN_LINEAR, ADD, 0, 0, 0}, /* groups of AMX overlap */
+    {35, 70, 100, KERN_LINEAR, ADD, 0, 0, 0},
+    {5, 6, 3, KERN_GELU, ALL, 2, 0, 0},
+    {3, 100, 2, KERN_LINEAR, ALL, 0, 0, 0},
+    {9, 6, 12, KERN_SILU, ALL, 0, 0, 0},
+    {18, 40, 48, KERN_GELU, 0, 0, 0, 3}, /* addresses that are not aligned */
+    {18, 40, 48, KERN_LINEAR, ADD, 16, 0, 1},
+    {18, 40, 48, KERN_SILU, ALL, 0, 0, 1},
+    {12, 40, 24, KERN_GELU_TANH, ALL, 0, 0, 0},
+    {11, 32, 48, KERN_GELU_TANH, 0, 0, 0, 0},
+    {13, 64, 48, KERN_SILU, F32, 0, 0, 0},
+    {13, 64, 48, KERN_LINEAR, F32 | KERN_INT8, 0, 0, 0}, /* a device without int8 multiplies as it does otherwise */
+};
+
+/* Several strips of every kernel, and a model's widths. */
+static const int large_layers[][8] = {
+    {300, 96, 200, KERN_GELU, 0, 0, 0, 0},      {130, 768, 700, KERN_LINEAR, F32, 0, 0, 0},
+    {65, 1024, 520, KERN_LINEAR, ADD, 0, 0, 0}, {13, 512, 200, KERN_SILU, F32, 0, 0, 0},
+    {200, 768, 648, KERN_LINEAR, 0, 0, 0, 0},   {200, 160, 648, KERN_SILU, 0, 0, 0, 0},
+    {200, 96, 324, KERN_GELU, F32, 0, 0, 0},    {200, 96, 324, KERN_GELU_TANH, F32, 0, 0, 0},
+    {200, 512, 200, KERN_LINEAR, ALL, 0, 0, 0},
+};
+
+typedef struct {
+    const float *weight, *bias;
+    int8_t *quantised; /* given in place of the weight, or NULL; and so the next */
+    float *scale;
+} layer;
+
+static double activate(double x, int activation)
+{
+    if (activation == KERN_GELU) return x * 0.5 * (1 + erf(x / sqrt(2.0)));
+    if (activation == KERN_SILU) return x / (1 + exp(-x));
+    if (activation == KERN_GELU_TANH) return x * 0.5 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+    return x;
+}
+
+/* x, then y. Rows of y have `gap` elements that are not the layer's. */
+static double *build_arrays(ops_call *c, double scale)
+{
+    const int rows = c->rows = c->n[ROWS], in = c->n[IN], flags = c->n[FLAGS];
+    const size_t stride = (size_t)(c->n[OUT] + c->n[GAP]);
+    layer *l = c->data = ops_host(c, sizeof *l);
+    l->weight = ops_weights(c, (size_t)(c->n[OUT] * in), scale);
+    l->bias = ops_weights(c, (size_t)c->n[OUT], 1);
+    double *x = ops_input(c, flags & KERN_IN_F32 ? OPS_FLOAT : OPS_ACT, (size_t)(rows * in), (size_t)in, 1);
+    ops_last(c)->offset = (size_t)c->n[OFFSET];
+    const double coarse = c->n[ACTIVATION] == KERN_LINEAR ? 1e-5 : 3e-3; /* a GPU's GELU and SiLU of operands */
+    ops_output(c, flags & KERN_OUT_F32 ? OPS_FLOAT : OPS_ACT, (size_t)rows * stride, stride,
+               ops_on_cuda() ? 1e-5 : 2e-6, flags & KERN_OUT_F32 ? coarse : 5e-3);
+    ops_last(c)->offset = (size_t)c->n[OFFSET];
+    if (flags & KERN_IN_F32) ops_last(c)->allowed = ops_on_cuda() ? 1e-5 : 2e-6;
+    return x;
+}
+
+static void build_layer(ops_call *c)
+{
+    const int in = c->n[IN], out = c->n[OUT], stride = out + c->n[GAP], flags = c->n[FLAGS];
+    if (c->n[ROWS] >= 30) c->n[ROWS] *= ops_scale();
+    const double *x = build_arrays(c, 1 / sqrt(in));
+    const layer *l = c->data;
+    const ops_array *y = ops_last(c);
+    double *w = ops_host(c, (size_t)(in * out) * sizeof *w);
+    for (int i = 0; i < in * out; i++)
+        w[i] = flags & KERN_IN_F32 ? (double)l->weight[i] : ops_element_of(c, OPS_ACT, (double)l->weight[i]);
+    for (int i = 0; i < c->rows * out; i++) {
+        const int r = i / out, o = i % out, at = r * stride + o;
+        const double sum = ops_dot(x + r * in, w + o * in, in) + (c->n[NO_BIAS] ? 0 : (double)l->bias[o]);
+        y->want[at] = activate(sum, c->n[ACTIVATION]) + (flags & KERN_OUT_ADD ? y->x[at] : 0);
+    }
+}
+
+/* GELU near 0, where bf16 rounds more finely than the stated error of a GPU's form: the layer is the identity. */
+static void build_gelu(ops_call *c)
+{
+    const double *x = build_arrays(c, 1);
+    const layer *l = c->data;
+    const ops_array *y = ops_last(c);
+    const int n = c->n[IN];
+    for (int i = 0; i < n * n; i++) ((float *)(uintptr_t)l->weight)[i] = i % n == i / n;
+    for (int i = 0; i < c->rows * n; i++) ((double *)(uintptr_t)x)[i] = (i - 128) / 32.0;
+    for (int i = 0; i < c->rows * n; i++) y->want[i] = activate(x[i], KERN_GELU);
+    c->array[1].each = c->bf16 ? 4e-3 : 1e-6;
+}
+
+static void check_gelu(const ops_call *c, double *const *got)
+{
+    for (size_t i = 0; i < c->array[1].n; i++) {
+        const double exact = c->array[1].want[i];
+        assert_true(fabs(got[1][i] - exact) < 5e-4 + fabs(exact) / 256);
+    }
+}
+
+static const int gelus[][8] = {{16, 16, 16, KERN_GELU, 0, 0, 1, 0}};
+
+static void *prepare_layer(kern_queue *k, const ops_call *c)
+{
+    const layer *l = c->data;
+    const kern_linear_spec spec = {.out = c->n[OUT],
+                                   .in = c->n[IN],
+                                   .weight = l->quantised ? NULL : l->weight,
+                                   .bias = c->n[NO_BIAS] ? NULL : l->bias,
+                                   .activation = (kern_activation)c->n[ACTIVATION],
+                                   .flags = c->n[FLAGS],
+                                   .y_stride = c->n[OUT] + c->n[GAP],
+                                   .quantised = l->quantised,
+                                   .scale = l->scale};
+    kern_linear *made = NULL;
+    mar_err err = {0};
+    assert_ok(k->core->linear_create(k, &spec, &made, &err), &err);
+    if (c->rows % 2) assert_ok(k->core->linear_plan(k, made, c->rows, &err), &err); /* optional */
+    return made;
+}
+
+static void release_layer(kern_device *d, void *object)
+{
+    d->core->linear_free(d, object);
+    d->core->linear_free(d, NULL);
+}
+
+static void run_layer(kern_queue *k, const ops_call *c, void *const *a)
+{
+    k->core->linear(k, c->object, a[0], c->rows, a[1]);
+}
+
+/* --- int8 -----------------------------------------------------------------------------------------------------------
+ */
+
+enum { EXTREME = 60, GIVEN, INT8_CASES };
+
+/* Magnitudes of very different sizes, as activations have them, and exact in bf16: operands of either type are equal.
+ */
+static double uneven(double x, uint32_t word)
+{
+    return ops_bf16(ops_bf16(x) * (word % 64 ? 1 : 20));
+}
+
+/* What is not finite is to be seen in its row or column and only there; rows and columns of zeros give the bias. */
+static void make_extreme(const ops_call *c, double *x, float *w)
+{
+    const int in = c->n[IN];
+    x[1] = NAN, x[in + 2] = -INFINITY, w[3 * in] = INFINITY;
+    for (int i = 0; i < in; i++) x[2 * in + i] = 0, w[2 * in + i] = 0;
+}
+
+/* Products of integers: x quantised by row, weights by output channel. In f32 and without activation to the bit. */
+static void build_int8(ops_call *c)
+{
+    static const int flags[] = {F32, F32, ADD, 0};
+    c->n[ROWS] = 1 + (c->index * 7 + 3) % 70, c->n[IN] = 1 + (int)(ops_word(c) % 600);
+    c->n[OUT] = 4 + (int)(ops_word(c) % 400), c->n[GAP] = c->index % 2 * 16;
+    c->n[FLAGS] = flags[c->index % 4] | KERN_INT8;
+    c->n[ACTIVATION] = c->index % 4 ? (int)(ops_word(c) % 4) : KERN_LINEAR;
+    if (c->index == EXTREME) c->n[ROWS] = 9, c->n[IN] = 77;
+    if (c->n[FLAGS] & KERN_OUT_ADD) c->n[ACTIVATION] = KERN_LINEAR;
+    double *x = build_arrays(c, 0.02); /* GELU makes no number below the normal ones of it */
+    layer *l = c->data;
+    const int in = c->n[IN], out = c->n[OUT], rows = c->rows, linear = c->n[ACTIVATION] == KERN_LINEAR;
+    float *w = (float *)(uintptr_t)l->weight, *scale = ops_host(c, (size_t)out * sizeof *scale);
+    int8_t *q = ops_host(c, (size_t)(in * out));
+    ops_array *y = ops_last(c);
+    for (int i = 0; i < rows * in; i++) x[i] = uneven(x[i], ops_word(c));
+    for (int i = 0; i < out * in; i++) w[i] = (float)uneven((double)w[i], (uint32_t)i * 2654435761u >> 7);
+    if (c->index == EXTREME) make_extreme(c, x, w);
+    kern_int8_quantise(w, out, in, q, scale);
+    if (c->index == GIVEN) l->quantised = q, l->scale = scale;
+    y->allowed = !(c->n[FLAGS] & KERN_OUT_F32) ? 4e-3 : linear && !(c->n[FLAGS] & KERN_OUT_ADD) ? 0 : 2e-6;
+    for (int r = 0; r < rows; r++) {
+        float most = 0;
+        int bad = 0;
+        for (int i = 0; i < in; i++) most = fmaxf(most, fabsf((float)x[r * in + i])), bad |= !isfinite(x[r * in + i]);
+        const float factor = 127.0f / most;
+        for (int o = 0; o < out; o++) {
+            long long sum = 0;
+            const int at = r * (out + c->n[GAP]) + o;
+            for (int i = 0; i < in && !bad && most > 0; i++)
+                sum += (int)nearbyint(x[r * in + i] * (double)factor) * (long long)q[o * in + i];
+            volatile float both = most / 127.0f * scale[o],
+                           product = (float)sum * both; /* rounded one after the other */
+            const float result = bad || isnan(scale[o]) ? NAN : product + l->bias[o];
+            y->want[at] = activate((double)result, c->n[ACTIVATION]);
+            if (c->n[FLAGS] & KERN_OUT_ADD) y->want[at] += y->x[at];
+        }
+    }
+}
+
+static const int int8_layers[INT8_CASES][8];
+
+static const ops_entry table[] = {
+    {"linear", "rows in out activation flags gap no_bias offset", OPS_CASES(layers), OPS_ALONE_ON_CPU, build_layer,
+     run_layer, prepare_layer, release_layer, NULL},
+    {"linear, large", "rows in out activation flags", OPS_CASES(large_layers), OPS_ALONE_ON_CPU | OPS_LARGE,
+     build_layer, run_layer, prepare_layer, release_layer, NULL},
+    {"linear, GELU", "rows in out", OPS_CASES(gelus), OPS_ALONE_ON_CPU, build_gelu, run_layer, prepare_layer,
+     release_layer, check_gelu},
+    {"linear, int8", "(none)", OPS_CASES(int8_layers), OPS_ALONE | OPS_INT8 | OPS_ISAS_AGREE, build_int8, run_layer,
+     prepare_layer, release_layer, NULL},
+};
+
+static void layers_that_are_refused(void **state)
+{
+    (void)state;
+    static const float w[64];
+    static const kern_linear_spec bad[] = {
+        {.out = 8, .in = 8, .weight = w, .flags = KERN_IN_F32},
+        {.out = 8, .in = 8, .weight = w, .flags = KERN_OUT_ADD},
+        {.out = 8, .in = 8, .weight = w, .activation = KERN_GELU, .flags = KERN_OUT_F32 | KERN_OUT_ADD},
+    };
+    kern_queue *k = ops_open(MAR_DTYPE_F32);
+    for (int i = 0; i < (ops_on_cuda() ? 3 : 1); i++) {
+        kern_linear *l = NULL;
+        mar_err err = {0};
+        assert_int_equal(k->core->linear_create(k, &bad[i], &l, &err), MAR_EARG);
+        assert_null(l);
+        assert_non_null(strstr(err.text, "f32 output"));
+    }
+    close_queue(k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest others[] = {cmocka_unit_test(layers_that_are_refused)};
+    return ops_main_and(table, others);
+}

@@ -316,7 +316,7 @@ static void automatic(void **state)
     fixture x = set_up("demo-discrete");
     journal j = {""};
     const mar_options options = {.threads = 1, .backend = MAR_BACKEND_CPU, .log = keep, .log_user = &j};
-    static const char restored[] = "its int8 weights are restored, where dtype int8 would multiply them as they are";
+    static const char restored[] = "its int8 weights are restored, where --dtype int8 would multiply them as they are";
     mar *m;
     mar_model *model;
     assert_int_equal(mar_open(&options, &m), MAR_OK);

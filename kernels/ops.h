@@ -274,7 +274,7 @@ typedef struct {
 
     /* Adds the time since the last lap to *seconds; NULL only starts the clock. The sum is complete when `download` or
      * `finish` next returns. At most some thousand laps fit between two waits. */
-    void (*lap)(kern_queue *k, double *seconds);
+    void (*timer_mark)(kern_queue *k, double *seconds);
     /* Runs body(arg), a sequence of operations. A backend that can, records it at the second call with the same
      * recording (*recording is NULL at the first) and replays it from then on; then body's calls only hand over their
      * host arrays. Work that the device refuses to record is run at each call.

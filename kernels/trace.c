@@ -31,7 +31,7 @@ struct kern_trace {
 static const kern_trace *begin(kern_queue *k)
 {
     const kern_trace *t = (const kern_trace *)k->core;
-    t->real_core->lap(k, NULL);
+    t->real_core->timer_mark(k, NULL);
     return t;
 }
 
@@ -59,7 +59,7 @@ __attribute__((format(printf, 5, 6))) static void end(kern_queue *k, int rows, d
     vsnprintf(name, sizeof name, format, arguments);
     va_end(arguments);
     kern_traced *r = row_of(t, name, rows);
-    t->real_core->lap(k, &r->seconds);
+    t->real_core->timer_mark(k, &r->seconds);
     r->calls++;
     r->bytes += bytes;
     r->flop += flop;
@@ -360,7 +360,7 @@ static void to_bytes(kern_queue *k, const float *x, int images, int values, kern
 
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
-static void no_lap(kern_queue *k, double *seconds)
+static void no_timer_mark(kern_queue *k, double *seconds)
 {
     (void)k, (void)seconds;
 }
@@ -373,7 +373,7 @@ static void no_replay(kern_queue *k, kern_recording **recording, void (*body)(vo
 
 static void replace(kern_trace *t)
 {
-    t->core.lap = no_lap, t->core.replay = no_replay;
+    t->core.timer_mark = no_timer_mark, t->core.replay = no_replay;
     t->core.linear = linear, t->core.layer_norm = layer_norm, t->core.copy_rows = copy_rows;
     t->core.subtract = subtract, t->core.to_act = to_act, t->core.attention = attention;
     t->core.attention_spans = attention_spans, t->core.attention_cache = attention_cache;

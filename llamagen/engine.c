@@ -173,7 +173,7 @@ static void destroy(mar_engine_state *engine_state)
 {
     discrete *g = of(engine_state);
     if (!g) return;
-    g->k->core->finish(g->k); /* the table's upload, and laps, whose times go to statistics of what is freed */
+    g->k->core->finish(g->k); /* the table's upload, and timer marks: their times go to statistics of what is freed */
     spec_sampler_free(g->sampler);
     mar_drafter_free(&g->draft);
     gpt_runner_free(g->target);

@@ -71,14 +71,14 @@ static void cpu_unbind(kern_queue *k)
     pool_client_leave(cpu_of(k)->client);
 }
 
-static void cpu_lap(kern_queue *k, double *seconds)
+static void cpu_timer_mark(kern_queue *k, double *seconds)
 {
     cpu_queue *q = cpu_of(k);
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-    if (seconds) *seconds += now - q->lap;
-    q->lap = now;
+    if (seconds) *seconds += now - q->last_mark;
+    q->last_mark = now;
 }
 
 static void cpu_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg)
@@ -199,7 +199,7 @@ static const kern_core_ops cpu_core_ops = {
     .upload = cpu_copy,
     .download = cpu_copy,
     .finish = cpu_finish,
-    .lap = cpu_lap,
+    .timer_mark = cpu_timer_mark,
     .replay = cpu_replay,
     .recording_free = cpu_recording_free,
     .linear_create = cpu_linear_create,

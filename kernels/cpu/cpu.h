@@ -50,8 +50,8 @@ typedef struct {
     size_t int8_bytes;
     void *int8_scale; /* float [rows] of them */
     size_t scale_bytes;
-    double lap;      /* seconds at the last lap */
-    atomic_int lost; /* a mar_status: how oneDNN failed in a loop's body, on whichever thread */
+    double last_mark; /* seconds at the last lap */
+    atomic_int lost;  /* a mar_status: how oneDNN failed in a loop's body, on whichever thread */
 } cpu_queue;
 
 static inline cpu_queue *cpu_of(kern_queue *k)

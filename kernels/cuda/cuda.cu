@@ -157,7 +157,7 @@ static void upload(kern_queue *k, void *dst, const void *src, size_t bytes)
 /* What is done when the stream is idle. */
 static void settle(cuda_queue *c)
 {
-    cuda_laps_settle(c);
+    cuda_timer_read(c);
     cuda_stage_settle(c);
 }
 
@@ -241,7 +241,7 @@ static void queue_free(kern_queue *k)
     const CUcontext before = cuda_switch(c->device->context);
     if (c->stream) (void)cudaStreamSynchronize(c->stream);
     cuda_stage_close(c);
-    cuda_laps_close(c);
+    cuda_timer_close(c);
     cuda_memory_free(c);
     cuda_free(&c->device->base, c->patches);
     cuda_free(&c->device->base, c->workspace);
@@ -255,7 +255,7 @@ static mar_status open_parts(cuda_queue *c, mar_err *err)
     mar_status status = cuda_status(cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking), "opening a stream", err);
     c->stream = c->own;
     if (status == MAR_OK) status = cuda_stage_open(c, err);
-    if (status == MAR_OK) status = cuda_laps_open(c, err);
+    if (status == MAR_OK) status = cuda_timer_open(c, err);
     c->workspace_bytes = WORKSPACE_BYTES;
     if (status == MAR_OK) status = cuda_alloc(&c->device->base, c->workspace_bytes, &c->workspace, err);
     return status;
@@ -298,7 +298,7 @@ static void recover(kern_queue *k)
     if (!cuda_outside_recording(c, "a recovery")) return;
     const cudaError_t error = cudaStreamSynchronize(c->stream);
     (void)cudaGetLastError(); /* clears it */
-    cuda_laps_forget(c);
+    cuda_timer_forget(c);
     k->failed = MAR_OK;
     if (cuda_ok(c, error, "waiting for the GPU")) settle(c); /* an error that stays is returned by every call */
 }
@@ -339,7 +339,7 @@ static kern_core_ops make_core_table(void)
     t.upload = upload;
     t.download = download;
     t.finish = finish;
-    t.lap = cuda_lap;
+    t.timer_mark = cuda_timer_mark;
     t.replay = cuda_replay;
     t.recording_free = cuda_recording_free;
     t.linear_create = cuda_linear_create;

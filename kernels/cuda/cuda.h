@@ -23,7 +23,7 @@ extern "C" {
 
 struct cuda_matmul; /* linear.cu: how a product is computed */
 struct cuda_stage;  /* staging.cu: host arrays on their way to the device */
-struct cuda_laps;   /* laps.cu: times to be added */
+struct cuda_timer;  /* timer.cu: times to be added */
 struct cuda_memory; /* persistent.cu: working memory of the persistent kernels */
 
 /* Any thread may use it at any time: what is set after opening is behind the lock. */
@@ -56,7 +56,7 @@ typedef struct {
     size_t patches_bytes;
     struct cuda_memory *memory; /* the newest, which is the largest; NULL until a plan needs it */
     struct cuda_stage *stage;
-    struct cuda_laps *laps;
+    struct cuda_timer *timer;
     int bound;         /* binds without their unbind */
     CUcontext outside; /* the thread's context before the first of them; NULL: it had none */
 } cuda_queue;
@@ -170,12 +170,12 @@ mar_status cuda_stage_open(cuda_queue *c, mar_err *err); /* creates c->stage */
 void cuda_stage_close(cuda_queue *c);
 void cuda_stage_settle(cuda_queue *c); /* to be called when the stream is idle: frees old rings */
 
-/* laps.cu */
-mar_status cuda_laps_open(cuda_queue *c, mar_err *err); /* creates c->laps */
-void cuda_laps_close(cuda_queue *c);
-void cuda_laps_settle(cuda_queue *c); /* to be called when the stream is idle: adds up laps */
-void cuda_laps_forget(cuda_queue *c); /* those that are not added yet; the next lap starts the clock */
-void cuda_lap(kern_queue *k, double *seconds);
+/* timer.cu */
+mar_status cuda_timer_open(cuda_queue *c, mar_err *err); /* creates c->timer */
+void cuda_timer_close(cuda_queue *c);
+void cuda_timer_read(cuda_queue *c);   /* to be called when the stream is idle: adds up laps */
+void cuda_timer_forget(cuda_queue *c); /* those that are not added yet; the next lap starts the clock */
+void cuda_timer_mark(kern_queue *k, double *seconds);
 
 /* recording.cu */
 void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);

@@ -218,14 +218,14 @@ static void spied_verify(kern_queue *k, const kern_block_job *given)
                         .row_q = job.q + node + b,
                         .p = spied.workspace,
                         .q = spied.workspace + SIZE};
-        add_own(&w, job.count + b * KERN_BLOCK_COUNTS, job.law + b * job.positions, spied.sum[image]);
+        add_own(&w, job.count + b * KERN_BLOCK_COUNTS, job.site + b * job.positions, spied.sum[image]);
         for (int i = 0; i < spied.count; i++) add_block(&w, &spied.methods[i], spied.methods[i].sum[image]);
     }
 }
 
-static void spied_laws(kern_queue *k, const kern_law_job *job)
+static void spied_laws(kern_queue *k, const kern_probs_job *job)
 {
-    spied.real->laws(k, job);
+    spied.real->probs(k, job);
 }
 
 static void spied_draw(kern_queue *k, const kern_draw_job *job)
@@ -233,10 +233,10 @@ static void spied_draw(kern_queue *k, const kern_draw_job *job)
     spied.real->draw(k, job);
 }
 
-static void spied_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+static void spied_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
                       float *log_p)
 {
-    spied.real->top(k, log_law, law, rows, size, count, id, log_p);
+    spied.real->top(k, log_probs, source, rows, size, count, id, log_p);
 }
 
 static const kern_discrete_ops spied_ops = {spied_laws, spied_draw, spied_verify, spied_top};

@@ -13,7 +13,7 @@
 
 /* Makes laws of logits as LlamaGen's generate.py does: guidance u + (c - u) * cfg, then the temperature, then top-k,
  * then top-p. */
-struct kern_law_job {
+struct kern_probs_job {
     int rows, size;
     int conditions;      /* 2: row rows + r of logits is the unconditional one of row r; else 1 */
     const float *logits; /* [conditions][rows][size] */
@@ -23,8 +23,8 @@ struct kern_law_job {
     int top_k;        /* 0: all; else tokens with less than the k-th largest logit get 0, those that equal it stay */
     float top_p;      /* below 1: of the tokens by falling probability those after the first at which the sum passes p
                        * get 0. Equal ones by their numbers */
-    float *log_law;   /* rows of `size`. If a logit is NaN, the row is all NaN */
-    const int *place; /* host [rows] the row of log_law that row r becomes */
+    float *log_probs; /* rows of `size`. If a logit is NaN, the row is all NaN */
+    const int *place; /* host [rows] the row of log_probs that row r becomes */
 };
 
 /* Draws candidates from laws, without replacement in a row. The uniform of candidate k of a row is block k of purpose
@@ -32,8 +32,8 @@ struct kern_law_job {
  * * total. */
 struct kern_draw_job {
     int rows, size;
-    const float *log_law;        /* rows of `size` */
-    const int *law;              /* host [rows] the row of log_law that row r draws from */
+    const float *log_probs;      /* rows of `size` */
+    const int *law;              /* host [rows] the row of log_probs that row r draws from */
     int most;                    /* candidates of a row, at most */
     const int *given;            /* host [rows] how many row r has already */
     const int *wanted;           /* host [rows] how many it shall have, given .. most */

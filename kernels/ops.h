@@ -33,7 +33,7 @@ typedef struct kern_head kern_head;               /* packed weights of the diffu
 typedef struct kern_recording kern_recording;     /* recorded work, for replay */
 typedef struct kern_speculation kern_speculation; /* state of speculation inside the head: kernels/speculation.h */
 typedef struct kern_speculation_head kern_speculation_head; /* a head to evaluate there: kernels/speculation.h */
-typedef struct kern_law_job kern_law_job;                   /* kernels/discrete.h, and so the next two */
+typedef struct kern_probs_job kern_probs_job;               /* kernels/discrete.h, and so the next two */
 typedef struct kern_draw_job kern_draw_job;
 typedef struct kern_block_job kern_block_job;
 typedef void act; /* array of operands, see above */
@@ -363,13 +363,13 @@ typedef struct {
 
 /* Discrete tokens: their laws, draws from them, and the verification of drafts. The jobs are in kernels/discrete.h. */
 typedef struct {
-    void (*laws)(kern_queue *k, const kern_law_job *job);
+    void (*probs)(kern_queue *k, const kern_probs_job *job);
     void (*draw)(kern_queue *k, const kern_draw_job *job);
     void (*verify)(kern_queue *k, const kern_block_job *job);
     /* The `count` most likely tokens of each law, the likeliest first, equal ones by their numbers: id [rows][count],
      * and their log probabilities log_p [rows][count]. Where a law has no more tokens, id is -1 and log_p -INFINITY.
-     * law host [rows]: rows of log_law, float [..][size]. */
-    void (*top)(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+     * law host [rows]: rows of log_probs, float [..][size]. */
+    void (*top)(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
                 float *log_p);
 } kern_discrete_ops;
 
@@ -418,8 +418,8 @@ typedef struct {
     /* The law chain_step draws from: mean[r][c], and log_std[r][c] = log(temperature * sigma), which is -inf at
      * temperature 0. coef host [rows] is each row's own step. At index 0 log_std is that of the clipped variance at
      * `temperature`, though chain_step adds no noise there. */
-    void (*chain_law)(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                      const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
+    void (*chain_gaussian)(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                           const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
     /* path[r] += log_std[r][0] + ... + log_std[r][channels - 1] */
     void (*add_log_std)(kern_queue *k, double *path, const float *log_std, int rows, int channels);
     /* Verifies draft tokens against the target's laws. */

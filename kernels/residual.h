@@ -46,7 +46,7 @@ typedef struct {
 /* A residual, and what is computed once for all its candidates. The lanes of a warp share one, and so do the warps of a
  * crew. The channels after the first KERN_KEPT_CHANNELS are not stored but computed whenever they are needed. */
 typedef struct {
-    kern_gaussians laws;
+    kern_gaussians pq;
     double log_c;
     double log_scale; /* the sum of log std_q/std_p */
     double theta;     /* of g; 0: g is p */
@@ -74,7 +74,7 @@ KERN_ONCE_FN kern_tilted_channel kern_channel_tilt(const kern_channel *channel, 
 
 KERN_ONCE_FN kern_channel kern_residual_channel(const kern_residual *r, int i)
 {
-    return i < KERN_KEPT_CHANNELS ? r->channel[i] : kern_channel_compare(&r->laws, i);
+    return i < KERN_KEPT_CHANNELS ? r->channel[i] : kern_channel_compare(&r->pq, i);
 }
 
 KERN_ONCE_FN kern_tilted_channel kern_residual_tilted(const kern_residual *r, int i)
@@ -126,7 +126,7 @@ KERN_ONCE_FN kern_moments kern_tilt_moments(const kern_residual *r, double theta
     kern_moments m = {0, 0};
     int finite = 1;
     KERN_ROLLED
-    for (int i = kern_lane(); i < r->laws.size; i += KERN_LANES) {
+    for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
         const kern_channel channel = kern_residual_channel(r, i);
         const double h = -channel.ratio * (channel.ratio + 2), k = channel.gap * channel.gap;
         const double precision = 1 + theta * h, spread = 1 / precision;
@@ -190,7 +190,7 @@ KERN_LANE_FN double kern_log_mass_bound(const kern_residual *r, double theta)
 {
     double sum = 0;
     KERN_ROLLED
-    for (int i = kern_lane(); i < r->laws.size; i += KERN_LANES) {
+    for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
         const kern_channel channel = kern_residual_channel(r, i);
         const double h = -channel.ratio * (channel.ratio + 2), k = channel.gap * channel.gap;
         sum += k * theta * (1 + theta) / (1 + theta * h) - kern_log1p(theta * h);
@@ -216,12 +216,12 @@ KERN_LANE_FN int kern_gaussians_proper(const kern_gaussians *s)
 KERN_LANE_FN void kern_residual_tilt(kern_residual *r)
 {
     const double log_mass_floor = -13.8;
-    const int k = kern_gaussians_proper(&r->laws) ? kern_best_tilt(r) : KERN_TILT_MOST;
+    const int k = kern_gaussians_proper(&r->pq) ? kern_best_tilt(r) : KERN_TILT_MOST;
     const double theta = k == KERN_TILT_LEAST ? 0 : kern_tilt_theta(k);
     const int empty =
         k == KERN_TILT_MOST || (theta > 0 && r->log_c > 0 && kern_log_mass_bound(r, theta) < log_mass_floor);
     KERN_ROLLED
-    for (int i = kern_lane(); !empty && i < r->laws.size && i < KERN_KEPT_CHANNELS; i += KERN_LANES)
+    for (int i = kern_lane(); !empty && i < r->pq.size && i < KERN_KEPT_CHANNELS; i += KERN_LANES)
         r->tilted[i] = kern_channel_tilt(&r->channel[i], theta);
     if (kern_lane() == 0) {
         r->theta = theta;
@@ -253,10 +253,10 @@ KERN_LANE_FN void kern_candidate_words(const kern_gaussians *s, const kern_addre
 KERN_ONCE_FN int kern_candidate_block(const kern_residual *r, int tilted, const kern_address *a, uint64_t n, int b,
                                       double z[4])
 {
-    const int first = 4 * b, count = r->laws.size - first < 4 ? r->laws.size - first : 4;
+    const int first = 4 * b, count = r->pq.size - first < 4 ? r->pq.size - first : 4;
     uint32_t words[4];
     float normal[4];
-    kern_candidate_words(&r->laws, a, n, b, words);
+    kern_candidate_words(&r->pq, a, n, b, words);
     kern_normal4(words, normal);
     for (int j = 0; j < 4; j++) z[j] = normal[j];
     KERN_ROLLED
@@ -272,7 +272,7 @@ KERN_ONCE_FN int kern_candidate_block(const kern_residual *r, int tilted, const 
  * search: there is no law to draw from. */
 KERN_ONCE_FN int kern_candidate_kept(const kern_residual *r, int tilted, const kern_address *a, uint64_t n)
 {
-    const int blocks = kern_channel_blocks(&r->laws);
+    const int blocks = kern_channel_blocks(&r->pq);
     double squares = 0; /* the sum of (R z + gap)^2 - z^2 */
     KERN_ROLLED
     for (int b = 0; b < blocks; b++) {
@@ -286,7 +286,7 @@ KERN_ONCE_FN int kern_candidate_kept(const kern_residual *r, int tilted, const k
         }
     }
     uint32_t words[4];
-    kern_candidate_words(&r->laws, a, n, blocks, words);
+    kern_candidate_words(&r->pq, a, n, blocks, words);
     const double d = r->log_c - r->log_scale - 0.5 * squares; /* log c/r */
     if (isnan(d)) return tilted;
     if (!(d < 0)) return 0;
@@ -329,7 +329,7 @@ KERN_LANE_FN void kern_residual_begin(const kern_crew *crew, kern_residual *r, c
         for (int i = kern_lane(); i < s->size; i += KERN_LANES) log_scale += (double)s->log_std_q[i] - s->log_std_p[i];
         log_scale = kern_lanes_sum(log_scale);
         if (kern_lane() == 0) {
-            r->laws = *s;
+            r->pq = *s;
             r->log_c = log_c;
             r->log_scale = log_scale;
             r->theta = r->log_m = 0;
@@ -360,13 +360,13 @@ KERN_LANE_FN long kern_residual_take(const kern_crew *crew, const kern_residual 
                                      long n, float *x)
 {
     KERN_ROLLED
-    for (int b = crew->warp * KERN_LANES + kern_lane(); b < kern_channel_blocks(&r->laws);
+    for (int b = crew->warp * KERN_LANES + kern_lane(); b < kern_channel_blocks(&r->pq);
          b += crew->warps * KERN_LANES) {
         double z[4];
         const int count = kern_candidate_block(r, tilted, a, (uint64_t)n, b, z);
         KERN_ROLLED
         for (int j = 0; j < count; j++)
-            x[4 * b + j] = (float)(r->laws.mean_p[4 * b + j] + kern_exp((double)r->laws.log_std_p[4 * b + j]) * z[j]);
+            x[4 * b + j] = (float)(r->pq.mean_p[4 * b + j] + kern_exp((double)r->pq.log_std_p[4 * b + j]) * z[j]);
     }
     return n + 1;
 }
@@ -410,7 +410,7 @@ KERN_LANE_FN int kern_gaussian_keeps(double log_f, const kern_address *a)
  * written if the draft is kept. Where p is a point, the draft is kept if it is that point. A NaN rejects, so the
  * replacement shows it. r is the residual's memory. Returns whether the draft is replaced; *tries counts the
  * candidates. */
-KERN_LANE_FN int kern_gaussian_settle(kern_residual *r, const kern_gaussians *s, double log_f, double log_c,
+KERN_LANE_FN int kern_gaussian_verify(kern_residual *r, const kern_gaussians *s, double log_f, double log_c,
                                       const kern_address *a, const float *draft, float *x, long *tries)
 {
     *tries = 0;
@@ -437,7 +437,7 @@ KERN_LANE_FN int kern_verify_row(const kern_verify_job *job, int r, kern_residua
     const float *draft = job->draft + at;
     float *x = job->x + at;
     long tries;
-    const int replaced = kern_gaussian_settle(residual, &s, kern_gaussian_log_accept(&job->rule, &s, path, draft),
+    const int replaced = kern_gaussian_verify(residual, &s, kern_gaussian_log_accept(&job->rule, &s, path, draft),
                                               kern_gaussian_log_scale(&job->rule, path), &a, draft, x, &tries);
     for (int i = kern_lane(); !replaced && i < s.size; i += KERN_LANES) x[i] = draft[i];
     if (kern_lane() == 0) {

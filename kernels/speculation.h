@@ -177,8 +177,8 @@ KERN_FN float kern_speculation_move(const kern_speculation *w, int k, float mean
 
 /* The law of transition k from the state x, at temperature 1, by the head's outputs: eps with and without condition
  * (without guidance uncond is cond), and the conditional v. */
-KERN_FN void kern_speculation_law(const kern_speculation *w, int token, int k, float x, float cond, float uncond,
-                                  float v, float *mean, float *log_std)
+KERN_FN void kern_speculation_transition(const kern_speculation *w, int token, int k, float x, float cond, float uncond,
+                                         float v, float *mean, float *log_std)
 {
     const kern_chain_coef *coef = &w->coef[k];
     *mean = kern_chain_mean(coef, x, kern_chain_eps(cond, uncond, w->conditions == 2 ? w->cfg[token] : 1));
@@ -236,12 +236,12 @@ KERN_FN void kern_speculation_learn(const kern_speculation *w, int token, int k,
 enum { KERN_SPECULATION_PATH = 1 };
 
 /* The two laws of a row's transition, at the chain's temperature. */
-KERN_FN kern_gaussians kern_speculation_laws(const kern_speculation *w, int row)
+KERN_FN kern_gaussians kern_speculation_gaussians(const kern_speculation *w, int row)
 {
     const size_t first = (size_t)row * (size_t)w->channels;
-    const kern_gaussians laws = {w->channels, w->mean_p + first, w->mean_q + first, w->tempered_p + first,
-                                 w->tempered_q + first};
-    return laws;
+    const kern_gaussians pq = {w->channels, w->mean_p + first, w->mean_q + first, w->tempered_p + first,
+                               w->tempered_q + first};
+    return pq;
 }
 
 /* Where the verification of transition k finds its random numbers. */

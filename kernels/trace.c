@@ -202,16 +202,16 @@ static void embed(kern_queue *k, const float *table, int size, int dim, const in
 
 /* --- discrete tokens ---------------------------------------------------------------------------------------------- */
 
-static void laws(kern_queue *k, const kern_law_job *job)
+static void probs(kern_queue *k, const kern_probs_job *job)
 {
-    begin(k)->real_discrete->laws(k, job);
-    end(k, job->rows, 4.0 * job->rows * job->size * (job->conditions + 1), 0, "laws of %d tokens", job->size);
+    begin(k)->real_discrete->probs(k, job);
+    end(k, job->rows, 4.0 * job->rows * job->size * (job->conditions + 1), 0, "probs of %d tokens", job->size);
 }
 
 static void draw(kern_queue *k, const kern_draw_job *job)
 {
     begin(k)->real_discrete->draw(k, job);
-    end(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from laws of %d tokens", job->size);
+    end(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from probs of %d tokens", job->size);
 }
 
 /* What a block reads depends on what is accepted: no bytes are counted. */
@@ -378,7 +378,7 @@ static void replace(kern_trace *t)
     t->core.subtract = subtract, t->core.to_act = to_act, t->core.attention = attention;
     t->core.attention_spans = attention_spans, t->core.attention_cache = attention_cache;
     t->core.rms_norm = rms_norm, t->core.swiglu = swiglu, t->core.rotate = rotate, t->core.embed = embed;
-    t->discrete.laws = laws, t->discrete.draw = draw, t->discrete.verify = verify_blocks;
+    t->discrete.probs = probs, t->discrete.draw = draw, t->discrete.verify = verify_blocks;
     t->head.modulate = modulate, t->head.eval = eval, t->head.eval_reusing = eval_reusing;
     t->head.chain_run = chain_run, t->head.verify = verify, t->head.path_ratio = path_ratio;
     t->head.path_decide = path_decide, t->head.normal = normal;

@@ -445,8 +445,8 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
         if (s->sequence[i].known < s->n) add_block(s, i, &job);
     if (job.blocks == 0) return kern_check(s->k, err);
     job.id = s->block_result;
-    job.law = job.id + (size_t)job.blocks * (size_t)job.positions;
-    job.count = job.law + (size_t)job.blocks * (size_t)job.positions;
+    job.site = job.id + (size_t)job.blocks * (size_t)job.positions;
+    job.count = job.site + (size_t)job.blocks * (size_t)job.positions;
     if (keeps_tokens_on_device(s)) write_tokens_on_device(s, &job);
     status = run_target(s, &job, log_probs, err);
     if (status != MAR_OK) return status;

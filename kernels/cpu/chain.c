@@ -132,7 +132,7 @@ void cpu_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, in
     run(k, &l, ode_body);
 }
 
-static void law_body(void *arg, int first, int last, int thread)
+static void gaussian_body(void *arg, int first, int last, int thread)
 {
     const rows_loop *l = arg;
     const int channels = l->channels;
@@ -149,8 +149,8 @@ static void law_body(void *arg, int first, int last, int thread)
     }
 }
 
-void cpu_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                   const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
+void cpu_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                        const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
 {
     rows_loop l = {.x = (float *)(uintptr_t)x,
                    .out = out,
@@ -161,5 +161,5 @@ void cpu_chain_law(kern_queue *k, const float *x, const float *out, int rows, in
                    .log_temperature = logf(temperature),
                    .mean = mean,
                    .log_std = log_std};
-    run(k, &l, law_body);
+    run(k, &l, gaussian_body);
 }

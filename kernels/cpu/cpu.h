@@ -186,8 +186,8 @@ void cpu_similarity(kern_queue *k, const act *a, const act *b, int stride, int r
 int cpu_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int width, int stride);
 void cpu_distances(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y);
 void cpu_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
-void cpu_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                   const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
+void cpu_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                        const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
 void cpu_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels);
 void cpu_verify(kern_queue *k, const kern_verify_job *job);
 void cpu_path_ratio(kern_queue *k, const kern_path_job *job);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* What an entry of a law is worth, in multiply-adds. */
-enum { LAW_WORK = 40, DRAW_WORK = 20, TOP_WORK = 4, BLOCK_WORK = 100 };
+enum { PROBS_WORK = 40, DRAW_WORK = 20, TOP_WORK = 4, BLOCK_WORK = 100 };
 
 static const kern_rows *rows_of(const kern_queue *k)
 {
@@ -17,12 +17,12 @@ static const kern_rows *rows_of(const kern_queue *k)
 /* --- laws ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    const kern_law_job *job;
+    const kern_probs_job *job;
     const kern_rows *rows;
-} law_loop;
+} probs_loop;
 
 /* Row r's logits first .. first + n - 1 as they are after guidance and temperature. */
-static inline void piece_of_logits(const kern_law_job *job, int r, int first, int n, float *y)
+static inline void piece_of_logits(const kern_probs_job *job, int r, int first, int n, float *y)
 {
     const size_t size = (size_t)job->size, at = (size_t)r * size + (size_t)first;
     const float *with = job->logits + at, *without = with + (size_t)job->rows * size;
@@ -36,7 +36,7 @@ static inline void piece_of_logits(const kern_law_job *job, int r, int first, in
 }
 
 /* All of them; pieces of a constant length, so that the compiler vectorises them. */
-static void logits_of(const kern_law_job *job, int r, float *y)
+static void logits_of(const kern_probs_job *job, int r, float *y)
 {
     int i = 0;
     for (; i + WEIGHTS_PIECE <= job->size; i += WEIGHTS_PIECE) piece_of_logits(job, r, i, WEIGHTS_PIECE, y + i);
@@ -93,9 +93,9 @@ static void keep_top_k(float *row, int size, int top_k)
 
 /* The row has logits, the largest `top`. It holds their exponentials in between, and gets back the logits of the tokens
  * that stay: those from which the running sum of more likely ones, and of equal ones before them, has not passed p. */
-static void keep_top_p(const law_loop *l, int r, float *row, float top)
+static void keep_top_p(const probs_loop *l, int r, float *row, float top)
 {
-    const kern_law_job *job = l->job;
+    const kern_probs_job *job = l->job;
     if (!(job->top_p < 1)) return;
     const double limit = (double)job->top_p * l->rows->exponentials(row, job->size, top, row);
     crossing c = find_crossing(row, row, job->size, limit);
@@ -111,11 +111,11 @@ static void keep_top_p(const law_loop *l, int r, float *row, float top)
     }
 }
 
-static void make_law(const law_loop *l, int r)
+static void make_probs(const probs_loop *l, int r)
 {
-    const kern_law_job *job = l->job;
+    const kern_probs_job *job = l->job;
     const int size = job->size;
-    float *row = job->log_law + (size_t)job->place[r] * (size_t)size;
+    float *row = job->log_probs + (size_t)job->place[r] * (size_t)size;
     logits_of(job, r, row);
     const float top = l->rows->maximum(row, size);
     if (!isfinite(top)) {
@@ -134,16 +134,16 @@ static void make_law(const law_loop *l, int r)
     for (int x = 0; x < size; x++) row[x] = (float)((double)row[x] - log_sum);
 }
 
-static void laws_body(void *arg, int first, int last, int thread)
+static void probs_body(void *arg, int first, int last, int thread)
 {
     (void)thread;
-    for (int r = first; r < last; r++) make_law(arg, r);
+    for (int r = first; r < last; r++) make_probs(arg, r);
 }
 
-static void cpu_laws(kern_queue *k, const kern_law_job *job)
+static void cpu_probs(kern_queue *k, const kern_probs_job *job)
 {
-    law_loop l = {job, rows_of(k)};
-    if (kern_live(k)) cpu_for(cpu_of(k), job->rows, (double)LAW_WORK * job->rows * job->size, laws_body, &l);
+    probs_loop l = {job, rows_of(k)};
+    if (kern_live(k)) cpu_for(cpu_of(k), job->rows, (double)PROBS_WORK * job->rows * job->size, probs_body, &l);
 }
 
 /* --- draws ----------------------------------------------------------------------------------------------------- */
@@ -158,7 +158,7 @@ typedef struct {
 /* A row that is drawn from: its law, the tokens drawn, and what the others weigh. */
 typedef struct {
     const draw_loop *l;
-    const float *log_law;
+    const float *log_probs;
     const int *id;
     int drawn;
     int part; /* tokens of a part, a multiple of WEIGHTS_PIECE */
@@ -169,7 +169,7 @@ typedef struct {
 static int weigh_piece(const draw_row *d, int first, float weight[WEIGHTS_PIECE])
 {
     const int left = d->l->job->size - first, n = left < WEIGHTS_PIECE ? left : WEIGHTS_PIECE;
-    d->l->rows->exponentials(d->log_law + first, n, 0, weight);
+    d->l->rows->exponentials(d->log_probs + first, n, 0, weight);
     for (int i = 0; i < d->drawn; i++)
         if (d->id[i] >= first && d->id[i] < first + n) weight[d->id[i] - first] = 0;
     return n;
@@ -224,7 +224,7 @@ static void draw_body(void *arg, int first, int last, int thread)
     for (int r = first; r < last; r++) {
         int *id = job->id + (size_t)r * (size_t)job->most;
         draw_row d = {.l = l,
-                      .log_law = job->log_law + (size_t)job->law[r] * (size_t)job->size,
+                      .log_probs = job->log_probs + (size_t)job->source[r] * (size_t)job->size,
                       .id = id,
                       .drawn = job->given[r],
                       .part = piece};
@@ -260,7 +260,7 @@ typedef struct {
     int block, drafts;
     const int *draft, *parent; /* the block's */
     const int *row_p, *row_q;  /* the block's sites' rows */
-    int *verdict, *id, *law;   /* the block's */
+    int *verdict, *id, *site;  /* the block's */
     float *p, *q;              /* the block's workspace */
 } walk;
 
@@ -445,7 +445,7 @@ static void walk_down(const walk *w, int *count)
 {
     for (int node = -1;;) {
         const int position = count[KERN_BLOCK_FINAL], child = next_child(w, node, 0);
-        w->law[position] = node + 1;
+        w->site[position] = node + 1;
         if (child == w->drafts) {
             if (w->row_p[node + 1] < 0) return;
             w->id[position] = draw_bonus(w, node, position);
@@ -467,7 +467,7 @@ static void walk_tail(const walk *w, int *count)
         const int child = next_child(w, node, 0);
         if (child == w->drafts) return;
         if (position >= count[KERN_BLOCK_FINAL]) {
-            w->law[position] = node + 1;
+            w->site[position] = node + 1;
             if (w->job->go_on) {
                 verify_children(w, node, position, child, 1, &w->id[position]);
                 count[KERN_BLOCK_LENGTH] = position + 1;
@@ -497,7 +497,7 @@ static void verify_body(void *arg, int first, int last, int thread)
                         .row_q = job->q + sites,
                         .verdict = job->verdict + node,
                         .id = job->id + place,
-                        .law = job->law + positions,
+                        .site = job->site + positions,
                         .p = workspace,
                         .q = workspace + job->size};
         int *count = job->count + (size_t)b * KERN_BLOCK_COUNTS;
@@ -517,8 +517,8 @@ static void cpu_verify_blocks(kern_queue *k, const kern_block_job *job)
 /* --- the likeliest tokens -------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const float *log_law;
-    const int *law;
+    const float *log_probs;
+    const int *source;
     int size, count;
     int *id;
     float *log_p;
@@ -529,7 +529,7 @@ static void top_body(void *arg, int first, int last, int thread)
     const top_loop *l = arg;
     (void)thread;
     for (int r = first; r < last; r++) {
-        const float *row = l->log_law + (size_t)l->law[r] * (size_t)l->size;
+        const float *row = l->log_probs + (size_t)l->source[r] * (size_t)l->size;
         int *id = l->id + (size_t)r * (size_t)l->count;
         float *log_p = l->log_p + (size_t)r * (size_t)l->count;
         for (int i = 0; i < l->count; i++) id[i] = -1, log_p[i] = -INFINITY;
@@ -543,11 +543,11 @@ static void top_body(void *arg, int first, int last, int thread)
     }
 }
 
-static void cpu_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+static void cpu_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
                     float *log_p)
 {
-    top_loop l = {log_law, law, size, count, id, log_p};
+    top_loop l = {log_probs, source, size, count, id, log_p};
     if (kern_live(k) && count > 0) cpu_for(cpu_of(k), rows, (double)TOP_WORK * rows * size, top_body, &l);
 }
 
-const kern_discrete_ops cpu_discrete_ops = {cpu_laws, cpu_draw, cpu_verify_blocks, cpu_top};
+const kern_discrete_ops cpu_discrete_ops = {cpu_probs, cpu_draw, cpu_verify_blocks, cpu_top};

@@ -82,14 +82,15 @@ static void evaluate(kern_queue *k, kern_speculation *w, const kern_speculation_
 }
 
 /* The law of a row's transition, from row i of the head's n conditional output rows. */
-static void read_law(const kern_speculation *w, const float *out, int i, int n, int row, float *mean, float *log_std)
+static void read_gaussian(const kern_speculation *w, const float *out, int i, int n, int row, float *mean,
+                          float *log_std)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *cond = out + 2 * (size_t)i * channels;
     const float *uncond = w->conditions == 2 ? cond + 2 * (size_t)n * channels : cond;
     for (size_t c = 0; c < channels; c++)
-        kern_speculation_law(w, w->row_token[row], w->row_index[row], w->state[first + c], cond[c], uncond[c],
-                             cond[channels + c], &mean[first + c], &log_std[first + c]);
+        kern_speculation_transition(w, w->row_token[row], w->row_index[row], w->state[first + c], cond[c], uncond[c],
+                                    cond[channels + c], &mean[first + c], &log_std[first + c]);
 }
 
 /* Writes the proposals of one level of all slots. */
@@ -100,7 +101,7 @@ static void propose_by_draft(kern_queue *k, kern_speculation *w, const kern_spec
         if (level + 1 < kern_speculation_levels(w, w->slot_token[slot])) row[n++] = w->slot_row[slot] + level;
     evaluate(k, w, draft, row, n);
     for (int i = 0; i < n; i++) {
-        read_law(w, draft->out, i, n, row[i], w->mean_q, w->log_std_q);
+        read_gaussian(w, draft->out, i, n, row[i], w->mean_q, w->log_std_q);
         move(w, row[i]);
     }
     w->count->draft_evaluations += (unsigned)n;
@@ -124,7 +125,7 @@ static void read_outputs(const kern_speculation *w, const float *out, int row)
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *v = out + 2 * first + channels;
     const int token = w->row_token[row], index = w->row_index[row];
-    read_law(w, out, row, w->rows, row, w->mean_p, w->log_std_p);
+    read_gaussian(w, out, row, w->rows, row, w->mean_p, w->log_std_p);
     for (size_t c = 0; c < channels; c++) {
         kern_speculation_remember(w, token, index, (int)c, w->state[first + c], w->mean_p[first + c], v[c]);
         w->tempered_p[first + c] = w->log_std_p[first + c] + w->log_temperature;
@@ -140,13 +141,13 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
     const size_t channels = (size_t)w->channels;
     for (int n = 0; n < proposals; n++) {
         const int row = first + n;
-        const kern_gaussians laws = kern_speculation_laws(w, row);
+        const kern_gaussians pq = kern_speculation_gaussians(w, row);
         const kern_address address = kern_speculation_address(w, w->row_token[row], w->row_index[row]);
         const float *draft = w->state + (size_t)(row + 1) * channels;
-        const double log_f = kern_gaussian_log_accept(&w->rule, &laws, KERN_SPECULATION_PATH, draft);
+        const double log_f = kern_gaussian_log_accept(&w->rule, &pq, KERN_SPECULATION_PATH, draft);
         kern_residual residual;
         long tries;
-        if (kern_gaussian_settle(&residual, &laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH),
+        if (kern_gaussian_verify(&residual, &pq, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH),
                                  &address, draft, x, &tries)) {
             w->count->tries += (unsigned long)tries;
             w->count->rejected++;

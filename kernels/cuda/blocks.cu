@@ -10,7 +10,7 @@ typedef struct {
     int drafts;
     const int *draft, *parent; /* the block's, and so the next seven */
     const int *row_p, *row_q;
-    int *verdict, *id, *law;
+    int *verdict, *id, *site;
     float *p, *q; /* workspace */
 } block_walk;
 
@@ -221,7 +221,7 @@ static __device__ void walk_down(const block_walk &w, int *accepted, int *final)
     for (int node = -1;;) {
         const int position = *final, child = next_child(w, node, 0);
         int id = -1;
-        note(&w.law[position], node + 1);
+        note(&w.site[position], node + 1);
         if (child == w.drafts && w.row_p[node + 1] < 0) return;
         const int bonus = child == w.drafts;
         if (bonus)
@@ -244,7 +244,7 @@ static __device__ int walk_tail(const block_walk &w, int final)
         const int child = next_child(w, node, 0);
         if (child == w.drafts) return length;
         if (position >= final) {
-            note(&w.law[position], node + 1);
+            note(&w.site[position], node + 1);
             if (w.job->go_on) {
                 int id;
                 (void)verify_children(w, node, position, child, 1, &id);
@@ -271,7 +271,7 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) block_kernel(kern_
                           job.q + sites,
                           job.verdict + node,
                           job.id + place,
-                          job.law + positions,
+                          job.site + positions,
                           workspace,
                           workspace + job.size};
     for (int n = (int)threadIdx.x; n < w.drafts; n += (int)blockDim.x) w.verdict[n] = KERN_DRAFT_DROPPED;

@@ -124,8 +124,8 @@ void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, i
 }
 
 /* coef [rows]: each row has its own step. */
-static __global__ void law_kernel(cuda_chain_state s, const kern_chain_coef *coef, float log_temperature, float *mean,
-                                  float *log_std)
+static __global__ void gaussian_kernel(cuda_chain_state s, const kern_chain_coef *coef, float log_temperature,
+                                       float *mean, float *log_std)
 {
     int r, c;
     if (!quad_of(s.tokens, s.channels, &r, &c)) return;
@@ -137,8 +137,8 @@ static __global__ void law_kernel(cuda_chain_state s, const kern_chain_coef *coe
     }
 }
 
-void cuda_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                    const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
+void cuda_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                         const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
 {
     cuda_queue *c = cuda_of(k);
     kern_chain_coef *each = (kern_chain_coef *)malloc(((size_t)rows + 1) * sizeof *each);
@@ -152,7 +152,8 @@ void cuda_chain_law(kern_queue *k, const float *x, const float *out, int rows, i
     const kern_chain_coef *staged = cuda_stage(c, each, (size_t)rows);
     free(each);
     const cuda_chain_state s = {rows, channels, (float *)x, NULL, out, cfg, 0, NULL, NULL}; /* x is only read */
-    cuda_launch(c, law_kernel, quad_blocks(rows, channels), THREADS, 0, s, staged, logf(temperature), mean, log_std);
+    cuda_launch(c, gaussian_kernel, quad_blocks(rows, channels), THREADS, 0, s, staged, logf(temperature), mean,
+                log_std);
 }
 
 static __global__ void add_log_std_kernel(double *path, const float *log_std, int rows, int channels)

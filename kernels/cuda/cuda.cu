@@ -385,7 +385,7 @@ static kern_head_ops make_head_table(void)
     t.chain_run = cuda_chain_run;
     t.chain_step = cuda_chain_step;
     t.chain_ode_step = cuda_chain_ode_step;
-    t.chain_law = cuda_chain_law;
+    t.chain_gaussian = cuda_chain_gaussian;
     t.add_log_std = cuda_add_log_std;
     t.verify = cuda_verify;
     t.path_ratio = cuda_path_ratio;
@@ -414,7 +414,7 @@ static kern_conv_ops make_conv_table(void)
 static kern_discrete_ops make_discrete_table(void)
 {
     kern_discrete_ops t = {};
-    t.laws = cuda_laws;
+    t.probs = cuda_probs;
     t.draw = cuda_draw;
     t.verify = cuda_verify_blocks;
     t.top = cuda_top;

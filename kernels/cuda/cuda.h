@@ -220,10 +220,10 @@ void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int 
 /* cache.cu */
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job);
 
-/* laws.cu */
-void cuda_laws(kern_queue *k, const kern_law_job *job);
+/* probs.cu */
+void cuda_probs(kern_queue *k, const kern_probs_job *job);
 void cuda_draw(kern_queue *k, const kern_draw_job *job);
-void cuda_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+void cuda_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
               float *log_p);
 
 /* blocks.cu */
@@ -262,8 +262,8 @@ void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int ch
                      const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step);
 void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
                          const kern_ode_coef *coef);
-void cuda_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                    const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
+void cuda_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                         const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
 void cuda_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
                  const uint64_t *image, const int *position, int step);
 void cuda_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels);

@@ -114,14 +114,14 @@ static __device__ void speculate_filter(const kern_speculation &w, int slot, int
 /* --- the walk ------------------------------------------------------------------------------------------------ */
 
 /* Channel c's law of transition k from the state x, from row i of the head's n conditional output rows. Returns v. */
-static __device__ inline float speculate_law(const kern_speculation &w, const float *out, int i, int n, int token,
-                                             int k, int c, float x, float *mean, float *log_std)
+static __device__ inline float speculate_gaussian(const kern_speculation &w, const float *out, int i, int n, int token,
+                                                  int k, int c, float x, float *mean, float *log_std)
 {
     const float *cond = out + (size_t)i * 2 * (size_t)w.channels + c;
     const float eps = __ldcg(cond),
                 v = __ldcg(cond + w.channels); /* not from the L1 cache: other blocks have rewritten them */
     const float uncond = w.conditions == 2 ? __ldcg(cond + (size_t)n * 2 * (size_t)w.channels) : eps;
-    kern_speculation_law(&w, token, k, x, eps, uncond, v, mean, log_std);
+    kern_speculation_transition(&w, token, k, x, eps, uncond, v, mean, log_std);
     return v;
 }
 
@@ -135,7 +135,7 @@ static __device__ void speculate_read_outputs(const kern_speculation &w, const f
         const int at = row * w.channels + c;
         const float x = w.state[at];
         float mean, log_std;
-        const float v = speculate_law(w, out, row, w.slots * w.window, token, k, c, x, &mean, &log_std);
+        const float v = speculate_gaussian(w, out, row, w.slots * w.window, token, k, c, x, &mean, &log_std);
         kern_speculation_remember(&w, token, k, c, x, mean, v);
         w.mean_p[at] = mean;
         w.log_std_p[at] = log_std;
@@ -159,10 +159,10 @@ static __device__ void speculate_verify(const kern_speculation &w, int slot, int
     KERN_ROLLED
     for (int level = (int)threadIdx.x / 32; level < proposals; level += WARPS) {
         const int row = level * w.slots + slot;
-        const kern_gaussians laws = kern_speculation_laws(&w, row);
+        const kern_gaussians pq = kern_speculation_gaussians(&w, row);
         const kern_address address = kern_speculation_address(&w, token, w.index[token] - level);
         const float *draft = w.state + (size_t)(row + w.slots) * (size_t)w.channels;
-        const double log_f = kern_gaussian_log_accept(&w.rule, &laws, KERN_SPECULATION_PATH, draft);
+        const double log_f = kern_gaussian_log_accept(&w.rule, &pq, KERN_SPECULATION_PATH, draft);
         if (kern_lane() == 0 && !kern_gaussian_keeps(log_f, &address)) atomicMin(first, level);
     }
 }
@@ -230,8 +230,8 @@ static __device__ void speculate_walk(const kern_speculation &w, const float *ou
     const kern_address address = kern_speculation_address(&w, token, w.index[token] - accepted);
     int kept = KERN_NO_CANDIDATE;
     if (rejected) {
-        const kern_gaussians laws = kern_speculation_laws(&w, accepted * w.slots + slot);
-        kern_residual_begin(&crew, &scratch->residual, &laws, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH));
+        const kern_gaussians pq = kern_speculation_gaussians(&w, accepted * w.slots + slot);
+        kern_residual_begin(&crew, &scratch->residual, &pq, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH));
         kept = kern_residual_try(&crew, &scratch->residual, &address);
     } else if (warp == 0) {
         speculate_move(w, slot, token, accepted);
@@ -421,7 +421,7 @@ static __global__ void draft_kernel(kern_speculation w, const float *out, int le
     for (int c = (int)threadIdx.x; c < w.channels; c += (int)blockDim.x) {
         const int at = (level * w.slots + slot) * w.channels + c;
         float mean, log_std;
-        speculate_law(w, out, slot, w.slots, token, k, c, w.state[at], &mean, &log_std);
+        speculate_gaussian(w, out, slot, w.slots, token, k, c, w.state[at], &mean, &log_std);
         w.mean_q[at] = mean;
         w.log_std_q[at] = log_std;
         w.state[at + w.slots * w.channels] =

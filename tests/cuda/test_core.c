@@ -129,7 +129,7 @@ static void larger_in_between(void **state)
     for (int i = 0; i < 2; i++) {
         float *dx = to_device(k[i], x, ROWS * sizeof *x), *dout = to_device(k[i], out, 4 * ROWS * sizeof *out);
         float *mean = to_device(k[i], NULL, ROWS * sizeof *mean), *log_std = to_device(k[i], NULL, ROWS * sizeof *mean);
-        k[i]->head->chain_law(k[i], dx, dout, ROWS, 1, cfg, each, 1, mean, log_std);
+        k[i]->head->chain_gaussian(k[i], dx, dout, ROWS, 1, cfg, each, 1, mean, log_std);
         law[i] = malloc(ROWS * sizeof *law[i]);
         from_device(k[i], law[i], mean, ROWS * sizeof *law[i]);
         k[i]->core->free(k[i]->device, dx);

@@ -56,7 +56,7 @@ static const struct {
                   {1, 4, 0.49f, 2 | 4}, {1, 5, 1, 63 - 1},          {1, 1, 0.2f, 2}};
 
 typedef struct {
-    kern_law_job job;
+    kern_probs_job job;
     float cfg[LAW_ROWS];
     int place[LAW_ROWS];
     const float *golden;
@@ -69,14 +69,14 @@ static law_call *law_arrays(ops_call *c, law_setting s)
     law_call *l = c->data = ops_host(c, sizeof *l);
     static const float cfg[LAW_ROWS] = {4, 1, 1.5f, 0, 7.25f, 2};
     for (int r = 0; r < s.rows; r++) l->place[r] = 2 * (s.rows - 1 - r), l->cfg[r] = cfg[(r + c->other) % 5];
-    l->job = (kern_law_job){.rows = s.rows,
-                            .size = s.size,
-                            .conditions = s.conditions,
-                            .cfg = s.conditions == 2 ? l->cfg : NULL,
-                            .temperature = s.temperature,
-                            .top_k = s.top_k,
-                            .top_p = s.top_p,
-                            .place = l->place};
+    l->job = (kern_probs_job){.rows = s.rows,
+                              .size = s.size,
+                              .conditions = s.conditions,
+                              .cfg = s.conditions == 2 ? l->cfg : NULL,
+                              .temperature = s.temperature,
+                              .top_k = s.top_k,
+                              .top_p = s.top_p,
+                              .place = l->place};
     double *x = ops_input(c, OPS_FLOAT, n * (size_t)s.conditions, 0, 3);
     for (size_t i = 0; i < n * (size_t)s.conditions && s.steps; i++)
         x[i] = (double)(float)(rint(x[i] * s.steps) / s.steps);
@@ -195,11 +195,11 @@ static void build_equal_laws(ops_call *c)
 
 static void run_laws(kern_queue *k, const ops_call *c, void *const *a)
 {
-    kern_law_job job = ((const law_call *)c->data)->job;
-    job.logits = a[0], job.log_law = a[1];
-    k->discrete->laws(k, &job);
+    kern_probs_job job = ((const law_call *)c->data)->job;
+    job.logits = a[0], job.log_probs = a[1];
+    k->discrete->probs(k, &job);
     job.rows = 0;
-    k->discrete->laws(k, &job);
+    k->discrete->probs(k, &job);
 }
 
 /* --- draws, and the likeliest tokens
@@ -249,8 +249,8 @@ static void build_draw(ops_call *c)
 {
     const int rows = c->rows = c->n[0], size = c->n[1];
     draw_lists *l = c->data = ops_host(c, sizeof *l);
-    double *log_law = law_input(c, LAWS, size, c->n[2]), *weight = ops_host(c, (size_t)size * sizeof *weight);
-    for (int x = 0; x < size && c->n[3] == NAN_LAW; x++) log_law[3 * size + x] = NAN;
+    double *log_probs = law_input(c, LAWS, size, c->n[2]), *weight = ops_host(c, (size_t)size * sizeof *weight);
+    for (int x = 0; x < size && c->n[3] == NAN_LAW; x++) log_probs[3 * size + x] = NAN;
     double *id = ops_output(c, OPS_INT, (size_t)(rows * DRAWN), DRAWN, 0, 0);
     double *drawn = ops_output(c, OPS_INT, (size_t)rows, 1, 0, 0);
     for (int r = 0; r < rows; r++) {
@@ -258,7 +258,7 @@ static void build_draw(ops_call *c)
         l->wanted[r] = l->given[r] + (int)(ops_word(c) % (uint32_t)(DRAWN + 1 - l->given[r]));
         l->address[r] = (kern_address){(uint64_t)c->index + 5, (uint64_t)r << 33, (uint32_t)(r % 9), 3};
         for (int i = 0; i < DRAWN; i++) l->earlier[r * DRAWN + i] = (2 * i + r) % size, id[r * DRAWN + i] = ops_any;
-        for (int x = 0; x < size; x++) weight[x] = exp(log_law[l->law[r] * size + x]);
+        for (int x = 0; x < size; x++) weight[x] = exp(log_probs[l->law[r] * size + x]);
         int n = 0;
         for (; n < l->wanted[r]; n++) {
             const int x = n < l->given[r]
@@ -277,8 +277,8 @@ static void run_draw(kern_queue *k, const ops_call *c, void *const *a)
     const draw_lists *l = c->data;
     const kern_draw_job job = {.rows = c->rows,
                                .size = c->n[1],
-                               .log_law = a[0],
-                               .law = l->law + c->first,
+                               .log_probs = a[0],
+                               .source = l->law + c->first,
                                .most = DRAWN,
                                .given = l->given + c->first,
                                .wanted = l->wanted + c->first,
@@ -583,7 +583,7 @@ static void run_verify(kern_queue *k, const ops_call *c, void *const *a)
                           .verdict = a[3],
                           .id = a[4],
                           .place = c->n[ODD] == PLACED ? b->place : NULL,
-                          .law = a[5],
+                          .site = a[5],
                           .count = a[6],
                           .workspace = a[7]};
     k->discrete->verify(k, &job);
@@ -652,7 +652,7 @@ static void run_corner(kern_queue *k, const ops_call *c, void *const *a)
                                 .address = &(kern_address){1, 2, 3, 4},
                                 .verdict = a[1],
                                 .id = a[2],
-                                .law = a[3],
+                                .site = a[3],
                                 .count = a[4],
                                 .workspace = a[5]};
     k->discrete->verify(k, &job);

@@ -215,7 +215,7 @@ static struct {
 
 static void draw_row_by_script(const kern_draw_job *job, int r)
 {
-    const float *log_law = job->log_law + (size_t)job->law[r] * (size_t)job->size;
+    const float *log_probs = job->log_probs + (size_t)job->source[r] * (size_t)job->size;
     int *id = job->id + (size_t)r * (size_t)job->most, n = job->given[r];
     const uint32_t position = job->address[r].position;
     memcpy(id, job->earlier + (size_t)r * (size_t)job->most, (size_t)n * sizeof *id);
@@ -223,7 +223,7 @@ static void draw_row_by_script(const kern_draw_job *job, int r)
         id[n++] = before.token[position];
     while (n < job->wanted[r]) {
         float w[DISCRETE_MOST];
-        for (int x = 0; x < job->size; x++) w[x] = (float)exp((double)log_law[x]);
+        for (int x = 0; x < job->size; x++) w[x] = (float)exp((double)log_probs[x]);
         for (int i = 0; i < n && faulty != FAULT_WITH_REPLACEMENT; i++) w[id[i]] = 0;
         const int x = scripted_draw(w, job->size);
         if (x < 0) break;
@@ -276,7 +276,7 @@ static void verify_by_script(kern_queue *k, const kern_block_job *real)
     decided_ops.verify(k, &job);
 }
 
-static const kern_discrete_ops scripted_ops = {cpu_laws, draw_by_script, verify_by_script, cpu_top};
+static const kern_discrete_ops scripted_ops = {cpu_probs, draw_by_script, verify_by_script, cpu_top};
 
 void script_install(sampling *g, fault f)
 {

@@ -1,4 +1,4 @@
-/* Laws of logits, their likeliest tokens, and draws from them. A block has a row. Its row of log_law, 64 kB of 16384
+/* Laws of logits, their likeliest tokens, and draws from them. A block has a row. Its row of log_probs, 64 kB of 16384
  * tokens, is in the cache between the ten or so times that the block goes through it. What a row takes is latency, and
  * nothing beside the pass of a model that reads its weights for it. */
 #include "kernels/cuda/discrete.cuh"
@@ -11,7 +11,7 @@ enum { KEY_DIGIT = 11, KEY_DIGITS = 1 << KEY_DIGIT };
 typedef struct {
     discrete_scratch scratch;
     unsigned long long sum[KEY_DIGITS]; /* the weight of each digit */
-} law_memory;
+} probs_memory;
 
 /* The weights of the digits, the largest digit first. */
 template <typename T> struct digit_weights {
@@ -27,15 +27,15 @@ typedef struct {
     int passes;
     unsigned key;
     double above;
-} law_crossing;
+} probs_crossing;
 
 /* Weights are whole numbers, so that their sums do not depend on the order, nor do the results. A double has all sums
  * below 2^53; a T must have them, too. */
 template <typename T, typename W>
-static __device__ inline law_crossing find_crossing(const float *row, const W &weight, int size, double limit,
-                                                    law_memory *m)
+static __device__ inline probs_crossing find_crossing(const float *row, const W &weight, int size, double limit,
+                                                      probs_memory *m)
 {
-    law_crossing c = {1, 0, 0};
+    probs_crossing c = {1, 0, 0};
     T *sum = (T *)m->sum;
 #pragma unroll 1
     for (int shift = 32 - KEY_DIGIT, before = 32; c.passes && before > 0;
@@ -87,16 +87,16 @@ struct equals {
 };
 
 /* Tokens with less than the top_k-th largest logit get none. */
-static __device__ inline void keep_top_k(float *row, int size, int top_k, law_memory *m)
+static __device__ inline void keep_top_k(float *row, int size, int top_k, probs_memory *m)
 {
     if (top_k <= 0 || top_k >= size) return;
-    const law_crossing c = find_crossing<unsigned>(row, ones{}, size, top_k - 0.5, m);
+    const probs_crossing c = find_crossing<unsigned>(row, ones{}, size, top_k - 0.5, m);
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x)
         if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
 }
 
 /* The tokens stay from which the sum of the more likely ones, and of equal ones before them, has not passed p. */
-static __device__ inline void keep_top_p(float *row, int size, float top, float p, law_memory *m)
+static __device__ inline void keep_top_p(float *row, int size, float top, float p, probs_memory *m)
 {
     if (!(p < 1)) return;
     double total = 0, scale = 0x1p52;
@@ -105,7 +105,7 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) total += (double)weight(row[x]);
     total = discrete_sum(total, &m->scratch);
     const double limit = (double)p * total;
-    const law_crossing c = find_crossing<unsigned long long>(row, weight, size, limit, m);
+    const probs_crossing c = find_crossing<unsigned long long>(row, weight, size, limit, m);
     int last = size; /* of the tokens with the key at which it passes, the last one that stays */
     if (c.passes) {
         const double one = (double)weight(discrete_of_key(c.key)), stay = floor((limit - c.above) / one) + 1;
@@ -121,7 +121,7 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
 }
 
 /* The steps of LlamaGen's generate.py, each rounded as on the CPU: equal logits stay equal. */
-static __device__ inline float law_logit(const kern_law_job &job, const float *logits, size_t r, int x)
+static __device__ inline float probs_logit(const kern_probs_job &job, const float *logits, size_t r, int x)
 {
     float logit = logits[x];
     if (job.conditions == 2 && job.cfg[r] > 1) {
@@ -141,16 +141,16 @@ struct largest {
     }
 };
 
-static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) law_kernel(kern_law_job job)
+static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) probs_kernel(kern_probs_job job)
 {
-    law_memory *m = (law_memory *)cuda_shared();
+    probs_memory *m = (probs_memory *)cuda_shared();
     const size_t r = blockIdx.x;
     const int size = job.size;
     const float *logits = job.logits + r * (size_t)size;
-    float *row = job.log_law + (size_t)job.place[r] * (size_t)size, top = -INFINITY;
+    float *row = job.log_probs + (size_t)job.place[r] * (size_t)size, top = -INFINITY;
     int nan = 0;
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) {
-        row[x] = law_logit(job, logits, r, x);
+        row[x] = probs_logit(job, logits, r, x);
         top = fmaxf(top, row[x]);
         nan |= isnan(row[x]);
     }
@@ -173,31 +173,31 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) law_kernel(kern_la
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) row[x] = (float)((double)row[x] - log_sum);
 }
 
-void cuda_laws(kern_queue *k, const kern_law_job *job)
+void cuda_probs(kern_queue *k, const kern_probs_job *job)
 {
     cuda_queue *c = cuda_of(k);
     const size_t rows = (size_t)job->rows;
     if (job->rows <= 0) return;
-    kern_law_job device = *job;
+    kern_probs_job device = *job;
     cuda_stage_hold(c);
     device.cfg = job->conditions == 2 ? cuda_stage(c, job->cfg, rows) : NULL;
     device.place = cuda_stage(c, job->place, rows);
     cuda_stage_send(c);
-    cuda_launch(c, law_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(law_memory), device);
+    cuda_launch(c, probs_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(probs_memory), device);
 }
 
 /* --- draws ------------------------------------------------------------------------------------------------------ */
 
 /* A law without the tokens that are drawn. */
-struct law_weights {
-    const float *log_law;
+struct probs_weights {
+    const float *log_probs;
     const int *id;
     int drawn;
     __device__ float operator()(int x) const
     {
         for (int i = 0; i < drawn; i++)
             if (id[i] == x) return 0;
-        return discrete_exp(log_law[x]);
+        return discrete_exp(log_probs[x]);
     }
 };
 
@@ -206,17 +206,17 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) draw_kernel(kern_d
     discrete_scratch *s = (discrete_scratch *)cuda_shared();
     const size_t r = blockIdx.x, candidates = r * (size_t)job.most;
     const kern_address address = job.address[r];
-    law_weights law = {job.log_law + (size_t)job.law[r] * (size_t)job.size, job.id + candidates, job.given[r]};
-    for (int i = (int)threadIdx.x; i < law.drawn; i += (int)blockDim.x)
+    probs_weights probs = {job.log_probs + (size_t)job.source[r] * (size_t)job.size, job.id + candidates, job.given[r]};
+    for (int i = (int)threadIdx.x; i < probs.drawn; i += (int)blockDim.x)
         job.id[candidates + (size_t)i] = job.earlier[candidates + (size_t)i];
-    while (law.drawn < job.wanted[r]) {
-        const double uniform = kern_uniform_at(&address, KERN_NOISE_STEP, (uint32_t)law.drawn);
-        const int x = discrete_find<DISCRETE_EXCEEDS>(law, job.size, uniform, 1, s).at;
+    while (probs.drawn < job.wanted[r]) {
+        const double uniform = kern_uniform_at(&address, KERN_NOISE_STEP, (uint32_t)probs.drawn);
+        const int x = discrete_find<DISCRETE_EXCEEDS>(probs, job.size, uniform, 1, s).at;
         if (x < 0) break;
-        if (threadIdx.x == 0) job.id[candidates + (size_t)law.drawn] = x;
-        law.drawn++;
+        if (threadIdx.x == 0) job.id[candidates + (size_t)probs.drawn] = x;
+        probs.drawn++;
     }
-    if (threadIdx.x == 0) job.drawn[r] = law.drawn;
+    if (threadIdx.x == 0) job.drawn[r] = probs.drawn;
 }
 
 void cuda_draw(kern_queue *k, const kern_draw_job *job)
@@ -226,7 +226,7 @@ void cuda_draw(kern_queue *k, const kern_draw_job *job)
     if (job->rows <= 0) return;
     kern_draw_job device = *job;
     cuda_stage_hold(c);
-    device.law = cuda_stage(c, job->law, rows);
+    device.source = cuda_stage(c, job->source, rows);
     device.given = cuda_stage(c, job->given, rows);
     device.wanted = cuda_stage(c, job->wanted, rows);
     device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->most);
@@ -246,12 +246,12 @@ static __device__ inline void take_likelier(float &p, int &x, float other_p, int
 
 /* Each pass finds the likeliest token behind the one before. */
 static __global__ void __launch_bounds__(DISCRETE_THREADS, 1)
-    top_kernel(const float *log_law, const int *law, int size, int count, int *id, float *log_p)
+    top_kernel(const float *log_probs, const int *source, int size, int count, int *id, float *log_p)
 {
     float *part_p = (float *)cuda_shared(); /* [DISCRETE_WARPS] */
     int *part_x = (int *)(part_p + DISCRETE_WARPS);
     const size_t r = blockIdx.x;
-    const float *row = log_law + (size_t)law[r] * (size_t)size;
+    const float *row = log_probs + (size_t)source[r] * (size_t)size;
     float last_p = INFINITY;
     int last_x = -1;
     for (int i = 0; i < count; i++) {
@@ -271,11 +271,12 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1)
     }
 }
 
-void cuda_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id, float *log_p)
+void cuda_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
+              float *log_p)
 {
     cuda_queue *c = cuda_of(k);
     if (rows <= 0 || count <= 0) return;
-    const int *staged = cuda_stage(c, law, (size_t)rows);
+    const int *staged = cuda_stage(c, source, (size_t)rows);
     cuda_launch(c, top_kernel, (unsigned)rows, discrete_threads(size), DISCRETE_WARPS * (sizeof(float) + sizeof(int)),
-                log_law, staged, size, count, id, log_p);
+                log_probs, staged, size, count, id, log_p);
 }

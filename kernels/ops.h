@@ -236,11 +236,11 @@ typedef struct {
     const uint64_t *mask;
     int words;
     int most; /* slots that a span may have, at most: the same at each call of a recording */
-    /* With `turn` the operation does what `rotate` does first: row r of q is a query, a key and a value side by side,
-     * so q_stride is 3 * heads * head_dim; row position[r] of turn turns them, and key and value go to row own[r] of
+    /* With `rope` the operation does what `rotate` does first: row r of q is a query, a key and a value side by side,
+     * so q_stride is 3 * heads * head_dim; row position[r] of rope turns them, and key and value go to row own[r] of
      * the cache, which is in the list of the row's span and in no other. Every span has a row then. q is turned in
      * place. NULL: queries are turned and the cache is filled. */
-    const float *turn;
+    const float *rope;
     const int *position, *own; /* host [rows] */
     act *y;                    /* [rows][heads * head_dim] */
 } kern_cache_job;
@@ -344,9 +344,9 @@ typedef struct {
     void (*swiglu)(kern_queue *k, const act *x, int rows, int hidden, act *y);
     /* Turns queries and keys, and puts keys and values into a cache. qkv act [rows][3 * heads * head_dim]: q, k, v.
      * Pair i of a head, numbers 2i and 2i + 1, becomes (a cos - b sin, b cos + a sin), where cos and sin are numbers 2i
-     * and 2i + 1 of row position[r] of turn, float [positions][head_dim]. q is turned in place; key and value go to row
+     * and 2i + 1 of row position[r] of rope, float [positions][head_dim]. q is turned in place; key and value go to row
      * slot[r] of cache, act [slots][2 * heads * head_dim]. position and slot host [rows]. */
-    void (*rotate)(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+    void (*rotate)(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                    act *cache, const int *slot);
     /* Multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
      * depend on its own queries and on the slots that it knows, in their order, only. */

@@ -172,10 +172,10 @@ static void swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
     end(k, rows, act_bytes(k, 3.0 * rows * hidden), 0, "SwiGLU %d", hidden);
 }
 
-static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                    act *cache, const int *slot)
 {
-    begin(k)->real_core->rotate(k, qkv, rows, heads, head_dim, turn, position, cache, slot);
+    begin(k)->real_core->rotate(k, qkv, rows, heads, head_dim, rope, position, cache, slot);
     end(k, rows, act_bytes(k, 6.0 * rows * heads * head_dim), 0, "positions into a cache %d x %d", heads, head_dim);
 }
 
@@ -189,7 +189,7 @@ static void attention_cache(kern_queue *k, const kern_cache_job *job)
         slots += n;
         pairs += (double)(job->row[s + 1] - job->row[s]) * n; /* a tree's rows know somewhat fewer */
     }
-    end(k, job->rows, act_bytes(k, 2 * width * (slots + (job->turn ? 4 : 1) * job->rows)), 4 * width * pairs,
+    end(k, job->rows, act_bytes(k, 2 * width * (slots + (job->rope ? 4 : 1) * job->rows)), 4 * width * pairs,
         "attention %d x %d over a cache, %d sequences", job->heads, job->head_dim, job->spans);
 }
 

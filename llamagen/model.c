@@ -165,9 +165,9 @@ static mar_status make_rope(loader *l, gpt_model *m)
     const gpt_config *c = &m->config;
     const int size = c->width / c->heads, side = gpt_config_side(c->seq_len), quarter = size / 4;
     const size_t n = ((size_t)c->prefix + (size_t)c->seq_len) * (size_t)size;
-    float *turn = calloc(n, sizeof *turn);
-    if (!turn) return err_set(l->err, MAR_ENOMEM, "out of memory for %d positions", c->seq_len);
-    float *at = turn + (size_t)c->prefix * (size_t)size;
+    float *rope = calloc(n, sizeof *rope);
+    if (!rope) return err_set(l->err, MAR_ENOMEM, "out of memory for %d positions", c->seq_len);
+    float *at = rope + (size_t)c->prefix * (size_t)size;
     for (int i = 0; i < c->seq_len; i++)
         for (int pair = 0; pair < 2 * quarter; pair++, at += 2) {
             const float frequency = 1 / powf(10000, (float)(pair % quarter * 2) / (float)(size / 2));
@@ -175,8 +175,8 @@ static mar_status make_rope(loader *l, gpt_model *m)
             at[0] = cosf(angle);
             at[1] = sinf(angle);
         }
-    const mar_status status = to_backend(l, turn, n, &m->rope);
-    free(turn);
+    const mar_status status = to_backend(l, rope, n, &m->rope);
+    free(rope);
     return status;
 }
 

@@ -104,7 +104,7 @@ static void attend(const gpt_pass *p, int layer)
                                 .mask = p->mask,
                                 .words = p->words,
                                 .most = p->slots,
-                                .turn = p->model->rope,
+                                .rope = p->model->rope,
                                 .position = p->position,
                                 .own = p->slot,
                                 .y = p->attn};

@@ -65,8 +65,8 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
 {
     cpu_queue *q = cpu_of(k);
     if (job->rows <= 0 || !kern_live(k)) return;
-    if (job->turn)
-        cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->turn, job->position, (act *)job->cache,
+    if (job->rope)
+        cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
                    job->own);
     int most = job->most, blocks = 0, tallest = 0;
     double pairs = 0;

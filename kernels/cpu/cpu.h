@@ -157,7 +157,7 @@ void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q
 void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                   void *y, int y_f32);
 void cpu_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
-void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                 act *cache, const int *slot);
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job);
 void cpu_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);

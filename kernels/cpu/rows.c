@@ -614,23 +614,23 @@ static void swiglu(const void *a_, const void *b_, size_t n, void *y, int bf16)
     }
 }
 
-#define TURN_BODY(LOAD, STORE)                                                                                         \
+#define ROPE_BODY(LOAD, STORE)                                                                                         \
     for (int i = 0; i + 1 < n; i += 2) {                                                                               \
         const float a = LOAD(in[i]), b = LOAD(in[i + 1]);                                                              \
-        out[i] = STORE(a * by[i] - b * by[i + 1]);                                                                     \
-        out[i + 1] = STORE(b * by[i] + a * by[i + 1]);                                                                 \
+        out[i] = STORE(a * rope[i] - b * rope[i + 1]);                                                                 \
+        out[i + 1] = STORE(b * rope[i] + a * rope[i + 1]);                                                             \
     }
 
-static void turn(const void *x, const float *by, int n, void *y, int bf16)
+static void apply_rope(const void *x, const float *rope, int n, void *y, int bf16)
 {
     if (bf16) {
         const uint16_t *in = x;
         uint16_t *out = y;
-        TURN_BODY(load_bf16, store_bf16)
+        ROPE_BODY(load_bf16, store_bf16)
     } else {
         const float *in = x;
         float *out = y;
-        TURN_BODY(, )
+        ROPE_BODY(, )
     }
 }
 
@@ -676,7 +676,7 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .quantise = quantise,
     .rms_norm = rms_norm,
     .swiglu = swiglu,
-    .turn = turn,
+    .apply_rope = apply_rope,
     .read = read_all,
     .attend = PASTE(kern_cached, KERN_ISA),
 };

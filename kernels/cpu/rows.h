@@ -59,9 +59,9 @@ typedef struct kern_rows {
     void (*rms_norm)(const float *x, int dim, const float *weight, float eps, void *y, int bf16);
     /* y = silu(a) * b, n values of act */
     void (*swiglu)(const void *a, const void *b, size_t n, void *y, int bf16);
-    /* y = the pairs of x, n values of act, turned: (a, b) to (a cos - b sin, b cos + a sin), cos and sin in turn[2i]
-     * and turn[2i + 1]; y may be x */
-    void (*turn)(const void *x, const float *turn, int n, void *y, int bf16);
+    /* y = the pairs of x, n values of act, turned: (a, b) to (a cos - b sin, b cos + a sin), cos and sin in rope[2i]
+     * and rope[2i + 1]; y may be x */
+    void (*apply_rope)(const void *x, const float *rope, int n, void *y, int bf16);
     /* Reads n bytes, n a multiple of 512, p 64-byte aligned. Returns what nobody needs */
     unsigned (*read)(const void *p, size_t n);
     /* cached.c */

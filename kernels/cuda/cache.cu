@@ -28,8 +28,8 @@ typedef struct {
     int rows, heads, dim, q_stride, spans, words;
     const int *row, *first, *common, *slot;
     const unsigned long long *mask;
-    const float *turn;         /* NULL: q and cache are ready */
-    const int *position, *own; /* with turn */
+    const float *rope;         /* NULL: q and cache are ready */
+    const int *position, *own; /* with rope */
     int lanes;                 /* of a group, a power of two: lanes * MINE >= dim */
     int warps;                 /* of a block */
     float scale;               /* log2(e) / sqrt(dim) */
@@ -183,20 +183,20 @@ static __device__ inline void rotate_row(const cache_call &a, int row, size_t co
 {
     constexpr int P = N > 1 ? N : 2; /* whole pairs */
     const size_t width = (size_t)(a.heads * a.dim);
-    const float *turn = a.turn + (size_t)a.position[row] * (size_t)a.dim;
+    const float *rope = a.rope + (size_t)a.position[row] * (size_t)a.dim;
     T *key = cache + (size_t)a.own[row] * 2 * width + column;
     const int n = a.dim / P;
     for (int i = (int)threadIdx.x; i < 3 * n; i += (int)blockDim.x) {
         const int part = i / n, at = (i - part * n) * P;
         T *from = query + (size_t)part * width + column + at;
         if (part < 2)
-            rotate_vector<P>(from, turn + at, part == 0 ? from : key + at);
+            rotate_vector<P>(from, rope + at, part == 0 ? from : key + at);
         else
             cuda_store(key + width + at, cuda_load<P>(from));
     }
 }
 
-/* Block (tile, head). N: numbers of a vector, which divides the head. With a.turn Q is 1. */
+/* Block (tile, head). N: numbers of a vector, which divides the head. With a.rope Q is 1. */
 template <typename T, int N, int Q>
 __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, T *q, T *cache, T *y)
 {
@@ -207,7 +207,7 @@ __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, 
     const size_t width = (size_t)(a.heads * a.dim), column = (size_t)((int)blockIdx.x % a.heads * a.dim);
     if (t.count == 0) return;
     const int count = a.first[t.span + 1] - a.first[t.span];
-    if (Q == 1 && a.turn) {
+    if (Q == 1 && a.rope) {
         rotate_row<T, N>(a, t.row, column, q + (size_t)t.row * (size_t)a.q_stride, cache);
         __syncthreads();
     }
@@ -263,7 +263,7 @@ template <typename T> static void attention_cache(cuda_queue *c, const cache_cal
 {
     const auto fits = [&](int numbers) {
         return in_vectors<T>(job->q, a.q_stride, numbers) && in_vectors<T>(job->cache, a.dim, numbers) &&
-               in_vectors<float>(a.turn, a.dim, numbers);
+               in_vectors<float>(a.rope, a.dim, numbers);
     };
     if (fits(8))
         launch<T, 8>(c, a, job->q, job->cache, job->y);
@@ -286,9 +286,9 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
                   &err);
         return;
     }
-    const int rotates = job->turn && job->rows == job->spans; /* the kernel of one query a span does it itself */
-    if (job->turn && !rotates)
-        cuda_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->turn, job->position, (act *)job->cache,
+    const int rotates = job->rope && job->rows == job->spans; /* the kernel of one query a span does it itself */
+    if (job->rope && !rotates)
+        cuda_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
                     job->own);
     cache_call a = {};
     a.rows = job->rows, a.heads = job->heads, a.dim = job->head_dim, a.q_stride = job->q_stride;
@@ -301,7 +301,7 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     const size_t words = rows * (size_t)job->words;
     a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
     if (rotates) {
-        a.turn = job->turn;
+        a.rope = job->rope;
         a.position = cuda_stage_list(c, job->position, rows, rows);
         a.own = cuda_stage_list(c, job->own, rows, rows);
     }

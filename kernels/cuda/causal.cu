@@ -136,7 +136,7 @@ void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
 /* A row of the grid has a row, and a thread N neighbouring numbers of it, which are whole pairs of one head. `part`: of
  * the queries, the keys, the values; each has `width` numbers. */
 template <typename T, int N>
-static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const float *turn, const int *position, T *cache,
+static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const float *rope, const int *position, T *cache,
                                      const int *slot)
 {
     const int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * N, part = i / width, column = i - part * width;
@@ -145,25 +145,25 @@ static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const floa
     T *from = qkv + r * 3 * (size_t)width + i;
     T *to = part == 0 ? from : cache + ((size_t)slot[r] * 2 + (size_t)part - 1) * (size_t)width + column;
     if (part < 2)
-        rotate_vector<N>(from, turn + (size_t)position[r] * (size_t)head_dim + column % head_dim, to);
+        rotate_vector<N>(from, rope + (size_t)position[r] * (size_t)head_dim + column % head_dim, to);
     else
         cuda_store(to, cuda_load<N>(from));
 }
 
 template <typename T>
-static void rotate(cuda_queue *c, T *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+static void rotate(cuda_queue *c, T *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                    T *cache, const int *slot)
 {
-    const int width = heads * head_dim, wide = head_dim % 8 == 0 && aligned(qkv) && aligned(turn) && aligned(cache);
+    const int width = heads * head_dim, wide = head_dim % 8 == 0 && aligned(qkv) && aligned(rope) && aligned(cache);
     void (*kernel)(T *, int, int, const float *, const int *, T *, const int *) =
         wide ? rotate_kernel<T, 8> : rotate_kernel<T, 2>;
     const size_t vectors = 3 * (size_t)width / (wide ? 8 : 2);
     const unsigned threads = vectors < THREADS ? (unsigned)(vectors + 31) / 32 * 32 : (unsigned)THREADS;
-    cuda_launch(c, kernel, dim3((unsigned)rows, cuda_blocks(vectors, threads)), threads, 0, qkv, width, head_dim, turn,
+    cuda_launch(c, kernel, dim3((unsigned)rows, cuda_blocks(vectors, threads)), threads, 0, qkv, width, head_dim, rope,
                 position, cache, slot);
 }
 
-void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                  act *cache, const int *slot)
 {
     cuda_queue *c = cuda_of(k);
@@ -173,9 +173,9 @@ void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, con
     const int *staged_slot = cuda_stage_list(c, slot, (size_t)rows, (size_t)rows);
     cuda_stage_send(c);
     if (c->device->bf16)
-        rotate(c, (bf16 *)qkv, rows, heads, head_dim, turn, staged_position, (bf16 *)cache, staged_slot);
+        rotate(c, (bf16 *)qkv, rows, heads, head_dim, rope, staged_position, (bf16 *)cache, staged_slot);
     else
-        rotate(c, (float *)qkv, rows, heads, head_dim, turn, staged_position, (float *)cache, staged_slot);
+        rotate(c, (float *)qkv, rows, heads, head_dim, rope, staged_position, (float *)cache, staged_slot);
 }
 
 /* --- the codebook ------------------------------------------------------------------------------------------------- */

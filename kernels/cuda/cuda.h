@@ -211,7 +211,7 @@ void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
 void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                    void *y, int y_f32);
 void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
-void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                  act *cache, const int *slot);
 void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
 void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,

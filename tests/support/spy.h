@@ -89,9 +89,9 @@ SPY_OPERATION(void, core, rms_norm,
               k, x, index, rows, dim, weight, eps, y, y_f32)
 SPY_OPERATION(void, core, swiglu, (kern_queue * k, const act *x, int rows, int hidden, act *y), k, x, rows, hidden, y)
 SPY_OPERATION(void, core, rotate,
-              (kern_queue * k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+              (kern_queue * k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                act *cache, const int *slot),
-              k, qkv, rows, heads, head_dim, turn, position, cache, slot)
+              k, qkv, rows, heads, head_dim, rope, position, cache, slot)
 SPY_OPERATION(void, core, attention_cache, (kern_queue * k, const kern_cache_job *job), k, job)
 SPY_OPERATION(void, discrete, probs, (kern_queue * k, const kern_probs_job *job), k, job)
 SPY_OPERATION(void, discrete, draw, (kern_queue * k, const kern_draw_job *job), k, job)

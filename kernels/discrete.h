@@ -33,7 +33,7 @@ struct kern_probs_job {
 struct kern_draw_job {
     int rows, size;
     const float *log_probs;      /* rows of `size` */
-    const int *law;              /* host [rows] the row of log_probs that row r draws from */
+    const int *source;           /* host [rows] the row of log_probs that row r draws from */
     int most;                    /* candidates of a row, at most */
     const int *given;            /* host [rows] how many row r has already */
     const int *wanted;           /* host [rows] how many it shall have, given .. most */
@@ -145,7 +145,7 @@ struct kern_block_job {
     /* host [blocks] the row of id [..][positions] that a block's tokens go to, so that a recording puts the tokens of
      * each replay in another place; NULL: the block's number. */
     const int *place;
-    int *law;   /* [blocks][positions] the site whose p each token is a draw from; beyond the final ones the sites of
+    int *site;  /* [blocks][positions] the site whose p each token is a draw from; beyond the final ones the sites of
                  * the first path, whose laws a tail is drawn from anew */
     int *count; /* [blocks][KERN_BLOCK_COUNTS] accepted drafts; tokens that are final; tokens with go_on's tail */
     float *workspace; /* [blocks][2 * size]: what siblings leave of p and q */

@@ -35,7 +35,7 @@ static const kern_trace *begin(kern_queue *k)
     return t;
 }
 
-/* Finds the row of an operation, or begins one. Where there is no more room the last row takes all. */
+/* Returns the row of an operation, adding it if new. When the table is full, the last row takes all. */
 static kern_traced *row_of(kern_trace *t, const char *name, int rows)
 {
     for (int i = 0; i < t->count; i++)
@@ -47,7 +47,7 @@ static kern_traced *row_of(kern_trace *t, const char *name, int rows)
     return r;
 }
 
-/* Counts the operation since `begin`: its time, what it moves and computes; the name as for printf. */
+/* Records the operation since `begin`: its time, bytes and flop; the name as for printf. */
 __attribute__((format(printf, 5, 6))) static void end(kern_queue *k, int rows, double bytes, double flop,
                                                       const char *format, ...)
 {
@@ -65,13 +65,13 @@ __attribute__((format(printf, 5, 6))) static void end(kern_queue *k, int rows, d
     r->flop += flop;
 }
 
-/* Bytes of n operands. */
+/* Returns the bytes of n operands. */
 static double act_bytes(const kern_queue *k, double n)
 {
     return n * (double)k->device->act_size;
 }
 
-/* Bytes of n results of a product. */
+/* Returns the bytes of n results of a product. */
 static double result_bytes(const kern_queue *k, double n, int flags)
 {
     return flags & KERN_OUT_F32 ? 4 * n * (flags & KERN_OUT_ADD ? 2 : 1) : act_bytes(k, n);
@@ -187,7 +187,7 @@ static void attention_cache(kern_queue *k, const kern_cache_job *job)
     for (int s = 0; s < job->spans; s++) {
         const int n = job->first[s + 1] - job->first[s];
         slots += n;
-        pairs += (double)(job->row[s + 1] - job->row[s]) * n; /* a tree's rows know somewhat fewer */
+        pairs += (double)(job->row[s + 1] - job->row[s]) * n; /* upper bound: a tree's rows attend to somewhat fewer */
     }
     end(k, job->rows, act_bytes(k, 2 * width * (slots + (job->rope ? 4 : 1) * job->rows)), 4 * width * pairs,
         "attention %d x %d over a cache, %d sequences", job->heads, job->head_dim, job->spans);
@@ -214,7 +214,7 @@ static void draw(kern_queue *k, const kern_draw_job *job)
     end(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from probs of %d tokens", job->size);
 }
 
-/* What a block reads depends on what is accepted: no bytes are counted. */
+/* A block's reads depend on what is accepted: no bytes are counted. */
 static void verify_blocks(kern_queue *k, const kern_block_job *job)
 {
     begin(k)->real_discrete->verify(k, job);
@@ -239,7 +239,7 @@ static void modulate(kern_queue *k, const kern_head *h, const float *temb, const
         "modulation %d x %d", s.depth, s.width);
 }
 
-/* Counts `steps` evaluations of so many rows. */
+/* Counts `steps` evaluations of `rows` rows. */
 static void end_evaluations(kern_queue *k, const kern_head *h, int rows, int steps, const char *name, const char *how)
 {
     kern_head_spec s;
@@ -337,7 +337,7 @@ static void conv(kern_queue *k, const kern_conv *c, const act *x, int images, in
     const double rows = (height + 2 * s.pad_h - s.kernel_h) / s.stride + 1;
     const double columns = (width + 2 * s.pad_w - s.kernel_w) / s.stride + 1;
     const double results = (upsample ? 4 * in_pixels : images * rows * columns) * s.out;
-    const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* input pixels that differ, as vae_run_flop */
+    const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* distinct input pixels, as in vae_run_flop */
     const double operands = in_pixels * s.in + (double)s.out * s.in * s.kernel_h * s.kernel_w;
     end(k, (int)(results / s.out), act_bytes(k, operands) + result_bytes(k, results, s.flags),
         2 * results * s.in * taps, "convolution %dx%d, %d to %d%s%s%s", s.kernel_h, s.kernel_w, s.in, s.out,

@@ -1,8 +1,8 @@
-/* What a causal transformer is built from beside products: norm, gated activation, rotated positions, table. */
+/* Operations of a causal transformer besides products: RMSNorm, SwiGLU, RoPE, embedding. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/discrete.h"
 
-/* A loop over rows: each operation below uses some of these. */
+/* A loop over rows; each operation below uses some fields. */
 typedef struct {
     const cpu_device *d;
     const float *x, *weight;
@@ -11,7 +11,7 @@ typedef struct {
     float eps;
     const void *in;
     void *y;
-    int bf16; /* y is */
+    int bf16; /* y is bf16 */
 } row_loop;
 
 static void rms_norm_body(void *arg, int first, int last, int thread)
@@ -39,7 +39,7 @@ void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int
     if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, rms_norm_body, &l);
 }
 
-enum { SWIGLU_COLUMNS = 512 }; /* of an item: a few rows are enough for all threads */
+enum { SWIGLU_COLUMNS = 512 }; /* columns of an item: a few rows suffice for all threads */
 
 static void swiglu_body(void *arg, int first, int last, int thread)
 {

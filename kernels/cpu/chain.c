@@ -2,9 +2,9 @@
 #include "kernels/chain.h"
 #include "kernels/cpu/cpu.h"
 
-enum { NUMBER_WORK = 200 }; /* what drawing a number, or moving it on, is worth in multiply-adds */
+enum { NUMBER_WORK = 200 }; /* multiply-adds equivalent to drawing or updating a number */
 
-/* e [channels] = the normals at addresses (purpose, image, position, step, 0..channels-1). */
+/* Writes e [channels], the normals at addresses (purpose, image, position, step, 0..channels-1). */
 static void row_noise(float *e, int channels, uint64_t seed, kern_noise purpose, uint64_t image, int position, int step)
 {
     uint32_t words[4];
@@ -16,7 +16,7 @@ static void row_noise(float *e, int channels, uint64_t seed, kern_noise purpose,
     }
 }
 
-/* A loop over rows: the arguments of the operations below, of which each uses some. */
+/* A loop over rows; each operation below uses some fields. */
 typedef struct {
     float *x, *x0;
     const float *out;
@@ -38,7 +38,7 @@ static void run(kern_queue *k, rows_loop *l, parallel_body *body)
     if (kern_live(k)) cpu_for(cpu_of(k), l->rows, (double)NUMBER_WORK * l->rows * l->channels, body, l);
 }
 
-/* The head's outputs for row r: eps under the condition and without one. */
+/* Returns the head's conditional outputs of row r. */
 static const float *conditional(const rows_loop *l, int r)
 {
     return l->out + 2 * (size_t)r * (size_t)l->channels;

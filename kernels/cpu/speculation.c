@@ -28,7 +28,7 @@ void cpu_speculate_start(kern_queue *k, kern_speculation *w)
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
 
-/* Gives slots and rows to the unfinished tokens. */
+/* Assigns slots and rows to the unfinished tokens. */
 static void list_slots(kern_speculation *w)
 {
     const size_t channels = (size_t)w->channels;
@@ -81,7 +81,7 @@ static void evaluate(kern_queue *k, kern_speculation *w, const kern_speculation_
     cpu_head_eval(k, e->net, w->state, w->x_index, e->mod, w->mod_index, w->conditions * n, e->out, e->scratch);
 }
 
-/* The law of a row's transition, from row i of the head's n conditional output rows. */
+/* Computes the Gaussian of a row's transition from row i of the head's n conditional output rows. */
 static void read_gaussian(const kern_speculation *w, const float *out, int i, int n, int row, float *mean,
                           float *log_std)
 {
@@ -119,7 +119,7 @@ int cpu_speculate_propose(kern_queue *k, kern_speculation *w, const kern_specula
 
 /* --- the walk ------------------------------------------------------------------------------------------------ */
 
-/* Reads the head's output for a row: the law p of its transition, and the evaluation of its state. */
+/* Reads the head's output for a row: p of its transition, and the evaluation of its state. */
 static void read_outputs(const kern_speculation *w, const float *out, int row)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
@@ -131,10 +131,10 @@ static void read_outputs(const kern_speculation *w, const float *out, int row)
         w->tempered_p[first + c] = w->log_std_p[first + c] + w->log_temperature;
         w->tempered_q[first + c] = w->log_std_q[first + c] + w->log_temperature;
     }
-    w->lowest[token] = index; /* each round reaches lower than the one before */
+    w->lowest[token] = index; /* each round reaches lower than the previous one */
 }
 
-/* Verifies the proposals after a slot's first row. Returns how many transitions are decided; x [C] is the state after
+/* Verifies the proposals after a slot's first row. Returns the number of decided transitions; x [C] is the state after
  * them. */
 static int verify(const kern_speculation *w, int first, int proposals, float *x)
 {
@@ -156,7 +156,7 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
         memcpy(x, draft, channels * sizeof *x);
         w->count->accepted++;
     }
-    /* p of the last transition is known, so the state is drawn from p itself */
+    /* p of the last transition is known, so its state is drawn from p */
     const int row = first + proposals, index = w->row_index[row];
     const float *eps = kern_speculation_noise(w, w->row_token[row], index);
     for (size_t c = 0; c < channels; c++)

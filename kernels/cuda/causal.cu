@@ -1,5 +1,5 @@
-/* Rows of a transformer with RMSNorm, SwiGLU and rotary positions, and of its tokens. All of it is bound by memory: the
- * floor is the bytes read and written. So lanes move 16 bytes at a time where arrays allow it. */
+/* Row operations of a transformer with RMSNorm, SwiGLU and RoPE, and its embeddings. All are bound by memory: the floor
+ * is the bytes read and written. So lanes move 16 bytes at a time where alignment allows. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/rotate.cuh"
 #include "kernels/discrete.h"
@@ -13,7 +13,7 @@ static int aligned(const void *p)
 
 /* --- RMS norm ------------------------------------------------------------------------------------------------- */
 
-/* WARPS warps have a row in registers, VECTORS times four numbers a lane, which must be enough for dim. */
+/* WARPS warps hold a row in registers, VECTORS times four numbers a lane; that must cover dim. */
 template <typename Y, int VECTORS, int WARPS>
 static __global__ void rms_norm_kernel(const float *x, const int *index, int rows, int dim,
                                        const float *__restrict__ weight, float eps, Y *y)
@@ -41,7 +41,7 @@ static __global__ void rms_norm_kernel(const float *x, const int *index, int row
     }
 }
 
-/* Takes any width and alignment. A warp takes a row. */
+/* Takes any width and alignment, one row per warp. */
 template <typename Y>
 static __global__ void rms_norm_plain(const float *x, const int *index, int rows, int dim, const float *weight,
                                       float eps, Y *y)
@@ -89,7 +89,7 @@ void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, in
 
 /* --- SwiGLU --------------------------------------------------------------------------------------------------- */
 
-/* A thread has N neighbouring results. n: vectors of N a row. */
+/* Computes N neighbouring results per thread. n: vectors of N a row. */
 template <typename T, int N> static __global__ void swiglu_kernel(const T *x, size_t vectors, cuda_divisor n, T *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -105,8 +105,7 @@ template <typename T, int N> static __global__ void swiglu_kernel(const T *x, si
 template <typename T, int N> static void swiglu(cuda_queue *c, const T *x, int rows, int hidden, T *y)
 {
     const size_t n = (size_t)hidden / N;
-    const int most =
-        (int)((((size_t)1 << 31) - THREADS) / n); /* rows of a launch: its vectors are numbered by an int */
+    const int most = (int)((((size_t)1 << 31) - THREADS) / n); /* rows of a launch: an int numbers its vectors */
     for (int r = 0; r < rows; r += most) {
         const size_t vectors = (size_t)(rows - r < most ? rows - r : most) * n, first = (size_t)r * (size_t)hidden;
         cuda_launch(c, swiglu_kernel<T, N>, cuda_blocks(vectors, THREADS), THREADS, 0, x + 2 * first, vectors,
@@ -133,8 +132,8 @@ void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
 
 /* --- rotary positions ------------------------------------------------------------------------------------------- */
 
-/* A row of the grid has a row, and a thread N neighbouring numbers of it, which are whole pairs of one head. `part`: of
- * the queries, the keys, the values; each has `width` numbers. */
+/* One row per grid row; a thread has N neighbouring numbers, whole pairs of one head. `part` selects queries, keys or
+ * values, `width` numbers each. */
 template <typename T, int N>
 static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const float *rope, const int *position, T *cache,
                                      const int *slot)
@@ -201,7 +200,7 @@ void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const fl
 /* --- embeddings of tokens on the device -----------------------------------------------------------------------------
  */
 
-/* A row of the grid has a row, and a thread N neighbouring numbers of it. n: vectors of N a row. */
+/* One row per grid row; a thread has N neighbouring numbers. n: vectors of N a row. */
 template <int N>
 static __global__ void embed_kernel(const float *table, int size, int n, const int *token, const int *place, float *y)
 {

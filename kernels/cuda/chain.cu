@@ -1,8 +1,8 @@
 /* One step of the denoising chain, and addressed noise: the arithmetic of kernels/cpu/chain.c. A thread has a quad, the
  * four channels that share a Philox block.
  *
- * Floor: a token reads out (16 C bytes with guidance) and reads and writes x (8 C), 384 bytes at C = 16; at the rows of
- * a chain that is nothing beside the launch. The noise is computed in double, about 200 operations a channel. */
+ * Floor: a token reads out (16 C bytes with guidance) and reads and writes x (8 C): 384 bytes at C = 16, negligible
+ * beside the launch. The noise is computed in double, about 200 operations a channel. */
 #include "kernels/cuda/head.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static unsigned quad_blocks(int rows, int channels)
     return cuda_blocks((size_t)rows * (size_t)((channels + 3) / 4), THREADS);
 }
 
-/* The row and the first channel of this thread's quad. Returns 0 if it has none. */
+/* Finds the row and the first channel of this thread's quad. Returns 0 if it has none. */
 static __device__ inline int quad_of(int rows, int channels, int *r, int *c)
 {
     const int quads = (channels + 3) / 4;
@@ -54,7 +54,7 @@ void cuda_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed,
                 position, at);
 }
 
-/* The head's outputs for token r: the conditional and the unconditional row. */
+/* Returns the head's conditional output row of token r. */
 static __device__ inline const float *cond_row(const cuda_chain_state *s, int r)
 {
     return s->out + (size_t)r * 2 * s->channels;
@@ -123,7 +123,7 @@ void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, i
     cuda_chain_ode_advance(c, &s, coef);
 }
 
-/* coef [rows]: each row has its own step. */
+/* coef [rows]: each row's own step. */
 static __global__ void gaussian_kernel(cuda_chain_state s, const kern_chain_coef *coef, float log_temperature,
                                        float *mean, float *log_std)
 {

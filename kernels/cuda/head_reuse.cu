@@ -1,9 +1,10 @@
-/* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are kept, and used again at a later index. */
+/* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are cached and reused at a later index. */
 #include "kernels/cuda/head.h"
 
 enum { LANES = CUDA_HEAD_LANES };
 
-/* LazyMAR's rule: of blocks 1 to 4 the gated output of the MLP is kept, of the others the ungated output. */
+/* Returns LazyMAR's rule: 1 for blocks 1 to 4, which cache the MLP's gated output; the others cache the ungated
+ * output. */
 static __host__ __device__ inline int keeps_addition(int b)
 {
     return b >= 1 && b <= 4;
@@ -14,16 +15,16 @@ static int computes(kern_head_reuse reuse, int b)
     return reuse == KERN_HEAD_FRESH || (reuse == KERN_HEAD_WARM && !keeps_addition(b));
 }
 
-/* What is kept, and the blocks of it to be added. */
+/* Cached outputs, and the blocks to add. */
 typedef struct {
     const float *kept; /* [depth][stride] */
     size_t stride;     /* floats of a block */
     int first, last;   /* blocks */
 } reused;
 
-/* x = s and the kept outputs of some blocks. In front of them stands a block whose ungated output is kept, so s.keep is
- * NULL. A block of threads has a row. T is the type of gates.
- * Floor, bytes a row with b kept blocks: x 4W read and written, 4W b read, and their gates from memory. */
+/* x = s plus the cached outputs of some blocks. The block before them caches its ungated output, so s.keep is NULL. A
+ * thread block has a row. T is the type of gates. Floor, bytes a row with b cached blocks: x 4W read and written, 4W b
+ * read, and their gates from memory. */
 template <typename T>
 static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mod, const int *mod_index,
                                        size_t mod_bytes, int width, float *x)

@@ -1,19 +1,19 @@
-/* Laws of logits, their likeliest tokens, and draws from them. A block has a row. Its row of log_probs, 64 kB of 16384
- * tokens, is in the cache between the ten or so times that the block goes through it. What a row takes is latency, and
- * nothing beside the pass of a model that reads its weights for it. */
+/* Probabilities from logits, the most likely tokens, and draws. A block has a row of log_probs. The row, 64 kB with
+ * 16384 tokens, stays in cache between the block's ten or so passes. A row costs latency only, negligible beside a
+ * model pass that reads its weights for it. */
 #include "kernels/cuda/discrete.cuh"
 
-/* --- laws ------------------------------------------------------------------------------------------------------- */
+/* --- probabilities ---------------------------------------------------------------------------------------------- */
 
-/* A key's digits, found one after the other, highest first: as kernels/cpu/discrete.c. */
+/* The digits of a key, found highest first, as in kernels/cpu/discrete.c. */
 enum { KEY_DIGIT = 11, KEY_DIGITS = 1 << KEY_DIGIT };
 
 typedef struct {
     discrete_scratch scratch;
-    unsigned long long sum[KEY_DIGITS]; /* the weight of each digit */
+    unsigned long long sum[KEY_DIGITS]; /* weight of each digit */
 } probs_memory;
 
-/* The weights of the digits, the largest digit first. */
+/* Weights of the digits, the largest digit first. */
 template <typename T> struct digit_weights {
     const T *sum;
     __device__ double operator()(int i) const
@@ -22,15 +22,15 @@ template <typename T> struct digit_weights {
     }
 };
 
-/* Where the sum of weights by falling x passes a limit: at which key, and what is above it. */
+/* The point where the sum of weights by falling x passes a limit: the key, and the sum above it. */
 typedef struct {
     int passes;
     unsigned key;
     double above;
 } probs_crossing;
 
-/* Weights are whole numbers, so that their sums do not depend on the order, nor do the results. A double has all sums
- * below 2^53; a T must have them, too. */
+/* Finds the crossing. Weights are integers, so sums and results do not depend on the order. All sums must be below 2^53
+ * for a double, and fit in a T. */
 template <typename T, typename W>
 static __device__ inline probs_crossing find_crossing(const float *row, const W &weight, int size, double limit,
                                                       probs_memory *m)
@@ -58,7 +58,7 @@ static __device__ inline probs_crossing find_crossing(const float *row, const W 
     return c;
 }
 
-/* Each token counts 1. */
+/* Weight 1 for each token. */
 struct ones {
     __device__ unsigned operator()(float) const
     {
@@ -66,7 +66,7 @@ struct ones {
     }
 };
 
-/* A logit's exponential in units that make the sum of a row less than 2^53. */
+/* A logit's exponential, in units that keep a row's sum below 2^53. */
 struct exponentials {
     float top;
     double scale;
@@ -76,7 +76,7 @@ struct exponentials {
     }
 };
 
-/* 1 for the tokens with one key. */
+/* Weight 1 for the tokens with one key. */
 struct equals {
     const float *row;
     unsigned key;
@@ -86,7 +86,7 @@ struct equals {
     }
 };
 
-/* Tokens with less than the top_k-th largest logit get none. */
+/* Removes tokens below the top_k-th largest logit. */
 static __device__ inline void keep_top_k(float *row, int size, int top_k, probs_memory *m)
 {
     if (top_k <= 0 || top_k >= size) return;
@@ -95,7 +95,8 @@ static __device__ inline void keep_top_k(float *row, int size, int top_k, probs_
         if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
 }
 
-/* The tokens stay from which the sum of the more likely ones, and of equal ones before them, has not passed p. */
+/* Removes tokens outside top-p. A token stays if the running sum over more likely tokens, and equal ones before it, has
+ * not passed p. */
 static __device__ inline void keep_top_p(float *row, int size, float top, float p, probs_memory *m)
 {
     if (!(p < 1)) return;
@@ -106,12 +107,12 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     total = discrete_sum(total, &m->scratch);
     const double limit = (double)p * total;
     const probs_crossing c = find_crossing<unsigned long long>(row, weight, size, limit, m);
-    int last = size; /* of the tokens with the key at which it passes, the last one that stays */
+    int last = size; /* last token that stays among those with the crossing's key */
     if (c.passes) {
         const double one = (double)weight(discrete_of_key(c.key)), stay = floor((limit - c.above) / one) + 1;
         const discrete_found f = discrete_find<DISCRETE_EXCEEDS>(equals{row, c.key}, size, stay - 0.5, 0, &m->scratch);
         if (f.passes) last = f.at;
-        __syncthreads(); /* nobody searches the row any more */
+        __syncthreads(); /* no thread searches the row any more */
     }
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) {
         const unsigned key = discrete_key(row[x]);
@@ -120,7 +121,7 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     }
 }
 
-/* The steps of LlamaGen's generate.py, each rounded as on the CPU: equal logits stay equal. */
+/* Applies the steps of LlamaGen's generate.py, each rounded as on the CPU: equal logits stay equal. */
 static __device__ inline float probs_logit(const kern_probs_job &job, const float *logits, size_t r, int x)
 {
     float logit = logits[x];
@@ -188,7 +189,7 @@ void cuda_probs(kern_queue *k, const kern_probs_job *job)
 
 /* --- draws ------------------------------------------------------------------------------------------------------ */
 
-/* A law without the tokens that are drawn. */
+/* A distribution without the drawn tokens. */
 struct probs_weights {
     const float *log_probs;
     const int *id;
@@ -235,16 +236,15 @@ void cuda_draw(kern_queue *k, const kern_draw_job *job)
     cuda_launch(c, draw_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(discrete_scratch), device);
 }
 
-/* --- the likeliest tokens ------------------------------------------------------------------------------------------
- */
+/* --- most likely tokens ------------------------------------------------------------------------------------------ */
 
-/* The larger of two (value, number) pairs, of equal values that of the lower number. */
+/* Takes the larger of two (value, token) pairs; ties go to the lower token. */
 static __device__ inline void take_likelier(float &p, int &x, float other_p, int other_x)
 {
     if (other_p > p || (other_p == p && other_x < x)) p = other_p, x = other_x;
 }
 
-/* Each pass finds the likeliest token behind the one before. */
+/* Finds the next most likely token in each pass. */
 static __global__ void __launch_bounds__(DISCRETE_THREADS, 1)
     top_kernel(const float *log_probs, const int *source, int size, int count, int *id, float *log_p)
 {

@@ -1,11 +1,11 @@
-/* Rotary positions, of `rotate` (causal.cu) and of attention that rotates (cache.cu). */
+/* Rotary position embeddings, for `rotate` (causal.cu) and for attention that rotates (cache.cu). */
 #ifndef KERNELS_CUDA_ROTATE_CUH
 #define KERNELS_CUDA_ROTATE_CUH
 
 #include "kernels/cuda/vectors.h"
 
-/* Turns N neighbouring numbers, which are whole pairs of a head, by as many of a row of `rope` (kernels/ops.h, rotate).
- */
+/* Rotates N neighbouring numbers, whole pairs of a head, by as many numbers of a row of `rope` (kernels/ops.h,
+ * rotate). */
 template <int N, typename T> static __device__ inline void rotate_vector(const T *from, const float *rope, T *to)
 {
     cuda_floats<N> x = cuda_load<N>(from);

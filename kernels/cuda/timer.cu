@@ -1,13 +1,13 @@
-/* Laps: times between events on the stream, added up when it is idle. */
+/* Timer marks: times between events on the stream, added up when it is idle. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
 
-enum { TIMER_MARKS = 4096 }; /* between two waits */
+enum { TIMER_MARKS = 4096 }; /* marks between two waits */
 
 struct cuda_timer {
     cudaEvent_t event[TIMER_MARKS];
-    double *seconds[TIMER_MARKS]; /* where to add the time since the event before; may be NULL */
+    double *seconds[TIMER_MARKS]; /* destination of the time since the previous event; may be NULL */
     int made;                     /* events created */
     int count;                    /* events recorded since the last wait */
 };
@@ -55,7 +55,7 @@ void cuda_timer_read(cuda_queue *c)
             cuda_ok(c, cudaEventElapsedTime(&ms, l->event[i - 1], l->event[i]), "reading a timer mark"))
             *l->seconds[i] += ms / 1000;
     }
-    if (l->count > 1) { /* the next lap begins with the last event */
+    if (l->count > 1) { /* the last event becomes the first */
         cudaEvent_t last = l->event[l->count - 1];
         l->event[l->count - 1] = l->event[0];
         l->event[0] = last;

@@ -33,12 +33,12 @@ struct kern_draw_job {
     int rows, size;
     const float *log_probs;      /* rows of `size` */
     const int *source;           /* host [rows] row of log_probs that row r draws from */
-    int most;                    /* maximum number of candidates of a row */
+    int max_draws;               /* maximum number of candidates of a row */
     const int *given;            /* host [rows] candidates row r already has */
-    const int *wanted;           /* host [rows] candidates row r shall have, given .. most */
-    const int *earlier;          /* host [rows][most] candidates drawn before */
+    const int *wanted;           /* host [rows] candidates row r shall have, given .. max_draws */
+    const int *earlier;          /* host [rows][max_draws] candidates drawn before */
     const kern_address *address; /* host [rows] */
-    int *id;                     /* [rows][most] all candidates */
+    int *id;                     /* [rows][max_draws] all candidates */
     int *drawn;                  /* [rows] number of candidates; below `wanted` if the distribution has no more
                                   * tokens */
 };
@@ -46,14 +46,14 @@ struct kern_draw_job {
 /* An acceptance criterion for discrete tokens as data (specdec/verifier.h). A draft x from q is accepted with
  * probability f(x) = min(1, omega p(x)/q(x)), or with neighbours f(x) = min(1, p(A)/q(x)). A is the set of tokens
  * nearest to x, x first. A's other tokens have less than bound + bound_p * p(x) in total (LANTERN, LANTERN++). A
- * rejected draft is replaced by a draw from Norm[p - q f]+. With `without` it is drawn from Norm[p_A - q]+, where p_A
- * is p without the tokens of A. That is LANTERN's own resampler: p times [1 - q/p]+ outside A. The rule is exact with
- * omega 1 and no neighbours. */
+ * rejected draft is replaced by a draw from Norm[p - q f]+. With `exclude_neighbours` it is drawn from Norm[p_A - q]+,
+ * where p_A is p without the tokens of A. That is LANTERN's own resampler: p times [1 - q/p]+ outside A. The rule is
+ * exact with omega 1 and no neighbours. */
 typedef struct {
     double log_omega;
-    int neighbours;        /* size of the neighbourhood searched, x included; 0: no neighbours */
-    double bound, bound_p; /* bound on the neighbours' probability */
-    int without;           /* 1: LANTERN's own resampler */
+    int neighbours;         /* size of the neighbourhood searched, x included; 0: no neighbours */
+    double bound, bound_p;  /* bound on the neighbours' probability */
+    int exclude_neighbours; /* 1: LANTERN's own resampler */
 } kern_discrete_rule;
 
 /* --- formulas for one token; p and q are its probabilities ------------------------------------------------------ */
@@ -78,8 +78,8 @@ KERN_FN double kern_residual_omega(const kern_discrete_rule *rule)
     return rule->neighbours ? 1 : exp(rule->log_omega);
 }
 
-/* Returns [p - q f]+, a token's weight in the residual. With `without` the caller gives tokens of the rejected draft's
- * A the weight 0. */
+/* Returns [p - q f]+, a token's weight in the residual. With `exclude_neighbours` the caller gives tokens of the
+ * rejected draft's A the weight 0. */
 KERN_FN double kern_residual_weight(double p, double q, double omega)
 {
     const double accepted = omega * p < q ? omega * p : q;
@@ -90,7 +90,7 @@ KERN_FN double kern_residual_weight(double p, double q, double omega)
  * the tokens of A it also holds where A has all of p and the draft has none. */
 KERN_FN int kern_draft_stays(const kern_discrete_rule *rule, double p, double total)
 {
-    return total == 0 && (p > 0 || (rule->neighbours && rule->without));
+    return total == 0 && (p > 0 || (rule->neighbours && rule->exclude_neighbours));
 }
 
 /* Returns the bound on the total probability of A's tokens besides x; p is that of x. */
@@ -122,10 +122,10 @@ enum { KERN_BLOCK_ACCEPTED, KERN_BLOCK_FINAL, KERN_BLOCK_LENGTH, KERN_BLOCK_COUN
  *
  * A block is walked down from the prefix. Draft k of a group of siblings is tested against p after the rejection of its
  * elder siblings (SJD-PAC Eq. 7 and 8). The first path that ends without a child gets a bonus token from p, if the site
- * has one. A rejection gets a replacement from the residual. With go_on the first path (first siblings only) is
- * verified beyond that point. Draws and tests use the addresses (seed, image, position + depth, step), purposes VERIFY
- * (block: the sibling's number) and RESIDUAL. If rounding leaves an empty residual, the draft is accepted. A NaN in p
- * rejects it, with replacement -1. */
+ * has one. A rejection gets a replacement from the residual. With past_rejection the first path (first siblings only)
+ * is verified beyond that point. Draws and tests use the addresses (seed, image, position + depth, step), purposes
+ * VERIFY (block: the sibling's number) and RESIDUAL. If rounding leaves an empty residual, the draft is accepted. A NaN
+ * in p rejects it, with replacement -1. */
 struct kern_block_job {
     int size, blocks;
     const int *node;           /* host [blocks + 1] */
@@ -139,7 +139,7 @@ struct kern_block_job {
     const kern_discrete_rule *rule; /* host [blocks][positions] by depth; 0 for children of the prefix */
     const int *neighbours; /* [size][neighbour_count] nearest tokens, itself first; NULL if no rule needs them */
     int neighbour_count;
-    int go_on;                   /* 1: CONTINUE, verifies beyond the first rejection */
+    int past_rejection;          /* 1: CONTINUE, verifies beyond the first rejection */
     const kern_address *address; /* host [blocks] address at depth 0; depth d has position + d */
     int *verdict;                /* [drafts] KERN_DRAFT_... */
     int *id;                     /* [blocks][positions] tokens by depth; -1: p had a NaN */
@@ -148,7 +148,7 @@ struct kern_block_job {
     const int *place;
     int *site;  /* [blocks][positions] site whose p each token was drawn from. Beyond the final tokens: sites of the
                  * first path, from whose p a tail is redrawn */
-    int *count; /* [blocks][KERN_BLOCK_COUNTS] accepted drafts; final tokens; tokens including go_on's tail */
+    int *count; /* [blocks][KERN_BLOCK_COUNTS] accepted drafts; final tokens; tokens including past_rejection's tail */
     float *workspace; /* [blocks][2 * size]: the remains of p and q among siblings */
 };
 

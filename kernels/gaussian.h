@@ -33,12 +33,12 @@ KERN_ONCE_FN double kern_lanes_sum(double x)
     return x;
 }
 /* Orders memory: writes of any lane before it are visible to every lane after it. */
-KERN_LANE_FN void kern_lanes_meet(void)
+KERN_LANE_FN void kern_lanes_sync(void)
 {
     __syncwarp();
 }
 /* Does the same for a crew of `warps` warps; if more than one, they are the whole block. */
-KERN_LANE_FN void kern_crew_meet(int warps)
+KERN_LANE_FN void kern_crew_sync(int warps)
 {
     if (warps > 1)
         __syncthreads();
@@ -64,8 +64,8 @@ KERN_LANE_FN double kern_lanes_sum(double x)
 {
     return x;
 }
-KERN_LANE_FN void kern_lanes_meet(void) {}
-KERN_LANE_FN void kern_crew_meet(int warps)
+KERN_LANE_FN void kern_lanes_sync(void) {}
+KERN_LANE_FN void kern_crew_sync(int warps)
 {
     (void)warps;
 }

@@ -61,8 +61,8 @@ typedef struct {
     int y_stride;               /* elements from one row of y to the next; 0 means out */
     const int8_t *quantised; /* host [N][K] int8 weights from the file, with KERN_INT8; NULL: quantised from `weight` */
     const float *scale;      /* host [N] scales of `quantised`. `weight` may then be NULL if the device has int8 */
-    kern_linear *before; /* layer usually run before this one, or NULL; it prefetches these weights. It is freed later,
-                          * or never used again */
+    kern_linear *previous;   /* layer usually run before this one, or NULL; it prefetches these weights. It is freed
+                              * later,   or never used again */
 } kern_linear_spec;
 
 /* 2-D convolution, activations NHWC. y has (height + 2 pad_h - kernel_h) / stride + 1 rows, rounded down, and columns
@@ -234,7 +234,7 @@ typedef struct {
      * to at least one slot. */
     const uint64_t *mask;
     int words;
-    int most; /* upper bound on a span's slots: the same at each call of a recording */
+    int max_slots; /* upper bound on a span's slots: the same at each call of a recording */
     /* rope tables, or NULL: queries are rotated and the cache is filled. With `rope` the operation first does the work
      * of `rotate`. Row r of q is then query, key and value side by side, so q_stride is 3 * heads * head_dim. Row
      * position[r] of `rope` rotates them, q in place. Key and value go to row own[r] of the cache. own[r] is in the

@@ -229,7 +229,7 @@ KERN_LANE_FN void kern_residual_tilt(kern_residual *r)
         r->log_m = theta > 0 ? -theta * kern_log1p(1 / theta) - kern_log1p(theta) : 0;
         r->empty = empty;
     }
-    kern_lanes_meet();
+    kern_lanes_sync();
 }
 
 /* --- candidates -------------------------------------------------------------------------------------------- */
@@ -311,7 +311,7 @@ KERN_LANE_FN int kern_crew_lowest(const kern_crew *crew, long call, int number)
     if (crew->warps == 1) return number;
     int *lowest = crew->lowest + call % 2 * crew->warps; /* of the other half, warps may still be reading */
     if (kern_lane() == 0) lowest[crew->warp] = number;
-    kern_crew_meet(crew->warps);
+    kern_crew_sync(crew->warps);
     KERN_ROLLED
     for (int i = 0; i < crew->warps; i++) number = lowest[i] < number ? lowest[i] : number;
     return number;
@@ -337,7 +337,7 @@ KERN_LANE_FN void kern_residual_begin(const kern_crew *crew, kern_residual *r, c
             r->empty = r->evaluations = 0;
         }
     }
-    kern_crew_meet(crew->warps);
+    kern_crew_sync(crew->warps);
 }
 
 /* Tries the plain candidates in the first warp and chooses g in the last one, in case none is kept. The other warps may
@@ -403,7 +403,7 @@ KERN_LANE_FN long kern_gaussian_residual(kern_residual *r, const kern_gaussians 
 /* --- the verdict ------------------------------------------------------------------------------------------- */
 
 /* Returns 1 if a draft is kept, with probability min(1, exp(log_f)). A NaN rejects. */
-KERN_LANE_FN int kern_gaussian_keeps(double log_f, const kern_address *a)
+KERN_LANE_FN int kern_gaussian_accepts(double log_f, const kern_address *a)
 {
     return log_f >= 0 || kern_log(kern_uniform_at(a, KERN_NOISE_VERIFY, 0)) < log_f;
 }
@@ -423,7 +423,7 @@ KERN_LANE_FN int kern_gaussian_verify(kern_residual *r, const kern_gaussians *s,
         for (int i = kern_lane(); i < s->size; i += KERN_LANES) x[i] = s->mean_p[i];
         return 1;
     }
-    if (kern_gaussian_keeps(log_f, a)) return 0;
+    if (kern_gaussian_accepts(log_f, a)) return 0;
     *tries = kern_gaussian_residual(r, s, log_c, a, x);
     return 1;
 }

@@ -55,7 +55,7 @@ static mar_status load_linear(loader *l, const char *name, int out, int in, kern
                                        .scale = m.scale,
                                        .activation = activation,
                                        .flags = flags | (int8 ? KERN_INT8 : 0),
-                                       .before = before};
+                                       .previous = before};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
     wt_matrix_free(&m);
@@ -97,7 +97,7 @@ static mar_status load_pair(loader *l, const char *first, const char *second, in
                                        .quantised = quantised,
                                        .scale = scale,
                                        .flags = KERN_INT8,
-                                       .before = before};
+                                       .previous = before};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
     free(weight);

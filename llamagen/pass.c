@@ -103,7 +103,7 @@ static void attend(const gpt_pass *p, int layer)
                                 .slot = p->list,
                                 .mask = p->mask,
                                 .words = p->words,
-                                .most = p->slots,
+                                .max_slots = p->slots,
                                 .rope = p->model->rope,
                                 .position = p->position,
                                 .own = p->slot,

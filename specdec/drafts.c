@@ -30,7 +30,7 @@ static mar_status run_draw(spec_sampler *s, int rows, const float *log_p, const 
                                .size = s->target.size,
                                .log_probs = log_p,
                                .source = s->draw_row,
-                               .most = s->children,
+                               .max_draws = s->children,
                                .given = s->draw_given,
                                .wanted = s->draw_wanted,
                                .earlier = s->draw_earlier,

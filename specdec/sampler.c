@@ -431,7 +431,7 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
                           .rule = s->rule,
                           .neighbours = o->neighbours,
                           .neighbour_count = o->neighbour_count,
-                          .go_on = s->past_rejection,
+                          .past_rejection = s->past_rejection,
                           .address = s->address,
                           .verdict = s->verdict,
                           .workspace = s->workspace};

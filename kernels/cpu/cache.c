@@ -68,7 +68,7 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
     if (job->rope)
         cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
                    job->own);
-    int most = job->most, blocks = 0, tallest = 0;
+    int most = job->max_slots, blocks = 0, tallest = 0;
     double pairs = 0;
     for (int s = 0; s < job->spans; s++) {
         const int slots = job->first[s + 1] - job->first[s];

@@ -37,12 +37,12 @@ typedef uint32_t words __attribute__((vector_size(LANES * sizeof(uint32_t))));
 /* A task's working memory. */
 typedef struct {
     size_t width, length;
-    float *q;      /* [rows][heads][width] */
-    float *sum;    /* [rows][heads][width] */
-    float *score;  /* [rows][heads][length], later the weights; a row's slots one after the other */
-    float *chunk;  /* [CACHED_SLOTS][width] keys or values of one head */
-    int *slot;     /* [slots] slots that some row attends to */
-    uint16_t *who; /* [slots] bit r: row r attends to it */
+    float *q;           /* [rows][heads][width] */
+    float *sum;         /* [rows][heads][width] */
+    float *score;       /* [rows][heads][length], later the weights; a row's slots one after the other */
+    float *chunk;       /* [CACHED_SLOTS][width] keys or values of one head */
+    int *slot;          /* [slots] slots that some row attends to */
+    uint16_t *row_mask; /* [slots] bit r: row r attends to it */
     int slots;
     int count[CACHED_ROWS]; /* slots that a row attends to */
 } workspace;
@@ -53,7 +53,7 @@ typedef struct {
     int at[CACHED_ROWS];                  /* rank of the row's first one among all its slots */
     int known[CACHED_ROWS];               /* number of the row's slots */
     int index[CACHED_ROWS][CACHED_SLOTS]; /* their indices, in order, unless the row attends to all */
-} slots_known;
+} chunk_slots;
 
 /* Converts LANES bf16 numbers. GCC 12 makes two conversions and more of the portable form with 16 lanes. */
 static inline words widen(const uint16_t *from)
@@ -87,7 +87,7 @@ static inline void to_f32(const char *from, int bf16, int dim, float *to)
  * head's numbers of successive slots are too far apart for the hardware prefetcher, and would fall into few sets of L1.
  * The last chunk prefetches the first slots of `after`. */
 static inline void gather(const cached_task *t, const workspace *w, const char *base, const char *after,
-                          const slots_known *c)
+                          const chunk_slots *c)
 {
     const int *slot = w->slot + c->first, left = w->slots - c->first;
     const int head = t->dim * (t->bf16 ? 2 : 4);
@@ -180,19 +180,19 @@ static inline __attribute__((always_inline)) void add_values(const int dense, co
 }
 
 /* Lists each row's slots in the chunk that begins with slot number c->first; c->at is that of the previous chunk. */
-static void list_known(const workspace *w, int rows, slots_known *c)
+static void list_chunk_slots(const workspace *w, int rows, chunk_slots *c)
 {
-    const uint16_t *who = w->who + c->first;
+    const uint16_t *row_mask = w->row_mask + c->first;
     unsigned all = ~0u;
     c->slots = w->slots - c->first < CACHED_SLOTS ? w->slots - c->first : CACHED_SLOTS;
-    for (int i = 0; i < c->slots; i++) all &= who[i];
+    for (int i = 0; i < c->slots; i++) all &= row_mask[i];
     for (int r = 0; r < rows; r++) {
         c->known[r] = c->slots;
         if (all >> r & 1) continue;
         int n = 0;
         for (int i = 0; i < c->slots; i++) {
             c->index[r][n] = i;
-            n += who[i] >> r & 1;
+            n += row_mask[i] >> r & 1;
         }
         c->known[r] = n;
         while (n < CACHED_SLOTS) c->index[r][n++] = 0; /* lets LANES scores be computed at a time */
@@ -200,7 +200,7 @@ static void list_known(const workspace *w, int rows, slots_known *c)
 }
 
 /* Computes a head's scores of a chunk's slots, for all rows. */
-static void add_scores(const cached_task *t, const workspace *w, const slots_known *c, int h)
+static void add_scores(const cached_task *t, const workspace *w, const chunk_slots *c, int h)
 {
     for (int r = 0; r < t->rows; r++) {
         const size_t pair = (size_t)(r * t->heads + h);
@@ -222,7 +222,7 @@ static void add_scores(const cached_task *t, const workspace *w, const slots_kno
 
 /* Adds a head's weighted values of a chunk's slots, for all rows. Two rows with the same slots go together, to keep
  * enough sums in flight. */
-static void add_weighted(const cached_task *t, const workspace *w, const slots_known *c, int h)
+static void add_weighted(const cached_task *t, const workspace *w, const chunk_slots *c, int h)
 {
     for (int r = 0, rows; r < t->rows; r += rows) {
         const size_t pair = (size_t)(r * t->heads + h), next = pair + (size_t)t->heads;
@@ -249,9 +249,9 @@ static void pass(const cached_task *t, const workspace *w, int values)
 {
     const char *base = values ? t->value : t->key;
     const size_t head = (size_t)t->dim * (t->bf16 ? 2 : 4);
-    slots_known c = {0};
+    chunk_slots c = {0};
     for (; c.first < w->slots; c.first += CACHED_SLOTS) {
-        list_known(w, t->rows, &c);
+        list_chunk_slots(w, t->rows, &c);
         for (int h = 0; h < t->heads; h++) {
             gather(t, w, base + (size_t)h * head, t->value + (size_t)h * head, &c);
             if (values)
@@ -265,10 +265,10 @@ static void pass(const cached_task *t, const workspace *w, int values)
 
 static void list_slots(const cached_task *t, workspace *w)
 {
-    w->slots = cached_list(t, w->slot, w->who);
+    w->slots = cached_list(t, w->slot, w->row_mask);
     for (int r = 0; r < t->rows; r++) {
         w->count[r] = t->common;
-        for (int i = t->common; i < w->slots; i++) w->count[r] += w->who[i] >> r & 1;
+        for (int i = t->common; i < w->slots; i++) w->count[r] += w->row_mask[i] >> r & 1;
     }
 }
 
@@ -281,7 +281,7 @@ void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
     w.q = t->work, w.sum = w.q + vectors, w.score = w.sum + vectors;
     w.chunk = w.score + (size_t)pairs * w.length;
     w.slot = (int *)(w.chunk + CACHED_SLOTS * w.width);
-    w.who = (uint16_t *)(w.slot + w.length);
+    w.row_mask = (uint16_t *)(w.slot + w.length);
     memset(w.q, 0, 2 * vectors * sizeof *w.q);
     memset(w.chunk, 0, CACHED_SLOTS * w.width * sizeof *w.chunk);
     list_slots(t, &w);

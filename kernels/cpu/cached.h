@@ -48,20 +48,21 @@ static inline size_t cached_bytes(int slots, int dim)
     return sizeof(float) * (CACHED_PAIRS * (2 * width + length) + CACHED_SLOTS * width + length) + 2 * length;
 }
 
-/* Lists the slots that some row of a task attends to, the common ones first: slot [common + own]. Bit r of who [common
+/* Lists the slots that some row of a task attends to, the common ones first: slot [common + own]. Bit r of row_mask
+ * [common
  * + own] means row r attends to it. Returns their number. */
-static inline int cached_list(const cached_task *t, int *slot, uint16_t *who)
+static inline int cached_list(const cached_task *t, int *slot, uint16_t *row_mask)
 {
     int n = t->common;
     memcpy(slot, t->slot, (size_t)n * sizeof *slot);
-    memset(who, 0xff, (size_t)n * sizeof *who);
+    memset(row_mask, 0xff, (size_t)n * sizeof *row_mask);
     for (int j = 0; j < t->own; j++) {
         unsigned rows = 0;
         for (int r = 0; r < t->rows; r++)
             rows |= (unsigned)(t->mask[(size_t)r * (size_t)t->words + (size_t)j / 64] >> j % 64 & 1) << r;
         if (!rows) continue;
         slot[n] = t->slot[t->common + j];
-        who[n++] = (uint16_t)rows;
+        row_mask[n++] = (uint16_t)rows;
     }
     return n;
 }

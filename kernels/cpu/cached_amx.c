@@ -31,7 +31,7 @@ typedef struct {
     float *score;              /* [slots, padded to whole tiles][across], later the weights */
     void *chunk;               /* [SLOTS][dim] keys, bf16, or values, float, of one head */
     int *slot;                 /* [slots] */
-    uint16_t *who;             /* [slots] bit r: row r attends to it */
+    uint16_t *row_mask;        /* [slots] bit r: row r attends to it */
     float scale[CACHED_PAIRS]; /* factor of a pair's weights: 1 / their sum */
 } workspace;
 
@@ -95,11 +95,11 @@ static void add_scores(const cached_task *t, const workspace *w, int first)
 }
 
 /* Gives slots a row does not attend to the weight 0. */
-static void hide(const cached_task *t, const workspace *w)
+static void mask_slots(const cached_task *t, const workspace *w)
 {
     for (int i = t->common; i < w->slots; i++)
         for (int r = 0; r < t->rows; r++) {
-            if (w->who[i] >> r & 1) continue;
+            if (w->row_mask[i] >> r & 1) continue;
             for (int h = 0; h < t->heads; h++) w->score[(size_t)i * w->across + (size_t)(h * t->rows + r)] = -INFINITY;
         }
 }
@@ -123,11 +123,11 @@ static void softmax(const cached_task *t, workspace *w)
     }
 }
 
-/* sum[r] += weight[i][r] * value[i] for `rows` rows and slots i < count, `vectors` vectors each. Bit r of who[i]: row r
- * attends to slot i; NULL: all rows attend to all. */
+/* sum[r] += weight[i][r] * value[i] for `rows` rows and slots i < count, `vectors` vectors each. Bit r of row_mask[i]:
+ * row r attends to slot i; NULL: all rows attend to all. */
 static inline __attribute__((always_inline)) void add_part(const int rows, const int vectors, const float *weight,
                                                            size_t across, const float *value, size_t width,
-                                                           const uint16_t *who, int row, int count, float *sum)
+                                                           const uint16_t *row_mask, int row, int count, float *sum)
 {
     __m512 s[TOGETHER][VECTORS];
 #pragma GCC unroll 4
@@ -141,10 +141,10 @@ static inline __attribute__((always_inline)) void add_part(const int rows, const
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             const __m512 a = _mm512_set1_ps(weight[r]);
-            const __mmask16 known = (__mmask16)(who && !(who[i] >> (row + r) & 1) ? 0 : 0xffff);
+            const __mmask16 known = (__mmask16)(row_mask && !(row_mask[i] >> (row + r) & 1) ? 0 : 0xffff);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                s[r][v] = who ? _mm512_mask3_fmadd_ps(a, x[v], s[r][v], known) : _mm512_fmadd_ps(a, x[v], s[r][v]);
+                s[r][v] = row_mask ? _mm512_mask3_fmadd_ps(a, x[v], s[r][v], known) : _mm512_fmadd_ps(a, x[v], s[r][v]);
         }
     }
 #pragma GCC unroll 4
@@ -155,17 +155,17 @@ static inline __attribute__((always_inline)) void add_part(const int rows, const
 
 /* Adds all numbers of a head, for `rows` rows. */
 static inline __attribute__((always_inline)) void add_rows(const int rows, const float *weight, size_t across,
-                                                           const float *value, size_t width, const uint16_t *who,
+                                                           const float *value, size_t width, const uint16_t *row_mask,
                                                            int row, int count, float *sum)
 {
     size_t j = 0;
     for (; j + VECTORS * LANES <= width; j += VECTORS * LANES) {
-        if (who)
-            add_part(rows, VECTORS, weight, across, value + j, width, who, row, count, sum + j);
+        if (row_mask)
+            add_part(rows, VECTORS, weight, across, value + j, width, row_mask, row, count, sum + j);
         else
             add_part(rows, VECTORS, weight, across, value + j, width, NULL, row, count, sum + j);
     }
-    if (j < width) add_part(rows, DEPTH / LANES, weight, across, value + j, width, who, row, count, sum + j);
+    if (j < width) add_part(rows, DEPTH / LANES, weight, across, value + j, width, row_mask, row, count, sum + j);
 }
 
 /* Adds the weighted values of the chunk of slots that begins with number `first`. */
@@ -173,7 +173,7 @@ static void add_values(const cached_task *t, const workspace *w, int first)
 {
     const int count = w->slots - first < SLOTS ? w->slots - first : SLOTS;
     const size_t width = (size_t)t->dim;
-    const uint16_t *who = first + count > t->common ? w->who + first : NULL;
+    const uint16_t *row_mask = first + count > t->common ? w->row_mask + first : NULL;
     float *values = w->chunk;
     for (int h = 0; h < t->heads; h++) {
         const char *base = t->value + (size_t)h * width * 2;
@@ -188,9 +188,9 @@ static void add_values(const cached_task *t, const workspace *w, int first)
         float *sum = w->sum + (size_t)(h * t->rows) * width;
         int r = 0;
         for (; r + TOGETHER <= t->rows; r += TOGETHER)
-            add_rows(TOGETHER, weight + r, w->across, values, width, who, r, count, sum + (size_t)r * width);
+            add_rows(TOGETHER, weight + r, w->across, values, width, row_mask, r, count, sum + (size_t)r * width);
         for (; r < t->rows; r++)
-            add_rows(1, weight + r, w->across, values, width, who, r, count, sum + (size_t)r * width);
+            add_rows(1, weight + r, w->across, values, width, row_mask, r, count, sum + (size_t)r * width);
     }
 }
 
@@ -220,14 +220,14 @@ void kern_cached_amx(const cached_task *t, const kern_rows *rows)
     w.sum = t->work, w.score = w.sum + CACHED_PAIRS * width, w.q = (uint32_t *)(w.score + CACHED_PAIRS * length);
     w.chunk = w.q + CACHED_PAIRS * width / 2;
     w.slot = (int *)((float *)w.chunk + SLOTS * width);
-    w.who = (uint16_t *)(w.slot + length);
-    w.slots = cached_list(t, w.slot, w.who);
+    w.row_mask = (uint16_t *)(w.slot + length);
+    w.slots = cached_list(t, w.slot, w.row_mask);
     memset(w.sum, 0, pairs * width * sizeof *w.sum);
     copy_queries(t, &w);
     configure(t->rows);
     for (int i = 0; i < w.slots; i += SLOTS) add_scores(t, &w, i);
     _tile_release();
-    hide(t, &w);
+    mask_slots(t, &w);
     softmax(t, &w);
     for (int i = 0; i < w.slots; i += SLOTS) add_values(t, &w, i);
     store_results(t, &w);

@@ -314,7 +314,7 @@ static void pixel_shuffle(const kern_conv *c, const conv_plan *p, int first, int
 
 /* Copies `pixels` of a band to their place in y, adds them, or writes their ReLU. oneDNN's own ReLU turns NaN into
  * 0. */
-static void spread(const cpu_queue *q, const kern_conv *c, size_t pixels, const char *band, char *y)
+static void store_band(const cpu_queue *q, const kern_conv *c, size_t pixels, const char *band, char *y)
 {
     const size_t size = out_size(q, c), n = (size_t)c->out, stride = (size_t)c->y_stride * size;
     for (size_t i = 0; i < pixels; i++, band += n * size, y += stride)
@@ -356,7 +356,7 @@ static void run_band(const conv_call *call, int item, int thread)
     if (upsamples(c))
         pixel_shuffle(c, p, first, rows, out, (float *)(void *)y);
     else if (is_strided(c) || c->flags & KERN_RELU)
-        spread(q, c, (size_t)rows * columns, out, y);
+        store_band(q, c, (size_t)rows * columns, out, y);
 }
 
 static void bands_body(void *arg, int first, int last, int thread)

@@ -50,8 +50,8 @@ typedef struct {
     size_t int8_bytes;
     void *int8_scale; /* float [rows] their scales */
     size_t scale_bytes;
-    double last_mark; /* seconds at the last mark */
-    atomic_int lost;  /* mar_status of oneDNN's failure in a loop's body, on any thread */
+    double last_mark;       /* seconds at the last mark */
+    atomic_int loop_status; /* mar_status of oneDNN's failure in a loop's body, on any thread */
 } cpu_queue;
 
 static inline cpu_queue *cpu_of(kern_queue *k)
@@ -78,7 +78,7 @@ static inline int cpu_cancelled(const cpu_queue *q)
 /* Records oneDNN's status in a body; the queue fails at the end of the loop. Returns 1 if there was no failure. */
 static inline int cpu_ran(cpu_queue *q, mar_status status)
 {
-    if (status != MAR_OK) atomic_store_explicit(&q->lost, (int)status, memory_order_relaxed);
+    if (status != MAR_OK) atomic_store_explicit(&q->loop_status, (int)status, memory_order_relaxed);
     return status == MAR_OK;
 }
 

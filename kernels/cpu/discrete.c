@@ -222,13 +222,13 @@ static void draw_body(void *arg, int first, int last, int thread)
     const int parts = cpu_divide_up(job->size, piece);
     (void)thread;
     for (int r = first; r < last; r++) {
-        int *id = job->id + (size_t)r * (size_t)job->most;
+        int *id = job->id + (size_t)r * (size_t)job->max_draws;
         draw_row d = {.l = l,
                       .log_probs = job->log_probs + (size_t)job->source[r] * (size_t)job->size,
                       .id = id,
                       .drawn = job->given[r],
                       .part = piece};
-        for (int i = 0; i < d.drawn; i++) id[i] = job->earlier[(size_t)r * (size_t)job->most + (size_t)i];
+        for (int i = 0; i < d.drawn; i++) id[i] = job->earlier[(size_t)r * (size_t)job->max_draws + (size_t)i];
         for (int i = 0; i < parts && d.drawn < job->wanted[r]; i++) weigh_part(&d, i);
         while (d.drawn < job->wanted[r]) {
             const int x = draw_token(&d, parts, kern_uniform_at(&job->address[r], KERN_NOISE_STEP, (uint32_t)d.drawn));
@@ -364,11 +364,11 @@ static int accepts(const walk *w, const site *s, int sibling)
 }
 
 /* Replaces p by the draft's residual. Returns the sum of its weights. */
-static double leave_residual(const walk *w, site *s)
+static double make_residual(const walk *w, site *s)
 {
     const int size = w->job->size;
     const double omega = kern_residual_omega(s->rule), p = p_of(s, s->draft);
-    if (s->rule->neighbours && s->rule->without) {
+    if (s->rule->neighbours && s->rule->exclude_neighbours) {
         double mass;
         const int *nearest = nearest_to(w, s->draft);
         for (int i = neighbour_set(w, s, &mass) - 1; i >= 0; i--) s->p[nearest[i]] = 0;
@@ -382,7 +382,7 @@ static double leave_residual(const walk *w, site *s)
 }
 
 /* Removes the draft from q. Returns 0 if q is empty then. */
-static int leave_out(const walk *w, const site *s)
+static int remove_draft(const walk *w, const site *s)
 {
     if (!s->q) return 1;
     s->q[s->draft] = 0;
@@ -402,9 +402,9 @@ static outcome reject(const walk *w, site *s, int has_next, int *id)
 {
     const double uniform = kern_uniform_at(s->address, KERN_NOISE_RESIDUAL, 0), p = p_of(s, s->draft);
     load_laws(w, s);
-    const double total = leave_residual(w, s);
+    const double total = make_residual(w, s);
     if (kern_draft_stays(s->rule, p, total)) return KEPT;
-    if (total > 0 && has_next && leave_out(w, s)) return NEXT_SIBLING;
+    if (total > 0 && has_next && remove_draft(w, s)) return NEXT_SIBLING;
     *id = weights_draw(s->p, w->job->size, uniform);
     return REPLACED;
 }
@@ -459,7 +459,7 @@ static void walk_down(const walk *w, int *count)
     }
 }
 
-/* Follows the first path behind the final tokens: records its sites, and verifies its drafts with go_on. */
+/* Follows the first path behind the final tokens: records its sites, and verifies its drafts with past_rejection. */
 static void walk_tail(const walk *w, int *count)
 {
     count[KERN_BLOCK_LENGTH] = count[KERN_BLOCK_FINAL];
@@ -468,7 +468,7 @@ static void walk_tail(const walk *w, int *count)
         if (child == w->drafts) return;
         if (position >= count[KERN_BLOCK_FINAL]) {
             w->site[position] = node + 1;
-            if (w->job->go_on) {
+            if (w->job->past_rejection) {
                 verify_children(w, node, position, child, 1, &w->id[position]);
                 count[KERN_BLOCK_LENGTH] = position + 1;
             }

@@ -278,7 +278,7 @@ static void for_rows(evaluation *e, parallel_body *body)
 
 /* Returns LazyMAR's rule: 1 for blocks 1 to 4, which cache the MLP's gated output; the others cache the ungated
  * output. */
-static int keeps_addition(int b)
+static int caches_gated(int b)
 {
     return b >= 1 && b <= 4;
 }
@@ -286,7 +286,7 @@ static int keeps_addition(int b)
 /* Returns 1 if the block's MLP is recomputed. */
 static int computes(const evaluation *e, int b)
 {
-    return !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !keeps_addition(b));
+    return !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !caches_gated(b));
 }
 
 /* u[r] = n(x[r]) * (1 + scale) + shift, for the block's MLP; the modulation includes the layer norm's weight and
@@ -344,7 +344,7 @@ static void reuse_body(void *arg, int first, int last, int thread)
     (void)thread;
     for (int r = first; r < last; r++) {
         float *row = kept + (size_t)r * w;
-        if (!keeps_addition(e->block)) {
+        if (!caches_gated(e->block)) {
             gate_row(e, e->x, kept, r);
             continue;
         }
@@ -382,7 +382,7 @@ static void run_block(evaluation *e)
     const int computed = computes(e, e->block);
     if (computed) for_rows(e, modulate_body);
     if (e->kept) {
-        if (computed) run_products(e, keeps_addition(e->block) ? e->y : kept_of(e));
+        if (computed) run_products(e, caches_gated(e->block) ? e->y : kept_of(e));
         for_rows(e, reuse_body);
     } else if (e->h->bf16 && cpu_linear_by_columns(e->h->block[e->arithmetic][e->block].fc1)) {
         run_columns(e);

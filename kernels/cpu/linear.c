@@ -190,7 +190,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
         cpu_linear_free(k->device, l);
         return status;
     }
-    if (spec->before && spec->before->dot && l->dot) spec->before->next = l;
+    if (spec->previous && spec->previous->dot && l->dot) spec->previous->next = l;
     *out = l;
     return MAR_OK;
 }

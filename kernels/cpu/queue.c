@@ -26,10 +26,10 @@ static void slices_body(void *arg, int first, int last, int thread)
     }
 }
 
-static void fail_lost(cpu_queue *q)
+static void fail_loop(cpu_queue *q)
 {
     mar_err err;
-    const mar_status status = (mar_status)atomic_exchange(&q->lost, MAR_OK);
+    const mar_status status = (mar_status)atomic_exchange(&q->loop_status, MAR_OK);
     kern_fail(&q->base,
               err_set(&err, status, "%s in %s", status == MAR_ENOMEM ? "out of memory" : "a product failed",
                       dnn_version_text()),
@@ -47,7 +47,7 @@ void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg)
         body(arg, 0, n, 0);
     }
     if (cpu_cancelled(q)) kern_live(&q->base); /* fails: a part may be missing */
-    if (atomic_load_explicit(&q->lost, memory_order_relaxed)) fail_lost(q);
+    if (atomic_load_explicit(&q->loop_status, memory_order_relaxed)) fail_loop(q);
 }
 
 /* --- queues ------------------------------------------------------------------------------------------------------- */

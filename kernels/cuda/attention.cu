@@ -296,7 +296,7 @@ static int attend_warps(const cuda_queue *c, int heads, int n_q)
 /* --- everything else --------------------------------------------------------------------------------------- */
 
 /* A block has QUERIES queries of a head, with their sums, in shared memory. */
-enum { QUERIES = 4, ANY_KEYS = 64 };
+enum { QUERIES = 4, GENERIC_KEYS = 64 };
 
 /* One number per query, adjacent for one 16-byte access. */
 typedef struct __align__(16)
@@ -307,23 +307,23 @@ per_query;
 
 typedef struct {
     per_query *query, *sum; /* [dim] */
-    per_query *weight;      /* [ANY_KEYS] */
+    per_query *weight;      /* [GENERIC_KEYS] */
     per_query *top, *total; /* running maximum and sum of the softmax */
     per_query *rescale;     /* factor from the old maximum to the new one */
-} any_memory;
+} generic_memory;
 
-static size_t any_shared(int dim)
+static size_t generic_shared(int dim)
 {
-    return (2 * (size_t)dim + ANY_KEYS + 3) * sizeof(per_query);
+    return (2 * (size_t)dim + GENERIC_KEYS + 3) * sizeof(per_query);
 }
 
-static __device__ inline any_memory any_carve(int dim)
+static __device__ inline generic_memory generic_carve(int dim)
 {
-    any_memory m;
+    generic_memory m;
     m.query = (per_query *)cuda_shared();
     m.sum = m.query + dim;
     m.weight = m.sum + dim;
-    m.top = m.weight + ANY_KEYS;
+    m.top = m.weight + GENERIC_KEYS;
     m.total = m.top + 1;
     m.rescale = m.total + 1;
     return m;
@@ -331,7 +331,8 @@ static __device__ inline any_memory any_carve(int dim)
 
 /* Computes weight = scores of `keys` keys. A warp takes a key, its lanes the elements of the head. */
 template <typename T>
-static __device__ inline void any_scores(any_memory m, const T *key, size_t stride, int keys, int dim, float scale)
+static __device__ inline void generic_scores(generic_memory m, const T *key, size_t stride, int keys, int dim,
+                                             float scale)
 {
     const int lane = (int)threadIdx.x % 32;
     for (int k = (int)threadIdx.x / 32; k < keys; k += (int)blockDim.x / 32) {
@@ -348,7 +349,7 @@ static __device__ inline void any_scores(any_memory m, const T *key, size_t stri
 }
 
 /* Runs one step of the online softmax: weight = exp2(weight - top). A warp takes a query. */
-static __device__ inline void any_online_softmax(any_memory m, int keys)
+static __device__ inline void generic_online_softmax(generic_memory m, int keys)
 {
     const int lane = (int)threadIdx.x % 32;
     for (int i = (int)threadIdx.x / 32; i < QUERIES; i += (int)blockDim.x / 32) {
@@ -372,7 +373,8 @@ static __device__ inline void any_online_softmax(any_memory m, int keys)
 
 /* sum = sum * rescale + weight times the values. A thread takes an element. */
 template <typename T>
-static __device__ inline void any_multiply_values(any_memory m, const T *value, size_t stride, int keys, int dim)
+static __device__ inline void generic_multiply_values(generic_memory m, const T *value, size_t stride, int keys,
+                                                      int dim)
 {
     const per_query rescale = *m.rescale;
     for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
@@ -390,8 +392,8 @@ static __device__ inline void any_multiply_values(any_memory m, const T *value, 
 
 /* Computes `rows` queries of a head; q and y point at the first. */
 template <typename T>
-static __device__ inline void any_tile(const attention_shape &a, any_memory m, int dim, int rows, int n_k, const T *q,
-                                       const T *key, const T *value, T *y)
+static __device__ inline void generic_tile(const attention_shape &a, generic_memory m, int dim, int rows, int n_k,
+                                           const T *q, const T *key, const T *value, T *y)
 {
     const size_t stride = (size_t)a.kv_stride;
     for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
@@ -405,13 +407,13 @@ static __device__ inline void any_tile(const attention_shape &a, any_memory m, i
         m.total->v[threadIdx.x] = 0;
     }
     __syncthreads();
-    for (int k = 0; k < n_k; k += ANY_KEYS) {
-        const int keys = min(n_k - k, (int)ANY_KEYS);
-        any_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
+    for (int k = 0; k < n_k; k += GENERIC_KEYS) {
+        const int keys = min(n_k - k, (int)GENERIC_KEYS);
+        generic_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
         __syncthreads();
-        any_online_softmax(m, keys);
+        generic_online_softmax(m, keys);
         __syncthreads();
-        any_multiply_values(m, value + (size_t)k * stride, stride, keys, dim);
+        generic_multiply_values(m, value + (size_t)k * stride, stride, keys, dim);
         __syncthreads();
     }
     const per_query total = *m.total;
@@ -422,20 +424,21 @@ static __device__ inline void any_tile(const attention_shape &a, any_memory m, i
 
 template <typename T>
 __global__ static void __launch_bounds__(256, 2)
-    attend_any(attention_shape a, int dim, const T *q, const T *key, const T *value, T *y)
+    attend_generic(attention_shape a, int dim, const T *q, const T *key, const T *value, T *y)
 {
     const attention_place p = place_of(a);
     const int first = p.tile * QUERIES;
     const size_t column = (size_t)p.head * (size_t)dim, query = p.sequence * (size_t)a.n_q + (size_t)first;
     const size_t row = p.sequence * (size_t)a.n_k * (size_t)a.kv_stride;
-    any_tile(a, any_carve(dim), dim, min(a.n_q - first, (int)QUERIES), a.n_k, q + query * (size_t)a.q_stride + column,
-             key + row + column, value + row + column, y + query * (size_t)(a.heads * dim) + column);
+    generic_tile(a, generic_carve(dim), dim, min(a.n_q - first, (int)QUERIES), a.n_k,
+                 q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
+                 y + query * (size_t)(a.heads * dim) + column);
 }
 
 /* The same for spans. */
 template <typename T>
 __global__ static void __launch_bounds__(256, 2)
-    attend_any_spans(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
+    attend_generic_spans(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
 {
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
@@ -444,9 +447,9 @@ __global__ static void __launch_bounds__(256, 2)
         if (first >= n_q) break;
         const size_t column = (size_t)p.head * (size_t)dim, query = (size_t)(s.q_first[p.sequence] + first);
         const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
-        any_tile(a, any_carve(dim), dim, min(n_q - first, (int)QUERIES), s.n_k[p.sequence],
-                 q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
-                 y + query * (size_t)(a.heads * dim) + column);
+        generic_tile(a, generic_carve(dim), dim, min(n_q - first, (int)QUERIES), s.n_k[p.sequence],
+                     q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
+                     y + query * (size_t)(a.heads * dim) + column);
         __syncthreads(); /* nobody reads this tile's sums any more */
     }
 }
@@ -467,10 +470,10 @@ template <typename K> static void allow(K *kernel, size_t bytes, cudaError_t *er
         *error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-template <typename T> static void allow_any(size_t bytes, cudaError_t *error)
+template <typename T> static void allow_generic(size_t bytes, cudaError_t *error)
 {
-    allow(attend_any<T>, bytes, error);
-    allow(attend_any_spans<T>, bytes, error);
+    allow(attend_generic<T>, bytes, error);
+    allow(attend_generic_spans<T>, bytes, error);
 }
 
 mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
@@ -479,19 +482,19 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     cuda_queue *c = cuda_of(k);
     (void)n_q, (void)n_k, (void)heads, (void)q_stride, (void)kv_stride;
     cudaError_t error = cudaSuccess;
-    if (any_shared(head_dim) > c->device->shared_bytes)
+    if (generic_shared(head_dim) > c->device->shared_bytes)
         return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: this GPU takes up to %d", head_dim,
-                       ((int)(c->device->shared_bytes / sizeof(per_query)) - ANY_KEYS - 3) / 2);
+                       ((int)(c->device->shared_bytes / sizeof(per_query)) - GENERIC_KEYS - 3) / 2);
     const CUcontext before = cuda_switch(c->device->context);
     if (on_tensor_cores(c, head_dim)) {
         allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
         allow(attend_spans_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
     }
-    if (any_shared(head_dim) > always_shared) {
+    if (generic_shared(head_dim) > always_shared) {
         if (c->device->bf16)
-            allow_any<bf16>(c->device->shared_bytes, &error);
+            allow_generic<bf16>(c->device->shared_bytes, &error);
         else
-            allow_any<float>(c->device->shared_bytes, &error);
+            allow_generic<float>(c->device->shared_bytes, &error);
     }
     (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
@@ -512,9 +515,10 @@ static void launch_any(cuda_queue *c, attention_shape a, const attention_spans *
     const unsigned threads = dim >= 256 ? 256 : dim > 64 ? (unsigned)(dim + 31) / 32 * 32 : 64;
     const T *q = (const T *)o->q, *key = (const T *)o->key, *value = (const T *)o->value;
     if (spans)
-        cuda_launch(c, attend_any_spans<T>, blocks, threads, any_shared(dim), a, *spans, dim, q, key, value, (T *)o->y);
+        cuda_launch(c, attend_generic_spans<T>, blocks, threads, generic_shared(dim), a, *spans, dim, q, key, value,
+                    (T *)o->y);
     else
-        cuda_launch(c, attend_any<T>, blocks, threads, any_shared(dim), a, dim, q, key, value, (T *)o->y);
+        cuda_launch(c, attend_generic<T>, blocks, threads, generic_shared(dim), a, dim, q, key, value, (T *)o->y);
 }
 
 /* Launches a kernel. spans is NULL, or the sequences; a.n_q is then the maximum of queries the grid has blocks for. */

@@ -132,7 +132,7 @@ static __device__ inline double make_residual(const block_walk &w, const block_s
 }
 
 /* Removes the draft from q. Returns 0 if q is empty then. */
-static __device__ inline int leave_out(const block_walk &w, const block_site &s)
+static __device__ inline int remove_draft(const block_walk &w, const block_site &s)
 {
     double rest = 0;
     __syncthreads();
@@ -157,7 +157,7 @@ static __device__ inline int reject(const block_walk &w, block_site &s, int has_
     const double uniform = kern_uniform_at(&s.address, KERN_NOISE_RESIDUAL, 0), p = p_of(w, s, s.draft);
     const double omega = kern_residual_omega(s.rule);
     load_laws(w, s);
-    if (s.rule->neighbours && s.rule->without) {
+    if (s.rule->neighbours && s.rule->exclude_neighbours) {
         double mass;
         const int *nearest = nearest_to(w, s.draft), count = neighbour_set(w, s, &mass);
         __syncthreads();
@@ -167,7 +167,7 @@ static __device__ inline int reject(const block_walk &w, block_site &s, int has_
     const double total = discrete_sum(make_residual(w, s, omega, 1, 0), w.scratch);
     if (kern_draft_stays(s.rule, p, total)) return KEPT;
     if (total > 0) (void)make_residual(w, s, omega, 1 / total, 1);
-    if (total > 0 && has_next && leave_out(w, s)) return NEXT_SIBLING;
+    if (total > 0 && has_next && remove_draft(w, s)) return NEXT_SIBLING;
     *id = discrete_find<DISCRETE_EXCEEDS>(array_weights{w.p}, w.job->size, uniform, 1, w.scratch).at;
     return REPLACED;
 }
@@ -235,8 +235,8 @@ static __device__ void walk_down(const block_walk &w, int *accepted, int *final)
     }
 }
 
-/* Follows the first path behind the final tokens: records its sites, and verifies its drafts with go_on. Returns the
- * new number of tokens. */
+/* Follows the first path behind the final tokens: records its sites, and verifies its drafts with past_rejection.
+ * Returns the new number of tokens. */
 static __device__ int walk_tail(const block_walk &w, int final)
 {
     int length = final;
@@ -245,7 +245,7 @@ static __device__ int walk_tail(const block_walk &w, int final)
         if (child == w.drafts) return length;
         if (position >= final) {
             note(&w.site[position], node + 1);
-            if (w.job->go_on) {
+            if (w.job->past_rejection) {
                 int id;
                 (void)verify_children(w, node, position, child, 1, &id);
                 note(&w.id[position], id);

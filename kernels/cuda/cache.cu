@@ -69,7 +69,7 @@ template <int Q> struct cache_sums {
 
 /* Rescales the sums of query i to a new maximum; returns the base of the new terms' exponents. As long as a group has
  * no slot, the maximum is -infinity and the sums are 0. */
-template <int Q> static __device__ inline float raise_top(cache_sums<Q> &s, int i, float top)
+template <int Q> static __device__ inline float raise_maximum(cache_sums<Q> &s, int i, float top)
 {
     const float base = top == -INFINITY ? 0 : top, rescale = fast::exp2(s.top[i] - base);
     s.top[i] = top;
@@ -81,7 +81,7 @@ template <int Q> static __device__ inline float raise_top(cache_sums<Q> &s, int 
 /* Adds the sums over other slots. */
 template <int Q> static __device__ inline void join(cache_sums<Q> &s, int i, float top, float total, const float *o)
 {
-    const float base = raise_top(s, i, fmaxf(s.top[i], top)), factor = fast::exp2(top - base);
+    const float base = raise_maximum(s, i, fmaxf(s.top[i], top)), factor = fast::exp2(top - base);
     s.total[i] += total * factor;
     for (int j = 0; j < MINE; j++) s.o[i][j] += o[j] * factor;
 }
@@ -124,7 +124,7 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
         if (i >= t.count) continue;
         float top = s.top[i];
         for (int u = 0; u < AT_ONCE; u++) top = fmaxf(top, score[i][u]);
-        const float base = raise_top(s, i, top);
+        const float base = raise_maximum(s, i, top);
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
             if (!(known[i] >> u & 1)) continue;
@@ -296,7 +296,7 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
     a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);
     a.common = cuda_stage_list(c, job->common, spans, spans);
-    a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->most);
+    a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->max_slots);
     const size_t words = rows * (size_t)job->words;
     a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
     if (rotates) {
@@ -306,7 +306,7 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     }
     cuda_stage_send(c);
     while (a.lanes * MINE < a.dim) a.lanes *= 2;
-    while (a.warps < WARPS && a.warps * 32 / a.lanes * AT_ONCE < job->most) a.warps *= 2;
+    while (a.warps < WARPS && a.warps * 32 / a.lanes * AT_ONCE < job->max_slots) a.warps *= 2;
     a.scale = 1.4426950408889634f / sqrtf((float)a.dim);
     if (c->device->bf16)
         attention_cache<bf16>(c, a, job);

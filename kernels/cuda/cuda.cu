@@ -155,15 +155,15 @@ static void upload(kern_queue *k, void *dst, const void *src, size_t bytes)
 }
 
 /* Runs the work due when the stream is idle. */
-static void settle(cuda_queue *c)
+static void on_idle(cuda_queue *c)
 {
     cuda_timer_read(c);
-    cuda_stage_settle(c);
+    cuda_stage_free_old(c);
 }
 
 static void wait(cuda_queue *c, const char *what)
 {
-    if (cuda_ok(c, cudaStreamSynchronize(c->stream), what)) settle(c);
+    if (cuda_ok(c, cudaStreamSynchronize(c->stream), what)) on_idle(c);
 }
 
 /* Waits also after a failure or a cancel: earlier work may still run. */
@@ -300,7 +300,7 @@ static void recover(kern_queue *k)
     (void)cudaGetLastError(); /* clears it */
     cuda_timer_forget(c);
     k->failed = MAR_OK;
-    if (cuda_ok(c, error, "waiting for the GPU")) settle(c); /* a permanent error is returned by every call */
+    if (cuda_ok(c, error, "waiting for the GPU")) on_idle(c); /* a permanent error is returned by every call */
 }
 
 static mar_status set_stream(kern_queue *k, void *stream, mar_err *err)
@@ -313,7 +313,7 @@ static mar_status set_stream(kern_queue *k, void *stream, mar_err *err)
                        "that was created, cudaStreamLegacy, or NULL");
     const cudaError_t error = cudaStreamSynchronize(c->stream);
     if (error == cudaSuccess) {
-        settle(c);
+        on_idle(c);
         c->stream = stream ? (cudaStream_t)stream : c->own;
     }
     return cuda_status(error, "waiting for the GPU", err);
@@ -499,14 +499,14 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
 /* Reserves part of the L2 cache for weights that the persistent kernels stream; only their launches use it. It is a
  * setting of the whole GPU in this process, so it is made once. Other data may use that part in the absence of such
  * weights. */
-static void set_l2_aside(cuda_device *d, size_t bytes)
+static void reserve_l2(cuda_device *d, size_t bytes)
 {
     size_t now = 0;
     if (!d->bf16 || bytes == 0) return;
-    cuda_disturb_begin();
+    cuda_exclusive_begin();
     cudaError_t error = cudaDeviceGetLimit(&now, cudaLimitPersistingL2CacheSize);
     if (error == cudaSuccess && now < bytes) error = cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, bytes);
-    cuda_disturb_end();
+    cuda_exclusive_end();
     if (error == cudaSuccess)
         d->l2_persisting_bytes = bytes;
     else
@@ -517,7 +517,7 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
 {
     if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
     d->has_lock = 1;
-    set_l2_aside(d, (size_t)p->persistingL2CacheMaxSize);
+    reserve_l2(d, (size_t)p->persistingL2CacheMaxSize);
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)
         return err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));
@@ -529,9 +529,9 @@ static void close_opened(cuda_device *d)
     const CUcontext before = cuda_switch(d->context);
     cuda_matmuls_free(d);
     if (d->zeroing) (void)cudaStreamDestroy(d->zeroing);
-    cuda_disturb_begin();
+    cuda_exclusive_begin();
     if (d->lt) (void)cublasLtDestroy(d->lt);
-    cuda_disturb_end();
+    cuda_exclusive_end();
     if (d->has_lock) (void)pthread_mutex_destroy(&d->lock);
     (void)cuda_switch(before);
 }

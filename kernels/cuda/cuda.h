@@ -110,8 +110,8 @@ void cuda_stage_send(cuda_queue *c);
 int cuda_live(cuda_queue *c);
 /* Bracket calls that may wait for the whole GPU: cuBLASLt's and the L2 cache's own. No thread may make one while
  * another records. Waits until no thread of the process records. */
-void cuda_disturb_begin(void);
-void cuda_disturb_end(void);
+void cuda_exclusive_begin(void);
+void cuda_exclusive_end(void);
 /* Returns 1 if a recording's body is running without doing its work at once. */
 int cuda_in_recording(const cuda_queue *c);
 /* Returns 1 if no recording's body is running. Otherwise fails with "internal error: <what> inside a recording". */
@@ -168,7 +168,7 @@ static __device__ inline float cuda_inverse_deviation(float variance, float eps)
 /* staging.cu */
 mar_status cuda_stage_open(cuda_queue *c, mar_err *err); /* creates c->stage */
 void cuda_stage_close(cuda_queue *c);
-void cuda_stage_settle(cuda_queue *c); /* call when the stream is idle: frees old rings */
+void cuda_stage_free_old(cuda_queue *c); /* call when the stream is idle: frees old rings */
 
 /* timer.cu */
 mar_status cuda_timer_open(cuda_queue *c, mar_err *err); /* creates c->timer */

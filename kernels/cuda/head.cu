@@ -25,7 +25,7 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
                                    .y_stride = y_stride,
                                    .quantised = nullptr,
                                    .scale = nullptr,
-                                   .before = nullptr};
+                                   .previous = nullptr};
     return cuda_linear_create(k, &spec, l, err);
 }
 

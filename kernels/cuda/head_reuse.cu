@@ -5,14 +5,14 @@ enum { LANES = CUDA_HEAD_LANES };
 
 /* Returns LazyMAR's rule: 1 for blocks 1 to 4, which cache the MLP's gated output; the others cache the ungated
  * output. */
-static __host__ __device__ inline int keeps_addition(int b)
+static __host__ __device__ inline int caches_gated(int b)
 {
     return b >= 1 && b <= 4;
 }
 
 static int computes(kern_head_reuse reuse, int b)
 {
-    return reuse == KERN_HEAD_FRESH || (reuse == KERN_HEAD_WARM && !keeps_addition(b));
+    return reuse == KERN_HEAD_FRESH || (reuse == KERN_HEAD_WARM && !caches_gated(b));
 }
 
 /* Cached outputs, and the blocks to add. */
@@ -38,7 +38,7 @@ static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mo
         const int pending = b < n.first, block = pending ? s.block : b;
         const float *from = pending ? s.y : n.kept + (size_t)b * n.stride;
         cuda_floats<LANES> y = cuda_load<LANES>(from + at);
-        if (pending || !keeps_addition(b)) {
+        if (pending || !caches_gated(b)) {
             const cuda_floats<LANES> gate = cuda_load_once(gates + (3 * (size_t)block + 2) * width);
             for (int j = 0; j < LANES; j++) y.v[j] *= gate.v[j];
         }
@@ -67,8 +67,8 @@ static void evaluate(const cuda_evaluation *e, const float *from, kern_head_reus
         if (computes(reuse, b)) {
             cuda_head_norm(e, &s, b);
             s.block = b;
-            s.y = keeps_addition(b) ? e->y : mine;
-            s.keep = keeps_addition(b) ? mine : NULL;
+            s.y = caches_gated(b) ? e->y : mine;
+            s.keep = caches_gated(b) ? mine : NULL;
             cuda_head_mlp(e, b, (float *)s.y);
         } else {
             const int first = b;

@@ -3,10 +3,10 @@
  *
  * A store into another block's shared memory must meet three conditions.
  *   - That block has begun, and has not ended: all blocks pass a grid barrier before the first store, and
- *     persistent_meet after the last.
+ *     persistent_cluster_sync after the last.
  *   - It no longer reads the overwritten data. Moments and sums are read in their own phase, and a grid barrier
- *     separates any two phases. persistent_meet separates chunks of one phase.
- *   - It reads only after persistent_meet. */
+ *     separates any two phases. persistent_cluster_sync separates chunks of one phase.
+ *   - It reads only after persistent_cluster_sync. */
 #ifndef KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
 #define KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
 
@@ -31,7 +31,7 @@ static __device__ __forceinline__ void persistent_wait(const persistent_args &a,
 }
 
 /* Synchronises the cluster's threads. Earlier stores into its shared memory are visible afterwards. */
-static __device__ __forceinline__ void persistent_meet(const persistent_args &a)
+static __device__ __forceinline__ void persistent_cluster_sync(const persistent_args &a)
 {
     if (a.cluster > 1)
         fast::cluster_sync();

@@ -230,7 +230,7 @@ static __device__ __forceinline__ void persistent_local_norm(const persistent_ar
         const float2 moments = persistent_measure<PAIRS>(x[r], used);
         if (row + (r << log) < rows) persistent_send_moments(a, f, row + (r << log), part, moments);
     }
-    persistent_meet(a);
+    persistent_cluster_sync(a);
     if ((int)threadIdx.x < rows) f->norm[threadIdx.x] = persistent_merge<PAIRS>(a, f, (int)threadIdx.x);
     __syncthreads(); /* from here on the operand overwrites the moments */
 #pragma unroll
@@ -389,7 +389,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
             persistent_load_operand<PAIRS>(a, f, from, m, rows);
         __syncthreads();
         persistent_multiply<PAIRS>(a, f, product, m, rows, w);
-        persistent_meet(a);
+        persistent_cluster_sync(a);
         const int items = persistent_items(a, f, rows);
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < items; i += PERSISTENT_THREADS) {
@@ -408,7 +408,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
         }
         if (16 * (m + a.chunk) >= rows) break;
         gated = persistent_load_gated(a, f, product, m + a.chunk, rows, (int)threadIdx.x);
-        persistent_meet(a);
+        persistent_cluster_sync(a);
     }
 }
 

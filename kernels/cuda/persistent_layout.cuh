@@ -81,7 +81,7 @@ typedef struct {
 } persistent_block;
 
 /* Reserves room for n elements at *p. */
-template <typename T> static __host__ __device__ inline void persistent_place(unsigned char **p, T **field, size_t n)
+template <typename T> static __host__ __device__ inline void persistent_reserve(unsigned char **p, T **field, size_t n)
 {
     *field = (T *)*p;
     *p += (n * sizeof(T) + 15) / 16 * 16;
@@ -94,17 +94,17 @@ static __host__ __device__ inline size_t persistent_carve(const persistent_args 
     const size_t own = (size_t)a.own, parts = (size_t)(PERSISTENT_PARTS / a.cluster), chunk = (size_t)a.chunk;
     const size_t part = (size_t)pairs * 32; /* pieces of 8 rows of a tile's part */
     unsigned char *p = base;
-    persistent_place(&p, &f->weights, (size_t)a.slices * (size_t)a.tiles * parts * part);
-    persistent_place(&p, &f->bias, 2 * (size_t)a.depth * 2 * own);
-    persistent_place(&p, &f->in, 2 * own * (size_t)(a.channels + 1));
-    persistent_place(&p, &f->mod, PERSISTENT_ROWS);
-    persistent_place(&p, &f->norm, PERSISTENT_ROWS);
+    persistent_reserve(&p, &f->weights, (size_t)a.slices * (size_t)a.tiles * parts * part);
+    persistent_reserve(&p, &f->bias, 2 * (size_t)a.depth * 2 * own);
+    persistent_reserve(&p, &f->in, 2 * own * (size_t)(a.channels + 1));
+    persistent_reserve(&p, &f->mod, PERSISTENT_ROWS);
+    persistent_reserve(&p, &f->norm, PERSISTENT_ROWS);
     f->scratch = p;
-    persistent_place(&p, &f->inbox, PERSISTENT_PARTS * own * chunk * 8);
+    persistent_reserve(&p, &f->inbox, PERSISTENT_PARTS * own * chunk * 8);
     unsigned char *shared[] = {p, p, p};
-    persistent_place(&shared[0], &f->operand, chunk * parts * 2 * part);
-    persistent_place(&shared[1], &f->moments, PERSISTENT_ROWS * PERSISTENT_PARTS);
-    persistent_place(&shared[2], &f->state, (size_t)(PERSISTENT_ROWS * a.channels));
+    persistent_reserve(&shared[0], &f->operand, chunk * parts * 2 * part);
+    persistent_reserve(&shared[1], &f->moments, PERSISTENT_ROWS * PERSISTENT_PARTS);
+    persistent_reserve(&shared[2], &f->state, (size_t)(PERSISTENT_ROWS * a.channels));
     for (int i = 0; i < 3; i++)
         if (shared[i] > p) p = shared[i];
     const unsigned char *scratch_end = (unsigned char *)f->scratch + PERSISTENT_SCRATCH;

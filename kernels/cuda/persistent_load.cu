@@ -331,9 +331,9 @@ void persistent_free(kern_device *d, persistent_head *f)
     if (!f) return;
     if (f->kept_in_l2 > 0) {
         const CUcontext before = cuda_switch(cuda_device_of(d)->context);
-        cuda_disturb_begin();
+        cuda_exclusive_begin();
         (void)cudaCtxResetPersistingL2Cache();
-        cuda_disturb_end();
+        cuda_exclusive_end();
         (void)cuda_switch(before);
     }
     persistent_drop(d, f);

@@ -205,7 +205,7 @@ struct probs_weights {
 static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) draw_kernel(kern_draw_job job)
 {
     discrete_scratch *s = (discrete_scratch *)cuda_shared();
-    const size_t r = blockIdx.x, candidates = r * (size_t)job.most;
+    const size_t r = blockIdx.x, candidates = r * (size_t)job.max_draws;
     const kern_address address = job.address[r];
     probs_weights probs = {job.log_probs + (size_t)job.source[r] * (size_t)job.size, job.id + candidates, job.given[r]};
     for (int i = (int)threadIdx.x; i < probs.drawn; i += (int)blockDim.x)
@@ -230,7 +230,7 @@ void cuda_draw(kern_queue *k, const kern_draw_job *job)
     device.source = cuda_stage(c, job->source, rows);
     device.given = cuda_stage(c, job->given, rows);
     device.wanted = cuda_stage(c, job->wanted, rows);
-    device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->most);
+    device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->max_draws);
     device.address = cuda_stage(c, job->address, rows);
     cuda_stage_send(c);
     cuda_launch(c, draw_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(discrete_scratch), device);

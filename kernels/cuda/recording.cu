@@ -72,12 +72,12 @@ static void run_directly(cuda_queue *c, void (*body)(void *arg), void *arg)
 /* Held shared by threads that record, and exclusively by one that may wait for the whole GPU. */
 static pthread_rwlock_t recorders = PTHREAD_RWLOCK_INITIALIZER;
 
-void cuda_disturb_begin(void)
+void cuda_exclusive_begin(void)
 {
     (void)pthread_rwlock_wrlock(&recorders);
 }
 
-void cuda_disturb_end(void)
+void cuda_exclusive_end(void)
 {
     (void)pthread_rwlock_unlock(&recorders);
 }

@@ -22,14 +22,14 @@ enum {
     WARPS = THREADS / 32,
     SCRATCH_BYTES = PERSISTENT_SCRATCH, /* shared memory of a token's work: persistent_block.scratch */
     /* Three guesses, each to be measured on a GPU by the time of a call of diff_speculate_sample. */
-    TURNS = 4,         /* Maximum tokens per slot of one launch. Measure at TURNS times the tokens that fit: a call
-                        * should take the same time with and without speculate_run. */
-    PARTS = 8,         /* A round's slots are a multiple of an eighth of the tokens: products have this many shapes.
-                        * Measure with 4 and 16 at 256 tokens. More shapes cost plans and recordings, fewer cost rows of
-                        * finished tokens. */
-    UNSEEN_ROUNDS = 4, /* Maximum rounds between two checks for finished tokens. Measure with 1 and 8 at 65 rows and at
-                        * 256 tokens. A check costs the launches the GPU waits for, a round too many costs rows of
-                        * finished tokens. */
+    TOKENS_PER_SLOT = 4, /* Maximum tokens per slot of one launch. Measure at TOKENS_PER_SLOT times the tokens that fit:
+                          * a call should take the same time with and without speculate_run. */
+    PARTS = 8,           /* A round's slots are a multiple of an eighth of the tokens: products have this many shapes.
+                          * Measure with 4 and 16 at 256 tokens. More shapes cost plans and recordings, fewer cost rows of
+                          * finished tokens. */
+    UNCHECKED_ROUNDS = 4, /* Maximum rounds between two checks for finished tokens. Measure with 1 and 8 at 65 rows and
+                           * at 256 tokens. A check costs the launches the GPU waits for, a round too many costs rows of
+                           * finished tokens. */
 };
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
@@ -164,7 +164,7 @@ static __device__ void speculate_verify(const kern_speculation &w, int slot, int
         const kern_address address = kern_speculation_address(&w, token, w.index[token] - level);
         const float *draft = w.state + (size_t)(row + w.slots) * (size_t)w.channels;
         const double log_f = kern_gaussian_log_accept(&w.rule, &pq, KERN_SPECULATION_PATH, draft);
-        if (kern_lane() == 0 && !kern_gaussian_keeps(log_f, &address)) atomicMin(first, level);
+        if (kern_lane() == 0 && !kern_gaussian_accepts(log_f, &address)) atomicMin(first, level);
     }
 }
 
@@ -255,7 +255,7 @@ typedef struct {
 } speculate_job;
 
 /* Returns the slot's token. If it is finished, takes the next token without a slot, or returns -1. */
-static __device__ int speculate_take(const kern_speculation &w, int slot)
+static __device__ int speculate_next_token(const kern_speculation &w, int slot)
 {
     const int token = w.slot_token[slot];
     if (token < 0 || w.index[token] >= 0) return token;
@@ -295,7 +295,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
             if (evaluated) {
                 if (token < 0) continue;
                 speculate_walk(w, a.out, slot, token, f.scratch);
-                token = speculate_take(w, slot);
+                token = speculate_next_token(w, slot);
             }
             speculate_filter(w, slot, token, f.scratch);
         }
@@ -324,7 +324,7 @@ int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculatio
 {
     const persistent_head *f = target->net->persistent;
     const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
-    if (!f || w->tokens > TURNS * fit) return 0;
+    if (!f || w->tokens > TOKENS_PER_SLOT * fit) return 0;
     w->slots = w->tokens < fit ? w->tokens : fit;
     const speculate_job j = {*w, (const unsigned char *)target->mod};
     persistent_launch(cuda_of(k), f, speculate_kernels, j);
@@ -468,7 +468,7 @@ static void propose_by_draft(cuda_queue *c, const kern_speculation *w, const ker
 }
 
 /* Waits for pending rounds and assigns slots to the unfinished tokens. Returns 1 if there are any. */
-static int look(cuda_queue *c, kern_speculation *w)
+static int has_unfinished(cuda_queue *c, kern_speculation *w)
 {
     int left[KERN_LEFT] = {0};
     cuda_launch(c, slots_kernel, 1, 32, 0, *w);
@@ -476,7 +476,7 @@ static int look(cuda_queue *c, kern_speculation *w)
     if (left[KERN_LEFT_TOKENS] == 0 || c->base.failed != MAR_OK) return 0;
     w->slots = slots_for(w, left[KERN_LEFT_TOKENS]);
     const int rounds = rounds_until(w, left[KERN_LEFT_INDEX]);
-    w->rounds = rounds < UNSEEN_ROUNDS ? rounds : UNSEEN_ROUNDS;
+    w->rounds = rounds < UNCHECKED_ROUNDS ? rounds : UNCHECKED_ROUNDS;
     return 1;
 }
 
@@ -484,7 +484,7 @@ int cuda_speculate_propose(kern_queue *k, kern_speculation *w, const kern_specul
 {
     cuda_queue *c = cuda_of(k);
     if (!cuda_live(c)) return 0;
-    if (w->rounds == 0 && !look(c, w)) return 0;
+    if (w->rounds == 0 && !has_unfinished(c, w)) return 0;
     w->rounds--;
     cuda_launch(c, propose_kernel, (unsigned)w->slots, THREADS, SCRATCH_BYTES, *w, draft ? 0 : 1);
     if (draft) propose_by_draft(c, w, draft);

@@ -194,7 +194,7 @@ static void free_rings(cuda_queue *c, ring **first)
     }
 }
 
-void cuda_stage_settle(cuda_queue *c)
+void cuda_stage_free_old(cuda_queue *c)
 {
     free_rings(c, &c->stage->now->older);
 }

@@ -314,7 +314,7 @@ static kern_cache_job cache_job(const ops_call *c, const cache_lists *l, void *c
                             .slot = l->slot,
                             .mask = l->mask,
                             .words = WORDS,
-                            .most = l->most,
+                            .max_slots = l->most,
                             .y = a[2]};
 }
 

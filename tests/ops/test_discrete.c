@@ -279,7 +279,7 @@ static void run_draw(kern_queue *k, const ops_call *c, void *const *a)
                                .size = c->n[1],
                                .log_probs = a[0],
                                .source = l->law + c->first,
-                               .most = DRAWN,
+                               .max_draws = DRAWN,
                                .given = l->given + c->first,
                                .wanted = l->wanted + c->first,
                                .earlier = l->earlier + c->first * DRAWN,
@@ -345,10 +345,10 @@ static const kern_discrete_rule rules[] = {
     {.log_omega = 0.4},
     {.log_omega = -0.3},
     {.neighbours = NEIGHBOURS, .bound = 0.03},
-    {.neighbours = NEIGHBOURS, .bound = 0.03, .without = 1},
-    {.neighbours = 10, .bound_p = 2, .without = 1},
+    {.neighbours = NEIGHBOURS, .bound = 0.03, .exclude_neighbours = 1},
+    {.neighbours = 10, .bound_p = 2, .exclude_neighbours = 1},
     {.neighbours = 1000, .bound = 2},
-    {.neighbours = NEIGHBOURS, .bound = 1, .without = 1},
+    {.neighbours = NEIGHBOURS, .bound = 1, .exclude_neighbours = 1},
     {.log_omega = -INFINITY}, /* nothing is accepted */
     {.neighbours = 10, .bound_p = 3},
 };
@@ -434,9 +434,10 @@ static int plain_children(const walk *w, int node, int position, int child, int 
         b->verdict[w->first + child] = KERN_DRAFT_ACCEPTED;
         if (uniform_of(w, position, KERN_NOISE_VERIFY, sibling) < kern_draft_accept(mass, q[x])) return child;
         for (int y = 0; y < size; y++) p[y] -= fmin(fmin(omega * p[y], q[y]), p[y]);
-        for (int i = 0; i < near && rule->without; i++) p[(int)b->neighbours[x * NEIGHBOURS + i]] = 0;
+        for (int i = 0; i < near && rule->exclude_neighbours; i++) p[(int)b->neighbours[x * NEIGHBOURS + i]] = 0;
         for (int y = 0; y < size; y++) total += p[y], rest += y == x ? 0 : q[y];
-        if (total == 0 && (of_x > 0 || (rule->neighbours && rule->without))) return child; /* nothing can replace it */
+        if (total == 0 && (of_x > 0 || (rule->neighbours && rule->exclude_neighbours)))
+            return child; /* nothing can replace it */
         if (total > 0 && next < w->count && (rest > 0 || !has_q)) {
             for (int y = 0; y < size; y++) p[y] /= total, q[y] = y == x ? 0 : q[y] / rest;
             b->verdict[w->first + child] = KERN_DRAFT_DROPPED;
@@ -473,7 +474,7 @@ static void plain_block(const walk *w, double *count)
     for (int position = 0, child; (child = next_child(w, node, 0)) < w->count; position++, node = child) {
         if (position < final) continue;
         w->law[position] = node + 1;
-        if (!w->b->job.go_on) continue;
+        if (!w->b->job.past_rejection) continue;
         plain_children(w, node, position, child, 1, &w->id[position]);
         count[KERN_BLOCK_LENGTH] = position + 1;
     }
@@ -546,7 +547,7 @@ static void build_verify(ops_call *c)
         b->place[i] = c->n[ODD] == PLACED ? (BLOCKS - 1 - i + c->other) % BLOCKS : i;
         for (int d = 0; d < POSITIONS; d++) b->rule[i * POSITIONS + d] = rules[c->n[RULE]];
     }
-    b->job = (kern_block_job){.size = size, .go_on = c->n[GO_ON]};
+    b->job = (kern_block_job){.size = size, .past_rejection = c->n[GO_ON]};
     for (int i = 0; i < BLOCKS; i++) draw_drafts(c, b, i);
     make_odd(c, b, log_p);
     b->verdict = ops_output(c, OPS_INT, BLOCKS * DRAFTS, 0, 0, 0);
@@ -578,7 +579,7 @@ static void run_verify(kern_queue *k, const ops_call *c, void *const *a)
                           .rule = b->rule,
                           .neighbours = a[2],
                           .neighbour_count = NEIGHBOURS,
-                          .go_on = c->n[GO_ON],
+                          .past_rejection = c->n[GO_ON],
                           .address = b->address,
                           .verdict = a[3],
                           .id = a[4],
@@ -672,10 +673,10 @@ static const ops_entry table[] = {
     {"laws of equal logits", "", COUNT(equal_laws), 0, build_equal_laws, run_laws, NULL, NULL, NULL},
     {"draw", "rows size spread odd", OPS_CASES(draws), OPS_ALONE, build_draw, run_draw, NULL, NULL, NULL},
     {"top", "size spread count", OPS_CASES(tops), OPS_ALONE, build_top, run_top, NULL, NULL, NULL},
-    {"verify", "size points go_on closeness rule odd", OPS_CASES(verifications), 0, build_verify, run_verify, NULL,
-     NULL, check_verify},
-    {"verify, large", "size points go_on closeness rule odd", OPS_CASES(large_verifications), OPS_LONG, build_verify,
-     run_verify, NULL, NULL, check_verify},
+    {"verify", "size points past_rejection closeness rule odd", OPS_CASES(verifications), 0, build_verify, run_verify,
+     NULL, NULL, check_verify},
+    {"verify, large", "size points past_rejection closeness rule odd", OPS_CASES(large_verifications), OPS_LONG,
+     build_verify, run_verify, NULL, NULL, check_verify},
     {"verify, corners", "", COUNT(corners), 0, build_corner, run_corner, NULL, NULL, check_corner},
 };
 

@@ -80,14 +80,8 @@ template <int N> static __device__ inline void copy_wait() {}
 /* Prefetches the 128 bytes around an address into the L2 cache. */
 static __device__ inline void prefetch_l2(const void *) {}
 
-/* Load data another block may be writing. After load_acquire the thread sees that block's writes before its release.
- * load_relaxed orders nothing. */
-static __device__ inline unsigned load_acquire(const unsigned *p)
-{
-    const unsigned x = *(const volatile unsigned *)p;
-    __threadfence();
-    return x;
-}
+/* Loads a number another block may be writing. Orders nothing: a fence must follow before that block's other writes are
+ * read. */
 static __device__ inline unsigned load_relaxed(const unsigned *p)
 {
     return *(const volatile unsigned *)p;
@@ -206,12 +200,6 @@ static __device__ inline void prefetch_l2(const void *global)
 static __device__ inline void grid_arrive(unsigned *count)
 {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count)) : "memory");
-}
-static __device__ inline unsigned load_acquire(const unsigned *p)
-{
-    unsigned x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(p)) : "memory");
-    return x;
 }
 static __device__ inline unsigned load_relaxed(const unsigned *p)
 {

@@ -11,8 +11,8 @@
 void kern_int8_quantise(const float *w, int out, int in, int8_t *q, float *scale);
 
 /* Computes smoothing factors for a layer w[out][in] behind a norm with gain[in]. factor[j] is a power of two in 1 ..
- * 128. Dividing the norm's gain and bias of channel j by it and multiplying column j keeps the product bit for bit
- * before quantisation, within f32's exponent range. A channel the norm makes much larger than others then no longer
+ * 128. The norm's gain and bias of channel j are divided by it, and column j is multiplied. Before quantisation the
+ * product keeps its bits, within f32's exponent range. A channel the norm makes much larger than others then no longer
  * takes up the others' integer range. Half of its exponent moves to the weights.
  *
  * This is SmoothQuant (Xiao et al., 2023) with |gain| in place of the largest operand, so it needs no calibration.

@@ -276,8 +276,8 @@ typedef struct {
      * `finish` next returns. At most some thousand marks fit between two waits. */
     void (*timer_mark)(kern_queue *k, double *seconds);
     /* Runs body(arg), a sequence of operations. A backend that can record it does so at the second call with the same
-     * recording, and replays it from then on. *recording is NULL at the first call. During replay body's calls only
-     * pass their host arrays. Work that the device refuses to record runs at each call.
+     * recording. It replays the recording from then on. *recording is NULL at the first call. During replay body's
+     * calls only pass their host arrays. Work that the device refuses to record runs at each call.
      *   - At each call with the same recording the operations, their order, scalars and backend addresses are the same;
      *     contents of host arrays may differ. Host arrays passed to rotate and attention_cache stay unchanged from the
      *     first of these calls that uses them to the end of body.
@@ -587,8 +587,8 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
 /* Opens the CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO; AUTO is bf16. The address is NULL in a
  * library built without the CUDA toolkit. */
 __attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err);
-/* Returns the number of GPUs the CUDA backend can use; 0 without driver or device. *why, which may be NULL, gets the
- * reason why there are no more. */
+/* Returns the number of GPUs the CUDA backend can use; 0 without driver or device. *why gets the reason why there are
+ * no more; why may be NULL. */
 __attribute__((weak)) int kern_cuda_devices(mar_err *why);
 
 #endif

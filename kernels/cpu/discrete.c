@@ -61,8 +61,8 @@ typedef struct {
 
 enum { KEY_DIGIT = 11, KEY_DIGITS = 1 << KEY_DIGIT };
 
-/* Finds the crossing; weight NULL counts each as 1. Finds the key's three digits, highest first, each by the sums of
- * the entries that share the digits found so far. */
+/* Finds the crossing; weight NULL counts each as 1. Finds the key's three digits, highest first. Each digit needs the
+ * sums of the entries that share the digits found so far. */
 static crossing find_crossing(const float *x, const float *weight, int size, double limit)
 {
     static const int shift[] = {21, 10, 0};

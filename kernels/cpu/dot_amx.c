@@ -2,8 +2,8 @@
  *
  * A product holds sums of up to 16 rows x 64 columns in four of the eight tiles. A step of 16 words takes one tile of x
  * and four of weights, adjacent in memory: 4 KiB of a block. With more than 16 rows a chunk of the block is used for
- * all groups of rows while it is near. Sums wait in memory from one chunk to the next, except those of the last group,
- * which is the first of the next chunk.
+ * all groups of rows while it is near. Sums wait in memory from one chunk to the next. The last group's sums stay: it
+ * is the first group of the next chunk.
  *
  * Meanwhile the next chunk is prefetched into L1, a few lines with each product. A product that waits for a tile stalls
  * the following ones, so a burst of fetches would leave memory idle as long (bench/LAB.md). */

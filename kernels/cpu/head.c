@@ -276,7 +276,7 @@ static void for_rows(evaluation *e, parallel_body *body)
     cpu_for(e->q, e->rows, 16.0 * e->rows * e->h->width, body, e);
 }
 
-/* Returns LazyMAR's rule: 1 for blocks 1 to 4, which cache the MLP's gated output; the others cache the ungated
+/* Returns LazyMAR's rule: 1 for blocks 1 to 4. These cache the MLP's gated output; the others cache the ungated
  * output. */
 static int caches_gated(int b)
 {

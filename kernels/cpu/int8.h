@@ -6,7 +6,7 @@
 
 enum {
     INT8_BLOCK_END = DOT_COLS * 8, /* bytes after a block's weights: float scale[DOT_COLS], int32_t offset[DOT_COLS] */
-    INT8_ZERO = 128,               /* zero point of x, which is unsigned */
+    INT8_ZERO = 128,               /* zero point of the unsigned x */
 };
 
 /* Returns the words of a row of `in` numbers: whole AMX steps. */

@@ -321,8 +321,8 @@ void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int r
     cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
 }
 
-/* Copies or adds a tile to its place in y. oneDNN 2.6 is fast on dense results only, so a wider layer's tile is
- * computed in the thread's buffer, which fits in L1 or L2. */
+/* Copies or adds a tile to its place in y. oneDNN 2.6 is fast on dense results only. So a wider layer's tile is
+ * computed in the thread's buffer; it fits in L1 or L2. */
 static void place_tile(const cpu_queue *q, const kern_linear *l, const char *tile, int count, int cols, char *y)
 {
     const size_t size = (size_t)l->out_size, stride = (size_t)l->y_stride * size, row = (size_t)cols * size;

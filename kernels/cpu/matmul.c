@@ -13,7 +13,7 @@ struct cpu_matmul_entry {
     struct cpu_matmul_entry *next;
 };
 
-/* Compares shapes. Packed layouts depend only on n, k and type, which are compared. */
+/* Compares shapes. Packed layouts depend only on n, k and type; these are compared. */
 static int same_spec(const dnn_matmul_spec *a, const dnn_matmul_spec *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldc == b->ldc && a->bf16 == b->bf16 &&

@@ -33,7 +33,7 @@ static inline uint16_t store_bf16(float x)
 }
 
 /* Returns exp with a relative error below 2e-7 (Cody-Waite reduction, degree-6 Taylor on |r| <= ln2/2). The power of
- * two is built from the bits of the rounding sum, so a NaN is never converted to an integer. */
+ * two is built from the bits of the rounding sum. So a NaN is never converted to an integer. */
 static inline float exp_f32(float x)
 {
     x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;

@@ -7,7 +7,7 @@
  *
  * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and d =
  * 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the preceding products'
- * outputs are still in L2, and each block of up to 96 queries reads keys and values from there once. */
+ * outputs are still in L2. Each block of up to 96 queries reads keys and values from there once. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 

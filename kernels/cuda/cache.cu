@@ -8,7 +8,7 @@
  * online softmax (Milakov and Gimelshein, arXiv:1805.02867). The groups' sums are joined at the end. A slot's key and
  * value are read once for all queries of the tile, 16 bytes a lane.
  *
- * Grid and shared memory depend only on rows, spans, heads and head size, so a recording is correct for any slot
+ * Grid and shared memory depend only on rows, spans, heads and head size. So a recording is correct for any slot
  * lists. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"

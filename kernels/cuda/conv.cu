@@ -4,7 +4,7 @@
  * images fill large products.
  *
  * As on the CPU (kernels/cpu/conv.c), a 3x3 convolution of an upsampled image is one 2x2 convolution of the small
- * image, with a result one row and column larger. A pixel shuffle distributes its four groups of output channels to the
+ * image. Its result is one row and column larger. A pixel shuffle distributes its four groups of output channels to the
  * row and column parities.
  *
  * Floor, per output pixel, with t taps (9 of a 3x3 kernel) and c channels in and out: 2 t c^2 flop. The patches are 2 t

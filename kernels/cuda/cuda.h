@@ -31,7 +31,7 @@ typedef struct {
     kern_device base;           /* must be first: a kern_device * points at a cuda_device */
     int bf16;                   /* act is bf16, else float */
     int number;                 /* CUDA's number of the GPU */
-    CUcontext context;          /* primary context of the GPU, which the runtime also uses */
+    CUcontext context;          /* primary context of the GPU, shared with the runtime */
     int multiprocessors;        /* of the GPU */
     int major;                  /* of its compute capability */
     size_t shared_bytes;        /* maximum shared memory of a block, with opt-in */

@@ -1,6 +1,6 @@
 /* Group normalisation of images in two kernels. The first sums over slices of the pixels. In the second each block adds
- * up its groups' sums and normalises its pixels. Sums are of x minus one value of the group, so that the variance does
- * not cancel where the mean is far from 0. Runs are short enough for f32. An image's slicing, and so its bits, do not
+ * up its groups' sums and normalises its pixels. Sums are of x minus one value of the group. The variance then does not
+ * cancel where the mean is far from 0. Runs are short enough for f32. An image's slicing, and so its bits, do not
  * depend on the number of images.
  *
  * Floor, per element: 4 bytes read twice (possibly from L2 the second time), 2 or 4 written. */

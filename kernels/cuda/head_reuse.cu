@@ -3,7 +3,7 @@
 
 enum { LANES = CUDA_HEAD_LANES };
 
-/* Returns LazyMAR's rule: 1 for blocks 1 to 4, which cache the MLP's gated output; the others cache the ungated
+/* Returns LazyMAR's rule: 1 for blocks 1 to 4. These cache the MLP's gated output; the others cache the ungated
  * output. */
 static __host__ __device__ inline int caches_gated(int b)
 {

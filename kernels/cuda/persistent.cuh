@@ -64,9 +64,9 @@ static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
  * f->args has no working memory. */
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f);
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f);
-/* persistent.cu: returns how many clusters of `cluster` blocks the device holds at once, with all of the shared memory
- * each, for a head of this width. Clusters do not span groups of multiprocessors, so some multiprocessors may stay
- * unused. */
+/* persistent.cu: returns the number of clusters of `cluster` blocks the device holds at once. Each block takes all of
+ * the shared memory, for a head of this width. Clusters do not span groups of multiprocessors, so some multiprocessors
+ * may stay unused. */
 int persistent_clusters(const cuda_queue *c, int width, int cluster);
 /* persistent.cu: writes f->args with this queue's working memory. Returns 0 if memory runs out. */
 int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args);
@@ -95,8 +95,8 @@ static inline cudaError_t persistent_start(const cuda_queue *c, const persistent
     return cudaLaunchKernelEx(&config, form, args, extra);
 }
 
-/* Sets the limit of shared memory. It belongs to the function in the device's context, shared by all heads, queues and
- * graphs, so it must always be the same. */
+/* Sets the limit of shared memory. It belongs to the function in the device's context. All heads, queues and graphs
+ * share it, so it must always be the same. */
 template <typename E> static inline cudaError_t persistent_limit(const cuda_queue *c, void (*form)(persistent_args, E))
 {
     return cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);

@@ -26,8 +26,8 @@ KERN_FN int persistent_is_direct(int resident, int slices, int product)
     return slices == resident && product >= resident;
 }
 
-/* persistent_load.cu: chooses the form for clusters of `cluster` blocks on a device that holds `most` of them at once,
- * with shared_bytes of shared memory a block. Returns 0 if there is none. */
+/* persistent_load.cu: chooses the form for clusters of `cluster` blocks, with shared_bytes of shared memory a block.
+ * The device holds `most` clusters at once. Returns 0 if there is none. */
 int persistent_choose(int width, int depth, int channels, int cluster, int most, size_t shared_bytes,
                       persistent_form *form);
 

@@ -1,6 +1,6 @@
 /* All PTX of the backend. Each instruction has a plain twin in CUDA C. The host runs the twins (tests/cudahost), and a
- * test on a GPU compares them with the instructions (tests/gpu). Callers use `fast::`, which is PTX on a GPU and plain
- * on the host. */
+ * test on a GPU compares them with the instructions (tests/gpu). Callers use `fast::`: PTX on a GPU, plain on the
+ * host. */
 #ifndef KERNELS_CUDA_PTX_H
 #define KERNELS_CUDA_PTX_H
 

@@ -7,10 +7,10 @@
  *   - to RECORD the work as a graph containing the slots' addresses, and the graph is launched. Each later use runs it
  *   - to REFILL the slots, and launches the graph.
  *
- * If CUDA refuses to capture, instantiate or launch the graph, the body runs directly at this use and all later ones;
- * the queue keeps the reason (kern_queue.unrecorded). Without memory for the area it runs directly at this use, and the
- * next one tries again. A capture is tried twice: another thread that waits for the whole GPU at that moment
- * invalidates it. The body's own mistakes remain errors, and so do failures that also occur without a recording. */
+ * If CUDA refuses to capture, instantiate or launch the graph, the body runs directly from then on. The queue keeps the
+ * reason (kern_queue.unrecorded). Without memory for the area it runs directly at this use, and the next one tries
+ * again. A capture is tried twice: another thread that waits for the whole GPU at that moment invalidates it. The
+ * body's own mistakes remain errors, and so do failures that also occur without a recording. */
 #include "kernels/cuda/recording.h"
 
 #include <stdlib.h>
@@ -90,9 +90,9 @@ static int is_final(const cuda_queue *c)
 
 /* Captures work on the queue's own stream: the caller's stream may not be capturable, or other work may depend on it. A
  * kernel's first launch may be inside a capture: every driver this runtime accepts can load it then (CUDA 12.3 and
- * later). The mode is relaxed because cuBLASLt may load and allocate at its first product, and so that other threads
- * may allocate meanwhile. It permits no thread to wait for the whole GPU: hence the lock. cuda_outside_recording
- * refuses our own calls that must not be captured. */
+ * later). The mode is relaxed because cuBLASLt may load and allocate at its first product. Other threads may allocate
+ * meanwhile, too. It permits no thread to wait for the whole GPU: hence the lock. cuda_outside_recording refuses our
+ * own calls that must not be captured. */
 static mar_status capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
                           mar_err *err)
 {

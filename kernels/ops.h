@@ -321,22 +321,19 @@ typedef struct {
     /* y[i] = x[i] as act. */
     void (*to_act)(kern_queue *k, const float *x, size_t n, act *y);
 
-    /* Multi-head attention of n_seq independent sequences. Row i of sequence s of q starts at
-     * q + (s*n_q + i)*q_stride elements, and that of key and value at (s*n_k + i)*kv_stride. Heads lie side by side,
-     * head_dim elements each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim); the softmax is
-     * in f32. */
+    /* Runs multi-head attention of n_seq independent sequences. Row i of sequence s of q starts at q + (s*n_q +
+     * i)*q_stride elements, and that of key and value at (s*n_k + i)*kv_stride. Heads lie side by side, head_dim
+     * elements each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim); the softmax is in
+     * f32. */
     void (*attention)(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                       int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
-    /* The same for sequences of different lengths. Sequence s has query rows q_first[s] .. q_first[s] + n_q[s] - 1, and
-     * key and value rows k_first[s] .. k_first[s] + n_k[s] - 1; all four host [n_seq]. Row r of q gives row r of y.
-     * Rows of y outside all sequences stay unchanged. n_q[s] may be 0; n_k[s] is 1 or more. Each (n_q, n_k) must be
-     * planned. On a CPU a row has the bits `attention` gives for its sequence alone. */
+    /* Prepares for calls of this shape, so that `attention` allocates nothing. */
     mar_status (*attention_plan)(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                  mar_err *err);
-    /* The same of sequences of different lengths: sequence s asks with rows q_first[s] .. q_first[s] + n_q[s] - 1 of q,
-     * and rows k_first[s] .. k_first[s] + n_k[s] - 1 of key and value answer; all host [n_seq]. The result of row r of
-     * q is row r of y. Rows of y that no sequence asks with are left as they are. n_q[s] may be 0; n_k[s] is 1 or more.
-     * Each (n_q, n_k) has been planned. On a CPU a row has the bits that `attention` gives for its sequence alone. */
+    /* Runs attention on sequences of different lengths. Sequence s has query rows q_first[s] .. q_first[s] + n_q[s] -
+     * 1, and key and value rows k_first[s] .. k_first[s] + n_k[s] - 1; all four host [n_seq]. Row r of q gives row r of
+     * y. Rows of y outside all sequences stay unchanged. n_q[s] may be 0; n_k[s] is 1 or more. Each (n_q, n_k) must be
+     * planned. On a CPU a row has the bits `attention` gives for its sequence alone. */
     void (*attention_spans)(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
                             const act *key, const act *value, int kv_stride, const int *k_first, const int *n_k,
                             int n_seq, int heads, int head_dim, act *y);
@@ -354,7 +351,7 @@ typedef struct {
      * [rows]. */
     void (*rotate)(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                    act *cache, const int *slot);
-    /* Multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
+    /* Runs multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
      * depend only on its queries and on the slots it attends to, in order. */
     void (*attention_cache)(kern_queue *k, const kern_cache_job *job);
     /* y[r] = row x[r] of table, float [size][dim]. x float [rows] holds token ids 0..size-1; kern_token_row
@@ -438,7 +435,7 @@ typedef struct {
     void (*normal)(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
                    const uint64_t *image, const int *position, int step);
 
-    /* Speculation inside the head, for w->tokens tokens (diffusion/speculate.h). Prepares for that number of tokens. */
+    /* Prepares for speculation inside the head, for w->tokens tokens (diffusion/speculate.h). */
     mar_status (*speculate_plan)(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err);
     /* Sets every token to the top of the chain: draws x_T and all noise, forgets all evaluations, clears the counts. */
     void (*speculate_start)(kern_queue *k, kern_speculation *w);
@@ -453,7 +450,7 @@ typedef struct {
     int (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 } kern_head_ops;
 
-/* How to_bytes quantises a value in -1 .. 1 (kernels/pixels.h). */
+/* Rounding of to_bytes for a value in -1 .. 1 (kernels/pixels.h). */
 typedef enum {
     KERN_BYTES_NEAREST, /* round(clip((x + 1) / 2 * 255, 0, 255)), half to even: MAR, as in numpy */
     KERN_BYTES_DOWN, /* trunc(clip(127.5 x + 128, 0, 255)): LlamaGen, as in torch. Of 2^27 values evenly spread over -1
@@ -506,7 +503,7 @@ typedef struct {
     int processors;     /* multiprocessors, or threads */
 } kern_machine;
 
-/* What measuring needs: the specs of weights, and a read of memory. */
+/* Operations for measuring: the specs of weights, and a read of memory. */
 typedef struct {
     /* Writes out, in, activation and flags of the layer; the rest is 0. */
     void (*linear_spec)(const kern_linear *l, kern_linear_spec *spec);

@@ -102,7 +102,7 @@ __asm__(".pushsection .data.rel.local, \"aw\"\n"
         "    ret\n"
         "    .cfi_restore_state\n"
         "guard_landing:\n"
-        "    hint #36\n" /* Catches every exception. Unwinding for another reason, such as a thread's end, passes. */
+        "    hint #36\n" /* bti j */
         "    bl guard_catch\n"
         "    ldr w0, [x29, #16]\n"
         "    b 1b\n"
@@ -111,7 +111,7 @@ __asm__(".pushsection .data.rel.local, \"aw\"\n"
         ".size guard_frame, .-guard_frame\n"
         ".popsection\n");
 
-/* Every exception is caught here. What unwinds for another reason, the end of a thread, passes. */
+/* Catches every exception. Unwinding for another reason, such as a thread's end, passes. */
 _Unwind_Reason_Code guard_personality(int version, _Unwind_Action actions, _Unwind_Exception_Class kind,
                                       struct _Unwind_Exception *exception, struct _Unwind_Context *context)
 {

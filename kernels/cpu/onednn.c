@@ -581,7 +581,7 @@ void dnn_packed_free(dnn_packed *w)
 
 /* --- convolutions ------------------------------------------------------------------------------------------------ */
 
-/* NHWC activations. */
+/* Describes NHWC activations. */
 static dnnl_status_t image_desc(dnnl_memory_desc_t *md, int height, int width, int channels, dnnl_data_type_t type)
 {
     const dnnl_dim_t h = height, w = width, c = channels;

@@ -113,7 +113,7 @@ static __device__ inline void multiply_values(const float s[KEYS / 8][4], const 
     }
 }
 
-/* Maximum and sum over a quad, the four lanes that share a query. */
+/* Return maximum and sum over a quad, the four lanes that share a query. */
 static __device__ inline float quad_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

@@ -195,7 +195,7 @@ static __device__ inline void rotate_row(const cache_call &a, int row, size_t co
     }
 }
 
-/* One block per (tile, head). N divides the head: numbers of a vector. With a.rope Q is 1. */
+/* Attends with one block per (tile, head). N divides the head: numbers of a vector. With a.rope Q is 1. */
 template <typename T, int N, int Q>
 __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, T *q, T *cache, T *y)
 {

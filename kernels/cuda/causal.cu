@@ -132,8 +132,8 @@ void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
 
 /* --- rotary positions ------------------------------------------------------------------------------------------- */
 
-/* One row per grid row; a thread has N neighbouring numbers, whole pairs of one head. `part` selects queries, keys or
- * values, `width` numbers each. */
+/* Takes one row per grid row; a thread has N neighbouring numbers, whole pairs of one head. `part` selects queries,
+ * keys or values, `width` numbers each. */
 template <typename T, int N>
 static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const float *rope, const int *position, T *cache,
                                      const int *slot)
@@ -200,7 +200,7 @@ void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const fl
 /* --- embeddings of tokens on the device -----------------------------------------------------------------------------
  */
 
-/* One row per grid row; a thread has N neighbouring numbers. n: vectors of N a row. */
+/* Takes one row per grid row; a thread has N neighbouring numbers. n: vectors of N a row. */
 template <int N>
 static __global__ void embed_kernel(const float *table, int size, int n, const int *token, const int *place, float *y)
 {

@@ -123,7 +123,7 @@ void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, i
     cuda_chain_ode_advance(c, &s, coef);
 }
 
-/* coef [rows]: each row's own step. */
+/* Computes the Gaussians of a step; coef [rows] is each row's own step. */
 static __global__ void gaussian_kernel(cuda_chain_state s, const kern_chain_coef *coef, float log_temperature,
                                        float *mean, float *log_std)
 {

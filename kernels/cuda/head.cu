@@ -199,9 +199,10 @@ const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_in
     return e->x;
 }
 
-/* cuBLASLt has no SiLU. So fc1 writes its f32 sums, and a kernel applies SiLU and rounds once. The persistent kernels
- * and the CPU also apply SiLU to f32 sums. Bytes an element in bf16: 4 written by fc1, 4 read and 2 written here, 2
- * read by fc2. These 12, against 8 with sums rounded before SiLU, stay in the L2 for up to a few thousand rows. */
+/* Runs fc1, SiLU and fc2. cuBLASLt has no SiLU, so fc1 writes its f32 sums, and a kernel applies SiLU and rounds once.
+ * The persistent kernels and the CPU also apply SiLU to f32 sums. Bytes an element in bf16: 4 written by fc1, 4 read
+ * and 2 written here, 2 read by fc2. These 12, against 8 with sums rounded before SiLU, stay in the L2 for up to a few
+ * thousand rows. */
 void cuda_head_mlp(const cuda_evaluation *e, int b, float *y)
 {
     cuda_queue *c = e->c;

@@ -47,7 +47,7 @@ static inline cudaLaunchAttribute persistent_cluster(const persistent_head *f)
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     return cluster;
 }
-/* The L2 access policy: part of the streamed weights persists in the L2 cache. */
+/* Returns the L2 access policy: part of the streamed weights persists in the L2 cache. */
 static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
 {
     cudaLaunchAttribute policy = {};
@@ -202,7 +202,7 @@ static __device__ __forceinline__ void persistent_request(const persistent_args 
     fast::copy_commit();
 }
 
-/* Must come first: sets f up, loads the weights that stay, and requests those of the first products. */
+/* Initialises f, loads the resident weights, and requests those of the first products. Must come first. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_begin(const persistent_args &a, persistent_block *f)
 {

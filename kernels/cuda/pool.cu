@@ -133,7 +133,7 @@ void cuda_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int c
 
 /* --- channels as floats ------------------------------------------------------------------------------------ */
 
-/* A thread has one of the `n` elements of y. */
+/* Computes one of the `n` elements of y per thread. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     take_kernel(const T *x, size_t n, int stride, cuda_divisor channels, float *y)

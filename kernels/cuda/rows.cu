@@ -108,7 +108,7 @@ void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, 
 
 /* --- copies ----------------------------------------------------------------------------------------------- */
 
-/* A row has n vectors of N floats. A row of the block's threads takes a row. */
+/* Copies a row of n vectors of N floats by one row of the block's threads. */
 template <int N>
 static __global__ void copy_rows_kernel(float *dst, const int *dst_index, const float *src, const int *src_index,
                                         const float *add, const int *add_index, int rows, int n)

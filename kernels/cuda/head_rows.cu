@@ -129,7 +129,7 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
 /* The final layer is f32 (reason: kernels/cpu/head.c). Tensor cores multiply bf16, so each operand is split into a part
  * rounded to bf16 and a remainder rounded to bf16. The smallest of the four products is dropped; sums are f32. The
  * parts have 16 of a number's 24 bits, so a term is off by less than 3 * 2^-18. On random operands the outputs'
- * relative error against double is 4e-6 (tests/cuda/test_head.c), a thousandth of bf16's error in the blocks.
+ * relative error against double is 4e-6 (tests/ops/test_head.c), a thousandth of bf16's error in the blocks.
  *
  * A block of 8 warps has 16 rows and all outputs. Groups of 32 channels are dealt to the warps. Thread t of four has
  * channels 8t .. 8t + 7 of a group, of rows g and g + 8. As in persistent_layers.cuh these are the operands of two

@@ -39,20 +39,20 @@ static const discrete *of_const(const mar_engine_state *g)
 
 /* --- the models --------------------------------------------------------------------------------------------------- */
 
-static mar_status target_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status target_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
-    return gpt_runner_log_probs(((discrete *)state)->target, request, n, log_law, err);
+    return gpt_runner_log_probs(((discrete *)state)->target, request, n, log_probs, err);
 }
 
-static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_law,
+static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_probs,
                                    const spec_continuation *continuation, mar_err *err)
 {
-    return gpt_runner_log_probs_then(((discrete *)state)->target, request, n, log_law, continuation, err);
+    return gpt_runner_log_probs_then(((discrete *)state)->target, request, n, log_probs, continuation, err);
 }
 
-static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
-    return mar_drafter_laws(&((discrete *)state)->draft, request, n, log_law, err);
+    return mar_drafter_laws(&((discrete *)state)->draft, request, n, log_probs, err);
 }
 
 static gpt_sampling sampling_of(const discrete *g)
@@ -173,7 +173,7 @@ static void destroy(mar_engine_state *engine_state)
 {
     discrete *g = of(engine_state);
     if (!g) return;
-    g->k->core->finish(g->k); /* the table's upload, and laps, whose times go to statistics of what is freed */
+    g->k->core->finish(g->k); /* the table's upload, and timer marks: their times go to statistics of what is freed */
     spec_sampler_free(g->sampler);
     mar_drafter_free(&g->draft);
     gpt_runner_free(g->target);

@@ -88,7 +88,7 @@ mar_status mar_drafter_plan(mar_drafter *d, int images, mar_err *err);
 void mar_drafter_begin(mar_drafter *d, int images, const int *labels);
 void mar_drafter_begin_captions(mar_drafter *d, int images, const float *features, const uint8_t *mask);
 /* A spec_model's `laws`. */
-mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_law, mar_err *err);
+mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_probs, mar_err *err);
 const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d); /* NULL without a draft */
 
 /* engine_measure.c: adds passes of the model over chains of 0, 1, 4, 16 and 64 drafts behind half an image, of so

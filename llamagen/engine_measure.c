@@ -22,7 +22,7 @@ typedef struct {
 
 static void destroy(passes *p)
 {
-    p->k->core->finish(p->k); /* a lap's time goes to the runner's statistics */
+    p->k->core->finish(p->k); /* a timer mark adds to the runner's statistics */
     gpt_runner_free(p->runner);
     p->k->device->core->free(p->k->device, p->memory);
     free(p->request);
@@ -69,14 +69,14 @@ static mar_status create(passes *p, const gpt_sampling *sampling, mar_err *err)
 mar_discrete_timer mar_discrete_time(kern_queue *k, const gpt_runner_stats *stats)
 {
     k->core->finish(k);
-    k->core->lap(k, NULL);
+    k->core->timer_mark(k, NULL);
     return (mar_discrete_timer){k, stats, *stats};
 }
 
 void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
 {
     double seconds = 0;
-    t->k->core->lap(t->k, &seconds);
+    t->k->core->timer_mark(t->k, &seconds);
     t->k->core->finish(t->k);
     if (m->seconds == 0 || seconds < m->seconds) m->seconds = seconds;
     m->rows = (int)(t->stats->rows - t->before.rows);

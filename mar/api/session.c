@@ -512,13 +512,13 @@ mar_status mar_session_tokens(mar_session *s, float *tokens)
 static double work(mar_session *s)
 {
     s->k->core->bind(s->k);
-    s->k->core->lap(s->k, NULL);
+    s->k->core->timer_mark(s->k, NULL);
     return mar_now();
 }
 
 static void pause_work(mar_session *s, double begun)
 {
-    s->k->core->lap(s->k, &s->vae_s);
+    s->k->core->timer_mark(s->k, &s->vae_s);
     s->total_s += mar_now() - begun;
     s->k->core->unbind(s->k);
 }

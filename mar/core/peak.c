@@ -21,9 +21,9 @@ static mar_status fastest(const repeated *r, double *seconds, mar_err *err)
     *seconds = 1e30;
     for (int i = 0; status == MAR_OK && (i < r->runs || all < r->seconds); i++) {
         double once = 0;
-        k->core->lap(k, NULL);
+        k->core->timer_mark(k, NULL);
         r->run(r->work);
-        k->core->lap(k, &once);
+        k->core->timer_mark(k, &once);
         k->core->finish(k);
         if (once < *seconds) *seconds = once;
         all += once;

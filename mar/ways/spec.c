@@ -402,9 +402,9 @@ static void verify_block(mar_speculation *sp)
                                  .replaced = v.replaced,
                                  .tries = v.tries,
                                  .first_replaced = v.first_replaced};
-    k->core->lap(k, NULL);
+    k->core->timer_mark(k, NULL);
     k->head->verify(k, &job);
-    k->core->lap(k, &g->stats.verify_s);
+    k->core->timer_mark(k, &g->stats.verify_s);
 }
 
 static mar_draw block_draw(const mar_speculation *sp)

@@ -424,7 +424,7 @@ static void proposition_2(void **state)
     toy *p = toy_create(4, 2, 1, 0, NULL, 0), *q = toy_create(4, 2, 1, 0, NULL, 0);
     for (int trial = 0; trial < 200; trial++) {
         for (long node = 0; node < p->nodes; node++)
-            halved((uint64_t)(trial * 1000 + node), p->log_law + 4 * node, q->log_law + 4 * node);
+            halved((uint64_t)(trial * 1000 + node), p->log_probs + 4 * node, q->log_probs + 4 * node);
         enumeration e = {
             .m = spec_method_find("uniform-rsd"), .parameter = parameter, .p = p, .q = q, .length = 2, .law = law};
         double f1 = 0, f2 = 0, bound[2], expected[2]; /* E[f1], E[f2] under q */

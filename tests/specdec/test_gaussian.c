@@ -49,7 +49,7 @@ static spec_verdict spec_verify_one(const spec_method *m, const double *paramete
     const double log_f = kern_gaussian_log_accept(&rule, &laws, s->path_log_ratio, draft);
     const double log_c = kern_gaussian_log_scale(&rule, s->path_log_ratio);
     kern_residual residual;
-    const int replaced = kern_gaussian_settle(&residual, &laws, log_f, log_c, address, draft, replacement, tries);
+    const int replaced = kern_gaussian_verify(&residual, &laws, log_f, log_c, address, draft, replacement, tries);
     return replaced ? SPEC_REPLACED : SPEC_ACCEPTED;
 }
 

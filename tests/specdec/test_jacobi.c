@@ -168,7 +168,7 @@ typedef struct {
     int most, levels[DEEPEST];
 } noted;
 
-static mar_status noted_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status noted_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     noted *m = state;
     for (int r = 0; r < n; r++) {
@@ -182,7 +182,7 @@ static mar_status noted_laws(void *state, const spec_request *request, int n, fl
             m->levels[depth]++;
         }
     }
-    return toy_laws(m->t, request, n, log_law, err);
+    return toy_laws(m->t, request, n, log_probs, err);
 }
 
 /* The tree's drafts are part of the window. The authors' code, with its L 64, K 4 and D 3, has 4, 16 and a chain of 43
@@ -228,7 +228,7 @@ static void copies_of_neighbours_pay(void **state)
     toy *t = toy_create(16, 1, 9, 0.3, NULL, 0);
     t->markov = 1;
     for (int x = 0; x < 16; x++) { /* the token before again with probability 0.9 */
-        float *law = t->log_law + 16 * (1 + x);
+        float *law = t->log_probs + 16 * (1 + x);
         for (int y = 0; y < 16; y++) law[y] = (float)log(y == x ? 0.9 : 0.1 / 15);
     }
     const double uniform = tokens_per_round(t, "sjd", NULL, SPEC_FIRST_UNIFORM),

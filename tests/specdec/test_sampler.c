@@ -22,7 +22,7 @@ typedef struct {
     int draft[MOST_SEQUENCES][MOST_DRAFTS], parent[MOST_SEQUENCES][MOST_DRAFTS];
 } checked;
 
-static mar_status checked_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status checked_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     checked *c = state;
     for (int r = 0; r < n; r++) {
@@ -51,12 +51,12 @@ static mar_status checked_laws(void *state, const spec_request *request, int n, 
         for (int i = 0; i < q->count; i++)
             c->draft[q->sequence][i] = q->draft[i], c->parent[q->sequence][i] = q->parent[i];
     }
-    const mar_status status = toy_laws(c->t, request, n, log_law, err);
+    const mar_status status = toy_laws(c->t, request, n, log_probs, err);
     if (c->t->calls == c->fails_at) return err_set(err, MAR_EBACKEND, "no luck");
     if (c->t->calls == c->cancels_at) __atomic_store_n(&c->cancel, 1, __ATOMIC_RELAXED);
     for (int r = 0; r < n && c->nan_at >= 0; r++)
         if (request[r].length == c->nan_at)
-            for (int x = 0; x < SIZE; x++) log_law[request[r].row * SIZE + x] = NAN;
+            for (int x = 0; x < SIZE; x++) log_probs[request[r].row * SIZE + x] = NAN;
     return status;
 }
 

@@ -34,7 +34,7 @@ static int set_up(setup *u, const spec_method *m, int tight)
 static position_laws laws_of(const setup *u)
 {
     position_laws l = {.size = SIZE, .rule = u->m->discrete_rule(u->parameter, 1, 1), .neighbours = u->table};
-    for (int x = 0; x < SIZE; x++) l.p[x] = exp((double)u->p->log_law[x]), l.q[x] = exp((double)u->q->log_law[x]);
+    for (int x = 0; x < SIZE; x++) l.p[x] = exp((double)u->p->log_probs[x]), l.q[x] = exp((double)u->q->log_probs[x]);
     return l;
 }
 
@@ -47,7 +47,7 @@ static void compare(setup *u, spec_sampler_options o, const double *law)
     round_law(u->p, u->q, &o, 2, sequences);
     for (int x = 0; x < SIZE * SIZE; x++) real[x / SIZE] += sequences[x];
     for (int x = 0; x < SIZE; x++) {
-        if (u->exact) assert_true(fabs(law[x] - exp((double)u->p->log_law[x])) < 1e-6);
+        if (u->exact) assert_true(fabs(law[x] - exp((double)u->p->log_probs[x])) < 1e-6);
         if (!(fabs(real[x] - law[x]) < 1e-6))
             fail_msg("%s, token %d: %g, by the definitions %g", u->m->name, x, real[x], law[x]);
     }
@@ -103,7 +103,7 @@ static void chosen_siblings(void **state)
                     int x = -1;
                     double g[DISCRETE_MOST];
                     for (int y = 0; y < SIZE; y++)
-                        if (chosen[y] == 0 && (x < 0 || u.q->log_law[y] > u.q->log_law[x])) x = y;
+                        if (chosen[y] == 0 && (x < 0 || u.q->log_probs[y] > u.q->log_probs[x])) x = y;
                     chosen[x] = 1;
                     for (int y = 0; y < SIZE; y++) s.q[y] = y == x;
                     const double f = plain_accept(&s, x), total = plain_residual(&s, x, g);

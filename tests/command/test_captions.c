@@ -83,19 +83,14 @@ static void one_array(void **state)
 /* Reading fails with one line that has these words in it, and leaves nothing. */
 static void refused(char *path, const char *words)
 {
-    static char said[4096];
-    FILE *real = stderr;
     captions c;
-    memset(said, 0, sizeof said);
-    stderr = fmemopen(said, sizeof said - 1, "w");
-    assert_non_null(stderr);
-    const int status = captions_read(path, TOKENS, DIM, &c);
-    fclose(stderr);
-    stderr = real;
-    assert_int_equal(status, 1);
+    capture_begin();
+    command_result r = capture_end(captions_read(path, TOKENS, DIM, &c));
+    assert_int_equal(r.status, 1);
     assert_true(!c.features && !c.mask && c.count == 0);
-    if (!strstr(said, words) || strchr(said, '\n') != said + strlen(said) - 1)
-        fail_msg("\"%s\", expected one line with \"%s\"", said, words);
+    if (!strstr(r.err, words) || strchr(r.err, '\n') != r.err + strlen(r.err) - 1)
+        fail_msg("\"%s\", expected one line with \"%s\"", r.err, words);
+    command_result_free(&r);
     free(path);
 }
 
@@ -114,10 +109,6 @@ static void bad_files(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(padding, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(one_array, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(bad_files, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(padding), COMMAND_TEST(one_array), COMMAND_TEST(bad_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

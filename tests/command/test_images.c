@@ -1,6 +1,6 @@
 /* The image loop of the command: who gets which batch in which order, what is in it, and how it ends. */
 #include "tests/support/spy.h"
-#include "tests/support/support.h"
+#include "tests/support/command.h"
 
 #include "tools/generate/images.h"
 #include "tools/generate/models.h"
@@ -385,18 +385,14 @@ static void int8_is_shared(void **state)
     enum { RUNS = 4 };
     run_options options[RUNS];
     run_models models[RUNS];
-    mar *m;
-    const mar_options int8 = {.dtype = MAR_DTYPE_INT8, .threads = 1, .backend = MAR_BACKEND_CPU};
-    const int has_int8 = mar_open(&int8, &m) == MAR_OK;
-    mar_close(m);
-    for (int i = 0; has_int8 && i < RUNS; i++) {
+    if (!has_int8()) return;
+    for (int i = 0; i < RUNS; i++) {
         run_options_init(&options[i]);
         options[i].machine.threads = 1, options[i].machine.dtype = MAR_DTYPE_INT8;
         options[i].machine.int8_below = i == 2 ? 500 : 0;
         if (i == 3) options[i].machine.head_dtype = MAR_DTYPE_BF16;
         assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
     }
-    if (!has_int8) return;
     assert_ptr_equal(models[1].model, models[0].model);
     assert_ptr_not_equal(models[2].library, models[0].library);
     assert_ptr_not_equal(models[3].library, models[0].library);
@@ -408,12 +404,10 @@ static void int8_is_shared(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(labels),         cmocka_unit_test(order),
-        cmocka_unit_test(same_tokens),    cmocka_unit_test(one_session_again),
-        cmocka_unit_test(a_sink_fails),   cmocka_unit_test(a_session_fails),
-        cmocka_unit_test(some_are_there), cmocka_unit_test(interrupted_while_decoding),
-        cmocka_unit_test(int8_is_shared), cmocka_unit_test(files_are_loaded_once),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(labels),         cmocka_unit_test(order),
+                                       cmocka_unit_test(same_tokens),    cmocka_unit_test(one_session_again),
+                                       cmocka_unit_test(a_sink_fails),   cmocka_unit_test(a_session_fails),
+                                       cmocka_unit_test(some_are_there), cmocka_unit_test(interrupted_while_decoding),
+                                       cmocka_unit_test(int8_is_shared), cmocka_unit_test(files_are_loaded_once)};
     return cmocka_run_group_tests(tests, open_demo, close_demo);
 }

@@ -19,15 +19,12 @@ static void make_checkout(const char *directory)
                                 "chmod +x \"$to\"\n";
     size_t size;
     char *demo = read_whole_file(".", "demo.sh", &size);
-    command_result r = command_run(directory, "mkdir 'a checkout' 'a checkout/scripts'");
-    assert_int_equal(r.status, 0);
-    command_result_free(&r);
+    sh_ok(directory, "mkdir 'a checkout' 'a checkout/scripts'");
     write_whole_file(directory, "a checkout/demo.sh", demo, size);
     write_whole_file(directory, "a checkout/scripts/packages.sh", packages, sizeof packages - 1);
     write_whole_file(directory, "a checkout/scripts/cuda.sh", cuda, sizeof cuda - 1);
     write_whole_file(directory, "a checkout/scripts/build.sh", build, sizeof build - 1);
-    r = command_run(directory, "chmod +x 'a checkout/demo.sh' 'a checkout/scripts/build.sh'");
-    command_result_free(&r);
+    sh_ok(directory, "chmod +x 'a checkout/demo.sh' 'a checkout/scripts/build.sh'");
     free(demo);
 }
 
@@ -133,9 +130,6 @@ static void commands_of_the_documents(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(demo_says_what_is_next, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(commands_of_the_documents, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(demo_says_what_is_next), COMMAND_TEST(commands_of_the_documents)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

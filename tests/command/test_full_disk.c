@@ -37,7 +37,7 @@ static const writer writers[] = {
      NULL,
      1},
 };
-enum { WRITERS = sizeof writers / sizeof *writers };
+enum { WRITERS = LENGTH(writers) };
 
 static int exists(const char *directory, const char *name)
 {
@@ -142,12 +142,8 @@ static int attempt(const char *directory, const writer *w, const char *what, con
 /* What the writer leaves when nothing is in its way. */
 static void expect(const char *directory, const writer *w)
 {
-    char line[1000];
-    snprintf(line, sizeof line, "rm -rf expected && mkdir expected && cd expected && $MAR %s --quiet", w->arguments);
-    if (strncmp(w->arguments, "convert", 7) == 0) line[strlen(line) - 8] = '\0';
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s: %s", w->arguments, r.err);
-    command_result_free(&r);
+    const char *quiet = strncmp(w->arguments, "convert", 7) == 0 ? "" : " --quiet";
+    sh_ok(directory, "rm -rf expected && mkdir expected && cd expected && $MAR %s%s", w->arguments, quiet);
 }
 
 /* A limit on the size of files: those below it are written, the first one above it is not. */
@@ -158,7 +154,7 @@ static void limits(void **state)
     for (int w = 0; w < WRITERS; w++) {
         int failures = 0;
         expect(directory, &writers[w]);
-        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        for (size_t i = 0; i < LENGTH(blocks); i++) {
             char after[1000], what[50];
             snprintf(what, sizeof what, "files of %d blocks at most", blocks[i]);
             snprintf(after, sizeof after,
@@ -168,14 +164,6 @@ static void limits(void **state)
         }
         assert_in_range(failures, 2, 8);
     }
-}
-
-static int can_mount(const char *directory)
-{
-    command_result r = command_run(directory, "mkdir m && unshare -m sh -c 'mount -t tmpfs none m && echo yes'");
-    const int yes = strcmp(r.out, "yes\n") == 0;
-    command_result_free(&r);
-    return yes;
 }
 
 /* Runs the writer in a file system of its own with these mount options. */
@@ -236,7 +224,7 @@ static void standard_output(void **state)
         {"bench --batch 1 --json" TINY, 0},
     };
     const char *directory = *state;
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+    for (size_t i = 0; i < LENGTH(lines); i++)
         for (int limited = 0; limited <= lines[i].is_long; limited++) {
             char line[600];
             snprintf(line, sizeof line, limited ? "ulimit -f 1; $MAR %s >text" : "$MAR %s >/dev/full",
@@ -252,10 +240,6 @@ static void standard_output(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(limits, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(disks, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(standard_output, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(limits), COMMAND_TEST(disks), COMMAND_TEST(standard_output)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,7 +199,7 @@ static void test_budget(void **state)
     (void)state;
     enum { ROUNDS = 40 };
     static const job *const jobs[] = {&generate_f32, &generate_best, &inspect, &convert};
-    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+    for (size_t i = 0; i < LENGTH(jobs); i++) {
         char settings[64];
         int failed = 0;
         ending expected = whole(jobs[i], "FAIL_AT=-1");
@@ -219,7 +219,7 @@ static void test_address_space(void **state)
 {
     (void)state;
     static const job *const jobs[] = {&generate_f32, &generate_best, &inspect, &convert, &bench};
-    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+    for (size_t i = 0; i < LENGTH(jobs); i++) {
         int failed = 0, good = 0;
         ending expected = whole(jobs[i], NULL);
         for (rlim_t megabytes = 20; good < 10; megabytes += 2) {

@@ -58,6 +58,14 @@ int command_setup(void **state)
     return *state ? 0 : 1;
 }
 
+int command_copy(void **state)
+{
+    const char *from = *state;
+    if (command_setup(state) != 0) return 1;
+    sh_ok(*state, "cp -rp '%s/.' .", from);
+    return 0;
+}
+
 int command_teardown(void **state)
 {
     remove_directory(*state);

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #define COMMAND_TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
+#define COPY_TEST(f)    cmocka_unit_test_setup_teardown(f, command_copy, command_teardown)
 #define LENGTH(array)   (sizeof(array) / sizeof *(array))
 #define FORMAT(at)      __attribute__((format(printf, at, (at) + 1)))
 
@@ -19,6 +20,8 @@ typedef struct {
 /* Setup and teardown of a test: *state is a fresh directory. */
 int command_setup(void **state);
 int command_teardown(void **state);
+/* Setup of a test in a group whose *state is a directory: a fresh one with a copy of what is in that. */
+int command_copy(void **state);
 
 /* Runs `line` by /bin/sh in `directory`; $MAR in it is the command. command_result_free afterwards. */
 command_result command_run(const char *directory, const char *line);

@@ -10,16 +10,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char *path_in(const char *directory, const char *name)
+const char *path_in(const char *directory, const char *format, ...)
 {
-    char *path;
-    if (asprintf(&path, "%s/%s", directory, name) < 0) fail_msg("out of memory");
+    static char buffers[8][4500];
+    static int next;
+    char *path = buffers[next++ % 8];
+    va_list arguments;
+    const int n = snprintf(path, sizeof *buffers, "%s/", directory);
+    va_start(arguments, format);
+    vsnprintf(path + n, sizeof *buffers - (size_t)n, format, arguments);
+    va_end(arguments);
     return path;
 }
 
 char *read_whole_file(const char *directory, const char *name, size_t *size)
 {
-    char *path = path_in(directory, name);
+    const char *path = path_in(directory, "%s", name);
     FILE *f = fopen(path, "rb");
     if (!f) fail_msg("%s: cannot open", path);
     fseek(f, 0, SEEK_END);
@@ -30,16 +36,14 @@ char *read_whole_file(const char *directory, const char *name, size_t *size)
     data[n] = '\0';
     if (size) *size = n;
     fclose(f);
-    free(path);
     return data;
 }
 
 void write_whole_file(const char *directory, const char *name, const void *data, size_t size)
 {
-    char *path = path_in(directory, name);
+    const char *path = path_in(directory, "%s", name);
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0) fail_msg("%s: cannot write", path);
-    free(path);
 }
 
 int count_files(const char *directory)

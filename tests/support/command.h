@@ -65,6 +65,9 @@ double json_number(const cJSON *json, const char *path);
 const char *json_text(const cJSON *json, const char *path);
 int json_count(const cJSON *json, const char *path); /* of a list; 0 if it is missing */
 
+/* A path in the directory, in one of eight buffers that are used in turn. */
+const char *path_in(const char *directory, const char *format, ...) FORMAT(2);
+
 /* Reads a whole file and adds a NUL. A failure fails the test. `size` may be NULL. The caller frees the result. */
 char *read_whole_file(const char *directory, const char *name, size_t *size);
 void write_whole_file(const char *directory, const char *name, const void *data, size_t size);

@@ -18,11 +18,7 @@
 static void numbers(void **state)
 {
     static const refusal cases[] = {
-        {DISCRETE "--top_k -1", "--top_k -1: expected a whole number from 0 to 16777216"},
         {DISCRETE "--top_k 257", "--top_k 257: expected 0..256, the model's vocabulary"},
-        {DISCRETE "--top_p nan", "--top_p nan: expected a number from 0 to 1"},
-        {DISCRETE "--top_p 1.5", "--top_p 1.5: expected a number from 0 to 1"},
-        {DISCRETE "--temperature -1", "--temperature -1: expected a number from 0 to 100"},
         {DISCRETE "--cfg_interval 1.5", "--cfg_interval 1.5: expected a whole number from -1 to 65536"},
         {DISCRETE "--cfg_interval 63", "--cfg_interval 63: expected -1..62, the number of an image's tokens less 2"},
         {DISCRETE "--cfg_interval 0.25,0.75",
@@ -124,7 +120,7 @@ static void captions(void **state)
     static const float features[2 * 3 * 12];
     static const int64_t shape[] = {2, 3, 12};
     static const char *const copies[][2] = {{"llamagen_t2i.safetensors", "t2i.safetensors"}, {"vq.pth", "vq.pth"}};
-    char path[4096], why[NPZ_WHY_MAX];
+    char why[NPZ_WHY_MAX];
     npz_writer *w;
     for (size_t i = 0; i < 2; i++) {
         size_t size;
@@ -133,8 +129,7 @@ static void captions(void **state)
         free(bytes);
     }
     write_whole_file(*state, "text.npz", "none", 4);
-    snprintf(path, sizeof path, "%s/c.npz", (const char *)*state);
-    assert_int_equal(npz_writer_open(path, 0, &w, why), MAR_OK);
+    assert_int_equal(npz_writer_open(path_in(*state, "c.npz"), 0, &w, why), MAR_OK);
     assert_int_equal(npz_writer_add(w, "features", NPZ_F32, 3, shape, features, why), MAR_OK);
     assert_int_equal(npz_writer_commit(w, why), MAR_OK);
     command_refuses(*state, cases, LENGTH(cases));

@@ -8,48 +8,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Ranges of the tables' options are for test_option_table.c, the parser's words for test_options.c. */
 static void options(void **state)
 {
     static const refusal cases[] = {
         {"generate --num_iter 65x", "--num_iter 65x", "a whole number from 0 to 65536"},
-        {"generate --num_iter -1", "--num_iter -1", "a whole number from 0 to 65536"},
         {"generate --num_iter 65", "mar: --num_iter 65", "expected 0..64 (the model has 64 tokens)"},
-        {"generate --num_iter 1000000", "--num_iter 1000000", "a whole number from 0 to 65536"},
         {"generate --num_iter", "--num_iter", "found nothing"},
-        {"generate --num_sampling_steps 0", "--num_sampling_steps 0", "from 2 to 1000"},
-        {"generate --num_sampling_steps 1001", "--num_sampling_steps 1001", "from 2 to 1000"},
-        {"generate --cfg nan", "--cfg nan", "from 0 to 100"},
-        {"generate --cfg -1", "--cfg -1", "from 0 to 100"},
-        {"generate --cfg 1e30", "--cfg 1e30", "from 0 to 100"},
-        {"generate --cfg ''", "--cfg", "from 0 to 100"},
-        {"generate --cfg_schedule cosine", "--cfg_schedule cosine", "linear or constant"},
-        {"generate --temperature -0.1", "--temperature -0.1: ", "a number from 0 to 100"},
-        {"generate --temperature inf", "--temperature inf: ", "a number from 0 to 100"},
         {"generate --num 0", "--num 0", "from 1 to 1000000"},
-        {"generate --num -3", "--num -3", "from 1 to 1000000"},
         {"generate --num 99999999999999999999", "--num 99999999999999999999", "from 1 to 1000000"},
         {"generate --num 200000", "--num 200000 for 10 classes", "1000000 at most"},
-        {"generate --seed -1", "--seed -1: ", "a whole number from 0 to 18446744073709551615"},
-        {"generate --seed 1.5", "--seed 1.5: ", "a whole number from 0"},
         {"generate --class 10", "class 10", "expected 0 to 9"},
         {"generate --class -1", "class -1", "expected 0 to 9"},
         {"generate --class 3,,4", "--class: class \"\": empty", "expected numbers separated by commas"},
         {"generate --class cat", "\"cat\"", "from 0 to 9"},
-        {"generate --backend gpu", "--backend gpu", "auto, cpu or cuda"},
         {"generate --device 0", "--device: ", "needs --backend cuda"},
         {"bench --backend cpu --device 0", "--device: ", "needs --backend cuda"},
-        {"generate --threads -1", "--threads -1", "from 0 to 1024"},
-        {"generate --threads 1000000", "--threads 1000000", "from 0 to 1024"},
         {"generate --batch 0", "--batch 0", "from 1 to 1024"},
         {"generate --heads 0", "--heads 0: ", "expected a number from 1 to 1024, or two, ENCODER,DECODER\n"},
-        {"generate --heads 2,", "--heads 2,: ", "from 1 to 1024"},
         {"bench --heads 2,2,2", "--heads 2,2,2: ", "from 1 to 1024"},
         {"inspect demo --heads 2x", "--heads 2x: ", "from 1 to 1024"},
         {"generate --heads 2,7", "demo: the decoder's 7 attention heads (--heads)", " do not divide the width 64\n"},
         {"generate --model demo-discrete --heads 4,2", "--heads 4,2: expected one number: ", "a LlamaGen model\n"},
         {"generate --heads 7", "demo: 7 attention heads (--heads)", " do not divide the width 64\n"},
-        {"generate --dtype f64", "--dtype f64", "auto, f32, bf16 or int8"},
-        {"generate --head_dtype f16", "--head_dtype f16", "auto, f32, bf16 or int8"},
         {"generate --dtype bf16 --head_dtype int8", "mar: --head_dtype int8: the other products are not in int8",
          ", expected auto, bf16 or f32\n"},
         {"generate --int8_below 500", "mar: --int8_below: ", "needs --dtype int8\n"},
@@ -86,7 +67,6 @@ static void options(void **state)
          "mar: --head_spec and --spec cspd do not go together: --head_spec changes",
          "which --spec cspd needs unchanged; expected one of them\n"},
         {"generate --gamma 4", "--gamma", "needs --draft or --spec path\n"},
-        {"generate --gamma 8", "--gamma", "needs --draft or --spec path\n"}, /* even at its default */
         {"generate --prefill 0.1", "--prefill", "needs --draft and --spec conditional, paper or cspd\n"},
         {"generate --context full", "--context", "needs --draft\n"},
         {"generate --align off", "--align", "needs --draft and --spec conditional, paper or cspd\n"},
@@ -99,7 +79,6 @@ static void options(void **state)
         {"generate --draft demo-draft --head_spec 4 --align off", "--align",
          "needs --spec conditional, paper or cspd and no --head_spec\n"},
         {"generate --draft demo-draft --align off", "--align", "needs --spec conditional, paper or cspd\n"},
-        {"generate --draft demo-draft --gamma 0", "--gamma 0: ", "expected auto or a whole number from 1 to 65536\n"},
         {"generate --draft self --spec cspd",
          "--draft self: with it the model drafts for itself, which --spec cspd cannot",
          "expected --spec path, sjd or sjd-pac, or a draft model's file\n"},
@@ -125,11 +104,7 @@ static void options(void **state)
          "which --spec path needs unchanged; expected one of them\n"},
         {"generate --draft demo-draft --spec conditional --diff_annealing linear",
          "mar: --diff_annealing and --spec conditional do not go together", "expected one of them\n"},
-        {"generate --spec path --gamma 65537", "--gamma 65537: ", "expected auto or a whole number from 1 to 65536\n"},
-        {"generate --spec path --gamma Auto", "--gamma Auto: ", "expected auto or a whole number from 1 to 65536\n"},
-        {"generate --draft demo-draft --prefill 2", "--prefill 2", "from 0 to 1"},
         {"generate --draft demo-draft --lazy", "mar: --lazy and --draft do not go together", "expected one of them\n"},
-        {"generate --head_spec 65", "--head_spec 65", "from 0 to 64"},
         {"generate --head_spec 4 --sampler ddim", "mar: --sampler and --head_spec do not go together",
          "expected one of them\n"},
         {"generate --temperature 0.5 --sampler ddim",
@@ -141,7 +116,6 @@ static void options(void **state)
          "mar: --cfg_interval 0.8,0.2: ", "expected LOW,HIGH, two fractions of known tokens from 0 to 1, the lower "},
         {"generate --cfg_interval=0.2,x", "mar: --cfg_interval 0.2,x: ", "expected LOW,HIGH, "},
         {"generate --cfg_low 0.8 --cfg_high 0.2", "mar: --cfg_low 0.8 and --cfg_high 0.2: ", "expected low <= high\n"},
-        {"generate --cfg_low 2", "--cfg_low 2", "a number from 0 to 1\n"},
         {"generate --lazy --gtr", "mar: --gtr and --lazy do not go together", "expected one of them\n"},
         {"generate --gtr --gtr_generation_steps 60", "mar: --gtr_generation_steps 60: ", "expected 1..32"},
         {"generate --lazy --num_iter 2", "mar: --lazy: ", "expected --num_iter 7 or more\n"},
@@ -195,11 +169,10 @@ static void options(void **state)
 /* A file that has one tensor of a number. */
 static void write_named(const char *directory, const char *file, const char *tensor)
 {
-    char header[256], path[4400];
+    char header[256];
     snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", tensor);
     bytes b = make_safetensors(header, 4);
-    snprintf(path, sizeof path, "%s/%s", directory, file);
-    bytes_to_file(&b, path);
+    bytes_to_file(&b, path_in(directory, "%s", file));
     bytes_free(&b);
 }
 

@@ -65,7 +65,7 @@ static void padding(void **state)
 static void one_array(void **state)
 {
     static const char header[] = "\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
-    char file[128 + 2 * DIM * sizeof(float)], path[256];
+    char file[128 + 2 * DIM * sizeof(float)];
     const float features[2 * DIM] = {1, 2, 3, 4, 5, 6};
     captions c;
     memset(file, ' ', 128);
@@ -73,8 +73,7 @@ static void one_array(void **state)
     file[127] = '\n';
     memcpy(file + 128, features, sizeof features);
     write_whole_file(*state, "c.npy", file, sizeof file);
-    snprintf(path, sizeof path, "%s/c.npy", (const char *)*state);
-    assert_int_equal(captions_read(path, TOKENS, DIM, &c), 0);
+    assert_int_equal(captions_read(path_in(*state, "c.npy"), TOKENS, DIM, &c), 0);
     assert_int_equal(c.count, 1);
     check_caption(&c, 0, 2, 1);
     captions_free(&c);

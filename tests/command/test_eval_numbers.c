@@ -162,42 +162,24 @@ static void warnings(void **state)
     (void)state;
     static const struct {
         const char *path;
-        int width;
-        long images, reference_images;
-        int negative;
-        const char *says[3];
+        int width, images, reference_images, negative;
+        const char *says, *also;
     } cases[] = {
-        {"demo", 32, 400, 1797, 0, {NULL}},
-        {"demo", 32, 399, 1797, 0, {"FID of 399 images is too high: fewer than 400 are too few for 40 features"}},
-        {"d/adm_in256_stats.npz", 256, 400, 0, 0, {NULL}},
-        {"adm_in256_stats.npz",
-         512,
-         400,
-         0,
-         0,
-         {"have 512x512 pixels, but by its name adm_in256_stats.npz is of images of 256x256"}},
-        {"VIRTUAL_imagenet512.npz",
-         256,
-         400,
-         10000,
-         0,
-         {"have 256x256 pixels, but by its name VIRTUAL_imagenet512.npz is of images of 512x512"}},
-        {"VIRTUAL_imagenet256_labeled.npz", 256, 400, 10000, 0, {NULL}},
-        {"VIRTUAL_imagenet256_labeled.npz",
-         256,
-         400,
-         50000,
-         0,
-         {"which has 10000 images in arr_0; this one has 50000"}},
-        {"a/mine.npz",
-         256,
-         400,
-         100,
-         0,
-         {"the reference is of 100 images", "published numbers are not made with mine.npz"}},
-        {"in256_val.npz", 256, 400, 0, 0, {"published numbers are not made", "is of validation images"}},
-        {"interval.npz", 2560, 400, 0, 0, {"published numbers are not made"}},
-        {"adm_in256_stats.npz", 256, 400, 0, 1, {"1 of the 40 means in adm_in256_stats.npz are below 0"}},
+        {"demo", 32, 400, 1797, 0, NULL, NULL},
+        {"demo", 32, 399, 1797, 0, "FID of 399 images is too high: fewer than 400 are too few for 40 features", NULL},
+        {"d/adm_in256_stats.npz", 256, 400, 0, 0, NULL, NULL},
+        {"adm_in256_stats.npz", 512, 400, 0, 0,
+         "have 512x512 pixels, but by its name adm_in256_stats.npz is of images of 256x256", NULL},
+        {"VIRTUAL_imagenet512.npz", 256, 400, 10000, 0,
+         "have 256x256 pixels, but by its name VIRTUAL_imagenet512.npz is of images of 512x512", NULL},
+        {"VIRTUAL_imagenet256_labeled.npz", 256, 400, 10000, 0, NULL, NULL},
+        {"VIRTUAL_imagenet256_labeled.npz", 256, 400, 50000, 0, "which has 10000 images in arr_0; this one has 50000",
+         NULL},
+        {"a/mine.npz", 256, 400, 100, 0, "the reference is of 100 images",
+         "published numbers are not made with mine.npz"},
+        {"in256_val.npz", 256, 400, 0, 0, "published numbers are not made", "is of validation images"},
+        {"interval.npz", 2560, 400, 0, 0, "published numbers are not made", NULL},
+        {"adm_in256_stats.npz", 256, 400, 0, 1, "1 of the 40 means in adm_in256_stats.npz are below 0", NULL},
     };
     for (size_t i = 0; i < LENGTH(cases); i++) {
         eval_gathered g = everything();
@@ -211,11 +193,11 @@ static void warnings(void **state)
         g.width = g.height = cases[i].width;
         g.images = cases[i].images;
         const eval_result r = numbers(&g);
-        int expected = 0;
-        while (expected < 3 && cases[i].says[expected]) expected++;
+        const int expected = (cases[i].says != NULL) + (cases[i].also != NULL);
         if (r.warning_count != expected)
             fail_msg("%s: %d warnings, expected %d: \"%s\"", cases[i].path, r.warning_count, expected, r.warnings[0]);
-        for (int w = 0; w < expected; w++) assert_has(r.warnings[w], cases[i].says[w]);
+        if (expected > 0) assert_has(r.warnings[0], cases[i].says);
+        if (expected > 1) assert_has(r.warnings[1], cases[i].also);
     }
     eval_result r = {0};
     for (int i = 0; i < EVAL_WARNINGS_MAX + 3; i++) eval_warn(&r, "number %d", i);

@@ -16,12 +16,9 @@
  * result.json, to the last digit. */
 static cJSON *page(const char *directory, const eval_result *r, const eval_report_extras *x, cJSON **extras)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/report.html", directory);
-    assert_int_equal(eval_report_write(r, x, path), 0);
+    assert_int_equal(eval_report_write(r, x, path_in(directory, "report.html")), 0);
     cJSON *record = page_record(directory, "report.html", "eval", extras);
-    snprintf(path, sizeof path, "%s/result.json", directory);
-    assert_int_equal(eval_result_write(r, path), 0);
+    assert_int_equal(eval_result_write(r, path_in(directory, "result.json")), 0);
     cJSON *result = read_json(directory, "result.json");
     assert_true(cJSON_Compare(record, result, 1));
     cJSON_Delete(result);
@@ -158,10 +155,8 @@ static void settings(void **state)
 static void no_directory(void **state)
 {
     static eval_result r;
-    char path[4096];
     plain(&r);
-    snprintf(path, sizeof path, "%s/nowhere/report.html", (const char *)*state);
-    assert_int_equal(eval_report_write(&r, &(eval_report_extras){0}, path), 1);
+    assert_int_equal(eval_report_write(&r, &(eval_report_extras){0}, path_in(*state, "nowhere/report.html")), 1);
 }
 
 /* --- which images ------------------------------------------------------------------------------------------------- */

@@ -11,13 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static char *path_of(const char *directory, const char *name)
-{
-    char *path;
-    if (asprintf(&path, "%s/%s", directory, name) < 0) fail_msg("out of memory");
-    return path;
-}
-
 /* --- results ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t random_state = 1;
@@ -95,7 +88,7 @@ static void fill(eval_result *r)
 static void roundtrip(void **state)
 {
     static eval_result written, read;
-    char *path = path_of(*state, "result.json");
+    const char *path = path_in(*state, "result.json");
     for (int i = 0; i < 60; i++) {
         fill(&written);
         assert_int_equal(eval_result_write(&written, path), 0);
@@ -109,7 +102,6 @@ static void roundtrip(void **state)
             memcmp((const char *)&written.stats + (at & ~(size_t)7), "\0\0\0\0\0\0\0\0", 8) == 0)
             fail_msg("mar_stats has a field at byte %zu that is not in the file", at);
     }
-    free(path);
 }
 
 /* Numbers that cJSON would round, zeros with a sign, and those that are none. */
@@ -117,7 +109,7 @@ static void special_numbers(void **state)
 {
     static const double numbers[] = {0.1, 1.0 / 3, 1.0000000000000002, 5e-324, 1.7976931348623157e308, -0.0};
     static eval_result written, read;
-    char *path = path_of(*state, "result.json");
+    const char *path = path_in(*state, "result.json");
     for (size_t i = 0; i < LENGTH(numbers); i++) {
         memset(&written, 0, sizeof written);
         written.fid = numbers[i], written.stats.accepted_shift = -numbers[i];
@@ -129,20 +121,18 @@ static void special_numbers(void **state)
     assert_int_equal(eval_result_write(&written, path), 0);
     assert_int_equal(eval_result_read(path, &read), 0);
     assert_true(isnan(read.fid) && isnan(read.sfid) && isnan(read.recall) && read.precision == 0);
-    free(path);
 }
 
 /* Text that is not UTF-8, as a file's name may be, leaves a file that is. */
 static void text_of_any_bytes(void **state)
 {
     static eval_result r;
-    char *path = path_of(*state, "result.json");
+    const char *path = path_in(*state, "result.json");
     memset(&r, 0, sizeof r);
     strcpy(r.model, "a\xff\x80\x1b[31mz");
     assert_int_equal(eval_result_write(&r, path), 0);
     assert_int_equal(eval_result_read(path, &r), 0);
     assert_string_equal(r.model, "a\xef\xbf\xbd\xef\xbf\xbd\x1b[31mz");
-    free(path);
 }
 
 /* "numbers" knows nothing of time, machine and processes. */
@@ -186,14 +176,14 @@ static int read_it(const char *path)
 /* The file is refused in one line that has this in it. */
 static void expect_refused(const char *directory, const char *text, size_t size, const char *says)
 {
-    char *path = path_of(directory, "bad.json");
+    const char *path = path_in(directory, "bad.json");
     write_whole_file(directory, "bad.json", text, size);
     capture_begin();
     command_result p = capture_end(read_it(path));
     const char *line_end = strchr(p.err, '\n');
     if (p.status != 1 || *p.out || !line_end || line_end[1] || !strstr(p.err, "bad.json: ") || !strstr(p.err, says))
         fail_msg("%.200s: status %d, \"%s\", expected \"%s\"", text, p.status, p.err, says);
-    command_result_free(&p), free(path);
+    command_result_free(&p);
 }
 
 /* `text` with the first `old` replaced. */
@@ -237,7 +227,7 @@ static void damaged(void **state)
     r.fid = 1.5, r.images = 7, r.steps = 2, r.latest = 1, r.processes = 2, r.warning_count = 1;
     r.replaced[0] = 5, r.replaced[1] = 6;
     strcpy(r.warnings[0], "few images");
-    char *path = path_of(*state, "result.json");
+    const char *path = path_in(*state, "result.json");
     assert_int_equal(eval_result_write(&r, path), 0);
     size_t size;
     char *text = read_whole_file(*state, "result.json", &size);
@@ -259,20 +249,19 @@ static void damaged(void **state)
     expect_refused(*state, "\0\0\0", 3, "is no JSON object");
     bad = replaced(text, "\"version\"", "} \"version\"");
     expect_refused(*state, bad, strlen(bad), "is no JSON object");
-    free(bad), free(text), free(path);
+    free(bad), free(text);
 }
 
 /* At once: a pipe is not waited for. */
 static void expect_refused_at(const char *directory, const char *name, const char *says)
 {
-    char *path = path_of(directory, name);
+    const char *path = path_in(directory, "%s", name);
     alarm(30);
     capture_begin();
     command_result p = capture_end(read_it(path));
     alarm(0);
     if (p.status != 1 || !strstr(p.err, says)) fail_msg("status %d, \"%s\", expected \"%s\"", p.status, p.err, says);
     command_result_free(&p);
-    free(path);
 }
 
 static void no_file(void **state)
@@ -289,10 +278,9 @@ static void whole_or_not_at_all(void **state)
 {
     static eval_result r;
     memset(&r, 0, sizeof r);
-    char *path = path_of(*state, "nowhere/result.json");
+    const char *path = path_in(*state, "nowhere/result.json");
     assert_int_equal(eval_result_write(&r, path), 1);
     assert_int_equal(count_files(*state), 0);
-    free(path);
 }
 
 /* --- in words ----------------------------------------------------------------------------------------------------- */

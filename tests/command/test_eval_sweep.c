@@ -236,8 +236,7 @@ static void the_page(void **state)
     snprintf(path, sizeof path, "%s/own", (const char *)*state);
     assert_int_equal(mkdir(path, 0700), 0);
     write_whole_file(path, "report.html", own, sizeof own - 1);
-    snprintf(path, sizeof path, "%s/sweep.html", (const char *)*state);
-    assert_int_equal(sweep_write_html(&t, path), 0);
+    assert_int_equal(sweep_write_html(&t, path_in(*state, "sweep.html")), 0);
     cJSON *record = page_record(*state, "sweep.html", "sweep", &extras);
     const cJSON *points = cJSON_GetObjectItem(extras, "points"), *first = cJSON_GetArrayItem(points, 0);
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(record, "sweep")), "<axes>");
@@ -248,8 +247,7 @@ static void the_page(void **state)
     assert_string_equal(cJSON_GetStringValue(pictures->child), "data:image/png;base64,AA==");
     assert_null(cJSON_GetObjectItem(cJSON_GetArrayItem(points, 1), "pictures")->child);
     /* The rest is what sweep.json has. */
-    snprintf(path, sizeof path, "%s/sweep.json", (const char *)*state);
-    assert_int_equal(sweep_write_json(&t, path), 0);
+    assert_int_equal(sweep_write_json(&t, path_in(*state, "sweep.json")), 0);
     char *text = read_whole_file(*state, "sweep.json", NULL);
     cJSON *written = cJSON_Parse(text);
     assert_true(cJSON_Compare(record, written, 1));

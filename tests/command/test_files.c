@@ -79,17 +79,10 @@ static void watch(const char *place)
 
 /* --- tests -------------------------------------------------------------------------------------------------------- */
 
-static char *in(const char *directory, const char *name)
-{
-    char *path;
-    if (asprintf(&path, "%s/%s", directory, name) < 0) fail_msg("out of memory");
-    return path;
-}
-
 /* mar generate, here. Returns its exit status. */
-static int generate(char *num, char *out, char *more)
+static int generate(char *num, const char *out, char *more)
 {
-    char *argv[] = {"generate", "--class", "1", "--num", num, "--out", out, TINY, more, NULL};
+    char *argv[] = {"generate", "--class", "1", "--num", num, "--out", (char *)(uintptr_t)out, TINY, more, NULL};
     int argc = 0;
     while (argv[argc]) argc++;
     return cmd_generate(argc, argv);
@@ -98,7 +91,7 @@ static int generate(char *num, char *out, char *more)
 /* One sync for 20 images and their grid, and one for a file. */
 static void syncs(void **state)
 {
-    char *d = in(*state, "d"), *file = in(*state, "x.png");
+    const char *d = path_in(*state, "d"), *file = path_in(*state, "x.png");
     watch(NULL);
     assert_int_equal(generate("20", d, "--grid"), 0);
     assert_int_equal(calls.fsyncs, 0);
@@ -108,14 +101,12 @@ static void syncs(void **state)
     assert_int_equal(generate("20", file, NULL), 0);
     assert_int_equal(calls.fsyncs, 1);
     assert_int_equal(calls.syncfss, 0);
-    free(d);
-    free(file);
 }
 
 /* An image has no name of any kind before it is whole, and needs one more only to take another's place. */
 static void unnamed_until_whole(void **state)
 {
-    char *file = in(*state, "x.png");
+    const char *file = path_in(*state, "x.png");
     watch(file);
     assert_int_equal(generate("1", file, NULL), 0);
     assert_int_equal(calls.links, 1);
@@ -125,13 +116,12 @@ static void unnamed_until_whole(void **state)
     assert_int_equal(calls.links, 3); /* to its name, which is taken, and to a hidden one, which is renamed */
     assert_int_equal(calls.hidden, 0);
     assert_int_equal(count_files(*state), 1);
-    free(file);
 }
 
 /* A file system that has no files without a name, or a machine without /proc, gets the same files. */
 static void without_unnamed_files(void **state)
 {
-    char *plain = in(*state, "plain"), *other = in(*state, "other"), *bare = in(*state, "bare");
+    const char *plain = path_in(*state, "plain"), *other = path_in(*state, "other"), *bare = path_in(*state, "bare");
     watch(NULL);
     assert_int_equal(generate("3", plain, NULL), 0);
     calls.no_unnamed = 1;
@@ -148,16 +138,14 @@ static void without_unnamed_files(void **state)
         sh_ok(*state, "diff -r plain bare");
     }
     watch(NULL);
-    free(plain);
-    free(other);
-    free(bare);
 }
 
 /* What the disk reports when it is asked to store the images fails the run. */
 static void a_sync_that_fails(void **state)
 {
     static const int reasons[] = {EIO, ENOSPC, EDQUOT};
-    char *d = in(*state, "d"), expected[200];
+    const char *d = path_in(*state, "d");
+    char expected[200];
     for (int i = 0; i < 3; i++) {
         watch(NULL);
         calls.sync_fails = reasons[i];
@@ -171,7 +159,6 @@ static void a_sync_that_fails(void **state)
         command_result_free(&r);
     }
     watch(NULL);
-    free(d);
 }
 
 /* Parents are made, and none is left of a run that comes to nothing. */
@@ -180,7 +167,7 @@ static void parents(void **state)
     command_ok(*state, "generate --class 1 --num 2 --quiet --out a/b//c/" TINY_TEXT);
     command_ok(*state, "generate --class 1 --num 2 --quiet --out e/f/x.png" TINY_TEXT);
     command_ok(*state, "generate --class 1 --num 2 --quiet --out ./a/b/x.png" TINY_TEXT);
-    char *c = in(*state, "a/b/c"), *b = in(*state, "a/b"), *f = in(*state, "e/f");
+    const char *c = path_in(*state, "a/b/c"), *b = path_in(*state, "a/b"), *f = path_in(*state, "e/f");
     assert_int_equal(count_files(c), 2);
     assert_int_equal(count_files(b), 2);
     assert_int_equal(count_files(f), 1);
@@ -193,9 +180,6 @@ static void parents(void **state)
         assert_int_equal(count_files(b), 2);
     }
     command_refused(*state, "$MAR generate --class 11 --num 2 --out g/h/i" TINY_TEXT, "class 11", ""); /* fails early */
-    free(c);
-    free(b);
-    free(f);
 }
 
 /* The same bytes as a file has; nothing else on standard output. */

@@ -41,9 +41,7 @@ enum { WRITERS = LENGTH(writers) };
 
 static int exists(const char *directory, const char *name)
 {
-    char path[1400];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    return access(path, F_OK) == 0;
+    return access(path_in(directory, "%s", name), F_OK) == 0;
 }
 
 /* Whether the file in `directory` is the whole one in `expected`. */

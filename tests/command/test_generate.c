@@ -63,6 +63,17 @@ static void assert_text(const picture *p, const char *key, const char *value)
     if (strcmp(text_of(p, key), value) != 0) fail_msg("%s is \"%s\", expected \"%s\"", key, text_of(p, key), value);
 }
 
+/* The texts of a list such as "class=7|image=2"; "(absent)" is none. */
+static void assert_texts(const picture *p, const char *list)
+{
+    char *all = strdup(list), *rest = all;
+    for (char *value; (value = strsep(&rest, "|"));) {
+        const char *key = strsep(&value, "=");
+        assert_text(p, key, value);
+    }
+    free(all);
+}
+
 /* --- tests ------------------------------------------------------------------------------------------ */
 
 static void text_chunks(void **state)
@@ -71,30 +82,17 @@ static void text_chunks(void **state)
     command_ok(d, "generate --class 3,7 --num 2 --seed 18446744073709551615 --cfg 1.7 --cfg_schedule constant "
                   "--temperature 0.9 " QUICK "--out d --grid");
     assert_int_equal(count_files(d), 1);
-    char sub[4096];
-    snprintf(sub, sizeof sub, "%s/d", d);
-    assert_int_equal(count_files(sub), 5); /* four images and the grid, no temporary file */
+    assert_int_equal(count_files(path_in(d, "d")), 5); /* four images and the grid, no temporary file */
 
     picture p = open_picture(d, "d/000002.png");
-    assert_text(&p, "class", "7");
-    assert_text(&p, "class_name", "(absent)");
-    assert_text(&p, "image", "2");
-    assert_text(&p, "seed", "18446744073709551615");
-    assert_text(&p, "cfg", "1.7");
-    assert_text(&p, "cfg_schedule", "constant");
-    assert_text(&p, "temperature", "0.9");
-    assert_text(&p, "num_iter", "4");
-    assert_text(&p, "num_sampling_steps", "8");
-    assert_text(&p, "model", "demo");
-    assert_text(&p, "vae", "demo");
+    assert_texts(&p, "class=7|class_name=(absent)|image=2|seed=18446744073709551615|cfg=1.7|cfg_schedule=constant|"
+                     "temperature=0.9|num_iter=4|num_sampling_steps=8|model=demo|vae=demo");
     assert_has(text_of(&p, "Software"), "libmar ");
     assert_null(strstr(text_of(&p, "backend"), "thread")); /* changes nothing in the image */
     close_picture(&p);
 
     p = open_picture(d, "d/grid.png");
-    assert_text(&p, "class", "3,7");
-    assert_text(&p, "image", "0-3");
-    assert_text(&p, "num", "2");
+    assert_texts(&p, "class=3,7|image=0-3|num=2");
     close_picture(&p);
 }
 
@@ -131,8 +129,7 @@ static void single_image(void **state)
     picture p = open_picture(d, "One.PNG");
     assert_int_equal(p.width, 32);
     assert_int_equal(p.height, 32);
-    assert_text(&p, "class", "4");
-    assert_text(&p, "image", "0");
+    assert_texts(&p, "class=4|image=0");
     close_picture(&p);
     assert_int_equal(count_files(d), 1);
 
@@ -356,12 +353,7 @@ static void own_drafts(void **state)
     assert_true(json_count(record, "acceptance_per_lateness") > 1);
     cJSON_Delete(record);
     picture p = open_picture(d, "a.png");
-    assert_text(&p, "draft", "self");
-    assert_text(&p, "draft_id", "(absent)");
-    assert_text(&p, "spec", "path");
-    assert_text(&p, "gamma", "auto");
-    assert_text(&p, "head_spec", "4");
-    assert_text(&p, "prefill", "(absent)");
+    assert_texts(&p, "draft=self|draft_id=(absent)|spec=path|gamma=auto|head_spec=4|prefill=(absent)");
     close_picture(&p);
 
     int accepted, replaced, target;
@@ -377,8 +369,7 @@ static void own_drafts(void **state)
     if (r.status != 0) fail_msg("%s%s", r.out, r.err);
     command_result_free(&r);
     p = open_picture(d, "c.png");
-    assert_text(&p, "spec", "path");
-    assert_text(&p, "context", "full");
+    assert_texts(&p, "spec=path|context=full");
     assert_has(text_of(&p, "backend"), "f32"); /* the head, which --spec path makes f32 */
     assert_has(text_of(&p, "draft_id"), " bytes, ");
     close_picture(&p);
@@ -420,10 +411,7 @@ static void draft_in_the_text(void **state)
     assert_string_equal(json_text(record, "parameters.draft"), "secret.safetensors");
     cJSON_Delete(record);
     picture p = open_picture(d, "a.png");
-    assert_text(&p, "draft", "secret.safetensors");
-    assert_text(&p, "spec", "path");
-    assert_text(&p, "method", "(absent)");
-    assert_text(&p, "Title", "(absent)");
+    assert_texts(&p, "draft=secret.safetensors|spec=path|method=(absent)|Title=(absent)");
     close_picture(&p);
 }
 

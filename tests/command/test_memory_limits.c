@@ -62,9 +62,7 @@ static void ending_free(ending *e)
 
 static void send_to(const char *name, int fd)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", outside, name);
-    const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int file = open(path_in(outside, "%s", name), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (file < 0 || dup2(file, fd) < 0) _exit(98);
     close(file);
 }
@@ -72,13 +70,12 @@ static void send_to(const char *name, int fd)
 /* In the child. */
 static void become(const job *j, const char *settings, rlim_t address_space)
 {
-    char path[512], words[256];
+    char words[256];
     const char *command = getenv("MAR_COMMAND");
     send_to("out", STDOUT_FILENO);
     send_to("err", STDERR_FILENO);
     if (settings) {
-        snprintf(path, sizeof path, "%s/count", outside);
-        setenv("FAIL_COUNT", path, 1);
+        setenv("FAIL_COUNT", path_in(outside, "count"), 1);
         setenv("LD_PRELOAD", FAILING_PROCESS, 1);
         snprintf(words, sizeof words, "%s", settings);
         for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) putenv(word);
@@ -97,8 +94,7 @@ static ending run(const job *j, const char *settings, rlim_t address_space)
 {
     char path[512];
     ending e = {.calls = -1, .failures = -1};
-    snprintf(path, sizeof path, "%s/count", outside);
-    unlink(path);
+    unlink(path_in(outside, "count"));
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) become(j, settings, address_space);

@@ -138,11 +138,10 @@ static void json_is_utf8(void **state)
 /* A safetensors file of one tensor, whose name JSON has escapes for. */
 static void write_named_tensor(const char *directory, const char *file, const char *name)
 {
-    char header[400], path[600];
+    char header[400];
     snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", name);
-    snprintf(path, sizeof path, "%s/%s", directory, file);
     bytes b = make_safetensors(header, 4);
-    bytes_to_file(&b, path);
+    bytes_to_file(&b, path_in(directory, "%s", file));
     bytes_free(&b);
 }
 
@@ -195,10 +194,8 @@ static void tensor_names_are_shown(void **state)
     static const char pickle[] = "\x80\x02}X\x04\x00\x00\x00"
                                  "e\x1b\n\xff"
                                  "ccollections\nOrde\x1b\xff\n)Rs.";
-    char path[600];
-    snprintf(path, sizeof path, "%s/p.pt", directory);
     bytes b = make_torch(pickle, sizeof pickle - 1, 4);
-    bytes_to_file(&b, path);
+    bytes_to_file(&b, path_in(directory, "p.pt"));
     bytes_free(&b);
     r = run(directory, "$MAR inspect p.pt", 1);
     assert_true(r.err[0] || r.out[0]);
@@ -265,9 +262,7 @@ static void pictures_have_utf8(void **state)
     setup_models(directory);
     command_result r = run(directory, "$MAR generate --quiet " SHORT MODEL DRAFT "--out p.png", 0);
     command_result_free(&r);
-    char path[600];
-    snprintf(path, sizeof path, "%s/p.png", directory);
-    FILE *file = fopen(path, "rb");
+    FILE *file = fopen(path_in(directory, "p.png"), "rb");
     png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
     png_infop info = png_create_info_struct(png);
     if (setjmp(png_jmpbuf(png))) fail_msg("no PNG");

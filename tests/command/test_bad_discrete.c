@@ -1,5 +1,5 @@
-/* Options and files of discrete tokens, mistyped: one line on stderr that says what is wrong and what was expected, and
- * no picture. */
+/* Wrong options and files of discrete tokens. Each is refused in one line that says what was expected; no picture is
+ * left. */
 #include "tests/support/command.h"
 #include "weights/npz.h"
 
@@ -97,7 +97,7 @@ static void files(void **state)
     command_refuses(*state, cases, LENGTH(cases));
 }
 
-/* A text-to-image model of captions of up to 120 positions of 12 features, and files that are none of it. */
+/* A text-to-image model, whose captions have up to 120 positions of 12 features. */
 static void captions(void **state)
 {
     static const refusal cases[] = {
@@ -136,7 +136,7 @@ static void captions(void **state)
     command_ok(*state, TEXT_TO_IMAGE "-q --captions c.npz");
 }
 
-/* What a file says, or cannot have, is not asked for in vain. */
+/* Options that contradict the file, or that it cannot use. */
 static void inspected(void **state)
 {
     static const refusal cases[] = {

@@ -1,6 +1,5 @@
-/* mar bench of discrete tokens: that the bytes and the arithmetic of the passes are those counted by hand, that floors
- * are these over the measured rates, and that every method has its speed by floors. No time decides anything but that
- * it is positive. */
+/* mar bench of discrete tokens. Bytes and flop of the passes equal a count by hand, floors are these over the measured
+ * rates, and every method has its speed by floors. Times must only be positive. */
 #include "tests/support/brief.h"
 #include "tests/support/command.h"
 

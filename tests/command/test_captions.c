@@ -1,5 +1,5 @@
-/* Captions' features from files: padding in front, behind and missing, one caption or several, and every file that
- * cannot be one is refused with one line that says why. */
+/* Captions' features from files: padding in front, behind and missing, one caption or several. Every other file is
+ * refused in one line that says why. */
 #include "tests/support/command.h"
 
 #include "tools/generate/captions.h"

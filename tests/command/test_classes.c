@@ -1,4 +1,4 @@
-/* Class lists: numbers, ImageNet names, and what is said of those that are neither. */
+/* Class lists: numbers, ImageNet names, and the errors for anything else. */
 #include "tests/support/support.h"
 
 #include "tests/support/command.h"

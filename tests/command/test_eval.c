@@ -1,5 +1,5 @@
-/* mar eval of a model: the same numbers, bit for bit, however the work is divided; what it refuses, and in which words;
- * what it keeps. */
+/* mar eval of a model. The numbers are the same bits for any number of processes. Other settings, damage, links and
+ * files of others are recognised. */
 #include "tests/support/brief.h"
 #include "tests/support/command.h"
 #include "tests/support/inception.h"
@@ -69,14 +69,14 @@ static void ranks(void **state)
     assert_same_run(d, "whole", "ranks.3");
 }
 
-/* The size of a shard decides in which order things are added, the batch only on what devices do; both are settings. */
+/* A finished run is printed again and not made again; --merge adds up as often as one likes. */
 static void finished_runs(void **state)
 {
     const char *d = *state;
     sh_ok(d,
           "cp -r whole before && $MAR " RUN "--out whole >lines && grep -q '^protocol: ' lines && "
           "test \"$(tail -n 1 lines)\" = 'report: whole/report.html' && diff -r whole before -x lock && rm -r before");
-    sh_ok(d, "cp -r whole again && $MAR eval --out again --merge --quiet"); /* and adds up as often as one likes */
+    sh_ok(d, "cp -r whole again && $MAR eval --out again --merge --quiet");
     assert_same_run(d, "whole", "again");
     sh_ok(d, "$MAR " RUN "--out whole --json >json && grep -q '\"numbers\":{\"fid\":' json");
 }
@@ -423,7 +423,7 @@ static const char *find(const char *directory, const char *pattern, char *name)
     return name;
 }
 
-/* A damaged piece is said, made again, and changes nothing; what of a file is no part of its contents may differ. */
+/* A damaged piece is reported and made again; the numbers stay. */
 static void damaged_pieces(void **state)
 {
     static const char *const kinds[] = {"part/runs/*/000028-000029.*.features-*",

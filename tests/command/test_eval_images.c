@@ -1,5 +1,5 @@
-/* mar stats, and mar eval --images: the same images are 0 apart, by directory or npz and in batches of any size; digits
- * are nearer to real ones than noise; what is wrong gets one line. */
+/* mar stats and mar eval --images. A set is 0 from itself, as a directory or an npz and for any batch. Digits are
+ * nearer to real ones than noise is. An error is one line. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 #include "tests/support/golden_doubles.h"
@@ -213,7 +213,7 @@ typedef struct {
     double score; /* the Inception score */
 } seen;
 
-/* What mar_features_run says of the images on a handle of that arithmetic. Returns 0 if there is none here. */
+/* Runs mar_features_run on the images in that arithmetic. Returns 0 if the processor lacks it. */
 static int look(mar_dtype dtype, const uint8_t *rgb, seen *out)
 {
     static float logits[BATCH * CLASSES];
@@ -263,7 +263,7 @@ static void same_as(const seen *expected, const char *option, const char *dtype)
     command_result_free(&r);
 }
 
-/* f32, whatever the processor has, unless asked otherwise. */
+/* The default is f32 on every processor. */
 static void arithmetic(void **state)
 {
     (void)state;

@@ -1,5 +1,4 @@
-/* From what was gathered to the numbers: FID, sFID and scores of golden data, reasons where there is no number,
- * warnings where one may mislead. */
+/* From features to numbers: FID, sFID and scores of golden data, reasons for a missing number, warnings. */
 #include "tests/support/command.h"
 #include "tests/support/golden_doubles.h"
 

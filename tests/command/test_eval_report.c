@@ -1,5 +1,4 @@
-/* RUN/report.html: it has the record of the result and what else it shows, takes nothing from outside for markup, needs
- * no other file; and which images it shows. */
+/* RUN/report.html: its record, its pictures, and text from outside as text; and the choice of images. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 #include "tools/generate/class_names.h"

@@ -1,5 +1,4 @@
-/* RUN/result.json: an evaluation's result comes back as it was written, to the bit, and a file that is none is refused
- * in one line. */
+/* RUN/result.json: a result is read back to the bit; any other file is refused in one line. */
 #include "tests/support/command.h"
 #include "tools/eval/result.h"
 #include "tools/cli/json_file.h"
@@ -104,7 +103,7 @@ static void roundtrip(void **state)
     }
 }
 
-/* Numbers that cJSON would round, zeros with a sign, and those that are none. */
+/* Numbers that cJSON would round, zeros with a sign, NaN and infinity. */
 static void special_numbers(void **state)
 {
     static const double numbers[] = {0.1, 1.0 / 3, 1.0000000000000002, 5e-324, 1.7976931348623157e308, -0.0};
@@ -162,7 +161,8 @@ static void what_is_the_same_is_apart(void **state)
     cJSON_InitHooks(NULL);
 }
 
-/* --- files that are none ------------------------------------------------------------------------------------------ */
+/* --- files that are refused ------------------------------------------------------------------------------------------
+ */
 
 static int read_it(const char *path)
 {

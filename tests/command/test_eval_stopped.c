@@ -1,5 +1,4 @@
-/* mar eval in a directory where something is in its way: a signal, another process, a full disk; and how much memory it
- * takes. */
+/* mar eval under a signal, beside another process and on a full disk; and its memory. */
 #include "eval/reference.h"
 #include "tests/support/brief.h"
 #include "tests/support/command.h"
@@ -28,7 +27,7 @@ static int count_of(const char *directory, const char *pattern)
     return n;
 }
 
-/* Waits until the pattern has so many files. Returns 0 if the process has ended before. */
+/* Waits until `count` files match the pattern. Returns 0 if the process has ended before. */
 static int wait_for(const char *directory, const char *pattern, int count, pid_t child)
 {
     int status;

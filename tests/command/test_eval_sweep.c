@@ -1,4 +1,5 @@
-/* mar eval --sweep: the file of axes, the names of points, the front; and a sweep of the demo, killed and gone on with.
+/* mar eval --sweep: the file of axes, the names of points, the front, the page; a sweep of the demo, killed and
+ * resumed.
  */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
@@ -316,7 +317,7 @@ static void changed_folder(void **state)
     command_refused(d, again, "real: cannot read", "");
 }
 
-/* What it prints and writes; what is there is not made again. */
+/* Prints and writes its points; finished points are not made again. */
 static void a_sweep(void **state)
 {
     const char *d = *state;

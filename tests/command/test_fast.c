@@ -1,4 +1,4 @@
-/* --fast: what a level stands for, in which order it gives way, and that it is nothing but those options. */
+/* --fast: the options of each level, which given options win, and that a level is exactly its options. */
 #include "tests/support/command.h"
 
 #include <cjson/cJSON.h>

@@ -1,4 +1,4 @@
-/* mar fidelity on the demo: what it finds of runs that are the same and that are not, its page, its mistakes. */
+/* mar fidelity on the demo: equal and different runs, their names, times, the page and errors. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 

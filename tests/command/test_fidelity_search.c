@@ -1,4 +1,4 @@
-/* mar fidelity --search: the order in which points are tried, what is chosen, the page; killed and gone on with. */
+/* mar fidelity --search: the order of points, the choice, the page; killed and resumed. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 

@@ -1,6 +1,6 @@
-/* How pictures get their names, in this process with the system's calls watched: nothing has a name before it is whole,
- * a directory of images is synced once, a single file by itself, and what cannot be stored is an error. And where
- * pictures can go: directories that are not there, and standard output. */
+/* How pictures are stored, with the system calls of this process watched. No file has a name before it is whole. A
+ * directory is synced once, a single file by itself. A failure to store is an error. Also: missing parents, standard
+ * output. */
 #include "tests/support/command.h"
 #include "tools/cli/subcommands.h"
 

@@ -1,4 +1,4 @@
-/* A model or an image decoder that overflows: no picture, exit status 1 and one line that says where. */
+/* A model or an image decoder that overflows: no picture, status 1 and one line that says where. */
 #include "tests/support/changed.h"
 #include "tests/support/command.h"
 

@@ -1,7 +1,6 @@
-/* A full disk, at every point at which a command can meet it: one line that names the file and the reason, exit status
- * 1, files that were finished before stay, of the one that was not finished nothing, and an older file in its place is
- * as it was. The disk is a small tmpfs where the kernel lets us mount one, and a limit on the size of files, which any
- * user can have. */
+/* A full disk at every point at which a command writes: one line with the file and the reason, status 1. Finished files
+ * stay, an unfinished one leaves nothing, and an older file in its place is kept. The disk is a small tmpfs where one
+ * can be mounted, and a limit on the size of files. */
 #include "tests/support/command.h"
 
 #include <stdio.h>
@@ -98,7 +97,7 @@ static int check(const writer *w, const char *what, const command_result *r, con
         reached = file_of(w, r->err);
         /* Without room for one more entry the folder itself cannot be made, or a file in it be tried. */
         if (reached < 0 && w->folder && strncmp(r->err, "mar: d: cannot ", 15) == 0) reached = 0;
-        char kept[100] = ""; /* a second line: what of a directory was finished before */
+        char kept[100] = ""; /* a second line: the images that were finished before */
         if (w->folder && reached > 0)
             snprintf(kept, sizeof kept, "mar: %d of %d images were made, they are in %s; --resume goes on\n", reached,
                      files - 1, w->folder);
@@ -175,7 +174,7 @@ static int on_disk(const char *directory, const writer *w, const char *options, 
     return attempt(directory, w, options, before, after, old);
 }
 
-/* Real ones, with room for so many pages of 4 kB, or for so many entries. */
+/* A tmpfs with room for a number of pages of 4 kB, or of entries. */
 static void disks(void **state)
 {
     const char *directory = *state;
@@ -201,7 +200,7 @@ static void disks(void **state)
     }
 }
 
-/* Whatever goes to standard output goes nowhere, at once or, if it is more than 512 bytes, after these. */
+/* Standard output is full at once, or after 512 bytes. */
 static void standard_output(void **state)
 {
     static const struct {

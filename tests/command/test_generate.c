@@ -401,7 +401,7 @@ static void passes(void **state)
     }
 }
 
-/* The path of a draft is nobody's business but the machine's. */
+/* A picture has the name of the draft, not its path. */
 static void draft_in_the_text(void **state)
 {
     const char *d = *state;

@@ -1,5 +1,5 @@
-/* Images made elsewhere: every kind of PNG and JPEG is read as PIL reads it, to the bit; folders and arrays are streams
- * in a fixed order; what cannot be one is refused in one line. The files are from tests/golden/make_images.py. */
+/* Images made elsewhere. Every kind of PNG and JPEG is read as PIL reads it, to the bit. Folders and arrays are streams
+ * in a fixed order. Other files are refused in one line. The files are from tests/golden/make_images.py. */
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
 

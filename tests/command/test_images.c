@@ -1,4 +1,4 @@
-/* The image loop of the command: who gets which batch in which order, what is in it, and how it ends. */
+/* The image loop of the command: the order of batches, their contents, and how it ends. */
 #include "tests/support/spy.h"
 #include "tests/support/command.h"
 

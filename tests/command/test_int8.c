@@ -1,5 +1,5 @@
-/* --dtype int8 as a user meets it: what is refused, what is said of files and of runs. Of a processor that multiplies
- * no int8 all that is asked is its refusal, which MAR_ISA=generic makes here, too. */
+/* --dtype int8: refusals, files with int8 weights, guarantees. A processor without int8 products must refuse it, which
+ * MAR_ISA=generic tests everywhere. */
 #include "tests/support/command.h"
 
 #include <cjson/cJSON.h>

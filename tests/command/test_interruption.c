@@ -1,5 +1,5 @@
-/* Signals: at once a line that says so, finished images stay and are whole, nothing else is left, and the status says
- * what it was. And SIGKILL: whatever has a name is whole. */
+/* Signals. One line follows at once, finished images stay and are whole, nothing else is left, and the status names the
+ * signal. After SIGKILL every file with a name is whole. */
 #include "tests/support/command.h"
 
 #include <dirent.h>

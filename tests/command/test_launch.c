@@ -1,5 +1,5 @@
-/* Which of several processes one is: by --shard, Slurm's variables, mpirun's, and MPI. The program tests/launch/shown
- * prints it. $SHOWN has no plug-in beside it, $SHOWN_MPI one that says what $FAKE_MPI is. */
+/* The place of a process among several: by --shard, Slurm's variables, mpirun's, or MPI. tests/launch/shown prints it.
+ * $SHOWN has no plug-in beside it, $SHOWN_MPI has one that reports $FAKE_MPI. */
 #include "tests/support/command.h"
 
 #include <stdio.h>

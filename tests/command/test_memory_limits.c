@@ -1,8 +1,6 @@
-/* The command as a user starts it, with too little memory: below a limit of its address space, below a limit of what it
- * allocates, with one allocation that fails whichever library asks for it, and that and all later ones, and on a system
- * that starts no threads. It makes what it always makes, or ends with exit status 1, one line that says so, and no
- * file. Under the sanitizers, which replace the allocator and take an address space of their own, this test is
- * skipped. */
+/* The command with too little memory: with a limit of its address space or of its allocations, with one allocation that
+ * fails in any library, with all later ones failing, and without a second thread. It makes its usual output, or ends
+ * with status 1, one line that says so, and no file. Skipped under the sanitizers, which replace the allocator. */
 #include "tests/support/command.h"
 
 #include <fcntl.h>

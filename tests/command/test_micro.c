@@ -1,5 +1,4 @@
-/* mar bench --micro: what it prints, that its sums agree, and what it refuses. Times decide nothing but by being
- * positive. */
+/* mar bench --micro: its parts, its sums, its refusals. Times must only be positive. */
 #include "tests/support/command.h"
 #include "tools/cli/subcommands.h"
 

@@ -1,5 +1,5 @@
-/* Names from outside may be any bytes. Every JSON text is valid UTF-8, what goes to a terminal has no control
- * characters in it, and pages and the text in pictures are what their formats say. */
+/* Names from outside may be any bytes. JSON is valid UTF-8, a terminal gets no control characters, and pages and the
+ * text of pictures follow their formats. */
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
 #include "base/printable.h"
@@ -255,7 +255,7 @@ static void lines_are_harmless(void **state)
     command_result_free(&r);
 }
 
-/* What is in a picture's text is UTF-8: as it was, and U+FFFD for each byte that is none. */
+/* The text of a picture is UTF-8; an invalid byte becomes U+FFFD. */
 static void pictures_have_utf8(void **state)
 {
     const char *directory = *state;

@@ -1,5 +1,5 @@
-/* The table of options: one row a field, and nothing else knows an option. What parses, documents and records options
- * is compared with the table row by row. */
+/* The table of options is the only place that knows an option. Parser, help, manual and records are compared with it
+ * row by row. */
 #include "tests/support/command.h"
 
 #include "mar/core/params.h"

@@ -1,4 +1,4 @@
-/* The option parser: what is stored, and the one line for everything else. */
+/* The option parser: stored values, and the one line of every error. */
 #include "tests/support/command.h"
 
 #include "tools/cli/options.h"

@@ -1,5 +1,5 @@
-/* The commands of README.md, docs/usage.md and docs/fast.md, as a reader pastes them after demo.sh. Each must parse,
- * and those that need only the built-in models must work. */
+/* The commands of README.md, docs/usage.md and docs/fast.md, pasted after demo.sh. Each must parse; those that need
+ * only the built-in models must work. */
 #include "tests/support/command.h"
 
 #include <stdio.h>
@@ -56,7 +56,7 @@ static void demo_says_what_is_next(void **state)
     command_result_free(&r);
 }
 
-/* The next command of the sh blocks from *at on, in one line and without its comment; 0: there is none. */
+/* The next command of the sh blocks from *at on, in one line and without its comment. Returns 0 at the end. */
 static int next_command(char **at, char *line, size_t size)
 {
     static const char begin[] = "```sh\n", end[] = "```\n";

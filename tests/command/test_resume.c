@@ -1,5 +1,5 @@
-/* mar generate --resume: a directory comes out as one run would have made it, byte by byte, whatever was missing, and
- * one with images of another run is left as it is, unless --overwrite is given. */
+/* mar generate --resume. A directory becomes what one run makes, byte by byte, whichever images were missing. Images of
+ * another run are kept as they are, unless --overwrite is given. */
 #include "tests/support/command.h"
 
 #include <signal.h>
@@ -56,7 +56,7 @@ static void two_runs(void **state)
              "'other: has grid.png of another run' err");
 }
 
-/* Any images may be missing, whatever the batches. */
+/* Any images may be missing, with any batch. */
 static void holes(void **state)
 {
     static const struct {
@@ -107,7 +107,7 @@ static void a_longer_run(void **state)
             "is not an image of this run, which has numbers up to 3");
 }
 
-/* Whatever changes the picture, or could. Nothing is written. */
+/* Everything that could change the picture is compared. Nothing is written. */
 static void another_run(void **state)
 {
     static const struct {
@@ -228,7 +228,7 @@ static void files_of_others(void **state)
         sh_ok(d, "rm -f $(find part before ! -type f ! -type d) && diff -r before part");
     }
     sh_ok(d, "rm -rf part && cp -r whole part && rm part/000001.png && echo hello >part/notes.txt");
-    command_ok(d, RUN "--out part --resume --quiet"); /* other files are nobody's business */
+    command_ok(d, RUN "--out part --resume --quiet"); /* other files are ignored */
     sh_ok(d, "rm part/notes.txt && diff -r whole part");
 }
 

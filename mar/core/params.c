@@ -111,7 +111,7 @@ static mar_param rows[] = {
              "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For "
              "LlamaGen it is a smaller LlamaGen model, or an EAGLE drafter trained for the model. Its attention "
              "heads come from its file. Alone it implies spec path in context full, or spec vanilla for discrete "
-             "tokens; both keep the distribution of the images. With --head_spec and no spec, its head proposes "
+             "tokens; both keep the distribution of the images. With --head_spec and no --spec, its head proposes "
              "steps inside the head. The word self is no file: the model drafts for itself, and spec is path "
              "unless it is sjd or sjd-pac. A file of that name is ./self."},
     {.name = FIELD(spec),

@@ -1,4 +1,4 @@
-/* The hash that tells model files apart: every bit of a file and its length count, wherever they are. */
+/* The hash that identifies model files: every bit and the length count. */
 #include "tests/support/support.h"
 
 #include "tools/cli/file_sum.h"

@@ -75,9 +75,8 @@ static void read_expected(int *expected)
     wt_close(golden);
 }
 
-static void greedy_tokens(void **state)
+TEST_CASE(greedy_tokens)
 {
-    (void)state;
     static const int tree[] = {-1, -1, -1, 0, 0, 1, 3, 3, 6};
     static const way ways[] = {
         {NULL, 0, {.length = 1}},
@@ -94,9 +93,8 @@ static void greedy_tokens(void **state)
 
 /* At temperature 0 a draft's law is a point, of which a tree would be a chain. A tree of the softmax's likeliest tokens
  * saves rounds against a chain as deep. */
-static void greedy_trees(void **state)
+TEST_CASE(greedy_trees)
 {
-    (void)state;
     static int tree[4 + 8 + 8];
     for (int n = 0; n < 20; n++) tree[n] = n < 4 ? -1 : n < 12 ? (n - 4) / 2 : n - 8; /* 4,2,1 */
     const way chain = {"vanilla", 1, {.length = 3}},
@@ -108,10 +106,4 @@ static void greedy_trees(void **state)
     const long wide = sample(&dynamic, expected);
     if (!(levels < 0.95 * (double)alone && wide < 0.95 * (double)alone))
         fail_msg("rounds: chain %ld, 4,2,1 %ld, dynamic %ld", alone, levels, wide);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_tokens), cmocka_unit_test(greedy_trees)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,9 +35,8 @@ static int close_demo(void **state)
     return 0;
 }
 
-static void shapes(void **state)
+TEST_CASE(shapes)
 {
-    (void)state;
     const mar_model_config *models[] = {mar_model_get_config(target), mar_model_get_config(draft)};
     for (int i = 0; i < 2; i++) {
         assert_string_equal(models[i]->family, "llamagen");
@@ -83,9 +82,8 @@ static int recognised(mar_session *s, int first)
 }
 
 /* Nine of ten are right, where weights/demo/README.md has 99 in 100; and with drafts rounds accept some. */
-static void digits(void **state)
+TEST_CASE(digits)
 {
-    (void)state;
     const struct {
         mar_model *draft;
         const char *spec, *tree;
@@ -118,8 +116,4 @@ static void digits(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shapes), cmocka_unit_test(digits)};
-    return cmocka_run_group_tests(tests, open_demo, close_demo);
-}
+TEST_GROUP(open_demo, close_demo)

@@ -108,10 +108,9 @@ static const struct {
     {NONE, NULL, "cfg 1, spec sjd-pac, window 8, pac_children 2, pac_depth 2, top_k 30, top_p 0.8", 1},
 };
 
-static void tokens_have_the_targets_law(void **state)
+TEST_CASE(tokens_have_the_targets_law)
 {
     models d = open_models();
-    (void)state;
     for (size_t i = 0; i < sizeof lossless / sizeof *lossless; i++) {
         const mar_params p = params_of(&d, lossless[i].by, lossless[i].options, lossless[i].tree, 100 + i);
         const law_test t = sums_of(&d, &p, lossless[i].batches, LAW_UNCHANGED, lossless[i].options);
@@ -144,10 +143,9 @@ static const struct {
     {LAW_KEPT_SLOT, SMALL, NULL, "cfg 1, gamma 4", 1},
 };
 
-static void mutants_are_caught(void **state)
+TEST_CASE(mutants_are_caught)
 {
     models d = open_models();
-    (void)state;
     for (size_t i = 0; i < (test_brief ? 2 : sizeof mutants / sizeof *mutants); i++) {
         const mar_params p = params_of(&d, mutants[i].by, mutants[i].options, mutants[i].tree, 100 + i);
         const law_test t = sums_of(&d, &p, mutants[i].batches, mutants[i].mutant, mutants[i].options);
@@ -190,14 +188,13 @@ static double counts_p(const float *a, const float *b, const char *name)
     return 3 * fmin(tokens.p, fmin(places.p, neighbours.p));
 }
 
-static void counts_are_those_of_plain_decoding(void **state)
+TEST_CASE(counts_are_those_of_plain_decoding)
 {
     static const char *const right[] = {"cfg 1", "cfg 1, spec sjd, window 8",
                                         "cfg 1, spec sjd-pac, window 8, pac_children 2"};
     static const law_mutant wrong[] = {LAW_SWAPPED, LAW_NO_RESIDUAL, LAW_STALE_Q};
     models d = open_models();
     float *plain = images_of(&d, "cfg 1", 300, LAW_UNCHANGED);
-    (void)state;
     for (int i = 0; i < 3; i++) {
         float *images = images_of(&d, right[i], 301 + (uint64_t)i, LAW_UNCHANGED);
         assert_true(counts_p(images, plain, right[i]) > rare_of_counts);
@@ -210,14 +207,4 @@ static void counts_are_those_of_plain_decoding(void **state)
     }
     free(plain);
     close_models(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_have_the_targets_law),
-        cmocka_unit_test(mutants_are_caught),
-        cmocka_unit_test(counts_are_those_of_plain_decoding),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,9 +31,8 @@ static const struct {
 };
 
 /* Wherever it comes, the call at hand ends, the batch is dropped, and the next batch is that of a fresh session. */
-static void any_operation_can_be_the_last(void **state)
+TEST_CASE(any_operation_can_be_the_last)
 {
-    (void)state;
     enum { PLACES = 4 };
     demo l = demo_open(1), small = {.m = l.m};
     assert_library(l.m, mar_model_load(l.m, lazy_model, 0, &small.model));
@@ -70,9 +69,8 @@ static void any_operation_can_be_the_last(void **state)
 }
 
 /* A failure in one session, which has others of its model at its sides, is its own. */
-static void others_go_on(void **state)
+TEST_CASE(others_go_on)
 {
-    (void)state;
     const demo l = demo_open(2);
     const mar_params p = params_with(ways[0].options);
     float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
@@ -98,10 +96,4 @@ static void others_go_on(void **state)
     mar_session_free(good);
     mar_session_free(bad);
     demo_close(l);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_operation_can_be_the_last), cmocka_unit_test(others_go_on)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

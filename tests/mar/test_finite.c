@@ -105,10 +105,9 @@ static int token_step(const char *text, const char **rest)
 }
 
 /* Every layer in turn, each in some ways, so that each way has many. */
-static void the_token_and_the_layer_are_named(void **state)
+TEST_CASE(the_token_and_the_layer_are_named)
 {
-    char *directory = temporary_directory();
-    (void)state;
+    char *directory = test_directory();
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
         demo d = open_changed(directory, weights[i].tensor);
         for (int w = (int)(i % 4); w < WAYS; w += 4)
@@ -130,16 +129,13 @@ static void the_token_and_the_layer_are_named(void **state)
             }
         demo_close(d);
     }
-    remove_directory(directory);
-    free(directory);
 }
 
 /* Where tokens are made known is after the step that made them; the tokens that come of it are the next step's. */
-static void the_step_is_the_first_with_such_a_token(void **state)
+TEST_CASE(the_step_is_the_first_with_such_a_token)
 {
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     const char *rest;
-    (void)state;
     demo d = open_changed(directory, "z_proj.weight");
     mar_session *s = session_with(&d, ways[0].options, 0, 0);
     assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
@@ -151,15 +147,12 @@ static void the_step_is_the_first_with_such_a_token(void **state)
                                               "tokens so far are");
     mar_session_free(s);
     demo_close(d);
-    remove_directory(directory);
-    free(directory);
 }
 
 /* One image of the batch has it; the next batch, without that class, is that of the model as it was. */
-static void a_later_batch_is_not_concerned(void **state)
+TEST_CASE(a_later_batch_is_not_concerned)
 {
-    char *directory = temporary_directory();
-    (void)state;
+    char *directory = test_directory();
     const demo good = demo_open(1);
     demo bad = demo_open(1);
     char *path =
@@ -190,16 +183,13 @@ static void a_later_batch_is_not_concerned(void **state)
     free(path);
     demo_close(bad);
     demo_close(good);
-    remove_directory(directory);
-    free(directory);
 }
 
 /* The draft's layers have its name in front. Without check such a draft costs time and changes no law: all it drafts is
  * replaced. */
-static void the_draft_s_layers_are_told_apart(void **state)
+TEST_CASE(the_draft_s_layers_are_told_apart)
 {
-    char *directory = temporary_directory();
-    (void)state;
+    char *directory = test_directory();
     demo d = demo_open(1);
     char *path =
         write_changed(d.m, directory, "draft.safetensors", "demo-draft", "diffloss.net.cond_embed.weight", 0, 0, huge);
@@ -222,13 +212,10 @@ static void the_draft_s_layers_are_told_apart(void **state)
     }
     free(path);
     demo_close(d);
-    remove_directory(directory);
-    free(directory);
 }
 
-static void check_changes_no_bit(void **state)
+TEST_CASE(check_changes_no_bit)
 {
-    (void)state;
     const demo d = demo_open(1);
     for (int w = 0; w < WAYS; w++) {
         static uint8_t rgb[2][IMAGES * DEMO_BYTES];
@@ -262,12 +249,11 @@ static const struct {
     {"decoder.conv_out.weight", "decoder.conv_out"},
 };
 
-static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
+TEST_CASE(the_pixel_and_the_decoder_s_layer_are_named)
 {
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     static uint8_t rgb[IMAGES * DEMO_BYTES];
     float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
-    (void)state;
     demo d = demo_open(1);
     mar_session *s = session_with(&d, ways[0].options, 0, 0);
     demo_generate(s, IMAGES, expected);
@@ -300,18 +286,15 @@ static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
         }
     }
     demo_close(d);
-    remove_directory(directory);
-    free(directory);
 }
 
 /* Finite numbers whose variance is not: LayerNorm's output is none, rather than its bias in every row. */
-static void a_variance_that_overflows_shows(void **state)
+TEST_CASE(a_variance_that_overflows_shows)
 {
     static const char *const layers[][2] = {{"z_proj.weight", "z_proj_ln"},
                                             {"decoder_embed.weight", "decoder_blocks.0.norm1"},
                                             {"diffloss.net.input_proj.weight", "diffloss.net.res_blocks.0"}};
-    char *directory = temporary_directory();
-    (void)state;
+    char *directory = test_directory();
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         demo d = demo_open(1);
         char *path = write_changed(d.m, directory, "model.safetensors", "demo", layers[i][0], 0, 1, 1e30f);
@@ -324,21 +307,18 @@ static void a_variance_that_overflows_shows(void **state)
         mar_session_free(s);
         demo_close(d);
     }
-    remove_directory(directory);
-    free(directory);
 }
 
 /* Weights that are finite, and a picture that is, but out of all proportion. */
-static void a_blank_picture_is_refused(void **state)
+TEST_CASE(a_blank_picture_is_refused)
 {
     static const struct {
         const char *tensor;
         float value;
     } biases[] = {{"decoder.norm_out.bias", 1e30f}, {"decoder.conv_out.bias", -1e30f}, {"decoder.conv_out.bias", 2}};
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     static uint8_t rgb[IMAGES * DEMO_BYTES];
     float tokens[IMAGES * TOKENS];
-    (void)state;
     demo d = demo_open(1);
     for (int i = 0; i < 3; i++) {
         char *path =
@@ -359,21 +339,4 @@ static void a_blank_picture_is_refused(void **state)
         mar_session_free(s);
     }
     demo_close(d);
-    remove_directory(directory);
-    free(directory);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_token_and_the_layer_are_named),
-        cmocka_unit_test(the_step_is_the_first_with_such_a_token),
-        cmocka_unit_test(a_later_batch_is_not_concerned),
-        cmocka_unit_test(the_draft_s_layers_are_told_apart),
-        cmocka_unit_test(check_changes_no_bit),
-        cmocka_unit_test(the_pixel_and_the_decoder_s_layer_are_named),
-        cmocka_unit_test(a_variance_that_overflows_shows),
-        cmocka_unit_test(a_blank_picture_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ typedef struct {
 /* The model as bf16, and as the int8 of that. */
 static fixture set_up(const char *model)
 {
-    fixture x = {.dir = temporary_directory(), .m = open_mar(MAR_DTYPE_F32, 2)};
+    fixture x = {.dir = test_directory(), .m = open_mar(MAR_DTYPE_F32, 2)};
     snprintf(x.bf16, sizeof x.bf16, "%s/bf16.safetensors", x.dir);
     snprintf(x.int8, sizeof x.int8, "%s/int8.safetensors", x.dir);
     snprintf(x.other, sizeof x.other, "%s/other.safetensors", x.dir);
@@ -49,8 +49,6 @@ static fixture set_up(const char *model)
 static void tear_down(fixture *x)
 {
     mar_close(x->m);
-    remove_directory(x->dir);
-    free(x->dir);
 }
 
 static wt_file *open_file(const char *path)
@@ -64,9 +62,8 @@ static wt_file *open_file(const char *path)
 /* --- what is in the files ----------------------------------------------------------------------------------------- */
 
 /* The matrices of the blocks are what kern_int8_quantise makes of the source's, all else is bf16. */
-static void converted(void **state)
+TEST_CASE(converted)
 {
-    (void)state;
     for (int i = 0; i < FAMILIES; i++) {
         fixture x = set_up(families[i].model);
         wt_file *from = open_file(x.bf16), *to = open_file(x.int8);
@@ -111,9 +108,8 @@ static int same_bytes(const char *a, const char *b)
 }
 
 /* auto and int8 keep int8 weights, the others write what they stand for: int8 of that are the same. */
-static void converted_again(void **state)
+TEST_CASE(converted_again)
 {
-    (void)state;
     for (int i = 0; i < FAMILIES; i++) {
         fixture x = set_up(families[i].model);
         assert_library(x.m, mar_convert(x.m, x.int8, x.other, MAR_DTYPE_AUTO, 0));
@@ -141,9 +137,8 @@ static void converted_again(void **state)
 }
 
 /* Files that are no model have no transformer to be int8. */
-static void other_kinds(void **state)
+TEST_CASE(other_kinds)
 {
-    (void)state;
     fixture x = set_up("demo");
     struct stat there;
     assert_int_equal(mar_convert(x.m, "demo-vae", x.other, MAR_DTYPE_INT8, 0), MAR_EARG);
@@ -167,9 +162,8 @@ static int has_fact(const mar_report *r, const char *fact)
     return 0;
 }
 
-static void inspected(void **state)
+TEST_CASE(inspected)
 {
-    (void)state;
     static const char *const facts[FAMILIES][3] = {
         {"tensors: 108 (16 F32, 76 BF16, 16 I8)",
          "int8 weights: 16 matrices with a scale for each output channel; use: --dtype int8",
@@ -233,9 +227,8 @@ static void expect(const fixture *x, const char *problem)
     assert_int_equal(mar_convert(x->m, x->int8, x->other, MAR_DTYPE_F32, 0), MAR_EMODEL);
 }
 
-static void damaged(void **state)
+TEST_CASE(damaged)
 {
-    (void)state;
     const float negative = -1, nan = __builtin_nanf("");
     const int8_t least = -128;
     fixture x = set_up("demo");
@@ -274,9 +267,8 @@ static void generate(mar *m, const char *path, float *tokens)
 
 /* The int8 of a bf16 file are those that dtype int8 makes of it when it loads it: the same tokens to the bit. Without
  * dtype int8 they are the f32 that they stand for. */
-static void loaded(void **state)
+TEST_CASE(loaded)
 {
-    (void)state;
     mar *int8 = open_int8(NULL);
     for (int i = 0; i < FAMILIES; i++) {
         static float a[DEMO_BATCH * MOST_TOKENS], b[DEMO_BATCH * MOST_TOKENS], c[DEMO_BATCH * MOST_TOKENS];
@@ -310,9 +302,8 @@ static void keep(void *user, mar_log_level level, const char *line)
 }
 
 /* dtype auto never is int8: the log says of an int8 file that its weights are restored. */
-static void automatic(void **state)
+TEST_CASE(automatic)
 {
-    (void)state;
     fixture x = set_up("demo-discrete");
     journal j = {""};
     const mar_options options = {.threads = 1, .backend = MAR_BACKEND_CPU, .log = keep, .log_user = &j};
@@ -342,9 +333,8 @@ static void automatic(void **state)
 /* --- what is said of it ------------------------------------------------------------------------------------------- */
 
 /* What is exact is so with respect to the int8 model. */
-static void guarantees(void **state)
+TEST_CASE(guarantees)
 {
-    (void)state;
     static const struct {
         const char *model, *draft, *options, *says;
     } cases[] = {
@@ -385,9 +375,8 @@ static void guarantees(void **state)
 }
 
 /* What the handle says of its heads, which is part of the texts that pictures and evaluations are known by. */
-static void heads(void **state)
+TEST_CASE(heads)
 {
-    (void)state;
     static const struct {
         mar_options options;
         const char *says; /* behind "cpu int8, bf16" */
@@ -410,9 +399,8 @@ static void heads(void **state)
     }
 }
 
-static void refused(void **state)
+TEST_CASE(refused)
 {
-    (void)state;
     static const struct {
         mar_options options;
         const char *says;
@@ -443,9 +431,8 @@ static void refused(void **state)
 
 /* Bytes that a step of LlamaGen's decoding reads: int8 weights of the layers are half of bf16's, a quarter of f32's,
  * and a scale for each output channel. */
-static void bytes_read(void **state)
+TEST_CASE(bytes_read)
 {
-    (void)state;
     enum { DEPTH = 6, WIDTH = 128, HIDDEN = 256 };
     const double weights = DEPTH * WIDTH * (4.0 * WIDTH + 3.0 * HIDDEN), scales = DEPTH * (5.0 * WIDTH + 2.0 * HIDDEN);
     double read[2], size = 4;
@@ -474,9 +461,8 @@ static void bytes_read(void **state)
     mar_close(handles[0]), mar_close(handles[1]);
 }
 
-static void listed(void **state)
+TEST_CASE(listed)
 {
-    (void)state;
     const mar_method_info *info = NULL;
     for (int i = 0; i < mar_method_count(); i++)
         if (strcmp(mar_method_get(i)->name, "int8") == 0) info = mar_method_get(i);
@@ -486,15 +472,4 @@ static void listed(void **state)
     assert_string_equal(info->tokens, "continuous, discrete");
     assert_int_equal(info->parameter_count, 1);
     assert_string_equal(info->parameters[0].name, "int8_below");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(converted), cmocka_unit_test(converted_again), cmocka_unit_test(other_kinds),
-        cmocka_unit_test(inspected), cmocka_unit_test(damaged),         cmocka_unit_test(loaded),
-        cmocka_unit_test(automatic), cmocka_unit_test(guarantees),      cmocka_unit_test(heads),
-        cmocka_unit_test(refused),   cmocka_unit_test(bytes_read),      cmocka_unit_test(listed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static fixture *begin(void)
     size_t size;
     fixture *x = calloc(1, sizeof *x);
     assert_non_null(x);
-    x->folder = temporary_directory();
+    x->folder = test_directory();
     snprintf(x->path, sizeof x->path, "%s/vq.pth", x->folder);
     snprintf(x->cache, sizeof x->cache, "%s.neighbours-l2-%d.npz", x->path, K);
     void *bytes = read_whole(golden_path, &size);
@@ -82,8 +82,6 @@ static void end(fixture *x)
 {
     mar_vae_free(x->vae);
     mar_close(x->m);
-    remove_directory(x->folder);
-    free(x->folder);
     free(x);
 }
 
@@ -128,9 +126,8 @@ static void find(fixture *x, mar_metric metric, int k, int *table)
     check_table(x, metric, k, table);
 }
 
-static void tables_are_right(void **unused)
+TEST_CASE(tables_are_right)
 {
-    (void)unused;
     static const int counts[] = {1, 2, K, SIZE};
     fixture *x = begin();
     int first[SIZE * SIZE], again[SIZE * SIZE], differences = 0;
@@ -173,9 +170,8 @@ static void write_cache(const char *path, const float *codebook, int metric, int
     assert_int_equal(npz_writer_commit(w, why), MAR_OK);
 }
 
-static void the_file_is_used(void **unused)
+TEST_CASE(the_file_is_used)
 {
-    (void)unused;
     fixture *x = begin();
     int table[SIZE * K], other[SIZE * K];
     float values[SIZE * K];
@@ -206,9 +202,8 @@ static void expect_replaced(fixture *x, const char *reason)
     assert_non_null(strstr(x->log, "read from"));
 }
 
-static void a_file_of_no_use_is_replaced(void **unused)
+TEST_CASE(a_file_of_no_use_is_replaced)
 {
-    (void)unused;
     fixture *x = begin();
     const float *rows = vae_decoder_embedding(x->vae->decoder);
     int table[SIZE * K], wrong[SIZE * K], fewer[SIZE * (K - 1)];
@@ -266,9 +261,8 @@ static void expect_not_kept(fixture *x)
 }
 
 /* A folder in the file's place, and a folder in which nobody can write. */
-static void it_is_done_without_a_file(void **unused)
+TEST_CASE(it_is_done_without_a_file)
 {
-    (void)unused;
     fixture *x = begin();
     assert_int_equal(mkdir(x->cache, 0700), 0);
     expect_not_kept(x);
@@ -288,9 +282,8 @@ static void it_is_done_without_a_file(void **unused)
 }
 
 /* A path from the working directory still holds when that has changed. */
-static void the_file_stays_beside_the_checkpoint(void **unused)
+TEST_CASE(the_file_stays_beside_the_checkpoint)
 {
-    (void)unused;
     fixture *x = begin();
     int table[SIZE * K];
     const int before = open(".", O_RDONLY | O_DIRECTORY);
@@ -332,15 +325,14 @@ static int find_many_times(const char *path, const char *cache, const int *expec
     return wrong;
 }
 
-static void several_processes_do_not_disturb_one_another(void **unused)
+TEST_CASE(several_processes_do_not_disturb_one_another)
 {
-    (void)unused;
     enum { PROCESSES = 4 };
     fixture *x = begin();
     int table[SIZE * K];
     pid_t child[PROCESSES];
     find(x, MAR_METRIC_L2, K, table);
-    char path[sizeof x->path], cache[sizeof x->cache], *folder = x->folder;
+    char path[sizeof x->path], cache[sizeof x->cache];
     memcpy(path, x->path, sizeof path), memcpy(cache, x->cache, sizeof cache);
     mar_vae_free(x->vae);
     mar_close(x->m);
@@ -355,19 +347,4 @@ static void several_processes_do_not_disturb_one_another(void **unused)
         while (waitpid(child[i], &status, 0) < 0 && errno == EINTR) continue;
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
-    remove_directory(folder);
-    free(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_are_right),
-        cmocka_unit_test(the_file_is_used),
-        cmocka_unit_test(a_file_of_no_use_is_replaced),
-        cmocka_unit_test(it_is_done_without_a_file),
-        cmocka_unit_test(the_file_stays_beside_the_checkpoint),
-        cmocka_unit_test(several_processes_do_not_disturb_one_another),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static mar_params plain_of(const mar_params *p)
 /* --- the same to the bit ------------------------------------------------------------------------------------------ */
 
 /* A model that drafts for itself in the same context is always right: the image is the plain one. */
-static void own_draft_is_plain(void **state)
+TEST_CASE(own_draft_is_plain)
 {
     static const char *const cases[] = {
         "num_iter 8, num_sampling_steps 10, cfg 2.9, context full, gamma 3",
@@ -62,7 +62,6 @@ static void own_draft_is_plain(void **state)
     };
     static float plain[N * DEMO_TOKENS], tokens[N * DEMO_TOKENS];
     demo d = demo_open(1);
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const mar_params p = params_of(&d, "target", cases[i]), alone = plain_of(&p);
         mar_stats stats;
@@ -77,13 +76,12 @@ static void own_draft_is_plain(void **state)
 }
 
 /* The first step of a model that drafts for itself is drafted with its true conditions. */
-static void one_step_is_plain(void **state)
+TEST_CASE(one_step_is_plain)
 {
     static float plain[N * DEMO_TOKENS], tokens[N * DEMO_TOKENS];
     static const char *const cases[] = {"num_iter 1, num_sampling_steps 12, cfg 2.9",
                                         "num_iter 1, num_sampling_steps 12, cfg 1, head_spec 4, gamma auto"};
     demo d = demo_open(1);
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const mar_params p = params_of(&d, "self", cases[i]), alone = plain_of(&p);
         mar_stats stats;
@@ -98,7 +96,7 @@ static void one_step_is_plain(void **state)
 
 /* In few steps of many tokens many wait for candidates together. How many are drawn for each at a time depends on that,
  * which candidate is kept does not. */
-static void batch_does_not_matter(void **state)
+TEST_CASE(batch_does_not_matter)
 {
     static const char *const cases[][2] = {
         {"self", "num_iter 8, num_sampling_steps 10, cfg 2.9, gamma 4"},
@@ -110,7 +108,6 @@ static void batch_does_not_matter(void **state)
         {"draft", "num_iter 4, num_sampling_steps 10, cfg 1, gamma 2, context prefix"},
     };
     static float one[N * DEMO_TOKENS], three[N * DEMO_TOKENS], two[N * DEMO_TOKENS];
-    (void)state;
     for (int threads = 1; threads <= 2; threads++) {
         demo d = demo_open(threads);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -128,13 +125,12 @@ static void batch_does_not_matter(void **state)
 }
 
 /* A session that is begun again, in the middle too, knows nothing of what it made before. */
-static void history_does_not_matter(void **state)
+TEST_CASE(history_does_not_matter)
 {
     static const char *const drafts[] = {"self", "draft"};
     static const int others[2] = {1, 2};
     static float first[N * DEMO_TOKENS], again[N * DEMO_TOKENS];
     demo d = demo_open(1);
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const mar_params p =
             params_of(&d, drafts[i], "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma auto, context full");
@@ -195,7 +191,7 @@ static void check_counts(const demo *d, const mar_params *p, int images)
     mar_session_free(s);
 }
 
-static void counts(void **state)
+TEST_CASE(counts)
 {
     static const struct {
         const char *draft, *options;
@@ -211,7 +207,6 @@ static void counts(void **state)
         {"draft", "num_iter 8, num_sampling_steps 8, cfg 1, gamma 3, context full, head_spec 3"},
     };
     demo d = demo_open(1);
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const mar_params p = params_of(&d, cases[i].draft, cases[i].options);
         check_counts(&d, &p, 1);
@@ -221,12 +216,11 @@ static void counts(void **state)
 }
 
 /* With one step a round, a model that drafts for itself verifies every token, one step late. */
-static void gamma_1_verifies_every_step(void **state)
+TEST_CASE(gamma_1_verifies_every_step)
 {
     static int late[DEMO_SEQ], born[DEMO_SEQ];
     int first = 0;
     demo d = demo_open(1);
-    (void)state;
     const mar_params p = params_of(&d, "self", "num_iter 16, num_sampling_steps 8, cfg 2.9, gamma 1");
     mar_session *s = demo_session(&d, &p, 1);
     mar_stats stats;
@@ -247,12 +241,11 @@ static void gamma_1_verifies_every_step(void **state)
 }
 
 /* A round ends with the first step in which a token is replaced, and no sooner than its length. */
-static void stops_at_a_replacement(void **state)
+TEST_CASE(stops_at_a_replacement)
 {
     static const char *const drafts[] = {"self", "draft"};
     int ends[2] = {0};
     demo d = demo_open(1);
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const mar_params p =
             params_of(&d, drafts[i], "num_iter 32, num_sampling_steps 8, cfg 1, gamma 3, context full");
@@ -293,11 +286,10 @@ static void keep_none(kern_queue *k, const kern_path_verdict *job)
 }
 
 /* A token for which no candidate is kept ends the batch, and the next one is whole. */
-static void no_candidate_is_kept(void **state)
+TEST_CASE(no_candidate_is_kept)
 {
     static float first[N * DEMO_TOKENS], again[N * DEMO_TOKENS];
     demo d = demo_open(1);
-    (void)state;
     const mar_params p = params_of(&d, "self", "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma 4");
     mar_session *s = demo_session(&d, &p, N);
     mar_status status = MAR_OK;
@@ -318,19 +310,4 @@ static void no_candidate_is_kept(void **state)
     assert_memory_equal(again, first, sizeof first);
     mar_session_free(s);
     demo_close(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(own_draft_is_plain),
-        cmocka_unit_test(one_step_is_plain),
-        cmocka_unit_test(batch_does_not_matter),
-        cmocka_unit_test(history_does_not_matter),
-        cmocka_unit_test(counts),
-        cmocka_unit_test(gamma_1_verifies_every_step),
-        cmocka_unit_test(stops_at_a_replacement),
-        cmocka_unit_test(no_candidate_is_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

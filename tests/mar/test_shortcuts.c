@@ -28,9 +28,8 @@ static mar_params defaults(int num_iter, int steps)
 /* --- annealing ---------------------------------------------------------------------------------------------------- */
 
 /* The number of diffusion steps of every autoregressive step, against DiSA's own DiffLoss.sample. */
-static void annealing(void **state)
+TEST_CASE(annealing)
 {
-    (void)state;
     static const char *const names[] = {"", "linear", "cosine", "two-stage"};
     static const int cases[3][3] = {{64, 50, 5}, {17, 23, 4}, {2, 9, 9}};
     wt_file *golden = golden_open("shortcuts");
@@ -79,9 +78,8 @@ static int compare_z(const mar_masked *s, const mar_step *step, const float *exp
 }
 
 /* The release on the same weights, orders and noise: the conditions of every step, and the tokens. */
-static void lazy_matches_release(void **state)
+TEST_CASE(lazy_matches_release)
 {
-    (void)state;
     static const struct {
         const char *name;
         int num_iter, images, labels[2];
@@ -158,9 +156,8 @@ static void generate(mar *m, mar_model *model, const mar_params *p, int n, int b
     mar_session_free(s);
 }
 
-static void batch_and_threads_do_not_matter(void **state)
+TEST_CASE(batch_and_threads_do_not_matter)
 {
-    (void)state;
     enum { N = 3 };
     static float reference[MODES][N * TOKENS], tokens[N * TOKENS];
     static const int runs[4][2] = {{1, 1}, {1, 3}, {2, 2}}; /* threads, batch */
@@ -184,9 +181,8 @@ static void batch_and_threads_do_not_matter(void **state)
 }
 
 /* Real calls and arithmetic, against counts made by hand. */
-static void statistics(void **state)
+TEST_CASE(statistics)
 {
-    (void)state;
     enum { N = 2 };
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
@@ -236,9 +232,8 @@ static void statistics(void **state)
  */
 
 /* Every order and plan: each token once, in its stage. */
-static void stages(void **state)
+TEST_CASE(stages)
 {
-    (void)state;
     for (int grid = 2; grid <= 16; grid++) {
         const int all = grid * grid, first = (all + 1) / 2;
         int order[256], scratch[256], count[256] = {0};
@@ -269,9 +264,8 @@ static void stages(void **state)
 }
 
 /* A flat image with an edge: the tokens beside it are the detailed ones, and nothing is lost. */
-static void detail_is_found(void **state)
+TEST_CASE(detail_is_found)
 {
-    (void)state;
     float tokens[SEQ][2], energy[SEQ];
     int positions[SEQ / 2], count[SEQ] = {0}, n = 0;
     for (int i = 0; i < SEQ; i++) {
@@ -324,9 +318,8 @@ static int recognised(mar *m, mar_model *model, mar_vae *vae, const mar_params *
 }
 
 /* Each shortcut still writes digits: 7 of 10 right, where guessing gets that far once in 10^5. */
-static void demo_digits(void **state)
+TEST_CASE(demo_digits)
 {
-    (void)state;
     static const int modes[] = {DISA, DPMPP, GTR, LAZY_HEAD, LAZY_DPMPP_DISA};
     mar *m = open_mar(MAR_DTYPE_AUTO, 1);
     mar_model *model;
@@ -359,9 +352,8 @@ static void solve(mar *m, mar_model *model, mar_sampler sampler, int steps, floa
 }
 
 /* The solvers solve one equation: with many steps they meet, and the one of second order is there sooner. */
-static void solvers_converge(void **state)
+TEST_CASE(solvers_converge)
 {
-    (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     assert_library(m, mar_model_load(m, "demo", 0, &model));
@@ -382,9 +374,8 @@ static void solvers_converge(void **state)
 /* --- refusals -------------------------------------------------------------------------------------------------------
  */
 
-static void refuses(void **state)
+TEST_CASE(refuses)
 {
-    (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     mar_session *s;
@@ -435,16 +426,4 @@ static void refuses(void **state)
     }
     mar_model_free(model);
     mar_close(m);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(annealing),        cmocka_unit_test(lazy_matches_release),
-        cmocka_unit_test(stages),           cmocka_unit_test(detail_is_found),
-        cmocka_unit_test(statistics),       cmocka_unit_test(batch_and_threads_do_not_matter),
-        cmocka_unit_test(solvers_converge), cmocka_unit_test(demo_digits),
-        cmocka_unit_test(refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,9 +73,8 @@ static const char *const methods[] = {"conditional", "paper", "cspd"};
 /* --- the same to the bit --- */
 
 /* A model that drafts for itself in the same context is always right: the image is that without a draft. */
-static void own_draft_is_accepted(void **state)
+TEST_CASE(own_draft_is_accepted)
 {
-    (void)state;
     static const struct {
         mar_context context;
         int gamma;
@@ -146,9 +145,8 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
 }
 
 /* Without noise at the verified step there is one right state, whatever was drafted: the target's at coarser steps. */
-static void prefix_is_the_target_at_coarser_steps(void **state)
+TEST_CASE(prefix_is_the_target_at_coarser_steps)
 {
-    (void)state;
     static const struct {
         int gamma, prefill;
     } cases[] = {{1, 0}, {2, 0}, {3, 1}, {5, 4}, {8, 0}, {8, 7}, {8, 8}};
@@ -181,9 +179,8 @@ static void in_batches(mar_dtype dtype, int threads, int batch, int n, const cha
     close_models(d);
 }
 
-static void batch_and_threads_do_not_matter(void **state)
+TEST_CASE(batch_and_threads_do_not_matter)
 {
-    (void)state;
     enum { N = 5 };
     for (int method = 0; method < 3; method++)
         for (int context = 0; context < 2; context++)
@@ -199,9 +196,8 @@ static void batch_and_threads_do_not_matter(void **state)
 }
 
 /* A session that is begun again, in the middle too, knows nothing of what it made before. */
-static void history_does_not_matter(void **state)
+TEST_CASE(history_does_not_matter)
 {
-    (void)state;
     enum { N = 3 };
     models d = demo(MAR_DTYPE_F32, 1);
     for (int context = 0; context < 2; context++) {
@@ -271,9 +267,8 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     mar_session_free(s);
 }
 
-static void counts(void **state)
+TEST_CASE(counts)
 {
-    (void)state;
     static const struct {
         int iter, gamma;
         float prefill;
@@ -306,9 +301,8 @@ static void heat_draft(mar_session *s)
 }
 
 /* In context full a round ends with the first step in which a token is replaced. */
-static void full_stops_at_a_replacement(void **state)
+TEST_CASE(full_stops_at_a_replacement)
 {
-    (void)state;
     int ends[2] = {0};
     models d = demo(MAR_DTYPE_F32, 1);
     mar_params p = params_of(d.target, "conditional", MAR_CONTEXT_FULL, 3, 0);
@@ -334,9 +328,8 @@ static void full_stops_at_a_replacement(void **state)
 }
 
 /* All prefill, no speculation: the target alone. */
-static void prefill_of_all_is_the_target(void **state)
+TEST_CASE(prefill_of_all_is_the_target)
 {
-    (void)state;
     float plain[2 * TOKENS], tokens[2 * TOKENS];
     models d = demo(MAR_DTYPE_F32, 1);
     const mar_params alone = params_of(NULL, NULL, MAR_CONTEXT_PREFIX, 8, 0);
@@ -348,9 +341,8 @@ static void prefill_of_all_is_the_target(void **state)
 }
 
 /* In context full an accepted token is not the draft's to the bit, but near it; cspd keeps the draft's. */
-static void shift_of_accepted_tokens(void **state)
+TEST_CASE(shift_of_accepted_tokens)
 {
-    (void)state;
     models d = demo(MAR_DTYPE_F32, 1);
     for (int method = 0; method < 3; method++) {
         mar_params p = params_of(d.draft, methods[method], MAR_CONTEXT_FULL, 4, 0);
@@ -370,9 +362,8 @@ static void shift_of_accepted_tokens(void **state)
     close_models(d);
 }
 
-static void guarantees(void **state)
+TEST_CASE(guarantees)
 {
-    (void)state;
     models d = demo(MAR_DTYPE_F32, 1);
     const struct {
         mar_params params;
@@ -404,9 +395,8 @@ static void guarantees(void **state)
     close_models(d);
 }
 
-static void refuses(void **state)
+TEST_CASE(refuses)
 {
-    (void)state;
     models d = demo(MAR_DTYPE_F32, 1), other = demo(MAR_DTYPE_F32, 1);
     mar_model *small;
     assert_library(d.m, mar_model_load(d.m, "tests/golden/data/mar_small.safetensors", 0, &small));
@@ -573,9 +563,8 @@ static kern_gaussian_rule no_residual(const double *parameter)
     return (kern_gaussian_rule){.temper = 1, .path_scale = NAN};
 }
 
-static void conditional_is_exact_and_mutants_are_not(void **state)
+TEST_CASE(conditional_is_exact_and_mutants_are_not)
 {
-    (void)state;
     const spec_method *good = spec_method_find("conditional");
     spec_method mutant[4] = {*good, *good, *good, *spec_method_find("paper")};
     mutant[0].rule = accept_all;
@@ -607,9 +596,8 @@ static double release_error(const float *mine, const float *theirs, int n)
 }
 
 /* Its acceptance probabilities and its residual, on laws of the demo pair. */
-static void cspd_is_the_released_criterion(void **state)
+TEST_CASE(cspd_is_the_released_criterion)
 {
-    (void)state;
     enum { N = 19 };
     const spec_method *m = spec_method_find("cspd");
     wt_file *f = golden_open("cspd");
@@ -650,9 +638,8 @@ static void cspd_is_the_released_criterion(void **state)
 }
 
 /* A block's laws at the last index, of draft and target, against PyTorch's. */
-static void laws_match_pytorch(void **state)
+TEST_CASE(laws_match_pytorch)
 {
-    (void)state;
     enum { N = 19 };
     models d = demo(MAR_DTYPE_F32, 1);
     mar_params p = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 4, 0);
@@ -693,24 +680,4 @@ static void laws_match_pytorch(void **state)
     wt_close(f);
     mar_session_free(s);
     close_models(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(own_draft_is_accepted),
-        cmocka_unit_test(prefix_is_the_target_at_coarser_steps),
-        cmocka_unit_test(batch_and_threads_do_not_matter),
-        cmocka_unit_test(history_does_not_matter),
-        cmocka_unit_test(counts),
-        cmocka_unit_test(full_stops_at_a_replacement),
-        cmocka_unit_test(prefill_of_all_is_the_target),
-        cmocka_unit_test(shift_of_accepted_tokens),
-        cmocka_unit_test(guarantees),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(conditional_is_exact_and_mutants_are_not),
-        cmocka_unit_test(cspd_is_the_released_criterion),
-        cmocka_unit_test(laws_match_pytorch),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -278,25 +278,13 @@ static void together(mar_dtype dtype)
 }
 
 #ifndef THREADS_ON_CUDA
-static void in_f32(void **state)
+TEST_CASE(in_f32)
 {
-    (void)state;
     together(MAR_DTYPE_F32);
 }
 #endif
 
-static void in_bf16(void **state)
+TEST_CASE(in_bf16)
 {
-    (void)state;
     together(MAR_DTYPE_BF16);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#ifndef THREADS_ON_CUDA
-        cmocka_unit_test(in_f32),
-#endif
-        cmocka_unit_test(in_bf16)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,9 +59,8 @@ static int is_legal(int set)
 }
 
 /* All 768 sets of ways: 62 go together, and are what the rules allow; a refusal is one line. */
-static void combinations(void **state)
+TEST_CASE(combinations)
 {
-    (void)state;
     int legal = 0;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model, *draft;
@@ -96,9 +95,8 @@ static void combinations(void **state)
 }
 
 /* The stage is named, and what it is to either. */
-static void refusals_name_the_stage(void **state)
+TEST_CASE(refusals_name_the_stage)
 {
-    (void)state;
     mar_err err = {0};
     mar_params p = params_of(GTR | LAZY, NULL);
     assert_int_equal(mar_accels_check(&p, &err), MAR_EARG);
@@ -114,9 +112,8 @@ static void refusals_name_the_stage(void **state)
                         "--spec path needs unchanged; expected one of them");
 }
 
-static void guarantees(void **state)
+TEST_CASE(guarantees)
 {
-    (void)state;
     char text[256];
     mar_params p = params_of(DISA | LAZY | SAMPLER, NULL);
     mar_accels_describe(&p, text, sizeof text);
@@ -143,9 +140,8 @@ static void guarantees(void **state)
 }
 
 /* Every way is turned on by an option, and every option that asks for a method asks for one that there is. */
-static void names(void **state)
+TEST_CASE(names)
 {
-    (void)state;
     for (const mar_accel *const *way = mar_accels(); *way; way++) {
         assert_non_null(mar_param_find((*way)->name));
         if ((*way)->also) assert_non_null(mar_param_find((*way)->also));
@@ -186,9 +182,8 @@ static void names(void **state)
 }
 
 /* Nothing is lost to a limit: every verifier and way is in mar_method_get, with every option that is its own. */
-static void methods(void **state)
+TEST_CASE(methods)
 {
-    (void)state;
     int expected = 0, verifiers = 0, choices = 0;
     for (const spec_method *const *m = spec_methods(); *m; m++, expected++) verifiers++;
     for (const mar_accel *const *way = mar_accels(); *way; way++)
@@ -222,9 +217,8 @@ static const char *why_unused(int set, const char *name)
     return text;
 }
 
-static void unused_options(void **state)
+TEST_CASE(unused_options)
 {
-    (void)state;
     assert_string_equal(why_unused(0, "cfg"), "used");
     assert_string_equal(why_unused(0, "gtr"), "used");
     assert_string_equal(why_unused(0, "gtr_detail"), "needs --gtr");
@@ -288,9 +282,8 @@ static const char *why_discrete(const char *options, int drafts, const char *nam
     return text;
 }
 
-static void unused_options_of_discrete_tokens(void **state)
+TEST_CASE(unused_options_of_discrete_tokens)
 {
-    (void)state;
     static const struct {
         const char *options;
         int drafts;
@@ -346,9 +339,8 @@ static void unused_options_of_discrete_tokens(void **state)
 }
 
 /* What gamma's automatic value becomes is up to the way that has it. */
-static void automatic_gamma(void **state)
+TEST_CASE(automatic_gamma)
 {
-    (void)state;
     char text[32];
     static const struct {
         int set, gamma;
@@ -367,9 +359,8 @@ static void automatic_gamma(void **state)
 
 /* A draft alone is the exact method: whole paths, each token in its own context. Another method, or speculation inside
  * the head, is what is asked for. */
-static void a_draft_alone_is_exact(void **state)
+TEST_CASE(a_draft_alone_is_exact)
 {
-    (void)state;
     char text[32];
     static const struct {
         int set;
@@ -397,20 +388,4 @@ static void a_draft_alone_is_exact(void **state)
     mar_params p = params_of(DRAFT, (mar_model *)text);
     mar_accels_resolve(&p, "discrete");
     assert_string_equal(p.spec, "vanilla");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(combinations),
-        cmocka_unit_test(refusals_name_the_stage),
-        cmocka_unit_test(guarantees),
-        cmocka_unit_test(names),
-        cmocka_unit_test(methods),
-        cmocka_unit_test(unused_options),
-        cmocka_unit_test(unused_options_of_discrete_tokens),
-        cmocka_unit_test(automatic_gamma),
-        cmocka_unit_test(a_draft_alone_is_exact),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -450,9 +450,8 @@ static verifier *open_gap(kern_queue *k, const gap *g)
     return open_verifier(k, g->steps, g->channels, g->temperature, &g->p, &g->q, g->n);
 }
 
-static void paths_have_the_law_of_the_target(void **state)
+TEST_CASE(paths_have_the_law_of_the_target)
 {
-    (void)state;
     kern_queue *k = open_queue(MAR_DTYPE_F32, 0);
     long draws = 0;
     for (int i = 0; i < GAPS; i++) {
@@ -470,9 +469,8 @@ static void paths_have_the_law_of_the_target(void **state)
 
 /* Each must be caught at one gap at least, of two and of twenty steps: by the law of what it lets pass, whatever else
  * is wrong with it. */
-static void mutants_are_caught(void **state)
+TEST_CASE(mutants_are_caught)
 {
-    (void)state;
     static const struct {
         path_mutant mutant;
         int left_out;
@@ -504,13 +502,4 @@ static void mutants_are_caught(void **state)
                 fail_msg("%s, %d steps: not caught", path_mutant_names[mutants[m].mutant], steps);
         }
     close_queue(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paths_have_the_law_of_the_target),
-        cmocka_unit_test(mutants_are_caught),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,43 @@ char *temporary_directory(void)
     return strdup(path);
 }
 
+static struct kept {
+    struct kept *next;
+    char *path; /* of a directory or of a file in one */
+} * kept;
+
+static void remove_kept(void)
+{
+    while (kept) {
+        struct kept *k = kept;
+        kept = k->next;
+        remove_directory(k->path);
+        free(k->path);
+        free(k);
+    }
+}
+
+static char *keep(char *path)
+{
+    struct kept *k = malloc(sizeof *k);
+    assert_non_null(k);
+    if (!kept) assert_int_equal(atexit(remove_kept), 0);
+    *k = (struct kept){kept, path};
+    return (kept = k)->path;
+}
+
+char *test_directory(void)
+{
+    return keep(temporary_directory());
+}
+
+char *test_path(const char *file)
+{
+    char *path;
+    assert_true(asprintf(&path, "%s/%s", test_directory(), file) > 0);
+    return keep(path);
+}
+
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
     (void)st, (void)type, (void)ftw;

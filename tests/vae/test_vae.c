@@ -93,16 +93,14 @@ static void check_golden(mar_dtype dtype, double tolerance)
     wt_close(f);
 }
 
-static void f32_is_pytorch(void **unused)
+TEST_CASE(f32_is_pytorch)
 {
-    (void)unused;
     check_golden(MAR_DTYPE_F32, 5e-6); /* what must hold is 1/255 */
 }
 
 /* Every operand is rounded to 8 bits, a relative error of 2e-3 that some twenty layers add to. */
-static void bf16_is_near(void **unused)
+TEST_CASE(bf16_is_near)
 {
-    (void)unused;
     check_golden(MAR_DTYPE_BF16, 2e-2);
 }
 
@@ -121,15 +119,13 @@ static void check_threads(mar_dtype dtype)
     wt_close(f);
 }
 
-static void f32_bits_do_not_depend_on_threads(void **unused)
+TEST_CASE(f32_bits_do_not_depend_on_threads)
 {
-    (void)unused;
     check_threads(MAR_DTYPE_F32);
 }
 
-static void bf16_bits_do_not_depend_on_threads(void **unused)
+TEST_CASE(bf16_bits_do_not_depend_on_threads)
 {
-    (void)unused;
     check_threads(MAR_DTYPE_BF16);
 }
 
@@ -157,15 +153,13 @@ static void check_runs(mar_dtype dtype)
     wt_close(f);
 }
 
-static void f32_runs_share_a_decoder(void **unused)
+TEST_CASE(f32_runs_share_a_decoder)
 {
-    (void)unused;
     check_runs(MAR_DTYPE_F32);
 }
 
-static void bf16_runs_share_a_decoder(void **unused)
+TEST_CASE(bf16_runs_share_a_decoder)
 {
-    (void)unused;
     check_runs(MAR_DTYPE_BF16);
 }
 
@@ -173,9 +167,8 @@ static void bf16_runs_share_a_decoder(void **unused)
 
 /* The tokens of the images above in patches, as the official code packs them (tests/golden/make_patches.py), make the
  * same images, alone and beside each other. */
-static void tokens_may_be_patches(void **unused)
+TEST_CASE(tokens_may_be_patches)
 {
-    (void)unused;
     static const int cases[][3] = {{4, 4, 2}, {4, 4, 4}, {8, 6, 2}}; /* rows, columns, patch */
     wt_file *f = golden_open("vae"), *patches = golden_open("patches");
     kern_queue *k = open_or_skip(MAR_DTYPE_F32, 2);
@@ -279,23 +272,20 @@ static void check_batches(mar_dtype dtype)
     wt_close(f);
 }
 
-static void f32_images_of_a_batch_are_those_alone(void **unused)
+TEST_CASE(f32_images_of_a_batch_are_those_alone)
 {
-    (void)unused;
     check_batches(MAR_DTYPE_F32);
 }
 
-static void bf16_images_of_a_batch_are_those_alone(void **unused)
+TEST_CASE(bf16_images_of_a_batch_are_those_alone)
 {
-    (void)unused;
     check_batches(MAR_DTYPE_BF16);
 }
 
 /* --- facts -------------------------------------------------------------------------------------- */
 
-static void config_bytes_and_flop(void **unused)
+TEST_CASE(config_bytes_and_flop)
 {
-    (void)unused;
     wt_file *f = golden_open("vae");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     vae_decoder *d = load(k, f);
@@ -323,9 +313,8 @@ static void config_bytes_and_flop(void **unused)
     wt_close(f);
 }
 
-static void grids_out_of_range_are_refused(void **unused)
+TEST_CASE(grids_out_of_range_are_refused)
 {
-    (void)unused;
     static const int bad[][2] = {{0, 4}, {4, 0}, {-1, 4}, {4, 100000}, {100000, 4}, {2147483647, 2147483647}};
     wt_file *f = golden_open("vae");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
@@ -384,9 +373,8 @@ static void expect_refused(const char *bytes, size_t size, const char *reason)
 
 /* Each tensor in turn is renamed: the decoder is refused, the message names it, and nothing leaks
  * (sanitizers). */
-static void every_tensor_is_needed(void **unused)
+TEST_CASE(every_tensor_is_needed)
 {
-    (void)unused;
     wt_file *f = golden_open("vae");
     size_t size;
     char *bytes = read_golden(&size);
@@ -409,9 +397,8 @@ static void every_tensor_is_needed(void **unused)
 }
 
 /* [64,64,3,3] becomes [64,64,9,1]: as many values, another convolution. */
-static void wrong_shapes_are_refused(void **unused)
+TEST_CASE(wrong_shapes_are_refused)
 {
-    (void)unused;
     size_t size;
     char *bytes = read_golden(&size);
     char *at = strstr(find_bytes(bytes, size, "\"decoder.mid.block_1.conv1.weight\""), "[64,64,3,3]");
@@ -419,24 +406,4 @@ static void wrong_shapes_are_refused(void **unused)
     memcpy(at, "[64,64,9,1]", 11);
     expect_refused(bytes, size, "decoder.mid.block_1.conv1.weight");
     free(bytes);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f32_is_pytorch),
-        cmocka_unit_test(bf16_is_near),
-        cmocka_unit_test(f32_bits_do_not_depend_on_threads),
-        cmocka_unit_test(bf16_bits_do_not_depend_on_threads),
-        cmocka_unit_test(f32_runs_share_a_decoder),
-        cmocka_unit_test(bf16_runs_share_a_decoder),
-        cmocka_unit_test(tokens_may_be_patches),
-        cmocka_unit_test(config_bytes_and_flop),
-        cmocka_unit_test(grids_out_of_range_are_refused),
-        cmocka_unit_test(every_tensor_is_needed),
-        cmocka_unit_test(wrong_shapes_are_refused),
-        cmocka_unit_test(f32_images_of_a_batch_are_those_alone),
-        cmocka_unit_test(bf16_images_of_a_batch_are_those_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,16 +105,14 @@ static void check_golden(mar_dtype dtype, double tolerance, int byte_tolerance)
     wt_close(f);
 }
 
-static void f32_is_the_official_code(void **unused)
+TEST_CASE(f32_is_the_official_code)
 {
-    (void)unused;
     check_golden(MAR_DTYPE_F32, 1e-5, 1);
 }
 
 /* Every operand is rounded to 8 bits. The official code itself in bf16 is 0.034 to 0.047 from what it is in f32. */
-static void bf16_is_near(void **unused)
+TEST_CASE(bf16_is_near)
 {
-    (void)unused;
     check_golden(MAR_DTYPE_BF16, 5e-2, 20);
 }
 
@@ -145,23 +143,20 @@ static void check_batches(mar_dtype dtype)
     free(tokens), free(alone), free(pixels), free(bytes);
 }
 
-static void f32_images_are_those_alone(void **unused)
+TEST_CASE(f32_images_are_those_alone)
 {
-    (void)unused;
     check_batches(MAR_DTYPE_F32);
 }
 
-static void bf16_images_are_those_alone(void **unused)
+TEST_CASE(bf16_images_are_those_alone)
 {
-    (void)unused;
     check_batches(MAR_DTYPE_BF16);
 }
 
 /* --- facts -------------------------------------------------------------------------------------------------------- */
 
-static void config_codebook_and_flop(void **unused)
+TEST_CASE(config_codebook_and_flop)
 {
-    (void)unused;
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     wt_file *f = open_checkpoint();
     vae_decoder *d = load(k);
@@ -219,9 +214,8 @@ static void compare_tensor(void *user, const char *name, int rank, const int64_t
     l->parameters += (long)t->count;
 }
 
-static void all_tensors_are_listed(void **unused)
+TEST_CASE(all_tensors_are_listed)
 {
-    (void)unused;
     wt_file *f = open_checkpoint();
     mar_vae_config c;
     mar_err err = {0};
@@ -235,9 +229,8 @@ static void all_tensors_are_listed(void **unused)
 }
 
 /* With a search for layers, a codebook that has a NaN is found by the name of the layer that it goes through. */
-static void layers_have_the_files_names(void **unused)
+TEST_CASE(layers_have_the_files_names)
 {
-    (void)unused;
     static const struct {
         const char *tensor, *layer;
     } spoiled[] = {{"quantize.embedding.weight", "post_quant_conv"},
@@ -246,8 +239,7 @@ static void layers_have_the_files_names(void **unused)
                    {"decoder.conv_blocks.1.res.0.nin_shortcut.weight", "decoder.conv_blocks.1.res.0.nin_shortcut"},
                    {"decoder.conv_blocks.1.upsample.conv.bias", "decoder.conv_blocks.1.upsample.conv"},
                    {"decoder.conv_out.weight", "decoder.conv_out"}};
-    char *folder = temporary_directory(), path[512];
-    snprintf(path, sizeof path, "%s/vq.safetensors", folder);
+    char *path = test_path("vq.safetensors");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     for (size_t i = 0; i < sizeof spoiled / sizeof *spoiled; i++) {
         wt_file *f = open_checkpoint();
@@ -290,8 +282,6 @@ static void layers_have_the_files_names(void **unused)
         wt_close(f);
     }
     close_queue(k);
-    remove_directory(folder);
-    free(folder);
 }
 
 /* --- files that are no decoder ------------------------------------------------------------------------------------ */
@@ -328,11 +318,9 @@ static void expect_refused(const char *path, const char *without, int rank, cons
 }
 
 /* Without one of its tensors the decoder is refused, the message names it, and nothing leaks (sanitizers). */
-static void every_tensor_is_needed(void **unused)
+TEST_CASE(every_tensor_is_needed)
 {
-    (void)unused;
-    char *folder = temporary_directory(), path[512];
-    snprintf(path, sizeof path, "%s/vq.safetensors", folder);
+    char *path = test_path("vq.safetensors");
     wt_file *f = open_checkpoint();
     int seen = 0;
     for (int i = 0; i < wt_count(f); i++) {
@@ -345,15 +333,11 @@ static void every_tensor_is_needed(void **unused)
     }
     assert_int_equal(seen, 109);
     wt_close(f);
-    remove_directory(folder);
-    free(folder);
 }
 
-static void wrong_shapes_are_refused(void **unused)
+TEST_CASE(wrong_shapes_are_refused)
 {
-    (void)unused;
-    char *folder = temporary_directory(), path[512];
-    snprintf(path, sizeof path, "%s/vq.safetensors", folder);
+    char *path = test_path("vq.safetensors");
     expect_refused(path, "quantize.embedding.weight", 2, (int64_t[]){CODEBOOK / 2, 2 * CHANNELS},
                    "quantize.embedding.weight has shape [25, 8], expected a codebook");
     expect_refused(path, "quantize.embedding.weight", 1, (int64_t[]){CODEBOOK * CHANNELS},
@@ -362,18 +346,4 @@ static void wrong_shapes_are_refused(void **unused)
     expect_refused(path, "decoder.conv_in.weight", 4, (int64_t[]){64, LATENT, 9, 1}, "decoder.conv_in.weight");
     expect_refused(path, "decoder.conv_blocks.0.attn.0.q.weight", 4, (int64_t[]){64, 32, 2, 1},
                    "decoder.conv_blocks.0.attn.0.q.weight");
-    remove_directory(folder);
-    free(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f32_is_the_official_code),    cmocka_unit_test(bf16_is_near),
-        cmocka_unit_test(f32_images_are_those_alone),  cmocka_unit_test(bf16_images_are_those_alone),
-        cmocka_unit_test(config_codebook_and_flop),    cmocka_unit_test(all_tensors_are_listed),
-        cmocka_unit_test(layers_have_the_files_names), cmocka_unit_test(every_tensor_is_needed),
-        cmocka_unit_test(wrong_shapes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static int set_up(void **state)
     assert_non_null(x);
     memset(&disturbed, 0, sizeof disturbed);
     seen = NULL;
-    x->dir = temporary_directory();
+    x->dir = test_directory();
     x->m = open_mar(MAR_DTYPE_F32, 1);
     snprintf(x->mar_pth, sizeof x->mar_pth, "%s/mar.pth", x->dir);
     snprintf(x->mar_safetensors, sizeof x->mar_safetensors, "%s/mar.safetensors", x->dir);
@@ -59,8 +59,6 @@ static int tear_down(void **state)
 {
     fixture *x = *state;
     mar_close(x->m);
-    remove_directory(x->dir);
-    free(x->dir);
     free(x);
     return 0;
 }
@@ -221,34 +219,34 @@ static void in_every_way(const fixture *x, operation *run, const char *path)
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) change_at_each_read(x, run, path, changes[i]);
 }
 
-static void while_a_model_is_loaded(void **state)
+TEST_WITH(while_a_model_is_loaded, set_up, tear_down)
 {
     const fixture *x = *state;
     in_every_way(x, load_model, x->mar_safetensors);
     in_every_way(x, load_model, x->mar_pth);
 }
 
-static void while_a_vae_is_loaded(void **state)
+TEST_WITH(while_a_vae_is_loaded, set_up, tear_down)
 {
     const fixture *x = *state;
     in_every_way(x, load_vae, x->vae);
 }
 
-static void while_it_is_inspected(void **state)
+TEST_WITH(while_it_is_inspected, set_up, tear_down)
 {
     const fixture *x = *state;
     in_every_way(x, inspect, x->mar_safetensors);
     in_every_way(x, inspect, x->vae);
 }
 
-static void while_it_is_converted(void **state)
+TEST_WITH(while_it_is_converted, set_up, tear_down)
 {
     const fixture *x = *state;
     in_every_way(x, convert, x->mar_safetensors);
     in_every_way(x, convert, x->mar_pth);
 }
 
-static void between_opening_and_loading(void **state)
+TEST_WITH(between_opening_and_loading, set_up, tear_down)
 {
     const fixture *x = *state;
     const char *const paths[] = {x->mar_safetensors, x->mar_pth};
@@ -266,7 +264,7 @@ static void between_opening_and_loading(void **state)
     }
 }
 
-static void a_read_that_fails(void **state)
+TEST_WITH(a_read_that_fails, set_up, tear_down)
 {
     const fixture *x = *state;
     operation *const all[] = {load_model, inspect, convert};
@@ -303,7 +301,7 @@ static void *keep_changing(void *user)
 
 /* Another thread cuts and writes the file, with pauses of up to 5 ms: what comes is what comes of the file that stays
  * as it is, to the bit, or one line. */
-static void at_any_moment(void **state)
+TEST_WITH(at_any_moment, set_up, tear_down)
 {
     const fixture *x = *state;
     operation *const all[] = {load_model, inspect, convert};
@@ -359,7 +357,7 @@ static void end_at_once(void)
 }
 
 /* SIGKILL at each read of a conversion: nothing is left where the file system has files without a name. */
-static void a_killed_conversion_leaves_nothing(void **state)
+TEST_WITH(a_killed_conversion_leaves_nothing, set_up, tear_down)
 {
     const fixture *x = *state;
     const int fd = open(x->dir, O_TMPFILE | O_WRONLY, 0600), files = count_files(x->dir);
@@ -385,19 +383,4 @@ static void a_killed_conversion_leaves_nothing(void **state)
         assert_true(at > 0 || killed);
     }
     assert_int_equal(count_files(x->dir), files + hidden + 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(while_a_model_is_loaded, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(while_a_vae_is_loaded, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(while_it_is_inspected, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(while_it_is_converted, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(between_opening_and_loading, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_read_that_fails, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(at_any_moment, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_killed_conversion_leaves_nothing, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

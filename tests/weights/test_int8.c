@@ -23,7 +23,7 @@ typedef struct {
 
 static fixture set_up(int out, int in)
 {
-    fixture x = {.dir = temporary_directory(), .out = out, .in = in};
+    fixture x = {.dir = test_directory(), .out = out, .in = in};
     const size_t n = (size_t)out * (size_t)in;
     char header[200];
     bytes b = {0};
@@ -50,8 +50,7 @@ static fixture set_up(int out, int in)
 static void tear_down(fixture *x)
 {
     wt_close(x->source);
-    remove_directory(x->dir);
-    free(x->dir), free(x->w), free(x->scale), free(x->restored), free(x->q);
+    free(x->w), free(x->scale), free(x->restored), free(x->q);
 }
 
 /* Writes the matrix in int8 to x->path, and opens it. */
@@ -95,9 +94,8 @@ static void check_restored(const fixture *x, const wt_file *f, wt_dtype dtype)
 }
 
 /* Matrices of one piece, of several, and with rows longer than a piece. */
-static void written_and_read_back(void **state)
+TEST_CASE(written_and_read_back)
 {
-    (void)state;
     static const int shapes[][2] = {{3, 4}, {1, 1}, {700, 331}, {5, 70001}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         fixture x = set_up(shapes[i][0], shapes[i][1]);
@@ -131,9 +129,8 @@ static void written_and_read_back(void **state)
 }
 
 /* Copies have the bytes of the source, whatever its type. */
-static void copied(void **state)
+TEST_CASE(copied)
 {
-    (void)state;
     fixture x = set_up(300, 400);
     wt_file *f = write_int8(&x), *back;
     mar_err err = {0};
@@ -152,9 +149,8 @@ static void copied(void **state)
 }
 
 /* What cannot be written is refused before there is a file. */
-static void bad_outputs(void **state)
+TEST_CASE(bad_outputs)
 {
-    (void)state;
     fixture x = set_up(3, 4);
     wt_file *f = write_int8(&x);
     const wt_tensor *w = wt_at(x.source, 0), *q = wt_find(f, "w"), *scale = wt_find(f, "w_scale");
@@ -214,9 +210,8 @@ static void refuse(const char *header, const void *data, size_t size, int allow_
     bytes_free(&b);
 }
 
-static void wrong_files(void **state)
+TEST_CASE(wrong_files)
 {
-    (void)state;
     static const char good[] = FILE_OF(SCALES("F32", "[2]", "14"));
     struct {
         int8_t q[6];
@@ -251,9 +246,8 @@ static void wrong_files(void **state)
 }
 
 /* int8 is for matrices that are asked for as such. */
-static void not_for_others(void **state)
+TEST_CASE(not_for_others)
 {
-    (void)state;
     static const char header[] = FILE_OF(SCALES("F32", "[2]", "14"));
     bytes b = make_safetensors(header, 14);
     wt_file *f;
@@ -268,13 +262,4 @@ static void not_for_others(void **state)
     assert_true(wt_is_layer("blocks.0.attn.qkv.weight", layers) && wt_is_layer("x.mlp.fc1.weight", layers));
     assert_false(wt_is_layer("blocks.0.attn.qkv.bias", layers) || wt_is_layer("attn.qkv.weight", layers) ||
                  wt_is_layer("blocks.0.xattn.qkv.weight", layers) || wt_is_layer("", layers));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_and_read_back), cmocka_unit_test(copied),         cmocka_unit_test(bad_outputs),
-        cmocka_unit_test(wrong_files),           cmocka_unit_test(not_for_others),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,9 +47,8 @@ static void expect_mar(const char *name, const mar_model_config *expected)
 
 /* Depths, widths and heads: models/mar.py and the README of the official code; MAR-B, L, H: 208M, 479M, 943M.
  */
-static void test_official_models(void **state)
+TEST_CASE(test_official_models)
 {
-    (void)state;
     expect_mar("mar_base", &(mar_model_config){.width = 768,
                                                .encoder_depth = 12,
                                                .decoder_depth = 12,
@@ -100,9 +99,8 @@ static mar_status derive_heads(const char *metadata, int heads, int *out, mar_er
     return status;
 }
 
-static void test_heads(void **state)
+TEST_CASE(test_heads)
 {
-    (void)state;
     int heads;
     mar_err err = {0};
     assert_ok(derive_heads("6", 0, &heads, &err), &err);
@@ -120,9 +118,8 @@ static void test_heads(void **state)
 }
 
 /* Of a width that no official model has, the number is a guess; two numbers are the encoder's and the decoder's. */
-static void test_guessed_heads(void **state)
+TEST_CASE(test_guessed_heads)
 {
-    (void)state;
     static const int widths[][2] = {{128, 2}, {1152, 18}, {100, 1}, {200, 2}, {1536, 24}};
     mar_model_config c;
     mar_err err = {0};
@@ -168,9 +165,8 @@ static void refuse_mar(const cJSON *list, const char *words)
     wt_close(f);
 }
 
-static void test_bad_mar(void **state)
+TEST_CASE(test_bad_mar)
 {
-    (void)state;
     static const char *const needed[] = {"class_emb.weight",
                                          "z_proj.weight",
                                          "diffusion_pos_embed_learned",
@@ -207,9 +203,8 @@ static void test_bad_mar(void **state)
 
 /* A number that no file has blocks for must not make a model of two billion blocks; a gap in the numbers must
  * not end it early. */
-static void test_block_numbers(void **state)
+TEST_CASE(test_block_numbers)
 {
-    (void)state;
     static const char *const strange[] = {"encoder_blocks.2000000000.norm1.weight", "encoder_blocks.14.norm1.weight",
                                           "encoder_blocks.99999999999999999999.norm1.weight",
                                           "encoder_blocks.13x.norm1.weight", "encoder_blocks.-1.norm1.weight"};
@@ -249,9 +244,8 @@ static void expect_vae(const cJSON *list, const mar_vae_config *expected)
     wt_close(f);
 }
 
-static void test_kl16(void **state)
+TEST_CASE(test_kl16)
 {
-    (void)state;
     cJSON *list = read_list("kl16");
     expect_vae(
         list,
@@ -261,9 +255,8 @@ static void test_kl16(void **state)
 }
 
 /* Trained at a size where the lowest level is not 16x16, the encoder has no attention but in the middle. */
-static void test_kl_without_attention(void **state)
+TEST_CASE(test_kl_without_attention)
 {
-    (void)state;
     enum { WIDTH = 512, ATTENTION = 2 * WIDTH + 4 * (WIDTH * WIDTH + WIDTH) };
     cJSON *list = read_list("kl16");
     for (cJSON *item = list->child, *next; item; item = next) {
@@ -281,9 +274,8 @@ static void test_kl_without_attention(void **state)
 }
 
 /* The small ones that the tests and the demo use, from PyTorch's names. */
-static void test_small_vae(void **state)
+TEST_CASE(test_small_vae)
 {
-    (void)state;
     wt_file *f;
     mar_vae_config c;
     mar_err err = {0};
@@ -310,9 +302,8 @@ static void refuse_vae(const cJSON *list, const char *words)
     wt_close(f);
 }
 
-static void test_bad_vae(void **state)
+TEST_CASE(test_bad_vae)
 {
-    (void)state;
     static const char *const needed[] = {"post_quant_conv.weight", "decoder.up.3.block.0.conv2.weight"};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
         cJSON *list = read_list("kl16");
@@ -329,20 +320,4 @@ static void test_bad_vae(void **state)
     SHAPE(list, "decoder.up.4.attn.0.q.weight", 512, 512, 1, 1);
     refuse_vae(list, "decoder.up.4.attn.0.q.weight: attention in the decoder's upper levels");
     cJSON_Delete(list);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_official_models),
-        cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_guessed_heads),
-        cmocka_unit_test(test_bad_mar),
-        cmocka_unit_test(test_block_numbers),
-        cmocka_unit_test(test_kl16),
-        cmocka_unit_test(test_kl_without_attention),
-        cmocka_unit_test(test_small_vae),
-        cmocka_unit_test(test_bad_vae),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
 /* The demo of discrete tokens: what is built in loads as what it is, and writes digits that the classifier recognises,
  * with and without drafts. */
-#include "tests/support/support.h"
+#include "tests/support/demo.h"
 
 #include "eval/classifier.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { IMAGES = 20, SIDE = 32, TOKENS = 64, CODES = 256 };
+enum { IMAGES = 20, TOKENS = 64, CODES = 256 };
 
 static mar *library;
 static mar_model *target, *draft, *eagle;
@@ -54,11 +54,9 @@ TEST_CASE(shapes)
 /* Right answers of the classifier on a batch of images of each digit. */
 static int recognised(mar_session *s, int first)
 {
-    static uint8_t rgb[IMAGES][SIDE * SIDE * 3];
+    static uint8_t rgb[IMAGES][DEMO_BYTES];
     static float tokens[IMAGES * TOKENS];
-    int labels[IMAGES], right = 0;
-    char why[256];
-    eval_classifier *judge;
+    int labels[IMAGES];
     for (int i = 0; i < IMAGES; i++) labels[i] = i % EVAL_DIGITS;
     assert_session(s, mar_session_begin(s, (uint64_t)first, labels, IMAGES));
     while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
@@ -68,17 +66,7 @@ static int recognised(mar_session *s, int first)
         const float token = tokens[i];
         assert_true(token >= 0 && token < CODES && token == (float)(int)token);
     }
-    assert_int_equal(eval_classifier_open(&judge, why, sizeof why), MAR_OK);
-    for (int i = 0; i < IMAGES; i++) {
-        float logits[EVAL_DIGITS];
-        int best = 0;
-        eval_classify(judge, rgb[i], NULL, logits);
-        for (int c = 1; c < EVAL_DIGITS; c++)
-            if (logits[c] > logits[best]) best = c;
-        right += best == labels[i];
-    }
-    eval_classifier_close(judge);
-    return right;
+    return demo_recognised(rgb[0], labels, IMAGES);
 }
 
 /* Nine of ten are right, where weights/demo/README.md has 99 in 100; and with drafts rounds accept some. */

@@ -1,5 +1,5 @@
-/* Speculation across tokens by whole paths: what is the same to the bit, and what its counts say. Its law is in
- * test_path_law.c. */
+/* Speculation across tokens by whole paths: what is the same to the bit, and what its counts say. Its distribution is
+ * in test_path_law.c. */
 #include "mar.h"
 #include "mar/ways/path.h"
 #include "tests/support/masked.h"
@@ -124,27 +124,6 @@ TEST_CASE(batch_does_not_matter)
     }
 }
 
-/* A session that is begun again, in the middle too, knows nothing of what it made before. */
-TEST_CASE(history_does_not_matter)
-{
-    static const char *const drafts[] = {"self", "draft"};
-    static const int others[2] = {1, 2};
-    static float first[N * DEMO_TOKENS], again[N * DEMO_TOKENS];
-    demo d = demo_open(1);
-    for (int i = 0; i < 2; i++) {
-        const mar_params p =
-            params_of(&d, drafts[i], "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma auto, context full");
-        mar_session *s = demo_session(&d, &p, N);
-        demo_generate(s, N, first);
-        assert_session(s, mar_session_begin(s, 90, others, 2));
-        assert_session(s, mar_session_step(s));
-        demo_generate(s, N, again);
-        assert_memory_equal(again, first, sizeof first);
-        mar_session_free(s);
-    }
-    demo_close(d);
-}
-
 /* --- counts ------------------------------------------------------------------------------------------------------- */
 
 /* What a batch's rounds and tokens must satisfy. */
@@ -252,17 +231,7 @@ TEST_CASE(stops_at_a_replacement)
         mar_session *s = demo_session(&d, &p, 1);
         for (int image = 0; image < 3; image++) {
             assert_session(s, mar_session_begin(s, (uint64_t)image, labels, 1));
-            for (int first = 0, next; !mar_session_done(s); first = next) {
-                int replaced[DEMO_SEQ] = {0};
-                assert_session(s, mar_session_step(s));
-                next = p.num_iter - mar_session_steps_left(s);
-                const mar_masked *g = mar_masked_of(s);
-                for (int t = 0; t < DEMO_SEQ; t++)
-                    if (g->token_status[t] == MAR_TOKEN_REPLACED && g->ar_step[t] >= first) replaced[g->ar_step[t]]++;
-                for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
-                if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
-                ends[next < first + 3]++;
-            }
+            check_rounds(s, DEMO_SEQ, p.num_iter, 3, ends);
         }
         mar_session_free(s);
     }

@@ -1,5 +1,5 @@
-/* Trees of drafts in one pass of LlamaGen's runner: their laws, and what is kept of those that become tokens, are those
- * of the same tokens one by one, bit for bit. */
+/* Trees of drafts in one pass of LlamaGen's runner: their distributions, and what is kept of those that become tokens,
+ * are those of the same tokens one by one, bit for bit. */
 #include "tests/support/gpt_fixture.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static int random_below(fixture *f, int n)
     return (int)((f->random >> 33) % (uint64_t)n);
 }
 
-/* Computes an image's tokens one by one; then row 0 is the law of what follows them. */
+/* Computes an image's tokens one by one; then row 0 is the distribution of what follows them. */
 static void compute_plainly(fixture *f, int image, const int *token, int n)
 {
     gpt_runner_begin(f->plain.runner, 1, label + image);
@@ -122,7 +122,7 @@ TEST_CASE(trees)
     }
 }
 
-/* The same tree by levels: each request goes on with the one before, whose laws stay. */
+/* The same tree by levels: each request goes on with the one before, whose distributions stay. */
 TEST_CASE(levels)
 {
     static const int ends[] = {2, 5, 6, DRAFTS}, parent[DRAFTS] = {-1, -1, 0, 0, 1, 4, 2, 2, 5};
@@ -304,6 +304,6 @@ TEST_CASE(watching)
     k->core->upload(k, f.tested.model->layers[1].ffn_norm + 3, &nan, sizeof nan);
     assert_ok(gpt_runner_log_probs(f.tested.runner, &request, 1, f.tested.laws, &err), &err);
     assert_string_equal(k->watch.layer, "draft: layers.1.ffn_norm");
-    assert_true(f.tested.laws[0] != f.tested.laws[0]); /* the law shows it */
+    assert_true(f.tested.laws[0] != f.tested.laws[0]); /* the distribution shows it */
     close_both(&f);
 }

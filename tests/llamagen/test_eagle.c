@@ -1,6 +1,6 @@
-/* An EAGLE drafter against PyTorch (tests/golden/make_eagle.py): laws of chains and trees in the rounds of whole
- * images, after drafts were accepted and rejected, with guidance and filters. What a round computes. Files that are
- * none. */
+/* An EAGLE drafter against PyTorch (tests/golden/make_eagle.py): distributions of chains and trees in the rounds of
+ * whole images, after drafts were accepted and rejected, with guidance and filters. What a round computes. Files that
+ * are none. */
 #include "tests/support/gpt_fixture.h"
 
 #include "llamagen/eagle.h"
@@ -90,7 +90,7 @@ static void read_round(const wt_file *f, const char *name, int image, int i, gol
     q->prefix = out->prefix, q->draft = out->draft, q->parent = out->parent;
 }
 
-/* The laws of a request are, as probabilities, those of the golden file. */
+/* The distributions of a request are, as probabilities, those of the golden file. */
 static void expect_golden(const fixture *f, const wt_file *file, const char *name, int i, const spec_request *q,
                           double tolerance)
 {
@@ -175,9 +175,10 @@ TEST_CASE(rounds_in_bf16_are_near)
     check_rounds(MAR_DTYPE_BF16, "plain", "eagle_plain", &gpt_fixture_plain, 6e-2);
 }
 
-/* --- the same laws in other ways ---------------------------------------------------------------------------------- */
+/* --- the same distributions in other ways ------------------------------------------------------------------------- */
 
-/* Asks for one image's laws in one call, from a new beginning. The target has the prefix then, but its last token. */
+/* Asks for one image's distributions in one call, from a new beginning. The target has the prefix then, but its last
+ * token. */
 static void ask_anew(fixture *f, const spec_request *q, float *laws)
 {
     start(f);
@@ -226,8 +227,8 @@ TEST_CASE(levels_are_the_same)
 }
 
 /* What a pass of one image under both conditions must read: the layer's weights and fc, keys and values, and for each
- * row its embedding and feature, in f32; the output layer, and the feature that the first law of an image is of. Rows
- * attend to so many positions in sum. */
+ * row its embedding and feature, in f32; the output layer, and the feature that the first distribution of an image is
+ * of. Rows attend to so many positions in sum. */
 static void expect_pass(const fixture *f, const gpt_runner_stats *before, int rows, int laws, int slots, int attended)
 {
     const gpt_runner_stats *now = eagle_runner_get_stats(f->runner);
@@ -268,8 +269,8 @@ TEST_CASE(passes_are_counted)
         }
 }
 
-/* An image's laws have the bits that they have alone, whatever was asked before: longer and shorter prefixes, more
- * tokens than fit in a pass, the other image beside it. */
+/* An image's distributions have the bits that they have alone, whatever was asked before: longer and shorter prefixes,
+ * more tokens than fit in a pass, the other image beside it. */
 TEST_CASE(images_and_histories_do_not_matter)
 {
     uint64_t random = 7;
@@ -307,7 +308,7 @@ TEST_CASE(images_and_histories_do_not_matter)
     close_both(&plain);
 }
 
-/* Nothing is drawn yet: the law is the target's own, to rounding. */
+/* Nothing is drawn yet: the distribution is the target's own, to rounding. */
 TEST_CASE(the_first_law_is_the_targets)
 {
     fixture f;
@@ -322,8 +323,8 @@ TEST_CASE(the_first_law_is_the_targets)
     close_both(&f);
 }
 
-/* Captions are 120 positions in front of the image tokens, some of them masked. An image's laws are those that it has
- * alone, at its first token the target's, and depend on the caption. */
+/* Captions are 120 positions in front of the image tokens, some of them masked. An image's distributions are those that
+ * it has alone, at its first token the target's, and depend on the caption. */
 TEST_CASE(captions)
 {
     enum { CAPTIONS = 3, POSITIONS = 120, DIM = 12, OUT = 50 };
@@ -334,7 +335,7 @@ TEST_CASE(captions)
     mar_err err = {0};
     kern_queue *k = open_queue(MAR_DTYPE_F32, 2);
     assert_true(gpt_fixture_open(&f.target, k, "llamagen_t2i", 0, &guided, CAPTIONS, 2, 1, 3 * CAPTIONS));
-    assert_ok(wt_open(path, &file, &err), &err);
+    file = open_weights(path);
     assert_ok(eagle_model_create(k, file, 0, &f.model, &err), &err);
     wt_close(file);
     assert_ok(eagle_runner_create(k, f.model, f.target.model, f.target.runner, &guided, CAPTIONS, 2, &f.runner, &err),
@@ -501,7 +502,7 @@ static wt_file *spoil(const char *path, int without, int transposed, const char 
     }
     assert_ok(wt_save_safetensors(path, tensors, n, metadata, 1, &err), &err);
     wt_close(f);
-    assert_ok(wt_open(path, &out, &err), &err);
+    out = open_weights(path);
     return out;
 }
 

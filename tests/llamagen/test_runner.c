@@ -1,5 +1,5 @@
-/* LlamaGen's runner against gpt.py and generate.py (tests/golden/make_llamagen.py): laws at every position, with and
- * without guidance, greedy sequences, captions. */
+/* LlamaGen's runner against gpt.py and generate.py (tests/golden/make_llamagen.py): distributions at every position,
+ * with and without guidance, greedy sequences, captions. */
 #include "tests/support/gpt_fixture.h"
 
 #include <math.h>
@@ -167,7 +167,7 @@ TEST_CASE(filters)
     gpt_fixture_close(&f);
 }
 
-/* Label -1 is the unconditional class: guidance between equal laws changes nothing. */
+/* Label -1 is the unconditional class: guidance between equal distributions changes nothing. */
 TEST_CASE(unconditional)
 {
     const gpt_sampling guided = SAMPLING(4, -1);

@@ -74,8 +74,7 @@ TEST_CASE(others_are_named)
     mar_close(m);
 }
 
-/* --- Inception -----------------------------------------------------------------------------------------------------
- */
+/* --- Inception ---------------------------------------------------------------------------------------------------- */
 
 enum { BATCH = 20, SPATIAL = 17 * 17 * 7, MOST_FEATURES = 2048, INCEPTION_CLASSES = 1008 };
 
@@ -435,10 +434,9 @@ TEST_CASE(networks_on_many_threads)
 /* Element `at` of a tensor of the file becomes `value`. Returns what it was. */
 static float change(const char *path, const char *tensor, size_t at, float value)
 {
-    wt_file *file;
     mar_err err = {0};
     float before;
-    assert_ok(wt_open(path, &file, &err), &err);
+    wt_file *file = open_weights(path);
     const wt_tensor *t = wt_find(file, tensor);
     const long offset = (long)(t->offset + at * sizeof value);
     assert_ok(wt_read_bytes(file, t, at * sizeof before, sizeof before, &before, &err), &err);

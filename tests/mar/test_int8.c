@@ -51,14 +51,6 @@ static void tear_down(fixture *x)
     mar_close(x->m);
 }
 
-static wt_file *open_file(const char *path)
-{
-    wt_file *f;
-    mar_err err = {0};
-    assert_ok(wt_open(path, &f, &err), &err);
-    return f;
-}
-
 /* --- what is in the files ----------------------------------------------------------------------------------------- */
 
 /* The matrices of the blocks are what kern_int8_quantise makes of the source's, all else is bf16. */
@@ -66,7 +58,7 @@ TEST_CASE(converted)
 {
     for (int i = 0; i < FAMILIES; i++) {
         fixture x = set_up(families[i].model);
-        wt_file *from = open_file(x.bf16), *to = open_file(x.int8);
+        wt_file *from = open_weights(x.bf16), *to = open_weights(x.int8);
         int matrices = 0;
         assert_int_equal(wt_count(to), wt_count(from) + families[i].matrices);
         for (int k = 0; k < wt_count(from); k++) {
@@ -117,7 +109,7 @@ TEST_CASE(converted_again)
         assert_library(x.m, mar_convert(x.m, x.int8, x.other, MAR_DTYPE_INT8, 0));
         assert_true(same_bytes(x.int8, x.other));
         assert_library(x.m, mar_convert(x.m, x.int8, x.other, MAR_DTYPE_F32, 0));
-        wt_file *f = open_file(x.other), *source = open_file(x.bf16), *int8 = open_file(x.int8);
+        wt_file *f = open_weights(x.other), *source = open_weights(x.bf16), *int8 = open_weights(x.int8);
         assert_int_equal(wt_count(f), wt_count(source));
         for (int k = 0; k < wt_count(f); k++) {
             const wt_tensor *t = wt_at(f, k);
@@ -146,7 +138,7 @@ TEST_CASE(other_kinds)
                                         "transformer's matrices become int8");
     assert_int_equal(stat(x.other, &there), -1);
     assert_library(x.m, mar_convert(x.m, "demo-discrete-eagle", x.other, MAR_DTYPE_INT8, 0));
-    wt_file *f = open_file(x.other);
+    wt_file *f = open_weights(x.other);
     assert_true(wt_is_int8(f, "eagle.layers.0.attention.wqkv.weight") && !wt_is_int8(f, "eagle.fc.weight"));
     wt_close(f);
     mar_model *model;
@@ -189,7 +181,7 @@ TEST_CASE(inspected)
 /* Changes bytes of a tensor's data in the file at x->int8. */
 static void overwrite(const fixture *x, const char *name, size_t first, const void *with, size_t size)
 {
-    wt_file *f = open_file(x->int8);
+    wt_file *f = open_weights(x->int8);
     const uint64_t at = wt_find(f, name)->offset + first;
     wt_close(f);
     bytes b = bytes_from_file(x->int8);
@@ -307,7 +299,7 @@ TEST_CASE(automatic)
     fixture x = set_up("demo-discrete");
     journal j = {""};
     const mar_options options = {.threads = 1, .backend = MAR_BACKEND_CPU, .log = keep, .log_user = &j};
-    static const char restored[] = "its int8 weights are restored, where dtype int8 would multiply them as they are";
+    static const char restored[] = "its int8 weights are restored, where --dtype int8 would multiply them as they are";
     mar *m;
     mar_model *model;
     assert_int_equal(mar_open(&options, &m), MAR_OK);

@@ -28,7 +28,4 @@ void command_ok(const char *directory, const char *arguments);
 char *read_whole_file(const char *directory, const char *name, size_t *size);
 void write_whole_file(const char *directory, const char *name, const void *data, size_t size);
 
-/* Number of entries of a directory, without . and .. */
-int count_files(const char *directory);
-
 #endif

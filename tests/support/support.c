@@ -1,5 +1,6 @@
 #include "tests/support/support.h"
 
+#include <dirent.h>
 #include <ftw.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,14 +8,19 @@
 #include <string.h>
 #include <unistd.h>
 
-wt_file *golden_open(const char *name)
+wt_file *open_weights(const char *path)
 {
-    char path[256];
-    snprintf(path, sizeof path, "tests/golden/data/%s.safetensors", name);
     wt_file *f = NULL;
     mar_err err = {0};
     assert_ok(wt_open(path, &f, &err), &err);
     return f;
+}
+
+wt_file *golden_open(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "tests/golden/data/%s.safetensors", name);
+    return open_weights(path);
 }
 
 float *golden_f32(const wt_file *f, const char *name, int64_t count)
@@ -200,4 +206,14 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 void remove_directory(const char *path)
 {
     nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int count_files(const char *directory)
+{
+    DIR *d = opendir(directory);
+    if (!d) fail_msg("%s: cannot open", directory);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(d));) n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    closedir(d);
+    return n;
 }

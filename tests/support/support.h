@@ -8,7 +8,8 @@
 #include "weights/weights.h"
 
 /* Golden tensors are in safetensors files, which tests/golden/make_*.py write with PyTorch. */
-wt_file *golden_open(const char *name); /* "head" opens tests/golden/data/head.safetensors; fails the test */
+wt_file *golden_open(const char *name);  /* "head" opens tests/golden/data/head.safetensors; fails the test */
+wt_file *open_weights(const char *path); /* fails the test if it cannot be opened */
 float *golden_f32(const wt_file *f, const char *name, int64_t count); /* caller frees */
 
 /* ||a-b|| / ||b|| over n values; NaN or Inf in a gives infinity. */
@@ -69,6 +70,8 @@ void *backend_memory(kern_queue *k, size_t bytes);
  * ends. */
 char *test_directory(void);
 char *test_path(const char *file);
+/* Number of entries of a directory, without . and .. */
+int count_files(const char *directory);
 /* A fresh directory under $TMPDIR, and its removal with everything in it. */
 char *temporary_directory(void); /* caller frees the string */
 void remove_directory(const char *path);

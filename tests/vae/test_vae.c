@@ -79,7 +79,7 @@ static float *decode(const wt_file *f, mar_dtype dtype, int threads, const int g
     return pixels;
 }
 
-/* --- numbers ------------------------------------------------------------------------------------ */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 static void check_golden(mar_dtype dtype, double tolerance)
 {
@@ -119,14 +119,10 @@ static void check_threads(mar_dtype dtype)
     wt_close(f);
 }
 
-TEST_CASE(f32_bits_do_not_depend_on_threads)
+TEST_CASE(bits_do_not_depend_on_threads)
 {
     check_threads(MAR_DTYPE_F32);
-}
-
-TEST_CASE(bf16_bits_do_not_depend_on_threads)
-{
-    check_threads(MAR_DTYPE_BF16);
+    check_threads(MAR_DTYPE_BF16); /* skipped by a processor without */
 }
 
 /* Runs of several sizes on one decoder, images in turn: each is what it is alone. */
@@ -153,17 +149,13 @@ static void check_runs(mar_dtype dtype)
     wt_close(f);
 }
 
-TEST_CASE(f32_runs_share_a_decoder)
+TEST_CASE(runs_share_a_decoder)
 {
     check_runs(MAR_DTYPE_F32);
+    check_runs(MAR_DTYPE_BF16); /* skipped by a processor without */
 }
 
-TEST_CASE(bf16_runs_share_a_decoder)
-{
-    check_runs(MAR_DTYPE_BF16);
-}
-
-/* --- patches ------------------------------------------------------------------------------------ */
+/* --- patches ------------------------------------------------------------------------------------------------------ */
 
 /* The tokens of the images above in patches, as the official code packs them (tests/golden/make_patches.py), make the
  * same images, alone and beside each other. */
@@ -205,7 +197,7 @@ TEST_CASE(tokens_may_be_patches)
     wt_close(f), wt_close(patches);
 }
 
-/* --- batches ------------------------------------------------------------------------------------ */
+/* --- batches ------------------------------------------------------------------------------------------------------ */
 
 /* Decodes `images` images, 3 of them different, in passes of at most what the run takes. */
 static void run_batch(kern_queue *k, vae_run *r, const int grid[2], const float *tokens, int images, float *pixels)
@@ -272,17 +264,13 @@ static void check_batches(mar_dtype dtype)
     wt_close(f);
 }
 
-TEST_CASE(f32_images_of_a_batch_are_those_alone)
+TEST_CASE(images_of_a_batch_are_those_alone)
 {
     check_batches(MAR_DTYPE_F32);
+    check_batches(MAR_DTYPE_BF16); /* skipped by a processor without */
 }
 
-TEST_CASE(bf16_images_of_a_batch_are_those_alone)
-{
-    check_batches(MAR_DTYPE_BF16);
-}
-
-/* --- facts -------------------------------------------------------------------------------------- */
+/* --- facts -------------------------------------------------------------------------------------------------------- */
 
 TEST_CASE(config_bytes_and_flop)
 {
@@ -333,7 +321,7 @@ TEST_CASE(grids_out_of_range_are_refused)
     wt_close(f);
 }
 
-/* --- files that are no decoder ------------------------------------------------------------------ */
+/* --- files that are no decoder ------------------------------------------------------------------------------------ */
 
 static char *read_golden(size_t *size)
 {

@@ -4,7 +4,6 @@
 #include "tests/support/disturbed_files.h"
 #include "tests/support/support.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -63,17 +62,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-static int count_files(const char *path)
-{
-    int n = -2; /* . and .. */
-    DIR *dir = opendir(path);
-    assert_non_null(dir);
-    while (readdir(dir)) n++;
-    closedir(dir);
-    return n;
-}
-
-/* --- what is done to a file, and with it --------------------------------------------------------------- */
+/* --- what is done to a file, and with it -------------------------------------------------------------------------- */
 
 static struct {
     const char *path;
@@ -182,7 +171,7 @@ static mar_status convert(const fixture *x, const char *path)
     return status;
 }
 
-/* --- at each read in turn -------------------------------------------------------------------------------- */
+/* --- at each read in turn ----------------------------------------------------------------------------------------- */
 
 /* The change comes before the first read, then before the second, and later at wider steps, until
  * the operation has no more. */
@@ -251,10 +240,9 @@ TEST_WITH(between_opening_and_loading, set_up, tear_down)
     const fixture *x = *state;
     const char *const paths[] = {x->mar_safetensors, x->mar_pth};
     for (int i = 0; i < 2; i++) {
-        wt_file *f;
         float *values = (float *)1;
         mar_err err = {0};
-        assert_ok(wt_open(paths[i], &f, &err), &err);
+        wt_file *f = open_weights(paths[i]);
         assert_int_equal(truncate(paths[i], 45), 0);
         assert_int_equal(wt_load_f32(f, "z_proj.bias", 1, (int64_t[]){16}, &values, &err), MAR_EIO);
         assert_null(values);
@@ -280,7 +268,7 @@ TEST_WITH(a_read_that_fails, set_up, tear_down)
     for (int i = 0; i < 3; i++) assert_library(x->m, all[i](x, x->mar_safetensors));
 }
 
-/* --- at any moment ------------------------------------------------------------------------------------- */
+/* --- at any moment ------------------------------------------------------------------------------------------------ */
 
 static atomic_int stop;
 static atomic_int failed; /* the thread could not go on: cmocka's asserts are the main thread's */
@@ -349,7 +337,7 @@ TEST_WITH(at_any_moment, set_up, tear_down)
     }
 }
 
-/* --- killed ---------------------------------------------------------------------------------------------- */
+/* --- killed ------------------------------------------------------------------------------------------------------- */
 
 static void end_at_once(void)
 {

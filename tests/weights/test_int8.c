@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- writing and reading back ----------------------------------------------------------------------------------- */
+/* --- writing and reading back ------------------------------------------------------------------------------------- */
 
 typedef struct {
     char *dir, path[600];
@@ -27,7 +27,6 @@ static fixture set_up(int out, int in)
     const size_t n = (size_t)out * (size_t)in;
     char header[200];
     bytes b = {0};
-    mar_err err = {0};
     x.w = malloc(n * sizeof *x.w), x.restored = malloc(n * sizeof *x.restored);
     x.q = malloc(n), x.scale = malloc((size_t)out * sizeof *x.scale);
     for (size_t i = 0; i < n; i++) x.w[i] = sinf((float)i) * (1 + (float)(i / (size_t)in % 5));
@@ -42,7 +41,7 @@ static fixture set_up(int out, int in)
     snprintf(x.path, sizeof x.path, "%s/in", x.dir);
     bytes_to_file(&b, x.path);
     bytes_free(&b);
-    assert_ok(wt_open(x.path, &x.source, &err), &err);
+    x.source = open_weights(x.path);
     snprintf(x.path, sizeof x.path, "%s/int8.safetensors", x.dir);
     return x;
 }
@@ -61,10 +60,9 @@ static wt_file *write_int8(const fixture *x)
         {"w", WT_I8, 2, {x->out, x->in}, x->source, w, WT_QUANTISED, NULL},
         {"w_scale", WT_F32, 1, {x->out}, x->source, w, WT_SCALES, NULL},
     };
-    wt_file *f;
     mar_err err = {0};
     assert_ok(wt_save_safetensors(x->path, outputs, 2, NULL, 0, &err), &err);
-    assert_ok(wt_open(x->path, &f, &err), &err);
+    wt_file *f = open_weights(x->path);
     return f;
 }
 
@@ -80,11 +78,10 @@ static void check_restored(const fixture *x, const wt_file *f, wt_dtype dtype)
     const size_t n = (size_t)x->out * (size_t)x->in;
     char path[640];
     mar_err err = {0};
-    wt_file *back;
     const wt_output output = {"w", dtype, 2, {x->out, x->in}, f, wt_find(f, "w"), WT_DEQUANTISED, NULL};
     snprintf(path, sizeof path, "%s/restored.safetensors", x->dir);
     assert_ok(wt_save_safetensors(path, &output, 1, NULL, 0, &err), &err);
-    assert_ok(wt_open(path, &back, &err), &err);
+    wt_file *back = open_weights(path);
     assert_int_equal(wt_at(back, 0)->dtype, dtype);
     float *values = golden_f32(back, "w", (int64_t)n);
     for (size_t i = 0; i < n; i++)
@@ -143,7 +140,7 @@ TEST_CASE(copied)
     assert_int_equal(a.size, b.size);
     assert_memory_equal(a.data, b.data, a.size);
     bytes_free(&a), bytes_free(&b);
-    assert_ok(wt_open(path, &back, &err), &err);
+    back = open_weights(path);
     wt_close(back), wt_close(f);
     tear_down(&x);
 }
@@ -180,7 +177,7 @@ TEST_CASE(bad_outputs)
     tear_down(&x);
 }
 
-/* --- files with something wrong --------------------------------------------------------------------------------- */
+/* --- files with something wrong ----------------------------------------------------------------------------------- */
 
 /* Offsets and shape of a second tensor, scales of "a" I8 [2, 3], which has bytes 0 to 5. */
 #define FILE_OF(second) "{\"a\":{\"dtype\":\"I8\",\"shape\":[2,3],\"data_offsets\":[0,6]}" second "}"

@@ -25,7 +25,7 @@ static void expect_refusal(const bytes *b, const char *words)
     guarded_free(copy, b->size);
 }
 
-/* --- safetensors ----------------------------------------------------------------------------------- */
+/* --- safetensors -------------------------------------------------------------------------------------------------- */
 
 static void refuse_header(const char *header, size_t data_size, const char *words)
 {
@@ -117,8 +117,7 @@ TEST_CASE(test_duplicates)
 
 #define NAMED(name) "{\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}"
 
-/* --- many names ------------------------------------------------------------------------------------------------------
- */
+/* --- many names --------------------------------------------------------------------------------------------------- */
 
 /* In place of the C library's, for the readers, too. */
 static long comparisons;
@@ -282,7 +281,7 @@ TEST_CASE(test_strange_starts)
     }
 }
 
-/* --- zip ------------------------------------------------------------------------------------------- */
+/* --- zip ---------------------------------------------------------------------------------------------------------- */
 
 static void refuse_zip(const zip_part *parts, int count, const char *words)
 {
@@ -351,7 +350,7 @@ TEST_CASE(test_zip_sizes)
     }
 }
 
-/* --- pickle ---------------------------------------------------------------------------------------- */
+/* --- pickle ------------------------------------------------------------------------------------------------------- */
 
 static void refuse_pickle_bytes(const char *pickle, size_t size, const char *words)
 {
@@ -431,7 +430,7 @@ TEST_CASE(test_pickle_memory)
     free(pickle);
 }
 
-/* --- tensors in a pickle ---------------------------------------------------------------------------- */
+/* --- tensors in a pickle ------------------------------------------------------------------------------------------ */
 
 #define STORAGE(class, numel)                                                                                          \
     "(X\7\0\0\0storage" class "X\1\0\0\0"                                                                              \
@@ -573,8 +572,7 @@ TEST_CASE(test_bad_storage)
     refuse_pickle("}X\5\0\0\0model}X\1\0\0\0w" FLOATS "ss.", "\"w\" is a bare storage");
 }
 
-/* --- files from before PyTorch 1.6 ----------------------------------------------------------------------------------
- */
+/* --- files from before PyTorch 1.6 -------------------------------------------------------------------------------- */
 
 #define LEGACY_MAGIC  "\x80\2\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 #define LEGACY_SYSTEM "\x80\2}X\r\0\0\0little_endian\x88s."

@@ -6,7 +6,6 @@
 #include "mar/core/handle.h"
 #include "weights/npz.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,12 +101,7 @@ static mar_status write_npz(const char *path, const char *out)
 static void nothing_is_new(const char *dir, const char *out, int older)
 {
     char text[4] = "";
-    int files = 0;
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));) files += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    closedir(d);
-    assert_int_equal(files, older);
+    assert_int_equal(count_files(dir), older);
     if (!older) return;
     FILE *f = fopen(out, "rb");
     assert_non_null(f);

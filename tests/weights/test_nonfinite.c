@@ -11,7 +11,7 @@
 
 #define DATA "tests/weights/data/"
 
-/* --- one tensor ---------------------------------------------------------------------------------------- */
+/* --- one tensor --------------------------------------------------------------------------------------------------- */
 
 /* Loads `w`, [n] values of a dtype, from memory. */
 static mar_status load(const char *dtype, const void *values, size_t size, int n, int allow, float *out, mar_err *err)
@@ -91,17 +91,15 @@ TEST_CASE(every_place)
     free(values);
 }
 
-/* --- models ----------------------------------------------------------------------------------------------- */
+/* --- models ------------------------------------------------------------------------------------------------------- */
 
 /* Converts `from`, a model of so many heads or with 0 none, to `to` as f32 and puts a NaN at element `at` of a tensor.
  */
 static void spoil(mar *m, const char *from, int heads, const char *to, const char *tensor, int at)
 {
     const float nan = NAN;
-    wt_file *f;
-    mar_err err = {0};
     assert_library(m, mar_convert(m, from, to, MAR_DTYPE_F32, heads));
-    assert_ok(wt_open(to, &f, &err), &err);
+    wt_file *f = open_weights(to);
     const long offset = (long)wt_find(f, tensor)->offset + 4L * at;
     wt_close(f);
     FILE *stream = fopen(to, "r+b");

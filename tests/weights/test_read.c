@@ -11,9 +11,7 @@
 
 static wt_file *open_good(const char *path)
 {
-    wt_file *f = NULL;
-    mar_err err = {0};
-    assert_ok(wt_open(path, &f, &err), &err);
+    wt_file *f = open_weights(path);
     assert_string_equal(wt_path(f), path);
     return f;
 }

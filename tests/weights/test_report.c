@@ -51,7 +51,7 @@ static void expect_problems(const mar_report *r, int count, const char *const *p
     }
 }
 
-/* --- good files ------------------------------------------------------------------------------------- */
+/* --- good files --------------------------------------------------------------------------------------------------- */
 
 TEST_CASE(test_good_mar)
 {
@@ -121,7 +121,7 @@ TEST_CASE(test_other_files)
     assert_non_null(strstr(mar_error(&handle), "3 attention heads"));
 }
 
-/* --- files with one thing wrong ---------------------------------------------------------------------- */
+/* --- files with one thing wrong ----------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *drop, *integers; /* a tensor to leave out, one to store as I32 */
@@ -174,9 +174,7 @@ static void write_damaged(const char *path, const char *source, const damage *d)
 {
     cJSON *header = cJSON_CreateObject();
     bytes data = {0}, file = {0};
-    wt_file *f;
-    mar_err err = {0};
-    assert_ok(wt_open(source, &f, &err), &err);
+    wt_file *f = open_weights(source);
     for (int i = 0; i < wt_count(f); i++)
         if (!same(d->drop, wt_at(f, i)->name)) add_damaged(header, &data, f, wt_at(f, i), d);
     if (d->extra) add_tensor(header, &data, d->extra, "F32", cJSON_CreateIntArray((int[]){2}, 1), (float[2]){0}, 8);
@@ -277,9 +275,8 @@ TEST_CASE(test_many_problems)
 static void expect_converted(const char *out, const char *expected_path, wt_dtype dtype)
 {
     wt_file *f, *expected;
-    mar_err err = {0};
-    assert_ok(wt_open(out, &f, &err), &err);
-    assert_ok(wt_open(expected_path, &expected, &err), &err);
+    f = open_weights(out);
+    expected = open_weights(expected_path);
     assert_int_equal(wt_count(f), wt_count(expected));
     for (int i = 0; i < wt_count(expected); i++) {
         const wt_tensor *e = wt_at(expected, i), *t = wt_find(f, e->name);
@@ -299,7 +296,7 @@ static void expect_converted(const char *out, const char *expected_path, wt_dtyp
     wt_close(expected);
 }
 
-/* --- training checkpoints ---------------------------------------------------------------------------- */
+/* --- training checkpoints ----------------------------------------------------------------------------------------- */
 
 /* The prefixes that wrappers of a training run put in front of names. */
 TEST_CASE(test_prefixes)
@@ -347,7 +344,7 @@ TEST_CASE(test_weights)
     mar_report *r;
     wt_file *expected, *f;
     mar_err err = {0};
-    assert_ok(wt_open(DATA "mar.pth.expected.safetensors", &expected, &err), &err);
+    expected = open_weights(DATA "mar.pth.expected.safetensors");
     float *average = golden_f32(expected, "z_proj.weight", 64);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         handle.weights = cases[i].asked;
@@ -405,7 +402,7 @@ TEST_CASE(test_foreign_files)
     }
 }
 
-/* --- conversion -------------------------------------------------------------------------------------- */
+/* --- conversion --------------------------------------------------------------------------------------------------- */
 
 static void expect_metadata(const wt_file *f, const char *key, const char *value)
 {
@@ -422,10 +419,9 @@ TEST_CASE(test_convert_mar)
     char *out = test_path("out.safetensors");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         wt_file *f;
-        mar_err err = {0};
         assert_library(&handle, mar_convert(&handle, DATA "mar.pth", out, cases[i].asked, 4));
         expect_converted(out, DATA "mar.pth.expected.safetensors", cases[i].stored);
-        assert_ok(wt_open(out, &f, &err), &err);
+        f = open_weights(out);
         expect_metadata(f, "format", "pt");
         expect_metadata(f, "mar.kind", "mar");
         expect_metadata(f, "mar.heads", "4");
@@ -441,9 +437,8 @@ TEST_CASE(test_convert_mar)
     }
     /* Two numbers are both written, a guess is not. */
     wt_file *f;
-    mar_err err = {0};
     assert_library(&handle, mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, mar_heads(4, 2)));
-    assert_ok(wt_open(out, &f, &err), &err);
+    f = open_weights(out);
     expect_metadata(f, "mar.heads", "4");
     expect_metadata(f, "mar.decoder_heads", "2");
     wt_close(f);
@@ -452,7 +447,7 @@ TEST_CASE(test_convert_mar)
     assert_int_equal(mar_report_model(r)->heads_guessed, 0);
     mar_report_free(r);
     assert_library(&handle, mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, 0));
-    assert_ok(wt_open(out, &f, &err), &err);
+    f = open_weights(out);
     assert_null(wt_metadata(f, "mar.heads"));
     wt_close(f);
     r = inspect(out, 0);
@@ -469,11 +464,9 @@ TEST_CASE(test_convert_mar)
 TEST_CASE(test_convert_vae)
 {
     char *out = test_path("out.safetensors");
-    wt_file *f;
-    mar_err err = {0};
     assert_library(&handle, mar_convert(&handle, DATA "vae.ckpt", out, MAR_DTYPE_AUTO, 0));
     expect_converted(out, DATA "vae.ckpt", WT_F16);
-    assert_ok(wt_open(out, &f, &err), &err);
+    wt_file *f = open_weights(out);
     expect_metadata(f, "mar.kind", "vae");
     expect_metadata(f, "mar.vae_stride", "2");
     wt_close(f);
@@ -482,10 +475,8 @@ TEST_CASE(test_convert_vae)
 TEST_CASE(test_convert_vq)
 {
     char *out = test_path("out.safetensors");
-    wt_file *f;
-    mar_err err = {0};
     assert_library(&handle, mar_convert(&handle, "tests/golden/data/vq.pth", out, MAR_DTYPE_AUTO, 0));
-    assert_ok(wt_open(out, &f, &err), &err);
+    wt_file *f = open_weights(out);
     expect_metadata(f, "mar.kind", "vae");
     expect_metadata(f, "mar.vae_codebook", "50");
     expect_metadata(f, "mar.vae_z_channels", "4");

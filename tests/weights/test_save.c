@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "weights/number.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/resource.h>
 
-/* --- numbers --------------------------------------------------------------------------------------- */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 /* The definition, in double arithmetic: every half is (-1)^s * m * 2^e. */
 static double half_value(uint16_t h)
@@ -78,7 +77,7 @@ TEST_CASE(test_rounding)
     assert_int_equal(wt_bf16_from_f32(INFINITY), 0x7f80);
 }
 
-/* --- files ----------------------------------------------------------------------------------------- */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     char *dir, path[600];
@@ -90,7 +89,6 @@ typedef struct {
 static void set_up(fixture *x, const float *values, int n, wt_dtype dtype)
 {
     char header[200];
-    mar_err err = {0};
     bytes b = {0};
     x->dir = test_directory();
     snprintf(x->path, sizeof x->path, "%s/in", x->dir);
@@ -101,7 +99,7 @@ static void set_up(fixture *x, const float *values, int n, wt_dtype dtype)
     bytes_put(&b, values, sizeof *values * (size_t)n);
     bytes_to_file(&b, x->path);
     bytes_free(&b);
-    assert_ok(wt_open(x->path, &x->source, &err), &err);
+    x->source = open_weights(x->path);
     snprintf(x->path, sizeof x->path, "%s/out.safetensors", x->dir);
     x->output = (wt_output){"w", dtype, 2, {2, n / 2}, x->source, wt_at(x->source, 0), WT_VALUES, NULL};
 }
@@ -109,17 +107,6 @@ static void set_up(fixture *x, const float *values, int n, wt_dtype dtype)
 static void tear_down(fixture *x)
 {
     wt_close(x->source);
-}
-
-/* Entries of the directory besides . and .. */
-static int count_files(const char *path)
-{
-    int n = -2;
-    DIR *dir = opendir(path);
-    assert_non_null(dir);
-    while (readdir(dir)) n++;
-    closedir(dir);
-    return n;
 }
 
 TEST_CASE(test_layout)
@@ -138,8 +125,7 @@ TEST_CASE(test_layout)
     static const uint8_t expected[] = {0x80, 0x3f, 0x20, 0xc0, 0x80, 0x3f, 0, 0};
     assert_memory_equal(b.data + 8 + length, expected, sizeof expected);
     bytes_free(&b);
-    wt_file *f;
-    assert_ok(wt_open(x.path, &f, &err), &err);
+    wt_file *f = open_weights(x.path);
     assert_string_equal(wt_metadata(f, "quoted"), "a \"b\"\n");
     assert_int_equal(wt_at(f, 0)->dtype, WT_BF16);
     wt_close(f);
@@ -157,8 +143,7 @@ TEST_CASE(test_large_tensor)
     for (int i = 0; i < N; i++) values[i] = (float)i;
     set_up(&x, values, N, WT_F32);
     for (int round = 0; round < 2; round++) assert_ok(wt_save_safetensors(x.path, &x.output, 1, NULL, 0, &err), &err);
-    wt_file *f;
-    assert_ok(wt_open(x.path, &f, &err), &err);
+    wt_file *f = open_weights(x.path);
     float *read = golden_f32(f, "w", N);
     assert_memory_equal(read, values, N * sizeof *values);
     free(read);

@@ -9,82 +9,42 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- MAR -------------------------------------------------------------------------------------------- */
+/* --- MAR ---------------------------------------------------------------------------------------------------------- */
 
-static void expect_model_config(const mar_model_config *c, const mar_model_config *expected)
-{
-    assert_int_equal(c->width, expected->width);
-    assert_int_equal(c->encoder_depth, expected->encoder_depth);
-    assert_int_equal(c->decoder_depth, expected->decoder_depth);
-    assert_int_equal(c->heads, expected->heads);
-    assert_int_equal(c->mlp_hidden, expected->mlp_hidden);
-    assert_int_equal(c->buffer, expected->buffer);
-    assert_int_equal(c->seq_len, expected->seq_len);
-    assert_int_equal(c->token_dim, expected->token_dim);
-    assert_int_equal(c->classes, expected->classes);
-    assert_int_equal(c->head_width, expected->head_width);
-    assert_int_equal(c->head_depth, expected->head_depth);
-    assert_int_equal(c->parameters, expected->parameters);
-}
-
-static void expect_mar(const char *name, const mar_model_config *expected)
-{
-    mar_model_config c;
-    mar_err err = {0};
-    cJSON *list = read_list(name);
-    wt_file *f = open_list(list, NULL);
-    assert_true(mar_config_recognise(f));
-    assert_false(vae_config_recognise(f));
-    assert_ok(mar_config_derive(f, 0, &c, &err), &err);
-    expect_model_config(&c, expected);
-    comparison all = {list->child, 0};
-    mar_config_tensors(&c, compare_visit, &all);
-    assert_null(all.next);
-    assert_int_equal(all.visits, wt_count(f));
-    wt_close(f);
-    cJSON_Delete(list);
-}
-
-/* Depths, widths and heads: models/mar.py and the README of the official code; MAR-B, L, H: 208M, 479M, 943M.
- */
+/* Depths, widths and heads: models/mar.py and the README of the official code; MAR-B, L, H: 208M, 479M, 943M. */
 TEST_CASE(test_official_models)
 {
-    expect_mar("mar_base", &(mar_model_config){.width = 768,
-                                               .encoder_depth = 12,
-                                               .decoder_depth = 12,
-                                               .heads = 12,
-                                               .mlp_hidden = 3072,
-                                               .buffer = 64,
-                                               .seq_len = 256,
-                                               .token_dim = 16,
-                                               .classes = 1000,
-                                               .head_width = 1024,
-                                               .head_depth = 6,
-                                               .parameters = 207924768});
-    expect_mar("mar_large", &(mar_model_config){.width = 1024,
-                                                .encoder_depth = 16,
-                                                .decoder_depth = 16,
-                                                .heads = 16,
-                                                .mlp_hidden = 4096,
-                                                .buffer = 64,
-                                                .seq_len = 256,
-                                                .token_dim = 16,
-                                                .classes = 1000,
-                                                .head_width = 1280,
-                                                .head_depth = 8,
-                                                .parameters = 478326304});
-    expect_mar("mar_huge", &(mar_model_config){.width = 1280,
-                                               .encoder_depth = 20,
-                                               .decoder_depth = 20,
-                                               .heads = 16,
-                                               .mlp_hidden = 5120,
-                                               .buffer = 64,
-                                               .seq_len = 256,
-                                               .token_dim = 16,
-                                               .classes = 1000,
-                                               .head_width = 1536,
-                                               .head_depth = 12,
-                                               .parameters = 942403104});
+    static const struct {
+        const char *name;
+        int width, depth, heads, hidden, head_width, head_depth;
+        long parameters;
+    } models[] = {{"mar_base", 768, 12, 12, 3072, 1024, 6, 207924768},
+                  {"mar_large", 1024, 16, 16, 4096, 1280, 8, 478326304},
+                  {"mar_huge", 1280, 20, 16, 5120, 1536, 12, 942403104}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        mar_model_config c;
+        mar_err err = {0};
+        cJSON *list = read_list(models[i].name);
+        wt_file *f = open_list(list, NULL);
+        assert_true(mar_config_recognise(f));
+        assert_false(vae_config_recognise(f));
+        assert_ok(mar_config_derive(f, 0, &c, &err), &err);
+        assert_int_equal(c.width, models[i].width);
+        assert_int_equal(c.encoder_depth, models[i].depth);
+        assert_int_equal(c.decoder_depth, models[i].depth);
+        assert_int_equal(c.heads, models[i].heads);
+        assert_int_equal(c.mlp_hidden, models[i].hidden);
+        assert_int_equal(c.head_width, models[i].head_width);
+        assert_int_equal(c.head_depth, models[i].head_depth);
+        assert_int_equal(c.parameters, models[i].parameters);
+        assert_true(c.buffer == 64 && c.seq_len == 256 && c.token_dim == 16 && c.classes == 1000);
+        comparison all = {list->child, 0};
+        mar_config_tensors(&c, compare_visit, &all);
+        assert_null(all.next);
+        assert_int_equal(all.visits, wt_count(f));
+        wt_close(f);
+        cJSON_Delete(list);
+    }
 }
 
 static mar_status derive_heads(const char *metadata, int heads, int *out, mar_err *err)
@@ -222,7 +182,7 @@ TEST_CASE(test_block_numbers)
     }
 }
 
-/* --- KL autoencoder ---------------------------------------------------------------------------------- */
+/* --- KL autoencoder ----------------------------------------------------------------------------------------------- */
 
 static void expect_vae(const cJSON *list, const mar_vae_config *expected)
 {
@@ -276,10 +236,9 @@ TEST_CASE(test_kl_without_attention)
 /* The small ones that the tests and the demo use, from PyTorch's names. */
 TEST_CASE(test_small_vae)
 {
-    wt_file *f;
     mar_vae_config c;
     mar_err err = {0};
-    assert_ok(wt_open("tests/weights/data/vae.ckpt", &f, &err), &err);
+    wt_file *f = open_weights("tests/weights/data/vae.ckpt");
     assert_ok(vae_config_derive(f, &c, &err), &err);
     assert_int_equal(c.z_channels, 4);
     assert_int_equal(c.stride, 2);

@@ -1,6 +1,6 @@
-/* Whole paths: their records are the plain chain's states, their ratios those of the laws that the chain gives, 0 for a
- * path under its own law, and no bit depends on what is drawn or judged together. The heads are the demo models', on
- * conditions of half-generated images. */
+/* Whole paths: their records are the plain chain's states, their ratios those of the distributions that the chain
+ * gives, 0 for a path under its own distribution, and no bit depends on what is drawn or judged together. The heads are
+ * the demo models', on conditions of half-generated images. */
 #include "diffusion/paths.h"
 #include "tests/diffusion/demo_head.h"
 
@@ -123,7 +123,7 @@ TEST_CASE(own_law_has_ratio_0)
         }
 }
 
-/* The law of the transition from a path's states at an index, by the chain. */
+/* The distribution of the transition from a path's states at an index, by the chain. */
 static void chain_law(const fixture *f, const work *w, const float *z, int index, float *mean, float *log_std)
 {
     float x[MAX * CHANNELS];
@@ -139,7 +139,8 @@ static double log_density(double x, double mean, double log_std)
     return -log_std - 0.5 * y * y;
 }
 
-/* How far log ratios of paths are at most from the sums of those of the laws that the two chains give, step by step. */
+/* How far log ratios of paths are at most from the sums of those of the distributions that the two chains give, step by
+ * step. */
 static double sum_error(const work *drawn, const work *judged, const fixture *p, const float *z_p, const fixture *q,
                         const float *z_q)
 {
@@ -185,7 +186,7 @@ TEST_CASE(ratio_is_the_sum_of_the_steps)
         }
 }
 
-/* Paths of the draft model's head under the target's law, as drafts are verified, and the other way round, as
+/* Paths of the draft model's head under the target's distribution, as drafts are verified, and the other way round, as
  * candidates are. */
 TEST_CASE(heads_judge_each_others_paths)
 {

@@ -1,5 +1,5 @@
-/* Speculation inside the head: the plain chain's bits with window 1, its law with any window, and fewer calls. The
- * heads are the demo models', on conditions of half-generated images. */
+/* Speculation inside the head: the plain chain's bits with window 1, its distribution with any window, and fewer calls.
+ * The heads are the demo models', on conditions of half-generated images. */
 #include "diffusion/speculate.h"
 #include "tests/diffusion/demo_head.h"
 #include "tests/support/brief.h"
@@ -125,7 +125,7 @@ TEST_CASE(fewer_calls)
         }
 }
 
-/* --- the law ------------------------------------------------------------------------------------------------- */
+/* --- the distribution --------------------------------------------------------------------------------------------- */
 
 /* DRAWS of each condition: more than 10^5 numbers in all; with a sanitizer fewer, which find no mutants */
 enum { STEPS = 20, SOME_DRAWS = 32, DRAWS = test_brief ? SOME_DRAWS : 256 };
@@ -271,7 +271,7 @@ TEST_CASE(same_law_with_int8)
     expect_law_at_full_length(MAR_DTYPE_INT8);
 }
 
-/* The draft's head as the proposer, at a temperature: the same law, calls saved. */
+/* The draft's head as the proposer, at a temperature: the same distribution, calls saved. */
 TEST_CASE(draft_proposes)
 {
     fixture target, draft;

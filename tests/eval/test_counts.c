@@ -1,5 +1,5 @@
 /* How often discrete tokens and their neighbours occur in two runs: numbers counted by hand and by a direct program,
- * p-values that are uniform where two runs have one law, and power where only the neighbours differ. */
+ * p-values that are uniform where two runs have one distribution, and power where only the neighbours differ. */
 #include "tests/support/support.h"
 
 #include "eval/counts.h"
@@ -63,7 +63,7 @@ static void make_run(uint64_t set, int images, double stay, float *out)
     }
 }
 
-/* Under one law p is nearly uniform: of 200 repeats at most 3 standard deviations above 5 % lie below 0.05. */
+/* Under one distribution p is nearly uniform: of 200 repeats at most 3 standard deviations above 5 % lie below 0.05. */
 TEST_CASE(level)
 {
     enum { N = 30, REPEATS = 200 };

@@ -1,5 +1,5 @@
-/* The two-sample statistics: numbers of numpy and scipy, p-values that are uniform when two runs have one law (shared
- * noise or not), power, and why pairs must be swapped. Every seed is fixed. */
+/* The two-sample statistics: numbers of numpy and scipy, p-values that are uniform when two runs have one distribution
+ * (shared noise or not), power, and why pairs must be swapped. Every seed is fixed. */
 #include "tests/support/support.h"
 
 #include "eval/statistics.h"
@@ -71,12 +71,12 @@ TEST_CASE(identical_runs)
     assert_true(mean == 0 && covariance == 0);
 }
 
-/* How two runs of one law can hang together. */
+/* How two runs of one distribution can hang together. */
 typedef enum {
     INDEPENDENT,
     SHARED,   /* a common part of each pair, as from one seed and class */
-    MIRRORED, /* b = -a: one law, as far apart as can be */
-    LAGGED,   /* b is a's sequence moved on by one number: one law, far from exchangeable */
+    MIRRORED, /* b = -a: one distribution, as far apart as can be */
+    LAGGED,   /* b is a's sequence moved on by one number: one distribution, far from exchangeable */
 } coupling;
 
 static void make_runs(coupling how, uint64_t set, float shift, float *a, float *b)

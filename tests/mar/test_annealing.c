@@ -1,6 +1,6 @@
-/* Speculation under DiSA's annealed numbers of diffusion steps: both laws of a token have the count of its step. A
- * draft that is the target itself then drafts from the target's law, and whoever took another count, or another
- * respacing, would reject. */
+/* Speculation under DiSA's annealed numbers of diffusion steps: both distributions of a token have the count of its
+ * step. A draft that is the target itself then drafts from the target's distribution, and whoever took another count,
+ * or another respacing, would reject. */
 #include "tests/support/demo.h"
 
 #include <stdio.h>

@@ -97,7 +97,7 @@ TEST_CASE(counts_and_guarantees)
     discrete_close(s);
 }
 
-/* With temperature 0 the law is a point, and every exact method comes to the same tokens. */
+/* With temperature 0 the distribution is a point, and every exact method comes to the same tokens. */
 TEST_CASE(greedy)
 {
     const discrete_models s = discrete_open(*state, 1);
@@ -123,7 +123,7 @@ TEST_CASE(greedy)
     discrete_close(s);
 }
 
-/* Trees have siblings at temperature 0, too, where the laws of plain decoding are points, and with top_k 1. */
+/* Trees have siblings at temperature 0, too, where the distributions of plain decoding are points, and with top_k 1. */
 TEST_CASE(greedy_trees)
 {
     const discrete_models s = discrete_open(*state, 1);

@@ -1,8 +1,8 @@
-/* The law of whole sessions of discrete tokens, by every lossless method, and mutants that must be caught.
+/* The distribution of whole sessions of discrete tokens, by every lossless method, and mutants that must be caught.
  *
- * Two kinds of tests. The sharp one asks whether the finished images' tokens are draws from the target's laws, which
- * are computed anew from these images (tests/support/discrete_law.h). The broad one compares how often tokens occur, at
- * their places and beside one another, with images of plain decoding of another seed.
+ * Two kinds of tests. The sharp one asks whether the finished images' tokens are draws from the target's distributions,
+ * which are computed anew from these images (tests/support/discrete_law.h). The broad one compares how often tokens
+ * occur, at their places and beside one another, with images of plain decoding of another seed.
  *
  * All seeds are fixed. With others a correct session fails a check of the sharp kind, of which there are eighteen, with
  * probability 1e-4, and one of the broad kind, of which there are three, with probability 0.004: 0.014 in all. What the
@@ -119,8 +119,8 @@ TEST_CASE(tokens_have_the_targets_law)
     close_models(d);
 }
 
-/* One of these changes no law: drafts may come from anywhere as long as q is what they were drawn from. It shows that
- * what finds the others is not that something differs. */
+/* One of these changes no distribution: drafts may come from anywhere as long as q is what they were drawn from. It
+ * shows that what finds the others is not that something differs. */
 static const struct {
     law_mutant mutant;
     drafter by;

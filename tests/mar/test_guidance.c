@@ -1,5 +1,5 @@
-/* Steps without guidance compute one row a token: the same tokens under every way, and the arithmetic that follows. And
- * what guidance in an interval makes of the steps. */
+/* Steps without guidance compute one row a token: the same tokens with every accelerator, and the arithmetic that
+ * follows. And what guidance in an interval makes of the steps. */
 #include "tests/support/masked.h"
 #include "mar/core/params.h"
 #include "tests/support/support.h"
@@ -10,7 +10,7 @@
 static const char small[] = "tests/golden/data/lazy_small.safetensors";
 enum { SEQ = 64, CHANNELS = 5, TOKENS = SEQ * CHANNELS, STEPS = 24, N = 2 };
 
-/* The ways, by their options; `drafts`: with the model itself for a draft. */
+/* The accelerators, by their options; `drafts`: with the model itself for a draft. */
 static const struct {
     const char *options;
     int drafts;
@@ -31,7 +31,7 @@ static const struct {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* Ways that work on tokens of several steps at once. */
+/* Accelerators that work on tokens of several steps at once. */
 static int in_blocks(int way)
 {
     return strstr(ways[way].options, "spec ") == ways[way].options;

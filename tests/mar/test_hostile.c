@@ -95,7 +95,7 @@ static void session_refused(mar_status status, const mar_session *s, const char 
     one_line(mar_session_error(s), what);
 }
 
-/* --- options -----------------------------------------------------------------------------------------------------*/
+/* --- options -------------------------------------------------------------------------------------------------------- */
 
 HOSTILE(mar_param_set)
 {
@@ -224,7 +224,7 @@ HOSTILE(mar_params_unused)
 
 /* --- sessions ----------------------------------------------------------------------------------------------------- */
 
-/* Every number of the parameters that is out of its range, and every float that is none. */
+/* Every number of the parameters that is out of its range, and every float that is not finite. */
 static void wrong_numbers(void)
 {
     mar_session *s;
@@ -424,8 +424,7 @@ HOSTILE(mar_session_description)
     assert_string_equal(mar_session_description(NULL, NULL, 0), "");
 }
 
-/* --- the handle -----------------------------------------------------------------------------------------------------
- */
+/* --- the handle --------------------------------------------------------------------------------------------------- */
 
 HOSTILE(mar_open)
 {
@@ -503,8 +502,7 @@ HOSTILE(mar_measure_bandwidth)
     refused(mar_measure_bandwidth(host.failed, &rate), host.failed, "not opened: --threads -1");
 }
 
-/* --- models ---------------------------------------------------------------------------------------------------------
- */
+/* --- models ------------------------------------------------------------------------------------------------------- */
 
 HOSTILE(mar_model_load)
 {
@@ -544,8 +542,7 @@ HOSTILE(mar_vae_codebook)
     assert_null(mar_vae_codebook(host.d.vae)); /* it has none */
 }
 
-/* --- judging images -------------------------------------------------------------------------------------------------
- */
+/* --- judging images ----------------------------------------------------------------------------------------------- */
 
 HOSTILE(mar_features_load)
 {
@@ -584,8 +581,7 @@ HOSTILE(mar_features_run)
     assert_library(m, mar_features_run(host.features, rgb, 1, 32, 32, NULL, NULL, NULL));
 }
 
-/* --- files and methods ----------------------------------------------------------------------------------------------
- */
+/* --- files and methods -------------------------------------------------------------------------------------------- */
 
 HOSTILE(mar_inspect)
 {

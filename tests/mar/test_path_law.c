@@ -1,9 +1,9 @@
-/* The law of whole sessions with --spec path, and mutants that must be caught.
+/* The distribution of whole sessions with --spec path, and mutants that must be caught.
  *
  * Two kinds of tests. The sharp one takes the path of every token that stayed and asks whether it is a draw from the
- * target's law, computed independently from the finished images (tests/support/path_spy.h): tens of thousands of
- * standard normals in some dozens of images. The broad one compares images with those of plain sampling: with another
- * seed, and paired, with the same noise.
+ * target's distribution, computed independently from the finished images (tests/support/path_spy.h): tens of thousands
+ * of standard normals in some dozens of images. The broad one compares images with those of plain sampling: with
+ * another seed, and paired, with the same noise.
  *
  * All seeds are fixed. With other seeds a correct session fails a check of paths, of which there are five, with
  * probability 1e-4 at most, and one of the two comparisons of images with probability 0.005 each. What the tests find
@@ -93,8 +93,8 @@ TEST_CASE(paths_have_the_targets_law)
     demo_close(d);
 }
 
-/* The density of the last index is left aside: the demo's laws nearly agree there, so that counting it changed no
- * verdict in any of these runs, and no test of whole sessions can catch it. specdec.path does. */
+/* The density of the last index is left aside: the demo's distributions nearly agree there, so that counting it changed
+ * no verdict in any of these runs, and no test of whole sessions can catch it. specdec.path does. */
 TEST_CASE(mutants_are_caught)
 {
     static const char *const options = "num_iter 16, num_sampling_steps 12, cfg 1, gamma 8, head_spec 4";
@@ -158,7 +158,8 @@ static void standardise(float *a, float *b)
     }
 }
 
-/* What of an image is compared: [NUMBERS] coordinates, products of neighbouring tokens, random projections. */
+/* The numbers of an image that are compared: [NUMBERS] coordinates, products of neighbouring tokens, random
+ * projections. */
 static void numbers_of(const float *image, const float *lines, float *out)
 {
     float *next = out + DEMO_TOKENS;

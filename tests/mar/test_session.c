@@ -561,7 +561,6 @@ TEST_CASE(callbacks_do_not_use_their_session)
 
 /* --- lifetimes ---------------------------------------------------------------------------------------------------- */
 
-/* Handle, model, draft and VAE are freed in every order before the session has made its images. */
 /* How a session's batches are computed, in whatever room there is. */
 TEST_CASE(descriptions)
 {
@@ -583,6 +582,7 @@ TEST_CASE(descriptions)
     demo_close(l);
 }
 
+/* Handle, model, draft and VAE are freed in every order before the session has made its images. */
 TEST_CASE(any_order_of_freeing)
 {
     float expected[TOKENS], tokens[TOKENS];

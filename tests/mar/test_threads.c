@@ -40,7 +40,7 @@ static const struct {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* What comes of a batch of n images. */
+/* The tokens and pixels of a batch. */
 typedef struct {
     float tokens[BATCH * DEMO_TOKENS];
     uint8_t rgb[BATCH * DEMO_BYTES];
@@ -90,8 +90,7 @@ static mar_params params_of(const demo *d, int kind)
     return p;
 }
 
-/* --- what a thread does --------------------------------------------------------------------------------------------
- */
+/* --- what a thread does ------------------------------------------------------------------------------------------- */
 
 static void show(worker *w, mar_session *s)
 {

@@ -1,4 +1,5 @@
-/* Continuous tokens: what the verifier returns against the target's Gaussian, from identical laws to disjoint ones. */
+/* Continuous tokens: what the verifier returns against the target's Gaussian, from identical distributions to disjoint
+ * ones. */
 #include "specdec/verifier.h"
 #include "tests/support/brief.h"
 #include "tests/support/statistics.h"
@@ -10,9 +11,9 @@
 
 enum { MOST = 16, SOME = 24000, DRAWS = test_brief ? SOME : 100000, BLOCK = 8 };
 
-/* --- the verifier on the host: kernels/gaussian.h verifies here as in every backend --- */
+/* --- the verifier on the host: kernels/gaussian.h verifies here as in every backend ------------------------------- */
 
-/* The two laws of a continuous token at one position: diagonal Gaussians. */
+/* The two distributions of a continuous token at one position: diagonal Gaussians. */
 typedef struct {
     int size; /* channels */
     /* [size] means and log standard deviations. All of log_std_p is -INFINITY if p is a point; log_std_q is finite
@@ -40,7 +41,7 @@ static double spec_log_ratio(const spec_site *s, const float *x)
  * no limit; it is 0 for an accepted draft.
  *   - If p is a point (temperature 0), a draft is accepted if it is that point.
  *   - If an inexact criterion leaves next to no residual, the replacement is a draw from p (kernels/gaussian.h).
- *   - With NaN in a law the draft is rejected, and the replacement shows the NaN. */
+ *   - With NaN in a distribution the draft is rejected, and the replacement shows the NaN. */
 static spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *s,
                                     const float *draft, const kern_address *address, float *replacement, long *tries)
 {
@@ -225,7 +226,7 @@ TEST_CASE(mutants_are_caught)
         }
 }
 
-/* --- the residual alone, in one dimension, against its density integrated numerically --- */
+/* --- the residual alone, in one dimension, against its density integrated numerically ----------------------------- */
 
 static double density(const laws *l, double x, double log_c)
 {
@@ -291,7 +292,7 @@ TEST_CASE(residual_test_has_power)
     assert_true(residual_p(&l, 0, &tries) < 1e-5);
 }
 
-/* --- the tilt, against a bisection in long double that knows the Gaussians' formulas in another form --- */
+/* --- the tilt, against a bisection in long double that knows the Gaussians' formulas in another form -------------- */
 
 typedef struct {
     long double candidates, slope; /* log of the mean number of tilted candidates, and its derivative up to its sign */
@@ -437,8 +438,8 @@ TEST_CASE(broken_laws_end)
 }
 
 /* Behind a channel in which p is the wider one, so that a tilt exists there: a mean at infinity, a spread that
- * overflows when it is squared; a NaN, which is rejected and shows; and laws narrower than the spacing of floats, of
- * which no float can be a draw that q would not make more often. */
+ * overflows when it is squared; a NaN, which is rejected and shows; and distributions narrower than the spacing of
+ * floats, of which no float can be a draw that q would not make more often. */
 TEST_CASE(hopeless_laws_end)
 {
     static const struct {

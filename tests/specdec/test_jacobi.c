@@ -1,5 +1,5 @@
 /* Jacobi decoding: its rounds against an enumeration by the definitions, and what the methods are for. That its
- * sequences have the target's law is in test_laws.c. */
+ * sequences have the target's distribution is in test_laws.c. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -8,7 +8,7 @@
 
 enum { SIZE = 3, LENGTH = 4 };
 
-/* All drafts, decisions and replacements of every round, with the laws that each draft was drawn from. */
+/* All drafts, decisions and replacements of every round, with the distributions that each draft was drawn from. */
 typedef struct {
     const spec_method *m;
     const toy *p;
@@ -121,7 +121,7 @@ TEST_CASE(as_many_rounds_as_the_definitions_say)
         }
 }
 
-/* --- a longer model: each law a function of the token before --- */
+/* --- a longer model: each distribution a function of the token before --------------------------------------------- */
 
 enum { SEQUENCES = 64, TOKENS = 64 };
 

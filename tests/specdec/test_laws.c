@@ -1,5 +1,6 @@
-/* The exact law of whole sequences: the real sampler and operations run for every way that their decisions can go, on
- * toy models small enough for it. Lossless methods have the target's law; with a fault they have not. */
+/* The exact distribution of whole sequences: the real sampler and operations run for every way that their decisions can
+ * go, on toy models small enough for it. Lossless methods have the target's distribution; with a fault they have not.
+ */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -40,7 +41,7 @@ static void one_result(void *arg, double weight)
     e->runs++;
 }
 
-/* Total variation between the law of a setup's sequences and the target's. */
+/* Total variation between the distribution of a setup's sequences and the target's. */
 static double distance(const setup *u, uint64_t seed, fault f)
 {
     enumeration e = {.u = u};

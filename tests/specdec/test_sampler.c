@@ -15,7 +15,7 @@ typedef struct {
     const sampling *g;
     int is_draft, drafts; /* drafts of a request, at most */
     int fails_at;         /* the call that fails; 0: none */
-    int nan_at;           /* the position whose law is NaN; -1: none */
+    int nan_at;           /* the position whose distribution is NaN; -1: none */
     int cancels_at;       /* the call at which the user cancels; 0: none */
     int cancel;
     spec_request last[MOST_SEQUENCES]; /* each sequence's last one */
@@ -37,7 +37,7 @@ static mar_status checked_laws(void *state, const spec_request *request, int n, 
             int depth = 1;
             assert_true(q->parent[i] < i && q->parent[i] >= -1 && q->draft[i] >= 0 && q->draft[i] < SIZE);
             for (int p = q->parent[i]; p >= 0; p = q->parent[p]) depth++;
-            assert_true(q->length + depth < TOKENS); /* no law past the end */
+            assert_true(q->length + depth < TOKENS); /* no distribution past the end */
         }
         if (!c->is_draft) assert_int_equal(q->from, 0);
         if (q->from > 0) {

@@ -1,5 +1,5 @@
-/* Several drafts of one position: the law of the token by the definitions, over every draft and every decision, and
- * from the real code. */
+/* Several drafts of one position: the distribution of the token by the definitions, over every draft and every
+ * decision, and from the real code. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -38,7 +38,7 @@ static position_laws laws_of(const setup *u)
     return l;
 }
 
-/* Compares the law of the first token with the real code's, and frees the models. */
+/* Compares the distribution of the first token with the real code's, and frees the models. */
 static void compare(setup *u, spec_sampler_options o, const double *law)
 {
     double sequences[SIZE * SIZE], real[SIZE] = {0};

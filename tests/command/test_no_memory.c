@@ -7,6 +7,7 @@
 #include "tools/eval/sweep_file.h"
 #include "tools/eval/sweep_report.h"
 
+#define OWN_COUNTS
 #include "tests/support/failing_allocations.h"
 
 #include <setjmp.h>

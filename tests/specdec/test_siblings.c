@@ -1,5 +1,5 @@
-/* Several drafts of one position: the law of the token by the definitions, over every draft and every decision, and
- * from the real code. */
+/* Several drafts of one position: the distribution of the token by the definitions, over every draft and every
+ * decision, and from the real code. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -38,7 +38,7 @@ static position_laws laws_of(const setup *u)
     return l;
 }
 
-/* Compares the law of the first token with the real code's, and frees the models. */
+/* Compares the distribution of the first token with the real code's, and frees the models. */
 static void compare(setup *u, spec_sampler_options o, const double *law)
 {
     double sequences[SIZE * SIZE], real[SIZE] = {0};
@@ -75,9 +75,8 @@ static void children(position_laws s, int left, double weight, double *law)
     }
 }
 
-static void drawn_siblings(void **state)
+TEST_CASE(drawn_siblings)
 {
-    (void)state;
     static const int parent[] = {-1, -1, -1};
     setup u;
     for (int i = 0; spec_methods()[i]; i++)
@@ -90,9 +89,8 @@ static void drawn_siblings(void **state)
 }
 
 /* Children that are chosen: the likeliest of q, each the only token that it could be. */
-static void chosen_siblings(void **state)
+TEST_CASE(chosen_siblings)
 {
-    (void)state;
     setup u;
     for (int i = 0; spec_methods()[i]; i++)
         for (int tight = 0; tight < 2; tight++)
@@ -114,13 +112,4 @@ static void chosen_siblings(void **state)
                 for (int y = 0; y < SIZE; y++) law[y] += left * s.p[y];
                 compare(&u, (spec_sampler_options){.top = count, .total = count}, law);
             }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drawn_siblings),
-        cmocka_unit_test(chosen_siblings),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

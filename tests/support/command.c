@@ -46,16 +46,6 @@ void write_whole_file(const char *directory, const char *name, const void *data,
     if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0) fail_msg("%s: cannot write", path);
 }
 
-int count_files(const char *directory)
-{
-    DIR *d = opendir(directory);
-    if (!d) fail_msg("%s: cannot open", directory);
-    int n = 0;
-    for (struct dirent *e; (e = readdir(d));) n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    closedir(d);
-    return n;
-}
-
 int command_setup(void **state)
 {
     *state = temporary_directory();

@@ -80,9 +80,6 @@ void assert_same_file(const char *directory, const char *a, const char *b);
 char *numbers_of_run(const char *directory, const char *run);
 void assert_same_run(const char *directory, const char *a, const char *b);
 
-/* Number of entries of a directory, without . and .. */
-int count_files(const char *directory);
-
 void assert_has(const char *text, const char *part);
 
 /* Whether the processor multiplies int8; whether a tmpfs can be mounted. */

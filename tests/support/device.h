@@ -1,5 +1,5 @@
-/* For tests of a backend through the kernel table. Those of the CUDA backend run twice: on the host (tests/cudahost), and
- * on a GPU. */
+/* For tests of a backend through the kernel table. Those of the CUDA backend run twice: on the host (tests/cudahost),
+ * and on a GPU. */
 #ifndef TESTS_DEVICE_H
 #define TESTS_DEVICE_H
 
@@ -19,7 +19,7 @@ static inline int cuda_test_scale(void)
 
 /* Whether AddressSanitizer is at work. The check for races (cudarace.*) runs the same in full, to the same bits, and
  * looks at every access of a kernel to shared memory and to allocations. What is left are arithmetic, stacks and the
- * host's code: each kernel and each way once. */
+ * host's code: each kernel and each variant once. */
 static inline int cuda_test_brief(void)
 {
     return CUDA_TEST_BRIEF;

@@ -101,7 +101,7 @@ static void spied_laws(kern_queue *k, const kern_probs_job *job)
     real->probs(k, &unfiltered);
 }
 
-/* Of each image and position the law that it was drafted from in the round before. */
+/* Of each image and position the distribution that it was drafted from in the round before. */
 static float *stale;
 static uint8_t *has_stale;
 
@@ -128,7 +128,7 @@ static void verify_stale(kern_queue *k, kern_block_job *job, uint64_t first_imag
     free(q), free(row);
 }
 
-/* The rows of a chain's laws in the draft model's: those of its sequence, one after the other. */
+/* The rows of a chain's distributions in the draft model's: those of its sequence, one after the other. */
 static void verify_points(kern_queue *k, kern_block_job *job, uint64_t first_image, int length)
 {
     const int sites = job->node[job->blocks] + job->blocks;
@@ -146,8 +146,8 @@ static void verify_points(kern_queue *k, kern_block_job *job, uint64_t first_ima
 static uint64_t batch_first;
 static int batch_length;
 
-/* What the final tokens' drafts were drawn from, by image and position: the law of their site, or the drafts themselves
- * where they were chosen. 0: there were none. */
+/* What the final tokens' drafts were drawn from, by image and position: the distribution of their site, or the drafts
+ * themselves where they were chosen. 0: there were none. */
 static struct {
     float *q; /* [BATCH_MOST][SEQ_MOST][SIZE_MOST] */
     uint8_t has[BATCH_MOST * SEQ_MOST];
@@ -341,9 +341,9 @@ void law_generate(mar_session *s, uint64_t first_image, const int *label, int im
     assert_session(s, mar_session_tokens(s, tokens));
 }
 
-/* --- the laws of finished images ---------------------------------------------------------------------------------- */
+/* --- the distributions of finished images ------------------------------------------------------------------------- */
 
-/* log_probs host [images][seq_len][size]: the law of each token given those before it. */
+/* log_probs host [images][seq_len][size]: the distribution of each token given those before it. */
 static void laws_of_images(const mar_model *model, const mar_params *p, const int *label, int images,
                            const float *tokens, float *log_probs)
 {

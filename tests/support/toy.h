@@ -1,4 +1,4 @@
-/* Toy causal models, small enough to enumerate: random laws of the next token for every prefix. */
+/* Toy causal models, small enough to enumerate: random distributions of the next token for every prefix. */
 #ifndef TESTS_TOY_H
 #define TESTS_TOY_H
 
@@ -7,12 +7,12 @@
 #include <stdint.h>
 
 typedef struct {
-    int size, length; /* vocabulary; longest prefix that has a law */
+    int size, length; /* vocabulary; longest prefix that has a distribution */
     long nodes;       /* prefixes of 0..length tokens */
     float *log_probs; /* [nodes][size], normalised */
     long calls;       /* of toy_laws */
-    long rows;        /* laws that they were to make */
-    kern_queue *k;    /* where toy_laws writes; NULL: the laws' rows are host memory */
+    long rows;        /* distributions that they were to make */
+    kern_queue *k;    /* where toy_laws writes; NULL: the distributions' rows are host memory */
     int markov;       /* 1: only the token before counts */
 } toy;
 

@@ -1,4 +1,4 @@
-/* EAGLE drafters behind mar.h: models that can be drafts of a session, and make no images alone. */
+/* EAGLE drafters behind mar.h: models that serve as drafts only. */
 #include "llamagen/engine.h"
 
 #include <stdio.h>

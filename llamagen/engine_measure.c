@@ -1,4 +1,4 @@
-/* How long passes over chains of drafts take, beside what they must read and compute. */
+/* Measures passes over chains of drafts, with the bytes and flop they need. */
 #include "llamagen/engine.h"
 
 #include <stdio.h>
@@ -7,12 +7,12 @@
 
 enum { DRAFTS_MOST = 64, REPEATS = 5 };
 
-/* A runner of its own, and what it is asked: the same of every image. */
+/* A runner of its own and its request, the same for every image. */
 typedef struct {
     kern_queue *k;
     const gpt_model *model;
     gpt_runner *runner;
-    void *memory; /* backend: the runner's, then the laws */
+    void *memory; /* backend: the runner's memory, then the distributions */
     float *laws;  /* backend [images][1 + DRAFTS_MOST][vocabulary] */
     int images;
     spec_request *request; /* [images] */
@@ -22,7 +22,7 @@ typedef struct {
 
 static void destroy(passes *p)
 {
-    p->k->core->finish(p->k); /* a lap's time goes to the runner's statistics */
+    p->k->core->finish(p->k); /* timers add to the runner's statistics */
     gpt_runner_free(p->runner);
     p->k->device->core->free(p->k->device, p->memory);
     free(p->request);
@@ -84,7 +84,8 @@ void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
     m->bytes = t->stats->bytes - t->before.bytes;
 }
 
-/* One pass over so many drafts behind half an image. No two have the same drafts, so that none is known already. */
+/* Runs one pass over `drafts` drafts behind half an image. `number` makes the drafts of each pass differ, so that none
+ * is cached. */
 static mar_status run(passes *p, int drafts, int number, mar_err *err)
 {
     const gpt_config *c = &p->model->config;
@@ -106,8 +107,8 @@ static mar_status run(passes *p, int drafts, int number, mar_err *err)
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
-/* The best of those of about half a second, and of REPEATS at least: as many chances of a quiet moment as the memory's
- * rate has, beside which the pass is shown (bandwidth.c). The first makes what is not there yet, and does not count. */
+/* Measures the fastest pass among those of about half a second, REPEATS at least. bandwidth.c gives the memory's rate,
+ * which is shown beside, the same chances of a quiet moment. The first pass also allocates, and does not count. */
 static mar_status measure(passes *p, int drafts, const char *whose, mar_measurements *all, mar_err *err)
 {
     mar_measured m = {.count = 1};

@@ -1,4 +1,4 @@
-/* mar - the command: finds the subcommand and runs it. */
+/* mar: finds the subcommand and runs it. */
 #include "tools/cli/command.h"
 #include "tools/commands.h"
 #include "tools/cli/interruption.h"
@@ -70,8 +70,8 @@ static int run(int argc, char **argv)
     return unknown_command(argv[1]);
 }
 
-/* Libraries allocate before main and end the process if they cannot (oneDNN, 70 kB). So this looks before them whether
- * memory can be had. Sanitizers have functions of their own to be called first. */
+/* Checks that memory can be had before libraries allocate. They do so before main and end the process on failure
+ * (oneDNN, 70 kB). Sanitizers install first functions of their own. */
 #if defined(__ELF__) && defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static void look_for_memory(void)
 {
@@ -86,8 +86,8 @@ __attribute__((section(".preinit_array"), used)) static void (*const before_libr
 
 int main(int argc, char **argv)
 {
-    signal(SIGXFSZ, SIG_IGN); /* a file over the size limit is an error to report, not a death */
-    interruption_ends();      /* until there is something to keep */
+    signal(SIGXFSZ, SIG_IGN); /* a file over the size limit is an error to report */
+    interruption_ends();      /* until there is work to keep */
     page_set_command(argc, argv);
     int status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {

@@ -25,7 +25,7 @@ void mar_metadata_number(mar_metadata *m, const char *key, long value)
     mar_metadata_text(m, key, text);
 }
 
-/* Where the facts of a file go. */
+/* Destination of the file's facts. */
 typedef struct {
     mar_kind_fact *add;
     void *user;
@@ -71,7 +71,7 @@ static void visit_mar(const wt_file *f, const mar_configs *c, mar_kind_visitor *
     mar_config_tensors(&c->model, visit, user);
 }
 
-/* "12 heads"; a guess as one. */
+/* Writes "12 heads", and says if the number is a guess. */
 static const char *heads_text(const mar_model_config *c, char *text, size_t size)
 {
     if (c->decoder_heads != c->heads)
@@ -81,7 +81,7 @@ static const char *heads_text(const mar_model_config *c, char *text, size_t size
     return text;
 }
 
-/* " (patch_size 2)" where it is not 1; what goes with KL-16 if the file does not say. */
+/* Writes " (patch_size 2)" unless it is 1. If the file does not say, writes the patch size that fits KL-16. */
 static const char *patch_text(const mar_model_config *c, char *text, size_t size)
 {
     const int n = c->patch_size ? c->patch_size : mar_patch_size(c, MAR_KL16_CHANNELS);
@@ -220,7 +220,7 @@ static int recognise_vq(const wt_file *f)
     return vae_config_recognise(f) && vae_config_is_vq(f);
 }
 
-/* Whether it says what training has used of the codebook. */
+/* Returns whether the tensor counts the use of codebook entries in training. */
 static int is_usage(const char *tensor)
 {
     return strcmp(tensor, "quantize.codebook_used") == 0;
@@ -277,7 +277,7 @@ static void visit_inception(const wt_file *f, const mar_configs *c, mar_kind_vis
     eval_inception_tensors(f, visit, user);
 }
 
-/* Whether it counts the batches that a batch norm has seen, which nothing here needs. */
+/* Returns whether the tensor counts the batches seen by a batch norm. No code needs it. */
 static int is_counter(const char *tensor)
 {
     static const char end[] = ".bn.num_batches_tracked";
@@ -304,7 +304,7 @@ static void put_inception(const mar_configs *configs, mar_metadata *m)
     mar_metadata_number(m, "mar.parameters", c->parameters);
 }
 
-/* --- files that are none of these --------------------------------------------------------------------------------- */
+/* --- unsupported files -------------------------------------------------------------------------------------------- */
 
 static int has_any(const wt_file *f, const char *const *prefixes)
 {
@@ -319,14 +319,14 @@ static int recognise_stable_diffusion(const wt_file *f)
     return has_any(f, parts);
 }
 
-/* A KL or VQ autoencoder as Hugging Face's diffusers names its layers. */
+/* Recognises a KL or VQ autoencoder with the layer names of Hugging Face's diffusers. */
 static int recognise_diffusers(const wt_file *f)
 {
     static const char *const parts[] = {"decoder.up_blocks.", "decoder.mid_block.", NULL};
     return has_any(f, parts);
 }
 
-/* --- all ---------------------------------------------------------------------------------------------------------- */
+/* --- the table ---------------------------------------------------------------------------------------------------- */
 
 static const mar_file_kind kinds[] = {
     {.kind = MAR_KIND_MAR,
@@ -466,7 +466,7 @@ mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_e
     return status == MAR_OK ? mar_check_given(out, "out", err) : status;
 }
 
-/* Whether it is the name of a checkpoint. */
+/* Returns whether the name ends like a checkpoint's. */
 static int has_ending(const char *name)
 {
     static const char *const endings[] = {".safetensors", ".pth", ".pt", ".ckpt", ".bin"};
@@ -476,7 +476,7 @@ static int has_ending(const char *name)
     return 0;
 }
 
-/* MAR_EIO for a directory, such as a model's of Hugging Face, with the checkpoint in it that comes first. */
+/* Returns MAR_EIO for a directory, such as a Hugging Face model, naming the first checkpoint in it. */
 static mar_status refuse_directory(const char *path, mar_err *err)
 {
     char name[256] = "";
@@ -498,7 +498,7 @@ mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights
 {
     struct stat st;
     wt_embedded demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
-    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
+    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
     if (demo.data) return wt_open_memory(demo.data, demo.size, path, out, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
     return wt_open_weights(path, weights, out, err);

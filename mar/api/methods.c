@@ -1,6 +1,4 @@
-/* What `mar methods` shows: the registry of verifiers, and that of the ways to be faster, with the options that are
- * theirs.
- */
+/* The list of `mar methods`: the registry of verifiers and that of accelerators, with their options. */
 #include "mar/core/params.h"
 #include "mar/masked/way.h"
 #include "mar/ways/ways.h"
@@ -40,13 +38,13 @@ static int is_number(const mar_param *o)
     return o->type == MAR_TYPE_INT || o->type == MAR_TYPE_FLOAT;
 }
 
-/* "--lazy", "--head_spec N", "--sampler ddim", "--diff_annealing linear|cosine|two-stage" */
+/* Writes "--lazy", "--head_spec N", "--sampler ddim" or "--diff_annealing linear|cosine|two-stage". */
 static void write_option(const mar_param *o, const char *value, char *text, size_t size)
 {
     const char *argument = value ? value : o->type == MAR_TYPE_MODEL ? o->argument : is_number(o) ? "N" : "";
     size_t used = (size_t)snprintf(text, size, "--%s%s%s", o->name, *argument ? " " : "", argument);
     for (int i = 0, first = 1; !value && o->type == MAR_TYPE_CHOICE && o->choices[i] && used < size; i++) {
-        if (i == (int)o->value) continue; /* turns it off */
+        if (i == (int)o->value) continue; /* the default turns the method off */
         used += (size_t)snprintf(text + used, size - used, "%s%s", first ? " " : "|", o->choices[i]);
         first = 0;
     }
@@ -122,7 +120,7 @@ static void add_way(const mar_accel *way, const mar_accel_method *m)
     count++;
 }
 
-/* dtype int8, an option of the handle, for tokens of either kind. */
+/* Adds dtype int8, an option of the handle for tokens of either kind. */
 static void add_int8(void)
 {
     mar_method_info *info = &infos[count++];
@@ -141,7 +139,7 @@ static void add_int8(void)
 
 static void fill(void)
 {
-    count = 0; /* a fork may have kept another thread's from ending */
+    count = 0; /* after a fork, another thread may have left the list half made */
     for (const spec_method *const *m = spec_methods(); *m && count < METHODS_MAX; m++) add_verifier(*m);
     for (const mar_accel *const *way = mar_accels(); *way; way++)
         for (const mar_accel_method *m = (*way)->methods; m && m->name && count < METHODS_MAX; m++) add_way(*way, m);

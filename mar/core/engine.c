@@ -1,4 +1,4 @@
-/* Checks and messages that the engines share. */
+/* Checks and messages shared by the engines. */
 #include "mar/core/engine.h"
 
 #include "mar/core/config.h"

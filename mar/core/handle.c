@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The process that has found a GPU. CUDA fails in those that are forked from it. 0: none yet. */
+/* The process that has initialised a GPU; 0: none yet. CUDA fails in its forked children. */
 static atomic_int cuda_process;
 
 static int cuda_is_elsewhere(void)
@@ -18,7 +18,7 @@ static int cuda_is_elsewhere(void)
     return process != 0 && process != (int)getpid();
 }
 
-/* The number of GPUs, and why there are no more, if `why` is not NULL. */
+/* Returns the number of usable GPUs. `why`, if not NULL, receives the reason if there is none. */
 static int count_gpus(mar_err *why)
 {
     if (!kern_cuda_open || !kern_cuda_devices || cuda_is_elsewhere()) return 0;
@@ -27,8 +27,8 @@ static int count_gpus(mar_err *why)
     return count;
 }
 
-/* AUTO takes a GPU where there is one: that it cannot be used is then an error, not a reason to compute slowly. `why`
- * says why it takes the CPU, where the library has CUDA. */
+/* Chooses the backend. AUTO takes a GPU if there is one: failing to use it is then an error, not a reason to compute
+ * slowly. `why` receives the reason for taking the CPU if the library has CUDA. */
 static mar_backend choose(mar_backend asked, mar_err *why)
 {
     if (asked != MAR_BACKEND_AUTO) return asked;
@@ -59,7 +59,7 @@ static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
     }
 }
 
-/* Whether each option is in its range. */
+/* Checks that each option is in its range. */
 static mar_status check_options(const mar_options *options, mar_err *err)
 {
     for (int i = 0; i < mar_option_count(); i++) {
@@ -71,7 +71,7 @@ static mar_status check_options(const mar_options *options, mar_err *err)
 
 enum { INT8_BELOW = 985 }; /* the first two of 100 steps are above it */
 
-/* MAR_EARG or MAR_EBACKEND for an arithmetic of the heads that does not go with that of the other products. */
+/* Returns MAR_EARG or MAR_EBACKEND if the arithmetic of the heads does not go with that of the other products. */
 static mar_status check_head(const kern_device *d, const mar_options *o, mar_err *err)
 {
     static const char *const names[] = {[MAR_DTYPE_F32] = "f32", [MAR_DTYPE_BF16] = "bf16"};
@@ -90,7 +90,7 @@ static mar_status check_head(const kern_device *d, const mar_options *o, mar_err
     return MAR_OK;
 }
 
-/* The arithmetic of the heads, and the description that tells it: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
+/* Sets the arithmetic of the heads, and the description of it: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
 static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
 {
     const mar_status status = check_head(m->device, o, err);
@@ -184,9 +184,9 @@ void mar_close(mar *m)
     if (m && !mar_is_elsewhere(m)) mar_release(m);
 }
 
-/* A thread's last error. It goes with the thread, and needs no lock. */
+/* A thread's last error. It ends with the thread and needs no lock. */
 static _Thread_local struct {
-    uint64_t serial; /* of the handle whose call failed; 0: it had none */
+    uint64_t serial; /* serial of the handle whose call failed; 0: none */
     mar_err err;
 } last;
 

@@ -1,4 +1,4 @@
-/* The registry of ways to be faster, and what follows from it. */
+/* The registry of accelerators, and the checks and messages that follow from it. */
 #include "mar/ways/ways.h"
 
 #include "mar/core/params.h"
@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Every way: its file is mar/ways/NAME.c. The order is that of their hooks (a draft model is there before those who use
- * it, a solver settles its start after DiSA) and of `mar methods`. */
+/* Every accelerator; its file is mar/ways/NAME.c. The order is that of their hooks and of `mar methods`. A draft model
+ * precedes its users; a solver sets its start after DiSA. */
 #define WAYS(X)                                                                                                        \
     X(draft)                                                                                                           \
     X(spec)                                                                                                            \
@@ -46,7 +46,7 @@ int mar_accel_is_on(const mar_accel *way, const mar_params *params)
     return is_given && (!way->is_on || way->is_on(params));
 }
 
-/* Whether something for tokens of kind `a`, NULL: of both, may be met with those of kind `b`. */
+/* Returns whether something for tokens of kind `a` applies to tokens of kind `b`. NULL: both kinds. */
 static int goes_with(const char *a, const char *b)
 {
     return !a || !b || strcmp(a, b) == 0;
@@ -63,9 +63,9 @@ void mar_accels_resolve(mar_params *params, const char *tokens)
         if (ways[i]->resolve && goes_with(tokens_of(ways[i]), tokens)) ways[i]->resolve(params);
 }
 
-/* --- which go together -------------------------------------------------------------------------------------------- */
+/* --- conflicts ---------------------------------------------------------------------------------------------------- */
 
-/* What a message calls the stages. */
+/* Returns the name of the stages in messages. */
 static const char *stage_name(unsigned stages)
 {
     static const char *const names[] = {
@@ -76,14 +76,14 @@ static const char *stage_name(unsigned stages)
     return names[i];
 }
 
-/* The first stage that `a` changes and `b` changes, too, or needs plain; 0 if there is none. */
+/* Returns the first stage on which a and b conflict; 0 if there is none. */
 static unsigned clash_of(const mar_accel *a, const mar_accel *b)
 {
     const unsigned stages = a->changes & (b->changes | b->needs);
     return stages & -stages;
 }
 
-/* Whether another way has the same option. */
+/* Returns whether another accelerator has the same option. */
 static int shares_option(const mar_accel *way)
 {
     for (int i = 0; ways[i]; i++)
@@ -91,7 +91,8 @@ static int shares_option(const mar_accel *way)
     return 0;
 }
 
-/* What a message calls a way that is on: its option, with the value where several ways have it. Returns text. */
+/* Writes the name of an accelerator that is on: its option, with the value if several accelerators share it. Returns
+ * text. */
 static const char *name_of(const mar_accel *way, const mar_params *params, char *text, size_t size)
 {
     char value[32] = "";
@@ -124,9 +125,9 @@ mar_status mar_accels_check(const mar_params *params, mar_err *err)
     return MAR_OK;
 }
 
-/* --- what they make of the law ------------------------------------------------------------------------------------ */
+/* --- the guarantee ------------------------------------------------------------------------------------------------ */
 
-/* ", sampler ddim" */
+/* Appends ", sampler ddim". */
 static void add_change(const mar_accel *way, const mar_params *params, char *text, size_t size)
 {
     char value[32] = "";
@@ -139,7 +140,7 @@ static void add_change(const mar_accel *way, const mar_params *params, char *tex
 void mar_accels_describe(const mar_params *params, char *text, size_t size)
 {
     char changes[128] = "";
-    const char *by = NULL; /* what an exact way does, if one is on that says so */
+    const char *by = NULL; /* reason of exactness, if an exact accelerator gives one */
     for (int i = 0; ways[i]; i++) {
         if (!mar_accel_is_on(ways[i], params)) continue;
         if (!ways[i]->exact) add_change(ways[i], params, changes, sizeof changes);
@@ -160,9 +161,9 @@ __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size
     va_end(arguments);
 }
 
-/* --- for which tokens --------------------------------------------------------------------------------------------- */
+/* --- kinds of tokens ---------------------------------------------------------------------------------------------- */
 
-/* Whether the way is that of an option's value, a name. */
+/* Returns whether the value, a name, of its option turns the accelerator on. */
 static int is_turned_on_by(const mar_accel *way, const char *value)
 {
     mar_params p;
@@ -180,7 +181,7 @@ const mar_accel *mar_accel_of_verifier(const char *verifier)
     return NULL;
 }
 
-/* The kind of tokens that the option is for as it is given; NULL: both, or it is not given. */
+/* Returns the kind of tokens that the option's value is for; NULL: both, or it is not given. */
 static const char *tokens_asked(const mar_param *o, const mar_params *p)
 {
     if (mar_param_is_default(o, p)) return NULL;
@@ -189,7 +190,7 @@ static const char *tokens_asked(const mar_param *o, const mar_params *p)
     return way && way->tokens ? way->tokens : o->tokens;
 }
 
-/* "path, conditional, paper or cspd": the values of an option, a name, for such tokens. */
+/* Writes the values of an option, names, for such tokens: "path, conditional, paper or cspd". */
 static void list_values(const mar_param *o, const char *tokens, char *text, size_t size)
 {
     const char *last = NULL;
@@ -219,8 +220,7 @@ mar_status mar_accels_check_tokens(const mar_params *params, const char *tokens,
     return MAR_OK;
 }
 
-/* Checks cfg_interval: LOW,HIGH, which are cfg_low and cfg_high, for continuous tokens, one number for discrete ones.
- */
+/* Checks cfg_interval. Continuous tokens take LOW,HIGH (cfg_low and cfg_high), discrete ones one number. */
 static mar_status check_interval(const mar_params *p, const char *tokens, mar_err *err)
 {
     const int is_discrete = strcmp(tokens, "discrete") == 0;
@@ -258,9 +258,9 @@ mar_status mar_accels_resolve_params(mar_params *params, const char *tokens, mar
     return status;
 }
 
-/* --- which options have an effect --------------------------------------------------------------------------------- */
+/* --- options without effect --------------------------------------------------------------------------------------- */
 
-/* The next name of a list "lantern|lantern-gstar" to `name`; NULL: there is none. Returns where to go on. */
+/* Copies the next name of a list "lantern|lantern-gstar" to `name`. Returns the rest of the list; NULL at its end. */
 static const char *next_method(const char *list, char name[64])
 {
     if (!list || !*list) return NULL;
@@ -269,14 +269,15 @@ static const char *next_method(const char *list, char name[64])
     return list + n + (list[n] == '|');
 }
 
-/* Whether a method, an option's or a verifier, is on if the way is: the way has the option, or the verifier is a value
- * of it. */
+/* Returns whether the accelerator turns on the method, of an option or a verifier. It has that option, or the verifier
+ * is a value of it. */
 static int serves(const mar_accel *way, const char *method)
 {
     return strcmp(way->name, method) == 0 || is_turned_on_by(way, method);
 }
 
-/* The way that serves one of the methods and is on, with the verifier's value if it is one; NULL: none. */
+/* Returns the accelerator that is on and serves one of the methods, with the verifier's value if it is one; NULL if
+ * there is none. */
 static const mar_accel *on_for(const char *methods, const mar_params *p)
 {
     char value[64], method[64];
@@ -297,7 +298,7 @@ static const mar_accel_exception *exception_of(const mar_accel *way, const mar_p
     return e && e->option ? e : NULL;
 }
 
-/* The first of the methods that the way serves, to `method`; 0: none. */
+/* Copies the first of the methods that the accelerator serves to `method`. Returns 0 if there is none. */
 static int served_by(const mar_accel *way, const char *methods, char method[64])
 {
     for (const char *at = methods; (at = next_method(at, method));)
@@ -305,8 +306,8 @@ static int served_by(const mar_accel *way, const char *methods, char method[64])
     return 0;
 }
 
-/* "--gtr", "--spec cspd", "--spec sjd or sjd-pac", "--diff_annealing linear, cosine or two-stage": how the way is
- * turned on for the methods. */
+/* Appends how to turn the accelerator on for the methods: "--gtr", "--spec cspd", "--spec sjd or sjd-pac",
+ * "--diff_annealing linear, cosine or two-stage". */
 static void append_option(const mar_accel *way, const char *methods, char *text, size_t size)
 {
     const mar_param *o = mar_param_find(way->name);
@@ -324,7 +325,7 @@ static void append_option(const mar_accel *way, const char *methods, char *text,
     for (int i = 0; i < n; i++) append(text, size, "%s%s", i == 0 ? " " : i + 1 < n ? ", " : " or ", listed[i]);
 }
 
-/* The parameters with the way on for the method, where a value of its option does that. */
+/* Returns the parameters with the accelerator on for the method, if a value of its option does that. */
 static mar_params turned_on(const mar_accel *way, const char *method, const mar_params *p)
 {
     mar_params q = *p;
@@ -338,8 +339,8 @@ static mar_params turned_on(const mar_accel *way, const char *method, const mar_
     return q;
 }
 
-/* "--draft", "--draft and no --head_spec": what turns the way on by default. Returns whether it is more than one word.
- */
+/* Appends what turns the accelerator on by default: "--draft", "--draft and no --head_spec". Returns whether it is more
+ * than one word. */
 static int append_default(const mar_accel *way, const mar_params *p, char *text, size_t size)
 {
     const int lacks = !on_for(way->default_with, p), hinders = way->default_without && on_for(way->default_without, p);
@@ -348,7 +349,7 @@ static int append_default(const mar_accel *way, const mar_params *p, char *text,
     return hinders;
 }
 
-/* What has to be on for the methods by this way, which serves one, and what is on and must not be: "--draft and
+/* Appends what must be on, and what must be off, for the methods by this accelerator, which serves one: "--draft and
  * --spec cspd", "--draft and no --head_spec". */
 static void append_needs(const mar_accel *way, const char *methods, const mar_params *p, char *text, size_t size)
 {
@@ -373,8 +374,8 @@ static void append_needs(const mar_accel *way, const char *methods, const mar_pa
     if (other) append(text, size, "%sno --%s", says_option || lacks ? " and " : "", other->name);
 }
 
-/* Whether the option has an effect with the way, with such tokens: with it alone, or with what turns it on by default.
- */
+/* Returns whether the option has an effect with the accelerator on such tokens, by itself or with what turns the
+ * accelerator on by default. */
 static int is_open(const mar_accel *way, const mar_param *o, const char *tokens)
 {
     char method[64];
@@ -383,7 +384,8 @@ static int is_open(const mar_accel *way, const mar_param *o, const char *tokens)
     return !e || (e->needs && way->default_with && strcmp(e->needs, way->default_with) == 0);
 }
 
-/* Whether what the way asks for turns on another way with which the option has an effect: there is no more to say. */
+/* Returns whether the option that the accelerator asks for turns on another one with which the option has an effect.
+ * The message then needs no more. */
 static int is_default_elsewhere(const mar_accel *way, const mar_param *o, const char *tokens)
 {
     for (int i = 0; ways[i]; i++)
@@ -394,8 +396,7 @@ static int is_default_elsewhere(const mar_accel *way, const mar_param *o, const 
     return 0;
 }
 
-/* "needs --gtr", "needs --draft or --spec path": by which ways an option that has none of them on would have an effect.
- */
+/* Writes which accelerators would give an option an effect: "needs --gtr", "needs --draft or --spec path". */
 static void write_needs(const mar_param *o, const mar_params *p, const char *tokens, char *text, size_t size)
 {
     const mar_accel *on = on_for(o->method, p);
@@ -417,7 +418,7 @@ static void write_needs(const mar_param *o, const mar_params *p, const char *tok
     }
 }
 
-/* Whether a way that the option asks for is on, and with it the option has an effect. */
+/* Returns whether an accelerator that the option asks for is on and gives it an effect. */
 static int has_effect(const mar_param *o, const mar_params *p)
 {
     const mar_accel *on = on_for(o->method, p);
@@ -425,7 +426,7 @@ static int has_effect(const mar_param *o, const mar_params *p)
     return on && (!e || (e->needs && on_for(e->needs, p)));
 }
 
-/* Why the option has no effect on such tokens, in `why`; 0: it has one. */
+/* Returns whether the option has no effect on such tokens, and writes the reason to `why`. */
 static int is_unused(const mar_param *o, const mar_params *params, const char *tokens, char *why, size_t size)
 {
     mar_params p = *params;
@@ -447,7 +448,7 @@ static int is_unused(const mar_param *o, const mar_params *params, const char *t
     return 1;
 }
 
-/* The first option that is given for one kind of tokens, spec before all; NULL: there is none. */
+/* Returns the first given option for one kind of tokens, spec first; NULL if there is none. */
 static const mar_param *option_for_tokens(const mar_params *p)
 {
     const mar_param *first = mar_param_find("spec");
@@ -472,7 +473,7 @@ const char *mar_params_unused(const mar_params *params, int i)
                  value, tokens);
         return why;
     }
-    /* what would be used with one kind is not refused before the model is known */
+    /* an option that discrete tokens would use is not refused before the model is known */
     if (!tokens && !is_unused(o, &p, "discrete", why, sizeof why)) return NULL;
     return is_unused(o, &p, tokens ? tokens : "continuous", why, sizeof why) ? why : NULL;
 }

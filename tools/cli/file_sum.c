@@ -9,7 +9,7 @@
 
 enum { PIECE = 1 << 20, LANES = 4, BLOCK = LANES * sizeof(uint64_t) }; /* bytes; a piece is a whole number of blocks */
 
-/* Odd, so that multiplying by them loses nothing: the fractions of the golden ratio and of the roots of 2 and 3. */
+/* Odd, so that multiplication is a bijection: the fractions of the golden ratio and of the roots of 2 and 3. */
 static const uint64_t by_golden = 0x9e3779b97f4a7c15u, by_two = 0x6a09e667f3bcc909u, by_three = 0xbb67ae8584caa73bu;
 
 static uint64_t turn(uint64_t x, int bits)
@@ -17,8 +17,8 @@ static uint64_t turn(uint64_t x, int bits)
     return x << bits | x >> (64 - bits);
 }
 
-/* Adds whole blocks, each word to its lane. For one lane it is a bijection of the word, and for one word of the lane.
- */
+/* Adds whole blocks, each word to its lane. The step is a bijection of the word for a fixed lane, and of the lane for a
+ * fixed word. */
 static void add_blocks(uint64_t lanes[LANES], const unsigned char *data, size_t blocks)
 {
     for (size_t b = 0; b < blocks; b++)
@@ -29,8 +29,8 @@ static void add_blocks(uint64_t lanes[LANES], const unsigned char *data, size_t 
         }
 }
 
-/* Adds n bytes; the length of the whole tells zeros that complete a block from those of a file. `n` is a multiple of
- * BLOCK but at the end, and the bytes have room for that block. */
+/* Adds n bytes, a multiple of BLOCK except at the end, where the buffer has room for a whole block. The file's length
+ * tells the zeros of padding from those of the file. */
 static void add_piece(uint64_t lanes[LANES], unsigned char *piece, size_t n)
 {
     const size_t blocks = (n + BLOCK - 1) / BLOCK;
@@ -48,7 +48,7 @@ static uint64_t finish(const uint64_t lanes[LANES], uint64_t length)
     return sum;
 }
 
-/* Reads n bytes, or those until the end of the file. Returns how many, or -1 with errno set. */
+/* Reads n bytes, or those up to the end of the file. Returns their number, or -1 with errno set. */
 static ssize_t read_piece(int fd, unsigned char *piece, size_t size, off_t at)
 {
     size_t used = 0;
@@ -62,7 +62,7 @@ static ssize_t read_piece(int fd, unsigned char *piece, size_t size, off_t at)
     return (ssize_t)used;
 }
 
-/* Of the first `most` bytes, or of all if there are fewer. */
+/* Hashes the first `most` bytes, or all if there are fewer. */
 static int sum_up_to(int fd, long long most, long long *length, uint64_t *hash)
 {
     uint64_t lanes[LANES] = {by_golden, by_two, by_three, 0};

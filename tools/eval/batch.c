@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- how images are divided ----------------------------------------------------------------------------- */
+/* --- division of the images --------------------------------------------------------------------------------------- */
 
 int eval_shard_count(const eval_layout *l)
 {
@@ -49,7 +49,7 @@ size_t eval_pixel_bytes(const eval_layout *l)
 
 enum { ARRAYS = 11 };
 
-/* The arrays of a piece of b->n images. Returns how many there are. */
+/* Lists the arrays of a piece of b->n images. Returns their number. */
 static int list_arrays(const eval_layout *l, const eval_batch *b, store_array list[ARRAYS])
 {
     const int64_t n = b->n;
@@ -105,7 +105,7 @@ void eval_batch_begin(const eval_layout *l, int n, eval_batch *b)
     b->seconds[0] = b->seconds[1] = 0;
 }
 
-/* Whether the numbers that others are counted by can be, whatever the checksum says. */
+/* Returns whether the counts are possible: a checksum does not vouch for them. */
 static int can_be(const eval_layout *l, const eval_batch *b)
 {
     const double most = 1e9 * b->n;

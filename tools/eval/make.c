@@ -1,4 +1,4 @@
-/* Makes what is missing in the run store of an evaluation: images, and what the network says of them. */
+/* Makes what the run store of an evaluation lacks: images, and the network's output on them. */
 #include "tools/cli/command.h"
 #include "tools/cli/interruption.h"
 #include "tools/eval/job.h"
@@ -10,10 +10,10 @@
 
 typedef struct {
     eval_job *job;
-    eval_pixels pixels;                                /* where images are written to */
-    eval_batch batch;                                  /* the one at hand */
-    long there;                                        /* images that are in the store */
-    eval_report_image rejected[EVAL_REJECTED_MAX + 1]; /* those with most drafts replaced so far, without pixels */
+    eval_pixels pixels;                                /* destinations of the pictures */
+    eval_batch batch;                                  /* current batch */
+    long there;                                        /* images stored */
+    eval_report_image rejected[EVAL_REJECTED_MAX + 1]; /* images with the most rejected drafts so far, without pixels */
     int rejected_count;
 } maker;
 
@@ -32,7 +32,7 @@ static int judge(maker *m, const image_batch *batch)
     return 0;
 }
 
-/* What became of the drafts of the batch's images. The last place of a curve is for all steps behind it, too. */
+/* Counts the status of the drafts of the batch's images. The last entry of a curve covers all later steps, too. */
 static void count_drafts(maker *m, const image_batch *batch)
 {
     const int last = m->job->layout.steps - 1, tokens = mar_model_get_config(m->job->models.model)->seq_len;
@@ -53,8 +53,8 @@ static void count_drafts(maker *m, const image_batch *batch)
     }
 }
 
-/* Whether the report may show image i of the batch: it is a sample, or among those with most drafts replaced so far, as
- * those of the whole run have been at their time. */
+/* Returns whether the page may show image i of the batch: a sample, or one of those with the most rejected drafts so
+ * far. The run's final ones have been among these. */
 static int is_shown(maker *m, long first, int i)
 {
     const eval_report_image candidate = {
@@ -63,7 +63,7 @@ static int is_shown(maker *m, long first, int i)
     return is_rejected || eval_is_sample(&m->job->layout, first + i);
 }
 
-/* A sink. What the store has of a batch is true of the files that were written before. */
+/* An image_sink. Pictures are synced before the store gets the batch. */
 static int take_batch(void *self, const image_batch *batch)
 {
     maker *m = self;
@@ -91,7 +91,8 @@ static int take_batch(void *self, const image_batch *batch)
 
 /* --- ranges --------------------------------------------------------------------------------------------- */
 
-/* Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014: number i of the sequence of a seed. */
+/* Returns number i of the sequence of a seed (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
+ * 2014). */
 static uint64_t random_number(uint64_t seed, uint64_t i)
 {
     uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
@@ -100,7 +101,7 @@ static uint64_t random_number(uint64_t seed, uint64_t i)
     return z ^ z >> 31;
 }
 
-/* The label of image i. */
+/* Returns the label of image i. */
 static int label_of(const eval_job *job, long i)
 {
     if (!job->is_random) return job->classes[(long long)i * job->class_count / job->layout.images];
@@ -145,7 +146,7 @@ int eval_missing_shards(eval_job *job)
     return missing;
 }
 
-/* The images of a batch, made or read. */
+/* Makes or reads the images of a batch. */
 static int make_batch(eval_job *job, const store_range *at, long there, image_sink sink)
 {
     const image_run run = {.model = job->models.model,
@@ -173,7 +174,7 @@ int eval_make_pixels(eval_job *job, long first, image_sink take)
     return make_batch(job, &at, job->layout.images, take);
 }
 
-/* Makes the range if it is missing and nobody else makes it. Sets *busy if somebody does. */
+/* Makes the range if it is missing and no other process makes it. Sets *busy if one does. */
 static int try_range(maker *m, long first, int *busy)
 {
     eval_job *job = m->job;
@@ -183,14 +184,14 @@ static int try_range(maker *m, long first, int *busy)
     *busy |= lock == LOCK_BUSY;
     if (lock != LOCK_TAKEN) return lock == LOCK_FAILED;
     int status = 0;
-    if (!store_has(&job->store, &at, job->facts.judged)) /* it may be there now */
+    if (!store_has(&job->store, &at, job->facts.judged)) /* another process may have made it */
         status = make_batch(job, &at, m->there, (image_sink){take_batch, m, 0, 1, job->layout.steps > 0});
     if (status == 0) m->there += at.n;
     store_unlock(&job->store, &at, STORE_DERIVED);
     return status;
 }
 
-/* One way through the shards that this process may make, beginning at its own. */
+/* Goes once through the shards that this process may make, beginning at its own. */
 static int pass(maker *m, int *busy)
 {
     const launch *who = &m->job->who;
@@ -216,7 +217,7 @@ static int make_all(maker *m)
         m->there = eval_images_there(m->job);
         const int status = pass(m, &busy);
         if (status != 0 || !busy) return status;
-        lock_pause(); /* a process that ends early leaves its range to the others */
+        lock_pause(); /* a process that dies leaves its range to the others */
     }
 }
 

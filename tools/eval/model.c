@@ -20,19 +20,19 @@
 #include <unistd.h>
 
 enum {
-    SHARDS = 64,       /* by default at most: enough to deal out, few enough that adding up takes seconds */
+    SHARDS = 64,       /* maximum by default: enough to deal out, few enough to sum in seconds */
     DAMAGED_AGAIN = 3, /* times that damaged pieces are made again */
-    LISTED = 10        /* missing shards, or rows of them, that a message lists */
+    LISTED = 10        /* missing shards, or rows of them, in a message */
 };
 
-/* --- before anything is made ---------------------------------------------------------------------------- */
+/* --- preparation -------------------------------------------------------------------------------------------------- */
 
 static long round_up(long n, long multiple)
 {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* The sizes that depend on one another. */
+/* Sets the sizes that depend on one another. */
 static void divide(eval_options *o)
 {
     if (o->batch > o->num_images) o->batch = o->num_images;
@@ -40,7 +40,7 @@ static void divide(eval_options *o)
     o->shard_images = (int)round_up(o->shard_images, o->batch);
 }
 
-/* Several processes on a machine share its GPUs. */
+/* Chooses the GPU: several processes on a machine share its GPUs. */
 static void choose_device(eval_job *job)
 {
     eval_options *o = job->options;
@@ -81,7 +81,7 @@ static int load_models(eval_job *job)
     return failed;
 }
 
-/* Whether the reference has images or features, for precision and recall; checks what can be seen of it now. */
+/* Finds whether the reference has images or features, for precision and recall. Checks what can be checked early. */
 static int look_at_reference(eval_job *job)
 {
     const eval_options *o = job->options;
@@ -142,7 +142,7 @@ static const char *store_directory(const eval_job *job)
     return job->options->store ? job->options->store : job->options->out;
 }
 
-/* --store, if it is not that of the run. */
+/* Checks --store, unless it is the run's own. */
 static int check_store(eval_job *job)
 {
     const char *path = job->options->store;
@@ -165,7 +165,7 @@ static int check_size(const eval_job *job)
                       EVAL_DIGIT_SIDE, EVAL_DIGIT_SIDE);
 }
 
-/* All that can be found wrong is found here, before anything is written. */
+/* Finds all errors that can be found before anything is written. */
 static int prepare(eval_job *job)
 {
     eval_options *o = job->options;
@@ -183,8 +183,7 @@ static int prepare(eval_job *job)
     return check_size(job) || allocate_labels(job) || eval_settings_make(job);
 }
 
-/* Whether the file of --merge is the one that the run was begun with, by its hash in the settings, which is left in
- * `id`, char [RECORD_ID]. */
+/* Checks the file of --merge against the hash in the settings, which goes to `id`, char [RECORD_ID]. */
 static int check_same_file(const eval_job *job, const char *name, const char *path, char *id)
 {
     char key[32];
@@ -203,7 +202,7 @@ static int check_same_file(const eval_job *job, const char *name, const char *pa
                : tool_error("--%s %s: is not what the run was begun with (%s, then %s)", name, path, id, was);
 }
 
-/* With --merge: the network, for a reference that is images, and for precision and recall. */
+/* Loads the network for --merge, if the reference is images, or for precision and recall. */
 static int prepare_merge(eval_job *job)
 {
     eval_options *o = job->options;
@@ -238,7 +237,7 @@ static int open_store(eval_job *job)
     return 0;
 }
 
-/* The first process writes the settings down, the others compare theirs; then it opens the store. */
+/* Agrees on the settings: the first process writes them, the others compare theirs. Then opens the store. */
 static int agree(eval_job *job)
 {
     int is_new = 0;
@@ -251,7 +250,7 @@ static int agree(eval_job *job)
     return failed;
 }
 
-/* The shards that are not there, "3, 7-9", into text; what has no room is left out. */
+/* Writes the missing shards, "3, 7-9", as far as there is room. Returns text. */
 static const char *list_missing(eval_job *job, char *text, size_t size)
 {
     const int count = eval_shard_count(&job->layout);
@@ -270,7 +269,7 @@ static const char *list_missing(eval_job *job, char *text, size_t size)
     return text;
 }
 
-/* After --shard, when others have not made theirs. */
+/* Reports the shards of other processes that are missing, after --shard. */
 static void say_missing(eval_job *job)
 {
     char text[256];
@@ -282,8 +281,8 @@ static void say_missing(eval_job *job)
         job->options->out, count - missing, count, missing, list_missing(job, text, sizeof text), job->who.source);
 }
 
-/* Adds up unless somebody has, or does: of ranks each waits for the result, so that another takes over if the one that
- * adds up ends, and the first one tells it. Returns as eval_merge; *done is 1 if *r is there and to be told. */
+/* Sums unless another process has, or does. Each rank waits for the result, so that another takes over if the summing
+ * one dies; the first prints it. Returns as eval_merge. *done is 1 if *r is set and to be printed. */
 static int try_merge(eval_job *job, eval_result *r, int *done)
 {
     char path[RUN_PATH];
@@ -301,7 +300,7 @@ static int try_merge(eval_job *job, eval_result *r, int *done)
     return status;
 }
 
-/* Shards, until all are there, and their sum. */
+/* Makes shards until all exist, and sums them. */
 static int make_and_merge(eval_job *job, eval_result *r, int *done)
 {
     for (int damaged = 0;;) {
@@ -341,7 +340,7 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
                : status;
 }
 
-/* The exit status after a signal, which is said. */
+/* Prints the interruption. Returns the exit status. */
 static int say_interrupted(eval_job *job, int status)
 {
     const long there = job->labels && job->store.hash ? eval_images_there(job) : 0;
@@ -354,7 +353,7 @@ static int run(eval_job *job, eval_result *r, int *done)
 {
     const eval_options *o = job->options;
     if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
-    interruption_catch(); /* from here on there is something to keep */
+    interruption_catch(); /* from here on there is work to keep */
     if (run_directory_begin(&job->directory, o->merge ? NULL : &job->who) != 0) return 1;
     int status =
         o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);

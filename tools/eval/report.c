@@ -1,4 +1,4 @@
-/* RUN/report.html: the record of the result with what is published beside it, images and settings. */
+/* RUN/report.html: the record of the result with published numbers, images and settings. */
 #include "tools/eval/report.h"
 
 #include "tools/cli/command.h"
@@ -30,7 +30,8 @@ static void add_images(cJSON *list, const eval_report_image *images, int count, 
     char name[128], label[160];
     for (int k = 0; k < count; k++) {
         const eval_report_image *i = &images[k];
-        const image picture = {i->width, i->height, (uint8_t *)(uintptr_t)i->rgb}; /* which is only read */
+        const image picture = {i->width, i->height,
+                               (uint8_t *)(uintptr_t)i->rgb}; /* the cast is safe: the pixels are only read */
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "index", (double)i->index);
         if (i->label >= 0 && *class_name(i->label, classes, name, sizeof name))

@@ -165,7 +165,7 @@ void manual_fidelity(FILE *out)
     options_manual(&set, 0, out);
 }
 
-/* Checks for options that exclude --search, or need it. */
+/* Rejects options that exclude --search, or need it. */
 static int check_search(const fidelity *f, const option_set *set)
 {
     for (int i = 0; i < set->count; i++) {

@@ -28,7 +28,7 @@ static char *copy(const char *path)
     return own;
 }
 
-/* Tests whether the missing directory `path` can be made, at its last existing part. */
+/* Checks that the missing directory `path` can be made, at its last existing part. Returns 0, or 1. */
 static int can_make(const char *path)
 {
     struct stat st;

@@ -19,10 +19,10 @@ int image_read(const char *path, image *out);
 typedef struct image_source image_source;
 
 /* Opens a source and reads the first image of a directory. Its images are the files that end in .png, .jpg or .jpeg, in
- * either case, sorted by name bytewise, as torch-fidelity does. Subdirectories are not searched. Left out is a grid.png
- * beside images 000000.png, from mar generate --grid. Other files are ignored, except other image formats: missing them
- * would be an error, so they are one. A source without images is an error, too. Returns 0, or 1 with the error printed
- * and *out NULL. */
+ * either case, sorted by name bytewise, as torch-fidelity does. Subdirectories are not searched. A
+ * grid.png beside images 000000.png, from mar generate --grid, is left out. A file of another image format is an error,
+ * since it would be missed; other files are ignored. A source without images is an error, too. Returns 0, or 1 with the
+ * error printed and *out NULL. */
 int image_source_open(const char *path, image_source **out);
 void image_source_close(image_source *s); /* NULL is fine */
 

@@ -27,7 +27,7 @@ uint64_t store_hash(const image_text *texts, int count)
     return sum;
 }
 
-/* Whether `path` is a directory and no link; if not, says so. */
+/* Checks that `path` is a directory and no link. Prints an error. */
 static int check_directory(const char *path)
 {
     struct stat st;
@@ -44,7 +44,7 @@ int store_make_directory(const char *path)
                             : tool_error("%s: cannot make the directory: %s", path, strerror(reason));
 }
 
-/* The run's path, and that of all runs, char [STORE_PATH]. Returns 0, or 1 after printing that it is too long. */
+/* Sets the run's path, and that of all runs, char [STORE_PATH]. Returns 0, or 1 after printing that it is too long. */
 static int set_path(const char *directory, uint64_t hash, store_run *r, char *runs)
 {
     const size_t n = strlen(directory);
@@ -55,14 +55,14 @@ static int set_path(const char *directory, uint64_t hash, store_run *r, char *ru
     return 0;
 }
 
-/* "run.json" or "lock" of the run, to path, which is returned. */
+/* Writes the path of the run's "run.json" or "lock" to path. Returns path. */
 static const char *file_of(const store_run *r, const char *name, char *path)
 {
     snprintf(path, STORE_PATH, "%.*s/%s", STORE_PATH - 20, r->path, name);
     return path;
 }
 
-/* run.json as text, which the caller frees; NULL after printing "out of memory". */
+/* Returns run.json as text, which the caller frees; NULL after printing "out of memory". */
 static char *about(const image_text *texts, int count, size_t *size)
 {
     text_buffer text = {0};
@@ -79,7 +79,7 @@ static char *about(const image_text *texts, int count, size_t *size)
     return NULL;
 }
 
-/* Whether the file has these bytes. -1: it cannot be opened, which is said if it is there. */
+/* Returns whether the file has these bytes; -1 if it cannot be opened, with an error printed if it exists. */
 static int has_bytes(const char *path, const char *bytes, size_t size)
 {
     struct stat st;
@@ -137,9 +137,9 @@ void store_close(store_run *r)
 
 /* --- pieces --------------------------------------------------------------------------------------------- */
 
-enum { NAME = 160, HEADERS = 512 /* bytes of a file besides the numbers of an array, at most */ };
+enum { NAME = 160, HEADERS = 512 /* maximum bytes of a file besides the numbers of an array */ };
 
-/* "000016-000031.LABELS.KIND.npz" */
+/* Writes "000016-000031.LABELS.KIND.npz". Returns name. */
 static const char *name_of(const store_range *at, const char *kind, char name[NAME])
 {
     snprintf(name, NAME, "%06ld-%06ld.%016" PRIx64 "%s%s.npz", at->first, at->first + at->n - 1,
@@ -160,7 +160,7 @@ int store_has(const store_run *r, const store_range *at, const char *kind)
     return access(store_path(r, at, kind, path), F_OK) == 0;
 }
 
-/* What a piece says that it is: "RUN/000016-000031.LABELS.npz", as the array "of". */
+/* Writes a piece's array "of", its address: "RUN/000016-000031.LABELS.npz". Returns its length. */
 static size_t address_of(const store_run *r, const store_range *at, const char *kind, char text[2 * NAME])
 {
     char name[NAME];
@@ -199,7 +199,7 @@ static size_t size_of(const store_array *a)
     return numbers_of(a) * item;
 }
 
-/* Numbers that are int32 exactly, as npz_read_f64 returns them. */
+/* Reads numbers that int32 represents exactly, as npz_read_f64 returns them. */
 static mar_status read_i32(npz *z, const npz_array *found, size_t n, int32_t *to, char *why)
 {
     double *numbers = malloc(n * sizeof *numbers + 1);
@@ -224,7 +224,7 @@ static mar_status read_array(npz *z, const store_array *a, char *why)
     return status == MAR_OK ? npz_stream_read(z, numbers_of(a), a->data, why) : status;
 }
 
-/* The arrays of the file in memory, and whether it is the piece that it should be. */
+/* Reads the arrays of the file in memory, and checks its address. */
 static mar_status read_arrays(const void *data, size_t size, const char *address, size_t length,
                               const store_array *arrays, int count, char *why)
 {
@@ -240,7 +240,7 @@ static mar_status read_arrays(const void *data, size_t size, const char *address
     return status;
 }
 
-/* All bytes of the open file, if it has no more than `most`. NULL with *state set otherwise; an error is said. */
+/* Returns all bytes of the open file, at most `most`. Returns NULL with *state set otherwise, and prints an error. */
 static void *read_bytes(int fd, const char *path, size_t most, size_t *size, store_state *state)
 {
     struct stat st;

@@ -108,7 +108,7 @@ static mar_status run(passes *p, int drafts, int number, mar_err *err)
 }
 
 /* Measures the fastest pass among those of about half a second, REPEATS at least. bandwidth.c gives the memory's rate,
- * which is shown beside, the same chances of a quiet moment. The first pass also allocates, and does not count. */
+ * shown beside, the same chances of a quiet moment. The first pass also allocates, and does not count. */
 static mar_status measure(passes *p, int drafts, const char *whose, mar_measurements *all, mar_err *err)
 {
     mar_measured m = {.count = 1};

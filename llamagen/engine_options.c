@@ -21,7 +21,7 @@ static void make_static(mar_tree *t)
         for (int c = 0; c < children[n]; c++) t->parent[t->count++] = n;
 }
 
-/* Adds a level with `children` children of each draft of the last level, which begins at `first`. Returns 0 if they
+/* Adds a level with `children` children of each draft of the last level, drafts `first` and on. Returns 0 if they
  * exceed MAR_TREE_DRAFTS. */
 static int add_level(mar_tree *t, int first, long children)
 {
@@ -120,7 +120,7 @@ static double number_of(const mar_param *o, const mar_params *p)
     return o->type == MAR_TYPE_FLOAT ? (double)*(const float *)field : *(const int *)field;
 }
 
-/* Returns whether the option stands at 0, which it spells "auto": the method's default. */
+/* Returns whether the option stands at 0, spelled "auto": the method's default. */
 static int is_automatic(const mar_param *o, const mar_params *p)
 {
     return o->type == MAR_TYPE_INT && o->choices && *(const int *)mar_param_field(o, p) == 0;

@@ -77,7 +77,7 @@ static int is_float(wt_dtype d)
     return d == WT_F64 || d == WT_F32 || d == WT_F16 || d == WT_BF16;
 }
 
-/* Returns the message without its leading "path: ", which a report's lines do not repeat. */
+/* Returns the message without its leading "path: ". A report's lines do not repeat it. */
 static const char *without_path(const char *message, const char *path)
 {
     char shown[ERR_TEXT_MAX]; /* name escaped as in messages */

@@ -26,7 +26,7 @@ static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *
     return status;
 }
 
-/* Returns an absolute path, which the caller frees; NULL without memory. */
+/* Returns an absolute path; the caller frees it. Returns NULL without memory. */
 static char *path_from_root(const char *path)
 {
     char folder[PATH_MAX], *joined = NULL;

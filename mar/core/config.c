@@ -69,7 +69,7 @@ static mar_status check_heads(const wt_file *f, int width, long n, const char *w
                    wt_path(f), whose, n, source, width);
 }
 
-/* Sets the heads, which no shape tells: the caller's, the metadata's, the official model's of that width, or a
+/* Sets the heads. No shape tells them: they are the caller's, the metadata's, the official model's of that width, or a
  * guess. */
 static mar_status derive_heads(const wt_file *f, int heads, mar_model_config *c, mar_err *err)
 {

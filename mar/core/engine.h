@@ -36,11 +36,11 @@ struct mar_engine {
     /* Describes the backend's arithmetic if it has several: "head: matrix products in bf16". */
     void (*describe)(const mar_model *model, char *text, size_t size);
 
-    /* Creates a generator of up to max_images images at a time on queue k, which must outlive it. `params` and `ways`,
-     * the accelerators that are on, come from mar_accels_resolve_params. The engine checks the parameters against the
-     * model and keeps a copy with automatic values resolved. `vae` is the session's image decoder, or NULL; it outlives
-     * the generator. Returns MAR_EMODEL if it does not fit the model. On failure everything is freed and *out is
-     * NULL. */
+    /* Creates a generator of up to max_images images at a time on queue k. The queue must outlive it. `params` and
+     * `ways`, the accelerators that are on, come from mar_accels_resolve_params. The engine checks the parameters
+     * against the model and keeps a copy with automatic values resolved. `vae` is the session's image decoder, or NULL;
+     * it outlives the generator. Returns MAR_EMODEL if it does not fit the model. On failure everything is freed and
+     * *out is NULL. */
     mar_status (*create)(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
                          const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err);
     void (*free)(mar_engine_state *g); /* NULL is fine */
@@ -49,8 +49,8 @@ struct mar_engine {
     const char *(*guarantee)(const mar_engine_state *g);
     /* Returns a static warning for the log about something that slows the session down; NULL if there is none. */
     const char *(*warning)(const mar_engine_state *g);
-    /* Assigns its working memory, backend memory at base, which must outlive it. Returns the size in bytes, a multiple
-     * of 256. base NULL only counts. */
+    /* Assigns its working memory, backend memory at base. The memory must outlive it. Returns the size in bytes, a
+     * multiple of 256. base NULL only counts. */
     size_t (*lay_out)(mar_engine_state *g, char *base);
     /* Prepares batches of `images` images, so that their steps allocate nothing. */
     mar_status (*plan)(mar_engine_state *g, int images, mar_err *err);

@@ -30,8 +30,8 @@ struct mar {
 void mar_retain(mar *m);
 void mar_release(mar *m); /* the last reference closes the device */
 
-/* Begins every public call that returns a status. Returns MAR_OK if the handle, which may be NULL, was opened by this
- * process; else MAR_EARG. */
+/* Begins every public call that returns a status. Returns MAR_OK if this process opened the handle; else MAR_EARG. m
+ * may be NULL. */
 mar_status mar_check_handle(const mar *m, mar_err *err);
 /* Returns MAR_OK if the pointer is not NULL, else MAR_EARG: "path is NULL". */
 mar_status mar_check_given(const void *pointer, const char *name, mar_err *err);

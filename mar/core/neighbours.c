@@ -16,7 +16,7 @@ typedef struct {
     int *table; /* [size][k] */
 } neighbours;
 
-/* Returns the file's path, which the caller frees; NULL without memory, and for a model that is not a file. */
+/* Returns the file's path; the caller frees it. Returns NULL without memory, and for a model that is not a file. */
 static char *path_of(const mar_vae *vae, const neighbours *n)
 {
     char *path = NULL;

@@ -1,4 +1,4 @@
-/* The near tokens of a codebook, which LANTERN's methods need. The table is computed once and kept in a file beside the
+/* The near tokens of a codebook, for LANTERN's methods. The table is computed once and kept in a file beside the
  * checkpoint: FILE.neighbours-l2-1000.npz for the 1000 nearest by l2 distance.
  *
  *     codebook    float32 [size][dim]  the codebook; a file with another one is rejected

@@ -59,7 +59,7 @@ static void list_choices(const mar_param *o, char *text, size_t size)
     }
 }
 
-/* Returns the text; "" for NULL, which an option made by the host may have. */
+/* Returns the text; "" for NULL. An option made by the host may have NULL. */
 static const char *given(const char *text)
 {
     return text ? text : "";
@@ -179,7 +179,7 @@ static void write_float(float v, char *text, size_t size)
     }
 }
 
-/* Returns whether a number, which the host may have stored without mar_param_set, is in range. */
+/* Returns whether a number is in range. The host may have stored it without mar_param_set. */
 static int in_range(const mar_param *o, const void *fields)
 {
     const void *field = mar_param_field(o, fields);

@@ -349,8 +349,8 @@ static int append_default(const mar_accel *way, const mar_params *p, char *text,
     return hinders;
 }
 
-/* Appends what must be on, and what must be off, for the methods by this accelerator, which serves one: "--draft and
- * --spec cspd", "--draft and no --head_spec". */
+/* Appends what must be on, and what must be off, for the methods by this accelerator. It serves one of them: "--draft
+ * and --spec cspd", "--draft and no --head_spec". */
 static void append_needs(const mar_accel *way, const char *methods, const mar_params *p, char *text, size_t size)
 {
     char method[64];

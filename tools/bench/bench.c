@@ -95,7 +95,7 @@ static void print_row(const char *name, double seconds, double flop, double peak
            bench_share(flop / seconds / peak, share));
 }
 
-/* Returns the seconds of the head: drawing, and comparing paths, which is part of verifying. */
+/* Returns the seconds of the head: drawing, and the part of verifying that compares paths. */
 static double head_seconds(const mar_stats *t)
 {
     return t->head_s + t->verify_s;

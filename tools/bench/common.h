@@ -20,7 +20,7 @@ int bench_machine_measure(const run_models *models, int memory, progress *bar, b
 int bench_peak_again(const run_models *models, progress *bar, bench_machine *m);
 /* Prints "measured memory bandwidth 40.0 GB/s, matrix peak 800.0 GFLOP/s", as far as measured, without a newline. */
 void bench_machine_print(const bench_machine *m);
-/* Writes the share of a measured rate, "12.3%", or ">100%", which the caller explains. Returns text. */
+/* Writes the share of a measured rate, "12.3%", or ">100%". The caller explains the latter. Returns text. */
 const char *bench_share(double share, char text[16]);
 int bench_is_above(double share); /* returns whether bench_share writes ">100%" */
 void bench_machine_record(const bench_machine *m, cJSON *record);

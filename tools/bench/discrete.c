@@ -129,7 +129,7 @@ static int measure_passes(bench *b, const run_models *models, mar_session *sessi
 
 /* --- lower bounds ------------------------------------------------------------------------------------------------- */
 
-/* Returns the least time for so many bytes and flop. */
+/* Returns the least time for these bytes and flop. */
 static double floor_of(const bench_machine *m, double bytes, double flop)
 {
     return fmax(bytes / m->bandwidth, flop / m->peak);
@@ -140,7 +140,7 @@ static double floor_of_pass(const pass *p)
     return floor_of(&p->machine, p->bytes, p->flop);
 }
 
-/* Returns the least time of a batch's passes, the target's and the draft's, which run one after another. */
+/* Returns the least time of a batch's passes, the target's and the draft's in sequence. */
 static double floor_of_run(const bench *b, const mar_stats *s)
 {
     const bench_machine *m = &b->machine;

@@ -25,7 +25,7 @@ int tool_open_files(const mar_options *about, mar **out);
 /* Starts a JSON record, to which cJSON adds. cJSON silently drops items without memory, so from here to tool_print_json
  * its allocations are watched. */
 cJSON *tool_json(void);
-/* Adds an item to an array or an object, which then own it. NULL for either: memory has run out. */
+/* Adds an item to an array or an object and passes ownership. NULL for either: memory has run out. */
 void tool_json_append(cJSON *array, cJSON *item);
 void tool_json_add(cJSON *object, const char *name, cJSON *item);
 /* Prints the record, indented or on one line, and deletes it. The output is valid UTF-8: U+FFFD replaces invalid bytes,

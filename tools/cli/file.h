@@ -15,7 +15,7 @@ int tool_write_file(const char *path, const void *data, size_t size);
 int tool_write_file_unsynced(const char *path, const void *data, size_t size);
 
 /* Opens a regular file with the flags of open(2). Every file that is read or written in place is opened here. A pipe is
- * refused without waiting. O_NOFOLLOW refuses a link, for files of a run directory, which others may have made. Returns
+ * refused without waiting. O_NOFOLLOW refuses a link, for files of a run directory that others may have made. Returns
  * the descriptor, or -1 with errno set: 0 if it is no regular file, EMLINK if it is a link. */
 int tool_open_file(const char *path, int flags);
 
@@ -38,7 +38,7 @@ int tool_sync(int fd);
 int tool_write_output(const void *data, size_t size);
 
 /* Reads a whole file of at most `megabytes` MB, opened by tool_open_file with the flags and `expected`. Returns its
- * *size bytes and a NUL, which the caller frees; NULL with the error printed. */
+ * *size bytes and a NUL; the caller frees them. Returns NULL with the error printed. */
 void *tool_read_file(const char *path, int flags, int megabytes, const char *expected, size_t *size);
 
 /* Returns the directory of `path`, "" or with the slash. The caller frees it. NULL: out of memory. */

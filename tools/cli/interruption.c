@@ -13,10 +13,10 @@ enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
 
 static volatile sig_atomic_t noted; /* number of the noted signal; 0: none */
 static mar_session *_Atomic at_work;
-static volatile sig_atomic_t on_terminal; /* 1: stderr is a terminal, which may show a progress bar */
+static volatile sig_atomic_t on_terminal; /* 1: stderr is a terminal and may show a progress bar */
 
-/* Makes writes to a broken pipe fail instead of ending the process, which has images to keep: Ctrl-C may end a `tee`,
- * too. Async-signal-safe. */
+/* Makes writes to a broken pipe fail instead of ending the process and losing images: Ctrl-C may end a `tee`, too.
+ * Async-signal-safe. */
 static void ignore_broken_pipes(void)
 {
     struct sigaction action = {.sa_handler = SIG_IGN};

@@ -161,7 +161,7 @@ static void *open_beside(const char *between)
     if (!end) return NULL;
     const size_t left = sizeof path - (size_t)(end - path);
     if ((size_t)snprintf(end, left, "/%s%s", between, MPI_PLUGIN_FILE) >= left) return NULL;
-    /* An MPI opens parts of its own, which need its symbols to be global. */
+    /* The parts that an MPI opens need its symbols to be global. */
     return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 }
 

@@ -89,7 +89,7 @@ static int is_option(const option_set *set, const char *argument)
     return argument[0] == '-' && argument[1] && !argument[2] && find_letter(set, argument[1]) >= 0;
 }
 
-/* Returns whether the option's name ends in these words, which underscores separate. */
+/* Returns whether the option's name ends in these words, separated by underscores. */
 static int ends_in_word(const char *name, const char *words)
 {
     const size_t n = strlen(name), m = strlen(words);

@@ -11,8 +11,8 @@ enum { OPTIONS_MAX = 128 };
  * The last occurrence counts. Some have a letter: `-o value`, `-ovalue`, and behind flags: `-qo value`. */
 typedef struct {
     const mar_param *param; /* name, type, range and help */
-    void *fields; /* struct of its field, which keeps its default if the option is absent. MODEL: a const char *, which
-                     receives the file's name */
+    void *fields; /* struct of its field; unchanged if the option is absent. MODEL: the field is a const char * for the
+                     file's name */
     int shared;   /* 1: every run has this option; the manual lists it once */
     int given;    /* set by options_parse */
 } option;
@@ -22,7 +22,7 @@ typedef struct {
     const char **value; /* receives the pointer into argv */
     const char *help;   /* as in mar_param */
     int *count; /* NULL: one argument. Otherwise the last operand, with any number of arguments, also none. They go to
-                   value[0..*count), which has room for argc; *count begins at 0 */
+                   value[0..*count), with room for argc; *count begins at 0 */
 } operand;
 
 typedef struct {

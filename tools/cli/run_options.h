@@ -15,7 +15,7 @@ enum { RUN_OPTIONS_MAX = 96 }; /* options of mar_params and mar_options together
 
 typedef struct {
     const char *model, *vae;            /* as given; vae may be NULL */
-    const char *draft;                  /* file as given; NULL: none, or "self", which run_options_done removes */
+    const char *draft;                  /* file as given; NULL: none. run_options_done removes "self" */
     const char *captions;               /* file of captions' features, for text-to-image models; NULL: none */
     int self_is_path;                   /* 1: --draft self was given without --spec, and spec is path */
     const char *heads;                  /* as given; NULL: the file's */
@@ -71,7 +71,7 @@ int run_draft_decides(const run_options *o);
  * auto. If the draft decides the method, o->tokens must be known. */
 mar_options run_machine(const run_options *o);
 
-/* Returns the image decoder of a built-in model; NULL for a file, or for a drafter, which makes no images. */
+/* Returns the image decoder of a built-in model; NULL for a file or a drafter. */
 const char *run_demo_vae(const char *model);
 /* Returns whether it is a built-in model with its image decoder. */
 int run_is_demo(const char *model);

@@ -11,9 +11,9 @@ typedef struct {
     int failed; /* 1: memory ran out, and text is missing */
 } text_buffer;
 
-/* Opens a stream into *text, which it empties first. Returns NULL without memory. */
+/* Empties *text and opens a stream into it. Returns NULL without memory. */
 FILE *text_open(text_buffer *text);
-/* Closes the stream. Returns 0, and the caller frees text->data, which is never NULL; or 1 without memory, and frees
+/* Closes the stream. Returns 0, and the caller frees text->data, never NULL. Returns 1 without memory, and frees
  * all. */
 int text_close(FILE *stream, text_buffer *text);
 

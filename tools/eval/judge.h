@@ -41,8 +41,8 @@ mar *judge_open(model_store *store, const mar_options *machine, const char *path
  * printed. */
 int judge_load(mar *library, const char *path, int batch, progress *bar, mar_features **out);
 
-/* Judges all images of `path`, which must have one size. Returns 0, 1 with the error printed, or the exit status after
- * a signal if signals are only noted (tools/cli/interruption.h). The caller calls judged_free either way. */
+/* Judges all images of `path`. They must have one size. Returns 0, 1 with the error printed, or the exit status after a
+ * signal if signals are only noted (tools/cli/interruption.h). The caller calls judged_free either way. */
 int judge_images(const judge *j, mar *library, const char *path, judged *out);
 void judged_free(judged *d);
 

@@ -183,7 +183,7 @@ static int prepare(eval_job *job)
     return check_size(job) || allocate_labels(job) || eval_settings_make(job);
 }
 
-/* Checks the file of --merge against the hash in the settings, which goes to `id`, char [RECORD_ID]. */
+/* Checks the file of --merge against the hash in the settings. Copies the hash to `id`, char [RECORD_ID]. */
 static int check_same_file(const eval_job *job, const char *name, const char *path, char *id)
 {
     char key[32];

@@ -55,8 +55,8 @@ void eval_options_set_up(eval_options *o, option_set *set);
  * Returns 0, or 1 with the error printed. */
 int eval_options_done(eval_options *o, const option_set *set);
 
-/* Evaluates a model in the run directory o->out, which it creates or resumes. Returns 0 with *done 1 and *r filled in.
- * With --shard and other shards missing, *done is 0, and it prints which. Returns 1 with the error printed, or the exit
+/* Evaluates a model in the run directory o->out, created or resumed. Returns 0 with *done 1 and *r filled in. With
+ * --shard and other shards missing, *done is 0, and it prints which. Returns 1 with the error printed, or the exit
  * status of an interruption, printed. Prints nothing else. */
 int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done);
 

@@ -31,7 +31,7 @@ int eval_pixels_sync(const eval_pixels *p);
 
 /* Returns whether the files have image i, by the CRC-32 of its pixels. rgb: room for them. */
 int eval_pixels_have(const eval_pixels *p, long i, uint32_t crc, uint8_t *rgb);
-/* Completes RUN/images.npz, which is open. crc [images]. Returns 0, or 1 with the error printed. */
+/* Completes the open RUN/images.npz. crc [images]. Returns 0, or 1 with the error printed. */
 int eval_pixels_finish_npz(const eval_pixels *p, const uint32_t *crc);
 /* Prints that the file is lost and cannot be made again with --merge. Returns 1. */
 int eval_pixels_refuse_lost(const char *path);

@@ -1,4 +1,4 @@
-/* Published numbers of the official models, and of other accelerators of them, which a page shows beside its own. */
+/* Published numbers of the official models, and of other accelerators of them. A page shows them beside its own. */
 #ifndef TOOLS_EVAL_PUBLISHED_H
 #define TOOLS_EVAL_PUBLISHED_H
 

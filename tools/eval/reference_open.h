@@ -19,7 +19,7 @@ int eval_reference_open(const char *path, mar *library, mar_features *network, i
 int eval_reference_identify(const char *path, char text[RECORD_ID]);
 
 /* Fills in what *out lacks: mean and covariance of judged images, also of the spatial features, and their features,
- * which it takes from *d. Returns 0, or 1 with the error printed. The caller calls eval_reference_free. */
+ * moved from *d. Returns 0, or 1 with the error printed. The caller calls eval_reference_free. */
 int eval_reference_of(judged *d, const char *path, eval_reference *out);
 
 /* Returns whether the path is a directory, with reference images. */

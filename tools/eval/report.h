@@ -19,7 +19,7 @@ typedef struct {
     long verified;      /* tokens drafted and verified; 0: none */
     long replaced;      /* of these, tokens not accepted */
     const uint8_t *rgb; /* [height][width][3] */
-    int width, height;  /* of the picture shown, which may be smaller than the image */
+    int width, height;  /* of the picture shown; it may be smaller than the image */
 } eval_report_image;
 
 /* Parts of the page besides the result. {0}: none. The struct owns nothing. */

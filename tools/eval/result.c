@@ -99,7 +99,7 @@ static const field costs[] = {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* Returns a number with 17 digits, which keep every bit. cJSON rounds some numbers to 15. */
+/* Returns a number with 17 digits, to keep every bit. cJSON rounds some numbers to 15. */
 static cJSON *number_item(double value)
 {
     char text[32];

@@ -70,7 +70,7 @@ void eval_result_print_page(const char *directory);
 double eval_result_seconds(const eval_result *r);
 /* Returns the images per second of all processes together: generation, judging and writing. 0: unknown. */
 double eval_result_rate(const eval_result *r);
-/* Returns the name of `fid`: "FID", or "Fréchet distance" for the demo's features, which are not Inception's. */
+/* Returns the name of `fid`: "FID", or "Fréchet distance" for features of the demo's network. */
 const char *eval_result_distance(const eval_result *r);
 
 #endif

@@ -30,7 +30,7 @@ typedef struct {
     sweep_table table;        /* results of the points */
     const char *stats;        /* last reference identified; NULL: none */
     char stats_id[RECORD_ID]; /* identity of `stats` */
-    model_store models;       /* loaded files, which points share */
+    model_store models;       /* loaded files, shared by the points */
 } sweep;
 
 /* --- options of a point ------------------------------------------------------------------------------------------- */

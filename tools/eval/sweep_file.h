@@ -1,4 +1,4 @@
-/* Reads the file of `mar eval --sweep`: one axis a line, whose alternatives are command-line options, separated by |.
+/* Reads the file of `mar eval --sweep`: .|one axis a line. Its alternatives are command-line options, separated by |.|.
  *
  *     # guidance, by way
  *     --cfg 1.5 | --cfg 2.9 | --cfg 4

@@ -51,7 +51,7 @@ int sweep_mark_front(sweep_table *t)
     return lacks ? tool_error("out of memory for the table of %d points", t->count) : 0;
 }
 
-/* Compares by distance, missing ones last, then by name, which makes the order unique. */
+/* Compares by distance, missing ones last, then by name, so that the order is unique. */
 static int by_distance(const void *a, const void *b)
 {
     const sweep_entry *x = *(const sweep_entry *const *)a, *y = *(const sweep_entry *const *)b;
@@ -80,7 +80,7 @@ static int is_again(const sweep_table *t, int i)
     return 0;
 }
 
-/* The distances of one group's points, which differ by seed. */
+/* The distances of one group's points. The points differ by seed. */
 typedef struct {
     int n;                                  /* different seeds */
     double least, largest, mean, deviation; /* deviation with n - 1 */

@@ -118,7 +118,7 @@ static double quantile(const double *values, int n, double q)
     return values[below] + (at - below) * (values[above] - values[below]);
 }
 
-/* Returns the spread of values [n], which it sorts. */
+/* Sorts values [n] and returns their spread. */
 static fidelity_spread spread(double *values, int n)
 {
     const double end = n >= FIDELITY_QUARTILES_MIN ? 0.25 : 0;

@@ -30,8 +30,7 @@ typedef struct {
     double seconds, root; /* root: root of the energy distance */
 } limits;
 
-/* Returns the colour of a run: Okabe and Ito's, which most colour-blind people can tell apart. The reference is nearly
- * black. */
+/* Returns the colour of a run: Okabe and Ito's, chosen for colour-blind readers. The reference is nearly black. */
 static const char *colour_of(int run)
 {
     static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00"};

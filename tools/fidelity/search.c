@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    COARSE_TURNS = 3, /* turns of a screening; the first, which prepares memory, is not timed */
+    COARSE_TURNS = 3, /* turns of a screening; the first prepares memory and is not timed */
     FINE_TURNS = 6    /* turns of a final point */
 };
 
@@ -85,7 +85,7 @@ static int measure_floor(job *j, int images, search_floor *out)
 
 /* --- a point ------------------------------------------------------------------------------------------------------ */
 
-/* Sets *o to the reference's options followed by those of the point, which go to `words`. */
+/* Sets *o to the reference's options followed by those of the point. Copies the latter to `words`. */
 static int set_options(const search *s, const search_point *p, char *words, size_t size, run_options *o)
 {
     static char command[] = "fidelity";

@@ -47,7 +47,7 @@ typedef struct {
 } search_figures;
 
 typedef struct {
-    int choice[SEARCH_AXES];   /* alternative on each axis; all 0 is the reference, which is not a point */
+    int choice[SEARCH_AXES];   /* alternative on each axis; all 0 is the reference, not a point */
     char options[SEARCH_TEXT]; /* "--num_iter 16 --dtype int8" */
     char refused[256];         /* why the session rejects it; "": accepted, or not tried */
     search_figures screened;   /* with search.screen images */
@@ -120,7 +120,7 @@ int search_print_json(const search *s);
 
 /* --- reports (search_report.c) --- -------------------------------------------------------------------------------- */
 
-/* Writes the page of the search's record, which it deletes. Returns 0, or 1 with the error printed. */
+/* Writes the page of the search's record and deletes the record. Returns 0, or 1 with the error printed. */
 int search_write_page(const search *s, cJSON *record);
 void search_print(const search *s);
 /* Writes the command line that makes images as point i does, or for -1 the reference. Returns text. */

@@ -8,7 +8,7 @@ typedef struct {
     int count;       /* captions */
     int tokens, dim; /* positions of a caption; values of a position */
     float *features; /* [count][tokens][dim] */
-    uint8_t *mask;   /* [count][tokens] 1: part of the caption, which is at the end */
+    uint8_t *mask;   /* [count][tokens] 1: part of the caption, at the end */
 } captions;
 
 /* Reads captions for a model of `tokens` positions and `dim` values. The file is a .npz with `features` of shape [n,

@@ -40,7 +40,7 @@ static int make_room(char **text, size_t used, size_t *capacity)
     return 0;
 }
 
-/* Appends the stream to *text, which the caller frees even on failure. Returns 0, or 1 and the reason. */
+/* Appends the stream to *text. The caller frees it, even on failure. Returns 0, or 1 and the reason. */
 static int read_all(FILE *in, char **text, char *why, size_t size)
 {
     size_t used = 0, capacity = 0;

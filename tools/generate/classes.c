@@ -114,8 +114,8 @@ static int parse_item(label_list *l, const char *item, int n, char *why, size_t 
     return class_find(item, n, &label, why, size) || add_range(l, label, label, why, size);
 }
 
-/* Finds the item at text, which ends before one of `ends`. Stores its begin, and its length without surrounding blanks.
- * Returns its end. */
+/* Finds the item at text, up to one of `ends`. Stores its begin, and its length without surrounding blanks. Returns its
+ * end. */
 static const char *cut_item(const char *text, const char *ends, const char **item, int *n)
 {
     const char *end = text + strcspn(text, ends), *last = end;

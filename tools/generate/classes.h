@@ -6,12 +6,12 @@
 
 #include <stddef.h>
 
-/* Maximum classes in a list: no run makes so many images. */
+/* Maximum classes in a list: no run makes more images. */
 enum { CLASSES_LIST_MAX = 1000000 };
 
 /* Parses a list such as "207, golden_retriever,sea slug,0-9" or "all" for a model of `classes` classes. Numbers and
  * ranges always work, names for 1000 classes. Case is ignored; space, underscore and dash are equal. "@FILE" is
- * rejected. Returns 0, with *count >= 1 class numbers in *labels, which the caller frees. On failure returns 1, *labels
+ * rejected. Returns 0, with *count >= 1 class numbers in *labels; the caller frees them. On failure returns 1, *labels
  * is NULL and *count 0. Then `why` has one line: the item, the error and, if possible, a candidate. */
 int classes_parse(const char *list, int classes, int **labels, int *count, char *why, size_t why_size);
 /* Parses the text of a file in the same way. Items end with a comma or their line and may be empty; # begins a comment

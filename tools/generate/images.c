@@ -16,8 +16,8 @@ typedef struct {
     uint8_t *mask;   /* [batch][caption_tokens] of the largest run; NULL: no run has captions */
     float *tokens;   /* [batch][seq_len][token_dim] of the largest run; NULL: no sink takes tokens */
     uint8_t *fates;  /* [batch][seq_len] of the largest run; NULL: no sink takes the status */
-    int *steps;      /* as fates */
-    int *late;       /* as fates */
+    int *steps;      /* likewise */
+    int *late;       /* likewise */
     uint8_t *rgb;    /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
     long finished;   /* images taken by the sinks, of all runs */
     long wanted;     /* images to make, of all runs */

@@ -66,7 +66,7 @@ typedef struct {
 } image_batch;
 
 typedef struct {
-    int (*take)(void *self, const image_batch *batch); /* returns 0, or 1 with the error printed, which ends the loop */
+    int (*take)(void *self, const image_batch *batch); /* returns 0, or 1 with the error printed; 1 ends the loop */
     void *self;                                        /* argument of take */
     int takes_tokens;                                  /* 1: batch->tokens is set */
     int takes_pixels;                                  /* 1: batch->rgb is set if the run has an image decoder */

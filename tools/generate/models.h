@@ -50,8 +50,8 @@ typedef struct {
 } model_store;
 
 /* Opens the library for a run and loads the files that the store lacks. A demo model brings its image decoder. Sets
- * o->vae, o->params.draft, and the options of o->fast, which it prints once on stderr. Prints there if fewer threads
- * than requested are used. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or 1 with the error printed. */
+ * o->vae, o->params.draft, and the options of o->fast, printed once on stderr. Prints there if fewer threads than
+ * requested are used. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or 1 with the error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
 /* Opens the library alone, as models_load does, for networks without a head. The store owns it. `dtype`: the option
  * that options->dtype is from, for errors. An open handle with the same options, resolved, is reused, whatever the

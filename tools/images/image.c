@@ -89,7 +89,7 @@ int image_write_png(const char *path, const image *picture, const image_text *te
     png_buffer buffer = {.capacity = 0};
     if (!chunks) return tool_error("%s: out of memory for its text", path);
     for (int i = 0; i < text_count; i++) {
-        int ascii = is_ascii(texts[i].value); /* tEXt is Latin-1; other text goes to iTXt, which is UTF-8 */
+        int ascii = is_ascii(texts[i].value); /* tEXt is Latin-1; other text goes to iTXt, in UTF-8 */
         chunks[i].compression = ascii ? PNG_TEXT_COMPRESSION_NONE : PNG_ITXT_COMPRESSION_NONE;
         chunks[i].key = (char *)(uintptr_t)texts[i].key; /* the cast is safe: libpng only reads them */
         chunks[i].text = (char *)(uintptr_t)texts[i].value;

@@ -1,4 +1,4 @@
-/* Reads JPEGs with libjpeg's default settings, which are PIL's. The same library gives the same pixels, to the bit. */
+/* Reads JPEGs with libjpeg's default settings, as PIL does. The same library gives the same pixels, to the bit. */
 #include "tools/images/image.h"
 
 #include <setjmp.h>

@@ -108,7 +108,7 @@ static void open_reader(png_reader *r, const void *data, size_t size)
 
 /* --- any PNG ------------------------------------------------------------------------------------------------------ */
 
-/* Reads it to out->rgb, which it allocates, and which may be set after a failure, too. */
+/* Allocates out->rgb and decodes the picture to it. out->rgb may be set after a failure, too. */
 static void decode(png_reader *r, image *out)
 {
     enum { DEFLATE_MAX = 1032 }; /* maximum bytes that deflate makes of one */

@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 /* Decodes data[size], recognised by its first bytes. Alpha is dropped, not blended. Palettes and grey become RGB. 16
- * bits keep the upper 8. Gamma, colour profiles and orientation are ignored. Rejects 16-bit grey, which PIL makes
- * white, CMYK, sides above IMAGE_SIDE_MAX, and damaged or truncated files. Returns 0, and the caller frees out->rgb.
- * Returns 1 with the reason, to follow "PATH: ", in `why`. */
+ * bits keep the upper 8. Gamma, colour profiles and orientation are ignored. Rejects 16-bit grey (PIL makes it white),
+ * CMYK, sides above IMAGE_SIDE_MAX, and damaged or truncated files. Returns 0, and the caller frees out->rgb. Returns 1
+ * with the reason, to follow "PATH: ", in `why`. */
 int image_decode(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 
 /* Reads a whole file and decodes it. Returns 0, and the caller frees out->rgb; or 1 with the error printed. */

@@ -1,4 +1,5 @@
-/* Pages: template.html with a JSON record, which the template's script draws. A page is one self-contained HTML file.
+/* Pages: template.html with a JSON record. The template's script draws the record. A page is one self-contained HTML
+ * file.
  *
  * The record is that of the run, as in result.json or --json, with an object "extras". That has the kind of the page,
  * the command line, date and machine, and what only a page shows, such as pictures. */

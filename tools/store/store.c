@@ -62,7 +62,7 @@ static const char *file_of(const store_run *r, const char *name, char *path)
     return path;
 }
 
-/* Returns run.json as text, which the caller frees; NULL after printing "out of memory". */
+/* Returns run.json as text; the caller frees it. Returns NULL after printing "out of memory". */
 static char *about(const image_text *texts, int count, size_t *size)
 {
     text_buffer text = {0};

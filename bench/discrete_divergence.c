@@ -19,7 +19,7 @@
 #include "llamagen/engine.h"
 #include "mar/api/session.h"
 #include "mar/core/neighbours.h"
-#include "mar/ways/ways.h"
+#include "mar/ways/registry.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* The list of `mar methods`: the registry of verifiers and that of accelerators, with their options. */
 #include "mar/core/params.h"
-#include "mar/masked/way.h"
-#include "mar/ways/ways.h"
+#include "mar/masked/accel.h"
+#include "mar/ways/registry.h"
 #include "specdec/verifier.h"
 
 #include <pthread.h>

@@ -3,7 +3,7 @@
 #ifndef MAR_MASKED_H
 #define MAR_MASKED_H
 
-#include "mar/masked/way.h"
+#include "mar/masked/accel.h"
 
 struct mar_masked {
     const mar_masked_model *model;

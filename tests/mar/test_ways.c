@@ -1,6 +1,6 @@
 /* The registry of ways to be faster: which go together, what that makes of the output's law, and what is said of it. */
 #include "mar/masked/masked.h"
-#include "mar/ways/ways.h"
+#include "mar/ways/registry.h"
 #include "mar/core/params.h"
 #include "specdec/verifier.h"
 #include "tests/support/support.h"

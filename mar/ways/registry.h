@@ -1,6 +1,6 @@
 /* The registry of accelerators: their conflicts, the options that have an effect, and the guarantee. */
-#ifndef MAR_WAYS_H
-#define MAR_WAYS_H
+#ifndef MAR_REGISTRY_H
+#define MAR_REGISTRY_H
 
 #include "mar/core/engine.h"
 

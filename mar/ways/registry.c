@@ -1,8 +1,8 @@
 /* The registry of accelerators, and the checks and messages that follow from it. */
-#include "mar/ways/ways.h"
+#include "mar/ways/registry.h"
 
 #include "mar/core/params.h"
-#include "mar/masked/way.h"
+#include "mar/masked/accel.h"
 #include "specdec/verifier.h"
 
 #include <stdarg.h>

@@ -187,9 +187,9 @@ static void destroy(mar_engine_state *engine_state)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
+                         const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
 {
-    (void)ways; /* the sampler's methods are not in this list */
+    (void)accels; /* the sampler's methods are not in this list */
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
     discrete *g = status == MAR_OK ? calloc(1, sizeof *g) : NULL;

@@ -62,12 +62,12 @@ static void add_verifier(const spec_method *m)
                               .source = m->source,
                               .summary = m->summary};
     char draft[TEXT_MAX / 3], spec[TEXT_MAX / 2];
-    const mar_accel *way = mar_accel_of_verifier(m->name);
+    const mar_accel *accel = mar_accel_of_verifier(m->name);
     write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
     write_option(mar_param_find("spec"), m->name, spec, sizeof spec);
-    if (way->asks_for)
+    if (accel->asks_for)
         snprintf(options[count], TEXT_MAX, "%s %s", draft, spec);
-    else if (way->needs & MAR_STAGE_DRAFT)
+    else if (accel->needs & MAR_STAGE_DRAFT)
         snprintf(options[count], TEXT_MAX, "%s", spec);
     else
         snprintf(options[count], TEXT_MAX, "[%s] %s", draft, spec);
@@ -92,11 +92,11 @@ static void add_parameter(mar_method_info *info, const mar_param *o)
     info->parameters[n].value = o->value, info->parameters[n].min = o->min, info->parameters[n].max = o->max;
 }
 
-static void add_way(const mar_accel *way, const mar_accel_method *m)
+static void add_accel(const mar_accel *accel, const mar_accel_method *m)
 {
     mar_method_info *info = &infos[count];
-    const mar_param *turns_on = mar_param_find(way->name);
-    const mar_param *also = way->also ? mar_param_find(way->also) : NULL;
+    const mar_param *turns_on = mar_param_find(accel->name);
+    const mar_param *also = accel->also ? mar_param_find(accel->also) : NULL;
     write_option(turns_on, m->value, options[count], TEXT_MAX);
     if (also) {
         const size_t used = strlen(options[count]);
@@ -107,7 +107,7 @@ static void add_way(const mar_accel *way, const mar_accel_method *m)
                               .kind = "shortcut",
                               .option = options[count],
                               .tokens = "continuous",
-                              .exact = way->exact,
+                              .exact = accel->exact,
                               .guarantee = m->guarantee,
                               .source = m->source,
                               .summary = m->summary};
@@ -115,7 +115,7 @@ static void add_way(const mar_accel *way, const mar_accel_method *m)
     if (also) add_parameter(info, also);
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *o = mar_param_get(i);
-        if (mar_is_listed(o->method, way->name)) add_parameter(info, o);
+        if (mar_is_listed(o->method, accel->name)) add_parameter(info, o);
     }
     count++;
 }
@@ -141,8 +141,9 @@ static void fill(void)
 {
     count = 0; /* after a fork, another thread may have left the list half made */
     for (const spec_method *const *m = spec_methods(); *m && count < METHODS_MAX; m++) add_verifier(*m);
-    for (const mar_accel *const *way = mar_accels(); *way; way++)
-        for (const mar_accel_method *m = (*way)->methods; m && m->name && count < METHODS_MAX; m++) add_way(*way, m);
+    for (const mar_accel *const *accel = mar_accels(); *accel; accel++)
+        for (const mar_accel_method *m = (*accel)->methods; m && m->name && count < METHODS_MAX; m++)
+            add_accel(*accel, m);
     if (count < METHODS_MAX) add_int8();
 }
 

@@ -199,14 +199,14 @@ static void write_guarantee(mar_session *s)
 }
 
 /* Creates the engine's state and the decoder on the session's queue. */
-static mar_status create_work(mar_session *s, const mar_params *params, const mar_accels_on *ways, mar_err *err)
+static mar_status create_work(mar_session *s, const mar_params *params, const mar_accels_on *accels, mar_err *err)
 {
     const mar_engine *engine = s->model->engine;
     kern_queue *k = s->k;
     k->cancel = &s->cancel;
     k->watch.on = params->check;
     k->core->bind(k);
-    mar_status status = engine->create(s->model, s->vae, k, params, ways->on, s->max_images, &s->engine_state, err);
+    mar_status status = engine->create(s->model, s->vae, k, params, accels->on, s->max_images, &s->engine_state, err);
     if (status == MAR_OK) write_guarantee(s);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);
@@ -222,8 +222,8 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     mar_params read;
     mar_status status = mar_params_read(params, &read, err);
     if (status == MAR_OK) status = check(model, vae, max_batch, err);
-    mar_accels_on ways;
-    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine->tokens, &ways, err);
+    mar_accels_on accels;
+    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine->tokens, &accels, err);
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -233,7 +233,7 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     s->max_images = max_batch;
     s->grid = mar_grid_side(&model->config);
     status = model->m->device->core->queue_create(model->m->device, &s->k, err);
-    if (status == MAR_OK) status = create_work(s, &read, &ways, err);
+    if (status == MAR_OK) status = create_work(s, &read, &accels, err);
     if (status == MAR_OK)
         *out = s;
     else

@@ -37,12 +37,12 @@ struct mar_engine {
     void (*describe)(const mar_model *model, char *text, size_t size);
 
     /* Creates a generator of up to max_images images at a time on queue k. The queue must outlive it. `params` and
-     * `ways`, the accelerators that are on, come from mar_accels_resolve_params. The engine checks the parameters
+     * `accels`, the accelerators that are on, come from mar_accels_resolve_params. The engine checks the parameters
      * against the model and keeps a copy with automatic values resolved. `vae` is the session's image decoder, or NULL;
      * it outlives the generator. Returns MAR_EMODEL if it does not fit the model. On failure everything is freed and
      * *out is NULL. */
     mar_status (*create)(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err);
+                         const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err);
     void (*free)(mar_engine_state *g); /* NULL is fine */
     const mar_params *(*params)(const mar_engine_state *g);
     /* Returns the session's guarantee; "" if it follows from the accelerators that are on (mar_accels_describe). */

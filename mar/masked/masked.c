@@ -205,7 +205,7 @@ static void begin(mar_engine_state *engine_state, uint64_t first_image, const in
 /* --- plan --------------------------------------------------------------------------------------------------------- */
 
 /* Fills in automatic values, and checks the parameters against the model. */
-static mar_status resolve_params(const mar_masked_model *model, const mar_accel *const *ways, mar_params *p,
+static mar_status resolve_params(const mar_masked_model *model, const mar_accel *const *accels, mar_params *p,
                                  int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
@@ -213,8 +213,8 @@ static mar_status resolve_params(const mar_masked_model *model, const mar_accel 
     if (p->num_iter == 0) p->num_iter = c->seq_len < 64 ? c->seq_len : 64;
     if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
         return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
-    for (; status == MAR_OK && *ways; ways++)
-        if ((*ways)->check) status = (*ways)->check(model, p, err);
+    for (; status == MAR_OK && *accels; accels++)
+        if ((*accels)->check) status = (*accels)->check(model, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
         status = err_set(err, MAR_EARG, "--num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
@@ -245,9 +245,9 @@ static mar_status plan_steps(mar_masked *g, mar_err *err)
     for (int i = 0; i < p->num_iter; i++) g->steps[i].sampling_steps = p->num_sampling_steps;
     int block = 0;
     for (int i = 0; i < g->accel_count; i++) {
-        const mar_accel *way = g->accels[i].accel;
-        if (way->plan_steps) way->plan_steps(g, g->steps);
-        if (way->block_steps) block = way->block_steps(p);
+        const mar_accel *accel = g->accels[i].accel;
+        if (accel->plan_steps) accel->plan_steps(g, g->steps);
+        if (accel->block_steps) block = accel->block_steps(p);
     }
     plan_conditions(g, block > 0);
     for (int i = 0; i < p->num_iter; i++) {
@@ -304,10 +304,10 @@ static mar_status create_ways(mar_masked *g, mar_err *err)
 {
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++) {
-        const mar_accel *way = g->accels[i].accel;
-        if (way->create) status = way->create(g, &g->accels[i].state, err);
-        if (way->draw) g->drawer = way, g->drawer_state = g->accels[i].state;
-        if (way->step) g->stepper = way, g->stepper_state = g->accels[i].state;
+        const mar_accel *accel = g->accels[i].accel;
+        if (accel->create) status = accel->create(g, &g->accels[i].state, err);
+        if (accel->draw) g->drawer = accel, g->drawer_state = g->accels[i].state;
+        if (accel->step) g->stepper = accel, g->stepper_state = g->accels[i].state;
     }
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
         if (g->accels[i].accel->describe && !others_change(g, i))
@@ -357,13 +357,13 @@ static void destroy(mar_engine_state *engine_state)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
+                         const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
-    if (status == MAR_OK) status = resolve_params(model, ways, &p, max_images, err);
+    if (status == MAR_OK) status = resolve_params(model, accels, &p, max_images, err);
     if (status != MAR_OK) return status;
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -373,7 +373,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->max_images = max_images;
     g->grid = mar_grid_side(&base->config);
     g->step = p.num_iter;
-    for (; *ways; ways++) g->accels[g->accel_count++].accel = *ways;
+    for (; *accels; accels++) g->accels[g->accel_count++].accel = *accels;
     status = plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
@@ -385,10 +385,10 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     return status;
 }
 
-void *mar_masked_state(const mar_masked *g, const mar_accel *way)
+void *mar_masked_state(const mar_masked *g, const mar_accel *accel)
 {
     for (int i = 0; i < g->accel_count; i++)
-        if (g->accels[i].accel == way) return g->accels[i].state;
+        if (g->accels[i].accel == accel) return g->accels[i].state;
     return NULL;
 }
 

@@ -53,7 +53,7 @@ struct mar_masked {
 };
 
 /* Returns the state of an accelerator; NULL if it is off. */
-void *mar_masked_state(const mar_masked *g, const mar_accel *way);
+void *mar_masked_state(const mar_masked *g, const mar_accel *accel);
 /* Lists the respacings of the head's chain that the plan's steps need in specs [2 * num_iter]. Returns their number. */
 int mar_masked_specs(const mar_masked *g, diff_spec *specs);
 /* Returns all images of the batch. */

@@ -11,7 +11,7 @@
 
 /* Every accelerator; its file is mar/ways/NAME.c. The order is that of their hooks and of `mar methods`. A draft model
  * precedes its users; a solver sets its start after DiSA. */
-#define WAYS(X)                                                                                                        \
+#define ACCELS(X)                                                                                                      \
     X(draft)                                                                                                           \
     X(spec)                                                                                                            \
     X(drafted)                                                                                                         \
@@ -28,22 +28,22 @@
     X(sampler)
 
 #define DECLARE(name) extern const mar_accel mar_accel_##name;
-WAYS(DECLARE)
+ACCELS(DECLARE)
 
 #define ADDRESS(name) &mar_accel_##name,
-static const mar_accel *const ways[] = {WAYS(ADDRESS) NULL};
-_Static_assert(sizeof ways / sizeof *ways - 1 <= MAR_ACCELS_MAX, "MAR_ACCELS_MAX is too small");
+static const mar_accel *const accels[] = {ACCELS(ADDRESS) NULL};
+_Static_assert(sizeof accels / sizeof *accels - 1 <= MAR_ACCELS_MAX, "MAR_ACCELS_MAX is too small");
 
 const mar_accel *const *mar_accels(void)
 {
-    return ways;
+    return accels;
 }
 
-int mar_accel_is_on(const mar_accel *way, const mar_params *params)
+int mar_accel_is_on(const mar_accel *accel, const mar_params *params)
 {
-    const int is_given = !mar_param_is_default(mar_param_find(way->name), params) ||
-                         (way->also && !mar_param_is_default(mar_param_find(way->also), params));
-    return is_given && (!way->is_on || way->is_on(params));
+    const int is_given = !mar_param_is_default(mar_param_find(accel->name), params) ||
+                         (accel->also && !mar_param_is_default(mar_param_find(accel->also), params));
+    return is_given && (!accel->is_on || accel->is_on(params));
 }
 
 /* Returns whether something for tokens of kind `a` applies to tokens of kind `b`. NULL: both kinds. */
@@ -52,15 +52,15 @@ static int goes_with(const char *a, const char *b)
     return !a || !b || strcmp(a, b) == 0;
 }
 
-static const char *tokens_of(const mar_accel *way)
+static const char *tokens_of(const mar_accel *accel)
 {
-    return way->tokens ? way->tokens : mar_param_find(way->name)->tokens;
+    return accel->tokens ? accel->tokens : mar_param_find(accel->name)->tokens;
 }
 
 void mar_accels_resolve(mar_params *params, const char *tokens)
 {
-    for (int i = 0; ways[i]; i++)
-        if (ways[i]->resolve && goes_with(tokens_of(ways[i]), tokens)) ways[i]->resolve(params);
+    for (int i = 0; accels[i]; i++)
+        if (accels[i]->resolve && goes_with(tokens_of(accels[i]), tokens)) accels[i]->resolve(params);
 }
 
 /* --- conflicts ---------------------------------------------------------------------------------------------------- */
@@ -77,35 +77,35 @@ static const char *stage_name(unsigned stages)
 }
 
 /* Returns the first stage on which a and b conflict; 0 if there is none. */
-static unsigned clash_of(const mar_accel *a, const mar_accel *b)
+static unsigned conflict_of(const mar_accel *a, const mar_accel *b)
 {
     const unsigned stages = a->changes & (b->changes | b->needs);
     return stages & -stages;
 }
 
 /* Returns whether another accelerator has the same option. */
-static int shares_option(const mar_accel *way)
+static int shares_option(const mar_accel *accel)
 {
-    for (int i = 0; ways[i]; i++)
-        if (ways[i] != way && strcmp(ways[i]->name, way->name) == 0) return 1;
+    for (int i = 0; accels[i]; i++)
+        if (accels[i] != accel && strcmp(accels[i]->name, accel->name) == 0) return 1;
     return 0;
 }
 
 /* Writes the name of an accelerator that is on: its option, with the value if several accelerators share it. Returns
  * text. */
-static const char *name_of(const mar_accel *way, const mar_params *params, char *text, size_t size)
+static const char *name_of(const mar_accel *accel, const mar_params *params, char *text, size_t size)
 {
     char value[32] = "";
-    const int several = shares_option(way);
-    if (several) mar_param_text(mar_param_find(way->name), params, value, sizeof value);
-    snprintf(text, size, "--%s%s%s", way->name, several ? " " : "", value);
+    const int several = shares_option(accel);
+    if (several) mar_param_text(mar_param_find(accel->name), params, value, sizeof value);
+    snprintf(text, size, "--%s%s%s", accel->name, several ? " " : "", value);
     return text;
 }
 
 static mar_status check_pair(const mar_accel *a, const mar_accel *b, const mar_params *params, mar_err *err)
 {
     char first[64], second[64];
-    const unsigned clash = clash_of(a, b);
+    const unsigned clash = conflict_of(a, b);
     if (!clash) return MAR_OK;
     name_of(a, params, first, sizeof first);
     name_of(b, params, second, sizeof second);
@@ -116,10 +116,10 @@ static mar_status check_pair(const mar_accel *a, const mar_accel *b, const mar_p
 
 mar_status mar_accels_check(const mar_params *params, mar_err *err)
 {
-    for (int i = 0; ways[i]; i++)
-        for (int j = 0; ways[j]; j++) {
-            if (i == j || !mar_accel_is_on(ways[i], params) || !mar_accel_is_on(ways[j], params)) continue;
-            const mar_status status = check_pair(ways[i], ways[j], params, err);
+    for (int i = 0; accels[i]; i++)
+        for (int j = 0; accels[j]; j++) {
+            if (i == j || !mar_accel_is_on(accels[i], params) || !mar_accel_is_on(accels[j], params)) continue;
+            const mar_status status = check_pair(accels[i], accels[j], params, err);
             if (status != MAR_OK) return status;
         }
     return MAR_OK;
@@ -128,23 +128,24 @@ mar_status mar_accels_check(const mar_params *params, mar_err *err)
 /* --- the guarantee ------------------------------------------------------------------------------------------------ */
 
 /* Appends ", sampler ddim". */
-static void add_change(const mar_accel *way, const mar_params *params, char *text, size_t size)
+static void add_change(const mar_accel *accel, const mar_params *params, char *text, size_t size)
 {
     char value[32] = "";
     const size_t used = strlen(text);
-    const int several = way->methods && way->methods[0].value;
-    if (several) mar_param_text(mar_param_find(way->name), params, value, sizeof value);
-    snprintf(text + used, size - used, ", %s%s%s", way->change ? way->change : way->name, several ? " " : "", value);
+    const int several = accel->methods && accel->methods[0].value;
+    if (several) mar_param_text(mar_param_find(accel->name), params, value, sizeof value);
+    snprintf(text + used, size - used, ", %s%s%s", accel->change ? accel->change : accel->name, several ? " " : "",
+             value);
 }
 
 void mar_accels_describe(const mar_params *params, char *text, size_t size)
 {
     char changes[128] = "";
     const char *by = NULL; /* reason of exactness, if an exact accelerator gives one */
-    for (int i = 0; ways[i]; i++) {
-        if (!mar_accel_is_on(ways[i], params)) continue;
-        if (!ways[i]->exact) add_change(ways[i], params, changes, sizeof changes);
-        if (ways[i]->exact_by) by = ways[i]->exact_by;
+    for (int i = 0; accels[i]; i++) {
+        if (!mar_accel_is_on(accels[i], params)) continue;
+        if (!accels[i]->exact) add_change(accels[i], params, changes, sizeof changes);
+        if (accels[i]->exact_by) by = accels[i]->exact_by;
     }
     if (changes[0])
         snprintf(text, size, "approximate: changed by %s", changes + 2);
@@ -164,20 +165,20 @@ __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size
 /* --- kinds of tokens ---------------------------------------------------------------------------------------------- */
 
 /* Returns whether the value, a name, of its option turns the accelerator on. */
-static int is_turned_on_by(const mar_accel *way, const char *value)
+static int is_turned_on_by(const mar_accel *accel, const char *value)
 {
     mar_params p;
-    const mar_param *o = mar_param_find(way->name);
+    const mar_param *o = mar_param_find(accel->name);
     if ((o->type != MAR_TYPE_NAME && o->type != MAR_TYPE_TEXT) || mar_param_choice(o, value) < 0) return 0;
     mar_params_init(&p, sizeof p);
     *(const char **)mar_param_field(o, &p) = value;
-    return mar_accel_is_on(way, &p);
+    return mar_accel_is_on(accel, &p);
 }
 
 const mar_accel *mar_accel_of_verifier(const char *verifier)
 {
-    for (int i = 0; ways[i]; i++)
-        if (is_turned_on_by(ways[i], verifier)) return ways[i];
+    for (int i = 0; accels[i]; i++)
+        if (is_turned_on_by(accels[i], verifier)) return accels[i];
     return NULL;
 }
 
@@ -185,9 +186,9 @@ const mar_accel *mar_accel_of_verifier(const char *verifier)
 static const char *tokens_asked(const mar_param *o, const mar_params *p)
 {
     if (mar_param_is_default(o, p)) return NULL;
-    const mar_accel *way =
+    const mar_accel *accel =
         o->type == MAR_TYPE_NAME ? mar_accel_of_verifier(*(const char **)mar_param_field(o, p)) : NULL;
-    return way && way->tokens ? way->tokens : o->tokens;
+    return accel && accel->tokens ? accel->tokens : o->tokens;
 }
 
 /* Writes the values of an option, names, for such tokens: "path, conditional, paper or cspd". */
@@ -196,8 +197,8 @@ static void list_values(const mar_param *o, const char *tokens, char *text, size
     const char *last = NULL;
     text[0] = '\0';
     for (int i = 0; o->choices[i]; i++) {
-        const mar_accel *way = mar_accel_of_verifier(o->choices[i]);
-        if (!way || !goes_with(way->tokens, tokens)) continue;
+        const mar_accel *accel = mar_accel_of_verifier(o->choices[i]);
+        if (!accel || !goes_with(accel->tokens, tokens)) continue;
         if (last) append(text, size, "%s%s", *text ? ", " : "", last);
         last = o->choices[i];
     }
@@ -249,11 +250,11 @@ mar_status mar_accels_resolve_params(mar_params *params, const char *tokens, mar
     if (status != MAR_OK) return status;
     mar_accels_resolve(params, tokens);
     status = mar_accels_check(params, err);
-    for (int i = 0; status == MAR_OK && ways[i]; i++) {
-        if (!mar_accel_is_on(ways[i], params)) continue;
-        if (params->spec && strcmp(ways[i]->name, "spec") == 0 && ways[i]->asks_for && !params->draft)
-            status = err_set(err, MAR_EARG, "--spec %s: needs --%s", params->spec, ways[i]->asks_for);
-        out->on[n++] = ways[i];
+    for (int i = 0; status == MAR_OK && accels[i]; i++) {
+        if (!mar_accel_is_on(accels[i], params)) continue;
+        if (params->spec && strcmp(accels[i]->name, "spec") == 0 && accels[i]->asks_for && !params->draft)
+            status = err_set(err, MAR_EARG, "--spec %s: needs --%s", params->spec, accels[i]->asks_for);
+        out->on[n++] = accels[i];
     }
     return status;
 }
@@ -271,9 +272,9 @@ static const char *next_method(const char *list, char name[64])
 
 /* Returns whether the accelerator turns on the method, of an option or a verifier. It has that option, or the verifier
  * is a value of it. */
-static int serves(const mar_accel *way, const char *method)
+static int serves(const mar_accel *accel, const char *method)
 {
-    return strcmp(way->name, method) == 0 || is_turned_on_by(way, method);
+    return strcmp(accel->name, method) == 0 || is_turned_on_by(accel, method);
 }
 
 /* Returns the accelerator that is on and serves one of the methods, with the verifier's value if it is one; NULL if
@@ -282,43 +283,43 @@ static const mar_accel *on_for(const char *methods, const mar_params *p)
 {
     char value[64], method[64];
     for (const char *at = methods; (at = next_method(at, method));)
-        for (int i = 0; ways[i]; i++) {
-            if (!serves(ways[i], method) || !mar_accel_is_on(ways[i], p)) continue;
-            if (strcmp(ways[i]->name, method) == 0) return ways[i];
-            mar_param_text(mar_param_find(ways[i]->name), p, value, sizeof value);
-            if (strcmp(value, method) == 0) return ways[i];
+        for (int i = 0; accels[i]; i++) {
+            if (!serves(accels[i], method) || !mar_accel_is_on(accels[i], p)) continue;
+            if (strcmp(accels[i]->name, method) == 0) return accels[i];
+            mar_param_text(mar_param_find(accels[i]->name), p, value, sizeof value);
+            if (strcmp(value, method) == 0) return accels[i];
         }
     return NULL;
 }
 
-static const mar_accel_exception *exception_of(const mar_accel *way, const mar_param *o)
+static const mar_accel_exception *exception_of(const mar_accel *accel, const mar_param *o)
 {
-    const mar_accel_exception *e = way->exceptions;
+    const mar_accel_exception *e = accel->exceptions;
     while (e && e->option && strcmp(e->option, o->name) != 0) e++;
     return e && e->option ? e : NULL;
 }
 
 /* Copies the first of the methods that the accelerator serves to `method`. Returns 0 if there is none. */
-static int served_by(const mar_accel *way, const char *methods, char method[64])
+static int served_by(const mar_accel *accel, const char *methods, char method[64])
 {
     for (const char *at = methods; (at = next_method(at, method));)
-        if (serves(way, method)) return 1;
+        if (serves(accel, method)) return 1;
     return 0;
 }
 
 /* Appends how to turn the accelerator on for the methods: "--gtr", "--spec cspd", "--spec sjd or sjd-pac",
  * "--diff_annealing linear, cosine or two-stage". */
-static void append_option(const mar_accel *way, const char *methods, char *text, size_t size)
+static void append_option(const mar_accel *accel, const char *methods, char *text, size_t size)
 {
-    const mar_param *o = mar_param_find(way->name);
+    const mar_param *o = mar_param_find(accel->name);
     char method[64];
     const char *listed[32];
     int n = 0;
-    served_by(way, methods, method);
-    const int by_name = strcmp(way->name, method) == 0;
+    served_by(accel, methods, method);
+    const int by_name = strcmp(accel->name, method) == 0;
     append(text, size, "--%s", o->name);
     for (int i = 0; o->choices && o->choices[i] && n < 32; i++) {
-        const int is_one = o->type == MAR_TYPE_CHOICE ? i != (int)o->value : is_turned_on_by(way, o->choices[i]);
+        const int is_one = o->type == MAR_TYPE_CHOICE ? i != (int)o->value : is_turned_on_by(accel, o->choices[i]);
         const int is_asked = by_name || mar_is_listed(methods, o->choices[i]);
         if (is_one && is_asked) listed[n++] = o->choices[i];
     }
@@ -326,13 +327,13 @@ static void append_option(const mar_accel *way, const char *methods, char *text,
 }
 
 /* Returns the parameters with the accelerator on for the method, if a value of its option does that. */
-static mar_params turned_on(const mar_accel *way, const char *method, const mar_params *p)
+static mar_params turned_on(const mar_accel *accel, const char *method, const mar_params *p)
 {
     mar_params q = *p;
-    const mar_param *o = mar_param_find(way->name);
+    const mar_param *o = mar_param_find(accel->name);
     for (int i = 0; o->type == MAR_TYPE_NAME && o->choices[i]; i++) {
-        const int is_verifier = strcmp(way->name, method) != 0;
-        if (is_verifier ? strcmp(o->choices[i], method) != 0 : !is_turned_on_by(way, o->choices[i])) continue;
+        const int is_verifier = strcmp(accel->name, method) != 0;
+        if (is_verifier ? strcmp(o->choices[i], method) != 0 : !is_turned_on_by(accel, o->choices[i])) continue;
         *(const char **)mar_param_field(o, &q) = o->choices[i];
         break;
     }
@@ -341,57 +342,58 @@ static mar_params turned_on(const mar_accel *way, const char *method, const mar_
 
 /* Appends what turns the accelerator on by default: "--draft", "--draft and no --head_spec". Returns whether it is more
  * than one word. */
-static int append_default(const mar_accel *way, const mar_params *p, char *text, size_t size)
+static int append_default(const mar_accel *accel, const mar_params *p, char *text, size_t size)
 {
-    const int lacks = !on_for(way->default_with, p), hinders = way->default_without && on_for(way->default_without, p);
-    append(text, size, "%s%s%s", lacks ? "--" : "", lacks ? way->default_with : "", lacks && hinders ? " and " : "");
-    if (hinders) append(text, size, "no --%s", way->default_without);
+    const int lacks = !on_for(accel->default_with, p),
+              hinders = accel->default_without && on_for(accel->default_without, p);
+    append(text, size, "%s%s%s", lacks ? "--" : "", lacks ? accel->default_with : "", lacks && hinders ? " and " : "");
+    if (hinders) append(text, size, "no --%s", accel->default_without);
     return hinders;
 }
 
 /* Appends what must be on, and what must be off, for the methods by this accelerator. It serves one of them: "--draft
  * and --spec cspd", "--draft and no --head_spec". */
-static void append_needs(const mar_accel *way, const char *methods, const mar_params *p, char *text, size_t size)
+static void append_needs(const mar_accel *accel, const char *methods, const mar_params *p, char *text, size_t size)
 {
     char method[64];
-    served_by(way, methods, method);
-    const mar_params q = turned_on(way, method, p);
+    served_by(accel, methods, method);
+    const mar_params q = turned_on(accel, method, p);
     const mar_accel *other = NULL;
-    const int lacks = way->asks_for && !on_for(way->asks_for, p), by_name = strcmp(way->name, method) == 0;
-    const int is_given = mar_accel_is_on(way, p), others_are = !is_given && on_for(way->name, p) != NULL;
-    const int says_option = !by_name || (!is_given && !(way->default_with && way->asks_for)) || others_are;
-    if (by_name && !is_given && !others_are && way->default_with && !way->asks_for) {
-        const int is_long = append_default(way, p, text, size);
+    const int lacks = accel->asks_for && !on_for(accel->asks_for, p), by_name = strcmp(accel->name, method) == 0;
+    const int is_given = mar_accel_is_on(accel, p), others_are = !is_given && on_for(accel->name, p) != NULL;
+    const int says_option = !by_name || (!is_given && !(accel->default_with && accel->asks_for)) || others_are;
+    if (by_name && !is_given && !others_are && accel->default_with && !accel->asks_for) {
+        const int is_long = append_default(accel, p, text, size);
         append(text, size, "%s or ", is_long ? "," : "");
     }
-    if (lacks) append(text, size, "--%s", way->asks_for);
+    if (lacks) append(text, size, "--%s", accel->asks_for);
     if (lacks && says_option) append(text, size, " and ");
-    if (says_option) append_option(way, methods, text, size);
-    for (int i = 0; ways[i] && !other; i++)
-        if (strcmp(ways[i]->name, way->name) != 0 && mar_accel_is_on(ways[i], &q) &&
-            (clash_of(ways[i], way) || clash_of(way, ways[i])))
-            other = ways[i];
+    if (says_option) append_option(accel, methods, text, size);
+    for (int i = 0; accels[i] && !other; i++)
+        if (strcmp(accels[i]->name, accel->name) != 0 && mar_accel_is_on(accels[i], &q) &&
+            (conflict_of(accels[i], accel) || conflict_of(accel, accels[i])))
+            other = accels[i];
     if (other) append(text, size, "%sno --%s", says_option || lacks ? " and " : "", other->name);
 }
 
 /* Returns whether the option has an effect with the accelerator on such tokens, by itself or with what turns the
  * accelerator on by default. */
-static int is_open(const mar_accel *way, const mar_param *o, const char *tokens)
+static int is_open(const mar_accel *accel, const mar_param *o, const char *tokens)
 {
     char method[64];
-    const mar_accel_exception *e = exception_of(way, o);
-    if (!goes_with(tokens_of(way), tokens) || !served_by(way, o->method, method)) return 0;
-    return !e || (e->needs && way->default_with && strcmp(e->needs, way->default_with) == 0);
+    const mar_accel_exception *e = exception_of(accel, o);
+    if (!goes_with(tokens_of(accel), tokens) || !served_by(accel, o->method, method)) return 0;
+    return !e || (e->needs && accel->default_with && strcmp(e->needs, accel->default_with) == 0);
 }
 
 /* Returns whether the option that the accelerator asks for turns on another one with which the option has an effect.
  * The message then needs no more. */
-static int is_default_elsewhere(const mar_accel *way, const mar_param *o, const char *tokens)
+static int is_default_elsewhere(const mar_accel *accel, const mar_param *o, const char *tokens)
 {
-    for (int i = 0; ways[i]; i++)
-        if (ways[i] != way && strcmp(ways[i]->name, way->name) == 0 && ways[i]->default_with &&
-            strcmp(ways[i]->default_with, way->asks_for) == 0 && is_open(ways[i], o, tokens) &&
-            mar_is_listed(o->method, way->name))
+    for (int i = 0; accels[i]; i++)
+        if (accels[i] != accel && strcmp(accels[i]->name, accel->name) == 0 && accels[i]->default_with &&
+            strcmp(accels[i]->default_with, accel->asks_for) == 0 && is_open(accels[i], o, tokens) &&
+            mar_is_listed(o->method, accel->name))
             return 1;
     return 0;
 }
@@ -407,14 +409,15 @@ static void write_needs(const mar_param *o, const mar_params *p, const char *tok
         return;
     }
     int n = 0;
-    for (int i = 0; ways[i]; i++) {
-        if (!is_open(ways[i], o, tokens) || (ways[i]->asks_for && is_default_elsewhere(ways[i], o, tokens))) continue;
+    for (int i = 0; accels[i]; i++) {
+        if (!is_open(accels[i], o, tokens) || (accels[i]->asks_for && is_default_elsewhere(accels[i], o, tokens)))
+            continue;
         const int is_long = strstr(text, " and ") || strstr(text, "no ");
         if (n++) append(text, size, "%s or ", is_long ? "," : "");
-        if (exception_of(ways[i], o))
-            append_default(ways[i], p, text, size);
+        if (exception_of(accels[i], o))
+            append_default(accels[i], p, text, size);
         else
-            append_needs(ways[i], o->method, p, text, size);
+            append_needs(accels[i], o->method, p, text, size);
     }
 }
 
@@ -431,15 +434,15 @@ static int is_unused(const mar_param *o, const mar_params *params, const char *t
 {
     mar_params p = *params;
     mar_accels_resolve(&p, tokens);
-    for (int k = 0; ways[k]; k++) {
-        const char *replaced = ways[k]->replaces;
-        if (!mar_accel_is_on(ways[k], &p)) continue;
+    for (int k = 0; accels[k]; k++) {
+        const char *replaced = accels[k]->replaces;
+        if (!mar_accel_is_on(accels[k], &p)) continue;
         if (replaced && strcmp(replaced, o->name) == 0) {
-            snprintf(why, size, "has no effect with --%s, expected %s", ways[k]->name, ways[k]->in_place);
+            snprintf(why, size, "has no effect with --%s, expected %s", accels[k]->name, accels[k]->in_place);
             return 1;
         }
-        if (strcmp(ways[k]->name, o->name) == 0 && ways[k]->asks_for && !on_for(ways[k]->asks_for, &p)) {
-            snprintf(why, size, "needs --%s", ways[k]->asks_for);
+        if (strcmp(accels[k]->name, o->name) == 0 && accels[k]->asks_for && !on_for(accels[k]->asks_for, &p)) {
+            snprintf(why, size, "needs --%s", accels[k]->asks_for);
             return 1;
         }
     }

@@ -19,7 +19,7 @@ const mar_accel *const *mar_accels(void);
 /* Returns the accelerator that a verifier, a value of its option, turns on; NULL if there is none. */
 const mar_accel *mar_accel_of_verifier(const char *verifier);
 /* Returns whether an accelerator is on. params are as mar_accels_resolve leaves them. */
-int mar_accel_is_on(const mar_accel *way, const mar_params *params);
+int mar_accel_is_on(const mar_accel *accel, const mar_params *params);
 /* Fills in the automatic values of the accelerators' options for such tokens, "continuous" or "discrete". */
 void mar_accels_resolve(mar_params *params, const char *tokens);
 /* Returns MAR_EARG, naming the option, if one for other tokens is given. The functions below assume that none is. */

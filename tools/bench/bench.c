@@ -120,9 +120,9 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
 {
     const double peak = machine->peak;
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
-    char ways[2048], path[8192];
+    char accelerators[2048], path[8192];
     printf("%s on %s\n", printable(o->run.model, path, sizeof path), backend);
-    if (*run_options_ways(&o->run, ways, sizeof ways)) printf("%s\n", ways);
+    if (*run_options_accelerators(&o->run, accelerators, sizeof accelerators)) printf("%s\n", accelerators);
     printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.used.num_iter,
            o->run.used.num_sampling_steps, (double)o->run.used.cfg, o->batch, (double)t->arena_bytes / 1e6);
     if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);

@@ -219,9 +219,9 @@ static int is_cached(const bench *b)
 static void print_table(const bench *b, const char *backend)
 {
     const mar_stats *plain = &b->best[PLAIN], *s = &b->best[b->runs - 1];
-    char path[8192], ways[2048];
+    char path[8192], accelerators[2048];
     printf("%s on %s\n", printable(b->run->model, path, sizeof path), backend);
-    if (b->runs > 1) printf("%s\n", run_options_ways(b->run, ways, sizeof ways));
+    if (b->runs > 1) printf("%s\n", run_options_accelerators(b->run, accelerators, sizeof accelerators));
     printf("%d tokens, cfg %g, batch %d; working memory %.1f MB\n%s\n\n", b->run->used.num_iter,
            (double)b->run->used.cfg, b->batch, (double)s->arena_bytes / 1e6, b->guarantee);
     print_run(b, s);

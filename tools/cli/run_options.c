@@ -153,7 +153,7 @@ int run_was_given(const run_options *o, const char *name)
     return at >= 0 && o->was_given[at];
 }
 
-int run_is_way(const mar_param *p)
+int run_is_accelerator(const mar_param *p)
 {
     const int at = place_of(p->name);
     if (at < 0 || at >= mar_param_count() || p->type == MAR_TYPE_MODEL) return 0;
@@ -169,7 +169,7 @@ void run_options_note(run_options *o, const option_set *set)
         const int at = q->given && q->shared ? place_of(q->param->name) : -1;
         if (at < 0) continue;
         o->was_given[at] = 1;
-        if (run_is_way(q->param)) o->gives_ways = 1;
+        if (run_is_accelerator(q->param)) o->gives_accelerators = 1;
     }
 }
 
@@ -409,7 +409,7 @@ const char *run_options_differences(const run_options *o, const run_options *bas
     return text;
 }
 
-const char *run_options_ways(const run_options *o, char *text, size_t size)
+const char *run_options_accelerators(const run_options *o, char *text, size_t size)
 {
     run_options base;
     run_options_inherit(&base, o);

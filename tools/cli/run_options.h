@@ -27,7 +27,7 @@ typedef struct {
     int fast;                           /* level of --fast (tools/generate/fast.h); 0: none */
     unsigned fast_set;                  /* bit i: option i of the recipe was set; models_load sets it */
     int said_fast;                      /* 1: models_load has reported the recipe, or must not */
-    int gives_ways;                     /* 1: an option was given that is neither basic sampling nor a draft */
+    int gives_accelerators;             /* 1: an option was given that is neither basic sampling nor a draft */
     uint8_t was_given[RUN_OPTIONS_MAX]; /* 1: given; the library's options, mar_params before mar_options */
 } run_options;
 
@@ -88,7 +88,7 @@ int run_param_is_basic(const mar_param *p);
 /* Returns whether the option is of the group "Checks", whose options change no output and stay out of pictures. */
 int run_param_is_check(const mar_param *p);
 /* Returns whether the option is an accelerator's, and is no draft. */
-int run_is_way(const mar_param *p);
+int run_is_accelerator(const mar_param *p);
 /* Returns why option i of mar_param_get has no effect in this run, as mar_params_unused; NULL if it has one. After
  * models_load it also considers the model's kind of tokens. */
 const char *run_param_unused(const run_options *o, int i);
@@ -100,7 +100,7 @@ const char *run_param_text(const run_options *o, int i, char *text, size_t size)
  * none differ. Returns text. Call it after models_session of `o`. */
 const char *run_options_differences(const run_options *o, const run_options *base, char *text, size_t size);
 /* Writes the options that make the run faster than plain sampling in as many steps, in the same form. Returns text. */
-const char *run_options_ways(const run_options *o, char *text, size_t size);
+const char *run_options_accelerators(const run_options *o, char *text, size_t size);
 
 /* Adds every option of mar_params that has an effect. Numbers are numbers, flags booleans; choices, named values and
  * the draft's file name are strings; unset ones are null. Call it after models_session. */

@@ -32,7 +32,7 @@ typedef struct {
     char model[EVAL_TEXT];     /* base name, or "demo"; "" for images made elsewhere */
     char published[EVAL_TEXT]; /* published model of this shape, "MAR-B"; "" for none */
     char guarantee[EVAL_TEXT]; /* mar_session_guarantee; "" for images made elsewhere */
-    char ways[EVAL_TEXT];      /* run_options_ways: options that accelerate it; "" for plain sampling */
+    char ways[EVAL_TEXT];      /* run_options_accelerators: options that accelerate it; "" for plain sampling */
     char backend[EVAL_TEXT];   /* mar_backend_description of the process that merged */
 
     /* Speed, as sums over the processes. */

@@ -176,7 +176,7 @@ static int check_search(const fidelity *f, const option_set *set)
             return tool_error("--%s: needs --search", name);
         if (!f->search) continue;
         if (strcmp(name, "plot") == 0) return tool_error("--plot: has no place with --search, whose page has a plot");
-        if (strcmp(name, "fast") == 0 || run_is_way(q->param))
+        if (strcmp(name, "fast") == 0 || run_is_accelerator(q->param))
             return tool_error("--%s: has no place with --search, which tries the ways to be faster itself", name);
     }
     return 0;

@@ -121,7 +121,7 @@ void fidelity_name_run(const fidelity *f, fidelity_run *r)
     if (r != f->runs) {
         if (!*run_options_differences(o, &f->runs[0].options, r->name, sizeof r->name))
             snprintf(r->name, sizeof r->name, "the same options");
-    } else if (!*run_options_ways(o, r->name, sizeof r->name)) {
+    } else if (!*run_options_accelerators(o, r->name, sizeof r->name)) {
         const int n = snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps", o->used.num_iter);
         if (!f->vocabulary) snprintf(r->name + n, sizeof r->name - (size_t)n, " of %d", o->used.num_sampling_steps);
     } else {

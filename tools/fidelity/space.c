@@ -91,7 +91,7 @@ static void write_options(const search *s, search_point *p)
 }
 
 /* Returns the number of axes on which a point is not plain. */
-static int ways_of(const search_point *p)
+static int axes_changed(const search_point *p)
 {
     int n = 0;
     for (int k = 0; k < SEARCH_AXES; k++) n += p->choice[k] > 0;
@@ -101,7 +101,7 @@ static int ways_of(const search_point *p)
 static int by_ways(const void *a, const void *b)
 {
     const search_point *x = a, *y = b;
-    const int of_x = ways_of(x), of_y = ways_of(y);
+    const int of_x = axes_changed(x), of_y = axes_changed(y);
     if (of_x != of_y) return of_x - of_y;
     for (int k = 0; k < SEARCH_AXES; k++) { /* of single-axis points: the order of axes and alternatives */
         if ((x->choice[k] > 0) != (y->choice[k] > 0)) return x->choice[k] > 0 ? -1 : 1;
@@ -137,7 +137,7 @@ int search_list(search *s)
 static const search_point *single(const search *s, int k, int choice)
 {
     for (int i = 0; i < s->point_count; i++)
-        if (s->points[i].choice[k] == choice && ways_of(&s->points[i]) == 1) return &s->points[i];
+        if (s->points[i].choice[k] == choice && axes_changed(&s->points[i]) == 1) return &s->points[i];
     return NULL;
 }
 
@@ -200,7 +200,7 @@ int search_next(const search *s)
     double best_seconds = 0;
     for (int i = 0; i < s->point_count; i++) spent += is_done(&s->points[i]);
     if (spent >= s->budget) return -1;
-    for (int i = 0; i < s->point_count && ways_of(&s->points[i]) == 1; i++)
+    for (int i = 0; i < s->point_count && axes_changed(&s->points[i]) == 1; i++)
         if (!is_done(&s->points[i])) return i;
     for (int i = 0; i < s->point_count; i++) {
         const search_point *p = &s->points[i];

@@ -53,9 +53,9 @@ static const recipe *recipe_of(const run_options *o)
 }
 
 /* Returns whether the command line has accelerators with which no recipe was measured. */
-static int has_own_ways(const run_options *o)
+static int has_own_accelerators(const run_options *o)
 {
-    return o->gives_ways || (o->draft && strcmp(o->tokens, "continuous") == 0);
+    return o->gives_accelerators || (o->draft && strcmp(o->tokens, "continuous") == 0);
 }
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
@@ -107,7 +107,7 @@ static mar_status set_param(run_options *o, const recipe_option *p, unsigned bit
     mar_status status = mar_params_set(&o->params, p->name, p->tokens_a_step ? text : p->value, NULL, 0);
     if (status != MAR_OK || run_param_unused(o, index_of(p->name)))
         status = MAR_EARG;
-    else if (has_own_ways(o) || p->needs_draft) /* LANTERN needs the image decoder, too */
+    else if (has_own_accelerators(o) || p->needs_draft) /* LANTERN needs the image decoder, too */
         status = try_params(o, model, vae);
     if (status == MAR_OK)
         o->fast_set |= bit;
@@ -170,7 +170,7 @@ const char *fast_describe(const run_options *o, char *text, size_t size)
     for (int i = 0; i < OPTIONS && r->options[i].name; i++)
         if (o->fast_set & 1u << i) add_option(o, r->options[i].name, text, size);
     text_append(text, size, o->fast_set ? " (approximate" : " no option (as it was given");
-    if (add_missing(o, r, text, size) || has_own_ways(o))
+    if (add_missing(o, r, text, size) || has_own_accelerators(o))
         text_append(text, size, "; not measured like this)");
     else
         text_append(text, size, "; distance %.4f on the demo, another seed %.4f)",

@@ -380,21 +380,21 @@ static mar_status measure(mar_engine_state *engine_state, mar_measurements *all,
                                 err);
 }
 
-static void fates(const mar_engine_state *engine_state, uint8_t *map, int *round)
+static void get_token_status(const mar_engine_state *engine_state, uint8_t *map, int *round)
 {
     const discrete *g = of_const(engine_state);
     const size_t n = (size_t)g->model->base.config.seq_len;
     _Static_assert((int)SPEC_DROPPED == (int)MAR_TOKEN_TARGET && (int)SPEC_ACCEPTED == (int)MAR_TOKEN_ACCEPTED &&
                        (int)SPEC_REPLACED == (int)MAR_TOKEN_REPLACED,
-                   "a verdict is a fate");
+                   "a verdict is a status");
     for (size_t i = 0; i < (size_t)g->images; i++)
         spec_sampler_token_status(g->sampler, (int)i, map ? map + i * n : NULL, round ? round + i * n : NULL);
 }
 
-static void lateness(const mar_engine_state *engine_state, int *late)
+static void get_staleness(const mar_engine_state *engine_state, int *staleness)
 {
     const discrete *g = of_const(engine_state);
-    memset(late, 0, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+    memset(staleness, 0, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *staleness);
 }
 
 extern const mar_engine mar_discrete_engine;
@@ -419,6 +419,6 @@ const mar_engine mar_discrete_engine = {
     .latents = latents,
     .stats = stats_of,
     .measure = measure,
-    .fates = fates,
-    .lateness = lateness,
+    .token_status = get_token_status,
+    .staleness = get_staleness,
 };

@@ -44,7 +44,7 @@ struct mar_session {
     mar_err why;        /* message of `dropped` */
     int measured;       /* 1: dropped by a successful measurement */
     double total_s, vae_s, vae_flop;
-    int told; /* 1: the log knows that recording failed */
+    int warned; /* 1: the log knows that recording failed */
 
     int entered; /* 1: a call is in progress; its callbacks may make no other */
 };
@@ -367,8 +367,8 @@ static mar_status report(mar_session *s)
 
 static void tell_unrecorded(mar_session *s)
 {
-    if (s->told || s->k->unrecorded == 0) return;
-    s->told = 1;
+    if (s->warned || s->k->unrecorded == 0) return;
+    s->warned = 1;
     const mar_err kept = s->err; /* the log callback may make a refused call */
     mar_log(s->model->m, MAR_LOG_WARNING, "work that is repeated cannot be recorded, and takes longer: %s",
             s->k->why_unrecorded.text);
@@ -718,7 +718,7 @@ mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
     mar_status status = enter(s);
     if (status != MAR_OK) return status;
     status = check_finished(s);
-    if (status == MAR_OK) s->model->engine->fates(s->engine_state, map, step);
+    if (status == MAR_OK) s->model->engine->token_status(s->engine_state, map, step);
     return leave(s, status);
 }
 
@@ -728,7 +728,7 @@ mar_status mar_session_lateness(mar_session *s, int *late)
     if (status != MAR_OK) return status;
     status = mar_check_given(late, "late", &s->err);
     if (status == MAR_OK) status = check_finished(s);
-    if (status == MAR_OK) s->model->engine->lateness(s->engine_state, late);
+    if (status == MAR_OK) s->model->engine->staleness(s->engine_state, late);
     return leave(s, status);
 }
 

@@ -69,9 +69,9 @@ struct mar_engine {
     /* Measures parts of the model by themselves (mar_session_measure). NULL: it has none. */
     mar_status (*measure)(mar_engine_state *g, mar_measurements *all, mar_err *err);
     /* Implements mar_session_fates: arrays [images * seq_len]. */
-    void (*fates)(const mar_engine_state *g, uint8_t *map, int *step);
+    void (*token_status)(const mar_engine_state *g, uint8_t *map, int *step);
     /* Implements mar_session_lateness: array [images * seq_len]. */
-    void (*lateness)(const mar_engine_state *g, int *late);
+    void (*staleness)(const mar_engine_state *g, int *staleness);
 };
 
 /* Returns MAR_EMODEL: nothing gives the number of heads of a model of this width. */

@@ -489,18 +489,18 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
         if (g->accels[i].accel->stats) g->accels[i].accel->stats(g->accels[i].state, stats);
 }
 
-static void fates(const mar_engine_state *engine_state, uint8_t *map, int *born)
+static void get_token_status(const mar_engine_state *engine_state, uint8_t *map, int *ar_step)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
     const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
     if (map) memcpy(map, g->token_status, count * sizeof *map);
-    if (born) memcpy(born, g->ar_step, count * sizeof *born);
+    if (ar_step) memcpy(ar_step, g->ar_step, count * sizeof *ar_step);
 }
 
-static void lateness(const mar_engine_state *engine_state, int *late)
+static void get_staleness(const mar_engine_state *engine_state, int *staleness)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
-    memcpy(late, g->staleness, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+    memcpy(staleness, g->staleness, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *staleness);
 }
 
 extern const mar_engine mar_masked_engine;
@@ -523,6 +523,6 @@ const mar_engine mar_masked_engine = {
     .steps_left = steps_left,
     .latents = latents,
     .stats = stats_of,
-    .fates = fates,
-    .lateness = lateness,
+    .token_status = get_token_status,
+    .staleness = get_staleness,
 };

@@ -41,13 +41,14 @@ static void count_drafts(maker *m, const image_batch *batch)
     for (int i = 0; i < EVAL_CURVES; i++) curve[i] = m->batch.curves + i * (last + 1);
     for (int i = 0; i < batch->n * tokens; i++) {
         const int step = batch->steps[i] < last ? batch->steps[i] : last;
-        const int late = batch->late[i] < last ? batch->late[i] : last;
-        const int accepted = batch->fates[i] == MAR_TOKEN_ACCEPTED, replaced = batch->fates[i] == MAR_TOKEN_REPLACED;
+        const int staleness = batch->staleness[i] < last ? batch->staleness[i] : last;
+        const int accepted = batch->token_status[i] == MAR_TOKEN_ACCEPTED,
+                  replaced = batch->token_status[i] == MAR_TOKEN_REPLACED;
         curve[EVAL_TOKENS][step]++;
         curve[EVAL_ACCEPTED][step] += accepted;
         curve[EVAL_REPLACED][step] += replaced;
-        curve[EVAL_ACCEPTED_LATE][late] += accepted && late;
-        curve[EVAL_REPLACED_LATE][late] += replaced && late;
+        curve[EVAL_ACCEPTED_LATE][staleness] += accepted && staleness;
+        curve[EVAL_REPLACED_LATE][staleness] += replaced && staleness;
         m->batch.verified[i / tokens] += accepted + replaced;
         m->batch.replaced[i / tokens] += replaced;
     }

@@ -241,7 +241,7 @@ static int take_figures(void *self, const image_batch *batch)
     f->runs[m->range->run + batch->run].turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
     if (!r) return 0;
     stats_add(&r->stats, batch->stats);
-    acceptance_add(&r->accepted, batch->fates, batch->steps, batch->late, batch->n);
+    acceptance_add(&r->accepted, batch->token_status, batch->steps, batch->staleness, batch->n);
     for (int i = 0; i < batch->n && r->map_count < FIDELITY_MAPS; i++)
         acceptance_draw(&r->accepted, i, f->side, f->side, r->maps + map * (size_t)r->map_count++);
     return 0;

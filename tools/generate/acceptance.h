@@ -7,27 +7,27 @@
 typedef struct cJSON cJSON;
 
 typedef struct {
-    int tokens;           /* tokens of an image */
-    int steps;            /* autoregressive steps of an image */
-    long *verified_at;    /* [tokens] drafts verified at a position */
-    long *taken_at;       /* [tokens] drafts accepted at a position */
-    long *verified_in;    /* [steps] drafts verified in an autoregressive step */
-    long *taken_in;       /* [steps] drafts accepted in an autoregressive step */
-    long *verified_late;  /* [steps] drafts verified, by steps of staleness; [0]: none */
-    long *taken_late;     /* [steps] of these, drafts accepted */
-    const uint8_t *fates; /* [n][tokens] of the last batch; the caller's */
+    int tokens;                  /* tokens of an image */
+    int steps;                   /* autoregressive steps of an image */
+    long *verified_at;           /* [tokens] drafts verified at a position */
+    long *accepted_at;           /* [tokens] drafts accepted at a position */
+    long *verified_in;           /* [steps] drafts verified in an autoregressive step */
+    long *accepted_in;           /* [steps] drafts accepted in an autoregressive step */
+    long *verified_stale;        /* [steps] drafts verified, by steps of staleness; [0]: none */
+    long *accepted_stale;        /* [steps] of these, drafts accepted */
+    const uint8_t *token_status; /* [n][tokens] of the last batch; the caller's */
 } acceptance;
 
 /* Returns 0, or 1 without memory. */
 int acceptance_create(int tokens, int steps, acceptance *out);
 void acceptance_free(acceptance *a);
 /* Adds a batch of n images: arrays [n][tokens] of mar_session_fates and mar_session_lateness. */
-void acceptance_add(acceptance *a, const uint8_t *fates, const int *steps, const int *late, int n);
+void acceptance_add(acceptance *a, const uint8_t *token_status, const int *steps, const int *staleness, int n);
 /* Draws the token status of image i of the last batch to rgb [height][width][3], while the caller keeps it. Dark green
  * is accepted, light green replaced (the colours of Wang et al., Fig. 16), grey made by the target alone. */
 void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t *rgb);
 /* Returns the greatest staleness of any draft plus one; 0 if no draft was stale. */
-int acceptance_latest(const acceptance *a);
+int acceptance_stale_entries(const acceptance *a);
 /* Adds "acceptance_per_step": [...], "acceptance_per_position": [...], "acceptance_per_lateness": [...]. The last one
  * goes from 0 to the greatest staleness, and is empty if no draft was stale. Entries without verified drafts are
  * null. */

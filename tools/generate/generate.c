@@ -255,7 +255,7 @@ static int prepare(generate_job *job, progress *bar)
     progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0) return 1;
-    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, &job->fates) != 0)
+    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, &job->accepted) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
     return o->resume ? resume_find(job) : 0;
@@ -297,7 +297,7 @@ static int keep_image(generate_job *job, long index, const uint8_t *rgb)
 static void keep_map(generate_job *job, long index, int i)
 {
     if (!job->map.rgb) return;
-    acceptance_draw(&job->fates, i, job->width, job->height, job->map_cell);
+    acceptance_draw(&job->accepted, i, job->width, job->height, job->map_cell);
     grid_place(job, &job->map, index, job->map_cell);
 }
 
@@ -319,7 +319,7 @@ static int take_figures(void *self, const image_batch *batch)
 {
     generate_job *job = self;
     stats_add(&job->stats, batch->stats);
-    acceptance_add(&job->fates, batch->fates, batch->steps, batch->late, batch->n);
+    acceptance_add(&job->accepted, batch->token_status, batch->steps, batch->staleness, batch->n);
     return 0;
 }
 
@@ -457,7 +457,7 @@ int cmd_generate(int argc, char **argv)
     free(job.map_cell);
     free(job.have);
     output_free(&job.out);
-    acceptance_free(&job.fates);
+    acceptance_free(&job.accepted);
     free(job.classes);
     return status;
 }

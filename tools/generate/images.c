@@ -11,17 +11,17 @@
 
 typedef struct {
     const image_plan *plan;
-    int *labels;     /* [batch] */
-    float *features; /* [batch][caption_tokens][caption_dim] of the largest run; NULL: no run has captions */
-    uint8_t *mask;   /* [batch][caption_tokens] of the largest run; NULL: no run has captions */
-    float *tokens;   /* [batch][seq_len][token_dim] of the largest run; NULL: no sink takes tokens */
-    uint8_t *fates;  /* [batch][seq_len] of the largest run; NULL: no sink takes the status */
-    int *steps;      /* likewise */
-    int *late;       /* likewise */
-    uint8_t *rgb;    /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
-    long finished;   /* images taken by the sinks, of all runs */
-    long wanted;     /* images to make, of all runs */
-    int decoded;     /* images of the current batch with all pixels */
+    int *labels;           /* [batch] */
+    float *features;       /* [batch][caption_tokens][caption_dim] of the largest run; NULL: no run has captions */
+    uint8_t *mask;         /* [batch][caption_tokens] of the largest run; NULL: no run has captions */
+    float *tokens;         /* [batch][seq_len][token_dim] of the largest run; NULL: no sink takes tokens */
+    uint8_t *token_status; /* [batch][seq_len] of the largest run; NULL: no sink takes the status */
+    int *steps;            /* likewise */
+    int *staleness;        /* likewise */
+    uint8_t *rgb;          /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
+    long finished;         /* images taken by the sinks, of all runs */
+    long wanted;           /* images to make, of all runs */
+    int decoded;           /* images of the current batch with all pixels */
 } image_loop;
 
 int image_plan_label(const image_plan *plan, long i)
@@ -78,13 +78,13 @@ static int allocate(image_loop *loop, const image_sink *sinks, int sink_count)
     loop->labels = malloc(batch * sizeof *loop->labels);
     if (takes_tokens) loop->tokens = malloc(batch * tokens * sizeof *loop->tokens);
     if (takes_pixels) loop->rgb = malloc(batch * pixels);
-    if (takes_status) loop->fates = malloc(batch * places);
+    if (takes_status) loop->token_status = malloc(batch * places);
     if (takes_status) loop->steps = malloc(batch * places * sizeof *loop->steps);
-    if (takes_status) loop->late = malloc(batch * places * sizeof *loop->late);
+    if (takes_status) loop->staleness = malloc(batch * places * sizeof *loop->staleness);
     if (features) loop->features = malloc(batch * features * sizeof *loop->features);
     if (features) loop->mask = malloc(batch * positions);
     const int has_captions = !features || (loop->features && loop->mask);
-    const int has_status = !takes_status || (loop->fates && loop->steps && loop->late);
+    const int has_status = !takes_status || (loop->token_status && loop->steps && loop->staleness);
     if (loop->labels && has_captions && has_status && (loop->tokens || !takes_tokens) && (loop->rgb || !takes_pixels))
         return 0;
     return tool_error("out of memory for %d images; a smaller --batch needs less", plan->batch);
@@ -127,8 +127,8 @@ static mar_status make_tokens(image_loop *loop, const image_run *r, long first, 
         status = mar_session_step(s);
     }
     if (status == MAR_OK && loop->tokens) status = mar_session_tokens(s, loop->tokens);
-    if (status == MAR_OK && loop->fates) status = mar_session_fates(s, loop->fates, loop->steps);
-    if (status == MAR_OK && loop->fates) status = mar_session_lateness(s, loop->late);
+    if (status == MAR_OK && loop->token_status) status = mar_session_fates(s, loop->token_status, loop->steps);
+    if (status == MAR_OK && loop->token_status) status = mar_session_lateness(s, loop->staleness);
     return status;
 }
 
@@ -181,8 +181,8 @@ static int list_arrays(const image_loop *loop, const image_run *r, const image_b
     const int64_t n = b->n, length = c->seq_len, dim = c->token_dim;
     const store_array all[ARRAYS] = {
         {"labels", NPZ_I32, 1, {n}, loop->labels},       {"tokens", NPZ_F32, 3, {n, length, dim}, loop->tokens},
-        {"stats", NPZ_U8, 1, {sizeof *stats}, stats},    {"fates", NPZ_U8, 2, {n, length}, loop->fates},
-        {"steps", NPZ_I32, 2, {n, length}, loop->steps}, {"late", NPZ_I32, 2, {n, length}, loop->late}};
+        {"stats", NPZ_U8, 1, {sizeof *stats}, stats},    {"fates", NPZ_U8, 2, {n, length}, loop->token_status},
+        {"steps", NPZ_I32, 2, {n, length}, loop->steps}, {"late", NPZ_I32, 2, {n, length}, loop->staleness}};
     memcpy(list, all, sizeof all);
     return r->has_drafts ? ARRAYS : 3;
 }
@@ -198,7 +198,7 @@ static int can_be(const image_loop *loop, const image_run *r, int n, const mar_s
         can = c->vocabulary ? x >= 0 && x < (float)c->vocabulary && x == floorf(x) : isfinite(x);
     }
     for (size_t i = 0; i < places && can && r->has_drafts; i++)
-        can = loop->fates[i] <= MAR_TOKEN_REPLACED && loop->steps[i] >= 0 && loop->late[i] >= 0;
+        can = loop->token_status[i] <= MAR_TOKEN_REPLACED && loop->steps[i] >= 0 && loop->staleness[i] >= 0;
     return can;
 }
 
@@ -212,10 +212,10 @@ static store_state read_stored(image_loop *loop, const image_run *r, const image
     arrays[0].data = NULL; /* the store's file name has their hash */
     const store_state state = store_read(r->store, &at, NULL, arrays, count);
     if (state != STORE_THERE) return state;
-    if (loop->fates && !r->has_drafts) {
-        memset(loop->fates, MAR_TOKEN_TARGET, places);
+    if (loop->token_status && !r->has_drafts) {
+        memset(loop->token_status, MAR_TOKEN_TARGET, places);
         memset(loop->steps, 0, places * sizeof *loop->steps);
-        memset(loop->late, 0, places * sizeof *loop->late);
+        memset(loop->staleness, 0, places * sizeof *loop->staleness);
     }
     if (can_be(loop, r, b->n, stats)) return STORE_THERE;
     tool_error("%s: has numbers that no image of the run has, expected what mar wrote",
@@ -277,9 +277,9 @@ static outcome get(image_loop *loop, const image_run *r, image_batch *b, mar_sta
         r->store ? get_stored(loop, r, b, stats, &made) : outcome_of(r, make_tokens(loop, r, b->first, b->n));
     if (result != GOT) return result;
     b->tokens = loop->tokens;
-    b->fates = loop->fates;
+    b->token_status = loop->token_status;
     b->steps = loop->steps;
-    b->late = loop->late;
+    b->staleness = loop->staleness;
     if (loop->rgb && pixel_bytes(r) > 0) {
         status = made ? fetch_pixels(loop, r->session) : decode(loop, r, b, stats);
         b->rgb = loop->rgb;
@@ -382,8 +382,8 @@ int run_images(const image_plan *plan, const image_sink *sinks, int sink_count)
     free(loop.mask);
     free(loop.tokens);
     free(loop.rgb);
-    free(loop.fates);
+    free(loop.token_status);
     free(loop.steps);
-    free(loop.late);
+    free(loop.staleness);
     return status;
 }

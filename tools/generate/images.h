@@ -52,17 +52,17 @@ typedef struct {
 
 /* A finished batch: images first..first+n-1 of a run. The loop owns it; it is valid until the sink returns. */
 typedef struct {
-    int run;              /* index in plan.runs */
-    int turn;             /* from 0 */
-    long first;           /* number of its first image */
-    int n;                /* images, 1..plan.batch; after an interruption the statistics may cover more */
-    const int *labels;    /* [n], as in mar_session_begin */
-    const float *tokens;  /* [n][seq_len][token_dim]; NULL unless a sink takes tokens */
-    const uint8_t *rgb;   /* [n][height][width][3]; NULL unless a sink takes pixels and the run has an image decoder */
-    const uint8_t *fates; /* [n][seq_len] mar_token_fate; NULL unless a sink takes the status */
-    const int *steps;     /* [n][seq_len] autoregressive steps of mar_session_fates; NULL likewise */
-    const int *late;      /* [n][seq_len] mar_session_lateness; NULL likewise */
-    const mar_stats *stats; /* statistics of this batch when it was made; the seconds exclude the sinks */
+    int run;             /* index in plan.runs */
+    int turn;            /* from 0 */
+    long first;          /* number of its first image */
+    int n;               /* images, 1..plan.batch; after an interruption the statistics may cover more */
+    const int *labels;   /* [n], as in mar_session_begin */
+    const float *tokens; /* [n][seq_len][token_dim]; NULL unless a sink takes tokens */
+    const uint8_t *rgb;  /* [n][height][width][3]; NULL unless a sink takes pixels and the run has an image decoder */
+    const uint8_t *token_status; /* [n][seq_len] mar_token_fate; NULL unless a sink takes the status */
+    const int *steps;            /* [n][seq_len] autoregressive steps of mar_session_fates; NULL likewise */
+    const int *staleness;        /* [n][seq_len] mar_session_lateness; NULL likewise */
+    const mar_stats *stats;      /* statistics of this batch when it was made; the seconds exclude the sinks */
 } image_batch;
 
 typedef struct {
@@ -70,7 +70,7 @@ typedef struct {
     void *self;                                        /* argument of take */
     int takes_tokens;                                  /* 1: batch->tokens is set */
     int takes_pixels;                                  /* 1: batch->rgb is set if the run has an image decoder */
-    int takes_status;                                  /* 1: batch->fates, steps and late are set */
+    int takes_status;                                  /* 1: batch->token_status, steps and staleness are set */
 } image_sink;
 
 /* Returns the label of image i of the plan. */

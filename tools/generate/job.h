@@ -50,7 +50,7 @@ typedef struct {
     int rows, columns;    /* of the grid */
     int class_is_column;  /* 1: a class is a column of the grid */
     mar_stats stats;      /* sum over the batches */
-    acceptance fates;     /* status statistics of the drafted tokens */
+    acceptance accepted;  /* status statistics of the drafted tokens */
     double load_s;        /* seconds of loading */
     double run_s;         /* seconds from the first step to the last file */
 } generate_job;

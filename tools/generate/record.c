@@ -268,7 +268,7 @@ static void add_times(cJSON *record, const generate_job *job)
     else
         cJSON_AddNullToObject(record, "seconds_per_image");
     stats_record(&job->stats, job->made, record);
-    if (run_verifies_drafts(&job->options.run)) acceptance_record(&job->fates, record);
+    if (run_verifies_drafts(&job->options.run)) acceptance_record(&job->accepted, record);
 }
 
 int record_print_json(const generate_job *job)

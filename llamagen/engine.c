@@ -175,7 +175,7 @@ static void destroy(mar_engine_state *engine_state)
 {
     discrete *g = of(engine_state);
     if (!g) return;
-    g->k->core->finish(g->k); /* ends the table's upload, and the timers whose times go to statistics freed below */
+    g->k->core->finish(g->k); /* the table's upload, and timer marks: their times go to statistics of what is freed */
     spec_sampler_free(g->sampler);
     mar_drafter_free(&g->draft);
     gpt_runner_free(g->target);

@@ -22,7 +22,7 @@ typedef struct {
 
 static void destroy(passes *p)
 {
-    p->k->core->finish(p->k); /* timers add to the runner's statistics */
+    p->k->core->finish(p->k); /* a timer mark adds to the runner's statistics */
     gpt_runner_free(p->runner);
     p->k->device->core->free(p->k->device, p->memory);
     free(p->request);

@@ -68,7 +68,7 @@ static mar_status list_levels(passes *p, const mar_discrete_plan *plan, mar_err 
 
 static void destroy(passes *p)
 {
-    p->k->core->finish(p->k); /* timers add to the runner's statistics */
+    p->k->core->finish(p->k); /* a timer mark adds to the runner's statistics */
     eagle_runner_free(p->drafter);
     gpt_runner_free(p->target);
     p->k->device->core->free(p->k->device, p->memory);

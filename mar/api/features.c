@@ -100,7 +100,7 @@ mar_status mar_features_load(mar *m, const char *path, int batch, mar_features *
 
 void mar_features_free(mar_features *f)
 {
-    if (!f || mar_is_elsewhere(f->m)) return;
+    if (!f || mar_in_forked_child(f->m)) return;
     mar *m = f->m;
     destroy(f);
     mar_release(m);

@@ -88,7 +88,7 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
 
 void mar_model_free(mar_model *model)
 {
-    if (!model || mar_is_elsewhere(model->m) || atomic_fetch_sub(&model->references, 1) > 1) return;
+    if (!model || mar_in_forked_child(model->m) || atomic_fetch_sub(&model->references, 1) > 1) return;
     mar *m = model->m;
     model->engine->unload(model);
     mar_release(m);

@@ -76,7 +76,7 @@ static mar_status leave(mar_session *s, mar_status status)
 
 static int is_usable(const mar_session *s)
 {
-    return s && !mar_is_elsewhere(s->model->m);
+    return s && !mar_in_forked_child(s->model->m);
 }
 
 void mar_session_cancel(mar_session *s)

@@ -84,7 +84,7 @@ void mar_vae_retain(mar_vae *vae)
 
 void mar_vae_free(mar_vae *vae)
 {
-    if (!vae || mar_is_elsewhere(vae->m) || atomic_fetch_sub(&vae->references, 1) > 1) return;
+    if (!vae || mar_in_forked_child(vae->m) || atomic_fetch_sub(&vae->references, 1) > 1) return;
     mar *m = vae->m;
     vae_decoder_free(vae->decoder);
     free(vae->path);

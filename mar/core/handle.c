@@ -12,7 +12,7 @@
 /* The process that has initialised a GPU; 0: none yet. CUDA fails in its forked children. */
 static atomic_int cuda_process;
 
-static int cuda_is_elsewhere(void)
+static int cuda_in_forked_child(void)
 {
     const int process = atomic_load(&cuda_process);
     return process != 0 && process != (int)getpid();
@@ -21,7 +21,7 @@ static int cuda_is_elsewhere(void)
 /* Returns the number of usable GPUs. `why`, if not NULL, receives the reason if there is none. */
 static int count_gpus(mar_err *why)
 {
-    if (!kern_cuda_open || !kern_cuda_devices || cuda_is_elsewhere()) return 0;
+    if (!kern_cuda_open || !kern_cuda_devices || cuda_in_forked_child()) return 0;
     const int count = kern_cuda_devices(why);
     if (count > 0) atomic_store(&cuda_process, (int)getpid());
     return count;
@@ -32,7 +32,7 @@ static int count_gpus(mar_err *why)
 static mar_backend choose(mar_backend asked, mar_err *why)
 {
     if (asked != MAR_BACKEND_AUTO) return asked;
-    return count_gpus(why) > 0 || cuda_is_elsewhere() ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
+    return count_gpus(why) > 0 || cuda_in_forked_child() ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
 }
 
 static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
@@ -41,7 +41,7 @@ static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
     case MAR_BACKEND_CPU:
         return kern_cpu_open(o->dtype, o->threads, &m->device, err);
     case MAR_BACKEND_CUDA:
-        if (cuda_is_elsewhere())
+        if (cuda_in_forked_child())
             return err_set(
                 err, MAR_EBACKEND,
                 "--backend cuda: this process was forked from process %d, which uses CUDA: it works in one of "
@@ -146,7 +146,7 @@ mar_status mar_open(const mar_options *options, mar **out)
     return mar_result(m, status, &err);
 }
 
-int mar_is_elsewhere(const mar *m)
+int mar_in_forked_child(const mar *m)
 {
     return m->process != getpid();
 }
@@ -155,7 +155,7 @@ mar_status mar_check_handle(const mar *m, mar_err *err)
 {
     if (!m) return err_set(err, MAR_EARG, "the handle is NULL, expected one that mar_open has opened");
     if (!m->device) return err_set(err, MAR_EARG, "the handle was not opened: %s", m->why.text);
-    if (mar_is_elsewhere(m))
+    if (mar_in_forked_child(m))
         return err_set(err, MAR_EARG,
                        "the handle was opened in process %ld, which this one was forked from: open another one here",
                        (long)m->process);
@@ -181,7 +181,7 @@ void mar_release(mar *m)
 
 void mar_close(mar *m)
 {
-    if (m && !mar_is_elsewhere(m)) mar_release(m);
+    if (m && !mar_in_forked_child(m)) mar_release(m);
 }
 
 /* A thread's last error. It ends with the thread and needs no lock. */

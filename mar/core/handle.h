@@ -37,7 +37,7 @@ mar_status mar_check_handle(const mar *m, mar_err *err);
 mar_status mar_check_given(const void *pointer, const char *name, mar_err *err);
 /* Returns whether this process was forked from the one that opened the handle. Such a child frees nothing: freeing
  * would wait for threads that it does not have. */
-int mar_is_elsewhere(const mar *m);
+int mar_in_forked_child(const mar *m);
 
 /* Returns `status`. On failure, *err becomes this thread's mar_error(m). m may be NULL. */
 mar_status mar_result(const mar *m, mar_status status, const mar_err *err);

@@ -93,9 +93,9 @@ const gpt_runner_stats *
 mar_drafter_stats(const mar_drafter *d); /* Returns the draft's statistics; NULL without a draft. */
 
 /* engine_measure.c: Measures passes over chains of 0, 1, 4, 16 and 64 drafts behind half an image, for `images` images.
- * Adds their times, bytes and flop to the group "pass". A row is named "target, 16 drafts" if `whose` is "target". */
+ * Adds their times, bytes and flop to the group "pass". A row is named "target, 16 drafts" if `role` is "target". */
 mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
-                                const char *whose, mar_measurements *all, mar_err *err);
+                                const char *role, mar_measurements *all, mar_err *err);
 /* engine_measure_eagle.c: Measures an EAGLE drafter's passes behind half an image, as a round of the plan makes them.
  * It adds "draft, 0 drafts at depth 0" over one token and over the most tokens that a round can add. It adds each level
  * of drafts that the drafter is asked about: "draft, 10 drafts at depth 2". */

@@ -13,9 +13,9 @@ typedef struct {
     const gpt_config *config;
     gpt_runner *target;
     eagle_runner *drafter;
-    void *memory;       /* backend: memory of both runners, then the distributions */
-    float *target_laws; /* backend [images][vocabulary] */
-    float *laws;        /* backend [images][1 + drafts][vocabulary] */
+    void *memory;        /* backend: memory of both runners, then the distributions */
+    float *target_probs; /* backend [images][vocabulary] */
+    float *log_probs;    /* backend [images][1 + drafts][vocabulary] */
     int images;
     int length, levels;    /* positions that a round drafts; levels of drafts that the drafter is asked about */
     int drafts;            /* drafts of all these levels */
@@ -90,16 +90,16 @@ static mar_status create_runners(passes *p, const eagle_model *eagle, const gpt_
 
 static mar_status lay_out(passes *p, mar_err *err)
 {
-    const size_t images = (size_t)p->images, law = (size_t)p->config->vocabulary * sizeof(float);
+    const size_t images = (size_t)p->images, row = (size_t)p->config->vocabulary * sizeof(float);
     const size_t target = gpt_runner_lay_out(p->target, NULL), drafter = eagle_runner_lay_out(p->drafter, NULL);
-    const size_t laws = images * (2 + (size_t)p->drafts) * law;
-    mar_status status = p->k->device->core->alloc(p->k->device, target + drafter + laws, &p->memory, err);
+    const size_t probs_bytes = images * (2 + (size_t)p->drafts) * row;
+    mar_status status = p->k->device->core->alloc(p->k->device, target + drafter + probs_bytes, &p->memory, err);
     if (status != MAR_OK) return status;
     char *base = p->memory;
     gpt_runner_lay_out(p->target, base);
     eagle_runner_lay_out(p->drafter, base + target);
-    p->target_laws = (float *)(base + target + drafter);
-    p->laws = p->target_laws + images * (size_t)p->config->vocabulary;
+    p->target_probs = (float *)(base + target + drafter);
+    p->log_probs = p->target_probs + images * (size_t)p->config->vocabulary;
     status = gpt_runner_plan(p->target, p->images, err);
     return status == MAR_OK ? eagle_runner_plan(p->drafter, p->images, err) : status;
 }
@@ -138,13 +138,13 @@ static void ask(passes *p, int length, int count, int from, int stride)
 static mar_status target_follows(passes *p, int length, mar_err *err)
 {
     ask(p, length, 0, 0, 1);
-    return gpt_runner_log_probs(p->target, p->request, p->images, p->target_laws, err);
+    return gpt_runner_log_probs(p->target, p->request, p->images, p->target_probs, err);
 }
 
 static mar_status drafter_follows(passes *p, int length, int count, int from, mar_err *err)
 {
     ask(p, length, count, from, 1 + p->drafts);
-    return eagle_runner_log_probs(p->drafter, p->request, p->images, p->laws, err);
+    return eagle_runner_log_probs(p->drafter, p->request, p->images, p->log_probs, err);
 }
 
 /* Times the drafter's pass from distribution `from` on. */

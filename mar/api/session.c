@@ -46,7 +46,7 @@ struct mar_session {
     double total_s, vae_s, vae_flop;
     int warned; /* 1: the log knows that recording failed */
 
-    int entered; /* 1: a call is in progress; its callbacks may make no other */
+    int in_call; /* 1: a call is in progress; its callbacks may make no other */
 };
 
 static mar_status refuse_callback(mar_session *s)
@@ -57,20 +57,20 @@ static mar_status refuse_callback(mar_session *s)
 
 /* Begins a call that returns a status. Returns MAR_OK if the session exists, its handle can be used here, and no other
  * call on it is in progress. Otherwise the error is the session's, or the thread's if there is no session. */
-static mar_status enter(mar_session *s)
+static mar_status begin_call(mar_session *s)
 {
     mar_err err;
     if (!s) return mar_result(NULL, err_set(&err, MAR_EARG, "the session is NULL"), &err);
     const mar_status status = mar_check_handle(s->model->m, &s->err);
     if (status != MAR_OK) return status;
-    if (s->entered) return refuse_callback(s);
-    s->entered = 1;
+    if (s->in_call) return refuse_callback(s);
+    s->in_call = 1;
     return MAR_OK;
 }
 
-static mar_status leave(mar_session *s, mar_status status)
+static mar_status end_call(mar_session *s, mar_status status)
 {
-    s->entered = 0;
+    s->in_call = 0;
     return status;
 }
 
@@ -109,8 +109,8 @@ static mar_status set_stream(mar_session *s, void *stream)
 
 mar_status mar_session_set_stream(mar_session *s, void *stream)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, set_stream(s, stream)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, set_stream(s, stream)) : status;
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
@@ -242,15 +242,15 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
 }
 
 /* Logs the new session. A callback that frees it is refused. */
-static void tell_created(mar_session *s)
+static void log_created(mar_session *s)
 {
     const mar *m = s->model->m;
     const char *warning = s->model->engine->warning(s->engine_state);
-    enter(s);
+    begin_call(s);
     mar_log(m, MAR_LOG_INFO, "session for batches of %d images: %.3g MB of working memory, %s", s->max_images,
             (double)s->arena_bytes / 1e6, mar_session_guarantee(s));
     if (warning) mar_log(m, MAR_LOG_WARNING, "%s", warning);
-    leave(s, MAR_OK);
+    end_call(s, MAR_OK);
 }
 
 mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
@@ -263,14 +263,14 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     status = mar_check_handle(model->m, &err);
     if (status == MAR_OK) status = mar_check_given(out, "out", &err);
     if (status == MAR_OK) status = create(model, vae, params, max_batch, out, &err);
-    if (status == MAR_OK) tell_created(*out);
+    if (status == MAR_OK) log_created(*out);
     return mar_result(model->m, status, &err);
 }
 
 void mar_session_free(mar_session *s)
 {
     if (!is_usable(s)) return;
-    if (s->entered) {
+    if (s->in_call) {
         mar_result(s->model->m, refuse_callback(s), &s->err);
         return;
     }
@@ -365,7 +365,7 @@ static mar_status report(mar_session *s)
     return mar_check_handle(s->model->m, &s->err);
 }
 
-static void tell_unrecorded(mar_session *s)
+static void log_unrecorded(mar_session *s)
 {
     if (s->warned || s->k->unrecorded == 0) return;
     s->warned = 1;
@@ -420,21 +420,21 @@ static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditio
 
 mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n)
 {
-    mar_status status = enter(s);
+    mar_status status = begin_call(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(labels, "labels", &s->err);
     if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.labels = labels}, n);
-    return leave(s, status);
+    return end_call(s, status);
 }
 
 mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features, const uint8_t *mask,
                                       int n)
 {
-    mar_status status = enter(s);
+    mar_status status = begin_call(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(features, "features", &s->err);
     if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.features = features, .mask = mask}, n);
-    return leave(s, status);
+    return end_call(s, status);
 }
 
 static mar_status refuse_dropped(mar_session *s)
@@ -460,7 +460,7 @@ static mar_status step(mar_session *s)
     const int whole = status == MAR_OK && k->failed == MAR_OK && mar_session_done(s);
     if (status == MAR_OK) status = kern_check(k, &s->err);
     k->core->unbind(k);
-    tell_unrecorded(s);
+    log_unrecorded(s);
     if (status == MAR_OK) {
         status = report(s);
         if (status == MAR_OK) status = kern_check(k, &s->err); /* the callback may have cancelled */
@@ -471,8 +471,8 @@ static mar_status step(mar_session *s)
 
 mar_status mar_session_step(mar_session *s)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, step(s)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, step(s)) : status;
 }
 
 static mar_status check_finished(mar_session *s)
@@ -503,8 +503,8 @@ static mar_status fetch_tokens(mar_session *s, float *tokens)
 
 mar_status mar_session_tokens(mar_session *s, float *tokens)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, fetch_tokens(s, tokens)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, fetch_tokens(s, tokens)) : status;
 }
 
 /* Returns the start time of work on images. */
@@ -629,14 +629,14 @@ static mar_status fetch_images(mar_session *s, uint8_t *rgb)
     if (!s->vae) return err_set(&s->err, MAR_EARG, "the session has no VAE: only tokens can be had");
     s->decoded = 0;
     status = decode_all(s, rgb);
-    if (is_usable(s)) tell_unrecorded(s);
+    if (is_usable(s)) log_unrecorded(s);
     return status == MAR_OK ? MAR_OK : stop_reading(s, status);
 }
 
 mar_status mar_session_images(mar_session *s, uint8_t *rgb)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, fetch_images(s, rgb)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, fetch_images(s, rgb)) : status;
 }
 
 /* Returns MAR_EARG if a number is not one of the model's tokens. */
@@ -691,8 +691,8 @@ static mar_status decode_given(mar_session *s, uint64_t first_image, const float
 
 mar_status mar_session_decode(mar_session *s, uint64_t first_image, const float *tokens, int n, uint8_t *rgb)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, decode_given(s, first_image, tokens, n, rgb)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, decode_given(s, first_image, tokens, n, rgb)) : status;
 }
 
 /* --- statistics and measurement ----------------------------------------------------------------------------------- */
@@ -715,21 +715,21 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 
 mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
 {
-    mar_status status = enter(s);
+    mar_status status = begin_call(s);
     if (status != MAR_OK) return status;
     status = check_finished(s);
     if (status == MAR_OK) s->model->engine->token_status(s->engine_state, map, step);
-    return leave(s, status);
+    return end_call(s, status);
 }
 
 mar_status mar_session_lateness(mar_session *s, int *late)
 {
-    mar_status status = enter(s);
+    mar_status status = begin_call(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(late, "late", &s->err);
     if (status == MAR_OK) status = check_finished(s);
     if (status == MAR_OK) s->model->engine->staleness(s->engine_state, late);
-    return leave(s, status);
+    return end_call(s, status);
 }
 
 static mar_status measure(mar_session *s, mar_measurements *all)
@@ -740,7 +740,7 @@ static mar_status measure(mar_session *s, mar_measurements *all)
     return status == MAR_OK ? mar_measure_parts(&parts, all, &s->err) : status;
 }
 
-static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, void *user)
+static mar_status measure_and_report(mar_session *s, mar_measurement_function *f, void *user)
 {
     mar_status status = mar_check_given((const void *)(uintptr_t)f, "f", &s->err);
     if (status != MAR_OK) return status;
@@ -770,8 +770,8 @@ static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, 
 
 mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, measure_and_tell(s, f, user)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, measure_and_report(s, f, user)) : status;
 }
 
 mar_engine_state *mar_session_engine_state(mar_session *s)

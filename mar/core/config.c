@@ -61,12 +61,12 @@ static mar_status derive_head(const wt_file *f, mar_model_config *c, mar_err *er
 }
 
 /* Returns MAR_EARG, or MAR_EMODEL for the metadata, unless n heads divide the width. */
-static mar_status check_heads(const wt_file *f, int width, long n, const char *whose, const char *source, int is_asked,
+static mar_status check_heads(const wt_file *f, int width, long n, const char *part, const char *source, int is_asked,
                               mar_err *err)
 {
     if (n > 0 && n <= width && width % n == 0) return MAR_OK;
     return err_set(err, is_asked ? MAR_EARG : MAR_EMODEL, "%s: %s%ld attention heads (%s) do not divide the width %d",
-                   wt_path(f), whose, n, source, width);
+                   wt_path(f), part, n, source, width);
 }
 
 /* Sets the heads. No shape tells them: they are the caller's, the metadata's, the official model's of that width, or a

@@ -138,9 +138,9 @@ mar_status mar_open(const mar_options *options, mar **out)
     if (status == MAR_OK) status = open_backend(m, options, &err);
     if (status == MAR_OK) status = set_head(m, options, &err);
     if (status == MAR_OK) {
-        const int told = m->backend == MAR_BACKEND_CPU && why_cpu.text[0];
-        mar_log(m, MAR_LOG_INFO, "libmar %s on %s%s%s", mar_version(), mar_backend_description(m), told ? "; " : "",
-                told ? why_cpu.text : "");
+        const int explains = m->backend == MAR_BACKEND_CPU && why_cpu.text[0];
+        mar_log(m, MAR_LOG_INFO, "libmar %s on %s%s%s", mar_version(), mar_backend_description(m), explains ? "; " : "",
+                explains ? why_cpu.text : "");
     }
     if (status != MAR_OK) m->why = err;
     return mar_result(m, status, &err);

@@ -125,7 +125,7 @@ static float number_at(const mar_masked *g, int place, int c)
 
 /* Returns the place of the batch's first token with a NaN or an infinity, by autoregressive step, then image, then
  * position; -1 if there is none. Tokens without a step are left from an earlier batch. */
-static int bad_token(const mar_masked *g)
+static int find_nonfinite(const mar_masked *g)
 {
     kern_queue *k = g->k;
     const int dim = g->model->base.config.token_dim, count = g->images * g->model->base.config.seq_len;
@@ -156,7 +156,7 @@ static mar_status check_tokens(const mar_masked *g, mar_err *err)
 {
     const mar_model_config *c = &g->model->base.config;
     char layer[MAR_LAYER_TEXT];
-    const int place = bad_token(g);
+    const int place = find_nonfinite(g);
     if (place < 0) return g->k->watch.layer[0] ? refuse_layer(g, err) : MAR_OK;
     int channel = 0;
     float number = number_at(g, place, channel);
@@ -223,7 +223,7 @@ static mar_status resolve_params(const mar_masked_model *model, const mar_accel 
 
 /* Sets the rows a token of each step. An accelerator that draws tokens of several steps at once needs the same number
  * in all. */
-static void plan_conditions(mar_masked *g, int in_blocks)
+static void plan_cfg_branches(mar_masked *g, int in_blocks)
 {
     const mar_params *p = &g->params;
     g->cfg_branches = 1;
@@ -249,7 +249,7 @@ static mar_status plan_steps(mar_masked *g, mar_err *err)
         if (accel->plan_steps) accel->plan_steps(g, g->steps);
         if (accel->block_steps) block = accel->block_steps(p);
     }
-    plan_conditions(g, block > 0);
+    plan_cfg_branches(g, block > 0);
     for (int i = 0; i < p->num_iter; i++) {
         int sum = 0;
         g->steps[i].number = i;
@@ -300,7 +300,7 @@ static int others_change(const mar_masked *g, int i)
     return 0;
 }
 
-static mar_status create_ways(mar_masked *g, mar_err *err)
+static mar_status create_accels(mar_masked *g, mar_err *err)
 {
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++) {
@@ -377,7 +377,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     status = plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
-    if (status == MAR_OK) status = create_ways(g, err);
+    if (status == MAR_OK) status = create_accels(g, err);
     if (status == MAR_OK)
         *out = (mar_engine_state *)g;
     else

@@ -25,7 +25,7 @@ static void ignore_broken_pipes(void)
 }
 
 /* Prints a line. Async-signal-safe: no stdio. */
-static void say(const char *line)
+static void print_line(const char *line)
 {
     ignore_broken_pipes();
     const char *fresh_line = "\r\033[K";
@@ -45,7 +45,7 @@ static void handle(void (*handler)(int))
 
 static void end_at_once(int number)
 {
-    say("mar: interrupted\n");
+    print_line("mar: interrupted\n");
     handle(SIG_DFL);
     raise(number); /* takes effect when the handler returns */
 }
@@ -56,7 +56,7 @@ static void note(int number)
     noted = number;
     mar_session *session = at_work;
     if (session) mar_session_cancel(session);
-    say("mar: stopping; again to quit at once\n");
+    print_line("mar: stopping; again to quit at once\n");
     handle(SIG_DFL);
     errno = reason;
 }

@@ -26,7 +26,7 @@ typedef struct {
     int given;                          /* 1: the command line has a run option */
     int fast;                           /* level of --fast (tools/generate/fast.h); 0: none */
     unsigned fast_set;                  /* bit i: option i of the recipe was set; models_load sets it */
-    int said_fast;                      /* 1: models_load has reported the recipe, or must not */
+    int reported_fast;                  /* 1: models_load has reported the recipe, or must not */
     int gives_accelerators;             /* 1: an option was given that is neither basic sampling nor a draft */
     uint8_t was_given[RUN_OPTIONS_MAX]; /* 1: given; the library's options, mar_params before mar_options */
 } run_options;

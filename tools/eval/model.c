@@ -270,7 +270,7 @@ static const char *list_missing(eval_job *job, char *text, size_t size)
 }
 
 /* Reports the shards of other processes that are missing, after --shard. */
-static void say_missing(eval_job *job)
+static void report_missing(eval_job *job)
 {
     char text[256];
     const int count = eval_shard_count(&job->layout), missing = eval_missing_shards(job);
@@ -308,7 +308,7 @@ static int make_and_merge(eval_job *job, eval_result *r, int *done)
         if (status != 0) return status;
         if (eval_missing_shards(job) > 0) {
             if (job->who.kind == LAUNCH_MPI) continue;
-            say_missing(job);
+            report_missing(job);
             return 0;
         }
         status = try_merge(job, r, done);
@@ -341,7 +341,7 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
 }
 
 /* Prints the interruption. Returns the exit status. */
-static int say_interrupted(eval_job *job, int status)
+static int report_interruption(eval_job *job, int status)
 {
     const long there = job->labels && job->store.hash ? eval_images_there(job) : 0;
     interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
@@ -358,7 +358,7 @@ static int run(eval_job *job, eval_result *r, int *done)
     int status =
         o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
-    return status > 1 ? say_interrupted(job, status) : status;
+    return status > 1 ? report_interruption(job, status) : status;
 }
 
 int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)

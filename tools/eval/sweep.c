@@ -163,7 +163,7 @@ static void make_room(sweep *s, const eval_options *o)
 static int try_session(sweep *s, const eval_options *o)
 {
     run_options run = o->run;
-    run.said_fast = 1; /* reported when the point is made */
+    run.reported_fast = 1; /* reported when the point is made */
     run_models models;
     mar_session *session = NULL;
     make_room(s, o);
@@ -274,7 +274,7 @@ static int count_there(const sweep *s)
 
 /* --- the runs ----------------------------------------------------------------------------------------------------- */
 
-static void say_done(const sweep *s, int i)
+static void report_done(const sweep *s, int i)
 {
     const eval_result *r = s->table.entries[i].result;
     printf("point %d of %d, %s: %s %.3f, %.4g s per image\n", i + 1, s->grid.points, s->points[i].name,
@@ -283,7 +283,7 @@ static void say_done(const sweep *s, int i)
 }
 
 /* Makes or resumes point i. Returns as eval_model_run. */
-static int make_point(sweep *s, int i, int says)
+static int make_point(sweep *s, int i, int prints)
 {
     int done = 0;
     eval_options o;
@@ -306,34 +306,34 @@ static int make_point(sweep *s, int i, int says)
     }
     s->begun[i] = 1;
     s->table.entries[i].result = r;
-    if (says) say_done(s, i);
+    if (prints) report_done(s, i);
     return 0;
 }
 
-static int say_interrupted(const sweep *s)
+static int report_interruption(const sweep *s)
 {
     const int status = interruption_end("%d of %d points are in %s; the same command goes on", count_there(s),
                                         s->grid.points, s->common->out);
     return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
 }
 
-static int make_points(sweep *s, int says)
+static int make_points(sweep *s, int prints)
 {
     for (int i = 0; i < s->grid.points; i++) {
         if (s->table.entries[i].result) continue;
-        if (interruption_came()) return say_interrupted(s);
-        const int status = make_point(s, i, says);
+        if (interruption_came()) return report_interruption(s);
+        const int status = make_point(s, i, prints);
         if (status != 0) return status;
         if (write_files(s) != 0) return 1;
     }
     return 0;
 }
 
-static int finish(sweep *s, int says)
+static int finish(sweep *s, int prints)
 {
     if (write_files(s) != 0) return 1;
-    if (s->common->json) return says ? sweep_print_json(&s->table) : 0;
-    if (!s->common->quiet && says) {
+    if (s->common->json) return prints ? sweep_print_json(&s->table) : 0;
+    if (!s->common->quiet && prints) {
         sweep_print(&s->table);
         printf("wrote %s and sweep.html beside it\n", s->json);
     }

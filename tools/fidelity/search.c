@@ -242,9 +242,9 @@ static int measure(job *j, int i, int images, int turns)
     if (!refused && images == s->f->num) p->final = found;
     search_choose(s);
     if (j->is_new && search_write(s) != 0) return 1;
-    const int says = !s->f->quiet && !s->f->json && (refused || j->is_new);
+    const int prints = !s->f->quiet && !s->f->json && (refused || j->is_new);
     j->is_new = 0;
-    if (!says) return 0;
+    if (!prints) return 0;
     if (refused)
         printf("%s: left out, %s\n", p->options, p->refused);
     else

@@ -358,7 +358,7 @@ enum { KEPT_SIZE = 6000 }; /* room for a path */
 
 /* Writes what a run that ended early has left, where, and how to go on. `map`: where the map is, or "". Returns
  * text. */
-static const char *say_kept(const generate_job *job, const char *map, char text[KEPT_SIZE])
+static const char *describe_kept(const generate_job *job, const char *map, char text[KEPT_SIZE])
 {
     char there[64] = "";
     const char *go_on = job->out.is_file || job->options.accept_map ? "" : "; --resume goes on";
@@ -373,18 +373,18 @@ static const char *say_kept(const generate_job *job, const char *map, char text[
 }
 
 /* Reports an interruption. Returns the exit status. */
-static int say_interrupted(const generate_job *job)
+static int report_interruption(const generate_job *job)
 {
     char text[KEPT_SIZE], map[1100] = "";
     if (job->map.rgb) snprintf(map, sizeof map, ", the map of their tokens is %.1000s", job->options.accept_map);
-    return interruption_end("%s", say_kept(job, map, text));
+    return interruption_end("%s", describe_kept(job, map, text));
 }
 
 /* Reports the images in a directory, if any, after a printed error. Returns 1. */
-static int say_failed(const generate_job *job)
+static int report_failure(const generate_job *job)
 {
     char text[KEPT_SIZE];
-    return job->out.is_file || job->made == 0 ? 1 : tool_error("%s", say_kept(job, "", text));
+    return job->out.is_file || job->made == 0 ? 1 : tool_error("%s", describe_kept(job, "", text));
 }
 
 /* Makes all images, then the grid and the map; after an interruption those of the finished images. The grid of a
@@ -393,14 +393,14 @@ static int make_files(generate_job *job, progress *bar)
 {
     int status = make_images(job, bar), failed = 0;
     const int interrupted = status > 1, one_picture = job->out.is_file;
-    if (status == 1) return say_failed(job);
-    if (interrupted && job->made == 0) return say_interrupted(job);
+    if (status == 1) return report_failure(job);
+    if (interrupted && job->made == 0) return report_interruption(job);
     if (job->grid.rgb && (one_picture || !interrupted))
         failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid, store_of(job));
     if (!failed) failed = write_map(job);
-    if (failed) return say_failed(job);
+    if (failed) return report_failure(job);
     if (output_sync(&job->out) != 0) return 1;
-    return interrupted ? say_interrupted(job) : 0;
+    return interrupted ? report_interruption(job) : 0;
 }
 
 static void print_summary(const generate_job *job)

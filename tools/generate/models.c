@@ -218,7 +218,7 @@ static int get_captions(model_store *store, const run_options *o, run_models *mo
 }
 
 /* Prints that --model can be a draft only. Returns 1. */
-static int say_drafter(const run_options *o)
+static int report_drafter(const run_options *o)
 {
     char path[4096];
     return tool_error("%s: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft",
@@ -228,7 +228,7 @@ static int say_drafter(const run_options *o)
 /* Returns 1 with the error printed if the model can be a draft only. */
 static int refuse_drafter(const model_file *model, const run_options *o)
 {
-    return strcmp(mar_model_get_config(model->model)->family, "eagle") == 0 ? say_drafter(o) : 0;
+    return strcmp(mar_model_get_config(model->model)->family, "eagle") == 0 ? report_drafter(o) : 0;
 }
 
 /* Returns 1 with the error printed if an option is given for the other kind of tokens, besides those that the library
@@ -250,14 +250,14 @@ static int refuse_options(const model_file *model, const run_options *o)
 }
 
 /* Prints once what --fast set. */
-static void say_fast(const model_store *store, run_options *o, progress *bar)
+static void report_fast(const model_store *store, run_options *o, progress *bar)
 {
     char text[1024];
-    if (o->fast && !o->said_fast && !store->quiet) {
+    if (o->fast && !o->reported_fast && !store->quiet) {
         if (bar) progress_clear(bar);
         fprintf(stderr, "mar: %s\n", fast_describe(o, text, sizeof text));
     }
-    o->said_fast = 1;
+    o->reported_fast = 1;
 }
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
@@ -281,7 +281,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     o->params.draft = out->draft;
     o->tokens = tokens_of(out->model);
     if (fast_set_params(o, out->model, out->vae) != 0) return 1;
-    say_fast(store, o, bar);
+    report_fast(store, o, bar);
     return get_captions(store, o, out);
 }
 
@@ -326,7 +326,7 @@ int models_lack_vae(const run_options *o)
         return tool_error(
             "%s: is an image decoder (%s autoencoder), expected a MAR or LlamaGen model; give it as --vae", o->model,
             kind);
-    if (is_drafter) return say_drafter(o);
+    if (is_drafter) return report_drafter(o);
     return tool_error(
         "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
         "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen");

@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
     eval_options *options;
     progress *bar;
-    launch who;
+    launch process;
     run_directory directory; /* RUN */
     output store_directory;  /* --store, if given */
     store_run store;         /* of the images */

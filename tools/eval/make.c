@@ -73,7 +73,7 @@ static int take_batch(void *self, const image_batch *batch)
     const size_t bytes = eval_pixel_bytes(&job->layout);
     eval_batch_begin(&job->layout, batch->n, b);
     *b->stats = *batch->stats;
-    *b->process = job->who.index;
+    *b->process = job->process.index;
     memcpy(b->labels, batch->labels, (size_t)batch->n * sizeof *b->labels);
     if (judge(m, batch) != 0) return 1;
     count_drafts(m, batch);
@@ -195,14 +195,14 @@ static int try_range(maker *m, long first, int *busy)
 /* Goes once through the shards that this process may make, beginning at its own. */
 static int pass(maker *m, int *busy)
 {
-    const launch *who = &m->job->who;
+    const launch *process = &m->job->process;
     const eval_layout *l = &m->job->layout;
     const int count = eval_shard_count(l);
-    const int from = who->kind == LAUNCH_MPI ? (int)((long long)who->index * count / who->count) : 0;
+    const int from = process->kind == LAUNCH_MPI ? (int)((long long)process->index * count / process->count) : 0;
     for (int k = 0; k < count; k++) {
         const int shard = (from + k) % count;
         const long first = eval_shard_first(l, shard), behind = first + eval_shard_size(l, shard);
-        if (who->kind == LAUNCH_SHARD && shard % who->count != who->index) continue;
+        if (process->kind == LAUNCH_SHARD && shard % process->count != process->index) continue;
         for (long i = first; i < behind; i += l->batch) {
             const int status = interruption_came() ? interruption_status() : try_range(m, i, busy);
             if (status != 0) return status;

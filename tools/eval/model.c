@@ -45,9 +45,9 @@ static void choose_device(eval_job *job)
 {
     eval_options *o = job->options;
     const option *device = o->given ? options_find(o->given, "device") : NULL;
-    const int gpus = job->who.local_count > 1 ? mar_gpu_count() : 0;
+    const int gpus = job->process.local_count > 1 ? mar_gpu_count() : 0;
     if (gpus > 1 && o->run.machine.backend != MAR_BACKEND_CPU && !(device && device->given))
-        o->run.machine.device = job->who.local_index % gpus;
+        o->run.machine.device = job->process.local_index % gpus;
 }
 
 static int load_network(eval_job *job)
@@ -172,8 +172,8 @@ static int prepare(eval_job *job)
     if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0 ||
         check_store(job) != 0)
         return 1;
-    if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->who) != 0) return 1;
-    if (job->who.kind != LAUNCH_ALONE && job->who.index > 0) job->bar->shown = 0;
+    if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->process) != 0) return 1;
+    if (job->process.kind != LAUNCH_ALONE && job->process.index > 0) job->bar->shown = 0;
     divide(o);
     choose_device(job);
     if (load_models(job) != 0 || look_at_reference(job) != 0) return 1;
@@ -278,7 +278,7 @@ static void report_missing(eval_job *job)
     fprintf(
         stderr,
         "mar: %s: %d of %d shards are there; %d more (%s) are for the other processes of %s; the last one adds up\n",
-        job->options->out, count - missing, count, missing, list_missing(job, text, sizeof text), job->who.source);
+        job->options->out, count - missing, count, missing, list_missing(job, text, sizeof text), job->process.source);
 }
 
 /* Sums unless another process has, or does. Each rank waits for the result, so that another takes over if the summing
@@ -289,13 +289,13 @@ static int try_merge(eval_job *job, eval_result *r, int *done)
     int status = 0;
     const lock_status lock = run_lock(&job->directory, RUN_LOCK_MERGE);
     if (lock == LOCK_FAILED) return 1;
-    if (lock == LOCK_BUSY) return job->who.kind == LAUNCH_MPI ? EVAL_MERGE_AGAIN : 0;
+    if (lock == LOCK_BUSY) return job->process.kind == LAUNCH_MPI ? EVAL_MERGE_AGAIN : 0;
     run_path(&job->directory, "result.json", path);
     if (!job->options->merge && access(path, F_OK) == 0)
         status = eval_result_read(path, r);
     else
         status = eval_merge(job, r);
-    *done = status == 0 && (job->who.kind != LAUNCH_MPI || job->who.index == 0);
+    *done = status == 0 && (job->process.kind != LAUNCH_MPI || job->process.index == 0);
     run_unlock(&job->directory, RUN_LOCK_MERGE);
     return status;
 }
@@ -307,7 +307,7 @@ static int make_and_merge(eval_job *job, eval_result *r, int *done)
         int status = eval_make_shards(job);
         if (status != 0) return status;
         if (eval_missing_shards(job) > 0) {
-            if (job->who.kind == LAUNCH_MPI) continue;
+            if (job->process.kind == LAUNCH_MPI) continue;
             report_missing(job);
             return 0;
         }
@@ -354,7 +354,7 @@ static int run(eval_job *job, eval_result *r, int *done)
     const eval_options *o = job->options;
     if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
     interruption_catch(); /* from here on there is work to keep */
-    if (run_directory_begin(&job->directory, o->merge ? NULL : &job->who) != 0) return 1;
+    if (run_directory_begin(&job->directory, o->merge ? NULL : &job->process) != 0) return 1;
     int status =
         o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);

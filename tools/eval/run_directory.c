@@ -108,14 +108,14 @@ static int open_lock(run_directory *d)
 }
 
 /* Takes the lock of a process among several, or of one alone. */
-static int take_place(run_directory *d, const launch *who)
+static int take_place(run_directory *d, const launch *process)
 {
-    const int alone = who && who->kind == LAUNCH_ALONE;
-    const off_t number = who && !alone ? who->index : 0;
+    const int alone = process && process->kind == LAUNCH_ALONE;
+    const off_t number = process && !alone ? process->index : 0;
     lock_status status = take(d, byte_alone, !alone);
     if (status == LOCK_BUSY) return refuse(d, 0, PROCESSES_MAX);
     if (status == LOCK_FAILED) return 1;
-    if (!who) return 0;
+    if (!process) return 0;
     status = take(d, byte_process + number, 0);
     if (status == LOCK_BUSY) return refuse(d, number, 1);
     if (status == LOCK_FAILED) return 1;
@@ -123,10 +123,10 @@ static int take_place(run_directory *d, const launch *who)
     return 0;
 }
 
-int run_directory_begin(run_directory *d, const launch *who)
+int run_directory_begin(run_directory *d, const launch *process)
 {
     if (output_begin(&d->out) != 0) return 1;
-    return open_lock(d) || take_place(d, who);
+    return open_lock(d) || take_place(d, process);
 }
 
 void run_directory_end(run_directory *d, int failed)

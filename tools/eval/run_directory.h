@@ -33,10 +33,10 @@ const char *run_path(const run_directory *d, const char *name, char *path);
 int run_directory_check(const char *path, run_directory *out);
 
 /* Makes the directory and its subdirectories, and locks it for this process. A process alone must be the only one; a
- * shard's or rank's must be the only one of its number. who NULL: sums only (--merge), beside others of --shard.
+ * shard's or rank's must be the only one of its number. process NULL: sums only (--merge), beside others of --shard.
  * Returns 0, or 1 with the error printed, such as "RUN: another mar eval is at work there: process 4711 on HOST, since
  * 2026-11-22 02:11:04 UTC". */
-int run_directory_begin(run_directory *d, const launch *who);
+int run_directory_begin(run_directory *d, const launch *process);
 
 /* Ends the use of the directory. With `failed` 1 removes the empty directories that run_directory_begin made. */
 void run_directory_end(run_directory *d, int failed);

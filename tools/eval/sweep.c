@@ -342,11 +342,11 @@ static int finish(sweep *s, int prints)
 
 static int run(sweep *s)
 {
-    launch who;
+    launch process;
     if (sweep_grid_read(s->common->sweep, &s->grid) != 0 || check_choices(s) != 0 || prepare(s) != 0 ||
-        launch_find(s->common->shard, &who) != 0 || check_json(s) != 0 || check_points(s) != 0)
+        launch_find(s->common->shard, &process) != 0 || check_json(s) != 0 || check_points(s) != 0)
         return 1;
-    const int first = who.kind != LAUNCH_MPI || who.index == 0;
+    const int first = process.kind != LAUNCH_MPI || process.index == 0;
     const int status = make_points(s, first && !s->common->json && !s->common->quiet);
     return status != 0 ? status : finish(s, first);
 }

@@ -6,10 +6,10 @@
 
 /* A published result; NaN: not published. */
 typedef struct {
-    const char *model;  /* "MAR-B" */
-    const char *what;   /* "with guidance", "LazyMAR, 2.83 times as fast" */
-    const char *source; /* who published it */
-    double fid, is;     /* Inception score */
+    const char *model;   /* "MAR-B" */
+    const char *setting; /* "with guidance", "LazyMAR, 2.83 times as fast" */
+    const char *source;  /* who published it */
+    double fid, is;      /* Inception score */
     double precision, recall;
 } eval_published;
 

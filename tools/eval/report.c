@@ -15,7 +15,7 @@ static void add_published(cJSON *list, const char *model)
     for (int i = 0; (p = eval_published_get(model, i)) != NULL; i++) {
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "model", p->model);
-        cJSON_AddStringToObject(o, "what", p->what);
+        cJSON_AddStringToObject(o, "what", p->setting);
         cJSON_AddStringToObject(o, "source", p->source);
         cJSON_AddNumberToObject(o, "fid", p->fid); /* NaN is null */
         cJSON_AddNumberToObject(o, "is", p->is);

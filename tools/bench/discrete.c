@@ -71,12 +71,12 @@ static void take_pass(void *user, const mar_measurement *m)
 {
     bench *b = user;
     int drafts, depth;
-    char whose[16];
+    char role[16];
     if (strcmp(m->group, "pass") != 0) return;
-    const int n = sscanf(m->name, "%15[a-z], %d drafts at depth %d", whose, &drafts, &depth);
+    const int n = sscanf(m->name, "%15[a-z], %d drafts at depth %d", role, &drafts, &depth);
     if (n < 2) return;
     if (n == 2) depth = drafts;
-    passes *p = strcmp(whose, "target") == 0 ? &b->target : &b->draft;
+    passes *p = strcmp(role, "target") == 0 ? &b->target : &b->draft;
     const pass found = {drafts, depth, m->rows, m->seconds, m->bytes, m->flop, b->now};
     const int i = p->measured++;
     if (i >= PASSES_MAX) return;
@@ -193,12 +193,12 @@ static void print_lengths(const mar_stats *s)
     putchar('\n');
 }
 
-static void print_passes(const char *whose, const passes *p)
+static void print_passes(const char *role, const passes *p)
 {
     for (int i = 0; i < p->count; i++) {
         const pass *q = &p->pass[i];
         char share[16];
-        printf("%-7s %6d %6d %6d %9.3f %9.3f %9.3f %7s\n", whose, q->drafts, q->depth, q->rows, 1e3 * q->seconds,
+        printf("%-7s %6d %6d %6d %9.3f %9.3f %9.3f %7s\n", role, q->drafts, q->depth, q->rows, 1e3 * q->seconds,
                1e3 * q->bytes / q->machine.bandwidth, 1e3 * q->flop / q->machine.peak,
                bench_share(floor_of_pass(q) / q->seconds, share));
     }

@@ -67,9 +67,9 @@ static const struct {
 };
 
 /* Returns 0 if it was not measured. */
-static double constant(const measurements *all, int which)
+static double constant(const measurements *all, int id)
 {
-    const measurement *m = find(all, "machine", constants[which].measured, -1);
+    const measurement *m = find(all, "machine", constants[id].measured, -1);
     if (!m) return 0;
     return m->seconds > 0 ? rate(m->bytes + m->flop, m->seconds) : m->count; /* one of the two is 0 */
 }

@@ -17,23 +17,23 @@ enum {
 /* A selection of a set's options. */
 typedef enum { OWN = 0, SHARED = 1, ALL } selection;
 
-static int is_selected(const option_set *set, int i, selection which)
+static int is_selected(const option_set *set, int i, selection scope)
 {
     const option *o = &set->options[i];
-    return options_find(set, o->param->name) == o && (which == ALL || o->shared == (int)which);
+    return options_find(set, o->param->name) == o && (scope == ALL || o->shared == (int)scope);
 }
 
 /* Returns the first option of that group from number i on; -1 if there is none. */
-static int next_of_group(const option_set *set, int i, const char *group, selection which)
+static int next_of_group(const option_set *set, int i, const char *group, selection scope)
 {
     for (; i < set->count; i++)
-        if (is_selected(set, i, which) && strcmp(set->options[i].param->group, group) == 0) return i;
+        if (is_selected(set, i, scope) && strcmp(set->options[i].param->group, group) == 0) return i;
     return -1;
 }
 
-static int begins_group(const option_set *set, int i, selection which)
+static int begins_group(const option_set *set, int i, selection scope)
 {
-    return next_of_group(set, 0, set->options[i].param->group, which) == i;
+    return next_of_group(set, 0, set->options[i].param->group, scope) == i;
 }
 
 static int has_choices(const mar_param *p)
@@ -286,7 +286,7 @@ static void write_item(FILE *out, const option *o)
 void options_manual(const option_set *set, int shared, FILE *out)
 {
     static const char list[] = ".Bl -tag -width Ds";
-    const selection which = shared ? SHARED : OWN;
+    const selection scope = shared ? SHARED : OWN;
     if (!shared) fprintf(out, "%s\n", list);
     for (const operand *o = set->operands; !shared && o && o->name; o++) {
         fprintf(out, o->count ? ".It Op Ar %s ...\n" : ".It Ar %s\n", o->name);
@@ -294,9 +294,9 @@ void options_manual(const option_set *set, int shared, FILE *out)
     }
     for (int first = 0; first < set->count; first++) {
         const char *group = set->options[first].param->group;
-        if (!begins_group(set, first, which)) continue;
+        if (!begins_group(set, first, scope)) continue;
         if (shared) fprintf(out, ".Pp\n.Sy %s\n%s\n", group, list);
-        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, which)) write_item(out, &set->options[i]);
+        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, scope)) write_item(out, &set->options[i]);
         if (shared) fputs(".El\n", out);
     }
     if (!shared) fputs(".El\n", out);

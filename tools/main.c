@@ -73,7 +73,7 @@ static int run(int argc, char **argv)
 /* Checks that memory can be had before libraries allocate. They do so before main and end the process on failure
  * (oneDNN, 70 kB). Sanitizers install first functions of their own. */
 #if defined(__ELF__) && defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-static void look_for_memory(void)
+static void check_memory(void)
 {
     enum { NEEDED = 1 << 20 };
     static const char line[] = "mar: out of memory\n";
@@ -81,7 +81,7 @@ static void look_for_memory(void)
     if (p == MAP_FAILED) _exit(write(STDERR_FILENO, line, sizeof line - 1) < 0 ? 2 : 1);
     munmap(p, NEEDED);
 }
-__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = look_for_memory;
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = check_memory;
 #endif
 
 int main(int argc, char **argv)

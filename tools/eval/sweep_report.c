@@ -73,7 +73,7 @@ static const sweep_entry **sorted(const sweep_table *t, int *n)
 }
 
 /* Returns whether an earlier entry has the same settings and seed: two spellings of one point. */
-static int is_again(const sweep_table *t, int i)
+static int is_duplicate(const sweep_table *t, int i)
 {
     for (int j = 0; j < i; j++)
         if (t->entries[j].settings == t->entries[i].settings) return 1;
@@ -91,13 +91,14 @@ static noise noise_of(const sweep_table *t, uint64_t group)
     noise s = {0, INFINITY, -INFINITY, 0, 0};
     for (int i = 0; i < t->count; i++) {
         const double d = distance_of(&t->entries[i]);
-        if (t->entries[i].group != group || !isfinite(d) || is_again(t, i)) continue;
+        if (t->entries[i].group != group || !isfinite(d) || is_duplicate(t, i)) continue;
         s.n++, s.mean += d, s.least = fmin(s.least, d), s.largest = fmax(s.largest, d);
     }
     if (s.n > 0) s.mean /= s.n;
     for (int i = 0; i < t->count; i++) {
         const double d = distance_of(&t->entries[i]);
-        if (t->entries[i].group == group && isfinite(d) && !is_again(t, i)) s.deviation += (d - s.mean) * (d - s.mean);
+        if (t->entries[i].group == group && isfinite(d) && !is_duplicate(t, i))
+            s.deviation += (d - s.mean) * (d - s.mean);
     }
     if (s.n > 1) s.deviation = sqrt(s.deviation / (s.n - 1));
     return s;

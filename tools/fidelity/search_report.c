@@ -109,7 +109,7 @@ static void add_left_out(cJSON *list, const char *what, const char *why)
     tool_json_append(list, o);
 }
 
-static void add_ways_left_out(cJSON *list, const search *s)
+static void add_accelerators_left_out(cJSON *list, const search *s)
 {
     const mar_params *used = &s->f->runs[0].options.used;
     int has_int8 = 0;
@@ -148,7 +148,7 @@ int search_write_page(const search *s, cJSON *record)
         tool_json_append(axes, axis);
     }
     cJSON *left_out = cJSON_AddArrayToObject(extras, "left_out");
-    add_ways_left_out(left_out, s);
+    add_accelerators_left_out(left_out, s);
     add_points_left_out(left_out, s);
     return page_write(record, s->page);
 }

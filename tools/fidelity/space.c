@@ -98,7 +98,7 @@ static int axes_changed(const search_point *p)
     return n;
 }
 
-static int by_ways(const void *a, const void *b)
+static int by_axes(const void *a, const void *b)
 {
     const search_point *x = a, *y = b;
     const int of_x = axes_changed(x), of_y = axes_changed(y);
@@ -127,7 +127,7 @@ int search_list(search *s)
             p->choice[k] = rest % s->axes[k].count;
         write_options(s, p);
     }
-    qsort(s->points, (size_t)s->point_count, sizeof *s->points, by_ways);
+    qsort(s->points, (size_t)s->point_count, sizeof *s->points, by_axes);
     return 0;
 }
 

@@ -188,7 +188,7 @@ static int list_arrays(const image_loop *loop, const image_run *r, const image_b
 }
 
 /* Checks that the arrays read from the store fit the run. */
-static int can_be(const image_loop *loop, const image_run *r, int n, const mar_stats *stats)
+static int is_plausible(const image_loop *loop, const image_run *r, int n, const mar_stats *stats)
 {
     const mar_model_config *c = mar_model_get_config(r->model);
     const size_t numbers = (size_t)n * token_count(r), places = (size_t)n * (size_t)c->seq_len;
@@ -217,7 +217,7 @@ static store_state read_stored(image_loop *loop, const image_run *r, const image
         memset(loop->steps, 0, places * sizeof *loop->steps);
         memset(loop->staleness, 0, places * sizeof *loop->staleness);
     }
-    if (can_be(loop, r, b->n, stats)) return STORE_THERE;
+    if (is_plausible(loop, r, b->n, stats)) return STORE_THERE;
     tool_error("%s: has numbers that no image of the run has, expected what mar wrote",
                store_path(r->store, &at, NULL, path));
     return STORE_DAMAGED;

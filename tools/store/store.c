@@ -63,7 +63,7 @@ static const char *file_of(const store_run *r, const char *name, char *path)
 }
 
 /* Returns run.json as text; the caller frees it. Returns NULL after printing "out of memory". */
-static char *about(const image_text *texts, int count, size_t *size)
+static char *run_json(const image_text *texts, int count, size_t *size)
 {
     text_buffer text = {0};
     FILE *out = text_open(&text);
@@ -100,7 +100,7 @@ static int write_about(const store_run *r, const image_text *texts, int count)
 {
     char path[STORE_PATH];
     size_t size;
-    char *text = about(texts, count, &size);
+    char *text = run_json(texts, count, &size);
     if (!text) return 1;
     const int has = has_bytes(file_of(r, "run.json", path), text, size);
     const int failed = has < 0 || (!has && tool_write_file(path, text, size) != 0);

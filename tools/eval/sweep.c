@@ -90,9 +90,9 @@ static int read_point(const sweep *s, int i, eval_options *o, option_set *set)
 static uint64_t add_file(uint64_t sum, const char *path)
 {
     struct stat st;
-    const int64_t about[] = {path && stat(path, &st) == 0 ? st.st_size : -1, path ? st.st_mtim.tv_sec : 0,
+    const int64_t stamp[] = {path && stat(path, &st) == 0 ? st.st_size : -1, path ? st.st_mtim.tv_sec : 0,
                              path ? st.st_mtim.tv_nsec : 0};
-    return about[0] < 0 ? sum * 31 : sum * 31 + memory_sum(about, sizeof about);
+    return stamp[0] < 0 ? sum * 31 : sum * 31 + memory_sum(stamp, sizeof stamp);
 }
 
 /* Identifies the reference of a point, for hash_of; cached, as points share it. Returns 0, or 1 with the error

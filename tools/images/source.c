@@ -139,9 +139,9 @@ int image_source_sum(const image_source *s, uint64_t *sum)
             close(fd);
             return tool_error("%s/%s: cannot read: %s", s->path, s->names[i], strerror(reason));
         }
-        const int64_t about[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+        const int64_t stamp[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
         *sum = *sum * 31 + memory_sum(s->names[i], strlen(s->names[i]));
-        *sum = *sum * 31 + memory_sum(about, sizeof about);
+        *sum = *sum * 31 + memory_sum(stamp, sizeof stamp);
     }
     close(fd);
     return 0;

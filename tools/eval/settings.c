@@ -151,15 +151,15 @@ static int write_settings(eval_job *job, const char *path)
 {
     fact facts[FACTS];
     cJSON *record = tool_json(), *settings = cJSON_AddObjectToObject(record, "settings"),
-          *about = cJSON_AddObjectToObject(record, "facts");
+          *facts_object = cJSON_AddObjectToObject(record, "facts");
     for (int i = 0; i < job->settings.count; i++)
         cJSON_AddStringToObject(settings, job->settings.texts[i].key, job->settings.texts[i].value);
     list_facts(job, facts);
     for (int i = 0; i < FACTS; i++)
         if (facts[i].number)
-            cJSON_AddNumberToObject(about, facts[i].name, *facts[i].number);
+            cJSON_AddNumberToObject(facts_object, facts[i].name, *facts[i].number);
         else
-            cJSON_AddStringToObject(about, facts[i].name, facts[i].text);
+            cJSON_AddStringToObject(facts_object, facts[i].name, facts[i].text);
     return json_file_write(record, path);
 }
 

@@ -205,7 +205,8 @@ static void list_values(const mar_param *o, const char *tokens, char *text, size
     if (last) append(text, size, "%s%s", *text ? " or " : "", last);
 }
 
-mar_status mar_accels_check_tokens(const mar_params *params, const char *tokens, mar_err *err)
+/* Returns MAR_EARG, naming the option, if one for other tokens is given. The functions below assume that none is. */
+static mar_status check_tokens(const mar_params *params, const char *tokens, mar_err *err)
 {
     char values[160];
     for (int i = 0; i < mar_param_count(); i++) {
@@ -246,7 +247,7 @@ mar_status mar_accels_resolve_params(mar_params *params, const char *tokens, mar
     int n = 0;
     *out = (mar_accels_on){{NULL}};
     mar_status status = check_interval(params, tokens, err);
-    if (status == MAR_OK) status = mar_accels_check_tokens(params, tokens, err);
+    if (status == MAR_OK) status = check_tokens(params, tokens, err);
     if (status != MAR_OK) return status;
     mar_accels_resolve(params, tokens);
     status = mar_accels_check(params, err);

@@ -22,8 +22,6 @@ const mar_accel *mar_accel_of_verifier(const char *verifier);
 int mar_accel_is_on(const mar_accel *accel, const mar_params *params);
 /* Fills in the automatic values of the accelerators' options for such tokens, "continuous" or "discrete". */
 void mar_accels_resolve(mar_params *params, const char *tokens);
-/* Returns MAR_EARG, naming the option, if one for other tokens is given. The functions below assume that none is. */
-mar_status mar_accels_check_tokens(const mar_params *params, const char *tokens, mar_err *err);
 /* Returns MAR_EARG, naming both, if two accelerators that are on conflict. */
 mar_status mar_accels_check(const mar_params *params, mar_err *err);
 /* Writes one line on the distribution of the output under the accelerators that are on. */

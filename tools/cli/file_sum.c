@@ -1,7 +1,6 @@
 #include "tools/cli/file_sum.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,19 +61,16 @@ static ssize_t read_piece(int fd, unsigned char *piece, size_t size, off_t at)
     return (ssize_t)used;
 }
 
-/* Hashes the first `most` bytes, or all if there are fewer. */
-static int sum_up_to(int fd, long long most, long long *length, uint64_t *hash)
+int file_sum(int fd, long long *length, uint64_t *hash)
 {
     uint64_t lanes[LANES] = {by_golden, by_two, by_three, 0};
-    const ssize_t size = most < PIECE ? (ssize_t)(most + BLOCK - 1) / BLOCK * BLOCK + BLOCK : PIECE;
-    unsigned char *piece = malloc((size_t)size);
-    ssize_t n = size;
+    unsigned char *piece = malloc(PIECE);
+    ssize_t n = PIECE;
     *length = 0;
     *hash = 0;
     if (!piece) return -1;
-    while (n == size && *length < most) {
-        const long long rest = most - *length;
-        n = read_piece(fd, piece, rest < size ? (size_t)rest : (size_t)size, (off_t)*length);
+    while (n == PIECE) {
+        n = read_piece(fd, piece, PIECE, (off_t)*length);
         if (n <= 0) break;
         add_piece(lanes, piece, (size_t)n);
         *length += n;
@@ -85,20 +81,6 @@ static int sum_up_to(int fd, long long most, long long *length, uint64_t *hash)
     if (n < 0) return -1;
     *hash = finish(lanes, (uint64_t)*length);
     return 0;
-}
-
-int file_sum(int fd, long long *length, uint64_t *hash)
-{
-    return sum_up_to(fd, LLONG_MAX, length, hash);
-}
-
-int file_sum_part(int fd, long long length, uint64_t *hash)
-{
-    long long found;
-    if (sum_up_to(fd, length, &found, hash) != 0) return -1;
-    if (found == length) return 0;
-    errno = 0;
-    return -1;
 }
 
 uint64_t memory_sum(const void *data, size_t size)

@@ -10,9 +10,6 @@
  * fast, not cryptographic. Returns 0, or -1 with errno set. */
 int file_sum(int fd, long long *length, uint64_t *hash);
 
-/* Hashes its first `length` bytes. Returns -1 with errno 0 if it has fewer. */
-int file_sum_part(int fd, long long length, uint64_t *hash);
-
 /* Returns the hash of a file with these bytes. */
 uint64_t memory_sum(const void *data, size_t size);
 

@@ -70,7 +70,8 @@ static void add_rates(cJSON *record, const char *name, const long *taken, const 
                          verified[i] ? cJSON_CreateNumber((double)taken[i] / (double)verified[i]) : cJSON_CreateNull());
 }
 
-int acceptance_stale_entries(const acceptance *a)
+/* Returns the greatest staleness of any draft plus one; 0 if no draft was stale. */
+static int stale_entries(const acceptance *a)
 {
     int n = a->steps;
     while (n > 0 && a->verified_stale[n - 1] == 0) n--;
@@ -81,5 +82,5 @@ void acceptance_record(const acceptance *a, cJSON *record)
 {
     add_rates(record, "acceptance_per_step", a->accepted_in, a->verified_in, a->steps);
     add_rates(record, "acceptance_per_position", a->accepted_at, a->verified_at, a->tokens);
-    add_rates(record, "acceptance_per_lateness", a->accepted_stale, a->verified_stale, acceptance_stale_entries(a));
+    add_rates(record, "acceptance_per_lateness", a->accepted_stale, a->verified_stale, stale_entries(a));
 }

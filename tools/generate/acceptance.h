@@ -26,8 +26,6 @@ void acceptance_add(acceptance *a, const uint8_t *token_status, const int *steps
 /* Draws the token status of image i of the last batch to rgb [height][width][3], while the caller keeps it. Dark green
  * is accepted, light green replaced (the colours of Wang et al., Fig. 16), grey made by the target alone. */
 void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t *rgb);
-/* Returns the greatest staleness of any draft plus one; 0 if no draft was stale. */
-int acceptance_stale_entries(const acceptance *a);
 /* Adds "acceptance_per_step": [...], "acceptance_per_position": [...], "acceptance_per_lateness": [...]. The last one
  * goes from 0 to the greatest staleness, and is empty if no draft was stale. Entries without verified drafts are
  * null. */

@@ -30,11 +30,6 @@ int image_plan_label(const image_plan *plan, long i)
     return plan->classes[i / plan->class_images % plan->class_count];
 }
 
-int image_plan_turns(const image_plan *plan)
-{
-    return (int)((plan->images + plan->batch - 1) / plan->batch);
-}
-
 /* --- memory --------------------------------------------------------------------------------------------- */
 
 /* Returns the floats in the tokens of one image. */

@@ -76,9 +76,6 @@ typedef struct {
 /* Returns the label of image i of the plan. */
 int image_plan_label(const image_plan *plan, long i);
 
-/* Returns the turns of the plan: images over images at a time, rounded up. None of them may exist already. */
-int image_plan_turns(const image_plan *plan);
-
 /* Makes the missing images of the plan, and hands every batch to sinks[0..sink_count-1] in this order. All memory is
  * allocated before the first batch. A batch is images first + k * plan.batch up to the next multiple, or a part of them
  * if some exist. Returns 0; 1 with the error printed; or 128 + the signal's number after an interruption, reported in

@@ -36,7 +36,8 @@ static int check_directory(const char *path)
     return S_ISDIR(st.st_mode) ? 0 : tool_error("%s: is no directory, expected one of the run", path);
 }
 
-int store_make_directory(const char *path)
+/* Makes a directory if it is missing; refuses a link. Returns 0, or 1 with the error printed. */
+static int make_directory(const char *path)
 {
     if (mkdir(path, 0777) == 0) return 0;
     const int reason = errno;
@@ -112,8 +113,8 @@ int store_open(const char *directory, const image_text *texts, int count, store_
 {
     char runs[STORE_PATH], path[STORE_PATH];
     *out = (store_run){0};
-    if (set_path(directory, store_hash(texts, count), out, runs) != 0 || store_make_directory(runs) != 0 ||
-        store_make_directory(out->path) != 0 || write_about(out, texts, count) != 0)
+    if (set_path(directory, store_hash(texts, count), out, runs) != 0 || make_directory(runs) != 0 ||
+        make_directory(out->path) != 0 || write_about(out, texts, count) != 0)
         return 1;
     const int fd = lock_open(file_of(out, "lock", path));
     out->lock = fd + 1;

@@ -40,9 +40,6 @@ int store_open(const char *directory, const image_text *texts, int count, store_
 int store_find(const char *directory, uint64_t hash, store_run *out);
 void store_close(store_run *r);
 
-/* Makes a directory if it is missing; refuses a link. Returns 0, or 1 with the error printed. */
-int store_make_directory(const char *path);
-
 /* Returns a hash of texts, for the name of a kind. */
 uint64_t store_hash(const image_text *texts, int count);
 

@@ -4,7 +4,7 @@
  *     DIR/runs/RUN/run.json                         what the run's images depend on; RUN is a hash of it
  *     DIR/runs/RUN/lock                             the file whose bytes lock ranges that are being made
  *     DIR/runs/RUN/000016-000031.LABELS.npz         tokens of images 16 to 31, with labels of this hash
- *     DIR/runs/RUN/000016-000031.LABELS.KIND.npz    results derived of them: KIND is "features-" and a hash
+ *     DIR/runs/RUN/000016-000031.LABELS.KIND.npz    results derived from them: KIND is "features-" and a hash
  *
  * A piece, one of these .npz files, is written beside and renamed. It is whole or absent, and has checksums. Any number
  * of processes work in a store. Links and pipes in the place of its files are refused. */
@@ -65,7 +65,7 @@ store_state store_read(const store_run *r, const store_range *at, const char *ki
 /* Writes a piece in place of the existing one. Returns 0, or 1 with the error printed. */
 int store_write(const store_run *r, const store_range *at, const char *kind, const store_array *arrays, int count);
 
-/* The parts of a range that are locked while made: the tokens, or everything derived of them. */
+/* The parts of a range that are locked while made: the tokens, or everything derived from them. */
 typedef enum { STORE_TOKENS, STORE_DERIVED } store_part;
 lock_status store_lock(const store_run *r, const store_range *at, store_part part);
 lock_status store_lock_wait(const store_run *r, const store_range *at, store_part part);

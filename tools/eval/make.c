@@ -12,7 +12,7 @@ typedef struct {
     eval_job *job;
     eval_pixels pixels;                                /* destinations of the pictures */
     eval_batch batch;                                  /* current batch */
-    long there;                                        /* images stored */
+    long stored;                                       /* images stored */
     eval_report_image rejected[EVAL_REJECTED_MAX + 1]; /* images with the most rejected drafts so far, without pixels */
     int rejected_count;
 } maker;
@@ -148,7 +148,7 @@ int eval_missing_shards(eval_job *job)
 }
 
 /* Makes or reads the images of a batch. */
-static int make_batch(eval_job *job, const store_range *at, long there, image_sink sink)
+static int make_batch(eval_job *job, const store_range *at, long stored, image_sink sink)
 {
     const image_run run = {.model = job->models.model,
                            .session = job->session,
@@ -163,7 +163,7 @@ static int make_batch(eval_job *job, const store_range *at, long there, image_si
                              .labels = at->labels,
                              .finishes_batch = 1,
                              .bar = job->bar,
-                             .bar_before = there,
+                             .bar_before = stored,
                              .bar_total = job->layout.images,
                              .made = &job->made};
     return run_images(&plan, &sink, 1);
@@ -186,8 +186,8 @@ static int try_range(maker *m, long first, int *busy)
     if (lock != LOCK_TAKEN) return lock == LOCK_FAILED;
     int status = 0;
     if (!store_has(&job->store, &at, job->facts.judged)) /* another process may have made it */
-        status = make_batch(job, &at, m->there, (image_sink){take_batch, m, 0, 1, job->layout.steps > 0});
-    if (status == 0) m->there += at.n;
+        status = make_batch(job, &at, m->stored, (image_sink){take_batch, m, 0, 1, job->layout.steps > 0});
+    if (status == 0) m->stored += at.n;
     store_unlock(&job->store, &at, STORE_DERIVED);
     return status;
 }
@@ -215,7 +215,7 @@ static int make_all(maker *m)
 {
     for (;;) {
         int busy = 0;
-        m->there = eval_images_there(m->job);
+        m->stored = eval_images_there(m->job);
         const int status = pass(m, &busy);
         if (status != 0 || !busy) return status;
         lock_pause(); /* a process that dies leaves its range to the others */

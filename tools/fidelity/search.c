@@ -166,16 +166,16 @@ static int make_images(job *j, const turn_times *t, int images, int turns)
 {
     const int beside = t->at.n;
     const store_state state = read_times(j, t, turns);
-    const int there = state == STORE_THERE, first = there ? 0 : beside;
+    const int stored = state == STORE_THERE, first = stored ? 0 : beside;
     const fidelity_range both = {0, 2, 0, beside, 0, NULL}, rest = {1, 1, first, images - first, -1, NULL};
     int status = state == STORE_ERROR;
-    if (status == 0 && !there) {
+    if (status == 0 && !stored) {
         j->is_new = 1;
         status = make_range(j, &both);
         if (status == 0) status = store_write(&j->open.stores[1], &t->at, t->kind, t->arrays, 2);
     }
     if (status == 0 && rest.images > 0) status = make_range(j, &rest);
-    if (status == 0 && there)
+    if (status == 0 && stored)
         status = read_times(j, t, turns) != STORE_THERE; /* another run's turns have replaced them */
     return status;
 }

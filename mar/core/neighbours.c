@@ -130,13 +130,13 @@ mar_status mar_neighbours(const mar_vae *vae, mar_metric metric, int k, int *tab
     const neighbours n = {vae_decoder_embedding(vae->decoder), c->codebook, c->z_channels, k, metric, table};
     const double start = mar_now();
     char why[NPZ_WHY_MAX], *path = path_of(vae, &n);
-    const int there = path && access(path, F_OK) == 0;
-    if (there && read_table(path, &n, why)) {
+    const int exists = path && access(path, F_OK) == 0;
+    if (exists && read_table(path, &n, why)) {
         mar_log(vae->m, MAR_LOG_INFO, "near tokens: read from %s", path);
         free(path);
         return MAR_OK;
     }
-    if (there) mar_log(vae->m, MAR_LOG_INFO, "near tokens are looked for anew: %s", why);
+    if (exists) mar_log(vae->m, MAR_LOG_INFO, "near tokens are looked for anew: %s", why);
     const mar_status status = make_table(&n, err);
     if (status == MAR_OK)
         mar_log(vae->m, MAR_LOG_INFO, "near tokens: %d of each of %d found in %.3g s", k, n.size, mar_now() - start);

@@ -34,7 +34,7 @@ static int can_make(const char *path)
     struct stat st;
     char *name = copy(path);
     if (!name) return 1;
-    for (int there = 0; !there;) {
+    for (int exists = 0; !exists;) {
         for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
         if (lstat(name, &st) == 0) {
             tool_error("%s: is a link to what is not there, expected a directory or a free name", name);
@@ -44,8 +44,8 @@ static int can_make(const char *path)
         char *above = strdup(name);
         char *slash = above ? strrchr(above, '/') : NULL;
         if (slash) slash[slash == above ? 1 : 0] = '\0';
-        there = !slash || stat(above, &st) == 0 || errno != ENOENT;
-        if (!there) strcpy(name, above);
+        exists = !slash || stat(above, &st) == 0 || errno != ENOENT;
+        if (!exists) strcpy(name, above);
         free(above);
     }
     const int failed = tool_can_write(name);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char what[] = "what mar fidelity --search wrote";
+static const char expected[] = "what mar fidelity --search wrote";
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
@@ -139,11 +139,11 @@ int search_check(const search *s)
 {
     cJSON *record;
     if (access(s->json, F_OK) != 0) return 0;
-    if (json_file_read(s->json, what, &record) != 0) return 1;
+    if (json_file_read(s->json, expected, &record) != 0) return 1;
     const cJSON *settings = cJSON_GetObjectItemCaseSensitive(record, "search");
     const int failed = cJSON_IsObject(settings)
                            ? check_settings(s, settings)
-                           : tool_error("%s: has no settings of a search, expected %s", s->json, what);
+                           : tool_error("%s: has no settings of a search, expected %s", s->json, expected);
     cJSON_Delete(record);
     return failed;
 }

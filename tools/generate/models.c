@@ -100,15 +100,15 @@ static mar_status load_file(mar *library, model_file *file, int is_model, progre
  * it. The library's line begins with the file's name. */
 static void explain_load(const mar *library, const model_file *file, const char *role)
 {
-    const char *what = mar_error(library), *belongs = "", *meant = run_built_in_meant(file->path);
+    const char *reason = mar_error(library), *belongs = "", *meant = run_built_in_meant(file->path);
     const size_t length = strlen(file->path);
-    const int is_named = strncmp(what, file->path, length) == 0;
-    if (is_named) what += length;
-    if (strcmp(role, "model") == 0 && strncmp(what, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
+    const int is_named = strncmp(reason, file->path, length) == 0;
+    if (is_named) reason += length;
+    if (strcmp(role, "model") == 0 && strncmp(reason, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
     if (strcmp(role, "vae") == 0 &&
-        (strncmp(what, ": is a MAR model", 16) == 0 || strncmp(what, ": is a LlamaGen model", 21) == 0))
+        (strncmp(reason, ": is a MAR model", 16) == 0 || strncmp(reason, ": is a LlamaGen model", 21) == 0))
         belongs = "; give it as --model";
-    tool_error("%s%s%s%s%s%s", is_named ? file->path : "", what, belongs, meant ? "; did you mean " : "",
+    tool_error("%s%s%s%s%s%s", is_named ? file->path : "", reason, belongs, meant ? "; did you mean " : "",
                meant ? meant : "", meant ? "?" : "");
 }
 

@@ -101,10 +101,10 @@ void search_print(const search *s)
 /* --- the page ----------------------------------------------------------------------------------------------------- */
 
 /* Adds an accelerator that is no axis of this search, and why. */
-static void add_left_out(cJSON *list, const char *what, const char *why)
+static void add_left_out(cJSON *list, const char *accelerator, const char *why)
 {
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "options", what);
+    cJSON_AddStringToObject(o, "options", accelerator);
     cJSON_AddStringToObject(o, "why", why);
     tool_json_append(list, o);
 }

@@ -343,9 +343,9 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
 /* Prints the interruption. Returns the exit status. */
 static int report_interruption(eval_job *job, int status)
 {
-    const long there = job->labels && job->store.hash ? eval_images_there(job) : 0;
+    const long existing = job->labels && job->store.hash ? eval_images_there(job) : 0;
     interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
-                     job->options->out, there, job->layout.images);
+                     job->options->out, existing, job->layout.images);
     return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
 }
 

@@ -360,13 +360,13 @@ enum { KEPT_SIZE = 6000 }; /* room for a path */
  * text. */
 static const char *describe_kept(const generate_job *job, const char *map, char text[KEPT_SIZE])
 {
-    char there[64] = "";
+    char existing[64] = "";
     const char *go_on = job->out.is_file || job->options.accept_map ? "" : "; --resume goes on";
-    if (job->existing) snprintf(there, sizeof there, ", %ld were there already", job->existing);
+    if (job->existing) snprintf(existing, sizeof existing, ", %ld were there already", job->existing);
     if (job->made == 0)
-        snprintf(text, KEPT_SIZE, "no image was finished%s%s", there, job->existing ? go_on : "");
+        snprintf(text, KEPT_SIZE, "no image was finished%s%s", existing, job->existing ? go_on : "");
     else
-        snprintf(text, KEPT_SIZE, "%ld of %ld images were made%s, they are %s %s%s%s", job->made, job->total, there,
+        snprintf(text, KEPT_SIZE, "%ld of %ld images were made%s, they are %s %s%s%s", job->made, job->total, existing,
                  job->out.is_file ? "on the grid" : "in", job->out.is_stream ? "of standard output" : job->out.path,
                  map, go_on);
     return text;

@@ -198,10 +198,10 @@ static const char *spell(const char *key, const char *value, char *text, size_t 
 /* Prints the old and the new value of a setting; NULL: missing. Returns 1. */
 static int differs(const eval_job *job, const char *key, const char *was, const char *is)
 {
-    char then[4400], now[4400], no[128];
+    char before[4400], after[4400], no[128];
     snprintf(no, sizeof no, "no --%s", key);
     return tool_error("%s: was begun with %s, this is %s; use another --out", job->directory.out.path,
-                      was ? spell(key, was, then, sizeof then) : no, is ? spell(key, is, now, sizeof now) : no);
+                      was ? spell(key, was, before, sizeof before) : no, is ? spell(key, is, after, sizeof after) : no);
 }
 
 static int compare(const eval_job *job, const cJSON *found)

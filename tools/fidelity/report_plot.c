@@ -121,13 +121,13 @@ static void write_number(FILE *out, int run, double x, double y)
 /* Finds a place beside point `own` for its number, clear of taken[0..count), points and numbers. */
 static void find_place(const double (*taken)[2], int count, int own, double place[2])
 {
-    static const double beside[][2] = {{10, -8},  {-10, -8},  {10, 16}, {-10, 16}, {0, -14},
+    static const double offset[][2] = {{10, -8},  {-10, -8},  {10, 16}, {-10, 16}, {0, -14},
                                        {18, 4},   {-18, 4},   {26, -8}, {-26, -8}, {0, -28},
                                        {14, -24}, {-14, -24}, {34, 4},  {-34, 4},  {0, -42}};
     int clear = 0;
-    for (size_t k = 0; k < sizeof beside / sizeof beside[0] && !clear; k++) {
-        place[0] = taken[own][0] + beside[k][0];
-        place[1] = taken[own][1] + 4 + beside[k][1];
+    for (size_t k = 0; k < sizeof offset / sizeof offset[0] && !clear; k++) {
+        place[0] = taken[own][0] + offset[k][0];
+        place[1] = taken[own][1] + 4 + offset[k][1];
         clear = place[1] < HEIGHT - BOTTOM && place[0] < WIDTH - RIGHT && place[0] > LEFT;
         for (int j = 0; j < count && clear; j++)
             clear = fabs(taken[j][0] - place[0]) >= 11 || fabs(taken[j][1] + 4 - place[1]) >= 12 || j == own;

@@ -164,14 +164,14 @@ static store_state read_times(const job *j, const turn_times *t, int turns)
 /* Makes the point's images. The first are made in turns with the reference, unless their times are stored. */
 static int make_images(job *j, const turn_times *t, int images, int turns)
 {
-    const int beside = t->at.n;
+    const int paired = t->at.n;
     const store_state state = read_times(j, t, turns);
-    const int stored = state == STORE_THERE, first = stored ? 0 : beside;
-    const fidelity_range both = {0, 2, 0, beside, 0, NULL}, rest = {1, 1, first, images - first, -1, NULL};
+    const int stored = state == STORE_THERE, first = stored ? 0 : paired;
+    const fidelity_range pair = {0, 2, 0, paired, 0, NULL}, rest = {1, 1, first, images - first, -1, NULL};
     int status = state == STORE_ERROR;
     if (status == 0 && !stored) {
         j->is_new = 1;
-        status = make_range(j, &both);
+        status = make_range(j, &pair);
         if (status == 0) status = store_write(&j->open.stores[1], &t->at, t->kind, t->arrays, 2);
     }
     if (status == 0 && rest.images > 0) status = make_range(j, &rest);
@@ -183,12 +183,12 @@ static int make_images(job *j, const turn_times *t, int images, int turns)
 static int make_point(job *j, int images, int turns)
 {
     fidelity *f = j->s.f;
-    const int beside = turns * f->batch < images ? turns * f->batch : images;
-    const int timed = (beside + f->batch - 1) / f->batch;
+    const int paired = turns * f->batch < images ? turns * f->batch : images;
+    const int timed = (paired + f->batch - 1) / f->batch;
     const long before = f->made;
     turn_times t;
     if (fidelity_open_stores(f, 1, 1, &j->open) != 0 || fidelity_allocate_run(f, &f->runs[1]) != 0 ||
-        describe_times(j, beside, timed, &t) != 0)
+        describe_times(j, paired, timed, &t) != 0)
         return 1;
     const int status = make_images(j, &t, images, timed);
     if (f->made > before) j->is_new = 1;

@@ -19,7 +19,7 @@
 #include "llamagen/engine.h"
 #include "mar/api/session.h"
 #include "mar/core/neighbours.h"
-#include "mar/ways/ways.h"
+#include "mar/ways/registry.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -271,8 +271,8 @@ static void read_methods(const mar_model *target, const mar_params *shared, int 
         method *a = &methods[spied.count++];
         snprintf(a->options, sizeof a->options, "%s", line);
         mar_params p = params_with(shared, line);
-        mar_accels_on ways;
-        check(mar_accels_resolve_params(&p, "discrete", &ways, &err), err.text);
+        mar_accels_on accels;
+        check(mar_accels_resolve_params(&p, "discrete", &accels, &err), err.text);
         check(mar_discrete_resolve_params(mar_discrete_model_of(target), &p, BATCH, &a->plan, &err), err.text);
         if (!a->plan.method || a->plan.method->stale) stop("expected methods with a draft model");
         if (a->plan.neighbours > spied.near_count) spied.near_count = a->plan.neighbours;

@@ -230,14 +230,6 @@ mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *con
     return status;
 }
 
-mar_status gpt_model_create(kern_queue *k, const wt_file *f, int heads, gpt_model **out, mar_err *err)
-{
-    gpt_config config;
-    *out = NULL;
-    const mar_status status = gpt_config_derive(f, heads, &config, err);
-    return status == MAR_OK ? gpt_model_load(k, f, &config, out, err) : status;
-}
-
 void gpt_model_free(gpt_model *m)
 {
     if (!m) return;

@@ -1,5 +1,5 @@
-/* The table of a session's options: a field of mar_params and a row here are all that an option needs. Parsing, ranges,
- * --help, the manual, the text of pictures, records and mar_params_set read it. */
+/* The table of a session's options. An option is a field of mar_params and a row here. Parsing, ranges, --help, the
+ * manual, the text of pictures, records and mar_params_set read it. */
 #include "mar/core/params.h"
 
 #include "specdec/verifier.h"
@@ -16,7 +16,7 @@ static const char *const automatic[] = {"auto", NULL};                  /* 0 */
 static const char *const firsts[] = {"uniform", "left", "above", NULL}; /* mar_first */
 static const char *const metrics[] = {"l2", "cosine", NULL};            /* mar_metric */
 static const char *const trees[] = {"chain", "static", "dynamic", NULL};
-static const char *verifiers[32]; /* filled below */
+static const char *verifiers[32]; /* filled in below */
 
 static const char continuous[] = "continuous", discrete[] = "discrete"; /* kinds of tokens */
 
@@ -429,7 +429,7 @@ int mar_is_listed(const char *list, const char *name)
     return 0;
 }
 
-/* The parameter's name alone, or behind a word and an underscore. */
+/* Returns whether the option is named after the parameter: its name alone, or behind a word and an underscore. */
 static int is_parameter(const mar_param *o, const char *method, const char *parameter)
 {
     const size_t length = strlen(o->name), n = strlen(parameter);
@@ -437,14 +437,14 @@ static int is_parameter(const mar_param *o, const char *method, const char *para
            (length == n || o->name[length - n - 1] == '_');
 }
 
-/* A number, which has no automatic value, takes default and range from the registry. */
+/* Takes default and range of a number without an automatic value from the registry. */
 static void take_range(mar_param *o, const spec_parameter *p)
 {
     if (o->choices) return;
     o->value = p->value, o->min = p->min, o->max = p->max;
 }
 
-/* What the registry of verifiers knows of its methods and their parameters is not written here again. */
+/* Fills in the table from the registry of verifiers, so that methods and parameters are described once. */
 static void fill(void)
 {
     int n = 0;

@@ -130,9 +130,6 @@ static void labels(void **state)
         assert_int_equal(image_plan_label(&by_class, i), in_class_order[i]);
         assert_int_equal(image_plan_label(&dealt, i), classes[i % 3]);
     }
-    assert_int_equal(image_plan_turns(&by_class), 2);
-    dealt.batch = 3;
-    assert_int_equal(image_plan_turns(&dealt), 2);
 }
 
 /* Turn by turn, another run first in each; every sink of a batch in order; the rest of the images last. */

@@ -21,7 +21,9 @@ static mar_status use(kern_queue *k, const wt_file *file, float *laws, mar_err *
     gpt_model *m = NULL;
     gpt_runner *r = NULL;
     void *memory = NULL;
-    mar_status status = gpt_model_create(k, file, 0, &m, err);
+    gpt_config config;
+    mar_status status = gpt_config_derive(file, 0, &config, err);
+    if (status == MAR_OK) status = gpt_model_load(k, file, &config, &m, err);
     if (status == MAR_OK) status = gpt_runner_create(k, m, &sampling, IMAGES, DRAFTS, 1, &r, err);
     if (status == MAR_OK) status = k->core->alloc(k->device, gpt_runner_lay_out(r, NULL), &memory, err);
     if (status == MAR_OK) gpt_runner_lay_out(r, memory);

@@ -1,7 +1,7 @@
 /* The registry of accelerators: which of them go together, what they do to the output's distribution, and the guarantee
  * that says so. */
 #include "mar/masked/masked.h"
-#include "mar/ways/ways.h"
+#include "mar/ways/registry.h"
 #include "mar/core/params.h"
 #include "specdec/verifier.h"
 #include "tests/support/support.h"

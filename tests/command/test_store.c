@@ -290,6 +290,17 @@ static void commands_share(void **state)
              "--out b" QUICK "&& " TOKENS "| cmp made -");
 }
 
+/* Tokens alone, of a model without an image decoder: compared, kept and searched. */
+static void without_decoder(void **state)
+{
+    const char *d = *state;
+    shell(d, "$MAR convert demo m.safetensors");
+    for (int i = 0; i < 2; i++)
+        shell(d, "$MAR fidelity --model m.safetensors --num 20 --store all --out f.html --head_spec 3" QUICK AGAINST
+                 "&& " TOKENS ">made && test $(wc -l <made) = 4");
+    shell(d, "$MAR fidelity --search --model m.safetensors --num 20 --points 2 --out s.html" QUICK "&& test -s s.html");
+}
+
 /* Different commands at a time, on the same images. */
 static void commands_at_a_time(void **state)
 {
@@ -329,7 +340,13 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(pieces),         TEST(damage), TEST(runs), TEST(locks), TEST(commands_share), TEST(commands_at_a_time),
+        TEST(pieces),
+        TEST(damage),
+        TEST(runs),
+        TEST(locks),
+        TEST(commands_share),
+        TEST(without_decoder),
+        TEST(commands_at_a_time),
         TEST(refused_stores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

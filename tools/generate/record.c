@@ -99,7 +99,7 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
 {
     add_options(out, run);
     record_texts_add(out, "model", "%s", tool_base_name(run->model));
-    record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
+    if (run->vae) record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
     const mar_model_config *c = mar_model_get_config(models->model);
     record_texts_add(out, "heads", c->decoder_heads == c->heads ? "%d" : "%d,%d", c->heads, c->decoder_heads);
     if (run->machine.patch_size) record_texts_add(out, "patch_size", "%d", run->machine.patch_size);

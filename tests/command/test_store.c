@@ -301,6 +301,21 @@ static void without_decoder(void **state)
     shell(d, "$MAR fidelity --search --model m.safetensors --num 20 --points 2 --out s.html" QUICK "&& test -s s.html");
 }
 
+/* Another image decoder makes the same tokens, unless drafts are accepted by its codebook. */
+static void other_decoders(void **state)
+{
+    const char *d = *state;
+    const char each[] = "for vq in demo-discrete vq.safetensors; do $MAR eval --model demo-discrete --vq $vq --class 3 "
+                        "--num_images 10 --store %s --out %s.$vq --quiet%s || exit 1; done; test $(ls %s/runs | wc "
+                        "-l) = %d";
+    char line[500];
+    shell(d, "$MAR convert demo-discrete-vq vq.safetensors");
+    snprintf(line, sizeof line, each, "plain", "plain", "", "plain", 1);
+    shell(d, line);
+    snprintf(line, sizeof line, each, "near", "near", " --draft demo-discrete-draft --spec lantern", "near", 2);
+    shell(d, line);
+}
+
 /* Different commands at a time, on the same images. */
 static void commands_at_a_time(void **state)
 {
@@ -340,13 +355,8 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(pieces),
-        TEST(damage),
-        TEST(runs),
-        TEST(locks),
-        TEST(commands_share),
-        TEST(without_decoder),
-        TEST(commands_at_a_time),
+        TEST(pieces),         TEST(damage),          TEST(runs),           TEST(locks),
+        TEST(commands_share), TEST(without_decoder), TEST(other_decoders), TEST(commands_at_a_time),
         TEST(refused_stores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

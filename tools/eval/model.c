@@ -314,7 +314,7 @@ static int make_and_merge(eval_job *job, eval_result *r, int *done)
         int status = eval_make_shards(job);
         if (status != 0) return status;
         if (eval_missing_shards(job) > 0) {
-            if (job->who.kind == LAUNCH_MPI) continue;
+            if (job->who.kind != LAUNCH_SHARD) continue; /* another run of the store has found damage */
             say_missing(job);
             return 0;
         }

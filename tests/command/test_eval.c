@@ -468,6 +468,18 @@ static void damaged_pieces(void **state)
     }
 }
 
+/* As many as a machine that fails can leave, for one process or for ranks: each is said once, and made again. */
+static void many_damaged_pieces(void **state)
+{
+    const char *d = *state;
+    shell(d, "cp $MAR alone && for n in 1 3; do rm -rf part && cp -r whole part && rm part/result.json && for f in "
+             "part/runs/*/*.features-*; do : >$f; done; for i in $(seq 0 $((n - 1))); do PMI_SIZE=$n PMI_RANK=$i "
+             "./alone " RUN "--out part --quiet & done 2>lines; wait; test $(grep -c 'is damaged' lines) = 25 && "
+             "test $(wc -l <lines) = 25 || { cat lines; exit 1; }; mv part many.$n; done");
+    same_numbers(d, "whole", "many.1");
+    same_numbers(d, "whole", "many.3");
+}
+
 /* An evaluation that an older mar has begun, with shards. */
 static void older_runs(void **state)
 {
@@ -663,6 +675,7 @@ int main(void)
                                        COPY_TEST(links_and_pipes),
                                        COMMAND_TEST(wrong_options),
                                        COPY_TEST(damaged_pieces),
+                                       COPY_TEST(many_damaged_pieces),
                                        COPY_TEST(older_runs),
                                        COPY_TEST(damaged_settings),
                                        COPY_TEST(pictures),

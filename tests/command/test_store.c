@@ -290,6 +290,51 @@ static void commands_share(void **state)
              "--out b" QUICK "&& " TOKENS "| cmp made -");
 }
 
+/* Tokens alone, of a model without an image decoder: compared, kept and searched. */
+static void without_decoder(void **state)
+{
+    const char *d = *state;
+    shell(d, "$MAR convert demo m.safetensors");
+    for (int i = 0; i < 2; i++)
+        shell(d, "$MAR fidelity --model m.safetensors --num 20 --store all --out f.html --head_spec 3" QUICK AGAINST
+                 "&& " TOKENS ">made && test $(wc -l <made) = 4");
+    shell(d, "$MAR fidelity --search --model m.safetensors --num 20 --points 2 --out s.html" QUICK "&& test -s s.html");
+}
+
+/* Another image decoder makes the same tokens, unless drafts are accepted by its codebook. */
+static void other_decoders(void **state)
+{
+    const char *d = *state;
+    const char each[] = "for vq in demo-discrete vq.safetensors; do $MAR eval --model demo-discrete --vq $vq --class 3 "
+                        "--num_images 10 --store %s --out %s.$vq --quiet%s || exit 1; done; test $(ls %s/runs | wc "
+                        "-l) = %d";
+    char line[500];
+    shell(d, "$MAR convert demo-discrete-vq vq.safetensors");
+    snprintf(line, sizeof line, each, "plain", "plain", "", "plain", 1);
+    shell(d, line);
+    snprintf(line, sizeof line, each, "near", "near", " --draft demo-discrete-draft --spec lantern", "near", 2);
+    shell(d, line);
+}
+
+/* Times of another number of threads are not taken for this one's. */
+static void times(void **state)
+{
+    const char *d = *state;
+    for (int i = 0; i < 3; i++) {
+        char line[400];
+        snprintf(line, sizeof line,
+                 "$MAR fidelity --search --model demo --num 20 --points 2 --store s --out %d.html --threads %d" QUICK
+                 "&& ls s/runs/*/*.times-* >times.%d",
+                 i, i == 1 ? 2 : 1, i);
+        shell(d, line);
+    }
+    shell(d, "test -s times.0 && test $(wc -l <times.1) -gt $(wc -l <times.0) && cmp times.1 times.2");
+    write_whole_file(d, "axes", "--threads 1 | --threads 2\n", 26);
+    shell(d,
+          "$MAR eval --sweep axes --num_images 20 --out all" QUICK "&& test $(ls all/*/runs/*/*.features-* | wc -l) = "
+          "4 && test ! -e all/runs");
+}
+
 /* Different commands at a time, on the same images. */
 static void commands_at_a_time(void **state)
 {
@@ -329,7 +374,9 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(pieces),         TEST(damage), TEST(runs), TEST(locks), TEST(commands_share), TEST(commands_at_a_time),
+        TEST(pieces),         TEST(damage),         TEST(runs),
+        TEST(locks),          TEST(commands_share), TEST(without_decoder),
+        TEST(other_decoders), TEST(times),          TEST(commands_at_a_time),
         TEST(refused_stores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,6 +37,7 @@ typedef struct {
     uint32_t *crc;   /* [images] */
     int *processes;
     int process_count;
+    int lacks; /* 1: a piece is missing or damaged, nothing is added any more */
 
     /* For the page. The lists own the pixels, read at the end. */
     eval_report_image sheet[EVAL_SHEET_MAX];
@@ -129,7 +130,8 @@ static void list_pictures(merger *m, long first)
     }
 }
 
-/* Adds a batch. Returns 0, 1 with the error printed, or EVAL_MERGE_AGAIN. */
+/* Adds a batch. After a missing or damaged piece it only checks, so that all are made again in one round. Returns 0, or
+ * 1 after an error. */
 static int add_batch(merger *m, long first)
 {
     eval_job *job = m->job;
@@ -139,8 +141,9 @@ static int add_batch(merger *m, long first)
     const store_range at = eval_range(job, first);
     const store_state state = eval_batch_read(&job->store, &at, job->facts.judged, l, b);
     if (state == STORE_DAMAGED && !job->options->merge) unlink(store_path(&job->store, &at, job->facts.judged, path));
-    if (state == STORE_DAMAGED || state == STORE_MISSING) return EVAL_MERGE_AGAIN;
     if (state == STORE_ERROR) return 1;
+    if (state != STORE_THERE) m->lacks = 1;
+    if (m->lacks) return 0;
     add_figures(m);
     list_pictures(m, first);
     eval_moments_add(&m->shard_pooled, b->features, b->n);
@@ -349,6 +352,7 @@ static int merge(merger *m, eval_result *r)
         progress_note(m->job->bar, "adding up");
         status = add_shard(m, s);
     }
+    if (status == 0 && m->lacks) status = EVAL_MERGE_AGAIN;
     if (status != 0) return status;
     fill(m, r);
     status = compute(m, r);

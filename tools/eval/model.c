@@ -21,7 +21,7 @@
 
 enum {
     SHARDS = 64,       /* maximum by default: enough to deal out, few enough to sum in seconds */
-    DAMAGED_AGAIN = 3, /* times that damaged pieces are made again */
+    DAMAGED_AGAIN = 3, /* rounds in which damaged pieces are made again */
     LISTED = 10        /* missing shards, or rows of them, in a message */
 };
 
@@ -282,19 +282,25 @@ static void report_missing(eval_job *job)
 }
 
 /* Sums unless another process has, or does. Each rank waits for the result, so that another takes over if the summing
- * one dies; the first prints it. Returns as eval_merge. *done is 1 if *r is set and to be printed. */
-static int try_merge(eval_job *job, eval_result *r, int *done)
+ * one dies; the first prints it. Returns as eval_merge. *done is 1 if *r is set and to be printed. Adds to *rounds if
+ * this process has found damage. */
+static int try_merge(eval_job *job, eval_result *r, int *done, int *rounds)
 {
     char path[RUN_PATH];
     int status = 0;
-    const lock_status lock = run_lock(&job->directory, RUN_LOCK_MERGE);
+    const int waits = job->process.kind == LAUNCH_MPI;
+    const lock_status lock =
+        waits ? run_lock_wait(&job->directory, RUN_LOCK_MERGE) : run_lock(&job->directory, RUN_LOCK_MERGE);
     if (lock == LOCK_FAILED) return 1;
-    if (lock == LOCK_BUSY) return job->process.kind == LAUNCH_MPI ? EVAL_MERGE_AGAIN : 0;
-    run_path(&job->directory, "result.json", path);
-    if (!job->options->merge && access(path, F_OK) == 0)
+    if (lock == LOCK_BUSY) return waits ? interruption_status() : 0;
+    if (access(run_path(&job->directory, "result.json", path), F_OK) == 0) {
         status = eval_result_read(path, r);
-    else
+    } else if (eval_missing_shards(job) > 0) { /* what another one has found to be damaged */
+        status = EVAL_MERGE_AGAIN;
+    } else {
         status = eval_merge(job, r);
+        *rounds += status == EVAL_MERGE_AGAIN;
+    }
     *done = status == 0 && (job->process.kind != LAUNCH_MPI || job->process.index == 0);
     run_unlock(&job->directory, RUN_LOCK_MERGE);
     return status;
@@ -303,22 +309,19 @@ static int try_merge(eval_job *job, eval_result *r, int *done)
 /* Makes shards until all exist, and sums them. */
 static int make_and_merge(eval_job *job, eval_result *r, int *done)
 {
-    for (int damaged = 0;;) {
+    for (int rounds = 0; rounds <= DAMAGED_AGAIN;) {
         int status = eval_make_shards(job);
         if (status != 0) return status;
         if (eval_missing_shards(job) > 0) {
-            if (job->process.kind == LAUNCH_MPI) continue;
+            if (job->process.kind != LAUNCH_SHARD) continue; /* another run of the store has found damage */
             report_missing(job);
             return 0;
         }
-        status = try_merge(job, r, done);
+        status = try_merge(job, r, done, &rounds);
         if (status != EVAL_MERGE_AGAIN) return status;
         if (interruption_came()) return interruption_status();
-        if (eval_missing_shards(job) > 0 && ++damaged > DAMAGED_AGAIN)
-            return tool_error("%s: pieces are damaged again and again, expected a disk that keeps them",
-                              job->options->out);
-        lock_pause();
     }
+    return tool_error("%s: pieces are damaged again and again, expected a disk that keeps them", job->options->out);
 }
 
 static int merge_only(eval_job *job, eval_result *r, int *done)

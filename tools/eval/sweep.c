@@ -80,9 +80,12 @@ static int read_point(const sweep *s, int i, eval_options *o, option_set *set)
 {
     const sweep_point *p = &s->points[i];
     if (read_words(s, p->count, p->words, o, set) != 0 || eval_options_done(o, set) != 0) return 1;
+    const option *threads = options_find(set, "threads");
+    const int is_timed = threads && threads->given;
     add_given(set, s->common->given);
     o->out = s->directories[i];
     if (!o->store) o->store = s->common->out; /* shared by all points */
+    if (is_timed) o->store = NULL;            /* except points that differ in their times only */
     return 0;
 }
 

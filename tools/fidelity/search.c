@@ -8,9 +8,11 @@
 #include "tools/cli/interruption.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     COARSE_TURNS = 3, /* turns of a screening; the first prepares memory and is not timed */
@@ -129,7 +131,8 @@ static int open_point(job *j, search_point *p, int *refused)
     return tool_error("%s: %s", p->options, mar_error(models->library));
 }
 
-/* The times of a point's turns beside the reference, as a piece of its store. */
+/* The times of a point's turns beside the reference, as a piece of its store. They belong to this reference, machine and
+ * number of threads. */
 typedef struct {
     char kind[STORE_KIND];
     int *labels; /* [images] */
@@ -140,11 +143,14 @@ typedef struct {
 static int describe_times(const job *j, int images, int turns, turn_times *out)
 {
     const fidelity *f = j->s.f;
+    char host[HOST_NAME_MAX + 1] = "";
+    gethostname(host, sizeof host - 1);
+    const image_text of[] = {{"reference", j->s.run}, {"backend", f->backend}, {"host", host}};
     *out = (turn_times){.labels = malloc((size_t)images * sizeof *out->labels)};
     if (!out->labels) return tool_error("out of memory for %d labels", images);
     for (int i = 0; i < images; i++) out->labels[i] = f->classes[i % f->class_count];
     out->at = (store_range){0, images, out->labels};
-    snprintf(out->kind, sizeof out->kind, "times-%s", j->s.run);
+    snprintf(out->kind, sizeof out->kind, "times-%016" PRIx64, store_hash(of, (int)(sizeof of / sizeof *of)));
     out->arrays[0] = (store_array){"seconds", NPZ_F64, 1, {turns}, f->runs[1].turn_seconds};
     out->arrays[1] = (store_array){"reference", NPZ_F64, 1, {turns}, f->runs[0].turn_seconds};
     return 0;

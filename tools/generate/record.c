@@ -99,7 +99,7 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
 {
     add_options(out, run);
     record_texts_add(out, "model", "%s", tool_base_name(run->model));
-    record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
+    if (run->vae) record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
     const mar_model_config *c = mar_model_get_config(models->model);
     record_texts_add(out, "heads", c->decoder_heads == c->heads ? "%d" : "%d,%d", c->heads, c->decoder_heads);
     if (run->machine.patch_size) record_texts_add(out, "patch_size", "%d", run->machine.patch_size);
@@ -123,10 +123,12 @@ int record_texts_end(record_texts *texts)
     return 0;
 }
 
-/* Returns whether tokens depend on the text. They do not on the image decoder, nor on a file's name beside its hash. */
-static int is_of_tokens(const image_text *t, const record_ids *ids)
+/* Returns whether tokens depend on the text: not on the name of a file beside its hash, and on the image decoder only if
+ * drafts of discrete tokens are verified (lantern uses its codebook). */
+static int is_of_tokens(const image_text *t, const record_ids *ids, int needs_decoder)
 {
-    if (strcmp(t->key, "vae") == 0 || strcmp(t->key, "vae_id") == 0) return 0;
+    if (strcmp(t->key, "vae_id") == 0) return needs_decoder;
+    if (strcmp(t->key, "vae") == 0) return needs_decoder && !*ids->vae;
     return !((strcmp(t->key, "model") == 0 && *ids->model) || (strcmp(t->key, "draft") == 0 && *ids->draft) ||
              (strcmp(t->key, "captions") == 0 && *ids->captions));
 }
@@ -136,6 +138,7 @@ int record_open_store(const char *directory, const run_options *run, const run_m
 {
     record_texts texts;
     const mar_model_config *c = mar_model_get_config(models->model);
+    const int needs_decoder = c->vocabulary && run_verifies_drafts(run);
     if (record_texts_begin(&texts) != 0) return tool_error("%s: out of memory for what is in it", directory);
     record_texts_add(&texts, "Software", "libmar %s", mar_version());
     record_texts_add_run(&texts, run, models, ids);
@@ -146,7 +149,7 @@ int record_open_store(const char *directory, const run_options *run, const run_m
     image_text *kept = malloc((size_t)texts.count * sizeof *kept);
     int count = 0, failed = 1;
     for (int i = 0; i < texts.count && kept; i++)
-        if (is_of_tokens(&texts.texts[i], ids)) kept[count++] = texts.texts[i];
+        if (is_of_tokens(&texts.texts[i], ids, needs_decoder)) kept[count++] = texts.texts[i];
     if (kept)
         failed = store_open(directory, kept, count, out);
     else

@@ -72,6 +72,14 @@ static command_result run(const char *directory, const char *line, int status)
     return r;
 }
 
+/* Runs one that must say this on either stream. */
+static void says(const char *directory, const char *line, int status, const char *text)
+{
+    command_result r = run(directory, line, status);
+    if (!strstr(r.out, text) && !strstr(r.err, text)) fail_msg("%s: no \"%s\" in %s%s", line, text, r.out, r.err);
+    command_result_free(&r);
+}
+
 static cJSON *json_of(const char *directory, const char *line, int status)
 {
     command_result r = run(directory, line, status);
@@ -173,22 +181,16 @@ static void tensor_names_are_shown(void **state)
     const char *directory = *state;
     command_ok(directory, "convert demo m.safetensors");
     write_model_with(directory, "e\\u001b[2J\\n\\u202e\\u009b\\u007f\xc3\xa9");
-    command_result r = run(directory, "$MAR inspect m.safetensors", 1);
-    assert_has(r.out, "problem: tensor e\\x1b[2J\\n\\u202e\\u009b\\x7f\xc3\xa9 ");
-    command_result_free(&r);
+    says(directory, "$MAR inspect m.safetensors", 1, "problem: tensor e\\x1b[2J\\n\\u202e\\u009b\\x7f\xc3\xa9 ");
     cJSON *root = json_of(directory, "$MAR inspect --json m.safetensors", 1);
     assert_has(cJSON_GetArrayItem(cJSON_GetObjectItem(root, "problems"), 0)->valuestring,
                "tensor e\\x1b[2J\\n\\u202e\\u009b\\x7f\xc3\xa9 ");
     cJSON_Delete(root);
-    r = run(directory, "$MAR convert m.safetensors n.safetensors", 1);
-    assert_has(r.err, "tensor e\\x1b[2J\\n\\u202e");
-    command_result_free(&r);
-    r = run(directory, "$MAR generate --vae demo --model m.safetensors --out o.png", 1);
-    command_result_free(&r);
+    says(directory, "$MAR convert m.safetensors n.safetensors", 1, "tensor e\\x1b[2J\\n\\u202e");
+    says(directory, "$MAR generate --vae demo --model m.safetensors --out o.png", 1, "");
     /* Where the name is not UTF-8, the file may be refused or the name shown. */
     write_named_tensor(directory, "t.safetensors", "e\xff\xe2\x80");
-    r = run(directory, "$MAR inspect t.safetensors", 1);
-    command_result_free(&r);
+    says(directory, "$MAR inspect t.safetensors", 1, "");
     cJSON_Delete(json_of(directory, "$MAR inspect --json demo-vae", 0));
     /* A PyTorch file: {"e ESC newline 0xff": ...} with a value that is no tensor. */
     static const char pickle[] = "\x80\x02}X\x04\x00\x00\x00"
@@ -197,7 +199,7 @@ static void tensor_names_are_shown(void **state)
     bytes b = make_torch(pickle, sizeof pickle - 1, 4);
     bytes_to_file(&b, path_in(directory, "p.pt"));
     bytes_free(&b);
-    r = run(directory, "$MAR inspect p.pt", 1);
+    command_result r = run(directory, "$MAR inspect p.pt", 1);
     assert_true(r.err[0] || r.out[0]);
     command_result_free(&r);
 }
@@ -206,13 +208,9 @@ static void lines_are_harmless(void **state)
 {
     const char *directory = *state;
     setup_models(directory);
-    command_result r = run(directory, "$MAR generate " SHORT MODEL "--out " SHELL ".png\"", 0);
-    assert_has(r.out, "wrote " SHOWN ".png: 1 image of");
-    command_result_free(&r);
-    r = run(directory, "$MAR inspect " SHELL "-model.safetensors\"", 0);
-    assert_has(r.out, "file: " SHOWN "-model.safetensors\n");
-    command_result_free(&r);
-    r = run(directory, "$MAR bench --num_iter 2 --num_sampling_steps 2 --threads 1 " MODEL DRAFT, 0);
+    says(directory, "$MAR generate " SHORT MODEL "--out " SHELL ".png\"", 0, "wrote " SHOWN ".png: 1 image of");
+    says(directory, "$MAR inspect " SHELL "-model.safetensors\"", 0, "file: " SHOWN "-model.safetensors\n");
+    command_result r = run(directory, "$MAR bench --num_iter 2 --num_sampling_steps 2 --threads 1 " MODEL DRAFT, 0);
     assert_has(r.out, SHOWN "-model.safetensors on cpu");
     assert_has(r.out, "--draft " SHOWN "-draft.safetensors");
     command_result_free(&r);
@@ -260,8 +258,7 @@ static void pictures_have_utf8(void **state)
 {
     const char *directory = *state;
     setup_models(directory);
-    command_result r = run(directory, "$MAR generate --quiet " SHORT MODEL DRAFT "--out p.png", 0);
-    command_result_free(&r);
+    says(directory, "$MAR generate --quiet " SHORT MODEL DRAFT "--out p.png", 0, "");
     FILE *file = fopen(path_in(directory, "p.png"), "rb");
     png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
     png_infop info = png_create_info_struct(png);

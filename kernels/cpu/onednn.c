@@ -323,9 +323,10 @@ void dnn_close(dnn *d)
 
 const char *dnn_version_text(void)
 {
-    static _Thread_local char text[32];
+    static _Thread_local char text[48];
     const dnnl_version_t *v = dnnl_version();
-    snprintf(text, sizeof text, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+    snprintf(text, sizeof text, "oneDNN %d.%d.%d isa %x", v->major, v->minor, v->patch,
+             (unsigned)dnnl_get_effective_cpu_isa());
     return text;
 }
 

@@ -14,7 +14,8 @@ typedef struct dnn dnn; /* engine and stream: any number of threads may use it a
 /* Opens oneDNN. `workers` threads have numbers 1 .. workers; others have none. */
 mar_status dnn_open(int workers, dnn **out, mar_err *err);
 void dnn_close(dnn *d);
-const char *dnn_version_text(void); /* "oneDNN 2.6.3"; each thread has its own copy */
+const char *
+dnn_version_text(void); /* "oneDNN 2.6.3 isa e7", the instruction set it uses; each thread has its own copy */
 
 /* A weight matrix in oneDNN's preferred layout. It depends on n, k and the type only. */
 typedef struct dnn_packed dnn_packed;

@@ -491,9 +491,9 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
     d->base.mod_budget = budget < most ? budget : most;
     d->base.image_budget = budget < (size_t)IMAGE_BYTES ? budget : (size_t)IMAGE_BYTES;
-    snprintf(d->base.description, sizeof d->base.description, "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB)",
-             d->bf16 ? "bf16" : "f32", p->name, p->major, p->minor, p->multiProcessorCount,
-             (size_t)p->totalGlobalMem >> 30);
+    snprintf(d->base.description, sizeof d->base.description,
+             "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB, cuBLASLt %zu)", d->bf16 ? "bf16" : "f32", p->name,
+             p->major, p->minor, p->multiProcessorCount, (size_t)p->totalGlobalMem >> 30, cublasLtGetVersion());
 }
 
 /* Reserves part of the L2 cache for weights that the persistent kernels stream; only their launches use it. It is a

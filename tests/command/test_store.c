@@ -316,6 +316,13 @@ static void other_decoders(void **state)
     shell(d, line);
 }
 
+/* Another instruction set has other bits. */
+static void instruction_sets(void **state)
+{
+    shell(*state, "for isa in ALL SSE41; do ONEDNN_MAX_CPU_ISA=$isa $MAR eval --dtype f32 --num_images 20 --store all "
+                  "--out $isa" QUICK "|| exit 1; done; test $(ls all/runs | wc -l) = 2");
+}
+
 /* Times of another number of threads are not taken for this one's. */
 static void times(void **state)
 {
@@ -374,9 +381,16 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(pieces),         TEST(damage),         TEST(runs),
-        TEST(locks),          TEST(commands_share), TEST(without_decoder),
-        TEST(other_decoders), TEST(times),          TEST(commands_at_a_time),
+        TEST(pieces),
+        TEST(damage),
+        TEST(runs),
+        TEST(locks),
+        TEST(commands_share),
+        TEST(without_decoder),
+        TEST(other_decoders),
+        TEST(times),
+        TEST(instruction_sets),
+        TEST(commands_at_a_time),
         TEST(refused_stores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,7 +41,7 @@ static const char about[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]...
                             "With --search the options are the reference's. It tries combinations of\n"
                             "accelerators on this machine and prints the front of speed against distance,\n"
                             "with a command line for each level of closeness. It continues where it was\n"
-                            "stopped, from FILE.json beside the page.\n";
+                            "stopped, from the images and times in --store.\n";
 
 static const char for_all[] = "For all runs, in any place";
 static const char for_search[] = "For a search";
@@ -73,9 +73,9 @@ static const mar_param rows[] = {
      .argument = "DIR",
      .help =
          "keep tokens in DIR/runs, and take what is there\n"
-         "Images that are there, of mar eval or of this command, are not made again; their times are those of when "
-         "they were made. Times are compared best of runs that are made side by side. The default of a search is the "
-         "page's name without .html, else nothing is kept."},
+         "Images that are there, of this command or, with one class, of mar eval, are not made again; their times are "
+         "those of when they were made. Times are compared best of runs that are made side by side. The default of a "
+         "search is the page's name without .html, else nothing is kept."},
     {.name = "plot",
      .offset = offsetof(fidelity, plot),
      .group = for_all,

@@ -133,6 +133,9 @@ static int is_of_tokens(const image_text *t, const record_ids *ids, int needs_de
              (strcmp(t->key, "captions") == 0 && *ids->captions));
 }
 
+/* Raised with each change that makes other tokens (tests/record/compare.sh), so that a store does not mix them. */
+enum { ARITHMETIC = 1 };
+
 int record_open_store(const char *directory, const run_options *run, const run_models *models, const record_ids *ids,
                       int batch, store_run *out)
 {
@@ -140,7 +143,7 @@ int record_open_store(const char *directory, const run_options *run, const run_m
     const mar_model_config *c = mar_model_get_config(models->model);
     const int needs_decoder = c->vocabulary && run_verifies_drafts(run);
     if (record_texts_begin(&texts) != 0) return tool_error("%s: out of memory for what is in it", directory);
-    record_texts_add(&texts, "Software", "libmar %s", mar_version());
+    record_texts_add(&texts, "Software", "libmar %s, arithmetic %d", mar_version(), ARITHMETIC);
     record_texts_add_run(&texts, run, models, ids);
     record_texts_add(&texts, "batch", "%d", batch);
     record_texts_add(&texts, "tokens", "%d of %d numbers", c->seq_len, c->token_dim);

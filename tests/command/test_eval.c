@@ -472,12 +472,12 @@ static void damaged_pieces(void **state)
 static void many_damaged_pieces(void **state)
 {
     const char *d = *state;
-    shell(d, "cp $MAR alone && for n in 1 3; do rm -rf part && cp -r whole part && rm part/result.json && for f in "
+    sh_ok(d, "cp $MAR alone && for n in 1 3; do rm -rf part && cp -r whole part && rm part/result.json && for f in "
              "part/runs/*/*.features-*; do : >$f; done; for i in $(seq 0 $((n - 1))); do PMI_SIZE=$n PMI_RANK=$i "
              "./alone " RUN "--out part --quiet & done 2>lines; wait; test $(grep -c 'is damaged' lines) = 25 && "
              "test $(wc -l <lines) = 25 || { cat lines; exit 1; }; mv part many.$n; done");
-    same_numbers(d, "whole", "many.1");
-    same_numbers(d, "whole", "many.3");
+    assert_same_run(d, "whole", "many.1");
+    assert_same_run(d, "whole", "many.3");
 }
 
 /* An evaluation that an older mar has begun, with shards. */
@@ -661,27 +661,14 @@ static void own_drafts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {COPY_TEST(shards),
-                                       COPY_TEST(shards_at_a_time),
-                                       COPY_TEST(ranks),
-                                       COPY_TEST(finished_runs),
-                                       COPY_TEST(processes),
-                                       COPY_TEST(other_settings),
-                                       COMMAND_TEST(arithmetic),
-                                       COMMAND_TEST(changed_folder),
-                                       COPY_TEST(merged_reference),
-                                       COPY_TEST(foreign_files),
-                                       COPY_TEST(hostile_settings),
-                                       COPY_TEST(links_and_pipes),
-                                       COMMAND_TEST(wrong_options),
-                                       COPY_TEST(damaged_pieces),
-                                       COPY_TEST(many_damaged_pieces),
-                                       COPY_TEST(older_runs),
-                                       COPY_TEST(damaged_settings),
-                                       COPY_TEST(pictures),
-                                       COPY_TEST(lost_pictures),
-                                       COPY_TEST(classes),
-                                       COPY_TEST(drafts),
-                                       COMMAND_TEST(own_drafts)};
+    const struct CMUnitTest tests[] = {
+        COPY_TEST(shards),           COPY_TEST(shards_at_a_time),  COPY_TEST(ranks),
+        COPY_TEST(finished_runs),    COPY_TEST(processes),         COPY_TEST(other_settings),
+        COMMAND_TEST(arithmetic),    COMMAND_TEST(changed_folder), COPY_TEST(merged_reference),
+        COPY_TEST(foreign_files),    COPY_TEST(hostile_settings),  COPY_TEST(links_and_pipes),
+        COMMAND_TEST(wrong_options), COPY_TEST(damaged_pieces),    COPY_TEST(many_damaged_pieces),
+        COPY_TEST(older_runs),       COPY_TEST(damaged_settings),  COPY_TEST(pictures),
+        COPY_TEST(lost_pictures),    COPY_TEST(classes),           COPY_TEST(drafts),
+        COMMAND_TEST(own_drafts)};
     return cmocka_run_group_tests(tests, setup, command_teardown);
 }

@@ -130,7 +130,7 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
 /* The final layer is f32 (kernels/cpu/head.c says why). The matrix units multiply bf16, so each operand is split into
  * a part rounded to bf16 and the rest rounded to bf16, and of the four products the least is left out: sums are f32.
  * The parts have 16 bits of a number's 24, so a term is off by less than 3 * 2^-18. On random operands the outputs'
- * relative error against double is 4e-6 (tests/cuda/test_head.c), a thousandth of what bf16 costs in the blocks.
+ * relative error against double is 4e-6 (tests/ops/test_head.c), a thousandth of what bf16 costs in the blocks.
  *
  * A block of 8 warps has 16 rows and all outputs. Groups of 32 channels are divided among the warps, in turn; thread t
  * of four has channels 8t .. 8t + 7 of a group, of rows g and g + 8: as in persistent_layers.cuh these are the operands

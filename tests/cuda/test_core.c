@@ -114,34 +114,6 @@ static void large_host_arrays(void **state)
     free(index), free(reverse), free(x), free(y);
 }
 
-/* An operation's first array is still there when its second needs a larger ring. */
-static void larger_in_between(void **state)
-{
-    (void)state;
-    enum { ROWS = 12000 }; /* guidance scales of 48 KB, coefficients of 336 KB */
-    kern_queue *k[2] = {open_cpu(), open_cuda(MAR_DTYPE_F32)};
-    float *x = random_floats(ROWS, 1, 6), *out = random_floats(4 * ROWS, 1, 7), *cfg = random_floats(ROWS, 2, 8);
-    kern_chain_coef coef[3];
-    const kern_chain_coef **each = malloc(ROWS * sizeof *each);
-    for (int i = 0; i < 3; i++) coef[i] = (kern_chain_coef){1.5f + (float)i, 0.5f, 0.3f, 0.7f, -4, -2, 1};
-    for (int r = 0; r < ROWS; r++) each[r] = coef + r % 3;
-    float *law[2];
-    for (int i = 0; i < 2; i++) {
-        float *dx = to_device(k[i], x, ROWS * sizeof *x), *dout = to_device(k[i], out, 4 * ROWS * sizeof *out);
-        float *mean = to_device(k[i], NULL, ROWS * sizeof *mean), *log_std = to_device(k[i], NULL, ROWS * sizeof *mean);
-        k[i]->head->chain_law(k[i], dx, dout, ROWS, 1, cfg, each, 1, mean, log_std);
-        law[i] = malloc(ROWS * sizeof *law[i]);
-        from_device(k[i], law[i], mean, ROWS * sizeof *law[i]);
-        k[i]->core->free(k[i]->device, dx);
-        k[i]->core->free(k[i]->device, dout);
-        k[i]->core->free(k[i]->device, mean);
-        k[i]->core->free(k[i]->device, log_std);
-        close_queue(k[i]);
-    }
-    assert_close(law[1], law[0], ROWS, 1e-6);
-    free(x), free(out), free(cfg), free(each), free(law[0]), free(law[1]);
-}
-
 /* Backends of one process do not affect each other. */
 static void side_by_side(void **state)
 {
@@ -436,7 +408,6 @@ int main(void)
         cmocka_unit_test(memory),
         cmocka_unit_test(uploads),
         cmocka_unit_test(large_host_arrays),
-        cmocka_unit_test(larger_in_between),
         cmocka_unit_test(side_by_side),
         cmocka_unit_test(recordings),
         cmocka_unit_test(empty_recording),

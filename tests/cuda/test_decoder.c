@@ -1,4 +1,5 @@
-/* The whole image decoder of the CUDA backend against the CPU's in f32: passes of several images, recorded and replayed.
+/* The whole image decoder of the CUDA backend against the CPU's in f32: passes of several images, recorded and
+ * replayed.
  */
 #include "tests/support/device.h"
 

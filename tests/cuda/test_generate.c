@@ -298,6 +298,26 @@ static void forks_are_told(void **state)
     close_library(&l);
 }
 
+/* Distances depend on their two rows only, so the counts are equal. */
+static void precision_and_recall_are_the_cpus(void **unused)
+{
+    (void)unused;
+    enum { N = 150, M = 140, DIM = 20 };
+    float *a = random_floats(N * DIM, 1, 3), *b = random_floats(M * DIM, 0.8f, 4);
+    double got[2][2];
+    for (int i = 0; i < 2; i++) {
+        const mar_options options = {.backend = i ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU, .dtype = MAR_DTYPE_F32};
+        mar *m = NULL;
+        assert_int_equal(mar_open(&options, &m), MAR_OK);
+        const mar_status status = mar_precision_recall(m, a, N, b, M, DIM, 3, &got[i][0], &got[i][1]);
+        if (status != MAR_OK) fail_msg("%s", mar_error(m));
+        mar_close(m);
+    }
+    assert_memory_equal(got[0], got[1], sizeof got[0]);
+    assert_true(got[0][0] > 0.5 && got[0][0] < 1 && got[0][1] > 0.2 && got[0][1] < 1);
+    free(a), free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +328,7 @@ int main(void)
         cmocka_unit_test(sessions_stand_alone),
         cmocka_unit_test(memory_that_runs_out_is_named),
         cmocka_unit_test(a_device_that_is_not_there_is_named),
+        cmocka_unit_test(precision_and_recall_are_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ static int set_up(void **state)
     files *f = *state = calloc(1, sizeof *f);
     gpt_config c = small_llamagen();
     assert_non_null(f);
-    c.heads = 1; /* a head's attention takes a host longest; tests/cuda/test_causal.c has more of them */
+    c.heads = 1; /* a head's attention takes a host longest; tests/ops/test_attention.c has more of them */
     f->directory = temporary_directory();
     f->target = write_llamagen(f->directory, "target.safetensors", &c, 1, 0, 1);
     f->draft = write_llamagen(f->directory, "draft.safetensors", &c, 1, 0.4, 1);

@@ -45,6 +45,9 @@ CUDAHOST_CALL long cudahost_launches(void);
 CUDAHOST_CALL long cudahost_waits(void);
 /* How many different kernels have been captured in cooperative launches since the last call. */
 CUDAHOST_CALL int cudahost_captured_together(void);
+/* Memory freed while work that is younger was still to be done on any stream, since the program began
+ * (MAR_CUDAHOST_LAZY=1). */
+CUDAHOST_CALL long cudahost_hasty_frees(void);
 /* What cuBLASLt's heuristic offers from now on: an algorithm, none, or one that no product can be made with. */
 enum { CUDAHOST_ALGORITHM, CUDAHOST_NO_ALGORITHM, CUDAHOST_BROKEN_ALGORITHM };
 CUDAHOST_CALL void cudahost_algorithms(int offered);

@@ -17,10 +17,12 @@
 
 struct allocation {
     size_t bytes, pages; /* asked for, and those mapped, in bytes */
+    unsigned long born;  /* `works` then */
 };
 static std::map<uintptr_t, allocation> device_memory;
 static std::map<uintptr_t, size_t> pinned_memory;
 static size_t device_used;
+static unsigned long works; /* that any stream was given */
 static const size_t page = 4096;
 
 static const allocation *find_device(const void *p)
@@ -87,9 +89,10 @@ static void perform(const std::function<void()> &work)
 }
 
 static void finish_all();
+static bool any_pending(unsigned long since);
 static cudaError_t unsafe_now();
 
-static long instantiated, graph_launches, launches, waits;
+static long hasty_frees, instantiated, graph_launches, launches, waits;
 long cudahost_launches()
 {
     LOCK();
@@ -103,6 +106,11 @@ long cudahost_waits()
 {
     LOCK();
     return waits;
+}
+long cudahost_hasty_frees()
+{
+    LOCK();
+    return hasty_frees;
 }
 long cudahost_instantiated()
 {
@@ -132,7 +140,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     memory += page; /* between pages nobody may touch */
     if (mprotect(memory, pages, PROT_READ | PROT_WRITE)) return runtime_done(cudaErrorMemoryAllocation);
     memset(memory, 0xff, pages);
-    device_memory[(uintptr_t)memory] = {bytes, pages};
+    device_memory[(uintptr_t)memory] = {bytes, pages, works};
     device_used += pages;
 #if CUDAHOST_ASAN
     ASAN_POISON_MEMORY_REGION(memory + bytes, pages - bytes);
@@ -150,6 +158,7 @@ cudaError_t cudaFree(void *p)
     runtime_context();
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     const auto a = device_memory.find((uintptr_t)p);
+    if (a != device_memory.end()) hasty_frees += any_pending(a->second.born);
     finish_all();
     if (a == device_memory.end()) return runtime_done(cudaErrorInvalidValue);
 #if CUDAHOST_ASAN
@@ -224,6 +233,7 @@ struct CUstream_st {
     int device = 0;
     std::deque<std::function<void()>> pending;
     unsigned long enqueued = 0, performed = 0;
+    unsigned long last = 0; /* `works` when it was given some last */
     CUgraph_st *capture = nullptr;
 };
 struct CUevent_st {
@@ -262,6 +272,13 @@ static void perform_until(CUstream_st *s, unsigned long ticket)
 static void finish(CUstream_st *s)
 {
     perform_until(s, s->enqueued);
+}
+/* Whether work is still to be done that a stream was given after so many others. */
+static bool any_pending(unsigned long since)
+{
+    for (CUstream_st *s : streams)
+        if (!s->pending.empty() && s->last > since) return true;
+    return false;
 }
 static void finish_all()
 {
@@ -337,6 +354,7 @@ cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work)
         finish(&legacy);
     }
     s->enqueued++;
+    s->last = ++works;
     s->pending.push_back(std::move(work));
     if (!lazy()) finish(s);
     return cudaSuccess;

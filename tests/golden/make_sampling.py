@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "python"), str(HERE)]
 from pymar.io import write_safetensors  # noqa: E402
 
 ROWS, SIZE = 6, 331
-# cfg, temperature, top_k, top_p: tests/kernels/test_discrete.c has the same table
+# cfg, temperature, top_k, top_p: tests/ops/test_discrete.c has the same table
 SETTINGS = [(1, 1, 0, 1), (4, 1, 0, 1), (4, 1, 50, 1), (1.5, 0.7, 0, 0.9), (2, 1.3, 40, 0.8), (1, 1e-7, 0, 1),
             (4, 1, 0, 0.001), (1, 1, 1000, 1), (1, 1, 7, 1), (7.5, 0.5, 1, 1), (1, 2, 0, 0.999)]
 

@@ -402,30 +402,12 @@ static void a_head_says_its_arithmetic(void **state)
     free_head_case(&h);
 }
 
-static void a_processor_without_int8_refuses(void **state)
-{
-    (void)state;
-    kern_device *d = NULL;
-    mar_err err = {0};
-    setenv("MAR_ISA", "generic", 1);
-    const mar_status status = kern_cpu_open(MAR_DTYPE_INT8, 1, &d, &err);
-    unsetenv("MAR_ISA");
-    assert_int_equal(status, MAR_EBACKEND);
-    assert_null(d);
-    assert_non_null(strstr(err.text, "int8"));
-    print_message("%s\n", err.text);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_head_is_the_oracle_s),
-        cmocka_unit_test(reuse_is_the_oracle_s),
-        cmocka_unit_test(a_row_s_bits_are_its_own),
-        cmocka_unit_test(fine_rows_are_those_of_a_head_without_int8),
-        cmocka_unit_test(what_is_not_finite_is_found),
-        cmocka_unit_test(a_head_says_its_arithmetic),
-        cmocka_unit_test(a_processor_without_int8_refuses),
+        cmocka_unit_test(the_head_is_the_oracle_s),    cmocka_unit_test(reuse_is_the_oracle_s),
+        cmocka_unit_test(a_row_s_bits_are_its_own),    cmocka_unit_test(fine_rows_are_those_of_a_head_without_int8),
+        cmocka_unit_test(what_is_not_finite_is_found), cmocka_unit_test(a_head_says_its_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

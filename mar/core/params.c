@@ -399,8 +399,9 @@ static mar_param rows[] = {
      .value = 0.3,
      .max = 1,
      .method = "gtr",
-     .help = "GtR: fraction of that half with --num_sampling_steps\n"
-             "These are the tokens of the second half in the most detailed parts of the image."},
+     .help = "GtR: fraction of that half with all diffusion steps\n"
+             "These are the tokens of the second half in the most detailed parts of the image. They take "
+             "--num_sampling_steps; the rest takes --gtr_sampling_steps."},
     {.name = FIELD(gtr_sampling_steps),
      .tokens = continuous,
      .group = "Shortcuts, which change the distribution",

@@ -451,9 +451,10 @@ static void plot_file(void **state)
 /* No page, no half-written file, two lines. */
 static void interrupted(void **state)
 {
+    static const char first[] = "mar: stopping; again to quit at once\n";
     char *d = temporary_directory(), *said = NULL;
     (void)state;
-    for (useconds_t pause = 300000; !said || !*said; pause *= 2) { /* until it was at work */
+    for (useconds_t pause = 1000000; !said || !strstr(said, first); pause *= 2) { /* until it was at work */
         free(said);
         const pid_t child = command_start(d, "fidelity --num_iter 4 --num_sampling_steps 8 --against --num 10000 --out "
                                              "never.html --plot never.svg");
@@ -463,7 +464,6 @@ static void interrupted(void **state)
         said = read_whole_file(d, "errors", NULL);
         assert_int_equal(count_files(d), 1); /* that */
     }
-    static const char first[] = "mar: stopping; again to quit at once\n";
     assert_int_equal(strncmp(said, first, strlen(first)), 0);
     const char *second = said + strlen(first);
     long made = 0, wanted = 0;

@@ -95,7 +95,7 @@ static void session_refused(mar_status status, const mar_session *s, const char 
     one_line(mar_session_error(s), what);
 }
 
-/* --- options -------------------------------------------------------------------------------------------------------- */
+/* --- options ------------------------------------------------------------------------------------------------------ */
 
 HOSTILE(mar_param_set)
 {

@@ -2,37 +2,16 @@
 #include "eval/statistics.h"
 #include "mar.h"
 #include "mar/ways/spec.h"
-#include "tests/support/masked.h"
 #include "tests/support/brief.h"
-#include "tests/support/support.h"
+#include "tests/support/demo.h"
+#include "tests/support/masked.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, CLASSES = 10 };
-
-typedef struct {
-    mar *m;
-    mar_model *target, *draft;
-} models;
-
-static models demo(mar_dtype dtype, int threads)
-{
-    models d = {.m = open_mar(dtype, threads)};
-    if (!d.m) return d;
-    assert_library(d.m, mar_model_load(d.m, "demo", 0, &d.target));
-    assert_library(d.m, mar_model_load(d.m, "demo-draft", 0, &d.draft));
-    return d;
-}
-
-static void close_models(models d)
-{
-    mar_model_free(d.draft);
-    mar_model_free(d.target);
-    mar_close(d.m);
-}
+enum { SEQ = DEMO_SEQ, CHANNELS = DEMO_CHANNELS, TOKENS = DEMO_TOKENS, CLASSES = 10 };
 
 static mar_params params_of(mar_model *draft, const char *spec, mar_context context, int gamma, float prefill)
 {
@@ -62,7 +41,7 @@ static mar_session *begin(mar_model *target, const mar_params *p, int first, int
 static void generate(mar_model *target, const mar_params *p, int first, int n, float *tokens, mar_stats *stats)
 {
     mar_session *s = begin(target, p, first, n);
-    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    demo_finish(s);
     assert_session(s, mar_session_tokens(s, tokens));
     if (stats) mar_session_get_stats(s, stats);
     mar_session_free(s);
@@ -82,21 +61,21 @@ TEST_CASE(own_draft_is_accepted)
     } cases[] = {
         {MAR_CONTEXT_PREFIX, 1, 0}, {MAR_CONTEXT_FULL, 1, 0.3f}, {MAR_CONTEXT_FULL, 3, 0}, {MAR_CONTEXT_FULL, 8, 0.1f}};
     enum { N = 3 };
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     float plain[N * TOKENS], tokens[N * TOKENS];
     const mar_params alone = params_of(NULL, NULL, MAR_CONTEXT_PREFIX, 8, 0);
-    generate(d.target, &alone, 5, N, plain, NULL);
+    generate(d.model, &alone, 5, N, plain, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int method = 0; method < 3; method++) {
             const mar_params p =
-                params_of(d.target, methods[method], cases[i].context, cases[i].gamma, cases[i].prefill);
+                params_of(d.model, methods[method], cases[i].context, cases[i].gamma, cases[i].prefill);
             mar_stats stats;
-            generate(d.target, &p, 5, N, tokens, &stats);
+            generate(d.model, &p, 5, N, tokens, &stats);
             assert_true(stats.drafted > 0);
             assert_int_equal(stats.accepted, stats.drafted);
             assert_memory_equal(tokens, plain, sizeof plain);
         }
-    close_models(d);
+    demo_close(d);
 }
 
 /* The target at the steps that speculation in the context of the prefix comes down to: `prefill` steps of the plan,
@@ -150,33 +129,33 @@ TEST_CASE(prefix_is_the_target_at_coarser_steps)
     static const struct {
         int gamma, prefill;
     } cases[] = {{1, 0}, {2, 0}, {3, 1}, {5, 4}, {8, 0}, {8, 7}, {8, 8}};
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int align = 0; align < 2; align++) {
-            mar_params p = params_of(align ? d.target : d.draft, "conditional", MAR_CONTEXT_PREFIX, cases[i].gamma,
+            mar_params p = params_of(align ? d.model : d.draft, "conditional", MAR_CONTEXT_PREFIX, cases[i].gamma,
                                      (float)cases[i].prefill / 8);
             float tokens[TOKENS], expected[TOKENS];
             p.temperature = 0;
             p.align = align;
-            generate(d.target, &p, 7, 1, tokens, NULL);
-            coarse_run(d.target, &p, cases[i].prefill, 7, expected);
+            generate(d.model, &p, 7, 1, tokens, NULL);
+            coarse_run(d.model, &p, cases[i].prefill, 7, expected);
             assert_memory_equal(tokens, expected, sizeof tokens);
         }
-    close_models(d);
+    demo_close(d);
 }
 
 /* Images first.. [n][TOKENS] in batches of at most `batch`, with a handle of so many threads. */
 static void in_batches(mar_dtype dtype, int threads, int batch, int n, const char *spec, int context, float *tokens)
 {
-    models d = demo(dtype, threads);
-    if (!d.m) return;
+    demo d = demo_open_in(dtype, threads);
+    if (!d.m) return; /* no bf16 here */
     /* some tokens are accepted, and in context full images go on at different paces */
-    mar_params p = params_of(context ? d.draft : d.target, spec, (mar_context)context, 4, 0.1f);
+    mar_params p = params_of(context ? d.draft : d.model, spec, (mar_context)context, 4, 0.1f);
     p.num_iter = 6, p.num_sampling_steps = 5;
     p.inner_temperature = 400;
     for (int i = 0; i < n; i += batch)
-        generate(d.target, &p, 100 + i, n - i < batch ? n - i : batch, tokens + i * TOKENS, NULL);
-    close_models(d);
+        generate(d.model, &p, 100 + i, n - i < batch ? n - i : batch, tokens + i * TOKENS, NULL);
+    demo_close(d);
 }
 
 TEST_CASE(batch_and_threads_do_not_matter)
@@ -256,7 +235,7 @@ TEST_CASE(counts)
         {1, 1, 0, 0, 1, 2.9f},   {1, 1, 1, 1, 1, 1},        {8, 8, 1, 8, 1, 2.9f},    {8, 5, 0.9f, 8, 1, 2.9f},
         {30, 7, 0.05f, 2, 1, 1}, {8, 1, 0, 0, 0, 1},
     };
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int method = 0; method < 3; method++)
             for (int context = 0; context < 2; context++) {
@@ -264,9 +243,9 @@ TEST_CASE(counts)
                     params_of(d.draft, methods[method], (mar_context)context, cases[i].gamma, cases[i].prefill);
                 p.num_iter = cases[i].iter, p.temperature = cases[i].temperature, p.cfg = cases[i].cfg;
                 p.num_sampling_steps = 4, p.align = method != 1, p.inner_temperature = 1000;
-                check_counts(d.target, &p, cases[i].prefill_steps);
+                check_counts(d.model, &p, cases[i].prefill_steps);
             }
-    close_models(d);
+    demo_close(d);
 }
 
 /* A draft that nearly agrees, but whose paths have another spread: 3 % more noise in every step. */
@@ -281,41 +260,41 @@ static void heat_draft(mar_session *s)
 TEST_CASE(full_stops_at_a_replacement)
 {
     int ends[2] = {0};
-    models d = demo(MAR_DTYPE_F32, 1);
-    mar_params p = params_of(d.target, "conditional", MAR_CONTEXT_FULL, 3, 0);
+    demo d = demo_open(1);
+    mar_params p = params_of(d.model, "conditional", MAR_CONTEXT_FULL, 3, 0);
     p.num_iter = 30, p.num_sampling_steps = 8;
     for (int image = 0; image < 4; image++) {
-        mar_session *s = begin(d.target, &p, image, 1);
+        mar_session *s = begin(d.model, &p, image, 1);
         heat_draft(s);
         check_rounds(s, SEQ, p.num_iter, 3, ends);
         mar_session_free(s);
     }
     assert_true(ends[0] > 0 && ends[1] > 0);
-    close_models(d);
+    demo_close(d);
 }
 
 /* All prefill, no speculation: the target alone. */
 TEST_CASE(prefill_of_all_is_the_target)
 {
     float plain[2 * TOKENS], tokens[2 * TOKENS];
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     const mar_params alone = params_of(NULL, NULL, MAR_CONTEXT_PREFIX, 8, 0);
     const mar_params p = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 8, 1);
-    generate(d.target, &alone, 0, 2, plain, NULL);
-    generate(d.target, &p, 0, 2, tokens, NULL);
+    generate(d.model, &alone, 0, 2, plain, NULL);
+    generate(d.model, &p, 0, 2, tokens, NULL);
     assert_memory_equal(tokens, plain, sizeof plain);
-    close_models(d);
+    demo_close(d);
 }
 
 /* In context full an accepted token is not the draft's to the bit, but near it; cspd keeps the draft's. */
 TEST_CASE(shift_of_accepted_tokens)
 {
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     for (int method = 0; method < 3; method++) {
         mar_params p = params_of(d.draft, methods[method], MAR_CONTEXT_FULL, 4, 0);
         p.inner_temperature = 400;
-        mar_session *s = begin(d.target, &p, 0, 12);
-        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        mar_session *s = begin(d.model, &p, 0, 12);
+        demo_finish(s);
         mar_stats stats;
         mar_session_get_stats(s, &stats);
         assert_true(stats.accepted > 0);
@@ -326,12 +305,12 @@ TEST_CASE(shift_of_accepted_tokens)
             assert_true(shift > 0 && shift < 0.01); /* tokens have a standard deviation of 1 */
         mar_session_free(s);
     }
-    close_models(d);
+    demo_close(d);
 }
 
 TEST_CASE(guarantees)
 {
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     const struct {
         mar_params params;
         const char *says;
@@ -354,17 +333,17 @@ TEST_CASE(guarantees)
         {params_of(NULL, NULL, MAR_CONTEXT_FULL, 3, 1), "exact: the target's law"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mar_session *s = begin(d.target, &cases[i].params, 0, 1);
+        mar_session *s = begin(d.model, &cases[i].params, 0, 1);
         if (!strstr(mar_session_guarantee(s), cases[i].says))
             fail_msg("\"%s\" does not say \"%s\"", mar_session_guarantee(s), cases[i].says);
         mar_session_free(s);
     }
-    close_models(d);
+    demo_close(d);
 }
 
 TEST_CASE(refuses)
 {
-    models d = demo(MAR_DTYPE_F32, 1), other = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1), other = demo_open(1);
     mar_model *small;
     assert_library(d.m, mar_model_load(d.m, "tests/golden/data/mar_small.safetensors", 0, &small));
     const mar_params good = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 8, 0);
@@ -383,13 +362,13 @@ TEST_CASE(refuses)
     };
     for (int i = 0; i < 6; i++) {
         mar_session *s;
-        assert_int_not_equal(mar_session_create(d.target, NULL, &bad[i], 1, &s), MAR_OK);
+        assert_int_not_equal(mar_session_create(d.model, NULL, &bad[i], 1, &s), MAR_OK);
         assert_null(s);
         if (!strstr(mar_error(d.m), says[i])) fail_msg("\"%s\" does not say \"%s\"", mar_error(d.m), says[i]);
     }
     mar_model_free(small);
-    close_models(other);
-    close_models(d);
+    demo_close(other);
+    demo_close(d);
 }
 
 /* --- the same in distribution --- */
@@ -464,13 +443,13 @@ static void collect(mar_session *s, float *states, float *noise)
  * the method are standard normals, corrected for being the smallest: for an exact method it is below 0.01 at most once
  * in 100 seeds. 0 if the states grow until they are not finite, as those of no normal distribution do. States are
  * independent, so that they may be dealt out in 52 "images" of 256 to save O(images^2). */
-static double law_p_value(models d, const spec_method *method, mar_stats *stats)
+static double law_p_value(demo d, const spec_method *method, mar_stats *stats)
 {
     float *states = calloc((size_t)ROWS * COORDINATES, sizeof *states);
     float *noise = calloc((size_t)ROWS * COORDINATES, sizeof *noise);
-    mar_params p = params_of(d.target, "conditional", MAR_CONTEXT_PREFIX, 2, 0);
+    mar_params p = params_of(d.model, "conditional", MAR_CONTEXT_PREFIX, 2, 0);
     p.num_iter = 4, p.num_sampling_steps = 8, p.cfg = 1;
-    mar_session *s = begin(d.target, &p, 0, IMAGES);
+    mar_session *s = begin(d.model, &p, 0, IMAGES);
     speculation_of(s)->rule = method->rule(NULL);
     heat_draft(s);
     mar_status status = MAR_OK;
@@ -525,7 +504,7 @@ TEST_CASE(conditional_is_exact_and_mutants_are_not)
     mutant[0].rule = accept_all;
     mutant[1].rule = accept_swapped;
     mutant[2].rule = no_residual;
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     mar_stats stats;
     const double p = law_p_value(d, good, &stats);
     print_message("conditional: accepted %ld of %ld, p = %.3f\n", stats.accepted, stats.drafted, p);
@@ -537,7 +516,7 @@ TEST_CASE(conditional_is_exact_and_mutants_are_not)
         print_message("mutant %d: accepted %ld of %ld, p = %.3f\n", i, stats.accepted, stats.drafted, caught);
         assert_true(caught < 0.01);
     }
-    close_models(d);
+    demo_close(d);
 }
 
 /* --- the released code --- */
@@ -596,12 +575,12 @@ TEST_CASE(cspd_is_the_released_criterion)
 TEST_CASE(laws_match_pytorch)
 {
     enum { N = 19 };
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     mar_params p = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 4, 0);
     p.num_sampling_steps = 25;
     mar_session *s;
     const int label = 3;
-    assert_library(d.m, mar_session_create(d.target, NULL, &p, 1, &s));
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
     assert_session(s, mar_session_begin(s, 0, &label, 1));
     assert_session(s, mar_session_step(s));
     const mar_speculation *sp = speculation_of(s);
@@ -634,5 +613,5 @@ TEST_CASE(laws_match_pytorch)
     free(path_p), free(path_q), free(position), free(my_p), free(my_q);
     wt_close(f);
     mar_session_free(s);
-    close_models(d);
+    demo_close(d);
 }

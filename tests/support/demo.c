@@ -8,7 +8,13 @@ static const int labels[DEMO_BATCH] = {3, 4, 1};
 
 demo demo_open(int threads)
 {
-    demo d = {.m = open_mar(MAR_DTYPE_F32, threads)};
+    return demo_open_in(MAR_DTYPE_F32, threads);
+}
+
+demo demo_open_in(mar_dtype dtype, int threads)
+{
+    demo d = {.m = open_mar(dtype, threads)};
+    if (!d.m) return d;
     assert_library(d.m, mar_model_load(d.m, "demo", 0, &d.model));
     assert_library(d.m, mar_model_load(d.m, "demo-draft", 0, &d.draft));
     assert_library(d.m, mar_vae_load(d.m, "demo", &d.vae));

@@ -21,8 +21,9 @@ typedef struct {
     mar_vae *vae; /* may be NULL */
 } demo;
 
-/* In f32 on the CPU. */
+/* On the CPU, in f32 or in `dtype`; m is NULL if the processor has none of it. */
 demo demo_open(int threads);
+demo demo_open_in(mar_dtype dtype, int threads);
 void demo_close(demo d);
 
 /* A short run with each accelerator of continuous tokens. */

@@ -40,8 +40,7 @@ float *random_floats(size_t n, float scale, uint64_t seed); /* normal; the calle
 /* New backend memory, which the caller frees: a copy of host memory, or zeros if host is NULL. */
 void *to_device(kern_queue *k, const void *host, size_t bytes);
 void from_device(kern_queue *k, void *host, const void *device, size_t bytes);
-/* Operands (bf16 or f32 by backend) from floats, and back. The caller frees them. */
+/* Operands (bf16 or f32 by backend) from floats. The caller frees them. */
 void *to_act(kern_queue *k, const float *host, size_t n);
-float *act_to_floats(kern_queue *k, const void *device_act, size_t n);
 
 #endif

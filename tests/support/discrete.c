@@ -64,16 +64,10 @@ void sampling_create(sampling *g, const spec_model *target, const spec_model *dr
     spec_sampler_lay_out(g->s, g->memory);
 }
 
-void sampling_drop(sampling *g)
+void sampling_close(sampling *g)
 {
     spec_sampler_free(g->s);
     g->device->core->free(g->device, g->memory);
-    g->s = NULL, g->memory = NULL;
-}
-
-void sampling_close(sampling *g)
-{
-    if (g->s) sampling_drop(g);
     close_queue(g->k);
 }
 

@@ -34,7 +34,6 @@ typedef struct {
 void sampling_open(sampling *g, int threads);
 void sampling_create(sampling *g, const spec_model *target, const spec_model *draft, const spec_sampler_options *o,
                      int sequences, int tokens);
-void sampling_drop(sampling *g); /* the sampler only */
 void sampling_close(sampling *g);
 /* Runs a batch to its end. */
 void sampling_run(sampling *g, uint64_t first_image, int sequences, int n);

@@ -42,7 +42,7 @@ struct mar_session {
     int decoded;        /* images that the last mar_session_images has finished */
     mar_status dropped; /* why it was dropped; MAR_OK: it was not */
     mar_err why;        /* the message of that */
-    int measured;       /* dropped because the session was measured, with success */
+    const char *since;  /* what dropped it by its success, "was measured"; else NULL */
     double total_s, vae_s, vae_flop;
     int told; /* the log has a line that work cannot be recorded */
 
@@ -336,6 +336,7 @@ static mar_status drop(mar_session *s, mar_status status)
 {
     s->dropped = status;
     s->why = s->err;
+    s->since = NULL;
     s->planned = 0;
     if (status != MAR_ECANCELLED)
         mar_log(s->model->m, MAR_LOG_WARNING, "the batch of %d images from number %llu failed: %s", s->images,
@@ -381,6 +382,7 @@ static mar_status prepare(mar_session *s, int n)
     kern_queue *k = s->k;
     if (kern_check(k, NULL) != MAR_OK) k->core->recover(k);
     k->core->finish(k); /* the times of a dropped batch end here */
+    s->total_s = s->vae_s = s->vae_flop = 0;
     const mar_status status = kern_check(k, &s->err);
     return status == MAR_OK ? plan(s, n, &s->err) : status;
 }
@@ -411,8 +413,7 @@ static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditio
     s->first_image = first_image;
     s->decoded = 0;
     s->dropped = MAR_OK;
-    s->measured = 0;
-    s->vae_s = s->vae_flop = 0;
+    s->since = NULL;
     s->k->core->bind(s->k);
     status = start(s, first_image, of, n);
     s->k->core->unbind(s->k);
@@ -442,7 +443,7 @@ static mar_status refuse_dropped(mar_session *s)
 {
     if (s->dropped == MAR_OK) return MAR_OK;
     if (s->dropped == MAR_ECANCELLED) return err_set(&s->err, MAR_EARG, "the batch was cancelled: begin another first");
-    if (s->measured) return err_set(&s->err, MAR_EARG, "the session was measured: begin a batch first");
+    if (s->since) return err_set(&s->err, MAR_EARG, "the session %s: begin a batch first", s->since);
     return err_set(&s->err, MAR_EARG, "the batch failed, begin another first: %s", s->why.text);
 }
 
@@ -660,10 +661,9 @@ static mar_status put_tokens(mar_session *s, uint64_t first_image, const float *
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     s->images = n;
     s->first_image = first_image;
-    s->decoded = s->measured = 0;
+    s->decoded = 0;
     s->dropped = MAR_EARG;
-    err_set(&s->why, MAR_EARG, "the session has decoded other tokens");
-    s->total_s = s->vae_s = s->vae_flop = 0;
+    s->since = "has decoded other tokens";
     k->core->bind(k);
     mar_status status = prepare(s, n);
     /* The engine owns this memory; the image decoder only reads it. */
@@ -747,7 +747,6 @@ static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, 
     mar_status status = mar_check_given((const void *)(uintptr_t)f, "f", &s->err);
     if (status != MAR_OK) return status;
     mar_measurements all = {0};
-    s->measured = 0;
     const int watched = s->k->watch.on; /* looking for layers waits, which takes time and cannot be recorded */
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     s->k->core->bind(s->k);
@@ -760,7 +759,7 @@ static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, 
         return drop(s, status);
     }
     s->dropped = MAR_EARG; /* the batch: it is of no use */
-    s->measured = 1;
+    s->since = "was measured";
     for (int i = 0; i < all.count; i++) {
         const mar_measured *m = &all.row[i];
         const mar_measurement shown = {m->group, m->name, m->rows, m->count, m->seconds, m->bytes, m->flop};

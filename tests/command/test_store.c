@@ -159,7 +159,8 @@ static void damage(void **state)
     close(errors);
 }
 
-/* run.json says what was hashed, and is made again if it is damaged. A run that is only read makes nothing. */
+/* run.json says what was hashed, and is made again if it is damaged, but not if it is whole and another's. A run that
+ * is only read makes nothing. */
 static void runs(void **state)
 {
     const char *d = *state;
@@ -180,10 +181,15 @@ static void runs(void **state)
     store_close(&found);
     assert_int_equal(store_find(d, 5, &found), 0);
     assert_int_equal(read_back(&found, &range, NULL, &back), STORE_MISSING);
-    text = command_run(d, "ls runs | wc -l");
+    text = command_run(d, "ls runs | wc -l; sed -i s/demo/Demo/ runs/*/run.json");
     assert_string_equal(text.out, "1\n");
     command_result_free(&text);
     store_close(&r);
+    assert_int_equal(store_open(d, texts, 2, &r), 1);
+    store_close(&r);
+    text = command_run(d, "grep -c Demo runs/*/run.json");
+    assert_string_equal(text.out, "1\n");
+    command_result_free(&text);
 }
 
 /* --- locks ---------------------------------------------------------------------------------------------- */

@@ -62,6 +62,8 @@ static const char *file_of(const store_run *r, const char *name, char *path)
     return path;
 }
 
+enum { ABOUT_MAX = 1 << 20 }; /* bytes of a run.json that can be one */
+
 /* run.json as text, which the caller frees; NULL after printing "out of memory". */
 static char *about(const image_text *texts, int count, size_t *size)
 {
@@ -79,7 +81,8 @@ static char *about(const image_text *texts, int count, size_t *size)
     return NULL;
 }
 
-/* Whether the file has these bytes. -1: it cannot be opened, which is said if it is there. */
+/* Whether the file has these bytes. 0: it is missing or damaged. -1, after printing: it cannot be opened, or is whole
+ * and another run's of the same hash. */
 static int has_bytes(const char *path, const char *bytes, size_t size)
 {
     struct stat st;
@@ -89,11 +92,16 @@ static int has_bytes(const char *path, const char *bytes, size_t size)
         tool_cannot_open(path, "what a run depends on");
         return -1;
     }
-    char *found = fstat(fd, &st) == 0 && st.st_size == (off_t)size ? malloc(size) : NULL;
-    const int same = found && tool_read_at(fd, found, size, 0) == 0 && memcmp(found, bytes, size) == 0;
+    char *found = fstat(fd, &st) == 0 && st.st_size < ABOUT_MAX ? calloc(1, (size_t)st.st_size + 1) : NULL;
+    const int is_read = found && tool_read_at(fd, found, (size_t)st.st_size, 0) == 0;
+    const int same = is_read && st.st_size == (off_t)size && memcmp(found, bytes, size) == 0;
+    cJSON *other = is_read && !same ? cJSON_ParseWithOpts(found, NULL, 1) : NULL;
+    const int is_other = cJSON_IsObject(other);
+    cJSON_Delete(other);
     free(found);
     close(fd);
-    return same;
+    if (is_other) tool_error("%s: is of another run, expected what this one depends on; use another directory", path);
+    return is_other ? -1 : same;
 }
 
 static int write_about(const store_run *r, const image_text *texts, int count)

@@ -3,6 +3,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
+#include "tools/cli/interruption.h"
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
@@ -179,18 +180,21 @@ int store_write(const store_run *r, const store_range *at, const char *kind, con
 {
     char path[STORE_PATH], why[NPZ_WHY_MAX], address[2 * NAME];
     npz_writer *w;
+    sigset_t before;
     const int64_t length = (int64_t)address_of(r, at, kind, address);
+    interruption_hold(&before); /* the file may have a hidden name */
     mar_status status = npz_writer_open(store_path(r, at, kind, path), 0, &w, why);
-    if (status != MAR_OK) return tool_error("%s", why);
-    npz_writer_leave_unsynced(w);
-    status = npz_writer_add(w, "of", NPZ_U8, 1, &length, address, why);
+    const int is_open = status == MAR_OK;
+    if (is_open) npz_writer_leave_unsynced(w);
+    if (is_open) status = npz_writer_add(w, "of", NPZ_U8, 1, &length, address, why);
     for (int i = 0; i < count && status == MAR_OK; i++)
         status =
             npz_writer_add(w, arrays[i].name, arrays[i].dtype, arrays[i].rank, arrays[i].shape, arrays[i].data, why);
-    if (status != MAR_OK)
+    if (is_open && status != MAR_OK)
         npz_writer_discard(w);
-    else
+    else if (is_open)
         status = npz_writer_commit(w, why);
+    interruption_release(&before);
     return status == MAR_OK ? 0 : tool_error("%s", why);
 }
 

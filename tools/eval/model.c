@@ -347,9 +347,11 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
 /* The exit status after a signal, which is said. */
 static int say_interrupted(eval_job *job, int status)
 {
-    const long there = job->labels && job->store.hash ? eval_images_there(job) : 0;
-    interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
-                     job->options->out, there, job->layout.images);
+    if (job->store.hash)
+        interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
+                         job->options->out, eval_images_there(job), job->layout.images);
+    else
+        interruption_end("no image was made now in %s; the same command goes on", job->options->out);
     return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
 }
 

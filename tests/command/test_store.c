@@ -368,10 +368,14 @@ static void refused_stores(void **state)
         {"eval --store file", "file: is a file, expected a directory"},
         {"eval --store file/x", "file/x: "},
         {"eval --images x --store y", "--store: has no effect with --images"},
+        {"eval --out run --merge", "shards are missing (0-9), expected all of them for --merge, and --store if the run "
+                                   "has one"},
         {"fidelity --store file --num 20 --lazy --against", "file: is a file, expected a directory"},
     };
     const char *d = *state;
-    shell(d, "echo mine >file");
+    shell(d,
+          "echo mine >file; $MAR eval --num_images 20 --shard_images 2 --batch 2 --num_iter 2 --num_sampling_steps 2 "
+          "--store all --out run --quiet && $MAR eval --out run --store all --merge --quiet");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char line[300];
         snprintf(line, sizeof line, "$MAR %s", lines[i][0]);
@@ -380,7 +384,7 @@ static void refused_stores(void **state)
             fail_msg("%s: status %d, \"%s\", expected \"%s\"", line, r.status, r.err, lines[i][1]);
         command_result_free(&r);
     }
-    assert_int_equal(count_files(d), 1);
+    assert_int_equal(count_files(d), 3);
 }
 
 int main(void)

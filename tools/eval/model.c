@@ -330,8 +330,9 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
     char text[256];
     const int count = eval_shard_count(&job->layout), missing = eval_missing_shards(job);
     if (missing > 0)
-        return tool_error("%s: %d of %d shards are missing (%s), expected all of them for --merge", job->options->out,
-                          missing, count, list_missing(job, text, sizeof text));
+        return tool_error("%s: %d of %d shards are missing (%s), expected all of them for --merge%s", job->options->out,
+                          missing, count, list_missing(job, text, sizeof text),
+                          job->options->store ? "" : ", and --store if the run has one");
     const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_MERGE);
     if (lock == LOCK_FAILED) return 1;
     if (lock == LOCK_BUSY) return interruption_status();

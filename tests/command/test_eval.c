@@ -613,6 +613,19 @@ static void pictures(void **state)
              "! cmp -s all/images/000001.png all/images/000003.png");
 }
 
+/* Pictures of the report that are lost, or damaged, are in the store again, and the page is what it was. */
+static void report_pictures(void **state)
+{
+    const char *d = *state;
+    shell(d,
+          "cp -r whole part && ls part/runs/*/* >before && rm part/result.json $(ls part/runs/*/*.picture-* | head -n "
+          "20) && for f in $(ls part/runs/*/*.picture-* | tail -n 3); do : >$f; done && $MAR " RUN
+          "--out part --quiet 2>lines && test $(grep -c 'is damaged' lines) = 3 && ls part/runs/*/* | cmp before - && "
+          "rm part/result.json && $MAR " RUN "--out part --quiet 2>lines && test ! -s lines");
+    shell(d, "for r in whole part; do grep -o 'data:image/png[^\"]*' $r/report.html >$r.pictures; done; "
+             "test $(wc -l <whole.pictures) -ge 50 && cmp whole.pictures part.pictures");
+}
+
 /* images.npz that was taken away is missed in words, and nothing is left in its place. */
 static void lost_pictures(void **state)
 {
@@ -725,6 +738,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(older_runs, setup, command_teardown),
         cmocka_unit_test_setup_teardown(damaged_settings, setup, command_teardown),
         cmocka_unit_test_setup_teardown(pictures, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(report_pictures, setup, command_teardown),
         cmocka_unit_test_setup_teardown(lost_pictures, setup, command_teardown),
         cmocka_unit_test_setup_teardown(classes, setup, command_teardown),
         cmocka_unit_test_setup_teardown(drafts, setup, command_teardown),

@@ -50,7 +50,8 @@ typedef struct {
 
     mar *library; /* of the network: the models', if its arithmetic is theirs, or one of its own; the store's */
     mar_features *network;
-    long made; /* images that this process has made */
+    long made;        /* images that this process has made */
+    uint8_t *written; /* [images] 1: this process has written its files, and synced them at the end of a round */
 } eval_job;
 
 /* Fills job->settings, and the kinds of pieces in job->facts, once all else is known. Returns 0, or 1 after printing.

@@ -154,7 +154,8 @@ static int check_store(eval_job *job)
 static int allocate_labels(eval_job *job)
 {
     job->labels = malloc((size_t)job->layout.batch * sizeof *job->labels);
-    return job->labels ? 0 : tool_error("out of memory for %d labels", job->layout.batch);
+    job->written = calloc((size_t)job->layout.images, 1);
+    return job->labels && job->written ? 0 : tool_error("out of memory for %d labels", job->layout.batch);
 }
 
 static int check_size(const eval_job *job)
@@ -388,6 +389,7 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     cJSON_Delete(job->taken);
     free(job->classes);
     free(job->labels);
+    free(job->written);
     free(job);
     return status;
 }

@@ -36,8 +36,11 @@ int eval_pictures_finish(eval_job *job, const uint32_t *crc)
     uint8_t *rgb = malloc(eval_pixel_bytes(&job->layout));
     int status = eval_pixels_open(job, &p);
     if (status == 0 && !rgb) status = tool_error("out of memory for an image");
-    for (long i = 0; i < job->layout.images && status == 0 && (p.npz || p.images); i += job->layout.batch)
+    for (long i = 0; i < job->layout.images && status == 0 && (p.npz || p.images); i += job->layout.batch) {
+        if (job->written[i]) continue;
+        progress_note(job->bar, "checking the images' files");
         status = interruption_came() ? interruption_status() : complete(&p, job, i, crc, rgb);
+    }
     if (status == 0) status = eval_pixels_sync(&p);
     if (status == 0 && p.npz) status = eval_pixels_finish_npz(&p, crc);
     eval_pixels_close(&p);

@@ -42,7 +42,7 @@ struct mar_session {
     int decoded;        /* images finished by the last mar_session_images */
     mar_status dropped; /* reason for dropping the batch; MAR_OK: not dropped */
     mar_err why;        /* message of `dropped` */
-    int measured;       /* 1: dropped by a successful measurement */
+    const char *since;  /* "was measured" or "has decoded ..." if that dropped the batch; else NULL */
     double total_s, vae_s, vae_flop;
     int warned; /* 1: the log knows that recording failed */
 
@@ -335,6 +335,7 @@ static mar_status drop(mar_session *s, mar_status status)
 {
     s->dropped = status;
     s->why = s->err;
+    s->since = NULL;
     s->planned = 0;
     if (status != MAR_ECANCELLED)
         mar_log(s->model->m, MAR_LOG_WARNING, "the batch of %d images from number %llu failed: %s", s->images,
@@ -380,6 +381,7 @@ static mar_status prepare(mar_session *s, int n)
     kern_queue *k = s->k;
     if (kern_check(k, NULL) != MAR_OK) k->core->recover(k);
     k->core->finish(k); /* pending timers belong to the dropped batch */
+    s->total_s = s->vae_s = s->vae_flop = 0;
     const mar_status status = kern_check(k, &s->err);
     return status == MAR_OK ? plan(s, n, &s->err) : status;
 }
@@ -410,8 +412,7 @@ static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditio
     s->first_image = first_image;
     s->decoded = 0;
     s->dropped = MAR_OK;
-    s->measured = 0;
-    s->vae_s = s->vae_flop = 0;
+    s->since = NULL;
     s->k->core->bind(s->k);
     status = start(s, first_image, of, n);
     s->k->core->unbind(s->k);
@@ -441,7 +442,7 @@ static mar_status refuse_dropped(mar_session *s)
 {
     if (s->dropped == MAR_OK) return MAR_OK;
     if (s->dropped == MAR_ECANCELLED) return err_set(&s->err, MAR_EARG, "the batch was cancelled: begin another first");
-    if (s->measured) return err_set(&s->err, MAR_EARG, "the session was measured: begin a batch first");
+    if (s->since) return err_set(&s->err, MAR_EARG, "the session %s: begin a batch first", s->since);
     return err_set(&s->err, MAR_EARG, "the batch failed, begin another first: %s", s->why.text);
 }
 
@@ -659,10 +660,9 @@ static mar_status put_tokens(mar_session *s, uint64_t first_image, const float *
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     s->images = n;
     s->first_image = first_image;
-    s->decoded = s->measured = 0;
+    s->decoded = 0;
     s->dropped = MAR_EARG;
-    err_set(&s->why, MAR_EARG, "the session has decoded other tokens");
-    s->total_s = s->vae_s = s->vae_flop = 0;
+    s->since = "has decoded other tokens";
     k->core->bind(k);
     mar_status status = prepare(s, n);
     /* The cast is safe: the engine owns this memory, and the image decoder only reads it. */
@@ -745,7 +745,6 @@ static mar_status measure_and_report(mar_session *s, mar_measurement_function *f
     mar_status status = mar_check_given((const void *)(uintptr_t)f, "f", &s->err);
     if (status != MAR_OK) return status;
     mar_measurements all = {0};
-    s->measured = 0;
     const int watched = s->k->watch.on; /* the search for layers waits: it takes time and cannot be recorded */
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     s->k->core->bind(s->k);
@@ -758,7 +757,7 @@ static mar_status measure_and_report(mar_session *s, mar_measurement_function *f
         return drop(s, status);
     }
     s->dropped = MAR_EARG; /* the measurement has destroyed the batch */
-    s->measured = 1;
+    s->since = "was measured";
     for (int i = 0; i < all.count; i++) {
         const mar_measured *m = &all.row[i];
         const mar_measurement shown = {m->group, m->name, m->rows, m->count, m->seconds, m->bytes, m->flop};

@@ -568,6 +568,19 @@ static void pictures(void **state)
              "! cmp -s all/images/000001.png all/images/000003.png");
 }
 
+/* Pictures of the report that are lost, or damaged, are in the store again, and the page is what it was. */
+static void report_pictures(void **state)
+{
+    const char *d = *state;
+    shell(d,
+          "cp -r whole part && ls part/runs/*/* >before && rm part/result.json $(ls part/runs/*/*.picture-* | head -n "
+          "20) && for f in $(ls part/runs/*/*.picture-* | tail -n 3); do : >$f; done && $MAR " RUN
+          "--out part --quiet 2>lines && test $(grep -c 'is damaged' lines) = 3 && ls part/runs/*/* | cmp before - && "
+          "rm part/result.json && $MAR " RUN "--out part --quiet 2>lines && test ! -s lines");
+    shell(d, "for r in whole part; do grep -o 'data:image/png[^\"]*' $r/report.html >$r.pictures; done; "
+             "test $(wc -l <whole.pictures) -ge 50 && cmp whole.pictures part.pictures");
+}
+
 /* images.npz that was taken away is missed in words, and nothing is left in its place. */
 static void lost_pictures(void **state)
 {
@@ -668,7 +681,7 @@ int main(void)
         COPY_TEST(foreign_files),    COPY_TEST(hostile_settings),  COPY_TEST(links_and_pipes),
         COMMAND_TEST(wrong_options), COPY_TEST(damaged_pieces),    COPY_TEST(many_damaged_pieces),
         COPY_TEST(older_runs),       COPY_TEST(damaged_settings),  COPY_TEST(pictures),
-        COPY_TEST(lost_pictures),    COPY_TEST(classes),           COPY_TEST(drafts),
-        COMMAND_TEST(own_drafts)};
+        COPY_TEST(report_pictures),  COPY_TEST(lost_pictures),     COPY_TEST(classes),
+        COPY_TEST(drafts),           COMMAND_TEST(own_drafts)};
     return cmocka_run_group_tests(tests, setup, command_teardown);
 }

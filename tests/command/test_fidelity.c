@@ -449,32 +449,44 @@ static void plot_file(void **state)
 /* --- interruption ----------------------------------------------------------------------------------- */
 
 /* No page, no half-written file, two lines. */
-static void interrupted(void **state)
+static void interrupt_fidelity(int store)
 {
     static const char first[] = "mar: stopping; again to quit at once\n";
     char *d = temporary_directory(), *said = NULL;
-    (void)state;
+    char command[160];
+    snprintf(command, sizeof command,
+             "fidelity --num_iter 4 --num_sampling_steps 8 --against --num 10000 --out never.html --plot never.svg%s",
+             store ? " --store kept" : "");
     for (useconds_t pause = 1000000; !said || !strstr(said, first); pause *= 2) { /* until it was at work */
         free(said);
-        const pid_t child = command_start(d, "fidelity --num_iter 4 --num_sampling_steps 8 --against --num 10000 --out "
-                                             "never.html --plot never.svg");
+        const pid_t child = command_start(d, command);
         usleep(pause);
         kill(child, SIGTERM);
         assert_int_equal(command_wait(child), 128 + SIGTERM);
         said = read_whole_file(d, "errors", NULL);
-        assert_int_equal(count_files(d), 1); /* that */
+        assert_int_equal(count_files(d), store ? 2 : 1); /* that, and the store */
     }
     assert_int_equal(strncmp(said, first, strlen(first)), 0);
     const char *second = said + strlen(first);
     long made = 0, wanted = 0;
-    if (sscanf(second, "mar: interrupted: %ld of %ld images were made, never.html is not written", &made, &wanted) == 2)
+    if (sscanf(second, "mar: interrupted: %ld of %ld images were made, never.html is not written", &made, &wanted) ==
+        2) {
         assert_true(made > 0 && made < wanted && wanted == 20000);
-    else
+        assert_int_equal(strstr(second, "; images are in kept, the same command goes on") != NULL, store);
+    } else {
         assert_has(second, "no image was finished"); /* the signal came during the first batch */
+    }
     assert_int_equal(count_of(second, "\n"), 1);
     free(said);
     remove_directory(d);
     free(d);
+}
+
+static void interrupted(void **state)
+{
+    (void)state;
+    interrupt_fidelity(0);
+    interrupt_fidelity(1);
 }
 
 static void mistakes(void **state)

@@ -159,7 +159,8 @@ static void damage(void **state)
     close(errors);
 }
 
-/* run.json says what was hashed, and is made again if it is damaged. A run that is only read makes nothing. */
+/* run.json says what was hashed, and is made again if it is damaged, but not if it is whole and another's. A run that
+ * is only read makes nothing. */
 static void runs(void **state)
 {
     const char *d = *state;
@@ -180,10 +181,15 @@ static void runs(void **state)
     store_close(&found);
     assert_int_equal(store_find(d, 5, &found), 0);
     assert_int_equal(read_back(&found, &range, NULL, &back), STORE_MISSING);
-    text = command_run(d, "ls runs | wc -l");
+    text = command_run(d, "ls runs | wc -l; sed -i s/demo/Demo/ runs/*/run.json");
     assert_string_equal(text.out, "1\n");
     command_result_free(&text);
     store_close(&r);
+    assert_int_equal(store_open(d, texts, 2, &r), 1);
+    store_close(&r);
+    text = command_run(d, "grep -c Demo runs/*/run.json");
+    assert_string_equal(text.out, "1\n");
+    command_result_free(&text);
 }
 
 /* --- locks ---------------------------------------------------------------------------------------------- */
@@ -362,10 +368,14 @@ static void refused_stores(void **state)
         {"eval --store file", "file: is a file, expected a directory"},
         {"eval --store file/x", "file/x: "},
         {"eval --images x --store y", "--store: has no effect with --images"},
+        {"eval --out run --merge", "shards are missing (0-9), expected all of them for --merge, and --store if the run "
+                                   "has one"},
         {"fidelity --store file --num 20 --lazy --against", "file: is a file, expected a directory"},
     };
     const char *d = *state;
-    shell(d, "echo mine >file");
+    shell(d,
+          "echo mine >file; $MAR eval --num_images 20 --shard_images 2 --batch 2 --num_iter 2 --num_sampling_steps 2 "
+          "--store all --out run --quiet && $MAR eval --out run --store all --merge --quiet");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char line[300];
         snprintf(line, sizeof line, "$MAR %s", lines[i][0]);
@@ -374,7 +384,7 @@ static void refused_stores(void **state)
             fail_msg("%s: status %d, \"%s\", expected \"%s\"", line, r.status, r.err, lines[i][1]);
         command_result_free(&r);
     }
-    assert_int_equal(count_files(d), 1);
+    assert_int_equal(count_files(d), 3);
 }
 
 int main(void)

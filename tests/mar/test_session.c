@@ -440,7 +440,7 @@ TEST_CASE(decodes_given_tokens)
         assert_true(stats.vae_flop > 0 && stats.total_s >= stats.vae_s);
         assert_int_equal(mar_session_done(s), 1);
         assert_int_equal(mar_session_images(s, decoded), MAR_EARG);
-        assert_says(mar_session_error(s), "the session has decoded other tokens");
+        assert_says(mar_session_error(s), "the session has decoded other tokens: begin a batch first");
         memset(decoded, 0, sizeof decoded);
         for (size_t k = 0; k < DEMO_BATCH; k++)
             assert_session(s, mar_session_decode(s, DEMO_FIRST + k, tokens + k * numbers, 1, decoded + k * bytes));

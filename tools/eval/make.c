@@ -86,6 +86,7 @@ static int take_batch(void *self, const image_batch *batch)
             return 1;
     }
     b->seconds[1] = tool_seconds() - began;
+    memset(job->written + batch->first, 1, (size_t)batch->n);
     const store_range at = {batch->first, batch->n, batch->labels};
     return eval_batch_write(&job->store, &at, job->facts.judged, &job->layout, b);
 }

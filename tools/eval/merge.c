@@ -18,6 +18,10 @@
 #include <string.h>
 #include <unistd.h>
 
+enum {
+    POOLED = 128
+}; /* images added to the sums at a time: each addition passes over whole matrices (eval/products.h) */
+
 /* Counts and seconds summed over the batches. Counts are integers; seconds are not compared. */
 typedef struct {
     mar_stats stats;
@@ -32,6 +36,8 @@ typedef struct {
     figures figures;
     eval_moments pooled, spatial;             /* of all shards so far */
     eval_moments shard_pooled, shard_spatial; /* of the current shard */
+    float *waiting, *waiting_spatial;         /* [waiting_count][] features not yet added to them */
+    int waiting_count;
     eval_score *score, *score_adm;
     float *features; /* [images][features]; NULL unless kept */
     uint32_t *crc;   /* [images] */
@@ -58,9 +64,13 @@ static int allocate(merger *m)
                  eval_moments_create(l->spatial, &m->shard_spatial) != MAR_OK;
     lacks |= eval_score_create(EVAL_SCORE_TORCH_FIDELITY, l->images, l->classes, &m->score) != MAR_OK ||
              eval_score_create(EVAL_SCORE_ADM, l->images, l->classes, &m->score_adm) != MAR_OK;
+    const size_t room = (size_t)(l->batch > POOLED ? l->batch : POOLED);
+    m->waiting = malloc(room * (size_t)l->features * sizeof *m->waiting);
+    m->waiting_spatial = malloc(room * (size_t)l->spatial * sizeof *m->waiting_spatial + 1);
     m->processes = malloc((n / (size_t)l->batch + 1) * sizeof *m->processes);
     m->crc = malloc(n * sizeof *m->crc);
-    if (lacks || !m->crc || !m->processes) return tool_error("out of memory for the sums");
+    if (lacks || !m->crc || !m->processes || !m->waiting || !m->waiting_spatial)
+        return tool_error("out of memory for the sums");
     if (eval_batch_create(l, &m->batch) != 0) return 1;
     if (l->keeps_features) m->features = malloc(n * (size_t)l->features * sizeof *m->features);
     if (l->keeps_features && !m->features)
@@ -77,6 +87,8 @@ static void release(merger *m)
     eval_score_free(m->score);
     eval_score_free(m->score_adm);
     eval_batch_free(&m->batch);
+    free(m->waiting);
+    free(m->waiting_spatial);
     free(m->features);
     free(m->crc);
     free(m->processes);
@@ -117,6 +129,24 @@ static void add_figures(merger *m)
     count_process(m, *b->process);
 }
 
+static void add_waiting(merger *m)
+{
+    eval_moments_add(&m->shard_pooled, m->waiting, m->waiting_count);
+    if (m->job->layout.spatial) eval_moments_add(&m->shard_spatial, m->waiting_spatial, m->waiting_count);
+    m->waiting_count = 0;
+}
+
+static void add_moments(merger *m)
+{
+    const eval_batch *b = &m->batch;
+    const size_t size = (size_t)m->job->layout.features, spatial = (size_t)m->job->layout.spatial;
+    if (m->waiting_count + b->n > POOLED) add_waiting(m);
+    const size_t at = (size_t)m->waiting_count, n = (size_t)b->n;
+    memcpy(m->waiting + at * size, b->features, n * size * sizeof *b->features);
+    memcpy(m->waiting_spatial + at * spatial, b->spatial, n * spatial * sizeof *b->spatial);
+    m->waiting_count += b->n;
+}
+
 /* Lists images that the page may show, without their pixels. */
 static void list_pictures(merger *m, long first)
 {
@@ -146,8 +176,7 @@ static int add_batch(merger *m, long first)
     if (m->lacks) return 0;
     add_figures(m);
     list_pictures(m, first);
-    eval_moments_add(&m->shard_pooled, b->features, b->n);
-    if (l->spatial) eval_moments_add(&m->shard_spatial, b->spatial, b->n);
+    add_moments(m);
     eval_score_add(m->score, first, b->logits, b->n);
     eval_score_add(m->score_adm, first, b->logits, b->n);
     const size_t size = (size_t)l->features;
@@ -175,6 +204,7 @@ static int add_shard(merger *m, int shard)
         const int status = add_batch(m, i);
         if (status != 0) return status;
     }
+    add_waiting(m);
     eval_moments_merge(&m->pooled, &m->shard_pooled);
     if (l->spatial) eval_moments_merge(&m->spatial, &m->shard_spatial);
     return 0;

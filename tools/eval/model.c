@@ -154,7 +154,8 @@ static int check_store(eval_job *job)
 static int allocate_labels(eval_job *job)
 {
     job->labels = malloc((size_t)job->layout.batch * sizeof *job->labels);
-    return job->labels ? 0 : tool_error("out of memory for %d labels", job->layout.batch);
+    job->written = calloc((size_t)job->layout.images, 1);
+    return job->labels && job->written ? 0 : tool_error("out of memory for %d labels", job->layout.batch);
 }
 
 static int check_size(const eval_job *job)
@@ -329,8 +330,9 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
     char text[256];
     const int count = eval_shard_count(&job->layout), missing = eval_missing_shards(job);
     if (missing > 0)
-        return tool_error("%s: %d of %d shards are missing (%s), expected all of them for --merge", job->options->out,
-                          missing, count, list_missing(job, text, sizeof text));
+        return tool_error("%s: %d of %d shards are missing (%s), expected all of them for --merge%s", job->options->out,
+                          missing, count, list_missing(job, text, sizeof text),
+                          job->options->store ? "" : ", and --store if the run has one");
     const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_MERGE);
     if (lock == LOCK_FAILED) return 1;
     if (lock == LOCK_BUSY) return interruption_status();
@@ -346,9 +348,11 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
 /* Prints the interruption. Returns the exit status. */
 static int report_interruption(eval_job *job, int status)
 {
-    const long existing = job->labels && job->store.hash ? eval_images_there(job) : 0;
-    interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
-                     job->options->out, existing, job->layout.images);
+    if (job->store.hash)
+        interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
+                         job->options->out, eval_images_there(job), job->layout.images);
+    else
+        interruption_end("no image was made now in %s; the same command goes on", job->options->out);
     return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
 }
 
@@ -384,6 +388,7 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     cJSON_Delete(job->taken);
     free(job->classes);
     free(job->labels);
+    free(job->written);
     free(job);
     return status;
 }

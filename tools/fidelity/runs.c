@@ -333,8 +333,9 @@ int fidelity_make_range(fidelity *f, progress *bar, const fidelity_sessions *ope
 
 int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *open)
 {
-    char kept[4200];
-    snprintf(kept, sizeof kept, "%s is not written", f->out);
+    char kept[8400];
+    snprintf(kept, sizeof kept, "%s is not written%s%s%s", f->out, f->store ? "; images are in " : "",
+             f->store ? f->store : "", f->store ? ", the same command goes on" : "");
     f->turns = (f->num + f->batch - 1) / f->batch;
     for (int i = 0; i < f->run_count; i++)
         if (fidelity_allocate_run(f, &f->runs[i]) != 0) return 1;

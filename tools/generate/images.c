@@ -255,6 +255,8 @@ static outcome get_stored(image_loop *loop, const image_run *r, const image_batc
 static mar_status decode(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
 {
     mar_stats taken;
+    if (interruption_came() && !loop->plan->finishes_batch)
+        return MAR_ECANCELLED; /* mar_session_decode forgets a cancel that came before it */
     const mar_status status = mar_session_decode(r->session, (uint64_t)b->first, loop->tokens, b->n, loop->rgb);
     mar_session_get_stats(r->session, &taken);
     stats->vae_s += taken.vae_s;

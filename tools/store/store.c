@@ -3,6 +3,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
+#include "tools/cli/interruption.h"
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
@@ -63,6 +64,8 @@ static const char *file_of(const store_run *r, const char *name, char *path)
     return path;
 }
 
+enum { ABOUT_MAX = 1 << 20 }; /* maximum bytes of a run.json */
+
 /* Returns run.json as text; the caller frees it. Returns NULL after printing "out of memory". */
 static char *run_json(const image_text *texts, int count, size_t *size)
 {
@@ -80,7 +83,8 @@ static char *run_json(const image_text *texts, int count, size_t *size)
     return NULL;
 }
 
-/* Returns whether the file has these bytes; -1 if it cannot be opened, with an error printed if it exists. */
+/* Returns whether the file has these bytes: 0 if it is missing or damaged. Returns -1 after printing if it cannot be
+ * opened, or is whole and belongs to another run of the same hash. */
 static int has_bytes(const char *path, const char *bytes, size_t size)
 {
     struct stat st;
@@ -90,11 +94,16 @@ static int has_bytes(const char *path, const char *bytes, size_t size)
         tool_cannot_open(path, "what a run depends on");
         return -1;
     }
-    char *found = fstat(fd, &st) == 0 && st.st_size == (off_t)size ? malloc(size) : NULL;
-    const int same = found && tool_read_at(fd, found, size, 0) == 0 && memcmp(found, bytes, size) == 0;
+    char *found = fstat(fd, &st) == 0 && st.st_size < ABOUT_MAX ? calloc(1, (size_t)st.st_size + 1) : NULL;
+    const int is_read = found && tool_read_at(fd, found, (size_t)st.st_size, 0) == 0;
+    const int same = is_read && st.st_size == (off_t)size && memcmp(found, bytes, size) == 0;
+    cJSON *other = is_read && !same ? cJSON_ParseWithOpts(found, NULL, 1) : NULL;
+    const int is_other = cJSON_IsObject(other);
+    cJSON_Delete(other);
     free(found);
     close(fd);
-    return same;
+    if (is_other) tool_error("%s: is of another run, expected what this one depends on; use another directory", path);
+    return is_other ? -1 : same;
 }
 
 static int write_about(const store_run *r, const image_text *texts, int count)
@@ -172,18 +181,21 @@ int store_write(const store_run *r, const store_range *at, const char *kind, con
 {
     char path[STORE_PATH], why[NPZ_WHY_MAX], address[2 * NAME];
     npz_writer *w;
+    sigset_t before;
     const int64_t length = (int64_t)address_of(r, at, kind, address);
+    interruption_hold(&before); /* the file may have a hidden name */
     mar_status status = npz_writer_open(store_path(r, at, kind, path), 0, &w, why);
-    if (status != MAR_OK) return tool_error("%s", why);
-    npz_writer_leave_unsynced(w);
-    status = npz_writer_add(w, "of", NPZ_U8, 1, &length, address, why);
+    const int is_open = status == MAR_OK;
+    if (is_open) npz_writer_leave_unsynced(w);
+    if (is_open) status = npz_writer_add(w, "of", NPZ_U8, 1, &length, address, why);
     for (int i = 0; i < count && status == MAR_OK; i++)
         status =
             npz_writer_add(w, arrays[i].name, arrays[i].dtype, arrays[i].rank, arrays[i].shape, arrays[i].data, why);
-    if (status != MAR_OK)
+    if (is_open && status != MAR_OK)
         npz_writer_discard(w);
-    else
+    else if (is_open)
         status = npz_writer_commit(w, why);
+    interruption_release(&before);
     return status == MAR_OK ? 0 : tool_error("%s", why);
 }
 

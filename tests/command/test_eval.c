@@ -572,12 +572,12 @@ static void pictures(void **state)
 static void report_pictures(void **state)
 {
     const char *d = *state;
-    shell(d,
+    sh_ok(d,
           "cp -r whole part && ls part/runs/*/* >before && rm part/result.json $(ls part/runs/*/*.picture-* | head -n "
           "20) && for f in $(ls part/runs/*/*.picture-* | tail -n 3); do : >$f; done && $MAR " RUN
           "--out part --quiet 2>lines && test $(grep -c 'is damaged' lines) = 3 && ls part/runs/*/* | cmp before - && "
           "rm part/result.json && $MAR " RUN "--out part --quiet 2>lines && test ! -s lines");
-    shell(d, "for r in whole part; do grep -o 'data:image/png[^\"]*' $r/report.html >$r.pictures; done; "
+    sh_ok(d, "for r in whole part; do grep -o 'data:image/png[^\"]*' $r/report.html >$r.pictures; done; "
              "test $(wc -l <whole.pictures) -ge 50 && cmp whole.pictures part.pictures");
 }
 

@@ -19,7 +19,7 @@ struct kern_probs_job {
     const float *logits; /* [conditions][rows][size] */
     const float *cfg;    /* host [rows] guidance scale; 1 or less: conditional logits alone. Unused with one
                           * condition */
-    float temperature;   /* divisor of the logits, at least 1e-5; 0: a point at the first largest logit */
+    float temperature;   /* logits are divided by max(temperature, 1e-5); 0: a point at the first largest logit */
     int top_k;           /* 0: all; else tokens below the k-th largest logit get probability 0; ties with it stay */
     float top_p;      /* below 1: tokens, sorted by falling probability, get 0 once the sum before them passes p. Ties
                        * are ordered by token id */

@@ -88,9 +88,9 @@ mar_status mar_drafter_plan(mar_drafter *d, int images, mar_err *err);
 void mar_drafter_begin(mar_drafter *d, int images, const int *labels);
 void mar_drafter_begin_captions(mar_drafter *d, int images, const float *features, const uint8_t *mask);
 /* Implements spec_model.laws. */
-mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_law, mar_err *err);
-const gpt_runner_stats *
-mar_drafter_stats(const mar_drafter *d); /* Returns the draft's statistics; NULL without a draft. */
+mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_probs, mar_err *err);
+/* Returns the draft's statistics; NULL without a draft. */
+const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d);
 
 /* engine_measure.c: Measures passes over chains of 0, 1, 4, 16 and 64 drafts behind half an image, for `images` images.
  * Adds their times, bytes and flop to the group "pass". A row is named "target, 16 drafts" if `role` is "target". */

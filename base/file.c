@@ -123,10 +123,30 @@ static int create_unnamed(const file_writer *w)
     char name[PROC_SIZE], directory[4096] = ".";
     if (w->directory >= sizeof directory) return -1;
     if (w->directory) snprintf(directory, sizeof directory, "%.*s", (int)w->directory, w->path);
-    const int fd = open(directory, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    const int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
     if (fd < 0 || access(proc_name(fd, name), F_OK) == 0) return fd;
     close(fd);
     return -1;
+}
+
+/* Syncs a file, unless the file system or the caller does without. Returns nonzero on failure, with errno. */
+static int sync_file(const file_writer *w, int fd)
+{
+    return !w->unsynced && fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP;
+}
+
+/* Copies the unnamed file to a hidden one, where the file system has no links. Returns nonzero on failure, with errno.
+ */
+static int copy_to_hidden(file_writer *w)
+{
+    char buffer[8192];
+    const int from = fileno(w->stream), to = make_hidden(w, NULL);
+    off_t at = 0;
+    ssize_t n = -1;
+    if (to < 0) return -1;
+    while ((n = pread(from, buffer, sizeof buffer, at)) > 0 && write(to, buffer, (size_t)n) == n) at += n;
+    const int failed = n != 0 || sync_file(w, to);
+    return close(to) != 0 || failed;
 }
 
 /* Gives the finished file its name. Only a rename replaces an existing name, so an unnamed file gets a hidden name
@@ -142,7 +162,7 @@ static int publish(file_writer *w)
     if (!*w->temporary) {
         const char *unnamed = proc_name(fileno(w->stream), name);
         failed = linkat(AT_FDCWD, unnamed, AT_FDCWD, w->path, AT_SYMLINK_FOLLOW) != 0;
-        if (failed && errno == EEXIST) failed = make_hidden(w, unnamed) < 0;
+        if (failed) failed = errno == EEXIST ? make_hidden(w, unnamed) < 0 : copy_to_hidden(w);
     }
     if (!failed && *w->temporary) {
         failed = rename(w->temporary, w->path) != 0;
@@ -189,8 +209,11 @@ mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
 mar_status file_writer_commit(file_writer *w, mar_err *err)
 {
     int failed = ferror(w->stream) || fflush(w->stream) != 0; /* errno is still that of a failed fwrite */
-    if (!failed && !w->unsynced && fsync(fileno(w->stream)) != 0)
-        failed = errno != EINVAL && errno != ENOTSUP; /* some file systems have none */
+    if (!failed) failed = sync_file(w, fileno(w->stream));
+    if (!failed && *w->temporary) { /* a network file system may report a full disk here */
+        failed = fclose(w->stream) != 0;
+        w->stream = NULL;
+    }
     if (!failed) failed = publish(w);
     mar_status status = MAR_OK;
     if (failed) status = err_set(err, MAR_EIO, "%s: cannot write: %s", w->path, strerror(errno));

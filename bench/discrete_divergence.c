@@ -19,7 +19,7 @@
 #include "llamagen/engine.h"
 #include "mar/api/session.h"
 #include "mar/core/neighbours.h"
-#include "mar/ways/ways.h"
+#include "mar/ways/registry.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static void add_rejection(const walk *w, site *s, double weight, const float *p,
     const double p_draft = p_of(s, s->draft);
     memcpy(w->p, p, SIZE * sizeof *p), memcpy(w->q, q, SIZE * sizeof *q);
     s->p = w->p, s->q = w->q, s->total = 1;
-    const double left = leave_residual(w, s);
+    const double left = make_residual(w, s);
     if (kern_draft_stays(s->rule, p_draft, left)) {
         m[s->draft] += weight;
         return;
@@ -69,14 +69,14 @@ static void add_drawn(const walk *w, const float *log_p, const float *log_q, con
     double rejected = 0, mass;
     int last = -1;
     kern_discrete_rule best = *rule;
-    best.without = 0;
+    best.exclude_neighbours = 0;
     w->rows->exponentials(log_p, SIZE, 0, p);
     w->rows->exponentials(log_q, SIZE, 0, q);
     for (int x = 0; x < SIZE; x++) {
         site s = {.log_p = log_p, .log_q = log_q, .rule = rule, .draft = x};
         const double f = fmin(1, acceptance(w, &s)), weight = q_of(&s, x) * (1 - f);
         m[x] += q_of(&s, x) * f;
-        if (rule->without && weight > 1e-9 && neighbour_set(w, &s, &mass) > 1)
+        if (rule->exclude_neighbours && weight > 1e-9 && neighbour_set(w, &s, &mass) > 1)
             add_rejection(w, &s, weight, p, q, m);
         else if (weight > 0)
             rejected += weight, last = x;
@@ -141,7 +141,7 @@ static void find_law(const walk *w, const kern_discrete_rule *rule, int node, do
         s.draft = w->draft[child];
         const double f = fmin(1, acceptance(w, &s)), p = p_of(&s, s.draft);
         load_laws(w, &s);
-        const double left = f < 1 ? leave_residual(w, &s) : 0;
+        const double left = f < 1 ? make_residual(w, &s) : 0;
         const double taken = f < 1 && kern_draft_stays(rule, p, left) ? 1 : f;
         m[s.draft] += weight * taken;
         reach[child] = before * weight * taken;
@@ -218,14 +218,14 @@ static void spied_verify(kern_queue *k, const kern_block_job *given)
                         .row_q = job.q + node + b,
                         .p = spied.workspace,
                         .q = spied.workspace + SIZE};
-        add_own(&w, job.count + b * KERN_BLOCK_COUNTS, job.law + b * job.positions, spied.sum[image]);
+        add_own(&w, job.count + b * KERN_BLOCK_COUNTS, job.site + b * job.positions, spied.sum[image]);
         for (int i = 0; i < spied.count; i++) add_block(&w, &spied.methods[i], spied.methods[i].sum[image]);
     }
 }
 
-static void spied_laws(kern_queue *k, const kern_law_job *job)
+static void spied_laws(kern_queue *k, const kern_probs_job *job)
 {
-    spied.real->laws(k, job);
+    spied.real->probs(k, job);
 }
 
 static void spied_draw(kern_queue *k, const kern_draw_job *job)
@@ -233,10 +233,10 @@ static void spied_draw(kern_queue *k, const kern_draw_job *job)
     spied.real->draw(k, job);
 }
 
-static void spied_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+static void spied_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
                       float *log_p)
 {
-    spied.real->top(k, log_law, law, rows, size, count, id, log_p);
+    spied.real->top(k, log_probs, source, rows, size, count, id, log_p);
 }
 
 static const kern_discrete_ops spied_ops = {spied_laws, spied_draw, spied_verify, spied_top};
@@ -271,8 +271,8 @@ static void read_methods(const mar_model *target, const mar_params *shared, int 
         method *a = &methods[spied.count++];
         snprintf(a->options, sizeof a->options, "%s", line);
         mar_params p = params_with(shared, line);
-        mar_accels_on ways;
-        check(mar_accels_resolve_params(&p, "discrete", &ways, &err), err.text);
+        mar_accels_on accels;
+        check(mar_accels_resolve_params(&p, "discrete", &accels, &err), err.text);
         check(mar_discrete_resolve_params(mar_discrete_model_of(target), &p, BATCH, &a->plan, &err), err.text);
         if (!a->plan.method || a->plan.method->stale) stop("expected methods with a draft model");
         if (a->plan.neighbours > spied.near_count) spied.near_count = a->plan.neighbours;

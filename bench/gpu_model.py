@@ -32,7 +32,7 @@ CONSTANTS = {
     "cache_bytes": ("L2 cache", "MB", 1e-6, 50e6),
     "cluster_blocks": ("blocks of a cluster of the head's grid", "", 1, 8),
     "clusters_at_once": ("clusters that the GPU holds at once", "", 1, 16),
-    # 3000 instructions for the tilt and 16 * 90 for a candidate (bench/README.md), 4 cycles each, are 9.3 us
+    # 3000 instructions for the tilt and 16 * 90 for a candidate (docs/gpu.md), 4 cycles each, are 9.3 us
     "rejection_seconds": ("drawing one residual", "us", 1e6, 10e-6),
     "calls_per_token": ("calls of the head a token at --head_spec 8", "", 1, 14.3),  # of the demo
     "wait_seconds": ("the host's wait for a result, and its next launch", "us", 1e6, 20e-6),  # a guess
@@ -48,7 +48,7 @@ PARTS = 8  # of the channels, in it
 CANDIDATES, CANDIDATES_MOST = 8, 64  # PATH_CANDIDATES, PATH_CANDIDATES_MOST of mar/ways/path.h
 JUDGED_PATHS = 4096 // (CONDITIONS * DIFFUSION_STEPS)  # of a call; diffusion/paths.c: JUDGED_ROWS
 
-# Calls of the head a token, of the demo, by window (bench/README.md).
+# Calls of the head a token, of the demo, by window (docs/gpu.md).
 DEMO_CALLS = {0: DIFFUSION_STEPS, 4: 26.3, 8: 14.3, 16: 8.7, 32: 6.2}
 # Acceptance of the demo target's own late conditions, measured with guidance 2.9, 64 steps of one token and 100 diffusion
 # steps in f32, by how many 64ths of the image they are late, of all tokens. bench/path_figures.py measures it of steps that

@@ -204,7 +204,7 @@ static void note(diff_chain *c, const float *x, int tokens, const float *cfg, in
     kern_queue *k = c->k;
     const int channels = c->head->channels;
     for (int r = 0; r < tokens; r++) c->coef[r] = &c->schedule.coef[index];
-    k->head->chain_law(k, x, c->out, tokens, channels, cfg, c->coef, c->temperature, trace->mean, trace->log_std);
+    k->head->chain_gaussian(k, x, c->out, tokens, channels, cfg, c->coef, c->temperature, trace->mean, trace->log_std);
     if (index > trace->index) k->head->add_log_std(k, trace->path_log_std, trace->log_std, tokens, channels);
 }
 

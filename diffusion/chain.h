@@ -33,7 +33,7 @@ typedef struct {
     float temperature;
     const char *part; /* prefix of its layers' names (kern_watch): "", or "draft: " for a draft's chain */
     float *before;    /* host [2][max_tokens][channels] x and x0 before a run that is searched for a non-finite layer */
-    const kern_chain_coef **coef; /* host [max_tokens] each token's step, for chain_law */
+    const kern_chain_coef **coef; /* host [max_tokens] each token's step, for chain_gaussian */
     double *zeros;                /* host [max_tokens] zeros */
 
     /* Backend memory, from diff_chain_lay_out. */
@@ -75,7 +75,7 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err);
 /* Output of a run for a verifier. All arrays are backend memory. */
 typedef struct {
     int index;            /* step whose distribution is recorded */
-    float *mean;          /* [tokens][channels] mean of the state after that step (kernels/ops.h, chain_law) */
+    float *mean;          /* [tokens][channels] mean of the state after that step (kernels/ops.h, chain_gaussian) */
     float *log_std;       /* [tokens][channels] log standard deviation of that state */
     double *path_log_std; /* [tokens] sum of the log std over channels and the noisy steps above; may be NULL */
 } diff_trace;

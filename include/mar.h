@@ -120,7 +120,7 @@ typedef struct {
 } mar_param;
 
 /* Sets the field of `option` in the struct at `fields` from text. On MAR_EARG nothing changes, and `why`, char [size]
- * or NULL, receives one line: "cfg nan: expected a number from 0 to 100". */
+ * or NULL, receives one line: "--cfg nan: expected a number from 0 to 100". */
 MAR_API mar_status mar_param_set(const mar_param *option, void *fields, const char *text, char *why, size_t size);
 /* Writes the expected value, such as "a number from 0 to 100", to text, char [size]. Returns text, or "" for invalid
  * arguments. */

@@ -1,10 +1,10 @@
-/* The products of each element are summed in double and rounded once, so that w = 1, b = 0 leave the layer as it is. */
+/* Each element's products are summed in double and rounded once, so w = 1, b = 0 leave the layer unchanged. */
 #include "kernels/adaln.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The block's rows of shift, scale and gate: weight [3W][W], bias [3W]. */
+/* Computes the block's rows of shift, scale and gate: weight [3W][W], bias [3W]. */
 static void fold_block(const kern_head_block *block, size_t width, float *weight, float *bias)
 {
     const float *shift = block->ada_weight, *scale = shift + width * width;

@@ -1,8 +1,7 @@
-/* Verifying a continuous token: the ratio of two diagonal Gaussians, p the target's and q the draft's, and what an
- * accepted token's probability is made of. kernels/residual.h draws what replaces a rejected one. One source for host
- * and device.
+/* Verification of a continuous token: the ratio of two diagonal Gaussians, p the target's and q the draft's, and the
+ * acceptance probability. kernels/residual.h draws the replacement of a rejected token. One source for host and device.
  *
- * Lanes. A warp of 32 lanes works on a token on a GPU, and one lane on a host. Lanes divide the channels of a sum. */
+ * Lanes: a warp of 32 lanes works on a token on a GPU, a single lane on a host. Lanes divide the channels of a sum. */
 #ifndef KERNELS_GAUSSIAN_H
 #define KERNELS_GAUSSIAN_H
 
@@ -10,9 +9,9 @@
 
 #include <math.h>
 
-/* KERN_ROLLED: before a loop that a GPU's compiler must not unroll. KERN_LANE_FN: a function that all lanes of a warp
- * call together. KERN_ONCE_FN: a function that each lane calls for itself, and of which a GPU's kernel has one copy,
- * because arithmetic in double is much code there. */
+/* KERN_ROLLED precedes a loop that a GPU's compiler must not unroll. KERN_LANE_FN: a function that all lanes of a warp
+ * call together. KERN_ONCE_FN: a function that each lane calls for itself. A GPU kernel has a single copy of it,
+ * because double arithmetic is much code there. */
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 #define KERN_LANE_FN static __device__ inline
 #ifdef __CUDACC__
@@ -27,26 +26,26 @@ KERN_LANE_FN int kern_lane(void)
 {
     return (int)(threadIdx.x % 32);
 }
-/* The sum over the lanes, the same in each. */
+/* Returns the sum over the lanes, the same in each. */
 KERN_ONCE_FN double kern_lanes_sum(double x)
 {
     for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
     return x;
 }
-/* Orders memory: what any lane wrote before it is visible to every lane after it. */
-KERN_LANE_FN void kern_lanes_meet(void)
+/* Orders memory: writes of any lane before it are visible to every lane after it. */
+KERN_LANE_FN void kern_lanes_sync(void)
 {
     __syncwarp();
 }
-/* The same for the lanes of a crew of this many warps, if more than one those of the block. */
-KERN_LANE_FN void kern_crew_meet(int warps)
+/* Does the same for a crew of `warps` warps; if more than one, they are the whole block. */
+KERN_LANE_FN void kern_crew_sync(int warps)
 {
     if (warps > 1)
         __syncthreads();
     else
         __syncwarp();
 }
-/* The first lane whose `yes` is not 0; KERN_LANES if there is none. */
+/* Returns the first lane whose `yes` is not 0; KERN_LANES if there is none. */
 KERN_LANE_FN int kern_first_lane(int yes)
 {
     const unsigned votes = __ballot_sync(0xffffffffu, yes);
@@ -65,8 +64,8 @@ KERN_LANE_FN double kern_lanes_sum(double x)
 {
     return x;
 }
-KERN_LANE_FN void kern_lanes_meet(void) {}
-KERN_LANE_FN void kern_crew_meet(int warps)
+KERN_LANE_FN void kern_lanes_sync(void) {}
+KERN_LANE_FN void kern_crew_sync(int warps)
 {
     (void)warps;
 }
@@ -100,28 +99,27 @@ KERN_ONCE_FN double kern_log1p(double x)
     return log1p(x);
 }
 
-/* Where a verification's random numbers come from: Philox addresses (purpose VERIFY or RESIDUAL, image, position,
- * step). */
+/* Source of a verification's random numbers: Philox addresses (purpose VERIFY or RESIDUAL, image, position, step). */
 typedef struct {
     uint64_t seed, image;
     uint32_t position, step;
 } kern_address;
 
-/* A uniform in (0, 1) of 52 bits from two words. */
+/* Returns a uniform in (0, 1) of 52 bits from two words. */
 KERN_FN double kern_uniform(const uint32_t words[2])
 {
     const uint64_t word = (uint64_t)words[0] << 32 | words[1];
     return ((double)(word >> 12) + 0.5) * 0x1p-52;
 }
 
-/* The words at an address with another seed. */
+/* Computes the words at an address with another seed. */
 KERN_ONCE_FN void kern_address_words(const kern_address *a, uint64_t seed, kern_noise purpose, uint32_t block,
                                      uint32_t words[4])
 {
     kern_random_words(seed, purpose, a->image, a->position, a->step, block, words);
 }
 
-/* The uniform at an address; `block` is the child's number where several share a position. */
+/* Returns the uniform at an address; `block` is the child's number where several share a position. */
 KERN_LANE_FN double kern_uniform_at(const kern_address *a, kern_noise purpose, uint32_t block)
 {
     uint32_t words[4];
@@ -131,7 +129,7 @@ KERN_LANE_FN double kern_uniform_at(const kern_address *a, kern_noise purpose, u
 
 /* --- the criterion ----------------------------------------------------------------------------------------- */
 
-/* log p(x) - log q(x) of one channel. */
+/* Returns log p(x) - log q(x) of one channel. */
 KERN_LANE_FN double kern_channel_log_ratio(const kern_gaussians *s, int i, double x)
 {
     const double p = (x - s->mean_p[i]) * kern_exp(-(double)s->log_std_p[i]);
@@ -139,7 +137,7 @@ KERN_LANE_FN double kern_channel_log_ratio(const kern_gaussians *s, int i, doubl
     return (double)s->log_std_q[i] - s->log_std_p[i] + 0.5 * (q * q - p * p);
 }
 
-/* log p(x) - log q(x). */
+/* Returns log p(x) - log q(x). */
 KERN_LANE_FN double kern_gaussian_log_ratio(const kern_gaussians *s, const float *x)
 {
     double sum = 0;
@@ -148,7 +146,7 @@ KERN_LANE_FN double kern_gaussian_log_ratio(const kern_gaussians *s, const float
     return kern_lanes_sum(sum);
 }
 
-/* The log of a rule's acceptance probability of x before it is capped at 1; path = path_q - path_p. */
+/* Returns the log of a rule's acceptance probability of x before it is capped at 1; path = path_q - path_p. */
 KERN_LANE_FN double kern_gaussian_log_accept(const kern_gaussian_rule *rule, const kern_gaussians *s, double path,
                                              const float *x)
 {
@@ -164,13 +162,13 @@ KERN_LANE_FN double kern_gaussian_log_accept(const kern_gaussian_rule *rule, con
     return rule->path_accept == 0 ? a : a + rule->path_accept * path;
 }
 
-/* log c of a rule's residual. */
+/* Returns log c of a rule's residual. */
 KERN_FN double kern_gaussian_log_scale(const kern_gaussian_rule *rule, double path)
 {
     return rule->path_scale == 0 ? 0 : rule->path_scale * path;
 }
 
-/* Whether p is a point. */
+/* Returns 1 if p is a point. */
 KERN_LANE_FN int kern_gaussian_is_point(const kern_gaussians *s)
 {
     int spread = 0;

@@ -20,7 +20,7 @@ void kern_int8_quantise(const float *w, int out, int in, int8_t *q, float *scale
 {
     for (int o = 0; o < out; o++, w += in, q += in) {
         const float most = greatest(w, in);
-        const int usable = most >= LEAST; /* a NaN is not */
+        const int usable = most >= LEAST; /* false for NaN */
         scale[o] = usable ? most / 127.0f : isnan(most) ? NAN : 0.0f;
         if (!usable) {
             memset(q, 0, (size_t)in);
@@ -31,7 +31,7 @@ void kern_int8_quantise(const float *w, int out, int in, int8_t *q, float *scale
     }
 }
 
-/* log2(|gain[j]| / max |w[.][j]|) of each channel into ratio, NaN where that says nothing; returns their mean. */
+/* Writes log2(|gain[j]| / max |w[.][j]|) of each channel to ratio, NaN where it is undefined; returns their mean. */
 static float log_ratios(const float *gain, const float *w, int out, int in, float *ratio)
 {
     double sum = 0;
@@ -40,7 +40,7 @@ static float log_ratios(const float *gain, const float *w, int out, int in, floa
     for (int o = 0; o < out; o++, w += in)
         for (int j = 0; j < in; j++) {
             const float magnitude = fabsf(w[j]);
-            if (magnitude > ratio[j] || isnan(magnitude)) ratio[j] = magnitude; /* a NaN stays: nothing is above it */
+            if (magnitude > ratio[j] || isnan(magnitude)) ratio[j] = magnitude; /* a NaN stays */
         }
     for (int j = 0; j < in; j++) {
         ratio[j] = log2f(fabsf(gain[j])) - log2f(ratio[j]);

@@ -1,26 +1,26 @@
-/* int8 weights: each output channel has a scale, and a weight is its int8 times it. The scale is the greatest magnitude
- * of the channel's weights over 127, so that -128 does not occur. */
+/* int8 weights with one scale per output channel: weight = int8 * scale. The scale is the channel's largest magnitude
+ * over 127, so -128 does not occur. */
 #ifndef KERNELS_INT8_H
 #define KERNELS_INT8_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* w[out][in] becomes q[out][in] and scale[out]. A channel that has a NaN or an infinity has a scale of NaN and zeros,
- * so that results show it; one whose magnitudes are all below 1e-30 has a scale of 0. */
+/* Quantises w[out][in] to q[out][in] and scale[out]. A channel with a NaN or an infinity gets a NaN scale and zeros, so
+ * that results show it. A channel with all magnitudes below 1e-30 gets scale 0. */
 void kern_int8_quantise(const float *w, int out, int in, int8_t *q, float *scale);
 
-/* Smoothing for a layer w[out][in] whose operands come from a norm with this gain[in]: factor[j], a power of two in 1
- * .. 128, is what to divide the norm's gain and bias of channel j by and to multiply the layer's column j by. The
- * product stays what it is, to the bit before quantisation, but for numbers that f32 has no exponent for. A channel
- * that the norm makes much larger than others no longer takes the integers of the others' operands: its size goes to
- * the weights, half of it as an exponent. This is SmoothQuant (Xiao et al., 2023) with |gain| in place of the greatest
- * operand, so it needs no calibration: factor ~ sqrt(|gain[j]| / max |w[.][j]|), relative to the channels' geometric
- * mean. It is never below 1: a norm has a small gain, too, where it makes up for large numbers in front of it. Where
- * gain or column is zero or not finite, factor is 1. */
+/* Computes smoothing factors for a layer w[out][in] behind a norm with gain[in]. factor[j] is a power of two in 1 ..
+ * 128. The norm's gain and bias of channel j are divided by it, and column j is multiplied. Before quantisation the
+ * product keeps its bits, within f32's exponent range. A channel the norm makes much larger than others then no longer
+ * takes up the others' integer range. Half of its exponent moves to the weights.
+ *
+ * This is SmoothQuant (Xiao et al., 2023) with |gain| in place of the largest operand, so it needs no calibration.
+ * factor ~ sqrt(|gain[j]| / max |w[.][j]|), relative to the channels' geometric mean. It is never below 1: a norm may
+ * have a small gain to make up for large inputs. It is 1 where gain or column is zero or not finite. */
 void kern_int8_smooth(const float *gain, const float *w, int out, int in, float *factor);
 
-/* The weights that q and scale stand for. */
+/* Restores the weights w = q * scale. */
 void kern_int8_restore(const int8_t *q, const float *scale, int out, int in, float *w);
 
 #endif

@@ -1,21 +1,21 @@
 /* The kernel table: every operation a model is built from, one implementation per backend.
  *
- * A device is a backend on one GPU or on the CPU: its properties, its memory, weights, and the primitives prepared so
- * far. It may be used by any number of threads at a time. A queue is where one session's operations run: the CPU's
- * threads or a GPU's stream, scratch memory, recordings, times, and the failure. One thread at a time uses a queue.
- * Weights and memory belong to the device: what one queue has made, all queues can use once `finish` has returned.
+ * A device is a backend on one GPU or on the CPU. It holds properties, memory, weights and prepared primitives. Any
+ * number of threads may use a device. A queue runs one session's operations: on the CPU's threads or a GPU's stream. It
+ * holds scratch memory, recordings, times and the failure. One thread at a time uses a queue. Weights and memory belong
+ * to the device. All queues can use what one queue has made once `finish` has returned.
  *
  * Models are written once over this table. Two kinds of arrays appear:
  *   float*  residual streams, tokens, statistics: always f32;
  *   act*    operands of matrix products: device->act_size bytes an element, bf16 or f32 by backend.
- * Array arguments live in the device's memory (core->alloc) unless they are marked `host`. Index arguments
- * (`const int *`) and scalars live in host memory and are read before the call returns. Row counts may be 0.
+ *
+ * Arrays live in the device's memory (core->alloc) unless they are marked `host`. Index arguments (`const int *`) and
+ * scalars live in host memory and are read before the call returns. Row counts may be 0.
  *
  * Operations on one queue run in order. An operation may still be running when its call returns; `download` and
- * `finish` wait for it. After a failure, and once the queue is cancelled, operations do nothing (kern_check). No row of
- * a result depends on the contents of another row. On a CPU even the bits of a row are the same for any number of rows
- * and threads. On a GPU a product of another number of rows may round differently.
- */
+ * `finish` wait for it. After a failure or a cancel, operations do nothing (kern_check). No row of a result depends on
+ * another row. On a CPU the bits of a row are the same for any number of rows and threads. On a GPU a product of
+ * another row count may round differently. */
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
 
@@ -33,22 +33,22 @@ typedef struct kern_head kern_head;               /* packed weights of the diffu
 typedef struct kern_recording kern_recording;     /* recorded work, for replay */
 typedef struct kern_speculation kern_speculation; /* state of speculation inside the head: kernels/speculation.h */
 typedef struct kern_speculation_head kern_speculation_head; /* a head to evaluate there: kernels/speculation.h */
-typedef struct kern_law_job kern_law_job;                   /* kernels/discrete.h, and so the next two */
+typedef struct kern_probs_job kern_probs_job;               /* the next three: kernels/discrete.h */
 typedef struct kern_draw_job kern_draw_job;
 typedef struct kern_block_job kern_block_job;
 typedef void act; /* array of operands, see above */
 
-/* GELU: exact, with erf; GELU_TANH: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) */
+/* GELU is exact, with erf. GELU_TANH is x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))). */
 typedef enum { KERN_LINEAR, KERN_GELU, KERN_SILU, KERN_GELU_TANH } kern_activation;
 
 enum {
     KERN_IN_F32 = 1,   /* x is float*, multiplied in f32; else act* */
     KERN_OUT_F32 = 2,  /* y is float*; else act* */
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
-    KERN_UPSAMPLE = 8, /* Convolutions only: the input is upsampled 2x first, nearest neighbour. Needs kernel 3x3,
-                        * padding 1, stride 1 and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
-    KERN_INT8 = 32, /* Linear layers only: multiplied in int8 where the device does that (kern_device.int8): x quantised
-                     * by row, weights by output channel (kernels/int8.h). */
+    KERN_UPSAMPLE = 8, /* Convolutions only: upsamples the input 2x by nearest neighbour. Needs kernel 3x3, padding one,
+                        * stride one and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
+    KERN_INT8 = 32, /* Linear layers only: multiplies in int8 if kern_device.int8. x is quantised by row, the weights by
+                     * output channel (kernels/int8.h). */
     KERN_RELU = 16, /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
 };
 
@@ -59,35 +59,35 @@ typedef struct {
     kern_activation activation; /* applied to x W^T + b */
     int flags;                  /* KERN_IN_F32 | ... */
     int y_stride;               /* elements from one row of y to the next; 0 means out */
-    const int8_t *quantised;    /* host [N][K] with KERN_INT8: the weights as a file has them, or NULL: `weight` is */
-    const float *scale;         /* host [N] of them; quantised. `weight` may be NULL then where the device has int8 */
-    kern_linear *before;        /* the layer that is multiplied before this one, as a rule, or NULL: a processor fetches
-                                 * the first of these weights meanwhile. It is freed later, or never used again */
+    const int8_t *quantised; /* host [N][K] int8 weights from the file, with KERN_INT8; NULL: quantised from `weight` */
+    const float *scale;      /* host [N] scales of `quantised`. `weight` may then be NULL if the device has int8 */
+    kern_linear *previous;   /* layer usually run before this one, or NULL; it prefetches these weights. It is freed
+                              * later,   or never used again */
 } kern_linear_spec;
 
 /* 2-D convolution, activations NHWC. y has (height + 2 pad_h - kernel_h) / stride + 1 rows, rounded down, and columns
- * likewise; an upsampled one has 2 height and 2 width. */
+ * likewise. With KERN_UPSAMPLE y has 2 height rows and 2 width columns. */
 typedef struct {
     int out, in;            /* channels */
     int kernel_h, kernel_w; /* 1 or more */
-    int stride;             /* 1 or 2, of rows and columns */
-    int pad_h, pad_w;       /* rows of zeros above and below x, columns of zeros on either side; less than the kernel */
+    int stride;             /* 1 or 2, for rows and columns */
+    int pad_h, pad_w;       /* rows of zeros above and below x, columns on either side; less than the kernel's size */
     const float *weight;    /* host [out][in][kernel_h][kernel_w] */
     const float *bias;      /* host [out] */
     int flags;              /* KERN_OUT_F32, KERN_OUT_ADD, KERN_UPSAMPLE, KERN_RELU; the input is always act* */
-    int y_stride;           /* elements from one pixel of y to the next; 0 means out. So the results of several
-                             * convolutions lie side by side in the channels of one array */
+    int y_stride; /* elements from one pixel of y to the next; 0 means out. Lets several convolutions write side by side
+                   * into the channels of one array */
 } kern_conv_spec;
 
-/* A pool over square windows, activations NHWC. y has (height + 2 pad - window) / stride + 1 rows, rounded down, and
- * columns likewise. Pixels outside x count for nothing: a mean is that of the pixels inside. */
+/* Pooling over square windows, activations NHWC. y has (height + 2 pad - window) / stride + 1 rows, rounded down, and
+ * columns likewise. Pixels outside x are ignored: a mean is over the pixels inside. */
 typedef enum { KERN_POOL_MAX, KERN_POOL_MEAN } kern_pool_kind;
 typedef struct {
     kern_pool_kind kind;
     int window, stride, pad; /* window <= 8, pad < window */
 } kern_pool;
 
-/* One residual block of the diffusion head, all host f32, W = width; official names in diffusion/head.c. */
+/* One residual block of the diffusion head, all host f32, W = width. Official names are in diffusion/head.c. */
 typedef struct {
     const float *ln_weight, *ln_bias;   /* [W] in_ln */
     const float *fc1_weight, *fc1_bias; /* [W][W], [W] mlp.0 */
@@ -97,14 +97,13 @@ typedef struct {
 
 /* The diffusion head, all host f32. */
 typedef struct {
-    int width, depth, channels;         /* W; residual blocks; C, the channels of a token */
+    int width, depth, channels;         /* W; residual blocks; C, channels of a token */
     const float *in_weight, *in_bias;   /* [W][C], [W] input_proj */
     const kern_head_block *blocks;      /* [depth] */
     const float *ada_weight, *ada_bias; /* [2W][W], [2W] final adaLN: shift, scale */
     const float *out_weight, *out_bias; /* [2C][W], [2C] final linear: eps, variance fraction */
-    int f32;  /* 1: all products and the modulation are f32, on a device whose operands are bf16, too */
-    int int8; /* 1: blocks and their modulation are in int8 where the device has that and `fine` does not say otherwise
-               */
+    int f32;                            /* 1: all products and the modulation are f32, also on a bf16 device */
+    int int8; /* 1: blocks and modulation are int8 where the device has it, except for rows marked `fine` */
 } kern_head_spec;
 
 /* One diffusion step of the learned-range Gaussian chain, in f32 (diffusion/schedule.h fills it). */
@@ -116,111 +115,111 @@ typedef struct {
 } kern_chain_coef;
 
 /* One step of a first- or second-order ODE solver that predicts x0 (diffusion/schedule.h fills it). The next state is
- * coef_x*x_t + coef_x0*x0 + coef_previous*(x0 of the step before). */
+ * coef_x*x_t + coef_x0*x0 + coef_previous*(x0 of the previous step). */
 typedef struct {
     float sqrt_recip_abar, sqrt_recipm1_abar; /* a and b of x0 = a*x_t - b*eps */
-    float coef_x, coef_x0, coef_previous;     /* coef_previous is 0 in a step of first order */
+    float coef_x, coef_x0, coef_previous;     /* coef_previous is 0 in a first-order step */
 } kern_ode_coef;
 
-/* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are kept and used again. Of blocks 1 to 4 the gated
- * output is kept, which is what they add to x. Of the other blocks the MLP's output is kept, and gated anew. */
+/* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are cached and reused. Blocks 1 to 4 cache the gated
+ * output, the addend of x. The other blocks cache the MLP's output and gate it again. */
 typedef enum {
-    KERN_HEAD_FRESH, /* computes and keeps all blocks */
-    KERN_HEAD_WARM,  /* reuses blocks 1 to 4, computes and keeps the others */
+    KERN_HEAD_FRESH, /* computes and caches all blocks */
+    KERN_HEAD_WARM,  /* reuses blocks 1 to 4, computes and caches the others */
     KERN_HEAD_KEPT,  /* reuses all blocks */
 } kern_head_reuse;
 
-/* A run of the chain from index `first` down to index `last`. There are rows = tokens * conditions rows of the head:
- * row c * tokens + t is condition c of token t, and condition 0 is the conditional one. All conditions of a token read
- * the token's one state. Either `coef` or `ode` is given: the steps are DDPM's or a solver's. */
+/* A run of the chain from index `first` down to index `last`. The head has rows = tokens * conditions rows. Row c *
+ * tokens + t is condition c of token t; condition 0 is the conditional one. All conditions of a token read its one
+ * state. Either `coef` or `ode` is given: DDPM steps or solver steps. */
 typedef struct {
     int tokens, conditions;      /* conditions: 1, or 2 with guidance */
     int first, last;             /* step indices, first >= last */
-    const void *mod;             /* modulation rows; that of index i and row r has number (first - i) * rows + r */
-    float *x;                    /* [tokens][C] in: the state before index `first`; out: that after `last` */
+    const void *mod;             /* modulation rows; index i and row r use row (first - i) * rows + r */
+    float *x;                    /* [tokens][C] in: state before index `first`; out: state after `last` */
     float *x0;                   /* [tokens][C] for a solver, as in chain_ode_step; NULL for DDPM */
     const kern_chain_coef *coef; /* host, by index; NULL for a solver */
     const kern_ode_coef *ode;    /* host, by index; NULL for DDPM */
-    const int *t;                /* host, by index: the step in the noise address */
+    const int *t;                /* host, by index: step in the noise address */
     const float *cfg;            /* host [tokens] guidance scale; unused with one condition */
-    uint64_t seed;               /* of the noise address */
-    const uint64_t *image;       /* host [tokens], of the noise address */
-    const int *position;         /* host [tokens], of the noise address */
+    uint64_t seed;               /* seed of the noise address */
+    const uint64_t *image;       /* host [tokens], image of the noise address */
+    const int *position;         /* host [tokens], position of the noise address */
     float *out;                  /* [rows][2C] working memory */
     void *scratch;               /* k->head->scratch_bytes(rows) of working memory */
 } kern_chain_job;
 
-/* A criterion for diagonal Gaussians p and q (specdec/). With log p/q = exponents + normalisers (log |std_q| - log
- * |std_p|) and path = path_q - path_p, a draft x from q is accepted with probability min(1, exp(a)),
- *   a = exponents / temper + normalisers + path_accept * path,
- * and is else replaced by a draw from Norm[p - c q]+, log c = path_scale * path. It is exact with temper 1 and the
- * others 0. */
+/* A criterion for diagonal Gaussians p and q (specdec/). log p/q = exponents + normalisers (log |std_q| - log |std_p|),
+ * and path = path_q - path_p. A draft x from q is accepted with probability min(1, exp(a)),
+ *   a = exponents / temper + normalisers + path_accept * path.
+ *
+ * A rejected draft is replaced by a draw from Norm[p - c q]+, log c = path_scale * path. The rule is exact with temper
+ * 1 and path_accept = path_scale = 0. */
 typedef struct {
     double temper, path_accept, path_scale;
 } kern_gaussian_rule;
 
-/* Verifies rows of continuous drafts, each by itself. */
+/* Verifies rows of continuous drafts, each independently. */
 typedef struct {
     int rows, channels;
     const float *draft;              /* [rows][C] */
-    const float *mean_p, *log_std_p; /* [rows][C] the target's laws */
-    const float *mean_q, *log_std_q; /* [rows][C] the laws the drafts were drawn from */
-    const double *path_p, *path_q;   /* [rows]; NULL counts as 0 */
+    const float *mean_p, *log_std_p; /* [rows][C] target distributions */
+    const float *mean_q, *log_std_q; /* [rows][C] draft distributions */
+    const double *path_p, *path_q;   /* [rows]; NULL means 0 */
     kern_gaussian_rule rule;
-    uint64_t seed;         /* of the noise addresses, purposes VERIFY and RESIDUAL */
-    uint32_t step;         /* of the noise addresses */
-    const uint64_t *image; /* host [rows], of the noise addresses */
-    const int *position;   /* host [rows], of the noise addresses */
+    uint64_t seed;         /* seed of the noise addresses, purposes VERIFY and RESIDUAL */
+    uint32_t step;         /* step of the noise addresses */
+    const uint64_t *image; /* host [rows], image of the noise addresses */
+    const int *position;   /* host [rows], position of the noise addresses */
     const int *group;      /* host [rows] a row's group, 0..groups-1 */
-    const int *order;      /* host [rows] a row's place in its group; first_replaced is in these numbers */
+    const int *order;      /* host [rows] a row's rank in its group; unit of first_replaced */
     int groups;
-    float *x;            /* [rows][C] the drafts, or what replaces them; may be `draft` */
+    float *x;            /* [rows][C] accepted drafts or their replacements; may be `draft` */
     int *replaced;       /* [rows] 0 or 1 */
     int *tries;          /* [rows] candidates drawn for the residual; 0 for an accepted draft */
-    int *first_replaced; /* [groups] the least `order` of the group's replaced rows; INT_MAX if there are none */
+    int *first_replaced; /* [groups] smallest `order` of the group's replaced rows; INT_MAX if none is replaced */
 } kern_verify_job;
 
-/* Compares whole paths of the chain under two laws. A path is all states x_{steps-1} .. x_0 that a token's chain had,
- * by step index, and what the head said at each: the law it was drawn from. The head's output under other conditions,
- * or another head's, at the same states is the other law. */
+/* Compares whole chain paths under two distributions. A path is the sequence of states x_{steps-1} .. x_0 of a token's
+ * chain, by step index. Its record includes the head's output at each state: the distribution the next state was drawn
+ * from. The other distribution is the head's output at the same states under other conditions, or another head's. */
 typedef struct {
     int paths, channels, conditions;
-    int steps;                   /* of the chain, 2 or more */
-    int stride;                  /* floats from one path to the next */
-    const float *path;           /* [paths][stride]: by index 0..steps-1, KERN_EVALUATED rows of C floats
-                                  * (kernels/speculation.h): the state before that index, x0 and variance fraction there */
-    const float *out;            /* [conditions][paths][steps][2C] the other law's outputs of the head, by index */
+    int steps;         /* steps of the chain, 2 or more */
+    int stride;        /* floats from one path to the next */
+    const float *path; /* [paths][stride]: by index 0..steps-1, KERN_EVALUATED rows of C floats (kernels/speculation.h):
+                        * state before that index, its x0 and variance fraction */
+    const float *out;  /* [conditions][paths][steps][2C] head outputs of the other distribution, by index */
     const kern_chain_coef *coef; /* host [steps] */
     const float *cfg;            /* host [paths] guidance scale; unused with one condition */
-    float log_temperature;       /* -INFINITY at temperature 0: laws are points */
-    double
-        *log_ratio; /* [paths] the sum over the noisy indices steps-1..1 of the log of (the other law's density / that
-                     * of the law the path was drawn from) of the state after the index. Index 0 adds no noise */
-    float *last;    /* [paths][C] the other law's mean after index 0: the token it would make of the last state */
+    float log_temperature;       /* -INFINITY at temperature 0: distributions are points */
+    double *log_ratio; /* [paths] sum over the noisy indices steps-1..1 of log(other density / own density) of the state
+                        * after the index. Index 0 adds no noise */
+    float *last; /* [paths][C] the other distribution's mean after index 0: the token it makes from the last state */
 } kern_path_job;
 
-/* Decides on whole paths by their log ratios. A draft, drawn from Q, is replaced unless u < P/Q. A candidate for the
- * residual, drawn from P, is kept if u < 1 - Q/P. A NaN replaces a draft and keeps a candidate: there is no law to draw
- * from, and the token shows it. */
+/* Accepts or rejects whole paths by their log ratios. A draft from Q is replaced unless u < P/Q. A residual candidate
+ * from P is kept if u < 1 - Q/P. A NaN replaces a draft and keeps a candidate: no distribution is left to draw from,
+ * and the token shows the NaN. */
 typedef struct {
     int rows;
-    int candidates;          /* 0: the rows are drafts, log_ratio is log P/Q; 1: candidates, log_ratio is log Q/P */
+    int candidates;          /* 0: rows are drafts, log_ratio is log P/Q; 1: candidates, log_ratio is log Q/P */
     const double *log_ratio; /* [rows] */
-    uint64_t seed;           /* of u's address, purpose VERIFY */
-    uint32_t step;           /* of u's address */
-    const uint64_t *image;   /* host [rows], of u's address */
-    const int *position;     /* host [rows], of u's address */
+    uint64_t seed;           /* seed of u's address, purpose VERIFY */
+    uint32_t step;           /* step of u's address */
+    const uint64_t *image;   /* host [rows], image of u's address */
+    const int *position;     /* host [rows], position of u's address */
     const int *group;        /* host [rows] 0..groups-1 */
     const int *order;        /* host [rows] */
     int groups;
-    int *marked; /* [rows] 1: a draft is replaced, a candidate is kept; else 0 */
-    int *first;  /* [groups] the least `order` of the group's marked rows; INT_MAX if there are none */
+    int *marked; /* [rows] 1: draft replaced, or candidate kept; else 0 */
+    int *first;  /* [groups] smallest `order` of the group's marked rows; INT_MAX if none is marked */
 } kern_path_verdict;
 
-enum { KERN_CACHE_HEAD_MAX = 256 }; /* numbers of a head in a cache, at most */
+enum { KERN_CACHE_HEAD_MAX = 256 }; /* largest head_dim of a cache */
 
-/* Queries over a cache of keys and values, which has a row for each slot. A span is a run of queries that know the same
- * slots but for its last ones: a sequence's new tokens, of which each knows those it follows. */
+/* Queries over a cache of keys and values with one row per slot. A span is a run of queries that attend to the same
+ * slots except for the last ones. Example: a sequence's new tokens, each attending to its ancestors. */
 typedef struct {
     int rows, heads, head_dim; /* head_dim: KERN_CACHE_HEAD_MAX or less */
     const act *q;              /* row r's queries at q + r * q_stride elements, heads side by side */
@@ -228,66 +227,69 @@ typedef struct {
     const act *cache;  /* [slots][2 * heads * head_dim] key, then value */
     int spans;         /* 1 or more */
     const int *row;    /* host [spans + 1] span s has rows row[s] .. row[s + 1] - 1 */
-    const int *first;  /* host [spans + 1] its slots are slot[first[s]] .. slot[first[s + 1] - 1] */
-    const int *common; /* host [spans] all its rows know the first `common` of them; 0 or more */
+    const int *first;  /* host [spans + 1] span s has slots slot[first[s]] .. slot[first[s + 1] - 1] */
+    const int *common; /* host [spans] slots that all rows of the span attend to, the first of its list; 0 or more */
     const int *slot;   /* host: rows of the cache */
-    /* host [rows][words], bit j of a row (word j / 64): it knows slot number common + j of its span. Each row knows at
-     * least one slot. */
+    /* host [rows][words] bit j (word j / 64): the row attends to slot number common + j of its span. Each row attends
+     * to at least one slot. */
     const uint64_t *mask;
     int words;
-    int most; /* slots that a span may have, at most: the same at each call of a recording */
-    /* With `turn` the operation does what `rotate` does first: row r of q is a query, a key and a value side by side,
-     * so q_stride is 3 * heads * head_dim; row position[r] of turn turns them, and key and value go to row own[r] of
-     * the cache, which is in the list of the row's span and in no other. Every span has a row then. q is turned in
-     * place. NULL: queries are turned and the cache is filled. */
-    const float *turn;
+    int max_slots; /* upper bound on a span's slots: the same at each call of a recording */
+    /* rope tables, or NULL: queries are rotated and the cache is filled. With `rope` the operation first does the work
+     * of `rotate`. Row r of q is then query, key and value side by side, so q_stride is 3 * heads * head_dim. Row
+     * position[r] of `rope` rotates them, q in place. Key and value go to row own[r] of the cache. own[r] is in the
+     * slot list of the row's span and of no other span. Every span then has a row. */
+    const float *rope;
     const int *position, *own; /* host [rows] */
     act *y;                    /* [rows][heads * head_dim] */
 } kern_cache_job;
 
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
 typedef struct {
-    void (*close)(kern_device *d); /* after all queues, weights and memory of it */
+    void (*close)(kern_device *d); /* called after all its queues, weights and memory are freed */
 
     mar_status (*queue_create)(kern_device *d, kern_queue **out, mar_err *err);
     void (*queue_free)(kern_queue *k); /* waits for its work; NULL is fine */
-    /* Brackets what a thread does with a queue before it returns to its caller. Between bind and unbind the CPU's
-     * threads are divided among the queues at work, and the GPU is the thread's current one; unbind gives the thread
-     * back the one it had. Operations outside the brackets work, too, on a CPU maybe with one thread only. */
+    /* Brackets a thread's use of a queue before it returns to its caller. Between bind and unbind the CPU's threads are
+     * divided among the active queues. The GPU is the thread's current one; unbind restores the previous one.
+     * Operations outside the brackets also work, on a CPU perhaps with a single thread. */
     void (*bind)(kern_queue *k);
     void (*unbind)(kern_queue *k);
-    /* Waits for the work begun, and forgets the failure, so that operations work again. A failure that the device
-     * cannot recover from stays: kern_check. */
+    /* Waits for pending work and clears the failure, so that operations work again. A failure the device cannot recover
+     * from stays: see kern_check. */
     void (*recover)(kern_queue *k);
-    /* Waits for the work begun, and goes on on the caller's stream (CUDA: a cudaStream_t), which must outlive the queue
-     * or its next set_stream; NULL: on its own again. NULL in a backend without streams. */
+    /* Waits for pending work, then continues on the caller's stream (CUDA: a cudaStream_t). The stream must outlive the
+     * queue or its next set_stream. A NULL stream selects the queue's own stream. The entry is NULL in a backend
+     * without streams. */
     mar_status (*set_stream)(kern_queue *k, void *stream, mar_err *err);
 
     mar_status (*alloc)(kern_device *d, size_t bytes, void **out, mar_err *err); /* 64-byte aligned, zeroed */
-    void (*free)(kern_device *d, void *p); /* no work begun may use it. NULL is fine */
-    /* Copies host -> backend; the caller may change src when the call returns. */
+    void (*free)(kern_device *d, void *p); /* no pending work may use it. NULL is fine */
+    /* Copies host -> backend. The caller may change src when the call returns. */
     void (*upload)(kern_queue *k, void *dst, const void *src, size_t bytes);
-    /* Copies backend -> host, and waits for it. */
+    /* Copies backend -> host and waits for the copy. */
     void (*download)(kern_queue *k, void *dst, const void *src, size_t bytes);
     /* Waits for all work. */
     void (*finish)(kern_queue *k);
 
-    /* Adds the time since the last lap to *seconds; NULL only starts the clock. The sum is complete when `download` or
-     * `finish` next returns. At most some thousand laps fit between two waits. */
-    void (*lap)(kern_queue *k, double *seconds);
-    /* Runs body(arg), a sequence of operations. A backend that can, records it at the second call with the same
-     * recording (*recording is NULL at the first) and replays it from then on; then body's calls only hand over their
-     * host arrays. Work that the device refuses to record is run at each call.
+    /* Adds the time since the last mark to *seconds; NULL only starts the clock. The sum is complete when `download` or
+     * `finish` next returns. At most some thousand marks fit between two waits. */
+    void (*timer_mark)(kern_queue *k, double *seconds);
+    /* Runs body(arg), a sequence of operations. A backend that can record it does so at the second call with the same
+     * recording. It replays the recording from then on. *recording is NULL at the first call. During replay body's
+     * calls only pass their host arrays. Work that the device refuses to record runs at each call.
      *   - At each call with the same recording the operations, their order, scalars and backend addresses are the same;
-     *     contents of host arrays may differ. Host arrays that rotate and attention_cache are given do not change
-     *     between the first of these calls that is given one and the end of body.
-     *   - body calls no alloc, free, create, plan, download, finish, lap, similarity, first_nonfinite or speculate_*.
-     *   - body may be called more than once for one recording, so it changes nothing on the host that the next call
-     *     does not set again. */
+     *     contents of host arrays may differ. Host arrays passed to rotate and attention_cache stay unchanged from the
+     *     first of these calls that uses them to the end of body.
+     *   - body calls no alloc, free, create, plan, download, finish, timer_mark, similarity, first_nonfinite or
+     *   speculate_*.
+     *   - body may be called more than once for one recording. It changes nothing on the host that the next call does
+     *   not
+     *     set again. */
     void (*replay)(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);
     void (*recording_free)(kern_queue *k, kern_recording *recording); /* NULL is fine */
 
-    /* y[rows][N] = activation(x[rows][K] W^T + bias). Weights are copied, converted and packed here, once. */
+    /* Creates a layer y[rows][N] = activation(x[rows][K] W^T + bias). Copies, converts and packs the weights, once. */
     mar_status (*linear_create)(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
     void (*linear_free)(kern_device *d, kern_linear *l); /* NULL is fine */
     /* Prepares for calls on this queue with this row count, so that `linear` allocates nothing. Optional. */
@@ -299,39 +301,39 @@ typedef struct {
     void (*layer_norm)(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
                        const float *bias, float eps, void *y, int y_f32);
     /* dst[dst_index[r]] = src[src_index[r]] + add[add_index[r]], rows of dim floats. A NULL index is the identity. add
-     * may be NULL: then bits are copied, so rows of operands can be copied too, their length counted in floats. */
+     * may be NULL: then bits are copied. Rows of operands can be copied that way, their length counted in floats. */
     void (*copy_rows)(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
                       const float *add, const int *add_index, int rows, int dim);
-    /* y[r] = the cosine between the head_dim parts of row r of a and of b, averaged over the heads. It says how much a
-     * row has changed. Rows are `stride` elements apart; y is host float [rows]. Two zero parts have cosine 0. */
+    /* y[r] = cosine between row r of a and of b, per head, averaged over the heads: a measure of a row's change. Rows
+     * are `stride` elements apart; y is host float [rows]. Two zero heads have cosine 0. */
     void (*similarity)(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim,
                        float *y);
-    /* The first row of x that has a NaN or an infinity, or -1 if there is none. Rows are `width` numbers, `stride` of
-     * them apart: float* if f32, else act*. Waits as `download` does. After a failure it is -1. */
+    /* Returns the first row of x with a NaN or an infinity, or -1 if there is none. Rows are `width` numbers, `stride`
+     * numbers apart: float* if f32, else act*. Waits as `download` does. Returns -1 after a failure. */
     int (*first_nonfinite)(kern_queue *k, const void *x, int f32, int rows, int width, int stride);
     /* y[i][j] = |a[i] - b[j]|^2, a float [rows][dim], b float [columns][dim], y float [rows][columns]. Differences are
-     * squared and added up in f32, so nothing cancels: the relative error is at most dim * 2^-23, some 1e-6 as a rule,
-     * and equal rows have distance 0. On either backend a distance's bits depend on its two rows only, not on their
-     * order. */
+     * squared and summed in f32, so nothing cancels. The relative error is at most dim * 2^-23, usually about 1e-6.
+     * Equal rows have distance 0. A distance's bits depend on its two rows only, not on their order, on either
+     * backend. */
     void (*distances)(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y);
     /* y[i] = a[i] - b[i] */
     void (*subtract)(kern_queue *k, const float *a, const float *b, size_t n, float *y);
     /* y[i] = x[i] as act. */
     void (*to_act)(kern_queue *k, const float *x, size_t n, act *y);
 
-    /* Multi-head attention of n_seq independent sequences. Row i of sequence s of q starts at
-     * q + (s*n_q + i)*q_stride elements, and that of key and value at (s*n_k + i)*kv_stride. Heads lie side by side,
-     * head_dim elements each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim); the softmax is
-     * in f32. */
+    /* Runs multi-head attention of n_seq independent sequences. Row i of sequence s of q starts at q + (s*n_q +
+     * i)*q_stride elements, and that of key and value at (s*n_k + i)*kv_stride. Heads lie side by side, head_dim
+     * elements each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim); the softmax is in
+     * f32. */
     void (*attention)(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                       int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
     /* Prepares for calls of this shape, so that `attention` allocates nothing. */
     mar_status (*attention_plan)(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                  mar_err *err);
-    /* The same of sequences of different lengths: sequence s asks with rows q_first[s] .. q_first[s] + n_q[s] - 1 of q,
-     * and rows k_first[s] .. k_first[s] + n_k[s] - 1 of key and value answer; all host [n_seq]. The result of row r of
-     * q is row r of y. Rows of y that no sequence asks with are left as they are. n_q[s] may be 0; n_k[s] is 1 or more.
-     * Each (n_q, n_k) has been planned. On a CPU a row has the bits that `attention` gives for its sequence alone. */
+    /* Runs attention on sequences of different lengths. Sequence s has query rows q_first[s] .. q_first[s] + n_q[s] -
+     * 1, and key and value rows k_first[s] .. k_first[s] + n_k[s] - 1; all four host [n_seq]. Row r of q gives row r of
+     * y. Rows of y outside all sequences stay unchanged. n_q[s] may be 0; n_k[s] is 1 or more. Each (n_q, n_k) must be
+     * planned. On a CPU a row has the bits `attention` gives for its sequence alone. */
     void (*attention_spans)(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
                             const act *key, const act *value, int kv_stride, const int *k_first, const int *n_k,
                             int n_seq, int heads, int head_dim, act *y);
@@ -342,176 +344,175 @@ typedef struct {
                      void *y, int y_f32);
     /* y[r][i] = silu(x[r][i]) * x[r][hidden + i]: SwiGLU. x act [rows][2 * hidden], y act [rows][hidden]. */
     void (*swiglu)(kern_queue *k, const act *x, int rows, int hidden, act *y);
-    /* Turns queries and keys, and puts keys and values into a cache. qkv act [rows][3 * heads * head_dim]: q, k, v.
-     * Pair i of a head, numbers 2i and 2i + 1, becomes (a cos - b sin, b cos + a sin), where cos and sin are numbers 2i
-     * and 2i + 1 of row position[r] of turn, float [positions][head_dim]. q is turned in place; key and value go to row
-     * slot[r] of cache, act [slots][2 * heads * head_dim]. position and slot host [rows]. */
-    void (*rotate)(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+    /* Applies rotary position embeddings (RoPE) to queries and keys, and stores keys and values in a cache. qkv act
+     * [rows][3 * heads * head_dim]: q, k, v. Pair i of a head, numbers 2i and 2i + 1, becomes (a cos - b sin, b cos + a
+     * sin). cos and sin are numbers 2i and 2i + 1 of row position[r] of rope, float [positions][head_dim]. q is rotated
+     * in place. Key and value go to row slot[r] of cache, act [slots][2 * heads * head_dim]. position and slot host
+     * [rows]. */
+    void (*rotate)(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                    act *cache, const int *slot);
-    /* Multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
-     * depend on its own queries and on the slots that it knows, in their order, only. */
+    /* Runs multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
+     * depend only on its queries and on the slots it attends to, in order. */
     void (*attention_cache)(kern_queue *k, const kern_cache_job *job);
-    /* y[r] = row x[r] of table, float [size][dim]; x float [rows] has whole numbers of 0..size-1, of others the row is
-     * kern_token_row (kernels/discrete.h); y float [rows][dim]. */
+    /* y[r] = row x[r] of table, float [size][dim]. x float [rows] holds token ids 0..size-1; kern_token_row
+     * (kernels/discrete.h) maps other values. y float [rows][dim]. */
     void (*look_up)(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
-    /* y[r] = row token[place[r]] of table, float [size][dim]: the embeddings of tokens that the host does not know.
-     * token backend int, those below 0 count as 0 and those of size or more as size - 1; place host [rows]; y float
-     * [rows][dim]. */
+    /* y[r] = row token[place[r]] of table, float [size][dim]: embeddings of tokens that only the device has. token
+     * backend int, clamped to 0..size-1; place host [rows]; y float [rows][dim]. */
     void (*embed)(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
                   float *y);
 } kern_core_ops;
 
-/* Discrete tokens: their laws, draws from them, and the verification of drafts. The jobs are in kernels/discrete.h. */
+/* Discrete tokens: probabilities, sampling, and verification of drafts. The jobs are in kernels/discrete.h. */
 typedef struct {
-    void (*laws)(kern_queue *k, const kern_law_job *job);
+    void (*probs)(kern_queue *k, const kern_probs_job *job);
     void (*draw)(kern_queue *k, const kern_draw_job *job);
     void (*verify)(kern_queue *k, const kern_block_job *job);
-    /* The `count` most likely tokens of each law, the likeliest first, equal ones by their numbers: id [rows][count],
-     * and their log probabilities log_p [rows][count]. Where a law has no more tokens, id is -1 and log_p -INFINITY.
-     * law host [rows]: rows of log_law, float [..][size]. */
-    void (*top)(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+    /* Finds the `count` most likely tokens of each distribution, most likely first, ties by token id. Writes id
+     * [rows][count] and log_p [rows][count]. Missing tokens have id -1 and log_p -INFINITY. source host [rows]: rows of
+     * log_probs, float [..][size]. */
+    void (*top)(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
                 float *log_p);
 } kern_discrete_ops;
 
 /* The diffusion head and its chain.
  *
- * A modulation row is all that depends on (condition, t) only: adaLN(SiLU(temb[t] + c)) of every block and of the final
- * layer. Modulation rows of many steps are computed ahead of the chain, in one large product. A row has mod_bytes(h)
- * bytes; its layout is the backend's own. Both backends fold the blocks' layer norms into it (kernels/adaln.h). */
+ * A modulation row is the part of the head that depends on (condition, t) only. It is adaLN(SiLU(temb[t] + c)) of every
+ * block and of the final layer. Modulation rows of many steps are computed ahead of the chain, in one large product. A
+ * row has mod_bytes(h) bytes in the backend's own layout. Both backends fold the blocks' layer norms into it
+ * (kernels/adaln.h). */
 typedef struct {
     mar_status (*create)(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
     void (*free)(kern_device *d, kern_head *h); /* NULL is fine */
-    /* How the backend computes this head on this device, and why not in a faster way: one line without newline, valid
-     * as long as the head. */
+    /* Returns one line without newline, valid as long as the head: how the backend computes this head on this device,
+     * and why not in a faster way. */
     const char *(*describe)(const kern_head *h);
-    size_t (*mod_bytes)(const kern_head *h);               /* of one modulation row */
+    size_t (*mod_bytes)(const kern_head *h);               /* bytes of one modulation row */
     size_t (*scratch_bytes)(const kern_head *h, int rows); /* working memory of `modulate` and `eval` */
     /* Prepares for calls on this queue with this row count, so that the operations below allocate nothing. */
     mar_status (*plan)(kern_queue *k, const kern_head *h, int rows, mar_err *err);
-    /* mod[s*rows + r] = the modulation row of (temb[temb_index[s]], cond[r]); temb float [..][W], cond float [rows][W].
-     * fine: host [steps], or NULL for all 0. A row with 1 is made, and evaluations with it are, without int8. It is of
-     * no meaning to a head without int8. */
+    /* mod[s*rows + r] = modulation row of (temb[temb_index[s]], cond[r]); temb float [..][W], cond float [rows][W].
+     * fine host [steps], or NULL for all 0. A row with fine 1 is computed and evaluated without int8. A head without
+     * int8 ignores it. */
     void (*modulate)(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
                      int steps, const float *cond, int rows, void *mod, void *scratch);
     /* out[r][2C] = net(x[x_index ? x_index[r] : r][C]; modulation row mod_index ? mod_index[r] : r). */
     void (*eval)(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                  const int *mod_index, int rows, float *out, void *scratch);
-    /* As eval, by `reuse`. kept is float [depth][kept_rows][W], of which the first `rows` rows of each block are used:
-     * as many as in the FRESH call before, or fewer. */
+    /* As eval, with the given reuse. kept float [depth][kept_rows][W]; the first `rows` rows of each block are used.
+     * rows is at most that of the last FRESH call. */
     void (*eval_reusing)(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                          const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                          void *scratch);
 
-    /* All steps of a job: at each index eval, then chain_step or chain_ode_step. */
+    /* Runs all steps of a job: at each index eval, then chain_step or chain_ode_step. */
     void (*chain_run)(kern_queue *k, const kern_head *h, const kern_chain_job *job);
     /* x[r][c] <- p_sample(x, out) with the noise at address (KERN_NOISE_STEP, image[r], position[r], step, c). A row of
      * out is eps [C], then the variance fraction v [C]. cfg host [rows], or NULL without guidance. With guidance out
-     * has 2*rows rows, and row rows+r is the unconditional one of row r. Guidance acts on eps only; v is the
-     * conditional row's. */
+     * has 2*rows rows; row rows+r is the unconditional one of row r. Guidance acts on eps only; v is the conditional
+     * row's. */
     void (*chain_step)(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
                        const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position,
                        int step);
-    /* x <- the solver's next state. x0 [rows][C] is the x0 of the step before on entry, and this step's on return; it
-     * is not read where coef_previous is 0. out and cfg as in chain_step; v is not used. */
+    /* x <- the solver's next state. x0 [rows][C] is the previous step's x0 on entry, and this step's on return. It is
+     * not read where coef_previous is 0. out and cfg as in chain_step; v is not used. */
     void (*chain_ode_step)(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels,
                            const float *cfg, const kern_ode_coef *coef);
-    /* The law chain_step draws from: mean[r][c], and log_std[r][c] = log(temperature * sigma), which is -inf at
+    /* Computes the Gaussian chain_step draws from: mean[r][c], and log_std[r][c] = log(temperature * sigma), -inf at
      * temperature 0. coef host [rows] is each row's own step. At index 0 log_std is that of the clipped variance at
      * `temperature`, though chain_step adds no noise there. */
-    void (*chain_law)(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                      const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
+    void (*chain_gaussian)(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                           const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
     /* path[r] += log_std[r][0] + ... + log_std[r][channels - 1] */
     void (*add_log_std)(kern_queue *k, double *path, const float *log_std, int rows, int channels);
-    /* Verifies draft tokens against the target's laws. */
+    /* Verifies draft tokens against the target's distributions. */
     void (*verify)(kern_queue *k, const kern_verify_job *job);
-    /* Compares whole paths under two laws. */
+    /* Compares whole paths under two distributions. */
     void (*path_ratio)(kern_queue *k, const kern_path_job *job);
-    /* Decides on them. */
+    /* Accepts or rejects whole paths. */
     void (*path_decide)(kern_queue *k, const kern_path_verdict *job);
-    /* x[r][c] = the standard normal at address (purpose, image[r], position[r], step, c). */
+    /* x[r][c] = standard normal at address (purpose, image[r], position[r], step, c). */
     void (*normal)(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
                    const uint64_t *image, const int *position, int step);
 
-    /* Speculation inside the head, for w->tokens tokens (diffusion/speculate.h). Prepares for that many. */
+    /* Prepares for speculation inside the head, for w->tokens tokens (diffusion/speculate.h). */
     mar_status (*speculate_plan)(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err);
     /* Sets every token to the top of the chain: draws x_T and all noise, forgets all evaluations, clears the counts. */
     void (*speculate_start)(kern_queue *k, kern_speculation *w);
     /* Begins a round: lists the states of the unfinished tokens and the proposals after them. The filter proposes, or
-     * the draft's head if `draft` is not NULL. Returns 0 if all tokens are finished; it may notice that some rounds
-     * late. */
+     * the draft's head if `draft` is not NULL. Returns 0 if all tokens are finished, possibly some rounds late. */
     int (*speculate_propose)(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
-    /* Ends a round: evaluates the target's head at all rows, verifies the proposals, and moves each token down to the
-     * end of its round. */
+    /* Ends a round: evaluates the target's head at all rows, verifies the proposals, and moves each token to the end of
+     * its round. */
     void (*speculate_walk)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
-    /* All rounds in one operation; the filter proposes. Returns 0 without having done anything if this head or number
-     * of rows does not suit it. NULL in a backend that has no such operation. */
+    /* Runs all rounds in one operation; the filter proposes. Returns 0 and does nothing if it does not support this
+     * head or row count. NULL in a backend without it. */
     int (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 } kern_head_ops;
 
-/* How to_bytes makes a byte of a value, which is from -1 to 1 (kernels/pixels.h). */
+/* Rounding of to_bytes for a value in -1 .. 1 (kernels/pixels.h). */
 typedef enum {
-    KERN_BYTES_NEAREST, /* round(clip((x + 1) / 2 * 255, 0, 255)), half to even: MAR, as numpy does it */
-    KERN_BYTES_DOWN,    /* trunc(clip(127.5 x + 128, 0, 255)): LlamaGen, as torch does it. Of 2^27 values evenly spread
-                         * over -1 .. 1 it makes another byte of 987, which lie at halves */
+    KERN_BYTES_NEAREST, /* round(clip((x + 1) / 2 * 255, 0, 255)), half to even: MAR, as in numpy */
+    KERN_BYTES_DOWN, /* trunc(clip(127.5 x + 128, 0, 255)): LlamaGen, as in torch. Of 2^27 values evenly spread over -1
+                      * .. 1, 987 differ from torch's byte; they lie at halves */
 } kern_bytes;
 
-/* What to_bytes finds in an image. */
+/* Flags to_bytes reports per image. */
 enum {
-    KERN_PIXELS_WITHIN = 1,    /* a value is between -1 and 1 */
-    KERN_PIXELS_NOT_FINITE = 2 /* a value is NaN or infinite */
+    KERN_PIXELS_WITHIN = 1,    /* some value is between -1 and 1 */
+    KERN_PIXELS_NOT_FINITE = 2 /* some value is NaN or infinite */
 };
 
-/* Convolutional networks: the image decoder and Inception. Activations are NHWC, those of `images` images one after
- * another. On a CPU an image's bits do not depend on their number, nor on the images beside it. */
+/* Convolutional networks: the image decoder and Inception. Activations are NHWC, `images` images one after another. On
+ * a CPU an image's bits depend neither on the batch size nor on the other images. */
 typedef struct {
-    /* Weights are copied by `create` and packed by the first `plan` of any queue. */
+    /* Copies the weights; the first `plan` of any queue packs them. */
     mar_status (*create)(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
     void (*free)(kern_device *d, kern_conv *c); /* NULL is fine */
-    /* Must precede calls on this queue with this number of images, height and width of x, so that `conv` allocates
-     * nothing and cannot fail. */
+    /* Must precede calls on this queue with this number of images, height and width of x. Then `conv` allocates nothing
+     * and cannot fail. */
     mar_status (*plan)(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err);
     /* y[images][H][W][out] (upsampling: [images][2H][2W][out]) from x[images][H][W][in]. */
     void (*conv)(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y);
-    /* Must precede calls of group_norm with this shape, as `plan` does of `conv`. */
+    /* Must precede calls of group_norm with this shape, as `plan` does for `conv`. */
     mar_status (*group_norm_plan)(kern_queue *k, int images, int pixels, int channels, mar_err *err);
     /* y = GroupNorm(x) * weight + bias, then y*sigmoid(y) if silu, each image by its own mean and variance. x float
      * [images][pixels][channels], y act. */
     void (*group_norm)(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
                        const float *weight, const float *bias, float eps, int silu, act *y);
     /* y[i] = kern_pixel_byte(x[i], how) (kernels/pixels.h). x float [images][values], y [images][values]. found int
-     * [images] becomes the KERN_PIXELS_* that hold of an image. */
+     * [images] gets each image's KERN_PIXELS_* flags. */
     void (*to_bytes)(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);
     /* y = pool(x), x act [images][height][width][channels]; y act, its pixels y_stride elements apart. */
     void (*pool)(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels,
                  act *y, int y_stride);
-    /* y[i][c] = the mean of channel c over the pixels of image i. x act [images][pixels][channels], y float. */
+    /* y[i][c] = mean of channel c over the pixels of image i. x act [images][pixels][channels], y float. */
     void (*mean_pixels)(kern_queue *k, const act *x, int images, int pixels, int channels, float *y);
     /* y[r][c] = x[r*stride + c] as float: c < channels, x act, y float [rows][channels]. */
     void (*take_channels)(kern_queue *k, const act *x, int rows, int stride, int channels, float *y);
-    /* y = (bilinear(rgb) - 128) / 128, as TensorFlow 1 resizes without aligned corners and without half-pixel centres:
-     * row r of y comes from row r * (height/side) of rgb. rgb uint8_t [images][height][width][3], y act
+    /* y = (bilinear(rgb) - 128) / 128, resized as in TensorFlow 1 without aligned corners and without half-pixel
+     * centres. Row r of y comes from row r * (height/side) of rgb. rgb uint8_t [images][height][width][3], y act
      * [images][side][side][3]. */
     void (*resize)(kern_queue *k, const uint8_t *rgb, int images, int height, int width, int side, act *y);
 } kern_conv_ops;
 
-/* What a device is; 0: unknown, or it has none. */
+/* Properties of the machine; 0: unknown or absent. */
 typedef struct {
     double clock;       /* Hz, of a GPU's multiprocessors */
-    double cache_bytes; /* of the last cache in front of the memory */
+    double cache_bytes; /* size of the last-level cache */
     int processors;     /* multiprocessors, or threads */
 } kern_machine;
 
-/* What measuring needs to know of weights, and what only a backend can do. */
+/* Operations for measuring: the specs of weights, and a read of memory. */
 typedef struct {
-    /* out, in, activation and flags of what it was made of; the rest is 0. */
+    /* Writes out, in, activation and flags of the layer; the rest is 0. */
     void (*linear_spec)(const kern_linear *l, kern_linear_spec *spec);
-    /* out, in, kernel, stride, padding and flags of what it was made of; the rest is 0. */
+    /* Writes out, in, kernel, stride, padding and flags of the convolution; the rest is 0. */
     void (*conv_spec)(const kern_conv *c, kern_conv_spec *spec);
-    /* width, depth, channels and f32 of what it was made of, and whether it has int8; the rest is 0. */
+    /* Writes width, depth, channels and f32 of the head, and whether it has int8; the rest is 0. */
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);
     void (*machine)(const kern_device *d, kern_machine *out);
-    /* Reads n floats of backend memory, once and as fast as the device can, and keeps nothing of them. NULL in a
-     * backend that has no such operation. */
+    /* Reads n floats of backend memory once, as fast as the device can. NULL in a backend without it. */
     void (*read)(kern_queue *k, const float *x, size_t n);
 } kern_measure_ops;
 
@@ -522,20 +523,20 @@ struct kern_device {
     const kern_discrete_ops *discrete;
     const kern_measure_ops *measure;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
-    int int8;              /* layers with KERN_INT8 are multiplied in int8 */
-    size_t mod_budget;     /* bytes of modulation rows that a model should make at a time */
-    size_t image_budget;   /* bytes of activations that an image decoder should have: as many images are decoded at a
-                            * time as fit, but at least one */
-    int asynchronous;      /* operations go on when their call has returned */
+    int int8;              /* 1: layers with KERN_INT8 are multiplied in int8 */
+    size_t mod_budget;     /* bytes of modulation rows a model should compute at a time */
+    size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
+                            * least one */
+    int asynchronous;      /* 1: operations may still run when their call has returned */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
 };
 
-/* The search for the first layer whose output is not finite (mar_params.check). */
+/* Search for the first layer with a non-finite output (mar_params.check). */
 typedef struct {
-    int on;           /* 1: kern_watch tests what it is shown */
-    const char *part; /* what the names of layers begin with: "", or "draft: " */
-    int index;        /* the diffusion step at hand, by its index in the chain; -1: none, or several at a time */
-    char layer[128];  /* the first layer with a NaN or an infinity in its output since kern_watch_begin; "": none */
+    int on;           /* 1: kern_watch tests the outputs it gets */
+    const char *part; /* prefix of layer names: "", or "draft: " */
+    int index;        /* current diffusion step, by its index in the chain; -1: none or several */
+    char layer[128];  /* first layer with a NaN or an infinity in its output since kern_watch_begin; "": none found */
 } kern_watching;
 
 struct kern_queue {
@@ -544,47 +545,47 @@ struct kern_queue {
     const kern_head_ops *head;
     const kern_conv_ops *conv;
     const kern_discrete_ops *discrete;
-    size_t recorded_bytes;  /* memory of its recordings, without what the driver takes for them */
+    size_t recorded_bytes;  /* memory of its recordings, without the driver's own */
     int recordings;         /* recordings that are replayed */
-    int unrecorded;         /* recordings that the device has refused, so that their bodies do the work at every use */
-    mar_err why_unrecorded; /* why the first of these was refused; it stays when that is freed */
-    const int *cancel;      /* the user's, or NULL. Any thread may set it to 1 (__atomic_store_n), which fails the queue
-                             * with MAR_ECANCELLED at its next operation */
-    mar_status failed;      /* the first failure of an operation that returns nothing; it stays until recover */
-    mar_err failure;        /* the message of that failure */
+    int unrecorded;         /* recordings the device refused: their bodies run at every use */
+    mar_err why_unrecorded; /* reason of the first refusal; stays when that recording is freed */
+    const int *cancel; /* the user's flag, or NULL. Any thread may set it to 1 (__atomic_store_n); the next operation
+                        * then fails the queue with MAR_ECANCELLED */
+    mar_status failed; /* first failure of an operation without a status; stays until recover */
+    mar_err failure;   /* message of that failure */
     kern_watching watch;
 };
 
-/* For backends: sets up what all queues of a device have in common. */
+/* For backends: initialises the part that all queues of a device share. */
 void kern_queue_init(kern_queue *k, kern_device *d);
-/* For backends: remembers the first failure. */
+/* For backends: records the first failure. */
 void kern_fail(kern_queue *k, mar_status status, const mar_err *err);
-/* For backends: whether operations should do their work, which they should not after a failure or a cancel. */
+/* For backends: returns 1 if operations should run, 0 after a failure or a cancel. */
 int kern_live(kern_queue *k);
-/* For models: MAR_OK, or the first failure with its message. */
+/* For models: returns MAR_OK, or the first failure with its message. */
 mar_status kern_check(kern_queue *k, mar_err *err);
-/* Begins a search: no layer has been found yet. */
+/* Begins a search: no layer is found yet. */
 void kern_watch_begin(kern_queue *k);
-/* For models and backends: the output of a layer, whose name follows as for printf; x as in first_nonfinite. Does
+/* For models and backends: tests the output of a layer; the name follows as for printf; x as in first_nonfinite. Does
  * nothing unless k->watch.on. It waits, so it must not be in a recording. */
 void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int stride, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
 #define kern_watch(k, ...) ((k)->watch.on ? kern_watch(k, __VA_ARGS__) : (void)0) /* no call where it is off */
-/* For backends: the layers of the head by their names in a checkpoint, for kern_watch. */
+/* For backends: names of the head's layers in a checkpoint, for kern_watch. */
 #define KERN_HEAD_INPUT "diffloss.net.input_proj"
 #define KERN_HEAD_BLOCK "diffloss.net.res_blocks.%d"
 #define KERN_HEAD_FINAL "diffloss.net.final_layer"
-/* For backends: modulation rows of mod_bytes each: [depth][3W], act or, with f32, float, then float [2W]. */
+/* For backends: tests modulation rows of mod_bytes each: [depth][3W], act or, with f32, float, then float [2W]. */
 void kern_watch_modulation(kern_queue *k, const void *mod, int f32, int rows, int depth, int width, size_t mod_bytes);
 
 /* Opens the CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. */
 mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err);
 
-/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO, which is bf16. In a library built without the
- * CUDA toolkit this function's address is NULL. */
+/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO; AUTO is bf16. The address is NULL in a
+ * library built without the CUDA toolkit. */
 __attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err);
-/* Number of GPUs that the CUDA backend can use; 0 without driver or device. *why, which may be NULL, says why there are
- * no more. */
+/* Returns the number of GPUs the CUDA backend can use; 0 without driver or device. *why gets the reason why there are
+ * no more; why may be NULL. */
 __attribute__((weak)) int kern_cuda_devices(mar_err *why);
 
 #endif

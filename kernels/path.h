@@ -1,28 +1,28 @@
-/* Comparing whole paths of the chain under two laws, and deciding by it: the formulas of both backends.
- * diffusion/paths.h says what a path and its ratio are.
+/* Comparison of whole chain paths under two distributions, and the decision: the formulas of both backends.
+ * diffusion/paths.h defines a path and its ratio.
  *
- * The law that a path was drawn from is stored by x0 and variance fraction (kern_speculation.evaluated), and its means
- * are made of x0 again. The other law's means go the same way, by x0, so that equal outputs of the head give equal laws
- * to the last bit, and a path whose two laws are the same has the log ratio 0 exactly. */
+ * The path's own distribution is stored as x0 and variance fraction (kern_speculation.evaluated). Its means are
+ * recomputed from x0. The other distribution's means also go through x0. So equal outputs of the head give bit-equal
+ * distributions, and equal distributions give a log ratio of exactly 0. */
 #ifndef KERNELS_PATH_H
 #define KERNELS_PATH_H
 
 #include "kernels/speculation.h"
 
-/* The record of a path at an index: [KERN_EVALUATED][C]. */
+/* Returns the record of a path at an index: [KERN_EVALUATED][C]. */
 KERN_FN const float *kern_path_record(const kern_path_job *job, int path, int index)
 {
     return job->path + (size_t)path * (size_t)job->stride + (size_t)index * KERN_EVALUATED * (size_t)job->channels;
 }
 
-/* The head's output of a path at an index under the other law: [2C]. */
+/* Returns the head's output of a path at an index under the other distribution: [2C]. */
 KERN_FN const float *kern_path_output(const kern_path_job *job, int condition, int path, int index)
 {
     const size_t row = ((size_t)condition * (size_t)job->paths + (size_t)path) * (size_t)job->steps + (size_t)index;
     return job->out + row * 2 * (size_t)job->channels;
 }
 
-/* The other law's mean after an index. */
+/* Returns the other distribution's mean after an index. */
 KERN_FN float kern_path_mean(const kern_path_job *job, int path, int index, int c)
 {
     const float *cond = kern_path_output(job, 0, path, index);
@@ -32,14 +32,13 @@ KERN_FN float kern_path_mean(const kern_path_job *job, int path, int index, int 
                            kern_chain_eps(cond[c], uncond[c], scale));
 }
 
-/* A mean that was stored as x0. */
+/* Returns the mean that was stored as x0. */
 KERN_FN float kern_path_stored_mean(const kern_chain_coef *coef, float x, float x0)
 {
     return coef->coef_x0 * x0 + coef->coef_xt * x;
 }
 
-/* The log of (the other law's density / that of the law the path was drawn from), of channel c of the state after a
- * noisy index. */
+/* Returns log(other density / own density) of channel c of the state after a noisy index. */
 KERN_ONCE_FN double kern_path_term(const kern_path_job *job, int path, int index, int c)
 {
     const kern_chain_coef *coef = &job->coef[index];
@@ -49,7 +48,7 @@ KERN_ONCE_FN double kern_path_term(const kern_path_job *job, int path, int index
     const float own = kern_path_stored_mean(coef, x, record[KERN_EVALUATED_X0 * job->channels + c]);
     const float other =
         kern_path_stored_mean(coef, x, kern_speculation_x0(coef, x, kern_path_mean(job, path, index, c)));
-    if (job->log_temperature == -INFINITY) { /* points, of which each is its mean */
+    if (job->log_temperature == -INFINITY) { /* points: each is its mean */
         const double gap = (double)other - own;
         return gap == 0 || isnan(gap) ? gap : -INFINITY;
     }
@@ -60,7 +59,7 @@ KERN_ONCE_FN double kern_path_term(const kern_path_job *job, int path, int index
     return own_log_std - other_log_std + 0.5 * (q * q - p * p);
 }
 
-/* A part of a path's log ratio: the terms number first, first + stride, ... of its noisy indices, from the top down, by
+/* Returns part of a path's log ratio: the terms first, first + stride, ... of its noisy indices, from the top down, by
  * channel. */
 KERN_LANE_FN double kern_path_terms(const kern_path_job *job, int path, int first, int stride)
 {
@@ -72,7 +71,7 @@ KERN_LANE_FN double kern_path_terms(const kern_path_job *job, int path, int firs
     return sum;
 }
 
-/* Whether row r of a verdict is marked. A NaN marks it. */
+/* Returns 1 if row r of a verdict is marked. A NaN marks it. */
 KERN_LANE_FN int kern_path_marked(const kern_path_verdict *job, int r)
 {
     const kern_address a = {job->seed, job->image[r], (uint32_t)job->position[r], job->step};
@@ -80,7 +79,7 @@ KERN_LANE_FN int kern_path_marked(const kern_path_verdict *job, int r)
     if (isnan(log_ratio)) return 1;
     if (log_ratio >= 0) return 0;
     const double u = kern_uniform_at(&a, KERN_NOISE_VERIFY, 0);
-    /* 1 - exp, in a form that keeps its digits where the two laws are close and a candidate is rarely kept */
+    /* -expm1 keeps its digits where the distributions are close and a candidate is rarely kept */
     return job->candidates ? u < -kern_expm1(log_ratio) : !(kern_log(u) < log_ratio);
 }
 

@@ -1,4 +1,4 @@
-/* A value of the image decoder's output as a byte of a picture. One source for host and device. */
+/* Conversion of the image decoder's values to bytes. One source for host and device. */
 #ifndef KERNELS_PIXELS_H
 #define KERNELS_PIXELS_H
 
@@ -13,8 +13,8 @@
 #define KERN_PIXEL_FN static inline
 #endif
 
-/* A value as a byte. Written so that NaN fails the first test and is black. A double has the product whole, so that it
- * is rounded to f32 before 128 is added, whatever a compiler makes of products and sums. */
+/* Quantises a value to a byte. NaN fails the first test and becomes black. A double holds the product exactly, so it is
+ * rounded to f32 before 128 is added even if a compiler fuses multiply and add. */
 KERN_PIXEL_FN uint8_t kern_pixel_byte(float x, kern_bytes how)
 {
     const float down = (float)(127.5 * (double)x) + 128.0f, nearest = rintf((x + 1.0f) / 2.0f * 255.0f);
@@ -22,7 +22,7 @@ KERN_PIXEL_FN uint8_t kern_pixel_byte(float x, kern_bytes how)
     return (uint8_t)(value > 0.0f ? value < 255.0f ? value : 255.0f : 0.0f);
 }
 
-/* The KERN_PIXELS_* that hold of one value. */
+/* Returns the KERN_PIXELS_* flags of one value. */
 KERN_PIXEL_FN int kern_pixel_found(float x)
 {
     const float size = fabsf(x);

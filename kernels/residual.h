@@ -1,22 +1,22 @@
-/* A draw from the residual Norm[p - c q]+ of two Gaussians (kernels/gaussian.h) without computing its integral, and the
- * verdict on a draft. One source for host and device.
+/* A draw from the residual Norm[p - c q]+ of two Gaussians (kernels/gaussian.h) without its integral, and the verdict
+ * on a draft. One source for host and device.
  *
- * The residual by rejection. With r = p/q, a candidate from p is kept with probability [1 - c/r]+ (continuous SD, Eq.
- * 10 and 11). That takes 1 / integral [p - c q]+ candidates on average: a small number if p and q are far apart, any
- * number if they are close. So after the first KERN_PLAIN_CANDIDATES the candidates come from a tilted Gaussian
- * g ~ p r^theta, which has more mass where the residual is. They are kept with probability r^-theta (1 - c/r) / m,
- * where m = c^-theta theta^theta / (1+theta)^(1+theta) is the largest value of the numerator. The law of what is kept
- * is the same. theta is chosen to need the fewest candidates on average.
+ * Rejection sampling. With r = p/q, a candidate from p is kept with probability [1 - c/r]+ (continuous SD, Eq. 10 and
+ * 11). That takes 1 / integral [p - c q]+ candidates on average: few if p and q are far apart, unboundedly many if they
+ * are close. So after the first KERN_PLAIN_CANDIDATES the candidates come from a tilted Gaussian g ~ p r^theta. It has
+ * more mass where the residual is. They are kept with probability r^-theta (1 - c/r) / m, where m = c^-theta
+ * theta^theta / (1+theta)^(1+theta) is the maximum of the numerator. Kept candidates have the same distribution. theta
+ * minimises the expected number of candidates.
  *
  * Random numbers. A candidate takes size/4 (rounded up) Philox blocks of normals and one block for its uniform, all of
- * purpose RESIDUAL. An address has 2^16 blocks; when they are used up, the key becomes seed + k * 0x9E3779B97F4A7C15,
- * k = 1, 2, ...
+ * purpose RESIDUAL. An address has 2^16 blocks. When they are used up, the key becomes seed + k * 0x9E3779B97F4A7C15, k
+ * = 1, 2, ...
  *
- * Lanes and crews. A candidate depends on its number and on theta alone, so each lane tries another one; a crew of
- * several warps tries more at a time. The kept candidate with the lowest number wins. theta is one of a few numbers,
- * all of them exact, and the search ends at the same one whatever way it takes, unless a sum is within its rounding
- * error of 0 there. So the same candidate wins for any number of lanes, except where a decision is a matter of
- * rounding: sums are added in the lanes' order, and the logarithms of a GPU and a host differ in their last bits. */
+ * Lanes and crews. A candidate depends only on its number and theta, so each lane tries another one. A crew of several
+ * warps tries more at a time. The kept candidate with the lowest number wins. theta comes from a finite set of exact
+ * numbers, and the search ends at the same one on every route. The exception is a sum within its rounding error of 0.
+ * So the same candidate wins for any number of lanes, up to rounding. Sums are added in the lanes' order, and
+ * logarithms of a GPU and a host differ in their last bits. */
 #ifndef KERNELS_RESIDUAL_H
 #define KERNELS_RESIDUAL_H
 
@@ -24,35 +24,35 @@
 
 #include <string.h>
 
-/* --- its channels ------------------------------------------------------------------------------------------ */
+/* --- channels -------------------------------------------------------------------------------------------------- */
 
 enum {
     KERN_PLAIN_CANDIDATES = 16,
-    KERN_KEPT_CHANNELS = 32, /* as many channels as the persistent kernels take */
+    KERN_KEPT_CHANNELS = 32, /* as many channels as the persistent kernels support */
 };
 
-/* A channel in units of p: x = mean_p + std_p z. With R = 1 + ratio, log r = -log R + ((R z + gap)^2 - z^2) / 2 there.
- * ratio and gap are stored, because they keep their digits where p and q are close. */
+/* A channel in units of p: x = mean_p + std_p z. With R = 1 + ratio, log r = -log R + ((R z + gap)^2 - z^2) / 2. ratio
+ * and gap keep their digits where p and q are close. */
 typedef struct {
     double ratio; /* std_p / std_q - 1 */
     double gap;   /* (mean_p - mean_q) / std_q */
 } kern_channel;
 
-/* A channel of g: mean and standard deviation of z. */
+/* Mean and standard deviation of z in a channel of g. */
 typedef struct {
     double center, spread;
 } kern_tilted_channel;
 
-/* A residual, and what is computed once for all its candidates. The lanes of a warp share one, and so do the warps of a
- * crew. The channels after the first KERN_KEPT_CHANNELS are not stored but computed whenever they are needed. */
+/* A residual and its precomputed values, shared by all candidates and by the lanes of a warp or the warps of a crew.
+ * Channels after the first KERN_KEPT_CHANNELS are recomputed at each use. */
 typedef struct {
-    kern_gaussians laws;
+    kern_gaussians pq;
     double log_c;
-    double log_scale; /* the sum of log std_q/std_p */
-    double theta;     /* of g; 0: g is p */
+    double log_scale; /* sum of log std_q/std_p */
+    double theta;     /* tilt of g; 0: g is p */
     double log_m;     /* log of m c^theta */
-    int empty;        /* whether no tilt reaches the residual, or none is left of it */
-    int evaluations;  /* of the slope, by the search for theta */
+    int empty;        /* 1 if no tilt reaches the residual, or the residual is empty */
+    int evaluations;  /* evaluations of the slope in the search for theta */
     kern_channel channel[KERN_KEPT_CHANNELS];
     kern_tilted_channel tilted[KERN_KEPT_CHANNELS];
 } kern_residual;
@@ -64,17 +64,17 @@ KERN_ONCE_FN kern_channel kern_channel_compare(const kern_gaussians *s, int i)
     return channel;
 }
 
-/* g must have a finite variance in the channel. */
+/* Returns g's channel. g must have a finite variance there. */
 KERN_ONCE_FN kern_tilted_channel kern_channel_tilt(const kern_channel *channel, double theta)
 {
-    const double precision = 1 - theta * channel->ratio * (channel->ratio + 2); /* of z under g */
+    const double precision = 1 - theta * channel->ratio * (channel->ratio + 2); /* precision of z under g */
     const kern_tilted_channel tilted = {theta * (1 + channel->ratio) * channel->gap / precision, 1 / sqrt(precision)};
     return tilted;
 }
 
 KERN_ONCE_FN kern_channel kern_residual_channel(const kern_residual *r, int i)
 {
-    return i < KERN_KEPT_CHANNELS ? r->channel[i] : kern_channel_compare(&r->laws, i);
+    return i < KERN_KEPT_CHANNELS ? r->channel[i] : kern_channel_compare(&r->pq, i);
 }
 
 KERN_ONCE_FN kern_tilted_channel kern_residual_tilted(const kern_residual *r, int i)
@@ -86,15 +86,15 @@ KERN_ONCE_FN kern_tilted_channel kern_residual_tilted(const kern_residual *r, in
 
 /* --- theta ------------------------------------------------------------------------------------------------- */
 
-/* The numbers that theta can be: floats with KERN_TILT_BITS bits after the point, from 2^-58 to 2^40. A theta above
- * 2^40 would only magnify rounding errors of log r. The number k is 2^(k / 2^KERN_TILT_BITS), the logarithm taken as
- * linear between powers of 2. */
+/* Grid of theta: floats with KERN_TILT_BITS bits after the point, from 2^-58 to 2^40. A theta above 2^40 would only
+ * magnify rounding errors of log r. Number k is 2^(k / 2^KERN_TILT_BITS), with the logarithm linear between powers of
+ * 2. */
 enum {
     KERN_TILT_BITS = 10,
     KERN_TILT_LEAST = -58 * (1 << KERN_TILT_BITS),
     KERN_TILT_MOST = 40 * (1 << KERN_TILT_BITS),
-    KERN_TILT_STEPS = 12, /* the most steps of Newton's method */
-    /* The most evaluations of the slope: these, and one for each halving of the numbers above. */
+    KERN_TILT_STEPS = 12, /* maximum number of Newton steps */
+    /* Maximum evaluations of the slope: Newton steps, and one for each halving of the grid. */
     KERN_TILT_EVALUATIONS = KERN_TILT_STEPS + 17,
 };
 
@@ -106,7 +106,7 @@ KERN_FN double kern_tilt_theta(int k)
     return theta;
 }
 
-/* The number of the largest that is not above a positive theta. */
+/* Returns the number of the largest grid value not above a positive theta. */
 KERN_FN int kern_tilt_number(double theta)
 {
     uint64_t bits;
@@ -115,8 +115,8 @@ KERN_FN int kern_tilt_number(double theta)
 }
 
 /* Mean and variance of log r under g. With h = 1 - R^2, k = gap^2 and D = 1 + theta h, the precision of z under g, a
- * channel's mean is -log R + (k (1 + theta (2 + theta h)) / D - h) / (2 D), and its derivative in theta, which is the
- * variance, is h^2 / (2 D^2) + k R^2 / D^3. The mean is infinite where g has no finite variance. */
+ * channel's mean is -log R + (k (1 + theta (2 + theta h)) / D - h) / (2 D). Its derivative in theta is the variance,
+ * h^2 / (2 D^2) + k R^2 / D^3. The mean is infinite where g has no finite variance. */
 typedef struct {
     double mean, variance;
 } kern_moments;
@@ -126,7 +126,7 @@ KERN_ONCE_FN kern_moments kern_tilt_moments(const kern_residual *r, double theta
     kern_moments m = {0, 0};
     int finite = 1;
     KERN_ROLLED
-    for (int i = kern_lane(); i < r->laws.size; i += KERN_LANES) {
+    for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
         const kern_channel channel = kern_residual_channel(r, i);
         const double h = -channel.ratio * (channel.ratio + 2), k = channel.gap * channel.gap;
         const double precision = 1 + theta * h, spread = 1 / precision;
@@ -140,26 +140,26 @@ KERN_ONCE_FN kern_moments kern_tilt_moments(const kern_residual *r, double theta
     return m;
 }
 
-/* Where the search begins: about the best theta, if the mean of log r under g were linear in theta. */
+/* Returns the start of the search: the best theta if the mean of log r under g were linear in theta. */
 KERN_LANE_FN double kern_tilt_guess(const kern_residual *r)
 {
     const kern_moments m = kern_tilt_moments(r, 0);
     const double mean = m.mean - r->log_c;
     if (mean > 1) return 1 / kern_expm1(mean < 700 ? mean : 700);
-    const double root = sqrt(mean * mean + 4 * m.variance); /* of variance theta^2 + mean theta = 1 */
+    const double root = sqrt(mean * mean + 4 * m.variance); /* solves variance theta^2 + mean theta = 1 */
     return mean >= 0 ? 2 / (mean + root) : (root - mean) / (2 * m.variance);
 }
 
-/* The best theta's number: that of the largest theta with a slope of at most 0. The slope is the mean of log r under g
- * less log c + log(1 + 1/theta), the derivative in theta of the log of the expected number of candidates up to its
- * sign; it increases in theta. KERN_TILT_LEAST stands for all smaller numbers, and KERN_TILT_MOST for an empty
- * residual, in which r never reaches c.
+/* Returns the best theta's number: the largest theta with a slope of at most 0. The slope is the mean of log r under g
+ * less log c + log(1 + 1/theta). Up to its sign it is the derivative in theta of the log expected number of candidates;
+ * it increases in theta. KERN_TILT_LEAST stands for all smaller numbers. KERN_TILT_MOST stands for an empty residual,
+ * where r never reaches c.
  *
- * The slope is at most 0 at `low`, or that is the least number; it is above 0 at `high`, or that is past the most. Each
- * evaluation is strictly between them and becomes one of them, so the search ends, and as the slope increases it ends
- * at the same number whatever it tries. The steps are Newton's in log theta, kept between the two, and bisections where
- * a step is not a positive number and after the first KERN_TILT_STEPS. So KERN_TILT_EVALUATIONS suffice. theta is below
- * the best by less than 2^-KERN_TILT_BITS of it. */
+ * The slope is at most 0 at `low`, or `low` is the smallest number. It is above 0 at `high`, or `high` is past the
+ * largest. Each evaluation lies strictly between them and replaces one of them, so the search ends. The slope
+ * increases, so every route ends at the same number. Steps are Newton's in log theta, clamped between the two. A
+ * bisection replaces a step that is not a positive number, and all steps after the first KERN_TILT_STEPS. So
+ * KERN_TILT_EVALUATIONS suffice. theta is below the best by less than 2^-KERN_TILT_BITS of it. */
 KERN_LANE_FN int kern_best_tilt(kern_residual *r)
 {
     int low = KERN_TILT_LEAST, high = KERN_TILT_MOST + 1, n = 0;
@@ -178,19 +178,19 @@ KERN_LANE_FN int kern_best_tilt(kern_residual *r)
             high = k;
         else
             low = k;
-        const double step = -slope / (theta * m.variance + 1 / (1 + theta)); /* in log theta */
+        const double step = -slope / (theta * m.variance + 1 / (1 + theta)); /* step in log theta */
         guess = step > 0 ? theta * (1 + step) : theta / (1 - step);
     }
     if (kern_lane() == 0) r->evaluations = n;
     return low;
 }
 
-/* log of (integral of p r^theta) * m(theta), an upper bound of the residual's mass. */
+/* Returns log of (integral of p r^theta) * m(theta), an upper bound of the residual's mass. */
 KERN_LANE_FN double kern_log_mass_bound(const kern_residual *r, double theta)
 {
     double sum = 0;
     KERN_ROLLED
-    for (int i = kern_lane(); i < r->laws.size; i += KERN_LANES) {
+    for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
         const kern_channel channel = kern_residual_channel(r, i);
         const double h = -channel.ratio * (channel.ratio + 2), k = channel.gap * channel.gap;
         sum += k * theta * (1 + theta) / (1 + theta * h) - kern_log1p(theta * h);
@@ -198,7 +198,8 @@ KERN_LANE_FN double kern_log_mass_bound(const kern_residual *r, double theta)
     return 0.5 * kern_lanes_sum(sum) + theta * (r->log_scale - r->log_c - kern_log1p(1 / theta)) - kern_log1p(theta);
 }
 
-/* Whether p and q have a ratio everywhere: no NaN, no infinity, standard deviations that a double can square. */
+/* Returns 1 if p and q have a ratio everywhere: no NaN, no infinity, standard deviations whose squares a double
+ * holds. */
 KERN_LANE_FN int kern_gaussians_proper(const kern_gaussians *s)
 {
     int proper = 1;
@@ -209,37 +210,37 @@ KERN_LANE_FN int kern_gaussians_proper(const kern_gaussians *s)
     return kern_first_lane(!proper) == KERN_LANES;
 }
 
-/* Chooses g. A warp calls it.
+/* Chooses g; called by a whole warp.
  *
- * With c > 1 the residual can have next to no mass. Below a mass of 1e-6 it counts as empty. With c <= 1 there is no
- * such limit: the mass is the probability of the rejection, if the criterion has the same c. */
+ * With c > 1 the residual can have almost no mass. A mass below 1e-6 counts as empty. With c <= 1 there is no such
+ * limit: the mass is the rejection probability, if the criterion has the same c. */
 KERN_LANE_FN void kern_residual_tilt(kern_residual *r)
 {
     const double log_mass_floor = -13.8;
-    const int k = kern_gaussians_proper(&r->laws) ? kern_best_tilt(r) : KERN_TILT_MOST;
+    const int k = kern_gaussians_proper(&r->pq) ? kern_best_tilt(r) : KERN_TILT_MOST;
     const double theta = k == KERN_TILT_LEAST ? 0 : kern_tilt_theta(k);
     const int empty =
         k == KERN_TILT_MOST || (theta > 0 && r->log_c > 0 && kern_log_mass_bound(r, theta) < log_mass_floor);
     KERN_ROLLED
-    for (int i = kern_lane(); !empty && i < r->laws.size && i < KERN_KEPT_CHANNELS; i += KERN_LANES)
+    for (int i = kern_lane(); !empty && i < r->pq.size && i < KERN_KEPT_CHANNELS; i += KERN_LANES)
         r->tilted[i] = kern_channel_tilt(&r->channel[i], theta);
     if (kern_lane() == 0) {
         r->theta = theta;
         r->log_m = theta > 0 ? -theta * kern_log1p(1 / theta) - kern_log1p(theta) : 0;
         r->empty = empty;
     }
-    kern_lanes_meet();
+    kern_lanes_sync();
 }
 
 /* --- candidates -------------------------------------------------------------------------------------------- */
 
-/* Number of Philox blocks for the normals of a candidate: one for four channels. */
+/* Returns the number of Philox blocks for the normals of a candidate: one for four channels. */
 KERN_FN int kern_channel_blocks(const kern_gaussians *s)
 {
     return (s->size + 3) / 4;
 }
 
-/* The words of Philox block b of candidate n; the last block is the uniform's. */
+/* Computes the words of Philox block b of candidate n; the last block is the uniform's. */
 KERN_LANE_FN void kern_candidate_words(const kern_gaussians *s, const kern_address *a, uint64_t n, int b,
                                        uint32_t words[4])
 {
@@ -248,15 +249,15 @@ KERN_LANE_FN void kern_candidate_words(const kern_gaussians *s, const kern_addre
     kern_address_words(a, seed, KERN_NOISE_RESIDUAL, (uint32_t)(block & 0xffff), words);
 }
 
-/* Draws z of channels 4b..4b+3 of candidate n. Returns how many of them exist. A candidate is plain, which is one from
- * p, or tilted, which is one from g. */
+/* Draws z of channels 4b..4b+3 of candidate n. Returns how many of them exist. A plain candidate is from p, a tilted
+ * one from g. */
 KERN_ONCE_FN int kern_candidate_block(const kern_residual *r, int tilted, const kern_address *a, uint64_t n, int b,
                                       double z[4])
 {
-    const int first = 4 * b, count = r->laws.size - first < 4 ? r->laws.size - first : 4;
+    const int first = 4 * b, count = r->pq.size - first < 4 ? r->pq.size - first : 4;
     uint32_t words[4];
     float normal[4];
-    kern_candidate_words(&r->laws, a, n, b, words);
+    kern_candidate_words(&r->pq, a, n, b, words);
     kern_normal4(words, normal);
     for (int j = 0; j < 4; j++) z[j] = normal[j];
     KERN_ROLLED
@@ -267,13 +268,13 @@ KERN_ONCE_FN int kern_candidate_block(const kern_residual *r, int tilted, const 
     return count;
 }
 
-/* Whether candidate n is kept. The ratio is taken before the candidate is rounded to floats: where the laws are
- * narrower than the spacing of floats, all rounded candidates are equal. A NaN keeps a tilted candidate, which ends the
- * search: there is no law to draw from. */
+/* Returns 1 if candidate n is kept. The ratio is taken before the candidate is rounded to floats: where the Gaussians
+ * are narrower than the spacing of floats, all rounded candidates are equal. A NaN keeps a tilted candidate and so ends
+ * the search: no distribution is left to draw from. */
 KERN_ONCE_FN int kern_candidate_kept(const kern_residual *r, int tilted, const kern_address *a, uint64_t n)
 {
-    const int blocks = kern_channel_blocks(&r->laws);
-    double squares = 0; /* the sum of (R z + gap)^2 - z^2 */
+    const int blocks = kern_channel_blocks(&r->pq);
+    double squares = 0; /* sum of (R z + gap)^2 - z^2 */
     KERN_ROLLED
     for (int b = 0; b < blocks; b++) {
         double z[4];
@@ -286,7 +287,7 @@ KERN_ONCE_FN int kern_candidate_kept(const kern_residual *r, int tilted, const k
         }
     }
     uint32_t words[4];
-    kern_candidate_words(&r->laws, a, n, blocks, words);
+    kern_candidate_words(&r->pq, a, n, blocks, words);
     const double d = r->log_c - r->log_scale - 0.5 * squares; /* log c/r */
     if (isnan(d)) return tilted;
     if (!(d < 0)) return 0;
@@ -296,27 +297,27 @@ KERN_ONCE_FN int kern_candidate_kept(const kern_residual *r, int tilted, const k
 
 /* --- a draw ------------------------------------------------------------------------------------------------ */
 
-/* The warps that draw from a residual together; 1 on a host. */
+/* Warps that draw from a residual together; 1 on a host. */
 typedef struct {
-    int warp, warps; /* this one's number, and how many there are: all of the block, or 1 */
+    int warp, warps; /* own number, and number of warps: all of the block, or 1 */
     int *lowest;     /* memory [2][warps] of the crew; NULL for one warp */
 } kern_crew;
 
-enum { KERN_NO_CANDIDATE = 0x7fffffff }; /* in place of a candidate's number */
+enum { KERN_NO_CANDIDATE = 0x7fffffff }; /* marks the absence of a candidate */
 
-/* The lowest of the warps' numbers. Each warp calls it as often as the others; `call` counts from 0. */
+/* Returns the lowest of the warps' numbers. Each warp calls it equally often; `call` counts from 0. */
 KERN_LANE_FN int kern_crew_lowest(const kern_crew *crew, long call, int number)
 {
     if (crew->warps == 1) return number;
-    int *lowest = crew->lowest + call % 2 * crew->warps; /* of the other half, some may not have read all */
+    int *lowest = crew->lowest + call % 2 * crew->warps; /* of the other half, warps may still be reading */
     if (kern_lane() == 0) lowest[crew->warp] = number;
-    kern_crew_meet(crew->warps);
+    kern_crew_sync(crew->warps);
     KERN_ROLLED
     for (int i = 0; i < crew->warps; i++) number = lowest[i] < number ? lowest[i] : number;
     return number;
 }
 
-/* A draw from Norm[p - c q]+ is three calls by all lanes of the crew: begin, try and end. */
+/* A draw from Norm[p - c q]+ takes three calls by all lanes of the crew: begin, try and end. */
 KERN_LANE_FN void kern_residual_begin(const kern_crew *crew, kern_residual *r, const kern_gaussians *s, double log_c)
 {
     KERN_ROLLED
@@ -329,18 +330,18 @@ KERN_LANE_FN void kern_residual_begin(const kern_crew *crew, kern_residual *r, c
         for (int i = kern_lane(); i < s->size; i += KERN_LANES) log_scale += (double)s->log_std_q[i] - s->log_std_p[i];
         log_scale = kern_lanes_sum(log_scale);
         if (kern_lane() == 0) {
-            r->laws = *s;
+            r->pq = *s;
             r->log_c = log_c;
             r->log_scale = log_scale;
             r->theta = r->log_m = 0;
             r->empty = r->evaluations = 0;
         }
     }
-    kern_crew_meet(crew->warps);
+    kern_crew_sync(crew->warps);
 }
 
-/* The crew's first warp tries the plain candidates, and its last one chooses g, in case none is kept. The other warps
- * have time for something else before or after this. Returns what `end` takes. */
+/* Tries the plain candidates in the first warp and chooses g in the last one, in case none is kept. The other warps may
+ * do other work before or after. Returns the argument of `end`. */
 KERN_LANE_FN int kern_residual_try(const kern_crew *crew, kern_residual *r, const kern_address *a)
 {
     int kept = KERN_NO_CANDIDATE;
@@ -360,19 +361,19 @@ KERN_LANE_FN long kern_residual_take(const kern_crew *crew, const kern_residual 
                                      long n, float *x)
 {
     KERN_ROLLED
-    for (int b = crew->warp * KERN_LANES + kern_lane(); b < kern_channel_blocks(&r->laws);
+    for (int b = crew->warp * KERN_LANES + kern_lane(); b < kern_channel_blocks(&r->pq);
          b += crew->warps * KERN_LANES) {
         double z[4];
         const int count = kern_candidate_block(r, tilted, a, (uint64_t)n, b, z);
         KERN_ROLLED
         for (int j = 0; j < count; j++)
-            x[4 * b + j] = (float)(r->laws.mean_p[4 * b + j] + kern_exp((double)r->laws.log_std_p[4 * b + j]) * z[j]);
+            x[4 * b + j] = (float)(r->pq.mean_p[4 * b + j] + kern_exp((double)r->pq.log_std_p[4 * b + j]) * z[j]);
     }
     return n + 1;
 }
 
-/* Writes the draw to x [size], which may be memory that the crew has read before `begin`. If the residual is empty, the
- * draw is from p. Returns the number of candidates tried. x is whole, and r free, after the crew's next barrier. */
+/* Writes the draw to x [size]; x may be memory the crew read before `begin`. Draws from p if the residual is empty.
+ * Returns the number of candidates tried. x is complete, and r reusable, after the crew's next barrier. */
 KERN_LANE_FN long kern_residual_end(const kern_crew *crew, const kern_residual *r, const kern_address *a, int kept,
                                     float *x)
 {
@@ -380,7 +381,8 @@ KERN_LANE_FN long kern_residual_end(const kern_crew *crew, const kern_residual *
     kept = kern_crew_lowest(crew, 0, kept);
     if (kept == KERN_NO_CANDIDATE && r->empty) kept = KERN_PLAIN_CANDIDATES - 1;
     const int tilted = kept == KERN_NO_CANDIDATE;
-    long first = tilted ? KERN_PLAIN_CANDIDATES - lanes : 0; /* of the candidates that `kept` is one of */
+    long first = tilted ? KERN_PLAIN_CANDIDATES - lanes : 0; /* first number of the group of candidates that `kept`
+                                                              * belongs to */
     for (long call = 1; kept == KERN_NO_CANDIDATE; call++) {
         first += lanes;
         const int lane = kern_first_lane(kern_candidate_kept(r, 1, a, (uint64_t)(first + me)));
@@ -389,7 +391,7 @@ KERN_LANE_FN long kern_residual_end(const kern_crew *crew, const kern_residual *
     return kern_residual_take(crew, r, tilted, a, first + kept, x);
 }
 
-/* The draw by one warp, or a host. */
+/* Makes the draw by one warp, or a host. */
 KERN_LANE_FN long kern_gaussian_residual(kern_residual *r, const kern_gaussians *s, double log_c, const kern_address *a,
                                          float *x)
 {
@@ -400,17 +402,17 @@ KERN_LANE_FN long kern_gaussian_residual(kern_residual *r, const kern_gaussians 
 
 /* --- the verdict ------------------------------------------------------------------------------------------- */
 
-/* Decides whether a draft is kept, with probability min(1, exp(log_f)). A NaN rejects. */
-KERN_LANE_FN int kern_gaussian_keeps(double log_f, const kern_address *a)
+/* Returns 1 if a draft is kept, with probability min(1, exp(log_f)). A NaN rejects. */
+KERN_LANE_FN int kern_gaussian_accepts(double log_f, const kern_address *a)
 {
     return log_f >= 0 || kern_log(kern_uniform_at(a, KERN_NOISE_VERIFY, 0)) < log_f;
 }
 
-/* Keeps a draft with probability min(1, exp(log_f)), or replaces it by a draw x [size] from Norm[p - c q]+. x is not
- * written if the draft is kept. Where p is a point, the draft is kept if it is that point. A NaN rejects, so the
- * replacement shows it. r is the residual's memory. Returns whether the draft is replaced; *tries counts the
+/* Verifies a draft: keeps it with probability min(1, exp(log_f)), or writes a draw from Norm[p - c q]+ to x [size]. x
+ * is not written if the draft is kept. Where p is a point, the draft is kept if it equals that point. A NaN rejects, so
+ * the replacement shows it. r is working memory. Returns 1 if the draft is replaced; *tries gets the number of
  * candidates. */
-KERN_LANE_FN int kern_gaussian_settle(kern_residual *r, const kern_gaussians *s, double log_f, double log_c,
+KERN_LANE_FN int kern_gaussian_verify(kern_residual *r, const kern_gaussians *s, double log_f, double log_c,
                                       const kern_address *a, const float *draft, float *x, long *tries)
 {
     *tries = 0;
@@ -421,12 +423,12 @@ KERN_LANE_FN int kern_gaussian_settle(kern_residual *r, const kern_gaussians *s,
         for (int i = kern_lane(); i < s->size; i += KERN_LANES) x[i] = s->mean_p[i];
         return 1;
     }
-    if (kern_gaussian_keeps(log_f, a)) return 0;
+    if (kern_gaussian_accepts(log_f, a)) return 0;
     *tries = kern_gaussian_residual(r, s, log_c, a, x);
     return 1;
 }
 
-/* Verifies row r of a job; the caller fills first_replaced. Returns whether the draft is replaced. */
+/* Verifies row r of a job; the caller fills first_replaced. Returns 1 if the draft is replaced. */
 KERN_LANE_FN int kern_verify_row(const kern_verify_job *job, int r, kern_residual *residual)
 {
     const size_t at = (size_t)r * (size_t)job->channels;
@@ -437,7 +439,7 @@ KERN_LANE_FN int kern_verify_row(const kern_verify_job *job, int r, kern_residua
     const float *draft = job->draft + at;
     float *x = job->x + at;
     long tries;
-    const int replaced = kern_gaussian_settle(residual, &s, kern_gaussian_log_accept(&job->rule, &s, path, draft),
+    const int replaced = kern_gaussian_verify(residual, &s, kern_gaussian_log_accept(&job->rule, &s, path, draft),
                                               kern_gaussian_log_scale(&job->rule, path), &a, draft, x, &tries);
     for (int i = kern_lane(); !replaced && i < s.size; i += KERN_LANES) x[i] = draft[i];
     if (kern_lane() == 0) {

@@ -1,6 +1,6 @@
 #include "kernels/rng.h"
 
-/* Draw number `draw` of an image's order stream, uniform on 0..n-1. Multiplying a 64-bit word by n leaves a bias
+/* Returns number `draw` of an image's order stream, uniform on 0..n-1. Multiplying a 64-bit word by n leaves a bias
  * below n / 2^64. */
 static uint32_t order_draw(uint64_t seed, uint64_t image, uint32_t draw, uint32_t n)
 {

@@ -1,20 +1,19 @@
 /* Counter-based random numbers: Philox4x32-10 (Salmon et al., SC 2011), key = seed, counter = address.
  *
- * A number's address is (purpose, image, position, step, channel). The four words of one block serve
- * channels 4b..4b+3. The counter is laid out so that cuRAND's curand_init(seed, subsequence = image,
- * offset = 4*(counter.y << 32 | counter.x)) yields the same words:
+ * A number's address is (purpose, image, position, step, channel). The four words of block b serve channels 4b..4b+3.
+ * The counter's layout matches cuRAND: curand_init(seed, subsequence = image, offset = 4*(counter.y << 32 | counter.x))
+ * yields the same words.
  *   counter.x = step << 16 | channel/4     step < 65536, channel < 262144
  *   counter.y = purpose << 24 | position   position < 2^24
- *   counter.z, counter.w = image, low and high word
- */
+ *   counter.z, counter.w = image, low and high word */
 #ifndef KERNELS_RNG_H
 #define KERNELS_RNG_H
 
 #include <math.h>
 #include <stdint.h>
 
-/* A function for host and device alike. Of a KERN_CALLED_FN a GPU's kernel has one copy, which it calls. A host calls
- * it, too: GCC 12 left out the last rounding to float of one that it had inlined. */
+/* KERN_FN is a function for host and device. A GPU kernel has one copy of a KERN_CALLED_FN and calls it. A host also
+ * calls it: GCC 12 dropped the last rounding to float of one that it had inlined. */
 #ifdef __CUDACC__
 #define KERN_FN        static __host__ __device__ inline
 #define KERN_CALLED_FN static __host__ __device__ __noinline__
@@ -26,12 +25,12 @@
 typedef enum {
     KERN_NOISE_INIT = 0,     /* x_T of a token's chain; step 0 */
     KERN_NOISE_STEP = 1,     /* eps_t of a diffusion step; step = t of the 1000-step base process */
-    KERN_NOISE_ORDER = 2,    /* the random order of an image's tokens; position = draw */
-    KERN_NOISE_VERIFY = 3,   /* the uniform that decides whether a draft is accepted */
+    KERN_NOISE_ORDER = 2,    /* random order of an image's tokens; position = draw */
+    KERN_NOISE_VERIFY = 3,   /* uniform of a draft's acceptance test */
     KERN_NOISE_RESIDUAL = 4, /* candidates for the replacement of a rejected draft */
 } kern_noise;
 
-/* The ten Philox rounds. */
+/* Runs the ten Philox rounds. */
 KERN_FN void kern_philox(uint64_t seed, const uint32_t counter[4], uint32_t out[4])
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -48,7 +47,7 @@ KERN_FN void kern_philox(uint64_t seed, const uint32_t counter[4], uint32_t out[
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* The four words at an address; `block` is channel/4. */
+/* Computes the four words at an address; `block` is channel/4. */
 KERN_FN void kern_random_words(uint64_t seed, kern_noise purpose, uint64_t image, uint32_t position, uint32_t step,
                                uint32_t block, uint32_t out[4])
 {
@@ -57,14 +56,14 @@ KERN_FN void kern_random_words(uint64_t seed, kern_noise purpose, uint64_t image
     kern_philox(seed, counter, out);
 }
 
-/* Two standard normals from two words, Box-Muller, computed in double, which is much code on a GPU. */
+/* Computes two standard normals from two words by Box-Muller, in double: much code on a GPU. */
 KERN_CALLED_FN void kern_normal2(const uint32_t words[2], float out[2])
 {
     /* (w + 1/2) / 2^32 lies in (0, 1): the logarithm is finite and both tails are reached alike. */
     const double unit = 1.0 / 4294967296.0;
     const double radius = sqrt(-2.0 * log((words[0] + 0.5) * unit));
     const double turn = (words[1] + 0.5) * unit;
-#ifdef __CUDA_ARCH__ /* the same to the last bits of a double, and no reduction of large angles */
+#ifdef __CUDA_ARCH__ /* equal to the last bits of a double, without reducing large angles */
     double sine, cosine;
     sincospi(2 * turn, &sine, &cosine);
 #else
@@ -74,13 +73,13 @@ KERN_CALLED_FN void kern_normal2(const uint32_t words[2], float out[2])
     out[1] = (float)(radius * sine);
 }
 
-/* Four standard normals from four words. */
+/* Computes four standard normals from four words. */
 KERN_FN void kern_normal4(const uint32_t words[4], float out[4])
 {
     for (int i = 0; i < 4; i += 2) kern_normal2(words + i, out + i);
 }
 
-/* A uniformly random permutation of 0..n-1 for one image: Fisher-Yates. order int [n]. */
+/* Writes a uniformly random permutation of 0..n-1 for one image to order int [n]: Fisher-Yates. */
 void kern_random_order(uint64_t seed, uint64_t image, int n, int *order);
 
 #endif

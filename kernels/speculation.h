@@ -1,11 +1,11 @@
-/* Speculation inside the head, as backends do it: the state of the tokens that go through the chain together, and the
- * formulas of both backends, by channel. diffusion/speculate.h says what a round is, what q is and why it is exact.
+/* Speculation inside the head, for backends: the state of tokens that go through the chain together, and both backends'
+ * formulas, by channel. diffusion/speculate.h defines a round and q, and proves exactness.
  *
- * "Window" means one thing here: the number of transitions that one round can settle for a token.
+ * A window is the number of transitions one round can decide for a token.
  *
- * In a round each unfinished token has a slot, and a slot has up to `window` rows. The first row is the state x_i the
- * token is in, at its step index i. The rows after it are the proposals for indices i-1, i-2, ... A row's p and q are
- * the laws of the transition from its state; the next row was drawn from its q. */
+ * In a round each unfinished token has a slot, and a slot has up to `window` rows. The first row is the token's state
+ * x_i at its step index i. The rows after it are the proposals for indices i-1, i-2, ... A row's p and q are the
+ * distributions of the transition from its state. The next row was drawn from its q. */
 #ifndef KERNELS_SPECULATION_H
 #define KERNELS_SPECULATION_H
 
@@ -16,64 +16,64 @@
 typedef struct {
     unsigned long long rounds;            /* evaluations of the target's head, each for all unfinished tokens */
     unsigned long long calls;             /* rounds of a token, summed over tokens */
-    unsigned long long calls_max;         /* the most rounds of one token */
-    unsigned long long evaluations;       /* states at which the target's head was evaluated */
-    unsigned long long draft_evaluations; /* states at which the draft's head was evaluated */
+    unsigned long long calls_max;         /* maximum rounds of one token */
+    unsigned long long evaluations;       /* states where the target's head was evaluated */
+    unsigned long long draft_evaluations; /* states where the draft's head was evaluated */
     unsigned long long accepted;          /* proposals */
     unsigned long long rejected;          /* proposals */
-    unsigned long long tries;             /* candidates drawn for the replacements of rejected proposals */
+    unsigned long long tries;             /* candidates drawn to replace rejected proposals */
 } kern_speculation_count;
 
-/* An entry of kern_speculation.left: the unfinished tokens; the highest step index of them, when slots were last given
- * out; how many tokens got a slot after the first ones. */
+/* Entries of kern_speculation.left: unfinished tokens; their highest step index when slots were last assigned; slots
+ * assigned after the first ones. */
 enum { KERN_LEFT_TOKENS, KERN_LEFT_INDEX, KERN_LEFT_TAKEN, KERN_LEFT };
-/* An entry of kern_speculation.evaluated: a state, the head's prediction of x0 there, and the variance fraction. */
+/* Entries of kern_speculation.evaluated: a state, the head's x0 there, and the variance fraction. */
 enum { KERN_EVALUATED_STATE, KERN_EVALUATED_X0, KERN_EVALUATED_FRACTION, KERN_EVALUATED };
-/* An entry of kern_speculation.secant: the ratio r, and the two sums whose quotient it is. */
+/* Entries of kern_speculation.secant: the ratio r, and its numerator and denominator sums. */
 enum { KERN_SECANT_RATIO, KERN_SECANT_PRODUCT, KERN_SECANT_SQUARE, KERN_SECANT };
 
 /* All arrays are in the backend's memory. C = channels, G = group, S = max_steps, R = group * window. */
 struct kern_speculation {
-    int group;      /* the most tokens of a call */
-    int window;     /* the most rows of a slot */
+    int group;      /* maximum tokens of a call */
+    int window;     /* maximum rows of a slot */
     int conditions; /* 1, or 2 with guidance */
     int channels;   /* of a token */
-    int max_steps;  /* the most steps of a call */
-    int tokens;     /* of this call, at most group */
-    int sources;    /* of this call: conditions that its tokens have, at most `tokens`; those of a candidate for
-                     * the same token are one source */
-    int steps;      /* of this call, at most max_steps */
-    int rounds;     /* the backend's own: rounds to begin before it looks who is finished */
-    int slots;      /* the backend's own: slots of this round */
-    int rows;       /* the backend's own: rows of this round */
-    kern_gaussian_rule rule; /* must be exact given the context, which is all noise of the transitions above */
+    int max_steps;  /* maximum steps of a call */
+    int tokens;     /* tokens of this call, at most group */
+    int sources;    /* conditions of this call's tokens, at most `tokens`; candidates for the same token share one
+                     * source */
+    int steps;      /* steps of this call, at most max_steps */
+    int rounds;     /* backend's own: rounds to begin before it checks for finished tokens */
+    int slots;      /* backend's own: slots of this round */
+    int rows;       /* backend's own: rows of this round */
+    kern_gaussian_rule rule; /* must be exact given the context: all noise of the transitions above */
     float log_temperature;
     uint64_t seed;
 
     kern_chain_coef *coef; /* [S] */
-    int *t;                /* [S] the step in the noise address */
+    int *t;                /* [S] step in the noise address */
     float *snr;            /* [S+1] abar / (1 - abar), by index; 0 at index `steps` */
     float *gain;           /* [S+1] y = gain * x, by index; 0 at index `steps` */
-    uint64_t *image;       /* [G] of the noise address */
-    int *position;         /* [G] of the noise address */
+    uint64_t *image;       /* [G] image of the noise address */
+    int *position;         /* [G] position of the noise address */
     float *cfg;            /* [G] guidance scale; not read with one condition */
-    int *source;           /* [G] whose modulation rows a token has, 0..sources-1 */
+    int *source;           /* [G] source of a token's modulation rows, 0..sources-1 */
 
-    float *token;     /* [G][C] the state each token is in; the sample when the token is finished */
+    float *token;     /* [G][C] current state of each token; the sample when the token is finished */
     int *index;       /* [G] a token's step index; -1 when it is finished */
-    int *lowest;      /* [G] the lowest index at which the target was evaluated for a token; `steps` before the first */
+    int *lowest;      /* [G] lowest index where the target was evaluated for a token; `steps` before the first */
     int *calls;       /* [G] rounds of a token */
     float *noise;     /* [S][G][C] eps of every transition */
-    float *evaluated; /* [G][S+1][3][C] the latest evaluation by token and index; entry `steps` is the prior */
+    float *evaluated; /* [G][S+1][3][C] latest evaluation by token and index; entry `steps` is the prior */
     float *secant;    /* [G][3][C] the filter's ratio r by token, and its sums */
 
-    int *slot_token;   /* [G] a slot's token; -1 if it has none */
-    int *slot_row;     /* [G] the first row of a slot (CPU) */
+    int *slot_token;   /* [G] a slot's token; -1: none */
+    int *slot_row;     /* [G] first row of a slot (CPU) */
     int *row_token;    /* [R] a row's token (CPU) */
     int *row_index;    /* [R] a row's step index (CPU) */
-    int *row_list;     /* [R] the rows of one evaluation (CPU) */
-    int *x_index;      /* [conditions * R] which state a row of the head reads (CPU) */
-    int *mod_index;    /* [conditions * R] which modulation row a row of the head reads */
+    int *row_list;     /* [R] rows of one evaluation (CPU) */
+    int *x_index;      /* [conditions * R] state that a row of the head reads (CPU) */
+    int *mod_index;    /* [conditions * R] modulation row that a row of the head reads */
     int *draft_index;  /* [window][conditions][slots] mod_index for one level of proposals at a time (GPU) */
     int *left;         /* [KERN_LEFT] (GPU) */
     float *state;      /* [R][C] a row's state */
@@ -86,7 +86,7 @@ struct kern_speculation {
     kern_speculation_count *count;
 };
 
-/* A head that is evaluated at many states. */
+/* A head to evaluate at many states. */
 struct kern_speculation_head {
     kern_head *net;
     void *mod;     /* [conditions][steps][sources] modulation rows */
@@ -94,33 +94,33 @@ struct kern_speculation_head {
     void *scratch; /* k->head->scratch_bytes of conditions * R rows */
 };
 
-/* The entry of a token's evaluation at an index: [KERN_EVALUATED][C]. */
+/* Returns a token's evaluation at an index: [KERN_EVALUATED][C]. */
 KERN_FN float *kern_speculation_evaluated(const kern_speculation *w, int token, int index)
 {
     return w->evaluated +
            ((size_t)token * (size_t)(w->max_steps + 1) + (size_t)index) * KERN_EVALUATED * (size_t)w->channels;
 }
 
-/* The token's entry of the ratio and its sums: [KERN_SECANT][C]. */
+/* Returns a token's ratio and its sums: [KERN_SECANT][C]. */
 KERN_FN float *kern_speculation_secant(const kern_speculation *w, int token)
 {
     return w->secant + (size_t)token * KERN_SECANT * (size_t)w->channels;
 }
 
-/* eps [C] of the transition from an index. */
+/* Returns eps [C] of the transition from an index. */
 KERN_FN float *kern_speculation_noise(const kern_speculation *w, int token, int index)
 {
     return w->noise + ((size_t)index * (size_t)w->group + (size_t)token) * (size_t)w->channels;
 }
 
-/* Number of rows of an unfinished token's slot. */
+/* Returns the number of rows of an unfinished token's slot. */
 KERN_FN int kern_speculation_levels(const kern_speculation *w, int token)
 {
     const int left = w->index[token] + 1;
     return left < w->window ? left : w->window;
 }
 
-/* Sets channel c of a token to the top of the chain: no evaluation yet, and r = 1. */
+/* Resets channel c of a token to the top of the chain: no evaluation yet, and r = 1. */
 KERN_FN void kern_speculation_reset(const kern_speculation *w, int token, int c)
 {
     const int channels = w->channels;
@@ -133,23 +133,23 @@ KERN_FN void kern_speculation_reset(const kern_speculation *w, int token, int c)
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
 
-/* What q of one transition takes from the evaluation it extrapolates, made at index s: everything but the state that
- * the transition starts from. m, V, y and snr as in diffusion/speculate.h. */
+/* The parameters of q of one transition, extrapolated from the evaluation at index s; they do not depend on the
+ * transition's starting state. m, V, y and snr as in diffusion/speculate.h. */
 typedef struct {
     float x0;       /* m, the head's x0 at s */
     float variance; /* V */
     float y;        /* y_s */
     float divisor;  /* 1 + V (snr_k - snr_s) */
-    float log_std;  /* of q, at temperature 1 */
+    float log_std;  /* log std of q, at temperature 1 */
 } kern_speculation_filter;
 
-/* Prepares q of transition k. It reads no evaluation at an index below k; the proof of exactness needs that. */
+/* Prepares q of transition k. It reads no evaluation at an index below k: the proof of exactness needs that. */
 KERN_FN kern_speculation_filter kern_speculation_prepare(const kern_speculation *w, int token, int k, int c)
 {
     const int channels = w->channels, from = k > w->lowest[token] ? k : w->lowest[token];
     const float *evaluated = kern_speculation_evaluated(w, token, from), *secant = kern_speculation_secant(w, token);
     const float prior = 1 / (1 + w->snr[from]), rise = w->snr[k] - w->snr[from];
-    /* Any bounds do, here and in the mean: they keep q finite where untrained weights throw the chain far away. */
+    /* Any bounds work, here and in the mean. They keep q finite where untrained weights throw the chain far away. */
     const float part = fminf(fmaxf(evaluated[KERN_EVALUATED_FRACTION * channels + c], -1), 2);
     kern_speculation_filter f;
     f.x0 = evaluated[KERN_EVALUATED_X0 * channels + c];
@@ -160,14 +160,14 @@ KERN_FN kern_speculation_filter kern_speculation_prepare(const kern_speculation 
     return f;
 }
 
-/* The mean of q of transition k from the state x. */
+/* Returns the mean of q of transition k from the state x. */
 KERN_FN float kern_speculation_mean(const kern_speculation *w, const kern_speculation_filter *f, int k, float x)
 {
     const float clean = (f->x0 + f->variance * (w->gain[k] * x - f->y)) / f->divisor;
     return w->coef[k].coef_x0 * fminf(fmaxf(clean, -1e6f), 1e6f) + w->coef[k].coef_xt * x;
 }
 
-/* The state after transition k by a law, with the noise eps. */
+/* Returns the state after transition k of a Gaussian, with the noise eps. */
 KERN_FN float kern_speculation_move(const kern_speculation *w, int k, float mean, float log_std, float eps)
 {
     return mean + expf(log_std) * eps * w->coef[k].noise;
@@ -175,23 +175,23 @@ KERN_FN float kern_speculation_move(const kern_speculation *w, int k, float mean
 
 /* --- evaluations --------------------------------------------------------------------------------------------- */
 
-/* The law of transition k from the state x, at temperature 1, by the head's outputs: eps with and without condition
- * (without guidance uncond is cond), and the conditional v. */
-KERN_FN void kern_speculation_law(const kern_speculation *w, int token, int k, float x, float cond, float uncond,
-                                  float v, float *mean, float *log_std)
+/* Computes p of transition k from the state x, at temperature 1. Its inputs are the head's outputs: eps with and
+ * without condition (without guidance uncond is cond), and the conditional v. */
+KERN_FN void kern_speculation_transition(const kern_speculation *w, int token, int k, float x, float cond, float uncond,
+                                         float v, float *mean, float *log_std)
 {
     const kern_chain_coef *coef = &w->coef[k];
     *mean = kern_chain_mean(coef, x, kern_chain_eps(cond, uncond, w->conditions == 2 ? w->cfg[token] : 1));
     *log_std = kern_chain_log_std(coef, kern_chain_fraction(v));
 }
 
-/* The x0 that a mean of the transition from x stands for. */
+/* Returns the x0 equivalent to a mean of the transition from x. */
 KERN_FN float kern_speculation_x0(const kern_chain_coef *coef, float x, float mean)
 {
     return (mean - coef->coef_xt * x) / coef->coef_x0;
 }
 
-/* Stores the evaluation of the state x at index k: mean and v of its law. */
+/* Stores the evaluation of the state x at index k: mean and v of its distribution. */
 KERN_FN void kern_speculation_remember(const kern_speculation *w, int token, int k, int c, float x, float mean, float v)
 {
     float *evaluated = kern_speculation_evaluated(w, token, k);
@@ -202,8 +202,8 @@ KERN_FN void kern_speculation_remember(const kern_speculation *w, int token, int
 
 /* --- r -------------------------------------------------------------------------------------------------------- */
 
-/* By how much x0 should move from index k+1 to index k according to the filter with r = 1. Both indices have been
- * evaluated at the chain's own states. */
+/* Returns the move of x0 from index k+1 to k expected by the filter with r = 1. Both indices have been evaluated at the
+ * chain's own states. */
 KERN_FN float kern_speculation_expected(const kern_speculation *w, int token, int k, int c)
 {
     const float *above = kern_speculation_evaluated(w, token, k + 1), *here = kern_speculation_evaluated(w, token, k);
@@ -212,12 +212,12 @@ KERN_FN float kern_speculation_expected(const kern_speculation *w, int token, in
            (w->gain[k] * here[c] - w->gain[k + 1] * above[c] - rise * here[KERN_EVALUATED_X0 * w->channels + c]);
 }
 
-/* Adds the step from index k+1 to k to the sums of r. mean_square is that of the expected moves over the channels; the
- * division by it gives every step the same weight, whatever its size. */
+/* Adds the step from index k+1 to k to the sums of r. mean_square is that of the expected moves over the channels.
+ * Dividing by it gives every step the same weight. */
 KERN_FN void kern_speculation_learn(const kern_speculation *w, int token, int k, int c, float mean_square)
 {
-    /* The weight of r's prior value 1, the decay of old steps, and r's bounds. All are from trials; none is delicate.
-     */
+    /* The weight of r's prior value 1, the decay of old steps, and r's bounds. All are from trials; none is
+     * delicate. */
     const float prior = 2, keep = 0.8f, least = 0.5f, most = 2;
     const int channels = w->channels;
     const float *x0 = kern_speculation_evaluated(w, token, k) + KERN_EVALUATED_X0 * channels;
@@ -232,19 +232,19 @@ KERN_FN void kern_speculation_learn(const kern_speculation *w, int token, int k,
 
 /* --- verification -------------------------------------------------------------------------------------------- */
 
-/* The path that rules get. The exact rule does not read it; tests have rules, wrong on purpose, that do. */
+/* The path passed to rules. The exact rule ignores it; tests have deliberately wrong rules that use it. */
 enum { KERN_SPECULATION_PATH = 1 };
 
-/* The two laws of a row's transition, at the chain's temperature. */
-KERN_FN kern_gaussians kern_speculation_laws(const kern_speculation *w, int row)
+/* Returns p and q of a row's transition, at the chain's temperature. */
+KERN_FN kern_gaussians kern_speculation_gaussians(const kern_speculation *w, int row)
 {
     const size_t first = (size_t)row * (size_t)w->channels;
-    const kern_gaussians laws = {w->channels, w->mean_p + first, w->mean_q + first, w->tempered_p + first,
-                                 w->tempered_q + first};
-    return laws;
+    const kern_gaussians pq = {w->channels, w->mean_p + first, w->mean_q + first, w->tempered_p + first,
+                               w->tempered_q + first};
+    return pq;
 }
 
-/* Where the verification of transition k finds its random numbers. */
+/* Returns the address of transition k's random numbers. */
 KERN_FN kern_address kern_speculation_address(const kern_speculation *w, int token, int k)
 {
     const kern_address address = {w->seed, w->image[token], (uint32_t)w->position[token], (uint32_t)w->t[k]};

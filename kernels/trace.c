@@ -31,11 +31,11 @@ struct kern_trace {
 static const kern_trace *begin(kern_queue *k)
 {
     const kern_trace *t = (const kern_trace *)k->core;
-    t->real_core->lap(k, NULL);
+    t->real_core->timer_mark(k, NULL);
     return t;
 }
 
-/* Finds the row of an operation, or begins one. Where there is no more room the last row takes all. */
+/* Returns the row of an operation, adding it if new. When the table is full, the last row takes all. */
 static kern_traced *row_of(kern_trace *t, const char *name, int rows)
 {
     for (int i = 0; i < t->count; i++)
@@ -47,7 +47,7 @@ static kern_traced *row_of(kern_trace *t, const char *name, int rows)
     return r;
 }
 
-/* Counts the operation since `begin`: its time, what it moves and computes; the name as for printf. */
+/* Records the operation since `begin`: its time, bytes and flop; the name as for printf. */
 __attribute__((format(printf, 5, 6))) static void end(kern_queue *k, int rows, double bytes, double flop,
                                                       const char *format, ...)
 {
@@ -59,19 +59,19 @@ __attribute__((format(printf, 5, 6))) static void end(kern_queue *k, int rows, d
     vsnprintf(name, sizeof name, format, arguments);
     va_end(arguments);
     kern_traced *r = row_of(t, name, rows);
-    t->real_core->lap(k, &r->seconds);
+    t->real_core->timer_mark(k, &r->seconds);
     r->calls++;
     r->bytes += bytes;
     r->flop += flop;
 }
 
-/* Bytes of n operands. */
+/* Returns the bytes of n operands. */
 static double act_bytes(const kern_queue *k, double n)
 {
     return n * (double)k->device->act_size;
 }
 
-/* Bytes of n results of a product. */
+/* Returns the bytes of n results of a product. */
 static double result_bytes(const kern_queue *k, double n, int flags)
 {
     return flags & KERN_OUT_F32 ? 4 * n * (flags & KERN_OUT_ADD ? 2 : 1) : act_bytes(k, n);
@@ -172,10 +172,10 @@ static void swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
     end(k, rows, act_bytes(k, 3.0 * rows * hidden), 0, "SwiGLU %d", hidden);
 }
 
-static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                    act *cache, const int *slot)
 {
-    begin(k)->real_core->rotate(k, qkv, rows, heads, head_dim, turn, position, cache, slot);
+    begin(k)->real_core->rotate(k, qkv, rows, heads, head_dim, rope, position, cache, slot);
     end(k, rows, act_bytes(k, 6.0 * rows * heads * head_dim), 0, "positions into a cache %d x %d", heads, head_dim);
 }
 
@@ -187,9 +187,9 @@ static void attention_cache(kern_queue *k, const kern_cache_job *job)
     for (int s = 0; s < job->spans; s++) {
         const int n = job->first[s + 1] - job->first[s];
         slots += n;
-        pairs += (double)(job->row[s + 1] - job->row[s]) * n; /* a tree's rows know somewhat fewer */
+        pairs += (double)(job->row[s + 1] - job->row[s]) * n; /* upper bound: a tree's rows attend to somewhat fewer */
     }
-    end(k, job->rows, act_bytes(k, 2 * width * (slots + (job->turn ? 4 : 1) * job->rows)), 4 * width * pairs,
+    end(k, job->rows, act_bytes(k, 2 * width * (slots + (job->rope ? 4 : 1) * job->rows)), 4 * width * pairs,
         "attention %d x %d over a cache, %d sequences", job->heads, job->head_dim, job->spans);
 }
 
@@ -202,19 +202,19 @@ static void embed(kern_queue *k, const float *table, int size, int dim, const in
 
 /* --- discrete tokens ---------------------------------------------------------------------------------------------- */
 
-static void laws(kern_queue *k, const kern_law_job *job)
+static void probs(kern_queue *k, const kern_probs_job *job)
 {
-    begin(k)->real_discrete->laws(k, job);
-    end(k, job->rows, 4.0 * job->rows * job->size * (job->conditions + 1), 0, "laws of %d tokens", job->size);
+    begin(k)->real_discrete->probs(k, job);
+    end(k, job->rows, 4.0 * job->rows * job->size * (job->conditions + 1), 0, "probs of %d tokens", job->size);
 }
 
 static void draw(kern_queue *k, const kern_draw_job *job)
 {
     begin(k)->real_discrete->draw(k, job);
-    end(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from laws of %d tokens", job->size);
+    end(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from probs of %d tokens", job->size);
 }
 
-/* What a block reads depends on what is accepted: no bytes are counted. */
+/* A block's reads depend on what is accepted: no bytes are counted. */
 static void verify_blocks(kern_queue *k, const kern_block_job *job)
 {
     begin(k)->real_discrete->verify(k, job);
@@ -239,7 +239,7 @@ static void modulate(kern_queue *k, const kern_head *h, const float *temb, const
         "modulation %d x %d", s.depth, s.width);
 }
 
-/* Counts `steps` evaluations of so many rows. */
+/* Counts `steps` evaluations of `rows` rows. */
 static void end_evaluations(kern_queue *k, const kern_head *h, int rows, int steps, const char *name, const char *how)
 {
     kern_head_spec s;
@@ -337,7 +337,7 @@ static void conv(kern_queue *k, const kern_conv *c, const act *x, int images, in
     const double rows = (height + 2 * s.pad_h - s.kernel_h) / s.stride + 1;
     const double columns = (width + 2 * s.pad_w - s.kernel_w) / s.stride + 1;
     const double results = (upsample ? 4 * in_pixels : images * rows * columns) * s.out;
-    const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* input pixels that differ, as vae_run_flop */
+    const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* distinct input pixels, as in vae_run_flop */
     const double operands = in_pixels * s.in + (double)s.out * s.in * s.kernel_h * s.kernel_w;
     end(k, (int)(results / s.out), act_bytes(k, operands) + result_bytes(k, results, s.flags),
         2 * results * s.in * taps, "convolution %dx%d, %d to %d%s%s%s", s.kernel_h, s.kernel_w, s.in, s.out,
@@ -360,7 +360,7 @@ static void to_bytes(kern_queue *k, const float *x, int images, int values, kern
 
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
-static void no_lap(kern_queue *k, double *seconds)
+static void no_timer_mark(kern_queue *k, double *seconds)
 {
     (void)k, (void)seconds;
 }
@@ -373,12 +373,12 @@ static void no_replay(kern_queue *k, kern_recording **recording, void (*body)(vo
 
 static void replace(kern_trace *t)
 {
-    t->core.lap = no_lap, t->core.replay = no_replay;
+    t->core.timer_mark = no_timer_mark, t->core.replay = no_replay;
     t->core.linear = linear, t->core.layer_norm = layer_norm, t->core.copy_rows = copy_rows;
     t->core.subtract = subtract, t->core.to_act = to_act, t->core.attention = attention;
     t->core.attention_spans = attention_spans, t->core.attention_cache = attention_cache;
     t->core.rms_norm = rms_norm, t->core.swiglu = swiglu, t->core.rotate = rotate, t->core.embed = embed;
-    t->discrete.laws = laws, t->discrete.draw = draw, t->discrete.verify = verify_blocks;
+    t->discrete.probs = probs, t->discrete.draw = draw, t->discrete.verify = verify_blocks;
     t->head.modulate = modulate, t->head.eval = eval, t->head.eval_reusing = eval_reusing;
     t->head.chain_run = chain_run, t->head.verify = verify, t->head.path_ratio = path_ratio;
     t->head.path_decide = path_decide, t->head.normal = normal;

@@ -8,7 +8,7 @@
 
 typedef struct {
     const mar_discrete_model *model;
-    kern_queue *k; /* the session's */
+    kern_queue *k; /* the session's queue */
     mar_discrete_plan plan;
     int max_images;
     char guarantee[160];
@@ -16,15 +16,15 @@ typedef struct {
     gpt_runner *target;
     mar_drafter draft;
     spec_sampler *sampler;
-    int *neighbours; /* backend [vocabulary][plan.neighbours], or NULL */
-    float *latents;  /* backend [max_images][seq_len] the tokens' numbers, after the last step */
+    int *neighbours; /* backend [vocabulary][plan.neighbours]; NULL: the method needs none */
+    float *latents;  /* backend [max_images][seq_len] token ids, after the last step */
 
-    /* The batch in progress. */
+    /* Batch in progress. */
     int images;
     uint64_t first_image;
-    float *number; /* host [max_images][seq_len] */
-    uint8_t *mask; /* host [max_images][caption_tokens] 1: of captions that come without one */
-    float *zero;   /* host [max_images][caption_tokens][caption_dim]: captions to measure; NULL before */
+    float *number; /* host [max_images][seq_len] token ids */
+    uint8_t *mask; /* host [max_images][caption_tokens] of 1: used for captions without a mask */
+    float *zero;   /* host [max_images][caption_tokens][caption_dim] of 0: captions to measure; NULL before the first */
 } discrete;
 
 static discrete *of(mar_engine_state *g)
@@ -39,20 +39,20 @@ static const discrete *of_const(const mar_engine_state *g)
 
 /* --- the models --------------------------------------------------------------------------------------------------- */
 
-static mar_status target_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status target_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
-    return gpt_runner_log_probs(((discrete *)state)->target, request, n, log_law, err);
+    return gpt_runner_log_probs(((discrete *)state)->target, request, n, log_probs, err);
 }
 
-static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_law,
+static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_probs,
                                    const spec_continuation *continuation, mar_err *err)
 {
-    return gpt_runner_log_probs_then(((discrete *)state)->target, request, n, log_law, continuation, err);
+    return gpt_runner_log_probs_then(((discrete *)state)->target, request, n, log_probs, continuation, err);
 }
 
-static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
-    return mar_drafter_laws(&((discrete *)state)->draft, request, n, log_law, err);
+    return mar_drafter_laws(&((discrete *)state)->draft, request, n, log_probs, err);
 }
 
 static gpt_sampling sampling_of(const discrete *g)
@@ -70,14 +70,16 @@ static int is_dynamic(const discrete *g)
     return g->plan.params.tree && strcmp(g->plan.params.tree, "dynamic") == 0;
 }
 
-/* With temperature 0 the draft's law has one token, and draws would make a chain of a static tree. */
+/* Returns whether the sampler takes the likeliest tokens. With temperature 0 the draft distribution has one token, and
+ * draws would make a chain of a static tree. */
 static int takes_likeliest(const discrete *g)
 {
     return g->plan.tree.count > 0 && g->plan.params.temperature == 0;
 }
 
-/* Drafts that are chosen, not drawn, are the likeliest of the softmax itself, as in EAGLE-2: temperature, top-k and
- * top-p may leave less tokens than a tree has siblings. They are verified as points, so that any choice is exact. */
+/* Returns the sampling of the draft. Drafts that are chosen, not drawn, are the likeliest of the plain softmax, as in
+ * EAGLE-2: temperature, top-k and top-p may leave fewer tokens than a tree has siblings. They are verified as point
+ * masses, so that any choice is exact. */
 static gpt_sampling draft_sampling_of(const discrete *g)
 {
     gpt_sampling sampling = sampling_of(g);
@@ -97,9 +99,9 @@ static mar_status create_runners(discrete *g, mar_err *err)
                               spec_sampler_draft_drafts(g->sampler), &g->draft, err);
 }
 
-/* --- making one --------------------------------------------------------------------------------------------------- */
+/* --- creation ----------------------------------------------------------------------------------------------------- */
 
-/* The table of near tokens, of the image decoder's codebook. */
+/* Creates the table of near tokens from the image decoder's codebook. */
 static mar_status create_neighbours(discrete *g, const mar_vae *vae, mar_err *err)
 {
     const size_t count = (size_t)g->model->base.config.vocabulary * (size_t)g->plan.neighbours;
@@ -109,7 +111,7 @@ static mar_status create_neighbours(discrete *g, const mar_vae *vae, mar_err *er
                        g->plan.params.spec);
     int *table = malloc(count * sizeof *table);
     if (!table) return err_set(err, MAR_ENOMEM, "out of memory for a table of %zu near tokens", count);
-    g->k->core->unbind(g->k); /* it takes seconds without the device, and calls the host's log */
+    g->k->core->unbind(g->k); /* the table takes seconds without the device, and logs to the host */
     mar_status status = mar_neighbours(vae, g->plan.params.lantern_metric, g->plan.neighbours, table, err);
     g->k->core->bind(g->k);
     if (status == MAR_OK) status = g->k->core->alloc(g->k->device, count * sizeof *table, (void **)&g->neighbours, err);
@@ -155,7 +157,7 @@ static mar_status allocate_host(discrete *g, mar_err *err)
     return MAR_OK;
 }
 
-/* What comes out, in one line (mar_session_guarantee). */
+/* Writes the guarantee, one line (mar_session_guarantee). */
 static void write_guarantee(discrete *g)
 {
     const spec_method *m = g->plan.method;
@@ -173,7 +175,7 @@ static void destroy(mar_engine_state *engine_state)
 {
     discrete *g = of(engine_state);
     if (!g) return;
-    g->k->core->finish(g->k); /* the table's upload, and laps, whose times go to statistics of what is freed */
+    g->k->core->finish(g->k); /* the table's upload, and timer marks: their times go to statistics of what is freed */
     spec_sampler_free(g->sampler);
     mar_drafter_free(&g->draft);
     gpt_runner_free(g->target);
@@ -185,9 +187,9 @@ static void destroy(mar_engine_state *engine_state)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
+                         const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
 {
-    (void)ways; /* its methods are the sampler's */
+    (void)accels; /* the sampler's methods are not in this list */
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
     discrete *g = status == MAR_OK ? calloc(1, sizeof *g) : NULL;
@@ -231,7 +233,7 @@ static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 
 /* --- a batch ------------------------------------------------------------------------------------------------------ */
 
-/* What both kinds of batches begin with. */
+/* Begins a batch of labels or captions. */
 static void begin_tokens(discrete *g, uint64_t first_image, int images)
 {
     g->images = images;
@@ -250,7 +252,7 @@ static void begin_captions(mar_engine_state *engine_state, uint64_t first_image,
     mar_drafter_begin_captions(&g->draft, images, features, mask);
 }
 
-/* Captions to measure, whose features are 0. */
+/* Begins captions to measure, whose features are 0. */
 static void begin_any(discrete *g, uint64_t first_image, int images)
 {
     const mar_model_config *c = &g->model->base.config;
@@ -280,7 +282,7 @@ static int steps_left(const mar_engine_state *g)
     return spec_sampler_left(of_const(g)->sampler);
 }
 
-/* Gives the tokens' numbers to the image decoder. */
+/* Passes the token ids to the image decoder. */
 static void finish_tokens(discrete *g)
 {
     const size_t n = (size_t)g->model->base.config.seq_len;
@@ -291,7 +293,7 @@ static void finish_tokens(discrete *g)
     g->k->core->upload(g->k, g->latents, g->number, (size_t)g->images * n * sizeof *g->number);
 }
 
-/* What has been found if a layer's output has a NaN or an infinity, but every law so far has had a token. */
+/* Reports a layer whose output has a NaN or an infinity while every distribution so far had a token. */
 static mar_status refuse_layer(const discrete *g, mar_err *err)
 {
     char others[32] = "";
@@ -316,7 +318,7 @@ static mar_status step(mar_engine_state *engine_state, mar_err *err)
     return MAR_OK;
 }
 
-/* --- what it says ------------------------------------------------------------------------------------------------- */
+/* --- statistics, guarantee and parameters ------------------------------------------------------------------------- */
 
 static const mar_params *params_of(const mar_engine_state *g)
 {
@@ -378,21 +380,21 @@ static mar_status measure(mar_engine_state *engine_state, mar_measurements *all,
                                 err);
 }
 
-static void fates(const mar_engine_state *engine_state, uint8_t *map, int *round)
+static void get_token_status(const mar_engine_state *engine_state, uint8_t *map, int *round)
 {
     const discrete *g = of_const(engine_state);
     const size_t n = (size_t)g->model->base.config.seq_len;
     _Static_assert((int)SPEC_DROPPED == (int)MAR_TOKEN_TARGET && (int)SPEC_ACCEPTED == (int)MAR_TOKEN_ACCEPTED &&
                        (int)SPEC_REPLACED == (int)MAR_TOKEN_REPLACED,
-                   "a verdict is a fate");
+                   "a verdict is a status");
     for (size_t i = 0; i < (size_t)g->images; i++)
         spec_sampler_token_status(g->sampler, (int)i, map ? map + i * n : NULL, round ? round + i * n : NULL);
 }
 
-static void lateness(const mar_engine_state *engine_state, int *late)
+static void get_staleness(const mar_engine_state *engine_state, int *staleness)
 {
     const discrete *g = of_const(engine_state);
-    memset(late, 0, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+    memset(staleness, 0, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *staleness);
 }
 
 extern const mar_engine mar_discrete_engine;
@@ -417,6 +419,6 @@ const mar_engine mar_discrete_engine = {
     .latents = latents,
     .stats = stats_of,
     .measure = measure,
-    .fates = fates,
-    .lateness = lateness,
+    .token_status = get_token_status,
+    .staleness = get_staleness,
 };

@@ -1,4 +1,4 @@
-/* EAGLE drafters behind mar.h: models that can be drafts of a session, and make no images alone. */
+/* EAGLE drafters behind mar.h: models that serve as drafts only. */
 #include "llamagen/engine.h"
 
 #include <stdio.h>
@@ -38,9 +38,9 @@ static void describe(const mar_model *model, char *text, size_t size)
 }
 
 static mar_status create(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
+                         const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
 {
-    (void)model, (void)vae, (void)k, (void)params, (void)ways, (void)max_images;
+    (void)model, (void)vae, (void)k, (void)params, (void)accels, (void)max_images;
     *out = NULL;
     return err_set(err, MAR_EMODEL,
                    "an EAGLE drafter makes no images: expected a LlamaGen model, for which it is the draft");

@@ -1,4 +1,4 @@
-/* How long passes over chains of drafts take, beside what they must read and compute. */
+/* Measures passes over chains of drafts, with the bytes and flop they need. */
 #include "llamagen/engine.h"
 
 #include <stdio.h>
@@ -7,13 +7,13 @@
 
 enum { DRAFTS_MOST = 64, REPEATS = 5 };
 
-/* A runner of its own, and what it is asked: the same of every image. */
+/* A runner of its own and its request, the same for every image. */
 typedef struct {
     kern_queue *k;
     const gpt_model *model;
     gpt_runner *runner;
-    void *memory; /* backend: the runner's, then the laws */
-    float *laws;  /* backend [images][1 + DRAFTS_MOST][vocabulary] */
+    void *memory;     /* backend: the runner's memory, then the distributions */
+    float *log_probs; /* backend [images][1 + DRAFTS_MOST][vocabulary] */
     int images;
     spec_request *request; /* [images] */
     int *prefix;           /* [seq_len] */
@@ -22,7 +22,7 @@ typedef struct {
 
 static void destroy(passes *p)
 {
-    p->k->core->finish(p->k); /* a lap's time goes to the runner's statistics */
+    p->k->core->finish(p->k); /* a timer mark adds to the runner's statistics */
     gpt_runner_free(p->runner);
     p->k->device->core->free(p->k->device, p->memory);
     free(p->request);
@@ -50,17 +50,17 @@ mar_status mar_discrete_begin_any(gpt_runner *r, const gpt_config *c, int images
 static mar_status create(passes *p, const gpt_sampling *sampling, mar_err *err)
 {
     const gpt_config *c = &p->model->config;
-    const size_t laws = (size_t)p->images * (1 + DRAFTS_MOST) * (size_t)c->vocabulary * sizeof(float);
+    const size_t probs_bytes = (size_t)p->images * (1 + DRAFTS_MOST) * (size_t)c->vocabulary * sizeof(float);
     p->request = calloc((size_t)p->images, sizeof *p->request);
     p->prefix = calloc((size_t)c->seq_len, sizeof *p->prefix);
     mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK)
         status = gpt_runner_create(p->k, p->model, sampling, p->images, DRAFTS_MOST, 0, &p->runner, err);
     const size_t bytes = status == MAR_OK ? gpt_runner_lay_out(p->runner, NULL) : 0;
-    if (status == MAR_OK) status = p->k->device->core->alloc(p->k->device, bytes + laws, &p->memory, err);
+    if (status == MAR_OK) status = p->k->device->core->alloc(p->k->device, bytes + probs_bytes, &p->memory, err);
     if (status == MAR_OK) {
         gpt_runner_lay_out(p->runner, p->memory);
-        p->laws = (float *)((char *)p->memory + bytes);
+        p->log_probs = (float *)((char *)p->memory + bytes);
         status = gpt_runner_plan(p->runner, p->images, err);
     }
     return status == MAR_OK ? mar_discrete_begin_any(p->runner, c, p->images, err) : status;
@@ -69,14 +69,14 @@ static mar_status create(passes *p, const gpt_sampling *sampling, mar_err *err)
 mar_discrete_timer mar_discrete_time(kern_queue *k, const gpt_runner_stats *stats)
 {
     k->core->finish(k);
-    k->core->lap(k, NULL);
+    k->core->timer_mark(k, NULL);
     return (mar_discrete_timer){k, stats, *stats};
 }
 
 void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
 {
     double seconds = 0;
-    t->k->core->lap(t->k, &seconds);
+    t->k->core->timer_mark(t->k, &seconds);
     t->k->core->finish(t->k);
     if (m->seconds == 0 || seconds < m->seconds) m->seconds = seconds;
     m->rows = (int)(t->stats->rows - t->before.rows);
@@ -84,7 +84,8 @@ void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
     m->bytes = t->stats->bytes - t->before.bytes;
 }
 
-/* One pass over so many drafts behind half an image. No two have the same drafts, so that none is known already. */
+/* Runs one pass over `drafts` drafts behind half an image. `number` makes the drafts of each pass differ, so that none
+ * is cached. */
 static mar_status run(passes *p, int drafts, int number, mar_err *err)
 {
     const gpt_config *c = &p->model->config;
@@ -102,13 +103,13 @@ static mar_status run(passes *p, int drafts, int number, mar_err *err)
                                        .parent = p->parent,
                                        .count = drafts,
                                        .row = i * (1 + DRAFTS_MOST)};
-    const mar_status status = gpt_runner_log_probs(p->runner, p->request, p->images, p->laws, err);
+    const mar_status status = gpt_runner_log_probs(p->runner, p->request, p->images, p->log_probs, err);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
-/* The best of those of about half a second, and of REPEATS at least: as many chances of a quiet moment as the memory's
- * rate has, beside which the pass is shown (bandwidth.c). The first makes what is not there yet, and does not count. */
-static mar_status measure(passes *p, int drafts, const char *whose, mar_measurements *all, mar_err *err)
+/* Measures the fastest pass among those of about half a second, REPEATS at least. bandwidth.c gives the memory's rate,
+ * shown beside, the same chances of a quiet moment. The first pass also allocates, and does not count. */
+static mar_status measure(passes *p, int drafts, const char *role, mar_measurements *all, mar_err *err)
 {
     mar_measured m = {.count = 1};
     mar_status status = MAR_OK;
@@ -120,19 +121,19 @@ static mar_status measure(passes *p, int drafts, const char *whose, mar_measurem
         status = run(p, drafts, i, err);
         mar_discrete_timed(&timer, &m);
     }
-    snprintf(m.name, sizeof m.name, "%s, %d drafts", whose, drafts);
+    snprintf(m.name, sizeof m.name, "%s, %d drafts", role, drafts);
     if (status == MAR_OK) mar_measurements_add(all, "pass", &m);
     return status;
 }
 
 mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
-                                const char *whose, mar_measurements *all, mar_err *err)
+                                const char *role, mar_measurements *all, mar_err *err)
 {
     static const int drafts[] = {0, 1, 4, 16, 64};
     passes p = {.k = k, .model = model, .images = images};
     mar_status status = create(&p, sampling, err);
     for (size_t i = 0; status == MAR_OK && i < sizeof drafts / sizeof *drafts; i++)
-        if (drafts[i] < model->config.seq_len / 2) status = measure(&p, drafts[i], whose, all, err);
+        if (drafts[i] < model->config.seq_len / 2) status = measure(&p, drafts[i], role, all, err);
     destroy(&p);
     return status;
 }

@@ -1,4 +1,4 @@
-/* How long an EAGLE drafter's passes take, beside what they must read and compute. */
+/* Measures an EAGLE drafter's passes, with the bytes and flop they need. */
 #include "llamagen/engine.h"
 
 #include <stdio.h>
@@ -7,27 +7,27 @@
 
 enum { REPEATS = 5 };
 
-/* A drafter and its target with runners of their own, and what they are asked: the same of every image. */
+/* A drafter and its target with runners of their own, and their request, the same for every image. */
 typedef struct {
     kern_queue *k;
     const gpt_config *config;
     gpt_runner *target;
     eagle_runner *drafter;
-    void *memory;       /* backend: both runners', then the laws */
-    float *target_laws; /* backend [images][vocabulary] */
-    float *laws;        /* backend [images][1 + drafts][vocabulary] */
+    void *memory;        /* backend: memory of both runners, then the distributions */
+    float *target_probs; /* backend [images][vocabulary] */
+    float *log_probs;    /* backend [images][1 + drafts][vocabulary] */
     int images;
     int length, levels;    /* positions that a round drafts; levels of drafts that the drafter is asked about */
-    int drafts;            /* of all these levels */
+    int drafts;            /* drafts of all these levels */
     spec_request *request; /* [images] */
     int *prefix;           /* [seq_len] */
-    int *draft, *parent;   /* [drafts] by levels: each level follows the first draft of the level before */
-    int *end;              /* [levels + 1] drafts of the levels so far; end[0] is 0 */
+    int *draft, *parent;   /* [drafts] by levels; each level follows the first draft of the level before */
+    int *end;              /* [levels + 1] drafts up to each level; end[0] is 0 */
 } passes;
 
 /* --- the drafts of a round ---------------------------------------------------------------------------------------- */
 
-/* How many drafts of depth `depth`, 1 or more, a round of the plan asks the drafter about. */
+/* Returns the number of drafts at depth `depth`, 1 or more, that a round of the plan asks the drafter about. */
 static int width_at(const mar_discrete_plan *plan, int vocabulary, int depth)
 {
     const mar_tree *t = &plan->tree;
@@ -42,7 +42,7 @@ static int width_at(const mar_discrete_plan *plan, int vocabulary, int depth)
     return n;
 }
 
-/* Lists the levels that fit behind half an image. The last level of a round is not asked about. */
+/* Lists the levels that fit behind half an image. The drafter is not asked about a round's last level. */
 static mar_status list_levels(passes *p, const mar_discrete_plan *plan, mar_err *err)
 {
     const int positions = p->config->seq_len - p->config->seq_len / 2;
@@ -68,7 +68,7 @@ static mar_status list_levels(passes *p, const mar_discrete_plan *plan, mar_err 
 
 static void destroy(passes *p)
 {
-    p->k->core->finish(p->k); /* a lap's time goes to the runner's statistics */
+    p->k->core->finish(p->k); /* a timer mark adds to the runner's statistics */
     eagle_runner_free(p->drafter);
     gpt_runner_free(p->target);
     p->k->device->core->free(p->k->device, p->memory);
@@ -80,7 +80,7 @@ static void destroy(passes *p)
 static mar_status create_runners(passes *p, const eagle_model *eagle, const gpt_model *model,
                                  const gpt_sampling *sampling, mar_err *err)
 {
-    /* As many rows a pass as a round in which all drafts are accepted needs. */
+    /* rows of a pass in a round whose drafts are all accepted */
     const int drafts = p->drafts > p->length ? p->drafts : p->length;
     mar_status status = gpt_runner_create(p->k, model, sampling, p->images, 0, 1, &p->target, err);
     if (status == MAR_OK)
@@ -90,16 +90,16 @@ static mar_status create_runners(passes *p, const eagle_model *eagle, const gpt_
 
 static mar_status lay_out(passes *p, mar_err *err)
 {
-    const size_t images = (size_t)p->images, law = (size_t)p->config->vocabulary * sizeof(float);
+    const size_t images = (size_t)p->images, row = (size_t)p->config->vocabulary * sizeof(float);
     const size_t target = gpt_runner_lay_out(p->target, NULL), drafter = eagle_runner_lay_out(p->drafter, NULL);
-    const size_t laws = images * (2 + (size_t)p->drafts) * law;
-    mar_status status = p->k->device->core->alloc(p->k->device, target + drafter + laws, &p->memory, err);
+    const size_t probs_bytes = images * (2 + (size_t)p->drafts) * row;
+    mar_status status = p->k->device->core->alloc(p->k->device, target + drafter + probs_bytes, &p->memory, err);
     if (status != MAR_OK) return status;
     char *base = p->memory;
     gpt_runner_lay_out(p->target, base);
     eagle_runner_lay_out(p->drafter, base + target);
-    p->target_laws = (float *)(base + target + drafter);
-    p->laws = p->target_laws + images * (size_t)p->config->vocabulary;
+    p->target_probs = (float *)(base + target + drafter);
+    p->log_probs = p->target_probs + images * (size_t)p->config->vocabulary;
     status = gpt_runner_plan(p->target, p->images, err);
     return status == MAR_OK ? eagle_runner_plan(p->drafter, p->images, err) : status;
 }
@@ -120,7 +120,8 @@ static mar_status create(passes *p, const eagle_model *eagle, const gpt_model *m
 
 /* --- passes ------------------------------------------------------------------------------------------------------- */
 
-/* Asks all images for what follows the first `length` tokens and `count` drafts; the first `from` laws are there. */
+/* Requests of all images what follows the first `length` tokens and `count` drafts. The first `from` distributions are
+ * known. */
 static void ask(passes *p, int length, int count, int from, int stride)
 {
     for (int i = 0; i < p->images; i++)
@@ -137,16 +138,16 @@ static void ask(passes *p, int length, int count, int from, int stride)
 static mar_status target_follows(passes *p, int length, mar_err *err)
 {
     ask(p, length, 0, 0, 1);
-    return gpt_runner_log_probs(p->target, p->request, p->images, p->target_laws, err);
+    return gpt_runner_log_probs(p->target, p->request, p->images, p->target_probs, err);
 }
 
 static mar_status drafter_follows(passes *p, int length, int count, int from, mar_err *err)
 {
     ask(p, length, count, from, 1 + p->drafts);
-    return eagle_runner_log_probs(p->drafter, p->request, p->images, p->laws, err);
+    return eagle_runner_log_probs(p->drafter, p->request, p->images, p->log_probs, err);
 }
 
-/* The drafter's pass from law `from` on, timed. */
+/* Times the drafter's pass from distribution `from` on. */
 static mar_status time_pass(passes *p, int length, int count, int from, mar_measured *m, mar_err *err)
 {
     const mar_discrete_timer timer = mar_discrete_time(p->k, eagle_runner_get_stats(p->drafter));
@@ -155,19 +156,21 @@ static mar_status time_pass(passes *p, int length, int count, int from, mar_meas
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
-/* The target computes half an image, and the drafter that but for the last tokens, whose pass is timed. */
+/* Runs the target over half an image, and the drafter over all of it but the last tokens. Times the drafter's pass over
+ * those. */
 static mar_status run_tokens(passes *p, int number, int tokens, mar_measured *m, mar_err *err)
 {
     const int half = p->config->seq_len / 2;
     for (int i = 0; i < half; i++)
-        p->prefix[i] = (i * 5 + (i >= half - tokens ? number : 0)) % p->config->vocabulary; /* new ones each time */
+        p->prefix[i] = (i * 5 + (i >= half - tokens ? number : 0)) % p->config->vocabulary; /* differs each time */
     mar_status status = target_follows(p, half - tokens, err);
     if (status == MAR_OK) status = drafter_follows(p, half - tokens, 0, 0, err);
     if (status == MAR_OK) status = target_follows(p, half, err);
     return status == MAR_OK ? time_pass(p, half, 0, 0, m, err) : status;
 }
 
-/* The passes of a round that begins with so many new tokens: level [levels + 1], the first of which are the tokens. */
+/* Runs the passes of a round that begins with `tokens` new tokens. level [levels + 1] receives their times; level[0] is
+ * that of the tokens. */
 static mar_status run_round(passes *p, int number, int tokens, int levels, mar_measured *level, mar_err *err)
 {
     mar_status status = run_tokens(p, number, tokens, &level[0], err);
@@ -176,7 +179,7 @@ static mar_status run_round(passes *p, int number, int tokens, int levels, mar_m
     return status;
 }
 
-/* The best of several, the first of which makes what is not there yet. */
+/* Measures the fastest of several rounds. The first also allocates, and does not count. */
 static mar_status measure(passes *p, int tokens, int levels, mar_measurements *all, mar_err *err)
 {
     mar_measured *level = calloc((size_t)levels + 1, sizeof *level);

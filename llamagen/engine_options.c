@@ -1,4 +1,4 @@
-/* What a session's options come to for discrete tokens. */
+/* Resolves a session's options for discrete tokens. */
 #include "llamagen/engine.h"
 #include "mar/core/params.h"
 
@@ -9,7 +9,7 @@
 
 /* --- trees -------------------------------------------------------------------------------------------------------- */
 
-/* EAGLE's static tree (Li et al. 2024, mc_sim_7b_63), which LANTERN++ takes over: the children of each draft, level by
+/* Makes EAGLE's static tree (Li et al. 2024, mc_sim_7b_63), also LANTERN++'s: the children of each draft, level by
  * level. */
 static void make_static(mar_tree *t)
 {
@@ -21,7 +21,8 @@ static void make_static(mar_tree *t)
         for (int c = 0; c < children[n]; c++) t->parent[t->count++] = n;
 }
 
-/* Adds a level with so many children of each draft of the last one, which begins at `first`; 0: they are too many. */
+/* Adds a level with `children` children of each draft of the last level, drafts `first` and on. Returns 0 if they
+ * exceed MAR_TREE_DRAFTS. */
 static int add_level(mar_tree *t, int first, long children)
 {
     const int end = t->count, parents = t->depth ? end - first : 1;
@@ -39,7 +40,7 @@ mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err)
         make_static(out);
         return MAR_OK;
     }
-    int first = 0; /* of the last level */
+    int first = 0; /* index of the last level's first draft */
     for (const char *at = text; at;) {
         char *end = NULL;
         const int level = out->count;
@@ -98,7 +99,8 @@ static mar_status check_model(const mar_discrete_model *model, const mar_params 
     return p->draft ? check_draft(&model->base, p->draft, err) : MAR_OK;
 }
 
-/* Lowers the option's value to what the model has. One that a run uses must fit, but for the option's default. */
+/* Lowers the option's value to the model's limit. Returns MAR_EARG if the run uses the option and it exceeds the limit
+ * without being the default. */
 static mar_status lower(mar_params *p, const char *name, int is_used, int most, const char *of, mar_err *err)
 {
     const mar_param *o = mar_param_find(name);
@@ -118,7 +120,7 @@ static double number_of(const mar_param *o, const mar_params *p)
     return o->type == MAR_TYPE_FLOAT ? (double)*(const float *)field : *(const int *)field;
 }
 
-/* An option that has names for its first values stands for the method's default with 0, as "auto". */
+/* Returns whether the option stands at 0, spelled "auto": the method's default. */
 static int is_automatic(const mar_param *o, const mar_params *p)
 {
     return o->type == MAR_TYPE_INT && o->choices && *(const int *)mar_param_field(o, p) == 0;
@@ -140,7 +142,7 @@ static mar_status resolve_method(mar_discrete_plan *plan, int vocabulary, mar_er
     return status;
 }
 
-/* How many drafts one after another: no more than the image has tokens. */
+/* Sets the number of drafts in a chain, at most the tokens of the image. */
 static mar_status resolve_length(mar_discrete_plan *plan, int seq_len, mar_err *err)
 {
     static const char tokens[] = "the tokens of an image";
@@ -152,7 +154,7 @@ static mar_status resolve_length(mar_discrete_plan *plan, int seq_len, mar_err *
     return status == MAR_OK ? lower(p, "window", jacobi, seq_len, tokens, err) : status;
 }
 
-/* The shape of a block. Without drafts, or without a draft model, it stays empty. */
+/* Sets the shape of a block. It stays empty without drafts or without a draft model. */
 static mar_status resolve_tree(mar_discrete_plan *plan, mar_err *err)
 {
     mar_params *p = &plan->params;
@@ -169,7 +171,7 @@ static mar_status resolve_tree(mar_discrete_plan *plan, mar_err *err)
     return status;
 }
 
-/* Cool-SD's line must meet zero behind the block: a draft from there on would never be accepted. */
+/* Checks that Cool-SD's line reaches zero only behind the block. Drafts from there on would never be accepted. */
 static mar_status check_line(const mar_discrete_plan *plan, mar_err *err)
 {
     const spec_method *m = plan->method;
@@ -182,8 +184,8 @@ static mar_status check_line(const mar_discrete_plan *plan, mar_err *err)
     return MAR_OK;
 }
 
-/* The most drafts that either model is asked about at a time (spec_sampler_target_drafts, spec_sampler_draft_drafts).
- */
+/* Returns the most drafts that either model is asked about at a time (spec_sampler_target_drafts,
+ * spec_sampler_draft_drafts). */
 static int64_t most_drafts(const mar_discrete_plan *plan)
 {
     const mar_params *p = &plan->params;
@@ -195,7 +197,7 @@ static int64_t most_drafts(const mar_discrete_plan *plan)
     return expanded > p->tree_total ? expanded : p->tree_total;
 }
 
-/* Whether slots, rows and their numbers in lists fit in an int. */
+/* Checks that slots, rows and their indices in lists fit in an int. */
 static mar_status check_size(const mar_discrete_plan *plan, const mar_model_config *c, int max_images, mar_err *err)
 {
     const int64_t drafts = most_drafts(plan);

@@ -55,7 +55,7 @@ static mar_status load_linear(loader *l, const char *name, int out, int in, kern
                                        .scale = m.scale,
                                        .activation = activation,
                                        .flags = flags | (int8 ? KERN_INT8 : 0),
-                                       .before = before};
+                                       .previous = before};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
     wt_matrix_free(&m);
@@ -97,7 +97,7 @@ static mar_status load_pair(loader *l, const char *first, const char *second, in
                                        .quantised = quantised,
                                        .scale = scale,
                                        .flags = KERN_INT8,
-                                       .before = before};
+                                       .previous = before};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
     free(weight);
@@ -165,9 +165,9 @@ static mar_status make_rope(loader *l, gpt_model *m)
     const gpt_config *c = &m->config;
     const int size = c->width / c->heads, side = gpt_config_side(c->seq_len), quarter = size / 4;
     const size_t n = ((size_t)c->prefix + (size_t)c->seq_len) * (size_t)size;
-    float *turn = calloc(n, sizeof *turn);
-    if (!turn) return err_set(l->err, MAR_ENOMEM, "out of memory for %d positions", c->seq_len);
-    float *at = turn + (size_t)c->prefix * (size_t)size;
+    float *rope = calloc(n, sizeof *rope);
+    if (!rope) return err_set(l->err, MAR_ENOMEM, "out of memory for %d positions", c->seq_len);
+    float *at = rope + (size_t)c->prefix * (size_t)size;
     for (int i = 0; i < c->seq_len; i++)
         for (int pair = 0; pair < 2 * quarter; pair++, at += 2) {
             const float frequency = 1 / powf(10000, (float)(pair % quarter * 2) / (float)(size / 2));
@@ -175,8 +175,8 @@ static mar_status make_rope(loader *l, gpt_model *m)
             at[0] = cosf(angle);
             at[1] = sinf(angle);
         }
-    const mar_status status = to_backend(l, turn, n, &m->rope);
-    free(turn);
+    const mar_status status = to_backend(l, rope, n, &m->rope);
+    free(rope);
     return status;
 }
 
@@ -228,14 +228,6 @@ mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *con
         gpt_model_free(m);
     }
     return status;
-}
-
-mar_status gpt_model_create(kern_queue *k, const wt_file *f, int heads, gpt_model **out, mar_err *err)
-{
-    gpt_config config;
-    *out = NULL;
-    const mar_status status = gpt_config_derive(f, heads, &config, err);
-    return status == MAR_OK ? gpt_model_load(k, f, &config, out, err) : status;
 }
 
 void gpt_model_free(gpt_model *m)

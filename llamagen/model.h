@@ -27,11 +27,9 @@ typedef struct {
     gpt_layer *layers;   /* [depth] */
 } gpt_model;
 
-/* Loads the file's model on queue k. The file may be closed afterwards. Other queues may use the model once k has
- * finished. Errors are those of gpt_config_derive and of the loading of tensors. */
-mar_status gpt_model_create(kern_queue *k, const wt_file *f, int heads, gpt_model **out, mar_err *err);
-/* Loads the file's model with a shape from gpt_config_derive, whose seq_len the caller may have changed. Returns
- * MAR_EARG if seq_len is not a square. */
+/* Loads the file's model on queue k. The shape is that of gpt_config_derive; the caller may have changed seq_len. The
+ * file may be closed afterwards. Other queues may use the model once k has finished. Returns MAR_EARG if seq_len is not
+ * a square, or the error of a tensor. */
 mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *config, gpt_model **out, mar_err *err);
 void gpt_model_free(gpt_model *m); /* m may be NULL */
 

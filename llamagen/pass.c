@@ -103,8 +103,8 @@ static void attend(const gpt_pass *p, int layer)
                                 .slot = p->list,
                                 .mask = p->mask,
                                 .words = p->words,
-                                .most = p->slots,
-                                .turn = p->model->rope,
+                                .max_slots = p->slots,
+                                .rope = p->model->rope,
                                 .position = p->position,
                                 .own = p->slot,
                                 .y = p->attn};
@@ -174,17 +174,17 @@ void gpt_pass_log_probs(const gpt_pass *p, const gpt_sampling *sampling, const f
                         float *log_probs)
 {
     const int cfg_branches = gpt_cfg_branches(sampling);
-    const kern_law_job job = {.rows = p->logit_rows / cfg_branches,
-                              .size = p->model->config.vocabulary,
-                              .conditions = cfg_branches,
-                              .logits = p->logits,
-                              .cfg = cfg,
-                              .temperature = sampling->temperature,
-                              .top_k = sampling->top_k,
-                              .top_p = sampling->top_p,
-                              .log_law = log_probs,
-                              .place = place};
-    p->k->discrete->laws(p->k, &job);
+    const kern_probs_job job = {.rows = p->logit_rows / cfg_branches,
+                                .size = p->model->config.vocabulary,
+                                .conditions = cfg_branches,
+                                .logits = p->logits,
+                                .cfg = cfg,
+                                .temperature = sampling->temperature,
+                                .top_k = sampling->top_k,
+                                .top_p = sampling->top_p,
+                                .log_probs = log_probs,
+                                .place = place};
+    p->k->discrete->probs(p->k, &job);
 }
 
 double gpt_pass_flop(const gpt_pass *p)

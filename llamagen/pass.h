@@ -73,7 +73,7 @@ void gpt_pass_rows(const gpt_pass *p);
 void gpt_pass_layers(const gpt_pass *p);
 /* Computes the logits of the listed rows. */
 void gpt_pass_logits(const gpt_pass *p);
-/* Turns logits into log probabilities (kern_law_job). cfg and place are host, one for each row of the conditional
+/* Turns logits into log probabilities (kern_probs_job). cfg and place are host, one for each row of the conditional
  * branch. */
 void gpt_pass_log_probs(const gpt_pass *p, const gpt_sampling *sampling, const float *cfg, const int *place,
                         float *log_probs);

@@ -108,7 +108,7 @@ static void begin(gpt_runner *r, int images)
     r->stats = (gpt_runner_stats){0};
     for (int i = 0; i < images; i++) gpt_slots_begin(&r->image[i].slots);
     r->k->watch.part = r->part;
-    r->k->core->lap(r->k, NULL);
+    r->k->core->timer_mark(r->k, NULL);
 }
 
 void gpt_runner_begin(gpt_runner *r, int images, const int *label)
@@ -120,7 +120,7 @@ void gpt_runner_begin(gpt_runner *r, int images, const int *label)
         if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, i, 1)] = classes;
     }
     compute_prefixes(r, images, r->model->class_emb, r->index);
-    r->k->core->lap(r->k, &r->stats.prefix_s);
+    r->k->core->timer_mark(r->k, &r->stats.prefix_s);
 }
 
 void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features, const uint8_t *mask)
@@ -144,7 +144,7 @@ void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features,
     }
     compute_prefixes(r, images, r->caption_emb, r->index);
     r->stats.flop += 2.0 * rows * m->config.width * (dim + m->config.width);
-    k->core->lap(k, &r->stats.prefix_s);
+    k->core->timer_mark(k, &r->stats.prefix_s);
 }
 
 /* --- tokens and drafts -------------------------------------------------------------------------------------------- */

@@ -28,9 +28,9 @@ static mar_status run_draw(spec_sampler *s, int rows, const float *log_p, const 
     int *drawn = s->draw_result + (size_t)rows * (size_t)s->children;
     const kern_draw_job job = {.rows = rows,
                                .size = s->target.size,
-                               .log_law = log_p,
-                               .law = s->draw_row,
-                               .most = s->children,
+                               .log_probs = log_p,
+                               .source = s->draw_row,
+                               .max_draws = s->children,
                                .given = s->draw_given,
                                .wanted = s->draw_wanted,
                                .earlier = s->draw_earlier,

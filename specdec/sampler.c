@@ -346,7 +346,7 @@ static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *
         status = s->target.log_probs_then(s->target.state, s->request, job->blocks, log_probs, &continuation, err);
     else
         status = s->target.log_probs(s->target.state, s->request, job->blocks, log_probs, err);
-    s->k->core->lap(s->k, &s->stats.target_s);
+    s->k->core->timer_mark(s->k, &s->stats.target_s);
     if (status == MAR_OK) status = kern_check(s->k, err);
     if (status != MAR_OK) return status;
     s->stats.calls++;
@@ -360,7 +360,7 @@ static mar_status read_blocks(spec_sampler *s, const kern_block_job *job, mar_er
     const size_t tokens = (size_t)job->blocks * (size_t)job->positions;
     const size_t results = 2 * tokens + (size_t)job->blocks * KERN_BLOCK_COUNTS;
     s->k->core->download(s->k, s->result, s->block_result, results * sizeof *s->result);
-    s->k->core->lap(s->k, &s->stats.verify_s);
+    s->k->core->timer_mark(s->k, &s->stats.verify_s);
     mar_status status = kern_check(s->k, err);
     for (int b = 0; b < job->blocks && status == MAR_OK; b++) {
         const int *id = s->result + b * job->positions, *count = s->result + 2 * tokens + b * KERN_BLOCK_COUNTS;
@@ -376,7 +376,7 @@ static mar_status read_tokens(spec_sampler *s, mar_err *err)
     const int sequences = s->sequences, first = s->sequence[0].known - s->unread;
     s->k->core->download(s->k, s->read, s->plain + (size_t)first * (size_t)sequences,
                          (size_t)s->unread * (size_t)sequences * sizeof *s->read);
-    s->k->core->lap(s->k, &s->stats.verify_s);
+    s->k->core->timer_mark(s->k, &s->stats.verify_s);
     const mar_status status = kern_check(s->k, err);
     for (int t = 0; t < s->unread && status == MAR_OK; t++)
         for (int i = 0; i < s->running; i++) {
@@ -431,13 +431,13 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
                           .rule = s->rule,
                           .neighbours = o->neighbours,
                           .neighbour_count = o->neighbour_count,
-                          .go_on = s->past_rejection,
+                          .past_rejection = s->past_rejection,
                           .address = s->address,
                           .verdict = s->verdict,
                           .workspace = s->workspace};
-    s->k->core->lap(s->k, NULL);
+    s->k->core->timer_mark(s->k, NULL);
     mar_status status = draft_blocks(s, err);
-    s->k->core->lap(s->k, &s->stats.draft_s);
+    s->k->core->timer_mark(s->k, &s->stats.draft_s);
     if (status != MAR_OK) return status;
     for (int i = 0; i < s->running; i++)
         if (s->sequence[i].depth + 1 > job.positions) job.positions = s->sequence[i].depth + 1;
@@ -445,8 +445,8 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
         if (s->sequence[i].known < s->n) add_block(s, i, &job);
     if (job.blocks == 0) return kern_check(s->k, err);
     job.id = s->block_result;
-    job.law = job.id + (size_t)job.blocks * (size_t)job.positions;
-    job.count = job.law + (size_t)job.blocks * (size_t)job.positions;
+    job.site = job.id + (size_t)job.blocks * (size_t)job.positions;
+    job.count = job.site + (size_t)job.blocks * (size_t)job.positions;
     if (keeps_tokens_on_device(s)) write_tokens_on_device(s, &job);
     status = run_target(s, &job, log_probs, err);
     if (status != MAR_OK) return status;

@@ -6,9 +6,9 @@
 
 typedef struct {
     const char *name;                  /* "generate" */
-    const char *about;                 /* a line of mar --help */
-    int (*run)(int argc, char **argv); /* argv[0] is the name. Returns the exit status */
-    void (*manual)(FILE *out);         /* writes the manual's list of its own operands and options, as mdoc */
+    const char *about;                 /* line of mar --help */
+    int (*run)(int argc, char **argv); /* runs it; argv[0] is the name. Returns the exit status */
+    void (*manual)(FILE *out);         /* writes its operands and options for the manual, as mdoc */
 } command;
 
 /* The subcommands. The last entry has a NULL name. */

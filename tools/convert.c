@@ -1,4 +1,4 @@
-/* mar convert: a checkpoint, checked and rewritten as safetensors. */
+/* mar convert: checks a checkpoint and rewrites it as safetensors. */
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/file_options.h"
@@ -11,8 +11,8 @@
 
 typedef struct {
     const char *in, *out; /* files */
-    mar_dtype dtype;      /* of what is stored */
-    file_options file;    /* about `in` */
+    mar_dtype dtype;      /* type of the stored tensors */
+    file_options file;    /* options about `in` */
     operand operands[3];  /* in and out; ends with a NULL name */
 } convert_options;
 
@@ -28,7 +28,7 @@ static const mar_param dtype = {
             "output channel. All other tensors become bf16, including those of the diffusion head. Such a file "
             "has 0.55 to 0.6 of the size of one in bf16, and --dtype int8 multiplies its weights directly."};
 
-/* Defaults, and the options that set them. */
+/* Sets the defaults, and adds the options that set the fields. */
 static void set_up(convert_options *o, option_set *set)
 {
     *o = (convert_options){0};
@@ -61,14 +61,14 @@ void manual_convert(FILE *out)
 
 enum { LINE = 1024 };
 
-/* A log: keeps the last line in user, char [LINE]. */
+/* A log callback: keeps the last line in user, char [LINE]. */
 static void keep_line(void *user, mar_log_level level, const char *line)
 {
     (void)level;
     snprintf(user, LINE, "%s", line);
 }
 
-/* "wrote OUT: 92 tensors (F16), 1.0 MB": the library's line and the size of the file. */
+/* Prints "wrote OUT: 92 tensors (F16), 1.0 MB": the library's line and the size of the file. */
 static void print_written(const char *line, const char *path)
 {
     struct stat st;

@@ -1,4 +1,4 @@
-/* The options of commands that read one checkpoint, mar inspect and mar convert: what its tensors do not say. */
+/* The options of mar inspect and mar convert about their checkpoint: facts that its tensors do not tell. */
 #ifndef TOOLS_FILE_OPTIONS_H
 #define TOOLS_FILE_OPTIONS_H
 
@@ -13,12 +13,12 @@ typedef struct {
     mar_param rows[FILE_OPTIONS]; /* the options, under the heading "Options" */
 } file_options;
 
-/* Sets them to their defaults and adds them to a set that is to be parsed. */
+/* Sets the defaults and adds the options to a set before it is parsed. */
 void file_options_add(file_options *o, option_set *set);
-/* Opens the library with them; *heads is what mar_inspect and mar_convert take. Returns 0, or 1 with the error printed.
- */
+/* Opens the library with the options. *heads is for mar_inspect and mar_convert. Returns 0, or 1 with the error
+ * printed. */
 int file_options_open(const file_options *o, mar **library, int *heads);
-/* Prints why the library refused the file. Returns 1. */
+/* Prints why the library rejected the file. Returns 1. */
 int file_options_refuse(mar *library);
 
 #endif

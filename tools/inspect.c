@@ -1,4 +1,4 @@
-/* mar inspect: what is in a checkpoint, and what keeps it from being a usable model. */
+/* mar inspect: reports what a checkpoint contains and what keeps it from loading. */
 #include "tools/cli/command.h"
 #include "tools/file_options.h"
 #include "tools/cli/options_help.h"
@@ -11,7 +11,7 @@
 typedef struct {
     const char *path;    /* as given */
     int json;            /* print JSON */
-    file_options file;   /* about it */
+    file_options file;   /* options about the path */
     operand operands[2]; /* the path; ends with a NULL name */
 } inspect_options;
 
@@ -21,7 +21,7 @@ static const mar_param json = {.name = "json",
                                .type = MAR_TYPE_FLAG,
                                .help = "print one JSON object instead of text"};
 
-/* Defaults, and the options that set them. */
+/* Sets the defaults, and adds the options that set the fields. */
 static void set_up(inspect_options *o, option_set *set)
 {
     *o = (inspect_options){0};

@@ -1,4 +1,4 @@
-/* mar classes: the classes of ImageNet, listed and searched. */
+/* mar classes: lists and searches the classes of ImageNet. */
 #include "tools/generate/class_names.h"
 #include "tools/cli/command.h"
 #include "tools/cli/options_help.h"
@@ -22,7 +22,7 @@ static const mar_param json = {.name = "json",
                                .type = MAR_TYPE_FLAG,
                                .help = "print one JSON object instead of text"};
 
-/* Defaults, and the options that set them. words: room for all arguments; NULL if none will be read. */
+/* Sets the defaults, and adds the options that set the fields. words: room for all arguments; NULL: not parsed. */
 static void set_up(classes_options *o, const char **words, option_set *set)
 {
     *o = (classes_options){.words = words};
@@ -65,7 +65,8 @@ static cJSON *class_json(int label)
     return object;
 }
 
-/* Without letters or digits a word would be in every name. Returns 0, or 1 after printing an error. */
+/* Checks that each word has a letter or digit; others would match every name. Returns 0, or 1 with the error
+ * printed. */
 static int check_words(const classes_options *o)
 {
     for (int i = 0; i < o->word_count; i++)

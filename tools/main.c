@@ -1,4 +1,4 @@
-/* mar - the command: finds the subcommand and runs it. */
+/* mar: finds the subcommand and runs it. */
 #include "tools/cli/command.h"
 #include "tools/commands.h"
 #include "tools/cli/interruption.h"
@@ -70,10 +70,10 @@ static int run(int argc, char **argv)
     return unknown_command(argv[1]);
 }
 
-/* Libraries allocate before main and end the process if they cannot (oneDNN, 70 kB). So this looks before them whether
- * memory can be had. Sanitizers have functions of their own to be called first. */
+/* Checks that memory can be had before libraries allocate. They do so before main and end the process on failure
+ * (oneDNN, 70 kB). Sanitizers install first functions of their own. */
 #if defined(__ELF__) && defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-static void look_for_memory(void)
+static void check_memory(void)
 {
     enum { NEEDED = 1 << 20 };
     static const char line[] = "mar: out of memory\n";
@@ -81,13 +81,13 @@ static void look_for_memory(void)
     if (p == MAP_FAILED) _exit(write(STDERR_FILENO, line, sizeof line - 1) < 0 ? 2 : 1);
     munmap(p, NEEDED);
 }
-__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = look_for_memory;
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = check_memory;
 #endif
 
 int main(int argc, char **argv)
 {
-    signal(SIGXFSZ, SIG_IGN); /* a file over the size limit is an error to report, not a death */
-    interruption_ends();      /* until there is something to keep */
+    signal(SIGXFSZ, SIG_IGN); /* a file over the size limit is an error to report */
+    interruption_ends();      /* until there is work to keep */
     page_set_command(argc, argv);
     int status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {

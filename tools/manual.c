@@ -1,5 +1,5 @@
-/* Writes the manual from its template: a line "@generate@" becomes the options that only mar generate has, "@shared@"
- * those that every run has, both as the command knows them. Run at build time: mar_manual TEMPLATE OUT. */
+/* Writes the manual from its template: mar_manual TEMPLATE OUT, at build time. A line "@generate@" becomes the options
+ * of mar generate alone, "@shared@" those of every run. */
 #include "tools/cli/command.h"
 #include "tools/commands.h"
 #include "tools/cli/file.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Writes the line, or the list that takes its place. Returns 0, or 1 after printing an error. */
+/* Writes the line, or the list that replaces it. Returns 0, or 1 with the error printed. */
 static int write_line(const char *line, FILE *out)
 {
     char name[32];
@@ -30,7 +30,7 @@ static int write_line(const char *line, FILE *out)
     return tool_error("@%s@: expected @shared@ or a command", name);
 }
 
-/* The file is written when the whole text is there. */
+/* Writes the manual to memory, then to the file. */
 static int write_manual(FILE *template, const char *path)
 {
     char line[512], *text = NULL;

@@ -1,4 +1,4 @@
-/* mar methods: every way to make generation faster, and what it does to the output. */
+/* mar methods: lists every accelerator and its effect on the output. */
 #include "tools/cli/command.h"
 #include "tools/cli/options_help.h"
 #include "tools/cli/subcommands.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct {
-    const char *name; /* or NULL */
+    const char *name; /* NULL: all methods */
     int json;
 } methods_options;
 
@@ -28,19 +28,19 @@ static const mar_param rows[] = {
     {0},
 };
 
-/* Whether an option has no effect with the verifier, with a draft model or without. */
+/* Returns whether an option has no effect with the verifier, with or without a draft model. */
 static int is_unused(const mar_method_info *m, const char *name, int with_draft)
 {
     mar_params p;
     int i = 0;
     mar_params_init(&p, sizeof p);
     p.spec = m->name;
-    p.draft = with_draft ? (mar_model *)&p : NULL; /* whose address is never followed */
+    p.draft = with_draft ? (mar_model *)&p : NULL; /* never dereferenced */
     while (strcmp(mar_param_get(i)->name, name) != 0) i++;
     return mar_params_unused(&p, i) != NULL;
 }
 
-/* The options that a verifier of mar generate takes, and those that it takes with a draft model only. */
+/* Prints the options of a verifier, and those it takes only with a draft model. */
 static void print_options(const mar_method_info *m)
 {
     const int does_without = !is_unused(m, "spec", 0);
@@ -54,7 +54,7 @@ static void print_options(const mar_method_info *m)
     puts(" (man mar)");
 }
 
-/* The option of that name; NULL: there is none. */
+/* Returns the option of that name; NULL if there is none. */
 static const mar_param *param_of(const char *name)
 {
     for (int i = 0; i < mar_param_count(); i++)
@@ -143,7 +143,7 @@ static int unknown_method(const char *name)
     return tool_error("--name %s: unknown method, expected %s", name, list);
 }
 
-/* Defaults, and the options that set them. */
+/* Sets the defaults, and adds the options that set the fields. */
 static void set_up(methods_options *o, option_set *set)
 {
     *o = (methods_options){0};

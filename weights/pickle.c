@@ -370,11 +370,17 @@ static void call(machine *m)
     push(m, v);
 }
 
+static int is_text(const pk_value *v, const char *text)
+{
+    return v->kind == PK_STRING && v->as.string.length == strlen(text) &&
+           memcmp(v->as.string.text, text, v->as.string.length) == 0;
+}
+
 static void push_storage(machine *m)
 {
     pk_value *id = pop(m), *v = NULL;
     if (!id) return;
-    int is_storage = id->kind == PK_TUPLE && id->as.list.count >= 5 && pk_is_text(id->as.list.items[0], "storage");
+    int is_storage = id->kind == PK_TUPLE && id->as.list.count >= 5 && is_text(id->as.list.items[0], "storage");
     v = is_storage ? make(m, PK_STORAGE) : make_opaque(m, NULL);
     if (v && is_storage) v->as.args = id;
     if (v && is_storage && !append(m, &m->storages, v)) return;
@@ -496,17 +502,11 @@ mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool 
 
 /* --- looking at values ---------------------------------------------------------------------------- */
 
-int pk_is_text(const pk_value *v, const char *text)
-{
-    return v->kind == PK_STRING && v->as.string.length == strlen(text) &&
-           memcmp(v->as.string.text, text, v->as.string.length) == 0;
-}
-
 const pk_value *pk_get(const pk_value *dict, const char *key)
 {
     if (dict->kind != PK_DICT) return NULL;
     for (size_t i = dict->as.list.count; i >= 2; i -= 2)
-        if (pk_is_text(dict->as.list.items[i - 2], key)) return dict->as.list.items[i - 1];
+        if (is_text(dict->as.list.items[i - 2], key)) return dict->as.list.items[i - 1];
     return NULL;
 }
 

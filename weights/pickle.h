@@ -56,8 +56,6 @@ typedef struct {
  * cyclic. Returns MAR_EFORMAT, with `path` and the byte, or MAR_ENOMEM. */
 mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool *pool, pk_pickle *out, mar_err *err);
 
-/* Returns 1 if v is a string equal to text. */
-int pk_is_text(const pk_value *v, const char *text);
 /* Returns the value of the last entry with this key. Returns NULL if it is absent or `dict` is no dict. */
 const pk_value *pk_get(const pk_value *dict, const char *key);
 /* Describes a value for messages, such as "an integer" or "a call of os.system". Returns buffer. */

@@ -1,11 +1,11 @@
-/* What the files that use AMX's tiles share. */
+/* Shared by the files that use AMX's tiles. */
 #ifndef KERNELS_CPU_AMX_H
 #define KERNELS_CPU_AMX_H
 
 #include <immintrin.h>
 #include <stdint.h>
 
-/* What LDTILECFG reads (Intel SDM, volume 1, table 18-1). */
+/* The operand of LDTILECFG (Intel SDM, volume 1, table 18-1). */
 typedef struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -14,7 +14,7 @@ typedef struct {
 
 static inline void amx_configure(const amx_config *c)
 {
-    __asm__ volatile("" ::"r"(c) : "memory"); /* some compilers believe that the next line reads 8 bytes of it */
+    __asm__ volatile("" ::"r"(c) : "memory"); /* some compilers assume that the next line reads 8 bytes of it */
     _tile_loadconfig(c);
 }
 

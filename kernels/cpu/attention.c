@@ -1,13 +1,13 @@
-/* Attention. A task is one head of one sequence, or a block of queries where there is a single head. oneDNN 2.6 has
- * fast products for dense matrices only, so a task copies its head's rows out of the interleaved qkv, once. The copies
- * and the scores of a block stay in the core's L2. */
+/* Attention. A task is one head of one sequence, or a block of queries for a single head. oneDNN 2.6 is fast on dense
+ * matrices only, so a task copies its head's rows out of the interleaved qkv once. The copies and a block's scores stay
+ * in the core's L2. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
 
 enum {
     QUERY_BLOCK = 160,
-    SPANS = 64, /* sequences of one loop over spans, more than keep many threads busy */
+    SPANS = 64, /* sequences of one loop over spans, enough to keep many threads busy */
 };
 
 typedef struct {
@@ -17,7 +17,7 @@ typedef struct {
 /* The shape of a call, and a thread's buffers within cpu_queue.work. */
 typedef struct {
     int n_q, n_k, dim, block, blocks;
-    attention_pair whole, rest;                        /* products of a full block, and of a last, smaller one */
+    attention_pair whole, rest;                        /* products of a full block, and of a smaller last one */
     size_t key, value, scores, weights, result, total; /* offsets; the query is at 0 */
 } attention_plan;
 
@@ -75,26 +75,26 @@ static void copy_block(char *dst, size_t dst_stride, const char *src, size_t src
     for (int i = 0; i < rows; i++) memcpy(dst + (size_t)i * dst_stride, src + (size_t)i * src_stride, bytes);
 }
 
-/* A sequence of a call: its first rows, and the number of its first task. */
+/* A sequence of a call: its first rows, and its first task. */
 typedef struct {
     const attention_plan *plan;
     size_t q_row, k_row;
     int task;
 } attention_span;
 
-/* A call: rows' strides are in bytes. */
+/* A call; strides are in bytes. */
 typedef struct {
     cpu_queue *queue;
     const char *q, *key, *value;
     size_t q_stride, kv_stride, y_stride;
     int heads;
     char *y;
-    const attention_plan *same; /* of all sequences, whose rows follow one another; NULL: there are spans */
+    const attention_plan *same; /* plan of all sequences, whose rows follow one another; NULL: there are spans */
     const attention_span *spans;
-    int count; /* of the spans */
+    int count; /* number of spans */
 } attention_call;
 
-/* A call without its sequences. */
+/* Returns a call without its sequences. */
 static attention_call call_of(kern_queue *k, const act *q, int q_stride, const act *key, const act *value,
                               int kv_stride, int heads, int head_dim, act *y)
 {
@@ -110,13 +110,13 @@ static attention_call call_of(kern_queue *k, const act *q, int q_stride, const a
                             .y = y};
 }
 
-/* Tasks that a head of a sequence is divided into. */
+/* Returns the number of tasks per head of a sequence. */
 static int parts_of(const attention_call *c, const attention_plan *p)
 {
     return c->heads == 1 ? p->blocks : 1;
 }
 
-/* Queries first .. last-1 of one head. q, key, value and y point at the head's first row and column. */
+/* Computes queries first .. last-1 of one head. q, key, value and y point at the head's first row and column. */
 static void attend(const attention_call *call, const attention_plan *p, const char *q, const char *key,
                    const char *value, char *y, int first, int last, int thread)
 {
@@ -144,7 +144,7 @@ static void attend(const attention_call *call, const attention_plan *p, const ch
     }
 }
 
-/* Task number `task` of a sequence. */
+/* Computes task number `task` of a sequence. */
 static void attend_task(const attention_call *c, const attention_span *s, int task, int thread)
 {
     const attention_plan *p = s->plan;
@@ -160,7 +160,7 @@ static void attention_body(void *arg, int from, int to, int thread)
 {
     const attention_call *c = arg;
     const attention_plan *p = c->same;
-    const int tasks = c->heads * parts_of(c, p); /* of a sequence */
+    const int tasks = c->heads * parts_of(c, p); /* per sequence */
     for (int task = from; task < to; task++) {
         const size_t sequence = (size_t)(task / tasks);
         const attention_span s = {p, sequence * (size_t)p->n_q, sequence * (size_t)p->n_k, 0};
@@ -196,7 +196,7 @@ void cpu_attention(kern_queue *k, const act *q, int q_stride, const act *key, co
             &c);
 }
 
-/* The plan of a shape among the first *count of `plans`, or a new one. */
+/* Finds the plan of a shape among the first *count of `plans`, or makes it. */
 static mar_status plan_of(cpu_queue *k, int n_q, int n_k, int dim, attention_plan *plans, int *count,
                           const attention_plan **out, mar_err *err)
 {
@@ -209,7 +209,7 @@ static mar_status plan_of(cpu_queue *k, int n_q, int n_k, int dim, attention_pla
     return status;
 }
 
-/* The first n of the sequences, at most SPANS, in one loop, so that many short ones use all threads. */
+/* Computes the first n sequences, at most SPANS, in one loop, so that many short ones use all threads. */
 static mar_status attend_spans(const attention_call *call, const int *q_first, const int *n_q, const int *k_first,
                                const int *n_k, int n, int head_dim, mar_err *err)
 {

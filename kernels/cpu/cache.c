@@ -5,12 +5,12 @@
 typedef struct {
     cpu_queue *queue;
     const kern_cache_job *job;
-    int heads; /* of a group */
+    int heads; /* heads of a group */
 } cache_call;
 
-/* Items are pairs of a block of rows and a group of heads: blocks in order, those of a span after those of the span
- * before. Groups are large where that leaves enough items for all threads, for what a task reads of a slot lies in one
- * piece then. */
+/* Returns a span's number of row blocks. Items are pairs of a block of rows and a group of heads: blocks in order, span
+ * after span. Groups are as large as leaves enough items for all threads: a task's reads of a slot are then
+ * contiguous. */
 static int blocks_of(const kern_cache_job *j, int span)
 {
     return cpu_divide_up(j->row[span + 1] - j->row[span], CACHED_ROWS);
@@ -21,7 +21,7 @@ static int groups_of(const cache_call *c)
     return cpu_divide_up(c->job->heads, c->heads);
 }
 
-/* A group of heads of a block of rows of a span, whose blocks have about as many rows each. */
+/* Computes a group of heads for one block of a span's rows. A span's blocks have about as many rows each. */
 static void attend(const cache_call *c, int span, int block, int group, int thread)
 {
     const kern_cache_job *j = c->job;
@@ -54,7 +54,7 @@ static void cache_body(void *arg, int first, int last, int thread)
     const cache_call *c = arg;
     const kern_cache_job *j = c->job;
     const int groups = groups_of(c);
-    int span = 0, before = 0; /* items of the spans before */
+    int span = 0, before = 0; /* items of the previous spans */
     for (int item = first; item < last; item++) {
         while (item - before >= blocks_of(j, span) * groups) before += blocks_of(j, span++) * groups;
         attend(c, span, (item - before) / groups, (item - before) % groups, thread);
@@ -65,10 +65,10 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
 {
     cpu_queue *q = cpu_of(k);
     if (job->rows <= 0 || !kern_live(k)) return;
-    if (job->turn)
-        cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->turn, job->position, (act *)job->cache,
+    if (job->rope)
+        cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
                    job->own);
-    int most = job->most, blocks = 0, tallest = 0;
+    int most = job->max_slots, blocks = 0, tallest = 0;
     double pairs = 0;
     for (int s = 0; s < job->spans; s++) {
         const int slots = job->first[s + 1] - job->first[s];

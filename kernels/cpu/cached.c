@@ -1,7 +1,7 @@
-/* Compiled once per instruction set, like rows.c. A task goes over its slots twice, first for the scores, then for the
- * weighted sum of the values, some slots at a time, which are converted to f32 for all of its queries together. A score
- * is a sum over vectors, then over their lanes; a weighted sum adds one slot after the other, in the order in which the
- * row knows them. So a row's bits do not depend on the rows of its task, nor on which slots are common to them. */
+/* Compiled once per instruction set, like rows.c. A task passes over its slots twice: for the scores, then for the
+ * weighted sum of the values. It converts some slots at a time to f32 for all of its queries. A score is a sum over
+ * vectors, then over their lanes. A weighted sum adds one slot after the other, in the row's order. So a row's bits
+ * depend neither on the other rows of its task nor on the common slots. */
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/rows.h"
 
@@ -16,7 +16,7 @@
 
 cached_attend PASTE(kern_cached, KERN_ISA);
 
-/* EVEN and ODD: lanes of two vectors one after the other. */
+/* EVEN and ODD select lanes of two concatenated vectors. */
 #if defined(__AVX512F__)
 enum { LANES = 16 };
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
@@ -37,25 +37,25 @@ typedef uint32_t words __attribute__((vector_size(LANES * sizeof(uint32_t))));
 /* A task's working memory. */
 typedef struct {
     size_t width, length;
-    float *q;      /* [rows][heads][width] */
-    float *sum;    /* [rows][heads][width] */
-    float *score;  /* [rows][heads][length], later the weights; a row's known slots one after the other */
-    float *chunk;  /* [CACHED_SLOTS][width] keys or values of a head */
-    int *slot;     /* [slots] those that a row knows */
-    uint16_t *who; /* [slots] bit r: row r knows it */
+    float *q;           /* [rows][heads][width] */
+    float *sum;         /* [rows][heads][width] */
+    float *score;       /* [rows][heads][length], later the weights; a row's slots one after the other */
+    float *chunk;       /* [CACHED_SLOTS][width] keys or values of one head */
+    int *slot;          /* [slots] slots that some row attends to */
+    uint16_t *row_mask; /* [slots] bit r: row r attends to it */
     int slots;
-    int count[CACHED_ROWS]; /* of the slots that a row knows */
+    int count[CACHED_ROWS]; /* slots that a row attends to */
 } workspace;
 
-/* What the rows know of the slots of a chunk. */
+/* The slots of a chunk by row. */
 typedef struct {
     int first, slots;                     /* in workspace.slot */
-    int at[CACHED_ROWS];                  /* the number of the row's first one among all that it knows */
-    int known[CACHED_ROWS];               /* how many */
-    int index[CACHED_ROWS][CACHED_SLOTS]; /* which, in order, unless it knows all of them */
-} slots_known;
+    int at[CACHED_ROWS];                  /* rank of the row's first one among all its slots */
+    int known[CACHED_ROWS];               /* number of the row's slots */
+    int index[CACHED_ROWS][CACHED_SLOTS]; /* their indices, in order, unless the row attends to all */
+} chunk_slots;
 
-/* LANES numbers of bf16. GCC 12 makes two conversions and more of the portable form where there are 16 lanes. */
+/* Converts LANES bf16 numbers. GCC 12 makes two conversions and more of the portable form with 16 lanes. */
 static inline words widen(const uint16_t *from)
 {
 #if defined(__AVX512F__)
@@ -67,7 +67,7 @@ static inline words widen(const uint16_t *from)
 #endif
 }
 
-/* `to` has room for whole vectors. */
+/* Converts dim numbers; `to` has room for whole vectors. */
 static inline void to_f32(const char *from, int bf16, int dim, float *to)
 {
     if (!bf16) {
@@ -83,11 +83,11 @@ static inline void to_f32(const char *from, int bf16, int dim, float *to)
     }
 }
 
-/* A head's keys or values of a chunk's slots, filled up with zeros. Fetches those of the next chunk into L2: a head's
- * numbers of successive slots lie too far apart for the processor to do it, and would fall into few sets of L1. After
- * the last chunk come the first slots of `after`. */
+/* Copies a head's keys or values of a chunk's slots, zero-padded, and prefetches those of the next chunk into L2. A
+ * head's numbers of successive slots are too far apart for the hardware prefetcher, and would fall into few sets of L1.
+ * The last chunk prefetches the first slots of `after`. */
 static inline void gather(const cached_task *t, const workspace *w, const char *base, const char *after,
-                          const slots_known *c)
+                          const chunk_slots *c)
 {
     const int *slot = w->slot + c->first, left = w->slots - c->first;
     const int head = t->dim * (t->bf16 ? 2 : 4);
@@ -97,7 +97,7 @@ static inline void gather(const cached_task *t, const workspace *w, const char *
         const char *next = i + CACHED_SLOTS < left ? base + (size_t)slot[i + CACHED_SLOTS] * t->slot_stride
                                                    : after + (size_t)w->slot[i] * t->slot_stride;
         for (int j = 0; j < head; j += 64) __builtin_prefetch(next + j, 0, 2);
-        if (t->dim == 64) /* the size of most models, known to the compiler */
+        if (t->dim == 64) /* the usual size, known to the compiler */
             to_f32(from, t->bf16, 64, to);
         else
             to_f32(from, t->bf16, t->dim, to);
@@ -111,7 +111,7 @@ static inline vector load(const float *x)
     return v;
 }
 
-/* Sums of neighbouring lanes, a's first. */
+/* Sums neighbouring lanes, a's first. */
 static inline vector fold(vector a, vector b)
 {
 #if defined(__clang__) || __GNUC__ >= 12
@@ -122,8 +122,8 @@ static inline vector fold(vector a, vector b)
 #endif
 }
 
-/* score[i] = q . key index[i], or key i if `dense`, of LANES keys: their vectors of sums are folded until one vector
- * has all. */
+/* score[i] = q . key index[i], or key i if `dense`, of LANES keys. Their partial-sum vectors are folded into one
+ * vector. */
 static inline __attribute__((always_inline)) void scores_of(const int dense, const float *q, const float *chunk,
                                                             const int *index, const size_t width, float *score)
 {
@@ -142,7 +142,7 @@ static inline __attribute__((always_inline)) void scores_of(const int dense, con
     memcpy(score, &sum[0], sizeof sum[0]);
 }
 
-/* sum[r] += weight[r][i] * chunk[index[i]], or chunk[i] if `dense`, of `rows` rows, `vectors` vectors of each. */
+/* sum[r] += weight[r][i] * chunk[index[i]], or chunk[i] if `dense`, for `rows` rows, `vectors` vectors each. */
 static inline __attribute__((always_inline)) void add_part(const int dense, const int rows, const int vectors,
                                                            const float *const *weight, const float *chunk,
                                                            const int *index, int n, size_t width, float *const *sum)
@@ -179,34 +179,34 @@ static inline __attribute__((always_inline)) void add_values(const int dense, co
                  (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
 }
 
-/* Lists what the rows know of the chunk that begins with slot number c->first; c->at is that of the chunk before. */
-static void list_known(const workspace *w, int rows, slots_known *c)
+/* Lists each row's slots in the chunk that begins with slot number c->first; c->at is that of the previous chunk. */
+static void list_chunk_slots(const workspace *w, int rows, chunk_slots *c)
 {
-    const uint16_t *who = w->who + c->first;
+    const uint16_t *row_mask = w->row_mask + c->first;
     unsigned all = ~0u;
     c->slots = w->slots - c->first < CACHED_SLOTS ? w->slots - c->first : CACHED_SLOTS;
-    for (int i = 0; i < c->slots; i++) all &= who[i];
+    for (int i = 0; i < c->slots; i++) all &= row_mask[i];
     for (int r = 0; r < rows; r++) {
         c->known[r] = c->slots;
         if (all >> r & 1) continue;
         int n = 0;
         for (int i = 0; i < c->slots; i++) {
             c->index[r][n] = i;
-            n += who[i] >> r & 1;
+            n += row_mask[i] >> r & 1;
         }
         c->known[r] = n;
-        while (n < CACHED_SLOTS) c->index[r][n++] = 0; /* so that LANES scores can be made at a time */
+        while (n < CACHED_SLOTS) c->index[r][n++] = 0; /* lets LANES scores be computed at a time */
     }
 }
 
-/* A head's scores of a chunk's slots, of all rows. */
-static void add_scores(const cached_task *t, const workspace *w, const slots_known *c, int h)
+/* Computes a head's scores of a chunk's slots, for all rows. */
+static void add_scores(const cached_task *t, const workspace *w, const chunk_slots *c, int h)
 {
     for (int r = 0; r < t->rows; r++) {
         const size_t pair = (size_t)(r * t->heads + h);
         const float *q = w->q + pair * w->width;
         float *score = w->score + pair * w->length + c->at[r];
-        const int dense = c->known[r] == c->slots; /* what the chunk has beyond them are numbers, too */
+        const int dense = c->known[r] == c->slots; /* the chunk's padding holds finite numbers */
         for (int i = 0; i < c->known[r]; i += LANES) {
             if (w->width == 64 && dense)
                 scores_of(1, q, w->chunk + (size_t)i * 64, NULL, 64, score + i);
@@ -220,9 +220,9 @@ static void add_scores(const cached_task *t, const workspace *w, const slots_kno
     }
 }
 
-/* A head's weighted values of a chunk's slots, of all rows: of two at a time where they know the same, so that enough
- * sums are on their way. */
-static void add_weighted(const cached_task *t, const workspace *w, const slots_known *c, int h)
+/* Adds a head's weighted values of a chunk's slots, for all rows. Two rows with the same slots go together, to keep
+ * enough sums in flight. */
+static void add_weighted(const cached_task *t, const workspace *w, const chunk_slots *c, int h)
 {
     for (int r = 0, rows; r < t->rows; r += rows) {
         const size_t pair = (size_t)(r * t->heads + h), next = pair + (size_t)t->heads;
@@ -244,14 +244,14 @@ static void add_weighted(const cached_task *t, const workspace *w, const slots_k
     }
 }
 
-/* One pass over the slots, a chunk of them after the other, each converted once for all rows. */
+/* Passes over the slots once, chunk by chunk, each converted once for all rows. */
 static void pass(const cached_task *t, const workspace *w, int values)
 {
     const char *base = values ? t->value : t->key;
     const size_t head = (size_t)t->dim * (t->bf16 ? 2 : 4);
-    slots_known c = {0};
+    chunk_slots c = {0};
     for (; c.first < w->slots; c.first += CACHED_SLOTS) {
-        list_known(w, t->rows, &c);
+        list_chunk_slots(w, t->rows, &c);
         for (int h = 0; h < t->heads; h++) {
             gather(t, w, base + (size_t)h * head, t->value + (size_t)h * head, &c);
             if (values)
@@ -265,10 +265,10 @@ static void pass(const cached_task *t, const workspace *w, int values)
 
 static void list_slots(const cached_task *t, workspace *w)
 {
-    w->slots = cached_list(t, w->slot, w->who);
+    w->slots = cached_list(t, w->slot, w->row_mask);
     for (int r = 0; r < t->rows; r++) {
         w->count[r] = t->common;
-        for (int i = t->common; i < w->slots; i++) w->count[r] += w->who[i] >> r & 1;
+        for (int i = t->common; i < w->slots; i++) w->count[r] += w->row_mask[i] >> r & 1;
     }
 }
 
@@ -281,7 +281,7 @@ void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
     w.q = t->work, w.sum = w.q + vectors, w.score = w.sum + vectors;
     w.chunk = w.score + (size_t)pairs * w.length;
     w.slot = (int *)(w.chunk + CACHED_SLOTS * w.width);
-    w.who = (uint16_t *)(w.slot + w.length);
+    w.row_mask = (uint16_t *)(w.slot + w.length);
     memset(w.q, 0, 2 * vectors * sizeof *w.q);
     memset(w.chunk, 0, CACHED_SLOTS * w.width * sizeof *w.chunk);
     list_slots(t, &w);

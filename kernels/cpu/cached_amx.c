@@ -1,7 +1,7 @@
-/* Attention over a cache with AMX (cached.h). A product of tiles gives a head's scores of 16 slots and all queries,
- * keys as they are in the cache being the rows of one factor. Scores lie slot by slot, the pairs of a query and a head
- * of a slot side by side, so that the softmax takes 16 pairs at a time. Sums over slots take one after the other, what
- * a row does not know left out. */
+/* Attention over a cache with AMX (cached.h). A tile product gives one head's scores of 16 slots and all queries; keys
+ * are read in the cache's own layout. Scores lie slot by slot, a slot's (query, head) pairs side by side, so that the
+ * softmax takes 16 pairs at a time. Sums over slots add one slot after the other and skip slots the row does not attend
+ * to. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/dot_block.h"
@@ -13,11 +13,11 @@ cached_attend kern_cached_amx;
 
 enum {
     LANES = 16,
-    WORDS = 16, /* pairs of bf16 in a row of a tile */
-    DEPTH = 32, /* numbers of a head that a product of tiles adds up */
+    WORDS = 16, /* bf16 pairs in a row of a tile */
+    DEPTH = 32, /* numbers of a head that a tile product sums */
     SLOTS = CACHED_SLOTS,
-    VECTORS = 4,  /* of a row's sums, kept in registers */
-    TOGETHER = 4, /* rows whose sums are */
+    VECTORS = 4,  /* vectors of a row's sums held in registers */
+    TOGETHER = 4, /* rows accumulated together */
 };
 
 _Static_assert((int)CACHED_SLOTS == (int)LANES && (int)CACHED_ROWS <= (int)LANES, "a tile has room for them");
@@ -25,17 +25,17 @@ _Static_assert((int)CACHED_SLOTS == (int)LANES && (int)CACHED_ROWS <= (int)LANES
 /* A task's working memory. Pair h * rows + r is of head h and row r. */
 typedef struct {
     int pairs, slots;
-    size_t across;             /* pairs, filled up to whole vectors */
+    size_t across;             /* pairs, padded to whole vectors */
     uint32_t *q;               /* [heads][dim / 2][rows] pairs of bf16 */
     float *sum;                /* [pairs][dim] */
-    float *score;              /* [slots, filled up to whole tiles][across], later the weights */
-    void *chunk;               /* [SLOTS][dim] keys, bf16, or values, float, of a head */
+    float *score;              /* [slots, padded to whole tiles][across], later the weights */
+    void *chunk;               /* [SLOTS][dim] keys, bf16, or values, float, of one head */
     int *slot;                 /* [slots] */
-    uint16_t *who;             /* [slots] bit r: row r knows it */
-    float scale[CACHED_PAIRS]; /* of a pair's weights: 1 / their sum */
+    uint16_t *row_mask;        /* [slots] bit r: row r attends to it */
+    float scale[CACHED_PAIRS]; /* factor of a pair's weights: 1 / their sum */
 } workspace;
 
-/* Tile 0 is scores, a slot a row and a query a column; 1 is keys, a slot a row; 2 is queries, a word a row. */
+/* Configures tile 0 as scores (slot by query), 1 as keys (a slot a row) and 2 as queries (a word a row). */
 static void configure(int rows)
 {
     amx_config c = {.palette = 1};
@@ -46,7 +46,7 @@ static void configure(int rows)
     amx_configure(&c);
 }
 
-/* Queries as a tile takes the second factor: word k of all rows, then the next. */
+/* Copies queries to the layout of a tile's second factor: word k of all rows, then the next word. */
 static void copy_queries(const cached_task *t, const workspace *w)
 {
     for (int h = 0; h < t->heads; h++)
@@ -57,7 +57,7 @@ static void copy_queries(const cached_task *t, const workspace *w)
         }
 }
 
-/* Fetches a head's numbers of the chunk of slots that begins with number `first`, up to the end of the list. */
+/* Prefetches a head's numbers of the slots first .. of a chunk, up to the end of the list. */
 static inline void fetch(const cached_task *t, const workspace *w, const char *base, int first)
 {
     for (int i = first; i < w->slots && i < first + SLOTS; i++)
@@ -65,8 +65,8 @@ static inline void fetch(const cached_task *t, const workspace *w, const char *b
             __builtin_prefetch(base + (size_t)w->slot[i] * t->slot_stride + j, 0, 2);
 }
 
-/* The scores of the chunk of slots that begins with number `first`. Those beyond the last slot are of whatever was in
- * the chunk before, and nobody reads them. */
+/* Computes the scores of the chunk of slots that begins with number `first`. Scores beyond the last slot come from
+ * stale data and are never read. */
 static void add_scores(const cached_task *t, const workspace *w, int first)
 {
     const int count = w->slots - first < SLOTS ? w->slots - first : SLOTS;
@@ -94,17 +94,17 @@ static void add_scores(const cached_task *t, const workspace *w, int first)
     }
 }
 
-/* What a row does not know has the weight 0. */
-static void hide(const cached_task *t, const workspace *w)
+/* Gives slots a row does not attend to the weight 0. */
+static void mask_slots(const cached_task *t, const workspace *w)
 {
     for (int i = t->common; i < w->slots; i++)
         for (int r = 0; r < t->rows; r++) {
-            if (w->who[i] >> r & 1) continue;
+            if (w->row_mask[i] >> r & 1) continue;
             for (int h = 0; h < t->heads; h++) w->score[(size_t)i * w->across + (size_t)(h * t->rows + r)] = -INFINITY;
         }
 }
 
-/* Scores to weights, but for the factor 1 / their sum. */
+/* Turns scores into weights, without the factor 1 / their sum. */
 static void softmax(const cached_task *t, workspace *w)
 {
     const __m512 scale = _mm512_set1_ps(1.0f / sqrtf((float)t->dim)), none = _mm512_set1_ps(-INFINITY);
@@ -123,11 +123,11 @@ static void softmax(const cached_task *t, workspace *w)
     }
 }
 
-/* sum[r] += weight[i][r] * value[i] of `rows` rows and slots i < count, `vectors` vectors of each. who[i], bit r: row r
- * knows slot i; NULL: all rows know all. */
+/* sum[r] += weight[i][r] * value[i] for `rows` rows and slots i < count, `vectors` vectors each. Bit r of row_mask[i]:
+ * row r attends to slot i; NULL: all rows attend to all. */
 static inline __attribute__((always_inline)) void add_part(const int rows, const int vectors, const float *weight,
                                                            size_t across, const float *value, size_t width,
-                                                           const uint16_t *who, int row, int count, float *sum)
+                                                           const uint16_t *row_mask, int row, int count, float *sum)
 {
     __m512 s[TOGETHER][VECTORS];
 #pragma GCC unroll 4
@@ -141,10 +141,10 @@ static inline __attribute__((always_inline)) void add_part(const int rows, const
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             const __m512 a = _mm512_set1_ps(weight[r]);
-            const __mmask16 known = (__mmask16)(who && !(who[i] >> (row + r) & 1) ? 0 : 0xffff);
+            const __mmask16 known = (__mmask16)(row_mask && !(row_mask[i] >> (row + r) & 1) ? 0 : 0xffff);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                s[r][v] = who ? _mm512_mask3_fmadd_ps(a, x[v], s[r][v], known) : _mm512_fmadd_ps(a, x[v], s[r][v]);
+                s[r][v] = row_mask ? _mm512_mask3_fmadd_ps(a, x[v], s[r][v], known) : _mm512_fmadd_ps(a, x[v], s[r][v]);
         }
     }
 #pragma GCC unroll 4
@@ -153,27 +153,27 @@ static inline __attribute__((always_inline)) void add_part(const int rows, const
         for (int v = 0; v < vectors; v++) _mm512_storeu_ps(sum + (size_t)r * width + v * LANES, s[r][v]);
 }
 
-/* All numbers of a head, of `rows` rows. */
+/* Adds all numbers of a head, for `rows` rows. */
 static inline __attribute__((always_inline)) void add_rows(const int rows, const float *weight, size_t across,
-                                                           const float *value, size_t width, const uint16_t *who,
+                                                           const float *value, size_t width, const uint16_t *row_mask,
                                                            int row, int count, float *sum)
 {
     size_t j = 0;
     for (; j + VECTORS * LANES <= width; j += VECTORS * LANES) {
-        if (who)
-            add_part(rows, VECTORS, weight, across, value + j, width, who, row, count, sum + j);
+        if (row_mask)
+            add_part(rows, VECTORS, weight, across, value + j, width, row_mask, row, count, sum + j);
         else
             add_part(rows, VECTORS, weight, across, value + j, width, NULL, row, count, sum + j);
     }
-    if (j < width) add_part(rows, DEPTH / LANES, weight, across, value + j, width, who, row, count, sum + j);
+    if (j < width) add_part(rows, DEPTH / LANES, weight, across, value + j, width, row_mask, row, count, sum + j);
 }
 
-/* The weighted values of the chunk of slots that begins with number `first`. */
+/* Adds the weighted values of the chunk of slots that begins with number `first`. */
 static void add_values(const cached_task *t, const workspace *w, int first)
 {
     const int count = w->slots - first < SLOTS ? w->slots - first : SLOTS;
     const size_t width = (size_t)t->dim;
-    const uint16_t *who = first + count > t->common ? w->who + first : NULL;
+    const uint16_t *row_mask = first + count > t->common ? w->row_mask + first : NULL;
     float *values = w->chunk;
     for (int h = 0; h < t->heads; h++) {
         const char *base = t->value + (size_t)h * width * 2;
@@ -188,9 +188,9 @@ static void add_values(const cached_task *t, const workspace *w, int first)
         float *sum = w->sum + (size_t)(h * t->rows) * width;
         int r = 0;
         for (; r + TOGETHER <= t->rows; r += TOGETHER)
-            add_rows(TOGETHER, weight + r, w->across, values, width, who, r, count, sum + (size_t)r * width);
+            add_rows(TOGETHER, weight + r, w->across, values, width, row_mask, r, count, sum + (size_t)r * width);
         for (; r < t->rows; r++)
-            add_rows(1, weight + r, w->across, values, width, who, r, count, sum + (size_t)r * width);
+            add_rows(1, weight + r, w->across, values, width, row_mask, r, count, sum + (size_t)r * width);
     }
 }
 
@@ -220,14 +220,14 @@ void kern_cached_amx(const cached_task *t, const kern_rows *rows)
     w.sum = t->work, w.score = w.sum + CACHED_PAIRS * width, w.q = (uint32_t *)(w.score + CACHED_PAIRS * length);
     w.chunk = w.q + CACHED_PAIRS * width / 2;
     w.slot = (int *)((float *)w.chunk + SLOTS * width);
-    w.who = (uint16_t *)(w.slot + length);
-    w.slots = cached_list(t, w.slot, w.who);
+    w.row_mask = (uint16_t *)(w.slot + length);
+    w.slots = cached_list(t, w.slot, w.row_mask);
     memset(w.sum, 0, pairs * width * sizeof *w.sum);
     copy_queries(t, &w);
     configure(t->rows);
     for (int i = 0; i < w.slots; i += SLOTS) add_scores(t, &w, i);
     _tile_release();
-    hide(t, &w);
+    mask_slots(t, &w);
     softmax(t, &w);
     for (int i = 0; i < w.slots; i += SLOTS) add_values(t, &w, i);
     store_results(t, &w);

@@ -1,8 +1,8 @@
-/* What a causal transformer is built from beside products: norm, gated activation, rotated positions, table. */
+/* Operations of a causal transformer besides products: RMSNorm, SwiGLU, RoPE, embedding. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/discrete.h"
 
-/* A loop over rows: each operation below uses some of these. */
+/* A loop over rows; each operation below uses some fields. */
 typedef struct {
     const cpu_device *d;
     const float *x, *weight;
@@ -11,7 +11,7 @@ typedef struct {
     float eps;
     const void *in;
     void *y;
-    int bf16; /* y is */
+    int bf16; /* y is bf16 */
 } row_loop;
 
 static void rms_norm_body(void *arg, int first, int last, int thread)
@@ -39,7 +39,7 @@ void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int
     if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, rms_norm_body, &l);
 }
 
-enum { SWIGLU_COLUMNS = 512 }; /* of an item: a few rows are enough for all threads */
+enum { SWIGLU_COLUMNS = 512 }; /* columns of an item: a few rows suffice for all threads */
 
 static void swiglu_body(void *arg, int first, int last, int thread)
 {
@@ -67,7 +67,7 @@ typedef struct {
     const cpu_device *d;
     void *qkv, *cache;
     int heads, head_dim;
-    const float *turn;
+    const float *rope;
     const int *position, *slot;
 } rotate_loop;
 
@@ -78,22 +78,22 @@ static void rotate_body(void *arg, int first, int last, int thread)
     const size_t dim = (size_t)l->head_dim, width = (size_t)l->heads * dim;
     (void)thread;
     for (int r = first; r < last; r++) {
-        const float *turn = l->turn + (size_t)l->position[r] * dim;
+        const float *rope = l->rope + (size_t)l->position[r] * dim;
         char *q = act_at(d, l->qkv, (size_t)r * 3 * width), *key = act_at(d, q, width);
         char *to = act_at(d, l->cache, (size_t)l->slot[r] * 2 * width);
         for (size_t h = 0; h < width; h += dim) {
-            l->d->rows->turn(act_at(d, q, h), turn, l->head_dim, act_at(d, q, h), l->d->bf16);
-            l->d->rows->turn(act_at(d, key, h), turn, l->head_dim, act_at(d, to, h), l->d->bf16);
+            l->d->rows->apply_rope(act_at(d, q, h), rope, l->head_dim, act_at(d, q, h), l->d->bf16);
+            l->d->rows->apply_rope(act_at(d, key, h), rope, l->head_dim, act_at(d, to, h), l->d->bf16);
         }
         memcpy(act_at(d, to, width), act_at(d, key, width), width * d->act_size);
     }
 }
 
-void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                 act *cache, const int *slot)
 {
     cpu_queue *q = cpu_of(k);
-    rotate_loop l = {q->d, qkv, cache, heads, head_dim, turn, position, slot};
+    rotate_loop l = {q->d, qkv, cache, heads, head_dim, rope, position, slot};
     if (kern_live(k)) cpu_for(q, rows, 48.0 * rows * heads * head_dim, rotate_body, &l);
 }
 

@@ -2,9 +2,9 @@
 #include "kernels/chain.h"
 #include "kernels/cpu/cpu.h"
 
-enum { NUMBER_WORK = 200 }; /* what drawing a number, or moving it on, is worth in multiply-adds */
+enum { NUMBER_WORK = 200 }; /* multiply-adds equivalent to drawing or updating a number */
 
-/* e [channels] = the normals at addresses (purpose, image, position, step, 0..channels-1). */
+/* Writes e [channels], the normals at addresses (purpose, image, position, step, 0..channels-1). */
 static void row_noise(float *e, int channels, uint64_t seed, kern_noise purpose, uint64_t image, int position, int step)
 {
     uint32_t words[4];
@@ -16,7 +16,7 @@ static void row_noise(float *e, int channels, uint64_t seed, kern_noise purpose,
     }
 }
 
-/* A loop over rows: the arguments of the operations below, of which each uses some. */
+/* A loop over rows; each operation below uses some fields. */
 typedef struct {
     float *x, *x0;
     const float *out;
@@ -38,7 +38,7 @@ static void run(kern_queue *k, rows_loop *l, parallel_body *body)
     if (kern_live(k)) cpu_for(cpu_of(k), l->rows, (double)NUMBER_WORK * l->rows * l->channels, body, l);
 }
 
-/* The head's outputs for row r: eps under the condition and without one. */
+/* Returns the head's conditional outputs of row r. */
 static const float *conditional(const rows_loop *l, int r)
 {
     return l->out + 2 * (size_t)r * (size_t)l->channels;
@@ -132,7 +132,7 @@ void cpu_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, in
     run(k, &l, ode_body);
 }
 
-static void law_body(void *arg, int first, int last, int thread)
+static void gaussian_body(void *arg, int first, int last, int thread)
 {
     const rows_loop *l = arg;
     const int channels = l->channels;
@@ -149,8 +149,8 @@ static void law_body(void *arg, int first, int last, int thread)
     }
 }
 
-void cpu_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                   const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
+void cpu_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                        const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
 {
     rows_loop l = {.x = (float *)(uintptr_t)x,
                    .out = out,
@@ -161,5 +161,5 @@ void cpu_chain_law(kern_queue *k, const float *x, const float *out, int rows, in
                    .log_temperature = logf(temperature),
                    .mean = mean,
                    .log_std = log_std};
-    run(k, &l, law_body);
+    run(k, &l, gaussian_body);
 }

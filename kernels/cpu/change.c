@@ -1,4 +1,4 @@
-/* Differences between rows, and LazyMAR's measure of how much a row has changed. */
+/* Differences between rows, and LazyMAR's measure of a row's change. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>

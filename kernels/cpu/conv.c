@@ -1,26 +1,26 @@
-/* Convolutions. An image is divided into bands of rows, and one thread computes a band in one oneDNN call. The division
+/* Convolutions. An image is divided into bands of rows; one thread computes a band in one oneDNN call. The division
  * depends on the image only, so the bits do not depend on the number of threads.
  *
  * A 3x3 convolution of a nearest-neighbour upsampled image reads each input pixel more than once. An output pixel of a
- * given parity of row and column depends on 2x2 different input pixels, with sums of weights. So the whole is one 2x2
- * convolution with 4*out channels on the small image, with 4/9 of the arithmetic. A pixel shuffle then distributes its
- * four groups of channels to the four parities. */
+ * given row and column parity depends on 2x2 different input pixels, with sums of weights. So it is one 2x2 convolution
+ * with 4*out channels on the small image, with 4/9 of the arithmetic. A pixel shuffle then distributes its four groups
+ * of channels to the four parities. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* What bands of one height and padding have in common: most are alike, those at the edges of the image differ. */
+/* Shared by bands of one height and padding; only the bands at the image's edges differ. */
 typedef struct {
     int height, pad_top, pad_bottom; /* of the band's input */
     dnn_primitive *conv;
     const dnn_packed *weight; /* kern_conv.weight or `own` */
-    dnn_packed *own;          /* the weights in another layout, if this size needs one */
+    dnn_packed *own;          /* weights in another layout, if this size needs one */
 } conv_part;
 
 typedef struct conv_plan {
     int height, width; /* of x */
-    int rows, columns; /* of the primitive's output: those of y, or one more than those of x when upsampling */
+    int rows, columns; /* of the primitive's output: as y, or one more when upsampling */
     int bands;         /* number of bands */
     int band_rows;     /* rows of a band; the last may have fewer */
     int parts;
@@ -29,20 +29,19 @@ typedef struct conv_plan {
     struct conv_plan *next;
 } conv_plan;
 
-/* Plans are only ever added, at the head of their list and under the device's lock, so that the list can be read
- * without it. */
+/* Plans are only added, at the head of their list and under the device's lock. So the list can be read without it. */
 struct kern_conv {
     int out, in, kernel_h, kernel_w, stride, pad_h, pad_w; /* of the primitive; 4*channels and 2x2 when upsampling */
     int flags, y_stride;
-    conv_implicit_gemm *implicit_gemm; /* our own kernel makes it; NULL: oneDNN does */
+    conv_implicit_gemm *implicit_gemm; /* our own kernel, or NULL: oneDNN computes it */
     float *plain;                      /* [out][in][kernel_h][kernel_w], until the first plan packs it */
     dnn_packed *weight;                /* packed by the first plan */
     float *bias;                       /* [out] */
     conv_plan *_Atomic plans;
 };
 
-/* Whether the pixels of y are further apart than their channels: then a band is made elsewhere and copied, for oneDNN
- * writes strided results slowly. */
+/* Returns 1 if y's pixels are further apart than their channels. oneDNN is slow on strided results, so a band is then
+ * computed elsewhere and copied. */
 static int is_strided(const kern_conv *c)
 {
     return c->y_stride != c->out;
@@ -67,9 +66,8 @@ void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec)
                              .y_stride = upsample ? 0 : c->y_stride};
 }
 
-/* Turns w3 [3][3] of one (output, input) pair into w2[parity 2*py+px][2*ky+kx], `stride` floats between parities. Tap
- * ky of parity py is the sum of the 3x3 taps that fall on its input row: {0}, {1,2} for even rows, {0,1}, {2} for odd.
- */
+/* Merges w3 [3][3] of one (output, input) pair into w2[parity 2*py+px][2*ky+kx], `stride` floats between parities. Tap
+ * ky of parity py sums the 3x3 taps that fall on its input row: {0}, {1,2} for even rows, {0,1}, {2} for odd. */
 static void merge_taps(const float *w3, float *w2, size_t stride)
 {
     static const int tap_of[2][3] = {{0, 1, 1}, {0, 0, 1}};
@@ -93,7 +91,7 @@ static void copy_weights(kern_conv *c, const kern_conv_spec *spec)
     }
 }
 
-/* Copies weights and bias, until the first plan packs the weights. */
+/* Copies weights and bias until the first plan packs the weights. */
 static mar_status keep_weights(kern_conv *c, const kern_conv_spec *spec, mar_err *err)
 {
     const size_t weights = (size_t)c->out * (size_t)c->in * (size_t)(c->kernel_h * c->kernel_w);
@@ -165,9 +163,9 @@ static const conv_plan *find_plan(const kern_conv *c, int height, int width)
     return p;
 }
 
-/* Divides the rows into bands. A band has at least 32 pixels, or reading the weights again would dominate. A tall image
- * has 64 bands. When upsampling the bands are as small as possible, because a band has four times the channels and
- * should stay in L2 until it is shuffled. */
+/* Divides the rows into bands. A band has at least 32 pixels, or rereading the weights would dominate. A tall image has
+ * 64 bands. When upsampling, bands are as small as possible: a band has four times the channels and should stay in L2
+ * until the shuffle. */
 static void divide(conv_plan *p, int upsample)
 {
     int rows = cpu_divide_up(32, p->width);
@@ -214,10 +212,10 @@ static mar_status part_create(const cpu_device *d, kern_conv *c, const conv_plan
     return status;
 }
 
-/* Finds the band's part, or makes it. */
+/* Finds or makes the band's part. */
 static mar_status add_part(const cpu_device *d, kern_conv *c, conv_plan *p, int band, mar_err *err)
 {
-    /* Input rows top .. end-1, some of them outside the image. */
+    /* Input rows top .. end-1, possibly outside the image. */
     const int top = band * p->band_rows * c->stride - c->pad_h;
     const int end = top + (band_height(p, band) - 1) * c->stride + c->kernel_h;
     conv_part part = {.pad_top = top < 0 ? -top : 0, .pad_bottom = end > p->height ? end - p->height : 0};
@@ -237,13 +235,13 @@ static mar_status make_parts(const cpu_device *d, kern_conv *c, conv_plan *p, ma
     p->part = calloc((size_t)p->bands, sizeof *p->part);
     p->part_of = calloc((size_t)p->bands, sizeof *p->part_of);
     if (!p->part || !p->part_of) return err_set(err, MAR_ENOMEM, "out of memory");
-    /* A middle band first: most are like it, so the weights are packed in the layout it prefers. */
+    /* A middle band first: most are like it, so the weights are packed in its layout. */
     mar_status status = add_part(d, c, p, p->bands / 2, err);
     for (int band = 0; status == MAR_OK && band < p->bands; band++) status = add_part(d, c, p, band, err);
     return status;
 }
 
-/* Makes the plan for an image's size, unless it is there. The lock is held. */
+/* Makes the plan for an image's size if it is missing. The lock is held. */
 static mar_status add_plan(const cpu_device *d, kern_conv *c, int height, int width, mar_err *err)
 {
     if (find_plan(c, height, width)) return MAR_OK; /* another thread may have made it */
@@ -269,7 +267,7 @@ static size_t out_size(const cpu_queue *q, const kern_conv *c)
     return c->flags & KERN_OUT_F32 ? sizeof(float) : q->d->base.act_size;
 }
 
-/* Bytes that a thread's buffer needs: for a band, unless that is made in y. */
+/* Returns the bytes of a thread's buffer: a band, or 0 if bands are computed in y. */
 static size_t work_bytes(const cpu_queue *q, const kern_conv *c, const conv_plan *p)
 {
     if (c->implicit_gemm) return conv_implicit_gemm_bytes(c->implicit_gemm);
@@ -279,7 +277,7 @@ static size_t work_bytes(const cpu_queue *q, const kern_conv *c, const conv_plan
 
 mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err)
 {
-    (void)images; /* any number of them */
+    (void)images; /* any number */
     cpu_queue *q = cpu_of(k);
     mar_status status = MAR_OK;
     if (!find_plan(c, height, width)) {
@@ -294,8 +292,8 @@ mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int heig
     return status;
 }
 
-/* Row i of the 2x2 convolution (of height+1 rows) has the even row 2i and the odd row 2i-1 of y, where they exist.
- * Columns likewise. */
+/* Shuffles channels to pixels. Row i of the 2x2 convolution (of height+1 rows) has the even row 2i and the odd row 2i-1
+ * of y, where they exist; columns likewise. */
 static void pixel_shuffle(const kern_conv *c, const conv_plan *p, int first, int rows, const float *band, float *y)
 {
     const size_t n = (size_t)c->out / 4, width = 2 * (size_t)p->width;
@@ -314,9 +312,9 @@ static void pixel_shuffle(const kern_conv *c, const conv_plan *p, int first, int
         }
 }
 
-/* Copies `pixels` of a band to where they belong in y, or adds them, or their ReLU. oneDNN's own ReLU makes 0 of a NaN.
- */
-static void spread(const cpu_queue *q, const kern_conv *c, size_t pixels, const char *band, char *y)
+/* Copies `pixels` of a band to their place in y, adds them, or writes their ReLU. oneDNN's own ReLU turns NaN into
+ * 0. */
+static void store_band(const cpu_queue *q, const kern_conv *c, size_t pixels, const char *band, char *y)
 {
     const size_t size = out_size(q, c), n = (size_t)c->out, stride = (size_t)c->y_stride * size;
     for (size_t i = 0; i < pixels; i++, band += n * size, y += stride)
@@ -336,7 +334,7 @@ typedef struct {
     char *y;
 } conv_call;
 
-/* Item i is band i % bands of image i / bands. */
+/* Computes item i: band i % bands of image i / bands. */
 static void run_band(const conv_call *call, int item, int thread)
 {
     cpu_queue *q = call->q;
@@ -347,7 +345,7 @@ static void run_band(const conv_call *call, int item, int thread)
     const size_t image = (size_t)(item / p->bands), width = (size_t)p->width, columns = (size_t)p->columns;
     const conv_part *part = &p->part[p->part_of[band]];
     const char *x = act_at(&q->d->base, call->x, (image * (size_t)p->height + (size_t)top) * width * (size_t)c->in);
-    /* Of y: an upsampled image, or the band's first pixel. */
+    /* In y: an upsampled image, or the band's first pixel. */
     const size_t at = upsamples(c) ? image * (size_t)p->height * width * (size_t)c->out
                                    : (image * (size_t)p->rows + (size_t)first) * columns * (size_t)c->y_stride;
     char *y = call->y + at * out_size(q, c);
@@ -358,7 +356,7 @@ static void run_band(const conv_call *call, int item, int thread)
     if (upsamples(c))
         pixel_shuffle(c, p, first, rows, out, (float *)(void *)y);
     else if (is_strided(c) || c->flags & KERN_RELU)
-        spread(q, c, (size_t)rows * columns, out, y);
+        store_band(q, c, (size_t)rows * columns, out, y);
 }
 
 static void bands_body(void *arg, int first, int last, int thread)
@@ -366,7 +364,7 @@ static void bands_body(void *arg, int first, int last, int thread)
     for (int band = first; band < last; band++) run_band(arg, band, thread);
 }
 
-/* Whether this queue has planned it, and not only another one. */
+/* Returns 1 if this queue, not just another one, has planned it. */
 static int is_planned(const cpu_queue *q, const kern_conv *c, const conv_plan *p)
 {
     for (int i = 0; i < p->parts; i++)

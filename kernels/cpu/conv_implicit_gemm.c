@@ -1,31 +1,31 @@
-/* Convolutions by our own kernel (direct.h). The pixels of all images' results are one sequence, which is divided into
+/* Convolutions by our own kernel (direct.h). The output pixels of all images form one sequence. It is divided into
  * chunks whose input stays in L2, and these into tiles. Each block of weights is used for a whole chunk. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
 
 enum {
-    CHUNK_BYTES = 384 << 10, /* of the input that a chunk reads: part of a common L2, the rest is for the weights */
+    CHUNK_BYTES = 384 << 10, /* input read by a chunk: part of a common L2, the rest is for the weights */
     CHUNK_PIXELS = 36 * DIRECT_ROWS,
-    FEW_CHANNELS = 16 /* with fewer, what a pixel reads is copied together first */
+    FEW_CHANNELS = 16 /* with fewer, a pixel's inputs are gathered first */
 };
 
 struct conv_implicit_gemm {
     const direct_conv *kernel;
     int out, in, kernel_h, kernel_w, stride, pad_h, pad_w;
     int relu, y_stride, size; /* bytes of an element */
-    int unfold;               /* a pixel's `row` inputs are copied together: one tap */
-    int row;                  /* kernel_h * kernel_w * in, of bf16 rounded up to a pair */
-    int taps, tap_in;         /* for the kernel */
-    int pixels;               /* most of a chunk */
+    int unfold;               /* 1: a pixel's `row` inputs are gathered into one tap */
+    int row;                  /* kernel_h * kernel_w * in, rounded up to a pair for bf16 */
+    int taps, tap_in;         /* as the kernel sees them */
+    int pixels;               /* maximum pixels of a chunk */
     int blocks;
     size_t block_bytes;
     char *block; /* [blocks] of block_bytes */
     float *bias; /* [blocks][DIRECT_COLS] */
-    char *zeros; /* what a tap outside the image reads */
+    char *zeros; /* input of a tap outside the image */
 };
 
-/* The weights of a block's channels as [channel][tap][in], which spec has as [channel][in][tap]. */
+/* Reorders a block's weights from the spec's [channel][in][tap] to [channel][tap][in]. */
 static void order_weights(const conv_implicit_gemm *g, const kern_conv_spec *spec, int first, int cols, float *rows)
 {
     const int taps = g->kernel_h * g->kernel_w;
@@ -103,7 +103,7 @@ void conv_implicit_gemm_free(conv_implicit_gemm *g)
     free(g);
 }
 
-/* Of a chunk: what each tap reads for each pixel, and copies if they are made. */
+/* Returns the bytes of a chunk's table, with each tap's input for each pixel, and of gathered copies. */
 static size_t table_bytes(const conv_implicit_gemm *g)
 {
     return (size_t)cpu_divide_up(g->pixels, DIRECT_ROWS) * (size_t)g->taps * DIRECT_ROWS * sizeof(void *);
@@ -118,12 +118,12 @@ typedef struct {
     cpu_queue *q;
     const conv_implicit_gemm *g;
     const char *x;
-    int height, width, rows, columns, pixels; /* of x and of y; those of all images' y */
-    int chunks, groups;                       /* parts of the pixels, parts of the blocks */
+    int height, width, rows, columns, pixels; /* of x, of y, and pixels of all images of y */
+    int chunks, groups;                       /* parts of the pixels, parts of the weight blocks */
     char *y;
 } conv_call;
 
-/* Where a pixel of y reads: the image, and the row and column of its first tap, which may be outside. */
+/* Input position of a pixel of y: the image, and the row and column of its first tap, possibly outside. */
 typedef struct {
     const char *image;
     int top, left;
@@ -145,7 +145,7 @@ static const char *tap_of(const conv_call *c, reader r, int i, int j)
     return r.image + ((size_t)row * (size_t)c->width + (size_t)column) * (size_t)(c->g->in * c->g->size);
 }
 
-/* Copies together what a pixel reads. */
+/* Gathers a pixel's inputs. */
 static void unfold(const conv_call *c, reader r, char *copy)
 {
     const conv_implicit_gemm *g = c->g;
@@ -160,13 +160,13 @@ static void unfold(const conv_call *c, reader r, char *copy)
     }
 }
 
-/* The first pixel of a chunk, which is that of a tile. */
+/* Returns the first pixel of a chunk; it begins a tile. */
 static int chunk_start(const conv_call *c, int chunk)
 {
     return cpu_lesser(parallel_part(cpu_divide_up(c->pixels, DIRECT_ROWS), c->chunks, chunk) * DIRECT_ROWS, c->pixels);
 }
 
-/* Fills the table of a tile: [taps][DIRECT_ROWS]. Where there is no pixel the last one is read again. */
+/* Fills the table of a tile: [taps][DIRECT_ROWS]. Missing pixels read the last one again. */
 static void gather_tile(const conv_call *c, int first, int count, const void **table, char *copies)
 {
     const conv_implicit_gemm *g = c->g;
@@ -185,7 +185,7 @@ static void gather_tile(const conv_call *c, int first, int count, const void **t
         for (int p = count; p < DIRECT_ROWS; p++) table[t * DIRECT_ROWS + p] = table[t * DIRECT_ROWS + count - 1];
 }
 
-/* Item i is group i % groups of the blocks, for chunk i / groups of the pixels. */
+/* Computes item i: group i % groups of the weight blocks, for chunk i / groups of the pixels. */
 static void run_item(const conv_call *c, int item, int thread)
 {
     const conv_implicit_gemm *g = c->g;
@@ -236,7 +236,6 @@ void conv_implicit_gemm_run(cpu_queue *q, const conv_implicit_gemm *g, const act
     c.pixels = images * c.rows * c.columns;
     if (c.pixels == 0) return;
     c.chunks = cpu_divide_up(c.pixels, g->pixels);
-    c.groups =
-        cpu_lesser(g->blocks, cpu_divide_up(4 * q->d->threads, c.chunks)); /* so that every thread gets its part */
+    c.groups = cpu_lesser(g->blocks, cpu_divide_up(4 * q->d->threads, c.chunks)); /* so that every thread gets work */
     cpu_for(q, c.chunks * c.groups, (double)c.pixels * g->row * g->out, conv_body, &c);
 }

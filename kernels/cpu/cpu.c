@@ -1,5 +1,5 @@
 /* The CPU backend's device and its table of operations: oneDNN for products and convolutions, vectorised row kernels
- * for the rest, and a pool of threads that all queues of a device share. */
+ * for the rest. All queues of a device share a pool of threads. */
 #include "base/cpus.h"
 #include "base/memory.h"
 #include "kernels/cpu/cpu.h"
@@ -10,16 +10,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Modulation rows are written once and read once. This many bytes of them at a time make the product that computes them
- * large, which reads its weights once a chunk, without storing all steps of a big batch. */
+/* Modulation rows are written once and read once. This chunk size makes their product large, with one read of the
+ * weights per chunk. A big batch does not store the rows of all steps. */
 enum { MOD_BUDGET = 64 << 20 };
 
-/* From this size on a block is compared with the memory there is: the system gives more, and ends a process that uses
- * it. */
+/* From this size on a block is compared with the available memory: the system overcommits, and kills a process that
+ * uses too much. */
 enum { LARGE = 64 << 20 };
 
-/* Writes zeros. Pages of a large block, which begins with one, are made when they are first used, by calls that can be
- * cancelled. */
+/* Writes zeros. Pages of a large, page-aligned block are made at first use, by calls that can be cancelled. */
 static void clear(char *block, size_t bytes)
 {
     size_t whole = bytes >= LARGE ? bytes / (size_t)sysconf(_SC_PAGESIZE) * (size_t)sysconf(_SC_PAGESIZE) : 0;
@@ -53,7 +52,7 @@ static void cpu_copy(kern_queue *k, void *dst, const void *src, size_t bytes)
 
 static void cpu_finish(kern_queue *k)
 {
-    (void)k; /* every operation has ended when its call returns */
+    (void)k; /* every operation has finished when its call returns */
 }
 
 static void cpu_recover(kern_queue *k)
@@ -71,14 +70,14 @@ static void cpu_unbind(kern_queue *k)
     pool_client_leave(cpu_of(k)->client);
 }
 
-static void cpu_lap(kern_queue *k, double *seconds)
+static void cpu_timer_mark(kern_queue *k, double *seconds)
 {
     cpu_queue *q = cpu_of(k);
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-    if (seconds) *seconds += now - q->lap;
-    q->lap = now;
+    if (seconds) *seconds += now - q->last_mark;
+    q->last_mark = now;
 }
 
 static void cpu_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg)
@@ -89,10 +88,10 @@ static void cpu_replay(kern_queue *k, kern_recording **recording, void (*body)(v
 
 static void cpu_recording_free(kern_queue *k, kern_recording *recording)
 {
-    (void)k, (void)recording; /* none is made */
+    (void)k, (void)recording; /* there are no recordings */
 }
 
-/* A loop over rows of `dim` floats, or over items of some floats: each operation below uses some of these. */
+/* A loop over rows of `dim` floats, or over items of some floats; each operation below uses some fields. */
 typedef struct {
     const cpu_device *d;
     float *dst;
@@ -101,7 +100,7 @@ typedef struct {
     int dim;
     float eps;
     void *y;
-    int bf16; /* y is */
+    int bf16; /* y is bf16 */
     size_t n; /* floats */
 } rows_loop;
 
@@ -199,7 +198,7 @@ static const kern_core_ops cpu_core_ops = {
     .upload = cpu_copy,
     .download = cpu_copy,
     .finish = cpu_finish,
-    .lap = cpu_lap,
+    .timer_mark = cpu_timer_mark,
     .replay = cpu_replay,
     .recording_free = cpu_recording_free,
     .linear_create = cpu_linear_create,
@@ -237,7 +236,7 @@ static const kern_head_ops cpu_head_ops = {
     .chain_run = cpu_chain_run,
     .chain_step = cpu_chain_step,
     .chain_ode_step = cpu_chain_ode_step,
-    .chain_law = cpu_chain_law,
+    .chain_gaussian = cpu_chain_gaussian,
     .add_log_std = cpu_add_log_std,
     .verify = cpu_verify,
     .path_ratio = cpu_path_ratio,
@@ -263,8 +262,8 @@ static const kern_conv_ops cpu_conv_ops = {
     .resize = cpu_resize,
 };
 
-/* Whether oneDNN multiplies bf16 here. ONEDNN_MAX_CPU_ISA can make it use less than the processor has. Fails only if
- * memory runs out, which must not look like a processor without bf16. */
+/* Tests whether oneDNN multiplies bf16 here; ONEDNN_MAX_CPU_ISA can restrict it. Fails only if memory runs out, so that
+ * this does not look like a processor without bf16. */
 static mar_status try_bf16(dnn *d, int *works, mar_err *err)
 {
     enum { N = 64 };
@@ -298,7 +297,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
         return err_set(err, MAR_EBACKEND, "--dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
     if (threads < 0 || threads > 1024)
         return err_set(err, MAR_EARG, "--threads %d: expected 1..1024, or 0 for one per core", threads);
-    if (int8 && !strcmp(unit_int8, "avx_vnni")) unit = NULL; /* what has no AVX-512 has no bf16 */
+    if (int8 && !strcmp(unit_int8, "avx_vnni")) unit = NULL; /* without AVX-512 there is no bf16 */
     cpu_device *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
     d->base.core = &cpu_core_ops;
@@ -308,7 +307,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->base.measure = &cpu_measure_ops;
     d->base.mod_budget = (size_t)MOD_BUDGET;
     d->threads = threads ? threads : cpus_available();
-    if (d->threads > cpus_affinity()) d->threads = cpus_affinity(); /* more would take turns */
+    if (d->threads > cpus_affinity()) d->threads = cpus_affinity(); /* more would share cores */
     d->rows = kern_rows_best();
     for (int i = 0; i < CPU_MATMUL_LISTS; i++) atomic_init(&d->matmuls[i], NULL);
     pthread_mutex_init(&d->lock, NULL);

@@ -16,42 +16,42 @@
 
 enum { CPU_MATMUL_LISTS = 256 };
 
-/* Shared by all queues. What changes after opening is `matmuls`, in which entries are only ever added, and what `lock`
- * guards. */
+/* Shared by all queues. After opening only `matmuls`, to which entries are only added, and data guarded by `lock`
+ * change. */
 typedef struct {
     kern_device base;          /* must be first: a kern_device * points at a cpu_device */
     int bf16;                  /* act is bf16 (uint16_t), else float */
-    int threads;               /* of the thread pool */
-    thread_pool *pool;         /* the workers that all queues share */
+    int threads;               /* threads of the pool */
+    thread_pool *pool;         /* workers shared by all queues */
     dnn *dnn;                  /* oneDNN's engine */
-    const kern_rows *rows;     /* row kernels of the best instruction set present */
+    const kern_rows *rows;     /* row kernels of the best instruction set available */
     cached_attend *attend;     /* attention over a cache */
-    const gemm_kernel *dot;    /* our own products of bf16 layers; NULL: oneDNN makes them */
-    const gemm_kernel *int8;   /* products of layers with KERN_INT8; NULL: they are as the others */
-    const direct_conv *direct; /* our own convolutions; NULL: oneDNN makes them */
-    pthread_mutex_t lock;      /* held while a primitive is made, or a convolution planned */
+    const gemm_kernel *dot;    /* our own bf16 GEMM; NULL: oneDNN multiplies */
+    const gemm_kernel *int8;   /* int8 GEMM of layers with KERN_INT8; NULL: these layers run as the others */
+    const direct_conv *direct; /* our own convolutions; NULL: oneDNN convolves */
+    pthread_mutex_t lock;      /* held while a primitive is made or a convolution planned */
     struct cpu_matmul_entry *_Atomic matmuls[CPU_MATMUL_LISTS]; /* primitives made so far, shared by all layers of a
-                                                                 * shape; one list for each hash of a shape */
+                                                                 * shape; one list per hash */
 } cpu_device;
 
 typedef struct {
     kern_queue base; /* must be first: a kern_queue * points at a cpu_queue */
     cpu_device *d;
     pool_client *client;
-    dnn_operands **operands; /* [operands_count] the caller's, by a primitive's number; NULL: not used yet */
+    dnn_operands **operands; /* [operands_count] the caller's operands, by primitive number; NULL: not used yet */
     int operands_count;
     void **scratch;       /* [threads] oneDNN scratch, large enough for every primitive */
     size_t scratch_bytes; /* of each */
     void **work;          /* [threads] buffers of attention, convolutions and group norm */
     size_t work_bytes;    /* of each */
-    void **tile;          /* [threads] results of a linear layer's tile */
+    void **tile;          /* [threads] a linear layer's tile */
     size_t tile_bytes;    /* of each */
-    void *int8_rows;      /* what an int8 layer multiplies: uint8_t [rows][words][4], int8_stride from row to row */
+    void *int8_rows;      /* operands of an int8 layer: uint8_t [rows][words][4], int8_stride from row to row */
     size_t int8_bytes;
-    void *int8_scale; /* float [rows] of them */
+    void *int8_scale; /* float [rows] their scales */
     size_t scale_bytes;
-    double lap;      /* seconds at the last lap */
-    atomic_int lost; /* a mar_status: how oneDNN failed in a loop's body, on whichever thread */
+    double last_mark;       /* seconds at the last mark */
+    atomic_int loop_status; /* mar_status of oneDNN's failure in a loop's body, on any thread */
 } cpu_queue;
 
 static inline cpu_queue *cpu_of(kern_queue *k)
@@ -64,7 +64,7 @@ static inline int cpu_lesser(int a, int b)
     return a < b ? a : b;
 }
 
-/* a / b, rounded up. */
+/* Returns a / b, rounded up. */
 static inline int cpu_divide_up(int a, int b)
 {
     return (a + b - 1) / b;
@@ -75,37 +75,34 @@ static inline int cpu_cancelled(const cpu_queue *q)
     return q->base.cancel && __atomic_load_n(q->base.cancel, __ATOMIC_RELAXED);
 }
 
-/* What a body does with oneDNN's status. If that is a failure, the queue fails at the end of the loop. Returns whether
- * it is none. */
+/* Records oneDNN's status in a body; the queue fails at the end of the loop. Returns 1 if there was no failure. */
 static inline int cpu_ran(cpu_queue *q, mar_status status)
 {
-    if (status != MAR_OK) atomic_store_explicit(&q->lost, (int)status, memory_order_relaxed);
+    if (status != MAR_OK) atomic_store_explicit(&q->loop_status, (int)status, memory_order_relaxed);
     return status == MAR_OK;
 }
 
 /* queue.c */
 mar_status cpu_queue_create(kern_device *device, kern_queue **out, mar_err *err);
 void cpu_queue_free(kern_queue *k);
-/* Runs body on items 0 .. n-1 (base/thread_pool.h), divided among the thread pool's threads if the loop is worth that:
- * `work` counts its multiply-adds, or elements of a row kernel times 16. What is not begun when the queue is cancelled
- * is left out, and the queue has failed then. */
+/* Runs body on items 0 .. n-1 (base/thread_pool.h). `work` counts multiply-adds, or elements of a row kernel times 16;
+ * a loop with enough work is divided among the threads. A cancel skips the items not yet begun and fails the queue. */
 void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg);
 
-/* p + n elements of act. */
+/* Returns p + n elements of act. */
 static inline void *act_at(const kern_device *d, const void *p, size_t n)
 {
     return (char *)(uintptr_t)p + n * d->act_size;
 }
 
-/* matmul.c: the primitive for this shape, ready to be run on this queue. It is made at its first use and owned by the
- * device. */
+/* matmul.c: finds or makes the primitive for this shape, ready to run on this queue. The device owns it. */
 mar_status cpu_matmul(cpu_queue *q, const dnn_matmul_spec *spec, const dnn_primitive **out, mar_err *err);
 static inline int cpu_is_ready(const cpu_queue *q, const dnn_primitive *p)
 {
     const int number = dnn_primitive_number(p);
     return number < q->operands_count && q->operands[number];
 }
-/* Makes a primitive that has been made before ready to be run on this queue: its operands, and scratch. */
+/* Prepares an existing primitive to run on this queue: its operands, and scratch. */
 mar_status cpu_ready(cpu_queue *q, const dnn_primitive *p, mar_err *err);
 void cpu_matmul_free_all(cpu_device *d);
 void cpu_operands_free_all(cpu_queue *q);
@@ -113,34 +110,34 @@ static inline dnn_operands *cpu_operands(const cpu_queue *q, const dnn_primitive
 {
     return thread ? dnn_worker_operands(p, thread) : q->operands[dnn_primitive_number(p)];
 }
-/* Makes room for as many rows of int8 of so many words, and their scales. */
+/* Makes room for `rows` rows of `words` int8 words, and their scales. */
 mar_status cpu_int8_room(cpu_queue *q, int rows, int words, mar_err *err);
 /* Grows each thread's buffer to at least `bytes`. */
 mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, mar_err *err);
 
-/* pages.c: at least `bytes` bytes, 64-byte aligned, to be freed with free; NULL if memory runs out. Large memory is in
- * huge pages where the system has them: a core reads a fifth to a third more of it in a second (measured on Zen 5), for
- * it looks for fewer pages and fetches ahead beyond their ends. */
+/* pages.c: returns at least `bytes` bytes, 64-byte aligned, to be freed with free; NULL if memory runs out. Uses huge
+ * pages where the system has them. A core then reads a fifth to a third more per second (measured on Zen 5): fewer TLB
+ * misses, and prefetching across page ends. */
 void *cpu_pages(size_t bytes);
 
-const char *cpu_bf16_unit(void); /* isa.c: the name of the unit that multiplies bf16, or NULL */
+const char *cpu_bf16_unit(void); /* isa.c: returns the name of the bf16 unit, or NULL */
 
 /* linear.c: a layer call is divided into tiles of at most CPU_TILE_ROWS rows by some columns. One thread computes a
  * tile. */
 enum { CPU_TILE_ROWS = 64 };
-/* Prepares a call. Returns 0 if it fails, after kern_fail. */
+/* Prepares a call. Returns 0 after kern_fail if that fails. */
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows);
-/* All tiles of a call that is ready. */
+/* Runs all tiles of a prepared call. */
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y);
-/* Whether cpu_linear_columns can run the layer, which needs the device's dot. */
+/* Returns 1 if cpu_linear_columns can run the layer; it needs the device's GEMM. */
 int cpu_linear_by_columns(const kern_linear *l);
-/* Computes all rows, one block of columns after the other, so that a thread has the same columns at every call and its
- * weights can stay in a core's cache. With a gate: y += gate * result. `next` is the layer that follows, whose weights
- * are fetched meanwhile, or NULL. */
+/* Computes all rows, one block of columns after the other. A thread has the same columns at every call, so its weights
+ * can stay in a core's cache. With a gate: y += gate * result. `next` is the layer that follows, or NULL; its weights
+ * are prefetched. */
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate,
                         const kern_linear *next);
 
-/* kernels/cpu/<file>.c: the entries of the tables. */
+/* kernels/cpu/<file>.c: entries of the tables. */
 mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
 void cpu_linear_free(kern_device *d, kern_linear *l);
 mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
@@ -157,7 +154,7 @@ void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q
 void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                   void *y, int y_f32);
 void cpu_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
-void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                 act *cache, const int *slot);
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job);
 void cpu_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
@@ -186,8 +183,8 @@ void cpu_similarity(kern_queue *k, const act *a, const act *b, int stride, int r
 int cpu_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int width, int stride);
 void cpu_distances(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y);
 void cpu_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
-void cpu_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                   const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
+void cpu_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                        const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
 void cpu_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels);
 void cpu_verify(kern_queue *k, const kern_verify_job *job);
 void cpu_path_ratio(kern_queue *k, const kern_path_job *job);
@@ -200,12 +197,12 @@ void cpu_speculate_start(kern_queue *k, kern_speculation *w);
 int cpu_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
 void cpu_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 
-/* conv_implicit_gemm.c: convolutions by d->direct, of act to act. Bits depend on a result's own inputs only. */
+/* conv_implicit_gemm.c: convolutions by d->direct, act to act. Bits depend only on a result's own inputs. */
 typedef struct conv_implicit_gemm conv_implicit_gemm;
 mar_status conv_implicit_gemm_create(const cpu_device *d, const kern_conv_spec *spec, conv_implicit_gemm **out,
                                      mar_err *err);
 void conv_implicit_gemm_free(conv_implicit_gemm *g);          /* NULL is fine */
-size_t conv_implicit_gemm_bytes(const conv_implicit_gemm *g); /* that q->work needs */
+size_t conv_implicit_gemm_bytes(const conv_implicit_gemm *g); /* bytes of q->work */
 void conv_implicit_gemm_run(cpu_queue *q, const conv_implicit_gemm *g, const act *x, int images, int height, int width,
                             act *y);
 

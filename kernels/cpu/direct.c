@@ -10,8 +10,12 @@
 #define IS_bf16      1
 #define IS(a)        PASTE(IS, a)
 
-/* A step multiplies 4 bytes of x with a row of a block: one float, or a pair of bf16. */
-enum { STEP = IS(KERN_TYPE) ? 2 : 1, SIZE = IS(KERN_TYPE) ? 2 : 4, NEAR = 1024 /* bytes ahead into L1 */ };
+/* A step multiplies 4 bytes of x, one float or a bf16 pair, with a row of a block. */
+enum {
+    STEP = IS(KERN_TYPE) ? 2 : 1,
+    SIZE = IS(KERN_TYPE) ? 2 : 4,
+    NEAR = 1024 /* bytes of prefetch distance into L1 */
+};
 
 static void pack(const float *w, int cols, int k, void *block)
 {
@@ -48,7 +52,7 @@ static inline __attribute__((always_inline)) void store(__m512 a, __mmask16 m, c
 #endif
 }
 
-/* Of the `rows` that are computed the first `stored` are stored. */
+/* Computes `rows` rows and stores the first `stored`. */
 static inline __attribute__((always_inline)) void sweep(const int rows, const int vectors, const direct_tile *t,
                                                         int stored, char *y)
 {
@@ -91,7 +95,7 @@ static inline __attribute__((always_inline)) void sweep(const int rows, const in
     }
 }
 
-/* Computes 2, 6, 10 or 14 rows, the spare ones in vain: four sizes compile in seconds, with a sanitizer, too. Most
+/* Computes 2, 6, 10 or 14 rows and discards the spare ones. Four sizes compile in seconds, also with a sanitizer. Most
  * tiles are full. */
 static void tile(const direct_tile *t, int rows, void *y)
 {

@@ -1,4 +1,4 @@
-/* Laws of discrete tokens, draws from them, and the verification of drafts (kernels/discrete.h). */
+/* Probabilities of discrete tokens, sampling, and verification of drafts (kernels/discrete.h). */
 #include "kernels/discrete.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/weights.h"
@@ -6,23 +6,23 @@
 #include <math.h>
 #include <string.h>
 
-/* What an entry of a law is worth, in multiply-adds. */
-enum { LAW_WORK = 40, DRAW_WORK = 20, TOP_WORK = 4, BLOCK_WORK = 100 };
+/* Multiply-adds equivalent to one entry of a distribution. */
+enum { PROBS_WORK = 40, DRAW_WORK = 20, TOP_WORK = 4, BLOCK_WORK = 100 };
 
 static const kern_rows *rows_of(const kern_queue *k)
 {
     return ((const cpu_queue *)(const void *)k)->d->rows;
 }
 
-/* --- laws ------------------------------------------------------------------------------------------------------ */
+/* --- probabilities --------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const kern_law_job *job;
+    const kern_probs_job *job;
     const kern_rows *rows;
-} law_loop;
+} probs_loop;
 
-/* Row r's logits first .. first + n - 1 as they are after guidance and temperature. */
-static inline void piece_of_logits(const kern_law_job *job, int r, int first, int n, float *y)
+/* Writes row r's logits first .. first + n - 1 after guidance and temperature. */
+static inline void piece_of_logits(const kern_probs_job *job, int r, int first, int n, float *y)
 {
     const size_t size = (size_t)job->size, at = (size_t)r * size + (size_t)first;
     const float *with = job->logits + at, *without = with + (size_t)job->rows * size;
@@ -35,15 +35,15 @@ static inline void piece_of_logits(const kern_law_job *job, int r, int first, in
     }
 }
 
-/* All of them; pieces of a constant length, so that the compiler vectorises them. */
-static void logits_of(const kern_law_job *job, int r, float *y)
+/* Writes the row's logits in pieces of a constant length, so that the compiler vectorises them. */
+static void logits_of(const kern_probs_job *job, int r, float *y)
 {
     int i = 0;
     for (; i + WEIGHTS_PIECE <= job->size; i += WEIGHTS_PIECE) piece_of_logits(job, r, i, WEIGHTS_PIECE, y + i);
     piece_of_logits(job, r, i, job->size - i, y + i);
 }
 
-/* Bits whose order as numbers is that of the floats; -0 is 0. */
+/* Returns bits whose unsigned order is that of the floats; -0 maps to 0. */
 static uint32_t key_of(float x)
 {
     uint32_t bits;
@@ -52,17 +52,17 @@ static uint32_t key_of(float x)
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/* Where the running sum of weights by falling x passes a limit. */
+/* The point where the running sum of weights by falling x passes a limit. */
 typedef struct {
     int passes;
-    uint32_t key; /* key_of the x at which it does */
-    double above; /* the sum over all larger x */
+    uint32_t key; /* key_of the x there */
+    double above; /* sum over all larger x */
 } crossing;
 
 enum { KEY_DIGIT = 11, KEY_DIGITS = 1 << KEY_DIGIT };
 
-/* weight NULL: each counts 1. Finds the key's three digits one after the other, highest first, each by the sums of the
- * entries that have the digits found so far. */
+/* Finds the crossing; weight NULL counts each as 1. Finds the key's three digits, highest first. Each digit needs the
+ * sums of the entries that share the digits found so far. */
 static crossing find_crossing(const float *x, const float *weight, int size, double limit)
 {
     static const int shift[] = {21, 10, 0};
@@ -82,7 +82,7 @@ static crossing find_crossing(const float *x, const float *weight, int size, dou
     return c;
 }
 
-/* Tokens with less than the top_k-th largest logit get none. */
+/* Removes tokens below the top_k-th largest logit. */
 static void keep_top_k(float *row, int size, int top_k)
 {
     if (top_k <= 0 || top_k >= size) return;
@@ -91,11 +91,11 @@ static void keep_top_k(float *row, int size, int top_k)
         if (key_of(row[x]) < c.key) row[x] = -INFINITY;
 }
 
-/* The row has logits, the largest `top`. It holds their exponentials in between, and gets back the logits of the tokens
- * that stay: those from which the running sum of more likely ones, and of equal ones before them, has not passed p. */
-static void keep_top_p(const law_loop *l, int r, float *row, float top)
+/* Restricts a row of logits, the largest `top`, to the top-p tokens. A token stays if the running sum over more likely
+ * tokens, and equal ones before it, has not passed p. Meanwhile the row holds exponentials. */
+static void keep_top_p(const probs_loop *l, int r, float *row, float top)
 {
-    const kern_law_job *job = l->job;
+    const kern_probs_job *job = l->job;
     if (!(job->top_p < 1)) return;
     const double limit = (double)job->top_p * l->rows->exponentials(row, job->size, top, row);
     crossing c = find_crossing(row, row, job->size, limit);
@@ -111,11 +111,11 @@ static void keep_top_p(const law_loop *l, int r, float *row, float top)
     }
 }
 
-static void make_law(const law_loop *l, int r)
+static void make_probs(const probs_loop *l, int r)
 {
-    const kern_law_job *job = l->job;
+    const kern_probs_job *job = l->job;
     const int size = job->size;
-    float *row = job->log_law + (size_t)job->place[r] * (size_t)size;
+    float *row = job->log_probs + (size_t)job->place[r] * (size_t)size;
     logits_of(job, r, row);
     const float top = l->rows->maximum(row, size);
     if (!isfinite(top)) {
@@ -134,42 +134,42 @@ static void make_law(const law_loop *l, int r)
     for (int x = 0; x < size; x++) row[x] = (float)((double)row[x] - log_sum);
 }
 
-static void laws_body(void *arg, int first, int last, int thread)
+static void probs_body(void *arg, int first, int last, int thread)
 {
     (void)thread;
-    for (int r = first; r < last; r++) make_law(arg, r);
+    for (int r = first; r < last; r++) make_probs(arg, r);
 }
 
-static void cpu_laws(kern_queue *k, const kern_law_job *job)
+static void cpu_probs(kern_queue *k, const kern_probs_job *job)
 {
-    law_loop l = {job, rows_of(k)};
-    if (kern_live(k)) cpu_for(cpu_of(k), job->rows, (double)LAW_WORK * job->rows * job->size, laws_body, &l);
+    probs_loop l = {job, rows_of(k)};
+    if (kern_live(k)) cpu_for(cpu_of(k), job->rows, (double)PROBS_WORK * job->rows * job->size, probs_body, &l);
 }
 
 /* --- draws ----------------------------------------------------------------------------------------------------- */
 
-enum { PARTS = 256 }; /* of a law: a draw looks into one of them */
+enum { PARTS = 256 }; /* parts of a distribution: a draw searches one of them */
 
 typedef struct {
     const kern_draw_job *job;
     const kern_rows *rows;
 } draw_loop;
 
-/* A row that is drawn from: its law, the tokens drawn, and what the others weigh. */
+/* A row to draw from: its distribution, the drawn tokens, and the others' weights. */
 typedef struct {
     const draw_loop *l;
-    const float *log_law;
+    const float *log_probs;
     const int *id;
     int drawn;
     int part; /* tokens of a part, a multiple of WEIGHTS_PIECE */
     double sum[PARTS];
 } draw_row;
 
-/* The weights of tokens first .. of a piece without those that are drawn; returns how many there are. */
+/* Computes the weights of the tokens of a piece from `first`, without the drawn ones; returns their number. */
 static int weigh_piece(const draw_row *d, int first, float weight[WEIGHTS_PIECE])
 {
     const int left = d->l->job->size - first, n = left < WEIGHTS_PIECE ? left : WEIGHTS_PIECE;
-    d->l->rows->exponentials(d->log_law + first, n, 0, weight);
+    d->l->rows->exponentials(d->log_probs + first, n, 0, weight);
     for (int i = 0; i < d->drawn; i++)
         if (d->id[i] >= first && d->id[i] < first + n) weight[d->id[i] - first] = 0;
     return n;
@@ -222,13 +222,13 @@ static void draw_body(void *arg, int first, int last, int thread)
     const int parts = cpu_divide_up(job->size, piece);
     (void)thread;
     for (int r = first; r < last; r++) {
-        int *id = job->id + (size_t)r * (size_t)job->most;
+        int *id = job->id + (size_t)r * (size_t)job->max_draws;
         draw_row d = {.l = l,
-                      .log_law = job->log_law + (size_t)job->law[r] * (size_t)job->size,
+                      .log_probs = job->log_probs + (size_t)job->source[r] * (size_t)job->size,
                       .id = id,
                       .drawn = job->given[r],
                       .part = piece};
-        for (int i = 0; i < d.drawn; i++) id[i] = job->earlier[(size_t)r * (size_t)job->most + (size_t)i];
+        for (int i = 0; i < d.drawn; i++) id[i] = job->earlier[(size_t)r * (size_t)job->max_draws + (size_t)i];
         for (int i = 0; i < parts && d.drawn < job->wanted[r]; i++) weigh_part(&d, i);
         while (d.drawn < job->wanted[r]) {
             const int x = draw_token(&d, parts, kern_uniform_at(&job->address[r], KERN_NOISE_STEP, (uint32_t)d.drawn));
@@ -253,25 +253,25 @@ typedef struct {
     const kern_rows *rows;
 } block_loop;
 
-/* A block that is being verified. */
+/* A block under verification. */
 typedef struct {
     const kern_block_job *job;
     const kern_rows *rows;
     int block, drafts;
-    const int *draft, *parent; /* the block's */
-    const int *row_p, *row_q;  /* the block's sites' rows */
-    int *verdict, *id, *law;   /* the block's */
-    float *p, *q;              /* the block's workspace */
+    const int *draft, *parent; /* of the block */
+    const int *row_p, *row_q;  /* rows of the block's sites */
+    int *verdict, *id, *site;  /* of the block */
+    float *p, *q;              /* in the block's workspace */
 } walk;
 
-/* A site that is being verified: log laws until an array of probabilities is needed. */
+/* A site under verification: log probabilities until an array of probabilities is needed. */
 typedef struct {
     const float *log_p, *log_q; /* log_q NULL: q is the point `draft` */
     float *p, *q;               /* NULL at first; q stays NULL if it is a point */
-    double total;               /* what p's entries are multiples of */
+    double total;               /* normaliser of p */
     const kern_discrete_rule *rule;
     const kern_address *address;
-    int draft; /* at hand */
+    int draft; /* current draft */
 } site;
 
 static double p_of(const site *s, int x)
@@ -301,7 +301,7 @@ static site site_of(const walk *w, int node, int position, const kern_address *a
                   .address = address};
 }
 
-/* The first draft numbered `from` or more that follows `node` (-1: the prefix); w->drafts if there is none. */
+/* Returns the first draft numbered `from` or more that follows `node` (-1: the prefix); w->drafts if there is none. */
 static int next_child(const walk *w, int node, int from)
 {
     while (from < w->drafts && w->parent[from] != node) from++;
@@ -329,7 +329,7 @@ static const int *nearest_to(const walk *w, int draft)
     return w->job->neighbours + (size_t)draft * (size_t)w->job->neighbour_count;
 }
 
-/* The tokens nearest to the draft that make up A, the draft itself first, and in *mass the sum of p over them. */
+/* Returns the number of tokens of A, the neighbours of the draft with itself first, and their total p in *mass. */
 static int neighbour_set(const walk *w, const site *s, double *mass)
 {
     const int *nearest = nearest_to(w, s->draft);
@@ -346,7 +346,7 @@ static int neighbour_set(const walk *w, const site *s, double *mass)
     return count;
 }
 
-/* f of the draft, not capped at 1. */
+/* Returns f of the draft, not capped at 1. */
 static double acceptance(const walk *w, const site *s)
 {
     double mass;
@@ -363,12 +363,12 @@ static int accepts(const walk *w, const site *s, int sibling)
     return kern_draft_passes(acceptance(w, s), uniform);
 }
 
-/* p becomes the residual of the draft. Returns the sum of its weights. */
-static double leave_residual(const walk *w, site *s)
+/* Replaces p by the draft's residual. Returns the sum of its weights. */
+static double make_residual(const walk *w, site *s)
 {
     const int size = w->job->size;
     const double omega = kern_residual_omega(s->rule), p = p_of(s, s->draft);
-    if (s->rule->neighbours && s->rule->without) {
+    if (s->rule->neighbours && s->rule->exclude_neighbours) {
         double mass;
         const int *nearest = nearest_to(w, s->draft);
         for (int i = neighbour_set(w, s, &mass) - 1; i >= 0; i--) s->p[nearest[i]] = 0;
@@ -381,8 +381,8 @@ static double leave_residual(const walk *w, site *s)
     return total;
 }
 
-/* Takes the draft out of q. 0 if nothing of q is left. */
-static int leave_out(const walk *w, const site *s)
+/* Removes the draft from q. Returns 0 if q is empty then. */
+static int remove_draft(const walk *w, const site *s)
 {
     if (!s->q) return 1;
     s->q[s->draft] = 0;
@@ -391,9 +391,9 @@ static int leave_out(const walk *w, const site *s)
     return rest > 0;
 }
 
-/* What the rejection of a draft leads to. */
+/* Outcome of a draft's rejection. */
 typedef enum {
-    NEXT_SIBLING, /* the site has the laws for it */
+    NEXT_SIBLING, /* the site has the distributions for it */
     REPLACED,     /* *id is the replacement; -1 if p has a NaN */
     KEPT          /* p = q up to rounding: nothing can replace the draft */
 } outcome;
@@ -402,14 +402,14 @@ static outcome reject(const walk *w, site *s, int has_next, int *id)
 {
     const double uniform = kern_uniform_at(s->address, KERN_NOISE_RESIDUAL, 0), p = p_of(s, s->draft);
     load_laws(w, s);
-    const double total = leave_residual(w, s);
+    const double total = make_residual(w, s);
     if (kern_draft_stays(s->rule, p, total)) return KEPT;
-    if (total > 0 && has_next && leave_out(w, s)) return NEXT_SIBLING;
+    if (total > 0 && has_next && remove_draft(w, s)) return NEXT_SIBLING;
     *id = weights_draw(s->p, w->job->size, uniform);
     return REPLACED;
 }
 
-/* Verifies the drafts that follow `node` in turn, from draft number `child` on; with `first_only` that one alone.
+/* Verifies the drafts that follow `node` one by one, from draft number `child` on; with `first_only` that one alone.
  * Returns the accepted one, or -1 with the replacement in *id. */
 static int verify_children(const walk *w, int node, int position, int child, int first_only, int *id)
 {
@@ -431,7 +431,7 @@ static int verify_children(const walk *w, int node, int position, int child, int
     return child;
 }
 
-/* A token from p alone. */
+/* Draws a token from p alone. */
 static int draw_bonus(const walk *w, int node, int position)
 {
     const kern_address a = address_of(w, position);
@@ -440,12 +440,12 @@ static int draw_bonus(const walk *w, int node, int position)
     return weights_draw(s.p, w->job->size, kern_uniform_at(&a, KERN_NOISE_RESIDUAL, 0));
 }
 
-/* Follows accepted drafts down from the prefix; then comes the replacement or the bonus token. */
+/* Follows accepted drafts down from the prefix, then writes the replacement or the bonus token. */
 static void walk_down(const walk *w, int *count)
 {
     for (int node = -1;;) {
         const int position = count[KERN_BLOCK_FINAL], child = next_child(w, node, 0);
-        w->law[position] = node + 1;
+        w->site[position] = node + 1;
         if (child == w->drafts) {
             if (w->row_p[node + 1] < 0) return;
             w->id[position] = draw_bonus(w, node, position);
@@ -459,7 +459,7 @@ static void walk_down(const walk *w, int *count)
     }
 }
 
-/* Follows the first path behind the final tokens: notes its laws, and with go_on verifies its drafts. */
+/* Follows the first path behind the final tokens: records its sites, and verifies its drafts with past_rejection. */
 static void walk_tail(const walk *w, int *count)
 {
     count[KERN_BLOCK_LENGTH] = count[KERN_BLOCK_FINAL];
@@ -467,8 +467,8 @@ static void walk_tail(const walk *w, int *count)
         const int child = next_child(w, node, 0);
         if (child == w->drafts) return;
         if (position >= count[KERN_BLOCK_FINAL]) {
-            w->law[position] = node + 1;
-            if (w->job->go_on) {
+            w->site[position] = node + 1;
+            if (w->job->past_rejection) {
                 verify_children(w, node, position, child, 1, &w->id[position]);
                 count[KERN_BLOCK_LENGTH] = position + 1;
             }
@@ -497,7 +497,7 @@ static void verify_body(void *arg, int first, int last, int thread)
                         .row_q = job->q + sites,
                         .verdict = job->verdict + node,
                         .id = job->id + place,
-                        .law = job->law + positions,
+                        .site = job->site + positions,
                         .p = workspace,
                         .q = workspace + job->size};
         int *count = job->count + (size_t)b * KERN_BLOCK_COUNTS;
@@ -514,11 +514,11 @@ static void cpu_verify_blocks(kern_queue *k, const kern_block_job *job)
     if (kern_live(k)) cpu_for(cpu_of(k), job->blocks, (double)BLOCK_WORK * job->blocks * job->size, verify_body, &l);
 }
 
-/* --- the likeliest tokens -------------------------------------------------------------------------------------- */
+/* --- most likely tokens ----------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const float *log_law;
-    const int *law;
+    const float *log_probs;
+    const int *source;
     int size, count;
     int *id;
     float *log_p;
@@ -529,7 +529,7 @@ static void top_body(void *arg, int first, int last, int thread)
     const top_loop *l = arg;
     (void)thread;
     for (int r = first; r < last; r++) {
-        const float *row = l->log_law + (size_t)l->law[r] * (size_t)l->size;
+        const float *row = l->log_probs + (size_t)l->source[r] * (size_t)l->size;
         int *id = l->id + (size_t)r * (size_t)l->count;
         float *log_p = l->log_p + (size_t)r * (size_t)l->count;
         for (int i = 0; i < l->count; i++) id[i] = -1, log_p[i] = -INFINITY;
@@ -543,11 +543,11 @@ static void top_body(void *arg, int first, int last, int thread)
     }
 }
 
-static void cpu_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+static void cpu_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
                     float *log_p)
 {
-    top_loop l = {log_law, law, size, count, id, log_p};
+    top_loop l = {log_probs, source, size, count, id, log_p};
     if (kern_live(k) && count > 0) cpu_for(cpu_of(k), rows, (double)TOP_WORK * rows * size, top_body, &l);
 }
 
-const kern_discrete_ops cpu_discrete_ops = {cpu_laws, cpu_draw, cpu_verify_blocks, cpu_top};
+const kern_discrete_ops cpu_discrete_ops = {cpu_probs, cpu_draw, cpu_verify_blocks, cpu_top};

@@ -1,5 +1,5 @@
-/* Squared distances of all rows of one matrix from all rows of another. An item is a square of SIDE rows by SIDE
- * columns, whose operands stay in a core's L2 cache (1 MB with 2048 numbers a row) while all its pairs are computed. */
+/* Squared distances between all rows of two matrices. An item is a square of SIDE x SIDE pairs, whose operands stay in
+ * a core's L2 cache (1 MB with 2048 numbers a row). */
 #include "kernels/cpu/cpu.h"
 
 enum { SIDE = 64 };

@@ -1,5 +1,5 @@
-/* Our own products with bf16 or int8 weights, for any number of rows. With a small number of rows (the sequential part
- * of the diffusion head) they are as fast as the weights come in from L3, with many near the peak of the arithmetic.
+/* Our own GEMM with bf16 or int8 weights, for any number of rows. With few rows (the sequential part of the diffusion
+ * head) it is as fast as L3 delivers the weights. With many it is near the arithmetic peak.
  *
  * A word is the 4 bytes of a row that an instruction multiplies at a time: two bf16 or four int8. */
 #ifndef KERNELS_CPU_DOT_H
@@ -8,27 +8,26 @@
 #include "kernels/ops.h"
 
 enum {
-    DOT_COLS = 64,  /* columns of a block of weights */
+    DOT_COLS = 64,  /* columns of a weight block */
     DOT_WORDS = 16, /* AMX takes as many words at a time */
 };
 
-/* bf16 factors; those of row r lie at base + (index ? index[r] : r) * stride bytes. */
+/* bf16 gate; row r is at base + (index ? index[r] : r) * stride bytes. */
 typedef struct {
     const char *base;
     const int *index;
     size_t stride;
 } dot_gate;
 
-/* What happens to a block of results on its way to y: a = activation(x w + bias), then y = a, y += a or
- * y += gate * a. */
+/* GEMM epilogue: a = activation(x w + bias), then y = a, y += a or y += gate * a. */
 typedef struct {
     const float *bias; /* [DOT_COLS] */
     kern_activation activation;
-    int cols;             /* columns of the block that exist, <= DOT_COLS */
+    int cols;             /* existing columns of the block, <= DOT_COLS */
     void *y;              /* row 0, the block's first column; bf16 or float */
     size_t y_stride;      /* elements */
     int y_bf16;           /* y is bf16, else float */
-    int add;              /* y += ; needs float y */
+    int add;              /* y += a; needs float y */
     const dot_gate *gate; /* of the block's first column, or NULL; needs add */
     /* int8: x w = (sum - offset[column]) * (x_scale[row] * w_scale[column]) */
     const float *x_scale, *w_scale; /* [rows], [DOT_COLS] */
@@ -36,30 +35,29 @@ typedef struct {
 } dot_out;
 
 typedef struct {
-    int step; /* a block's words are filled up with zeros to a multiple of it, at most DOT_WORDS */
-    /* Multiplies `rows` rows of x, x_stride bytes apart and of `words` words each, with a 64-byte aligned block [words
-     * filled up][DOT_COLS] of words. Meanwhile it prefetches `next`, the block that this thread will read next, or
-     * NULL: without that, memory and arithmetic take turns. If `next` is the block itself, it is in the core's cache,
-     * and nothing need be fetched. bf16 is added up in f32 in the same order for any `rows`; int8, of which x is
-     * unsigned and the weights are signed, is added up in int32. */
+    int step; /* a block's words are zero-padded to a multiple of it, at most DOT_WORDS */
+    /* Multiplies `rows` rows of x, x_stride bytes apart and `words` words each, with a 64-byte aligned block [padded
+     * words][DOT_COLS] of words. Prefetches `next`, the block this thread reads next, or NULL: otherwise memory and
+     * arithmetic alternate. If `next` is the block itself, it is in cache and nothing is fetched. bf16 is accumulated
+     * in f32, in the same order for any `rows`. int8, with unsigned x and signed weights, is accumulated in int32. */
     void (*product)(const void *x, size_t x_stride, int rows, int words, const void *block, const void *next,
                     const dot_out *out);
-    /* A thread calls it after its products, unless it is NULL: it gives back what they have set up. */
+    /* Releases what the products set up, or NULL; a thread calls it after its products. */
     void (*end)(void);
-    /* dot_bf16_pack; NULL: of int8, which int8_pack packs. */
+    /* dot_bf16_pack; NULL for int8, packed by int8_pack. */
     void (*pack)(const float *w, int cols, int in, int words, void *block);
 } gemm_kernel;
 
-/* NULL where oneDNN should multiply bf16: without AVX512-BF16, or if MAR_ISA asks for less. AMX multiplies where it is
- * there, unless MAR_ISA=avx512. */
+/* Returns the bf16 GEMM, or NULL where oneDNN should multiply: without AVX512-BF16, or if MAR_ISA asks for less. Uses
+ * AMX where available, unless MAR_ISA=avx512. */
 const gemm_kernel *dot_bf16_best(void);
 
-/* NULL without AMX-INT8, AVX512-VNNI or AVX-VNNI, or if MAR_ISA asks for less: avx512 for all but AMX, avx2 for
- * AVX-VNNI. All give the same bits. *unit is the name of what multiplies, or NULL. */
+/* Returns the int8 GEMM, or NULL without AMX-INT8, AVX512-VNNI or AVX-VNNI, or if MAR_ISA asks for less: avx512 for all
+ * but AMX, avx2 for AVX-VNNI. All give the same bits. *unit gets the unit's name, or NULL. */
 const gemm_kernel *dot_int8_best(const char **unit);
 
-/* Packs w[cols][in] (float; `in` even) as a block of bf16 of `words` words a column; missing columns and words are 0.
- * This is oneDNN's layout BA16a64b2a, too. Needs AVX512-BF16. */
+/* Packs w[cols][in] (float; `in` even) as a block of bf16 with `words` words a column; missing columns and words are 0.
+ * The layout is also oneDNN's BA16a64b2a. Needs AVX512-BF16. */
 void dot_bf16_pack(const float *w, int cols, int in, int words, void *block);
 
 #endif

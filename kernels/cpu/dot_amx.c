@@ -1,12 +1,12 @@
 /* Compiled for AMX-BF16 with KERN_TYPE=bf16 and for AMX-INT8 with KERN_TYPE=int8, and chosen at run time (isa.c).
  *
  * A product holds sums of up to 16 rows x 64 columns in four of the eight tiles. A step of 16 words takes one tile of x
- * and four of weights, which lie one after the other: 4 KiB of a block. With more than 16 rows a chunk of the block is
- * used for all groups of rows while it is near, and sums wait in memory from one chunk to the next: except those of the
- * last group, which is the first of the next chunk.
+ * and four of weights, adjacent in memory: 4 KiB of a block. With more than 16 rows a chunk of the block is used for
+ * all groups of rows while it is near. Sums wait in memory from one chunk to the next. The last group's sums stay: it
+ * is the first group of the next chunk.
  *
- * Meanwhile the next chunk is fetched into L1, a few lines with each product: a product that waits for a tile holds up
- * what comes after it, so fetches in one burst would leave memory idle for as long (bench/LAB.md). */
+ * Meanwhile the next chunk is prefetched into L1, a few lines with each product. A product that waits for a tile stalls
+ * the following ones, so a burst of fetches would leave memory idle as long (bench/LAB.md). */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/dot_block.h"
 #include "kernels/cpu/dot_type.h"
@@ -15,14 +15,14 @@
 
 enum {
     GROUP = 16,             /* rows of a tile */
-    ROWS = 64,              /* of a pass over a block; their sums stay in L1 */
+    ROWS = 64,              /* rows of a pass over a block; their sums stay in L1 */
     TILE = 64,              /* bytes of a row of a tile */
-    ROW = DOT_COLS * 4,     /* bytes of a row of sums, and of a word of a block */
-    STEP = DOT_WORDS * ROW, /* bytes of a block */
-    LINES = STEP / 64,      /* cache lines of it */
-    CHUNK = 2,              /* steps that groups of rows use in turn: 8 KiB in L1, and as many on their way */
-    AGAIN = 4,              /* the same of a block that several passes read: arithmetic takes longer than memory then */
-    NEAR = 8,               /* the same where nothing is on its way */
+    ROW = DOT_COLS * 4,     /* bytes of a row of sums, and of a block's word */
+    STEP = DOT_WORDS * ROW, /* bytes of a step of a block */
+    LINES = STEP / 64,      /* cache lines of a step */
+    CHUNK = 2,              /* steps shared by groups of rows: 8 KiB in L1, and as many in flight */
+    AGAIN = 4,              /* the same for a block read by several passes: arithmetic then outlasts memory */
+    NEAR = 8,               /* the same with nothing in flight */
 };
 
 #if BF16
@@ -31,14 +31,14 @@ enum {
 #define MULTIPLY_ADD(acc, a, b) _tile_dpbusd(acc, a, b)
 #endif
 
-static _Thread_local int configured; /* rows of this thread's tiles; 0: it has none */
+static _Thread_local int configured; /* rows of this thread's tiles; 0: not configured */
 
-/* Tiles 0..3 are sums and 4 is x, of `rows` rows; 5 is weights. The others stay unused: every load and product takes a
- * tile until it is done, a core whose other thread works has few to spare beyond those in use, and each that holds
- * nothing is one more (bench/amx_tiles.c). */
+/* Configures tiles 0..3 as sums and 4 as x, of `rows` rows, and 5 as weights. Other tiles stay unused. Every load and
+ * product occupies a tile until it is done, and a core whose other thread works has few to spare. Each idle configured
+ * tile costs one (bench/amx_tiles.c). */
 static void configure(int rows)
 {
-    if (rows == configured) return; /* it takes as long as 20 products */
+    if (rows == configured) return; /* costs as much as 20 products */
     amx_config c = {.palette = 1};
     for (int t = 0; t < 6; t++) {
         c.row_bytes[t] = TILE;
@@ -54,7 +54,8 @@ static void end(void)
     configured = 0;
 }
 
-/* 16 columns of a step. Before it lines number lines * tile / 4 and so on of `next` are fetched. */
+/* Multiplies 16 columns of a step. First prefetches the lines of `next` from lines * tile / 4 to lines * (tile + 1) /
+ * 4. */
 #define PRODUCT(tile)                                                                                                  \
     for (const char *end = next + lines * ((tile) + 1) / 4 * 64, *at = next + lines * (tile) / 4 * 64; at < end;       \
          at += 64)                                                                                                     \
@@ -62,8 +63,8 @@ static void end(void)
     _tile_loadd(5, w + (tile)*TILE, ROW);                                                                              \
     MULTIPLY_ADD(tile, 4, 5)
 
-/* Adds x w over `steps` steps to the tiles of sums. x's rows are x_stride bytes apart. With each step `lines` lines of
- * `next` are fetched. */
+/* Adds x w over `steps` steps to the tiles of sums. x's rows are x_stride bytes apart. Prefetches `lines` lines of
+ * `next` with each step. */
 static inline __attribute__((always_inline)) void accumulate(const char *x, size_t x_stride, const char *w, int steps,
                                                              const char *next, int lines)
 {
@@ -101,15 +102,15 @@ static inline void store(char *sum)
     _tile_stored(3, sum + 3 * TILE, ROW);
 }
 
-/* A pass: `rows` rows of x in groups of `tall` rows, the last of which may begin within the one before it. */
+/* A pass: `rows` rows of x in groups of `tall` rows; the last group may overlap the one before. */
 typedef struct {
     const char *x;
     size_t stride; /* bytes of a row */
     int rows, words, steps, tall, groups;
-    char *tail; /* [groups * GROUP][TILE] the last words of x, filled up with zeros, if they do not fill a step */
+    char *tail; /* [groups * GROUP][TILE] last words of x, zero-padded, if they do not fill a step */
     char *sum;  /* [groups * GROUP][ROW] */
     const dot_out *out;
-    int first; /* the number of its row 0 among those of out */
+    int first; /* number of its row 0 among those of out */
 } pass;
 
 static int first_row(const pass *p, int group)
@@ -117,15 +118,15 @@ static int first_row(const pass *p, int group)
     return group * p->tall + p->tall <= p->rows ? group * p->tall : p->rows - p->tall;
 }
 
-/* Those of a group's rows that are not in the group before, too. */
+/* Runs the epilogue for the group's rows that are not in the previous group. */
 static void finish(const pass *p, int group)
 {
     const int from = first_row(p, group), skip = group * p->tall - from;
     dot_finish(p->sum + (group * GROUP + skip) * ROW, !BF16, p->tall - skip, p->first + from + skip, p->out);
 }
 
-/* Steps first .. last-1 of all groups, from the last group on if `back`. `all` lines of `next` a step are fetched
- * meanwhile, spread over the groups. */
+/* Runs steps first .. last-1 of all groups, from the last group on if `back`. Prefetches `all` lines of `next` a step,
+ * spread over the groups. */
 static void run_steps(const pass *p, const char *block, int first, int last, int back, const char *next, int all)
 {
     const int whole = p->words / DOT_WORDS, straight = (last < whole ? last : whole) - first;
@@ -139,7 +140,7 @@ static void run_steps(const pass *p, const char *block, int first, int last, int
             clear();
         else if (i > 0)
             load(sum);
-        if (lines == LINES) /* known to the compiler */
+        if (lines == LINES) /* constant for the compiler */
             accumulate(x, p->stride, w, straight, ahead, LINES);
         else
             accumulate(x, p->stride, w, straight, ahead, lines);

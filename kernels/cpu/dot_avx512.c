@@ -5,15 +5,15 @@
 
 #include <string.h>
 
-/* The 32 registers have room for sums of 6 rows x 4 vectors, for the vectors of weights and for a word of x. A chunk of
- * a block is used for all rows while it is in L1, and meanwhile the next one is fetched there, so that memory and
- * arithmetic work at the same time. Sums wait in memory from one chunk to the next. */
+/* The 32 registers hold sums of 6 rows x 4 vectors, the vectors of weights and a word of x. A chunk of a block is used
+ * for all rows while it is in L1. Meanwhile the next chunk is prefetched, so that memory and arithmetic overlap. Sums
+ * wait in memory from one chunk to the next. */
 enum {
     TALL = 6,   /* rows of a sweep */
     CHUNK = 64, /* words: 16 KiB of weights, a third of a common L1 */
-    ROWS = 64,  /* of a pass over a block; their sums stay in L1, too */
+    ROWS = 64,  /* rows of a pass over a block; their sums also stay in L1 */
     VECTORS = DOT_COLS / 16,
-    ROW = DOT_COLS * 4, /* bytes of a row of sums, and of a word of a block */
+    ROW = DOT_COLS * 4, /* bytes of a row of sums, and of a block's word */
 };
 
 #if BF16
@@ -33,7 +33,7 @@ void dot_bf16_pack(const float *w, int cols, int in, int words, void *out)
 }
 #endif
 
-/* acc + a . b, word by word */
+/* Returns acc + a . b, word by word. */
 #if BF16
 typedef __m512 sums;
 #define MULTIPLY_ADD(acc, a, b) _mm512_dpbf16_ps(acc, (__m512bh)(a), (__m512bh)(b))
@@ -42,7 +42,7 @@ typedef __m512i sums;
 #define MULTIPLY_ADD(acc, a, b) _mm512_dpbusd_epi32(acc, a, b)
 #endif
 
-/* sum[r] += x[r] . w over `count` words. Fetches `lines` cache lines of `next` with each word. */
+/* sum[r] += x[r] . w over `count` words. Prefetches `lines` cache lines of `next` with each word. */
 static inline __attribute__((always_inline)) void sweep(const int rows, const int lines, const char *x, size_t stride,
                                                         const char *w, int count, const char *next, char *sum)
 {
@@ -90,7 +90,7 @@ SWEEP(4)
 SWEEP(5)
 SWEEP(6)
 
-/* All rows, `rows` <= ROWS, times a chunk: in sweeps of about equal size, over which the lines to fetch are spread. */
+/* Multiplies `rows` <= ROWS rows with a chunk, in sweeps of about equal size. Prefetches are spread over the sweeps. */
 static void multiply_chunk(const char *x, int rows, size_t stride, const char *w, int count, const char *next,
                            char *sum)
 {

@@ -1,22 +1,21 @@
-/* int8 products by AVX-VNNI, for processors without AVX-512: compiled for AVX2, FMA and AVX-VNNI, and chosen at run
- * time (isa.c). What becomes of a sum is computed by the same operations in the same order as dot_block.h has them, so
- * that results have the same bits. */
+/* int8 GEMM by AVX-VNNI, for processors without AVX-512: compiled for AVX2, FMA and AVX-VNNI, and chosen at run time
+ * (isa.c). The epilogue runs the same operations in the same order as dot_block.h, so results have the same bits. */
 #include "kernels/cpu/dot.h"
 
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
-/* The 16 registers have room for sums of 3 rows x 4 vectors, half of a block's columns. */
+/* The 16 registers hold sums of 3 rows x 4 vectors, half of a block's columns. */
 enum {
     TALL = 3,           /* rows of a sweep */
     CHUNK = 64,         /* words: 16 KiB of weights, a third of a common L1 */
-    ROWS = 66,          /* of a pass over a block; their sums stay in L1, too */
-    ROW = DOT_COLS * 4, /* bytes of a row of sums, and of a word of a block */
-    HALF = 4,           /* vectors */
+    ROWS = 66,          /* rows of a pass over a block; their sums also stay in L1 */
+    ROW = DOT_COLS * 4, /* bytes of a row of sums, and of a block's word */
+    HALF = 4,           /* vectors of half a block */
 };
 
-/* sum[r] += x[r] . w over `count` words, for 32 columns. If `fetch`, fetches the same columns of `next`. */
+/* sum[r] += x[r] . w over `count` words, for 32 columns. Prefetches the same columns of `next` if `fetch`. */
 static inline __attribute__((always_inline)) void sweep(const int rows, const int fetch, const char *x, size_t stride,
                                                         const char *w, int count, const char *next, char *sum)
 {
@@ -52,7 +51,7 @@ static void multiply(int rows, int fetch, const char *x, size_t stride, const ch
     if (rows == 1) sweep(1, 1, x, stride, w, count, next, sum);
 }
 
-/* exp, silu and both forms of GELU as dot_block.h has them */
+/* exp, silu and both forms of GELU as in dot_block.h. */
 static inline float exp_of(float x)
 {
     x = x > -87.0f ? x : -87.0f;
@@ -67,7 +66,7 @@ static inline float exp_of(float x)
     p = fmaf(p, r, 0.5f);
     p = fmaf(p, r, 1.0f);
     p = fmaf(p, r, 1.0f);
-    const int32_t bits = ((int32_t)n + 127) << 23; /* 2^n: n is -126 .. 127 */
+    const int32_t bits = ((int32_t)n + 127) << 23; /* 2^n, n in -126 .. 127 */
     float power;
     memcpy(&power, &bits, sizeof power);
     return p * power;
@@ -97,7 +96,7 @@ static inline float gelu_tanh_of(float x)
     return x / (1.0f + exp_of(x * cubic * -1.5957691216f));
 }
 
-/* as VCVTNEPS2BF16: to the nearest, ties to even; what is below the normal numbers is 0 */
+/* Rounds as VCVTNEPS2BF16: to the nearest, ties to even; subnormals become 0. */
 static inline uint16_t bf16_of(float x)
 {
     uint32_t bits;

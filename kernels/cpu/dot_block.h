@@ -1,4 +1,4 @@
-/* What becomes of a block's sums, compiled with AVX-512 into each of our own products (dot.h). */
+/* GEMM epilogue, compiled with AVX-512 into each of our own kernels (dot.h). */
 #ifndef KERNELS_CPU_DOT_BLOCK_H
 #define KERNELS_CPU_DOT_BLOCK_H
 
@@ -6,7 +6,7 @@
 
 #include <immintrin.h>
 
-/* exp as in rows.c; of a NaN a NaN, since min and max return their second operand then. */
+/* Returns exp as in rows.c. NaN stays NaN: min and max return their second operand then. */
 static inline __m512 exp_ps(__m512 x)
 {
     x = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(_mm512_set1_ps(-87.0f), x));
@@ -28,7 +28,7 @@ static inline __m512 silu_ps(__m512 x)
     return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), x))));
 }
 
-/* x/2 * (1 + erf(x/sqrt(2))), erf with an absolute error below 2e-7 (Abramowitz and Stegun 7.1.26). */
+/* Returns x/2 * (1 + erf(x/sqrt(2))), erf with an absolute error below 2e-7 (Abramowitz and Stegun 7.1.26). */
 static inline __m512 gelu_ps(__m512 x)
 {
     const __m512 one = _mm512_set1_ps(1.0f), z = _mm512_mul_ps(x, _mm512_set1_ps(0.70710678f)), a = _mm512_abs_ps(z);
@@ -46,7 +46,7 @@ static inline __m512 gelu_ps(__m512 x)
     return _mm512_mul_ps(_mm512_mul_ps(x, _mm512_set1_ps(0.5f)), twice);
 }
 
-/* x/2 * (1 + tanh(u)) = x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3) */
+/* Returns x/2 * (1 + tanh(u)) = x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3). */
 static inline __m512 gelu_tanh_ps(__m512 x)
 {
     const __m512 one = _mm512_set1_ps(1.0f);
@@ -55,7 +55,7 @@ static inline __m512 gelu_tanh_ps(__m512 x)
     return _mm512_div_ps(x, _mm512_add_ps(one, exp_ps(minus_2u)));
 }
 
-/* What 16 columns' sums are multiplied and moved by. */
+/* Scale, offset and bias of 16 columns. */
 typedef struct {
     __m512 bias, w_scale;
     __m512i offset;
@@ -68,7 +68,7 @@ static inline dot_columns columns_at(const int int8, int c, const dot_out *o)
                          .offset = int8 ? _mm512_loadu_si512(o->offset + c) : _mm512_setzero_si512()};
 }
 
-/* activation(x w + bias). `x_scale`: the row's, of int8. */
+/* Returns activation(x w + bias). `x_scale` is the row's, for int8. */
 static inline __attribute__((always_inline)) __m512 result_of(const kern_activation activation, const int int8,
                                                               const char *sum, const dot_columns *k, __m512 x_scale)
 {
@@ -89,7 +89,7 @@ static inline __m512 x_scale_of(const int int8, size_t row, const dot_out *o)
     return int8 ? _mm512_set1_ps(o->x_scale[row]) : _mm512_setzero_ps();
 }
 
-/* Columns c .. c+31 as bf16: a whole line at a time. */
+/* Writes columns c .. c+31 as bf16: a whole line at a time. */
 static inline __attribute__((always_inline)) void finish_line(const kern_activation activation, const int int8,
                                                               const char *sum, int rows, int first, int c,
                                                               const dot_out *o)
@@ -105,7 +105,7 @@ static inline __attribute__((always_inline)) void finish_line(const kern_activat
     }
 }
 
-/* Columns c .. c+15. */
+/* Writes columns c .. c+15. */
 static inline __attribute__((always_inline)) void finish_as(const kern_activation activation, const int int8,
                                                             const char *sum, int rows, int first, int c,
                                                             const dot_out *o)
@@ -141,7 +141,7 @@ static inline __attribute__((always_inline)) void finish_with(const kern_activat
     for (; c < o->cols; c += 16) finish_as(activation, int8, sum, rows, first, c, o);
 }
 
-/* Rows first .. first+rows-1 of y from sum[rows][DOT_COLS], which is 64-byte aligned: float, or int32_t if `int8`. */
+/* Writes rows first .. first+rows-1 of y from sum[rows][DOT_COLS], 64-byte aligned: float, or int32_t if `int8`. */
 static inline __attribute__((always_inline)) void dot_finish(const void *sum, const int int8, int rows, int first,
                                                              const dot_out *o)
 {

@@ -1,4 +1,4 @@
-/* For the files that are compiled with KERN_TYPE=bf16 and with KERN_TYPE=int8. */
+/* For files compiled with KERN_TYPE=bf16 and with KERN_TYPE=int8. */
 #ifndef KERNELS_CPU_DOT_TYPE_H
 #define KERNELS_CPU_DOT_TYPE_H
 
@@ -7,7 +7,7 @@
 #define IS_int8      0
 #define IS_bf16      1
 #define BF16         PASTE(IS, KERN_TYPE)
-/* dot_bf16_amx and so on */
+/* dot_bf16_amx etc. */
 #define NAME_(type, isa) dot_##type##_##isa
 #define NAME(type, isa)  NAME_(type, isa)
 

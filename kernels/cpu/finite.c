@@ -1,4 +1,4 @@
-/* The search for NaN and infinity. */
+/* Search for NaN and infinity. */
 #include "kernels/cpu/cpu.h"
 
 #include <float.h>
@@ -14,7 +14,7 @@ static int floats_are_finite(const float *x, int n)
 static int bf16_are_finite(const uint16_t *x, int n)
 {
     int others = 0;
-    for (int i = 0; i < n; i++) others |= (x[i] & 0x7f80) == 0x7f80; /* the largest exponent */
+    for (int i = 0; i < n; i++) others |= (x[i] & 0x7f80) == 0x7f80; /* all exponent bits set */
     return !others;
 }
 

@@ -1,10 +1,10 @@
-/* Group normalisation: sums by channel over fixed chunks of pixels, added up in order, then one affine map and SiLU a
+/* Group normalisation: sums by channel over fixed chunks of pixels, added in order, then one affine map and SiLU per
  * channel. Sums are double, because mean and variance come from one pass: E[x^2] - mean^2. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
 
-enum { MAX_CHUNKS = 64, MIN_CHUNK = 16 }; /* pixels */
+enum { MAX_CHUNKS = 64, MIN_CHUNK = 16 }; /* of pixels */
 
 static int chunk_pixels(int pixels)
 {
@@ -12,7 +12,7 @@ static int chunk_pixels(int pixels)
     return chunk > MIN_CHUNK ? chunk : MIN_CHUNK;
 }
 
-/* The first thread's work buffer has double [MAX_CHUNKS][2][channels], then float [2][channels]. */
+/* Returns the bytes of double [MAX_CHUNKS][2][channels] and float [2][channels] in the first thread's work buffer. */
 static size_t work_bytes(int channels)
 {
     return (size_t)channels * (2 * MAX_CHUNKS * sizeof(double) + 2 * sizeof(float));

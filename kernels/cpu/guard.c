@@ -19,31 +19,31 @@
 #define GUARDS 0
 #endif
 
-static _Thread_local int depth;          /* of guarded calls of this thread */
+static _Thread_local int depth;          /* nesting of guarded calls on this thread */
 static _Thread_local int no_code_memory; /* see failing_mmap */
-static int hooked;                       /* omp_get_max_threads is replaced; written before the first guarded call */
+static int hooked;                       /* 1: omp_get_max_threads is replaced; written before the first guarded call */
 
 #if GUARDS
 
 /* --- the frame ---------------------------------------------------------------------------------------------------- */
 
-/* libstdc++'s, which comes with oneDNN. */
+/* from libstdc++, which comes with oneDNN */
 extern void *__cxa_begin_catch(void *exception) __attribute__((weak));
 extern void __cxa_end_catch(void) __attribute__((weak));
 extern void _ZSt17__throw_bad_allocv(void) __attribute__((weak, noreturn)); /* std::__throw_bad_alloc() */
 extern void *_Znwm(size_t size) __attribute__((weak));                      /* operator new(size_t) */
 
-/* int guard_frame(int (*body)(void *arg), void *arg, int caught): calls body. An exception goes on at guard_landing,
- * in the same frame, with its address in the first of the registers for that; the frame keeps `caught`. */
+/* Calls body: int guard_frame(int (*body)(void *arg), void *arg, int caught). An exception continues at guard_landing,
+ * in the same frame, with its address in the first exception register; the frame keeps `caught`. */
 int guard_frame(int (*body)(void *arg), void *arg, int caught) __attribute__((visibility("hidden")));
 extern const char guard_landing[] __attribute__((visibility("hidden")));
-void guard_catch(void *exception) __attribute__((visibility("hidden"), used)); /* used: by the assembler's text alone */
+void guard_catch(void *exception) __attribute__((visibility("hidden"), used)); /* used by the assembler's text alone */
 _Unwind_Reason_Code guard_personality(int version, _Unwind_Action actions, _Unwind_Exception_Class kind,
                                       struct _Unwind_Exception *exception, struct _Unwind_Context *context)
     __attribute__((visibility("hidden"), used));
 
-/* How the unwinder learns of guard_personality: the address relative to itself of a pointer at it (0x9b: indirect,
- * relative, 4 bytes), which the loader fills in. */
+/* Tells the unwinder of guard_personality: a self-relative address of a pointer to it (0x9b: indirect, relative, 4
+ * bytes), filled in by the loader. */
 __asm__(".pushsection .data.rel.local, \"aw\"\n"
         ".balign 8\n"
         "guard_personality_at:\n"
@@ -111,7 +111,7 @@ __asm__(".pushsection .data.rel.local, \"aw\"\n"
         ".size guard_frame, .-guard_frame\n"
         ".popsection\n");
 
-/* Every exception is caught here. What unwinds for another reason, the end of a thread, passes. */
+/* Catches every exception. Unwinding for another reason, such as a thread's end, passes. */
 _Unwind_Reason_Code guard_personality(int version, _Unwind_Action actions, _Unwind_Exception_Class kind,
                                       struct _Unwind_Exception *exception, struct _Unwind_Context *context)
 {
@@ -124,7 +124,7 @@ _Unwind_Reason_Code guard_personality(int version, _Unwind_Action actions, _Unwi
     return _URC_INSTALL_CONTEXT;
 }
 
-/* As the end of a catch block: frees the exception, and counts it as no longer under way. */
+/* Ends a catch block: frees the exception, and counts it as no longer active. */
 void guard_catch(void *exception)
 {
     no_code_memory = 0;
@@ -148,8 +148,8 @@ enum { MEMALIGN, NEW, MMAP, MAX_THREADS, IMPORTS };
 enum { SLOTS = 4 };
 static struct import {
     const char *name;
-    void (*ours)(void), (*theirs)(void);   /* what is put there, and what it calls outside a guarded call */
-    address_t *slot[SLOTS], before[SLOTS]; /* of the library's tables, and what was there */
+    void (*ours)(void), (*theirs)(void);   /* replacement, and the function it calls outside a guarded call */
+    address_t *slot[SLOTS], before[SLOTS]; /* slots of the library's tables, and their former values */
     int slots;                             /* 0: not replaced */
 } imports[IMPORTS];
 
@@ -165,8 +165,8 @@ static int throwing_posix_memalign(void **out, size_t alignment, size_t size)
     return status;
 }
 
-/* Xbyak gets memory for code from mmap, and notes it in a table, for which it gets memory from operator new. C++ holds
- * that mmap does not throw, so that an exception of its own would end the process: the other throws it. */
+/* Xbyak gets memory for code from mmap, and records it in a table allocated by operator new. C++ holds that mmap does
+ * not throw, so an exception here would end the process. The next operator new throws it instead. */
 static void *failing_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset)
 {
     void *p = mmap(address, size, protection, flags, fd, offset);
@@ -175,8 +175,8 @@ static void *failing_mmap(void *address, size_t size, int protection, int flags,
     return NULL;
 }
 
-/* With room for one more size_t: where it makes a product for AMX (jit_brgemm_amx_uker.cpp, skipped_bd_mask),
- * oneDNN 2.6 and 2.7 read the element after the last of a std::vector<size_t>, which they do not use. */
+/* Allocates room for one more size_t. For AMX products (jit_brgemm_amx_uker.cpp, skipped_bd_mask) oneDNN 2.6 and 2.7
+ * read, but do not use, the element after the last of a std::vector<size_t>. */
 static void *throwing_new(size_t size)
 {
     if (no_code_memory) {
@@ -201,9 +201,9 @@ static struct import imports[IMPORTS] = {
 
 /* A loaded library. */
 typedef struct {
-    address_t base, begin, end;         /* base: what its addresses are relative to */
-    address_t read_only, read_only_end; /* whole pages that the loader has made read-only */
-    const relocation_t *table[2];       /* of the functions, of all else */
+    address_t base, begin, end;         /* base: origin of its addresses */
+    address_t read_only, read_only_end; /* whole pages the loader has made read-only */
+    const relocation_t *table[2];       /* of functions, of everything else */
     size_t count[2];
     const symbol_t *symbols;
     const char *names;
@@ -212,7 +212,7 @@ typedef struct {
 static void read_dynamic(image *l, const dynamic_t *d)
 {
     for (; d->d_tag != DT_NULL; d++) {
-        const address_t at = d->d_un.d_ptr; /* glibc has added the base; others leave that to the reader */
+        const address_t at = d->d_un.d_ptr; /* glibc has added the base; other C libraries have not */
         void *p = (void *)(at < l->base ? at + l->base : at);
         if (d->d_tag == DT_JMPREL) l->table[0] = p;
         if (d->d_tag == DT_PLTRELSZ) l->count[0] = d->d_un.d_val / sizeof *l->table[0];
@@ -223,7 +223,7 @@ static void read_dynamic(image *l, const dynamic_t *d)
     }
 }
 
-/* Whether the relocation fills a slot with the address of a function. */
+/* Returns 1 if the relocation fills a slot with the address of a function. */
 static int is_slot(const relocation_t *r)
 {
 #if defined(__x86_64__)
@@ -238,7 +238,7 @@ static address_t page_of(address_t at)
     return at - at % (address_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Writes a slot of the table, which is read-only but for this moment. */
+/* Writes a slot of the table, otherwise read-only. */
 static int write_slot(const image *l, address_t *slot, address_t value)
 {
     void *page = (void *)page_of((address_t)slot);
@@ -249,10 +249,10 @@ static int write_slot(const image *l, address_t *slot, address_t value)
     return 1;
 }
 
-static image library; /* whose imports are ours */
+static image library; /* library whose imports are replaced */
 
-/* Puts our function into a slot, unless another's is there already: another libmar's of this process, or that of a
- * library that goes before the C library. Before its first call a function's slot points into the library itself. */
+/* Puts our function into a slot, unless it already holds a foreign one: another libmar's in this process, or that of a
+ * library before the C library. Before its first call a function's slot points into the library itself. */
 static void replace(const image *l, address_t *slot, struct import *m)
 {
     const address_t now = *slot;
@@ -273,7 +273,7 @@ static void replace_imports(const image *l)
         }
 }
 
-/* Looks whether this is the library with the address. */
+/* Tests whether this is the library with the address. */
 static int look_at(struct dl_phdr_info *info, size_t size, void *address)
 {
     image l = {.base = info->dlpi_addr, .begin = ~(address_t)0};
@@ -292,18 +292,18 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *address)
     }
     if (!found || !dynamic) return 0;
     read_dynamic(&l, dynamic);
-    if (self >= l.begin && self < l.end) return 1; /* linked into this very library: its imports are our own */
+    if (self >= l.begin && self < l.end) return 1; /* linked into this library: its imports are our own */
     if (l.symbols && l.names) library = l;
     return 1;
 }
 
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
-static const void *_Atomic address_in_library; /* every caller's is in the same one */
+static const void *_Atomic address_in_library; /* the same library for every caller */
 
 static void open_once(void)
 {
     dl_iterate_phdr(look_at, (void *)(uintptr_t)address_in_library);
-    if (!_Znwm || !_ZSt17__throw_bad_allocv) imports[NEW].name = ""; /* another C++: it stays as it is */
+    if (!_Znwm || !_ZSt17__throw_bad_allocv) imports[NEW].name = ""; /* a different C++ library: left unchanged */
     if (library.names) replace_imports(&library);
     hooked = imports[MAX_THREADS].slots > 0;
 }
@@ -314,7 +314,7 @@ void guard_open(const void *address)
     pthread_once(&opened, open_once);
 }
 
-/* Our functions go, and oneDNN may stay. */
+/* Removes our functions; oneDNN may stay loaded. */
 __attribute__((destructor)) static void put_back(void)
 {
     for (struct import *m = imports; m < imports + IMPORTS; m++)

@@ -1,30 +1,31 @@
-/* The diffusion head, in the official form (SimpleMLPAdaLN): input projection, residual blocks
- * x += gate * fc2(silu(fc1(LN(x)*(1+scale)+shift))), final layer. The modulation (shift, scale, gate) depends on
- * (condition, t) only and is precomputed; the LN's weight and bias are folded into it (kernels/adaln.h). The input
- * projection and the final linear layer are f32: at the first diffusion index an error of eps is multiplied by
- * 1/sqrt(abar), about 2e4. For the same reason a head in int8 has its blocks and their modulation in the device's
- * operands, too, and each modulation row says which of the two it is for. */
+/* The diffusion head in the official form (SimpleMLPAdaLN): input projection, residual blocks x += gate *
+ * fc2(silu(fc1(LN(x)*(1+scale)+shift))), final layer. The modulation (shift, scale, gate) depends only on (condition,
+ * t) and is precomputed. The LN's weight and bias are folded into it (kernels/adaln.h).
+ *
+ * The input projection and the final linear layer are f32: at the first diffusion index an error of eps is multiplied
+ * by 1/sqrt(abar), about 2e4. For the same reason an int8 head also keeps its blocks and modulation in the device's
+ * operands. Each modulation row names the arithmetic it is for. */
 #include "kernels/adaln.h"
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
 
-/* What the blocks and their modulation are computed in. */
+/* Arithmetic of the blocks and their modulation. */
 typedef enum { FINE, INT8, ARITHMETICS } arithmetic;
 
 struct kern_head {
     int width, depth, channels;
-    int f32;         /* kern_head_spec.f32: act is float below */
+    int f32;         /* kern_head_spec.f32: act below is float */
     int bf16;        /* act is bf16, else float */
     size_t act_size; /* bytes of an element of act */
     kern_linear *in; /* [W][C] f32 -> f32 */
-    int int8;        /* it has the arithmetic of INT8, too */
+    int int8;        /* 1: INT8 is also available */
     struct {
         kern_linear *fc1;                 /* [W][W] act -> act, with silu */
         kern_linear *fc2;                 /* [W][W] act -> f32 */
     } * block[ARITHMETICS];               /* [depth] */
     kern_linear *ada_blocks[ARITHMETICS]; /* [depth*3W][W] act -> act, rows of a modulation row */
-    kern_linear *ada_final;               /* [2W][W] act -> f32, the end of a modulation row */
+    kern_linear *ada_final;               /* [2W][W] act -> f32, tail of a modulation row */
     kern_linear *out;                     /* [2C][W] f32 -> f32 */
 };
 
@@ -34,14 +35,14 @@ void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
         (kern_head_spec){.width = h->width, .depth = h->depth, .channels = h->channels, .f32 = h->f32, .int8 = h->int8};
 }
 
-/* p + n elements of act, as this head has them. */
+/* Returns p + n elements of this head's act. */
 static void *head_at(const kern_head *h, const void *p, size_t n)
 {
     return (char *)(uintptr_t)p + n * h->act_size;
 }
 
-/* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale), then, of a head with
- * int8, an int: the arithmetic that it is for. */
+/* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale). A head with int8 appends
+ * an int: the row's arithmetic. */
 enum { ROW_END = 64 };
 
 static size_t mod_final_offset(const kern_head *h)
@@ -67,8 +68,8 @@ const char *cpu_head_describe(const kern_head *h)
     return h->bf16 ? "matrix products in bf16" : "matrix products in f32";
 }
 
-/* `modulate` needs act [rows][W]; `eval` needs float x and y, act u and v, all [rows][W], and the states [rows][C].
- * Rows for both arithmetics in one call need lists and results of some of them besides. */
+/* Returns working memory: `modulate` needs act [rows][W]. `eval` needs float x and y, act u and v, all [rows][W], and
+ * the states [rows][C]. Mixed arithmetics in one call also need lists and partial results. */
 size_t cpu_head_scratch_bytes(const kern_head *h, int rows)
 {
     const size_t n = (size_t)rows, channels = (size_t)h->channels;
@@ -91,7 +92,7 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
     return cpu_linear_create(k, &spec, l, err);
 }
 
-/* Whether the head has this arithmetic, and the flag of its products. */
+/* Returns 1 if the head has this arithmetic, and the flag of its products. */
 static int has(const kern_head *h, arithmetic a, int *flag)
 {
     *flag = a == INT8 ? KERN_INT8 : 0;
@@ -236,7 +237,7 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
     if (!cpu_linear_ready(q, h->ada_final, total)) return;
     condition_loop l = {q->d, h, temb, temb_index, cond, rows, scratch};
     cpu_for(q, total, 16.0 * total * h->width, condition_body, &l);
-    for (int s = 0, end; s < steps; s = end) { /* the steps up to the next of the other arithmetic */
+    for (int s = 0, end; s < steps; s = end) { /* up to the next step of the other arithmetic */
         const arithmetic a = step_arithmetic(h, fine, s);
         for (end = s + 1; end < steps && step_arithmetic(h, fine, end) == a;) end++;
         char *first = (char *)mod + (size_t)(s * rows) * cpu_head_mod_bytes(h);
@@ -257,11 +258,11 @@ typedef struct {
     int rows;
     float *x, *y;
     void *u, *v;
-    float *kept; /* [depth][kept_rows][W] outputs kept for reuse; NULL: no reuse */
+    float *kept; /* [depth][kept_rows][W] cached outputs; NULL: no reuse */
     int kept_rows;
     kern_head_reuse reuse;
     arithmetic arithmetic;
-    int block; /* the one at hand */
+    int block; /* current block */
 } evaluation;
 
 static const char *mod_row(const evaluation *e, int r)
@@ -269,25 +270,27 @@ static const char *mod_row(const evaluation *e, int r)
     return e->mod + (size_t)(e->mod_index ? e->mod_index[r] : r) * cpu_head_mod_bytes(e->h);
 }
 
-/* A loop over the rows of an evaluation. */
+/* Runs a loop over the rows of an evaluation. */
 static void for_rows(evaluation *e, parallel_body *body)
 {
     cpu_for(e->q, e->rows, 16.0 * e->rows * e->h->width, body, e);
 }
 
-/* LazyMAR's rule: of blocks 1 to 4 the gated output of the MLP is kept, of the others the ungated output. */
-static int keeps_addition(int b)
+/* Returns LazyMAR's rule: 1 for blocks 1 to 4. These cache the MLP's gated output; the others cache the ungated
+ * output. */
+static int caches_gated(int b)
 {
     return b >= 1 && b <= 4;
 }
 
-/* Whether the block's MLP is computed anew. */
+/* Returns 1 if the block's MLP is recomputed. */
 static int computes(const evaluation *e, int b)
 {
-    return !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !keeps_addition(b));
+    return !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !caches_gated(b));
 }
 
-/* u[r] = n(x[r]) * (1 + scale) + shift, for the block's MLP; the layer norm's weight and bias are in the modulation. */
+/* u[r] = n(x[r]) * (1 + scale) + shift, for the block's MLP; the modulation includes the layer norm's weight and
+ * bias. */
 static void modulate_body(void *arg, int first, int last, int thread)
 {
     const evaluation *e = arg;
@@ -341,7 +344,7 @@ static void reuse_body(void *arg, int first, int last, int thread)
     (void)thread;
     for (int r = first; r < last; r++) {
         float *row = kept + (size_t)r * w;
-        if (!keeps_addition(e->block)) {
+        if (!caches_gated(e->block)) {
             gate_row(e, e->x, kept, r);
             continue;
         }
@@ -353,20 +356,20 @@ static void reuse_body(void *arg, int first, int last, int thread)
     }
 }
 
-/* Both products of the block by our own kernel, which adds the gated result to x itself. */
+/* Runs both products of the block by our own kernel; its epilogue adds the gated result to x. */
 static void run_columns(evaluation *e)
 {
     const kern_head *h = e->h;
     const kern_linear *fc1 = h->block[e->arithmetic][e->block].fc1, *fc2 = h->block[e->arithmetic][e->block].fc2;
-    const kern_linear *after = h->block[e->arithmetic][e->block + 1 < h->depth ? e->block + 1 : 0]
-                                   .fc1; /* the first block is that of the next step */
+    const kern_linear *after =
+        h->block[e->arithmetic][e->block + 1 < h->depth ? e->block + 1 : 0].fc1; /* the next step's first block */
     const size_t offset = (3 * (size_t)e->block + 2) * (size_t)h->width * h->act_size;
     const dot_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h)};
     cpu_linear_columns(e->q, fc1, e->u, e->rows, e->v, NULL, fc2);
     cpu_linear_columns(e->q, fc2, e->v, e->rows, e->x, &gate, after);
 }
 
-/* y = the block's MLP at u. */
+/* Writes the block's MLP at u to y. */
 static void run_products(const evaluation *e, float *y)
 {
     const kern_head *h = e->h;
@@ -379,7 +382,7 @@ static void run_block(evaluation *e)
     const int computed = computes(e, e->block);
     if (computed) for_rows(e, modulate_body);
     if (e->kept) {
-        if (computed) run_products(e, keeps_addition(e->block) ? e->y : kept_of(e));
+        if (computed) run_products(e, caches_gated(e->block) ? e->y : kept_of(e));
         for_rows(e, reuse_body);
     } else if (e->h->bf16 && cpu_linear_by_columns(e->h->block[e->arithmetic][e->block].fc1)) {
         run_columns(e);
@@ -400,7 +403,7 @@ static int is_ready(cpu_queue *q, const kern_head *h, int rows)
     return 1;
 }
 
-/* Row r reads state x_index[r] of x, or state r % tokens if x_index is NULL. All rows are for this arithmetic. */
+/* Evaluates rows of one arithmetic. Row r reads state x_index[r] of x, or state r % tokens if x_index is NULL. */
 static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens,
                     const void *mod, const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                     float *out, void *scratch)
@@ -426,7 +429,7 @@ static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float
     kern_watch(k, out, 1, rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL);
 }
 
-/* Rows for both arithmetics: those of each by themselves. So it is where tokens are at different steps. */
+/* Evaluates rows of both arithmetics, one after the other: tokens at different steps need it. */
 static void eval_mixed(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens,
                        const void *mod, const int *mod_index, int rows, float *out, void *scratch)
 {
@@ -449,7 +452,7 @@ static void eval_mixed(kern_queue *k, const kern_head *h, const float *x, const 
     }
 }
 
-/* Only rows of one step are evaluated with `kept`, and so in one arithmetic. */
+/* `kept` implies rows of one step, and so one arithmetic. */
 static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens, const void *mod,
                  const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                  void *scratch)

@@ -1,4 +1,4 @@
-/* Chooses among the compiled row kernels and products by the processor. */
+/* Selects row kernels and GEMM kernels by the processor. */
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/cpu.h"
 
@@ -33,9 +33,9 @@ const kern_rows *kern_rows_best(void)
 }
 
 #if defined(__x86_64__)
-typedef enum { AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25 } amx_part; /* of CPUID 7.0's edx */
+typedef enum { AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25 } amx_part; /* bits of CPUID 7.0's edx */
 
-/* Whether this process may use AMX and this part of it. The processor has it, and Linux grants it to those who ask. */
+/* Returns 1 if this process may use AMX and this part of it. The processor must have it; Linux grants it on request. */
 static int may_use(amx_part part)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };

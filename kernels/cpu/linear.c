@@ -1,7 +1,6 @@
-/* Linear layers. The weights are divided into column panels that stay in a core's L2 cache while all rows are
- * multiplied. oneDNN makes the products, or our own kernel does for bf16 where there is one, and for int8 (dot.h). Our
- * kernel is bit-identical for any split, so the split may follow row and thread counts. oneDNN's panels are fixed when
- * the weights are packed. */
+/* Linear layers. Weights are divided into column panels that stay in a core's L2 cache while all rows are multiplied.
+ * oneDNN makes the products, or our own GEMM (dot.h) for int8 and, where it exists, bf16. Our GEMM is bit-identical for
+ * any split, so the split may follow row and thread counts. oneDNN's panels are fixed at packing. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/int8.h"
 #include "kernels/int8.h"
@@ -21,15 +20,15 @@ struct kern_linear {
     dnn_packed **weight;                                        /* [panels] */
     float *bias;                                                /* [out] or NULL */
     const dnn_primitive *_Atomic product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
-    const gemm_kernel *dot;  /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
-    int int8;                /* of int8: x is quantised before it is multiplied */
-    int words;               /* of a row of what is multiplied */
-    size_t row_bytes;        /* from one such row to the next */
-    int blocks;              /* number of blocks of DOT_COLS columns */
+    const gemm_kernel *dot;  /* our own GEMM, with blocks in place of panels; NULL: oneDNN multiplies */
+    int int8;                /* 1: x is quantised before it is multiplied */
+    int words;               /* words of an operand row */
+    size_t row_bytes;        /* bytes from one operand row to the next */
+    int blocks;              /* blocks of DOT_COLS columns */
     size_t block_bytes;      /* of each */
     char *block;             /* [blocks][block_bytes] */
     float *block_bias;       /* [blocks][DOT_COLS] */
-    const kern_linear *next; /* whose first blocks are fetched with the last of these, or NULL */
+    const kern_linear *next; /* layer whose first blocks are prefetched with this layer's last, or NULL */
 };
 
 void cpu_linear_spec(const kern_linear *l, kern_linear_spec *spec)
@@ -51,13 +50,13 @@ static int panel_cols(const kern_linear *l, int panel)
     return left < l->panel_cols ? left : l->panel_cols;
 }
 
-/* Whether tiles can be written straight to y. */
+/* Returns 1 if tiles can be written straight to y. */
 static int dense(const kern_linear *l)
 {
     return l->panels == 1 && l->y_stride == l->out;
 }
 
-/* The primitive of a tile. What a thread has made, any other may use. */
+/* Returns the primitive of a tile. All threads share what one thread has made. */
 static const dnn_primitive *product_of(const kern_linear *l, int panel, int rows)
 {
     return atomic_load_explicit(&l->product[panel == l->panels - 1][rows], memory_order_acquire);
@@ -102,8 +101,8 @@ mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_er
     return MAR_OK;
 }
 
-/* Quantises `cols` columns from `first` on, unless the file has them so, and packs them. `q` and `scale` have room for
- * DOT_COLS columns. */
+/* Quantises and packs `cols` columns from `first` on; quantised columns from the file are taken as they are. `q` and
+ * `scale` have room for DOT_COLS columns. */
 static void pack_int8(const kern_linear *l, const kern_linear_spec *spec, int first, int cols, int8_t *q, float *scale,
                       void *block)
 {
@@ -161,7 +160,7 @@ static mar_status create_panels(cpu_queue *q, kern_linear *l, const kern_linear_
         else
             status = err_set(err, MAR_ENOMEM, "out of memory");
     }
-    /* Every processor that runs one of these runs them all: make one now, so that later failures are memory only. */
+    /* Makes one primitive now: a processor that runs one runs them all, so later failures are out of memory only. */
     return status == MAR_OK ? cpu_linear_plan(&q->base, l, 1, err) : status;
 }
 
@@ -191,7 +190,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
         cpu_linear_free(k->device, l);
         return status;
     }
-    if (spec->before && spec->before->dot && l->dot) spec->before->next = l;
+    if (spec->previous && spec->previous->dot && l->dot) spec->previous->next = l;
     *out = l;
     return MAR_OK;
 }
@@ -213,13 +212,13 @@ static int row_tiles(int rows)
     return (rows + CPU_TILE_ROWS - 1) / CPU_TILE_ROWS;
 }
 
-/* Number of parts that the columns are divided into. */
+/* Returns the number of parts the columns are divided into. */
 static int column_tiles(const cpu_queue *q, const kern_linear *l, int rows)
 {
     if (!l->dot) return l->panels;
     const int fit = (int)(PANEL_BYTES / l->block_bytes), across = row_tiles(rows);
     int panels = fit > 1 ? (l->blocks + fit - 1) / fit : l->blocks;
-    const int fair = (4 * q->d->threads + across - 1) / across; /* enough tiles for every thread to get its part */
+    const int fair = (4 * q->d->threads + across - 1) / across; /* enough tiles for every thread */
     if (panels < fair) panels = fair;
     return panels < l->blocks ? panels : l->blocks;
 }
@@ -242,7 +241,7 @@ static void quantise_body(void *arg, int first, int last, int thread)
     for (int r = first; r < last; r++, row += l->row_bytes) memset(row + l->in, INT8_ZERO, width - (size_t)l->in);
 }
 
-/* What is multiplied: x itself, or its int8, which is in the queue's buffer until the next call. */
+/* Returns the GEMM operand: x itself, or its int8 in the queue's buffer until the next call. */
 static const void *operand(cpu_queue *q, const kern_linear *l, const void *x, int rows)
 {
     if (!l->int8) return x;
@@ -251,8 +250,8 @@ static const void *operand(cpu_queue *q, const kern_linear *l, const void *x, in
     return q->int8_rows;
 }
 
-/* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. x is what is multiplied. `next` is
- * prefetched after the last block. The blocks are `near` if the thread has just read them. */
+/* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. x is the GEMM operand. `next` is
+ * prefetched after the last block. `near`: the thread has just read the blocks. */
 static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, int first, int count, void *y,
                        const dot_gate *gate, int from, int to, const char *next, int near)
 {
@@ -295,11 +294,11 @@ int cpu_linear_by_columns(const kern_linear *l)
 typedef struct {
     const cpu_queue *q;
     const kern_linear *l, *next;
-    const void *x; /* what is multiplied */
+    const void *x; /* the GEMM operand */
     int rows;
     void *y;
     const dot_gate *gate;
-    int width; /* threads that the blocks are divided among */
+    int width; /* threads the blocks are divided among */
 } columns_loop;
 
 static void columns_body(void *arg, int first, int last, int thread)
@@ -309,7 +308,7 @@ static void columns_body(void *arg, int first, int last, int thread)
     const char *fetch = NULL;
     (void)thread;
     if (last < l->blocks) fetch = l->block + (size_t)last * l->block_bytes;
-    for (int r = 0; next && r < c->width; r++) /* the thread's part ends here: on with that of the next layer */
+    for (int r = 0; next && r < c->width; r++) /* after the thread's last block: prefetch its part of the next layer */
         if (last == parallel_part(l->blocks, c->width, r + 1))
             fetch = next->block + (size_t)parallel_part(next->blocks, c->width, r) * next->block_bytes;
     run_blocks(c->q, l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch, 0);
@@ -322,8 +321,8 @@ void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int r
     cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
 }
 
-/* oneDNN 2.6 has fast kernels for dense results only. So a tile of a wider layer is computed in the thread's buffer,
- * which fits in L1 or L2, and then copied or added to its place in y. */
+/* Copies or adds a tile to its place in y. oneDNN 2.6 is fast on dense results only. So a wider layer's tile is
+ * computed in the thread's buffer; it fits in L1 or L2. */
 static void place_tile(const cpu_queue *q, const kern_linear *l, const char *tile, int count, int cols, char *y)
 {
     const size_t size = (size_t)l->out_size, stride = (size_t)l->y_stride * size, row = (size_t)cols * size;
@@ -335,13 +334,14 @@ static void place_tile(const cpu_queue *q, const kern_linear *l, const char *til
     }
 }
 
-/* Tiles are numbered strip by strip, a strip of rows panel by panel: a thread's own tiles are in few strips, whose rows
- * it has near, and neighbours share a panel. */
+/* Tiles are numbered strip by strip, and panel by panel within a strip of rows. A thread's tiles are then in few
+ * strips, whose rows it has in cache, and neighbours share a panel. */
 typedef struct {
-    int strips, across, panels; /* across: tiles of a column of the result */
+    int strips, across, panels; /* across: tiles per row of the result */
 } tile_grid;
 
-/* As many strips as make a thread's part of the result about square: it reads as much of x as of the weights then. */
+/* Chooses the number of strips that makes a thread's part of the result about square: it then reads as much of x as of
+ * the weights. */
 static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
 {
     const tile_grid g = {(int)ceil(sqrt((double)q->d->threads * rows / l->out)), row_tiles(rows),
@@ -350,7 +350,7 @@ static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
     return (tile_grid){cpu_lesser(g.strips, most), g.across, g.panels};
 }
 
-/* Returns whether the tile before is of the same strip and panel: its thread, nearly always this one, has just read the
+/* Returns 1 if the previous tile is of the same strip and panel: its thread, nearly always this one, has just read the
  * weights. */
 static int place_of(const tile_grid *g, int tile, int *panel, int *across)
 {
@@ -383,7 +383,7 @@ static void run_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows
     if (!dense(l)) place_tile(q, l, q->tile[thread], count, panel_cols(l, panel), c);
 }
 
-/* A call that was not planned makes its primitives here, and can run out of memory. */
+/* An unplanned call makes its primitives here and can run out of memory. */
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows)
 {
     mar_err err = {0};

@@ -1,7 +1,6 @@
-/* The matrix-product primitives made so far. Layers of equal shape share them. A model has a few dozen shapes, and its
- * attention two for each number of known tokens: hundreds where contexts of all steps are in one batch. Entries are
- * only ever added, at the head of a list, so that it can be read without a lock; there is a list for each of some
- * hashes of a shape. */
+/* Cache of matrix-product primitives; layers of equal shape share them. A model has a few dozen shapes. Attention has
+ * two per number of known tokens: hundreds where contexts of all steps are in one batch. Entries are only added, at the
+ * head of a list, so it can be read without a lock. There is one list per hash. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/int8.h"
 
@@ -14,7 +13,7 @@ struct cpu_matmul_entry {
     struct cpu_matmul_entry *next;
 };
 
-/* Packed layouts need no comparison: they depend on n, k and type, which are compared. */
+/* Compares shapes. Packed layouts depend only on n, k and type; these are compared. */
 static int same_spec(const dnn_matmul_spec *a, const dnn_matmul_spec *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldc == b->ldc && a->bf16 == b->bf16 &&
@@ -37,7 +36,7 @@ static const dnn_primitive *find(const cpu_device *d, const dnn_matmul_spec *spe
     return e ? e->primitive : NULL;
 }
 
-/* The lock is held. */
+/* Adds a primitive. The lock is held. */
 static mar_status add(cpu_device *d, const dnn_matmul_spec *spec, const dnn_primitive **out, mar_err *err)
 {
     *out = find(d, spec); /* another thread may have made it */
@@ -82,7 +81,7 @@ void cpu_matmul_free_all(cpu_device *d)
     }
 }
 
-/* --- what a queue needs to run them ------------------------------------------------------------------------------- */
+/* --- a queue's buffers -------------------------------------------------------------------------------------------- */
 
 mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, mar_err *err)
 {

@@ -1,4 +1,4 @@
-/* What measuring asks of the CPU backend (kern_measure_ops). */
+/* The CPU backend's kern_measure_ops. */
 #include "kernels/cpu/cpu.h"
 
 #include <unistd.h>
@@ -13,13 +13,13 @@ static void machine(const kern_device *device, kern_machine *out)
 #endif
 }
 
-enum { READ_FLOATS = 256 << 10 }; /* of an item */
+enum { READ_FLOATS = 256 << 10 }; /* floats of an item */
 
 typedef struct {
     const cpu_device *d;
     const float *x;
     size_t n;
-    _Atomic unsigned sum; /* so that no compiler leaves the reading out */
+    _Atomic unsigned sum; /* keeps compilers from dropping the reads */
 } read_loop;
 
 static void read_body(void *arg, int first, int last, int thread)

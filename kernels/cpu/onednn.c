@@ -29,10 +29,10 @@ struct dnn_primitive {
     dnnl_primitive_t primitive;
     dnnl_stream_t stream;
     int number;
-    int args;      /* operands but for packed weights */
+    int args;      /* operands besides packed weights */
     int arg[ARGS]; /* oneDNN's number of each */
     dnnl_memory_desc_t md[ARGS];
-    dnnl_memory_desc_t weights; /* of a convolution: the layout it needs */
+    dnnl_memory_desc_t weights; /* required weight layout of a convolution */
     size_t scratch_bytes;
     int workers;
     dnn_operands **operands; /* [workers] */
@@ -208,12 +208,12 @@ static dnnl_status_t conv_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc
 
 /* --- forks -------------------------------------------------------------------------------------------------- */
 
-/* The process, and how many of its threads are making something in oneDNN, which takes locks then and leaves notes of
- * what is being made. After a fork both are those of the moment before it: if a thread was at work, what it has locked
- * stays so in the new process, where it does not go on, and oneDNN would wait for it for ever. */
+/* The process, and the number of its threads creating something in oneDNN. Creation takes locks and leaves notes. After
+ * a fork both are copies of the earlier state: if a thread was at work, its locks stay locked in the child, and oneDNN
+ * would wait for ever. */
 static _Atomic uint64_t makers; /* process << 32 | threads */
 
-/* Begins to make something. Returns 0 if oneDNN cannot be used in this process. */
+/* Begins a creation. Returns 0 if oneDNN cannot be used in this process. */
 static int makers_enter(void)
 {
     const uint64_t here = (uint64_t)getpid() << 32;
@@ -234,8 +234,8 @@ static void makers_leave(void)
 
 /* --- guarded calls ------------------------------------------------------------------------------------------ */
 
-/* The arguments of a step that calls oneDNN, and what it holds meanwhile: an exception that ends the step leaves this
- * to be freed. */
+/* Arguments and temporaries of a step that calls oneDNN. An exception that ends the step leaves the temporaries to be
+ * freed. */
 typedef struct {
     dnn *d;
     dnn_primitive *p;
@@ -243,7 +243,7 @@ typedef struct {
     const dnn_conv_spec *conv;
     const dnn_packed *layout;
     dnn_packed *packed;
-    const void *from; /* what is packed, in the layout `plain` */
+    const void *from; /* source of packing, in the layout `plain` */
     dnn_operands **operands;
 
     dnnl_post_ops_t ops;
@@ -265,7 +265,7 @@ static void step_free(step *t)
     desc_free(&t->plain), desc_free(&t->a), desc_free(&t->b), desc_free(&t->c);
 }
 
-/* Takes the step, and frees what it held. */
+/* Runs the step, and frees its temporaries. */
 static dnnl_status_t take(int (*body)(void *step), step *t)
 {
     if (!makers_enter()) return dnnl_runtime_error; /* dnn_open has said why */
@@ -277,8 +277,8 @@ static dnnl_status_t take(int (*body)(void *step), step *t)
 
 /* --- engine ------------------------------------------------------------------------------------------------ */
 
-/* Without the cache of primitives, in which oneDNN holds a lock while it allocates: an exception would leave it locked.
- * What is used again is kept by kernels/cpu/matmul.c and conv.c. */
+/* Turns off oneDNN's primitive cache. It allocates while holding a lock; an exception would leave it locked.
+ * kernels/cpu/matmul.c and conv.c keep what is reused. */
 static int start(void *arg)
 {
     dnn *d = ((step *)arg)->d;
@@ -367,7 +367,7 @@ void dnn_operands_free(dnn_operands *o)
     free(o);
 }
 
-/* The workers'. */
+/* Creates the workers' operands. */
 static dnnl_status_t create_operands(const dnn *d, dnn_primitive *p)
 {
     dnnl_status_t s = dnnl_success;
@@ -437,7 +437,7 @@ static int execute(void *arg)
     return s == dnnl_success ? dnnl_primitive_execute(p->primitive, p->stream, p->args + (x->w != NULL), args) : s;
 }
 
-/* `data` are the arrays of p's operands, in their order. */
+/* Runs p; `data` are the arrays of p's operands, in order. */
 static mar_status run(const dnn_primitive *p, const dnn_operands *o, const void *const *data, const dnn_packed *w)
 {
     const int s = guard_call(execute, &(execution){p, o, data, w}, dnnl_out_of_memory);
@@ -458,7 +458,7 @@ static dnnl_status_t make_attributes(step *t, kern_activation activation, int ac
     return s == dnnl_success ? dnnl_primitive_attr_set_post_ops(t->attr, t->ops) : s;
 }
 
-/* The next operand of p. */
+/* Returns the next operand of p. */
 static dnnl_memory_desc_t *add_operand(dnn_primitive *p, int arg)
 {
     p->arg[p->args] = arg;
@@ -478,7 +478,7 @@ static int matmul_build(void *arg)
     const dnnl_dim_t dc[2] = {spec->m, spec->n}, sc[2] = {spec->ldc, 1};
     const dnnl_dim_t dv[2] = {1, spec->n}, sv[2] = {spec->n, 1};
 
-    /* In the order of dnn_matmul_run's arrays. */
+    /* in the order of dnn_matmul_run's arrays */
     dnnl_memory_desc_t *a = add_operand(p, DNNL_ARG_SRC), *b = NULL, *bias = NULL, *c;
     dnnl_status_t s = desc_strided(a, 2, da, type, sa);
     if (s == dnnl_success && !spec->packed) s = desc_strided(b = add_operand(p, DNNL_ARG_WEIGHTS), 2, db, type, sb);
@@ -537,7 +537,7 @@ static dnnl_status_t packed_fill(step *t)
     return dnnl_primitive_execute(t->reorder, t->d->stream, 2, args);
 }
 
-/* The layout is the one that oneDNN chooses for a 64-row product. */
+/* Packs in the layout oneDNN chooses for a 64-row product. */
 static int pack(void *arg)
 {
     step *t = arg;
@@ -582,7 +582,7 @@ void dnn_packed_free(dnn_packed *w)
 
 /* --- convolutions ------------------------------------------------------------------------------------------------ */
 
-/* NHWC activations. */
+/* Describes NHWC activations. */
 static dnnl_status_t image_desc(dnnl_memory_desc_t *md, int height, int width, int channels, dnnl_data_type_t type)
 {
     const dnnl_dim_t h = height, w = width, c = channels;
@@ -598,7 +598,7 @@ static int same_implementation(const_dnnl_primitive_desc_t a, const_dnnl_primiti
     return name_a && name_b && strcmp(name_a, name_b) == 0;
 }
 
-enum { CONV_SRC, CONV_BIAS, CONV_DST, CONV_ARGS }; /* its operands, in their order */
+enum { CONV_SRC, CONV_BIAS, CONV_DST, CONV_ARGS }; /* operands, in order */
 
 static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const step *t, const dnnl_memory_desc_t *weights)
 {
@@ -609,8 +609,8 @@ static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const step *t, con
                      t->d->engine);
 }
 
-/* Chooses t->layout for the weights if that costs no speed, that is if oneDNN has the same implementation for it that
- * it chooses when the layout is free. */
+/* Chooses t->layout for the weights if that costs no speed: if oneDNN has the same implementation for it as for a free
+ * layout. */
 static dnnl_status_t conv_choose(step *t)
 {
     const dnn_conv_spec *c = t->conv;
@@ -694,7 +694,7 @@ mar_status dnn_conv_pack(dnn *d, const dnn_primitive *c, const dnn_conv_spec *sp
     dnn_packed *w = calloc(1, sizeof *w);
     if (!w) return err_set(err, MAR_ENOMEM, "out of memory");
     step t = {.d = d,
-              .p = (dnn_primitive *)(uintptr_t)c, /* which is only read */
+              .p = (dnn_primitive *)(uintptr_t)c, /* read only */
               .conv = spec,
               .layout = packed,
               .packed = w,

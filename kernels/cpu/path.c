@@ -1,10 +1,10 @@
-/* Compares whole paths of the chain under two laws and decides on them (kernels/path.h). */
+/* Comparison of whole chain paths under two distributions, and the decision (kernels/path.h). */
 #include "kernels/path.h"
 #include "kernels/cpu/cpu.h"
 
 #include <limits.h>
 
-enum { TERM_WORK = 100 }; /* what a term is worth, in multiply-adds: two exponentials */
+enum { TERM_WORK = 100 }; /* multiply-adds equivalent to a term: two exponentials */
 
 static void ratio_body(void *arg, int first, int last, int thread)
 {

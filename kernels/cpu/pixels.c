@@ -1,4 +1,4 @@
-/* The image decoder's output as bytes. */
+/* Conversion of the image decoder's output to bytes. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/pixels.h"
 

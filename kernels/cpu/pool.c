@@ -1,9 +1,9 @@
-/* Pools, means over pixels, and the resizing of images for Inception. */
+/* Pooling, means over pixels, and the resizing of images for Inception. */
 #include "kernels/cpu/cpu.h"
 
 /* --- pools -------------------------------------------------------------------------------------------------------- */
 
-enum { MOST = 8 }; /* rows and columns of a window */
+enum { MOST = 8 }; /* maximum rows and columns of a window */
 
 typedef struct {
     const cpu_device *d;
@@ -28,7 +28,7 @@ static int gather(const pool_loop *l, const void *image, int row, int column, co
     return n;
 }
 
-/* Item i is row i % rows of image i / rows. */
+/* Computes row i % rows of image i / rows. */
 static void pool_body(void *arg, int first, int last, int thread)
 {
     const pool_loop *l = arg;
@@ -112,9 +112,9 @@ void cpu_take_channels(kern_queue *k, const act *x, int rows, int stride, int ch
 
 /* --- resizing ----------------------------------------------------------------------------------------------------- */
 
-/* A row of y is blended from two rows of rgb, whose pixels are blended to y's columns first. A strip of columns is made
- * at a time, row by row: a blended row of rgb stays in the cache for as long as rows of y need it. */
-enum { STRIP = 64, STRIP_VALUES = 3 * STRIP, BAND = 32 /* rows of y in an item */ };
+/* A row of y is blended from two rows of rgb, whose pixels are first blended to y's columns. A strip of columns is
+ * computed row by row: a blended row of rgb stays in cache as long as rows of y need it. */
+enum { STRIP = 64, STRIP_VALUES = 3 * STRIP, BAND = 32 /* rows of y per item */ };
 
 typedef struct {
     const cpu_device *d;
@@ -123,7 +123,7 @@ typedef struct {
     act *y;
 } resize_loop;
 
-/* A row or column of y lies at lower + t between lower and upper, which are rows or columns of rgb. */
+/* A row or column of y lies at lower + t between the rows or columns lower and upper of rgb. */
 typedef struct {
     int lower, upper;
     float t;
@@ -140,7 +140,7 @@ typedef struct {
     int first, columns;
     place place[STRIP];
     float row[2][STRIP_VALUES]; /* two blended rows of rgb */
-    int number[2];              /* which rows of rgb they are; -1: none yet */
+    int number[2];              /* rgb row of each; -1: none yet */
 } strip;
 
 static const float *blended(const resize_loop *l, const uint8_t *image, strip *s, int row, int into)
@@ -178,7 +178,7 @@ static int bands_of(int side)
     return (side + BAND - 1) / BAND;
 }
 
-/* Item i is band i % bands of image i / bands. */
+/* Computes band i % bands of image i / bands. */
 static void resize_body(void *arg, int first, int last, int thread)
 {
     const resize_loop *l = arg;

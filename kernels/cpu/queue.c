@@ -5,15 +5,15 @@
 
 /* --- loops -------------------------------------------------------------------------------------------------------- */
 
-/* Multiply-adds between two looks at whether the queue is cancelled: tenths of a second on a slow core, and far more
- * than a look takes. */
+/* Multiply-adds between two checks for a cancel: tenths of a second on a slow core, and far more than the check
+ * costs. */
 #define SLICE 3e8
 
 typedef struct {
     const cpu_queue *q;
     parallel_body *body;
     void *arg;
-    int slice; /* items between two looks */
+    int slice; /* items between two checks */
 } sliced_loop;
 
 static void slices_body(void *arg, int first, int last, int thread)
@@ -26,10 +26,10 @@ static void slices_body(void *arg, int first, int last, int thread)
     }
 }
 
-static void fail_lost(cpu_queue *q)
+static void fail_loop(cpu_queue *q)
 {
     mar_err err;
-    const mar_status status = (mar_status)atomic_exchange(&q->lost, MAR_OK);
+    const mar_status status = (mar_status)atomic_exchange(&q->loop_status, MAR_OK);
     kern_fail(&q->base,
               err_set(&err, status, "%s in %s", status == MAR_ENOMEM ? "out of memory" : "a product failed",
                       dnn_version_text()),
@@ -38,7 +38,7 @@ static void fail_lost(cpu_queue *q)
 
 void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg)
 {
-    enum { LITTLE = 200000 }; /* some microseconds; handing out a loop takes one */
+    enum { LITTLE = 200000 }; /* some microseconds; dispatching a loop takes one */
     if (work >= LITTLE) {
         const double items = SLICE / work * n;
         sliced_loop l = {q, body, arg, items < 1 ? 1 : items < n ? (int)items : n};
@@ -47,7 +47,7 @@ void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg)
         body(arg, 0, n, 0);
     }
     if (cpu_cancelled(q)) kern_live(&q->base); /* fails: a part may be missing */
-    if (atomic_load_explicit(&q->lost, memory_order_relaxed)) fail_lost(q);
+    if (atomic_load_explicit(&q->loop_status, memory_order_relaxed)) fail_loop(q);
 }
 
 /* --- queues ------------------------------------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ static inline float load_bf16(uint16_t x)
     return f;
 }
 
-/* Round to nearest even. A NaN may lose its payload but not become a number: its top mantissa bit is kept. */
+/* Rounds to nearest even. A NaN may lose its payload but stays NaN: its top mantissa bit is kept. */
 static inline uint16_t store_bf16(float x)
 {
     uint32_t u;
@@ -32,12 +32,12 @@ static inline uint16_t store_bf16(float x)
     return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
 }
 
-/* exp with a relative error below 2e-7 (Cody-Waite reduction, degree-6 Taylor on |r| <= ln2/2). The power of two is
- * made of the bits of the sum that rounds, so that a NaN, which is NaN in the result, is never converted. */
+/* Returns exp with a relative error below 2e-7 (Cody-Waite reduction, degree-6 Taylor on |r| <= ln2/2). The power of
+ * two is built from the bits of the rounding sum. So a NaN is never converted to an integer. */
 static inline float exp_f32(float x)
 {
     x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    const float sum = x * 1.44269504f + 12582912.0f; /* 1.5*2^23: rounds to an integer, in the lowest bits */
+    const float sum = x * 1.44269504f + 12582912.0f; /* 1.5*2^23: rounds to an integer in the lowest bits */
     const float n = sum - 12582912.0f;
     float r = x - n * 0.693359375f;
     r -= n * -2.12194440e-4f;
@@ -50,7 +50,7 @@ static inline float exp_f32(float x)
     p = p * r + 1.0f;
     uint32_t bits;
     memcpy(&bits, &sum, sizeof bits);
-    bits = (bits - 0x4b400000u + 127) << 23; /* 0x4b400000: the bits of 1.5*2^23 */
+    bits = (bits - 0x4b400000u + 127) << 23; /* 0x4b400000: bits of 1.5*2^23 */
     float scale;
     memcpy(&scale, &bits, sizeof scale);
     return p * scale;
@@ -69,9 +69,8 @@ static inline float lanes_sum(const float lane[LANES])
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* Mean and 1/sqrt(variance + eps), two passes: the residual stream can have a mean far from zero. A variance that
- * overflows gives NaN. With 1/sqrt(infinity) a row of huge numbers would become one of zeros, which nobody would see.
- */
+/* Computes mean and 1/sqrt(variance + eps) in two passes: the residual stream can have a mean far from zero. An
+ * overflowing variance gives NaN. 1/sqrt(infinity) would silently turn a row of huge numbers into zeros. */
 static inline void moments(const float *x, int dim, float eps, float *mean, float *scale)
 {
     float lane[LANES] = {0};
@@ -102,7 +101,7 @@ static void layer_norm(const float *x, int dim, const float *weight, const float
     }
 }
 
-/* The four type combinations of modulate, from one body. */
+/* Body of modulate for its four type combinations. */
 #define MODULATE_BODY(LOAD, STORE)                                                                                     \
     for (int i = 0; i < dim; i++) out[i] = STORE((x[i] - mean) * inv * (1.0f + LOAD(scale[i])) + LOAD(shift[i]));
 
@@ -204,7 +203,7 @@ static inline void scale_lanes(const float *x, float factor, void *y, int bf16)
         for (int j = 0; j < LANES; j++) ((float *)y)[j] = x[j] * factor;
 }
 
-/* What does not fill the lanes is copied to where it does: one by one each would take as long as all lanes. */
+/* The remainder is copied to a full vector: one by one each value would take as long as all lanes. */
 static void softmax(float *s, int n, float scale, void *y, int bf16)
 {
     const size_t size = bf16 ? sizeof(uint16_t) : sizeof(float);
@@ -323,8 +322,8 @@ static void add_rows(float *dst, const float *src, const float *add, size_t n)
         for (size_t i = 0; i < n; i++) dst[i] = src[i] + add[i];
 }
 
-/* Squared distances, a tile of TALL rows of a by BROAD rows of b at a time: as many as registers hold their sums. A
- * pair has the same sums over WIDTH lanes in a tile of any size. */
+/* Squared distances, in tiles of TALL rows of a by BROAD rows of b: as many as registers hold sums for. A pair's sums
+ * are the same over WIDTH lanes in a tile of any size. */
 #if defined(__AVX512F__)
 enum { WIDTH = 16, TALL = 4, BROAD = 4 };
 #elif defined(__AVX2__)
@@ -334,7 +333,7 @@ enum { WIDTH = 4, TALL = 2, BROAD = 4 };
 #endif
 typedef float lanes __attribute__((vector_size(WIDTH * sizeof(float))));
 
-/* sum[r][c] += (a[r] - b[c])^2, of `n` <= WIDTH values a row. */
+/* sum[r][c] += (a[r] - b[c])^2, over `n` <= WIDTH values a row. */
 static inline __attribute__((always_inline)) void add_squares(const int rows, const int columns, const float *a,
                                                               const float *b, size_t dim, const size_t n,
                                                               lanes sum[TALL][BROAD])
@@ -386,8 +385,7 @@ static void distances(const float *a, int rows, const float *b, int columns, int
         }
 }
 
-/* --- pools: blocks of channels, so that what is summed stays in registers ------------------------------------------
- */
+/* --- pools: blocks of channels, so that sums stay in registers --------------------------------------------------- */
 
 enum { BLOCK = 64 };
 
@@ -437,7 +435,7 @@ static inline __attribute__((always_inline)) void mean_block(const void *const *
     store_block(sum, from, width, y, bf16);
 }
 
-/* Whole blocks have a width that the compiler knows. */
+/* Whole blocks have a width the compiler knows. */
 #define BLOCKS_BODY(DO)                                                                                                \
     size_t i = 0;                                                                                                      \
     for (; i + BLOCK <= values; i += BLOCK) DO(x, n, i, BLOCK, y, bf16);                                               \
@@ -478,7 +476,7 @@ static void mean_of_all(const void *x, int rows, size_t values, float *y, int bf
 static void relu(const void *x, size_t n, void *y, int bf16)
 {
     if (bf16) {
-        const int16_t *in = x; /* below 0 with the sign bit; NaNs lie above -infinity, 0xff80 */
+        const int16_t *in = x; /* negative with the sign bit; NaNs lie above -infinity, 0xff80 */
         int16_t *out = y;
         for (size_t i = 0; i < n; i++) out[i] = in[i] < 0 && (uint16_t)in[i] <= 0xff80u ? 0 : in[i];
     } else {
@@ -505,7 +503,7 @@ static void blend_pixels(const float *a, const float *b, float t, size_t n, void
         for (size_t i = 0; i < n; i++) ((float *)y)[i] = (a[i] + (b[i] - a[i]) * t - 128.0f) * (1.0f / 128);
 }
 
-/* Magnitudes as integers have the order of the numbers, and NaN lies above infinity. */
+/* Returns the largest magnitude; magnitudes order as integers, and NaN is above infinity. */
 static inline float greatest_magnitude(const void *x, int n, int bf16)
 {
     uint32_t most = 0;
@@ -526,8 +524,8 @@ static inline float greatest_magnitude(const void *x, int n, int bf16)
     return greatest;
 }
 
-/* zero + x * factor, to the nearest, ties to even, for results of 0 to 255: the lowest bits of a sum that rounds, once,
- * so that every instruction set gives the same. */
+/* Returns zero + x * factor to the nearest, ties to even, for results 0 to 255: the lowest bits of one rounding sum,
+ * the same on every instruction set. */
 static inline uint32_t to_byte(float x, float factor, float rounds)
 {
     const float sum = fmaf(x, factor, rounds);
@@ -563,8 +561,8 @@ static void quantise_row(const void *x, float greatest, int n, int zero, uint8_t
     if (n % 2) q[n - 1] = (uint8_t)to_byte(load_bf16(in[n - 1]), factor, rounds);
 }
 
-/* The greatest magnitudes of some rows come first: all bytes of a row wait for its own. With the bytes, which keep the
- * processor busy and memory not, the next rows are fetched. */
+/* Quantises rows. The largest magnitudes of several rows come first: a row's bytes wait for its own. The next rows are
+ * prefetched with the bytes, a phase that leaves memory idle. */
 static void quantise(const void *x, int rows, int n, int zero, uint8_t *q, size_t stride, float *scale, int bf16)
 {
     enum { SOME = 4 };
@@ -583,7 +581,7 @@ static void quantise(const void *x, int rows, int n, int zero, uint8_t *q, size_
     }
 }
 
-/* As `moments` does, a mean square that overflows gives NaN. */
+/* An overflowing mean square gives NaN, as in `moments`. */
 static void rms_norm(const float *x, int dim, const float *weight, float eps, void *y, int bf16)
 {
     float lane[LANES] = {0};
@@ -614,27 +612,27 @@ static void swiglu(const void *a_, const void *b_, size_t n, void *y, int bf16)
     }
 }
 
-#define TURN_BODY(LOAD, STORE)                                                                                         \
+#define ROPE_BODY(LOAD, STORE)                                                                                         \
     for (int i = 0; i + 1 < n; i += 2) {                                                                               \
         const float a = LOAD(in[i]), b = LOAD(in[i + 1]);                                                              \
-        out[i] = STORE(a * by[i] - b * by[i + 1]);                                                                     \
-        out[i + 1] = STORE(b * by[i] + a * by[i + 1]);                                                                 \
+        out[i] = STORE(a * rope[i] - b * rope[i + 1]);                                                                 \
+        out[i + 1] = STORE(b * rope[i] + a * rope[i + 1]);                                                             \
     }
 
-static void turn(const void *x, const float *by, int n, void *y, int bf16)
+static void apply_rope(const void *x, const float *rope, int n, void *y, int bf16)
 {
     if (bf16) {
         const uint16_t *in = x;
         uint16_t *out = y;
-        TURN_BODY(load_bf16, store_bf16)
+        ROPE_BODY(load_bf16, store_bf16)
     } else {
         const float *in = x;
         float *out = y;
-        TURN_BODY(, )
+        ROPE_BODY(, )
     }
 }
 
-/* Fetches ahead farther than the processor does by itself: over 8 KiB it made no difference on Zen 5. */
+/* Prefetches beyond the hardware: over 8 KiB it made no difference on Zen 5. */
 static unsigned read_all(const void *p, size_t n)
 {
     typedef unsigned words __attribute__((vector_size(64), may_alias));
@@ -676,7 +674,7 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .quantise = quantise,
     .rms_norm = rms_norm,
     .swiglu = swiglu,
-    .turn = turn,
+    .apply_rope = apply_rope,
     .read = read_all,
     .attend = PASTE(kern_cached, KERN_ISA),
 };

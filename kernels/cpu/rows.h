@@ -1,6 +1,6 @@
 /* Row kernels: simple loops, compiled once per instruction set (kernels/cpu/rows.c) and chosen at run time. The `bf16`
- * arguments select the type of act arrays. Sums run over 16 fixed lanes, so the bits of a row depend on that row alone.
- */
+ * arguments select the type of act arrays. Sums run over 16 fixed lanes, so the bits of a row depend on that row
+ * alone. */
 #ifndef KERNELS_CPU_ROWS_H
 #define KERNELS_CPU_ROWS_H
 
@@ -25,10 +25,10 @@ typedef struct kern_rows {
                         int bf16);
     /* y = softmax(scale * s), n values as act; s is overwritten */
     void (*softmax)(float *s, int n, float scale, void *y, int bf16);
-    /* The largest of n values, n > 0; NaN if one is. */
+    /* Returns the largest of n values, n > 0; NaN if one is NaN. */
     float (*maximum)(const float *x, int n);
-    /* y = exp(x - shift), 0 where that is below exp(-87); y may be x, or NULL. Returns the sum, which is NaN if a value
-     * is. */
+    /* y = exp(x - shift), 0 where that is below exp(-87); y may be x, or NULL. Returns the sum; NaN if a value is
+     * NaN. */
     double (*exponentials)(const float *x, int n, float shift, float *y);
     /* y = scale * [p - q f]+ (kernels/discrete.h, kern_residual_weight); y may be p, or NULL. Returns the sum. */
     double (*residual)(const float *p, const float *q, int n, double omega, double scale, float *y);
@@ -40,37 +40,36 @@ typedef struct kern_rows {
     void (*add)(float *dst, const float *src, const float *add, size_t n);
     /* y[i*y_stride + j] = |a[i] - b[j]|^2, rows of dim values */
     void (*distances)(const float *a, int rows, const float *b, int columns, int dim, float *y, size_t y_stride);
-    /* y = max(x, 0), n values of act; y may be x. A NaN stays one. */
+    /* y = max(x, 0), n values of act; y may be x. NaN stays NaN. */
     void (*relu)(const void *x, size_t n, void *y, int bf16);
-    /* y = the maximum or the mean of n rows of `values` act, n > 0. A NaN stays one. */
+    /* y = the maximum or the mean of n rows of `values` act, n > 0. NaN stays NaN. */
     void (*max_rows)(const void *const *x, int n, size_t values, void *y, int bf16);
     void (*mean_rows)(const void *const *x, int n, size_t values, void *y, int bf16);
-    /* y = the mean of `rows` rows of `values` act, which follow one another, as float */
+    /* y = the mean of `rows` consecutive rows of `values` act, as float */
     void (*mean_of_all)(const void *x, int rows, size_t values, float *y, int bf16);
     /* y = x as float, n values */
     void (*from_act)(const void *x, size_t n, float *y, int bf16);
     /* y = (a + (b - a) * t - 128) / 128, n values as act */
     void (*blend_pixels)(const float *a, const float *b, float t, size_t n, void *y, int bf16);
-    /* q = zero + x / scale of each row, n values of act, to the nearest, ties to even; its scale is their greatest
-     * magnitude over 127. Values among which is a NaN or an infinity have a scale of NaN, so that every result shows
-     * it; if all magnitudes are below 1e-30 they are 0. Rows of q are `stride` bytes apart. */
+    /* q = zero + x / scale for each row of n act values, to the nearest, ties to even. scale is the row's largest
+     * magnitude over 127. A NaN or an infinity makes the row's scale NaN, so that every result shows it. Magnitudes all
+     * below 1e-30 give scale 0. Rows of q are `stride` bytes apart. */
     void (*quantise)(const void *x, int rows, int n, int zero, uint8_t *q, size_t stride, float *scale, int bf16);
     /* y = x / sqrt(mean of x^2 + eps) * weight; dim values, y act or float */
     void (*rms_norm)(const float *x, int dim, const float *weight, float eps, void *y, int bf16);
     /* y = silu(a) * b, n values of act */
     void (*swiglu)(const void *a, const void *b, size_t n, void *y, int bf16);
-    /* y = the pairs of x, n values of act, turned: (a, b) to (a cos - b sin, b cos + a sin), cos and sin in turn[2i]
-     * and turn[2i + 1]; y may be x */
-    void (*turn)(const void *x, const float *turn, int n, void *y, int bf16);
-    /* Reads n bytes, n a multiple of 512, p 64-byte aligned. Returns what nobody needs */
+    /* Rotates the pairs of x, n values of act: (a, b) to (a cos - b sin, b cos + a sin), with cos and sin in rope[2i]
+     * and rope[2i + 1]; y may be x */
+    void (*apply_rope)(const void *x, const float *rope, int n, void *y, int bf16);
+    /* Reads n bytes, n a multiple of 512, p 64-byte aligned. The result is meaningless. */
     unsigned (*read)(const void *p, size_t n);
     /* cached.c */
     void (*attend)(const struct cached_task *t, const struct kern_rows *rows);
 } kern_rows;
 
-/* The fastest kernels that this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less; avx512 is
- * all but AMX in products of our own (dot.h) and in attention over a cache; what oneDNN uses follows
- * ONEDNN_MAX_CPU_ISA. */
+/* Returns the fastest kernels this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less. avx512
+ * excludes only AMX, in our own GEMM (dot.h) and in attention over a cache. oneDNN follows ONEDNN_MAX_CPU_ISA. */
 const kern_rows *kern_rows_best(void);
 
 #endif

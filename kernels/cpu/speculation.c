@@ -28,7 +28,7 @@ void cpu_speculate_start(kern_queue *k, kern_speculation *w)
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
 
-/* Gives slots and rows to the unfinished tokens. */
+/* Assigns slots and rows to the unfinished tokens. */
 static void list_slots(kern_speculation *w)
 {
     const size_t channels = (size_t)w->channels;
@@ -81,15 +81,16 @@ static void evaluate(kern_queue *k, kern_speculation *w, const kern_speculation_
     cpu_head_eval(k, e->net, w->state, w->x_index, e->mod, w->mod_index, w->conditions * n, e->out, e->scratch);
 }
 
-/* The law of a row's transition, from row i of the head's n conditional output rows. */
-static void read_law(const kern_speculation *w, const float *out, int i, int n, int row, float *mean, float *log_std)
+/* Computes the Gaussian of a row's transition from row i of the head's n conditional output rows. */
+static void read_gaussian(const kern_speculation *w, const float *out, int i, int n, int row, float *mean,
+                          float *log_std)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *cond = out + 2 * (size_t)i * channels;
     const float *uncond = w->conditions == 2 ? cond + 2 * (size_t)n * channels : cond;
     for (size_t c = 0; c < channels; c++)
-        kern_speculation_law(w, w->row_token[row], w->row_index[row], w->state[first + c], cond[c], uncond[c],
-                             cond[channels + c], &mean[first + c], &log_std[first + c]);
+        kern_speculation_transition(w, w->row_token[row], w->row_index[row], w->state[first + c], cond[c], uncond[c],
+                                    cond[channels + c], &mean[first + c], &log_std[first + c]);
 }
 
 /* Writes the proposals of one level of all slots. */
@@ -100,7 +101,7 @@ static void propose_by_draft(kern_queue *k, kern_speculation *w, const kern_spec
         if (level + 1 < kern_speculation_levels(w, w->slot_token[slot])) row[n++] = w->slot_row[slot] + level;
     evaluate(k, w, draft, row, n);
     for (int i = 0; i < n; i++) {
-        read_law(w, draft->out, i, n, row[i], w->mean_q, w->log_std_q);
+        read_gaussian(w, draft->out, i, n, row[i], w->mean_q, w->log_std_q);
         move(w, row[i]);
     }
     w->count->draft_evaluations += (unsigned)n;
@@ -118,35 +119,35 @@ int cpu_speculate_propose(kern_queue *k, kern_speculation *w, const kern_specula
 
 /* --- the walk ------------------------------------------------------------------------------------------------ */
 
-/* Reads the head's output for a row: the law p of its transition, and the evaluation of its state. */
+/* Reads the head's output for a row: p of its transition, and the evaluation of its state. */
 static void read_outputs(const kern_speculation *w, const float *out, int row)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *v = out + 2 * first + channels;
     const int token = w->row_token[row], index = w->row_index[row];
-    read_law(w, out, row, w->rows, row, w->mean_p, w->log_std_p);
+    read_gaussian(w, out, row, w->rows, row, w->mean_p, w->log_std_p);
     for (size_t c = 0; c < channels; c++) {
         kern_speculation_remember(w, token, index, (int)c, w->state[first + c], w->mean_p[first + c], v[c]);
         w->tempered_p[first + c] = w->log_std_p[first + c] + w->log_temperature;
         w->tempered_q[first + c] = w->log_std_q[first + c] + w->log_temperature;
     }
-    w->lowest[token] = index; /* each round reaches lower than the one before */
+    w->lowest[token] = index; /* each round reaches lower than the previous one */
 }
 
-/* Verifies the proposals after a slot's first row. Returns how many transitions are decided; x [C] is the state after
+/* Verifies the proposals after a slot's first row. Returns the number of decided transitions; x [C] is the state after
  * them. */
 static int verify(const kern_speculation *w, int first, int proposals, float *x)
 {
     const size_t channels = (size_t)w->channels;
     for (int n = 0; n < proposals; n++) {
         const int row = first + n;
-        const kern_gaussians laws = kern_speculation_laws(w, row);
+        const kern_gaussians pq = kern_speculation_gaussians(w, row);
         const kern_address address = kern_speculation_address(w, w->row_token[row], w->row_index[row]);
         const float *draft = w->state + (size_t)(row + 1) * channels;
-        const double log_f = kern_gaussian_log_accept(&w->rule, &laws, KERN_SPECULATION_PATH, draft);
+        const double log_f = kern_gaussian_log_accept(&w->rule, &pq, KERN_SPECULATION_PATH, draft);
         kern_residual residual;
         long tries;
-        if (kern_gaussian_settle(&residual, &laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH),
+        if (kern_gaussian_verify(&residual, &pq, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH),
                                  &address, draft, x, &tries)) {
             w->count->tries += (unsigned long)tries;
             w->count->rejected++;
@@ -155,7 +156,7 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
         memcpy(x, draft, channels * sizeof *x);
         w->count->accepted++;
     }
-    /* p of the last transition is known, so the state is drawn from p itself */
+    /* p of the last transition is known, so its state is drawn from p */
     const int row = first + proposals, index = w->row_index[row];
     const float *eps = kern_speculation_noise(w, w->row_token[row], index);
     for (size_t c = 0; c < channels; c++)

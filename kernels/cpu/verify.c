@@ -4,7 +4,7 @@
 
 #include <limits.h>
 
-enum { ROW_WORK = 20000 }; /* what a row is worth, in multiply-adds: its logarithms, and sometimes a rejection */
+enum { ROW_WORK = 20000 }; /* multiply-adds equivalent to a row: its logarithms, and sometimes a rejection */
 
 void cpu_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels)
 {

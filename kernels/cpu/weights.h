@@ -22,8 +22,8 @@ static inline double weights_total(const float *w, int size)
     return total;
 }
 
-/* The first i at which the sum of w[0..i] exceeds rest, which lies in the sum of all; where rounding misses it, the
- * last one with a weight. -1 if none has one. */
+/* Returns the first i at which the sum of w[0..i] exceeds rest; rest is below the total. Returns the last i with a
+ * weight where rounding misses it, and -1 if no weight is positive. */
 static inline int weights_find(const float *w, int n, double rest)
 {
     int last = -1;
@@ -35,8 +35,8 @@ static inline int weights_find(const float *w, int n, double rest)
     return last;
 }
 
-/* A draw from weights that need not be normalised: the first token at which their sum exceeds uniform * total. -1 if
- * there is none, or a NaN. */
+/* Draws from unnormalised weights: returns the first token at which their sum exceeds uniform * total. Returns -1 if
+ * all weights are 0 or one is NaN. */
 static inline int weights_draw(const float *w, int size, double uniform)
 {
     const double total = weights_total(w, size);

@@ -1,20 +1,20 @@
-/* Attention with the softmax fused between its two products, by an online softmax over chunks of keys (Milakov and
- * Gimelshein, arXiv:1805.02867). No scores are in global memory, and any number of keys will do.
+/* Attention with the softmax fused between its two products: online softmax over chunks of keys (Milakov and
+ * Gimelshein, arXiv:1805.02867). Scores never reach global memory; the number of keys is unlimited.
  *
  * There are two kernels. One uses tensor cores. It takes bf16, heads of a multiple of 16 up to 128 elements, and
- * aligned rows; the transformers have these. The other takes everything else, f32 and the image decoder's single wide
- * head, by plain loops in f32. Each has a second form, for spans.
+ * aligned rows, as in the transformers. The other takes everything else, f32 and the image decoder's single wide head,
+ * by plain loops in f32. Each has a second form, for spans.
  *
- * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and
- * d = 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the outputs of the
- * products before are still in L2, and each block of up to 96 queries reads keys and values from there once. */
+ * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and d =
+ * 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the preceding products'
+ * outputs are still in L2. Each block of up to 96 queries reads keys and values from there once. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 
-/* The shape of a call, for all kernels. Rows as in ops.h. */
+/* The shape of a call, for all kernels; rows as in ops.h. */
 typedef struct {
-    int q_stride, kv_stride, n_q, n_k, heads; /* n_q, n_k: of each sequence, unless the call has spans */
-    int tiles;                                /* blocks that divide the queries of a head */
+    int q_stride, kv_stride, n_q, n_k, heads; /* n_q, n_k: per sequence, unless the call has spans */
+    int tiles;                                /* blocks per head */
     float scale;                              /* log2(e) / sqrt(head_dim) */
 } attention_shape;
 
@@ -36,8 +36,9 @@ static __device__ inline attention_place place_of(const attention_shape &a)
     return {block % a.tiles, block / a.tiles % a.heads, blockIdx.x / (unsigned)(a.tiles * a.heads)};
 }
 
-/* Of spans. There may be more tiles than blocks, for a sequence may have become longer since the call was recorded: a
- * block goes on with `block` larger by the grid, which is a later tile of its head, until there is no such tile. */
+/* Finds a block's place among spans. There may be more tiles than blocks, because a sequence may have grown since the
+ * call was recorded. A block then continues with `block` increased by the grid, a later tile of its head, until none is
+ * left. */
 static __device__ inline attention_place span_of(const attention_shape &a, const attention_spans &s, unsigned block)
 {
     const unsigned heads = (unsigned)a.heads, count = (unsigned)s.count;
@@ -46,16 +47,22 @@ static __device__ inline attention_place span_of(const attention_shape &a, const
 
 /* --- on tensor cores --------------------------------------------------------------------------------------- */
 
-/* A warp has TILE queries. 6 warps leave a thread 168 registers with two blocks on a multiprocessor. The block goes
- * through the keys in chunks; STAGES - 1 chunks are being copied at any time. */
-enum { TILE = 16, KEYS = 64, STAGES = 3, WARPS = 6, PAD = 8 /* elements: rows 16 bytes apart in the banks */ };
+/* A warp has TILE queries. 6 warps leave a thread 168 registers with two blocks on a multiprocessor. The block passes
+ * over the keys in chunks, with STAGES - 1 chunks being copied at any time. */
+enum {
+    TILE = 16,
+    KEYS = 64,
+    STAGES = 3,
+    WARPS = 6,
+    PAD = 8 /* elements: successive rows are 16 bytes apart in the banks */
+};
 
-/* Copies rows first .. first + KEYS - 1 of key and value to a stage; rows that do not exist are 0. */
+/* Copies rows first .. first + KEYS - 1 of key and value to a stage; missing rows are 0. */
 template <int D>
 static __device__ inline void load_chunk(const bf16 *key, const bf16 *value, int stride, int first, int n_k,
                                          bf16 *stage)
 {
-    const int pieces = D / 8; /* of 16 bytes a row */
+    const int pieces = D / 8; /* 16-byte pieces of a row */
     for (int i = (int)threadIdx.x; i < 2 * KEYS * pieces; i += (int)blockDim.x) {
         const int row = i / pieces, piece = i % pieces * 8, k = first + row % KEYS;
         bf16 *to = stage + row * (D + PAD) + piece;
@@ -106,7 +113,7 @@ static __device__ inline void multiply_values(const float s[KEYS / 8][4], const 
     }
 }
 
-/* Maximum and sum over a quad, the four lanes that share a query. */
+/* Return maximum and sum over a quad, the four lanes that share a query. */
 static __device__ inline float quad_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -118,9 +125,9 @@ static __device__ inline float quad_sum(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* One step of the online softmax: s becomes exp2(scale * (s - top)), where top is the running maximum of each of the
- * lane's queries. sum and o, accumulated with the old maximum, are rescaled to the new one. Only the first `keys` keys
- * of the chunk count. */
+/* Runs one step of the online softmax: s becomes exp2(scale * (s - top)), where top is the running maximum of each of
+ * the lane's queries. Rescales sum and o from the old maximum to the new one. Only the first `keys` keys of the chunk
+ * count. */
 template <int D>
 static __device__ inline void online_softmax(float s[KEYS / 8][4], float scale, int keys, float top[2], float sum[2],
                                              float o[D / 8][4])
@@ -156,7 +163,7 @@ static __device__ inline void online_softmax(float s[KEYS / 8][4], float scale, 
     }
 }
 
-/* Loads the fragments of 16 queries, of which the first `rows` exist. */
+/* Loads the fragments of 16 queries; the first `rows` exist. */
 template <int D> static __device__ inline void load_queries(const bf16 *q, int stride, int rows, uint32_t a[D / 16][4])
 {
     const int lane = (int)threadIdx.x % 32;
@@ -170,7 +177,7 @@ template <int D> static __device__ inline void load_queries(const bf16 *q, int s
         }
 }
 
-/* y = o / sum. The result goes through the warp's part of shared memory, so that stores have 16 bytes. */
+/* y = o / sum. The result passes through the warp's part of shared memory, so that stores have 16 bytes. */
 template <int D>
 static __device__ inline void store_result(float o[D / 8][4], const float sum[2], bf16 *mine, bf16 *y, size_t stride,
                                            int rows)
@@ -191,7 +198,7 @@ static __device__ inline void store_result(float o[D / 8][4], const float sum[2]
     }
 }
 
-/* The queries from `first` on, 16 a warp. All pointers are to a head's column in the sequence's first row. */
+/* Computes the queries from `first` on, 16 a warp. All pointers are to a head's column in the sequence's first row. */
 template <int D>
 static __device__ inline void attend_tile(const attention_shape &a, int first, int n_q, int n_k, const bf16 *q,
                                           const bf16 *key, const bf16 *value, bf16 *y)
@@ -208,7 +215,7 @@ static __device__ inline void attend_tile(const attention_shape &a, int first, i
     float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, o[D / 8][4] = {};
     for (int i = 0; i < chunks; i++) {
         fast::copy_wait<STAGES - 2>();
-        __syncthreads(); /* chunk i is there, and nobody reads the chunk before it, whose stage is filled next */
+        __syncthreads(); /* chunk i is loaded; nobody reads the previous one, whose stage is filled next */
         const int next = i + STAGES - 1;
         if (next < chunks)
             load_chunk<D>(key, value, a.kv_stride, next * KEYS, n_k, stages + next % STAGES * stage_size);
@@ -224,7 +231,7 @@ static __device__ inline void attend_tile(const attention_shape &a, int first, i
                     (size_t)(a.heads * D), rows);
 }
 
-/* A block has one tile of one head of one sequence. */
+/* Computes one tile of one head of one sequence per block. */
 template <int D>
 __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
     attend(attention_shape a, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
@@ -236,7 +243,7 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
                    key + row + column, value + row + column, y + query * (size_t)(a.heads * D) + column);
 }
 
-/* The same of spans. It keeps less in registers if it finds its place anew for each tile. */
+/* The same for spans. Recomputing its place for each tile saves registers. */
 template <int D>
 __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
     attend_spans(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
@@ -250,7 +257,7 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
         const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
         attend_tile<D>(a, first, n_q, s.n_k[p.sequence], q + query * (size_t)a.q_stride + column, key + row + column,
                        value + row + column, y + query * (size_t)(a.heads * D) + column);
-        __syncthreads(); /* the results have left the memory of the stages */
+        __syncthreads(); /* the results have left the stages' memory */
     }
 }
 
@@ -270,14 +277,14 @@ static size_t attend_shared(int dim)
     return (size_t)(STAGES * 2 * KEYS * (dim + PAD)) * sizeof(bf16);
 }
 
-/* Whether rows of `stride` elements from p on can be read 16 bytes at a time. */
+/* Returns 1 if rows of `stride` elements from p on can be read 16 bytes at a time. */
 static int in_pieces(const void *p, int stride)
 {
     return (uintptr_t)p % 16 == 0 && stride % 8 == 0;
 }
 
-/* Warps of a block. The tiles of a head are divided evenly among blocks. Warps of a block share the keys it loads, so
- * there are no more blocks than keep all multiprocessors busy. */
+/* Returns the warps of a block. A head's tiles are divided evenly among blocks. Warps of a block share its loaded keys,
+ * so there are no more blocks than keep all multiprocessors busy. */
 static int attend_warps(const cuda_queue *c, int heads, int n_q)
 {
     const int tiles = (n_q + TILE - 1) / TILE;
@@ -288,10 +295,10 @@ static int attend_warps(const cuda_queue *c, int heads, int n_q)
 
 /* --- everything else --------------------------------------------------------------------------------------- */
 
-/* A block has QUERIES queries of a head, in shared memory with their sums. */
-enum { QUERIES = 4, ANY_KEYS = 64 };
+/* A block has QUERIES queries of a head, with their sums, in shared memory. */
+enum { QUERIES = 4, GENERIC_KEYS = 64 };
 
-/* One number of each query, side by side for one 16-byte access. */
+/* One number per query, adjacent for one 16-byte access. */
 typedef struct __align__(16)
 {
     float v[QUERIES];
@@ -300,31 +307,32 @@ per_query;
 
 typedef struct {
     per_query *query, *sum; /* [dim] */
-    per_query *weight;      /* [ANY_KEYS] */
+    per_query *weight;      /* [GENERIC_KEYS] */
     per_query *top, *total; /* running maximum and sum of the softmax */
-    per_query *rescale;     /* factor that takes older sums to the new maximum */
-} any_memory;
+    per_query *rescale;     /* factor from the old maximum to the new one */
+} generic_memory;
 
-static size_t any_shared(int dim)
+static size_t generic_shared(int dim)
 {
-    return (2 * (size_t)dim + ANY_KEYS + 3) * sizeof(per_query);
+    return (2 * (size_t)dim + GENERIC_KEYS + 3) * sizeof(per_query);
 }
 
-static __device__ inline any_memory any_carve(int dim)
+static __device__ inline generic_memory generic_carve(int dim)
 {
-    any_memory m;
+    generic_memory m;
     m.query = (per_query *)cuda_shared();
     m.sum = m.query + dim;
     m.weight = m.sum + dim;
-    m.top = m.weight + ANY_KEYS;
+    m.top = m.weight + GENERIC_KEYS;
     m.total = m.top + 1;
     m.rescale = m.total + 1;
     return m;
 }
 
-/* weight = scores of `keys` keys. A warp takes a key, its lanes the elements of the head. */
+/* Computes weight = scores of `keys` keys. A warp takes a key, its lanes the elements of the head. */
 template <typename T>
-static __device__ inline void any_scores(any_memory m, const T *key, size_t stride, int keys, int dim, float scale)
+static __device__ inline void generic_scores(generic_memory m, const T *key, size_t stride, int keys, int dim,
+                                             float scale)
 {
     const int lane = (int)threadIdx.x % 32;
     for (int k = (int)threadIdx.x / 32; k < keys; k += (int)blockDim.x / 32) {
@@ -340,8 +348,8 @@ static __device__ inline void any_scores(any_memory m, const T *key, size_t stri
     }
 }
 
-/* One step of the online softmax: weight = exp2(weight - top). A warp takes a query. */
-static __device__ inline void any_online_softmax(any_memory m, int keys)
+/* Runs one step of the online softmax: weight = exp2(weight - top). A warp takes a query. */
+static __device__ inline void generic_online_softmax(generic_memory m, int keys)
 {
     const int lane = (int)threadIdx.x % 32;
     for (int i = (int)threadIdx.x / 32; i < QUERIES; i += (int)blockDim.x / 32) {
@@ -355,7 +363,7 @@ static __device__ inline void any_online_softmax(any_memory m, int keys)
             total += w;
         }
         total = cuda_warp_sum(total);
-        __syncwarp(); /* every lane has read what the first now writes */
+        __syncwarp(); /* every lane has read what the first now overwrites */
         if (lane) continue;
         m.rescale->v[i] = exp2f(before - top);
         m.total->v[i] = m.total->v[i] * m.rescale->v[i] + total;
@@ -365,7 +373,8 @@ static __device__ inline void any_online_softmax(any_memory m, int keys)
 
 /* sum = sum * rescale + weight times the values. A thread takes an element. */
 template <typename T>
-static __device__ inline void any_multiply_values(any_memory m, const T *value, size_t stride, int keys, int dim)
+static __device__ inline void generic_multiply_values(generic_memory m, const T *value, size_t stride, int keys,
+                                                      int dim)
 {
     const per_query rescale = *m.rescale;
     for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
@@ -381,10 +390,10 @@ static __device__ inline void any_multiply_values(any_memory m, const T *value, 
     }
 }
 
-/* `rows` queries of a head, whose first q and y point at. */
+/* Computes `rows` queries of a head; q and y point at the first. */
 template <typename T>
-static __device__ inline void any_tile(const attention_shape &a, any_memory m, int dim, int rows, int n_k, const T *q,
-                                       const T *key, const T *value, T *y)
+static __device__ inline void generic_tile(const attention_shape &a, generic_memory m, int dim, int rows, int n_k,
+                                           const T *q, const T *key, const T *value, T *y)
 {
     const size_t stride = (size_t)a.kv_stride;
     for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
@@ -398,13 +407,13 @@ static __device__ inline void any_tile(const attention_shape &a, any_memory m, i
         m.total->v[threadIdx.x] = 0;
     }
     __syncthreads();
-    for (int k = 0; k < n_k; k += ANY_KEYS) {
-        const int keys = min(n_k - k, (int)ANY_KEYS);
-        any_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
+    for (int k = 0; k < n_k; k += GENERIC_KEYS) {
+        const int keys = min(n_k - k, (int)GENERIC_KEYS);
+        generic_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
         __syncthreads();
-        any_online_softmax(m, keys);
+        generic_online_softmax(m, keys);
         __syncthreads();
-        any_multiply_values(m, value + (size_t)k * stride, stride, keys, dim);
+        generic_multiply_values(m, value + (size_t)k * stride, stride, keys, dim);
         __syncthreads();
     }
     const per_query total = *m.total;
@@ -415,20 +424,21 @@ static __device__ inline void any_tile(const attention_shape &a, any_memory m, i
 
 template <typename T>
 __global__ static void __launch_bounds__(256, 2)
-    attend_any(attention_shape a, int dim, const T *q, const T *key, const T *value, T *y)
+    attend_generic(attention_shape a, int dim, const T *q, const T *key, const T *value, T *y)
 {
     const attention_place p = place_of(a);
     const int first = p.tile * QUERIES;
     const size_t column = (size_t)p.head * (size_t)dim, query = p.sequence * (size_t)a.n_q + (size_t)first;
     const size_t row = p.sequence * (size_t)a.n_k * (size_t)a.kv_stride;
-    any_tile(a, any_carve(dim), dim, min(a.n_q - first, (int)QUERIES), a.n_k, q + query * (size_t)a.q_stride + column,
-             key + row + column, value + row + column, y + query * (size_t)(a.heads * dim) + column);
+    generic_tile(a, generic_carve(dim), dim, min(a.n_q - first, (int)QUERIES), a.n_k,
+                 q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
+                 y + query * (size_t)(a.heads * dim) + column);
 }
 
-/* The same of spans. */
+/* The same for spans. */
 template <typename T>
 __global__ static void __launch_bounds__(256, 2)
-    attend_any_spans(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
+    attend_generic_spans(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
 {
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
@@ -437,33 +447,33 @@ __global__ static void __launch_bounds__(256, 2)
         if (first >= n_q) break;
         const size_t column = (size_t)p.head * (size_t)dim, query = (size_t)(s.q_first[p.sequence] + first);
         const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
-        any_tile(a, any_carve(dim), dim, min(n_q - first, (int)QUERIES), s.n_k[p.sequence],
-                 q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
-                 y + query * (size_t)(a.heads * dim) + column);
-        __syncthreads(); /* nobody reads the sums of this tile any more */
+        generic_tile(a, generic_carve(dim), dim, min(n_q - first, (int)QUERIES), s.n_k[p.sequence],
+                     q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
+                     y + query * (size_t)(a.heads * dim) + column);
+        __syncthreads(); /* nobody reads this tile's sums any more */
     }
 }
 
 /* --- the table --------------------------------------------------------------------------------------------- */
 
-static const size_t always_shared = 48 << 10; /* bytes a kernel may have without asking */
+static const size_t always_shared = 48 << 10; /* shared memory a kernel has without opting in */
 
 static int on_tensor_cores(const cuda_queue *c, int dim)
 {
     return c->device->bf16 && dim % 16 == 0 && dim <= MOST_DIM && attend_shared(dim) <= c->device->shared_bytes;
 }
 
-/* Lets a kernel have that much dynamic shared memory. */
+/* Raises a kernel's limit of dynamic shared memory. */
 template <typename K> static void allow(K *kernel, size_t bytes, cudaError_t *error)
 {
     if (*error == cudaSuccess)
         *error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-template <typename T> static void allow_any(size_t bytes, cudaError_t *error)
+template <typename T> static void allow_generic(size_t bytes, cudaError_t *error)
 {
-    allow(attend_any<T>, bytes, error);
-    allow(attend_any_spans<T>, bytes, error);
+    allow(attend_generic<T>, bytes, error);
+    allow(attend_generic_spans<T>, bytes, error);
 }
 
 mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
@@ -472,19 +482,19 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     cuda_queue *c = cuda_of(k);
     (void)n_q, (void)n_k, (void)heads, (void)q_stride, (void)kv_stride;
     cudaError_t error = cudaSuccess;
-    if (any_shared(head_dim) > c->device->shared_bytes)
+    if (generic_shared(head_dim) > c->device->shared_bytes)
         return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: this GPU takes up to %d", head_dim,
-                       ((int)(c->device->shared_bytes / sizeof(per_query)) - ANY_KEYS - 3) / 2);
+                       ((int)(c->device->shared_bytes / sizeof(per_query)) - GENERIC_KEYS - 3) / 2);
     const CUcontext before = cuda_switch(c->device->context);
     if (on_tensor_cores(c, head_dim)) {
         allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
         allow(attend_spans_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
     }
-    if (any_shared(head_dim) > always_shared) {
+    if (generic_shared(head_dim) > always_shared) {
         if (c->device->bf16)
-            allow_any<bf16>(c->device->shared_bytes, &error);
+            allow_generic<bf16>(c->device->shared_bytes, &error);
         else
-            allow_any<float>(c->device->shared_bytes, &error);
+            allow_generic<float>(c->device->shared_bytes, &error);
     }
     (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
@@ -505,12 +515,13 @@ static void launch_any(cuda_queue *c, attention_shape a, const attention_spans *
     const unsigned threads = dim >= 256 ? 256 : dim > 64 ? (unsigned)(dim + 31) / 32 * 32 : 64;
     const T *q = (const T *)o->q, *key = (const T *)o->key, *value = (const T *)o->value;
     if (spans)
-        cuda_launch(c, attend_any_spans<T>, blocks, threads, any_shared(dim), a, *spans, dim, q, key, value, (T *)o->y);
+        cuda_launch(c, attend_generic_spans<T>, blocks, threads, generic_shared(dim), a, *spans, dim, q, key, value,
+                    (T *)o->y);
     else
-        cuda_launch(c, attend_any<T>, blocks, threads, any_shared(dim), a, dim, q, key, value, (T *)o->y);
+        cuda_launch(c, attend_generic<T>, blocks, threads, generic_shared(dim), a, dim, q, key, value, (T *)o->y);
 }
 
-/* spans: NULL, or the sequences, and a.n_q is the most queries that the grid has blocks for. */
+/* Launches a kernel. spans is NULL, or the sequences; a.n_q is then the maximum of queries the grid has blocks for. */
 static void launch(cuda_queue *c, attention_shape a, const attention_spans *spans, int n_seq, int dim,
                    const attention_operands *o)
 {
@@ -543,8 +554,8 @@ void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, c
     launch(cuda_of(k), a, NULL, n_seq, head_dim, &o);
 }
 
-/* A recording's grid is that of the counts at its second use. It is right for any others, and a row's bits do not
- * depend on it, since a warp's queries know nothing of other warps'. */
+/* A recording keeps the grid of its second use. That grid is correct for other counts too. A row's bits do not depend
+ * on it, because a warp's queries are independent of other warps. */
 void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
                           const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
                           int head_dim, act *y)

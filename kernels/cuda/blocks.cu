@@ -1,26 +1,26 @@
-/* Verification of blocks of discrete drafts: kernels/cpu/discrete.c, with a block of threads for each block of drafts.
- * All threads walk down it together; what goes over the vocabulary they divide. An accepted draft needs a few numbers
- * of two laws. A rejected one needs the residual, half a dozen times through two rows that are in the cache. */
+/* Verification of blocks of discrete drafts: kernels/cpu/discrete.c, with one thread block per block of drafts. All
+ * threads walk down together and share the loops over the vocabulary. An accepted draft needs a few numbers of two
+ * distributions. A rejected one needs the residual: half a dozen passes over two cached rows. */
 #include "kernels/cuda/discrete.cuh"
 
-/* A block that is being verified. */
+/* A block of drafts under verification. */
 typedef struct {
     const kern_block_job *job;
     discrete_scratch *scratch;
     int drafts;
-    const int *draft, *parent; /* the block's, and so the next seven */
+    const int *draft, *parent; /* of the block; so are the next seven */
     const int *row_p, *row_q;
-    int *verdict, *id, *law;
+    int *verdict, *id, *site;
     float *p, *q; /* workspace */
 } block_walk;
 
-/* A site that is being verified: log laws until arrays of probabilities are needed. */
+/* A site under verification: log probabilities until arrays of probabilities are needed. */
 typedef struct {
     const float *log_p, *log_q; /* log_q NULL: q is the point `draft` */
-    int loaded;                 /* 1: the laws are in the walk's p and q */
+    int loaded;                 /* 1: the walk's p and q hold the probabilities */
     const kern_discrete_rule *rule;
     kern_address address;
-    int draft; /* at hand */
+    int draft; /* current draft */
 } block_site;
 
 static __device__ inline double p_of(const block_walk &w, const block_site &s, int x)
@@ -48,8 +48,8 @@ static __device__ inline block_site site_of(const block_walk &w, int node, int p
     return s;
 }
 
-/* The first draft numbered `from` or more that follows `node` (-1: the prefix); w.drafts if there is none. Each warp
- * looks for itself. */
+/* Returns the first draft numbered `from` or more that follows `node` (-1: the prefix); w.drafts if there is none. Each
+ * warp searches for itself. */
 static __device__ inline int next_child(const block_walk &w, int node, int from)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -63,7 +63,7 @@ static __device__ inline int next_child(const block_walk &w, int node, int from)
 static __device__ inline void load_laws(const block_walk &w, block_site &s)
 {
     if (s.loaded) return;
-    __syncthreads(); /* nobody reads the laws of the site before any more */
+    __syncthreads(); /* nobody reads the previous site's probabilities any more */
     for (int x = (int)threadIdx.x; x < w.job->size; x += (int)blockDim.x) {
         w.p[x] = discrete_exp(s.log_p[x]);
         if (s.log_q) w.q[x] = discrete_exp(s.log_q[x]);
@@ -80,7 +80,7 @@ struct array_weights {
     }
 };
 
-/* The draft's neighbours' probabilities, the draft itself left out. */
+/* Probabilities of the draft's neighbours, the draft excluded. */
 struct neighbour_weights {
     const block_walk &w;
     const block_site &s;
@@ -96,7 +96,7 @@ static __device__ inline const int *nearest_to(const block_walk &w, int draft)
     return w.job->neighbours + (size_t)draft * (size_t)w.job->neighbour_count;
 }
 
-/* The tokens nearest to the draft that make up A, the draft itself first, and in *mass the sum of p over them. */
+/* Returns the number of tokens of A, the neighbours of the draft with itself first, and their total p in *mass. */
 static __device__ inline int neighbour_set(const block_walk &w, const block_site &s, double *mass)
 {
     const int others = min(s.rule->neighbours, w.job->neighbour_count) - 1;
@@ -118,7 +118,7 @@ static __device__ inline int accepts(const block_walk &w, const block_site &s, i
     return kern_draft_passes(f, kern_uniform_at(&s.address, KERN_NOISE_VERIFY, (uint32_t)sibling));
 }
 
-/* p = [p - q f]+ * scale, of a thread's tokens; returns its sum. */
+/* p = [p - q f]+ * scale, for a thread's tokens; returns its sum. */
 static __device__ inline double make_residual(const block_walk &w, const block_site &s, double omega, double scale,
                                               int store)
 {
@@ -131,8 +131,8 @@ static __device__ inline double make_residual(const block_walk &w, const block_s
     return sum;
 }
 
-/* Takes the draft out of q. 0 if nothing of q is left. */
-static __device__ inline int leave_out(const block_walk &w, const block_site &s)
+/* Removes the draft from q. Returns 0 if q is empty then. */
+static __device__ inline int remove_draft(const block_walk &w, const block_site &s)
 {
     double rest = 0;
     __syncthreads();
@@ -149,7 +149,7 @@ static __device__ inline int leave_out(const block_walk &w, const block_site &s)
     return 1;
 }
 
-/* What the rejection of a draft leads to. */
+/* Outcome of a draft's rejection. */
 enum { NEXT_SIBLING, REPLACED, KEPT }; /* as in kernels/cpu/discrete.c */
 
 static __device__ inline int reject(const block_walk &w, block_site &s, int has_next, int *id)
@@ -157,7 +157,7 @@ static __device__ inline int reject(const block_walk &w, block_site &s, int has_
     const double uniform = kern_uniform_at(&s.address, KERN_NOISE_RESIDUAL, 0), p = p_of(w, s, s.draft);
     const double omega = kern_residual_omega(s.rule);
     load_laws(w, s);
-    if (s.rule->neighbours && s.rule->without) {
+    if (s.rule->neighbours && s.rule->exclude_neighbours) {
         double mass;
         const int *nearest = nearest_to(w, s.draft), count = neighbour_set(w, s, &mass);
         __syncthreads();
@@ -167,12 +167,12 @@ static __device__ inline int reject(const block_walk &w, block_site &s, int has_
     const double total = discrete_sum(make_residual(w, s, omega, 1, 0), w.scratch);
     if (kern_draft_stays(s.rule, p, total)) return KEPT;
     if (total > 0) (void)make_residual(w, s, omega, 1 / total, 1);
-    if (total > 0 && has_next && leave_out(w, s)) return NEXT_SIBLING;
+    if (total > 0 && has_next && remove_draft(w, s)) return NEXT_SIBLING;
     *id = discrete_find<DISCRETE_EXCEEDS>(array_weights{w.p}, w.job->size, uniform, 1, w.scratch).at;
     return REPLACED;
 }
 
-/* Verifies the drafts that follow `node` in turn, from draft number `child` on; with `first_only` that one alone.
+/* Verifies the drafts that follow `node` one by one, from draft number `child` on; with `first_only` that one alone.
  * Returns the accepted one, or -1 with the replacement in *id. */
 static __device__ int verify_children(const block_walk &w, int node, int position, int child, int first_only, int *id)
 {
@@ -193,7 +193,7 @@ static __device__ int verify_children(const block_walk &w, int node, int positio
     return child;
 }
 
-/* A token from p alone. */
+/* Draws a token from p alone. */
 static __device__ int draw_bonus(const block_walk &w, int node, int position)
 {
     const block_site s = site_of(w, node, position);
@@ -214,14 +214,14 @@ static __device__ inline void note(int *at, int x)
     if (threadIdx.x == 0) *at = x;
 }
 
-/* Follows accepted drafts down from the prefix; then comes the replacement or the bonus token. */
+/* Follows accepted drafts down from the prefix, then writes the replacement or the bonus token. */
 static __device__ void walk_down(const block_walk &w, int *accepted, int *final)
 {
     *accepted = *final = 0;
     for (int node = -1;;) {
         const int position = *final, child = next_child(w, node, 0);
         int id = -1;
-        note(&w.law[position], node + 1);
+        note(&w.site[position], node + 1);
         if (child == w.drafts && w.row_p[node + 1] < 0) return;
         const int bonus = child == w.drafts;
         if (bonus)
@@ -235,8 +235,8 @@ static __device__ void walk_down(const block_walk &w, int *accepted, int *final)
     }
 }
 
-/* Follows the first path behind the final tokens: notes its laws, and with go_on verifies its drafts. Returns the
- * tokens there are then. */
+/* Follows the first path behind the final tokens: records its sites, and verifies its drafts with past_rejection.
+ * Returns the new number of tokens. */
 static __device__ int walk_tail(const block_walk &w, int final)
 {
     int length = final;
@@ -244,8 +244,8 @@ static __device__ int walk_tail(const block_walk &w, int final)
         const int child = next_child(w, node, 0);
         if (child == w.drafts) return length;
         if (position >= final) {
-            note(&w.law[position], node + 1);
-            if (w.job->go_on) {
+            note(&w.site[position], node + 1);
+            if (w.job->past_rejection) {
                 int id;
                 (void)verify_children(w, node, position, child, 1, &id);
                 note(&w.id[position], id);
@@ -271,7 +271,7 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) block_kernel(kern_
                           job.q + sites,
                           job.verdict + node,
                           job.id + place,
-                          job.law + positions,
+                          job.site + positions,
                           workspace,
                           workspace + job.size};
     for (int n = (int)threadIdx.x; n < w.drafts; n += (int)blockDim.x) w.verdict[n] = KERN_DRAFT_DROPPED;

@@ -1,25 +1,24 @@
-/* Attention of a few queries over a long cache of keys and values, as decoding has it: a step of plain decoding has one
- * query a sequence, a verified block some tens.
+/* Attention of a few queries over a long KV cache, as in decoding: plain decoding has one query a sequence, a verified
+ * block some tens.
  *
  * Its floor is reading the cache: 4 bytes a slot, channel and sequence in bf16, against 4 flop a query. At 300 slots of
- * 1024 channels that is 1.2 MB a sequence and layer, which stays in L2 between the queries of a span; so there is
- * nothing to win by tensor cores before there are some tens of queries a span. What counts is that enough reads are
- * under way: a block has one head of one tile of up to TILE queries of a span, and its warps divide the slots. Each
- * group of lanes has slots of its own and an online softmax of its own (Milakov and Gimelshein, arXiv:1805.02867); the
- * groups' sums are joined at the end. A slot's key and value are read once for all queries of the tile, 16 bytes a
- * lane.
+ * 1024 channels that is 1.2 MB a sequence and layer. It stays in L2 between the queries of a span, so tensor cores gain
+ * nothing below some tens of queries a span. Bandwidth needs enough reads in flight: a block has one head of one tile
+ * of up to TILE queries of a span, and its warps divide the slots. Each group of lanes has its own slots and its own
+ * online softmax (Milakov and Gimelshein, arXiv:1805.02867). The groups' sums are joined at the end. A slot's key and
+ * value are read once for all queries of the tile, 16 bytes a lane.
  *
- * Grid and shared memory depend on rows, spans, heads and the head's size only, so that a recording is right for any
- * lists of slots. */
+ * Grid and shared memory depend only on rows, spans, heads and head size. So a recording is correct for any slot
+ * lists. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rotate.cuh"
 
 enum {
-    WARPS = 8,                       /* of a block at most */
+    WARPS = 8,                       /* maximum warps of a block */
     AT_ONCE = 4,                     /* slots that a group of lanes reads at a time */
-    MINE = KERN_CACHE_HEAD_MAX / 32, /* numbers of a head that a lane has */
-    TILE = 4,                        /* queries of a block, where there is more than one a span */
+    MINE = KERN_CACHE_HEAD_MAX / 32, /* numbers of a head per lane */
+    TILE = 4,                        /* queries of a block, for spans with several */
     MOST_DIM = KERN_CACHE_HEAD_MAX,
 };
 
@@ -28,19 +27,19 @@ typedef struct {
     int rows, heads, dim, q_stride, spans, words;
     const int *row, *first, *common, *slot;
     const unsigned long long *mask;
-    const float *turn;         /* NULL: q and cache are ready */
-    const int *position, *own; /* with turn */
+    const float *rope;         /* NULL: q is rotated and the cache is filled */
+    const int *position, *own; /* with rope */
     int lanes;                 /* of a group, a power of two: lanes * MINE >= dim */
     int warps;                 /* of a block */
     float scale;               /* log2(e) / sqrt(dim) */
 } cache_call;
 
-/* Some queries of a span: rows row .. row + count - 1 of the call. */
+/* Queries row .. row + count - 1 of the call, all of one span. */
 typedef struct {
     int row, count, span;
 } cache_tile;
 
-/* Tile number i of `size` queries, counted through the spans; count 0: there is none. */
+/* Returns tile number i of `size` queries, counted through the spans; count 0: there is no such tile. */
 static __device__ inline cache_tile tile_of(const cache_call &a, int size, int i)
 {
     for (int s = 0; s < a.spans; s++) {
@@ -51,7 +50,7 @@ static __device__ inline cache_tile tile_of(const cache_call &a, int size, int i
     return {0, 0, 0};
 }
 
-/* A lane's MINE numbers of a head: vectors lane, lane + lanes, .. of N; 0 beyond the head. */
+/* Loads a lane's MINE numbers of a head: vectors lane, lane + lanes, .. of N; 0 beyond the head. */
 template <int N, typename T>
 static __device__ inline void load_mine(const T *head, int dim, int lane, int lanes, float *x)
 {
@@ -62,15 +61,15 @@ static __device__ inline void load_mine(const T *head, int dim, int lane, int la
     }
 }
 
-/* What a group of lanes has added up for Q queries. */
+/* Sums of a group of lanes for Q queries. */
 template <int Q> struct cache_sums {
     float top[Q], total[Q]; /* running maximum and sum of the softmax */
     float o[Q][MINE];
 };
 
-/* Takes the sums of query i to a new maximum, and returns what the new terms' exponents are relative to. As long as a
- * group knows no slot the maximum is -infinity, and the sums are 0. */
-template <int Q> static __device__ inline float raise_top(cache_sums<Q> &s, int i, float top)
+/* Rescales the sums of query i to a new maximum; returns the base of the new terms' exponents. As long as a group has
+ * no slot, the maximum is -infinity and the sums are 0. */
+template <int Q> static __device__ inline float raise_maximum(cache_sums<Q> &s, int i, float top)
 {
     const float base = top == -INFINITY ? 0 : top, rescale = fast::exp2(s.top[i] - base);
     s.top[i] = top;
@@ -79,16 +78,16 @@ template <int Q> static __device__ inline float raise_top(cache_sums<Q> &s, int 
     return base;
 }
 
-/* Adds other sums, which are about other slots. */
+/* Adds the sums over other slots. */
 template <int Q> static __device__ inline void join(cache_sums<Q> &s, int i, float top, float total, const float *o)
 {
-    const float base = raise_top(s, i, fmaxf(s.top[i], top)), factor = fast::exp2(top - base);
+    const float base = raise_maximum(s, i, fmaxf(s.top[i], top)), factor = fast::exp2(top - base);
     s.total[i] += total * factor;
     for (int j = 0; j < MINE; j++) s.o[i][j] += o[j] * factor;
 }
 
-/* The slots number k, k + step, .. of a span, AT_ONCE of them, for all queries of a tile. `cache`: a head's column. A
- * slot that a query does not know counts for nothing, whatever is in it. */
+/* Processes slots number k, k + step, .. of a span, AT_ONCE of them, for all queries of a tile. `cache` points at a
+ * head's column. A slot outside a query's set is ignored, whatever its contents. */
 template <typename T, int N, int Q>
 static __device__ inline void attend_slots(const cache_call &a, const cache_tile &t, const T *cache, int k, int step,
                                            int lane, const float q[Q][MINE], cache_sums<Q> &s)
@@ -96,7 +95,7 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
     const int first = a.first[t.span], count = a.first[t.span + 1] - first, common = a.common[t.span];
     const size_t width = (size_t)(a.heads * a.dim);
     float key[AT_ONCE][MINE], value[AT_ONCE][MINE], score[Q][AT_ONCE];
-    unsigned known[Q]; /* bit u: slot number k + u * step */
+    unsigned known[Q]; /* bit u: the query attends to slot number k + u * step */
     for (int i = 0; i < Q; i++) known[i] = 0;
 #pragma unroll
     for (int u = 0; u < AT_ONCE; u++) {
@@ -125,7 +124,7 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
         if (i >= t.count) continue;
         float top = s.top[i];
         for (int u = 0; u < AT_ONCE; u++) top = fmaxf(top, score[i][u]);
-        const float base = raise_top(s, i, top);
+        const float base = raise_maximum(s, i, top);
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
             if (!(known[i] >> u & 1)) continue;
@@ -136,7 +135,7 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
     }
 }
 
-/* Joins the sums of a warp's groups; each lane has those of its numbers then. */
+/* Joins the sums of a warp's groups; each lane then has those of its numbers. */
 template <int Q> static __device__ inline void join_groups(const cache_call &a, const cache_tile &t, cache_sums<Q> &s)
 {
     for (int bit = a.lanes; bit < 32; bit *= 2)
@@ -150,13 +149,13 @@ template <int Q> static __device__ inline void join_groups(const cache_call &a, 
         }
 }
 
-/* The sums of a block's warps in shared memory, [warps][Q][2 + dim]: maximum, total, o. */
+/* Returns the bytes of shared memory for the sums of a block's warps, [warps][Q][2 + dim]: maximum, total, o. */
 static size_t cache_shared(int warps, int queries, int dim)
 {
     return (size_t)(warps * queries * (2 + dim)) * sizeof(float);
 }
 
-/* y = the sums of all warps, over their total. */
+/* y = sums of all warps over their total. */
 template <typename T, int Q>
 static __device__ inline void store_sums(const cache_call &a, const float *sums, int rows, T *y)
 {
@@ -175,28 +174,28 @@ static __device__ inline void store_sums(const cache_call &a, const float *sums,
     }
 }
 
-/* Turns a row's query and key of one head, in numbers column .. column + dim - 1 of a row's; key and value go to the
- * row's slot. No other block has this row and head, and none knows the slot in these columns: what a barrier of the
- * block orders is enough. `query`: the row's. */
+/* Rotates a row's query and key of one head, numbers column .. column + dim - 1 of the row, and stores key and value in
+ * the row's slot. No other block has this row and head, and no other row attends to the slot in these columns. So a
+ * block barrier is enough. `query` is the row's. */
 template <typename T, int N>
 static __device__ inline void rotate_row(const cache_call &a, int row, size_t column, T *query, T *cache)
 {
     constexpr int P = N > 1 ? N : 2; /* whole pairs */
     const size_t width = (size_t)(a.heads * a.dim);
-    const float *turn = a.turn + (size_t)a.position[row] * (size_t)a.dim;
+    const float *rope = a.rope + (size_t)a.position[row] * (size_t)a.dim;
     T *key = cache + (size_t)a.own[row] * 2 * width + column;
     const int n = a.dim / P;
     for (int i = (int)threadIdx.x; i < 3 * n; i += (int)blockDim.x) {
         const int part = i / n, at = (i - part * n) * P;
         T *from = query + (size_t)part * width + column + at;
         if (part < 2)
-            rotate_vector<P>(from, turn + at, part == 0 ? from : key + at);
+            rotate_vector<P>(from, rope + at, part == 0 ? from : key + at);
         else
             cuda_store(key + width + at, cuda_load<P>(from));
     }
 }
 
-/* Block (tile, head). N: numbers of a vector, which divides the head. With a.turn Q is 1. */
+/* Attends with one block per (tile, head). N divides the head: numbers of a vector. With a.rope Q is 1. */
 template <typename T, int N, int Q>
 __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, T *q, T *cache, T *y)
 {
@@ -207,7 +206,7 @@ __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, 
     const size_t width = (size_t)(a.heads * a.dim), column = (size_t)((int)blockIdx.x % a.heads * a.dim);
     if (t.count == 0) return;
     const int count = a.first[t.span + 1] - a.first[t.span];
-    if (Q == 1 && a.turn) {
+    if (Q == 1 && a.rope) {
         rotate_row<T, N>(a, t.row, column, q + (size_t)t.row * (size_t)a.q_stride, cache);
         __syncthreads();
     }
@@ -237,7 +236,7 @@ __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, 
     store_sums<T, Q>(a, sums, t.count, y + (size_t)t.row * width + column);
 }
 
-/* The most tiles that spans of so many rows in all can have. */
+/* Returns the maximum number of tiles of spans with `rows` rows in total. */
 static unsigned most_tiles(int rows, int spans, int size)
 {
     return (unsigned)(rows < spans ? rows : spans + (rows - spans) / size);
@@ -252,7 +251,7 @@ static void launch(cuda_queue *c, const cache_call &a, const void *q, const void
                 cache_shared(a.warps, size, a.dim), a, (T *)q, (T *)cache, (T *)y);
 }
 
-/* Whether rows of `stride` elements from p on can be read in vectors of so many numbers. */
+/* Returns 1 if rows of `stride` elements from p on can be read in vectors of `numbers` numbers. */
 template <typename T> static int in_vectors(const void *p, int stride, int numbers)
 {
     const size_t bytes = (size_t)numbers * sizeof(T);
@@ -263,7 +262,7 @@ template <typename T> static void attention_cache(cuda_queue *c, const cache_cal
 {
     const auto fits = [&](int numbers) {
         return in_vectors<T>(job->q, a.q_stride, numbers) && in_vectors<T>(job->cache, a.dim, numbers) &&
-               in_vectors<float>(a.turn, a.dim, numbers);
+               in_vectors<float>(a.rope, a.dim, numbers);
     };
     if (fits(8))
         launch<T, 8>(c, a, job->q, job->cache, job->y);
@@ -286,9 +285,9 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
                   &err);
         return;
     }
-    const int rotates = job->turn && job->rows == job->spans; /* the kernel of one query a span does it itself */
-    if (job->turn && !rotates)
-        cuda_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->turn, job->position, (act *)job->cache,
+    const int rotates = job->rope && job->rows == job->spans; /* the kernel for one query a span rotates by itself */
+    if (job->rope && !rotates)
+        cuda_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
                     job->own);
     cache_call a = {};
     a.rows = job->rows, a.heads = job->heads, a.dim = job->head_dim, a.q_stride = job->q_stride;
@@ -297,17 +296,17 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
     a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);
     a.common = cuda_stage_list(c, job->common, spans, spans);
-    a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->most);
+    a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->max_slots);
     const size_t words = rows * (size_t)job->words;
     a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
     if (rotates) {
-        a.turn = job->turn;
+        a.rope = job->rope;
         a.position = cuda_stage_list(c, job->position, rows, rows);
         a.own = cuda_stage_list(c, job->own, rows, rows);
     }
     cuda_stage_send(c);
     while (a.lanes * MINE < a.dim) a.lanes *= 2;
-    while (a.warps < WARPS && a.warps * 32 / a.lanes * AT_ONCE < job->most) a.warps *= 2;
+    while (a.warps < WARPS && a.warps * 32 / a.lanes * AT_ONCE < job->max_slots) a.warps *= 2;
     a.scale = 1.4426950408889634f / sqrtf((float)a.dim);
     if (c->device->bf16)
         attention_cache<bf16>(c, a, job);

@@ -1,5 +1,5 @@
-/* Rows of a transformer with RMSNorm, SwiGLU and rotary positions, and of its tokens. All of it is bound by memory: the
- * floor is the bytes read and written. So lanes move 16 bytes at a time where arrays allow it. */
+/* Row operations of a transformer with RMSNorm, SwiGLU and RoPE, and its embeddings. All are bound by memory: the floor
+ * is the bytes read and written. So lanes move 16 bytes at a time where alignment allows. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/rotate.cuh"
 #include "kernels/discrete.h"
@@ -13,7 +13,7 @@ static int aligned(const void *p)
 
 /* --- RMS norm ------------------------------------------------------------------------------------------------- */
 
-/* WARPS warps have a row in registers, VECTORS times four numbers a lane, which must be enough for dim. */
+/* WARPS warps hold a row in registers, VECTORS times four numbers a lane; that must cover dim. */
 template <typename Y, int VECTORS, int WARPS>
 static __global__ void rms_norm_kernel(const float *x, const int *index, int rows, int dim,
                                        const float *__restrict__ weight, float eps, Y *y)
@@ -41,7 +41,7 @@ static __global__ void rms_norm_kernel(const float *x, const int *index, int row
     }
 }
 
-/* Takes any width and alignment. A warp takes a row. */
+/* Takes any width and alignment, one row per warp. */
 template <typename Y>
 static __global__ void rms_norm_plain(const float *x, const int *index, int rows, int dim, const float *weight,
                                       float eps, Y *y)
@@ -89,7 +89,7 @@ void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, in
 
 /* --- SwiGLU --------------------------------------------------------------------------------------------------- */
 
-/* A thread has N neighbouring results. n: vectors of N a row. */
+/* Computes N neighbouring results per thread. n: vectors of N a row. */
 template <typename T, int N> static __global__ void swiglu_kernel(const T *x, size_t vectors, cuda_divisor n, T *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -105,8 +105,7 @@ template <typename T, int N> static __global__ void swiglu_kernel(const T *x, si
 template <typename T, int N> static void swiglu(cuda_queue *c, const T *x, int rows, int hidden, T *y)
 {
     const size_t n = (size_t)hidden / N;
-    const int most =
-        (int)((((size_t)1 << 31) - THREADS) / n); /* rows of a launch: its vectors are numbered by an int */
+    const int most = (int)((((size_t)1 << 31) - THREADS) / n); /* rows of a launch: an int numbers its vectors */
     for (int r = 0; r < rows; r += most) {
         const size_t vectors = (size_t)(rows - r < most ? rows - r : most) * n, first = (size_t)r * (size_t)hidden;
         cuda_launch(c, swiglu_kernel<T, N>, cuda_blocks(vectors, THREADS), THREADS, 0, x + 2 * first, vectors,
@@ -133,10 +132,10 @@ void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
 
 /* --- rotary positions ------------------------------------------------------------------------------------------- */
 
-/* A row of the grid has a row, and a thread N neighbouring numbers of it, which are whole pairs of one head. `part`: of
- * the queries, the keys, the values; each has `width` numbers. */
+/* Takes one row per grid row; a thread has N neighbouring numbers, whole pairs of one head. `part` selects queries,
+ * keys or values, `width` numbers each. */
 template <typename T, int N>
-static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const float *turn, const int *position, T *cache,
+static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const float *rope, const int *position, T *cache,
                                      const int *slot)
 {
     const int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * N, part = i / width, column = i - part * width;
@@ -145,25 +144,25 @@ static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const floa
     T *from = qkv + r * 3 * (size_t)width + i;
     T *to = part == 0 ? from : cache + ((size_t)slot[r] * 2 + (size_t)part - 1) * (size_t)width + column;
     if (part < 2)
-        rotate_vector<N>(from, turn + (size_t)position[r] * (size_t)head_dim + column % head_dim, to);
+        rotate_vector<N>(from, rope + (size_t)position[r] * (size_t)head_dim + column % head_dim, to);
     else
         cuda_store(to, cuda_load<N>(from));
 }
 
 template <typename T>
-static void rotate(cuda_queue *c, T *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+static void rotate(cuda_queue *c, T *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                    T *cache, const int *slot)
 {
-    const int width = heads * head_dim, wide = head_dim % 8 == 0 && aligned(qkv) && aligned(turn) && aligned(cache);
+    const int width = heads * head_dim, wide = head_dim % 8 == 0 && aligned(qkv) && aligned(rope) && aligned(cache);
     void (*kernel)(T *, int, int, const float *, const int *, T *, const int *) =
         wide ? rotate_kernel<T, 8> : rotate_kernel<T, 2>;
     const size_t vectors = 3 * (size_t)width / (wide ? 8 : 2);
     const unsigned threads = vectors < THREADS ? (unsigned)(vectors + 31) / 32 * 32 : (unsigned)THREADS;
-    cuda_launch(c, kernel, dim3((unsigned)rows, cuda_blocks(vectors, threads)), threads, 0, qkv, width, head_dim, turn,
+    cuda_launch(c, kernel, dim3((unsigned)rows, cuda_blocks(vectors, threads)), threads, 0, qkv, width, head_dim, rope,
                 position, cache, slot);
 }
 
-void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                  act *cache, const int *slot)
 {
     cuda_queue *c = cuda_of(k);
@@ -173,9 +172,9 @@ void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, con
     const int *staged_slot = cuda_stage_list(c, slot, (size_t)rows, (size_t)rows);
     cuda_stage_send(c);
     if (c->device->bf16)
-        rotate(c, (bf16 *)qkv, rows, heads, head_dim, turn, staged_position, (bf16 *)cache, staged_slot);
+        rotate(c, (bf16 *)qkv, rows, heads, head_dim, rope, staged_position, (bf16 *)cache, staged_slot);
     else
-        rotate(c, (float *)qkv, rows, heads, head_dim, turn, staged_position, (float *)cache, staged_slot);
+        rotate(c, (float *)qkv, rows, heads, head_dim, rope, staged_position, (float *)cache, staged_slot);
 }
 
 /* --- the codebook ------------------------------------------------------------------------------------------------- */
@@ -201,7 +200,7 @@ void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const fl
 /* --- embeddings of tokens on the device -----------------------------------------------------------------------------
  */
 
-/* A row of the grid has a row, and a thread N neighbouring numbers of it. n: vectors of N a row. */
+/* Takes one row per grid row; a thread has N neighbouring numbers. n: vectors of N a row. */
 template <int N>
 static __global__ void embed_kernel(const float *table, int size, int n, const int *token, const int *place, float *y)
 {

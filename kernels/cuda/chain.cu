@@ -1,8 +1,8 @@
 /* One step of the denoising chain, and addressed noise: the arithmetic of kernels/cpu/chain.c. A thread has a quad, the
  * four channels that share a Philox block.
  *
- * Floor: a token reads out (16 C bytes with guidance) and reads and writes x (8 C), 384 bytes at C = 16; at the rows of
- * a chain that is nothing beside the launch. The noise is computed in double, about 200 operations a channel. */
+ * Floor: a token reads out (16 C bytes with guidance) and reads and writes x (8 C): 384 bytes at C = 16, negligible
+ * beside the launch. The noise is computed in double, about 200 operations a channel. */
 #include "kernels/cuda/head.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static unsigned quad_blocks(int rows, int channels)
     return cuda_blocks((size_t)rows * (size_t)((channels + 3) / 4), THREADS);
 }
 
-/* The row and the first channel of this thread's quad. Returns 0 if it has none. */
+/* Finds the row and the first channel of this thread's quad. Returns 0 if it has none. */
 static __device__ inline int quad_of(int rows, int channels, int *r, int *c)
 {
     const int quads = (channels + 3) / 4;
@@ -54,7 +54,7 @@ void cuda_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed,
                 position, at);
 }
 
-/* The head's outputs for token r: the conditional and the unconditional row. */
+/* Returns the head's conditional output row of token r. */
 static __device__ inline const float *cond_row(const cuda_chain_state *s, int r)
 {
     return s->out + (size_t)r * 2 * s->channels;
@@ -123,9 +123,9 @@ void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, i
     cuda_chain_ode_advance(c, &s, coef);
 }
 
-/* coef [rows]: each row has its own step. */
-static __global__ void law_kernel(cuda_chain_state s, const kern_chain_coef *coef, float log_temperature, float *mean,
-                                  float *log_std)
+/* Computes the Gaussians of a step; coef [rows] is each row's own step. */
+static __global__ void gaussian_kernel(cuda_chain_state s, const kern_chain_coef *coef, float log_temperature,
+                                       float *mean, float *log_std)
 {
     int r, c;
     if (!quad_of(s.tokens, s.channels, &r, &c)) return;
@@ -137,8 +137,8 @@ static __global__ void law_kernel(cuda_chain_state s, const kern_chain_coef *coe
     }
 }
 
-void cuda_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                    const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
+void cuda_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                         const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
 {
     cuda_queue *c = cuda_of(k);
     kern_chain_coef *each = (kern_chain_coef *)malloc(((size_t)rows + 1) * sizeof *each);
@@ -152,7 +152,8 @@ void cuda_chain_law(kern_queue *k, const float *x, const float *out, int rows, i
     const kern_chain_coef *staged = cuda_stage(c, each, (size_t)rows);
     free(each);
     const cuda_chain_state s = {rows, channels, (float *)x, NULL, out, cfg, 0, NULL, NULL}; /* x is only read */
-    cuda_launch(c, law_kernel, quad_blocks(rows, channels), THREADS, 0, s, staged, logf(temperature), mean, log_std);
+    cuda_launch(c, gaussian_kernel, quad_blocks(rows, channels), THREADS, 0, s, staged, logf(temperature), mean,
+                log_std);
 }
 
 static __global__ void add_log_std_kernel(double *path, const float *log_std, int rows, int channels)

@@ -1,21 +1,21 @@
-/* Convolutions as matrix products (im2col). The patches of input pixels of a band of output pixels are gathered into
- * rows, and cuBLASLt multiplies them, with bias, sum and ReLU fused; it writes rows y_stride elements apart, so that
- * results lie side by side in the channels of one array. A 1x1 convolution needs no gathering. The images of a batch
- * follow one another in the bands, so that small images fill large products.
+/* Convolutions as matrix products (im2col). Input patches of a band of output pixels are gathered into rows. cuBLASLt
+ * multiplies them, with bias, sum and ReLU fused. It writes rows y_stride elements apart, so several results can share
+ * one array's channels. A 1x1 convolution needs no gathering. Bands run across the images of a batch, so that small
+ * images fill large products.
  *
  * As on the CPU (kernels/cpu/conv.c), a 3x3 convolution of an upsampled image is one 2x2 convolution of the small
- * image, whose result has one row and column more. A pixel shuffle distributes its four groups of output channels to
- * the parities of row and column.
+ * image. Its result is one row and column larger. A pixel shuffle distributes its four groups of output channels to the
+ * row and column parities.
  *
- * Floor, per output pixel, with t taps (9 of a 3x3 kernel) and c channels in and out: 2 t c^2 flop; the patches are 2 t
- * c bytes in bf16, written and read, which for bands as large as below happens in L2. */
+ * Floor, per output pixel, with t taps (9 of a 3x3 kernel) and c channels in and out: 2 t c^2 flop. The patches are 2 t
+ * c bytes in bf16, written and read; at the band size below that happens in L2. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A band gives each multiprocessor a tile of the product, if its patches fit. The patches of KL-16's largest layers at
- * 256x256 pixels fit in 36 MB on an H100, and so in its 50 MB of L2. */
+ * 256x256 pixels take 36 MB on an H100, within its 50 MB of L2. */
 enum { PATCH_BYTES = 36 << 20, TILE = 128 * 128, VECTOR = 16, WARPS = 8 };
 
 /* The convolution as computed: 4*channels, 2x2 and padding 1 when upsampling. */
@@ -23,7 +23,7 @@ struct kern_conv {
     int out, in;
     int kernel_h, kernel_w, stride, pad_h, pad_w;
     int flags;
-    int y_stride; /* elements from one pixel of the product's result to the next */
+    int y_stride; /* elements from one pixel of the result to the next */
     int row;      /* elements of a patch, a multiple of 16 bytes: [kernel_h][kernel_w][in], then zeros */
     kern_linear *product;
 };
@@ -38,8 +38,8 @@ mar_status cuda_patches(cuda_queue *c, mar_err *err)
 
 /* --- creation ---------------------------------------------------------------------------------------------- */
 
-/* Turns the 3x3 kernel of one (output, input) pair into the 2x2 kernel of a parity (py, px). Tap ky of parity py is the
- * sum of the 3x3 taps that fall on its input row: {0}, {1,2} for even rows, {0,1}, {2} for odd. */
+/* Merges the 3x3 kernel of one (output, input) pair into the 2x2 kernel of a parity (py, px). Tap ky of parity py sums
+ * the 3x3 taps that fall on its input row: {0}, {1,2} for even rows, {0,1}, {2} for odd. */
 static void merge_taps(const float *w3, int parity, float w2[4])
 {
     static const int tap_of[2][3] = {{0, 1, 1}, {0, 0, 1}};
@@ -48,7 +48,7 @@ static void merge_taps(const float *w3, int parity, float w2[4])
         for (int s = 0; s < 3; s++) w2[2 * tap_of[parity / 2][r] + tap_of[parity % 2][s]] += w3[3 * r + s];
 }
 
-/* weight [out][row] and bias [out] of the product, from the spec's [out][in][kernel_h][kernel_w]. */
+/* Builds weight [out][row] and bias [out] of the product from the spec's [out][in][kernel_h][kernel_w]. */
 static void lay_out(const kern_conv *conv, const kern_conv_spec *spec, float *weight, float *bias)
 {
     const size_t in = (size_t)conv->in, taps = (size_t)(conv->kernel_h * conv->kernel_w);
@@ -129,7 +129,7 @@ void cuda_conv_free(kern_device *d, kern_conv *conv)
 
 /* --- bands ------------------------------------------------------------------------------------------------- */
 
-/* The output pixels of all images are the product's rows. When upsampling the last row and column of an image are
+/* The output pixels of all images are the product's rows. When upsampling, the last row and column of an image are
  * outside x. */
 typedef struct {
     int height, width; /* of an image of x */
@@ -140,15 +140,15 @@ typedef struct {
     cuda_divisor image;    /* output pixels of an image */
 } conv_pixels;
 
-/* How they are divided into equal bands. */
+/* Division into equal bands. */
 typedef struct {
     conv_pixels of;
     int pixels; /* of all images */
-    int bands;  /* number of bands; 0 if there are no pixels, or a patch does not fit */
+    int bands;  /* 0 if there are no pixels, or a patch does not fit */
     int band;   /* pixels of a band; the last band may have fewer */
 } conv_bands;
 
-/* Whether x itself is the product's operand. */
+/* Returns 1 if x itself is the product's operand. */
 static int is_product(const kern_conv *conv)
 {
     return conv->kernel_h * conv->kernel_w * conv->stride == 1 && conv->row == conv->in;

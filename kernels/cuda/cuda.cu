@@ -6,11 +6,11 @@
 #include <string.h>
 
 enum {
-    WORKSPACE_BYTES = 32 << 20, /* what NVIDIA advises for Hopper */
+    WORKSPACE_BYTES = 32 << 20, /* NVIDIA's recommendation for Hopper */
     STAGED_BYTES = 64 << 10,    /* a larger upload waits instead of being staged */
-    IMAGE_BYTES = 640 << 20,    /* 8 images of 256x256 pixels by KL-16. Its products take, an image, 129 thousand waves
-                                 * of tiles times K on 132 multiprocessors with 1 image at a time, 72 with 4, 64 with 8
-                                 * and 63 with 16 (counted) */
+    IMAGE_BYTES = 640 << 20,    /* 8 images of 256x256 pixels by KL-16. On 132 multiprocessors its products take, per
+                                 * image, 129 thousand waves of tiles times K with 1 image at a time, 72 with 4, 64 with
+                                 * 8 and 63 with 16 (counted) */
 };
 
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
@@ -31,7 +31,7 @@ int cuda_ok(cuda_queue *c, cudaError_t error, const char *what)
 
 /* --- contexts --------------------------------------------------------------------------------------------- */
 
-/* The driver's functions, which the runtime has loaded: nothing here is linked with the driver. */
+/* The driver's functions, obtained through the runtime: nothing is linked with the driver. */
 static struct {
     CUresult (*device_get)(CUdevice *device, int number);
     CUresult (*retain)(CUcontext *context, CUdevice device);
@@ -43,7 +43,7 @@ static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 template <typename F> static void find_function(const char *name, F *function)
 {
     void *found = NULL;
-    const unsigned version = 12000; /* of the function's interface; a driver that is new enough has it */
+    const unsigned version = 12000; /* of the function's interface; every driver new enough has it */
     if (cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault) != cudaSuccess) {
         (void)cudaGetLastError();
         found = NULL;
@@ -63,12 +63,12 @@ CUcontext cuda_switch(CUcontext context)
 {
     CUcontext before = NULL;
     const int known = driver.get_current(&before) == CUDA_SUCCESS;
-    if (!known || before != context) (void)driver.set_current(context); /* if it fails, the next call says so */
+    if (!known || before != context) (void)driver.set_current(context); /* if this fails, the next call reports it */
     return known ? before : context;
 }
 
-/* The primary context of the GPU. It is never released: the runtime works in it, and keeps it until the process ends.
- */
+/* Takes the primary context of the GPU. It is never released: the runtime works in it and keeps it until the process
+ * ends. */
 static mar_status take_context(cuda_device *d, mar_err *err)
 {
     CUdevice device = 0;
@@ -102,8 +102,8 @@ static mar_status out_of_memory(size_t bytes, mar_err *err)
                    size_text(unused, left), size_text(total, all));
 }
 
-/* The memory is cleared here and now, on a stream of the device's own: the queue that will use it is not known, and may
- * be recording. */
+/* Clears the memory at once, on the device's own stream: the queue that will use it is unknown, and may be
+ * recording. */
 static cudaError_t alloc_cleared(cuda_device *d, size_t bytes, void **out)
 {
     cudaError_t error = cudaMalloc(out, bytes);
@@ -154,19 +154,19 @@ static void upload(kern_queue *k, void *dst, const void *src, size_t bytes)
     }
 }
 
-/* What is done when the stream is idle. */
-static void settle(cuda_queue *c)
+/* Runs the work due when the stream is idle. */
+static void on_idle(cuda_queue *c)
 {
-    cuda_laps_settle(c);
-    cuda_stage_settle(c);
+    cuda_timer_read(c);
+    cuda_stage_free_old(c);
 }
 
 static void wait(cuda_queue *c, const char *what)
 {
-    if (cuda_ok(c, cudaStreamSynchronize(c->stream), what)) settle(c);
+    if (cuda_ok(c, cudaStreamSynchronize(c->stream), what)) on_idle(c);
 }
 
-/* It waits after a failure and a cancel, too: what was begun before may still run. */
+/* Waits also after a failure or a cancel: earlier work may still run. */
 static void finish(kern_queue *k)
 {
     cuda_queue *c = cuda_of(k);
@@ -181,17 +181,17 @@ static void download(kern_queue *k, void *dst, const void *src, size_t bytes)
             cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "downloading");
         wait(c, "downloading");
     }
-    if (k->failed != MAR_OK) memset(dst, 0, bytes); /* a caller who checks later must not read garbage */
+    if (k->failed != MAR_OK) memset(dst, 0, bytes); /* a caller that checks later must not read garbage */
 }
 
-/* Whether weights can be loaded now. */
+/* Checks that weights can be loaded now. */
 static mar_status check_load(cuda_queue *c, mar_err *err)
 {
     (void)cuda_outside_recording(c, "a load");
     return kern_check(&c->base, err);
 }
 
-/* Frees memory that the queue may still be writing to. */
+/* Frees memory the queue may still be writing to. */
 static void free_unfinished(cuda_queue *c, void **p)
 {
     (void)cudaStreamSynchronize(c->stream);
@@ -211,7 +211,7 @@ mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void *
     return cuda_status(error, "uploading weights", err);
 }
 
-/* The device converts to bf16; the floats go to the workspace first. */
+/* The device converts to bf16; the floats are first copied to the workspace. */
 mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32, void **out, mar_err *err)
 {
     if (f32 || !c->device->bf16) return cuda_alloc_copy(c, host, n * sizeof *host, out, err);
@@ -241,7 +241,7 @@ static void queue_free(kern_queue *k)
     const CUcontext before = cuda_switch(c->device->context);
     if (c->stream) (void)cudaStreamSynchronize(c->stream);
     cuda_stage_close(c);
-    cuda_laps_close(c);
+    cuda_timer_close(c);
     cuda_memory_free(c);
     cuda_free(&c->device->base, c->patches);
     cuda_free(&c->device->base, c->workspace);
@@ -255,7 +255,7 @@ static mar_status open_parts(cuda_queue *c, mar_err *err)
     mar_status status = cuda_status(cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking), "opening a stream", err);
     c->stream = c->own;
     if (status == MAR_OK) status = cuda_stage_open(c, err);
-    if (status == MAR_OK) status = cuda_laps_open(c, err);
+    if (status == MAR_OK) status = cuda_timer_open(c, err);
     c->workspace_bytes = WORKSPACE_BYTES;
     if (status == MAR_OK) status = cuda_alloc(&c->device->base, c->workspace_bytes, &c->workspace, err);
     return status;
@@ -298,9 +298,9 @@ static void recover(kern_queue *k)
     if (!cuda_outside_recording(c, "a recovery")) return;
     const cudaError_t error = cudaStreamSynchronize(c->stream);
     (void)cudaGetLastError(); /* clears it */
-    cuda_laps_forget(c);
+    cuda_timer_forget(c);
     k->failed = MAR_OK;
-    if (cuda_ok(c, error, "waiting for the GPU")) settle(c); /* an error that stays is returned by every call */
+    if (cuda_ok(c, error, "waiting for the GPU")) on_idle(c); /* a permanent error is returned by every call */
 }
 
 static mar_status set_stream(kern_queue *k, void *stream, mar_err *err)
@@ -313,7 +313,7 @@ static mar_status set_stream(kern_queue *k, void *stream, mar_err *err)
                        "that was created, cudaStreamLegacy, or NULL");
     const cudaError_t error = cudaStreamSynchronize(c->stream);
     if (error == cudaSuccess) {
-        settle(c);
+        on_idle(c);
         c->stream = stream ? (cudaStream_t)stream : c->own;
     }
     return cuda_status(error, "waiting for the GPU", err);
@@ -339,7 +339,7 @@ static kern_core_ops make_core_table(void)
     t.upload = upload;
     t.download = download;
     t.finish = finish;
-    t.lap = cuda_lap;
+    t.timer_mark = cuda_timer_mark;
     t.replay = cuda_replay;
     t.recording_free = cuda_recording_free;
     t.linear_create = cuda_linear_create;
@@ -385,7 +385,7 @@ static kern_head_ops make_head_table(void)
     t.chain_run = cuda_chain_run;
     t.chain_step = cuda_chain_step;
     t.chain_ode_step = cuda_chain_ode_step;
-    t.chain_law = cuda_chain_law;
+    t.chain_gaussian = cuda_chain_gaussian;
     t.add_log_std = cuda_add_log_std;
     t.verify = cuda_verify;
     t.path_ratio = cuda_path_ratio;
@@ -414,7 +414,7 @@ static kern_conv_ops make_conv_table(void)
 static kern_discrete_ops make_discrete_table(void)
 {
     kern_discrete_ops t = {};
-    t.laws = cuda_laws;
+    t.probs = cuda_probs;
     t.draw = cuda_draw;
     t.verify = cuda_verify_blocks;
     t.top = cuda_top;
@@ -448,8 +448,8 @@ static kern_measure_ops make_measure_table(void)
 
 /* --- devices ---------------------------------------------------------------------------------------------- */
 
-/* Why CUDA knows no GPU. The runtime needs a driver of its own major version, which is named as nvidia-smi does: by the
- * CUDA version that it supports. Without any driver the runtime's error is that of one that is too old. */
+/* Explains why CUDA finds no GPU. The runtime needs a driver of its own major version. The message names it as
+ * nvidia-smi does, by its supported CUDA version. Without any driver the runtime reports one that is too old. */
 static mar_status no_gpu(cudaError_t error, mar_err *err)
 {
     int version = 0;
@@ -496,27 +496,28 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
              p->major, p->minor, p->multiProcessorCount, (size_t)p->totalGlobalMem >> 30, cublasLtGetVersion());
 }
 
-/* Sets part of the L2 cache aside for weights that the persistent kernels stream; only their launches ask for it. It is
- * a setting of the whole GPU in this process, so it is made once. Other data may be there while no such weights are. */
-static void set_l2_aside(cuda_device *d, size_t bytes)
+/* Reserves part of the L2 cache for weights that the persistent kernels stream; only their launches use it. It is a
+ * setting of the whole GPU in this process, so it is made once. Other data may use that part in the absence of such
+ * weights. */
+static void reserve_l2(cuda_device *d, size_t bytes)
 {
     size_t now = 0;
     if (!d->bf16 || bytes == 0) return;
-    cuda_disturb_begin();
+    cuda_exclusive_begin();
     cudaError_t error = cudaDeviceGetLimit(&now, cudaLimitPersistingL2CacheSize);
     if (error == cudaSuccess && now < bytes) error = cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, bytes);
-    cuda_disturb_end();
+    cuda_exclusive_end();
     if (error == cudaSuccess)
         d->l2_persisting_bytes = bytes;
     else
-        (void)cudaGetLastError(); /* not a failure: the weights take their chance in the cache */
+        (void)cudaGetLastError(); /* not a failure: the weights then compete for the cache */
 }
 
 static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *err)
 {
     if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
     d->has_lock = 1;
-    set_l2_aside(d, (size_t)p->persistingL2CacheMaxSize);
+    reserve_l2(d, (size_t)p->persistingL2CacheMaxSize);
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)
         return err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));
@@ -528,9 +529,9 @@ static void close_opened(cuda_device *d)
     const CUcontext before = cuda_switch(d->context);
     cuda_matmuls_free(d);
     if (d->zeroing) (void)cudaStreamDestroy(d->zeroing);
-    cuda_disturb_begin();
+    cuda_exclusive_begin();
     if (d->lt) (void)cublasLtDestroy(d->lt);
-    cuda_disturb_end();
+    cuda_exclusive_end();
     if (d->has_lock) (void)pthread_mutex_destroy(&d->lock);
     (void)cuda_switch(before);
 }

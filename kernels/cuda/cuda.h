@@ -21,44 +21,43 @@ extern "C" {
 #include <math.h>
 #include <pthread.h>
 
-struct cuda_matmul; /* linear.cu: how a product is computed */
-struct cuda_stage;  /* staging.cu: host arrays on their way to the device */
-struct cuda_laps;   /* laps.cu: times to be added */
+struct cuda_matmul; /* linear.cu: the plan of a product */
+struct cuda_stage;  /* staging.cu: host arrays in transit to the device */
+struct cuda_timer;  /* timer.cu: pending times */
 struct cuda_memory; /* persistent.cu: working memory of the persistent kernels */
 
-/* Any thread may use it at any time: what is set after opening is behind the lock. */
+/* Any thread may use it at any time: the lock guards what changes after opening. */
 typedef struct {
     kern_device base;           /* must be first: a kern_device * points at a cuda_device */
     int bf16;                   /* act is bf16, else float */
     int number;                 /* CUDA's number of the GPU */
-    CUcontext context;          /* the GPU's primary context, in which the runtime works, too */
+    CUcontext context;          /* primary context of the GPU, shared with the runtime */
     int multiprocessors;        /* of the GPU */
     int major;                  /* of its compute capability */
-    size_t shared_bytes;        /* the most shared memory a block can have, with opt-in */
-    size_t l2_persisting_bytes; /* of the L2 cache, set aside for access policies */
-    cudaStream_t zeroing;       /* clears new memory */
-    cublasLtHandle_t lt;  /* has no stream or workspace of its own, and may be used by several threads at a time */
-    pthread_mutex_t lock; /* of the table of products; it is there if `has_lock` */
+    size_t shared_bytes;        /* maximum shared memory of a block, with opt-in */
+    size_t l2_persisting_bytes; /* part of the L2 cache reserved for access policies */
+    cudaStream_t zeroing;       /* stream that clears new memory */
+    cublasLtHandle_t lt;        /* without stream or workspace of its own; several threads may use it at a time */
+    pthread_mutex_t lock;       /* guards the table of products; exists if `has_lock` */
     int has_lock;
-    struct cuda_matmul
-        *matmuls[64]; /* linear.cu: a hash table. Entries never change and stay until the device closes */
+    struct cuda_matmul *matmuls[64]; /* linear.cu: hash table. Entries never change and stay until the device closes */
 } cuda_device;
 
 /* One thread at a time uses it. */
 typedef struct {
     kern_queue base; /* must be first: a kern_queue * points at a cuda_queue */
     cuda_device *device;
-    cudaStream_t own;    /* its own stream */
-    cudaStream_t stream; /* all work of this queue: `own` or the caller's; while a graph is captured, `own` */
+    cudaStream_t own;    /* the queue's own stream */
+    cudaStream_t stream; /* stream of this queue's work: `own` or the caller's; `own` while a graph is captured */
     void *workspace;     /* of cuBLASLt */
     size_t workspace_bytes;
     void *patches; /* conv.cu: input patches of some output pixels; NULL until a plan needs it */
     size_t patches_bytes;
-    struct cuda_memory *memory; /* the newest, which is the largest; NULL until a plan needs it */
+    struct cuda_memory *memory; /* newest and largest; NULL until a plan needs it */
     struct cuda_stage *stage;
-    struct cuda_laps *laps;
-    int bound;         /* binds without their unbind */
-    CUcontext outside; /* the thread's context before the first of them; NULL: it had none */
+    struct cuda_timer *timer;
+    int bound;         /* binds without a matching unbind */
+    CUcontext outside; /* the thread's context before the first of them; NULL: none */
 } cuda_queue;
 
 static inline cuda_device *cuda_device_of(kern_device *d)
@@ -70,16 +69,16 @@ static inline cuda_queue *cuda_of(kern_queue *k)
     return (cuda_queue *)k;
 }
 
-/* cuda.cu: the status of a CUDA call. An error is MAR_EBACKEND, or MAR_ENOMEM, with "<what>: <CUDA's text>". */
+/* cuda.cu: converts the status of a CUDA call. An error is MAR_EBACKEND, or MAR_ENOMEM, with "<what>: <CUDA's
+ * text>". */
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
-/* The same for an operation that returns nothing: an error goes to kern_fail. Returns whether there is none. */
+/* The same for an operation without a status: reports an error to kern_fail. Returns 1 if there is none. */
 int cuda_ok(cuda_queue *c, cudaError_t error, const char *what);
-/* Makes a device's context the thread's current one, and so its GPU. Returns the one before, NULL if the thread had
- * none, for another call that gives it back; if the driver does not tell it, the device's own. cudaSetDevice would not
- * do: to give a thread without a context its GPU back, it would make one there, which takes hundreds of megabytes of a
- * GPU that nobody uses. */
+/* Makes a device's context, and so its GPU, current for the thread. Returns the previous one for a later call to
+ * restore; NULL if there was none, and the device's own if the driver does not tell. cudaSetDevice is unsuitable:
+ * restoring a thread without a context would create one, hundreds of megabytes on an unused GPU. */
 CUcontext cuda_switch(CUcontext context);
-/* The table's alloc and free. They do not change the thread's current GPU. */
+/* Entries alloc and free of the table. They keep the thread's current GPU. */
 mar_status cuda_alloc(kern_device *d, size_t bytes, void **out, mar_err *err);
 void cuda_free(kern_device *d, void *p);
 /* Allocates and fills from host memory, at load. */
@@ -94,32 +93,32 @@ template <typename T> static inline const T *cuda_stage(cuda_queue *c, const T *
 {
     return (const T *)cuda_stage_bytes(c, host, n * sizeof(T));
 }
-/* The same of a list, which may have another length at each use of a recording: `bytes` of it now, `room` at most,
- * which stays the same. In a recording a list is copied once, however many operations are given it: from its first use
- * on in a run of the body it must not change. */
+/* The same for a list with another length at each use of a recording: `bytes` now, `room` at most; `room` never
+ * changes. A recording copies a list once for all operations that use it. It must not change from its first use to the
+ * end of the body's run. */
 const void *cuda_stage_list_bytes(cuda_queue *c, const void *host, size_t bytes, size_t room);
 template <typename T> static inline const T *cuda_stage_list(cuda_queue *c, const T *host, size_t n, size_t most)
 {
     return (const T *)cuda_stage_list_bytes(c, host, n * sizeof(T), most * sizeof(T));
 }
-/* Bracket the staging of an operation with several host arrays: outside a recording they are copied by one copy. */
+/* Bracket the staging of an operation with several host arrays: outside a recording one copy takes them all. */
 void cuda_stage_hold(cuda_queue *c);
 void cuda_stage_send(cuda_queue *c);
-/* Whether operations should start work now. They should not while a recording only collects host arrays, nor after a
- * failure or a cancel. If they should, it makes the device the thread's current one. Operations call it after their
- * staging and once a step in loops; cuda_launch calls it itself. */
+/* Returns 1 if operations should start work now, and makes the device current for the thread. Returns 0 while a
+ * recording only collects host arrays, and after a failure or a cancel. Operations call it after their staging and once
+ * a step in loops; cuda_launch calls it itself. */
 int cuda_live(cuda_queue *c);
-/* Bracket what may wait for the whole GPU, which no thread may do while another one records: cuBLASLt's and the L2
- * cache's own calls. Waits until nobody records, in the whole process. */
-void cuda_disturb_begin(void);
-void cuda_disturb_end(void);
-/* Whether a recording's body is running, which is then not doing its work at once. */
+/* Bracket calls that may wait for the whole GPU: cuBLASLt's and the L2 cache's own. No thread may make one while
+ * another records. Waits until no thread of the process records. */
+void cuda_exclusive_begin(void);
+void cuda_exclusive_end(void);
+/* Returns 1 if a recording's body is running without doing its work at once. */
 int cuda_in_recording(const cuda_queue *c);
-/* Whether no recording's body is running. If one is, fails with "internal error: <what> inside a recording". */
+/* Returns 1 if no recording's body is running. Otherwise fails with "internal error: <what> inside a recording". */
 int cuda_outside_recording(cuda_queue *c, const char *what);
 
-/* Launches kernel<<<grid, block, shared>>>(args...) on the queue's stream, unless the queue does not live; an error
- * goes to kern_fail. */
+/* Launches kernel<<<grid, block, shared>>>(args...) on the queue's stream if the queue is live; an error goes to
+ * kern_fail. */
 template <typename... P, typename... A>
 static inline void cuda_launch(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
 {
@@ -137,7 +136,8 @@ static inline unsigned cuda_blocks(size_t n, size_t per_block)
     return (unsigned)((n + per_block - 1) / per_block);
 }
 
-/* Places of a window along an axis of `size` pixels with `pad` more on either side; 0 if it does not fit. */
+/* Returns the positions of a window along an axis of `size` pixels with `pad` more on either side; 0 if it does not
+ * fit. */
 static inline int cuda_results(int size, int pad, int window, int stride)
 {
     const int room = size + 2 * pad - window;
@@ -145,7 +145,7 @@ static inline int cuda_results(int size, int pad, int window, int stride)
 }
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
-/* The block's dynamic shared memory. */
+/* Returns the block's dynamic shared memory. */
 #ifdef MAR_CUDAHOST
 #define cuda_shared() cudahost_shared()
 #else
@@ -156,7 +156,7 @@ static __device__ inline void *cuda_shared()
 }
 #endif
 
-/* 1/sqrt(variance + eps). NaN if the variance has overflowed, as in kernels/cpu/rows.c. */
+/* Returns 1/sqrt(variance + eps); NaN if the variance has overflowed, as in kernels/cpu/rows.c. */
 static __device__ inline float cuda_inverse_deviation(float variance, float eps)
 {
     return variance <= FLT_MAX ? 1 / sqrtf(variance + eps) : NAN;
@@ -168,31 +168,31 @@ static __device__ inline float cuda_inverse_deviation(float variance, float eps)
 /* staging.cu */
 mar_status cuda_stage_open(cuda_queue *c, mar_err *err); /* creates c->stage */
 void cuda_stage_close(cuda_queue *c);
-void cuda_stage_settle(cuda_queue *c); /* to be called when the stream is idle: frees old rings */
+void cuda_stage_free_old(cuda_queue *c); /* call when the stream is idle: frees old rings */
 
-/* laps.cu */
-mar_status cuda_laps_open(cuda_queue *c, mar_err *err); /* creates c->laps */
-void cuda_laps_close(cuda_queue *c);
-void cuda_laps_settle(cuda_queue *c); /* to be called when the stream is idle: adds up laps */
-void cuda_laps_forget(cuda_queue *c); /* those that are not added yet; the next lap starts the clock */
-void cuda_lap(kern_queue *k, double *seconds);
+/* timer.cu */
+mar_status cuda_timer_open(cuda_queue *c, mar_err *err); /* creates c->timer */
+void cuda_timer_close(cuda_queue *c);
+void cuda_timer_read(cuda_queue *c);   /* call when the stream is idle: adds up pending times */
+void cuda_timer_forget(cuda_queue *c); /* drops pending times; the next mark starts the clock */
+void cuda_timer_mark(kern_queue *k, double *seconds);
 
 /* recording.cu */
 void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);
 void cuda_recording_free(kern_queue *k, kern_recording *recording);
-/* Captures what body(c, arg) puts on c->stream, and instantiates it. If that fails it is done once more, body and all,
- * unless the queue was cancelled or the body did what it must not. On failure *graph is NULL and err says at what. */
+/* Captures the work of body(c, arg) on c->stream, and instantiates the graph. A failure is retried once, body included,
+ * unless the queue was cancelled or the body broke its rules. On failure *graph is NULL and err says which step
+ * failed. */
 mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
                         mar_err *err);
 
 /* linear.cu */
-/* The flags of a convolution's product may have KERN_RELU. */
+/* The flags of a convolution's product may include KERN_RELU. */
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
 void cuda_linear_free(kern_device *d, kern_linear *l);
 mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
 void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
-/* y = SiLU(x), rows of n elements: what follows a product that wrote its f32 sums, so that they are rounded once. y is
- * bf16, or else float. */
+/* y = SiLU(x), rows of n f32 sums of a product, so that they are rounded once. y is bf16 if bf16_y, else float. */
 void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_y, void *y);
 void cuda_matmuls_free(cuda_device *d);
 
@@ -211,7 +211,7 @@ void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
 void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                    void *y, int y_f32);
 void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
-void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                  act *cache, const int *slot);
 void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
 void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
@@ -220,10 +220,10 @@ void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int 
 /* cache.cu */
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job);
 
-/* laws.cu */
-void cuda_laws(kern_queue *k, const kern_law_job *job);
+/* probs.cu */
+void cuda_probs(kern_queue *k, const kern_probs_job *job);
 void cuda_draw(kern_queue *k, const kern_draw_job *job);
-void cuda_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+void cuda_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
               float *log_p);
 
 /* blocks.cu */
@@ -262,8 +262,8 @@ void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int ch
                      const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step);
 void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
                          const kern_ode_coef *coef);
-void cuda_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                    const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
+void cuda_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                         const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
 void cuda_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
                  const uint64_t *image, const int *position, int step);
 void cuda_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels);
@@ -286,7 +286,7 @@ void cuda_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculat
 int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 
 /* conv.cu, group_norm.cu */
-/* Allocates c->patches unless it is there. Convolutions and group norms take turns using it; queue_free frees it. */
+/* Allocates c->patches if it is missing. Convolutions and group norms share it; queue_free frees it. */
 mar_status cuda_patches(cuda_queue *c, mar_err *err);
 mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cuda_conv_free(kern_device *d, kern_conv *conv);

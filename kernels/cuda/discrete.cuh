@@ -1,10 +1,10 @@
-/* What the kernels on laws of discrete tokens are made of: a block works on a row of up to some hundred thousand
- * tokens. Its threads have the tokens threadIdx.x, threadIdx.x + blockDim.x, ...; where the order of tokens
- * counts, each warp has a part of the row that lies together. All threads of the block call these functions together
- * and get the same result. They begin with a barrier: they see what the threads have written before.
+/* Building blocks for kernels on distributions of discrete tokens: a block works on a row of up to some hundred
+ * thousand tokens. Its threads have tokens threadIdx.x, threadIdx.x + blockDim.x, ... Where token order matters, each
+ * warp has a contiguous part of the row. All threads of the block call these functions together and get the same
+ * result. Each begins with a barrier, so it sees earlier writes of all threads.
  *
- * Sums are in double, in another order than the CPU's: a draw may be another token only where its uniform and a sum
- * agree to about the 15th digit. */
+ * Sums are in double, in another order than the CPU's. A draw can differ from the CPU's only where its uniform and a
+ * sum agree to about the 15th digit. */
 #ifndef KERNELS_CUDA_DISCRETE_CUH
 #define KERNELS_CUDA_DISCRETE_CUH
 
@@ -17,9 +17,9 @@ extern "C" {
 enum {
     DISCRETE_THREADS = 1024,
     DISCRETE_WARPS = DISCRETE_THREADS / 32
-}; /* at most; as many warps as a warp has lanes */
+}; /* maximum; as many warps as a warp has lanes */
 
-/* Threads of a block for rows of this size: each has 16 tokens, or all the block can have. */
+/* Returns the threads of a block for rows of this size: 16 tokens each, or the block's maximum. */
 static inline unsigned discrete_threads(int size)
 {
     const int warps = (size + 511) / 512;
@@ -28,18 +28,18 @@ static inline unsigned discrete_threads(int size)
 
 /* A block's shared memory. */
 typedef struct {
-    double part[DISCRETE_WARPS]; /* one number of each warp */
+    double part[DISCRETE_WARPS]; /* one number per warp */
     double before;
     int at, passes;
 } discrete_scratch;
 
-/* exp(x), 0 below exp(-87), as on the CPU. */
+/* Returns exp(x), 0 below exp(-87), as on the CPU. */
 static __device__ inline float discrete_exp(float x)
 {
     return x < -87 ? 0 : expf(x);
 }
 
-/* Hands lane w of each warp what warp w has; `none` if there is no such warp. */
+/* Gives lane w of each warp the value of warp w; `none` if there is no such warp. */
 static __device__ inline double discrete_share(double x, double none, discrete_scratch *s)
 {
     __syncthreads();
@@ -53,7 +53,7 @@ static __device__ inline double discrete_sum(double x, discrete_scratch *s)
     return cuda_warp_sum(discrete_share(cuda_warp_sum(x), 0, s));
 }
 
-/* The largest number; NaNs do not count. */
+/* Returns the largest number, ignoring NaNs. */
 static __device__ inline float warp_max(float x)
 {
     for (int i = 16; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
@@ -64,7 +64,7 @@ static __device__ inline float discrete_max(float x, discrete_scratch *s)
     return warp_max((float)discrete_share((double)warp_max(x), -INFINITY, s));
 }
 
-/* The sums of lanes 0 .. the caller's. */
+/* Returns the sum of lanes 0 .. the caller's. */
 static __device__ inline double discrete_running_sum(double x)
 {
     for (int i = 1; i < 32; i *= 2) {
@@ -74,14 +74,14 @@ static __device__ inline double discrete_running_sum(double x)
     return x;
 }
 
-/* Where a running sum over a row passes a limit. */
+/* The point where a running sum over a row passes a limit. */
 typedef struct {
-    int at;        /* the entry; if none does, the last one with a weight, or -1 */
-    int passes;    /* 1: it does */
-    double before; /* the sum in front of that entry; if none passes, the whole sum */
+    int at;        /* entry that passes; if none does, the last one with a weight, or -1 */
+    int passes;    /* 1: some entry passes */
+    double before; /* sum before that entry; if none passes, the whole sum */
 } discrete_found;
 
-/* What a sum must do to pass: exceed the limit, at an entry with a weight; or not be less than it. */
+/* Condition for passing: exceed the limit at an entry with a weight, or reach it. */
 enum { DISCRETE_EXCEEDS, DISCRETE_REACHES };
 
 template <int RULE> static __device__ inline int discrete_passes(double sum, double weight, double limit)
@@ -89,7 +89,7 @@ template <int RULE> static __device__ inline int discrete_passes(double sum, dou
     return RULE == DISCRETE_EXCEEDS ? sum > limit && weight > 0 : !(sum < limit);
 }
 
-/* The first lane of `votes` that has a 1; the last. */
+/* Return the first and the last lane with a 1 in `votes`. */
 static __device__ inline int discrete_first(unsigned votes)
 {
     return __ffs((int)votes) - 1;
@@ -99,7 +99,7 @@ static __device__ inline int discrete_last(unsigned votes)
     return 31 - __clz((int)votes);
 }
 
-/* A warp's search of entries first .. end - 1, in front of which the sum is `before`. */
+/* Searches entries first .. end - 1 by one warp; the sum before them is `before`. */
 template <int RULE, typename W>
 static __device__ inline discrete_found discrete_find_in_part(const W &weight, int first, int end, double before,
                                                               double limit)
@@ -121,12 +121,12 @@ static __device__ inline discrete_found discrete_find_in_part(const W &weight, i
         f.before += __shfl_sync(0xffffffffu, sum, 31);
         if (weighty) f.at = from + discrete_last(weighty);
     }
-    if (RULE == DISCRETE_REACHES) f.at = end, f.passes = 1; /* the part's sum had reached it, up to rounding */
+    if (RULE == DISCRETE_REACHES) f.at = end, f.passes = 1; /* the part's sum had reached the limit, up to rounding */
     return f;
 }
 
-/* Searches entries 0 .. n - 1 with weights weight(i). The limit is limit * (the sum of all) with `relative`; if that
- * sum is not positive, at is -1 then. */
+/* Searches entries 0 .. n - 1 with weights weight(i). With `relative` the limit is limit * (sum of all); at is -1 if
+ * that sum is not positive. */
 template <int RULE, typename W>
 static __device__ inline discrete_found discrete_find(const W &weight, int n, double limit, int relative,
                                                       discrete_scratch *s)
@@ -137,7 +137,7 @@ static __device__ inline discrete_found discrete_find(const W &weight, int n, do
     double mine = 0;
     __syncthreads();
     for (int i = first + lane; i < end; i += 32) mine += (double)weight(i);
-    const double sum = discrete_share(cuda_warp_sum(mine), 0, s); /* of warp number `lane` */
+    const double sum = discrete_share(cuda_warp_sum(mine), 0, s); /* sum of warp number `lane` */
     const double until = discrete_running_sum(sum), total = __shfl_sync(0xffffffffu, until, 31);
     const double before = __shfl_up_sync(0xffffffffu, until, 1);
     if (relative) limit *= total;
@@ -154,7 +154,7 @@ static __device__ inline discrete_found discrete_find(const W &weight, int n, do
     return {s->at, s->passes, s->before};
 }
 
-/* Floats as whole numbers in their order, and back; -0 is 0. */
+/* Map floats to integers in their order, and back; -0 maps to 0. */
 static __device__ inline unsigned discrete_key(float x)
 {
     const unsigned bits = __float_as_uint(x + 0.0f);

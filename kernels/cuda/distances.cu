@@ -1,8 +1,8 @@
-/* Squared distances of all rows of one matrix from all rows of another: a product whose terms are (a - b)^2 in place of
- * a b. A block computes SIDE x SIDE of them, a thread 8 x 8. DEPTH numbers of each row at a time are in shared
- * memory, transposed, while the next ones come into registers.
+/* Squared distances between all rows of two matrices: a product with terms (a - b)^2 in place of a b. A block computes
+ * SIDE x SIDE of them, a thread 8 x 8. DEPTH numbers of each row are in shared memory, transposed, while the next ones
+ * load into registers.
  *
- * Floor, per distance: 2 dim instructions in f32, a subtraction and a fused multiply-add; GPUs have no faster unit for
+ * Floor, per distance: 2 dim f32 instructions, a subtraction and a fused multiply-add; GPUs have no faster unit for
  * them. A block reads 8 SIDE dim bytes, a byte for 16 terms, mostly from L2. */
 #include "kernels/cuda/cuda.h"
 
@@ -10,12 +10,12 @@ enum {
     SIDE = 128,
     DEPTH = 8,
     THREADS = 256,
-    LOADS = SIDE * DEPTH / THREADS, /* numbers of a and of b that a thread brings */
-    PITCH = SIDE + 4,               /* floats of a row of shared memory; what a warp puts there goes to 32 banks */
+    LOADS = SIDE * DEPTH / THREADS, /* numbers of a and of b a thread loads */
+    PITCH = SIDE + 4,               /* floats of a row of shared memory; a warp's stores go to 32 banks */
 };
 
-/* Fetches a thread's part of SIDE rows from `first` on, DEPTH numbers from `k` on, in vectors of N. Zeros stand for
- * what is outside, and add nothing. */
+/* Loads a thread's part of SIDE rows from `first` on, DEPTH numbers from `k` on, in vectors of N. Numbers outside are
+ * 0. */
 template <int N>
 static __device__ inline void fetch(const float *x, int first, int rows, int dim, int k, float part[LOADS])
 {
@@ -28,7 +28,7 @@ static __device__ inline void fetch(const float *x, int first, int rows, int dim
     }
 }
 
-/* Puts them into shared memory [DEPTH][PITCH]. */
+/* Stores them to shared memory [DEPTH][PITCH]. */
 template <int N> static __device__ inline void put(const float part[LOADS], float *shared)
 {
 #pragma unroll
@@ -38,7 +38,8 @@ template <int N> static __device__ inline void put(const float part[LOADS], floa
     }
 }
 
-/* A thread's eight rows, or columns, are two groups of four, half a side apart: so a warp reads neighbours. */
+/* Returns a thread's i-th row or column. Its eight are two groups of four, half a side apart, so that a warp reads
+ * neighbours. */
 static __device__ inline int place(int thread, int i)
 {
     return i / 4 * (SIDE / 2) + 4 * thread + i % 4;

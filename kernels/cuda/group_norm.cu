@@ -1,17 +1,17 @@
-/* Group normalisation of some images in two kernels. The first takes sums over slices of the pixels. In the second each
- * block adds up the sums of its groups and normalises its pixels. The sums are of x minus one value of the group, so
- * that the variance does not cancel where the mean is far from 0, and runs of them are short enough for f32. How an
- * image is sliced does not depend on the number of images, so that its bits do not either.
+/* Group normalisation of images in two kernels. The first sums over slices of the pixels. In the second each block adds
+ * up its groups' sums and normalises its pixels. Sums are of x minus one value of the group. The variance then does not
+ * cancel where the mean is far from 0. Runs are short enough for f32. An image's slicing, and so its bits, do not
+ * depend on the number of images.
  *
- * Floor, per element: 4 bytes read twice (the second time from L2 if they are there), 2 or 4 written. */
+ * Floor, per element: 4 bytes read twice (possibly from L2 the second time), 2 or 4 written. */
 #include "kernels/cuda/cuda.h"
 
 /* A block takes CHANNELS channels, one a lane; a warp takes every WARPS'th pixel of the block's slice. */
-enum { CHANNELS = 32, WARPS = 8, RUN = 64 /* pixels added up in f32 */ };
+enum { CHANNELS = 32, WARPS = 8, RUN = 64 /* pixels accumulated in f32 */ };
 
 typedef struct {
-    int pixels, channels, groups; /* pixels: of an image */
-    int slices;                   /* number of slices of an image */
+    int pixels, channels, groups; /* pixels: per image */
+    int slices;                   /* slices of an image */
     int slice;                    /* pixels of a slice; the last may have fewer */
 } norm_shape;
 
@@ -21,7 +21,7 @@ mar_status cuda_group_norm_plan(kern_queue *k, int images, int pixels, int chann
     return cuda_patches(cuda_of(k), err);
 }
 
-/* The value that is subtracted before the sums of a group: its first channel at the middle pixel. */
+/* Returns the value subtracted before a group's sums: its first channel at the middle pixel. */
 static __device__ inline float group_shift(norm_shape a, const float *x, int group)
 {
     return x[(size_t)(a.pixels / 2) * (size_t)a.channels + (size_t)(group * (a.channels / a.groups))];
@@ -61,7 +61,7 @@ __global__ static void __launch_bounds__(32 * WARPS) norm_sums(norm_shape a, con
     sums[((size_t)blockIdx.x * 2 + (size_t)warp) * (size_t)a.channels + (size_t)channel] = (float)total;
 }
 
-/* Mean and 1 / sqrt(variance + eps) of a group, by one warp. */
+/* Computes mean and 1 / sqrt(variance + eps) of a group, by one warp. */
 static __device__ inline float2 group_moments(norm_shape a, const float *x, const float *sums, int group, float eps)
 {
     const int size = a.channels / a.groups;
@@ -107,7 +107,7 @@ __global__ static void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Divides an image's pixels so that there are two blocks a multiprocessor, but at least a pixel a warp. */
+/* Divides an image's pixels for two blocks a multiprocessor, but at least a pixel a warp. */
 static norm_shape slice(const cuda_queue *c, int pixels, int channels, int groups)
 {
     norm_shape a = {pixels, channels, groups, 0, 0};

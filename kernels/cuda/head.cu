@@ -1,5 +1,5 @@
-/* The diffusion head for many rows: products by cuBLASLt, and two kernels a block between them (head_rows.cu). In a
- * chain's step the input projection runs once a token, because both conditions share the token's state. */
+/* The diffusion head for many rows: products by cuBLASLt, with two kernels per block between them (head_rows.cu). In a
+ * chain's step the input projection runs once per token, because both conditions share the token's state. */
 #include "kernels/cuda/head.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
                                    .y_stride = y_stride,
                                    .quantised = nullptr,
                                    .scale = nullptr,
-                                   .before = nullptr};
+                                   .previous = nullptr};
     return cuda_linear_create(k, &spec, l, err);
 }
 
@@ -103,7 +103,7 @@ mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head
     mar_status status = create_layers(k, spec, h, err);
     if (status == MAR_OK) status = kern_check(k, err);
     if (status != MAR_OK) {
-        (void)cudaStreamSynchronize(cuda_of(k)->stream); /* uploads may still be under way */
+        (void)cudaStreamSynchronize(cuda_of(k)->stream); /* uploads may still be in flight */
         cuda_head_free(k->device, h);
         return status;
     }
@@ -163,7 +163,7 @@ void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, co
 
 static size_t aligned(size_t bytes)
 {
-    return (bytes + 255) / 256 * 256; /* as cuBLASLt likes it */
+    return (bytes + 255) / 256 * 256; /* cuBLASLt prefers it */
 }
 
 size_t cuda_head_scratch_bytes(const kern_head *h, int rows)
@@ -199,10 +199,10 @@ const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_in
     return e->x;
 }
 
-/* cuBLASLt has no SiLU. So fc1 writes its f32 sums, and a kernel makes SiLU of them and rounds that, once: the rule of
- * the persistent kernels and of the CPU, whose products apply SiLU to their f32 sums, too. Bytes an element in bf16: 4
- * written by fc1, 4 read and 2 written here, 2 read by fc2, 12 together, where sums rounded before SiLU would take 8;
- * in the L2 as long as a few thousand rows fit. */
+/* Runs fc1, SiLU and fc2. cuBLASLt has no SiLU, so fc1 writes its f32 sums, and a kernel applies SiLU and rounds once.
+ * The persistent kernels and the CPU also apply SiLU to f32 sums. Bytes an element in bf16: 4 written by fc1, 4 read
+ * and 2 written here, 2 read by fc2. These 12, against 8 with sums rounded before SiLU, stay in the L2 for up to a few
+ * thousand rows. */
 void cuda_head_mlp(const cuda_evaluation *e, int b, float *y)
 {
     cuda_queue *c = e->c;
@@ -211,7 +211,7 @@ void cuda_head_mlp(const cuda_evaluation *e, int b, float *y)
     cuda_linear(&c->base, e->h->block[b].fc2, e->v, e->rows, y);
 }
 
-/* out = the head at the residual stream `from` [from_rows][W], from_rows a divisor of rows. */
+/* out = the head at the residual stream `from` [from_rows][W]; from_rows divides rows. */
 static void evaluate(const cuda_evaluation *e, const float *from, int from_rows, float *out)
 {
     cuda_residual s = cuda_residual_of(from, from_rows);
@@ -237,7 +237,7 @@ void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int st
                        const int *mod_index, int rows, float *out, void *scratch)
 {
     const cuda_evaluation e = cuda_evaluation_in(c, h, mod, mod_index, rows, scratch);
-    float *entry = states < rows ? e.entry : e.x; /* not e.x, because several rows read a state's projection */
+    float *entry = states < rows ? e.entry : e.x; /* not e.x: several rows read a state's projection */
     if (!cuda_live(c)) return;
     cuda_linear(&c->base, h->in, x, states, entry);
     evaluate(&e, entry, states, out);
@@ -264,7 +264,7 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
     if (!cuda_live(c)) return;
     const cuda_chain_state s = {job->tokens, h->channels, job->x, job->x0, job->out, cfg, job->seed, image, position};
     cuda_evaluation e = cuda_evaluation_in(c, h, job->mod, NULL, rows, job->scratch);
-    /* Not e.x with two conditions: both conditions' rows read a token's projection. */
+    /* Not e.x with two conditions: both read a token's projection. */
     float *entry = job->conditions == 2 ? e.entry : e.x;
     for (int i = job->first; i >= last && cuda_live(c); i--) {
         k->watch.index = i;

@@ -1,8 +1,8 @@
 /* The diffusion head on the device. kernels/cpu/head.c shows its layers in the official form.
  *
- * There are two ways to evaluate it. Up to PERSISTENT_ROWS rows: a persistent kernel runs the whole chain in one
- * launch, with the weights on chip (persistent.cu). More rows: products by cuBLASLt (head.cu), and two kernels for the
- * rest of a block (head_rows.cu). LazyMAR's reuse has a path of its own (head_reuse.cu). */
+ * Up to PERSISTENT_ROWS rows a persistent kernel runs the whole chain in one launch, with the weights on chip
+ * (persistent.cu). More rows use cuBLASLt products (head.cu) and two kernels for the rest of a block (head_rows.cu).
+ * LazyMAR's reuse has its own path (head_reuse.cu). */
 #ifndef KERNELS_CUDA_HEAD_H
 #define KERNELS_CUDA_HEAD_H
 
@@ -13,27 +13,27 @@ extern "C" {
 #include "kernels/chain.h"
 }
 
-/* persistent_load.cu: the weights as a persistent kernel reads them. */
+/* persistent_load.cu: the weights in a persistent kernel's layout. */
 typedef struct persistent_head persistent_head;
 
-/* Nothing of it changes after its creation: any number of queues may use it at a time. */
+/* Immutable after creation: any number of queues may use it at a time. */
 struct kern_head {
     int width, depth, channels;
-    int f32;         /* kern_head_spec.f32: act is float below */
+    int f32;         /* kern_head_spec.f32: act below is float */
     int bf16;        /* act is bf16, else float */
     size_t act_size; /* bytes of an element of act */
     kern_linear *in; /* [W][C] f32 -> f32 */
     struct kern_head_layers {
-        kern_linear *fc1; /* [W][W] act -> act, without the silu */
+        kern_linear *fc1; /* [W][W] act -> act, without SiLU */
         kern_linear *fc2; /* [W][W] act -> f32 */
     } * block;
     kern_linear *ada_blocks;     /* [depth*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;      /* [2W][W] act -> f32, the end of a modulation row */
-    kern_linear *out;            /* [2C][W] f32 -> f32; NULL if out_packed is not */
-    void *out_packed;            /* its weight as cuda_head_final reads it; NULL: not of this width, or not in bf16 */
+    kern_linear *out;            /* [2C][W] f32 -> f32; NULL with out_packed */
+    void *out_packed;            /* weight of `out` in cuda_head_final's layout; NULL: unsupported width, or not bf16 */
     float *out_bias;             /* [2C], with out_packed */
-    persistent_head *persistent; /* NULL: no persistent kernel runs this head here: cuda_head_describe */
-    mar_err products;            /* without it: what describe says, and why */
+    persistent_head *persistent; /* NULL: no persistent kernel runs this head here; see cuda_head_describe */
+    mar_err products;            /* without `persistent`: text and reason for describe */
 };
 
 /* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale of the final layer). */
@@ -42,7 +42,7 @@ static inline size_t cuda_mod_final_offset(const kern_head *h)
     return 3u * (size_t)h->depth * (size_t)h->width * h->act_size;
 }
 
-/* A thread of a kernel on the head's rows has CUDA_HEAD_LANES neighbouring elements, a block of threads a row. */
+/* A thread of a row kernel has CUDA_HEAD_LANES neighbouring elements; a block of threads has a row. */
 enum { CUDA_HEAD_LANES = 8, CUDA_HEAD_WIDTH = CUDA_HEAD_LANES * 512 };
 static inline dim3 cuda_head_threads(const kern_head *h)
 {
@@ -54,56 +54,56 @@ typedef struct {
     cuda_queue *c;
     const kern_head *h;
     const char *mod;      /* modulation rows */
-    const int *mod_index; /* [rows] the modulation row of a row; NULL: its own number */
+    const int *mod_index; /* [rows] modulation row of each row; NULL: its own number */
     int rows;
     float *x, *y; /* [rows][W] the residual stream, an MLP's output */
-    float *entry; /* [rows][C] the gathered states, or [rows/2][W] the input projection of the tokens */
+    float *entry; /* [rows][C] gathered states, or [rows/2][W] the tokens' input projection */
     act *u, *v;   /* [rows][W] the operands of fc1 and fc2 */
 } cuda_evaluation;
 
-/* The residual stream as a sum that is not computed yet. */
+/* The residual stream as a pending sum. */
 typedef struct {
     const float *from; /* [from_rows][W]; row r reads row r % from_rows */
     int from_rows;     /* rows, or a divisor of it */
-    int block;         /* the block whose MLP made y */
-    const float *y;    /* [rows][W] to be multiplied by the block's gate and added; NULL: nothing is to be added */
+    int block;         /* block whose MLP made y */
+    const float *y;    /* [rows][W] addend, before the block's gate; NULL: no addend */
     float *keep;       /* [rows][W] receives the gated y; or NULL */
 } cuda_residual;
 
-/* The sum `from` alone. */
+/* Returns the sum `from` alone. */
 static inline cuda_residual cuda_residual_of(const float *from, int from_rows)
 {
     return {from, from_rows, 0, NULL, NULL};
 }
 
-/* head_rows.cu. y = SiLU(temb[temb_index[s]] + cond[r]) [total][W], s = row / rows, r = row % rows. */
+/* head_rows.cu: y = SiLU(temb[temb_index[s]] + cond[r]) [total][W], s = row / rows, r = row % rows. */
 void cuda_head_condition(cuda_queue *c, const kern_head *h, const float *temb, const int *temb_index, int total,
                          const float *cond, int rows, act *y);
-/* Adds s up, into e->x if there is a y, and prepares the input e->u of block b's MLP. Then s is the sum alone. */
+/* Computes s, into e->x if there is a y, and prepares the input e->u of block b's MLP. Then s has no addend. */
 void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b);
 /* out [rows][2C] = the final layer at s. */
 void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *out);
-/* Packs the final layer's weight, at load, where cuda_head_final has a kernel of its own for it. */
+/* Packs the final layer's weight, at load, where cuda_head_final has its own kernel. */
 mar_status cuda_head_pack_out(cuda_queue *c, const kern_head_spec *spec, kern_head *h, mar_err *err);
 
-/* head.cu. Working memory of an evaluation in `scratch`. */
+/* head.cu: lays out an evaluation's working memory in `scratch`. */
 cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void *mod, const int *mod_index, int rows,
                                    void *scratch);
-/* Returns the residual stream in front of block 0: the input projection of x [x_index[r]], or of x [r] without. */
+/* Returns the residual stream before block 0: the input projection of x[x_index[r]], or of x[r] without x_index. */
 const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_index);
-/* y [rows][W] = the MLP of block b at e->u. Overwrites e->y and e->v. */
+/* y [rows][W] = MLP of block b at e->u. Overwrites e->y and e->v. */
 void cuda_head_mlp(const cuda_evaluation *e, int b, float *y);
-/* eval with mod_index on the device. Row r reads state r % states of x; `states` is rows or rows/2. */
+/* Runs eval with mod_index on the device. Row r reads state r % states of x; `states` is rows or rows/2. */
 void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int states, const void *mod,
                        const int *mod_index, int rows, float *out, void *scratch);
 
-enum { PERSISTENT_ROWS = 64 }; /* the most rows that a persistent kernel takes */
+enum { PERSISTENT_ROWS = 64 }; /* maximum rows of a persistent kernel */
 
-/* persistent_load.cu: packs the weights. *out is NULL, with MAR_OK, if a persistent kernel cannot run this head on this
- * device; `why` then says why. */
+/* persistent_load.cu: packs the weights. Returns MAR_OK with *out NULL if a persistent kernel cannot run this head on
+ * this device; `why` then has the reason. */
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *why,
                              mar_err *err);
-/* How it runs: "persistent kernel for up to 64 rows, ...". */
+/* Returns how it runs: "persistent kernel for up to 64 rows, ...". */
 const char *persistent_description(const persistent_head *f);
 void persistent_free(kern_device *d, persistent_head *f);
 /* Prepares for persistent kernels with this head on this queue, so that their launches allocate nothing. */
@@ -111,7 +111,7 @@ mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err
 /* Runs all steps of a job of at most PERSISTENT_ROWS rows in one launch. job->out is undefined after it. */
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job);
 
-/* The state of a chain. All arrays are on the device; fields without a comment are as in kern_chain_job. */
+/* State of a chain. All arrays are on the device; fields without a comment are as in kern_chain_job. */
 typedef struct {
     int tokens, channels;
     float *x, *x0;

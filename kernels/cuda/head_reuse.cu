@@ -1,29 +1,30 @@
-/* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are kept, and used again at a later index. */
+/* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are cached and reused at a later index. */
 #include "kernels/cuda/head.h"
 
 enum { LANES = CUDA_HEAD_LANES };
 
-/* LazyMAR's rule: of blocks 1 to 4 the gated output of the MLP is kept, of the others the ungated output. */
-static __host__ __device__ inline int keeps_addition(int b)
+/* Returns LazyMAR's rule: 1 for blocks 1 to 4. These cache the MLP's gated output; the others cache the ungated
+ * output. */
+static __host__ __device__ inline int caches_gated(int b)
 {
     return b >= 1 && b <= 4;
 }
 
 static int computes(kern_head_reuse reuse, int b)
 {
-    return reuse == KERN_HEAD_FRESH || (reuse == KERN_HEAD_WARM && !keeps_addition(b));
+    return reuse == KERN_HEAD_FRESH || (reuse == KERN_HEAD_WARM && !caches_gated(b));
 }
 
-/* What is kept, and the blocks of it to be added. */
+/* Cached outputs, and the blocks to add. */
 typedef struct {
     const float *kept; /* [depth][stride] */
     size_t stride;     /* floats of a block */
     int first, last;   /* blocks */
 } reused;
 
-/* x = s and the kept outputs of some blocks. In front of them stands a block whose ungated output is kept, so s.keep is
- * NULL. A block of threads has a row. T is the type of gates.
- * Floor, bytes a row with b kept blocks: x 4W read and written, 4W b read, and their gates from memory. */
+/* x = s plus the cached outputs of some blocks. The block before them caches its ungated output, so s.keep is NULL. A
+ * thread block has a row. T is the type of gates. Floor, bytes a row with b cached blocks: x 4W read and written, 4W b
+ * read, and their gates from memory. */
 template <typename T>
 static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mod, const int *mod_index,
                                        size_t mod_bytes, int width, float *x)
@@ -37,7 +38,7 @@ static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mo
         const int pending = b < n.first, block = pending ? s.block : b;
         const float *from = pending ? s.y : n.kept + (size_t)b * n.stride;
         cuda_floats<LANES> y = cuda_load<LANES>(from + at);
-        if (pending || !keeps_addition(b)) {
+        if (pending || !caches_gated(b)) {
             const cuda_floats<LANES> gate = cuda_load_once(gates + (3 * (size_t)block + 2) * width);
             for (int j = 0; j < LANES; j++) y.v[j] *= gate.v[j];
         }
@@ -66,8 +67,8 @@ static void evaluate(const cuda_evaluation *e, const float *from, kern_head_reus
         if (computes(reuse, b)) {
             cuda_head_norm(e, &s, b);
             s.block = b;
-            s.y = keeps_addition(b) ? e->y : mine;
-            s.keep = keeps_addition(b) ? mine : NULL;
+            s.y = caches_gated(b) ? e->y : mine;
+            s.keep = caches_gated(b) ? mine : NULL;
             cuda_head_mlp(e, b, (float *)s.y);
         } else {
             const int first = b;

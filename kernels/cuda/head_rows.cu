@@ -1,4 +1,4 @@
-/* The diffusion head's kernels on rows: what lies between its products, and the final layer. */
+/* Row kernels of the diffusion head: the work between its products, and the final layer. */
 #include "kernels/cuda/head.h"
 #include "kernels/cuda/ptx.h"
 
@@ -10,7 +10,7 @@ typedef cuda_floats<LANES> lanes;
 
 /* --- the condition ------------------------------------------------------------------------------------------- */
 
-/* A block computes a row. Floor: 2W bytes written in bf16; temb and cond stay in the L2. */
+/* Computes a row per block. Floor: 2W bytes written in bf16; temb and cond stay in the L2. */
 template <typename T>
 static __global__ void condition_kernel(const float *temb, const int *temb_index, const float *cond, int rows,
                                         int width, T *y)
@@ -35,7 +35,7 @@ void cuda_head_condition(cuda_queue *c, const kern_head *h, const float *temb, c
 
 /* --- between two MLPs ------------------------------------------------------------------------------------------ */
 
-/* What a kernel adds up, and what it normalises and modulates it with. */
+/* A sum, and its normalisation and modulation. */
 typedef struct {
     cuda_residual s;
     int rows, width;
@@ -43,7 +43,7 @@ typedef struct {
     const char *mod;      /* modulation rows */
     const int *mod_index; /* [rows] modulation row of row r; NULL: r */
     size_t mod_bytes;     /* of a modulation row */
-    size_t shift;         /* offset in a modulation row of the next layer's shift; its scale follows */
+    size_t shift;         /* offset of the next layer's shift in a modulation row; its scale follows */
 } residual_norm;
 
 static residual_norm norm_of(const cuda_evaluation *e, const cuda_residual *s, int b)
@@ -62,7 +62,7 @@ static __device__ inline const char *mod_row(const residual_norm &n, int r)
     return n.mod + (size_t)(n.mod_index ? n.mod_index[r] : r) * n.mod_bytes;
 }
 
-/* Elements i .. i + 7 of row r of the sum. T is the type of gates. */
+/* Returns elements i .. i + 7 of row r of the sum. T is the type of gates. */
 template <typename T> static __device__ inline lanes residual_sum(const residual_norm &n, const char *mod, int r, int i)
 {
     const size_t at = (size_t)r * n.width + i;
@@ -77,12 +77,11 @@ template <typename T> static __device__ inline lanes residual_sum(const residual
     return x;
 }
 
-/* A block of threads has a row, in registers: x is read once, and the variance is computed from the differences to the
- * mean. u [rows][W] receives n * (1 + scale) + shift, n the normalised sum. T is the type of gates, S that of shift,
- * scale and u.
- * Floor in bf16, bytes a row: x 4W + y 4W read, x 4W + u 2W written, in the L2 as long as a few thousand rows fit, and
- * gate, shift, scale 6W from memory: at 4.8 TB/s 1.3 ns a row of W = 1024. Everything is loaded before the first sum:
- * a thread has 112 bytes in flight, a multiprocessor's 1024 threads 112 KiB. */
+/* A thread block holds a row in registers: x is read once, and the variance is computed from differences to the mean. u
+ * [rows][W] receives n * (1 + scale) + shift, n the normalised sum. T is the type of gates, S that of shift, scale and
+ * u. Floor in bf16, bytes a row: x 4W + y 4W read, x 4W + u 2W written, in the L2 for up to a few thousand rows. Gate,
+ * shift and scale are 6W from memory: at 4.8 TB/s 1.3 ns a row of W = 1024. All loads precede the first sum: a thread
+ * has 112 bytes in flight, a multiprocessor's 1024 threads 112 KiB. */
 template <typename T, typename S>
 static __global__ void __launch_bounds__(CUDA_HEAD_WIDTH / LANES) residual_norm_kernel(residual_norm n, S *u)
 {
@@ -127,18 +126,18 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
 
 /* --- the final layer ------------------------------------------------------------------------------------------- */
 
-/* The final layer is f32 (kernels/cpu/head.c says why). The matrix units multiply bf16, so each operand is split into
- * a part rounded to bf16 and the rest rounded to bf16, and of the four products the least is left out: sums are f32.
- * The parts have 16 bits of a number's 24, so a term is off by less than 3 * 2^-18. On random operands the outputs'
- * relative error against double is 4e-6 (tests/ops/test_head.c), a thousandth of what bf16 costs in the blocks.
+/* The final layer is f32 (reason: kernels/cpu/head.c). Tensor cores multiply bf16, so each operand is split into a part
+ * rounded to bf16 and a remainder rounded to bf16. The smallest of the four products is dropped; sums are f32. The
+ * parts have 16 of a number's 24 bits, so a term is off by less than 3 * 2^-18. On random operands the outputs'
+ * relative error against double is 4e-6 (tests/ops/test_head.c), a thousandth of bf16's error in the blocks.
  *
- * A block of 8 warps has 16 rows and all outputs. Groups of 32 channels are divided among the warps, in turn; thread t
- * of four has channels 8t .. 8t + 7 of a group, of rows g and g + 8: as in persistent_layers.cuh these are the operands
- * of two mmas. So what a thread has loaded and normalised it multiplies itself, and nothing but sums crosses warps.
+ * A block of 8 warps has 16 rows and all outputs. Groups of 32 channels are dealt to the warps. Thread t of four has
+ * channels 8t .. 8t + 7 of a group, of rows g and g + 8. As in persistent_layers.cuh these are the operands of two
+ * mmas. So a thread multiplies what it has loaded and normalised itself, and only sums cross warps.
  *
- * Floor, bytes a row: x 4W + y 4W + gate 2W read, shift and scale 8W from memory, 8C written, and 256W of weight for
- * 16 rows, from the L2 (before, with a normalising kernel and a product in f32, u was 4W written and 4W read in
- * addition). 6 * 32 W flop a row on the matrix units: 0.25 ns a row of W = 1024 at 790 TFLOP/s. */
+ * Floor, bytes a row: x 4W + y 4W + gate 2W read, shift and scale 8W from memory, 8C written, and 256W of weight for 16
+ * rows, from the L2. A separate normalising kernel and f32 product would add 4W written and 4W read for u. 6 * 32 W
+ * flop a row on the tensor cores: 0.25 ns a row of W = 1024 at 790 TFLOP/s. */
 enum { OUT_ROWS = 16, OUT_WARPS = 8, OUT_TILES = 4, OUT_GROUPS = 6, OUTPUTS = 8 * OUT_TILES };
 
 typedef struct {
@@ -148,7 +147,7 @@ typedef struct {
     float *out;          /* [rows][2C] */
 } final_layer;
 
-/* x = high + low + what two bf16 do not hold. */
+/* x = high + low + an error beyond two bf16. */
 static __device__ inline void split(const lanes &x, uint32_t high[4], uint32_t low[4])
 {
     cuda_pairs<LANES> packed;
@@ -161,7 +160,7 @@ static __device__ inline void split(const lanes &x, uint32_t high[4], uint32_t l
     for (int i = 0; i < 4; i++) low[i] = packed.pair[i];
 }
 
-/* d += A B^T over 32 channels: two rows of A by thread, a column of B. */
+/* d += A B^T over 32 channels: two rows of A per thread, a column of B. */
 static __device__ inline void multiply(float d[4], const uint32_t a[2][4], const uint4 &b)
 {
     const uint32_t a0[4] = {a[0][0], a[1][0], a[0][1], a[1][1]}, b0[2] = {b.x, b.y};
@@ -170,7 +169,7 @@ static __device__ inline void multiply(float d[4], const uint32_t a[2][4], const
     fast::mma_bf16(d, a1, b1);
 }
 
-/* The sums of the block's rows g and g + 8: x [2] has the thread's share. part [OUT_WARPS][OUT_ROWS]. */
+/* Returns the sums of the block's rows g and g + 8; x [2] has the thread's share. part [OUT_WARPS][OUT_ROWS]. */
 static __device__ inline void row_sums(float x[2], float *part)
 {
     const int warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4;
@@ -227,7 +226,7 @@ static __global__ void __launch_bounds__(32 * OUT_WARPS) final_kernel(residual_n
     for (int p = 0; p < GROUPS; p++) {
         const int group = p * OUT_WARPS + warp, i = 32 * group + LANES * (lane % 4);
         uint32_t high[2][4] = {}, low[2][4] = {};
-        if (32 * group >= n.width) break; /* the same for the warp */
+        if (32 * group >= n.width) break; /* uniform within the warp */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             if (row[h] >= n.rows || i >= n.width) continue;
@@ -291,7 +290,7 @@ void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *ou
     const kern_head *h = e->h;
     const int width = h->width, outputs = 2 * h->channels, groups = (int)cuda_blocks((size_t)width, 32 * OUT_WARPS);
     residual_norm n = norm_of(e, s, h->depth);
-    n.x = s->y && k->watch.on ? e->x : NULL; /* only the search for layers reads it again */
+    n.x = s->y && k->watch.on ? e->x : NULL; /* only kern_watch reads it again */
     if (h->out_packed) {
         const final_layer f = {outputs, (const uint4 *)h->out_packed, h->out_bias, out};
         void (*kernel)(residual_norm, final_layer) = groups <= 2   ? final_kernel<2>

@@ -1,41 +1,41 @@
-/* Matrix products by cuBLASLt, planned once for each shape and device, and linear layers. */
+/* Matrix products by cuBLASLt, planned once per shape and device, and linear layers. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    TILE = 16,      /* rows and columns that a block of the simple kernel computes */
-    THREADS = 256,  /* of a block of the activations' kernel */
-    ALIGNMENT = 16, /* bytes; of arrays that cuBLASLt gets */
+    TILE = 16,      /* rows and columns of a block of the simple kernel */
+    THREADS = 256,  /* threads of a block of the activation kernel */
+    ALIGNMENT = 16, /* bytes; of cuBLASLt's arrays */
     BUCKETS = sizeof(((cuda_device *)0)->matmuls) / sizeof(struct cuda_matmul *),
 };
 
 /* A product y[rows][out] = x[rows][in] weight[out][in]^T + bias. Rows of x and weight are dense, those of y y_stride
- * elements apart. By cuBLASLt where the arrays and their rows are 16-byte aligned, else by a simple kernel. */
+ * elements apart. cuBLASLt computes it where the arrays and their rows are 16-byte aligned, else a simple kernel. */
 typedef struct {
     int rows, out, in, y_stride;
     int f32;   /* x and weight are float, multiplied in f32; else act */
     int y_f32; /* y is float, else act; so is bias */
-    int bias;  /* there is one */
-    int add;   /* y += */
-    int then;  /* THEN_*: what follows the sum with its bias */
+    int bias;  /* 1: a bias is given */
+    int add;   /* 1: y += */
+    int then;  /* THEN_*: operation after the sum with its bias */
 } matmul_spec;
 enum {
     THEN_NOTHING,
-    THEN_GELU, /* in cuBLASLt's tanh form, less than 5e-4 from the exact one; not with f32 */
+    THEN_GELU, /* cuBLASLt's tanh form, within 5e-4 of the exact one; not with f32 */
     THEN_RELU,
 };
 
-/* How to compute a product. It does not change once it is in the device's table, so all queues use it at once. */
+/* Plan of a product. It is immutable once in the device's table, so all queues share it. */
 struct cuda_matmul {
     matmul_spec spec;
-    int library; /* whether cuBLASLt computes it, by `algo` */
+    int library; /* 1: cuBLASLt computes it, by `algo` */
     cublasLtMatmulAlgo_t algo;
     struct cuda_matmul *next;
 };
 
-/* What cuBLASLt is told of a product, with the address of its bias. Each call has its own. */
+/* cuBLASLt's descriptors of a product, including the address of its bias. Each call has its own. */
 typedef struct {
     cublasLtMatmulDescOpaque_t product;
     cublasLtMatrixLayoutOpaque_t weight, x, y;
@@ -80,7 +80,7 @@ static cublasStatus_t describe(const cuda_device *device, const matmul_spec *p, 
                                            {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
                                            {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS}};
     const int32_t epilogue = epilogues[p->then][p->bias];
-    /* cuBLAS counts columns first: our rows are its columns, and y^T = weight x^T. */
+    /* cuBLAS is column-major: our rows are its columns, and y^T = weight x^T. */
     const uint64_t rows = (uint64_t)p->rows, out = (uint64_t)p->out, in = (uint64_t)p->in;
     cublasStatus_t s = cublasLtMatmulDescInit(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!s)
@@ -101,7 +101,7 @@ static cublasStatus_t limit(const cuda_queue *c, cublasLtMatmulPreference_t pref
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     const uint64_t workspace = c->workspace_bytes;
     const uint32_t alignment = ALIGNMENT;
-    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* parts of sums stay f32 */
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums stay f32 */
     cublasStatus_t s = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                             &workspace, sizeof workspace);
     if (!s)
@@ -131,7 +131,7 @@ static cublasStatus_t choose(cuda_queue *c, struct cuda_matmul *m)
     cublasLtMatmulHeuristicResult_t found;
     int n = 0;
     const CUcontext before = cuda_switch(c->device->context);
-    cublasStatus_t s = describe(c->device, &m->spec, c->workspace, &d); /* as bias, any aligned address will do */
+    cublasStatus_t s = describe(c->device, &m->spec, c->workspace, &d); /* any aligned address will do as bias */
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)
@@ -160,7 +160,7 @@ static mar_status make_plan(cuda_queue *c, const matmul_spec *spec, struct cuda_
     return MAR_OK;
 }
 
-/* Returns the plan for a shape, or NULL. If `made` is not NULL and there is none, that becomes the plan. */
+/* Returns the plan for a shape, or NULL. If there is none and `made` is not NULL, enters and returns `made`. */
 static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, struct cuda_matmul *made)
 {
     uint32_t hash = 0;
@@ -178,8 +178,8 @@ static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, stru
     return m;
 }
 
-/* Finds the plan for a shape, or makes it. Other queues find theirs meanwhile: cuBLASLt is asked without the lock, and
- * the first plan that is entered stays. */
+/* Finds or makes the plan for a shape. cuBLASLt is asked without the lock, so other queues are not blocked; the first
+ * plan entered stays. */
 static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
 {
     struct cuda_matmul *made = NULL;
@@ -263,14 +263,14 @@ static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const 
 
 /* --- linear layers ---------------------------------------------------------------------------------------- */
 
-/* Nothing of it changes after its creation. */
+/* Immutable after creation. */
 struct kern_linear {
     int out, in, flags, y_stride;
     kern_activation activation;
     int f32, y_f32; /* types of x and weight, and of y and bias: float, else bf16 */
     void *weight;   /* [out][in] */
     void *bias;     /* [out] or NULL */
-    int fused;      /* the product does the activation */
+    int fused;      /* 1: the product applies the activation */
 };
 
 void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec)
@@ -340,8 +340,8 @@ mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_e
     return rows > 0 ? plan(cuda_of(k), &p, &m, err) : MAR_OK;
 }
 
-/* y = SiLU(x) or a GELU(x) by rows of n vectors of N elements, whose starts are `stride` elements apart; y may be x. A
- * thread has a vector. Floor: each element is read and written once. */
+/* y = SiLU(x) or a GELU(x) for rows of n vectors of N elements, `stride` elements apart; y may be x. A thread has a
+ * vector. Floor: each element is read and written once. */
 template <int N, typename X, typename Y>
 static __global__ void activate_kernel(const X *x, size_t vectors, int n, int stride, kern_activation activation, Y *y)
 {
@@ -379,6 +379,6 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
     if (l->activation == KERN_LINEAR || l->fused) return;
     if (l->y_f32)
         activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, l->activation, (float *)y);
-    else /* rounds twice, the sum and what is made of it: a layer of operands that must not is f32 (cuda_silu_rows) */
+    else /* rounds twice, the sum and its activation; a layer that must not is f32 (cuda_silu_rows) */
         activate(c, (const bf16 *)y, (size_t)rows, l->out, l->y_stride, l->activation, (bf16 *)y);
 }

@@ -1,6 +1,6 @@
-/* Compares whole paths of the chain under two laws and decides on them (kernels/path.h). A block takes a path: there
- * are few of them, with up to some thousand terms each, and two exponentials in double a term take the time. Beside the
- * evaluation of the head at all these states both kernels are nothing. */
+/* Comparison of whole chain paths under two distributions, and the decision (kernels/path.h). A block takes a path.
+ * Paths are few, with up to some thousand terms each; two double exponentials a term dominate. Beside the head's
+ * evaluation at all these states both kernels are negligible. */
 #include "kernels/cuda/cuda.h"
 
 extern "C" {

@@ -1,10 +1,9 @@
 /* The chain of up to PERSISTENT_ROWS rows: all steps in one launch.
  *
- * The floor of a step is the larger of two times. One is that of its sequential weights, 4*depth*W^2 bytes, over the
- * bandwidth of the memory they are in: the shared memory of all multiprocessors, else the L2 cache or memory. The other
- * is that of its barriers: 2*depth + 2 of them, or 3*depth + 2 above persistent_local_rows rows (16 a block of a
- * cluster). A barrier is an arrival at and a poll of the L2 cache, and a load from there follows it. With a small
- * number of rows the barriers take longer (docs/persistent.md). */
+ * The floor of a step is the larger of two times. One is its sequential weights, 4*depth*W^2 bytes, over the bandwidth
+ * of the memory they are in: shared memory, else the L2 cache or device memory. The other is its barriers: 2*depth + 2
+ * of them, or 3*depth + 2 above persistent_local_rows rows (16 a block of a cluster). A barrier is an arrival at and a
+ * poll of the L2 cache, followed by a load from there. With few rows the barriers take longer (docs/persistent.md). */
 #include "kernels/cuda/persistent_layers.cuh"
 
 #include <stdlib.h>
@@ -25,10 +24,10 @@ typedef struct {
 
 enum {
     PERSISTENT_STATES =
-        PERSISTENT_ROWS * PERSISTENT_CHANNELS / 4 / PERSISTENT_THREADS /* groups of four channels that a thread has */
+        PERSISTENT_ROWS * PERSISTENT_CHANNELS / 4 / PERSISTENT_THREADS /* groups of four channels per thread */
 };
 
-/* Token and first channel of the thread's group i of four channels. Returns whether there is one. */
+/* Finds token and first channel of the thread's group i of four channels. Returns false if there is none. */
 static __device__ __forceinline__ bool persistent_state(const persistent_args &a, const persistent_job &j, int i,
                                                         int *token, int *channel)
 {
@@ -60,8 +59,8 @@ static __device__ __forceinline__ persistent_prediction persistent_load_predicti
     return y;
 }
 
-/* The states of a chain, of the thread's groups of channels. Every block takes the step for all tokens, so that their
- * states need not be exchanged. */
+/* States of a chain, for the thread's groups of channels. Every block takes the step for all tokens, so the states need
+ * no exchange. */
 typedef struct {
     float x[PERSISTENT_STATES][4];
 } persistent_states;
@@ -107,7 +106,7 @@ static __device__ __forceinline__ void persistent_ode_step(const persistent_args
     }
 }
 
-/* Copy the states: from the job's arrays, to what persistent_evaluate reads, and back to the job's arrays. */
+/* Copies states from the job's arrays, to persistent_evaluate's input, or back. */
 static __device__ __forceinline__ void persistent_load_states(const persistent_args &a, const persistent_job &j,
                                                               persistent_states *s)
 {
@@ -164,7 +163,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
 {
     const int rows = j.tokens * j.conditions;
     persistent_block f;
-    if (j.steps == 0) return; /* persistent_try only tries whether it starts */
+    if (j.steps == 0) return; /* persistent_try only tests whether the kernel starts */
     persistent_begin<PAIRS>(a, &f);
     persistent_states states;
     persistent_load_states(a, j, &states);
@@ -240,7 +239,7 @@ cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
 
 /* --- working memory -------------------------------------------------------------------------------------------- */
 
-/* One launch after the other uses it. A larger one takes its place when a larger head needs that, and it stays, because
+/* Launches use it one after the other. A larger head replaces it by a larger one, and the old one stays, because
  * recordings have its address. */
 struct cuda_memory {
     void *device; /* [bytes] */
@@ -248,8 +247,8 @@ struct cuda_memory {
     struct cuda_memory *older;
 };
 
-/* Lays the working memory out at `memory`, which is 128 bytes aligned, and returns its size in bytes. The blocks poll
- * the word of arrivals: nothing else is in its 128 bytes. */
+/* Lays the working memory out at `memory`, 128-byte aligned, and returns its size in bytes. Blocks poll the word of
+ * arrivals: it has its 128 bytes to itself. */
 static size_t persistent_lay_out(const persistent_head *f, void *memory, persistent_args *a)
 {
     const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;

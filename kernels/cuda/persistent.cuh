@@ -1,8 +1,8 @@
-/* A kernel that stays resident on the GPU and evaluates the head with all blocks of its grid together: its launch and
- * the life of a block. The blocks meet at barriers in global memory; the weights are in shared memory as far as they
- * fit. persistent_layout.cuh says what lies where, persistent_exchange.cuh what the blocks tell each other,
- * persistent_layers.cuh has the evaluation itself. docs/persistent.md counts what it does. Two kernels are built around
- * it: the chain (persistent.cu), and speculation inside the head (speculation.cu). Such a kernel is
+/* A kernel that stays resident on the GPU and evaluates the head with all blocks of its grid: its launch and the life
+ * of a block. The blocks meet at barriers in global memory; shared memory holds as many of the weights as fit.
+ * persistent_layout.cuh has the memory layout, persistent_exchange.cuh the communication between blocks,
+ * persistent_layers.cuh the evaluation. docs/persistent.md counts its work. Two kernels use it: the chain
+ * (persistent.cu), and speculation inside the head (speculation.cu). Such a kernel is
  *
  *     template <int PAIRS> static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)
  *         kernel(persistent_args a, my_args m)
@@ -19,24 +19,24 @@
  *         persistent_end();
  *     }
  *
- * and is launched by persistent_launch. All threads of all blocks call each of these functions, the same number of
- * times. persistent_evaluate overwrites f.state. */
+ * and is launched by persistent_launch. All threads of all blocks call each of these functions equally often.
+ * persistent_evaluate overwrites f.state. */
 #ifndef KERNELS_CUDA_PERSISTENT_CUH
 #define KERNELS_CUDA_PERSISTENT_CUH
 
 #include "kernels/cuda/persistent_exchange.cuh"
 
-/* Nothing of it changes after its creation. */
+/* Immutable after creation. */
 struct persistent_head {
     persistent_args args;           /* without working memory */
-    int pairs;                      /* pairs of mmas of a warp; selects the instance of a kernel */
+    int pairs;                      /* pairs of mmas per warp; selects the kernel's instance */
     unsigned blocks;                /* of the grid */
     size_t shared_bytes;            /* of a block */
-    void *streamed;                 /* the weights that do not stay in shared memory, the last ones */
-    size_t streamed_bytes;          /* of these, at most what an L2 access policy can cover */
-    float kept_in_l2;               /* fraction of them that is set aside in the L2 cache; 0: no policy */
+    void *streamed;                 /* weights that are not resident in shared memory, the last ones */
+    size_t streamed_bytes;          /* size of these, up to the limit of an L2 access policy */
+    float kept_in_l2;               /* fraction of them reserved in the L2 cache; 0: no policy */
     void *weights, *floats;         /* the allocations that args points into */
-    char description[ERR_TEXT_MAX]; /* how it runs and what was refused, for kern_head_ops.describe */
+    char description[ERR_TEXT_MAX]; /* how it runs and what the device refused, for kern_head_ops.describe */
 };
 
 static inline cudaLaunchAttribute persistent_cluster(const persistent_head *f)
@@ -47,7 +47,7 @@ static inline cudaLaunchAttribute persistent_cluster(const persistent_head *f)
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     return cluster;
 }
-/* The L2 access policy: part of the streamed weights persists in the L2 cache. */
+/* Returns the L2 access policy: part of the streamed weights persists in the L2 cache. */
 static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
 {
     cudaLaunchAttribute policy = {};
@@ -60,21 +60,22 @@ static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
     return policy;
 }
 
-/* persistent.cu, speculation.cu: starts the kernel with nothing to do, on c->stream, if all blocks can be on the device
- * at once. f->args lacks its working memory. */
+/* persistent.cu, speculation.cu: starts the kernel without work, on c->stream, if all blocks fit on the device at once.
+ * f->args has no working memory. */
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f);
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f);
-/* persistent.cu: how many clusters of `cluster` blocks the device holds at once, with all of the shared memory each,
- * for a head of this width. Not all multiprocessors can be in one: clusters do not reach over groups of them. */
+/* persistent.cu: returns the number of clusters of `cluster` blocks the device holds at once. Each block takes all of
+ * the shared memory, for a head of this width. Clusters do not span groups of multiprocessors, so some multiprocessors
+ * may stay unused. */
 int persistent_clusters(const cuda_queue *c, int width, int cluster);
-/* persistent.cu: f->args with this queue's working memory. Returns 0 if there is none to be had. */
+/* persistent.cu: writes f->args with this queue's working memory. Returns 0 if memory runs out. */
 int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args);
 
 /* Launches all blocks of form(args, extra) at once. The kernel's limit of shared memory must have been raised before.
  *
- * Two such grids of two queues cannot wait for one another: a cooperative launch starts when all of its blocks can be
- * on the device, never with some of them. That is so with clusters, too: these only say which blocks share a group of
- * multiprocessors. persistent_room has made sure that there is room for all on a device that runs nothing else. */
+ * Two such grids of two queues cannot deadlock: a cooperative launch starts only when all of its blocks fit on the
+ * device. Clusters keep that rule: they only say which blocks share a group of multiprocessors. persistent_room has
+ * checked that an otherwise idle device has room for all. */
 template <typename E>
 static inline cudaError_t persistent_start(const cuda_queue *c, const persistent_head *f, const persistent_args &args,
                                            void (*form)(persistent_args, E), E extra)
@@ -94,14 +95,14 @@ static inline cudaError_t persistent_start(const cuda_queue *c, const persistent
     return cudaLaunchKernelEx(&config, form, args, extra);
 }
 
-/* The limit belongs to the function in the device's context, so all heads, queues and graphs share it: it must always
- * be the same. */
+/* Sets the limit of shared memory. It belongs to the function in the device's context. All heads, queues and graphs
+ * share it, so it must always be the same. */
 template <typename E> static inline cudaError_t persistent_limit(const cuda_queue *c, void (*form)(persistent_args, E))
 {
     return cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
 }
 
-/* Whether all blocks of a form can be on the device at once. */
+/* Tests whether all blocks of a form fit on the device at once. */
 template <typename E>
 static inline cudaError_t persistent_room(const cuda_queue *c, const persistent_head *f,
                                           void (*form)(persistent_args, E))
@@ -123,7 +124,7 @@ static inline cudaError_t persistent_room(const cuda_queue *c, const persistent_
     return most >= (int)f->blocks ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
-/* Starts kernel[pairs - 1] with zeros for E, with which it must return at once. */
+/* Starts kernel[pairs - 1] with zeros for E; it must then return at once. */
 template <typename E>
 static inline cudaError_t persistent_try(const cuda_queue *c, const persistent_head *f,
                                          void (*const kernel[PERSISTENT_PAIRS])(persistent_args, E))
@@ -149,17 +150,17 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 
-/* Loops without a constant trip count are not unrolled: the kernel has to stay in the instruction cache. */
+/* Loops without a constant trip count are not unrolled: the kernel must stay in the instruction cache. */
 
 /* --- weights --------------------------------------------------------------------------------------------------- */
 
-/* Whether a product's weights are read from global memory when they are needed. */
+/* Returns true if a product's weights are read from global memory at their use. */
 static __device__ __forceinline__ bool persistent_direct(const persistent_args &a, int product)
 {
     return persistent_is_direct(a.resident, a.slices, product);
 }
 
-/* The pieces of a product's weights for the cluster's first tile and the block's first part, in global memory. */
+/* Returns the product's weight pieces for the cluster's first tile and the block's first part, in global memory. */
 template <int PAIRS>
 static __device__ __forceinline__ const uint4 *persistent_global_weights(const persistent_args &a,
                                                                          const persistent_block *f, int product)
@@ -168,7 +169,7 @@ static __device__ __forceinline__ const uint4 *persistent_global_weights(const p
     return a.weights + (tile * PERSISTENT_PARTS + (size_t)f->part) * (PAIRS * 32);
 }
 
-/* Where the weights of a product lie in shared memory. Products that do not stay take turns in two places. */
+/* Returns a product's weights in shared memory. Non-resident products alternate between two places. */
 template <int PAIRS>
 static __device__ __forceinline__ uint4 *persistent_slice(const persistent_args &a, const persistent_block *f,
                                                           int product)
@@ -201,7 +202,7 @@ static __device__ __forceinline__ void persistent_request(const persistent_args 
     fast::copy_commit();
 }
 
-/* Must come first: sets f up, loads the weights that stay, and requests those of the first products. */
+/* Initialises f, loads the resident weights, and requests those of the first products. Must come first. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_begin(const persistent_args &a, persistent_block *f)
 {
@@ -228,7 +229,7 @@ static __device__ __forceinline__ void persistent_begin(const persistent_args &a
         const int n = f->column + i / (a.channels + 1), c = i % (a.channels + 1);
         f->in[i] = c < a.channels ? a.in[n * a.channels + c] : a.in_bias[n];
     }
-    /* A product reads 16 rows at a time, and what it makes of those that there are not is never used. */
+    /* A product reads 16 rows at a time; results of missing rows are never used. */
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < pieces * PAIRS * 64; i += PERSISTENT_THREADS)
         f->operand[i] = make_uint4(0, 0, 0, 0);

@@ -1,12 +1,12 @@
-/* What the blocks of a persistent kernel (persistent.cuh) tell each other: barriers of the grid, and stores into the
- * shared memory of a cluster's other blocks.
+/* Communication between the blocks of a persistent kernel (persistent.cuh): grid barriers, and stores into the shared
+ * memory of a cluster's other blocks.
  *
  * A store into another block's shared memory must meet three conditions.
- *   - That block has begun, and has not ended: all blocks pass a barrier of the grid before the first store, and
- *     persistent_meet after the last.
- *   - It no longer reads what the store overwrites. Moments and sums are read in the phase they belong to, and a
- *     barrier of the grid lies between any two phases. Chunks of one phase are separated by persistent_meet.
- *   - It reads only after persistent_meet. */
+ *   - That block has begun, and has not ended: all blocks pass a grid barrier before the first store, and
+ *     persistent_cluster_sync after the last.
+ *   - It no longer reads the overwritten data. Moments and sums are read in their own phase, and a grid barrier
+ *     separates any two phases. persistent_cluster_sync separates chunks of one phase.
+ *   - It reads only after persistent_cluster_sync. */
 #ifndef KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
 #define KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
 
@@ -14,7 +14,7 @@
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 
-/* Announces that this block has done its part; does not wait. */
+/* Announces this block's arrival; does not wait. */
 static __device__ __forceinline__ void persistent_arrive(const persistent_args &a, persistent_block *f)
 {
     f->target += gridDim.x;
@@ -22,7 +22,7 @@ static __device__ __forceinline__ void persistent_arrive(const persistent_args &
     if (threadIdx.x == 0) fast::grid_arrive(a.arrivals);
 }
 
-/* Waits until all blocks have arrived, and until the weights requested one product ago are there. */
+/* Waits until all blocks have arrived, and until the weights requested one product ago are loaded. */
 static __device__ __forceinline__ void persistent_wait(const persistent_args &a, persistent_block *f)
 {
     fast::copy_wait<1>();
@@ -30,8 +30,8 @@ static __device__ __forceinline__ void persistent_wait(const persistent_args &a,
     __syncthreads();
 }
 
-/* A barrier of the cluster's threads. Stores into its shared memory before it are visible after it. */
-static __device__ __forceinline__ void persistent_meet(const persistent_args &a)
+/* Synchronises the cluster's threads. Earlier stores into its shared memory are visible afterwards. */
+static __device__ __forceinline__ void persistent_cluster_sync(const persistent_args &a)
 {
     if (a.cluster > 1)
         fast::cluster_sync();
@@ -41,7 +41,7 @@ static __device__ __forceinline__ void persistent_meet(const persistent_args &a)
 
 /* --- sums of products ------------------------------------------------------------------------------------------ */
 
-/* Gives the owner of the lane's pair of columns its part's sums, d as a mma leaves them: of rows g and g + 8 of the
+/* Sends the part's sums to the owner of the lane's pair of columns; d as an mma leaves them: rows g and g + 8 of the
  * m-th tile of 16 rows of the chunk. */
 static __device__ __forceinline__ void persistent_send(const persistent_args &a, const persistent_block *f, int rows,
                                                        int part, int tile, int m, const float4 &d)
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void persistent_send(const persistent_args &a,
     fast::cluster_store(f->inbox + at * 8 + lane / 4, (unsigned)owner, d);
 }
 
-/* Bias plus the parts' sums of item i. */
+/* Returns bias plus the parts' sums of item i. */
 static __device__ __forceinline__ float2 persistent_sum(const persistent_args &a, const persistent_block *f, int rows,
                                                         const persistent_item &e, int i, int product)
 {
@@ -69,8 +69,8 @@ static __device__ __forceinline__ float2 persistent_sum(const persistent_args &a
 
 /* --- moments of rows ------------------------------------------------------------------------------------------- */
 
-/* The thread's channels of a row's part: 4*(thread % PERSISTENT_LANES).. of each 32. Returns mean and squared
- * deviations of the part, to each of its threads. Two passes, because the mean of the residual stream can be far from
+/* Measures the thread's channels of a row's part: 4*(thread % PERSISTENT_LANES).. of each 32. Returns the part's mean
+ * and squared deviations to each of its threads. Two passes, because the mean of the residual stream can be far from
  * zero. */
 template <int PAIRS> static __device__ __forceinline__ float2 persistent_measure(const float4 (&x)[PAIRS], int used)
 {
@@ -82,7 +82,7 @@ template <int PAIRS> static __device__ __forceinline__ float2 persistent_measure
     const float mean = used > 0 ? __fdividef(sum, 32.0f * (float)used) : 0;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
-        const float of = p < used ? mean : 0; /* channels that there are not are 0 */
+        const float of = p < used ? mean : 0; /* missing channels are 0 */
         const float4 d = make_float4(x[p].x - of, x[p].y - of, x[p].z - of, x[p].w - of);
         squares += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
     }
@@ -91,7 +91,7 @@ template <int PAIRS> static __device__ __forceinline__ float2 persistent_measure
     return make_float2(mean, squares);
 }
 
-/* Gives a part's moments of a row to all blocks of the cluster, a thread of the part to each. */
+/* Sends a part's moments of a row to all blocks of the cluster, one by each thread of the part. */
 static __device__ __forceinline__ void persistent_send_moments(const persistent_args &a, const persistent_block *f,
                                                                int row, int part, const float2 &moments)
 {
@@ -99,8 +99,8 @@ static __device__ __forceinline__ void persistent_send_moments(const persistent_
     if (rank < (unsigned)a.cluster) fast::cluster_store(f->moments + row * PERSISTENT_PARTS + part, rank, moments);
 }
 
-/* A row's mean and inverse deviation: its parts' moments merged as in Chan, Golub and LeVeque. Fast functions are
- * enough, because the result is rounded to bf16. */
+/* Returns a row's mean and inverse deviation, merging its parts' moments as in Chan, Golub and LeVeque. Fast functions
+ * suffice, because the result is rounded to bf16. */
 template <int PAIRS>
 static __device__ __forceinline__ float2 persistent_merge(const persistent_args &a, const persistent_block *f, int slot)
 {

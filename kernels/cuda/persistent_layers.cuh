@@ -1,8 +1,8 @@
 /* The head's layers inside a persistent kernel (persistent.cuh), from the state to eps and the variance fraction.
  *
- * A product has three stages. Every block brings its parts' channels of the rows into f->operand, as pieces. Its warps
- * multiply them with the cluster's columns and send the sums to the columns' owners. The cluster meets, and the owners
- * do the rest. A product takes a.chunk tiles of 16 rows at a time.
+ * A product has three stages. Every block copies its parts' channels of the rows into f->operand, as pieces. Its warps
+ * multiply them with the cluster's columns and send the sums to the columns' owners. The cluster synchronises, and the
+ * owners do the rest. A product takes a.chunk tiles of 16 rows at a time.
  *
  * No row depends on another row, nor on the number of rows. */
 #ifndef KERNELS_CUDA_PERSISTENT_LAYERS_CUH
@@ -14,10 +14,10 @@
 
 /* --- products -------------------------------------------------------------------------------------------------- */
 
-/* What a warp multiplies of a chunk: units begin .. end - 1 of tiles * (tiles of 16 rows), all columns of a tile of
- * rows first. The warps of a part share the units. */
+/* A warp's share of a chunk: units begin .. end - 1 of tiles * (tiles of 16 rows), all columns of a tile of rows first.
+ * The warps of a part share the units. */
 typedef struct {
-    int part; /* of the block's */
+    int part; /* index in the block */
     int begin, end;
     int m, tile; /* of unit `begin` */
 } persistent_units;
@@ -36,7 +36,7 @@ static __device__ __forceinline__ persistent_units persistent_share(const persis
     return n;
 }
 
-/* The lane's pieces of a tile's weights. */
+/* Loads the lane's pieces of a tile's weights. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_load_weights(const persistent_args &a, const persistent_block *f,
                                                                int product, int part, int tile, uint4 (&w)[PAIRS])
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void persistent_load_weights(const persistent_
     }
 }
 
-/* Requests the first weights of a product that are not in shared memory, before a wait. */
+/* Requests the first non-resident weights of a product, before a wait. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_first_weights(const persistent_args &a, const persistent_block *f,
                                                                 int product, int rows, uint4 (&w)[PAIRS])
@@ -67,7 +67,8 @@ static __device__ __forceinline__ void persistent_first_weights(const persistent
     persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
 }
 
-/* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. w is of persistent_first_weights. */
+/* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. w comes from
+ * persistent_first_weights. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_multiply(const persistent_args &a, const persistent_block *f,
                                                            int product, int m, int rows, uint4 (&w)[PAIRS])
@@ -85,7 +86,7 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
             for (int p = 0; p < PAIRS; p++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    u[half][p] = make_uint4(0, 0, 0, 0); /* weights without channels are 0, but 0 times NaN is NaN */
+                    u[half][p] = make_uint4(0, 0, 0, 0); /* weights of missing channels are 0, but 0 times NaN is NaN */
                     if (p < used) u[half][p] = operand[((n.m << (3 - f->log)) * PAIRS + p) * 64 + half * 32];
                 }
         }
@@ -133,7 +134,7 @@ static __device__ __forceinline__ void persistent_load_operand(const persistent_
 
 /* --- normalisation --------------------------------------------------------------------------------------------- */
 
-/* Shift and scale of the thread's channels; zero where there are none. */
+/* Loads shift and scale of the thread's channels; 0 for missing channels. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_load_mod(const persistent_args &a, const persistent_block *f, int row,
                                                            int part, bool some, int block, uint2 (&shift)[PAIRS],
@@ -152,7 +153,7 @@ static __device__ __forceinline__ void persistent_load_mod(const persistent_args
     }
 }
 
-/* The thread's channels of a row of the residual stream; zero where there are none. */
+/* Loads the thread's channels of a row of the residual stream; 0 for missing channels. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_load_x(const persistent_args &a, int row, int part, bool some,
                                                          float4 (&x)[PAIRS])
@@ -166,7 +167,7 @@ static __device__ __forceinline__ void persistent_load_x(const persistent_args &
     }
 }
 
-/* Layer norm of the thread's channels, then * (1 + scale) + shift. `norm` is mean and inverse deviation. */
+/* Applies layer norm to the thread's channels, then * (1 + scale) + shift. `norm` is mean and inverse deviation. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_normalise(const float4 (&x)[PAIRS], const float2 &norm,
                                                             const uint2 (&shift)[PAIRS], const uint2 (&scale)[PAIRS],
@@ -182,21 +183,22 @@ static __device__ __forceinline__ void persistent_normalise(const float4 (&x)[PA
     }
 }
 
-/* Rounds whose channels and modulation a thread keeps from one barrier to the next; registers are the limit. */
+/* Returns the rounds whose channels and modulation a thread keeps across a barrier; registers are the limit. */
 static __host__ __device__ constexpr int persistent_kept(int pairs)
 {
     return pairs <= 2 ? PERSISTENT_ROUNDS : pairs <= 4 ? 2 : 1;
 }
 
-/* What a thread normalises of at most persistent_local_rows rows: a part of rows row + (r << log), in rounds r. */
+/* A thread's share of the normalisation of at most persistent_local_rows rows: a part of rows row + (r << log), in
+ * rounds r. */
 template <int PAIRS> struct persistent_local {
     int row, log;
-    int part;                               /* of the block's */
+    int part;                               /* index in the block */
     uint2 u[persistent_kept(PAIRS)][PAIRS]; /* normalised channels of the first rounds */
 };
 
-/* Measures the block's parts of all rows, and normalises the first rounds. What a thread cannot keep of the others it
- * loads twice. */
+/* Measures the block's parts of all rows, and normalises the first rounds. Rounds beyond persistent_kept are loaded
+ * twice. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_local_norm(const persistent_args &a, persistent_block *f, int block,
                                                              int rows, persistent_local<PAIRS> *n)
@@ -228,9 +230,9 @@ static __device__ __forceinline__ void persistent_local_norm(const persistent_ar
         const float2 moments = persistent_measure<PAIRS>(x[r], used);
         if (row + (r << log) < rows) persistent_send_moments(a, f, row + (r << log), part, moments);
     }
-    persistent_meet(a);
+    persistent_cluster_sync(a);
     if ((int)threadIdx.x < rows) f->norm[threadIdx.x] = persistent_merge<PAIRS>(a, f, (int)threadIdx.x);
-    __syncthreads(); /* from here on the operand takes the place of the moments */
+    __syncthreads(); /* from here on the operand overwrites the moments */
 #pragma unroll
     for (int r = 0; r < kept; r++)
         if (row + (r << log) < rows)
@@ -274,13 +276,13 @@ static __device__ __forceinline__ void persistent_local_operand(const persistent
     }
 }
 
-/* a.u = the normalised rows, for more rows. They are distributed over the blocks and normalised once: the barrier that
- * takes costs less than for each block to read all rows. */
+/* a.u = the normalised rows, for more rows. Blocks divide the rows and normalise each once: the extra barrier costs
+ * less than reading all rows in each block. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_divided_norm(const persistent_args &a, persistent_block *f, int block,
                                                                int rows)
 {
-    enum { ROWS = PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS }; /* at a time */
+    enum { ROWS = PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS }; /* rows at a time */
     const int unit = (int)threadIdx.x / PERSISTENT_LANES, lane = (int)threadIdx.x % PERSISTENT_LANES;
     const int slot = unit % ROWS, part = unit / ROWS, used = persistent_used<PAIRS>(a, part);
     const int each = (rows + (int)gridDim.x - 1) / (int)gridDim.x, first = (int)blockIdx.x * each;
@@ -309,7 +311,7 @@ static __device__ __forceinline__ void persistent_divided_norm(const persistent_
 
 /* --- the layers ------------------------------------------------------------------------------------------------ */
 
-/* x = the input projection of the state, in f32: the state must not be rounded (kernels/cpu/head.c). */
+/* x = input projection of the state, in f32: the state must not be rounded (kernels/cpu/head.c). */
 static __device__ __forceinline__ void persistent_in(const persistent_args &a, persistent_block *f, int rows,
                                                      int states)
 {
@@ -333,8 +335,7 @@ static __device__ __forceinline__ void persistent_in(const persistent_args &a, p
         }
 }
 
-/* What fc2 adds to and multiplies by, loaded before it is needed. The block itself wrote these columns of x, a barrier
- * of the grid or more ago. */
+/* Addend and factor of fc2, loaded ahead. The block itself wrote these columns of x, at least one grid barrier ago. */
 typedef struct {
     float2 x;      /* the residual stream's two columns */
     uint32_t gate; /* their gates, packed */
@@ -359,7 +360,8 @@ static __device__ __forceinline__ float persistent_silu(float x)
     return __fdividef(x, 1 + __expf(-x));
 }
 
-/* An even product is fc1, v = silu(fc1 of the normalised rows); an odd one is fc2, x += gate * fc2 of v. */
+/* Computes a product. An even one is fc1, v = silu(fc1 of the normalised rows); an odd one is fc2, x += gate * fc2 of
+ * v. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_product(const persistent_args &a, persistent_block *f, int product,
                                                           int rows)
@@ -387,7 +389,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
             persistent_load_operand<PAIRS>(a, f, from, m, rows);
         __syncthreads();
         persistent_multiply<PAIRS>(a, f, product, m, rows, w);
-        persistent_meet(a);
+        persistent_cluster_sync(a);
         const int items = persistent_items(a, f, rows);
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < items; i += PERSISTENT_THREADS) {
@@ -406,7 +408,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
         }
         if (16 * (m + a.chunk) >= rows) break;
         gated = persistent_load_gated(a, f, product, m + a.chunk, rows, (int)threadIdx.x);
-        persistent_meet(a);
+        persistent_cluster_sync(a);
     }
 }
 
@@ -417,11 +419,11 @@ static __device__ __forceinline__ float persistent_dot(const float4 &x, const fl
 
 enum {
     PERSISTENT_VECTORS =
-        PERSISTENT_PAIRS * PERSISTENT_WARPS * 32 / 4 / PERSISTENT_THREADS + 1, /* float4s of a row that a thread has */
+        PERSISTENT_PAIRS * PERSISTENT_WARPS * 32 / 4 / PERSISTENT_THREADS + 1, /* float4s of a row per thread */
     PERSISTENT_BATCH = 4,                                                      /* outputs at a time */
 };
 
-/* The thread's vectors of rows from, from + 1, ... of out_weight; zero from row `end` on. */
+/* Loads the thread's vectors of rows from, from + 1, ... of out_weight; 0 from row `end` on. */
 static __device__ __forceinline__ void persistent_load_outputs(const persistent_args &a, int from, int end,
                                                                float4 (&weight)[PERSISTENT_BATCH][PERSISTENT_VECTORS])
 {
@@ -436,9 +438,8 @@ static __device__ __forceinline__ void persistent_load_outputs(const persistent_
         }
 }
 
-/* Outputs from .. end - 1 of a row whose normalised input is u. bias is that of the thread's output, from +
- * threadIdx.x.
- */
+/* Computes outputs from .. end - 1 of a row with normalised input u. bias is that of the thread's output, from +
+ * threadIdx.x. */
 static __device__ __forceinline__ void persistent_outputs(const persistent_args &a, const persistent_block *f, int row,
                                                           int from, int end, float bias,
                                                           const float4 (&u)[PERSISTENT_VECTORS],
@@ -466,8 +467,8 @@ static __device__ __forceinline__ void persistent_outputs(const persistent_args 
     a.out[row * 2 * a.channels + from + o] = bias;
 }
 
-/* The final layer, in f32. A unit of work is a part of a row's outputs; a row has as many parts as keep all blocks
- * busy. Each block normalises the row of its unit. */
+/* Computes the final layer, in f32. A work unit is a part of a row's outputs; a row has as many parts as keep all
+ * blocks busy. Each block normalises its unit's row. */
 static __device__ __forceinline__ void persistent_out(const persistent_args &a, persistent_block *f, int rows)
 {
     const int outputs = 2 * a.channels, vectors = a.width / 4;
@@ -523,8 +524,8 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
     } while (unit < units);
 }
 
-/* a.out[r] = net(f->state[r < states ? r : r - states]; f->mod[r]), complete when the next persistent_wait returns. It
- * takes 2*depth + 2 barriers including that one, and `depth` more with more than persistent_local_rows rows. */
+/* a.out[r] = net(f->state[r < states ? r : r - states]; f->mod[r]), complete when the next persistent_wait returns.
+ * Takes 2*depth + 2 barriers including that one, and `depth` more with more than persistent_local_rows rows. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_evaluate(const persistent_args &a, persistent_block *f, int rows,
                                                            int states)

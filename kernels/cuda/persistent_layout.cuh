@@ -1,19 +1,19 @@
-/* What lies where for the persistent kernels (persistent.cuh): their arguments, a block's part of the work, its shared
+/* Memory layout of the persistent kernels (persistent.cuh): their arguments, a block's share of the work, its shared
  * memory, and the order of operands in memory.
  *
  * Channels. The sum over k of every product is divided into PERSISTENT_PARTS parts of PAIRS*32 channels; the last parts
- * may have fewer, or none. The parts' sums are always added in the same order, so the bits of a result do not depend on
- * how the parts are distributed. The blocks of a cluster share the parts equally: 8 blocks have one each, 1 block has
- * all 8. In a block the warps of a part share the products' tiles.
+ * may have fewer, or none. The parts' sums are always added in the same order. So a result's bits do not depend on the
+ * distribution of parts. The blocks of a cluster share the parts equally: 8 blocks have one each, 1 block has all 8. In
+ * a block the warps of a part share the products' tiles.
  *
  * Columns. The output columns of a product are distributed over the clusters in tiles of 8, the n of mma.m16n8k16. A
  * cluster has the same columns in every product. Each of its blocks owns an equal share of them, in pairs of
- * neighbouring columns: it adds up the parts' sums of these and does the rest of the layer for them.
+ * neighbouring columns. The owner adds up the parts' sums and does the rest of the layer for its columns.
  *
- * Pieces. The 16 values of k of a mma may come in any order that both operands share. Two mmas cover 32 channels, of
- * which thread t of a group of four has 8t to 8t + 7. With this order the fragments of both operands are 16-byte pieces
- * of bf16 rows. Operands lie in memory in pieces, [tile of 16 rows][32 channels][half of the rows][lane], in global
- * memory as in shared memory, and each lane loads its own. */
+ * Pieces. The 16 values of k of an mma may come in any order shared by both operands. Two mmas cover 32 channels;
+ * thread t of a group of four has 8t to 8t + 7. With this order the fragments of both operands are 16-byte pieces of
+ * bf16 rows. Operands are stored in pieces, [tile of 16 rows][32 channels][half of the rows][lane], in global and in
+ * shared memory. Each lane loads its own. */
 #ifndef KERNELS_CUDA_PERSISTENT_LAYOUT_CUH
 #define KERNELS_CUDA_PERSISTENT_LAYOUT_CUH
 
@@ -27,61 +27,61 @@ extern "C" {
 enum {
     PERSISTENT_THREADS = 256,
     PERSISTENT_WARPS = PERSISTENT_THREADS / 32,
-    PERSISTENT_PARTS = 8,        /* parts of the channels; not fewer than warps */
-    PERSISTENT_PAIRS = 6,        /* the most pairs of mmas of a part: a warp's operands must stay in registers */
-    PERSISTENT_CHANNELS = 32,    /* the most channels of a token */
-    PERSISTENT_OWN = 32,         /* the most pairs of columns that a block owns */
+    PERSISTENT_PARTS = 8,        /* parts of the channels; at least the number of warps */
+    PERSISTENT_PAIRS = 6,        /* maximum pairs of mmas of a part: a warp's operands must stay in registers */
+    PERSISTENT_CHANNELS = 32,    /* maximum channels of a token */
+    PERSISTENT_OWN = 32,         /* maximum pairs of columns a block owns */
     PERSISTENT_LANES = 8,        /* threads that normalise a row's part; each has 4 of any 32 channels */
-    PERSISTENT_ROUNDS = 4,       /* rows' parts that a thread normalises at most: they stay in registers */
-    PERSISTENT_SCRATCH = 1 << 14 /* the least bytes of persistent_block.scratch */
+    PERSISTENT_ROUNDS = 4,       /* maximum rows' parts a thread normalises: they stay in registers */
+    PERSISTENT_SCRATCH = 1 << 14 /* minimum bytes of persistent_block.scratch */
 };
 
-/* What a launch gets; all arrays are on the device. The products are numbered: fc1 of residual block b is product 2b,
- * its fc2 is product 2b + 1. The arrays from x on are the queue's working memory, NULL in the head. */
+/* Arguments of a launch; all arrays are on the device. fc1 of residual block b is product 2b, its fc2 is product 2b +
+ * 1. The arrays from x on are the queue's working memory, NULL in the head. */
 typedef struct {
     int width, depth, channels;
     int cluster, tiles, own, chunk, resident, slices; /* as in persistent_form */
     int own_inverse;                                  /* q / own is q * own_inverse >> 16 */
     size_t mod_bytes;                                 /* of a modulation row */
     size_t mod_final;                                 /* offset of the final layer's part in a modulation row */
-    const uint4 *weights;      /* [2*depth][W/8][PARTS*pairs][32] pieces; the row of a lane's is 8*tile + lane/4 */
-    const float *bias;         /* [2*depth][W] */
-    const float *in, *in_bias; /* [W][C], [W] */
+    const uint4 *weights;               /* [2*depth][W/8][PARTS*pairs][32] pieces; lane's row is 8*tile + lane/4 */
+    const float *bias;                  /* [2*depth][W] */
+    const float *in, *in_bias;          /* [W][C], [W] */
     const float *out_weight, *out_bias; /* [2C][W], [2C] */
     float *x;                           /* [PERSISTENT_ROWS][W] the residual stream */
-    uint4 *u;                           /* [PERSISTENT_ROWS][W] operand of fc1, where the grid normalises rows once */
+    uint4 *u;                           /* [PERSISTENT_ROWS][W] operand of fc1, if the grid normalises rows once */
     uint4 *v;                           /* [PERSISTENT_ROWS][W] operand of fc2 */
     float *out;                         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
-    float *history;                     /* [blocks][PERSISTENT_ROWS][C] a solver's last x0; each block has a copy */
+    float *history;                     /* [blocks][PERSISTENT_ROWS][C] a solver's last x0, one copy per block */
     unsigned *arrivals;                 /* arrivals at barriers since the launch */
 } persistent_args;
 
-/* A block's part of the work, and its shared memory. Every thread has this struct; the pointers are to shared memory.
- */
+/* A block's share of the work, and its shared memory. Every thread has this struct; the pointers are to shared
+ * memory. */
 typedef struct {
     int first, tiles;          /* the cluster's tiles are first .. first + tiles - 1 */
-    int part;                  /* the first of the block's PARTS/cluster parts */
+    int part;                  /* first of the block's PARTS/cluster parts */
     int column, own;           /* the block owns `own` pairs of columns, from `column` on */
     int log;                   /* the cluster has 1 << log blocks */
-    unsigned target;           /* the count of arrivals that completes the next barrier */
+    unsigned target;           /* arrivals that complete the next barrier */
     uint4 *weights;            /* [slices][tiles][parts][pairs][32] */
     float *bias;               /* [2*depth][2*own] */
     float *in;                 /* [2*own][C + 1] weights, bias */
     const unsigned char **mod; /* [PERSISTENT_ROWS] modulation rows */
     float2 *norm;              /* [PERSISTENT_ROWS] mean and inverse deviation of rows */
-    float4 *inbox; /* [PARTS][own][tiles of 16 rows][8] the parts' sums of rows g, g + 8; the cluster writes */
-    /* Three things that take turns. A barrier lies between the last use of one and the first of the next. */
-    uint4 *operand;  /* [chunk][parts][pairs][64] pieces of the rows that are being multiplied */
-    float2 *moments; /* [rows][PARTS] mean and squared deviations of a row's part; the cluster writes */
+    float4 *inbox; /* [PARTS][own][tiles of 16 rows][8] the parts' sums of rows g, g + 8; written by the cluster */
+    /* Three alternating uses. A barrier lies between the last use of one and the first of the next. */
+    uint4 *operand;  /* [chunk][parts][pairs][64] pieces of the current operand rows */
+    float2 *moments; /* [rows][PARTS] mean and squared deviations of a row's part; written by the cluster */
     float *state;    /* [PERSISTENT_ROWS][C] input of an evaluation */
-    /* At least PERSISTENT_SCRATCH bytes for other work of the kernel. They are the inbox and the operand, so the
-     * kernel may use them from persistent_begin on, or when persistent_wait has returned after persistent_evaluate,
-     * until it fills f->state. */
+    /* At least PERSISTENT_SCRATCH bytes for other work of the kernel, overlaid on the inbox and the operand. The kernel
+     * may use them from persistent_begin on, or from persistent_wait after persistent_evaluate, until it fills
+     * f->state. */
     void *scratch;
 } persistent_block;
 
-/* Room for n elements at *p. */
-template <typename T> static __host__ __device__ inline void persistent_place(unsigned char **p, T **field, size_t n)
+/* Reserves room for n elements at *p. */
+template <typename T> static __host__ __device__ inline void persistent_reserve(unsigned char **p, T **field, size_t n)
 {
     *field = (T *)*p;
     *p += (n * sizeof(T) + 15) / 16 * 16;
@@ -92,27 +92,27 @@ static __host__ __device__ inline size_t persistent_carve(const persistent_args 
                                                           persistent_block *f)
 {
     const size_t own = (size_t)a.own, parts = (size_t)(PERSISTENT_PARTS / a.cluster), chunk = (size_t)a.chunk;
-    const size_t part = (size_t)pairs * 32; /* pieces of a tile's part, of 8 rows */
+    const size_t part = (size_t)pairs * 32; /* pieces of 8 rows of a tile's part */
     unsigned char *p = base;
-    persistent_place(&p, &f->weights, (size_t)a.slices * (size_t)a.tiles * parts * part);
-    persistent_place(&p, &f->bias, 2 * (size_t)a.depth * 2 * own);
-    persistent_place(&p, &f->in, 2 * own * (size_t)(a.channels + 1));
-    persistent_place(&p, &f->mod, PERSISTENT_ROWS);
-    persistent_place(&p, &f->norm, PERSISTENT_ROWS);
+    persistent_reserve(&p, &f->weights, (size_t)a.slices * (size_t)a.tiles * parts * part);
+    persistent_reserve(&p, &f->bias, 2 * (size_t)a.depth * 2 * own);
+    persistent_reserve(&p, &f->in, 2 * own * (size_t)(a.channels + 1));
+    persistent_reserve(&p, &f->mod, PERSISTENT_ROWS);
+    persistent_reserve(&p, &f->norm, PERSISTENT_ROWS);
     f->scratch = p;
-    persistent_place(&p, &f->inbox, PERSISTENT_PARTS * own * chunk * 8);
+    persistent_reserve(&p, &f->inbox, PERSISTENT_PARTS * own * chunk * 8);
     unsigned char *shared[] = {p, p, p};
-    persistent_place(&shared[0], &f->operand, chunk * parts * 2 * part);
-    persistent_place(&shared[1], &f->moments, PERSISTENT_ROWS * PERSISTENT_PARTS);
-    persistent_place(&shared[2], &f->state, (size_t)(PERSISTENT_ROWS * a.channels));
+    persistent_reserve(&shared[0], &f->operand, chunk * parts * 2 * part);
+    persistent_reserve(&shared[1], &f->moments, PERSISTENT_ROWS * PERSISTENT_PARTS);
+    persistent_reserve(&shared[2], &f->state, (size_t)(PERSISTENT_ROWS * a.channels));
     for (int i = 0; i < 3; i++)
         if (shared[i] > p) p = shared[i];
     const unsigned char *scratch_end = (unsigned char *)f->scratch + PERSISTENT_SCRATCH;
     return (size_t)((p > scratch_end ? p : scratch_end) - base);
 }
 
-/* The most rows that a cluster normalises itself. An fc1 of so many rows needs no barrier of the grid between layer
- * norm and product. */
+/* Returns the maximum rows a cluster normalises itself. fc1 of that many rows needs no grid barrier between layer norm
+ * and product. */
 static __host__ __device__ inline int persistent_local_rows(const persistent_args &a)
 {
     const int rows = PERSISTENT_ROUNDS * PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS * a.cluster;
@@ -121,36 +121,37 @@ static __host__ __device__ inline int persistent_local_rows(const persistent_arg
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 
-/* Index of the piece of 8 channels, 32*pair + 8*t.., of a row. */
+/* Returns the index of the piece of 8 channels, 32*pair + 8*t.., of a row. */
 static __device__ __forceinline__ int persistent_piece(const persistent_args &a, int row, int pair, int t)
 {
     return ((row >> 4) * (a.width / 32) + pair) * 64 + (row >> 3 & 1) * 32 + (row & 7) * 4 + t;
 }
 
-/* Pairs of mmas of a part that have channels. */
+/* Returns the pairs of mmas of a part that have channels. */
 template <int PAIRS> static __device__ __forceinline__ int persistent_used(const persistent_args &a, int part)
 {
     return max(0, min(PAIRS, a.width / 32 - part * PAIRS));
 }
 
-/* Logarithm of the number of tiles of 16 rows in the inbox, which is a power of two. */
+/* Returns the logarithm of the number of tiles of 16 rows in the inbox, a power of two. */
 static __device__ __forceinline__ int persistent_rows_log(const persistent_args &a, int rows)
 {
     return rows <= 16 || a.chunk == 1 ? 0 : rows <= 32 || a.chunk == 2 ? 1 : 2;
 }
 
-/* Two neighbouring columns of a row, which a thread of the owner works on. */
+/* Two neighbouring columns of a row, the work of one thread of the owner. */
 typedef struct {
     int row, column;
-    int pair; /* of the block's */
+    int pair; /* index in the block */
 } persistent_item;
 
-/* Items of the rows of a chunk. */
+/* Returns the number of items of a chunk's rows. */
 static __device__ __forceinline__ int persistent_items(const persistent_args &a, const persistent_block *f, int rows)
 {
     return f->own << (4 + persistent_rows_log(a, rows));
 }
-/* Item i of the chunk that begins with tile m of 16 rows. Its sums are float2 number i of every part in the inbox. */
+/* Returns item i of the chunk that begins with tile m of 16 rows. Its sums are float2 number i of every part in the
+ * inbox. */
 static __device__ __forceinline__ persistent_item persistent_item_of(const persistent_args &a,
                                                                      const persistent_block *f, int m, int rows, int i)
 {

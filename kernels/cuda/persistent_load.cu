@@ -1,11 +1,11 @@
-/* At load: whether and how a persistent kernel runs a head on a device, and its weights, packed as it reads them. */
+/* At load: whether and how a persistent kernel runs a head on a device, and the packing of its weights. */
 #include "kernels/cuda/persistent_layers.cuh"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Shared memory of a block of this form, with so many of the products' weights in it. */
+/* Returns the shared memory of a block of this form, with `slices` products' weights in it. */
 static size_t persistent_shared_bytes(const persistent_form *f, int depth, int channels, int slices)
 {
     persistent_args a = {};
@@ -34,8 +34,8 @@ int persistent_choose(int width, int depth, int channels, int cluster, int most,
     f->clusters = (int)cuda_blocks((size_t)tiles, (size_t)f->tiles);
     f->own = (int)cuda_blocks(4 * (size_t)f->tiles, (size_t)cluster);
     if (f->own > PERSISTENT_OWN) return 0;
-    /* Best are all weights in shared memory, then places that the others are copied to, then none; and of forms equal
-     * in that, the largest chunk. */
+    /* Best are all weights in shared memory, then places to copy the others to, then none; ties go to the largest
+     * chunk. */
     for (int least = products;; least = least > 2 ? 2 : 0) {
         for (f->chunk = PERSISTENT_ROWS / 16; f->chunk > 0; f->chunk /= 2) {
             const size_t other = persistent_shared_bytes(f, depth, channels, 0);
@@ -51,14 +51,14 @@ int persistent_choose(int width, int depth, int channels, int cluster, int most,
     }
 }
 
-/* Bytes of so many products' packed weights; f->pairs and f->args.width are set. */
+/* Returns the bytes of `products` products' packed weights; f->pairs and f->args.width are set. */
 static size_t persistent_weight_bytes(const persistent_head *f, int products)
 {
     return (size_t)products * (size_t)(f->args.width / 8) * (size_t)(f->pairs * PERSISTENT_PARTS) * 512;
 }
 
-/* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. `refused` is
- * what was refused first. */
+/* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. `refused` gets
+ * the first refusal. */
 static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f,
                           mar_err *refused)
 {
@@ -95,7 +95,7 @@ static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int c
     return 1;
 }
 
-/* Decides how many of the weights that do not stay in shared memory are to persist in the L2 cache. */
+/* Decides how many of the non-resident weights persist in the L2 cache. */
 static void persistent_keep_in_l2(const cuda_device *d, persistent_head *f)
 {
     int most = 0;
@@ -109,7 +109,7 @@ static void persistent_keep_in_l2(const cuda_device *d, persistent_head *f)
     f->kept_in_l2 = fraction < 1 ? (float)fraction : 1;
 }
 
-/* Packs the weight of a product in pieces; channels past the width are zero. */
+/* Packs the weight of a product in pieces; channels past the width are 0. */
 static void persistent_pack_product(const float *weight, int width, int pairs, bf16 *to)
 {
     for (int tile = 0; tile < width / 8; tile++)
@@ -144,7 +144,7 @@ static float *persistent_put(float *to, const float *from, size_t n)
     return to + n;
 }
 
-/* Packs biases and the layers that are f32. */
+/* Packs biases and the f32 layers. */
 static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
     const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
@@ -172,7 +172,7 @@ static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *sp
 
 /* --- what the device accepts ----------------------------------------------------------------------------------- */
 
-/* Each kernel, with nothing to do. */
+/* Each kernel, without work. */
 static const struct {
     const char *name;
     cudaError_t (*start)(const cuda_queue *c, const persistent_head *f);
@@ -180,7 +180,7 @@ static const struct {
 
 typedef struct {
     const persistent_head *f;
-    cudaError_t error;  /* of the kernel that did not start */
+    cudaError_t error;  /* error of the kernel that did not start */
     const char *kernel; /* its name */
 } persistent_trial;
 
@@ -194,7 +194,7 @@ static void persistent_start_all(cuda_queue *c, void *arg)
     }
 }
 
-/* The kernels as a graph: captured, instantiated, launched. */
+/* Captures, instantiates and launches the kernels as a graph. */
 static mar_status persistent_replay(cuda_queue *c, persistent_trial *t, mar_err *why)
 {
     cudaGraphExec_t graph;
@@ -206,7 +206,7 @@ static mar_status persistent_replay(cuda_queue *c, persistent_trial *t, mar_err 
     return status == MAR_OK ? waited : status;
 }
 
-/* Whether the kernels start as they will be launched: from the stream, or by a recording. Waits for those that did. */
+/* Tests whether the kernels start in their final way: from the stream, or by a recording. Waits for those that did. */
 static mar_status persistent_starts(cuda_queue *c, const persistent_head *f, int recorded, mar_err *why)
 {
     persistent_trial t = {f, cudaSuccess, ""};
@@ -224,7 +224,7 @@ static mar_status persistent_starts(cuda_queue *c, const persistent_head *f, int
     return status == MAR_OK ? cuda_status(waited, "launching the head's kernels", why) : status;
 }
 
-/* "clusters of 2 blocks, an L2 access policy", of a form. */
+/* Describes a form: "clusters of 2 blocks, an L2 access policy". */
 static const char *persistent_words(const persistent_head *f, char text[96])
 {
     if (f->args.cluster > 1)
@@ -235,8 +235,7 @@ static const char *persistent_words(const persistent_head *f, char text[96])
     return text;
 }
 
-/* Finds out whether the form in *f starts, with its L2 access policy or else without. `refused` is what was refused
- * first. */
+/* Tests whether the form in *f starts, with its L2 access policy or else without. `refused` gets the first refusal. */
 static int persistent_accepted(cuda_queue *c, persistent_head *f, int recorded, mar_err *refused)
 {
     char words[96];
@@ -273,8 +272,8 @@ static void persistent_drop(kern_device *d, persistent_head *f)
     f->weights = f->floats = NULL;
 }
 
-/* Makes the form with clusters of `cluster` blocks in *f, with its weights, if the device accepts it. *accepted says
- * so. */
+/* Builds the form with clusters of `cluster` blocks in *f, with its weights. *accepted is 1 if the device accepts
+ * it. */
 static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, int cluster, int recorded,
                                   persistent_head *f, int *accepted, mar_err *refused, mar_err *err)
 {
@@ -300,7 +299,7 @@ static mar_status persistent_try_forms(cuda_queue *c, const kern_head_spec *spec
     return status;
 }
 
-/* A form that the device can record comes before those that it can only launch. */
+/* A form the device can record is preferred over one it can only launch. */
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *why,
                              mar_err *err)
 {
@@ -332,9 +331,9 @@ void persistent_free(kern_device *d, persistent_head *f)
     if (!f) return;
     if (f->kept_in_l2 > 0) {
         const CUcontext before = cuda_switch(cuda_device_of(d)->context);
-        cuda_disturb_begin();
+        cuda_exclusive_begin();
         (void)cudaCtxResetPersistingL2Cache();
-        cuda_disturb_end();
+        cuda_exclusive_end();
         (void)cuda_switch(before);
     }
     persistent_drop(d, f);

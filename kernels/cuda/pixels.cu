@@ -1,10 +1,10 @@
-/* The image decoder's output as bytes, so that a host fetches a quarter of what it is as floats.
+/* Conversion of the image decoder's output to bytes: the host downloads a quarter of the floats' size.
  *
  * Floor, per value: 4 bytes read, 1 written. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/pixels.h"
 
-enum { THREADS = 256, EACH = 16 /* values of a thread */ };
+enum { THREADS = 256, EACH = 16 /* values per thread */ };
 
 /* A block takes THREADS * EACH values of an image. `found` is 0 on entry. */
 static __global__ void __launch_bounds__(THREADS)

@@ -1,12 +1,10 @@
-/* What a convolutional network has beside its convolutions: pools, the mean over pixels, channels as floats, and the
- * resize in front of it. A thread computes eight neighbouring channels of a pixel where the arrays permit 16-byte
- * accesses, else one. Every sum is of one thread, or of some in a fixed order.
+/* Operations of a convolutional network besides convolutions: pooling, the mean over pixels, channels as floats, and
+ * resizing. A thread computes eight neighbouring channels of a pixel where the arrays permit 16-byte accesses, else
+ * one. Every sum is by one thread, or by some in a fixed order.
  *
- * Floors, in bf16: a pool reads 2 bytes an element of x and writes 2 an element of y; windows that overlap find their
- * pixels in the L1 and L2 caches. mean_pixels reads 2 bytes an element of x. take_channels reads the 32-byte sectors
- * that its channels lie in, and writes 4 bytes a channel. resize reads 3 bytes a pixel of rgb and writes 6 a pixel of
- * y.
- */
+ * Floors, in bf16: pooling reads 2 bytes an element of x and writes 2 an element of y; overlapping windows find their
+ * pixels in the L1 and L2 caches. mean_pixels reads 2 bytes an element of x. take_channels reads the 32-byte sectors of
+ * its channels, and writes 4 bytes a channel. resize reads 3 bytes a pixel of rgb and writes 6 a pixel of y. */
 #include "kernels/cuda/cuda.h"
 
 enum { THREADS = 256, WARPS = 8, WIDE = 8 /* elements of a vector */ };
@@ -26,8 +24,8 @@ typedef struct {
     int y_stride;            /* elements from one pixel of y to the next */
 } pool_shape;
 
-/* A thread has a vector of N channels, blockIdx.y is the image. A window has pixels inside x, because the padding is
- * less than the window. A NaN among them is the result. */
+/* A thread has a vector of N channels; blockIdx.y is the image. Every window has pixels inside x, because the padding
+ * is less than the window. A NaN among them is the result. */
 template <int N, int MEAN, typename T>
 static __global__ void __launch_bounds__(THREADS) pool_kernel(pool_shape p, const T *x, T *y)
 {
@@ -90,8 +88,8 @@ void cuda_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int 
 
 /* --- the mean over pixels ---------------------------------------------------------------------------------- */
 
-/* A block takes 32 vectors of N channels, one a lane; each of its warps adds up every WARPS'th pixel. blockIdx.y is the
- * image. n: vectors of a pixel. */
+/* A block takes 32 vectors of N channels, one per lane; each of its warps adds up every WARPS'th pixel. blockIdx.y is
+ * the image. n: vectors of a pixel. */
 template <int N, typename T>
 static __global__ void __launch_bounds__(32 * WARPS) mean_kernel(const T *x, int pixels, int n, float *y)
 {
@@ -135,7 +133,7 @@ void cuda_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int c
 
 /* --- channels as floats ------------------------------------------------------------------------------------ */
 
-/* A thread has an element of y; `n` is their number. */
+/* Computes one of the `n` elements of y per thread. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     take_kernel(const T *x, size_t n, int stride, cuda_divisor channels, float *y)
@@ -162,13 +160,13 @@ void cuda_take_channels(kern_queue *k, const act *x, int rows, int stride, int c
 
 /* --- resize ------------------------------------------------------------------------------------------------ */
 
-/* Where a row or column of the result lies among `size` of them: between `low` and `high`. */
+/* Position of a row or column of the result among `size`: between `low` and `high`. */
 typedef struct {
     int low, high;
-    float part; /* of high */
+    float part; /* weight of high */
 } resize_place;
 
-/* The product is rounded before its fraction is taken, as TensorFlow and the CPU do. */
+/* Rounds the product before taking its fraction, as TensorFlow and the CPU do. */
 static __device__ inline resize_place place_of(int at, float scale, int size)
 {
     const float place = __fmul_rn((float)at, scale);
@@ -176,7 +174,7 @@ static __device__ inline resize_place place_of(int at, float scale, int size)
     return {low, min(low + 1, size - 1), place - (float)low};
 }
 
-/* A thread has a value of the result, blockIdx.y is the image. */
+/* A thread has a value of the result; blockIdx.y is the image. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     resize_kernel(const uint8_t *rgb, int height, int width, float scale_y, float scale_x, cuda_divisor side, T *y)

@@ -1,6 +1,6 @@
-/* All PTX of the backend. Each instruction has a plain twin in CUDA C with the same meaning. The host runs the twins
- * (tests/cudahost), and a test on a GPU compares them with the instructions (tests/gpu). Use `fast::`, which is PTX on
- * a GPU and plain on the host. */
+/* All PTX of the backend. Each instruction has a plain twin in CUDA C. The host runs the twins (tests/cudahost), and a
+ * test on a GPU compares them with the instructions (tests/gpu). Callers use `fast::`: PTX on a GPU, plain on the
+ * host. */
 #ifndef KERNELS_CUDA_PTX_H
 #define KERNELS_CUDA_PTX_H
 
@@ -11,8 +11,8 @@
 namespace plain
 {
 
-/* d += A B for the warp: mma.sync.m16n8k16, bf16 operands, f32 sums, in the instruction's fragment layout. Of lane l
- * with g = l/4, t = l%4:
+/* d += A B for the warp: mma.sync.m16n8k16, bf16 operands, f32 sums, in the instruction's fragment layout. Lane l with
+ * g = l/4, t = l%4 has
  *   a[0] A[g][2t..], a[1] A[g+8][2t..], a[2] A[g][2t+8..], a[3] A[g+8][2t+8..], two values each, the lower index in the
  *   low half;
  *   b[0] B[2t..][g], b[1] B[2t+8..][g];
@@ -36,7 +36,7 @@ static __device__ inline void mma_bf16(float d[4], const uint32_t a[4], const ui
     }
 }
 
-/* Four 8x8 matrices of 16-bit elements from shared memory: ldmatrix.x4. Lane l passes the address of row l % 8 of
+/* Loads four 8x8 matrices of 16-bit elements from shared memory: ldmatrix.x4. Lane l passes the address of row l % 8 of
  * matrix l / 8, 16-byte aligned. It receives in r[i] the elements 2(l%4) and 2(l%4) + 1 of row l / 4 of matrix i, or of
  * column l / 4 if transposed. */
 static __device__ inline void load_matrices(uint32_t r[4], const void *row)
@@ -61,13 +61,13 @@ static __device__ inline void load_matrices_transposed(uint32_t r[4], const void
     }
 }
 
-/* 2^x to about 2e-7 relative; a subnormal result is 0. */
+/* Returns 2^x to about 2e-7 relative; subnormal results are 0. */
 static __device__ inline float exp2(float x)
 {
     return exp2f(x);
 }
 
-/* Starts a copy of 16 bytes from global to shared memory. It is complete for this thread after copy_wait. */
+/* Starts a copy of 16 bytes from global to shared memory. copy_wait completes it for this thread. */
 static __device__ inline void copy16(void *shared, const void *global)
 {
     *(uint4 *)shared = *(const uint4 *)global;
@@ -77,25 +77,19 @@ static __device__ inline void copy_commit() {}
 /* Waits until at most N groups are open. */
 template <int N> static __device__ inline void copy_wait() {}
 
-/* Fetches the 128 bytes around an address into the L2 cache. */
+/* Prefetches the 128 bytes around an address into the L2 cache. */
 static __device__ inline void prefetch_l2(const void *) {}
 
-/* Loads of what another block may be writing. After load_acquire the thread sees what that block had written before it
- * released the value. load_relaxed orders nothing. */
-static __device__ inline unsigned load_acquire(const unsigned *p)
-{
-    const unsigned x = *(const volatile unsigned *)p;
-    __threadfence();
-    return x;
-}
+/* Loads a number another block may be writing. Orders nothing: a fence must follow before that block's other writes are
+ * read. */
 static __device__ inline unsigned load_relaxed(const unsigned *p)
 {
     return *(const volatile unsigned *)p;
 }
 
-/* A barrier of all blocks of a grid; all of them must be resident. One thread of each block calls both functions, with
- * __syncthreads() before and after: grid_arrive adds 1 to *count, grid_wait waits until *count has reached `target`.
- * Writes of the grid before the barrier are visible after it. */
+/* A grid barrier; all blocks must be resident. One thread of each block calls both functions, with __syncthreads()
+ * before and after. grid_arrive adds 1 to *count; grid_wait waits until *count reaches `target`. Writes of the grid
+ * before the barrier are visible after it. */
 static __device__ inline void grid_arrive(unsigned *count)
 {
     __threadfence();
@@ -108,9 +102,8 @@ static __device__ inline void grid_wait(unsigned *count, unsigned target)
 }
 
 /* Clusters of blocks. cluster_rank is the block's number in its cluster. cluster_store writes a float4 or float2 to
- * block `rank`, at the place in its shared memory that `shared` has in the caller's. cluster_sync is a barrier of all
- * threads of the cluster; stores before it are visible after it. Below compute capability 9 each block is a cluster of
- * its own. */
+ * block `rank`, at the address of `shared` in that block's shared memory. cluster_sync is a barrier of all threads of
+ * the cluster; stores before it are visible after it. Below compute capability 9 each block is its own cluster. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 static __device__ inline unsigned cluster_rank()
 {
@@ -147,7 +140,7 @@ namespace fast
 using namespace plain;
 static inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    cudahost_mma_bf16(d, a, b); /* the twin's result, without its 32 shuffles */
+    cudahost_mma_bf16(d, a, b); /* same result as the twin, without its 32 shuffles */
 }
 } // namespace fast
 #else
@@ -208,12 +201,6 @@ static __device__ inline void grid_arrive(unsigned *count)
 {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count)) : "memory");
 }
-static __device__ inline unsigned load_acquire(const unsigned *p)
-{
-    unsigned x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(p)) : "memory");
-    return x;
-}
 static __device__ inline unsigned load_relaxed(const unsigned *p)
 {
     unsigned x;
@@ -221,7 +208,7 @@ static __device__ inline unsigned load_relaxed(const unsigned *p)
     return x;
 }
 
-/* An acquiring load empties the L1 cache, so the waiting loads are relaxed, and a fence comes after the last. */
+/* An acquiring load empties the L1 cache, so the polling loads are relaxed, with a fence after the last. */
 static __device__ inline void grid_wait(unsigned *count, unsigned target)
 {
     while ((int)(load_relaxed(count) - target) < 0) {

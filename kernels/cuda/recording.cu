@@ -1,18 +1,16 @@
-/* Recordings: work that a queue repeats, as CUDA graphs.
+/* Recordings: repeated work of a queue, as CUDA graphs.
  *
- * The first use of a recording runs its body directly, for capturing and instantiating a graph takes longer than what a
- * replay saves: a session that makes one batch would pay for two hundred graphs and replay none. At the second use the
- * body is run
+ * The first use of a recording runs its body directly: capturing and instantiating a graph costs more than a replay
+ * saves. A session of one batch would otherwise pay for two hundred graphs and replay none. At the second use the body
+ * is run
  *   - to MEASURE the area of its host arrays (staging.cu), then
- *   - to RECORD the work as a graph, which contains the slots' addresses,
- * and the graph is launched. Each later use runs it
+ *   - to RECORD the work as a graph containing the slots' addresses, and the graph is launched. Each later use runs it
  *   - to REFILL the slots, and launches the graph.
  *
- * If CUDA refuses to capture, instantiate or launch the graph, the body runs directly at this use and all later ones;
- * the queue remembers why (kern_queue.unrecorded). Without memory for the area it runs directly at this use, and the
- * next one tries again. A capture is tried twice: a program that waits for the whole GPU on another thread at that
- * moment makes it invalid. What the body itself does wrong is an error all the same, and so is what fails without a
- * recording, too. */
+ * If CUDA refuses to capture, instantiate or launch the graph, the body runs directly from then on. The queue keeps the
+ * reason (kern_queue.unrecorded). Without memory for the area it runs directly at this use, and the next one tries
+ * again. A capture is tried twice: another thread that waits for the whole GPU at that moment invalidates it. The
+ * body's own mistakes remain errors, and so do failures that also occur without a recording. */
 #include "kernels/cuda/recording.h"
 
 #include <stdlib.h>
@@ -43,7 +41,7 @@ int cuda_outside_recording(cuda_queue *c, const char *what)
 
 /* --- runs of the body ------------------------------------------------------------------------------------- */
 
-/* What a recording's body is, and the recording it is of. */
+/* A recording's body, and the recording. */
 typedef struct {
     kern_recording *recording;
     void (*body)(void *arg);
@@ -71,30 +69,30 @@ static void run_directly(cuda_queue *c, void (*body)(void *arg), void *arg)
 
 /* --- capturing -------------------------------------------------------------------------------------------- */
 
-/* Held by threads that record, together; and alone by one that may wait for the whole GPU. */
+/* Held shared by threads that record, and exclusively by one that may wait for the whole GPU. */
 static pthread_rwlock_t recorders = PTHREAD_RWLOCK_INITIALIZER;
 
-void cuda_disturb_begin(void)
+void cuda_exclusive_begin(void)
 {
     (void)pthread_rwlock_wrlock(&recorders);
 }
 
-void cuda_disturb_end(void)
+void cuda_exclusive_end(void)
 {
     (void)pthread_rwlock_unlock(&recorders);
 }
 
-/* Whether the queue's failure is one that a run without a recording cannot avoid. */
+/* Returns 1 if a run without a recording would fail the same way. */
 static int is_final(const cuda_queue *c)
 {
     return c->base.failed == MAR_ECANCELLED || c->stage->misused;
 }
 
-/* Work is captured on the queue's own stream: the caller's may be one that cannot be captured, or one that other work
- * of the caller's depends on. The first launch of a kernel may be inside a capture: every driver that this runtime
- * accepts can load it then (CUDA 12.3 and later). The mode is relaxed because cuBLASLt may load and allocate at its
- * first product, and so that other threads may allocate meanwhile. It permits no thread to wait for the whole GPU:
- * hence the lock. cuda_outside_recording refuses our own calls that must not be captured. */
+/* Captures work on the queue's own stream: the caller's stream may not be capturable, or other work may depend on it. A
+ * kernel's first launch may be inside a capture: every driver this runtime accepts can load it then (CUDA 12.3 and
+ * later). The mode is relaxed because cuBLASLt may load and allocate at its first product. Other threads may allocate
+ * meanwhile, too. It permits no thread to wait for the whole GPU: hence the lock. cuda_outside_recording refuses our
+ * own calls that must not be captured. */
 static mar_status capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
                           mar_err *err)
 {
@@ -117,8 +115,8 @@ static mar_status capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg),
     return status;
 }
 
-/* A failure of an operation in the capture is the cause of what fails at its end. Unless it is final the queue forgets
- * it: nothing of the work has been done, and it will be tried again. */
+/* An operation's failure in the capture causes the failure at its end. Unless it is final the queue forgets it: no work
+ * has been done, and it will be tried again. */
 static mar_status capture_once(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
                                mar_err *err)
 {
@@ -156,7 +154,7 @@ static mar_status alloc_area(cuda_queue *c, kern_recording *rec, mar_err *err)
     return cuda_status(cudaEventCreateWithFlags(&rec->fetched, cudaEventDisableTiming), "making an event", err);
 }
 
-/* Frees what a recording has, after the work that uses it. */
+/* Frees a recording's resources, after the work that uses them. */
 static void release(cuda_queue *c, kern_recording *rec)
 {
     (void)cudaStreamSynchronize(c->stream);
@@ -170,7 +168,7 @@ static void release(cuda_queue *c, kern_recording *rec)
 
 static void give_up(cuda_queue *c, kern_recording *rec, const mar_err *why)
 {
-    (void)cudaGetLastError(); /* of what was invalidated */
+    (void)cudaGetLastError(); /* of the invalidated capture */
     release(c, rec);
     rec->state = CUDA_UNRECORDED;
     if (c->base.unrecorded++ == 0) c->base.why_unrecorded = *why;
@@ -182,7 +180,7 @@ static void record(cuda_queue *c, recorded_work *w)
     mar_err why = {};
     c->stage->misused = 0;
     run_body(c, w, CUDA_MEASURE);
-    if (!kern_live(&c->base)) return; /* it has called nothing of CUDA's */
+    if (!kern_live(&c->base)) return; /* no CUDA call has been made */
     rec->bytes = rec->used;
     rec->recorded = rec->calls;
     const mar_status area = alloc_area(c, rec, &why);
@@ -191,13 +189,13 @@ static void record(cuda_queue *c, recorded_work *w)
         rec->state = CUDA_RECORDED;
         c->base.recordings++;
     } else if (is_final(c) || area == MAR_ENOMEM) {
-        release(c, rec); /* the next use is a second one again */
+        release(c, rec); /* the next use counts as the second again */
     } else {
         give_up(c, rec, &why);
     }
 }
 
-/* Launches the graph. If CUDA does not, nothing of the work has been done. */
+/* Launches the graph. If CUDA refuses, no work has been done. */
 static void launch(cuda_queue *c, kern_recording *rec)
 {
     mar_err why = {};
@@ -213,7 +211,7 @@ static void launch(cuda_queue *c, kern_recording *rec)
 void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg)
 {
     cuda_queue *c = cuda_of(k);
-    if (cuda_in_recording(c) || c->stage->unrecorded) { /* is a part of the recording at hand */
+    if (cuda_in_recording(c) || c->stage->unrecorded) { /* part of the current recording */
         body(arg);
         return;
     }
@@ -221,7 +219,7 @@ void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *a
     recorded_work w = {*recording, body, arg};
     kern_recording *rec = w.recording;
     if (!rec) {
-        *recording = (kern_recording *)calloc(1, sizeof *rec); /* NULL: the next use is a first one again */
+        *recording = (kern_recording *)calloc(1, sizeof *rec); /* NULL: the next use counts as the first again */
         run_directly(c, body, arg);
         return;
     }

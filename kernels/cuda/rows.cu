@@ -1,5 +1,5 @@
-/* Operations on rows. All of them are bound by memory: their floor is the bytes read and written. So lanes read 16
- * bytes at a time, and a row is read once. */
+/* Operations on rows. All are bound by memory: the floor is the bytes read and written. So lanes read 16 bytes at a
+ * time, and a row is read once. */
 #include "kernels/cuda/cuda.h"
 
 #include <float.h>
@@ -16,8 +16,8 @@ static int aligned(const void *p)
 
 enum { NORM_THREADS = 128 };
 
-/* WARPS warps have a row in registers, VECTORS times four numbers a lane, which must be enough for dim. The moments
- * take two passes, because the mean of the residual stream can be far from zero. */
+/* WARPS warps hold a row in registers, VECTORS times four numbers a lane; that must cover dim. The moments take two
+ * passes, because the mean of the residual stream can be far from zero. */
 template <typename Y, int VECTORS, int WARPS>
 static __global__ void layer_norm_kernel(const float *x, const int *index, int rows, int dim,
                                          const float *__restrict__ weight, const float *__restrict__ bias, float eps,
@@ -54,7 +54,7 @@ static __global__ void layer_norm_kernel(const float *x, const int *index, int r
     }
 }
 
-/* Takes any width and alignment. A warp takes a row. */
+/* Takes any width and alignment, one row per warp. */
 template <typename Y>
 static __global__ void layer_norm_plain(const float *x, const int *index, int rows, int dim, const float *weight,
                                         const float *bias, float eps, Y *y)
@@ -108,7 +108,7 @@ void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, 
 
 /* --- copies ----------------------------------------------------------------------------------------------- */
 
-/* A row has n vectors of N floats. A row of the block's threads takes a row. */
+/* Copies a row of n vectors of N floats by one row of the block's threads. */
 template <int N>
 static __global__ void copy_rows_kernel(float *dst, const int *dst_index, const float *src, const int *src_index,
                                         const float *add, const int *add_index, int rows, int n)
@@ -203,7 +203,7 @@ void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int 
 
 /* --- NaN and infinity ------------------------------------------------------------------------------------------ */
 
-/* Lowers *first to the first row that has one. A warp takes a row. */
+/* Lowers *first to the first row with a NaN or an infinity. A warp takes a row. */
 template <typename T>
 static __global__ void first_nonfinite_kernel(const T *x, int rows, int width, int stride, int *first)
 {
@@ -232,7 +232,7 @@ int cuda_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int wi
 
 /* --- element by element ----------------------------------------------------------------------------------- */
 
-/* Of n vectors. A thread has one. */
+/* Subtracts n vectors, one per thread. */
 template <int N> static __global__ void subtract_kernel(const float *a, const float *b, size_t n, float *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -254,7 +254,7 @@ void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, floa
     cuda_launch(c, subtract_kernel<1>, cuda_blocks(n, THREADS), THREADS, 0, a, b, n, y);
 }
 
-/* Of n vectors. A thread has one. */
+/* Converts n vectors, one per thread. */
 template <int N> static __global__ void to_bf16_kernel(const float *x, size_t n, bf16 *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;

@@ -1,16 +1,16 @@
 /* Speculation inside the head (diffusion/speculate.h) on the GPU. A block works on a token, and its threads on the
- * channels of all rows at once: the filter of q, the laws, the ratios of all proposals. Two things are sequential. One
- * is the proposals themselves, with some operations a level and channel. The other is a round's one residual: a warp
- * tries its plain candidates while another one chooses the tilt, and a third one updates the ratio r; then all warps
- * try the tilted candidates, THREADS at a time.
+ * channels of all rows at once: the filter of q, the distributions, the ratios of all proposals. Two things are
+ * sequential. One is the proposals themselves, some operations a level and channel. The other is a round's single
+ * residual: a warp tries its plain candidates while another one chooses the tilt, and a third one updates the ratio r.
+ * Then all warps try the tilted candidates, THREADS at a time.
  *
- * A round is: propose (speculate_filter, or a draft), evaluate the head at all rows, walk (speculate_walk). The ways to
- * evaluate are two, and each brings the loop around these three. With up to PERSISTENT_ROWS rows one launch does all
- * rounds (speculate_kernel): the blocks with tokens and the evaluation of persistent_layers.cuh take turns, and a slot
- * whose token is finished gets the next token. The floor of a round is that of an evaluation (persistent.cu), one
- * barrier more, and the latency of the tokens' turn. With more rows cuBLASLt evaluates between two small kernels,
- * propose_kernel and walk_kernel, and the host runs the loop (diffusion/speculate.c). It looks who is finished only
- * when a token can be: until then the rounds are surely needed, and it does not wait for them. */
+ * A round is: propose (speculate_filter, or a draft), evaluate the head at all rows, walk (speculate_walk). There are
+ * two loops around it. With up to PERSISTENT_ROWS rows one launch does all rounds (speculate_kernel): the blocks with
+ * tokens alternate with the evaluation of persistent_layers.cuh. A slot whose token is finished gets the next token.
+ * The floor of a round is that of an evaluation (persistent.cu), one more barrier, and the latency of the tokens' work.
+ * With more rows cuBLASLt evaluates between two small kernels, propose_kernel and walk_kernel, and the host runs the
+ * loop (diffusion/speculate.c). It checks for finished tokens only when a token can be finished. Until then the rounds
+ * are certainly needed, and it does not wait. */
 #include "kernels/cuda/persistent_layers.cuh"
 
 extern "C" {
@@ -20,27 +20,27 @@ extern "C" {
 enum {
     THREADS = PERSISTENT_THREADS,
     WARPS = THREADS / 32,
-    SCRATCH_BYTES = PERSISTENT_SCRATCH, /* Shared memory of a token's turn: persistent_block.scratch. */
+    SCRATCH_BYTES = PERSISTENT_SCRATCH, /* shared memory of a token's work: persistent_block.scratch */
     /* Three guesses, each to be measured on a GPU by the time of a call of diff_speculate_sample. */
-    TURNS = 4,         /* How many tokens one launch may have for a slot. Measure at TURNS times the tokens that fit:
-                          with and without speculate_run, a call should take the same time. */
-    PARTS = 8,         /* The slots of a round are a multiple of an eighth of the tokens, so products have this many
-                          shapes. Measure with 4 and 16 at 256 tokens: more shapes cost plans and recordings, fewer
-                          cost rows of finished tokens. */
-    UNSEEN_ROUNDS = 4, /* The most rounds between two looks at who is finished. Measure with 1 and 8 at 65 rows and at
-                          256 tokens: a look costs the launches that the GPU waits for, a round unseen costs rows of
-                          finished tokens. */
+    TOKENS_PER_SLOT = 4, /* Maximum tokens per slot of one launch. Measure at TOKENS_PER_SLOT times the tokens that fit:
+                          * a call should take the same time with and without speculate_run. */
+    PARTS = 8,           /* A round's slots are a multiple of an eighth of the tokens: products have this many shapes.
+                          * Measure with 4 and 16 at 256 tokens. More shapes cost plans and recordings, fewer cost rows of
+                          * finished tokens. */
+    UNCHECKED_ROUNDS = 4, /* Maximum rounds between two checks for finished tokens. Measure with 1 and 8 at 65 rows and
+                           * at 256 tokens. A check costs the launches the GPU waits for, a round too many costs rows of
+                           * finished tokens. */
 };
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
 
-/* The part of one channel of a proposal that does not depend on the state it starts from. */
+/* The part of one channel of a proposal that does not depend on its starting state. */
 typedef struct {
     kern_speculation_filter filter;
     float step; /* noise times its scale */
 } speculate_term;
 
-/* Lists the modulation rows of a slot's rows. Rows without a state are evaluated, too, with modulation row 0. */
+/* Lists the modulation rows of a slot's rows. Rows without a state are also evaluated, with modulation row 0. */
 static __device__ void speculate_list(const kern_speculation &w, int slot, int token)
 {
     const int rows = w.slots * w.window;
@@ -62,8 +62,8 @@ static __device__ void speculate_state(const kern_speculation &w, int slot, int 
         w.state[slot * w.channels + c] = w.token[token * w.channels + c];
 }
 
-/* Writes the slot's other rows by the filter, channels c0 .. c1 - 1. The scratch memory has room for `levels` levels of
- * them. */
+/* Writes the slot's other rows by the filter, channels c0 .. c1 - 1. The scratch memory has room for `levels`
+ * levels. */
 static __device__ void speculate_filter_channels(const kern_speculation &w, int slot, int token, int c0, int c1,
                                                  int levels, speculate_term *term)
 {
@@ -113,19 +113,20 @@ static __device__ void speculate_filter(const kern_speculation &w, int slot, int
 
 /* --- the walk ------------------------------------------------------------------------------------------------ */
 
-/* Channel c's law of transition k from the state x, from row i of the head's n conditional output rows. Returns v. */
-static __device__ inline float speculate_law(const kern_speculation &w, const float *out, int i, int n, int token,
-                                             int k, int c, float x, float *mean, float *log_std)
+/* Computes channel c's Gaussian of transition k from the state x, from row i of the head's n conditional output rows.
+ * Returns v. */
+static __device__ inline float speculate_gaussian(const kern_speculation &w, const float *out, int i, int n, int token,
+                                                  int k, int c, float x, float *mean, float *log_std)
 {
     const float *cond = out + (size_t)i * 2 * (size_t)w.channels + c;
     const float eps = __ldcg(cond),
                 v = __ldcg(cond + w.channels); /* not from the L1 cache: other blocks have rewritten them */
     const float uncond = w.conditions == 2 ? __ldcg(cond + (size_t)n * 2 * (size_t)w.channels) : eps;
-    kern_speculation_law(&w, token, k, x, eps, uncond, v, mean, log_std);
+    kern_speculation_transition(&w, token, k, x, eps, uncond, v, mean, log_std);
     return v;
 }
 
-/* Reads the head's outputs: the laws p of the slot's rows, and the evaluations of their states. */
+/* Reads the head's outputs: p of the slot's rows, and the evaluations of their states. */
 static __device__ void speculate_read_outputs(const kern_speculation &w, const float *out, int slot, int token)
 {
     const int top = w.index[token], n = kern_speculation_levels(&w, token) * w.channels;
@@ -135,7 +136,7 @@ static __device__ void speculate_read_outputs(const kern_speculation &w, const f
         const int at = row * w.channels + c;
         const float x = w.state[at];
         float mean, log_std;
-        const float v = speculate_law(w, out, row, w.slots * w.window, token, k, c, x, &mean, &log_std);
+        const float v = speculate_gaussian(w, out, row, w.slots * w.window, token, k, c, x, &mean, &log_std);
         kern_speculation_remember(&w, token, k, c, x, mean, v);
         w.mean_p[at] = mean;
         w.log_std_p[at] = log_std;
@@ -146,8 +147,8 @@ static __device__ void speculate_read_outputs(const kern_speculation &w, const f
 
 /* The scratch memory of a walk. */
 typedef struct {
-    int first;             /* the first rejected proposal */
-    int lowest[2 * WARPS]; /* of the crew that draws from the residual: all warps */
+    int first;             /* first rejected proposal */
+    int lowest[2 * WARPS]; /* for the crew of all warps that draws from the residual */
     kern_residual residual;
 } speculate_scratch;
 static_assert(sizeof(speculate_scratch) <= SCRATCH_BYTES, "the scratch memory has room for a residual");
@@ -159,11 +160,11 @@ static __device__ void speculate_verify(const kern_speculation &w, int slot, int
     KERN_ROLLED
     for (int level = (int)threadIdx.x / 32; level < proposals; level += WARPS) {
         const int row = level * w.slots + slot;
-        const kern_gaussians laws = kern_speculation_laws(&w, row);
+        const kern_gaussians pq = kern_speculation_gaussians(&w, row);
         const kern_address address = kern_speculation_address(&w, token, w.index[token] - level);
         const float *draft = w.state + (size_t)(row + w.slots) * (size_t)w.channels;
-        const double log_f = kern_gaussian_log_accept(&w.rule, &laws, KERN_SPECULATION_PATH, draft);
-        if (kern_lane() == 0 && !kern_gaussian_keeps(log_f, &address)) atomicMin(first, level);
+        const double log_f = kern_gaussian_log_accept(&w.rule, &pq, KERN_SPECULATION_PATH, draft);
+        if (kern_lane() == 0 && !kern_gaussian_accepts(log_f, &address)) atomicMin(first, level);
     }
 }
 
@@ -202,7 +203,7 @@ static __device__ void speculate_advance(const kern_speculation &w, int token, i
                                          long tries)
 {
     const int calls = ++w.calls[token], index = w.index[token];
-    w.lowest[token] = index - (rows - 1); /* each round reaches lower than the one before */
+    w.lowest[token] = index - (rows - 1); /* each round reaches lower than the previous one */
     w.index[token] = index - (accepted + 1);
     atomicAdd(&w.count->calls, 1ull);
     atomicMax(&w.count->calls_max, (unsigned long long)calls);
@@ -213,8 +214,8 @@ static __device__ void speculate_advance(const kern_speculation &w, int token, i
     if (index <= accepted) atomicSub(&w.left[KERN_LEFT_TOKENS], 1);
 }
 
-/* Moves the slot's token from its first row to the end of its round. out is the head's output for all rows. The state
- * there is a draw from p of the last row, or the replacement of the rejected proposal, from the residual. */
+/* Moves the slot's token from its first row to the end of its round. out is the head's output for all rows. The new
+ * state is a draw from p of the last row, or the rejected proposal's replacement from the residual. */
 static __device__ void speculate_walk(const kern_speculation &w, const float *out, int slot, int token, void *memory)
 {
     speculate_scratch *scratch = (speculate_scratch *)memory;
@@ -230,13 +231,13 @@ static __device__ void speculate_walk(const kern_speculation &w, const float *ou
     const kern_address address = kern_speculation_address(&w, token, w.index[token] - accepted);
     int kept = KERN_NO_CANDIDATE;
     if (rejected) {
-        const kern_gaussians laws = kern_speculation_laws(&w, accepted * w.slots + slot);
-        kern_residual_begin(&crew, &scratch->residual, &laws, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH));
+        const kern_gaussians pq = kern_speculation_gaussians(&w, accepted * w.slots + slot);
+        kern_residual_begin(&crew, &scratch->residual, &pq, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH));
         kept = kern_residual_try(&crew, &scratch->residual, &address);
     } else if (warp == 0) {
         speculate_move(w, slot, token, accepted);
     }
-    if (warp == 1) speculate_learn(w, token, accepted + 1); /* this warp has nothing to try */
+    if (warp == 1) speculate_learn(w, token, accepted + 1); /* this warp has no candidates to try */
     long tries = 0;
     if (rejected)
         tries =
@@ -253,8 +254,8 @@ typedef struct {
     const unsigned char *mod;
 } speculate_job;
 
-/* The slot's token. If that is finished, the next token that had no slot yet, or -1. */
-static __device__ int speculate_take(const kern_speculation &w, int slot)
+/* Returns the slot's token. If it is finished, takes the next token without a slot, or returns -1. */
+static __device__ int speculate_next_token(const kern_speculation &w, int slot)
 {
     const int token = w.slot_token[slot];
     if (token < 0 || w.index[token] >= 0) return token;
@@ -267,7 +268,7 @@ static __device__ int speculate_take(const kern_speculation &w, int slot)
     return w.slot_token[slot];
 }
 
-/* The block's own copy of what persistent_evaluate reads. */
+/* Fills the block's own copy of persistent_evaluate's input. */
 static __device__ void speculate_load(const persistent_args &a, const persistent_block *f, const speculate_job &j,
                                       int rows, int states)
 {
@@ -286,7 +287,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
     const kern_speculation &w = j.w;
     const int states = w.slots * w.window, rows = states * w.conditions;
     persistent_block f;
-    if (w.tokens == 0) return; /* persistent_try only tries whether it starts */
+    if (w.tokens == 0) return; /* persistent_try only tests whether the kernel starts */
     persistent_begin<PAIRS>(a, &f);
     for (bool evaluated = false;; evaluated = true) {
         for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x) {
@@ -294,14 +295,14 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
             if (evaluated) {
                 if (token < 0) continue;
                 speculate_walk(w, a.out, slot, token, f.scratch);
-                token = speculate_take(w, slot);
+                token = speculate_next_token(w, slot);
             }
             speculate_filter(w, slot, token, f.scratch);
         }
         persistent_arrive(a, &f);
         persistent_wait(a, &f);
         if (fast::load_relaxed((const unsigned *)&w.left[KERN_LEFT_TOKENS]) == 0)
-            break; /* nobody changes it before all blocks have arrived in the evaluation */
+            break; /* it stays unchanged until all blocks have arrived in the evaluation */
         if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
         speculate_load(a, &f, j, rows, states);
         persistent_evaluate<PAIRS>(a, &f, rows, states);
@@ -323,7 +324,7 @@ int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculatio
 {
     const persistent_head *f = target->net->persistent;
     const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
-    if (!f || w->tokens > TURNS * fit) return 0;
+    if (!f || w->tokens > TOKENS_PER_SLOT * fit) return 0;
     w->slots = w->tokens < fit ? w->tokens : fit;
     const speculate_job j = {*w, (const unsigned char *)target->mod};
     persistent_launch(cuda_of(k), f, speculate_kernels, j);
@@ -332,7 +333,7 @@ int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculatio
 
 /* --- evaluation by cuBLASLt: the host runs the rounds --------------------------------------------------------- */
 
-/* Draws x_T and all noise, four channels a thread. Index 0, where no noise is added, stands for x_T. */
+/* Draws x_T and all noise, four channels a thread. Index 0 adds no noise and stands for x_T. */
 static __global__ void start_kernel(kern_speculation w)
 {
     const int quads = (w.channels + 3) / 4, i = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -361,7 +362,7 @@ static __global__ void start_kernel(kern_speculation w)
     }
 }
 
-/* The number of rounds in which no token at this step index can be finished, and the one in which it can. */
+/* Returns the number of rounds to the first one in which a token at this step index can finish. */
 static int rounds_until(const kern_speculation *w, int index)
 {
     return (index + w->window) / w->window;
@@ -376,7 +377,7 @@ void cuda_speculate_start(kern_queue *k, kern_speculation *w)
                 THREADS, 0, *w);
 }
 
-/* Gives the first slots to the unfinished tokens, and notes their highest step index; by one warp. */
+/* Assigns the first slots to the unfinished tokens, and records their highest step index; by one warp. */
 static __global__ void slots_kernel(kern_speculation w)
 {
     int slots = 0, highest = -1;
@@ -394,7 +395,7 @@ static __global__ void slots_kernel(kern_speculation w)
     for (int slot = slots + (int)threadIdx.x; slot < w.tokens; slot += 32) w.slot_token[slot] = -1;
 }
 
-/* The slot's token, or -1 if it has none or the token is finished. */
+/* Returns the slot's token, or -1 if it has none or the token is finished. */
 static __device__ int speculate_unfinished(const kern_speculation &w, int slot)
 {
     const int token = w.slot_token[slot];
@@ -421,7 +422,7 @@ static __global__ void draft_kernel(kern_speculation w, const float *out, int le
     for (int c = (int)threadIdx.x; c < w.channels; c += (int)blockDim.x) {
         const int at = (level * w.slots + slot) * w.channels + c;
         float mean, log_std;
-        speculate_law(w, out, slot, w.slots, token, k, c, w.state[at], &mean, &log_std);
+        speculate_gaussian(w, out, slot, w.slots, token, k, c, w.state[at], &mean, &log_std);
         w.mean_q[at] = mean;
         w.log_std_q[at] = log_std;
         w.state[at + w.slots * w.channels] =
@@ -450,7 +451,7 @@ mar_status cuda_speculate_plan(kern_queue *k, const kern_head *h, const kern_spe
         if (slots_for(w, n) != n) continue;
         status = cuda_head_plan(k, h, w->conditions * n * w->window, err);
         if (status == MAR_OK)
-            status = cuda_head_plan(k, h, w->conditions * n, err); /* the draft's, a level at a time */
+            status = cuda_head_plan(k, h, w->conditions * n, err); /* the draft's, one level at a time */
     }
     return status;
 }
@@ -466,8 +467,8 @@ static void propose_by_draft(cuda_queue *c, const kern_speculation *w, const ker
     }
 }
 
-/* Waits for the rounds begun and gives slots to the tokens that are still unfinished. Returns whether there are any. */
-static int look(cuda_queue *c, kern_speculation *w)
+/* Waits for pending rounds and assigns slots to the unfinished tokens. Returns 1 if there are any. */
+static int has_unfinished(cuda_queue *c, kern_speculation *w)
 {
     int left[KERN_LEFT] = {0};
     cuda_launch(c, slots_kernel, 1, 32, 0, *w);
@@ -475,7 +476,7 @@ static int look(cuda_queue *c, kern_speculation *w)
     if (left[KERN_LEFT_TOKENS] == 0 || c->base.failed != MAR_OK) return 0;
     w->slots = slots_for(w, left[KERN_LEFT_TOKENS]);
     const int rounds = rounds_until(w, left[KERN_LEFT_INDEX]);
-    w->rounds = rounds < UNSEEN_ROUNDS ? rounds : UNSEEN_ROUNDS;
+    w->rounds = rounds < UNCHECKED_ROUNDS ? rounds : UNCHECKED_ROUNDS;
     return 1;
 }
 
@@ -483,7 +484,7 @@ int cuda_speculate_propose(kern_queue *k, kern_speculation *w, const kern_specul
 {
     cuda_queue *c = cuda_of(k);
     if (!cuda_live(c)) return 0;
-    if (w->rounds == 0 && !look(c, w)) return 0;
+    if (w->rounds == 0 && !has_unfinished(c, w)) return 0;
     w->rounds--;
     cuda_launch(c, propose_kernel, (unsigned)w->slots, THREADS, SCRATCH_BYTES, *w, draft ? 0 : 1);
     if (draft) propose_by_draft(c, w, draft);

@@ -1,9 +1,9 @@
-/* Staging: host arrays of operations on their way to the device.
+/* Staging: transfer of operations' host arrays to the device.
  *
  * A host array is copied to pinned memory; the stream then copies it to the device. Outside a recording the pinned
  * memory is a slot of a ring, and the copy starts at once. In a recording it is a slot of the recording's own area, and
- * one copy of the whole area precedes each replay. Slots are assigned in the order of the calls, which is the same at
- * each run of the recording's body. */
+ * one copy of the whole area precedes each replay. Slots are assigned in the order of the calls, the same at each run
+ * of the recording's body. */
 #include "kernels/cuda/recording.h"
 
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 
 enum {
     PARTS = 4,            /* parts of the ring: one is filled while the stream reads the others */
-    PART_BYTES = 2 << 20, /* of a part at first; the ring grows */
-    PART_ARRAYS = 8,      /* arrays a part has room for, so that the ring has room for all of an operation */
+    PART_BYTES = 2 << 20, /* initial size of a part; the ring grows */
+    PART_ARRAYS = 8,      /* arrays that fit in a part, so that the ring has room for all of an operation */
     SLOT = 128,           /* alignment of a slot, one cache line */
 };
 
@@ -22,7 +22,7 @@ typedef struct ring {
     size_t used;                /* of the current part */
     int part;                   /* the current part */
     cudaEvent_t fetched[PARTS]; /* the stream has copied the part */
-    struct ring *older;         /* a smaller ring before this one; an operation may still read it */
+    struct ring *older;         /* smaller predecessor; an operation may still read it */
 } ring;
 
 /* --- memory on both sides --------------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static size_t slot_bytes(size_t bytes)
 
 /* --- staging ---------------------------------------------------------------------------------------------- */
 
-/* Makes a ring with room for arrays of this size the current one. Returns 0 if it fails. */
+/* Makes a ring with room for arrays of this size current. Returns 0 if that fails. */
 static int grow(cuda_queue *c, size_t bytes)
 {
     mar_err err = {};
@@ -87,7 +87,7 @@ static int grow(cuda_queue *c, size_t bytes)
     return 1;
 }
 
-/* Starts the copy of what has been held back. */
+/* Starts the copy of held arrays. */
 static void send_held(cuda_queue *c)
 {
     struct cuda_stage *s = c->stage;
@@ -145,7 +145,7 @@ void cuda_stage_changed(cuda_queue *c)
               &err);
 }
 
-/* `room`: bytes that the slot has, of which `bytes` are filled. */
+/* Fills `bytes` of a slot of `room` bytes. */
 static const void *recording_slot(cuda_queue *c, const void *host, size_t bytes, size_t room)
 {
     kern_recording *rec = c->stage->recording;
@@ -153,7 +153,7 @@ static const void *recording_slot(cuda_queue *c, const void *host, size_t bytes,
     if (!host) return NULL;
     const size_t at = rec->used;
     rec->used += slot_bytes(room);
-    if (c->stage->mode == CUDA_MEASURE) return host; /* nothing is launched, so any pointer but NULL will do */
+    if (c->stage->mode == CUDA_MEASURE) return host; /* nothing is launched: any pointer but NULL will do */
     if (rec->used > rec->bytes || bytes > room) {
         cuda_stage_changed(c);
         return NULL;
@@ -194,7 +194,7 @@ static void free_rings(cuda_queue *c, ring **first)
     }
 }
 
-void cuda_stage_settle(cuda_queue *c)
+void cuda_stage_free_old(cuda_queue *c)
 {
     free_rings(c, &c->stage->now->older);
 }

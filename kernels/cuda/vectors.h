@@ -1,5 +1,4 @@
-/* Vectors of neighbouring elements, and sums over a warp or a block: what the kernels on rows are made of. For kernels,
- * through cuda.h. */
+/* Vectors of neighbouring elements, and sums over a warp or a block, for row kernels. Included through cuda.h. */
 #ifndef KERNELS_CUDA_VECTORS_H
 #define KERNELS_CUDA_VECTORS_H
 
@@ -10,8 +9,8 @@
 
 typedef __nv_bfloat16 bf16;
 
-/* Division by a number that a kernel is given, as a multiplication by its inverse: exact for 0 <= x < 2^31. GPUs have
- * no instruction that divides integers. */
+/* Division by a kernel argument as multiplication by its inverse: exact for 0 <= x < 2^31. GPUs have no integer
+ * division instruction. */
 typedef struct {
     int by; /* 1 or more */
     unsigned inverse, shift;
@@ -66,12 +65,12 @@ static __device__ inline uint32_t cuda_pack(float low, float high)
     return bits;
 }
 
-/* N neighbouring elements of an array as floats. Arrays are aligned to the vector, or to 16 bytes if that is less; a
- * vector is moved by as few accesses of up to 16 bytes as there can be. */
+/* N neighbouring elements of an array as floats. Arrays are aligned to the vector, or to 16 bytes if that is less. A
+ * vector moves by the fewest accesses of up to 16 bytes. */
 template <int N> struct alignas(N < 4 ? 4 * N : 16) cuda_floats {
     float v[N];
 };
-/* The same of bf16 in memory: N/2 pairs, the lower index in the low half. */
+/* The same for bf16 in memory: N/2 pairs, the lower index in the low half. */
 template <int N> struct alignas(2 * N) cuda_pairs {
     uint32_t pair[N / 2];
 };
@@ -98,7 +97,7 @@ template <int N> static __device__ inline cuda_floats<N> cuda_load(const bf16 *p
         return cuda_unpack(*(const cuda_pairs<N> *)p);
 }
 
-/* Streaming loads of eight elements that are read once, so that other data stays in the L2 cache. */
+/* Streaming loads of eight elements read once, so that other data stays in the L2 cache. */
 static __device__ inline cuda_floats<8> cuda_load_once(const float *p)
 {
     const float4 a = __ldcs((const float4 *)p), b = __ldcs((const float4 *)p + 1);
@@ -130,16 +129,16 @@ static __device__ inline float cuda_silu(float x)
     return x / (1 + expf(-x));
 }
 
-/* Sum over the warp, the same in every lane. */
+/* Returns the sum over the warp, the same in every lane. */
 template <typename T> static __device__ inline T cuda_warp_sum(T x)
 {
     for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
     return x;
 }
 
-/* Sum over a block of WARPS warps (0: of blockDim.x / 32), the same in every thread and in every run. All threads of
- * the block call it. `part` float [warps] is in shared memory; two calls may use the same only with a barrier of the
- * block between them. */
+/* Returns the sum over a block of WARPS warps (0: of blockDim.x / 32), the same in every thread and in every run. All
+ * threads of the block call it. `part` float [warps] is in shared memory; two calls may share it only with a block
+ * barrier between them. */
 template <int WARPS = 0> static __device__ inline float cuda_block_sum(float x, float *part)
 {
     const unsigned warps = WARPS ? (unsigned)WARPS : blockDim.x / 32;

@@ -1,9 +1,9 @@
-/* Verifies draft tokens against the target (kernels/gaussian.h); a warp takes a row.
+/* Verification of draft tokens against the target (kernels/gaussian.h); a warp takes a row.
  *
- * Memory is no limit, with 24 bytes a channel. Arithmetic in double takes the time: two exponentials a channel of every
- * row. A rejected row adds two more, some evaluations of the tilt's slope, and half a Box-Muller transform a channel of
- * each candidate; a lane computes the channels of its candidate one after the other. One warp is enough for a row: a
- * tilted candidate is kept after a few tries, and the other warps of the multiprocessor have rows of their own. */
+ * Memory is no limit, with 24 bytes a channel. Double arithmetic dominates: two exponentials a channel of every row. A
+ * rejected row adds two more, some evaluations of the tilt's slope, and half a Box-Muller transform a channel of each
+ * candidate. A lane computes its candidate's channels one after the other. One warp is enough for a row: a tilted
+ * candidate is kept after a few tries, and the multiprocessor's other warps have their own rows. */
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
@@ -12,7 +12,7 @@ extern "C" {
 
 #include <limits.h>
 
-enum { ROWS = 4 }; /* of a block; the rows of a round should spread over the multiprocessors */
+enum { ROWS = 4 }; /* rows of a block; a round's rows should spread over the multiprocessors */
 
 static __global__ void clear_kernel(int *first_replaced, int groups)
 {

@@ -1,4 +1,4 @@
-/* The networks that judge images: their public calls. */
+/* Public calls of the networks that judge images. */
 #include "mar/api/features.h"
 
 #include "eval/manifold.h"
@@ -22,7 +22,7 @@ static mar_status load_digits(mar_features *f, mar_err *err)
     return MAR_OK;
 }
 
-/* Makes the network on a queue of its own. */
+/* Loads the network on a queue of its own. */
 static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *err)
 {
     mar_status status =
@@ -66,7 +66,7 @@ static void destroy(mar_features *f)
     free(f);
 }
 
-/* Makes a network; *out stays NULL if that fails. */
+/* Creates a network. *out stays NULL on failure. */
 static mar_status create(mar *m, const char *path, int batch, mar_features **out, mar_err *err)
 {
     mar_features *f = calloc(1, sizeof *f);
@@ -100,7 +100,7 @@ mar_status mar_features_load(mar *m, const char *path, int batch, mar_features *
 
 void mar_features_free(mar_features *f)
 {
-    if (!f || mar_is_elsewhere(f->m)) return;
+    if (!f || mar_in_forked_child(f->m)) return;
     mar *m = f->m;
     destroy(f);
     mar_release(m);
@@ -113,7 +113,7 @@ const mar_features_config *mar_features_get_config(const mar_features *f)
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* Where the results of a call go: of its images one after another; NULL: they are not wanted. */
+/* Destinations of a call's results, image after image. NULL: not wanted. */
 typedef struct {
     float *features, *logits, *spatial;
 } results;
@@ -140,7 +140,7 @@ static void run_digits(mar_features *f, const uint8_t *rgb, int n, const results
                       r->logits ? r->logits + i * EVAL_DIGITS : NULL);
 }
 
-/* The first of n values that is NaN or infinite, or -1. */
+/* Returns the index of the first NaN or infinity of n values; -1 if there is none. */
 static long find_nonfinite(const float *x, size_t n)
 {
     for (size_t i = 0; x && i < n; i++)

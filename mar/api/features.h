@@ -6,12 +6,12 @@
 #include "mar/core/handle.h"
 
 struct mar_features {
-    mar *m; /* which it holds a reference on */
+    mar *m; /* library handle; referenced */
     mar_features_config config;
-    int batch;               /* the most images of a call */
-    eval_classifier *digits; /* the demo's; NULL: it is the Inception */
+    int batch;               /* maximum images of a call */
+    eval_classifier *digits; /* the demo's network; NULL: Inception */
     eval_inception *inception;
-    kern_queue *k; /* of the Inception; NULL: the digits need none */
+    kern_queue *k; /* Inception's queue; NULL: the digits' network needs none */
 };
 
 #endif

@@ -1,5 +1,5 @@
-/* mar_inspect: what is in a checkpoint, and what keeps it from being a model. mar_convert: the same file,
- * rewritten. */
+/* mar_inspect: reports what a checkpoint contains and what keeps it from loading. mar_convert: rewrites a
+ * checkpoint. */
 #include "kernels/int8.h"
 #include "mar/api/kinds.h"
 
@@ -56,12 +56,12 @@ static void free_lines(lines *l)
 typedef struct {
     mar_report *report;
     const wt_file *f;
-    char *expected; /* [wt_count(f)] 1 for a tensor that belongs to the model */
+    char *expected; /* [wt_count(f)] 1: the tensor belongs to the model */
     mar_status status;
     mar_err *err;
 } check;
 
-/* Counts the values of t that are no numbers. */
+/* Counts the NaNs and infinities of t. */
 static void check_finite(check *c, const wt_tensor *t)
 {
     wt_nonfinite found;
@@ -77,16 +77,16 @@ static int is_float(wt_dtype d)
     return d == WT_F64 || d == WT_F32 || d == WT_F16 || d == WT_BF16;
 }
 
-/* A message about the file without the "path: " that a report's lines do not repeat. */
+/* Returns the message without its leading "path: ". A report's lines do not repeat it. */
 static const char *without_path(const char *message, const char *path)
 {
-    char shown[ERR_TEXT_MAX]; /* as in messages */
+    char shown[ERR_TEXT_MAX]; /* name escaped as in messages */
     err_line(shown, sizeof shown, "%s: ", path);
     const size_t n = strlen(shown);
     return strncmp(message, shown, n) == 0 ? message + n : message;
 }
 
-/* int8 weights: with scales, and both in their range. */
+/* Checks that int8 weights have scales, and that both are in range. */
 static void check_int8(check *c, const wt_tensor *t)
 {
     wt_matrix m;
@@ -107,7 +107,7 @@ static int is_int8(const mar_report *r, const char *name)
     return r->kind->is_int8 && r->kind->is_int8(name);
 }
 
-/* One tensor of the model: there, floating-point or where it may be int8, of the right shape, finite. */
+/* Checks one tensor of the model: present, of an allowed type, of the right shape, finite. */
 static void check_tensor(void *user, const char *name, int rank, const int64_t *shape)
 {
     check *c = user;
@@ -134,7 +134,7 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
         check_finite(c, t);
 }
 
-/* Whether it belongs to what a training minimises, such as a discriminator, which no model here needs. */
+/* Returns whether the tensor belongs to a training loss, such as a discriminator. No model here needs it. */
 static int is_of_loss(const char *tensor)
 {
     return strncmp(tensor, "loss.", 5) == 0;
@@ -165,7 +165,7 @@ static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
 
 enum { DTYPES = WT_BOOL + 1, DTYPES_TEXT = 256 };
 
-/* "16 F32, 76 BF16", or "F32" if all `count` tensors are. Returns text. */
+/* Writes "16 F32, 76 BF16", or "F32" if all `count` tensors are, to text. Returns text. */
 static const char *dtypes_text(const int counts[DTYPES], int count, char text[DTYPES_TEXT])
 {
     size_t n = 0;
@@ -193,7 +193,7 @@ static void add_fact(void *report, const char *line)
     add_line(r, &r->facts, "%s", line);
 }
 
-/* How many matrices are int8, if any is. */
+/* Adds the number of int8 matrices, if there are any. */
 static void add_int8(mar_report *r, const wt_file *f)
 {
     int n = 0;
@@ -220,7 +220,7 @@ static void add_unknown(mar_report *r)
     add_line(r, &r->problems, "%s", mar_kinds_lack(~0u, text, sizeof text));
 }
 
-/* The weights of a training checkpoint, the prefix that names have lost, and what is left out. */
+/* Adds the chosen weights of a training checkpoint, the prefix removed from names, and the tensors left out. */
 static void add_training(mar_report *r, const wt_file *f)
 {
     static const char *const names[] = {
@@ -235,7 +235,8 @@ static void add_training(mar_report *r, const wt_file *f)
     if (r->kind && ignored) add_line(r, &r->facts, "ignored: %d tensors of the training's loss (loss.*)", ignored);
 }
 
-/* MAR_EARG for heads, or a seq_len, patch_size or weights of the handle's, that mean nothing for such a file. */
+/* Returns MAR_EARG for heads, or for a seq_len, patch_size or weights of the handle, that do not apply to such a
+ * file. */
 static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kind *kind, int heads, mar_err *err)
 {
     if (heads && !kind->has_heads)
@@ -252,8 +253,8 @@ static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kin
     return mar_check_heads(f, heads, err);
 }
 
-/* Kind and configuration. A file whose configuration cannot be derived stays MAR_KIND_UNKNOWN, and the reason
- * is its first problem. MAR_EARG for heads or a seq_len that cannot be. */
+/* Finds the kind and the configuration. A file without a derivable configuration stays MAR_KIND_UNKNOWN, and the reason
+ * is its first problem. Returns MAR_EARG for impossible heads or seq_len. */
 static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int heads, mar_err *err)
 {
     mar_err reason = {0};
@@ -359,7 +360,7 @@ const char *mar_report_problem(const mar_report *r, int i)
 
 /* --- conversion ------------------------------------------------------------------------------------ */
 
-/* The type of a floating-point tensor's values, but for the matrices that become int8. */
+/* Returns the output type of a floating-point tensor that does not become int8. */
 static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
 {
     switch (wanted) {
@@ -373,14 +374,14 @@ static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
     case MAR_DTYPE_AUTO:
         break;
     }
-    return own == WT_F64 ? WT_F32 : own; /* nothing here computes in f64 */
+    return own == WT_F64 ? WT_F32 : own; /* no code computes in f64 */
 }
 
-/* A matrix that becomes int8, and the norm in front of it, both of which have this factor (kern_int8_smooth). */
+/* The factor that smooths a matrix and the norm in front of it (kern_int8_smooth). */
 typedef struct {
     const wt_tensor *matrix;
     char norm[96];
-    float *factor; /* [the norm's width] */
+    float *factor; /* [width of the norm] */
 } smoothing;
 
 /* The tensors of the converted file. */
@@ -389,19 +390,19 @@ typedef struct {
     const mar_report *report;
     mar_dtype dtype;
     wt_output *tensors;          /* [count] */
-    char (*names)[WT_INT8_NAME]; /* of scales that are made */
+    char (*names)[WT_INT8_NAME]; /* names of the scales to write */
     int count;
     smoothing *smoothed; /* [smoothed_count] */
     int smoothed_count;
 } conversion;
 
-/* A tensor of the file as f32, which the caller frees. */
+/* Reads a tensor of the file as f32. The caller frees it. */
 static mar_status read_tensor(const wt_file *f, const wt_tensor *t, float **values, mar_err *err)
 {
     return wt_load_f32(f, t->name, t->rank, t->shape, values, err);
 }
 
-/* Notes the factor of a matrix that has a norm in front of it. */
+/* Adds the factor of a matrix with a norm in front of it. */
 static mar_status add_smoothing(conversion *c, const wt_tensor *t, mar_err *err)
 {
     smoothing *s = &c->smoothed[c->smoothed_count];
@@ -423,7 +424,7 @@ static mar_status add_smoothing(conversion *c, const wt_tensor *t, mar_err *err)
     return status;
 }
 
-/* The factor of a matrix, or of the weight or bias of a norm; NULL: it has none. */
+/* Returns the factor of a matrix, or of a norm's weight or bias; NULL if it has none. */
 static const float *factor_of(const conversion *c, const wt_tensor *t)
 {
     for (int i = 0; i < c->smoothed_count; i++) {
@@ -465,7 +466,7 @@ static void put_tensor(conversion *c, const wt_tensor *t)
     }
 }
 
-/* Tells the log what was written: "wrote OUT: 108 tensors (16 F32, 76 BF16, 16 I8)". */
+/* Logs what was written: "wrote OUT: 108 tensors (16 F32, 76 BF16, 16 I8)". */
 static void log_written(const mar *m, const char *out, const conversion *c)
 {
     int counts[DTYPES] = {0};
@@ -501,7 +502,7 @@ static mar_status write_converted(const mar *library, const wt_file *f, const ma
     return status;
 }
 
-/* MAR_EARG for a file of another kind than the models', which has no weights to be int8. */
+/* Returns MAR_EARG for dtype int8 and a file whose kind has no int8 weights. */
 static mar_status check_dtype(const wt_file *f, const mar_report *r, mar_dtype dtype, mar_err *err)
 {
     if (dtype != MAR_DTYPE_INT8 || !r->kind || r->kind->is_int8) return MAR_OK;

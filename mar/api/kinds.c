@@ -25,13 +25,13 @@ void mar_metadata_number(mar_metadata *m, const char *key, long value)
     mar_metadata_text(m, key, text);
 }
 
-/* Where the facts of a file go. */
+/* Destination of the file's facts. */
 typedef struct {
     mar_kind_fact *add;
     void *user;
 } facts;
 
-__attribute__((format(printf, 2, 3))) static void say(const facts *to, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void add_line(const facts *to, const char *format, ...)
 {
     char line[ERR_TEXT_MAX];
     va_list args;
@@ -71,7 +71,7 @@ static void visit_mar(const wt_file *f, const mar_configs *c, mar_kind_visitor *
     mar_config_tensors(&c->model, visit, user);
 }
 
-/* "12 heads"; a guess as one. */
+/* Writes "12 heads", and says if the number is a guess. */
 static const char *heads_text(const mar_model_config *c, char *text, size_t size)
 {
     if (c->decoder_heads != c->heads)
@@ -81,7 +81,7 @@ static const char *heads_text(const mar_model_config *c, char *text, size_t size
     return text;
 }
 
-/* " (patch_size 2)" where it is not 1; what goes with KL-16 if the file does not say. */
+/* Writes " (patch_size 2)" unless it is 1. If the file does not say, writes the patch size that fits KL-16. */
 static const char *patch_text(const mar_model_config *c, char *text, size_t size)
 {
     const int n = c->patch_size ? c->patch_size : mar_patch_size(c, MAR_KL16_CHANNELS);
@@ -90,7 +90,7 @@ static const char *patch_text(const mar_model_config *c, char *text, size_t size
     return text;
 }
 
-static void say_mar(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+static void describe_mar(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
 {
     static const char *const encoder[] = {"encoder_", "class_emb.", "fake_latent", "z_proj", NULL};
     static const char *const decoder[] = {"decoder_", "mask_token", "diffusion_pos_embed_learned", NULL};
@@ -98,13 +98,13 @@ static void say_mar(const wt_file *f, const mar_configs *configs, mar_kind_fact 
     const mar_model_config *c = &configs->model;
     const facts to = {add, user};
     char heads[96], patch[96];
-    say(&to, "transformer: width %d, %d encoder and %d decoder blocks, %s, MLP %d", c->width, c->encoder_depth,
-        c->decoder_depth, heads_text(c, heads, sizeof heads), c->mlp_hidden);
-    say(&to, "diffusion head: width %d, %d blocks", c->head_width, c->head_depth);
-    say(&to, "tokens: %d of %d channels%s, %d classes in %d buffer tokens", c->seq_len, c->token_dim,
-        patch_text(c, patch, sizeof patch), c->classes, c->buffer);
-    say(&to, "parameters: %ld (encoder %ld, decoder %ld, head %ld)", c->parameters, sum_parameters(f, encoder),
-        sum_parameters(f, decoder), sum_parameters(f, head));
+    add_line(&to, "transformer: width %d, %d encoder and %d decoder blocks, %s, MLP %d", c->width, c->encoder_depth,
+             c->decoder_depth, heads_text(c, heads, sizeof heads), c->mlp_hidden);
+    add_line(&to, "diffusion head: width %d, %d blocks", c->head_width, c->head_depth);
+    add_line(&to, "tokens: %d of %d channels%s, %d classes in %d buffer tokens", c->seq_len, c->token_dim,
+             patch_text(c, patch, sizeof patch), c->classes, c->buffer);
+    add_line(&to, "parameters: %ld (encoder %ld, decoder %ld, head %ld)", c->parameters, sum_parameters(f, encoder),
+             sum_parameters(f, decoder), sum_parameters(f, head));
 }
 
 static void put_mar(const mar_configs *configs, mar_metadata *m)
@@ -142,20 +142,20 @@ static void visit_llamagen(const wt_file *f, const mar_configs *c, mar_kind_visi
     gpt_config_tensors(&c->gpt, visit, user);
 }
 
-static void say_llamagen(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+static void describe_llamagen(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
 {
     const gpt_config *c = &configs->gpt;
     const facts to = {add, user};
     const char *how = wt_metadata(f, "mar.seq_len") ? "" : " (the file does not say; --seq_len does)";
     char heads[96];
-    say(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
-        heads_text(&configs->model, heads, sizeof heads), c->hidden);
-    say(&to, "tokens: %d of a vocabulary of %d%s", c->seq_len, c->vocabulary, how);
+    add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
+             heads_text(&configs->model, heads, sizeof heads), c->hidden);
+    add_line(&to, "tokens: %d of a vocabulary of %d%s", c->seq_len, c->vocabulary, how);
     if (c->caption_dim)
-        say(&to, "captions: %d positions of %d features", c->prefix, c->caption_dim);
+        add_line(&to, "captions: %d positions of %d features", c->prefix, c->caption_dim);
     else
-        say(&to, "classes: %d", c->classes);
-    say(&to, "parameters: %ld", c->parameters);
+        add_line(&to, "classes: %d", c->classes);
+    add_line(&to, "parameters: %ld", c->parameters);
 }
 
 static void put_llamagen(const mar_configs *configs, mar_metadata *m)
@@ -192,15 +192,15 @@ static void visit_eagle(const wt_file *f, const mar_configs *c, mar_kind_visitor
     eagle_config_tensors(&c->eagle, visit, user);
 }
 
-static void say_eagle(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+static void describe_eagle(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
 {
     const eagle_config *c = &configs->eagle;
     const facts to = {add, user};
     (void)f;
-    say(&to, "use: --draft FILE, with the LlamaGen model that it was trained for");
-    say(&to, "layer: width %d, SwiGLU %d%s%s", c->width, c->hidden, c->bias ? ", fc with a bias" : "",
-        c->first_norm ? "" : ", no norm in front of its attention");
-    say(&to, "parameters: %ld", c->parameters);
+    add_line(&to, "use: --draft FILE, with the LlamaGen model that it was trained for");
+    add_line(&to, "layer: width %d, SwiGLU %d%s%s", c->width, c->hidden, c->bias ? ", fc with a bias" : "",
+             c->first_norm ? "" : ", no norm in front of its attention");
+    add_line(&to, "parameters: %ld", c->parameters);
 }
 
 static void put_eagle(const mar_configs *configs, mar_metadata *m)
@@ -220,7 +220,7 @@ static int recognise_vq(const wt_file *f)
     return vae_config_recognise(f) && vae_config_is_vq(f);
 }
 
-/* Whether it says what training has used of the codebook. */
+/* Returns whether the tensor counts the use of codebook entries in training. */
 static int is_usage(const char *tensor)
 {
     return strcmp(tensor, "quantize.codebook_used") == 0;
@@ -237,17 +237,17 @@ static void visit_vae(const wt_file *f, const mar_configs *c, mar_kind_visitor *
     vae_config_tensors(f, &c->vae, visit, user);
 }
 
-static void say_vae(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+static void describe_vae(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
 {
     static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
     static const char *const decoder[] = {"decoder.", "post_quant_conv.", "quantize.embedding.", NULL};
     const mar_vae_config *c = &configs->vae;
     const facts to = {add, user};
-    say(&to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks", c->z_channels,
-        c->stride, c->levels, c->channels, c->res_blocks);
-    if (c->codebook) say(&to, "codebook: %d tokens of %d numbers", c->codebook, c->z_channels);
-    say(&to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
-        sum_parameters(f, decoder));
+    add_line(&to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks",
+             c->z_channels, c->stride, c->levels, c->channels, c->res_blocks);
+    if (c->codebook) add_line(&to, "codebook: %d tokens of %d numbers", c->codebook, c->z_channels);
+    add_line(&to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
+             sum_parameters(f, decoder));
 }
 
 static void put_vae(const mar_configs *configs, mar_metadata *m)
@@ -277,7 +277,7 @@ static void visit_inception(const wt_file *f, const mar_configs *c, mar_kind_vis
     eval_inception_tensors(f, visit, user);
 }
 
-/* Whether it counts the batches that a batch norm has seen, which nothing here needs. */
+/* Returns whether the tensor counts the batches seen by a batch norm. No code needs it. */
 static int is_counter(const char *tensor)
 {
     static const char end[] = ".bn.num_batches_tracked";
@@ -285,14 +285,14 @@ static int is_counter(const char *tensor)
     return n >= sizeof end && strcmp(tensor + n + 1 - sizeof end, end) == 0;
 }
 
-static void say_inception(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+static void describe_inception(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
 {
     const eval_inception_config *c = &configs->inception;
     const facts to = {add, user};
     (void)f;
-    say(&to, "use: mar eval --inception FILE, for FID, sFID, Inception score, precision and recall");
-    say(&to, "features: %d, %d spatial; %d classes", c->features, c->spatial, c->classes);
-    say(&to, "parameters: %ld", c->parameters);
+    add_line(&to, "use: mar eval --inception FILE, for FID, sFID, Inception score, precision and recall");
+    add_line(&to, "features: %d, %d spatial; %d classes", c->features, c->spatial, c->classes);
+    add_line(&to, "parameters: %ld", c->parameters);
 }
 
 static void put_inception(const mar_configs *configs, mar_metadata *m)
@@ -304,7 +304,7 @@ static void put_inception(const mar_configs *configs, mar_metadata *m)
     mar_metadata_number(m, "mar.parameters", c->parameters);
 }
 
-/* --- files that are none of these --------------------------------------------------------------------------------- */
+/* --- unsupported files -------------------------------------------------------------------------------------------- */
 
 static int has_any(const wt_file *f, const char *const *prefixes)
 {
@@ -319,14 +319,14 @@ static int recognise_stable_diffusion(const wt_file *f)
     return has_any(f, parts);
 }
 
-/* A KL or VQ autoencoder as Hugging Face's diffusers names its layers. */
+/* Recognises a KL or VQ autoencoder with the layer names of Hugging Face's diffusers. */
 static int recognise_diffusers(const wt_file *f)
 {
     static const char *const parts[] = {"decoder.up_blocks.", "decoder.mid_block.", NULL};
     return has_any(f, parts);
 }
 
-/* --- all ---------------------------------------------------------------------------------------------------------- */
+/* --- the table ---------------------------------------------------------------------------------------------------- */
 
 static const mar_file_kind kinds[] = {
     {.kind = MAR_KIND_MAR,
@@ -340,7 +340,7 @@ static const mar_file_kind kinds[] = {
      .tensors = visit_mar,
      .is_int8 = mar_config_is_int8,
      .norm_of = mar_config_norm_of,
-     .facts = say_mar,
+     .facts = describe_mar,
      .put = put_mar},
     {.kind = MAR_KIND_LLAMAGEN,
      .name = "LlamaGen model",
@@ -353,7 +353,7 @@ static const mar_file_kind kinds[] = {
      .tensors = visit_llamagen,
      .is_int8 = gpt_config_is_int8,
      .ignores = gpt_config_ignores,
-     .facts = say_llamagen,
+     .facts = describe_llamagen,
      .put = put_llamagen},
     {.kind = MAR_KIND_EAGLE,
      .name = "EAGLE drafter",
@@ -364,7 +364,7 @@ static const mar_file_kind kinds[] = {
      .derive = derive_eagle,
      .tensors = visit_eagle,
      .is_int8 = gpt_config_is_int8,
-     .facts = say_eagle,
+     .facts = describe_eagle,
      .put = put_eagle},
     {.name = "Stable Diffusion checkpoint",
      .article = "a",
@@ -383,7 +383,7 @@ static const mar_file_kind kinds[] = {
      .derive = derive_vae,
      .tensors = visit_vae,
      .ignores = is_usage,
-     .facts = say_vae,
+     .facts = describe_vae,
      .put = put_vae},
     {.kind = MAR_KIND_VAE,
      .name = "KL autoencoder",
@@ -392,7 +392,7 @@ static const mar_file_kind kinds[] = {
      .recognise = vae_config_recognise,
      .derive = derive_vae,
      .tensors = visit_vae,
-     .facts = say_vae,
+     .facts = describe_vae,
      .put = put_vae},
     {.kind = MAR_KIND_INCEPTION,
      .name = "Inception-v3 network",
@@ -402,7 +402,7 @@ static const mar_file_kind kinds[] = {
      .derive = derive_inception,
      .tensors = visit_inception,
      .ignores = is_counter,
-     .facts = say_inception,
+     .facts = describe_inception,
      .put = put_inception},
     {0},
 };
@@ -466,7 +466,7 @@ mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_e
     return status == MAR_OK ? mar_check_given(out, "out", err) : status;
 }
 
-/* Whether it is the name of a checkpoint. */
+/* Returns whether the name ends like a checkpoint's. */
 static int has_ending(const char *name)
 {
     static const char *const endings[] = {".safetensors", ".pth", ".pt", ".ckpt", ".bin"};
@@ -476,7 +476,7 @@ static int has_ending(const char *name)
     return 0;
 }
 
-/* MAR_EIO for a directory, such as a model's of Hugging Face, with the checkpoint in it that comes first. */
+/* Returns MAR_EIO for a directory, such as a Hugging Face model, naming the first checkpoint in it. */
 static mar_status refuse_directory(const char *path, mar_err *err)
 {
     char name[256] = "";
@@ -498,7 +498,7 @@ mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights
 {
     struct stat st;
     wt_embedded demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
-    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
+    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
     if (demo.data) return wt_open_memory(demo.data, demo.size, path, out, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
     return wt_open_weights(path, weights, out, err);

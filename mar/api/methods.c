@@ -1,9 +1,7 @@
-/* What `mar methods` shows: the registry of verifiers, and that of the ways to be faster, with the options that are
- * theirs.
- */
+/* The list of `mar methods`: the registry of verifiers and that of accelerators, with their options. */
 #include "mar/core/params.h"
-#include "mar/masked/way.h"
-#include "mar/ways/ways.h"
+#include "mar/masked/accel.h"
+#include "mar/ways/registry.h"
 #include "specdec/verifier.h"
 
 #include <pthread.h>
@@ -40,13 +38,13 @@ static int is_number(const mar_param *o)
     return o->type == MAR_TYPE_INT || o->type == MAR_TYPE_FLOAT;
 }
 
-/* "--lazy", "--head_spec N", "--sampler ddim", "--diff_annealing linear|cosine|two-stage" */
+/* Writes "--lazy", "--head_spec N", "--sampler ddim" or "--diff_annealing linear|cosine|two-stage". */
 static void write_option(const mar_param *o, const char *value, char *text, size_t size)
 {
     const char *argument = value ? value : o->type == MAR_TYPE_MODEL ? o->argument : is_number(o) ? "N" : "";
     size_t used = (size_t)snprintf(text, size, "--%s%s%s", o->name, *argument ? " " : "", argument);
     for (int i = 0, first = 1; !value && o->type == MAR_TYPE_CHOICE && o->choices[i] && used < size; i++) {
-        if (i == (int)o->value) continue; /* turns it off */
+        if (i == (int)o->value) continue; /* the default turns the method off */
         used += (size_t)snprintf(text + used, size - used, "%s%s", first ? " " : "|", o->choices[i]);
         first = 0;
     }
@@ -64,12 +62,12 @@ static void add_verifier(const spec_method *m)
                               .source = m->source,
                               .summary = m->summary};
     char draft[TEXT_MAX / 3], spec[TEXT_MAX / 2];
-    const mar_accel *way = mar_accel_of_verifier(m->name);
+    const mar_accel *accel = mar_accel_of_verifier(m->name);
     write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
     write_option(mar_param_find("spec"), m->name, spec, sizeof spec);
-    if (way->asks_for)
+    if (accel->asks_for)
         snprintf(options[count], TEXT_MAX, "%s %s", draft, spec);
-    else if (way->needs & MAR_STAGE_DRAFT)
+    else if (accel->needs & MAR_STAGE_DRAFT)
         snprintf(options[count], TEXT_MAX, "%s", spec);
     else
         snprintf(options[count], TEXT_MAX, "[%s] %s", draft, spec);
@@ -94,11 +92,11 @@ static void add_parameter(mar_method_info *info, const mar_param *o)
     info->parameters[n].value = o->value, info->parameters[n].min = o->min, info->parameters[n].max = o->max;
 }
 
-static void add_way(const mar_accel *way, const mar_accel_method *m)
+static void add_accel(const mar_accel *accel, const mar_accel_method *m)
 {
     mar_method_info *info = &infos[count];
-    const mar_param *turns_on = mar_param_find(way->name);
-    const mar_param *also = way->also ? mar_param_find(way->also) : NULL;
+    const mar_param *turns_on = mar_param_find(accel->name);
+    const mar_param *also = accel->also ? mar_param_find(accel->also) : NULL;
     write_option(turns_on, m->value, options[count], TEXT_MAX);
     if (also) {
         const size_t used = strlen(options[count]);
@@ -109,7 +107,7 @@ static void add_way(const mar_accel *way, const mar_accel_method *m)
                               .kind = "shortcut",
                               .option = options[count],
                               .tokens = "continuous",
-                              .exact = way->exact,
+                              .exact = accel->exact,
                               .guarantee = m->guarantee,
                               .source = m->source,
                               .summary = m->summary};
@@ -117,12 +115,12 @@ static void add_way(const mar_accel *way, const mar_accel_method *m)
     if (also) add_parameter(info, also);
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *o = mar_param_get(i);
-        if (mar_is_listed(o->method, way->name)) add_parameter(info, o);
+        if (mar_is_listed(o->method, accel->name)) add_parameter(info, o);
     }
     count++;
 }
 
-/* dtype int8, an option of the handle, for tokens of either kind. */
+/* Adds dtype int8, an option of the handle for tokens of either kind. */
 static void add_int8(void)
 {
     mar_method_info *info = &infos[count++];
@@ -141,10 +139,11 @@ static void add_int8(void)
 
 static void fill(void)
 {
-    count = 0; /* a fork may have kept another thread's from ending */
+    count = 0; /* after a fork, another thread may have left the list half made */
     for (const spec_method *const *m = spec_methods(); *m && count < METHODS_MAX; m++) add_verifier(*m);
-    for (const mar_accel *const *way = mar_accels(); *way; way++)
-        for (const mar_accel_method *m = (*way)->methods; m && m->name && count < METHODS_MAX; m++) add_way(*way, m);
+    for (const mar_accel *const *accel = mar_accels(); *accel; accel++)
+        for (const mar_accel_method *m = (*accel)->methods; m && m->name && count < METHODS_MAX; m++)
+            add_accel(*accel, m);
     if (count < METHODS_MAX) add_int8();
 }
 

@@ -11,7 +11,7 @@ static const mar_engine *const *engines(void)
     return list;
 }
 
-/* The family of a checkpoint that mar_check_kind has passed as a model. */
+/* Returns the family of a checkpoint that mar_check_kind has accepted as a model. */
 static const mar_engine *engine_of(const wt_file *f)
 {
     const mar_kind kind = mar_kind_of(f)->kind;
@@ -20,7 +20,7 @@ static const mar_engine *engine_of(const wt_file *f)
     return *e;
 }
 
-/* Whether any of the model's matrices are int8 in the file. */
+/* Returns whether any of the model's matrices are int8 in the file. */
 static int has_int8(const wt_file *f)
 {
     const mar_file_kind *kind = mar_kind_of(f);
@@ -29,7 +29,7 @@ static int has_int8(const wt_file *f)
     return 0;
 }
 
-/* Loads the model on a queue of its own. When that has finished, all queues can use the model. */
+/* Loads the model on a queue of its own. Once that queue has finished, all queues can use the model. */
 static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, mar_err *err)
 {
     kern_queue *k;
@@ -88,7 +88,7 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
 
 void mar_model_free(mar_model *model)
 {
-    if (!model || mar_is_elsewhere(model->m) || atomic_fetch_sub(&model->references, 1) > 1) return;
+    if (!model || mar_in_forked_child(model->m) || atomic_fetch_sub(&model->references, 1) > 1) return;
     mar *m = model->m;
     model->engine->unload(model);
     mar_release(m);

@@ -1,5 +1,5 @@
-/* Sessions: memory, time and images around a model family's engine (mar/core/engine.h). A session has a queue, a
- * failure and a cancel flag of its own. It shares model and VAE with other sessions. */
+/* Sessions: memory, timing and images around a model family's engine (mar/core/engine.h). A session has its own queue,
+ * failure and cancel flag. It shares model and VAE with other sessions. */
 #include "mar/api/session.h"
 
 #include "mar/core/config.h"
@@ -7,7 +7,7 @@
 #include "mar/core/params.h"
 #include "mar/core/conditioning.h"
 #include "mar/core/vae.h"
-#include "mar/ways/ways.h"
+#include "mar/ways/registry.h"
 
 #include <float.h>
 #include <math.h>
@@ -16,11 +16,11 @@
 #include <string.h>
 
 struct mar_session {
-    mar_model *model, *draft; /* draft: NULL without. The session holds a reference on each */
-    mar_vae *vae;             /* NULL: tokens only. Referred to, too */
+    mar_model *model, *draft; /* the session references each; draft NULL: none */
+    mar_vae *vae;             /* NULL: tokens only; referenced */
     kern_queue *k;
-    int cancel;  /* 1: a call on the session is to stop. Read and written atomically; the queue looks at it */
-    mar_err err; /* of the last call that failed, for mar_session_error() */
+    int cancel;  /* 1: stop the call in progress. Atomic; the queue reads it */
+    mar_err err; /* of the last failed call, for mar_session_error() */
     mar_progress_function *progress;
     void *progress_user;
 
@@ -29,24 +29,24 @@ struct mar_session {
     int grid; /* latent pixels a side */
     mar_engine_state *engine_state;
     vae_run *decoder; /* NULL without vae */
-    void *arena;      /* backend memory, all there is */
+    void *arena;      /* backend: all memory of the session */
     size_t arena_bytes;
-    float *pixels; /* host, of an image that is none */
-    int *found;    /* host [vae_run_images] of each image fetched, see vae_pictures */
-    int planned;   /* number of images whose shapes are planned; 0: none */
+    float *pixels; /* host: floats of a rejected image, for the error message */
+    int *found;    /* host [vae_run_images] flags of the images fetched, as in vae_pictures */
+    int planned;   /* images whose shapes are planned; 0: none */
 
-    /* The batch in progress, or finished. */
-    int images; /* 0: there was none yet */
+    /* Batch in progress, or finished. */
+    int images; /* 0: no batch yet */
     uint64_t first_image;
-    int steps;          /* autoregressive steps it takes */
-    int decoded;        /* images that the last mar_session_images has finished */
-    mar_status dropped; /* why it was dropped; MAR_OK: it was not */
-    mar_err why;        /* the message of that */
-    const char *since;  /* what dropped it by its success, "was measured"; else NULL */
+    int steps;          /* autoregressive steps of the batch */
+    int decoded;        /* images finished by the last mar_session_images */
+    mar_status dropped; /* reason for dropping the batch; MAR_OK: not dropped */
+    mar_err why;        /* message of `dropped` */
+    const char *since;  /* "was measured" or "has decoded ..." if that dropped the batch; else NULL */
     double total_s, vae_s, vae_flop;
-    int told; /* the log has a line that work cannot be recorded */
+    int warned; /* 1: the log knows that recording failed */
 
-    int entered; /* 1: a call is at work, whose callbacks may make no other */
+    int in_call; /* 1: a call is in progress; its callbacks may make no other */
 };
 
 static mar_status refuse_callback(mar_session *s)
@@ -55,28 +55,28 @@ static mar_status refuse_callback(mar_session *s)
                    "the session is at work in another call: expected one after it, not from a callback of it");
 }
 
-/* Begins a call with a status. Returns MAR_OK if there is a session, its handle can be used here, and no other call on
- * it is at work. Otherwise the reason is the session's, or without a session the thread's. */
-static mar_status enter(mar_session *s)
+/* Begins a call that returns a status. Returns MAR_OK if the session exists, its handle can be used here, and no other
+ * call on it is in progress. Otherwise the error is the session's, or the thread's if there is no session. */
+static mar_status begin_call(mar_session *s)
 {
     mar_err err;
     if (!s) return mar_result(NULL, err_set(&err, MAR_EARG, "the session is NULL"), &err);
     const mar_status status = mar_check_handle(s->model->m, &s->err);
     if (status != MAR_OK) return status;
-    if (s->entered) return refuse_callback(s);
-    s->entered = 1;
+    if (s->in_call) return refuse_callback(s);
+    s->in_call = 1;
     return MAR_OK;
 }
 
-static mar_status leave(mar_session *s, mar_status status)
+static mar_status end_call(mar_session *s, mar_status status)
 {
-    s->entered = 0;
+    s->in_call = 0;
     return status;
 }
 
 static int is_usable(const mar_session *s)
 {
-    return s && !mar_is_elsewhere(s->model->m);
+    return s && !mar_in_forked_child(s->model->m);
 }
 
 void mar_session_cancel(mar_session *s)
@@ -109,12 +109,11 @@ static mar_status set_stream(mar_session *s, void *stream)
 
 mar_status mar_session_set_stream(mar_session *s, void *stream)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, set_stream(s, stream)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, set_stream(s, stream)) : status;
 }
 
-/* --- making one ----------------------------------------------------------------------------------------------------
- */
+/* --- creation ----------------------------------------------------------------------------------------------------- */
 
 void mar_session_image_size(const mar_session *s, int *width, int *height)
 {
@@ -134,7 +133,7 @@ static mar_status check(const mar_model *model, const mar_vae *vae, int max_batc
 static mar_status create_decoder(mar_session *s, mar_err *err)
 {
     if (!s->vae) return MAR_OK;
-    /* the engine has checked that the two go together */
+    /* the engine has checked that model and decoder fit */
     const int z = mar_vae_get_config(s->vae)->z_channels,
               patch = s->model->config.vocabulary ? 1 : mar_patch_size(&s->model->config, z);
     s->grid *= patch;
@@ -149,7 +148,7 @@ static mar_status create_decoder(mar_session *s, mar_err *err)
                                  : err_set(err, MAR_ENOMEM, "out of memory for an image of %dx%d", width, height);
 }
 
-/* Cuts the arena; returns its size. */
+/* Assigns parts of the arena at base. Returns its size in bytes. */
 static size_t lay_out(mar_session *s, char *base)
 {
     size_t used = s->model->engine->lay_out(s->engine_state, base);
@@ -182,7 +181,7 @@ static mar_status plan(mar_session *s, int n, mar_err *err)
     return status;
 }
 
-/* What the engine says of the output's law, of which int8 makes another: a way that is exact leaves it that one. */
+/* Writes the engine's guarantee. int8 changes the distribution, so that exact methods keep that of the int8 model. */
 static void write_guarantee(mar_session *s)
 {
     static const char approximate[] = "approximate: ";
@@ -199,15 +198,15 @@ static void write_guarantee(mar_session *s)
         snprintf(s->guarantee, sizeof s->guarantee, "%sint8", approximate);
 }
 
-/* Makes what runs on the session's queue. */
-static mar_status create_work(mar_session *s, const mar_params *params, const mar_accels_on *ways, mar_err *err)
+/* Creates the engine's state and the decoder on the session's queue. */
+static mar_status create_work(mar_session *s, const mar_params *params, const mar_accels_on *accels, mar_err *err)
 {
     const mar_engine *engine = s->model->engine;
     kern_queue *k = s->k;
     k->cancel = &s->cancel;
     k->watch.on = params->check;
     k->core->bind(k);
-    mar_status status = engine->create(s->model, s->vae, k, params, ways->on, s->max_images, &s->engine_state, err);
+    mar_status status = engine->create(s->model, s->vae, k, params, accels->on, s->max_images, &s->engine_state, err);
     if (status == MAR_OK) write_guarantee(s);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);
@@ -223,8 +222,8 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     mar_params read;
     mar_status status = mar_params_read(params, &read, err);
     if (status == MAR_OK) status = check(model, vae, max_batch, err);
-    mar_accels_on ways;
-    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine->tokens, &ways, err);
+    mar_accels_on accels;
+    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine->tokens, &accels, err);
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -234,7 +233,7 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     s->max_images = max_batch;
     s->grid = mar_grid_side(&model->config);
     status = model->m->device->core->queue_create(model->m->device, &s->k, err);
-    if (status == MAR_OK) status = create_work(s, &read, &ways, err);
+    if (status == MAR_OK) status = create_work(s, &read, &accels, err);
     if (status == MAR_OK)
         *out = s;
     else
@@ -242,16 +241,16 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     return status;
 }
 
-/* Tells the log of a session that was just made. A callback that frees it is refused. */
-static void tell_created(mar_session *s)
+/* Logs the new session. A callback that frees it is refused. */
+static void log_created(mar_session *s)
 {
     const mar *m = s->model->m;
     const char *warning = s->model->engine->warning(s->engine_state);
-    enter(s);
+    begin_call(s);
     mar_log(m, MAR_LOG_INFO, "session for batches of %d images: %.3g MB of working memory, %s", s->max_images,
             (double)s->arena_bytes / 1e6, mar_session_guarantee(s));
     if (warning) mar_log(m, MAR_LOG_WARNING, "%s", warning);
-    leave(s, MAR_OK);
+    end_call(s, MAR_OK);
 }
 
 mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
@@ -264,21 +263,21 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     status = mar_check_handle(model->m, &err);
     if (status == MAR_OK) status = mar_check_given(out, "out", &err);
     if (status == MAR_OK) status = create(model, vae, params, max_batch, out, &err);
-    if (status == MAR_OK) tell_created(*out);
+    if (status == MAR_OK) log_created(*out);
     return mar_result(model->m, status, &err);
 }
 
 void mar_session_free(mar_session *s)
 {
     if (!is_usable(s)) return;
-    if (s->entered) {
+    if (s->in_call) {
         mar_result(s->model->m, refuse_callback(s), &s->err);
         return;
     }
     kern_queue *k = s->k;
     if (k) {
         k->core->bind(k);
-        k->core->finish(k); /* times still to come have their place in s, and work in the memory that is freed */
+        k->core->finish(k); /* pending timers write to s, and pending work uses the freed memory */
         if (s->engine_state) s->model->engine->free(s->engine_state);
         vae_run_free(s->decoder);
         k->device->core->free(k->device, s->arena);
@@ -341,7 +340,7 @@ static mar_status drop(mar_session *s, mar_status status)
     if (status != MAR_ECANCELLED)
         mar_log(s->model->m, MAR_LOG_WARNING, "the batch of %d images from number %llu failed: %s", s->images,
                 (unsigned long long)s->first_image, s->why.text);
-    s->err = s->why; /* the log may have made a call that was refused */
+    s->err = s->why; /* the log callback may have made a refused call */
     return status;
 }
 
@@ -367,11 +366,11 @@ static mar_status report(mar_session *s)
     return mar_check_handle(s->model->m, &s->err);
 }
 
-static void tell_unrecorded(mar_session *s)
+static void log_unrecorded(mar_session *s)
 {
-    if (s->told || s->k->unrecorded == 0) return;
-    s->told = 1;
-    const mar_err kept = s->err; /* the log may make a call that is refused */
+    if (s->warned || s->k->unrecorded == 0) return;
+    s->warned = 1;
+    const mar_err kept = s->err; /* the log callback may make a refused call */
     mar_log(s->model->m, MAR_LOG_WARNING, "work that is repeated cannot be recorded, and takes longer: %s",
             s->k->why_unrecorded.text);
     s->err = kept;
@@ -381,7 +380,7 @@ static mar_status prepare(mar_session *s, int n)
 {
     kern_queue *k = s->k;
     if (kern_check(k, NULL) != MAR_OK) k->core->recover(k);
-    k->core->finish(k); /* the times of a dropped batch end here */
+    k->core->finish(k); /* pending timers belong to the dropped batch */
     s->total_s = s->vae_s = s->vae_flop = 0;
     const mar_status status = kern_check(k, &s->err);
     return status == MAR_OK ? plan(s, n, &s->err) : status;
@@ -408,7 +407,7 @@ static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditio
         return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
     mar_status status = mar_conditioning_check(of, &s->model->config, n, &s->err);
     if (status != MAR_OK) return status;
-    __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED); /* it concerned the batch before */
+    __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED); /* the flag concerned the previous batch */
     s->images = n;
     s->first_image = first_image;
     s->decoded = 0;
@@ -422,21 +421,21 @@ static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditio
 
 mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n)
 {
-    mar_status status = enter(s);
+    mar_status status = begin_call(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(labels, "labels", &s->err);
     if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.labels = labels}, n);
-    return leave(s, status);
+    return end_call(s, status);
 }
 
 mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features, const uint8_t *mask,
                                       int n)
 {
-    mar_status status = enter(s);
+    mar_status status = begin_call(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(features, "features", &s->err);
     if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.features = features, .mask = mask}, n);
-    return leave(s, status);
+    return end_call(s, status);
 }
 
 static mar_status refuse_dropped(mar_session *s)
@@ -458,14 +457,14 @@ static mar_status step(mar_session *s)
     status = s->model->engine->step(s->engine_state, &s->err);
     if (mar_session_done(s)) k->core->finish(k);
     s->total_s += mar_now() - begun;
-    /* A cancel that comes when all is done leaves the images whole. */
+    /* A cancel after the last step leaves the images whole. */
     const int whole = status == MAR_OK && k->failed == MAR_OK && mar_session_done(s);
     if (status == MAR_OK) status = kern_check(k, &s->err);
     k->core->unbind(k);
-    tell_unrecorded(s);
+    log_unrecorded(s);
     if (status == MAR_OK) {
         status = report(s);
-        if (status == MAR_OK) status = kern_check(k, &s->err); /* whether it was cancelled there */
+        if (status == MAR_OK) status = kern_check(k, &s->err); /* the callback may have cancelled */
     }
     if (status == MAR_OK) return MAR_OK;
     return whole ? stop_reading(s, status) : drop(s, status);
@@ -473,8 +472,8 @@ static mar_status step(mar_session *s)
 
 mar_status mar_session_step(mar_session *s)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, step(s)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, step(s)) : status;
 }
 
 static mar_status check_finished(mar_session *s)
@@ -505,27 +504,27 @@ static mar_status fetch_tokens(mar_session *s, float *tokens)
 
 mar_status mar_session_tokens(mar_session *s, float *tokens)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, fetch_tokens(s, tokens)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, fetch_tokens(s, tokens)) : status;
 }
 
-/* What frames the work on images, whose time counts. */
+/* Returns the start time of work on images. */
 static double work(mar_session *s)
 {
     s->k->core->bind(s->k);
-    s->k->core->lap(s->k, NULL);
+    s->k->core->timer_mark(s->k, NULL);
     return mar_now();
 }
 
 static void pause_work(mar_session *s, double begun)
 {
-    s->k->core->lap(s->k, &s->vae_s);
+    s->k->core->timer_mark(s->k, &s->vae_s);
     s->total_s += mar_now() - begun;
     s->k->core->unbind(s->k);
 }
 
-/* Decodes images from number `first` on, as many at a time as the decoder takes, if there are any; they are complete
- * when they are downloaded. */
+/* Decodes as many images from number `first` on as the decoder takes, if any are left. They are complete once they are
+ * downloaded. */
 static vae_pictures decode(mar_session *s, int first)
 {
     const size_t count = (size_t)s->model->config.seq_len * (size_t)s->model->config.token_dim;
@@ -535,7 +534,7 @@ static vae_pictures decode(mar_session *s, int first)
     return vae_decode(s->decoder, s->model->engine->latents(s->engine_state) + (size_t)first * count, n);
 }
 
-/* Downloads the pictures to rgb, and what was found in them to s->found. */
+/* Downloads the pictures to rgb, and their flags to s->found. */
 static mar_status fetch(mar_session *s, const vae_pictures *p, size_t bytes, uint8_t *rgb)
 {
     kern_queue *k = s->k;
@@ -544,13 +543,13 @@ static mar_status fetch(mar_session *s, const vae_pictures *p, size_t bytes, uin
     return kern_check(k, &s->err);
 }
 
-/* Whether image i of those fetched is a picture. */
+/* Returns whether image i of those fetched is valid. */
 static int is_picture(const mar_session *s, int i)
 {
     return s->found[i] == KERN_PIXELS_WITHIN;
 }
 
-/* The reason that image i, whose value `at` in s->pixels is not finite, is none. */
+/* Rejects image i, whose value `at` in s->pixels is not finite. */
 static mar_status refuse_pixel(mar_session *s, int i, size_t at)
 {
     int width, height;
@@ -561,7 +560,7 @@ static mar_status refuse_pixel(mar_session *s, int i, size_t at)
                    (int)(at / 3) % width, (int)(at / 3) / width, mar_layer_text(s->k, layer));
 }
 
-/* What finite weights can come to that are out of all proportion: a picture that would be black, or white. */
+/* Rejects image i, whose finite values are far out of range: it would be black or white. */
 static mar_status refuse_clipped(mar_session *s, int i)
 {
     return err_set(&s->err, MAR_EMODEL,
@@ -570,7 +569,7 @@ static mar_status refuse_clipped(mar_session *s, int i)
                    (unsigned long long)s->first_image + (unsigned long long)i, (double)s->pixels[0]);
 }
 
-/* The reason that image i, which has these pixels on the device and is no picture, is none. */
+/* Rejects image i, whose pixels on the device are invalid, with the reason. */
 static mar_status refuse_image(mar_session *s, int i, const float *pixels, size_t count)
 {
     kern_queue *k = s->k;
@@ -582,8 +581,8 @@ static mar_status refuse_image(mar_session *s, int i, const float *pixels, size_
     return refuse_clipped(s, i);
 }
 
-/* Counts one more image as decoded, and tells the host. The work that began at *begun is paused meanwhile. Where the
- * host has forked there, it is not taken up again: *begun is negative then. */
+/* Counts one more decoded image and calls the host. The clock that began at *begun pauses meanwhile. If the host has
+ * forked there, the clock stays stopped: *begun is negative. */
 static mar_status count_image(mar_session *s, double *begun)
 {
     s->decoded++;
@@ -593,7 +592,7 @@ static mar_status count_image(mar_session *s, double *begun)
     const mar_status status = report(s);
     if (status != MAR_OK) return status;
     *begun = work(s);
-    return kern_check(s->k, &s->err); /* whether it was cancelled there */
+    return kern_check(s->k, &s->err); /* the callback may have cancelled */
 }
 
 static mar_status decode_all(mar_session *s, uint8_t *rgb)
@@ -611,7 +610,7 @@ static mar_status decode_all(mar_session *s, uint8_t *rgb)
         if (status != MAR_OK) break;
         while (good < now.n && is_picture(s, good)) good++;
         const vae_pictures fetched = now;
-        /* A device that works on when a call returns has the next ones while the host is told of these. */
+        /* An asynchronous device decodes the next images while the host receives these. */
         const int ahead = s->k->device->asynchronous && good == now.n;
         if (ahead) now = decode(s, first + now.n);
         for (int i = 0; status == MAR_OK && i < good; i++) status = count_image(s, &begun);
@@ -631,17 +630,17 @@ static mar_status fetch_images(mar_session *s, uint8_t *rgb)
     if (!s->vae) return err_set(&s->err, MAR_EARG, "the session has no VAE: only tokens can be had");
     s->decoded = 0;
     status = decode_all(s, rgb);
-    if (is_usable(s)) tell_unrecorded(s);
+    if (is_usable(s)) log_unrecorded(s);
     return status == MAR_OK ? MAR_OK : stop_reading(s, status);
 }
 
 mar_status mar_session_images(mar_session *s, uint8_t *rgb)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, fetch_images(s, rgb)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, fetch_images(s, rgb)) : status;
 }
 
-/* Returns MAR_EARG if a number cannot be one of the model's tokens. */
+/* Returns MAR_EARG if a number is not one of the model's tokens. */
 static mar_status check_tokens(mar_session *s, const float *tokens, size_t count)
 {
     const int vocabulary = s->model->config.vocabulary;
@@ -666,7 +665,7 @@ static mar_status put_tokens(mar_session *s, uint64_t first_image, const float *
     s->since = "has decoded other tokens";
     k->core->bind(k);
     mar_status status = prepare(s, n);
-    /* The engine owns this memory; the image decoder only reads it. */
+    /* The cast is safe: the engine owns this memory, and the image decoder only reads it. */
     float *latents = (float *)(uintptr_t)s->model->engine->latents(s->engine_state);
     if (status == MAR_OK) k->core->upload(k, latents, tokens, count * sizeof *tokens);
     if (status == MAR_OK) status = kern_check(k, &s->err);
@@ -692,12 +691,11 @@ static mar_status decode_given(mar_session *s, uint64_t first_image, const float
 
 mar_status mar_session_decode(mar_session *s, uint64_t first_image, const float *tokens, int n, uint8_t *rgb)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, decode_given(s, first_image, tokens, n, rgb)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, decode_given(s, first_image, tokens, n, rgb)) : status;
 }
 
-/* --- statistics, and measuring -------------------------------------------------------------------------------------
- */
+/* --- statistics and measurement ----------------------------------------------------------------------------------- */
 
 void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 {
@@ -705,7 +703,7 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     if (!stats || !is_usable(s)) return;
     kern_queue *k = s->k;
     k->core->bind(k);
-    k->core->finish(k); /* the times are complete then */
+    k->core->finish(k); /* completes the times */
     k->core->unbind(k);
     s->model->engine->stats(s->engine_state, stats);
     stats->arena_bytes = s->arena_bytes;
@@ -717,21 +715,21 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 
 mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
 {
-    mar_status status = enter(s);
+    mar_status status = begin_call(s);
     if (status != MAR_OK) return status;
     status = check_finished(s);
-    if (status == MAR_OK) s->model->engine->fates(s->engine_state, map, step);
-    return leave(s, status);
+    if (status == MAR_OK) s->model->engine->token_status(s->engine_state, map, step);
+    return end_call(s, status);
 }
 
 mar_status mar_session_lateness(mar_session *s, int *late)
 {
-    mar_status status = enter(s);
+    mar_status status = begin_call(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(late, "late", &s->err);
     if (status == MAR_OK) status = check_finished(s);
-    if (status == MAR_OK) s->model->engine->lateness(s->engine_state, late);
-    return leave(s, status);
+    if (status == MAR_OK) s->model->engine->staleness(s->engine_state, late);
+    return end_call(s, status);
 }
 
 static mar_status measure(mar_session *s, mar_measurements *all)
@@ -742,12 +740,12 @@ static mar_status measure(mar_session *s, mar_measurements *all)
     return status == MAR_OK ? mar_measure_parts(&parts, all, &s->err) : status;
 }
 
-static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, void *user)
+static mar_status measure_and_report(mar_session *s, mar_measurement_function *f, void *user)
 {
     mar_status status = mar_check_given((const void *)(uintptr_t)f, "f", &s->err);
     if (status != MAR_OK) return status;
     mar_measurements all = {0};
-    const int watched = s->k->watch.on; /* looking for layers waits, which takes time and cannot be recorded */
+    const int watched = s->k->watch.on; /* the search for layers waits: it takes time and cannot be recorded */
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     s->k->core->bind(s->k);
     s->k->watch.on = 0;
@@ -758,7 +756,7 @@ static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, 
         mar_measurements_free(&all);
         return drop(s, status);
     }
-    s->dropped = MAR_EARG; /* the batch: it is of no use */
+    s->dropped = MAR_EARG; /* the measurement has destroyed the batch */
     s->since = "was measured";
     for (int i = 0; i < all.count; i++) {
         const mar_measured *m = &all.row[i];
@@ -771,8 +769,8 @@ static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, 
 
 mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user)
 {
-    const mar_status status = enter(s);
-    return status == MAR_OK ? leave(s, measure_and_tell(s, f, user)) : status;
+    const mar_status status = begin_call(s);
+    return status == MAR_OK ? end_call(s, measure_and_report(s, f, user)) : status;
 }
 
 mar_engine_state *mar_session_engine_state(mar_session *s)

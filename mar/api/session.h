@@ -1,4 +1,4 @@
-/* Inside a session: for the tests. */
+/* Internals of a session, for the tests. */
 #ifndef MAR_SESSION_H
 #define MAR_SESSION_H
 

@@ -1,4 +1,4 @@
-/* The public face of the image decoder. */
+/* Public calls of the image decoder. */
 #include "mar/core/vae.h"
 #include "mar/api/kinds.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Loads the decoder on a queue of its own. When that has finished, all queues can use it. */
+/* Loads the decoder on a queue of its own. Once that queue has finished, all queues can use it. */
 static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *err)
 {
     kern_queue *k;
@@ -26,7 +26,7 @@ static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *
     return status;
 }
 
-/* A path that holds wherever the process goes; NULL without memory. */
+/* Returns an absolute path; the caller frees it. Returns NULL without memory. */
 static char *path_from_root(const char *path)
 {
     char folder[PATH_MAX], *joined = NULL;
@@ -34,7 +34,7 @@ static char *path_from_root(const char *path)
     return asprintf(&joined, "%s/%s", folder, path) < 0 ? NULL : joined;
 }
 
-/* Makes a VAE of an open file. */
+/* Creates a VAE of an open file. */
 static mar_status create(mar *m, const wt_file *file, mar_vae **out, mar_err *err)
 {
     mar_status status = mar_check_kind(file, 1 << MAR_KIND_VAE, "an image decoder (KL or VQ autoencoder)", err);
@@ -84,7 +84,7 @@ void mar_vae_retain(mar_vae *vae)
 
 void mar_vae_free(mar_vae *vae)
 {
-    if (!vae || mar_is_elsewhere(vae->m) || atomic_fetch_sub(&vae->references, 1) > 1) return;
+    if (!vae || mar_in_forked_child(vae->m) || atomic_fetch_sub(&vae->references, 1) > 1) return;
     mar *m = vae->m;
     vae_decoder_free(vae->decoder);
     free(vae->path);

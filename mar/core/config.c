@@ -7,7 +7,7 @@
 
 /* --- reading the shape from tensors ---------------------------------------------------------------- */
 
-/* The sequence must be a square grid: the order of tokens and the latent's shape rely on it. */
+/* Derives seq_len. It must be a square: the order of tokens and the latent's shape rely on it. */
 static mar_status derive_sequence(const wt_file *f, mar_model_config *c, mar_err *err)
 {
     const wt_tensor *diffusion, *encoder;
@@ -60,16 +60,17 @@ static mar_status derive_head(const wt_file *f, mar_model_config *c, mar_err *er
     return MAR_OK;
 }
 
-/* MAR_EARG, or MAR_EMODEL for the metadata, unless so many heads divide the width. */
-static mar_status check_heads(const wt_file *f, int width, long n, const char *whose, const char *source, int is_asked,
+/* Returns MAR_EARG, or MAR_EMODEL for the metadata, unless n heads divide the width. */
+static mar_status check_heads(const wt_file *f, int width, long n, const char *part, const char *source, int is_asked,
                               mar_err *err)
 {
     if (n > 0 && n <= width && width % n == 0) return MAR_OK;
     return err_set(err, is_asked ? MAR_EARG : MAR_EMODEL, "%s: %s%ld attention heads (%s) do not divide the width %d",
-                   wt_path(f), whose, n, source, width);
+                   wt_path(f), part, n, source, width);
 }
 
-/* What no shape tells: asked for, in the metadata, or as the official model of that width has it; else a guess. */
+/* Sets the heads. No shape tells them: they are the caller's, the metadata's, the official model's of that width, or a
+ * guess. */
 static mar_status derive_heads(const wt_file *f, int heads, mar_model_config *c, mar_err *err)
 {
     static const struct {
@@ -95,8 +96,8 @@ static mar_status derive_heads(const wt_file *f, int heads, mar_model_config *c,
     return status;
 }
 
-/* The official code lets the decoder be of another width than the encoder; what computes here does not. A tensor alone
- * that says so is damaged, which the check of all tensors says. */
+/* Returns MAR_EMODEL if the decoder's width differs from the encoder's. The official code allows that; this one does
+ * not. If one tensor alone says so, it is damaged, and the check of all tensors reports it. */
 static mar_status check_widths(const wt_file *f, const mar_model_config *c, mar_err *err)
 {
     const wt_tensor *embed = wt_find(f, "decoder_embed.weight"), *position = wt_find(f, "decoder_pos_embed_learned");
@@ -184,7 +185,7 @@ typedef struct {
     void *user;
 } visitor;
 
-/* Visits prefix.suffix; a rank below 3 ignores the later dimensions. */
+/* Visits prefix.suffix. A rank below 3 ignores the later dimensions. */
 static void visit_tensor(const visitor *v, const char *prefix, const char *suffix, int rank, int64_t a, int64_t b,
                          int64_t c)
 {
@@ -228,7 +229,7 @@ static void visit_transformer(const visitor *v, const char *blocks, int depth, i
 static void visit_head(const visitor *v, const mar_model_config *c)
 {
     const char *net = "diffloss.net.";
-    const int64_t width = c->head_width, frequencies = 256; /* sinusoids of the time embedding */
+    const int64_t width = c->head_width, frequencies = 256; /* frequencies: sinusoids of the time embedding */
     visit_linear(v, net, "time_embed.mlp.0", width, frequencies);
     visit_linear(v, net, "time_embed.mlp.2", width, width);
     visit_linear(v, net, "cond_embed", width, c->width);

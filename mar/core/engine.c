@@ -1,4 +1,4 @@
-/* Checks and messages that the engines share. */
+/* Checks and messages shared by the engines. */
 #include "mar/core/engine.h"
 
 #include "mar/core/config.h"
@@ -22,10 +22,11 @@ mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err)
 static mar_status refuse_channels(const mar_model_config *model, int z_channels, mar_err *err)
 {
     char hint[64] = "";
-    const int said = model->patch_size, n = mar_config_patches(model->token_dim, z_channels);
-    if (said > 1)
-        snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (said * said), said * said);
-    else if (n && !said)
+    const int patch = model->patch_size, n = mar_config_patches(model->token_dim, z_channels);
+    if (patch > 1)
+        snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (patch * patch),
+                 patch * patch);
+    else if (n && !patch)
         snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected --patch_size %d", n, n, n);
     return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d%s", z_channels,
                    model->token_dim, hint);

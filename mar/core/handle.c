@@ -9,30 +9,30 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The process that has found a GPU. CUDA fails in those that are forked from it. 0: none yet. */
+/* The process that has initialised a GPU; 0: none yet. CUDA fails in its forked children. */
 static atomic_int cuda_process;
 
-static int cuda_is_elsewhere(void)
+static int cuda_in_forked_child(void)
 {
     const int process = atomic_load(&cuda_process);
     return process != 0 && process != (int)getpid();
 }
 
-/* The number of GPUs, and why there are no more, if `why` is not NULL. */
+/* Returns the number of usable GPUs. `why`, if not NULL, receives the reason if there is none. */
 static int count_gpus(mar_err *why)
 {
-    if (!kern_cuda_open || !kern_cuda_devices || cuda_is_elsewhere()) return 0;
+    if (!kern_cuda_open || !kern_cuda_devices || cuda_in_forked_child()) return 0;
     const int count = kern_cuda_devices(why);
     if (count > 0) atomic_store(&cuda_process, (int)getpid());
     return count;
 }
 
-/* AUTO takes a GPU where there is one: that it cannot be used is then an error, not a reason to compute slowly. `why`
- * says why it takes the CPU, where the library has CUDA. */
+/* Chooses the backend. AUTO takes a GPU if there is one: failing to use it is then an error, not a reason to compute
+ * slowly. `why` receives the reason for taking the CPU if the library has CUDA. */
 static mar_backend choose(mar_backend asked, mar_err *why)
 {
     if (asked != MAR_BACKEND_AUTO) return asked;
-    return count_gpus(why) > 0 || cuda_is_elsewhere() ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
+    return count_gpus(why) > 0 || cuda_in_forked_child() ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
 }
 
 static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
@@ -41,7 +41,7 @@ static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
     case MAR_BACKEND_CPU:
         return kern_cpu_open(o->dtype, o->threads, &m->device, err);
     case MAR_BACKEND_CUDA:
-        if (cuda_is_elsewhere())
+        if (cuda_in_forked_child())
             return err_set(
                 err, MAR_EBACKEND,
                 "--backend cuda: this process was forked from process %d, which uses CUDA: it works in one of "
@@ -59,7 +59,7 @@ static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
     }
 }
 
-/* Whether each option is in its range. */
+/* Checks that each option is in its range. */
 static mar_status check_options(const mar_options *options, mar_err *err)
 {
     for (int i = 0; i < mar_option_count(); i++) {
@@ -71,7 +71,7 @@ static mar_status check_options(const mar_options *options, mar_err *err)
 
 enum { INT8_BELOW = 985 }; /* the first two of 100 steps are above it */
 
-/* MAR_EARG or MAR_EBACKEND for an arithmetic of the heads that does not go with that of the other products. */
+/* Returns MAR_EARG or MAR_EBACKEND if the arithmetic of the heads does not go with that of the other products. */
 static mar_status check_head(const kern_device *d, const mar_options *o, mar_err *err)
 {
     static const char *const names[] = {[MAR_DTYPE_F32] = "f32", [MAR_DTYPE_BF16] = "bf16"};
@@ -90,7 +90,7 @@ static mar_status check_head(const kern_device *d, const mar_options *o, mar_err
     return MAR_OK;
 }
 
-/* The arithmetic of the heads, and the description that tells it: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
+/* Sets the arithmetic of the heads, and the description of it: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
 static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
 {
     const mar_status status = check_head(m->device, o, err);
@@ -138,15 +138,15 @@ mar_status mar_open(const mar_options *options, mar **out)
     if (status == MAR_OK) status = open_backend(m, options, &err);
     if (status == MAR_OK) status = set_head(m, options, &err);
     if (status == MAR_OK) {
-        const int told = m->backend == MAR_BACKEND_CPU && why_cpu.text[0];
-        mar_log(m, MAR_LOG_INFO, "libmar %s on %s%s%s", mar_version(), mar_backend_description(m), told ? "; " : "",
-                told ? why_cpu.text : "");
+        const int explains = m->backend == MAR_BACKEND_CPU && why_cpu.text[0];
+        mar_log(m, MAR_LOG_INFO, "libmar %s on %s%s%s", mar_version(), mar_backend_description(m), explains ? "; " : "",
+                explains ? why_cpu.text : "");
     }
     if (status != MAR_OK) m->why = err;
     return mar_result(m, status, &err);
 }
 
-int mar_is_elsewhere(const mar *m)
+int mar_in_forked_child(const mar *m)
 {
     return m->process != getpid();
 }
@@ -155,7 +155,7 @@ mar_status mar_check_handle(const mar *m, mar_err *err)
 {
     if (!m) return err_set(err, MAR_EARG, "the handle is NULL, expected one that mar_open has opened");
     if (!m->device) return err_set(err, MAR_EARG, "the handle was not opened: %s", m->why.text);
-    if (mar_is_elsewhere(m))
+    if (mar_in_forked_child(m))
         return err_set(err, MAR_EARG,
                        "the handle was opened in process %ld, which this one was forked from: open another one here",
                        (long)m->process);
@@ -181,12 +181,12 @@ void mar_release(mar *m)
 
 void mar_close(mar *m)
 {
-    if (m && !mar_is_elsewhere(m)) mar_release(m);
+    if (m && !mar_in_forked_child(m)) mar_release(m);
 }
 
-/* A thread's last error. It goes with the thread, and needs no lock. */
+/* A thread's last error. It ends with the thread and needs no lock. */
 static _Thread_local struct {
-    uint64_t serial; /* of the handle whose call failed; 0: it had none */
+    uint64_t serial; /* serial of the handle whose call failed; 0: none */
     mar_err err;
 } last;
 

@@ -1,4 +1,4 @@
-/* Measuring what a session runs. */
+/* Measures what a session runs. */
 #include "mar/core/measure_session.h"
 
 #include "kernels/trace.h"
@@ -7,19 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Begins a batch of any images. */
+/* Begins a batch of arbitrary images. */
 static mar_status start(const mar_measured_parts *p, mar_err *err)
 {
     int *labels = calloc((size_t)p->images, sizeof *labels);
     if (!labels) return err_set(err, MAR_ENOMEM, "out of memory");
-    p->k->core->finish(p->k); /* the times of the batch before end here */
+    p->k->core->finish(p->k); /* pending timers belong to the batch before */
     if (kern_check(p->k, err) == MAR_OK) p->engine->begin(p->engine_state, 0, labels, p->images);
     free(labels);
     return kern_check(p->k, err);
 }
 
-/* Runs a batch up to the middle of its steps. One that takes several in a call may be at the end by then: it begins
- * anew, and its first call is what is measured. */
+/* Runs a batch to the middle of its steps. A batch that takes several steps a call may have ended by then. It begins
+ * anew, and its first call is measured. */
 static mar_status start_middle(const mar_measured_parts *p, mar_err *err)
 {
     const mar_engine *engine = p->engine;
@@ -38,7 +38,7 @@ static mar_status run_step(const mar_measured_parts *p, mar_err *err)
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
-/* Decodes as many images as the decoder takes at a time; any do. */
+/* Decodes as many images as the decoder takes at a time, of any content. */
 static mar_status run_decoder(const mar_measured_parts *p, mar_err *err)
 {
     (void)vae_decode(p->decoder, p->engine->latents(p->engine_state), vae_run_images(p->decoder));
@@ -75,7 +75,7 @@ static void add_pass(mar_measurements *all, const char *name, int rows, double s
     if (seconds > 0) mar_measurements_add(all, "pass", &m);
 }
 
-/* Returns how often work is run that a backend may record at its second use, so that the last run is a replay. */
+/* Returns how often to run work that a backend may record at its second use, so that the last run is a replay. */
 static int runs_to_replay(const mar_measured_parts *p)
 {
     return p->k->device->asynchronous ? 3 : 1;

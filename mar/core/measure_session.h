@@ -1,5 +1,5 @@
-/* Measuring what a session runs: the passes of one autoregressive step and of the image decoder, and their operations.
- */
+/* Measures what a session runs: the passes of one autoregressive step and of the image decoder, and their
+ * operations. */
 #ifndef MAR_MEASURE_SESSION_H
 #define MAR_MEASURE_SESSION_H
 
@@ -8,14 +8,14 @@
 
 /* The parts of a session, planned for batches of `images`. */
 typedef struct {
-    kern_queue *k; /* entered */
+    kern_queue *k; /* bound */
     const mar_engine *engine;
     mar_engine_state *engine_state;
     vae_run *decoder; /* NULL: tokens only */
     int images;
 } mar_measured_parts;
 
-/* Measures the machine, the engine's own parts, a step and the decoder. The batch in progress is lost. */
+/* Measures the machine, the engine's own parts, a step and the decoder. Destroys the batch in progress. */
 mar_status mar_measure_parts(const mar_measured_parts *p, mar_measurements *all, mar_err *err);
 
 #endif

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A table, and what it is one of. */
+/* A table and what identifies it. */
 typedef struct {
     const float *codebook; /* [size][dim] */
     int size, dim, k;
@@ -16,7 +16,7 @@ typedef struct {
     int *table; /* [size][k] */
 } neighbours;
 
-/* The file's path, which the caller frees; NULL without memory, and for a model that is in no file. */
+/* Returns the file's path; the caller frees it. Returns NULL without memory, and for a model that is not a file. */
 static char *path_of(const mar_vae *vae, const neighbours *n)
 {
     char *path = NULL;
@@ -28,14 +28,14 @@ static char *path_of(const mar_vae *vae, const neighbours *n)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* A file to read the table from. */
+/* A file with a cached table. */
 typedef struct {
     const char *path;
     npz *z;
-    char *why; /* [NPZ_WHY_MAX] why it is of no use */
+    char *why; /* [NPZ_WHY_MAX] reason for rejecting it */
 } cache;
 
-/* An array of a file by name; NULL if it is not there or has another type or shape. */
+/* Returns an array of the file by name; NULL if it is missing or has another type or shape. */
 static const npz_array *find(const cache *c, const char *name, npz_dtype dtype, int rank, const int64_t *shape)
 {
     char found[NPZ_WHY_MAX];
@@ -49,7 +49,7 @@ static const npz_array *find(const cache *c, const char *name, npz_dtype dtype, 
     return a;
 }
 
-/* Whether the file's table is of this codebook and metric. */
+/* Returns whether the file's table is of this codebook and metric. */
 static int is_of(const cache *c, const neighbours *n)
 {
     const size_t count = (size_t)n->size * (size_t)n->dim;
@@ -70,7 +70,7 @@ static int is_of(const cache *c, const neighbours *n)
     return ok;
 }
 
-/* Makes token numbers of the floats that were read to the table's memory. Returns 0 if one is none. */
+/* Converts the floats in the table's memory to token ids in place. Returns 0 if one is invalid. */
 static int take_tokens(const neighbours *n)
 {
     const size_t count = (size_t)n->size * (size_t)n->k;
@@ -84,8 +84,7 @@ static int take_tokens(const neighbours *n)
     return 1;
 }
 
-/* Fills the table from a file; returns 0 if it cannot. A token's number is exact in f32, and the table has room for one
- * each. */
+/* Reads the table from a file. Returns 0 if it cannot. Token ids are exact in f32, and an int has a float's size. */
 static int read_table(const char *path, const neighbours *n, char *why)
 {
     _Static_assert(sizeof(float) == sizeof *n->table, "a float takes the place of a number");
@@ -131,13 +130,13 @@ mar_status mar_neighbours(const mar_vae *vae, mar_metric metric, int k, int *tab
     const neighbours n = {vae_decoder_embedding(vae->decoder), c->codebook, c->z_channels, k, metric, table};
     const double start = mar_now();
     char why[NPZ_WHY_MAX], *path = path_of(vae, &n);
-    const int there = path && access(path, F_OK) == 0;
-    if (there && read_table(path, &n, why)) {
+    const int exists = path && access(path, F_OK) == 0;
+    if (exists && read_table(path, &n, why)) {
         mar_log(vae->m, MAR_LOG_INFO, "near tokens: read from %s", path);
         free(path);
         return MAR_OK;
     }
-    if (there) mar_log(vae->m, MAR_LOG_INFO, "near tokens are looked for anew: %s", why);
+    if (exists) mar_log(vae->m, MAR_LOG_INFO, "near tokens are looked for anew: %s", why);
     const mar_status status = make_table(&n, err);
     if (status == MAR_OK)
         mar_log(vae->m, MAR_LOG_INFO, "near tokens: %d of each of %d found in %.3g s", k, n.size, mar_now() - start);

@@ -43,13 +43,13 @@ static int choice_count(const mar_param *o)
     return n;
 }
 
-/* Whether its choices are not all that it may be. */
+/* Returns whether the option takes values besides its choices. */
 static int is_open(const mar_param *o)
 {
     return o->type == MAR_TYPE_INT || o->type == MAR_TYPE_TEXT;
 }
 
-/* "linear, cosine or two-stage"; of a number or text only those in front of "or" */
+/* Writes "linear, cosine or two-stage". For a number or text, writes only the choices in front of "or". */
 static void list_choices(const mar_param *o, char *text, size_t size)
 {
     size_t used = 0;
@@ -59,7 +59,7 @@ static void list_choices(const mar_param *o, char *text, size_t size)
     }
 }
 
-/* A field of an option that a program has made itself may be missing. */
+/* Returns the text; "" for NULL. An option made by the host may have NULL. */
 static const char *given(const char *text)
 {
     return text ? text : "";
@@ -99,7 +99,7 @@ const char *mar_param_expects(const mar_param *o, char *text, size_t size)
     return text;
 }
 
-/* Stores the value; 0 if it is not what the option expects. */
+/* Stores the value. Returns 0 if the option does not accept it. */
 static int store(const mar_param *o, void *field, const char *text)
 {
     char *end;
@@ -121,7 +121,7 @@ static int store(const mar_param *o, void *field, const char *text)
     }
     case MAR_TYPE_UINT64: {
         const unsigned long long v = strtoull(text, &end, 10);
-        if (end == text || *end || errno || strchr(text, '-')) return 0; /* strtoull takes -1 for the largest */
+        if (end == text || *end || errno || strchr(text, '-')) return 0; /* strtoull reads -1 as the largest number */
         *(uint64_t *)field = v;
         return 1;
     }
@@ -147,7 +147,7 @@ static int store(const mar_param *o, void *field, const char *text)
         return *text != '\0';
     }
     case MAR_TYPE_MODEL:
-        break; /* a model is loaded, and its field set, by whoever has the handle */
+        break; /* the host loads the model and sets the field */
     }
     return 0;
 }
@@ -170,7 +170,7 @@ mar_status mar_param_set(const mar_param *o, void *fields, const char *text, cha
     return MAR_EARG;
 }
 
-/* The shortest decimal that reads back as the same float: 2.9, not 2.90000009. */
+/* Writes the shortest decimal that reads back as the same float: 2.9, not 2.90000009. */
 static void write_float(float v, char *text, size_t size)
 {
     for (int digits = 1; digits <= 9; digits++) {
@@ -179,7 +179,7 @@ static void write_float(float v, char *text, size_t size)
     }
 }
 
-/* A number that a program has stored without mar_param_set. */
+/* Returns whether a number is in range. The host may have stored it without mar_param_set. */
 static int in_range(const mar_param *o, const void *fields)
 {
     const void *field = mar_param_field(o, fields);
@@ -189,7 +189,7 @@ static int in_range(const mar_param *o, const void *fields)
     case MAR_TYPE_INT:
         return *(const int *)field >= o->min && *(const int *)field <= o->max;
     case MAR_TYPE_FLOAT: {
-        const float v = *(const float *)field; /* the bounds as floats: 1e-3 is not one */
+        const float v = *(const float *)field; /* the bounds as floats: 1e-3 is not exact */
         return v >= (float)o->min && v <= (float)o->max;
     }
     case MAR_TYPE_CHOICE:

@@ -1,16 +1,16 @@
-/* One option of any struct: what the library needs of it besides mar.h. */
+/* Internal functions on one option of any struct, besides those of mar.h. */
 #ifndef MAR_OPTION_H
 #define MAR_OPTION_H
 
 #include "base/error.h"
 
 void *mar_param_field(const mar_param *option, const void *fields);
-size_t mar_param_size(const mar_param *option); /* of the field, in bytes */
-/* The index of `text` among the option's choices, or -1. */
+size_t mar_param_size(const mar_param *option); /* size of the field in bytes */
+/* Returns the index of `text` among the option's choices; -1 if it is not one. */
 int mar_param_choice(const mar_param *option, const char *text);
 /* Sets the field to the default. */
 void mar_param_reset(const mar_param *option, void *fields);
-/* MAR_EARG, naming the option, if the field's value is out of range. */
+/* Returns MAR_EARG, naming the option, if the field's value is out of range. */
 mar_status mar_param_check(const mar_param *option, const void *fields, mar_err *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* The table of a session's options: a field of mar_params and a row here are all that an option needs. Parsing, ranges,
- * --help, the manual, the text of pictures, records and mar_params_set read it. */
+/* The table of a session's options. An option is a field of mar_params and a row here. Parsing, ranges, --help, the
+ * manual, the text of pictures, records and mar_params_set read it. */
 #include "mar/core/params.h"
 
 #include "specdec/verifier.h"
@@ -16,7 +16,7 @@ static const char *const automatic[] = {"auto", NULL};                  /* 0 */
 static const char *const firsts[] = {"uniform", "left", "above", NULL}; /* mar_first */
 static const char *const metrics[] = {"l2", "cosine", NULL};            /* mar_metric */
 static const char *const trees[] = {"chain", "static", "dynamic", NULL};
-static const char *verifiers[32]; /* filled below */
+static const char *verifiers[32]; /* filled in below */
 
 static const char continuous[] = "continuous", discrete[] = "discrete"; /* kinds of tokens */
 
@@ -44,7 +44,7 @@ static mar_param rows[] = {
      .max = 100,
      .help = "scale of classifier-free guidance; 1: off\n"
              "The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H. LlamaGen's demo uses 4 with "
-             "a top_k of 2000, its evaluation 1.5 to 2. Values below 1 also turn LlamaGen's guidance off."},
+             "a --top_k of 2000, its evaluation 1.5 to 2. Values below 1 also turn LlamaGen's guidance off."},
     {.name = FIELD(cfg_schedule),
      .tokens = continuous,
      .group = "Sampling",
@@ -75,8 +75,8 @@ static mar_param rows[] = {
      .max = MAR_STEPS_MAX,
      .help = "MAR: guidance while a fraction LOW to HIGH of the tokens is known; LlamaGen: last guided step\n"
              "LlamaGen counts steps from 0, which makes an image's second token. The last one is the number of "
-             "tokens less 2; -1, the default, stands for it. For MAR, LOW,HIGH is short for cfg_low LOW and "
-             "cfg_high HIGH."},
+             "tokens less 2; -1, the default, stands for it. For MAR, LOW,HIGH is short for --cfg_low LOW and "
+             "--cfg_high HIGH."},
     {.name = FIELD(top_k),
      .tokens = discrete,
      .group = "Sampling",
@@ -91,7 +91,7 @@ static mar_param rows[] = {
      .value = 1,
      .max = 1,
      .help = "LlamaGen: sample from the likeliest tokens of total probability p\n"
-             "The last token kept is the one with which their probability first reaches top_p."},
+             "The last token kept is the one with which their probability first reaches --top_p."},
 
     {.name = FIELD(head_spec),
      .tokens = continuous,
@@ -111,7 +111,7 @@ static mar_param rows[] = {
              "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For "
              "LlamaGen it is a smaller LlamaGen model, or an EAGLE drafter trained for the model. Its attention "
              "heads come from its file. Alone it implies spec path in context full, or spec vanilla for discrete "
-             "tokens; both keep the distribution of the images. With head_spec and no spec, its head proposes "
+             "tokens; both keep the distribution of the images. With --head_spec and no --spec, its head proposes "
              "steps inside the head. The word self is no file: the model drafts for itself, and spec is path "
              "unless it is sjd or sjd-pac. A file of that name is ./self."},
     {.name = FIELD(spec),
@@ -123,7 +123,7 @@ static mar_param rows[] = {
              "path, the default with a draft model, verifies a token's whole path of diffusion steps. It keeps the "
              "distribution of the images, except that an accepted token is its draft's noiseless mean. In context "
              "prefix the distribution is that of coarser steps. It needs no draft model: without one, it drafts "
-             "later tokens from the conditions of the model's last pass. With head_spec the paths are drawn by "
+             "later tokens from the conditions of the model's last pass. With --head_spec the paths are drawn by "
              "speculation inside the head. The other methods for MAR verify a token at one diffusion step and need "
              "a draft model. conditional is exact given the context. paper is the criterion of \"Continuous "
              "Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), and cspd that of its "
@@ -319,8 +319,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_CHOICE,
      .choices = annealings,
      .help = "DiSA: fewer diffusion steps for later tokens\n"
-             "The number of diffusion steps falls over the autoregressive steps from diff_upper_steps to "
-             "diff_lower_steps. It replaces num_sampling_steps."},
+             "The number of diffusion steps falls over the autoregressive steps from --diff_upper_steps to "
+             "--diff_lower_steps. It replaces --num_sampling_steps."},
     {.name = FIELD(diff_upper_steps),
      .tokens = continuous,
      .group = "Shortcuts, which change the distribution",
@@ -345,8 +345,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .max = 1,
      .help = "MAR: no guidance below this fraction of known tokens\n"
-             "With cfg_high it is a closed interval. Autoregressive steps that begin with a smaller or larger "
-             "fraction of known tokens have no guidance and half the arithmetic. cfg_interval LOW,HIGH sets both."},
+             "With --cfg_high it is a closed interval. Autoregressive steps that begin with a smaller or larger "
+             "fraction of known tokens have no guidance and half the arithmetic. --cfg_interval LOW,HIGH sets both."},
     {.name = FIELD(cfg_high),
      .tokens = continuous,
      .group = "Shortcuts, which change the distribution",
@@ -371,8 +371,8 @@ static mar_param rows[] = {
      .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_FLAG,
      .help = "GtR: sample half of the tokens slowly, the rest fast\n"
-             "It first samples one colour of a checkerboard of tokens in gtr_generation_steps, then the other in "
-             "gtr_reconstruction_steps. These replace num_iter. Tokens in detailed parts of the image get more "
+             "It first samples one colour of a checkerboard of tokens in --gtr_generation_steps, then the other in "
+             "--gtr_reconstruction_steps. These replace --num_iter. Tokens in detailed parts of the image get more "
              "diffusion steps."},
     {.name = FIELD(gtr_generation_steps),
      .tokens = continuous,
@@ -399,8 +399,9 @@ static mar_param rows[] = {
      .value = 0.3,
      .max = 1,
      .method = "gtr",
-     .help = "GtR: fraction of that half with num_sampling_steps\n"
-             "These are the tokens of the second half in the most detailed parts of the image."},
+     .help = "GtR: fraction of that half with all diffusion steps\n"
+             "These are the tokens of the second half in the most detailed parts of the image. They take "
+             "--num_sampling_steps; the rest takes --gtr_sampling_steps."},
     {.name = FIELD(gtr_sampling_steps),
      .tokens = continuous,
      .group = "Shortcuts, which change the distribution",
@@ -429,7 +430,7 @@ int mar_is_listed(const char *list, const char *name)
     return 0;
 }
 
-/* The parameter's name alone, or behind a word and an underscore. */
+/* Returns whether the option is named after the parameter: its name alone, or behind a word and an underscore. */
 static int is_parameter(const mar_param *o, const char *method, const char *parameter)
 {
     const size_t length = strlen(o->name), n = strlen(parameter);
@@ -437,14 +438,14 @@ static int is_parameter(const mar_param *o, const char *method, const char *para
            (length == n || o->name[length - n - 1] == '_');
 }
 
-/* A number, which has no automatic value, takes default and range from the registry. */
+/* Takes default and range of a number without an automatic value from the registry. */
 static void take_range(mar_param *o, const spec_parameter *p)
 {
     if (o->choices) return;
     o->value = p->value, o->min = p->min, o->max = p->max;
 }
 
-/* What the registry of verifiers knows of its methods and their parameters is not written here again. */
+/* Fills in the table from the registry of verifiers, so that methods and parameters are described once. */
 static void fill(void)
 {
     int n = 0;

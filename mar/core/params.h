@@ -1,23 +1,23 @@
-/* The options of a library handle (mar/core/handle_options.c) and of a session (mar/core/params.c): what mar.h says of
- * them, and what the library needs besides. */
+/* The options of a library handle (mar/core/handle_options.c) and of a session (mar/core/params.c), as mar.h shows
+ * them, and internal functions. */
 #ifndef MAR_PARAMS_H
 #define MAR_PARAMS_H
 
 #include "mar/core/option.h"
 
-enum { MAR_STEPS_MAX = 65536 }; /* autoregressive steps: the tokens of the largest image a model could make */
+enum { MAR_STEPS_MAX = 65536 }; /* maximum autoregressive steps: the tokens of the largest image */
 
-/* NULL if there is none of that name. */
+/* Returns the option of that name; NULL if there is none. */
 const mar_param *mar_param_find(const char *name);
-/* Whether a name is in a list, "lantern|lantern-gstar", as mar_param.method is one; NULL has none. */
+/* Returns whether a name is in a list such as "lantern|lantern-gstar" (mar_param.method). A NULL list is empty. */
 int mar_is_listed(const char *list, const char *name);
-/* The option that is a verifier's parameter: that of this name, or of one that ends in "_" and this name, which asks
- * for that verifier. NULL if it is none. */
+/* Returns the option for a verifier's parameter; NULL if there is none. It has the parameter's name, or ends in "_" and
+ * that name and asks for that verifier. */
 const mar_param *mar_param_of_method(const char *method, const char *parameter);
 
-/* Copies params of this or an older mar.h (mar_params.size) to *out, whose missing fields are at their defaults, and
- * checks every option's range. Names in *out are the registry's own static strings, not the caller's. MAR_EARG, naming
- * the option or the size, otherwise. */
+/* Copies params of this or an older mar.h (mar_params.size) to *out and checks every option's range. Missing fields get
+ * their defaults. Names in *out are static strings of the registry, not the caller's. Returns MAR_EARG, naming the
+ * option or the size, on failure. */
 mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err);
 
 #endif

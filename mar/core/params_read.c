@@ -1,4 +1,4 @@
-/* A session's options as a program gives them: set up, set by name, and read, of this or an older mar.h. */
+/* A session's options from a program: set up, set by name, and read, of this or an older mar.h. */
 #include "mar/core/params.h"
 
 #include <stdio.h>
@@ -14,19 +14,19 @@ void mar_params_init(mar_params *params, size_t size)
     memcpy(params, &all, size < sizeof all ? size : sizeof all);
 }
 
-/* Whether the field lies in a struct of so many bytes. */
+/* Returns whether the field lies in a struct of `size` bytes. */
 static int is_within(const mar_param *o, size_t size)
 {
     return o->offset + mar_param_size(o) <= size;
 }
 
-/* Whether the size can be that of a struct: those of every header are multiples of its alignment. */
+/* Returns whether the size can be that of a struct: in every header it is a multiple of the alignment. */
 static int is_set_up(const mar_params *params)
 {
     return is_within(mar_param_get(0), params->size) && params->size % _Alignof(mar_params) == 0;
 }
 
-/* Whether it is the form of cfg_interval that stands for two options: LOW,HIGH. */
+/* Returns whether the text sets two options: cfg_interval as LOW,HIGH. */
 static int is_interval(const char *name, const char *text)
 {
     return name && text && strcmp(name, "cfg_interval") == 0 && strchr(text, ',');

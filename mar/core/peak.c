@@ -1,16 +1,16 @@
-/* What a machine can do: the rate of its matrix products, and how fast it reads its memory. */
+/* Peak rates of a machine: its matrix products and its memory reads. */
 #include "mar/core/handle.h"
 #include "mar/core/measure.h"
 
 #include <stdlib.h>
 
-/* Work of which the fastest run counts: other programs take their share of the machine. */
+/* Work whose fastest run counts: other programs share the machine. */
 typedef struct {
     kern_queue *k;
     void (*run)(const void *work);
     const void *work;
-    int runs;       /* at least so many */
-    double seconds; /* and as many as take so long */
+    int runs;       /* minimum runs */
+    double seconds; /* minimum duration of all runs */
 } repeated;
 
 static mar_status fastest(const repeated *r, double *seconds, mar_err *err)
@@ -21,9 +21,9 @@ static mar_status fastest(const repeated *r, double *seconds, mar_err *err)
     *seconds = 1e30;
     for (int i = 0; status == MAR_OK && (i < r->runs || all < r->seconds); i++) {
         double once = 0;
-        k->core->lap(k, NULL);
+        k->core->timer_mark(k, NULL);
         r->run(r->work);
-        k->core->lap(k, &once);
+        k->core->timer_mark(k, &once);
         k->core->finish(k);
         if (once < *seconds) *seconds = once;
         all += once;
@@ -32,7 +32,7 @@ static mar_status fastest(const repeated *r, double *seconds, mar_err *err)
     return status;
 }
 
-/* --- matrix products, in int8 if that is the arithmetic of the backend's blocks ----------------------------------- */
+/* --- matrix products, in int8 if the backend's blocks are --------------------------------------------------------- */
 
 typedef struct {
     kern_queue *k;
@@ -47,7 +47,7 @@ static void multiply(const void *work)
     p->k->core->linear(p->k, p->layer, p->x, p->n, p->y);
 }
 
-/* The rate of n x n x n products, in flop per second. */
+/* Measures the rate of n x n x n products, in flop per second. */
 static mar_status measure_product(kern_queue *k, int n, double *flop_per_second, mar_err *err)
 {
     kern_device *d = k->device;
@@ -57,7 +57,8 @@ static mar_status measure_product(kern_queue *k, int n, double *flop_per_second,
     float *weight = malloc(sizeof *weight * size);
     mar_status status = weight ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) {
-        for (size_t i = 0; i < size; i++) weight[i] = (float)(i % 251) / 251.0f - 0.5f; /* not zeros: power is real */
+        for (size_t i = 0; i < size; i++)
+            weight[i] = (float)(i % 251) / 251.0f - 0.5f; /* not zeros: switching bits draws power */
         const kern_linear_spec spec = {.out = n, .in = n, .weight = weight, .flags = KERN_INT8};
         status = k->core->linear_create(k, &spec, &p.layer, err);
     }
@@ -70,7 +71,7 @@ static mar_status measure_product(kern_queue *k, int n, double *flop_per_second,
         status = fastest(&(repeated){k, multiply, &p, 1, 1}, &seconds, err);
         *flop_per_second = 2.0 * n * n * n / seconds;
     }
-    k->core->finish(k); /* after a failure, too: what it works on is freed */
+    k->core->finish(k); /* after a failure, too: pending work uses the freed memory */
     d->core->free(d, p.x);
     d->core->free(d, p.y);
     d->core->linear_free(d, p.layer);
@@ -83,15 +84,15 @@ static mar_status measure_peak(kern_queue *k, double *flop_per_second, mar_err *
     enum { SMALL = 1024, LARGE = 8192 };
     const mar_status status = measure_product(k, SMALL, flop_per_second, err);
     if (status != MAR_OK || 2.0 * LARGE * LARGE * LARGE / *flop_per_second > 0.02) return status;
-    return measure_product(k, LARGE, flop_per_second, err); /* a small one does not fill such a machine */
+    return measure_product(k, LARGE, flop_per_second, err); /* a small product does not fill such a machine */
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 enum {
-    WIDTH = 1024,           /* floats of a row, which is 4 KiB */
+    WIDTH = 1024,           /* floats of a row: 4 KiB */
     LEAST_ROWS = 1 << 10,   /* 4 MiB */
-    CPU_ROWS = 128 << 10,   /* 512 MiB: a processor may have several caches, and names the size of one */
+    CPU_ROWS = 128 << 10,   /* 512 MiB: a processor may have several caches but reports one */
     MOST_ROWS = 1024 << 10, /* 4 GiB */
 };
 
@@ -101,7 +102,7 @@ typedef struct {
     int rows;
 } array;
 
-/* Where there is no operation that reads alone one half is copied to the other; what is written counts, too. */
+/* Reads the memory once. A device without a reading operation copies one half to the other; writes count, too. */
 static void pass(const void *work)
 {
     const array *a = work;
@@ -150,7 +151,7 @@ mar_status mar_measure_machine(kern_queue *k, mar_measurements *all, mar_err *er
     return MAR_OK;
 }
 
-/* Measures one of the two with a queue of its own. */
+/* Measures one of the two on a queue of its own. */
 static mar_status measure_with(mar *m, mar_status (*measure)(kern_queue *k, double *rate, mar_err *err), double *rate,
                                const char *name)
 {

@@ -4,12 +4,12 @@
 #include "mar/core/handle.h"
 #include "vae/vae.h"
 
-/* Nothing in it changes after it is loaded but the count of references. */
+/* A loaded VAE is constant but for its reference count. */
 struct mar_vae {
-    mar *m; /* which it holds a reference on */
+    mar *m; /* library handle; referenced */
     vae_decoder *decoder;
-    char *path;            /* of a file with a codebook, from the root; else, and of a built-in one, NULL */
-    atomic_int references; /* mar_vae_load's, and one for each session */
+    char *path;            /* absolute path of a file with a codebook; NULL for others and built-in ones */
+    atomic_int references; /* mar_vae_load's, and one a session */
 };
 
 void mar_vae_retain(mar_vae *vae);

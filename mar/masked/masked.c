@@ -19,7 +19,7 @@ mar_batch mar_masked_batch(const mar_masked *g)
     return (mar_batch){.images = g->images, .order = (const int *const *)g->order};
 }
 
-/* Lists `count` tokens an image as rows first.. : those at `begin` of each order. Returns the rows behind them. */
+/* Lists as rows first.. the tokens at `begin` to begin + count of each order. Returns the row behind them. */
 static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first)
 {
     int r = first;
@@ -33,14 +33,14 @@ static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first
     return r;
 }
 
-/* Sets the target's chain to so many diffusion steps and rows a token. */
+/* Sets the target's chain to `steps` diffusion steps and cfg_branches rows a token. */
 static void use_chain(mar_masked *g, int steps, int cfg_branches)
 {
     diff_chain_use(&g->target.chain, steps);
     diff_chain_guide(&g->target.chain, cfg_branches == 2);
 }
 
-/* Draws n tokens of a step, rows `first`.. of the lists, in so many diffusion steps. */
+/* Draws n tokens of a step, rows `first`.. of the lists, in `steps` diffusion steps. */
 static void draw(mar_masked *g, const mar_step *step, int first, int n, int steps, kern_recording **recording)
 {
     const mar_draw d = {n, g->params.seed, g->row_image + first, g->row_position + first, g->row_cfg + first};
@@ -82,23 +82,23 @@ void mar_masked_step(mar_masked *g)
     const int begin = c->seq_len - step->known - step->predicted, others = step->predicted - step->detailed;
     mar_recordings *alike = &g->recordings[mar_masked_first_alike(g, g->step)];
 
-    /* Which tokens: the last masked ones of each order; first those that get detailed_steps. */
+    /* Choose the tokens: the last masked ones of each order, those with detailed_steps first. */
     for (int i = 0; i < g->accel_count && step->detailed; i++)
         if (g->accels[i].accel->select) g->accels[i].accel->select(g->accels[i].state, step);
     const int detailed = list_tokens(g, begin + others, step->detailed, step->cfg, 0);
     const int n = list_tokens(g, begin, others, step->cfg, detailed);
 
-    /* Their z: the encoder over the known tokens, the decoder over all. */
+    /* Compute z: the encoder over the known tokens, the decoder over all. */
     const mar_batch batch = mar_masked_batch(g);
     mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
     g->stats.passes++;
     g->stats.contexts += g->images;
 
-    /* The tokens: the head's diffusion chain. */
+    /* Draw the tokens: the head's diffusion chain. */
     draw(g, step, 0, detailed, step->detailed_steps, &alike->draw[1]);
     draw(g, step, detailed, n - detailed, step->sampling_steps, &alike->draw[0]);
 
-    /* Into the images, and into what later passes know. */
+    /* Write them to the images, and add them to what later passes know. */
     for (int r = 0; r < n; r++) {
         const int place = g->row_place[r] = g->row_slot[r] * c->seq_len + g->row_position[r];
         g->token_status[place] = MAR_TOKEN_TARGET;
@@ -111,9 +111,9 @@ void mar_masked_step(mar_masked *g)
     g->step++;
 }
 
-/* --- tokens that are none ----------------------------------------------------------------------------------------- */
+/* --- non-finite tokens -------------------------------------------------------------------------------------------- */
 
-/* The number in channel c of the token at a place. */
+/* Returns the number in channel c of the token at a place. */
 static float number_at(const mar_masked *g, int place, int c)
 {
     kern_queue *k = g->k;
@@ -123,9 +123,9 @@ static float number_at(const mar_masked *g, int place, int c)
     return number;
 }
 
-/* The place of the first token of the batch, by autoregressive step, then image and position, that has a NaN or an
- * infinity; -1 if there is none. Tokens without a step are those of a batch before. */
-static int bad_token(const mar_masked *g)
+/* Returns the place of the batch's first token with a NaN or an infinity, by autoregressive step, then image, then
+ * position; -1 if there is none. Tokens without a step are left from an earlier batch. */
+static int find_nonfinite(const mar_masked *g)
 {
     kern_queue *k = g->k;
     const int dim = g->model->base.config.token_dim, count = g->images * g->model->base.config.seq_len;
@@ -140,7 +140,7 @@ static int bad_token(const mar_masked *g)
     return bad;
 }
 
-/* What has been found if a layer's output has a NaN or an infinity, but no token has. */
+/* Reports a layer whose output has a NaN or an infinity while no token has. */
 static mar_status refuse_layer(const mar_masked *g, mar_err *err)
 {
     char others[32] = "";
@@ -151,12 +151,12 @@ static mar_status refuse_layer(const mar_masked *g, mar_err *err)
                    others[0] ? "s" : "", first, others, g->step - 1, g->k->watch.layer);
 }
 
-/* MAR_EMODEL if the batch has a token with a NaN or an infinity so far, or if a layer has been found that makes one. */
+/* Returns MAR_EMODEL if a token of the batch, or the output of a watched layer, has a NaN or an infinity. */
 static mar_status check_tokens(const mar_masked *g, mar_err *err)
 {
     const mar_model_config *c = &g->model->base.config;
     char layer[MAR_LAYER_TEXT];
-    const int place = bad_token(g);
+    const int place = find_nonfinite(g);
     if (place < 0) return g->k->watch.layer[0] ? refuse_layer(g, err) : MAR_OK;
     int channel = 0;
     float number = number_at(g, place, channel);
@@ -176,7 +176,7 @@ static mar_status step(mar_engine_state *engine_state, mar_err *err)
         status = g->stepper->step(g->stepper_state, err);
     else
         mar_masked_step(g);
-    /* On a device that works on meanwhile, the last step waits in any case, and the search for a layer does. */
+    /* An asynchronous device waits only at the last step, or when searching for a layer. */
     const int waits = !g->k->device->asynchronous || g->step == g->params.num_iter || g->k->watch.on;
     return status == MAR_OK && waits ? check_tokens(g, err) : status;
 }
@@ -202,10 +202,10 @@ static void begin(mar_engine_state *engine_state, uint64_t first_image, const in
         if (g->accels[i].accel->begin) g->accels[i].accel->begin(g->accels[i].state);
 }
 
-/* --- what a run asks for ------------------------------------------------------------------------------------------ */
+/* --- plan --------------------------------------------------------------------------------------------------------- */
 
 /* Fills in automatic values, and checks the parameters against the model. */
-static mar_status resolve_params(const mar_masked_model *model, const mar_accel *const *ways, mar_params *p,
+static mar_status resolve_params(const mar_masked_model *model, const mar_accel *const *accels, mar_params *p,
                                  int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
@@ -213,17 +213,17 @@ static mar_status resolve_params(const mar_masked_model *model, const mar_accel 
     if (p->num_iter == 0) p->num_iter = c->seq_len < 64 ? c->seq_len : 64;
     if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
         return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
-    for (; status == MAR_OK && *ways; ways++)
-        if ((*ways)->check) status = (*ways)->check(model, p, err);
+    for (; status == MAR_OK && *accels; accels++)
+        if ((*accels)->check) status = (*accels)->check(model, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
         status = err_set(err, MAR_EARG, "--num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
     return status;
 }
 
-/* How many rows a token each step has. A way that works on tokens of several steps at once has as many for all of
- * them. */
-static void plan_conditions(mar_masked *g, int in_blocks)
+/* Sets the rows a token of each step. An accelerator that draws tokens of several steps at once needs the same number
+ * in all. */
+static void plan_cfg_branches(mar_masked *g, int in_blocks)
 {
     const mar_params *p = &g->params;
     g->cfg_branches = 1;
@@ -245,11 +245,11 @@ static mar_status plan_steps(mar_masked *g, mar_err *err)
     for (int i = 0; i < p->num_iter; i++) g->steps[i].sampling_steps = p->num_sampling_steps;
     int block = 0;
     for (int i = 0; i < g->accel_count; i++) {
-        const mar_accel *way = g->accels[i].accel;
-        if (way->plan_steps) way->plan_steps(g, g->steps);
-        if (way->block_steps) block = way->block_steps(p);
+        const mar_accel *accel = g->accels[i].accel;
+        if (accel->plan_steps) accel->plan_steps(g, g->steps);
+        if (accel->block_steps) block = accel->block_steps(p);
     }
-    plan_conditions(g, block > 0);
+    plan_cfg_branches(g, block > 0);
     for (int i = 0; i < p->num_iter; i++) {
         int sum = 0;
         g->steps[i].number = i;
@@ -259,7 +259,7 @@ static mar_status plan_steps(mar_masked *g, mar_err *err)
     return MAR_OK;
 }
 
-/* Adds the chain of so many diffusion steps, unless it is there. */
+/* Adds the chain of `steps` diffusion steps unless it is listed. Returns the new length. */
 static int add_spec(const mar_masked *g, diff_spec *specs, int n, int steps)
 {
     for (int i = 0; i < n; i++)
@@ -292,7 +292,7 @@ static mar_status create_target(mar_masked *g, mar_err *err)
     return status;
 }
 
-/* Whether another way than number i changes the law. */
+/* Returns whether an accelerator other than i changes the distribution. */
 static int others_change(const mar_masked *g, int i)
 {
     for (int k = 0; k < g->accel_count; k++)
@@ -300,14 +300,14 @@ static int others_change(const mar_masked *g, int i)
     return 0;
 }
 
-static mar_status create_ways(mar_masked *g, mar_err *err)
+static mar_status create_accels(mar_masked *g, mar_err *err)
 {
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++) {
-        const mar_accel *way = g->accels[i].accel;
-        if (way->create) status = way->create(g, &g->accels[i].state, err);
-        if (way->draw) g->drawer = way, g->drawer_state = g->accels[i].state;
-        if (way->step) g->stepper = way, g->stepper_state = g->accels[i].state;
+        const mar_accel *accel = g->accels[i].accel;
+        if (accel->create) status = accel->create(g, &g->accels[i].state, err);
+        if (accel->draw) g->drawer = accel, g->drawer_state = g->accels[i].state;
+        if (accel->step) g->stepper = accel, g->stepper_state = g->accels[i].state;
     }
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
         if (g->accels[i].accel->describe && !others_change(g, i))
@@ -357,13 +357,13 @@ static void destroy(mar_engine_state *engine_state)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_accel *const *ways, int max_images, mar_engine_state **out, mar_err *err)
+                         const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
-    if (status == MAR_OK) status = resolve_params(model, ways, &p, max_images, err);
+    if (status == MAR_OK) status = resolve_params(model, accels, &p, max_images, err);
     if (status != MAR_OK) return status;
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -373,11 +373,11 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->max_images = max_images;
     g->grid = mar_grid_side(&base->config);
     g->step = p.num_iter;
-    for (; *ways; ways++) g->accels[g->accel_count++].accel = *ways;
+    for (; *accels; accels++) g->accels[g->accel_count++].accel = *accels;
     status = plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
-    if (status == MAR_OK) status = create_ways(g, err);
+    if (status == MAR_OK) status = create_accels(g, err);
     if (status == MAR_OK)
         *out = (mar_engine_state *)g;
     else
@@ -385,10 +385,10 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     return status;
 }
 
-void *mar_masked_state(const mar_masked *g, const mar_accel *way)
+void *mar_masked_state(const mar_masked *g, const mar_accel *accel)
 {
     for (int i = 0; i < g->accel_count; i++)
-        if (g->accels[i].accel == way) return g->accels[i].state;
+        if (g->accels[i].accel == accel) return g->accels[i].state;
     return NULL;
 }
 
@@ -407,7 +407,7 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
     return used;
 }
 
-/* Prepares draws of n tokens in so many diffusion steps with so many rows a token. */
+/* Prepares draws of n tokens in `steps` diffusion steps with cfg_branches rows a token. */
 static mar_status plan_draw(mar_masked *g, int n, int steps, int cfg_branches, mar_err *err)
 {
     if (n == 0) return MAR_OK;
@@ -427,15 +427,14 @@ static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
         const int others = images * (s->predicted - s->detailed);
         if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->cfg_branches, err);
         if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
-        if (status == MAR_OK) status = kern_check(g->k, err); /* this takes long enough to be cancelled */
+        if (status == MAR_OK) status = kern_check(g->k, err); /* planning takes long enough to be cancelled */
     }
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
         if (g->accels[i].accel->plan) status = g->accels[i].accel->plan(g->accels[i].state, images, err);
     return status;
 }
 
-/* --- what it says --------------------------------------------------------------------------------------------------
- */
+/* --- descriptions ------------------------------------------------------------------------------------------------- */
 
 static void describe(const mar_model *model, char *text, size_t size)
 {
@@ -490,18 +489,18 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
         if (g->accels[i].accel->stats) g->accels[i].accel->stats(g->accels[i].state, stats);
 }
 
-static void fates(const mar_engine_state *engine_state, uint8_t *map, int *born)
+static void get_token_status(const mar_engine_state *engine_state, uint8_t *map, int *ar_step)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
     const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
     if (map) memcpy(map, g->token_status, count * sizeof *map);
-    if (born) memcpy(born, g->ar_step, count * sizeof *born);
+    if (ar_step) memcpy(ar_step, g->ar_step, count * sizeof *ar_step);
 }
 
-static void lateness(const mar_engine_state *engine_state, int *late)
+static void get_staleness(const mar_engine_state *engine_state, int *staleness)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
-    memcpy(late, g->staleness, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+    memcpy(staleness, g->staleness, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *staleness);
 }
 
 extern const mar_engine mar_masked_engine;
@@ -524,6 +523,6 @@ const mar_engine mar_masked_engine = {
     .steps_left = steps_left,
     .latents = latents,
     .stats = stats_of,
-    .fates = fates,
-    .lateness = lateness,
+    .token_status = get_token_status,
+    .staleness = get_staleness,
 };

@@ -3,32 +3,32 @@
 #ifndef MAR_MASKED_H
 #define MAR_MASKED_H
 
-#include "mar/masked/way.h"
+#include "mar/masked/accel.h"
 
 struct mar_masked {
     const mar_masked_model *model;
     kern_queue *k;     /* the session's */
-    mar_params params; /* with automatic values filled in */
+    mar_params params; /* parameters with automatic values resolved */
     int max_images;
-    int cfg_branches; /* of a step, at most: 2 with guidance, else 1 */
+    int cfg_branches; /* maximum rows a token of a step: 2 with guidance, else 1 */
     int grid;         /* tokens a side */
     mar_step *steps;  /* [num_iter] */
-    int max_tokens;   /* tokens of an image that one call of the head draws, at most */
+    int max_tokens;   /* maximum tokens of an image in one call of the head */
 
     struct {
         const mar_accel *accel;
         void *state;
-    } accels[MAR_ACCELS_MAX]; /* those that are on, in the order of the registry */
+    } accels[MAR_ACCELS_MAX]; /* accelerators that are on, in the order of the registry */
     int accel_count;
     const mar_accel *drawer, *stepper; /* the accelerator with the hook draw, or step; NULL: plain */
     void *drawer_state, *stepper_state;
 
     mar_runner target;
     mar_recordings *recordings; /* [num_iter] recordings of the target's steps, for batches of the planned size */
-    float *tokens;              /* backend [max_images][seq_len][token_dim], made so far */
-    float *sampled;             /* backend [max_images * max_tokens][token_dim], drawn last */
+    float *tokens;              /* backend [max_images][seq_len][token_dim] tokens generated so far */
+    float *sampled;             /* backend [max_images * max_tokens][token_dim] tokens drawn last */
 
-    /* The batch in progress. */
+    /* Batch in progress. */
     int images;
     uint64_t first_image;
     int *label;  /* host [max_images] `classes` is unconditional */
@@ -37,7 +37,8 @@ struct mar_masked {
     int step;              /* next step; num_iter: done */
     uint8_t *token_status; /* host [max_images][seq_len] mar_token_fate */
     int *ar_step;          /* host [max_images][seq_len] autoregressive step that made the token */
-    int *staleness;        /* host [max_images][seq_len] steps by which its draft's z was stale; 0: not such a draft */
+    int *staleness; /* host [max_images][seq_len] steps by which the z of the token's draft was stale; 0: no such draft
+                     */
     mar_stats stats;
 
     /* The rows of the tokens being drawn: image after image of a step, in the order of `order`. Host [max_images *
@@ -48,11 +49,11 @@ struct mar_masked {
     float *row_cfg;
     int *row_place; /* the token's index in `tokens` */
 
-    char guarantee[256]; /* "" unless a way has described itself */
+    char guarantee[256]; /* "" unless an accelerator has described itself */
 };
 
 /* Returns the state of an accelerator; NULL if it is off. */
-void *mar_masked_state(const mar_masked *g, const mar_accel *way);
+void *mar_masked_state(const mar_masked *g, const mar_accel *accel);
 /* Lists the respacings of the head's chain that the plan's steps need in specs [2 * num_iter]. Returns their number. */
 int mar_masked_specs(const mar_masked *g, diff_spec *specs);
 /* Returns all images of the batch. */

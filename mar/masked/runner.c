@@ -193,12 +193,12 @@ void mar_run_recorded(kern_queue *k, const char *part, kern_recording **recordin
                       double *seconds)
 {
     k->watch.part = part;
-    k->core->lap(k, NULL);
+    k->core->timer_mark(k, NULL);
     if (recording && !k->watch.on) /* the search for a non-finite layer waits between layers */
         k->core->replay(k, recording, body, arg);
     else
         body(arg);
-    k->core->lap(k, seconds);
+    k->core->timer_mark(k, seconds);
 }
 
 static void run_recorded(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
@@ -308,9 +308,9 @@ void mar_runner_begin(mar_runner *r, int images, const int *label)
     kern_queue *k = r->work.k;
     r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
     k->watch.part = r->chain.part;
-    k->core->lap(k, NULL);
+    k->core->timer_mark(k, NULL);
     mar_embed_batch(r->model, &r->work, &r->embedded, images, label);
-    k->core->lap(k, &r->encoder_s);
+    k->core->timer_mark(k, &r->encoder_s);
 }
 
 /* --- memory and plans --------------------------------------------------------------------------------------------- */

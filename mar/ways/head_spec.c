@@ -75,7 +75,7 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
         g->target.z + (size_t)(first * g->steps[g->step].cfg_branches) * (size_t)g->model->base.config.width;
     const float *draft_z = h->draft ? predict_draft_z(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};
-    k->core->lap(k, NULL);
+    k->core->timer_mark(k, NULL);
     const diff_tokens tokens = {.count = d->count,
                                 .sources = d->count,
                                 .z = z,
@@ -85,7 +85,7 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
                                 .image = d->image,
                                 .position = d->position};
     diff_speculate_sample(&h->head, &tokens, x, NULL, &stats);
-    k->core->lap(k, &g->target.head_s);
+    k->core->timer_mark(k, &g->target.head_s);
     g->target.head_flop += stats.flop;
     g->stats.head_batched += (double)stats.batched;
     g->stats.draft_calls += (double)stats.draft_batched;

@@ -135,7 +135,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     const int d = g->model->base.config.width;
     if (!z) return err_set(err, MAR_ENOMEM, "out of memory");
     if ((size_t)d * g->k->device->act_size % sizeof(float) != 0) /* operands are copied as floats */
-        return err_set(err, MAR_EMODEL, "lazy: expected a model of even width, not %d", d);
+        return err_set(err, MAR_EMODEL, "--lazy: expected a model of even width, not %d", d);
     *z = (lazy_caches){.model = g->model, .k = g->k, .images = g->max_images};
     const size_t rows = (size_t)g->max_images * (size_t)row_length(z);
     z->score = calloc(rows, sizeof *z->score);

@@ -210,7 +210,7 @@ static void run_rows(mar_paths *s, diff_paths *by, const row_z *c, int first, in
 {
     kern_queue *k = s->g->k;
     mar_runner *r = by == &s->target ? &s->g->target : &s->draft->runner;
-    k->core->lap(k, NULL);
+    k->core->timer_mark(k, NULL);
     for (int n; first < end; first += n) {
         diff_speculation_stats done = {0};
         const diff_tokens tokens = same_steps(s, c, first, end);
@@ -222,7 +222,7 @@ static void run_rows(mar_paths *s, diff_paths *by, const row_z *c, int first, in
             diff_paths_judge(by, &tokens, path_at(s, first), s->log_ratio + first, s->last + token_at(s, first), &done);
         count_head(s, by, &done);
     }
-    k->core->lap(k, draws ? &r->head_s : &s->g->stats.verify_s);
+    k->core->timer_mark(k, draws ? &r->head_s : &s->g->stats.verify_s);
 }
 
 static void draw(mar_paths *s, diff_paths *by, const row_z *c, int first, int end)
@@ -258,9 +258,9 @@ static path_verdicts decide(mar_paths *s, int first, int end, int groups, int ar
                                    .groups = groups,
                                    .marked = v.marked,
                                    .first = v.first};
-    k->core->lap(k, NULL);
+    k->core->timer_mark(k, NULL);
     k->head->path_decide(k, &job);
-    k->core->lap(k, &s->g->stats.verify_s);
+    k->core->timer_mark(k, &s->g->stats.verify_s);
     return v;
 }
 

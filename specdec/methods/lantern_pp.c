@@ -3,7 +3,7 @@
 static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
     (void)index, (void)length;
-    return (kern_discrete_rule){.neighbours = (int)parameter[0], .bound_p = parameter[1], .without = 1};
+    return (kern_discrete_rule){.neighbours = (int)parameter[0], .bound_p = parameter[1], .exclude_neighbours = 1};
 }
 
 const spec_method spec_lantern_pp = {

@@ -96,6 +96,13 @@ __attribute__((format(printf, 2, 3))) static void add(attack_case *c, const char
     va_end(arguments);
 }
 
+/* Adds the words of a line, which are separated by single spaces. */
+static void add_words(attack_case *c, const char *line)
+{
+    for (const char *at = line; *at; at += strcspn(at, " "), at += *at == ' ')
+        add(c, "%.*s", (int)strcspn(at, " "), at);
+}
+
 static int has(const attack_case *c, const char *argument)
 {
     for (int i = 0; i < c->arg_count; i++)
@@ -229,8 +236,8 @@ static uint8_t *damage(attack_case *c, uint8_t *data, size_t *size)
     return data;
 }
 
-/* Writes the file of that name in the repository, damaged, as `as`. */
-static void write_damaged(attack_case *c, const char *name, const char *as)
+/* Writes the file of that name in the repository, damaged or not, as `as`. */
+static void copy_file(attack_case *c, const char *name, const char *as, int damaged)
 {
     size_t size;
     uint8_t *data = read_file(c->s->source, name, &size);
@@ -238,7 +245,7 @@ static void write_damaged(attack_case *c, const char *name, const char *as)
         fprintf(stderr, "attack: %s/%s: cannot read\n", c->s->source, name);
         exit(2);
     }
-    data = damage(c, data, &size);
+    if (damaged) data = damage(c, data, &size);
     write_file(c->directory, as, data, size);
     free(data);
 }
@@ -250,26 +257,19 @@ static void make_image_case(attack_case *c)
     static const char *const names[] = {"a.png", "b.png", "c.jpg"};
     char from[PATH], to[PATH + 16];
     if (below(c, 2)) {
-        write_damaged(c, below(c, 2) ? "tests/weights/data/npz/images.npz" : "tests/weights/data/npz/slots.npz", "in");
+        copy_file(c, below(c, 2) ? "tests/weights/data/npz/images.npz" : "tests/weights/data/npz/slots.npz", "in", 1);
     } else {
-        size_t size;
         const size_t which = below(c, 3), other = below(c, 3);
         snprintf(to, sizeof to, "%s/in", c->directory);
         mkdir(to, 0777);
         snprintf(from, sizeof from, "%s/%s", folder, names[which]);
         snprintf(to, sizeof to, "in/%s", names[which]);
-        write_damaged(c, from, to);
+        copy_file(c, from, to, 1);
         snprintf(from, sizeof from, "%s/%s", folder, names[other]);
         snprintf(to, sizeof to, "in/z%s", names[other]);
-        uint8_t *data = read_file(c->s->source, from, &size);
-        if (!data) abort();
-        write_file(c->directory, to, data, size);
-        free(data);
+        copy_file(c, from, to, 0);
     }
-    for (const char *const *a =
-             (const char *const[]){"stats", "in", "--features", "demo", "--threads", "1", "--out", "out.npz", NULL};
-         *a; a++)
-        add(c, "%s", *a);
+    add_words(c, "stats in --features demo --threads 1 --out out.npz");
     c->wrote = "out.npz";
 }
 
@@ -290,72 +290,41 @@ static void make_file_case(attack_case *c)
         make_image_case(c);
         return;
     }
-    write_damaged(c, sources[which].name, "in");
+    copy_file(c, sources[which].name, "in", 1);
     switch (below(c, 4)) {
     case 0:
-        add(c, "inspect");
-        add(c, "in");
-        if (below(c, 2)) add(c, "--json");
+        add_words(c, below(c, 2) ? "inspect in --json" : "inspect in");
         c->problems_on_stdout = 1;
         break;
     case 1:
-        add(c, "convert");
-        add(c, "in");
-        add(c, "out.safetensors");
-        add(c, "--dtype");
+        add_words(c, "convert in out.safetensors --dtype");
         add(c, "%s", one_of(c, (const char *const[]){"auto", "f32", "bf16", "int8", "f16", NULL}));
         c->wrote = "out.safetensors";
         break;
     default:
-        add(c, "generate");
-        add(c, sources[which].vae ? "--vae" : "--model");
-        add(c, "in");
-        if (!sources[which].vae) {
-            add(c, "--vae");
-            add(c, "demo");
-        }
-        if (strstr(sources[which].name, "mar.pth")) { /* which does not say it */
-            add(c, "--heads");
-            add(c, "2");
-        }
-        for (const char *const *a = (const char *const[]){"--class", "1", "--num", "1", "--num_iter", "3",
-                                                          "--num_sampling_steps", "4", "--out", "out.png", NULL};
-             *a; a++)
-            add(c, "%s", *a);
-        if (below(c, 4) == 0) add(c, "--head_spec"), add(c, "4");
+        add_words(c, sources[which].vae ? "generate --vae in" : "generate --model in --vae demo");
+        if (strstr(sources[which].name, "mar.pth")) add_words(c, "--heads 2"); /* which it does not say */
+        add_words(c, "--class 1 --num 1 --num_iter 3 --num_sampling_steps 4 --out out.png");
+        if (below(c, 4) == 0) add_words(c, "--head_spec 4");
         c->wrote = "out.png";
     }
 }
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
-static const char *const odd_values[] = {"",
-                                         "-",
-                                         "--",
-                                         "0",
-                                         "-1",
-                                         "+3",
-                                         " 5",
-                                         "5 ",
-                                         "0x10",
-                                         "1e3",
-                                         "1e400",
-                                         "-1e400",
-                                         "nan",
-                                         "inf",
-                                         "1,5",
-                                         "demo",
-                                         "a b",
-                                         "\x1b[2J",
-                                         "\xff\xfe",
-                                         "%s%n",
-                                         "../x",
-                                         "99999999999999999999",
-                                         "2147483648",
-                                         "\xe2\x80\xae"
-                                         "txt",
-                                         "off",
-                                         "1e-50",
+static const char *const odd_values[] = {"",           "-",
+                                         "--",         "0",
+                                         "-1",         "+3",
+                                         " 5",         "5 ",
+                                         "0x10",       "1e3",
+                                         "1e400",      "-1e400",
+                                         "nan",        "inf",
+                                         "1,5",        "demo",
+                                         "a b",        "\x1b[2J",
+                                         "\xff\xfe",   "%s%n",
+                                         "../x",       "99999999999999999999",
+                                         "2147483648", "\u202etxt",
+                                         "off",        "1e-50",
                                          NULL};
 
 static void add_value(attack_case *c, const mar_param *p)
@@ -440,10 +409,10 @@ static void make_option_case(attack_case *c)
         if (own[i].values[0]) add(c, "%s", below(c, 16) ? one_of(c, own[i].values) : one_of(c, odd_values));
     }
     /* Short runs, unless the case says otherwise. */
-    if (!has(c, "--class")) add(c, "--class"), add(c, "3");
-    if (!has(c, "--num")) add(c, "--num"), add(c, "1");
-    if (!has(c, "--num_iter") && !has(c, "--gtr")) add(c, "--num_iter"), add(c, "4");
-    if (!has(c, "--num_sampling_steps")) add(c, "--num_sampling_steps"), add(c, "6");
+    if (!has(c, "--class")) add_words(c, "--class 3");
+    if (!has(c, "--num")) add_words(c, "--num 1");
+    if (!has(c, "--num_iter") && !has(c, "--gtr")) add_words(c, "--num_iter 4");
+    if (!has(c, "--num_sampling_steps")) add_words(c, "--num_sampling_steps 6");
     if (strcmp(out, "out.png") == 0 && strcmp(c->args[1], "generate") == 0) c->wrote = out;
 }
 
@@ -453,24 +422,17 @@ static void make_signal_case(attack_case *c)
 {
     static const char *const outs[] = {"d", "d", "out.png", "a/b", NULL};
     if (below(c, 4) == 0) {
-        for (const char *const *a = (const char *const[]){"convert", "in", "out.safetensors", "--dtype", "bf16", NULL};
-             *a; a++)
-            add(c, "%s", *a);
-        size_t size;
-        uint8_t *data = read_file(c->s->source, "weights/demo/target.safetensors", &size);
-        if (!data) abort();
-        write_file(c->directory, "in", data, size);
-        free(data);
+        add_words(c, "convert in out.safetensors --dtype bf16");
+        copy_file(c, "weights/demo/target.safetensors", "in", 0);
         c->wrote = "out.safetensors";
         return;
     }
-    add(c, "generate");
-    add(c, "--out");
+    add_words(c, "generate --out");
     add(c, "%s", one_of(c, outs));
     add(c, "--batch");
     add(c, "%d", 1 + (int)below(c, 20));
-    if (below(c, 3) == 0) add(c, "--head_spec"), add(c, "8");
-    if (below(c, 3) == 0) add(c, "--draft"), add(c, below(c, 2) ? "demo-draft" : "self");
+    if (below(c, 3) == 0) add_words(c, "--head_spec 8");
+    if (below(c, 3) == 0) add_words(c, below(c, 2) ? "--draft demo-draft" : "--draft self");
     if (below(c, 3) == 0) add(c, "--lazy");
 }
 

@@ -1,7 +1,7 @@
 /* Evaluations that are killed at random moments. A round takes random settings, makes a run that nothing stops, and
  * then the same run by processes of which one, or all, get SIGKILL, at times SIGTERM or SIGINT, again and again. In the
- * end the numbers of RUN/result.json, images.npz and the pictures must be the same, byte by byte, and no journal may be
- * left.
+ * end the numbers of RUN/result.json, images.npz and the pictures must be the same, byte by byte, and the
+ * store must have the same pieces.
  *
  *     kills COMMAND COUNT [SEED]
  *

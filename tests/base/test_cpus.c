@@ -42,9 +42,8 @@ static int remove_root(void **state)
     return system(command);
 }
 
-static void none(void **state)
+TEST_WITH(none, make_root, remove_root)
 {
-    (void)state;
     assert_true(cpus_quota(root) == 0); /* no files at all */
     put("proc/self/cgroup", "0::/a/b\n");
     assert_true(cpus_quota(root) == 0);
@@ -52,9 +51,8 @@ static void none(void **state)
     assert_true(cpus_quota(root) == 0);
 }
 
-static void version_2(void **state)
+TEST_WITH(version_2, make_root, remove_root)
 {
-    (void)state;
     put("proc/self/cgroup", "0::/a/b\n");
     put("sys/fs/cgroup/a/b/cpu.max", "400000 100000\n");
     assert_true(cpus_quota(root) == 4);
@@ -65,17 +63,15 @@ static void version_2(void **state)
 }
 
 /* In a container the group's own path is not below the mount. */
-static void container(void **state)
+TEST_WITH(container, make_root, remove_root)
 {
-    (void)state;
     put("proc/self/cgroup", "0::/../outside\n");
     put("sys/fs/cgroup/cpu.max", "250000 100000\n");
     assert_true(cpus_quota(root) == 2.5);
 }
 
-static void version_1(void **state)
+TEST_WITH(version_1, make_root, remove_root)
 {
-    (void)state;
     put("proc/self/cgroup", "5:memory:/x\n4:cpuset:/x\n3:cpu,cpuacct:/a/b\n0::/\n");
     put("sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_quota_us", "-1\n");
     put("sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_period_us", "100000\n");
@@ -94,9 +90,8 @@ static double gigabytes(void)
     return memory_available(root) / 1e9;
 }
 
-static void memory_of_the_machine(void **state)
+TEST_WITH(memory_of_the_machine, make_root, remove_root)
 {
-    (void)state;
     assert_true(memory_available(root) == 0); /* nothing says */
     put("proc/meminfo", "MemTotal: 9000000 kB\nSwapFree: 1000000 kB\n");
     assert_true(memory_available(root) == 0); /* swap alone says nothing */
@@ -106,9 +101,8 @@ static void memory_of_the_machine(void **state)
     assert_true(memory_available("") > 1e6);
 }
 
-static void memory_of_version_2(void **state)
+TEST_WITH(memory_of_version_2, make_root, remove_root)
 {
-    (void)state;
     put("proc/meminfo", "MemAvailable:    8000000 kB\n");
     put("proc/self/cgroup", "0::/a/b\n");
     put("sys/fs/cgroup/a/b/memory.max", "max\n");
@@ -124,9 +118,8 @@ static void memory_of_version_2(void **state)
     assert_true(memory_available(root) == 1);
 }
 
-static void memory_of_version_1(void **state)
+TEST_WITH(memory_of_version_1, make_root, remove_root)
 {
-    (void)state;
     put("proc/meminfo", "MemAvailable:    8000000 kB\n");
     put("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/a\n");
     put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
@@ -137,9 +130,8 @@ static void memory_of_version_1(void **state)
     assert_true(gigabytes() == 3);
 }
 
-static void affinity(void **state)
+TEST_CASE(affinity)
 {
-    (void)state;
     cpu_set_t all, one;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     assert_in_range(cpus_available(), 1, CPU_COUNT(&all));
@@ -151,19 +143,4 @@ static void affinity(void **state)
     const int available = cpus_available();
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
     assert_int_equal(available, 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(none, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(version_2, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(container, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(version_1, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(memory_of_the_machine, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(memory_of_version_2, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(memory_of_version_1, make_root, remove_root),
-        cmocka_unit_test(affinity),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,9 +22,8 @@ static const struct {
     {"\xf4\x90\x80\x80 \xf8\x88\x80\x80\x80", "\\xf4\\x90\\x80\\x80 \\xf8\\x88\\x80\\x80\\x80"}, /* beyond Unicode */
 };
 
-static void names_are_shown(void **state)
+TEST_CASE(names_are_shown)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mar_err err;
         assert_int_equal(err_set(&err, MAR_EIO, "%s", cases[i].from), MAR_EIO);
@@ -33,9 +32,8 @@ static void names_are_shown(void **state)
 }
 
 /* Neither a character nor an escape is cut at any length, and the end of the message stays. */
-static void nothing_is_cut(void **state)
+TEST_CASE(nothing_is_cut)
 {
-    (void)state;
     static const char *const units[] = {"\xf0\x9f\x98\x80", "\xe6\x97\xa5", "\xc3\xa9", "\x1b", "\xe2\x80\xae", "x"};
     for (size_t u = 0; u < sizeof units / sizeof *units; u++)
         for (size_t size = 1; size <= 80; size++) {
@@ -63,10 +61,4 @@ static void nothing_is_cut(void **state)
         assert_true(strlen(err.text) > ERR_TEXT_MAX - 16);
     }
     err_line(long_path, 0, "%s", "nothing is written");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(names_are_shown), cmocka_unit_test(nothing_is_cut)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

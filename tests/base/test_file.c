@@ -5,7 +5,6 @@
 
 #include "base/file.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,16 +45,6 @@ static void write_data(const fixture *x, const char *path)
     bytes_to_file(&b, path);
 }
 
-static int count_files(const char *path)
-{
-    int n = -2; /* . and .. */
-    DIR *dir = opendir(path);
-    assert_non_null(dir);
-    while (readdir(dir)) n++;
-    closedir(dir);
-    return n;
-}
-
 /* --- reading ---------------------------------------------------------------------------------------- */
 
 static file_source open_source(const fixture *x)
@@ -83,7 +72,7 @@ static void reads_all(const fixture *x)
     file_source_close(&s);
 }
 
-static void short_and_interrupted_reads_go_on(void **state)
+TEST_WITH(short_and_interrupted_reads_go_on, set_up, tear_down)
 {
     const fixture *x = *state;
     reads_all(x);
@@ -104,7 +93,7 @@ static void expect_read(const file_source *s, uint64_t offset, size_t n, mar_sta
     assert_string_equal(err.text, expected);
 }
 
-static void a_failing_read_has_the_systems_reason(void **state)
+TEST_WITH(a_failing_read_has_the_systems_reason, set_up, tear_down)
 {
     file_source s = open_source(*state);
     disturbed.error = EIO;
@@ -112,7 +101,7 @@ static void a_failing_read_has_the_systems_reason(void **state)
     file_source_close(&s);
 }
 
-static void what_was_never_there_is_not_read(void **state)
+TEST_WITH(what_was_never_there_is_not_read, set_up, tear_down)
 {
     file_source s = open_source(*state);
     expect_read(&s, SIZE - 7, 8, MAR_EFORMAT, "8 bytes at 99993 reach past its end at 100000");
@@ -129,7 +118,7 @@ static void what_was_never_there_is_not_read(void **state)
     file_source_close(&m);
 }
 
-static void a_change_is_noticed(void **state)
+TEST_WITH(a_change_is_noticed, set_up, tear_down)
 {
     const fixture *x = *state;
     mar_err err = {0};
@@ -201,7 +190,7 @@ static void write_whole(const fixture *x, mode_t mask)
 
 /* The same file comes of every way to write it: by a file without a name, and, where there are none, by a hidden one.
  */
-static void every_way_writes_the_same(void **state)
+TEST_WITH(every_way_writes_the_same, set_up, tear_down)
 {
     const fixture *x = *state;
     for (int way = 0; way < 3; way++) {
@@ -222,7 +211,7 @@ static void while_it_is_written(const fixture *x, int visible)
     assert_int_equal(count_files(x->dir), 0);
 }
 
-static void there_is_no_name_before_the_end(void **state)
+TEST_WITH(there_is_no_name_before_the_end, set_up, tear_down)
 {
     const fixture *x = *state;
     while_it_is_written(x, has_unnamed(x->dir) ? 0 : 1);
@@ -230,7 +219,7 @@ static void there_is_no_name_before_the_end(void **state)
     while_it_is_written(x, 1);
 }
 
-static void a_killed_process_leaves_nothing(void **state)
+TEST_WITH(a_killed_process_leaves_nothing, set_up, tear_down)
 {
     const fixture *x = *state;
     const pid_t child = fork();
@@ -246,7 +235,7 @@ static void a_killed_process_leaves_nothing(void **state)
 }
 
 /* The older file stays, and the hidden name that the new one had for the rename goes. */
-static void a_failing_rename_leaves_the_older_file(void **state)
+TEST_WITH(a_failing_rename_leaves_the_older_file, set_up, tear_down)
 {
     const fixture *x = *state;
     for (disturbed.no_tmpfile = 0; disturbed.no_tmpfile < 2; disturbed.no_tmpfile++) {
@@ -268,7 +257,7 @@ static void a_failing_rename_leaves_the_older_file(void **state)
 }
 
 /* A path without a directory, as most are on a command line. */
-static void the_current_directory_will_do(void **state)
+TEST_WITH(the_current_directory_will_do, set_up, tear_down)
 {
     const fixture *x = *state;
     char before[4096];
@@ -283,20 +272,4 @@ static void the_current_directory_will_do(void **state)
     assert_int_equal(chdir(before), 0);
     assert_int_equal(count_files(x->dir), 1);
     assert_int_equal(access(x->path, F_OK), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(short_and_interrupted_reads_go_on, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_failing_read_has_the_systems_reason, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_was_never_there_is_not_read, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_change_is_noticed, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(every_way_writes_the_same, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(there_is_no_name_before_the_end, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_killed_process_leaves_nothing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_failing_rename_leaves_the_older_file, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_current_directory_will_do, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,9 +49,8 @@ static int wrong(pool_client *c, loop *l, int n)
 static const int sizes[] = {0, 1, 2, 3, 4, 5, 7, 8, 31, 32, 33, 63, 64, 65, 999, MOST};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-static void every_item_once(void **state)
+TEST_CASE(every_item_once)
 {
-    (void)state;
     static loop l;
     mar_err err = {0};
     for (int threads = 1; threads <= THREADS; threads++) {
@@ -71,9 +70,8 @@ static void every_item_once(void **state)
 }
 
 /* Loops that come so late that the workers sleep; and workers that are late with what they have begun. */
-static void sleepers_and_latecomers(void **state)
+TEST_CASE(sleepers_and_latecomers)
 {
-    (void)state;
     static loop l;
     mar_err err = {0};
     thread_pool *t;
@@ -92,9 +90,8 @@ static void sleepers_and_latecomers(void **state)
 }
 
 /* A client that has not entered is alone; those that have divide the threads. */
-static void who_helps(void **state)
+TEST_CASE(who_helps)
 {
-    (void)state;
     static loop l;
     mar_err err = {0};
     thread_pool *t;
@@ -150,9 +147,8 @@ static void *compete(void *arg)
     return NULL;
 }
 
-static void many_callers(void **state)
+TEST_CASE(many_callers)
 {
-    (void)state;
     enum { CALLERS = 8 };
     mar_err err = {0};
     thread_pool *t;
@@ -180,9 +176,8 @@ static void on_signal(int number)
 }
 
 /* A host's signals reach the host's threads. */
-static void signals(void **state)
+TEST_CASE(signals)
 {
-    (void)state;
     mar_err err = {0};
     thread_pool *t;
     main_thread = pthread_self();
@@ -200,12 +195,4 @@ static void signals(void **state)
     thread_pool_free(t);
     sigaction(SIGUSR1, &old, NULL);
     assert_int_equal(atomic_load(&signals_of_workers), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_item_once), cmocka_unit_test(sleepers_and_latecomers),
-                                       cmocka_unit_test(who_helps), cmocka_unit_test(many_callers),
-                                       cmocka_unit_test(signals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

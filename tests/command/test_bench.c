@@ -1,6 +1,5 @@
-/* mar bench of discrete tokens: that the bytes and the arithmetic of the passes are those counted by hand, that floors
- * are these over the measured rates, and that every method has its speed by floors. No time decides anything but that
- * it is positive. */
+/* mar bench of discrete tokens. Bytes and flop of the passes equal a count by hand, floors are these over the measured
+ * rates, and every method has its speed by floors. Times must only be positive. */
 #include "tests/support/brief.h"
 #include "tests/support/command.h"
 
@@ -17,31 +16,7 @@ static const double width = 128, depth = 6, hidden = 256, vocabulary = 256;
 
 static cJSON *bench(const char *directory, const char *options)
 {
-    char line[512];
-    snprintf(line, sizeof line,
-             "$MAR bench --model demo-discrete --dtype f32 --threads 1 --seed 7 --json %s > out.json", options);
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s: status %d, %s", line, r.status, r.err);
-    command_result_free(&r);
-    char *text = read_whole_file(directory, "out.json", NULL);
-    cJSON *json = cJSON_Parse(text);
-    free(text);
-    assert_non_null(json);
-    return json;
-}
-
-static double number(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    if (!cJSON_IsNumber(item)) fail_msg("no number \"%s\"", name);
-    return item->valuedouble;
-}
-
-static const cJSON *part(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    if (!item) fail_msg("no \"%s\"", name);
-    return item;
+    return command_json(directory, "bench --model demo-discrete --dtype f32 --threads 1 --seed 7 --json %s", options);
 }
 
 static void assert_equal(const char *what, double found, double expected)
@@ -99,9 +74,9 @@ static void assert_work(const cJSON *passes, const char *whose, const work *w, i
 {
     char name[64];
     snprintf(name, sizeof name, "%s_bytes", whose);
-    assert_equal(name, number(passes, name), w->bytes / images);
+    assert_equal(name, json_number(passes, name), w->bytes / images);
     snprintf(name, sizeof name, "%s_flop", whose);
-    assert_equal(name, number(passes, name), w->flop / images);
+    assert_equal(name, json_number(passes, name), w->flop / images);
 }
 
 /* Of a run whose rounds are known beforehand: each accepts all drafts. */
@@ -112,11 +87,11 @@ static void work_is_that_counted_by_hand(void **state)
     const work plain = plain_work(IMAGES), none = {0};
     cJSON *json = bench(*state, "--draft demo-discrete --spec vanilla --gamma 3 --batch 2");
     self_work(IMAGES, GAMMA, &target, &draft);
-    assert_equal("accepted", number(json, "mean_accepted_length"), GAMMA);
-    assert_work(part(json, "plain_passes"), "target", &plain, IMAGES);
-    assert_work(part(json, "plain_passes"), "draft", &none, IMAGES);
-    assert_work(part(json, "passes"), "target", &target, IMAGES);
-    assert_work(part(json, "passes"), "draft", &draft, IMAGES);
+    assert_equal("accepted", json_number(json, "mean_accepted_length"), GAMMA);
+    assert_work(json_at(json, "plain_passes"), "target", &plain, IMAGES);
+    assert_work(json_at(json, "plain_passes"), "draft", &none, IMAGES);
+    assert_work(json_at(json, "passes"), "target", &target, IMAGES);
+    assert_work(json_at(json, "passes"), "draft", &draft, IMAGES);
     cJSON_Delete(json);
 }
 
@@ -124,26 +99,29 @@ static void work_is_that_counted_by_hand(void **state)
 
 static double floor_seconds(const cJSON *json, double bytes, double flop)
 {
-    return fmax(bytes / number(json, "memory_bandwidth"), flop / number(json, "matrix_peak"));
+    return fmax(bytes / json_number(json, "memory_bandwidth"), flop / json_number(json, "matrix_peak"));
 }
 
 /* The floors of a list's passes; of chains of drafts, more take more. */
 static void check_passes(const cJSON *json, const char *name, int chains)
 {
     const cJSON *pass, *before = NULL;
-    cJSON_ArrayForEach(pass, part(json, name))
+    cJSON_ArrayForEach(pass, json_at(json, name))
     {
-        const double bytes = number(pass, "bytes"), flop = number(pass, "flop"), seconds = number(pass, "seconds");
-        assert_true(bytes > 0 && flop > 0 && seconds > 0 && number(pass, "rows") > 0);
-        assert_true(number(pass, "memory_bandwidth") <= number(json, "memory_bandwidth"));
-        assert_true(number(pass, "matrix_peak") <= number(json, "matrix_peak"));
-        assert_equal("memory", number(pass, "memory_floor_seconds"), bytes / number(pass, "memory_bandwidth"));
-        assert_equal("arithmetic", number(pass, "arithmetic_floor_seconds"), flop / number(pass, "matrix_peak"));
-        assert_equal("share", number(pass, "fraction_of_floor"), floor_seconds(pass, bytes, flop) / seconds);
+        const double bytes = json_number(pass, "bytes"), flop = json_number(pass, "flop"),
+                     seconds = json_number(pass, "seconds");
+        assert_true(bytes > 0 && flop > 0 && seconds > 0 && json_number(pass, "rows") > 0);
+        assert_true(json_number(pass, "memory_bandwidth") <= json_number(json, "memory_bandwidth"));
+        assert_true(json_number(pass, "matrix_peak") <= json_number(json, "matrix_peak"));
+        assert_equal("memory", json_number(pass, "memory_floor_seconds"),
+                     bytes / json_number(pass, "memory_bandwidth"));
+        assert_equal("arithmetic", json_number(pass, "arithmetic_floor_seconds"),
+                     flop / json_number(pass, "matrix_peak"));
+        assert_equal("share", json_number(pass, "fraction_of_floor"), floor_seconds(pass, bytes, flop) / seconds);
         if (chains && before) {
-            assert_true(number(pass, "drafts") > number(before, "drafts"));
-            assert_true(number(pass, "rows") > number(before, "rows"));
-            assert_true(bytes > number(before, "bytes") && flop > number(before, "flop"));
+            assert_true(json_number(pass, "drafts") > json_number(before, "drafts"));
+            assert_true(json_number(pass, "rows") > json_number(before, "rows"));
+            assert_true(bytes > json_number(before, "bytes") && flop > json_number(before, "flop"));
         }
         before = pass;
     }
@@ -152,10 +130,10 @@ static void check_passes(const cJSON *json, const char *name, int chains)
 
 static double run_floor(const cJSON *json, const char *name)
 {
-    const cJSON *p = part(json, name);
-    const double floor = floor_seconds(json, number(p, "target_bytes"), number(p, "target_flop")) +
-                         floor_seconds(json, number(p, "draft_bytes"), number(p, "draft_flop"));
-    assert_equal(name, number(p, "floor_seconds"), floor);
+    const cJSON *p = json_at(json, name);
+    const double floor = floor_seconds(json, json_number(p, "target_bytes"), json_number(p, "target_flop")) +
+                         floor_seconds(json, json_number(p, "draft_bytes"), json_number(p, "draft_flop"));
+    assert_equal(name, json_number(p, "floor_seconds"), floor);
     return floor;
 }
 
@@ -163,14 +141,16 @@ static double run_floor(const cJSON *json, const char *name)
 static void check_target(const cJSON *json)
 {
     const double layers = depth * width * (4 * width + 3 * hidden), output = width * vocabulary;
-    const double passes = number(json, "passes_in_sequence"), found = number(part(json, "passes"), "target_bytes");
+    const double passes = json_number(json, "passes_in_sequence"),
+                 found = json_number(json_at(json, "passes"), "target_bytes");
     const double weights =
         BYTES * (passes * layers + passes * output); /* the first pass has no law, but then one has */
-    const double drafts = number(json, "contexts_per_image") / (passes - 1);
+    const double drafts = json_number(json, "contexts_per_image") / (passes - 1);
     const double most = weights + BYTES * passes * CONDITIONS * (1 + TOKENS + drafts) * depth * 2 * width;
     if (!(found > weights && found < most)) fail_msg("%g bytes in passes, expected %g to %g", found, weights, most);
-    const double rows = number(json, "contexts_per_image") * CONDITIONS; /* a law for each, a row for all but one */
-    const double least = 2 * rows * (layers + output), flop = number(part(json, "passes"), "target_flop");
+    const double rows =
+        json_number(json, "contexts_per_image") * CONDITIONS; /* a law for each, a row for all but one */
+    const double least = 2 * rows * (layers + output), flop = json_number(json_at(json, "passes"), "target_flop");
     const double attention = 2 * rows * 2 * (1 + TOKENS) * depth * width;
     if (!(flop >= least && flop <= least + attention))
         fail_msg("%g flop in passes, expected %g to %g", flop, least, least + attention);
@@ -186,14 +166,15 @@ static void check_method(const char *directory, const method *m)
 {
     const work plain = plain_work(1);
     cJSON *json = bench(directory, m->options);
-    const int is_eagle = m->most > 0, drafts = number(json, "draft_calls_in_sequence") > 0;
+    const int is_eagle = m->most > 0, drafts = json_number(json, "draft_calls_in_sequence") > 0;
     const cJSON *pass, *list = cJSON_GetObjectItemCaseSensitive(json, "draft_passes");
     check_passes(json, "target_passes", 1);
     check_target(json);
-    assert_work(part(json, "plain_passes"), "target", &plain, 1);
-    assert_equal("speed", number(json, "speed_by_floors"), run_floor(json, "plain_passes") / run_floor(json, "passes"));
-    assert_true((number(part(json, "passes"), "draft_bytes") > 0) == drafts);
-    assert_true((number(part(json, "passes"), "draft_flop") > 0) == drafts);
+    assert_work(json_at(json, "plain_passes"), "target", &plain, 1);
+    assert_equal("speed", json_number(json, "speed_by_floors"),
+                 run_floor(json, "plain_passes") / run_floor(json, "passes"));
+    assert_true((json_number(json_at(json, "passes"), "draft_bytes") > 0) == drafts);
+    assert_true((json_number(json_at(json, "passes"), "draft_flop") > 0) == drafts);
     assert_true(cJSON_IsArray(list) == drafts);
     if (drafts) check_passes(json, "draft_passes", !is_eagle);
     int n = 0;
@@ -201,9 +182,9 @@ static void check_method(const char *directory, const method *m)
         {
             const int last = m->levels[n] < 0, wanted = last ? 0 : m->levels[n];
             const int rows = CONDITIONS * (last ? m->most : n ? wanted : 1);
-            assert_equal("drafts of the level", number(pass, "drafts"), wanted);
-            assert_equal("depth", number(pass, "depth"), last ? 0 : n);
-            assert_equal("rows", number(pass, "rows"), rows);
+            assert_equal("drafts of the level", json_number(pass, "drafts"), wanted);
+            assert_equal("depth", json_number(pass, "depth"), last ? 0 : n);
+            assert_equal("rows", json_number(pass, "rows"), rows);
             n += !last;
         }
     if (is_eagle) assert_int_equal(cJSON_GetArraySize(list), n + 1);
@@ -223,7 +204,7 @@ static void methods_have_floors(void **state)
         {"--spec sjd-pac", {0}, 0},
         {"--draft demo-discrete-draft --spec vanilla --gamma 4 --temperature 0", {0}, 0},
     };
-    for (size_t i = 0; i < (test_brief ? 2 : sizeof methods / sizeof *methods); i++) check_method(*state, &methods[i]);
+    for (size_t i = 0; i < (test_brief ? 2 : LENGTH(methods)); i++) check_method(*state, &methods[i]);
 }
 
 /* Plain decoding has passes and no speeds, and a table for people says the same. */
@@ -231,28 +212,25 @@ static void plain_decoding(void **state)
 {
     const work plain = plain_work(1);
     cJSON *json = bench(*state, "");
-    assert_work(part(json, "passes"), "target", &plain, 1);
+    assert_work(json_at(json, "passes"), "target", &plain, 1);
     assert_null(cJSON_GetObjectItemCaseSensitive(json, "speed_by_floors"));
     check_passes(json, "target_passes", 1);
     cJSON_Delete(json);
     char *argv[] = {"mar", "bench", "--model", "demo-discrete", "--threads", "1", NULL};
     char *shown = command_on_terminal(*state, argv);
-    assert_non_null(strstr(shown, "\rloading demo-discrete\033[K"));
-    assert_non_null(strstr(shown, "100%  1 of 1 images  "));
-    assert_non_null(strstr(shown, "\rmeasuring passes\033[K\r\033[K")); /* the machine may be measured again after it */
-    assert_non_null(strstr(shown, "\r\033[Kdemo-discrete on cpu "));
-    assert_non_null(strstr(shown, "measured memory bandwidth "));
-    assert_non_null(strstr(shown, "all passes read 0.1"));
+    assert_has(shown, "\rloading demo-discrete\033[K");
+    assert_has(shown, "100%  1 of 1 images  ");
+    assert_has(shown, "\rmeasuring passes\033[K\r\033[K"); /* the machine may be measured again after it */
+    assert_has(shown, "\r\033[Kdemo-discrete on cpu ");
+    assert_has(shown, "measured memory bandwidth ");
+    assert_has(shown, "all passes read 0.1");
     assert_null(strstr(shown, "above 100 %"));
     free(shown);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(work_is_that_counted_by_hand, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(methods_have_floors, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(plain_decoding, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(work_is_that_counted_by_hand), COMMAND_TEST(methods_have_floors),
+                                       COMMAND_TEST(plain_decoding)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

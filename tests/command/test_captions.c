@@ -1,5 +1,5 @@
-/* Captions' features from files: padding in front, behind and missing, one caption or several, and every file that
- * cannot be one is refused with one line that says why. */
+/* Captions' features from files: padding in front, behind and missing, one caption or several. Every other file is
+ * refused in one line that says why. */
 #include "tests/support/command.h"
 
 #include "tools/generate/captions.h"
@@ -65,7 +65,7 @@ static void padding(void **state)
 static void one_array(void **state)
 {
     static const char header[] = "\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
-    char file[128 + 2 * DIM * sizeof(float)], path[256];
+    char file[128 + 2 * DIM * sizeof(float)];
     const float features[2 * DIM] = {1, 2, 3, 4, 5, 6};
     captions c;
     memset(file, ' ', 128);
@@ -73,8 +73,7 @@ static void one_array(void **state)
     file[127] = '\n';
     memcpy(file + 128, features, sizeof features);
     write_whole_file(*state, "c.npy", file, sizeof file);
-    snprintf(path, sizeof path, "%s/c.npy", (const char *)*state);
-    assert_int_equal(captions_read(path, TOKENS, DIM, &c), 0);
+    assert_int_equal(captions_read(path_in(*state, "c.npy"), TOKENS, DIM, &c), 0);
     assert_int_equal(c.count, 1);
     check_caption(&c, 0, 2, 1);
     captions_free(&c);
@@ -83,19 +82,14 @@ static void one_array(void **state)
 /* Reading fails with one line that has these words in it, and leaves nothing. */
 static void refused(char *path, const char *words)
 {
-    static char said[4096];
-    FILE *real = stderr;
     captions c;
-    memset(said, 0, sizeof said);
-    stderr = fmemopen(said, sizeof said - 1, "w");
-    assert_non_null(stderr);
-    const int status = captions_read(path, TOKENS, DIM, &c);
-    fclose(stderr);
-    stderr = real;
-    assert_int_equal(status, 1);
+    capture_begin();
+    command_result r = capture_end(captions_read(path, TOKENS, DIM, &c));
+    assert_int_equal(r.status, 1);
     assert_true(!c.features && !c.mask && c.count == 0);
-    if (!strstr(said, words) || strchr(said, '\n') != said + strlen(said) - 1)
-        fail_msg("\"%s\", expected one line with \"%s\"", said, words);
+    if (!strstr(r.err, words) || strchr(r.err, '\n') != r.err + strlen(r.err) - 1)
+        fail_msg("\"%s\", expected one line with \"%s\"", r.err, words);
+    command_result_free(&r);
     free(path);
 }
 
@@ -114,10 +108,6 @@ static void bad_files(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(padding, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(one_array, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(bad_files, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(padding), COMMAND_TEST(one_array), COMMAND_TEST(bad_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Class lists: numbers, ImageNet names, and what is said of those that are neither. */
+/* Class lists: numbers, ImageNet names, and the errors for anything else. */
 #include "tests/support/support.h"
 
 #include "tests/support/command.h"
@@ -153,7 +153,7 @@ static void texts(void **state)
         {"1\n\ngoldn retriever", "line 3: class \"goldn retriever\": not an ImageNet class, did you mean"},
         {"7\n@other", "line 2: class \"@other\": expected a class, not a file"},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < LENGTH(bad); i++) {
         assert_int_equal(classes_parse_text(bad[i].text, 1000, &labels, &n, why, sizeof why), 1);
         assert_true(labels == NULL && n == 0 && !strchr(why, '\n'));
         if (!strstr(why, bad[i].part)) fail_msg("\"%s\", expected \"%s\"", why, bad[i].part);
@@ -174,9 +174,7 @@ static void files(void **state)
     write_whole_file(d, "junk", "1\n2\0\n", 5);
     memset(large, '\n', 70000000);
     write_whole_file(d, "large", large, 70000000);
-    command_result made = command_run(d, "mkfifo pipe");
-    assert_int_equal(made.status, 0);
-    command_result_free(&made);
+    sh_ok(d, "mkfifo pipe");
     free(large);
     static const struct {
         const char *line;
@@ -200,7 +198,7 @@ static void files(void **state)
         {"--class @/dev/zero", 1, "mar: --class: /dev/zero: is not a regular file"},
         {"--class @large", 1, "mar: --class: large: more than 64 MB"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         char line[256];
         snprintf(line, sizeof line,
                  "timeout 60 $MAR generate --num 1 --num_iter 1 --num_sampling_steps 2 --out x.png %s", cases[i].line);
@@ -235,28 +233,19 @@ static void searches(void **state)
         {"classes zebra ' _'", 1, "", "mar: \" _\": is empty, expected part of a class's name or a number\n"},
         {"classes | head -1", 0, "  0  tench, Tinca tinca\n", ""},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char line[256];
-        snprintf(line, sizeof line, "$MAR %s", cases[i].line);
-        command_result r = command_run(*state, line);
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        command_result r = command_mar(*state, "%s", cases[i].line);
         if (r.status != cases[i].status || strcmp(r.out, cases[i].out) != 0 ||
             strncmp(r.err, cases[i].err, strlen(cases[i].err)) != 0 || (!*cases[i].err && *r.err))
             fail_msg("%s: %d, \"%s\", \"%s\"", cases[i].line, r.status, r.out, r.err);
         command_result_free(&r);
     }
-    command_result r = command_run(*state, "$MAR classes");
-    int lines = 0;
-    for (const char *c = r.out; *c; c++) lines += *c == '\n';
-    assert_int_equal(lines, 1000);
-    command_result_free(&r);
-    r = command_run(*state, "$MAR classes crane --json");
-    cJSON *record = cJSON_Parse(r.out), *found = cJSON_GetObjectItem(record, "classes");
-    assert_int_equal(cJSON_GetArraySize(found), 2);
-    assert_int_equal(cJSON_GetObjectItem(cJSON_GetArrayItem(found, 1), "class")->valueint, 517);
-    assert_string_equal(cJSON_GetArrayItem(cJSON_GetObjectItem(cJSON_GetArrayItem(found, 0), "names"), 1)->valuestring,
-                        "crane bird");
+    sh_ok(*state, "test $($MAR classes | wc -l) = 1000");
+    cJSON *record = command_json(*state, "classes crane --json");
+    assert_int_equal(json_count(record, "classes"), 2);
+    assert_true(json_number(record, "classes.1.class") == 517);
+    assert_string_equal(json_text(record, "classes.0.names.1"), "crane bird");
     cJSON_Delete(record);
-    command_result_free(&r);
 }
 
 static void table(void **state)
@@ -277,7 +266,7 @@ static void table(void **state)
         {340, "zebra"},        {388, "giant panda"}, {417, "balloon"},      {508, "computer keyboard"}, {620, "laptop"},
         {737, "pop bottle"},   {817, "sports car"},  {933, "cheeseburger"}, {980, "volcano"},           {985, "daisy"},
         {999, "toilet tissue"}};
-    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
+    for (size_t i = 0; i < LENGTH(marks); i++)
         assert_string_equal(class_name(marks[i].label, 1000, name, sizeof name), marks[i].name);
     assert_string_equal(class_name(3, 10, name, sizeof name), "");
 }
@@ -285,15 +274,8 @@ static void table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(names),
-        cmocka_unit_test(shared_names),
-        cmocka_unit_test(near_names),
-        cmocka_unit_test(ranges),
-        cmocka_unit_test(texts),
-        cmocka_unit_test_setup_teardown(files, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(searches, command_setup, command_teardown),
-        cmocka_unit_test(table),
-    };
+        cmocka_unit_test(numbers),    cmocka_unit_test(names),  cmocka_unit_test(shared_names),
+        cmocka_unit_test(near_names), cmocka_unit_test(ranges), cmocka_unit_test(texts),
+        COMMAND_TEST(files),          COMMAND_TEST(searches),   cmocka_unit_test(table)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

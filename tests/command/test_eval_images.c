@@ -1,5 +1,5 @@
-/* mar stats, and mar eval --images: the same images are 0 apart, by directory or npz and in batches of any size; digits
- * are nearer to real ones than noise; what is wrong gets one line. */
+/* mar stats and mar eval --images. A set is 0 from itself, as a directory or an npz and for any batch. Digits are
+ * nearer to real ones than noise is. An error is one line. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 #include "tests/support/golden_doubles.h"
@@ -40,14 +40,7 @@ static int tear_down(void **state)
 /* "$MAR eval ARGUMENTS --features demo --json"; cJSON_Delete afterwards. */
 static cJSON *evaluate(const char *arguments)
 {
-    char line[512];
-    snprintf(line, sizeof line, "$MAR eval %s --features demo --json", arguments);
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s: status %d: %s", line, r.status, r.err);
-    cJSON *record = cJSON_Parse(r.out);
-    assert_non_null(record);
-    command_result_free(&r);
-    return record;
+    return command_json(directory, "eval %s --features demo --json", arguments);
 }
 
 static double number_in(const cJSON *record, const char *name)
@@ -66,11 +59,9 @@ static double number(const char *arguments, const char *name)
     return value;
 }
 
-static char *file_in(const char *name)
+static const char *file_in(const char *name)
 {
-    static char path[600];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    return path;
+    return path_in(directory, "%s", name);
 }
 
 /* Writes images [n][side][side][3] as arr_0. */
@@ -167,7 +158,7 @@ static void same_numbers(void **state)
     read_images("b", rgb);
     write_images("b.images.npz", rgb, IMAGES, SIDE);
     cJSON *first = evaluate("--images a --stats b");
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    for (size_t i = 0; i < LENGTH(ways); i++) {
         cJSON *other = evaluate(ways[i]);
         static const char *const names[] = {"fid", "is_mean", "is_deviation", "is_adm"};
         for (int k = 0; k < 4; k++)
@@ -201,12 +192,11 @@ static void printed(void **state)
     command_result_free(&r);
     r = command_run(directory, "$MAR eval --images a --features demo");
     assert_int_equal(r.status, 0);
-    assert_non_null(strstr(r.out, "reference demo; features demo digits"));
+    assert_has(r.out, "reference demo; features demo digits");
     assert_int_equal(strncmp(r.out, "  Fréchet distance ", strlen("  Fréchet distance ")), 0); /* it is no FID */
     assert_null(strstr(r.out, "  FID "));
-    assert_non_null(strstr(r.out, "40 images of 32x32 in a (a directory)"));
-    assert_non_null(
-        strstr(r.out, "a Frechet distance of 40 images is too high: fewer than 640 are too few for 64 features"));
+    assert_has(r.out, "40 images of 32x32 in a (a directory)");
+    assert_has(r.out, "a Frechet distance of 40 images is too high: fewer than 640 are too few for 64 features");
     command_result_free(&r);
     r = command_run(directory, "$MAR stats a --out s.npz --features demo");
     assert_string_equal(r.out, "s.npz: 40 images of 32x32, mean and covariance of 64 features of demo digits\n");
@@ -223,7 +213,7 @@ typedef struct {
     double score; /* the Inception score */
 } seen;
 
-/* What mar_features_run says of the images on a handle of that arithmetic. Returns 0 if there is none here. */
+/* Runs mar_features_run on the images in that arithmetic. Returns 0 if the processor lacks it. */
 static int look(mar_dtype dtype, const uint8_t *rgb, seen *out)
 {
     static float logits[BATCH * CLASSES];
@@ -252,29 +242,28 @@ static int look(mar_dtype dtype, const uint8_t *rgb, seen *out)
 static void same_as(const seen *expected, const char *option, const char *dtype)
 {
     static float features[IMAGES * FEATURES];
-    char line[512], says[100], why[NPZ_WHY_MAX] = "";
+    char says[100], why[NPZ_WHY_MAX] = "";
     npz *z = NULL;
-    snprintf(line, sizeof line, "$MAR stats a --out i.npz --inception small.safetensors --keep_features %s", option);
-    command_result r = command_run(directory, line);
+    command_result r =
+        command_mar(directory, "stats a --out i.npz --inception small.safetensors --keep_features %s", option);
     snprintf(says, sizeof says, "256 features of inception-v3 in %s, ", dtype);
-    if (r.status != 0 || !strstr(r.out, says)) fail_msg("%s: \"%s\", \"%s\"", line, r.out, r.err);
+    if (r.status != 0 || !strstr(r.out, says)) fail_msg("%s: \"%s\", \"%s\"", option, r.out, r.err);
     command_result_free(&r);
     if (npz_open(file_in("i.npz"), &z, why) != MAR_OK ||
         npz_read_f32(z, npz_find(z, "features"), features, why) != MAR_OK)
         fail_msg("%s", why);
     npz_close(z);
     assert_memory_equal(features, expected->features, sizeof features);
-    snprintf(line, sizeof line, "$MAR eval --images a --inception small.safetensors --json %s", option);
-    r = command_run(directory, line);
+    r = command_mar(directory, "eval --images a --inception small.safetensors --json %s", option);
     snprintf(says, sizeof says, "features inception-v3 in %s, small.safetensors (", dtype);
-    if (r.status != 0 || !strstr(r.out, says)) fail_msg("%s: \"%s\", \"%s\"", line, r.out, r.err);
+    if (r.status != 0 || !strstr(r.out, says)) fail_msg("%s: \"%s\", \"%s\"", option, r.out, r.err);
     cJSON *record = cJSON_Parse(r.out);
     assert_near(number_in(record, "is_mean"), expected->score, 0);
     cJSON_Delete(record);
     command_result_free(&r);
 }
 
-/* f32, whatever the processor has, unless asked otherwise. */
+/* The default is f32 on every processor. */
 static void arithmetic(void **state)
 {
     (void)state;
@@ -312,7 +301,7 @@ static void page(void **state)
     char *wrote = read_whole_file(directory, "deep/a/result.json", NULL);
     cJSON *found = cJSON_Parse(wrote);
     assert_true(end && cJSON_Compare(said, found, 1));
-    assert_non_null(strstr(end, "report: g2/report.html\n")); /* again, in their place */
+    assert_has(end, "report: g2/report.html\n"); /* again, in their place */
     cJSON_Delete(found);
     free(wrote);
     wrote = read_whole_file(directory, "g2/result.json", NULL);
@@ -329,45 +318,43 @@ static void errors(void **state)
 {
     (void)state;
     static uint8_t rgb[3 * 16 * 16 * 3];
-    static const struct {
-        const char *command, *says;
-    } cases[] = {
-        {"stats a --features demo", "--out is missing, expected the file to write"},
-        {"stats a --out s.npz", "--inception is missing, expected a file of Inception-v3's weights"},
-        {"stats a --out s.npz --features demo --inception x.pth", "--inception: has no effect with --features demo"},
-        {"stats a --out s.npz --features vgg", "--features vgg: expected inception or demo"},
-        {"stats a --out s.npz --features demo --features_dtype f32",
-         "--features_dtype: has no effect with --features demo"},
-        {"stats a --out s.npz --inception x.pth --features_dtype f16", "--features_dtype f16: expected f32 or bf16"},
-        {"stats a --out s.npz --inception x.pth --dtype f32", "--dtype: unknown option of mar stats, did you mean "
-                                                              "--features_dtype?"},
-        {"stats a --out s.txt --features demo", "s.txt"},
-        {"stats a --out nowhere/s.npz --features demo", "nowhere/s.npz"},
-        {"stats a --out s.npz --features demo --device 1", "--device: needs --backend cuda"},
-        {"stats nowhere --out s.npz --features demo", "nowhere: "},
-        {"stats empty --out s.npz --features demo", "empty: "},
-        {"stats one --out s.npz --features demo", "one: has 1 image, expected 2 or more for a covariance"},
-        {"stats mixed --out s.npz --features demo", "mixed/b.png: "},
+    static const refusal cases[] = {
+        {"stats a --features demo", "--out is missing, expected the file to write", ""},
+        {"stats a --out s.npz", "--inception is missing, expected a file of Inception-v3's weights", ""},
+        {"stats a --out s.npz --features demo --inception x.pth", "--inception: has no effect with --features demo",
+         ""},
+        {"stats a --out s.npz --features vgg", "--features vgg: expected inception or demo", ""},
+        {"stats a --out s.npz --inception x.pth --features_dtype f16", "--features_dtype f16: expected f32 or bf16",
+         ""},
+        {"stats a --out s.npz --inception x.pth --dtype f32",
+         "--dtype: unknown option of mar stats, did you mean "
+         "--features_dtype?",
+         ""},
+        {"stats a --out s.txt --features demo", "s.txt", ""},
+        {"stats a --out nowhere/s.npz --features demo", "nowhere/s.npz", ""},
+        {"stats a --out s.npz --features demo --device 1", "--device: needs --backend cuda", ""},
+        {"stats nowhere --out s.npz --features demo", "nowhere: ", ""},
+        {"stats empty --out s.npz --features demo", "empty: ", ""},
+        {"stats one --out s.npz --features demo", "one: has 1 image, expected 2 or more for a covariance", ""},
+        {"stats mixed --out s.npz --features demo", "mixed/b.png: ", ""},
         {"stats small.npz --out s.npz --features demo",
-         "images of 16x16 pixels: the demo's features are those of 32x32"},
-        {"stats text.npz --out s.npz --features demo", "text.npz: "},
-        {"stats cut.npz --out s.npz --features demo", "cut.npz: "},
-        {"stats a --out s.npz --inception demo.safetensors", "is a MAR model, expected Inception-v3"},
-        {"eval --images a --features demo --stats three.npz", "three.npz: mu has 3 numbers, expected 64"},
-        {"eval --images a --features demo --stats text.npz", "text.npz: "},
-        {"eval --images a --features demo --stats nowhere.npz", "nowhere.npz"},
-        {"eval --images a --features demo --stats small.npz", "images of 16x16 pixels"},
-        {"eval --images a --features demo --cfg 2", "--cfg: has no effect with --images"},
-        {"eval --images a --features demo --dtype f32", "--dtype: has no effect with --images"},
-        {"eval --images a --features demo --head_dtype f32", "--head_dtype: has no effect with --images"},
-        {"eval --images a --features demo --features_dtype bf16",
-         "--features_dtype: has no effect with --features demo"},
-        {"eval --images a --features demo --num_images 9", "--num_images: has no effect with --images"},
-        {"eval --images a --features demo --out e.png", "--out e.png: expected a directory"},
-        {"eval --images a --features demo --out text.npz", "text.npz: is a file, expected a directory"},
-        {"eval --images a --features demo --out run", "run: is a run of a model, expected another --out for --images"},
-        {"eval --images empty --features demo", "empty: "},
-        {"eval --images one --features demo", "numbers of 1 images: expected 2 or more"},
+         "images of 16x16 pixels: the demo's features are those of 32x32", ""},
+        {"stats text.npz --out s.npz --features demo", "text.npz: ", ""},
+        {"stats cut.npz --out s.npz --features demo", "cut.npz: ", ""},
+        {"stats a --out s.npz --inception demo.safetensors", "is a MAR model, expected Inception-v3", ""},
+        {"eval --images a --features demo --stats three.npz", "three.npz: mu has 3 numbers, expected 64", ""},
+        {"eval --images a --features demo --stats text.npz", "text.npz: ", ""},
+        {"eval --images a --features demo --stats nowhere.npz", "nowhere.npz", ""},
+        {"eval --images a --features demo --stats small.npz", "images of 16x16 pixels", ""},
+        {"eval --images a --features demo --cfg 2", "--cfg: has no effect with --images", ""},
+        {"eval --images a --features demo --head_dtype f32", "--head_dtype: has no effect with --images", ""},
+        {"eval --images a --features demo --num_images 9", "--num_images: has no effect with --images", ""},
+        {"eval --images a --features demo --out e.png", "--out e.png: expected a directory", ""},
+        {"eval --images a --features demo --out text.npz", "text.npz: is a file, expected a directory", ""},
+        {"eval --images a --features demo --out run", "run: is a run of a model, expected another --out for --images",
+         ""},
+        {"eval --images empty --features demo", "empty: ", ""},
+        {"eval --images one --features demo", "numbers of 1 images: expected 2 or more", ""},
     };
     char why[NPZ_WHY_MAX];
     npz_writer *w = NULL;
@@ -376,24 +363,13 @@ static void errors(void **state)
     assert_int_equal(npz_writer_add(w, "mu", NPZ_F64, 1, (int64_t[]){3}, (double[3]){0}, why), MAR_OK);
     assert_int_equal(npz_writer_add(w, "sigma", NPZ_F64, 2, (int64_t[]){3, 3}, (double[9]){0}, why), MAR_OK);
     assert_int_equal(npz_writer_commit(w, why), MAR_OK);
-    command_result made = command_run(
+    sh_ok(
         directory,
         "mkdir empty one mixed run && touch run/settings.json && cp a/000000.png one && cp a/000000.png mixed/a.png && "
         "$MAR generate --num 1 --class 1,2 --num_iter 2 --num_sampling_steps 2 -q --out mixed/b.png && "
         "$MAR convert demo demo.safetensors && echo no zip > text.npz && head -c 700 small.npz > cut.npz");
-    if (made.status != 0) fail_msg("%s", made.err);
-    command_result_free(&made);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char line[512];
-        snprintf(line, sizeof line, "$MAR %s", cases[i].command);
-        command_result r = command_run(directory, line);
-        if (r.status != 1 || *r.out) fail_msg("%s: status %d, printed \"%s\"", line, r.status, r.out);
-        if (!strstr(r.err, cases[i].says)) fail_msg("%s: \"%s\", expected \"%s\"", line, r.err, cases[i].says);
-        if (strncmp(r.err, "mar: ", 5) != 0 || strchr(r.err, '\n') != r.err + strlen(r.err) - 1)
-            fail_msg("%s: not one line: \"%s\"", line, r.err);
-        assert_int_equal(access(file_in("s.npz"), F_OK), -1);
-        command_result_free(&r);
-    }
+    command_refuses(directory, cases, LENGTH(cases));
+    assert_int_equal(access(file_in("s.npz"), F_OK), -1);
 }
 
 int main(void)

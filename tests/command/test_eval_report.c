@@ -1,5 +1,4 @@
-/* RUN/report.html: it has the record of the result and what else it shows, takes nothing from outside for markup, needs
- * no other file; and which images it shows. */
+/* RUN/report.html: its record, its pictures, and text from outside as text; and the choice of images. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 #include "tools/generate/class_names.h"
@@ -16,25 +15,13 @@
  * result.json, to the last digit. */
 static cJSON *page(const char *directory, const eval_result *r, const eval_report_extras *x, cJSON **extras)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/report.html", directory);
-    assert_int_equal(eval_report_write(r, x, path), 0);
+    assert_int_equal(eval_report_write(r, x, path_in(directory, "report.html")), 0);
     cJSON *record = page_record(directory, "report.html", "eval", extras);
-    snprintf(path, sizeof path, "%s/result.json", directory);
-    assert_int_equal(eval_result_write(r, path), 0);
-    char *text = read_whole_file(directory, "result.json", NULL);
-    cJSON *result = cJSON_Parse(text);
+    assert_int_equal(eval_result_write(r, path_in(directory, "result.json")), 0);
+    cJSON *result = read_json(directory, "result.json");
     assert_true(cJSON_Compare(record, result, 1));
     cJSON_Delete(result);
-    free(text);
     return record;
-}
-
-static const char *text_of(const cJSON *object, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
-    if (!text) fail_msg("%s is no text", name);
-    return text;
 }
 
 static void plain(eval_result *r)
@@ -58,7 +45,7 @@ static void escapes(void **state)
     plain(&r);
     char *const texts[] = {r.why_no_sfid, r.why_no_precision, r.protocol, r.warnings[0],
                            r.model,       r.guarantee,        r.ways,     r.backend};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) strcpy(texts[i], bad);
+    for (size_t i = 0; i < LENGTH(texts); i++) strcpy(texts[i], bad);
     r.warning_count = 1;
     cJSON *settings = cJSON_CreateObject(), *inner = cJSON_AddObjectToObject(settings, bad), *extras;
     cJSON_AddStringToObject(settings, "model", bad);
@@ -66,11 +53,11 @@ static void escapes(void **state)
     const eval_report_image shown = {.rgb = rgb, .width = 2, .height = 2};
     const eval_report_extras x = {.title = bad, .settings = settings, .sheet = &shown, .sheet_count = 1};
     cJSON *record = page(*state, &r, &x, &extras);
-    assert_string_equal(text_of(cJSON_GetObjectItem(record, "numbers"), "model"), read);
-    assert_string_equal(text_of(extras, "title"), read);
+    assert_string_equal(json_text(record, "numbers.model"), read);
+    assert_string_equal(json_text(extras, "title"), read);
     const cJSON *found = cJSON_GetObjectItemCaseSensitive(extras, "settings");
-    assert_string_equal(text_of(found, "model"), read);
-    assert_string_equal(text_of(cJSON_GetObjectItemCaseSensitive(found, read), read), read);
+    assert_string_equal(json_text(found, "model"), read);
+    assert_string_equal(json_text(cJSON_GetObjectItemCaseSensitive(found, read), read), read);
     cJSON_Delete(settings);
     cJSON_Delete(record);
     cJSON_Delete(extras);
@@ -83,8 +70,8 @@ static void numbers(void **state)
     cJSON *extras, *record;
     plain(&r);
     record = page(*state, &r, &(eval_report_extras){0}, &extras);
-    assert_string_equal(text_of(extras, "title"), "mar.pth");
-    assert_string_equal(text_of(extras, "distance"), "FID");
+    assert_string_equal(json_text(extras, "title"), "mar.pth");
+    assert_string_equal(json_text(extras, "distance"), "FID");
     assert_null(cJSON_GetObjectItem(extras, "published")->child);
     assert_null(cJSON_GetObjectItem(extras, "settings"));
     cJSON_Delete(record), cJSON_Delete(extras);
@@ -93,7 +80,7 @@ static void numbers(void **state)
     record = page(*state, &r, &(eval_report_extras){0}, &extras);
     const cJSON *list = cJSON_GetObjectItem(extras, "published"), *one = cJSON_GetArrayItem(list, 1);
     assert_int_equal(cJSON_GetArraySize(list), 3);
-    assert_string_equal(text_of(one, "what"), "with guidance");
+    assert_string_equal(json_text(one, "what"), "with guidance");
     assert_true(cJSON_GetObjectItem(one, "fid")->valuedouble == 2.31);
     assert_true(cJSON_GetObjectItem(one, "recall")->valuedouble == 0.57);
     assert_true(cJSON_IsNull(cJSON_GetObjectItem(cJSON_GetArrayItem(list, 2), "precision"))); /* not published */
@@ -101,8 +88,8 @@ static void numbers(void **state)
     cJSON_Delete(record), cJSON_Delete(extras);
     r.accuracy = 0.975;
     record = page(*state, &r, &(eval_report_extras){.title = "images/"}, &extras);
-    assert_string_equal(text_of(extras, "title"), "images/");
-    assert_string_equal(text_of(extras, "distance"), "Fréchet distance");
+    assert_string_equal(json_text(extras, "title"), "images/");
+    assert_string_equal(json_text(extras, "distance"), "Fréchet distance");
     cJSON_Delete(record), cJSON_Delete(extras);
 }
 
@@ -134,15 +121,15 @@ static void images(void **state)
         assert_int_equal(cJSON_GetObjectItem(o, "index")->valueint, 50 * i);
         free(pixels);
     }
-    assert_string_equal(text_of(cJSON_GetArrayItem(list, 0), "label"), "no class");
-    assert_string_equal(text_of(cJSON_GetArrayItem(list, 1), "label"), "0 tench");
-    assert_string_equal(text_of(worst, "label"), "2 great white shark");
+    assert_string_equal(json_text(cJSON_GetArrayItem(list, 0), "label"), "no class");
+    assert_string_equal(json_text(cJSON_GetArrayItem(list, 1), "label"), "0 tench");
+    assert_string_equal(json_text(worst, "label"), "2 great white shark");
     assert_int_equal(cJSON_GetObjectItem(worst, "verified")->valueint, 64);
     assert_int_equal(cJSON_GetObjectItem(worst, "replaced")->valueint, 16);
     cJSON_Delete(record), cJSON_Delete(extras);
     x.classes = 10;
     record = page(*state, &r, &x, &extras);
-    assert_string_equal(text_of(cJSON_GetArrayItem(cJSON_GetObjectItem(extras, "sheet"), 1), "label"), "0");
+    assert_string_equal(json_text(cJSON_GetArrayItem(cJSON_GetObjectItem(extras, "sheet"), 1), "label"), "0");
     cJSON_Delete(record), cJSON_Delete(extras);
 }
 
@@ -167,10 +154,8 @@ static void settings(void **state)
 static void no_directory(void **state)
 {
     static eval_result r;
-    char path[4096];
     plain(&r);
-    snprintf(path, sizeof path, "%s/nowhere/report.html", (const char *)*state);
-    assert_int_equal(eval_report_write(&r, &(eval_report_extras){0}, path), 1);
+    assert_int_equal(eval_report_write(&r, &(eval_report_extras){0}, path_in(*state, "nowhere/report.html")), 1);
 }
 
 /* --- which images ------------------------------------------------------------------------------------------------- */
@@ -242,7 +227,7 @@ static void published_by_shape(void **state)
     assert_string_equal(eval_published_model(&c), "MAR-B");
     int *const fields[] = {&c.width,     &c.encoder_depth, &c.decoder_depth, &c.seq_len,
                            &c.token_dim, &c.classes,       &c.head_width,    &c.head_depth};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    for (size_t i = 0; i < LENGTH(fields); i++) {
         ++*fields[i];
         assert_string_equal(eval_published_model(&c), "");
         --*fields[i];
@@ -255,15 +240,9 @@ static void published_by_shape(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(escapes, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(numbers, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(images, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(settings, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(no_directory, command_setup, command_teardown),
-        cmocka_unit_test(evenly_spread),
-        cmocka_unit_test(ranked),
-        cmocka_unit_test(published_by_shape),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(escapes),      COMMAND_TEST(numbers),
+                                       COMMAND_TEST(images),       COMMAND_TEST(settings),
+                                       COMMAND_TEST(no_directory), cmocka_unit_test(evenly_spread),
+                                       cmocka_unit_test(ranked),   cmocka_unit_test(published_by_shape)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* RUN/result.json: an evaluation's result comes back as it was written, to the bit, and a file that is none is refused
- * in one line. */
+/* RUN/result.json: a result is read back to the bit; any other file is refused in one line. */
 #include "tests/support/command.h"
 #include "tools/eval/result.h"
 #include "tools/cli/json_file.h"
@@ -9,37 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-static char *path_of(const char *directory, const char *name)
-{
-    char *path;
-    if (asprintf(&path, "%s/%s", directory, name) < 0) fail_msg("out of memory");
-    return path;
-}
-
-/* Runs f with stdout and stderr in files of the directory. */
-typedef struct {
-    int status;
-    char *out, *err;
-} printed;
-
-static printed printed_by(const char *directory, int (*f)(void *), void *argument)
-{
-    printed p;
-    char *out = path_of(directory, "out"), *err = path_of(directory, "err");
-    fflush(stdout), fflush(stderr);
-    const int kept_out = dup(STDOUT_FILENO), kept_err = dup(STDERR_FILENO);
-    if (!freopen(out, "w", stdout) || !freopen(err, "w", stderr)) abort();
-    p.status = f(argument);
-    fflush(stdout), fflush(stderr);
-    dup2(kept_out, STDOUT_FILENO), dup2(kept_err, STDERR_FILENO);
-    close(kept_out), close(kept_err);
-    p.out = read_whole_file(directory, "out", NULL), p.err = read_whole_file(directory, "err", NULL);
-    free(out), free(err);
-    return p;
-}
 
 /* --- results ------------------------------------------------------------------------------------------------------ */
 
@@ -80,7 +49,7 @@ static void fill(eval_result *r)
     memset(r, 0, sizeof *r); /* padding, too */
     double *const numbers[] = {&r->fid,    &r->sfid,     &r->is_mean,    &r->is_deviation, &r->is_adm,  &r->precision,
                                &r->recall, &r->accuracy, &r->generate_s, &r->features_s,   &r->write_s, &r->merge_s};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) *numbers[i] = random_number();
+    for (size_t i = 0; i < LENGTH(numbers); i++) *numbers[i] = random_number();
     fill_text(r->why_no_sfid, sizeof r->why_no_sfid, "no mu_s, no sigma_s; ");
     fill_text(r->why_no_precision, sizeof r->why_no_precision, "\"quoted\"\\");
     fill_text(r->protocol, sizeof r->protocol, "reference x.npz\t1234\n");
@@ -104,10 +73,10 @@ static void fill(eval_result *r)
         &s->total_s,        &s->encoder_flop,    &s->decoder_flop, &s->head_flop,    &s->vae_flop,  &s->draft_flop,
         &s->decoder_bytes,  &s->draft_bytes,     &s->head_calls,   &s->head_batched, &s->head_rows, &s->draft_calls,
         &s->accepted_shift, &s->head_call_bytes, &s->passes,       &s->contexts};
-    for (size_t i = 0; i < sizeof of_stats / sizeof *of_stats; i++) *of_stats[i] = random_number();
+    for (size_t i = 0; i < LENGTH(of_stats); i++) *of_stats[i] = random_number();
     long *const counts[] = {&s->tokens,   &s->proposals, &s->proposals_accepted, &s->drafted,
                             &s->accepted, &s->rounds,    &s->round_steps,        &s->residual_tries};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) *counts[i] = random_count();
+    for (size_t i = 0; i < LENGTH(counts); i++) *counts[i] = random_count();
     for (size_t i = 0; i < sizeof s->accepted_lengths / sizeof *s->accepted_lengths; i++)
         s->accepted_lengths[i] = random_count();
     s->arena_bytes = (size_t)random_count(), s->recorded_bytes = (size_t)random_count();
@@ -118,7 +87,7 @@ static void fill(eval_result *r)
 static void roundtrip(void **state)
 {
     static eval_result written, read;
-    char *path = path_of(*state, "result.json");
+    const char *path = path_in(*state, "result.json");
     for (int i = 0; i < 60; i++) {
         fill(&written);
         assert_int_equal(eval_result_write(&written, path), 0);
@@ -132,16 +101,15 @@ static void roundtrip(void **state)
             memcmp((const char *)&written.stats + (at & ~(size_t)7), "\0\0\0\0\0\0\0\0", 8) == 0)
             fail_msg("mar_stats has a field at byte %zu that is not in the file", at);
     }
-    free(path);
 }
 
-/* Numbers that cJSON would round, zeros with a sign, and those that are none. */
+/* Numbers that cJSON would round, zeros with a sign, NaN and infinity. */
 static void special_numbers(void **state)
 {
     static const double numbers[] = {0.1, 1.0 / 3, 1.0000000000000002, 5e-324, 1.7976931348623157e308, -0.0};
     static eval_result written, read;
-    char *path = path_of(*state, "result.json");
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    const char *path = path_in(*state, "result.json");
+    for (size_t i = 0; i < LENGTH(numbers); i++) {
         memset(&written, 0, sizeof written);
         written.fid = numbers[i], written.stats.accepted_shift = -numbers[i];
         assert_int_equal(eval_result_write(&written, path), 0);
@@ -152,20 +120,18 @@ static void special_numbers(void **state)
     assert_int_equal(eval_result_write(&written, path), 0);
     assert_int_equal(eval_result_read(path, &read), 0);
     assert_true(isnan(read.fid) && isnan(read.sfid) && isnan(read.recall) && read.precision == 0);
-    free(path);
 }
 
 /* Text that is not UTF-8, as a file's name may be, leaves a file that is. */
 static void text_of_any_bytes(void **state)
 {
     static eval_result r;
-    char *path = path_of(*state, "result.json");
+    const char *path = path_in(*state, "result.json");
     memset(&r, 0, sizeof r);
     strcpy(r.model, "a\xff\x80\x1b[31mz");
     assert_int_equal(eval_result_write(&r, path), 0);
     assert_int_equal(eval_result_read(path, &r), 0);
     assert_string_equal(r.model, "a\xef\xbf\xbd\xef\xbf\xbd\x1b[31mz");
-    free(path);
 }
 
 /* "numbers" knows nothing of time, machine and processes. */
@@ -195,9 +161,10 @@ static void what_is_the_same_is_apart(void **state)
     cJSON_InitHooks(NULL);
 }
 
-/* --- files that are none ------------------------------------------------------------------------------------------ */
+/* --- files that are refused ------------------------------------------------------------------------------------------
+ */
 
-static int read_it(void *path)
+static int read_it(const char *path)
 {
     static eval_result r;
     memset(&r, 0xab, sizeof r);
@@ -209,13 +176,14 @@ static int read_it(void *path)
 /* The file is refused in one line that has this in it. */
 static void expect_refused(const char *directory, const char *text, size_t size, const char *says)
 {
-    char *path = path_of(directory, "bad.json");
+    const char *path = path_in(directory, "bad.json");
     write_whole_file(directory, "bad.json", text, size);
-    const printed p = printed_by(directory, read_it, path);
+    capture_begin();
+    command_result p = capture_end(read_it(path));
     const char *line_end = strchr(p.err, '\n');
     if (p.status != 1 || *p.out || !line_end || line_end[1] || !strstr(p.err, "bad.json: ") || !strstr(p.err, says))
         fail_msg("%.200s: status %d, \"%s\", expected \"%s\"", text, p.status, p.err, says);
-    free(p.out), free(p.err), free(path);
+    command_result_free(&p);
 }
 
 /* `text` with the first `old` replaced. */
@@ -259,11 +227,11 @@ static void damaged(void **state)
     r.fid = 1.5, r.images = 7, r.steps = 2, r.latest = 1, r.processes = 2, r.warning_count = 1;
     r.replaced[0] = 5, r.replaced[1] = 6;
     strcpy(r.warnings[0], "few images");
-    char *path = path_of(*state, "result.json");
+    const char *path = path_in(*state, "result.json");
     assert_int_equal(eval_result_write(&r, path), 0);
     size_t size;
     char *text = read_whole_file(*state, "result.json", &size);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         char *bad = replaced(text, cases[i].old, cases[i].new);
         expect_refused(*state, bad, strlen(bad), cases[i].says);
         free(bad);
@@ -281,34 +249,28 @@ static void damaged(void **state)
     expect_refused(*state, "\0\0\0", 3, "is no JSON object");
     bad = replaced(text, "\"version\"", "} \"version\"");
     expect_refused(*state, bad, strlen(bad), "is no JSON object");
-    free(bad), free(text), free(path);
+    free(bad), free(text);
 }
 
-static void expect_refused_at(const char *directory, char *path, const char *says)
+/* At once: a pipe is not waited for. */
+static void expect_refused_at(const char *directory, const char *name, const char *says)
 {
+    const char *path = path_in(directory, "%s", name);
     alarm(30);
-    const printed p = printed_by(directory, read_it, path);
+    capture_begin();
+    command_result p = capture_end(read_it(path));
     alarm(0);
     if (p.status != 1 || !strstr(p.err, says)) fail_msg("status %d, \"%s\", expected \"%s\"", p.status, p.err, says);
-    free(p.out), free(p.err);
+    command_result_free(&p);
 }
 
 static void no_file(void **state)
 {
-    char *missing = path_of(*state, "missing.json");
-    printed p = printed_by(*state, read_it, missing);
-    assert_int_equal(p.status, 1);
-    assert_non_null(strstr(p.err, "missing.json: cannot read: No such file or directory\n"));
-    free(p.out), free(p.err), free(missing);
-    p = printed_by(*state, read_it, *state);
-    assert_int_equal(p.status, 1);
-    assert_non_null(strstr(p.err, ": is not a regular file, expected what mar eval wrote\n"));
-    free(p.out), free(p.err);
-    char *pipe_path = path_of(*state, "pipe"), *link = path_of(*state, "link");
-    assert_true(mkfifo(pipe_path, 0600) == 0 && symlink("/etc/passwd", link) == 0);
-    expect_refused_at(*state, pipe_path, "pipe: is not a regular file, expected what mar eval wrote\n"); /* at once */
-    expect_refused_at(*state, link, "link: is a link, expected what mar eval wrote\n");
-    free(pipe_path), free(link);
+    sh_ok(*state, "mkfifo pipe && ln -s /etc/passwd link");
+    expect_refused_at(*state, "missing.json", "missing.json: cannot read: No such file or directory\n");
+    expect_refused_at(*state, ".", ".: is not a regular file, expected what mar eval wrote\n");
+    expect_refused_at(*state, "pipe", "pipe: is not a regular file, expected what mar eval wrote\n");
+    expect_refused_at(*state, "link", "link: is a link, expected what mar eval wrote\n");
 }
 
 /* A file that cannot be written leaves the one that is there. */
@@ -316,29 +278,25 @@ static void whole_or_not_at_all(void **state)
 {
     static eval_result r;
     memset(&r, 0, sizeof r);
-    char *path = path_of(*state, "nowhere/result.json");
+    const char *path = path_in(*state, "nowhere/result.json");
     assert_int_equal(eval_result_write(&r, path), 1);
     assert_int_equal(count_files(*state), 0);
-    free(path);
 }
 
 /* --- in words ----------------------------------------------------------------------------------------------------- */
 
-static int print_it(void *r)
+static void expect_printed(const eval_result *r, const char *text)
 {
+    capture_begin();
     eval_result_print(r);
-    return 0;
-}
-
-static void expect_printed(const char *directory, eval_result *r, const char *text)
-{
-    const printed p = printed_by(directory, print_it, r);
+    command_result p = capture_end(0);
     if (strcmp(p.out, text) != 0) fail_msg("printed\n%s\nexpected\n%s", p.out, text);
-    free(p.out), free(p.err);
+    command_result_free(&p);
 }
 
 static void in_words(void **state)
 {
+    (void)state;
     static eval_result r;
     memset(&r, 0, sizeof r);
     r.fid = 2.3149, r.sfid = NAN, r.is_mean = 281.7, r.is_deviation = 3.21, r.is_adm = 281.6;
@@ -348,7 +306,7 @@ static void in_words(void **state)
     r.generate_s = 90, r.features_s = 9, r.merge_s = 1, r.processes = 1, r.warning_count = 1;
     strcpy(r.warnings[0], "FID of fewer than 10000 images is biased");
     r.stats.drafted = 200, r.stats.accepted = 150;
-    expect_printed(*state, &r,
+    expect_printed(&r,
                    "  FID                     2.31\n"
                    "  sFID                       –   ref.npz has no mu_s and sigma_s\n"
                    "  Inception score       281.70 ± 3.21\n"
@@ -363,25 +321,22 @@ static void in_words(void **state)
     /* The demo's features; images made elsewhere; several processes. */
     r.accuracy = 0.975, r.is_mean = r.is_adm = r.precision = r.recall = NAN, r.why_no_sfid[0] = '\0';
     r.generate_s = 0, r.stats.drafted = 0, r.processes = 3, r.warning_count = 0;
-    expect_printed(*state, &r,
-                   "  Fréchet distance        2.31\n"
-                   "  digits recognised     0.9750\n"
-                   "  333.3 images/s with 3 processes: judging 90.0 %, writing 0.0 %, adding up 10.0 %\n"
-                   "protocol: reference ref.npz\n");
+    expect_printed(&r, "  Fréchet distance        2.31\n"
+                       "  digits recognised     0.9750\n"
+                       "  333.3 images/s with 3 processes: judging 90.0 %, writing 0.0 %, adding up 10.0 %\n"
+                       "protocol: reference ref.npz\n");
     assert_true(eval_result_seconds(&r) == 0);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(roundtrip, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(special_numbers, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(text_of_any_bytes, command_setup, command_teardown),
-        cmocka_unit_test(what_is_the_same_is_apart),
-        cmocka_unit_test_setup_teardown(damaged, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(no_file, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(whole_or_not_at_all, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(in_words, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(roundtrip),
+                                       COMMAND_TEST(special_numbers),
+                                       COMMAND_TEST(text_of_any_bytes),
+                                       cmocka_unit_test(what_is_the_same_is_apart),
+                                       COMMAND_TEST(damaged),
+                                       COMMAND_TEST(no_file),
+                                       COMMAND_TEST(whole_or_not_at_all),
+                                       cmocka_unit_test(in_words)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* mar eval in a directory where something is in its way: a signal, another process, a full disk; and how much memory it
- * takes. */
+/* mar eval under a signal, beside another process and on a full disk; and its memory. */
 #include "eval/reference.h"
 #include "tests/support/brief.h"
 #include "tests/support/command.h"
@@ -19,56 +18,16 @@
 
 enum { GOES_ON = 75 };
 
-static void shell(const char *directory, const char *line)
-{
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s: %s%s", line, r.out, r.err);
-    command_result_free(&r);
-}
-
-static void same_numbers(const char *directory, const char *a, const char *b)
-{
-    char line[500];
-    snprintf(
-        line, sizeof line,
-        "for d in %s %s; do sed -n '/\"numbers\"/,/\"run\"/p' $d/result.json >$d.numbers; done; test -s %s.numbers && "
-        "cmp %s.numbers %s.numbers",
-        a, b, a, a, b);
-    shell(directory, line);
-}
-
-/* Starts "mar arguments" in the directory, its messages in "errors". */
-static pid_t start(const char *directory, const char *arguments)
-{
-    char *words = strdup(arguments), *list[40] = {NULL};
-    int count = 0;
-    list[count++] = "mar";
-    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) list[count++] = word;
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        signal(SIGINT, SIG_DFL);
-        signal(SIGHUP, SIG_DFL);
-        if (chdir(directory) != 0 || !freopen("errors", "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(127);
-        execv(getenv("MAR_COMMAND"), list);
-        _exit(127);
-    }
-    free(words);
-    return child;
-}
-
 /* How many files the pattern has. */
 static int count_of(const char *directory, const char *pattern)
 {
-    char path[700];
     glob_t found;
-    snprintf(path, sizeof path, "%s/%s", directory, pattern);
-    const int n = glob(path, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    const int n = glob(path_in(directory, "%s", pattern), 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
     if (n) globfree(&found);
     return n;
 }
 
-/* Waits until the pattern has so many files. Returns 0 if the process has ended before. */
+/* Waits until `count` files match the pattern. Returns 0 if the process has ended before. */
 static int wait_for(const char *directory, const char *pattern, int count, pid_t child)
 {
     int status;
@@ -92,7 +51,7 @@ static int is_at_work(const char *directory, const char *run, pid_t child)
 static int interrupt(const char *directory, const char *arguments, int number)
 {
     int status = 0;
-    const pid_t child = start(directory, arguments);
+    const pid_t child = command_start(directory, arguments);
     if (!wait_for(directory, "cut/runs/*/*.features-*", 1, child)) return 0;
     kill(child, number);
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -107,9 +66,9 @@ static void signals(void **state)
     } cases[] = {{SIGTERM, GOES_ON}, {SIGINT, 128 + SIGINT}, {SIGHUP, 128 + SIGHUP}};
     const char *d = *state;
     int status;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         while ((status = interrupt(d, "eval --num_images 200 --batch 20 --out cut" QUICK, cases[i].number)) == 0)
-            shell(d, "rm -r cut"); /* it was faster */
+            sh_ok(d, "rm -r cut"); /* it was faster */
         char *errors = read_whole_file(d, "errors", NULL);
         const char *says = strstr(errors, "mar: interrupted: ");
         const long made = says ? strtol(says + strlen("mar: interrupted: "), NULL, 10) : -1;
@@ -117,10 +76,10 @@ static void signals(void **state)
             !strstr(errors, "the same command goes on\n"))
             fail_msg("signal %d: wait status 0x%x, %s", cases[i].number, (unsigned)status, errors);
         free(errors);
-        shell(d, "rm -r cut");
+        sh_ok(d, "rm -r cut");
     }
     /* The second signal ends it. */
-    const pid_t child = start(d, "eval --num_images 500 --batch 500 --out cut");
+    const pid_t child = command_start(d, "eval --num_images 500 --batch 500 --out cut");
     assert_true(is_at_work(d, "cut", child));
     sleep(1); /* the batch takes minutes */
     kill(child, SIGTERM);
@@ -143,19 +102,19 @@ static void signal_to_the_judge(void **state)
     const char *d = *state;
     int status;
     char from[700], to[700];
-    shell(d, "$MAR " RUN "--out made --quiet --save_images && mkdir real");
+    sh_ok(d, "$MAR " RUN "--out made --quiet --save_images && mkdir real");
     snprintf(from, sizeof from, "%s/made/images/000001.png", d);
     for (int i = 0; i < 8000; i++) {
         snprintf(to, sizeof to, "%s/real/%d.png", d, i);
         assert_int_equal(link(from, to), 0);
     }
-    const pid_t child = start(d, RUN "--out cut --stats real");
+    const pid_t child = command_start(d, RUN "--out cut --stats real");
     wait_for(d, "cut/runs/*/*.features-*", 20, child);
     usleep(300000); /* until it has added up the shards; the reference takes seconds */
     kill(child, SIGTERM);
     assert_int_equal(waitpid(child, &status, 0), child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != GOES_ON) fail_msg("wait status 0x%x", (unsigned)status);
-    shell(d, "test ! -e cut/result.json");
+    sh_ok(d, "test ! -e cut/result.json");
 }
 
 /* --- other processes ------------------------------------------------------------------------------------ */
@@ -177,7 +136,7 @@ static void second_runs(void **state)
     const char *d = *state;
     int status;
     static const char whole[] = "eval --num_images 2000 --batch 4 --out cut --quiet" QUICK;
-    pid_t child = start(d, whole);
+    pid_t child = command_start(d, whole);
     assert_true(is_at_work(d, "cut", child));
     kill(child, SIGSTOP);
     expect_refused(d, whole, child);
@@ -187,13 +146,13 @@ static void second_runs(void **state)
     kill(child, SIGKILL); /* and with it its locks */
     assert_int_equal(waitpid(child, &status, 0), child);
 
-    child = start(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK);
+    child = command_start(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK);
     wait_for(d, "cut/runs/*/*.features-*", 2, child);
     kill(child, SIGSTOP);
     expect_refused(d, whole, child);
     expect_refused(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK, child);
     expect_refused(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/3" QUICK, child);
-    shell(d, "$MAR eval --out cut --merge 2>lines; test $? = 1 && grep -q 'shards are missing' lines");
+    sh_ok(d, "$MAR eval --out cut --merge 2>lines; test $? = 1 && grep -q 'shards are missing' lines");
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, &status, 0), child);
 }
@@ -202,20 +161,18 @@ static void second_runs(void **state)
 static void a_rank_that_is_killed(void **state)
 {
     const char *d = *state;
-    char path[700];
     int status;
     command_ok(d, RUN "--out whole --quiet");
-    shell(d, "cp $MAR alone");
+    sh_ok(d, "cp $MAR alone");
     setenv("PMI_SIZE", "2", 1);
     setenv("PMI_RANK", "0", 1);
     char *command = strdup(getenv("MAR_COMMAND"));
-    snprintf(path, sizeof path, "%s/alone", d);
-    setenv("MAR_COMMAND", path, 1);
-    const pid_t first = start(d, RUN "--out cut --quiet");
+    setenv("MAR_COMMAND", path_in(d, "alone"), 1);
+    const pid_t first = command_start(d, RUN "--out cut --quiet");
     assert_true(wait_for(d, "cut/runs/*/*.features-*", 1, first));
     kill(first, SIGSTOP);
     setenv("PMI_RANK", "1", 1);
-    const pid_t second = start(d, RUN "--out cut --quiet");
+    const pid_t second = command_start(d, RUN "--out cut --quiet");
     wait_for(d, "cut/runs/*/*.features-*", 8, second);
     kill(first, SIGKILL);
     assert_int_equal(waitpid(first, &status, 0), first);
@@ -225,7 +182,7 @@ static void a_rank_that_is_killed(void **state)
     unsetenv("PMI_RANK");
     setenv("MAR_COMMAND", command, 1);
     free(command);
-    same_numbers(d, "whole", "cut");
+    assert_same_run(d, "whole", "cut");
 }
 
 /* --- a full disk ---------------------------------------------------------------------------------------- */
@@ -237,7 +194,7 @@ static void full_disk(void **state)
     const char *d = *state;
     int failures = 0;
     command_ok(d, RUN "--out whole --save_npz --quiet");
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i += test_brief ? 4 : 1) {
+    for (size_t i = 0; i < LENGTH(blocks); i += test_brief ? 4 : 1) {
         char line[600];
         snprintf(line, sizeof line, "rm -rf cut; (ulimit -f %d; exec $MAR " RUN "--out cut --save_npz --quiet)",
                  blocks[i]);
@@ -247,9 +204,9 @@ static void full_disk(void **state)
             fail_msg("%d blocks: exit status %d, \"%s\"", blocks[i], r.status, r.err);
         failures += r.status != 0;
         command_result_free(&r);
-        shell(d, "$MAR " RUN "--out cut --save_npz --quiet && cmp whole/images.npz cut/images.npz && "
+        sh_ok(d, "$MAR " RUN "--out cut --save_npz --quiet && cmp whole/images.npz cut/images.npz && "
                  "(cd cut && ls -A runs/*) >a && (cd whole && ls -A runs/*) >b && cmp a b");
-        same_numbers(d, "whole", "cut");
+        assert_same_run(d, "whole", "cut");
     }
     assert_in_range(failures, test_brief ? 1 : 4, 12);
 }
@@ -257,10 +214,7 @@ static void full_disk(void **state)
 static void full_tmpfs(void **state)
 {
     const char *d = *state;
-    command_result r = command_run(d, "mkdir m && unshare -m sh -c 'mount -t tmpfs none m && echo yes'");
-    const int can = strcmp(r.out, "yes\n") == 0;
-    command_result_free(&r);
-    if (!can) return; /* the limits above do the same */
+    if (!can_mount(d)) return; /* the limits above do the same */
     command_ok(d, RUN "--out whole --quiet");
     for (int pages = 1; pages < 200; pages += 1 + (test_brief ? 7 : 1) * pages) {
         char line[800];
@@ -268,12 +222,12 @@ static void full_tmpfs(void **state)
                  "rm -rf cut && unshare -m sh -c \"mount -t tmpfs -o size=%dk none m && cd m && $MAR " RUN
                  "--out cut --quiet; s=\\$?; test ! -e cut || cp -a cut ..; exit \\$s\"",
                  4 * pages);
-        r = command_run(d, line);
+        command_result r = command_run(d, line);
         if (r.status != 0 && (r.status != 1 || !strstr(r.err, "No space left on device")))
             fail_msg("%d pages: exit status %d, \"%s\"", pages, r.status, r.err);
         command_result_free(&r);
-        shell(d, "$MAR " RUN "--out cut --quiet");
-        same_numbers(d, "whole", "cut");
+        sh_ok(d, "$MAR " RUN "--out cut --quiet");
+        assert_same_run(d, "whole", "cut");
     }
 }
 
@@ -287,8 +241,8 @@ static long peak_of(const char *directory, int images)
     int status;
     snprintf(line, sizeof line,
              "eval --num_images %d --out memory --threads 1 --num_iter 1 --num_sampling_steps 2 --quiet", images);
-    shell(directory, "rm -rf memory");
-    const pid_t child = start(directory, line);
+    sh_ok(directory, "rm -rf memory");
+    const pid_t child = command_start(directory, line);
     assert_int_equal(wait4(child, &status, 0, &usage), child);
     assert_int_equal(status, 0);
     return usage.ru_maxrss;
@@ -299,11 +253,10 @@ static void write_reference(const char *directory)
 {
     enum { NUMBERS = 64 };
     static double mean[NUMBERS], covariance[NUMBERS * NUMBERS];
-    char path[700], why[512];
+    char why[512];
     for (int i = 0; i < NUMBERS; i++) covariance[i * NUMBERS + i] = 1;
-    snprintf(path, sizeof path, "%s/plain.npz", directory);
     const eval_reference r = {.dim = NUMBERS, .mu = mean, .sigma = covariance};
-    assert_int_equal(eval_reference_save(path, &r, why, sizeof why), MAR_OK);
+    assert_int_equal(eval_reference_save(path_in(directory, "plain.npz"), &r, why, sizeof why), MAR_OK);
 }
 
 /* It does not grow with the images, but for some bytes an image of orders. */
@@ -319,14 +272,9 @@ static void memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(signals, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(signal_to_the_judge, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(second_runs, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(a_rank_that_is_killed, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(full_disk, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(full_tmpfs, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(memory, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(signals),     COMMAND_TEST(signal_to_the_judge),
+                                       COMMAND_TEST(second_runs), COMMAND_TEST(a_rank_that_is_killed),
+                                       COMMAND_TEST(full_disk),   COMMAND_TEST(full_tmpfs),
+                                       COMMAND_TEST(memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

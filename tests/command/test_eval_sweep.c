@@ -1,4 +1,5 @@
-/* mar eval --sweep: the file of axes, the names of points, the front; and a sweep of the demo, killed and gone on with.
+/* mar eval --sweep: the file of axes, the names of points, the front, the page; a sweep of the demo, killed and
+ * resumed.
  */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
@@ -146,7 +146,7 @@ static void refused_files(void **state)
         {"--draft nowhere.pth --gamma 2\n", "axes.txt, line 1: nowhere.pth: "},
     };
     const char *d = *state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         write_whole_file(d, "axes.txt", cases[i].text, strlen(cases[i].text));
         command_result r = command_run(d, "$MAR eval --sweep axes.txt --out sweep --num_images 20");
         const char *end = strchr(r.err, '\n');
@@ -237,8 +237,7 @@ static void the_page(void **state)
     snprintf(path, sizeof path, "%s/own", (const char *)*state);
     assert_int_equal(mkdir(path, 0700), 0);
     write_whole_file(path, "report.html", own, sizeof own - 1);
-    snprintf(path, sizeof path, "%s/sweep.html", (const char *)*state);
-    assert_int_equal(sweep_write_html(&t, path), 0);
+    assert_int_equal(sweep_write_html(&t, path_in(*state, "sweep.html")), 0);
     cJSON *record = page_record(*state, "sweep.html", "sweep", &extras);
     const cJSON *points = cJSON_GetObjectItem(extras, "points"), *first = cJSON_GetArrayItem(points, 0);
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(record, "sweep")), "<axes>");
@@ -249,8 +248,7 @@ static void the_page(void **state)
     assert_string_equal(cJSON_GetStringValue(pictures->child), "data:image/png;base64,AA==");
     assert_null(cJSON_GetObjectItem(cJSON_GetArrayItem(points, 1), "pictures")->child);
     /* The rest is what sweep.json has. */
-    snprintf(path, sizeof path, "%s/sweep.json", (const char *)*state);
-    assert_int_equal(sweep_write_json(&t, path), 0);
+    assert_int_equal(sweep_write_json(&t, path_in(*state, "sweep.json")), 0);
     char *text = read_whole_file(*state, "sweep.json", NULL);
     cJSON *written = cJSON_Parse(text);
     assert_true(cJSON_Compare(record, written, 1));
@@ -274,19 +272,10 @@ static int setup(void **state)
     return 0;
 }
 
-static cJSON *read_sweep(const char *directory, const char *name)
-{
-    char *text = read_whole_file(directory, name, NULL);
-    cJSON *json = cJSON_Parse(text);
-    if (!json) fail_msg("%s: no JSON", name);
-    free(text);
-    return json;
-}
-
 /* The numbers of all points, as text. The caller frees it. */
 static char *numbers_in(const char *directory, const char *name)
 {
-    cJSON *json = read_sweep(directory, name), *all = cJSON_CreateArray();
+    cJSON *json = read_json(directory, name), *all = cJSON_CreateArray();
     const cJSON *point;
     cJSON_ArrayForEach(point, cJSON_GetObjectItem(json, "points"))
     {
@@ -311,13 +300,6 @@ static time_t written(const char *directory, const char *name, long *nanoseconds
     return st.st_mtim.tv_sec;
 }
 
-static void shell(const char *directory, const char *line)
-{
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s: %s%s", line, r.out, r.err);
-    command_result_free(&r);
-}
-
 /* Points that were compared with a folder are not taken for those of a changed one. */
 static void changed_folder(void **state)
 {
@@ -325,30 +307,25 @@ static void changed_folder(void **state)
     static const char again[] = "$MAR eval --sweep axes.txt --num_images 10 --num_iter 2 --num_sampling_steps 2 "
                                 "--stats real --out sweep --quiet";
     write_whole_file(d, "axes.txt", "--cfg 1 | --cfg 3\n", 18);
-    shell(d, "$MAR generate --num 1 --num_iter 2 --num_sampling_steps 2 --out real --quiet");
-    shell(d, again);
-    shell(d, "mv sweep/runs gone");
-    shell(d, again); /* nothing is made, or looked at */
-    shell(d, "test ! -e sweep/runs && mv gone sweep/runs && touch -d 2001-01-01 real/000003.png");
-    command_result r = command_run(d, again);
-    if (r.status != 1 || !strstr(r.err, "mar: cfg-1: sweep/cfg-1: was begun with stats_id 10 images, "))
-        fail_msg("status %d, \"%s\"", r.status, r.err);
-    command_result_free(&r);
-    shell(d, "rm -r real");
-    r = command_run(d, again);
-    if (r.status != 1 || !strstr(r.err, "real: cannot read")) fail_msg("status %d, \"%s\"", r.status, r.err);
-    command_result_free(&r);
+    sh_ok(d, "$MAR generate --num 1 --num_iter 2 --num_sampling_steps 2 --out real --quiet");
+    sh_ok(d, again);
+    sh_ok(d, "mv sweep/runs gone");
+    sh_ok(d, again); /* nothing is made, or looked at */
+    sh_ok(d, "test ! -e sweep/runs && mv gone sweep/runs && touch -d 2001-01-01 real/000003.png");
+    command_refused(d, again, "mar: cfg-1: sweep/cfg-1: was begun with stats_id 10 images, ", "");
+    sh_ok(d, "rm -r real");
+    command_refused(d, again, "real: cannot read", "");
 }
 
-/* What it prints and writes; what is there is not made again. */
+/* Prints and writes its points; finished points are not made again. */
 static void a_sweep(void **state)
 {
     const char *d = *state;
     command_result r = command_run(d, "$MAR " RUN "--out sweep");
     if (r.status != 0) fail_msg("%s", r.err);
-    assert_non_null(strstr(r.out, "point 4 of 4, cfg-3+head_spec-3: Fréchet distance "));
-    assert_non_null(strstr(r.out, "  --cfg 3 --head_spec 3\n"));
-    assert_non_null(strstr(r.out, "wrote sweep/sweep.json"));
+    assert_has(r.out, "point 4 of 4, cfg-3+head_spec-3: Fréchet distance ");
+    assert_has(r.out, "  --cfg 3 --head_spec 3\n");
+    assert_has(r.out, "wrote sweep/sweep.json");
     command_result_free(&r);
     cJSON *extras, *record = page_record(d, "sweep/sweep.html", "sweep", &extras);
     assert_string_equal(cJSON_GetStringValue(cJSON_GetArrayItem(cJSON_GetObjectItem(extras, "command"), 1)), "eval");
@@ -357,18 +334,18 @@ static void a_sweep(void **state)
     cJSON_ArrayForEach(shown_point, cJSON_GetObjectItem(extras, "points"))
     {
         int width, height;
-        assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(shown_point, "pictures")), 6);
+        assert_int_equal(json_count(shown_point, "pictures"), 6);
         free(page_pixels(cJSON_GetObjectItem(shown_point, "pictures")->child, &width, &height));
         assert_true(width == 32 && height == 32);
     }
     cJSON_Delete(record), cJSON_Delete(extras);
-    shell(d,
+    sh_ok(d,
           "for p in cfg-1 cfg-3 cfg-1+head_spec-3 cfg-3+head_spec-3; do test -s sweep/$p/report.html || exit 1; done");
 
     /* Each point is the run that it says. */
     command_ok(d, "eval --num_images 40 --num_iter 2 --num_sampling_steps 4 --shard_images 16 --cfg 3 --head_spec 3 "
                   "--out alone --quiet");
-    cJSON *alone = read_sweep(d, "alone/result.json"), *point = read_sweep(d, "sweep/cfg-3+head_spec-3/result.json");
+    cJSON *alone = read_json(d, "alone/result.json"), *point = read_json(d, "sweep/cfg-3+head_spec-3/result.json");
     assert_true(cJSON_Compare(cJSON_GetObjectItem(alone, "numbers"), cJSON_GetObjectItem(point, "numbers"), 1));
     cJSON_Delete(alone), cJSON_Delete(point);
 
@@ -378,10 +355,10 @@ static void a_sweep(void **state)
     const time_t was = written(d, "sweep/cfg-1/result.json", &before);
     command_ok(d, RUN "--out sweep --quiet");
     assert_true(written(d, "sweep/cfg-1/result.json", &after) == was && before == after);
-    shell(d, "rm -r sweep/cfg-3 && cp -rp sweep/runs before");
+    sh_ok(d, "rm -r sweep/cfg-3 && cp -rp sweep/runs before");
     r = command_run(d, "$MAR " RUN "--out sweep");
-    shell(d, "diff -r before sweep/runs"); /* whose images are taken from the store */
-    assert_non_null(strstr(r.out, "point 3 of 4, cfg-3: "));
+    sh_ok(d, "diff -r before sweep/runs"); /* whose images are taken from the store */
+    assert_has(r.out, "point 3 of 4, cfg-3: ");
     assert_null(strstr(r.out, "point 1 of 4"));
     command_result_free(&r);
     assert_true(written(d, "sweep/cfg-1/result.json", &after) == was && before == after);
@@ -398,24 +375,19 @@ static void a_sweep(void **state)
     free(again), free(whole);
 
     /* Other options in common are another sweep: the first run refuses. */
-    r = command_run(d, "$MAR " RUN "--out sweep --temperature 0.9");
-    assert_int_equal(r.status, 1);
-    assert_non_null(
-        strstr(r.err, "mar: cfg-1: sweep/cfg-1: was begun with --temperature 1, this is --temperature 0.9"));
-    command_result_free(&r);
+    command_refused(d, "$MAR " RUN "--out sweep --temperature 0.9",
+                    "cfg-1: sweep/cfg-1: was begun with --temperature 1, this is --temperature 0.9", "");
     /* An axis more: the points that are there stay. */
     write_whole_file(d, "axes.txt", AXES "| --seed 1\n", strlen(AXES "| --seed 1\n"));
     r = command_run(d, "$MAR " RUN "--out sweep");
     assert_null(strstr(r.out, "point 1 of 8"));
-    assert_non_null(strstr(r.out, "point 2 of 8, cfg-1+seed-1: "));
-    assert_non_null(strstr(r.out, "chance: --cfg 1 and 1 other seed: "));
+    assert_has(r.out, "point 2 of 8, cfg-1+seed-1: ");
+    assert_has(r.out, "chance: --cfg 1 and 1 other seed: ");
     command_result_free(&r);
     /* What is no sweep's is refused, not written over. */
-    shell(d, "echo '{' >sweep/sweep.json");
-    r = command_run(d, "$MAR " RUN "--out sweep");
-    assert_int_equal(r.status, 1);
-    assert_string_equal(r.err, "mar: sweep/sweep.json: is no JSON object, expected what mar eval --sweep wrote\n");
-    command_result_free(&r);
+    sh_ok(d, "echo '{' >sweep/sweep.json");
+    command_refused(d, "$MAR " RUN "--out sweep",
+                    "sweep/sweep.json: is no JSON object, expected what mar eval --sweep wrote", NULL);
 }
 
 /* Killed at any moment, it goes on, and ends with the same numbers. */
@@ -427,20 +399,10 @@ static void killed(void **state)
     srand(3);
     for (int turn = 0; turn < 8; turn++) {
         const int number = turn % 2 ? SIGTERM : SIGKILL;
-        const pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) {
-            if (chdir(d) != 0 || !freopen("/dev/null", "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(127);
-            signal(SIGTERM, SIG_DFL);
-            execl(getenv("MAR_COMMAND"), "mar", "eval", "--sweep", "axes.txt", "--num_images", "40", "--num_iter", "2",
-                  "--num_sampling_steps", "4", "--shard_images", "16", "--threads", "1", "--out", "cut", (char *)NULL);
-            _exit(127);
-        }
-        int status;
+        const pid_t child = command_start(d, RUN "--out cut");
         usleep((useconds_t)(20000 + rand() % 400000));
         kill(child, number);
-        waitpid(child, &status, 0);
-        const int said = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        const int said = command_wait(child);
         if (said != 0 && said != 128 + number && said != 75) fail_msg("exit status %d after signal %d", said, number);
     }
     command_ok(d, RUN "--out cut --quiet");
@@ -451,7 +413,7 @@ static void killed(void **state)
     command_result r =
         command_run(d, "$MAR " RUN "--out parts --shard 1/2 && $MAR " RUN "--out parts --shard 2/2 --quiet");
     if (r.status != 0) fail_msg("%s", r.err);
-    assert_non_null(strstr(r.out, "0 of 4 points are there\n"));
+    assert_has(r.out, "0 of 4 points are there\n");
     command_result_free(&r);
     cut = numbers_in(d, "parts/sweep.json");
     assert_string_equal(whole, cut);
@@ -460,17 +422,15 @@ static void killed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_product),
-        cmocka_unit_test(quotes),
-        cmocka_unit_test(names),
-        cmocka_unit_test_setup_teardown(refused_files, command_setup, command_teardown),
-        cmocka_unit_test(too_many_points),
-        cmocka_unit_test(the_front),
-        cmocka_unit_test_setup_teardown(the_page, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(changed_folder, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(a_sweep, setup, command_teardown),
-        cmocka_unit_test_setup_teardown(killed, setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_product),
+                                       cmocka_unit_test(quotes),
+                                       cmocka_unit_test(names),
+                                       COMMAND_TEST(refused_files),
+                                       cmocka_unit_test(too_many_points),
+                                       cmocka_unit_test(the_front),
+                                       COMMAND_TEST(the_page),
+                                       COMMAND_TEST(changed_folder),
+                                       cmocka_unit_test_setup_teardown(a_sweep, setup, command_teardown),
+                                       cmocka_unit_test_setup_teardown(killed, setup, command_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* mar fidelity --search: the order in which points are tried, what is chosen, the page; killed and gone on with. */
+/* mar fidelity --search: the order of points, the choice, the page; killed and resumed. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 
@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* --- the order, with figures made up ------------------------------------------------------------------------------ */
@@ -66,7 +65,7 @@ static void the_order(void **state)
                                         "--lazy --lazy_head",
                                         "--cfg_interval 0.1,1",
                                         "--cfg_interval 0.25,1"};
-    enum { ALONE = sizeof alone / sizeof *alone };
+    enum { ALONE = LENGTH(alone) };
     static fidelity f;
     search s;
     (void)state;
@@ -127,7 +126,7 @@ static void the_choice(void **state)
     } screened[] = {{"--num_iter 32", 1.5, 0},      {"--num_iter 16", 2, 0.004}, {"--num_iter 8", 3, 0.03},
                     {"--gtr", 1.9, 0.03},           {"--lazy", 0.9, -1},         {"--head_spec 8", 4, 9},
                     {"--lazy --lazy_head", 5, 0.15}};
-    for (size_t i = 0; i < sizeof screened / sizeof *screened; i++)
+    for (size_t i = 0; i < LENGTH(screened); i++)
         measured(&point(&s, screened[i].options)->screened, s.screen, screened[i].speed, screened[i].distance);
     static const char *const expected[] = {"--lazy --lazy_head", "--num_iter 8", "--num_iter 16", "--num_iter 32"};
     const int n = search_finals(&s, list); /* slower than the reference, beaten, and hopeless ones are not */
@@ -154,36 +153,13 @@ static void the_choice(void **state)
 #define SEARCH                                                                                                         \
     "fidelity --search --num 40 --screen 20 --batch 10 --num_iter 4 --num_sampling_steps 8 --class 3,5 --threads 1 "
 
-static cJSON *read_json(const char *directory, const char *name)
-{
-    char *text = read_whole_file(directory, name, NULL);
-    cJSON *json = cJSON_Parse(text);
-    if (!json) fail_msg("%s: no JSON", name);
-    free(text);
-    return json;
-}
-
-static const char *text_of(const cJSON *object, const char *name)
-{
-    const char *value = cJSON_GetStringValue(cJSON_GetObjectItem(object, name));
-    if (!value) fail_msg("%s is no text", name);
-    return value;
-}
-
-static double number(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItem(object, name);
-    if (!cJSON_IsNumber(item)) fail_msg("%s is no number", name);
-    return item->valuedouble;
-}
-
 static const cJSON *point_of(const cJSON *record, const char *options, int images)
 {
     const cJSON *p;
     cJSON_ArrayForEach(p, cJSON_GetObjectItem(record, "points"))
     {
-        if (strcmp(text_of(p, "options"), options) == 0 && !cJSON_GetObjectItem(p, "refused") &&
-            (int)number(p, "images") == images)
+        if (strcmp(json_text(p, "options"), options) == 0 && !cJSON_GetObjectItem(p, "refused") &&
+            (int)json_number(p, "images") == images)
             return p;
     }
     return NULL;
@@ -195,9 +171,9 @@ static void a_search(void **state)
     command_result r = command_run(d, "$MAR " SEARCH "--points 3 --out s.html");
     if (r.status != 0) fail_msg("%s", r.err);
     assert_string_equal(r.err, "");
-    assert_non_null(strstr(r.out, "--num_iter 2: 20 images, "));
-    assert_non_null(strstr(r.out, "level 3, at most four times as far as another seed: "));
-    assert_non_null(strstr(r.out, "wrote s.html and s.json"));
+    assert_has(r.out, "--num_iter 2: 20 images, ");
+    assert_has(r.out, "level 3, at most four times as far as another seed: ");
+    assert_has(r.out, "wrote s.html and s.json");
     command_result_free(&r);
     assert_int_equal(count_files(d), 3); /* the page, the figures, the store */
 
@@ -206,46 +182,40 @@ static void a_search(void **state)
     assert_non_null(point_of(record, "--num_iter 2", 20));
     assert_non_null(screened);
     assert_non_null(point_of(record, "--gtr", 20));
-    assert_true(number(floor, "image_95") > 0 && number(floor, "screen_image_95") > number(floor, "image_95"));
-    assert_string_equal(text_of(cJSON_GetObjectItem(record, "search"), "reference"),
-                        "plain sampling, 4 autoregressive steps of 8");
-    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(record, "levels")), 3);
+    assert_true(json_number(floor, "image_95") > 0 &&
+                json_number(floor, "screen_image_95") > json_number(floor, "image_95"));
+    assert_string_equal(json_text(record, "search.reference"), "plain sampling, 4 autoregressive steps of 8");
+    assert_int_equal(json_count(record, "levels"), 3);
 
     /* The distance is that of a comparison of the same images. */
-    r = command_run(d, "$MAR fidelity --num 20 --batch 10 --class 3,5 --threads 1 --num_iter 1 --num_sampling_steps 8 "
-                       "--against --num_iter 4 --num_sampling_steps 8 --json --out c.html");
-    assert_int_equal(r.status, 0);
-    cJSON *compared = cJSON_Parse(r.out);
-    const cJSON *run = cJSON_GetArrayItem(cJSON_GetObjectItem(compared, "runs"), 0);
-    assert_float_equal(number(cJSON_GetObjectItem(run, "energy_image"), "distance"), number(screened, "distance"),
-                       1e-9);
-    assert_float_equal(number(run, "p"), number(screened, "p"), 1e-9);
-    assert_float_equal(number(run, "classifier_accuracy"), number(screened, "classifier_accuracy"), 1e-9);
-    assert_float_equal(number(cJSON_GetObjectItem(compared, "floor"), "image_95"), number(floor, "screen_image_95"),
-                       1e-9);
+    cJSON *compared =
+        command_json(d, "fidelity --num 20 --batch 10 --class 3,5 --threads 1 --num_iter 1 --num_sampling_steps 8 "
+                        "--against --num_iter 4 --num_sampling_steps 8 --json --out c.html");
+    const cJSON *run = json_at(compared, "runs.0");
+    assert_float_equal(json_number(run, "energy_image.distance"), json_number(screened, "distance"), 1e-9);
+    assert_float_equal(json_number(run, "p"), json_number(screened, "p"), 1e-9);
+    assert_float_equal(json_number(run, "classifier_accuracy"), json_number(screened, "classifier_accuracy"), 1e-9);
+    assert_float_equal(json_number(compared, "floor.image_95"), json_number(floor, "screen_image_95"), 1e-9);
     cJSON_Delete(compared);
-    command_result_free(&r);
 
     /* A command line that it proposes makes images. */
-    const cJSON *level = cJSON_GetArrayItem(cJSON_GetObjectItem(record, "levels"), 2);
-    char line[512];
-    assert_int_equal(strncmp(text_of(level, "command"), "mar generate ", 13), 0);
-    snprintf(line, sizeof line, "%s --class 3 --num 1 --quiet --out p.png", text_of(level, "command") + 4);
-    command_ok(d, line);
+    const char *line = json_text(record, "levels.2.command");
+    assert_int_equal(strncmp(line, "mar generate ", 13), 0);
+    command_ok(d, "%s --class 3 --num 1 --quiet --out p.png", line + 4);
 
     /* The page has that record, and says of each point that was not tried why. */
     cJSON *extras, *shown = page_record(d, "s.html", "search", &extras);
     assert_true(cJSON_Compare(record, shown, 1));
-    assert_int_equal(number(extras, "screened"), 3);
+    assert_int_equal(json_number(extras, "screened"), 3);
     const cJSON *left_out = cJSON_GetObjectItem(extras, "left_out"), *one;
     int budget = 0, draft = 0;
     cJSON_ArrayForEach(one, left_out)
     {
-        budget += strcmp(text_of(one, "why"), "the 3 points of --points were spent") == 0;
-        draft += strcmp(text_of(one, "why"), "no draft was given (--draft FILE)") == 0;
+        budget += strcmp(json_text(one, "why"), "the 3 points of --points were spent") == 0;
+        draft += strcmp(json_text(one, "why"), "no draft was given (--draft FILE)") == 0;
     }
     assert_true(draft == 1 && budget > 3);
-    assert_true(number(extras, "points") >= 3 + budget);
+    assert_true(json_number(extras, "points") >= 3 + budget);
     cJSON_Delete(record), cJSON_Delete(shown), cJSON_Delete(extras);
 }
 
@@ -259,126 +229,100 @@ static void other_spaces(void **state)
     if (r.status != 0) fail_msg("%s", r.err);
     static const char *const tried[] = {"\n--draft demo-discrete-draft --spec vanilla: 20 images",
                                         "--draft demo-discrete-draft --spec lantern: ", "--spec sjd: 20 images"};
-    for (size_t i = 0; i < sizeof tried / sizeof *tried; i++)
+    for (size_t i = 0; i < LENGTH(tried); i++)
         if (!strstr(r.out, tried[i])) fail_msg("%s is not in %s", tried[i], r.out);
     assert_null(strstr(r.out, "num_iter"));
     command_result_free(&r);
+}
+
+/* The beginning of the first point, which stays as it is. The caller frees it. */
+static char *first_point(const char *directory)
+{
+    cJSON *record = read_json(directory, "k.json");
+    char *first = cJSON_PrintUnformatted(cJSON_GetArrayItem(cJSON_GetObjectItem(record, "points"), 0));
+    cJSON_Delete(record);
+    first[strnlen(first, 120)] = '\0';
+    return first;
 }
 
 /* Killed at any moment it goes on, and what was finished is not measured again. */
 static void killed(void **state)
 {
     const char *d = *state;
-    char done[256] = "";
+    char path[4096], *done = NULL;
+    snprintf(path, sizeof path, "%s/k.json", d);
     srand(5);
-    for (int turn = 0; turn < 6; turn++) {
-        const int signal_number = turn % 2 ? SIGTERM : SIGKILL;
-        const pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) {
-            if (chdir(d) != 0 || !freopen("err.txt", "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(127);
-            signal(SIGTERM, SIG_DFL);
-            execl(getenv("MAR_COMMAND"), "mar", "fidelity", "--search", "--num", "40", "--screen", "20", "--batch",
-                  "10", "--num_iter", "4", "--num_sampling_steps", "8", "--class", "3,5", "--threads", "1", "--points",
-                  "6", "--out", "k.html", (char *)NULL);
-            _exit(127);
-        }
-        int status;
+    for (int turn = 0; turn < 7; turn++) {
+        const int number = turn % 2 ? SIGTERM : SIGKILL;
+        const pid_t child = command_start(d, SEARCH "--points 6 --out k.html");
         usleep((useconds_t)(50000 + rand() % 400000));
-        kill(child, signal_number);
-        waitpid(child, &status, 0);
-        const int said = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        if (said != 0 && said != 128 + signal_number) fail_msg("exit status %d after signal %d", said, signal_number);
-        /* What is known of a point stays as it is. */
-        char path[4096];
-        snprintf(path, sizeof path, "%s/k.json", d);
+        if (turn < 6) kill(child, number); /* the last one ends by itself */
+        const int status = command_wait(child);
+        if (status != 0 && (turn == 6 || status != 128 + number)) fail_msg("turn %d: exit status %d", turn, status);
         if (access(path, F_OK) != 0) continue;
-        cJSON *record = read_json(d, "k.json");
-        char *first = cJSON_PrintUnformatted(cJSON_GetArrayItem(cJSON_GetObjectItem(record, "points"), 0));
-        if (*done && strncmp(done, first, 120) != 0) fail_msg("%s became %s", done, first);
-        snprintf(done, sizeof done, "%.120s", first);
-        free(first);
-        cJSON_Delete(record);
+        char *first = first_point(d);
+        if (done && strcmp(done, first) != 0) fail_msg("%s became %s", done, first);
+        free(done);
+        done = first;
     }
-    command_ok(d, SEARCH "--points 6 --out k.html --quiet");
+    free(done);
     cJSON *record = read_json(d, "k.json");
-    char *first = cJSON_PrintUnformatted(cJSON_GetArrayItem(cJSON_GetObjectItem(record, "points"), 0));
-    if (*done) assert_int_equal(strncmp(done, first, strlen(done)), 0);
-    free(first);
     int screened = 0;
     const cJSON *p;
     cJSON_ArrayForEach(p, cJSON_GetObjectItem(record, "points"))
     {
-        screened += cJSON_GetObjectItem(p, "refused") || (int)number(p, "images") == 20;
+        screened += cJSON_GetObjectItem(p, "refused") || (int)json_number(p, "images") == 20;
     }
     assert_int_equal(screened, 6);
     cJSON_Delete(record);
     /* Again: nothing is measured or made, and the figures are the same, though they were lost. */
-    char *before = read_whole_file(d, "k.json", NULL);
-    command_result pieces = command_run(d, "ls -i k/runs/* >pieces && rm k.json k.html");
-    assert_int_equal(pieces.status, 0);
-    command_result_free(&pieces);
-    command_result r = command_run(d, "$MAR " SEARCH "--points 6 --out k.html");
-    assert_int_equal(r.status, 0);
-    assert_null(strstr(r.out, ": 20 images, "));
-    assert_null(strstr(r.out, ": 40 images, "));
-    command_result_free(&r);
-    char *after = read_whole_file(d, "k.json", NULL);
-    assert_string_equal(before, after);
-    free(before), free(after);
-    r = command_run(d, "ls -i k/runs/* | cmp pieces -");
-    assert_int_equal(r.status, 0);
-    command_result_free(&r);
-}
-
-static void expect_error(const char *directory, const char *arguments, const char *says)
-{
-    char line[1024];
-    snprintf(line, sizeof line, "$MAR %s", arguments);
-    command_result r = command_run(directory, line);
-    if (r.status != 1 || strncmp(r.err, says, strlen(says)) != 0 || strchr(r.err, '\n')[1])
-        fail_msg("%s: status %d, \"%s\", expected \"%s\"", line, r.status, r.err, says);
-    command_result_free(&r);
+    sh_ok(d, "ls -i k/runs/* >pieces && cp k.json before.json && rm k.json k.html && $MAR " SEARCH
+             "--points 6 --out k.html >said && ! grep -e ': 20 images, ' -e ': 40 images, ' said && "
+             "ls -i k/runs/* | cmp pieces - && cmp before.json k.json");
 }
 
 static void refused(void **state)
 {
+    static const refusal cases[] = {
+        {"fidelity --search --against", "mar: --against: has no place with --search, whose options are the", ""},
+        {"fidelity --search --versus --lazy", "mar: --versus: has no place with --search, whose options are", ""},
+        {"fidelity --search --lazy", "mar: --lazy: has no place with --search, which tries the ways", ""},
+        {"fidelity --search --fast 1", "mar: --fast: has no place with --search, which tries the ways", ""},
+        {"fidelity --search --draft self", "mar: --draft self: has no place with --search", ""},
+        {"fidelity --search --plot a.svg", "mar: --plot: has no place with --search, whose page has a plot", ""},
+        {"fidelity --points 3 --against", "mar: --points: needs --search", ""},
+        {"fidelity --search --num 30 --screen 40", "mar: --screen 40: expected no more than the 30 images of", ""},
+        {"fidelity --search --num 20 --class all --num_iter 1 --num_sampling_steps 2 --model demo --class 0-9 "
+         "--out a.txt",
+         "mar: a.txt: ", ""},
+    };
     const char *d = *state;
-    expect_error(d, "fidelity --search --against", "mar: --against: has no place with --search, whose options are the");
-    expect_error(d, "fidelity --search --versus --lazy",
-                 "mar: --versus: has no place with --search, whose options are");
-    expect_error(d, "fidelity --search --lazy", "mar: --lazy: has no place with --search, which tries the ways");
-    expect_error(d, "fidelity --search --fast 1", "mar: --fast: has no place with --search, which tries the ways");
-    expect_error(d, "fidelity --search --draft self", "mar: --draft self: has no place with --search");
-    expect_error(d, "fidelity --search --plot a.svg", "mar: --plot: has no place with --search, whose page has a plot");
-    expect_error(d, "fidelity --points 3 --against", "mar: --points: needs --search");
-    expect_error(d, "fidelity --search --num 30 --screen 40",
-                 "mar: --screen 40: expected no more than the 30 images of");
-    expect_error(d,
-                 "fidelity --search --num 20 --class all --num_iter 1 --num_sampling_steps 2 --model demo --class 0-9 "
-                 "--out a.txt",
-                 "mar: a.txt: ");
-    expect_error(d, "fidelity --search --num 40 --class 0-9,0-9 --num_iter 1 --num_sampling_steps 2 --screen 20",
-                 "mar: --screen 20: expected two images of each of 20 classes, to know what another seed makes");
+    command_refuses(d, cases, LENGTH(cases));
+    /* Known once the reference's images are made, which stay in the store. */
+    sh_ok(d,
+          "$MAR fidelity --search --num 40 --class 0-9,0-9 --num_iter 1 --num_sampling_steps 2 --screen 20 2>err; "
+          "test $? = 1 && grep -q '^mar: --screen 20: expected two images of each of 20 classes, to know what another "
+          "seed makes' err");
 
     command_ok(d, SEARCH "--points 1 --out s.html --quiet");
-    expect_error(
-        d, SEARCH "--points 1 --out s.html --seed 2",
-        "mar: s.json: a search of other settings is in it, seed 0, expected 2; another --out begins a new one\n");
-    expect_error(d, SEARCH "--points 1 --out s.html --cfg 1",
-                 "mar: s.json: a search of other settings is in it, reference_tokens ");
+    command_refused(
+        d, "$MAR " SEARCH "--points 1 --out s.html --seed 2",
+        "mar: s.json: a search of other settings is in it, seed 0, expected 2; another --out begins a new one\n", "");
+    command_refused(d, "$MAR " SEARCH "--points 1 --out s.html --cfg 1",
+                    "mar: s.json: a search of other settings is in it, reference_tokens ", "");
     char *text = read_whole_file(d, "s.json", NULL);
     write_whole_file(d, "s.json", text, strlen(text) / 2);
-    expect_error(d, SEARCH "--points 1 --out s.html", "mar: s.json: ");
+    command_refused(d, "$MAR " SEARCH "--points 1 --out s.html", "mar: s.json: ", "");
     write_whole_file(d, "s.json", "{}", 2);
-    expect_error(d, SEARCH "--points 1 --out s.html", "mar: s.json: has no settings of a search, expected what mar");
+    command_refused(d, "$MAR " SEARCH "--points 1 --out s.html",
+                    "mar: s.json: has no settings of a search, expected what mar", "");
     /* What an older version wrote, which kept no images. */
     cJSON *record = cJSON_Parse(text);
     cJSON_DeleteItemFromObject(cJSON_GetObjectItem(record, "search"), "run");
     char *older = cJSON_Print(record);
     write_whole_file(d, "s.json", older, strlen(older));
-    expect_error(d, SEARCH "--points 1 --out s.html",
-                 "mar: s.json: a search of other settings is in it, run is missing, expected ");
+    command_refused(d, "$MAR " SEARCH "--points 1 --out s.html",
+                    "mar: s.json: a search of other settings is in it, run is missing, expected ", "");
     cJSON_Delete(record);
     free(older);
     free(text);
@@ -386,14 +330,8 @@ static void refused(void **state)
 
 int main(void)
 {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_order),
-        cmocka_unit_test(the_choice),
-        TEST(a_search),
-        TEST(other_spaces),
-        TEST(killed),
-        TEST(refused),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_order), cmocka_unit_test(the_choice),
+                                       COMMAND_TEST(a_search),      COMMAND_TEST(other_spaces),
+                                       COMMAND_TEST(killed),        COMMAND_TEST(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* How pictures get their names, in this process with the system's calls watched: nothing has a name before it is whole,
- * a directory of images is synced once, a single file by itself, and what cannot be stored is an error. And where
- * pictures can go: directories that are not there, and standard output. */
+/* How pictures are stored, with the system calls of this process watched. No file has a name before it is whole. A
+ * directory is synced once, a single file by itself. A failure to store is an error. Also: missing parents, standard
+ * output. */
 #include "tests/support/command.h"
 #include "tools/cli/subcommands.h"
 
@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define TINY      "--num_iter", "1", "--num_sampling_steps", "2", "--threads", "1", "--quiet"
@@ -80,35 +79,19 @@ static void watch(const char *place)
 
 /* --- tests -------------------------------------------------------------------------------------------------------- */
 
-static char *in(const char *directory, const char *name)
-{
-    char *path;
-    if (asprintf(&path, "%s/%s", directory, name) < 0) fail_msg("out of memory");
-    return path;
-}
-
 /* mar generate, here. Returns its exit status. */
-static int generate(char *num, char *out, char *more)
+static int generate(char *num, const char *out, char *more)
 {
-    char *argv[] = {"generate", "--class", "1", "--num", num, "--out", out, TINY, more, NULL};
+    char *argv[] = {"generate", "--class", "1", "--num", num, "--out", (char *)(uintptr_t)out, TINY, more, NULL};
     int argc = 0;
     while (argv[argc]) argc++;
     return cmd_generate(argc, argv);
 }
 
-static void assert_same_directories(const char *directory, const char *a, const char *b)
-{
-    char line[200];
-    snprintf(line, sizeof line, "diff -r %s %s", a, b);
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s", r.out);
-    command_result_free(&r);
-}
-
 /* One sync for 20 images and their grid, and one for a file. */
 static void syncs(void **state)
 {
-    char *d = in(*state, "d"), *file = in(*state, "x.png");
+    const char *d = path_in(*state, "d"), *file = path_in(*state, "x.png");
     watch(NULL);
     assert_int_equal(generate("20", d, "--grid"), 0);
     assert_int_equal(calls.fsyncs, 0);
@@ -118,14 +101,12 @@ static void syncs(void **state)
     assert_int_equal(generate("20", file, NULL), 0);
     assert_int_equal(calls.fsyncs, 1);
     assert_int_equal(calls.syncfss, 0);
-    free(d);
-    free(file);
 }
 
 /* An image has no name of any kind before it is whole, and needs one more only to take another's place. */
 static void unnamed_until_whole(void **state)
 {
-    char *file = in(*state, "x.png");
+    const char *file = path_in(*state, "x.png");
     watch(file);
     assert_int_equal(generate("1", file, NULL), 0);
     assert_int_equal(calls.links, 1);
@@ -135,13 +116,12 @@ static void unnamed_until_whole(void **state)
     assert_int_equal(calls.links, 3); /* to its name, which is taken, and to a hidden one, which is renamed */
     assert_int_equal(calls.hidden, 0);
     assert_int_equal(count_files(*state), 1);
-    free(file);
 }
 
 /* A file system that has no files without a name, or a machine without /proc, gets the same files. */
 static void without_unnamed_files(void **state)
 {
-    char *plain = in(*state, "plain"), *other = in(*state, "other"), *bare = in(*state, "bare");
+    const char *plain = path_in(*state, "plain"), *other = path_in(*state, "other"), *bare = path_in(*state, "bare");
     watch(NULL);
     assert_int_equal(generate("3", plain, NULL), 0);
     calls.no_unnamed = 1;
@@ -149,46 +129,36 @@ static void without_unnamed_files(void **state)
         calls.hidden = 0;
         assert_int_equal(generate("3", other, "--overwrite"), 0);
         assert_in_range(calls.hidden, 3, 4); /* and one to try the directory */
-        assert_same_directories(*state, "plain", "other");
+        sh_ok(*state, "diff -r plain other");
     }
     watch(NULL);
     calls.no_proc = 1;
     for (int again = 0; again < 2; again++) {
         assert_int_equal(generate("3", bare, "--overwrite"), 0);
-        assert_same_directories(*state, "plain", "bare");
+        sh_ok(*state, "diff -r plain bare");
     }
     watch(NULL);
-    free(plain);
-    free(other);
-    free(bare);
 }
 
 /* What the disk reports when it is asked to store the images fails the run. */
 static void a_sync_that_fails(void **state)
 {
     static const int reasons[] = {EIO, ENOSPC, EDQUOT};
-    char *d = in(*state, "d"), said[4200], expected[4200];
+    const char *d = path_in(*state, "d");
+    char expected[200];
     for (int i = 0; i < 3; i++) {
-        int ends[2];
-        assert_int_equal(pipe(ends), 0);
-        const pid_t child = fork();
-        if (child == 0) {
-            dup2(ends[1], STDERR_FILENO);
-            watch(NULL);
-            calls.sync_fails = reasons[i];
-            _exit(generate("2", d, "--overwrite"));
-        }
-        close(ends[1]);
-        const ssize_t n = read(ends[0], said, sizeof said - 1);
-        said[n > 0 ? n : 0] = '\0';
-        close(ends[0]);
-        int status;
-        waitpid(child, &status, 0);
-        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
-        snprintf(expected, sizeof expected, "mar: %s: cannot store the pictures: %s\n", d, strerror(reasons[i]));
-        assert_string_equal(said, expected);
+        watch(NULL);
+        calls.sync_fails = reasons[i];
+        capture_begin();
+        command_result r = capture_end(generate("2", d, "--overwrite"));
+        assert_int_equal(r.status, 1);
+        snprintf(expected, sizeof expected, ": cannot store the pictures: %s\n", strerror(reasons[i]));
+        assert_has(r.err, expected);
+        assert_int_equal(strncmp(r.err, "mar: ", 5), 0);
+        assert_int_equal(strncmp(r.err + 5, d, strlen(d)), 0);
+        command_result_free(&r);
     }
-    free(d);
+    watch(NULL);
 }
 
 /* Parents are made, and none is left of a run that comes to nothing. */
@@ -197,7 +167,7 @@ static void parents(void **state)
     command_ok(*state, "generate --class 1 --num 2 --quiet --out a/b//c/" TINY_TEXT);
     command_ok(*state, "generate --class 1 --num 2 --quiet --out e/f/x.png" TINY_TEXT);
     command_ok(*state, "generate --class 1 --num 2 --quiet --out ./a/b/x.png" TINY_TEXT);
-    char *c = in(*state, "a/b/c"), *b = in(*state, "a/b"), *f = in(*state, "e/f");
+    const char *c = path_in(*state, "a/b/c"), *b = path_in(*state, "a/b"), *f = path_in(*state, "e/f");
     assert_int_equal(count_files(c), 2);
     assert_int_equal(count_files(b), 2);
     assert_int_equal(count_files(f), 1);
@@ -206,20 +176,10 @@ static void parents(void **state)
     for (int i = 0; i < 3; i++) {
         char line[300];
         snprintf(line, sizeof line, "ulimit -f 1; $MAR generate --class 1 --num 2 --out %s" TINY_TEXT, outs[i]);
-        command_result r = command_run(*state, line);
-        assert_int_equal(r.status, 1);
-        assert_non_null(strstr(r.err, "File too large"));
-        command_result_free(&r);
-        assert_int_equal(count_files(*state), 2);
+        command_refused(*state, line, "File too large", "");
         assert_int_equal(count_files(b), 2);
     }
-    command_result r = command_run(*state, "$MAR generate --class 11 --num 2 --out g/h/i" TINY_TEXT); /* fails early */
-    assert_int_equal(r.status, 1);
-    command_result_free(&r);
-    assert_int_equal(count_files(*state), 2);
-    free(c);
-    free(b);
-    free(f);
+    command_refused(*state, "$MAR generate --class 11 --num 2 --out g/h/i" TINY_TEXT, "class 11", ""); /* fails early */
 }
 
 /* The same bytes as a file has; nothing else on standard output. */
@@ -261,14 +221,12 @@ static void not_on_a_terminal(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(syncs, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(unnamed_until_whole, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(without_unnamed_files, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(a_sync_that_fails, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(parents, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(standard_output, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(not_on_a_terminal, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(syncs),
+                                       COMMAND_TEST(unnamed_until_whole),
+                                       COMMAND_TEST(without_unnamed_files),
+                                       COMMAND_TEST(a_sync_that_fails),
+                                       COMMAND_TEST(parents),
+                                       COMMAND_TEST(standard_output),
+                                       COMMAND_TEST(not_on_a_terminal)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,6 @@
-/* A full disk, at every point at which a command can meet it: one line that names the file and the reason, exit status
- * 1, files that were finished before stay, of the one that was not finished nothing, and an older file in its place is
- * as it was. The disk is a small tmpfs where the kernel lets us mount one, and a limit on the size of files, which any
- * user can have. */
+/* A full disk at every point at which a command writes: one line with the file and the reason, status 1. Finished files
+ * stay, an unfinished one leaves nothing, and an older file in its place is kept. The disk is a small tmpfs where one
+ * can be mounted, and a limit on the size of files. */
 #include "tests/support/command.h"
 
 #include <stdio.h>
@@ -37,13 +36,11 @@ static const writer writers[] = {
      NULL,
      1},
 };
-enum { WRITERS = sizeof writers / sizeof *writers };
+enum { WRITERS = LENGTH(writers) };
 
 static int exists(const char *directory, const char *name)
 {
-    char path[1400];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    return access(path, F_OK) == 0;
+    return access(path_in(directory, "%s", name), F_OK) == 0;
 }
 
 /* Whether the file in `directory` is the whole one in `expected`. */
@@ -100,7 +97,7 @@ static int check(const writer *w, const char *what, const command_result *r, con
         reached = file_of(w, r->err);
         /* Without room for one more entry the folder itself cannot be made, or a file in it be tried. */
         if (reached < 0 && w->folder && strncmp(r->err, "mar: d: cannot ", 15) == 0) reached = 0;
-        char kept[100] = ""; /* a second line: what of a directory was finished before */
+        char kept[100] = ""; /* a second line: the images that were finished before */
         if (w->folder && reached > 0)
             snprintf(kept, sizeof kept, "mar: %d of %d images were made, they are in %s; --resume goes on\n", reached,
                      files - 1, w->folder);
@@ -142,12 +139,8 @@ static int attempt(const char *directory, const writer *w, const char *what, con
 /* What the writer leaves when nothing is in its way. */
 static void expect(const char *directory, const writer *w)
 {
-    char line[1000];
-    snprintf(line, sizeof line, "rm -rf expected && mkdir expected && cd expected && $MAR %s --quiet", w->arguments);
-    if (strncmp(w->arguments, "convert", 7) == 0) line[strlen(line) - 8] = '\0';
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s: %s", w->arguments, r.err);
-    command_result_free(&r);
+    const char *quiet = strncmp(w->arguments, "convert", 7) == 0 ? "" : " --quiet";
+    sh_ok(directory, "rm -rf expected && mkdir expected && cd expected && $MAR %s%s", w->arguments, quiet);
 }
 
 /* A limit on the size of files: those below it are written, the first one above it is not. */
@@ -158,7 +151,7 @@ static void limits(void **state)
     for (int w = 0; w < WRITERS; w++) {
         int failures = 0;
         expect(directory, &writers[w]);
-        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        for (size_t i = 0; i < LENGTH(blocks); i++) {
             char after[1000], what[50];
             snprintf(what, sizeof what, "files of %d blocks at most", blocks[i]);
             snprintf(after, sizeof after,
@@ -168,14 +161,6 @@ static void limits(void **state)
         }
         assert_in_range(failures, 2, 8);
     }
-}
-
-static int can_mount(const char *directory)
-{
-    command_result r = command_run(directory, "mkdir m && unshare -m sh -c 'mount -t tmpfs none m && echo yes'");
-    const int yes = strcmp(r.out, "yes\n") == 0;
-    command_result_free(&r);
-    return yes;
 }
 
 /* Runs the writer in a file system of its own with these mount options. */
@@ -189,7 +174,7 @@ static int on_disk(const char *directory, const writer *w, const char *options, 
     return attempt(directory, w, options, before, after, old);
 }
 
-/* Real ones, with room for so many pages of 4 kB, or for so many entries. */
+/* A tmpfs with room for a number of pages of 4 kB, or of entries. */
 static void disks(void **state)
 {
     const char *directory = *state;
@@ -215,7 +200,7 @@ static void disks(void **state)
     }
 }
 
-/* Whatever goes to standard output goes nowhere, at once or, if it is more than 512 bytes, after these. */
+/* Standard output is full at once, or after 512 bytes. */
 static void standard_output(void **state)
 {
     static const struct {
@@ -236,7 +221,7 @@ static void standard_output(void **state)
         {"bench --batch 1 --json" TINY, 0},
     };
     const char *directory = *state;
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+    for (size_t i = 0; i < LENGTH(lines); i++)
         for (int limited = 0; limited <= lines[i].is_long; limited++) {
             char line[600];
             snprintf(line, sizeof line, limited ? "ulimit -f 1; $MAR %s >text" : "$MAR %s >/dev/full",
@@ -252,10 +237,6 @@ static void standard_output(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(limits, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(disks, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(standard_output, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(limits), COMMAND_TEST(disks), COMMAND_TEST(standard_output)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

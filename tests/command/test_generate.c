@@ -63,6 +63,17 @@ static void assert_text(const picture *p, const char *key, const char *value)
     if (strcmp(text_of(p, key), value) != 0) fail_msg("%s is \"%s\", expected \"%s\"", key, text_of(p, key), value);
 }
 
+/* The texts of a list such as "class=7|image=2"; "(absent)" is none. */
+static void assert_texts(const picture *p, const char *list)
+{
+    char *all = strdup(list), *rest = all;
+    for (char *value; (value = strsep(&rest, "|"));) {
+        const char *key = strsep(&value, "=");
+        assert_text(p, key, value);
+    }
+    free(all);
+}
+
 /* --- tests ------------------------------------------------------------------------------------------ */
 
 static void text_chunks(void **state)
@@ -71,30 +82,17 @@ static void text_chunks(void **state)
     command_ok(d, "generate --class 3,7 --num 2 --seed 18446744073709551615 --cfg 1.7 --cfg_schedule constant "
                   "--temperature 0.9 " QUICK "--out d --grid");
     assert_int_equal(count_files(d), 1);
-    char sub[4096];
-    snprintf(sub, sizeof sub, "%s/d", d);
-    assert_int_equal(count_files(sub), 5); /* four images and the grid, no temporary file */
+    assert_int_equal(count_files(path_in(d, "d")), 5); /* four images and the grid, no temporary file */
 
     picture p = open_picture(d, "d/000002.png");
-    assert_text(&p, "class", "7");
-    assert_text(&p, "class_name", "(absent)");
-    assert_text(&p, "image", "2");
-    assert_text(&p, "seed", "18446744073709551615");
-    assert_text(&p, "cfg", "1.7");
-    assert_text(&p, "cfg_schedule", "constant");
-    assert_text(&p, "temperature", "0.9");
-    assert_text(&p, "num_iter", "4");
-    assert_text(&p, "num_sampling_steps", "8");
-    assert_text(&p, "model", "demo");
-    assert_text(&p, "vae", "demo");
-    assert_non_null(strstr(text_of(&p, "Software"), "libmar "));
+    assert_texts(&p, "class=7|class_name=(absent)|image=2|seed=18446744073709551615|cfg=1.7|cfg_schedule=constant|"
+                     "temperature=0.9|num_iter=4|num_sampling_steps=8|model=demo|vae=demo");
+    assert_has(text_of(&p, "Software"), "libmar ");
     assert_null(strstr(text_of(&p, "backend"), "thread")); /* changes nothing in the image */
     close_picture(&p);
 
     p = open_picture(d, "d/grid.png");
-    assert_text(&p, "class", "3,7");
-    assert_text(&p, "image", "0-3");
-    assert_text(&p, "num", "2");
+    assert_texts(&p, "class=3,7|image=0-3|num=2");
     close_picture(&p);
 }
 
@@ -126,13 +124,12 @@ static void single_image(void **state)
     command_result r = command_run(d, "$MAR generate --class 4 --num 1 " QUICK "--out One.PNG");
     assert_int_equal(r.status, 0);
     assert_string_equal(r.err, "");
-    assert_non_null(strstr(r.out, "wrote One.PNG: 1 image of 32x32 in "));
+    assert_has(r.out, "wrote One.PNG: 1 image of 32x32 in ");
     command_result_free(&r);
     picture p = open_picture(d, "One.PNG");
     assert_int_equal(p.width, 32);
     assert_int_equal(p.height, 32);
-    assert_text(&p, "class", "4");
-    assert_text(&p, "image", "0");
+    assert_texts(&p, "class=4|image=0");
     close_picture(&p);
     assert_int_equal(count_files(d), 1);
 
@@ -142,15 +139,6 @@ static void single_image(void **state)
     command_result_free(&r);
 }
 
-static void assert_same_file(const char *directory, const char *a, const char *b)
-{
-    size_t na, nb;
-    char *da = read_whole_file(directory, a, &na), *db = read_whole_file(directory, b, &nb);
-    if (na != nb || memcmp(da, db, na) != 0) fail_msg("%s and %s differ", a, b);
-    free(da);
-    free(db);
-}
-
 /* The same seed gives the same bytes, whatever the batch, the threads, and how many images are made. */
 static void what_an_image_depends_on(void **state)
 {
@@ -158,10 +146,7 @@ static void what_an_image_depends_on(void **state)
     static const char *const variants[] = {"--batch 1 --threads 1", "--batch 3 --threads 2", "--batch 5 --threads 1",
                                            "--threads 2 --grid"};
     for (int v = 0; v < 4; v++) {
-        char line[512];
-        snprintf(line, sizeof line, "generate --class 0,8,5,3,9 --num 1 --seed 11 " QUICK "%s --out %d", variants[v],
-                 v);
-        command_ok(d, line);
+        command_ok(d, "generate --class 0,8,5,3,9 --num 1 --seed 11 " QUICK "%s --out %d", variants[v], v);
     }
     command_ok(d, "generate --class 0,8 --num 1 --seed 11 " QUICK "--out fewer");
     command_ok(d, "generate --class 0,8 --num 1 --seed 12 " QUICK "--out other");
@@ -173,99 +158,59 @@ static void what_an_image_depends_on(void **state)
             assert_same_file(d, a, b);
         }
     assert_same_file(d, "0/000001.png", "fewer/000001.png");
-    size_t na, nb;
-    char *a = read_whole_file(d, "0/000000.png", &na), *b = read_whole_file(d, "other/000000.png", &nb);
-    assert_true(na != nb || memcmp(a, b, na) != 0);
-    free(a);
-    free(b);
-}
-
-static void draft_model(void **state)
-{
-    command_ok(*state, "generate --model demo-draft --class 6 --num 1 " QUICK "--out draft.png");
-    picture p = open_picture(*state, "draft.png");
-    assert_text(&p, "model", "demo-draft");
-    close_picture(&p);
-}
-
-static double number_at(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    if (!cJSON_IsNumber(item)) fail_msg("%s: no number of that name in the record", key);
-    return item->valuedouble;
+    sh_ok(d, "! cmp -s 0/000000.png other/000000.png");
 }
 
 static void json_record(void **state)
 {
     const char *d = *state;
-    command_result r =
-        command_run(d, "$MAR generate --class 2,0 --num 3 --seed 5 --cfg 2.9 " QUICK "--batch 4 --out d --grid --json");
-    assert_int_equal(r.status, 0);
-    assert_string_equal(r.err, "");
-    cJSON *record = cJSON_Parse(r.out);
-    assert_non_null(record);
-    assert_true(number_at(record, "images") == 6);
-    assert_true(number_at(record, "width") == 32);
-    const cJSON *parameters = cJSON_GetObjectItem(record, "parameters");
-    assert_true(number_at(parameters, "seed") == 5);
-    assert_true(number_at(parameters, "cfg") == 2.9);
-    assert_true(number_at(parameters, "num_iter") == 4);
+    cJSON *record =
+        command_json(d, "generate --class 2,0 --num 3 --seed 5 --cfg 2.9 " QUICK "--batch 4 --out d --grid --json");
+    assert_true(json_number(record, "images") == 6);
+    assert_true(json_number(record, "width") == 32);
+    assert_true(json_number(record, "parameters.seed") == 5 && json_number(record, "parameters.num_iter") == 4);
+    assert_true(json_number(record, "parameters.cfg") == 2.9);
     const cJSON *files = cJSON_GetObjectItem(record, "files"), *file;
     assert_int_equal(cJSON_GetArraySize(files), 6);
     cJSON_ArrayForEach(file, files)
     {
-        picture p = open_picture(d, cJSON_GetObjectItem(file, "file")->valuestring);
-        assert_int_equal(atoi(text_of(&p, "class")), (int)number_at(file, "class"));
-        assert_int_equal(atoi(text_of(&p, "image")), (int)number_at(file, "image"));
+        picture p = open_picture(d, json_text(file, "file"));
+        assert_int_equal(atoi(text_of(&p, "class")), (int)json_number(file, "class"));
+        assert_int_equal(atoi(text_of(&p, "image")), (int)json_number(file, "image"));
         close_picture(&p);
     }
-    picture p = open_picture(d, cJSON_GetObjectItem(cJSON_GetObjectItem(record, "grid"), "file")->valuestring);
+    picture p = open_picture(d, json_text(record, "grid.file"));
     close_picture(&p);
 
-    double seconds = number_at(record, "seconds"), parts = 0;
+    double seconds = json_number(record, "seconds"), parts = 0;
     static const char *const names[] = {"encoder", "decoder", "head", "vae"};
     for (int i = 0; i < 4; i++) {
         const cJSON *part = cJSON_GetObjectItem(cJSON_GetObjectItem(record, "split"), names[i]);
-        assert_true(number_at(part, "seconds") > 0);
-        assert_true(number_at(part, "flop") > 0);
-        parts += number_at(part, "seconds");
+        assert_true(json_number(part, "seconds") > 0);
+        assert_true(json_number(part, "flop") > 0);
+        parts += json_number(part, "seconds");
     }
     assert_true(parts <= seconds);
-    assert_true(number_at(record, "seconds_per_image") > 0);
+    assert_true(json_number(record, "seconds_per_image") > 0);
     assert_non_null(cJSON_GetObjectItem(record, "backend"));
     cJSON_Delete(record);
-    command_result_free(&r);
 }
 
 /* mar bench says how the backend computes the head. */
 static void bench_says_how(void **state)
 {
-    const char *const d = *state, *const how = "head: matrix products in ";
-    command_result r = command_run(d, "$MAR bench --num_iter 1 --num_sampling_steps 4 --json");
-    assert_int_equal(r.status, 0);
-    cJSON *report = cJSON_Parse(r.out);
-    assert_non_null(report);
-    const cJSON *computed = cJSON_GetObjectItem(report, "computed");
-    assert_non_null(computed);
-    assert_int_equal(strncmp(computed->valuestring, how, strlen(how)), 0);
+    static const char how[] = "head: matrix products in ";
+    cJSON *report = command_json(*state, "bench --num_iter 1 --num_sampling_steps 4 --json");
+    assert_int_equal(strncmp(json_text(report, "computed"), how, strlen(how)), 0);
     cJSON_Delete(report);
-    command_result_free(&r);
-    r = command_run(d, "$MAR bench --num_iter 1 --num_sampling_steps 4");
-    assert_non_null(strstr(r.out, "\nhead: matrix products in "));
+    command_result r = command_mar(*state, "bench --num_iter 1 --num_sampling_steps 4");
+    assert_has(r.out, "\nhead: matrix products in ");
     command_result_free(&r);
 }
 
-/* Runs "$MAR generate arguments --json"; the record, to be deleted. */
-static cJSON *generate_record(const char *directory, const char *arguments)
+static cJSON *generated(const char *directory, const char *arguments)
 {
-    char line[1024];
-    snprintf(line, sizeof line, "$MAR generate %s --json --threads 1", arguments);
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s: status %d, %s", line, r.status, r.err);
-    cJSON *record = cJSON_Parse(r.out);
-    assert_non_null(record);
-    command_result_free(&r);
-    return record;
+    return command_json(directory, "generate %s --json --threads 1", arguments);
 }
 
 /* A list of `length` rates, or null where nothing was verified. */
@@ -315,7 +260,7 @@ static void guarantee(void **state)
                                "(accepted_shift measures the difference)"},
         {"--model demo-discrete --draft demo-discrete-draft --spec lantern", "approximate: "},
     };
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+    for (size_t i = 0; i < LENGTH(runs); i++) {
         char line[300], found[400];
         const int discrete = strstr(runs[i].options, "discrete") != NULL;
         snprintf(line, sizeof line, "$MAR generate %s --class 3 --num 1 %s --out g.png", runs[i].options,
@@ -344,26 +289,24 @@ static void guarantee(void **state)
 static void speculation(void **state)
 {
     const char *d = *state;
-    cJSON *record = generate_record(d, "--draft demo-draft --spec cspd --gamma 3 --prefill 0.1 --class 3 --num 1 "
-                                       "--num_iter 10 --num_sampling_steps 20 --accept_map map.png --out a.png");
+    cJSON *record = generated(d, "--draft demo-draft --spec cspd --gamma 3 --prefill 0.1 --class 3 --num 1 "
+                                 "--num_iter 10 --num_sampling_steps 20 --accept_map map.png --out a.png");
     static const char *const keys[] = {"mean_accepted_length", "residual_tries",          "head_calls_per_token",
                                        "head_calls_max",       "draft_calls_in_sequence", "seconds_per_image"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (!(number_at(record, keys[i]) > 0)) fail_msg("%s is not positive", keys[i]);
+    for (size_t i = 0; i < LENGTH(keys); i++)
+        if (!(json_number(record, keys[i]) > 0)) fail_msg("%s is not positive", keys[i]);
     assert_rates(record, "acceptance_per_step", 10);
     assert_rates(record, "acceptance_per_position", 64);
-    const cJSON *split = cJSON_GetObjectItem(record, "split");
-    assert_true(number_at(cJSON_GetObjectItem(split, "draft"), "seconds") > 0);
-    assert_true(number_at(cJSON_GetObjectItem(split, "head"), "seconds") > 0);
-    assert_true(number_at(cJSON_GetObjectItem(split, "verification"), "seconds") > 0);
-    assert_string_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(record, "accept_map"), "file")->valuestring, "map.png");
+    static const char *const parts[] = {"split.draft.seconds", "split.head.seconds", "split.verification.seconds"};
+    for (int i = 0; i < 3; i++) assert_true(json_number(record, parts[i]) > 0);
+    assert_string_equal(json_text(record, "accept_map.file"), "map.png");
 
     int accepted, replaced, target;
     picture p = open_picture(d, "map.png");
     assert_int_equal(p.width, 32);
     count_map(&p, &accepted, &replaced, &target);
     assert_true(target > 0 && accepted > 0); /* the first step is the target's */
-    assert_true(fabs(number_at(record, "acceptance_rate") - accepted / (double)(accepted + replaced)) < 1e-12);
+    assert_true(fabs(json_number(record, "acceptance_rate") - accepted / (double)(accepted + replaced)) < 1e-12);
     assert_text(&p, "Title",
                 "accepted tokens: dark green accepted, light green replaced, grey made by the target alone");
     assert_text(&p, "image", "0");
@@ -373,13 +316,13 @@ static void speculation(void **state)
 
 static void head_speculation(void **state)
 {
-    cJSON *record = generate_record(*state, "--head_spec 4 --class 3 --num 1 --num_iter 8 --out a.png");
-    const double rate = number_at(record, "proposal_acceptance_rate"),
-                 calls = number_at(record, "head_calls_per_token");
+    cJSON *record = generated(*state, "--head_spec 4 --class 3 --num 1 --num_iter 8 --out a.png");
+    const double rate = json_number(record, "proposal_acceptance_rate"),
+                 calls = json_number(record, "head_calls_per_token");
     assert_true(rate > 0.5 && rate <= 1);
     assert_true(calls >= 25 && calls < 40); /* 100 steps, 4 a call at best */
-    assert_true(number_at(record, "head_calls_in_sequence") > calls);
-    assert_true(number_at(record, "draft_calls_in_sequence") == 0);
+    assert_true(json_number(record, "head_calls_in_sequence") > calls);
+    assert_true(json_number(record, "draft_calls_in_sequence") == 0);
     assert_true(cJSON_IsNull(cJSON_GetObjectItem(record, "acceptance_rate")));
     cJSON_Delete(record);
 }
@@ -388,34 +331,29 @@ static void head_speculation(void **state)
 static void own_drafts(void **state)
 {
     const char *d = *state;
-    cJSON *record = generate_record(d, "--draft self --head_spec 4 --gamma auto --class 3 --num 1 --num_iter 16 "
-                                       "--num_sampling_steps 20 --accept_map map.png --out a.png");
+    cJSON *record = generated(d, "--draft self --head_spec 4 --gamma auto --class 3 --num 1 --num_iter 16 "
+                                 "--num_sampling_steps 20 --accept_map map.png --out a.png");
     const cJSON *parameters = cJSON_GetObjectItem(record, "parameters");
-    assert_string_equal(cJSON_GetObjectItem(record, "draft")->valuestring, "self");
-    assert_string_equal(cJSON_GetObjectItem(parameters, "draft")->valuestring, "self");
-    assert_string_equal(cJSON_GetObjectItem(parameters, "spec")->valuestring, "path");
-    assert_string_equal(cJSON_GetObjectItem(parameters, "gamma")->valuestring, "auto");
+    assert_string_equal(json_text(record, "draft"), "self");
+    assert_string_equal(json_text(parameters, "draft"), "self");
+    assert_string_equal(json_text(parameters, "spec"), "path");
+    assert_string_equal(json_text(parameters, "gamma"), "auto");
     assert_null(cJSON_GetObjectItem(parameters, "prefill"));
     assert_null(cJSON_GetObjectItem(parameters, "context"));
     assert_null(cJSON_GetObjectItem(parameters, "align"));
-    const double passes = number_at(record, "passes_in_sequence"), contexts = number_at(record, "contexts_per_image");
+    const double passes = json_number(record, "passes_in_sequence"),
+                 contexts = json_number(record, "contexts_per_image");
     assert_true(passes >= 2 && passes < 16 && contexts >= 16);
-    assert_true(number_at(record, "proposal_acceptance_rate") > 0); /* head_spec works inside */
-    assert_true(number_at(record, "draft_calls_in_sequence") == 0);
-    assert_true(number_at(record, "accepted_shift") > 0);
+    assert_true(json_number(record, "proposal_acceptance_rate") > 0); /* head_spec works inside */
+    assert_true(json_number(record, "draft_calls_in_sequence") == 0);
+    assert_true(json_number(record, "accepted_shift") > 0);
     assert_rates(record, "acceptance_per_step", 16);
     assert_rates(record, "acceptance_per_position", 64);
-    assert_rates(record, "acceptance_per_lateness",
-                 cJSON_GetArraySize(cJSON_GetObjectItem(record, "acceptance_per_lateness")));
-    assert_true(cJSON_GetArraySize(cJSON_GetObjectItem(record, "acceptance_per_lateness")) > 1);
+    assert_rates(record, "acceptance_per_lateness", json_count(record, "acceptance_per_lateness"));
+    assert_true(json_count(record, "acceptance_per_lateness") > 1);
     cJSON_Delete(record);
     picture p = open_picture(d, "a.png");
-    assert_text(&p, "draft", "self");
-    assert_text(&p, "draft_id", "(absent)");
-    assert_text(&p, "spec", "path");
-    assert_text(&p, "gamma", "auto");
-    assert_text(&p, "head_spec", "4");
-    assert_text(&p, "prefill", "(absent)");
+    assert_texts(&p, "draft=self|draft_id=(absent)|spec=path|gamma=auto|head_spec=4|prefill=(absent)");
     close_picture(&p);
 
     int accepted, replaced, target;
@@ -431,10 +369,9 @@ static void own_drafts(void **state)
     if (r.status != 0) fail_msg("%s%s", r.out, r.err);
     command_result_free(&r);
     p = open_picture(d, "c.png");
-    assert_text(&p, "spec", "path");
-    assert_text(&p, "context", "full");
-    assert_non_null(strstr(text_of(&p, "backend"), "f32")); /* the head, which --spec path makes f32 */
-    assert_non_null(strstr(text_of(&p, "draft_id"), " bytes, "));
+    assert_texts(&p, "spec=path|context=full");
+    assert_has(text_of(&p, "backend"), "f32"); /* the head, which --spec path makes f32 */
+    assert_has(text_of(&p, "draft_id"), " bytes, ");
     close_picture(&p);
 }
 
@@ -451,34 +388,30 @@ static void passes(void **state)
         {"--num_iter 8 --draft demo-draft --spec cspd --gamma 3 --prefill 0.25", 2 * 4, 4}, /* blocks are of 3 steps */
         {"--num_iter 8 --head_spec 4", 2 * 8, 8},
     };
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+    for (size_t i = 0; i < LENGTH(runs); i++) {
         char line[300];
         snprintf(line, sizeof line, "--class 3 --num 3 --batch 2 --num_sampling_steps 8 --out p --overwrite %s",
                  runs[i].options);
-        cJSON *record = generate_record(*state, line);
-        if (number_at(record, "passes_in_sequence") != runs[i].passes ||
-            number_at(record, "contexts_per_image") != runs[i].contexts)
-            fail_msg("%s: %g passes of %g contexts", runs[i].options, number_at(record, "passes_in_sequence"),
-                     number_at(record, "contexts_per_image"));
+        cJSON *record = generated(*state, line);
+        if (json_number(record, "passes_in_sequence") != runs[i].passes ||
+            json_number(record, "contexts_per_image") != runs[i].contexts)
+            fail_msg("%s: %g passes of %g contexts", runs[i].options, json_number(record, "passes_in_sequence"),
+                     json_number(record, "contexts_per_image"));
         cJSON_Delete(record);
     }
 }
 
-/* The path of a draft is nobody's business but the machine's. */
+/* A picture has the name of the draft, not its path. */
 static void draft_in_the_text(void **state)
 {
     const char *d = *state;
     command_ok(d, "convert demo-draft secret.safetensors");
-    cJSON *record = generate_record(d, "--draft ./secret.safetensors --class 3 --num 1 " QUICK "--out a.png");
-    assert_string_equal(cJSON_GetObjectItem(record, "draft")->valuestring, "./secret.safetensors");
-    assert_string_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(record, "parameters"), "draft")->valuestring,
-                        "secret.safetensors");
+    cJSON *record = generated(d, "--draft ./secret.safetensors --class 3 --num 1 " QUICK "--out a.png");
+    assert_string_equal(json_text(record, "draft"), "./secret.safetensors");
+    assert_string_equal(json_text(record, "parameters.draft"), "secret.safetensors");
     cJSON_Delete(record);
     picture p = open_picture(d, "a.png");
-    assert_text(&p, "draft", "secret.safetensors");
-    assert_text(&p, "spec", "path");
-    assert_text(&p, "method", "(absent)");
-    assert_text(&p, "Title", "(absent)");
+    assert_texts(&p, "draft=secret.safetensors|spec=path|method=(absent)|Title=(absent)");
     close_picture(&p);
 }
 
@@ -488,10 +421,10 @@ static void progress_on_a_terminal(void **state)
         "mar", "generate", "--class", "1,2", "--num", "2", "--batch", "2", "--num_iter", "8", "--num_sampling_steps",
         "8",   "--out",    "p.png",   NULL,  NULL};
     char *shown = command_on_terminal(*state, argv);
-    assert_non_null(strstr(shown, "\r["));
-    assert_non_null(strstr(shown, "100%  4 of 4 images"));
-    assert_non_null(strstr(shown, " left"));
-    assert_non_null(strstr(shown, "\r\033[Kwrote p.png: 4 images of 32x32"));
+    assert_has(shown, "\r[");
+    assert_has(shown, "100%  4 of 4 images");
+    assert_has(shown, " left");
+    assert_has(shown, "\r\033[Kwrote p.png: 4 images of 32x32");
     free(shown);
 
     argv[14] = "--quiet";
@@ -522,7 +455,7 @@ static void waiting_on_a_terminal(void **state)
          "\rloading a.safetensors\033[K\r\033[K",
          "\rmeasuring the machine\033[K\r\033[K\r[....."},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         char *shown = command_on_terminal(*state, cases[i].argv);
         if (strncmp(shown, cases[i].first, strlen(cases[i].first)) != 0 || !strstr(shown, cases[i].then))
             fail_msg("mar %s: \"%s\", expected \"%s\" and \"%s\"", cases[i].argv[1], shown, cases[i].first,
@@ -537,22 +470,19 @@ static void waiting_on_a_terminal(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(text_chunks, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(bench_says_how, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(grid_and_directory, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(single_image, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(what_an_image_depends_on, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(guarantee, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(draft_model, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(json_record, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(speculation, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(own_drafts, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(passes, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(head_speculation, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(draft_in_the_text, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(progress_on_a_terminal, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(waiting_on_a_terminal, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(text_chunks),
+                                       COMMAND_TEST(bench_says_how),
+                                       COMMAND_TEST(grid_and_directory),
+                                       COMMAND_TEST(single_image),
+                                       COMMAND_TEST(what_an_image_depends_on),
+                                       COMMAND_TEST(guarantee),
+                                       COMMAND_TEST(json_record),
+                                       COMMAND_TEST(speculation),
+                                       COMMAND_TEST(own_drafts),
+                                       COMMAND_TEST(passes),
+                                       COMMAND_TEST(head_speculation),
+                                       COMMAND_TEST(draft_in_the_text),
+                                       COMMAND_TEST(progress_on_a_terminal),
+                                       COMMAND_TEST(waiting_on_a_terminal)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Images made elsewhere: every kind of PNG and JPEG is read as PIL reads it, to the bit; folders and arrays are streams
- * in a fixed order; what cannot be one is refused in one line. The files are from tests/golden/make_images.py. */
+/* Images made elsewhere. Every kind of PNG and JPEG is read as PIL reads it, to the bit. Folders and arrays are streams
+ * in a fixed order. Other files are refused in one line. The files are from tests/golden/make_images.py. */
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
 
@@ -20,57 +20,30 @@ enum { W = 37, H = 23, PIXELS = W * H * 3 };
 
 /* --- what is said on stderr --------------------------------------------------------------------------------------- */
 
-static char said[4096];
-static int real_stderr = -1, listening = -1;
-
-static void listen_begin(void)
+/* The call failed, and the one line that was said has these words. */
+static void check_said(command_result r, const char *words)
 {
-    char name[] = "/tmp/mar-test-XXXXXX";
-    fflush(stderr);
-    listening = mkstemp(name);
-    assert_true(listening >= 0);
-    unlink(name);
-    real_stderr = dup(2);
-    dup2(listening, 2);
-}
-
-static void listen_end(void)
-{
-    fflush(stderr);
-    dup2(real_stderr, 2);
-    close(real_stderr);
-    const ssize_t n = pread(listening, said, sizeof said - 1, 0);
-    said[n > 0 ? n : 0] = '\0';
-    close(listening);
-}
-
-/* The one line that was said has these words. */
-static void check_said(const char *words)
-{
-    const char *newline = strchr(said, '\n');
-    if (!newline || newline[1]) fail_msg("not one line: \"%s\"", said);
-    if (!strstr(said, words)) fail_msg("\"%s\" does not say \"%s\"", said, words);
+    assert_true(r.status);
+    const char *newline = strchr(r.err, '\n');
+    if (!newline || newline[1]) fail_msg("not one line: \"%s\"", r.err);
+    assert_has(r.err, words);
+    command_result_free(&r);
 }
 
 static void assert_not_opened(const char *path, const char *words)
 {
     image_source *s = NULL;
-    listen_begin();
-    const int failed = image_source_open(path, &s);
-    listen_end();
-    assert_true(failed && !s);
-    check_said(words);
+    capture_begin();
+    check_said(capture_end(image_source_open(path, &s)), words);
+    assert_null(s);
 }
 
 static void assert_not_read(image_source *s, int64_t first, int64_t n, const char *words)
 {
     uint8_t *rgb = malloc((size_t)n * (size_t)image_source_width(s) * (size_t)image_source_height(s) * 3);
-    listen_begin();
-    const int failed = image_source_read(s, first, n, rgb);
-    listen_end();
+    capture_begin();
+    check_said(capture_end(image_source_read(s, first, n, rgb)), words);
     free(rgb);
-    assert_true(failed);
-    check_said(words);
 }
 
 /* --- pictures ----------------------------------------------------------------------------------------------------- */
@@ -132,7 +105,7 @@ static void test_cut(void **state)
     (void)state;
     static const char *const files[] = {"png2_8.png",   "png3_4_interlaced.png", "png6_16.png",
                                         "jpeg_420.jpg", "jpeg_progressive.jpeg", "jpeg_restart.jpg"};
-    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+    for (size_t f = 0; f < LENGTH(files); f++) {
         char path[200], why[IMAGE_WHY_MAX];
         snprintf(path, sizeof path, DATA "%s", files[f]);
         bytes b = bytes_from_file(path);
@@ -149,7 +122,7 @@ static void test_flipped(void **state)
 {
     (void)state;
     static const char *const files[] = {"png2_8.png", "png3_2.png", "jpeg_grey.jpg", "jpeg_progressive.jpeg"};
-    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+    for (size_t f = 0; f < LENGTH(files); f++) {
         char path[200], why[IMAGE_WHY_MAX];
         int read = 0;
         snprintf(path, sizeof path, DATA "%s", files[f]);
@@ -182,7 +155,7 @@ static void test_refused_pictures(void **state)
         {DATA "png2_8.png", "has 16385x23 pixels, expected sides of 1 to 16384", 16, "\0\0\x40\x01\0\0\0\x17", 8},
         {DATA "png2_8.png", "has 2644 bytes, too few for its 16384x16384 pixels", 16, "\0\0\x40\0\0\0\x40\0", 8},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         char why[IMAGE_WHY_MAX];
         bytes b = bytes_from_file(cases[i].file);
         if (cases[i].at) memcpy(b.data + cases[i].at, cases[i].to, cases[i].n);
@@ -216,7 +189,7 @@ static void test_folder(void **state)
     static const char *const files[][2] = {
         {"B.PNG", "png2_8.png"}, {"a b.jpeg", "jpeg_420.jpg"}, {"a.jpg", "jpeg_progressive.jpeg"},
         {"a.png", "png3_8.png"}, {"aa.JPG", "jpeg_bad.JPG"},   {"\xc3\xa4.png", "png0_1.png"}};
-    enum { N = sizeof files / sizeof *files };
+    enum { N = LENGTH(files) };
     char path[600];
     image_source *s = NULL;
     for (int i = N - 1; i >= 0; i--) copy_file(files[i][1], dir, files[i][0]);
@@ -295,7 +268,7 @@ static void test_bad_folders(void **state)
     assert_int_equal(image_source_open(path, &s), 0);
     assert_int_equal(image_source_count(s), 3);
     assert_not_read(s, 0, 3, "in\\nner/c.png: has ");
-    assert_non_null(strstr(said, " pixels, expected 37x23, as b.png has"));
+    assert_not_read(s, 0, 3, " pixels, expected 37x23, as b.png has");
     assert_not_read(s, 2, 1, "in\\nner/d.jpg: is not a whole JPEG (it ends too early)");
     image_source_close(s);
 }
@@ -316,7 +289,7 @@ static void test_array(void **state)
     assert_int_equal(image_source_width(s), W);
     assert_int_equal(image_source_height(s), H);
     assert_null(image_source_name(s, 0));
-    for (size_t i = 0; i < sizeof reads / sizeof *reads; i++) {
+    for (size_t i = 0; i < LENGTH(reads); i++) {
         assert_int_equal(image_source_read(s, reads[i][0], reads[i][1], got), 0);
         assert_memory_equal(got, all + reads[i][0] * PIXELS, (size_t)reads[i][1] * PIXELS);
     }
@@ -361,7 +334,7 @@ static void test_bad_arrays(void **state)
     };
     char path[600];
     snprintf(path, sizeof path, "%s/a.npz", dir);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         write_array(path, cases[i].name, cases[i].dtype, cases[i].rank, cases[i].shape);
         assert_not_opened(path, cases[i].words);
     }
@@ -384,15 +357,9 @@ static void test_bad_arrays(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pixels),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_flipped),
-        cmocka_unit_test(test_refused_pictures),
-        cmocka_unit_test_setup_teardown(test_folder, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(test_bad_folders, command_setup, command_teardown),
-        cmocka_unit_test(test_array),
-        cmocka_unit_test_setup_teardown(test_bad_arrays, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pixels),  cmocka_unit_test(test_cut),
+                                       cmocka_unit_test(test_flipped), cmocka_unit_test(test_refused_pictures),
+                                       COMMAND_TEST(test_folder),      COMMAND_TEST(test_bad_folders),
+                                       cmocka_unit_test(test_array),   COMMAND_TEST(test_bad_arrays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

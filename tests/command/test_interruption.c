@@ -1,5 +1,5 @@
-/* Signals: at once a line that says so, finished images stay and are whole, nothing else is left, and the status says
- * what it was. And SIGKILL: whatever has a name is whole. */
+/* Signals. One line follows at once, finished images stay and are whole, nothing else is left, and the status names the
+ * signal. After SIGKILL every file with a name is whole. */
 #include "tests/support/command.h"
 
 #include <dirent.h>
@@ -227,9 +227,9 @@ static void at_many_moments(void **state)
                                             "--batch", "2",        QUICK,     "--out", "a/b/d", NULL};
     snprintf(sub, sizeof sub, "%s/a/b/d", (char *)*state);
     snprintf(above, sizeof above, "%s/a", (char *)*state);
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < 18; i++) {
         start(*state, i % 2, NULL, argv);
-        usleep((useconds_t)(i * i * 300)); /* up to a quarter of a second */
+        usleep((useconds_t)(i * i * 800)); /* up to a quarter of a second */
         kill(c.pid, signals[i % 3]);
         assert_int_equal(wait_for_end(), 128 + signals[i % 3]);
         const int n = count_whole(sub);
@@ -244,10 +244,10 @@ static void killed(void **state)
 {
     char sub[4096];
     snprintf(sub, sizeof sub, "%s/d", (char *)*state);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 6; i++) {
         start(*state, 0, NULL, into_directory);
         wait_for_file(*state, "d/000001.png");
-        usleep((useconds_t)(i * 1500));
+        usleep((useconds_t)(i * 3000));
         kill(c.pid, SIGKILL);
         assert_int_equal(wait_for_end(), 128 + SIGKILL);
         assert_true(count_whole(sub) >= 2);
@@ -353,9 +353,9 @@ static void other_commands(void **state)
 {
     char *bench[] = {"mar", "bench", "--batch", "1", "--repeat", "1000", NULL};
     char *fidelity[] = {"mar", "fidelity", "--num", "10000", "--out", "p.html", QUICK, "--against", NULL};
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 12; i++) {
         start(*state, i % 4 / 2, NULL, i % 2 ? bench : fidelity);
-        usleep((useconds_t)(i * i * 1000));
+        usleep((useconds_t)(i * i * 3000));
         kill(c.pid, SIGINT);
         assert_int_equal(wait_for_end(), 130);
         assert_null(strstr(c.text, "s/image"));
@@ -365,16 +365,14 @@ static void other_commands(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(keeps_what_is_finished, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(ends_the_progress_line, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(at_many_moments, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(killed, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(a_grid_of_what_is_finished, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(nobody_reads_its_words, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(the_second_ends_it, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(ignored, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(other_commands, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(keeps_what_is_finished),
+                                       COMMAND_TEST(ends_the_progress_line),
+                                       COMMAND_TEST(at_many_moments),
+                                       COMMAND_TEST(killed),
+                                       COMMAND_TEST(a_grid_of_what_is_finished),
+                                       COMMAND_TEST(nobody_reads_its_words),
+                                       COMMAND_TEST(the_second_ends_it),
+                                       COMMAND_TEST(ignored),
+                                       COMMAND_TEST(other_commands)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

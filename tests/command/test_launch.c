@@ -1,5 +1,5 @@
-/* Which of several processes one is: by --shard, Slurm's variables, mpirun's, and MPI. The program tests/launch/shown
- * prints it. $SHOWN has no plug-in beside it, $SHOWN_MPI one that says what $FAKE_MPI is. */
+/* The place of a process among several: by --shard, Slurm's variables, mpirun's, or MPI. tests/launch/shown prints it.
+ * $SHOWN has no plug-in beside it, $SHOWN_MPI has one that reports $FAKE_MPI. */
 #include "tests/support/command.h"
 
 #include <stdio.h>
@@ -63,7 +63,7 @@ static void shard(void **state)
     check(SHOWN, "PMIX_RANK=3", "1/2", 0, "shard 0/2 local 3/4 by --shard 1/2\n");
     static const char *const wrong[] = {"0/5",  "6/5",  "5",  "1/0",           "/5",    "1/",
                                         "1/5x", "-1/5", "''", "1/99999999999", "' 1/2'"};
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+    for (size_t i = 0; i < LENGTH(wrong); i++)
         check(SHOWN, "", wrong[i], 1, "expected i/n with i from 1 to n, such as 2/5\n");
 }
 
@@ -173,7 +173,7 @@ static void mpirun_with_mpi(void **state)
         {"PMI_SIZE=4 PMI_RANK=3 FAKE_MPI='MPI_Init: no network'", 1, "mar: MPI (Fake MPI 1): MPI_Init: no network\n"},
     };
     static const char loaded[] = "MPI is loaded\n";
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         command_result r = run(SHOWN_MPI, cases[i].variables, "");
         if (strncmp(r.err, loaded, strlen(loaded)) != 0)
             fail_msg("%s: MPI is not loaded: %s", cases[i].variables, r.err);
@@ -192,7 +192,7 @@ static void mpi_is_not_loaded(void **state)
     static const char *const variables[] = {
         "", "SLURM_PROCID=1 SLURM_NTASKS=2", "SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=2",
         "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", "PMIX_RANK=0 SLURM_NTASKS=1"};
-    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) check(SHOWN_MPI, variables[i], "", 0, "/");
+    for (size_t i = 0; i < LENGTH(variables); i++) check(SHOWN_MPI, variables[i], "", 0, "/");
     check(SHOWN_MPI, "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1", "1/3", 0, "shard 0/3 local 1/2 by --shard 1/3\n");
 }
 
@@ -219,15 +219,13 @@ static void installed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alone),
-        cmocka_unit_test(shard),
-        cmocka_unit_test(arrays),
-        cmocka_unit_test(steps_of_slurm),
-        cmocka_unit_test(mpirun_without_mpi),
-        cmocka_unit_test(mpirun_with_mpi),
-        cmocka_unit_test(mpi_is_not_loaded),
-        cmocka_unit_test_setup_teardown(installed, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(alone),
+                                       cmocka_unit_test(shard),
+                                       cmocka_unit_test(arrays),
+                                       cmocka_unit_test(steps_of_slurm),
+                                       cmocka_unit_test(mpirun_without_mpi),
+                                       cmocka_unit_test(mpirun_with_mpi),
+                                       cmocka_unit_test(mpi_is_not_loaded),
+                                       COMMAND_TEST(installed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

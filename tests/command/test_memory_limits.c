@@ -1,8 +1,6 @@
-/* The command as a user starts it, with too little memory: below a limit of its address space, below a limit of what it
- * allocates, with one allocation that fails whichever library asks for it, and that and all later ones, and on a system
- * that starts no threads. It makes what it always makes, or ends with exit status 1, one line that says so, and no
- * file. Under the sanitizers, which replace the allocator and take an address space of their own, this test is
- * skipped. */
+/* The command with too little memory: with a limit of its address space or of its allocations, with one allocation that
+ * fails in any library, with all later ones failing, and without a second thread. It makes its usual output, or ends
+ * with status 1, one line that says so, and no file. Skipped under the sanitizers, which replace the allocator. */
 #include "tests/support/command.h"
 
 #include <fcntl.h>
@@ -62,9 +60,7 @@ static void ending_free(ending *e)
 
 static void send_to(const char *name, int fd)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", outside, name);
-    const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int file = open(path_in(outside, "%s", name), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (file < 0 || dup2(file, fd) < 0) _exit(98);
     close(file);
 }
@@ -72,13 +68,12 @@ static void send_to(const char *name, int fd)
 /* In the child. */
 static void become(const job *j, const char *settings, rlim_t address_space)
 {
-    char path[512], words[256];
+    char words[256];
     const char *command = getenv("MAR_COMMAND");
     send_to("out", STDOUT_FILENO);
     send_to("err", STDERR_FILENO);
     if (settings) {
-        snprintf(path, sizeof path, "%s/count", outside);
-        setenv("FAIL_COUNT", path, 1);
+        setenv("FAIL_COUNT", path_in(outside, "count"), 1);
         setenv("LD_PRELOAD", FAILING_PROCESS, 1);
         snprintf(words, sizeof words, "%s", settings);
         for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) putenv(word);
@@ -97,8 +92,7 @@ static ending run(const job *j, const char *settings, rlim_t address_space)
 {
     char path[512];
     ending e = {.calls = -1, .failures = -1};
-    snprintf(path, sizeof path, "%s/count", outside);
-    unlink(path);
+    unlink(path_in(outside, "count"));
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) become(j, settings, address_space);
@@ -199,7 +193,7 @@ static void test_budget(void **state)
     (void)state;
     enum { ROUNDS = 40 };
     static const job *const jobs[] = {&generate_f32, &generate_best, &inspect, &convert};
-    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+    for (size_t i = 0; i < LENGTH(jobs); i++) {
         char settings[64];
         int failed = 0;
         ending expected = whole(jobs[i], "FAIL_AT=-1");
@@ -219,7 +213,7 @@ static void test_address_space(void **state)
 {
     (void)state;
     static const job *const jobs[] = {&generate_f32, &generate_best, &inspect, &convert, &bench};
-    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+    for (size_t i = 0; i < LENGTH(jobs); i++) {
         int failed = 0, good = 0;
         ending expected = whole(jobs[i], NULL);
         for (rlim_t megabytes = 20; good < 10; megabytes += 2) {

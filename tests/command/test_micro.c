@@ -1,16 +1,13 @@
-/* mar bench --micro: what it prints, that its sums agree, and what it refuses. Times decide nothing but by being
- * positive. */
+/* mar bench --micro: its parts, its sums, its refusals. Times must only be positive. */
 #include "tests/support/command.h"
 #include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static void assert_between(const char *what, double x, double least, double most)
 {
@@ -19,37 +16,12 @@ static void assert_between(const char *what, double x, double least, double most
 
 /* --- the command -------------------------------------------------------------------------------------------------- */
 
-static double number(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    if (!cJSON_IsNumber(item)) fail_msg("no number %s", name);
-    return item->valuedouble;
-}
-
-static const char *string(const cJSON *object, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
-    if (!text) fail_msg("no string %s", name);
-    return text;
-}
-
-static cJSON *run_json(const char *directory, const char *line)
-{
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s: status %d: %s", line, r.status, r.err);
-    assert_string_equal(r.err, "");
-    cJSON *json = cJSON_Parse(r.out);
-    if (!json) fail_msg("%s: no JSON: %s", line, r.out);
-    command_result_free(&r);
-    return json;
-}
-
 static const cJSON *measurement(const cJSON *json, const char *group, const char *name)
 {
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(json, "measurements"))
     {
-        if (strcmp(string(row, "group"), group) == 0 && strcmp(string(row, "name"), name) == 0) return row;
+        if (strcmp(json_text(row, "group"), group) == 0 && strcmp(json_text(row, "name"), name) == 0) return row;
     }
     fail_msg("no %s %s", group, name);
     return NULL;
@@ -68,12 +40,13 @@ static void no_share_is_above_100(const char *text)
 static void micro_lists_the_parts(void **state)
 {
     const char *directory = *state;
-    cJSON *json = run_json(directory, "$MAR bench --micro --json --backend cpu --threads 1 --num_iter 8 "
-                                      "--num_sampling_steps 8 --batch 2");
-    assert_string_equal(string(json, "model"), "demo");
-    assert_true(strncmp(string(json, "backend"), "cpu ", 4) == 0);
-    assert_true(number(json, "batch") == 2 && number(json, "head_width") == 128 && number(json, "head_depth") == 2);
-    assert_true(number(cJSON_GetObjectItemCaseSensitive(json, "parameters"), "num_iter") == 8);
+    cJSON *json = command_json(directory, "bench --micro --json --backend cpu --threads 1 --num_iter 8 "
+                                          "--num_sampling_steps 8 --batch 2");
+    assert_string_equal(json_text(json, "model"), "demo");
+    assert_true(strncmp(json_text(json, "backend"), "cpu ", 4) == 0);
+    assert_true(json_number(json, "batch") == 2 && json_number(json, "head_width") == 128 &&
+                json_number(json, "head_depth") == 2);
+    assert_true(json_number(json, "parameters.num_iter") == 8);
     static const char *const parts[][2] = {
         {"machine", "matrix product"},
         {"machine", "memory"},
@@ -84,31 +57,32 @@ static void micro_lists_the_parts(void **state)
         {"operation", "layer norm 64"},
         {"image decoder", "group norm 64, silu"},
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        assert_true(number(measurement(json, parts[i][0], parts[i][1]), "seconds") > 0);
-    const cJSON *row, *constants = cJSON_GetObjectItemCaseSensitive(json, "constants");
+    for (size_t i = 0; i < LENGTH(parts); i++)
+        assert_true(json_number(measurement(json, parts[i][0], parts[i][1]), "seconds") > 0);
+    const cJSON *row;
     double operations = 0, passes = 0;
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(json, "measurements"))
     {
-        const char *group = string(row, "group");
-        const double flop = number(row, "count") * number(row, "flop");
-        assert_true(number(row, "count") > 0 && number(row, "rows") >= 0 && number(row, "bytes") >= 0);
+        const char *group = json_text(row, "group");
+        const double flop = json_number(row, "count") * json_number(row, "flop");
+        assert_true(json_number(row, "count") > 0 && json_number(row, "rows") >= 0 && json_number(row, "bytes") >= 0);
         if (strcmp(group, "operation") == 0) operations += flop;
-        if (strcmp(group, "pass") == 0 && strcmp(string(row, "name"), "image decoder") != 0) passes += flop;
+        if (strcmp(group, "pass") == 0 && strcmp(json_text(row, "name"), "image decoder") != 0) passes += flop;
     }
     assert_between("flop of the operations beside the passes", operations / passes, 0.98, 1.02);
     const cJSON *product = measurement(json, "machine", "matrix product");
     assert_between("flop_per_second",
-                   number(constants, "flop_per_second") * number(product, "seconds") / number(product, "flop"),
+                   json_number(json, "constants.flop_per_second") * json_number(product, "seconds") /
+                       json_number(product, "flop"),
                    1 - 1e-9, 1 + 1e-9);
     cJSON_Delete(json);
 
     char *argv[] = {"mar", "bench", "--micro", "--backend", "cpu", "--num_iter", "4", "--num_sampling_steps",
                     "4",   NULL};
     char *shown = command_on_terminal(directory, argv);
-    assert_non_null(strstr(shown, "\rmeasuring the parts\033[K\r\033[K"));
-    assert_non_null(strstr(shown, "chain 2 x 128, 4 steps"));
-    assert_non_null(strstr(shown, "us in sum; the step took"));
+    assert_has(shown, "\rmeasuring the parts\033[K\r\033[K");
+    assert_has(shown, "chain 2 x 128, 4 steps");
+    assert_has(shown, "us in sum; the step took");
     no_share_is_above_100(shown);
     free(shown);
 }
@@ -144,37 +118,31 @@ mar_status __wrap_mar_session_measure(mar_session *s, mar_measurement_function *
                                     {"machine", "memory", 0, 1, 1e-3, 1e6, 0},
                                     {"operation", "linear", 8, 1, 1e9 / fake.operation[i], 0, 1e9},
                                     {"operation", "copy rows", 8, 1, 1e-3, 7.36e6, 0}};
-    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) f(user, &rows[k]);
+    for (size_t k = 0; k < LENGTH(rows); k++) f(user, &rows[k]);
     return MAR_OK;
 }
 
 /* What mar bench prints, run in this process with such measurements. The caller frees it. */
-static char *bench_with(const char *directory, const char *option, const double machine[2], const double operation[2])
+static char *bench_with(const char *option, const double machine[2], const double operation[2])
 {
-    char path[1024], *argv[] = {"bench", "--num_iter", "2",   "--num_sampling_steps",
-                                "2",     "--backend",  "cpu", (char *)(uintptr_t)option,
-                                NULL};
-    snprintf(path, sizeof path, "%s/out", directory);
+    char *argv[] = {
+        "bench", "--num_iter", "2", "--num_sampling_steps", "2", "--backend", "cpu", (char *)(uintptr_t)option, NULL};
     memcpy(fake.machine, machine, sizeof fake.machine);
     memcpy(fake.operation, operation, sizeof fake.operation);
     fake.calls = 0;
-    fflush(stdout);
-    const int before = dup(STDOUT_FILENO), out = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    assert_true(before >= 0 && out >= 0 && dup2(out, STDOUT_FILENO) >= 0);
-    const int status = cmd_bench(option ? 8 : 7, argv);
-    fflush(stdout);
-    dup2(before, STDOUT_FILENO);
-    close(before);
-    close(out);
+    capture_begin();
+    command_result r = capture_end(cmd_bench(option ? 8 : 7, argv));
     fake.machine[0] = 0;
-    assert_int_equal(status, 0);
-    return read_whole_file(directory, "out", NULL);
+    assert_int_equal(r.status, 0);
+    free(r.err);
+    return r.out;
 }
 
 /* A peak that another program slowed is measured again, and so is a rate that was too high. What stays above the peak
  * is shown as that, and what was in a cache, too. */
 static void rates_above_the_peak(void **state)
 {
+    (void)state;
     static const struct {
         const char *option;
         double machine[2], operation[2];
@@ -189,8 +157,8 @@ static void rates_above_the_peak(void **state)
         {NULL, {1, 1e16}, {0}, 2, NULL},
         {NULL, {1, 2}, {0}, 2, ">100%: above the peak, which was measured twice\n"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *text = bench_with(*state, cases[i].option, cases[i].machine, cases[i].operation);
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        char *text = bench_with(cases[i].option, cases[i].machine, cases[i].operation);
         no_share_is_above_100(text);
         assert_int_equal(fake.calls, cases[i].calls);
         const char *above = strstr(text, " >100%");
@@ -204,19 +172,12 @@ static void rates_above_the_peak(void **state)
 
 static void repeat_has_no_effect(void **state)
 {
-    command_result r = command_run(*state, "$MAR bench --micro --repeat 2");
-    assert_int_equal(r.status, 1);
-    assert_non_null(strstr(r.err, "--repeat has no effect with --micro\n"));
-    assert_string_equal(r.out, "");
-    command_result_free(&r);
+    command_refused(*state, "$MAR bench --micro --repeat 2", "--repeat has no effect with --micro\n", "");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(micro_lists_the_parts, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(rates_above_the_peak, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(repeat_has_no_effect, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(micro_lists_the_parts), cmocka_unit_test(rates_above_the_peak),
+                                       COMMAND_TEST(repeat_has_no_effect)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

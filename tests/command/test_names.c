@@ -1,5 +1,5 @@
-/* Names from outside may be any bytes. Every JSON text is valid UTF-8, what goes to a terminal has no control
- * characters in it, and pages and the text in pictures are what their formats say. */
+/* Names from outside may be any bytes. JSON is valid UTF-8, a terminal gets no control characters, and pages and the
+ * text of pictures follow their formats. */
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
 #include "base/printable.h"
@@ -38,7 +38,7 @@ static int is_utf8(const char *text, size_t n)
     for (size_t i = 0, size; i < n; i += size) {
         const unsigned char *at = (const unsigned char *)text + i;
         size = 0;
-        for (size_t r = 0; r < sizeof ranges / sizeof *ranges && !size; r++) {
+        for (size_t r = 0; r < LENGTH(ranges) && !size; r++) {
             size_t k = 0;
             while (k < 4 && i + k < n && (k == 0 || ranges[r][2 * k]) && at[k] >= ranges[r][2 * k] &&
                    at[k] <= ranges[r][2 * k + 1])
@@ -72,9 +72,12 @@ static command_result run(const char *directory, const char *line, int status)
     return r;
 }
 
-static void expect(const char *text, const char *part)
+/* Runs one that must say this on either stream. */
+static void says(const char *directory, const char *line, int status, const char *text)
 {
-    if (!strstr(text, part)) fail_msg("\"%s\" is not in \"%s\"", part, text);
+    command_result r = run(directory, line, status);
+    if (!strstr(r.out, text) && !strstr(r.err, text)) fail_msg("%s: no \"%s\" in %s%s", line, text, r.out, r.err);
+    command_result_free(&r);
 }
 
 static cJSON *json_of(const char *directory, const char *line, int status)
@@ -84,13 +87,6 @@ static cJSON *json_of(const char *directory, const char *line, int status)
     if (!root) fail_msg("%s: no JSON: %s", line, r.out);
     command_result_free(&r);
     return root;
-}
-
-static const char *text_at(const cJSON *root, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItem(root, name);
-    if (!cJSON_IsString(item)) fail_msg("%s: no text", name);
-    return item->valuestring;
 }
 
 /* The demo model and draft as files with odd names. */
@@ -109,38 +105,38 @@ static void json_is_utf8(void **state)
     const char *directory = *state;
     setup_models(directory);
     cJSON *root = json_of(directory, "$MAR generate --json " SHORT MODEL DRAFT "--out " SHELL "-out\"", 0);
-    assert_string_equal(text_at(root, "model"), REPLACED "-model.safetensors");
-    assert_string_equal(text_at(root, "draft"), REPLACED "-draft.safetensors");
+    assert_string_equal(json_text(root, "model"), REPLACED "-model.safetensors");
+    assert_string_equal(json_text(root, "draft"), REPLACED "-draft.safetensors");
     const cJSON *file = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "files"), 0);
-    assert_string_equal(text_at(file, "file"), REPLACED "-out/000000.png");
+    assert_string_equal(json_text(file, "file"), REPLACED "-out/000000.png");
     cJSON_Delete(root);
 
     root = json_of(directory, "$MAR inspect --json " SHELL "-model.safetensors\"", 0);
-    assert_string_equal(text_at(root, "file"), REPLACED "-model.safetensors");
+    assert_string_equal(json_text(root, "file"), REPLACED "-model.safetensors");
     assert_string_equal(cJSON_GetArrayItem(cJSON_GetObjectItem(root, "facts"), 0)->valuestring,
                         "file: " SHOWN "-model.safetensors");
     cJSON_Delete(root);
 
     root = json_of(directory, "$MAR bench --json --num_iter 2 --num_sampling_steps 2 --threads 1 " MODEL, 0);
-    assert_string_equal(text_at(root, "model"), REPLACED "-model.safetensors");
+    assert_string_equal(json_text(root, "model"), REPLACED "-model.safetensors");
     cJSON_Delete(root);
 
     root = json_of(directory,
                    "$MAR fidelity --json --num 20 --num_iter 2 --num_sampling_steps 2 --threads 1 " MODEL DRAFT
                    "--out " SHELL ".html\" --plot " SHELL ".svg\" --against",
                    0);
-    assert_string_equal(text_at(root, "page"), REPLACED ".html");
-    assert_string_equal(text_at(root, "plot"), REPLACED ".svg");
+    assert_string_equal(json_text(root, "page"), REPLACED ".html");
+    assert_string_equal(json_text(root, "plot"), REPLACED ".svg");
     const cJSON *other = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "runs"), 0);
-    assert_string_equal(text_at(other, "draft"), REPLACED "-draft.safetensors");
-    expect(text_at(other, "options"), SHOWN "-draft.safetensors");
+    assert_string_equal(json_text(other, "draft"), REPLACED "-draft.safetensors");
+    assert_has(json_text(other, "options"), SHOWN "-draft.safetensors");
     cJSON_Delete(root);
     /* And its files. */
     char *page = read_whole_file(directory, ODD ".html", NULL), *plot = read_whole_file(directory, ODD ".svg", NULL);
     assert_harmless(page, "the page");
     assert_harmless(plot, "the plot");
-    expect(page, SHOWN_IN_JSON "-model.safetensors");
-    expect(page, SHOWN_IN_JSON "-draft.safetensors");
+    assert_has(page, SHOWN_IN_JSON "-model.safetensors");
+    assert_has(page, SHOWN_IN_JSON "-draft.safetensors");
     free(page);
     free(plot);
 
@@ -150,11 +146,10 @@ static void json_is_utf8(void **state)
 /* A safetensors file of one tensor, whose name JSON has escapes for. */
 static void write_named_tensor(const char *directory, const char *file, const char *name)
 {
-    char header[400], path[600];
+    char header[400];
     snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", name);
-    snprintf(path, sizeof path, "%s/%s", directory, file);
     bytes b = make_safetensors(header, 4);
-    bytes_to_file(&b, path);
+    bytes_to_file(&b, path_in(directory, "%s", file));
     bytes_free(&b);
 }
 
@@ -186,33 +181,25 @@ static void tensor_names_are_shown(void **state)
     const char *directory = *state;
     command_ok(directory, "convert demo m.safetensors");
     write_model_with(directory, "e\\u001b[2J\\n\\u202e\\u009b\\u007f\xc3\xa9");
-    command_result r = run(directory, "$MAR inspect m.safetensors", 1);
-    expect(r.out, "problem: tensor e\\x1b[2J\\n\\u202e\\u009b\\x7f\xc3\xa9 ");
-    command_result_free(&r);
+    says(directory, "$MAR inspect m.safetensors", 1, "problem: tensor e\\x1b[2J\\n\\u202e\\u009b\\x7f\xc3\xa9 ");
     cJSON *root = json_of(directory, "$MAR inspect --json m.safetensors", 1);
-    expect(cJSON_GetArrayItem(cJSON_GetObjectItem(root, "problems"), 0)->valuestring,
-           "tensor e\\x1b[2J\\n\\u202e\\u009b\\x7f\xc3\xa9 ");
+    assert_has(cJSON_GetArrayItem(cJSON_GetObjectItem(root, "problems"), 0)->valuestring,
+               "tensor e\\x1b[2J\\n\\u202e\\u009b\\x7f\xc3\xa9 ");
     cJSON_Delete(root);
-    r = run(directory, "$MAR convert m.safetensors n.safetensors", 1);
-    expect(r.err, "tensor e\\x1b[2J\\n\\u202e");
-    command_result_free(&r);
-    r = run(directory, "$MAR generate --vae demo --model m.safetensors --out o.png", 1);
-    command_result_free(&r);
+    says(directory, "$MAR convert m.safetensors n.safetensors", 1, "tensor e\\x1b[2J\\n\\u202e");
+    says(directory, "$MAR generate --vae demo --model m.safetensors --out o.png", 1, "");
     /* Where the name is not UTF-8, the file may be refused or the name shown. */
     write_named_tensor(directory, "t.safetensors", "e\xff\xe2\x80");
-    r = run(directory, "$MAR inspect t.safetensors", 1);
-    command_result_free(&r);
+    says(directory, "$MAR inspect t.safetensors", 1, "");
     cJSON_Delete(json_of(directory, "$MAR inspect --json demo-vae", 0));
     /* A PyTorch file: {"e ESC newline 0xff": ...} with a value that is no tensor. */
     static const char pickle[] = "\x80\x02}X\x04\x00\x00\x00"
                                  "e\x1b\n\xff"
                                  "ccollections\nOrde\x1b\xff\n)Rs.";
-    char path[600];
-    snprintf(path, sizeof path, "%s/p.pt", directory);
     bytes b = make_torch(pickle, sizeof pickle - 1, 4);
-    bytes_to_file(&b, path);
+    bytes_to_file(&b, path_in(directory, "p.pt"));
     bytes_free(&b);
-    r = run(directory, "$MAR inspect p.pt", 1);
+    command_result r = run(directory, "$MAR inspect p.pt", 1);
     assert_true(r.err[0] || r.out[0]);
     command_result_free(&r);
 }
@@ -221,23 +208,19 @@ static void lines_are_harmless(void **state)
 {
     const char *directory = *state;
     setup_models(directory);
-    command_result r = run(directory, "$MAR generate " SHORT MODEL "--out " SHELL ".png\"", 0);
-    expect(r.out, "wrote " SHOWN ".png: 1 image of");
-    command_result_free(&r);
-    r = run(directory, "$MAR inspect " SHELL "-model.safetensors\"", 0);
-    expect(r.out, "file: " SHOWN "-model.safetensors\n");
-    command_result_free(&r);
-    r = run(directory, "$MAR bench --num_iter 2 --num_sampling_steps 2 --threads 1 " MODEL DRAFT, 0);
-    expect(r.out, SHOWN "-model.safetensors on cpu");
-    expect(r.out, "--draft " SHOWN "-draft.safetensors");
+    says(directory, "$MAR generate " SHORT MODEL "--out " SHELL ".png\"", 0, "wrote " SHOWN ".png: 1 image of");
+    says(directory, "$MAR inspect " SHELL "-model.safetensors\"", 0, "file: " SHOWN "-model.safetensors\n");
+    command_result r = run(directory, "$MAR bench --num_iter 2 --num_sampling_steps 2 --threads 1 " MODEL DRAFT, 0);
+    assert_has(r.out, SHOWN "-model.safetensors on cpu");
+    assert_has(r.out, "--draft " SHOWN "-draft.safetensors");
     command_result_free(&r);
     r = run(directory,
             "$MAR fidelity --num 20 --num_iter 2 --num_sampling_steps 2 --threads 1 " MODEL DRAFT "--out " SHELL
             ".html\" --against",
             0);
-    expect(r.out, SHOWN "-model.safetensors on cpu");
-    expect(r.out, "the page is " SHOWN ".html");
-    expect(r.out, SHOWN "-draft.safetensors");
+    assert_has(r.out, SHOWN "-model.safetensors on cpu");
+    assert_has(r.out, "the page is " SHOWN ".html");
+    assert_has(r.out, SHOWN "-draft.safetensors");
     command_result_free(&r);
     /* Failures: the library's words and the command's. */
     static const char *const failing[] = {
@@ -256,30 +239,27 @@ static void lines_are_harmless(void **state)
         "$MAR fidelity --lazy --plot " SHELL "\" --against",
         "$MAR bench --spec " SHELL "\"",
     };
-    for (size_t i = 0; i < sizeof failing / sizeof *failing; i++) {
+    for (size_t i = 0; i < LENGTH(failing); i++) {
         r = run(directory, failing[i], 1);
-        expect(r.err, "\\x1b[31m\\n\\xff\xc3\xa9\\u202e\\u009b\\x7f");
+        assert_has(r.err, "\\x1b[31m\\n\\xff\xc3\xa9\\u202e\\u009b\\x7f");
         if (strchr(r.err, '\n') != r.err + strlen(r.err) - 1) fail_msg("%s: not one line: %s", failing[i], r.err);
         command_result_free(&r);
     }
     /* A long path of characters of three bytes: the reason is still there, and no character is cut. */
     r = run(directory, "$MAR inspect \"$(printf '\\346\\227\\245%.0s' $(seq 1 900))\"", 1);
-    expect(r.err, "...");
+    assert_has(r.err, "...");
     assert_null(strchr(r.err, '\\'));
     assert_true(strstr(r.err, "cannot open") || strstr(r.err, "too long"));
     command_result_free(&r);
 }
 
-/* What is in a picture's text is UTF-8: as it was, and U+FFFD for each byte that is none. */
+/* The text of a picture is UTF-8; an invalid byte becomes U+FFFD. */
 static void pictures_have_utf8(void **state)
 {
     const char *directory = *state;
     setup_models(directory);
-    command_result r = run(directory, "$MAR generate --quiet " SHORT MODEL DRAFT "--out p.png", 0);
-    command_result_free(&r);
-    char path[600];
-    snprintf(path, sizeof path, "%s/p.png", directory);
-    FILE *file = fopen(path, "rb");
+    says(directory, "$MAR generate --quiet " SHORT MODEL DRAFT "--out p.png", 0, "");
+    FILE *file = fopen(path_in(directory, "p.png"), "rb");
     png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
     png_infop info = png_create_info_struct(png);
     if (setjmp(png_jmpbuf(png))) fail_msg("no PNG");
@@ -315,7 +295,7 @@ static void text_is_printable(void **state)
         {"\xf0\x9f\x98\x80 \xe6\x97", "\xf0\x9f\x98\x80 \\xe6\\x97", "\xf0\x9f\x98\x80 \xef\xbf\xbd\xef\xbf\xbd"},
         {"", "", ""},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         char line[200];
         assert_string_equal(printable(cases[i].from, line, sizeof line), cases[i].shown);
         char *replaced = printable_utf8(cases[i].from);
@@ -337,12 +317,8 @@ static void text_is_printable(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_printable),
-        cmocka_unit_test_setup_teardown(json_is_utf8, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(tensor_names_are_shown, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(lines_are_harmless, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(pictures_have_utf8, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(text_is_printable), COMMAND_TEST(json_is_utf8),
+                                       COMMAND_TEST(tensor_names_are_shown), COMMAND_TEST(lines_are_harmless),
+                                       COMMAND_TEST(pictures_have_utf8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

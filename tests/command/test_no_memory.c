@@ -1,14 +1,13 @@
-/* Every allocation of the command's own fails once, and with them those that the C library and libpng make for it, and
- * cJSON as long as the command writes with it: a subcommand ends with one line that says so, leaves no block and no
- * half-written file, or does without and writes what it always writes. Those of libmar, which is the shared one here,
- * are tests/mar/test_no_memory.c's. Under the sanitizers this test is skipped (tests/support/failing_allocations.h).
- */
+/* Every allocation of the command's own code fails once; so do those of the C library, libpng and cJSON on its behalf.
+ * A subcommand ends with one line that says so and leaves no block and no half-written file, or writes its usual
+ * output. tests/mar/test_no_memory.c does the same for libmar. Skipped under the sanitizers (failing_allocations.h). */
 #include "tools/cli/command.h"
 #include "tools/eval/report.h"
 #include "tools/cli/subcommands.h"
 #include "tools/eval/sweep_file.h"
 #include "tools/eval/sweep_report.h"
 
+#define OWN_COUNTS
 #include "tests/support/failing_allocations.h"
 
 #include <setjmp.h>
@@ -201,7 +200,7 @@ static int same_file(const outcome *a, int i, const outcome *b)
     return 0;
 }
 
-/* Whatever is there is complete. */
+/* Every file that exists is complete. */
 static void check_files(const char *line, long round, const outcome *o, const outcome *expected)
 {
     for (int i = 0; i < o->files; i++)
@@ -209,7 +208,7 @@ static void check_files(const char *line, long round, const outcome *o, const ou
             fail_msg("%s: %s is not as it should be after allocation %ld failed", line, o->file[i].name, round);
 }
 
-/* Behind the line of the error: nothing, or what of the images in a directory was finished before. */
+/* Returns whether nothing, or only the line about finished images, follows the error. */
 static int is_rest(const char *rest, const outcome *o)
 {
     static const char kept[] = " they are in x; --resume goes on\n";

@@ -1,5 +1,5 @@
-/* The option parser: what is stored, and the one line for everything else. */
-#include "tests/support/support.h"
+/* The option parser: stored values, and the one line of every error. */
+#include "tests/support/command.h"
 
 #include "tools/cli/options.h"
 #include "tools/cli/run_options.h"
@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct {
     int flag, number, choice, align;
@@ -68,17 +67,11 @@ static int parse(const char *line, char *message, size_t size)
     options_add_table(&set, shared_rows, &shared, 1);
     options_add(&set, &model, &draft, 1);
 
-    FILE *capture = tmpfile();
-    int saved = dup(STDERR_FILENO);
-    assert_non_null(capture);
-    dup2(fileno(capture), STDERR_FILENO);
-    int status = options_parse(&set, argc, argv);
-    dup2(saved, STDERR_FILENO);
-    close(saved);
-    rewind(capture);
-    message[fread(message, 1, size - 1, capture)] = '\0';
-    fclose(capture);
-    return status;
+    capture_begin();
+    command_result r = capture_end(options_parse(&set, argc, argv));
+    snprintf(message, size, "%s", r.err);
+    command_result_free(&r);
+    return r.status;
 }
 
 static int is_given(const char *name)
@@ -127,7 +120,7 @@ static void letters(void **state)
     char message[512];
     static const char *const lines[] = {"-q -s 7 -o x.png", "-qs7 -ox.png", "-s7 -qo x.png", "-o x.png -q -s 07",
                                         "--quiet --out=x.png -s7"};
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+    for (size_t i = 0; i < LENGTH(lines); i++) {
         if (parse(lines[i], message, sizeof message) != OPTIONS_RUN) fail_msg("%s: %s", lines[i], message);
         assert_int_equal(got.quiet, 1);
         assert_true(got.seed == 7);
@@ -224,7 +217,7 @@ static void errors(void **state)
         {"-num-iter=3", "-num-iter=3: ", "did you mean --num_iter?"},
         {"-1", "mar: -1: ", "unknown option"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         char message[512];
         assert_int_equal(parse(cases[i].line, message, sizeof message), 1);
         const char *newline = strchr(message, '\n');
@@ -253,9 +246,8 @@ static void distances(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values), cmocka_unit_test(letters),   cmocka_unit_test(operands_of_any_number),
-        cmocka_unit_test(errors), cmocka_unit_test(distances),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(values), cmocka_unit_test(letters),
+                                       cmocka_unit_test(operands_of_any_number), cmocka_unit_test(errors),
+                                       cmocka_unit_test(distances)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The commands of README.md, docs/usage.md and docs/fast.md, as a reader pastes them after demo.sh. Each must parse,
- * and those that need only the built-in models must work. */
+/* The commands of README.md, docs/usage.md and docs/fast.md, pasted after demo.sh. Each must parse; those that need
+ * only the built-in models must work. */
 #include "tests/support/command.h"
 
 #include <stdio.h>
@@ -19,15 +19,12 @@ static void make_checkout(const char *directory)
                                 "chmod +x \"$to\"\n";
     size_t size;
     char *demo = read_whole_file(".", "demo.sh", &size);
-    command_result r = command_run(directory, "mkdir 'a checkout' 'a checkout/scripts'");
-    assert_int_equal(r.status, 0);
-    command_result_free(&r);
+    sh_ok(directory, "mkdir 'a checkout' 'a checkout/scripts'");
     write_whole_file(directory, "a checkout/demo.sh", demo, size);
     write_whole_file(directory, "a checkout/scripts/packages.sh", packages, sizeof packages - 1);
     write_whole_file(directory, "a checkout/scripts/cuda.sh", cuda, sizeof cuda - 1);
     write_whole_file(directory, "a checkout/scripts/build.sh", build, sizeof build - 1);
-    r = command_run(directory, "chmod +x 'a checkout/demo.sh' 'a checkout/scripts/build.sh'");
-    command_result_free(&r);
+    sh_ok(directory, "chmod +x 'a checkout/demo.sh' 'a checkout/scripts/build.sh'");
     free(demo);
 }
 
@@ -59,7 +56,7 @@ static void demo_says_what_is_next(void **state)
     command_result_free(&r);
 }
 
-/* The next command of the sh blocks from *at on, in one line and without its comment; 0: there is none. */
+/* The next command of the sh blocks from *at on, in one line and without its comment. Returns 0 at the end. */
 static int next_command(char **at, char *line, size_t size)
 {
     static const char begin[] = "```sh\n", end[] = "```\n";
@@ -133,9 +130,6 @@ static void commands_of_the_documents(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(demo_says_what_is_next, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(commands_of_the_documents, command_setup, command_teardown),
-    };
+    const struct CMUnitTest tests[] = {COMMAND_TEST(demo_says_what_is_next), COMMAND_TEST(commands_of_the_documents)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

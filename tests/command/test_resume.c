@@ -1,5 +1,5 @@
-/* mar generate --resume: a directory comes out as one run would have made it, byte by byte, whatever was missing, and
- * one with images of another run is left as it is, unless --overwrite is given. */
+/* mar generate --resume. A directory becomes what one run makes, byte by byte, whichever images were missing. Images of
+ * another run are kept as they are, unless --overwrite is given. */
 #include "tests/support/command.h"
 
 #include <signal.h>
@@ -13,29 +13,23 @@
 #define QUICK " --num_iter 3 --num_sampling_steps 6 "
 #define RUN   "generate --class 3,1,4 --num 3 --seed 5" QUICK
 
-enum { IMAGES = 9 };
-
-/* `command` gives status and this text on a stream; NULL: nothing. Contained is enough. */
-static void expect(const char *directory, const char *command, int status, const char *out, const char *err)
+/* What a run that goes well says on stdout: it has this text. */
+static void says(const char *directory, const char *arguments, const char *out)
 {
-    char line[1000];
-    snprintf(line, sizeof line, "$MAR %s", command);
-    command_result r = command_run(directory, line);
-    if (r.status != status || (out ? !strstr(r.out, out) : *r.out) || (err ? !strstr(r.err, err) : *r.err))
-        fail_msg("%s: exit status %d, \"%s\", \"%s\"; expected %d, \"%s\", \"%s\"", command, r.status, r.out, r.err,
-                 status, out ? out : "", err ? err : "");
-    if (err && strchr(r.err, '\n') != r.err + strlen(r.err) - 1) fail_msg("%s: not one line: %s", command, r.err);
+    command_result r = command_mar(directory, "%s", arguments);
+    if (r.status != 0 || *r.err || !strstr(r.out, out))
+        fail_msg("%s: exit status %d, \"%s\", \"%s\"; expected \"%s\"", arguments, r.status, r.out, r.err, out);
     command_result_free(&r);
 }
 
-static void shell(const char *directory, const char *line)
+/* A run that is refused in one line, and makes nothing. */
+static void refused(const char *directory, const char *arguments, const char *part)
 {
-    command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("%s: %s%s", line, r.out, r.err);
-    command_result_free(&r);
+    command_refuses(directory, &(const refusal){arguments, part, ""}, 1);
 }
 
-static int setup(void **state)
+/* The whole run, made once for all tests. */
+static int make_whole(void **state)
 {
     if (command_setup(state) != 0) return 1;
     command_ok(*state, RUN "--out whole --grid --quiet");
@@ -46,62 +40,59 @@ static int setup(void **state)
 static void two_runs(void **state)
 {
     const char *d = *state;
-    shell(d, "cp -r whole before");
-    expect(d, "generate --class 2" QUICK "--out whole --model absent.pth --vae demo", 1, NULL, /* before loading */
-           "mar: whole: has 000000.png and 9 more of another run, expected --resume to go on with it, --overwrite to "
-           "replace it, or another --out\n");
-    expect(d, RUN "--out whole", 1, NULL, "mar: whole: has 000000.png and 9 more of another run");
-    expect(d, RUN "--out whole --overwrite --resume", 1, NULL,
-           "mar: --overwrite: replaces the images that --resume keeps");
-    expect(d, RUN "--out one.png --overwrite", 1, NULL, "mar: --overwrite: --out is one.png, expected a directory");
-    shell(d, "diff -r whole before");
-    expect(d, "generate --class 2" QUICK "--out whole --overwrite --draft absent", 1, NULL, "absent");
-    shell(d, "diff -r whole before && echo mine >whole/mine.png && echo mine >whole/1.png"); /* nothing was removed */
-    expect(d, "generate --class 2 --num 2" QUICK "--out whole --overwrite --quiet", 0, NULL, NULL);
-    shell(d, "test \"$(ls whole | tr '\\n' ' ')\" = '000000.png 000001.png 1.png mine.png '");
-    shell(d, "mkdir other && touch other/grid.png && ! $MAR generate" QUICK "--num 1 --out other 2>err && grep -q "
+    sh_ok(d, "cp -r whole before");
+    refused(d, "generate --class 2" QUICK "--out whole --model absent.pth --vae demo",
+            "mar: whole: has 000000.png and 9 more of another run, expected --resume to go on with it, --overwrite to "
+            "replace it, or another --out\n");
+    refused(d, RUN "--out whole", "mar: whole: has 000000.png and 9 more of another run");
+    refused(d, RUN "--out whole --overwrite --resume", "mar: --overwrite: replaces the images that --resume keeps");
+    refused(d, RUN "--out one.png --overwrite", "mar: --overwrite: --out is one.png, expected a directory");
+    sh_ok(d, "diff -r whole before");
+    refused(d, "generate --class 2" QUICK "--out whole --overwrite --draft absent", "absent");
+    sh_ok(d, "diff -r whole before && echo mine >whole/mine.png && echo mine >whole/1.png"); /* nothing was removed */
+    command_ok(d, "generate --class 2 --num 2" QUICK "--out whole --overwrite --quiet");
+    sh_ok(d, "test \"$(ls whole | tr '\\n' ' ')\" = '000000.png 000001.png 1.png mine.png '");
+    sh_ok(d, "mkdir other && touch other/grid.png && ! $MAR generate" QUICK "--num 1 --out other 2>err && grep -q "
              "'other: has grid.png of another run' err");
 }
 
-/* Any images may be missing, whatever the batches. */
+/* Any images may be missing, with any batch. */
 static void holes(void **state)
 {
-    static const char *const missing[] = {"000000", "000008", "000004", "000001 000002 000005 000007",
-                                          "000003 000004 000005 000006 000007 000008"};
-    static const int batches[] = {1, 2, 4, 16};
+    static const struct {
+        const char *missing;
+        int batches[2];
+    } cases[] = {{"000000", {1, 16}},
+                 {"000008", {2, 4}},
+                 {"000004", {1, 4}},
+                 {"000001 000002 000005 000007", {2, 16}},
+                 {"000003 000004 000005 000006 000007 000008", {4, 1}}};
     const char *d = *state;
-    for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
-        for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
-            char line[500];
-            snprintf(line, sizeof line,
-                     "rm -rf part && cp -r whole part && cd part && rm grid.png && "
-                     "for f in %s; do rm $f.png; done",
-                     missing[i]);
-            shell(d, line);
-            snprintf(line, sizeof line, RUN "--out part --grid --resume --quiet --batch %d", batches[b]);
-            command_ok(d, line);
-            shell(d, "diff -r whole part");
-        }
-    command_ok(d, RUN "--out new/part --grid --resume --quiet"); /* and all of them */
-    shell(d, "diff -r whole new/part");
+    for (size_t i = 0; i < LENGTH(cases); i++)
+        for (int b = 0; b < 2; b++)
+            sh_ok(d,
+                  "rm -rf part && cp -r whole part && rm part/grid.png && for f in %s; do rm part/$f.png; done && "
+                  "$MAR " RUN "--out part --grid --resume --quiet --batch %d && diff -r whole part",
+                  cases[i].missing, cases[i].batches[b]);
+    sh_ok(d, "$MAR " RUN "--out new/part --grid --resume --quiet && diff -r whole new/part"); /* and all of them */
 }
 
 /* The summary and the record say what was there. */
 static void what_is_said(void **state)
 {
     const char *d = *state;
-    shell(d, "cp -r whole part && rm part/000002.png part/000006.png");
-    expect(d, RUN "--out part --resume", 0, ", 7 were there already\n", NULL);
-    expect(d, RUN "--out part --resume", 0, "part: all 9 images were there already\n", NULL);
-    expect(d, RUN "--out part --resume --json", 0, "\"images_existing\":9,", NULL);
-    expect(d, RUN "--out part --resume --json", 0, "\"seconds_per_image\":null", NULL);
-    expect(d, RUN "--out part --overwrite --json", 0, "\"images_existing\":0,", NULL);
-    shell(d, "rm part/000006.png");
-    expect(d, RUN "--out part --resume --json", 0, "\"images_existing\":8,", NULL);
-    expect(d, RUN "--out part --resume --grid", 0, "part: all 9 images were there already, wrote grid.png\n", NULL);
+    sh_ok(d, "cp -r whole part && rm part/000002.png part/000006.png");
+    says(d, RUN "--out part --resume", ", 7 were there already\n");
+    says(d, RUN "--out part --resume", "part: all 9 images were there already\n");
+    says(d, RUN "--out part --resume --json", "\"images_existing\":9,");
+    says(d, RUN "--out part --resume --json", "\"seconds_per_image\":null");
+    says(d, RUN "--out part --overwrite --json", "\"images_existing\":0,");
+    sh_ok(d, "rm part/000006.png");
+    says(d, RUN "--out part --resume --json", "\"images_existing\":8,");
+    says(d, RUN "--out part --resume --grid", "part: all 9 images were there already, wrote grid.png\n");
     command_ok(d, "generate --class 3 --num 1 --quiet --out one" QUICK);
-    expect(d, "generate --class 3 --num 1 --out one --resume" QUICK, 0, "one: the image was there already\n", NULL);
-    shell(d, "diff -r whole part");
+    says(d, "generate --class 3 --num 1 --out one --resume" QUICK, "one: the image was there already\n");
+    sh_ok(d, "diff -r whole part");
 }
 
 /* More images of each class are another order of the same numbers; of one class they are a longer run. */
@@ -111,12 +102,12 @@ static void a_longer_run(void **state)
     command_ok(d, "generate --class 3 --num 6 --quiet --out six" QUICK);
     command_ok(d, "generate --class 3 --num 4 --quiet --out four" QUICK);
     command_ok(d, "generate --class 3 --num 6 --quiet --out four --resume" QUICK);
-    shell(d, "diff -r six four");
-    expect(d, "generate --class 3 --num 4 --quiet --out six --resume" QUICK, 1, NULL,
-           "is not an image of this run, which has numbers up to 3");
+    sh_ok(d, "diff -r six four");
+    refused(d, "generate --class 3 --num 4 --quiet --out six --resume" QUICK,
+            "is not an image of this run, which has numbers up to 3");
 }
 
-/* Whatever changes the picture, or could. Nothing is written. */
+/* Everything that could change the picture is compared. Nothing is written. */
 static void another_run(void **state)
 {
     static const struct {
@@ -142,18 +133,18 @@ static void another_run(void **state)
         {RUN "--draft self", "has no text draft, expected self: "},
     };
     const char *d = *state;
-    shell(d, "$MAR convert demo demo.safetensors && $MAR convert demo-vae vae.safetensors && "
+    sh_ok(d, "$MAR convert demo demo.safetensors && $MAR convert demo-vae vae.safetensors && "
              "cp -r whole part && rm part/000001.png && cp -r part before");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         char line[500];
         snprintf(line, sizeof line, "%s --out part --resume", cases[i].command);
-        expect(d, line, 1, NULL, cases[i].says);
-        shell(d, "diff -r before part");
+        refused(d, line, cases[i].says);
+        sh_ok(d, "diff -r before part");
     }
     /* One with more options than this run. */
     command_ok(d, "generate --class 3 --num 2 --head_spec 4 --quiet --out spec" QUICK);
-    expect(d, "generate --class 3 --num 2 --out spec --resume" QUICK, 1, NULL,
-           "spec/000000.png: head_spec is 4, expected no such text: ");
+    refused(d, "generate --class 3 --num 2 --out spec --resume" QUICK,
+            "spec/000000.png: head_spec is 4, expected no such text: ");
 }
 
 /* Drafts of the model itself: what is missing comes out the same, whatever the batches and however it is asked for;
@@ -163,13 +154,12 @@ static void own_drafts(void **state)
     const char *d = *state;
 #define OWN "generate --class 3,1 --num 2 --num_iter 8 --num_sampling_steps 6 --quiet "
     command_ok(d, OWN "--draft self --batch 4 --out own");
-    shell(d, "cp -r own part && rm part/000001.png part/000002.png");
+    sh_ok(d, "cp -r own part && rm part/000001.png part/000002.png");
     command_ok(d, OWN "--spec path --batch 1 --out part --resume");
-    shell(d, "diff -r own part && rm part/000002.png");
-    expect(d, OWN "--draft self --gamma auto --out part --resume", 1, NULL, "gamma is 8, expected auto: ");
-    expect(d, OWN "--draft demo-draft --spec path --out part --resume", 1, NULL,
-           "draft is self, expected demo-draft: ");
-    expect(d, OWN "--head_dtype f32 --out part --resume", 1, NULL, "draft is self, expected no such text: ");
+    sh_ok(d, "diff -r own part && rm part/000002.png");
+    refused(d, OWN "--draft self --gamma auto --out part --resume", "gamma is 8, expected auto: ");
+    refused(d, OWN "--draft demo-draft --spec path --out part --resume", "draft is self, expected demo-draft: ");
+    refused(d, OWN "--head_dtype f32 --out part --resume", "draft is self, expected no such text: ");
 #undef OWN
 }
 
@@ -177,50 +167,39 @@ static void own_drafts(void **state)
 static void another_model_of_the_same_name(void **state)
 {
     const char *d = *state;
-    shell(d, "mkdir a b && $MAR convert demo a/m.safetensors && cp a/m.safetensors b/m.safetensors && "
+    sh_ok(d, "mkdir a b && $MAR convert demo a/m.safetensors && cp a/m.safetensors b/m.safetensors && "
              "size=$(wc -c <b/m.safetensors) && "
              "dd if=b/m.safetensors bs=$((size / 2)) count=1 iflag=fullblock 2>/dev/null >b/n && "
              "dd if=/dev/zero bs=8192 count=1 2>/dev/null >>b/n && "
              "tail -c +$((size / 2 + 8193)) b/m.safetensors >>b/n && mv b/n b/m.safetensors");
     command_ok(d, "generate --model a/m.safetensors --vae demo --class 1 --num 2 --quiet --out images" QUICK);
-    shell(d, "cp a/m.safetensors m.safetensors");
-    expect(d, "generate --model m.safetensors --vae demo --class 1 --num 2 --out images --resume" QUICK, 0,
-           "all 2 images", NULL);
-    expect(d, "generate --model b/m.safetensors --vae demo --class 1 --num 2 --out images --resume" QUICK, 1, NULL,
-           "images/000000.png: model_id is ");
+    sh_ok(d, "cp a/m.safetensors m.safetensors");
+    says(d, "generate --model m.safetensors --vae demo --class 1 --num 2 --out images --resume" QUICK, "all 2 images");
+    refused(d, "generate --model b/m.safetensors --vae demo --class 1 --num 2 --out images --resume" QUICK,
+            "images/000000.png: model_id is ");
 }
 
-/* Any weight counts: the file is that of the images but for one bit. */
+/* Any weight counts: the file is that of the images but for one bit. The built-in decoder has two names. */
 static void one_weight_differs(void **state)
 {
-    enum { PLACES = 24 };
+    enum { PLACES = 8 };
     const char *d = *state;
     size_t size;
     command_ok(d, "convert demo m.safetensors");
-    command_ok(d, "generate --model m.safetensors --vae demo --class 1 --num 1 --quiet --out images" QUICK);
+    command_ok(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --quiet --out images" QUICK);
     char *whole = read_whole_file(d, "m.safetensors", &size);
     for (size_t i = 0; i < PLACES; i++) {
         const size_t at = size - 4 - (i * (size / 2) / PLACES & ~(size_t)3); /* behind the header */
         whole[at] ^= 1;
         write_whole_file(d, "m.safetensors", whole, size);
-        expect(d, "generate --model m.safetensors --vae demo --class 1 --num 1 --out images --resume" QUICK, 1, NULL,
-               "images/000000.png: model_id is ");
+        refused(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --out images --resume" QUICK,
+                "images/000000.png: model_id is ");
         whole[at] ^= 1;
     }
     write_whole_file(d, "m.safetensors", whole, size);
     free(whole);
-    expect(d, "generate --model m.safetensors --vae demo --class 1 --num 1 --out images --resume" QUICK, 0,
-           "the image was there already", NULL);
-}
-
-/* Every name of a built-in model works where it belongs, and needs no file. */
-static void built_in_by_any_name(void **state)
-{
-    const char *d = *state;
-    command_ok(d, "convert demo m.safetensors");
-    command_ok(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --quiet --out images" QUICK);
-    expect(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --out images --resume" QUICK, 0,
-           "the image was there already", NULL);
+    says(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --out images --resume" QUICK,
+         "the image was there already");
 }
 
 /* Files with an image's name that are no images of ours. */
@@ -240,19 +219,17 @@ static void files_of_others(void **state)
         {"ln -s nowhere part/000001.png", "part/000001.png: cannot read: No such file or directory\n"},
     };
     const char *d = *state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char line[500];
-        snprintf(line, sizeof line,
-                 "rm -rf part before && cp -r whole part && rm part/000001.png part/000003.png && %s "
-                 "&& cp -a part before",
-                 cases[i].make);
-        shell(d, line);
-        expect(d, RUN "--out part --resume", 1, NULL, cases[i].says);
-        shell(d, "rm -f $(find part before ! -type f ! -type d) && diff -r before part");
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        sh_ok(d,
+              "rm -rf part before && cp -r whole part && rm part/000001.png part/000003.png && %s "
+              "&& cp -a part before",
+              cases[i].make);
+        refused(d, RUN "--out part --resume", cases[i].says);
+        sh_ok(d, "rm -f $(find part before ! -type f ! -type d) && diff -r before part");
     }
-    shell(d, "rm -rf part && cp -r whole part && rm part/000001.png && echo hello >part/notes.txt");
-    command_ok(d, RUN "--out part --resume --quiet"); /* other files are nobody's business */
-    shell(d, "rm part/notes.txt && diff -r whole part");
+    sh_ok(d, "rm -rf part && cp -r whole part && rm part/000001.png && echo hello >part/notes.txt");
+    command_ok(d, RUN "--out part --resume --quiet"); /* other files are ignored */
+    sh_ok(d, "rm part/notes.txt && diff -r whole part");
 }
 
 /* After a signal, and after a crash. */
@@ -260,56 +237,42 @@ static void after_an_interruption(void **state)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGKILL};
     const char *d = *state;
-    enum { MANY = 200 };
+    enum { MANY = 100 };
     char path[4096];
-    command_ok(d, "generate --class 1,2 --num 100 --quiet --out many" QUICK);
+    struct stat st;
+    command_ok(d, "generate --class 1,2 --num 50 --quiet --out many" QUICK);
     snprintf(path, sizeof path, "%s/cut", d);
     for (int i = 0; i < 4; i++) {
         for (int turns = 0; turns < 3; turns++) {
-            const pid_t child = fork();
-            assert_true(child >= 0);
-            if (child == 0) {
-                if (chdir(d) != 0 || !freopen("/dev/null", "w", stderr)) _exit(127);
-                signal(SIGINT, SIG_DFL);
-                signal(SIGHUP, SIG_DFL);
-                execl(getenv("MAR_COMMAND"), "mar", "generate", "--class", "1,2", "--num", "100", "--quiet", "--batch",
-                      "3", "--num_iter", "3", "--num_sampling_steps", "6", "--out", "cut", "--resume", (char *)NULL);
-                _exit(127);
-            }
-            struct stat st;
             const int before = stat(path, &st) == 0 ? count_files(path) : 0;
-            int status, over = 0;
-            while (!over && (stat(path, &st) != 0 || count_files(path) < before + 5)) {
-                over = waitpid(child, &status, WNOHANG) == child;
+            const pid_t child =
+                command_start(d, "generate --class 1,2 --num 50 --quiet --batch 3 --out cut --resume" QUICK);
+            siginfo_t over = {0};
+            while (!over.si_pid && (stat(path, &st) != 0 || count_files(path) < before + 5)) {
+                waitid(P_PID, (id_t)child, &over, WEXITED | WNOHANG | WNOWAIT);
                 usleep(1000);
             }
-            if (!over) {
-                kill(child, signals[i]);
-                waitpid(child, &status, 0);
-            }
-            const int said = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-            if (said != 0) assert_int_equal(said, 128 + signals[i]);
-            if (said == 0) assert_int_equal(count_files(path), MANY);
+            kill(child, signals[i]);
+            const int status = command_wait(child);
+            if (status != 0) assert_int_equal(status, 128 + signals[i]);
+            if (status == 0) assert_int_equal(count_files(path), MANY);
         }
-        command_ok(d, "generate --class 1,2 --num 100 --quiet --out cut --resume" QUICK);
-        shell(d, "diff -r many cut && rm -r cut");
+        sh_ok(d,
+              "$MAR generate --class 1,2 --num 50 --quiet --out cut --resume" QUICK "&& diff -r many cut && rm -r cut");
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(two_runs, setup, command_teardown),
-        cmocka_unit_test_setup_teardown(holes, setup, command_teardown),
-        cmocka_unit_test_setup_teardown(what_is_said, setup, command_teardown),
-        cmocka_unit_test_setup_teardown(a_longer_run, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(another_run, setup, command_teardown),
-        cmocka_unit_test_setup_teardown(own_drafts, setup, command_teardown),
-        cmocka_unit_test_setup_teardown(another_model_of_the_same_name, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(one_weight_differs, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(built_in_by_any_name, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(files_of_others, setup, command_teardown),
-        cmocka_unit_test_setup_teardown(after_an_interruption, command_setup, command_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {COPY_TEST(two_runs),
+                                       COPY_TEST(holes),
+                                       COPY_TEST(what_is_said),
+                                       COMMAND_TEST(a_longer_run),
+                                       COPY_TEST(another_run),
+                                       COPY_TEST(own_drafts),
+                                       COMMAND_TEST(another_model_of_the_same_name),
+                                       COMMAND_TEST(one_weight_differs),
+                                       COPY_TEST(files_of_others),
+                                       COMMAND_TEST(after_an_interruption)};
+    return cmocka_run_group_tests(tests, make_whole, command_teardown);
 }

@@ -1,4 +1,4 @@
-/* Statistics of batches, added up. */
+/* Statistics of batches are summed. */
 #include "tests/support/support.h"
 
 #include "tools/generate/stats.h"

@@ -1,4 +1,4 @@
-/* The CUDA backend's basics: opening, memory, staging of host arrays, recordings, laps, failures. */
+/* The CUDA backend's basics: opening, memory, staging of host arrays, recordings, timer marks, failures. */
 #include "tests/support/device.h"
 
 #include <stdlib.h>
@@ -329,7 +329,7 @@ static void waiting(void *arg)
 }
 static void timing(void *arg)
 {
-    ((work *)arg)->k->core->lap(((work *)arg)->k, NULL);
+    ((work *)arg)->k->core->timer_mark(((work *)arg)->k, NULL);
 }
 
 /* Calls that a recording refuses: when it is measured, recorded and refilled. */
@@ -347,7 +347,7 @@ static void forbidden_in_recordings(void **state)
     (void)state;
     void (*const calls[4])(void *) = {loading, downloading, waiting, timing};
     const char *const texts[4] = {"a load inside a recording", "a download inside a recording",
-                                  "a wait inside a recording", "a lap inside a recording"};
+                                  "a wait inside a recording", "a timer mark inside a recording"};
     for (int i = 0; i < 12; i++) {
         work w;
         int from[ROWS], to[ROWS];
@@ -369,31 +369,31 @@ static void forbidden_in_recordings(void **state)
     }
 }
 
-/* --- laps ------------------------------------------------------------------------------------------------- */
+/* --- timer marks ------------------------------------------------------------------------------------------------- */
 
-static void laps(void **state)
+static void timer_marks(void **state)
 {
     (void)state;
     enum { N = 1 << 16, MANY = 6000 };
     kern_queue *k = open_cuda(MAR_DTYPE_F32);
     float *x = to_device(k, NULL, N * sizeof *x), first;
     double work_time = 0, rest = 0, all = 0, unused = 0;
-    k->core->lap(k, &unused); /* starts the clock */
+    k->core->timer_mark(k, &unused); /* starts the clock */
     k->core->finish(k);
     assert_true(unused == 0);
-    k->core->lap(k, NULL);
+    k->core->timer_mark(k, NULL);
     k->core->subtract(k, x, x, N, x);
-    k->core->lap(k, &work_time);
-    k->core->lap(k, &rest);
+    k->core->timer_mark(k, &work_time);
+    k->core->timer_mark(k, &rest);
     from_device(k, &first, x, sizeof first);
     assert_true(work_time > 0 && rest >= 0 && work_time < 60 && rest < 60);
     const double before = work_time;
     k->core->subtract(k, x, x, N, x);
-    k->core->lap(k, &work_time); /* from the last lap on, though there was a wait */
+    k->core->timer_mark(k, &work_time); /* from the last mark on, though there was a wait */
     k->core->finish(k);
     assert_true(work_time > before);
-    k->core->lap(k, NULL);
-    for (int i = 0; i < MANY; i++) k->core->lap(k, &all);
+    k->core->timer_mark(k, NULL);
+    for (int i = 0; i < MANY; i++) k->core->timer_mark(k, &all);
     k->core->finish(k);
     assert_true(all > 0 && all < 60);
     check_kern(k);
@@ -413,7 +413,7 @@ int main(void)
         cmocka_unit_test(empty_recording),
         cmocka_unit_test(changed_recordings),
         cmocka_unit_test(forbidden_in_recordings),
-        cmocka_unit_test(laps),
+        cmocka_unit_test(timer_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

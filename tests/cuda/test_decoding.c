@@ -34,26 +34,27 @@ typedef struct {
 } decoder;
 
 /* Notes the laws of a pass. */
-static mar_status note(decoder *d, const spec_request *request, int n, const float *log_law, mar_status status)
+static mar_status note(decoder *d, const spec_request *request, int n, const float *log_probs, mar_status status)
 {
     for (int i = 0; i < n && d->laws && status == MAR_OK; i++)
         for (int site = 0; site <= request[i].count; site++)
             from_device(d->f.k, d->laws + VOCABULARY * d->count++,
-                        log_law + (size_t)(request[i].row + site) * VOCABULARY, VOCABULARY * sizeof *log_law);
+                        log_probs + (size_t)(request[i].row + site) * VOCABULARY, VOCABULARY * sizeof *log_probs);
     return status;
 }
 
-static mar_status laws_then(void *state, const spec_request *request, int n, float *log_law,
+static mar_status laws_then(void *state, const spec_request *request, int n, float *log_probs,
                             const spec_continuation *continuation, mar_err *err)
 {
     decoder *d = state;
-    return note(d, request, n, log_law, gpt_runner_log_probs_then(d->f.runner, request, n, log_law, continuation, err));
+    return note(d, request, n, log_probs,
+                gpt_runner_log_probs_then(d->f.runner, request, n, log_probs, continuation, err));
 }
 
-static mar_status laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     decoder *d = state;
-    return note(d, request, n, log_law, gpt_runner_log_probs(d->f.runner, request, n, log_law, err));
+    return note(d, request, n, log_probs, gpt_runner_log_probs(d->f.runner, request, n, log_probs, err));
 }
 
 /* A sampler over a golden model, plain or with chains of GAMMA drafts of the same model without guidance. */
@@ -207,13 +208,13 @@ static void most_passes_are_replayed(void **state)
 }
 
 /* A model of two tokens, of which image 6 has no law behind token 6. */
-static mar_status broken_laws(void *state, const spec_request *request, int n, float *log_law,
+static mar_status broken_laws(void *state, const spec_request *request, int n, float *log_probs,
                               const spec_continuation *continuation, mar_err *err)
 {
     kern_queue *k = state;
     for (int i = 0; i < n; i++) {
         const float x = request[i].sequence == 1 && request[i].length == 7 ? NAN : logf(0.5f), law[2] = {x, x};
-        k->core->upload(k, log_law + 2 * request[i].row, law, sizeof law);
+        k->core->upload(k, log_probs + 2 * request[i].row, law, sizeof law);
     }
     continuation->run(continuation->arg);
     return kern_check(k, err);

@@ -29,7 +29,9 @@ static void open_models(fixture *f, kern_queue *k)
     mar_err err = {0};
     *f = (fixture){.k = k};
     wt_file *file = golden_open("llamagen_c2i20");
-    assert_ok(gpt_model_create(k, file, 0, &f->gpt, &err), &err);
+    gpt_config config;
+    assert_ok(gpt_config_derive(file, 0, &config, &err), &err);
+    assert_ok(gpt_model_load(k, file, &config, &f->gpt, &err), &err);
     wt_close(file);
     file = golden_open("eagle_official");
     assert_ok(eagle_model_create(k, file, 0, &f->eagle, &err), &err);

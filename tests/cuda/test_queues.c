@@ -390,13 +390,13 @@ static void failures_stay_in_their_queue(void **state)
         check_kern(a.k);
         expect_work(&a, 5, expected);
     }
-    double lap = 0;
-    a.k->core->lap(a.k, NULL);
-    a.k->core->lap(a.k, &lap);
+    double seconds = 0;
+    a.k->core->timer_mark(a.k, NULL);
+    a.k->core->timer_mark(a.k, &seconds);
     kern_fail(a.k, err_set(&err, MAR_EBACKEND, "made to fail"), &err);
-    a.k->core->recover(a.k); /* a lap from before is not added any more */
+    a.k->core->recover(a.k); /* a mark from before is not added any more */
     a.k->core->finish(a.k);
-    assert_true(lap == 0);
+    assert_true(seconds == 0);
     check_kern(a.k);
     close_session(&a), close_session(&b);
     unload(&w);

@@ -33,9 +33,8 @@ static void eval(fixture *f, int guided, float *out)
     free(x);
 }
 
-static void head(void **state)
+TEST_CASE(head)
 {
-    (void)state;
     static const double tolerances[DTYPES] = {1e-5, 2e-2, 5e-2};
     for (int i = 0; i < DTYPES; i++) {
         fixture f;
@@ -78,9 +77,8 @@ static void run_chain(fixture *f, int steps, int first, int guided, float *x)
 
 /* Whole chains on addressed noise. Random weights make chains that start at t = 999 explode (an error of
  * eps is multiplied by 2e4): bf16 is judged on the chain that starts lower. */
-static void chains(void **state)
+TEST_CASE(chains)
 {
-    (void)state;
     static const struct {
         int steps, first, guided;
     } cases[] = {{100, 99, 0}, {100, 99, 1}, {25, 24, 0}, {25, 24, 1}, {100, 60, 0}, {100, 60, 1}};
@@ -102,9 +100,8 @@ static void chains(void **state)
 }
 
 /* A token's bits depend on neither the other tokens, nor threads, nor the chunks of the modulation. */
-static void tokens_stand_alone(void **state)
+TEST_CASE(tokens_stand_alone)
 {
-    (void)state;
     for (int i = 0; i < DTYPES; i++) {
         float all[N * CHANNELS];
         for (int threads = 1; threads <= 3; threads++) {
@@ -125,14 +122,4 @@ static void tokens_stand_alone(void **state)
             close_fixture(&f);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(head),
-        cmocka_unit_test(chains),
-        cmocka_unit_test(tokens_stand_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

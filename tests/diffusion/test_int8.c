@@ -46,9 +46,8 @@ static const struct {
              {{MAR_SAMPLER_DDIM, 50, DIFF_TOP_SOLVER}, 985, 0},   {{MAR_SAMPLER_DDIM, 50, DIFF_TOP_SOLVER}, 900, 5},
              {{MAR_SAMPLER_DPMPP, 50, DIFF_TOP_SOLVER}, 980, 1},  {{MAR_SAMPLER_DPMPP, 50, DIFF_TOP_SOLVER}, 981, 0}};
 
-static void the_boundary_is_at_its_timestep(void **state)
+TEST_CASE(the_boundary_is_at_its_timestep)
 {
-    (void)state;
     fixture f;
     if (!open_fixture(&f, MAR_DTYPE_INT8, 2)) skip();
     diff_head without = load(&f, 0, 0);
@@ -76,9 +75,8 @@ static void the_boundary_is_at_its_timestep(void **state)
 }
 
 /* Without int8 in the device, or in a head in f32, int8_below says nothing. */
-static void other_heads_have_no_boundary(void **state)
+TEST_CASE(other_heads_have_no_boundary)
 {
-    (void)state;
     const diff_spec spec = {MAR_SAMPLER_DDPM, 100, DIFF_TOP};
     for (int i = 0; i < DTYPES; i++) {
         fixture f;
@@ -93,13 +91,4 @@ static void other_heads_have_no_boundary(void **state)
         }
         close_fixture(&f);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_boundary_is_at_its_timestep),
-        cmocka_unit_test(other_heads_have_no_boundary),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Whole paths: their records are the plain chain's states, their ratios those of the laws that the chain gives, 0 for a
- * path under its own law, and no bit depends on what is drawn or judged together. The heads are the demo models', on
- * conditions of half-generated images. */
+/* Whole paths: their records are the plain chain's states, their ratios those of the distributions that the chain
+ * gives, 0 for a path under its own distribution, and no bit depends on what is drawn or judged together. The heads are
+ * the demo models', on conditions of half-generated images. */
 #include "diffusion/paths.h"
 #include "tests/diffusion/demo_head.h"
 
@@ -78,9 +78,8 @@ static int open_case(fixture *f, int i, mar_dtype dtype)
 }
 
 /* With window 1, step by step. */
-static void records_are_the_plain_chain(void **state)
+TEST_CASE(records_are_the_plain_chain)
 {
-    (void)state;
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int i = 0; i < CASES; i++) {
             fixture f;
@@ -105,9 +104,8 @@ static void records_are_the_plain_chain(void **state)
 }
 
 /* On a CPU, whatever the window and the numbers of a call: not nearly 0, but 0. */
-static void own_law_has_ratio_0(void **state)
+TEST_CASE(own_law_has_ratio_0)
 {
-    (void)state;
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int i = 0; i < CASES; i++) {
             fixture f;
@@ -125,7 +123,7 @@ static void own_law_has_ratio_0(void **state)
         }
 }
 
-/* The law of the transition from a path's states at an index, by the chain. */
+/* The distribution of the transition from a path's states at an index, by the chain. */
 static void chain_law(const fixture *f, const work *w, const float *z, int index, float *mean, float *log_std)
 {
     float x[MAX * CHANNELS];
@@ -141,7 +139,8 @@ static double log_density(double x, double mean, double log_std)
     return -log_std - 0.5 * y * y;
 }
 
-/* How far log ratios of paths are at most from the sums of those of the laws that the two chains give, step by step. */
+/* How far log ratios of paths are at most from the sums of those of the distributions that the two chains give, step by
+ * step. */
 static double sum_error(const work *drawn, const work *judged, const fixture *p, const float *z_p, const fixture *q,
                         const float *z_q)
 {
@@ -160,9 +159,8 @@ static double sum_error(const work *drawn, const work *judged, const fixture *p,
 }
 
 /* Under other conditions. */
-static void ratio_is_the_sum_of_the_steps(void **state)
+TEST_CASE(ratio_is_the_sum_of_the_steps)
 {
-    (void)state;
     static const float ways[] = {0.001f, 0.1f, 1};
     for (int i = 0; i < CASES; i++)
         for (size_t j = 0; j < sizeof ways / sizeof *ways; j++) {
@@ -188,11 +186,10 @@ static void ratio_is_the_sum_of_the_steps(void **state)
         }
 }
 
-/* Paths of the draft model's head under the target's law, as drafts are verified, and the other way round, as
+/* Paths of the draft model's head under the target's distribution, as drafts are verified, and the other way round, as
  * candidates are. */
-static void heads_judge_each_others_paths(void **state)
+TEST_CASE(heads_judge_each_others_paths)
 {
-    (void)state;
     fixture f[2];
     const mar_params p = params_of(25, 2.9f, MAR_CFG_CONSTANT, 1);
     assert_true(open_fixture(&f[0], target_path, MAR_DTYPE_F32, 1, p));
@@ -213,9 +210,8 @@ static void heads_judge_each_others_paths(void **state)
 
 /* Several tokens with the same conditions, as candidates have: the bits are those of conditions for each, and of fewer
  * tokens and paths at a time. What is computed is counted. */
-static void shared_conditions_change_no_bit(void **state)
+TEST_CASE(shared_conditions_change_no_bit)
 {
-    (void)state;
     enum { COPIES = 3, SOME = 5, ALL = COPIES * SOME, T = 20 };
     for (int bf16 = 0; bf16 < 2; bf16++) {
         fixture f;
@@ -273,9 +269,8 @@ static void shared_conditions_change_no_bit(void **state)
 }
 
 /* What a judgement alone counts. */
-static void judgements_are_counted(void **state)
+TEST_CASE(judgements_are_counted)
 {
-    (void)state;
     fixture f;
     mar_err err = {0};
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
@@ -308,9 +303,8 @@ static void judgements_are_counted(void **state)
 
 /* Chains whose number of steps changes from call to call: a path keeps its stride, and is judged in the respacing it
  * was drawn in, with the bits of a chain with that respacing alone. */
-static void respacings(void **state)
+TEST_CASE(respacings)
 {
-    (void)state;
     static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950}, {MAR_SAMPLER_DDPM, 11, 950}};
     fixture f;
     mar_err err = {0};
@@ -352,9 +346,8 @@ static void respacings(void **state)
 }
 
 /* A judgement after a failed one, and after a failed draw, is as if that had not been. */
-static void failures_leave_nothing(void **state)
+TEST_CASE(failures_leave_nothing)
 {
-    (void)state;
     fixture f;
     mar_err err = {0};
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
@@ -388,9 +381,8 @@ static void failures_leave_nothing(void **state)
 }
 
 /* A condition with a NaN: its paths' ratios are NaN, the others' bits stay, and the search for layers names it. */
-static void a_nan_shows(void **state)
+TEST_CASE(a_nan_shows)
 {
-    (void)state;
     fixture f;
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
     float *z = other_conditions(&f, 0.2f);
@@ -419,9 +411,8 @@ static void a_nan_shows(void **state)
     close_fixture(&f);
 }
 
-static void bad_arguments(void **state)
+TEST_CASE(bad_arguments)
 {
-    (void)state;
     fixture f;
     mar_err err = {0};
     diff_paths p;
@@ -434,21 +425,4 @@ static void bad_arguments(void **state)
     assert_non_null(strstr(err.text, "ddpm"));
     diff_chain_free(&ode);
     close_fixture(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_are_the_plain_chain),
-        cmocka_unit_test(own_law_has_ratio_0),
-        cmocka_unit_test(ratio_is_the_sum_of_the_steps),
-        cmocka_unit_test(heads_judge_each_others_paths),
-        cmocka_unit_test(shared_conditions_change_no_bit),
-        cmocka_unit_test(judgements_are_counted),
-        cmocka_unit_test(respacings),
-        cmocka_unit_test(failures_leave_nothing),
-        cmocka_unit_test(a_nan_shows),
-        cmocka_unit_test(bad_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void matches_pytorch(void **state)
+TEST_CASE(matches_pytorch)
 {
-    (void)state;
     const int counts[] = {2, 10, 100, 250, 1000};
     wt_file *f = golden_open("mar");
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -35,9 +34,8 @@ static void matches_pytorch(void **state)
     wt_close(f);
 }
 
-static void refuses(void **state)
+TEST_CASE(refuses)
 {
-    (void)state;
     diff_schedule s;
     mar_err err = {0};
     const int bad[] = {-1, 0, 1, 1001};
@@ -48,10 +46,4 @@ static void refuses(void **state)
     assert_int_equal(diff_schedule_create(100, NAN, &s, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "temperature"));
     assert_int_equal(diff_schedule_create(100, -0.5f, &s, &err), MAR_EARG);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(matches_pytorch), cmocka_unit_test(refuses)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

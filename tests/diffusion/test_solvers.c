@@ -23,9 +23,8 @@ static void sample(const fixture *f, diff_chain *c, int steps, float *x)
 
 /* One chain for all step counts of a sampler, as a session has it. The order of use is such that each count follows a
  * longer and a shorter one in the same buffers. */
-static void matches_published_codes(void **state)
+TEST_CASE(matches_published_codes)
 {
-    (void)state;
     static const struct {
         const char *name;
         mar_sampler sampler;
@@ -65,9 +64,8 @@ static void matches_published_codes(void **state)
 }
 
 /* LazyMAR's head, six blocks deep. */
-static void reuses_as_released(void **state)
+TEST_CASE(reuses_as_released)
 {
-    (void)state;
     enum { TOKENS = 4, SIZE = TOKENS * 5 };
     static const uint64_t images[TOKENS] = {0, 1, 2, (uint64_t)1 << 33};
     static const int positions[TOKENS] = {3, 63, 0, 17};
@@ -104,9 +102,8 @@ static void reuses_as_released(void **state)
 }
 
 /* DiSA's clipped timesteps, of which the duplicates are gone; and a solver's. */
-static void timesteps(void **state)
+TEST_CASE(timesteps)
 {
-    (void)state;
     static const int asked[3] = {5, 23, 50}, kept[3] = {5, 22, 48};
     wt_file *golden = golden_open("shortcuts");
     mar_err err = {0};
@@ -142,9 +139,8 @@ static void timesteps(void **state)
 }
 
 /* A token's bits depend on neither the other tokens, nor threads, nor the step counts that the chain has. */
-static void tokens_stand_alone(void **state)
+TEST_CASE(tokens_stand_alone)
 {
-    (void)state;
     const diff_spec specs[3] = {{MAR_SAMPLER_DDPM, 20, DIFF_TOP_ANNEALED},
                                 {MAR_SAMPLER_DDIM, 20, DIFF_TOP_SOLVER},
                                 {MAR_SAMPLER_DPMPP, 20, DIFF_TOP_SOLVER}};
@@ -172,15 +168,4 @@ static void tokens_stand_alone(void **state)
             close_fixture(&f);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matches_published_codes),
-        cmocka_unit_test(reuses_as_released),
-        cmocka_unit_test(timesteps),
-        cmocka_unit_test(tokens_stand_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

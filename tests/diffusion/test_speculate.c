@@ -1,5 +1,5 @@
-/* Speculation inside the head: the plain chain's bits with window 1, its law with any window, and fewer calls. The
- * heads are the demo models', on conditions of half-generated images. */
+/* Speculation inside the head: the plain chain's bits with window 1, its distribution with any window, and fewer calls.
+ * The heads are the demo models', on conditions of half-generated images. */
 #include "diffusion/speculate.h"
 #include "tests/diffusion/demo_head.h"
 #include "tests/support/brief.h"
@@ -41,9 +41,8 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     return stats;
 }
 
-static void window_one_is_the_plain_chain(void **state)
+TEST_CASE(window_one_is_the_plain_chain)
 {
-    (void)state;
     static const struct {
         int steps, window;
         float cfg, temperature;
@@ -65,9 +64,8 @@ static void window_one_is_the_plain_chain(void **state)
 }
 
 /* A token's bits depend on neither the other tokens, nor threads, nor groups. */
-static void tokens_stand_alone(void **state)
+TEST_CASE(tokens_stand_alone)
 {
-    (void)state;
     for (int dtype = 0; dtype < DTYPES; dtype++) {
         float all[MAX * CHANNELS], x[MAX * CHANNELS];
         for (int threads = 1; threads <= 3; threads++) {
@@ -100,9 +98,8 @@ static void tokens_stand_alone(void **state)
 
 /* Sequential calls per token at 100 steps: at least 3, 4.5 and 6 times fewer, the project's goal (8 at window 16). A
  * sanitizer sees two of the four cases. */
-static void fewer_calls(void **state)
+TEST_CASE(fewer_calls)
 {
-    (void)state;
     static const struct {
         int window;
         double calls;
@@ -128,7 +125,7 @@ static void fewer_calls(void **state)
         }
 }
 
-/* --- the law ------------------------------------------------------------------------------------------------- */
+/* --- the distribution --------------------------------------------------------------------------------------------- */
 
 /* DRAWS of each condition: more than 10^5 numbers in all; with a sanitizer fewer, which find no mutants */
 enum { STEPS = 20, SOME_DRAWS = 32, DRAWS = test_brief ? SOME_DRAWS : 256 };
@@ -202,9 +199,8 @@ static int propose_knowing(kern_queue *k, kern_speculation *w, const kern_specul
     return unfinished;
 }
 
-static void same_law_as_the_plain_chain(void **state)
+TEST_CASE(same_law_as_the_plain_chain)
 {
-    (void)state;
     static const struct {
         const char *name;
         kern_gaussian_rule rule;
@@ -264,23 +260,20 @@ static void expect_law_at_full_length(mar_dtype dtype)
     close_fixture(&f);
 }
 
-static void same_law_at_full_length(void **state)
+TEST_CASE(same_law_at_full_length)
 {
-    (void)state;
     expect_law_at_full_length(MAR_DTYPE_F32);
 }
 
 /* The first two of the steps are without int8, so each token's first proposals are for states of both kinds. */
-static void same_law_with_int8(void **state)
+TEST_CASE(same_law_with_int8)
 {
-    (void)state;
     expect_law_at_full_length(MAR_DTYPE_INT8);
 }
 
-/* The draft's head as the proposer, at a temperature: the same law, calls saved. */
-static void draft_proposes(void **state)
+/* The draft's head as the proposer, at a temperature: the same distribution, calls saved. */
+TEST_CASE(draft_proposes)
 {
-    (void)state;
     fixture target, draft;
     const mar_params p = params_of(STEPS, 3, MAR_CFG_CONSTANT, 0.9f);
     assert_true(open_fixture(&target, target_path, MAR_DTYPE_F32, 1, p));
@@ -305,9 +298,8 @@ static void draft_proposes(void **state)
 }
 
 /* Any number of steps, and weights whose chain explodes, so that no guess is right: never more calls than steps. */
-static void never_more_calls(void **state)
+TEST_CASE(never_more_calls)
 {
-    (void)state;
     static const int steps[] = {2, 3, 7, 1000};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         fixture f;
@@ -325,9 +317,8 @@ static void never_more_calls(void **state)
 
 /* Chains whose number of steps changes from call to call (DiSA) and starts below the top: the bits of a chain with that
  * respacing alone, and with window 1 the plain chain's. */
-static void respacings(void **state)
+TEST_CASE(respacings)
 {
-    (void)state;
     static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950}, {MAR_SAMPLER_DDPM, 11, 950}};
     static const int windows[] = {1, 8};
     fixture f;
@@ -366,9 +357,8 @@ static void respacings(void **state)
     close_fixture(&f);
 }
 
-static void random_weights(void **state)
+TEST_CASE(random_weights)
 {
-    (void)state;
     enum { WIDTH = 80, DEPTH = 2, C = 6, Z = 96, N = 7, T = 100 };
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     diff_head head;
@@ -398,9 +388,8 @@ static void random_weights(void **state)
     wt_close(model), wt_close(golden);
 }
 
-static void bad_arguments(void **state)
+TEST_CASE(bad_arguments)
 {
-    (void)state;
     fixture f;
     mar_err err = {0};
     diff_speculation s;
@@ -416,22 +405,4 @@ static void bad_arguments(void **state)
     diff_chain_free(&ode);
     diff_chain_free(&longer);
     close_fixture(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(window_one_is_the_plain_chain),
-        cmocka_unit_test(tokens_stand_alone),
-        cmocka_unit_test(fewer_calls),
-        cmocka_unit_test(same_law_as_the_plain_chain),
-        cmocka_unit_test(same_law_at_full_length),
-        cmocka_unit_test(same_law_with_int8),
-        cmocka_unit_test(draft_proposes),
-        cmocka_unit_test(never_more_calls),
-        cmocka_unit_test(respacings),
-        cmocka_unit_test(random_weights),
-        cmocka_unit_test(bad_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,9 +7,8 @@
 
 enum { IMAGES = 8, PIXELS = EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3 };
 
-static void against_pytorch(void **state)
+TEST_CASE(against_pytorch)
 {
-    (void)state;
     wt_file *f = golden_open("classifier");
     float *expected = golden_f32(f, "logits", IMAGES * EVAL_DIGITS), logits[IMAGES * EVAL_DIGITS];
     float *expected_features = golden_f32(f, "features", IMAGES * EVAL_DIGIT_FEATURES);
@@ -45,10 +44,4 @@ static void against_pytorch(void **state)
     free(expected);
     free(expected_features);
     wt_close(f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_pytorch)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

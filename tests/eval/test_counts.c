@@ -1,5 +1,5 @@
 /* How often discrete tokens and their neighbours occur in two runs: numbers counted by hand and by a direct program,
- * p-values that are uniform where two runs have one law, and power where only the neighbours differ. */
+ * p-values that are uniform where two runs have one distribution, and power where only the neighbours differ. */
 #include "tests/support/support.h"
 
 #include "eval/counts.h"
@@ -18,9 +18,8 @@ static int whole(uint64_t set, int at, int n)
     return (int)(kern_uniform_at(&a, KERN_NOISE_INIT, 0) * n);
 }
 
-static void by_hand(void **state)
+TEST_CASE(by_hand)
 {
-    (void)state;
     /* Two images of 2x2 tokens a run. */
     const float a[] = {0, 1, 1, 1, 0, 0, 2, 1}, b[] = {0, 1, 0, 1, 0, 0, 2, 2};
     const eval_token_pairs x = {2, 2, a, b};
@@ -41,9 +40,8 @@ static void by_hand(void **state)
     assert_true(tokens.p > 0.2);
 }
 
-static void identical_runs(void **state)
+TEST_CASE(identical_runs)
 {
-    (void)state;
     float a[20 * CELLS];
     for (int i = 0; i < 20 * CELLS; i++) a[i] = (float)whole(1, i, VOCABULARY);
     const eval_token_pairs x = {20, SIDE, a, a};
@@ -65,10 +63,9 @@ static void make_run(uint64_t set, int images, double stay, float *out)
     }
 }
 
-/* Under one law p is nearly uniform: of 200 repeats at most 3 standard deviations above 5 % lie below 0.05. */
-static void level(void **state)
+/* Under one distribution p is nearly uniform: of 200 repeats at most 3 standard deviations above 5 % lie below 0.05. */
+TEST_CASE(level)
 {
-    (void)state;
     enum { N = 30, REPEATS = 200 };
     float a[N * CELLS], b[N * CELLS];
     int low[3] = {0};
@@ -84,9 +81,8 @@ static void level(void **state)
 }
 
 /* Tokens are uniform in both runs; their neighbours are not alike. Only the test of neighbours may see it. */
-static void neighbours_alone(void **state)
+TEST_CASE(neighbours_alone)
 {
-    (void)state;
     enum { N = 200 };
     float *a = malloc(N * CELLS * sizeof *a), *b = malloc(N * CELLS * sizeof *b);
     eval_counts_test t[3];
@@ -100,15 +96,4 @@ static void neighbours_alone(void **state)
     assert_true(t[0].p > 0.01 && t[1].p > 0.01);
     free(a);
     free(b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand),
-        cmocka_unit_test(identical_runs),
-        cmocka_unit_test(level),
-        cmocka_unit_test(neighbours_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

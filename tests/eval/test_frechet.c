@@ -42,9 +42,8 @@ static double distance(const gaussian *a, const gaussian *b)
     return d;
 }
 
-static void full_rank(void **state)
+TEST_CASE(full_rank)
 {
-    (void)state;
     wt_file *f = golden_open("numbers");
     double *expected = golden_f64(f, "frechet", 3);
     gaussian a = gaussian_of(f, "x", 300, 40), b = gaussian_of(f, "y", 200, 40);
@@ -58,9 +57,8 @@ static void full_rank(void **state)
     wt_close(f);
 }
 
-static void fewer_images_than_numbers(void **state)
+TEST_CASE(fewer_images_than_numbers)
 {
-    (void)state;
     wt_file *f = golden_open("numbers");
     double *expected = golden_f64(f, "frechet.few", 3);
     gaussian few = gaussian_of(f, "few", 30, 96), many = gaussian_of(f, "many", 400, 96);
@@ -77,9 +75,8 @@ static void fewer_images_than_numbers(void **state)
 }
 
 /* Diagonal covariances: sum of (m - n)^2 + (s - t)^2 over the numbers. */
-static void by_hand(void **state)
+TEST_CASE(by_hand)
 {
-    (void)state;
     double mean_a[3] = {1, 2, 3}, mean_b[3] = {1, 0, 3.5}, zero[9] = {0};
     double a[9] = {4, 0, 0, 0, 9, 0, 0, 0, 0}, b[9] = {1, 0, 0, 0, 0, 0, 0, 0, 25};
     const gaussian x = {3, mean_a, a}, y = {3, mean_b, b}, constant = {3, mean_b, zero};
@@ -88,9 +85,8 @@ static void by_hand(void **state)
     assert_near(distance(&constant, &constant), 0, 1e-12);
 }
 
-static void refused(void **state)
+TEST_CASE(refused)
 {
-    (void)state;
     double mean[2] = {0}, bad_mean[2] = {0, INFINITY}, good[4] = {1, 0, 0, 1}, bad[4] = {1, NAN, NAN, 1}, d = 0;
     char why[256] = "";
     const eval_gaussian ok = {mean, good};
@@ -99,11 +95,4 @@ static void refused(void **state)
     assert_true(isnan(d));
     assert_int_equal(eval_frechet(2, &(eval_gaussian){bad_mean, good}, &ok, &d, why, sizeof why), MAR_EARG);
     assert_string_equal(why, "the mean of the images is not finite, expected numbers");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(full_rank), cmocka_unit_test(fewer_images_than_numbers),
-                                       cmocka_unit_test(by_hand), cmocka_unit_test(refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

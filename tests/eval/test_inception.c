@@ -13,14 +13,11 @@
 /* The small network as a safetensors file in memory. */
 static bytes small_network(void)
 {
-    char *directory = temporary_directory(), path[600];
+    char *path = test_path("small.safetensors");
     wt_file *golden = golden_open("inception");
-    snprintf(path, sizeof path, "%s/small.safetensors", directory);
     inception_write(golden, "small", path);
     wt_close(golden);
     const bytes b = bytes_from_file(path);
-    remove_directory(directory);
-    free(directory);
     return b;
 }
 
@@ -70,9 +67,8 @@ static void refuse(const char *old, const char *new, const char *words)
     bytes_free(&b);
 }
 
-static void misfits_are_named(void **state)
+TEST_CASE(misfits_are_named)
 {
-    (void)state;
     refuse("\"Mixed_5c.branch5x5_2.conv.weight\"", "\"Mixed_5c.branch5x5_2.CONV.weight\"",
            "tensor Mixed_5c.branch5x5_2.conv.weight is missing, expected shape [1..65536, 6, 5, 5]");
     refuse("\"Mixed_7a.branch3x3_1.bn.running_var\"", "\"Mixed_7a.branch3x3_1.bn.running_VAR\"",
@@ -85,9 +81,8 @@ static void misfits_are_named(void **state)
 }
 
 /* torchvision's own network has other weights and would give another distance. */
-static void torchvision_is_refused(void **state)
+TEST_CASE(torchvision_is_refused)
 {
-    (void)state;
     static const char header[] =
         "{\"AuxLogits.fc.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
         "\"Mixed_5b.branch1x1.conv.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}";
@@ -102,9 +97,8 @@ static void torchvision_is_refused(void **state)
     bytes_free(&b);
 }
 
-static void bad_numbers_are_named(void **state)
+TEST_CASE(bad_numbers_are_named)
 {
-    (void)state;
     static const struct {
         const char *name;
         float value;
@@ -154,9 +148,8 @@ static void assert_same(const outputs *a, const outputs *b)
 }
 
 /* The same bits in batches of any size, with any number of threads, and after other images. */
-static void batches_do_not_matter(void **state)
+TEST_CASE(batches_do_not_matter)
 {
-    (void)state;
     enum { IMAGES = 7 };
     static uint8_t rgb[IMAGES * INCEPTION_SIDE * INCEPTION_SIDE * 3];
     static outputs whole, parts;
@@ -187,15 +180,4 @@ static void batches_do_not_matter(void **state)
         }
     }
     bytes_free(&b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(misfits_are_named),
-        cmocka_unit_test(torchvision_is_refused),
-        cmocka_unit_test(bad_numbers_are_named),
-        cmocka_unit_test(batches_do_not_matter),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,9 +27,8 @@ static void assert_same_bits(const eval_moments *a, const eval_moments *b)
     assert_memory_equal(a->products, b->products, pairs(a->dim) * sizeof(double));
 }
 
-static void against_numpy(void **state)
+TEST_CASE(against_numpy)
 {
-    (void)state;
     wt_file *f = golden_open("numbers");
     float *x = golden_f32(f, "x", ROWS * DIM);
     double *mean = golden_f64(f, "mean", DIM), *covariance = golden_f64(f, "covariance", DIM * DIM);
@@ -77,9 +76,8 @@ static eval_moments plain_sums(const float *x, int rows, int dim)
     return m;
 }
 
-static void bits(void **state)
+TEST_CASE(bits)
 {
-    (void)state;
     static const int dims[] = {1, 5, 24, 64, 131}, calls[] = {1, 7, 128, 300};
     static const char *const isas[] = {"generic", "avx2", "avx512"};
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++) {
@@ -103,9 +101,8 @@ static void bits(void **state)
     }
 }
 
-static void merging(void **state)
+TEST_CASE(merging)
 {
-    (void)state;
     float *x = numbers((size_t)ROWS * DIM);
     eval_moments a = moments_of(DIM), b = moments_of(DIM);
     eval_moments_add(&a, x, 100);
@@ -118,11 +115,4 @@ static void merging(void **state)
     eval_moments_free(&b);
     eval_moments_free(&b); /* {0} is fine */
     free(x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_numpy), cmocka_unit_test(bits),
-                                       cmocka_unit_test(merging)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

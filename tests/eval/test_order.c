@@ -8,9 +8,8 @@
 
 enum { LARGE = 50000 };
 
-static void against_numpy(void **state)
+TEST_CASE(against_numpy)
 {
-    (void)state;
     static const struct {
         uint32_t seed;
         int n;
@@ -31,9 +30,8 @@ static void against_numpy(void **state)
 }
 
 /* The order that the Inception score of 50000 images depends on. */
-static void checksum(void **state)
+TEST_CASE(checksum)
 {
-    (void)state;
     wt_file *f = golden_open("numbers");
     float *expected = golden_f32(f, "checksum.50000", 1);
     static int order[LARGE];
@@ -43,10 +41,4 @@ static void checksum(void **state)
     assert_int_equal(value, (long)expected[0]);
     free(expected);
     wt_close(f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_numpy), cmocka_unit_test(checksum)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,28 +19,10 @@ typedef struct {
     const void *data;
 } array;
 
-static char directory_path[512];
-
-static int set_up(void **state)
-{
-    (void)state;
-    char *d = temporary_directory();
-    snprintf(directory_path, sizeof directory_path, "%s", d);
-    free(d);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    remove_directory(directory_path);
-    return 0;
-}
-
 static const char *file_path(void)
 {
-    static char path[600];
-    snprintf(path, sizeof path, "%s/r.npz", directory_path);
+    static char *path;
+    if (!path) path = test_path("r.npz");
     return path;
 }
 
@@ -55,9 +37,8 @@ static void write_file(const array *a)
     if (npz_writer_commit(w, why) != MAR_OK) fail_msg("%s", why);
 }
 
-static void there_and_back(void **state)
+TEST_CASE(there_and_back)
 {
-    (void)state;
     double mu[2] = {1, -2.5}, sigma[4] = {2, 0.1, 0.1, 3}, mu_s[1] = {7}, sigma_s[1] = {0.3};
     float features[6] = {1, 2, 3, 4, 5.5f, -6};
     const eval_reference r = {.dim = 2,
@@ -94,9 +75,8 @@ static void there_and_back(void **state)
 }
 
 /* A published statistics file: mean of float32, covariance of float64; and ADM's, with images. */
-static void as_published(void **state)
+TEST_CASE(as_published)
 {
-    (void)state;
     const float mu[2] = {1, 2};
     const double sigma[4] = {2, 0.1, 0.1 + 1e-8, 3};
     const uint8_t images[2 * 2 * 2 * 3] = {0};
@@ -117,9 +97,8 @@ static void as_published(void **state)
     eval_reference_free(&r);
 }
 
-static void digits(void **state)
+TEST_CASE(digits)
 {
-    (void)state;
     eval_reference r;
     char why[512] = "";
     if (eval_reference_load("demo", &r, why, sizeof why) != MAR_OK) fail_msg("%s", why);
@@ -141,9 +120,8 @@ static void digits(void **state)
     eval_reference_free(&r); /* {0} is fine */
 }
 
-static void refused(void **state)
+TEST_CASE(refused)
 {
-    (void)state;
     static const double mu[4] = {1, 2, 3, 4}, nan_mu[2] = {1, NAN}, sigma[4] = {2, 0.1, 0.1, 3}, skew[4] = {2, 1, 0, 3},
                         negative[4] = {2, 0, 0, -1}, zero = 0;
     static const uint8_t black[24] = {0};
@@ -223,10 +201,9 @@ static void expect_too_large(const zip_part *parts, int count, const char *claim
 }
 
 /* Half a megabyte that claims to be 512 MB of compressed features is refused before 2 GB are taken for them. */
-static void small_files_stay_small(void **state)
+TEST_CASE(small_files_stay_small)
 {
     enum { IMAGES = (1 << 23) + 1, DIM = 64, BLOCKS = 9 };
-    (void)state;
     const int64_t shape[2] = {DIM, DIM}, wide[1] = {8193}, features[2] = {IMAGES, DIM};
     bytes mu = zeros(NPZ_F64, 1, shape, DIM * 8), sigma = zeros(NPZ_F64, 2, shape, DIM * DIM * 8),
           wide_mu = zeros(NPZ_F64, 1, wide, 8193 * 8), header = zeros(NPZ_U8, 2, features, 0), packed = {0};
@@ -244,12 +221,4 @@ static void small_files_stay_small(void **state)
     const zip_part wide_parts[] = {{"mu.npy", wide_mu.data, wide_mu.size, 0, 0, npz_crc(wide_mu.data, wide_mu.size)}};
     expect_too_large(wide_parts, 1, NULL, "mu has 8193 numbers, expected 8192 at most");
     bytes_free(&mu), bytes_free(&sigma), bytes_free(&wide_mu), bytes_free(&header), bytes_free(&packed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back), cmocka_unit_test(as_published),
-                                       cmocka_unit_test(digits), cmocka_unit_test(refused),
-                                       cmocka_unit_test(small_files_stay_small)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

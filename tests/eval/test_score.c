@@ -20,9 +20,8 @@ static void score(eval_score_order order, const float *logits, int images, int c
     eval_score_free(s);
 }
 
-static void against_torch_fidelity(void **state)
+TEST_CASE(against_torch_fidelity)
 {
-    (void)state;
     wt_file *f = golden_open("numbers");
     float *logits = golden_f32(f, "logits", IMAGES * CLASSES);
     double *expected = golden_f64(f, "score", 3), mean, deviation, first_mean = 0;
@@ -41,9 +40,8 @@ static void against_torch_fidelity(void **state)
     wt_close(f);
 }
 
-static void against_adm(void **state)
+TEST_CASE(against_adm)
 {
-    (void)state;
     static float logits[MANY * FEW_CLASSES];
     static const int factor[FEW_CLASSES] = {7, 11, 13, 17};
     for (int i = 0; i < MANY; i++)
@@ -61,9 +59,8 @@ static void against_adm(void **state)
 
 /* Logits far apart, as of a network that is sure: probabilities of 0 and no NaN. Ten classes, each the same number of
  * times in one split of ADM's: the score is 10. */
-static void certainty(void **state)
+TEST_CASE(certainty)
 {
-    (void)state;
     static float logits[1000 * 10];
     double mean, deviation;
     for (int i = 0; i < 1000; i++)
@@ -72,11 +69,4 @@ static void certainty(void **state)
     assert_near(mean, 10, 1e-12);
     score(EVAL_SCORE_TORCH_FIDELITY, logits, 9, 10, 9, &mean, &deviation);
     assert_true(isnan(mean)); /* a split without images */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_torch_fidelity), cmocka_unit_test(against_adm),
-                                       cmocka_unit_test(certainty)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

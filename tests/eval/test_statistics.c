@@ -1,5 +1,5 @@
-/* The two-sample statistics: numbers of numpy and scipy, p-values that are uniform when two runs have one law (shared
- * noise or not), power, and why pairs must be swapped. Every seed is fixed. */
+/* The two-sample statistics: numbers of numpy and scipy, p-values that are uniform when two runs have one distribution
+ * (shared noise or not), power, and why pairs must be swapped. Every seed is fixed. */
 #include "tests/support/support.h"
 
 #include "eval/statistics.h"
@@ -23,9 +23,8 @@ static void normals(uint64_t set, float *x, int n)
     }
 }
 
-static void against_numpy(void **state)
+TEST_CASE(against_numpy)
 {
-    (void)state;
     wt_file *f = golden_open("statistics");
     const eval_pairs x = {10, 3, 4, golden_f32(f, "a", 120), golden_f32(f, "b", 120)};
     float *energy = golden_f32(f, "energy", 2), *energy_p = golden_f32(f, "energy_p", 2);
@@ -56,9 +55,8 @@ static void against_numpy(void **state)
     wt_close(f);
 }
 
-static void identical_runs(void **state)
+TEST_CASE(identical_runs)
 {
-    (void)state;
     static float a[SIZE];
     normals(1, a, SIZE);
     const eval_pairs x = {N, S, C, a, a};
@@ -73,12 +71,12 @@ static void identical_runs(void **state)
     assert_true(mean == 0 && covariance == 0);
 }
 
-/* How two runs of one law can hang together. */
+/* How two runs of one distribution can hang together. */
 typedef enum {
     INDEPENDENT,
     SHARED,   /* a common part of each pair, as from one seed and class */
-    MIRRORED, /* b = -a: one law, as far apart as can be */
-    LAGGED,   /* b is a's sequence moved on by one number: one law, far from exchangeable */
+    MIRRORED, /* b = -a: one distribution, as far apart as can be */
+    LAGGED,   /* b is a's sequence moved on by one number: one distribution, far from exchangeable */
 } coupling;
 
 static void make_runs(coupling how, uint64_t set, float shift, float *a, float *b)
@@ -126,9 +124,8 @@ static rejections count_rejections(coupling how, float shift, int trials)
 
 /* 200 trials at level 0.05: mean 10, standard deviation 3.1. A correct test leaves 1..21 once in 2000. The KS family of
  * C channels has one level of 0.05 too; its ties make it a little conservative. */
-static void false_positives(void **state)
+TEST_CASE(false_positives)
 {
-    (void)state;
     for (coupling how = INDEPENDENT; how <= LAGGED; how++) {
         const rejections r = count_rejections(how, 0, 200);
         print_message("coupling %d: p <= 0.05 in %d, %d, %d of 200\n", how, r.image, r.token, r.ks);
@@ -138,9 +135,8 @@ static void false_positives(void **state)
     }
 }
 
-static void power(void **state)
+TEST_CASE(power)
 {
-    (void)state;
     const rejections r = count_rejections(SHARED, 0.15f, 40), far = count_rejections(INDEPENDENT, 0.6f, 40);
     print_message("shifted by 0.15: %d, %d, %d of 40\n", r.image, r.token, r.ks);
     assert_in_range(r.image, 36, 40);
@@ -181,9 +177,8 @@ static double unpaired_p(const float *a, const float *b, uint64_t set)
 }
 
 /* Runs that share noise and truly differ: swapping within pairs sees it, permuting everything does not. */
-static void pairs_must_be_swapped(void **state)
+TEST_CASE(pairs_must_be_swapped)
 {
-    (void)state;
     static float a[SIZE], b[SIZE];
     const eval_pairs x = {N, S, C, a, b};
     int paired = 0, unpaired = 0, crowded = 0;
@@ -201,9 +196,8 @@ static void pairs_must_be_swapped(void **state)
     assert_in_range(crowded, 15, 20);
 }
 
-static void holm(void **state)
+TEST_CASE(holm)
 {
-    (void)state;
     double p[] = {0.04, 0.01, 0.03, 0.5}; /* sorted: 0.01*4, 0.03*3, then 0.04*2 raised to 0.09, 0.5 */
     eval_holm(p, 4);
     assert_float_equal(p[0], 0.09, 1e-12);
@@ -213,13 +207,4 @@ static void holm(void **state)
     double one[] = {0.7, 0.9};
     eval_holm(one, 2);
     assert_true(one[0] == 1 && one[1] == 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_numpy), cmocka_unit_test(identical_runs),        cmocka_unit_test(false_positives),
-        cmocka_unit_test(power),         cmocka_unit_test(pairs_must_be_swapped), cmocka_unit_test(holm),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

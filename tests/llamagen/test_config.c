@@ -25,9 +25,8 @@ static void expect_config(const gpt_config *c, const gpt_config *expected)
 }
 
 /* Depths, widths and heads: gpt.py; 111M, 343M, 775M, 1.4B, 3.1B. */
-static void official_models(void **state)
+TEST_CASE(official_models)
 {
-    (void)state;
     static const struct {
         const char *name;
         gpt_config expected;
@@ -70,9 +69,8 @@ static void list_visit(void *user, const char *name, int rank, const int64_t *sh
 }
 
 /* Models of gpt.py, one of them for captions: the names are those of state_dict, in its order. */
-static void small_models(void **state)
+TEST_CASE(small_models)
 {
-    (void)state;
     static const struct {
         const char *name;
         gpt_config expected;
@@ -103,9 +101,8 @@ static mar_status derive(const cJSON *list, const char *key, const char *value, 
 }
 
 /* Widths of gpt.py's models, those that only text-to-image ones have among them, and one that is none of theirs. */
-static void heads(void **state)
+TEST_CASE(heads)
 {
-    (void)state;
     static const int known[][3] = {
         {768, 12, 0},  {1024, 16, 0}, {1280, 20, 0}, {1536, 24, 0}, {2048, 32, 0}, /* a guess */
         {2560, 40, 0}, {3200, 32, 0}, {4096, 32, 0}, {640, 10, 1},  {48, 1, 1}};
@@ -140,9 +137,8 @@ static void heads(void **state)
     cJSON_Delete(list);
 }
 
-static void sequences(void **state)
+TEST_CASE(sequences)
 {
-    (void)state;
     gpt_config c;
     mar_err err = {0};
     cJSON *list = read_list("llamagen_B");
@@ -167,9 +163,8 @@ static void refuse(const cJSON *list, const char *words)
     if (!strstr(err.text, words)) fail_msg("\"%s\" does not say \"%s\"", err.text, words);
 }
 
-static void bad_models(void **state)
+TEST_CASE(bad_models)
 {
-    (void)state;
     static const char *const needed[] = {"cls_embedding.embedding_table.weight", "tok_embeddings.weight",
                                          "layers.0.feed_forward.w1.weight"};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
@@ -198,9 +193,8 @@ static void bad_models(void **state)
 }
 
 /* Numbers that no file has layers for make no layers; a gap in the numbers ends nothing. */
-static void layer_numbers(void **state)
+TEST_CASE(layer_numbers)
 {
-    (void)state;
     static const struct {
         const char *name;
         int depth;
@@ -221,19 +215,9 @@ static void layer_numbers(void **state)
     }
 }
 
-static void ignored(void **state)
+TEST_CASE(ignored)
 {
-    (void)state;
     assert_true(gpt_config_ignores("freqs_cis") && gpt_config_ignores("causal_mask") &&
                 gpt_config_ignores("layers.3.attention.kv_cache.k_cache"));
     assert_false(gpt_config_ignores("layers.3.attention.wo.weight") || gpt_config_ignores("freqs_cis.weight"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(official_models), cmocka_unit_test(small_models),
-                                       cmocka_unit_test(heads),           cmocka_unit_test(sequences),
-                                       cmocka_unit_test(bad_models),      cmocka_unit_test(layer_numbers),
-                                       cmocka_unit_test(ignored)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

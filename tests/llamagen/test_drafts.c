@@ -1,5 +1,5 @@
-/* Trees of drafts in one pass of LlamaGen's runner: their laws, and what is kept of those that become tokens, are those
- * of the same tokens one by one, bit for bit. */
+/* Trees of drafts in one pass of LlamaGen's runner: their distributions, and what is kept of those that become tokens,
+ * are those of the same tokens one by one, bit for bit. */
 #include "tests/support/gpt_fixture.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static int random_below(fixture *f, int n)
     return (int)((f->random >> 33) % (uint64_t)n);
 }
 
-/* Computes an image's tokens one by one; then row 0 is the law of what follows them. */
+/* Computes an image's tokens one by one; then row 0 is the distribution of what follows them. */
 static void compute_plainly(fixture *f, int image, const int *token, int n)
 {
     gpt_runner_begin(f->plain.runner, 1, label + image);
@@ -103,9 +103,8 @@ static void random_tokens(fixture *f, image_state *s, int n)
 }
 
 /* A tree in one pass, in front of which tokens of both images have to be computed, and none of one. */
-static void trees(void **state)
+TEST_CASE(trees)
 {
-    (void)state;
     for (int d = 0; d < 2; d++) {
         fixture f;
         image_state image[IMAGES];
@@ -123,10 +122,9 @@ static void trees(void **state)
     }
 }
 
-/* The same tree by levels: each request goes on with the one before, whose laws stay. */
-static void levels(void **state)
+/* The same tree by levels: each request goes on with the one before, whose distributions stay. */
+TEST_CASE(levels)
 {
-    (void)state;
     static const int ends[] = {2, 5, 6, DRAFTS}, parent[DRAFTS] = {-1, -1, 0, 0, 1, 4, 2, 2, 5};
     for (int d = 0; d < 2; d++) {
         fixture f;
@@ -187,9 +185,8 @@ static int accept(fixture *f, image_state *s)
 }
 
 /* Whole images in rounds of trees. A round computes the drafts and the last token, and nothing twice. */
-static void rounds(void **state)
+TEST_CASE(rounds)
 {
-    (void)state;
     for (int d = 0; d < 2; d++) {
         fixture f;
         image_state image[IMAGES];
@@ -217,9 +214,8 @@ static void rounds(void **state)
 }
 
 /* Prefixes that do not go on with the last one: shorter, other tokens, the same again, much longer. */
-static void jumps(void **state)
+TEST_CASE(jumps)
 {
-    (void)state;
     for (int d = 0; d < 2; d++) {
         fixture f;
         image_state s;
@@ -239,9 +235,8 @@ static void jumps(void **state)
 }
 
 /* A request that fits no image is refused, and the next one is answered. */
-static void refusals(void **state)
+TEST_CASE(refusals)
 {
-    (void)state;
     fixture f;
     const int token[TOKENS + 1] = {1, 2, 3}, high[] = {VOCABULARY}, low[] = {-1}, parent[] = {-1, 0, 2}, many[20] = {0};
     assert_true(open_both(&f, MAR_DTYPE_F32));
@@ -271,9 +266,8 @@ static void refusals(void **state)
 }
 
 /* Nothing is computed after a failure, which the caller learns; after a new beginning all is as before. */
-static void failures(void **state)
+TEST_CASE(failures)
 {
-    (void)state;
     fixture f;
     int cancel = 1;
     mar_err err = {0};
@@ -293,9 +287,8 @@ static void failures(void **state)
 }
 
 /* The search for layers that are not finite sees each layer by its name, and its part's. */
-static void watching(void **state)
+TEST_CASE(watching)
 {
-    (void)state;
     fixture f;
     mar_err err = {0};
     const int token[] = {4};
@@ -311,14 +304,6 @@ static void watching(void **state)
     k->core->upload(k, f.tested.model->layers[1].ffn_norm + 3, &nan, sizeof nan);
     assert_ok(gpt_runner_log_probs(f.tested.runner, &request, 1, f.tested.laws, &err), &err);
     assert_string_equal(k->watch.layer, "draft: layers.1.ffn_norm");
-    assert_true(f.tested.laws[0] != f.tested.laws[0]); /* the law shows it */
+    assert_true(f.tested.laws[0] != f.tested.laws[0]); /* the distribution shows it */
     close_both(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trees),    cmocka_unit_test(levels),   cmocka_unit_test(rounds),  cmocka_unit_test(jumps),
-        cmocka_unit_test(refusals), cmocka_unit_test(failures), cmocka_unit_test(watching)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* An EAGLE drafter against PyTorch (tests/golden/make_eagle.py): laws of chains and trees in the rounds of whole
- * images, after drafts were accepted and rejected, with guidance and filters. What a round computes. Files that are
- * none. */
+/* An EAGLE drafter against PyTorch (tests/golden/make_eagle.py): distributions of chains and trees in the rounds of
+ * whole images, after drafts were accepted and rejected, with guidance and filters. What a round computes. Files that
+ * are none. */
 #include "tests/support/gpt_fixture.h"
 
 #include "llamagen/eagle.h"
@@ -90,7 +90,7 @@ static void read_round(const wt_file *f, const char *name, int image, int i, gol
     q->prefix = out->prefix, q->draft = out->draft, q->parent = out->parent;
 }
 
-/* The laws of a request are, as probabilities, those of the golden file. */
+/* The distributions of a request are, as probabilities, those of the golden file. */
 static void expect_golden(const fixture *f, const wt_file *file, const char *name, int i, const spec_request *q,
                           double tolerance)
 {
@@ -162,24 +162,23 @@ static void check_rounds(mar_dtype dtype, const char *name, const char *file, co
     close_both(&f);
 }
 
-static void rounds_are_pytorchs(void **unused)
+TEST_CASE(rounds_are_pytorchs)
 {
-    (void)unused;
     check_rounds(MAR_DTYPE_F32, "plain", "eagle_plain", &gpt_fixture_plain, 1e-5);
     check_rounds(MAR_DTYPE_F32, "official", "eagle_official", &guided, 1e-5);
 }
 
 /* A relative error of a probability is an absolute one of a logit, some of which are about 5. Without filters: which
  * token is the last that one keeps depends on rounding. */
-static void rounds_in_bf16_are_near(void **unused)
+TEST_CASE(rounds_in_bf16_are_near)
 {
-    (void)unused;
     check_rounds(MAR_DTYPE_BF16, "plain", "eagle_plain", &gpt_fixture_plain, 6e-2);
 }
 
-/* --- the same laws in other ways ---------------------------------------------------------------------------------- */
+/* --- the same distributions in other ways ------------------------------------------------------------------------- */
 
-/* Asks for one image's laws in one call, from a new beginning. The target has the prefix then, but its last token. */
+/* Asks for one image's distributions in one call, from a new beginning. The target has the prefix then, but its last
+ * token. */
 static void ask_anew(fixture *f, const spec_request *q, float *laws)
 {
     start(f);
@@ -189,9 +188,8 @@ static void ask_anew(fixture *f, const spec_request *q, float *laws)
 }
 
 /* By levels, as a sampler drafts: each request goes on with the one before, and computes the new drafts only. */
-static void levels_are_the_same(void **unused)
+TEST_CASE(levels_are_the_same)
 {
-    (void)unused;
     static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
     static const int parent[DRAFTS] = {-1, -1, 0, 0, 1, 2, 4}, ends[] = {2, 3, 5, DRAFTS};
     const int prefix[] = {5, 70, 11}, draft[DRAFTS] = {9, 1, 30, 31, 9, 72, 0};
@@ -229,8 +227,8 @@ static void levels_are_the_same(void **unused)
 }
 
 /* What a pass of one image under both conditions must read: the layer's weights and fc, keys and values, and for each
- * row its embedding and feature, in f32; the output layer, and the feature that the first law of an image is of. Rows
- * attend to so many positions in sum. */
+ * row its embedding and feature, in f32; the output layer, and the feature that the first distribution of an image is
+ * of. Rows attend to so many positions in sum. */
 static void expect_pass(const fixture *f, const gpt_runner_stats *before, int rows, int laws, int slots, int attended)
 {
     const gpt_runner_stats *now = eagle_runner_get_stats(f->runner);
@@ -245,9 +243,8 @@ static void expect_pass(const fixture *f, const gpt_runner_stats *before, int ro
     assert_true(now->flop - before->flop == flop);
 }
 
-static void passes_are_counted(void **unused)
+TEST_CASE(passes_are_counted)
 {
-    (void)unused;
     static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
     static const int parent[DRAFTS] = {-1, -1, 0, 0, 1, 2, 4}, ends[] = {2, 5, DRAFTS};
     const int prefix[] = {5, 70, 11}, draft[DRAFTS] = {9, 1, 30, 31, 9, 72, 0};
@@ -272,11 +269,10 @@ static void passes_are_counted(void **unused)
         }
 }
 
-/* An image's laws have the bits that they have alone, whatever was asked before: longer and shorter prefixes, more
- * tokens than fit in a pass, the other image beside it. */
-static void images_and_histories_do_not_matter(void **unused)
+/* An image's distributions have the bits that they have alone, whatever was asked before: longer and shorter prefixes,
+ * more tokens than fit in a pass, the other image beside it. */
+TEST_CASE(images_and_histories_do_not_matter)
 {
-    (void)unused;
     uint64_t random = 7;
     static float alone[IMAGES][LAWS * VOCABULARY];
     fixture f, plain;
@@ -312,10 +308,9 @@ static void images_and_histories_do_not_matter(void **unused)
     close_both(&plain);
 }
 
-/* Nothing is drawn yet: the law is the target's own, to rounding. */
-static void the_first_law_is_the_targets(void **unused)
+/* Nothing is drawn yet: the distribution is the target's own, to rounding. */
+TEST_CASE(the_first_law_is_the_targets)
 {
-    (void)unused;
     fixture f;
     assert_true(open_both(&f, MAR_DTYPE_F32, "eagle_plain", &gpt_fixture_plain));
     start(&f);
@@ -328,20 +323,19 @@ static void the_first_law_is_the_targets(void **unused)
     close_both(&f);
 }
 
-/* Captions are 120 positions in front of the image tokens, some of them masked. An image's laws are those that it has
- * alone, at its first token the target's, and depend on the caption. */
-static void captions(void **unused)
+/* Captions are 120 positions in front of the image tokens, some of them masked. An image's distributions are those that
+ * it has alone, at its first token the target's, and depend on the caption. */
+TEST_CASE(captions)
 {
-    (void)unused;
     enum { CAPTIONS = 3, POSITIONS = 120, DIM = 12, OUT = 50 };
     const eagle_config shape = {.width = 32, .hidden = 48, .first_norm = 1};
-    char *folder = temporary_directory(), *path = write_eagle(folder, "eagle.safetensors", &shape, 5);
+    char *folder = test_directory(), *path = write_eagle(folder, "eagle.safetensors", &shape, 5);
     fixture f = {0};
     wt_file *file = NULL, *golden = golden_open("llamagen");
     mar_err err = {0};
     kern_queue *k = open_queue(MAR_DTYPE_F32, 2);
     assert_true(gpt_fixture_open(&f.target, k, "llamagen_t2i", 0, &guided, CAPTIONS, 2, 1, 3 * CAPTIONS));
-    assert_ok(wt_open(path, &file, &err), &err);
+    file = open_weights(path);
     assert_ok(eagle_model_create(k, file, 0, &f.model, &err), &err);
     wt_close(file);
     assert_ok(eagle_runner_create(k, f.model, f.target.model, f.target.runner, &guided, CAPTIONS, 2, &f.runner, &err),
@@ -377,15 +371,12 @@ static void captions(void **unused)
     free(features), free(numbers), free(path);
     wt_close(golden);
     close_both(&f);
-    remove_directory(folder);
-    free(folder);
 }
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
-static void refusals_and_failures(void **unused)
+TEST_CASE(refusals_and_failures)
 {
-    (void)unused;
     fixture f;
     const int token[] = {1, 2, 3}, high[] = {VOCABULARY};
     static float before[VOCABULARY];
@@ -424,9 +415,8 @@ static void refusals_and_failures(void **unused)
 }
 
 /* A drafter for another model is refused. */
-static void other_targets_are_refused(void **unused)
+TEST_CASE(other_targets_are_refused)
 {
-    (void)unused;
     gpt_fixture wide;
     mar_err err = {0};
     eagle_model *model;
@@ -466,9 +456,8 @@ static void expect_tensor(void *user, const char *name, int rank, const int64_t 
     l->count++;
 }
 
-static void shapes_and_tensors(void **unused)
+TEST_CASE(shapes_and_tensors)
 {
-    (void)unused;
     static const char *const names[2] = {"eagle_plain", "eagle_official"};
     for (int official = 0; official < 2; official++) {
         wt_file *f = golden_open(names[official]);
@@ -513,7 +502,7 @@ static wt_file *spoil(const char *path, int without, int transposed, const char 
     }
     assert_ok(wt_save_safetensors(path, tensors, n, metadata, 1, &err), &err);
     wt_close(f);
-    assert_ok(wt_open(path, &out, &err), &err);
+    out = open_weights(path);
     return out;
 }
 
@@ -528,13 +517,11 @@ static void expect_refused(kern_queue *k, wt_file *f, const char *reason)
     wt_close(f);
 }
 
-static void damaged_files_are_refused(void **unused)
+TEST_CASE(damaged_files_are_refused)
 {
-    (void)unused;
-    char *folder = temporary_directory(), path[512];
+    char *path = test_path("eagle.safetensors");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     wt_file *f = golden_open("eagle_plain");
-    snprintf(path, sizeof path, "%s/eagle.safetensors", folder);
     for (int i = 0; i < wt_count(f); i++) {
         const char *name = wt_at(f, i)->name;
         expect_refused(k, spoil(path, i, 1, "2"), name);
@@ -546,19 +533,4 @@ static void damaged_files_are_refused(void **unused)
         expect_refused(k, spoil(path, -1, 0, heads[i]), "attention heads");
     wt_close(f);
     close_queue(k);
-    remove_directory(folder);
-    free(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_are_pytorchs),          cmocka_unit_test(rounds_in_bf16_are_near),
-        cmocka_unit_test(levels_are_the_same),          cmocka_unit_test(images_and_histories_do_not_matter),
-        cmocka_unit_test(the_first_law_is_the_targets), cmocka_unit_test(captions),
-        cmocka_unit_test(refusals_and_failures),        cmocka_unit_test(other_targets_are_refused),
-        cmocka_unit_test(passes_are_counted),           cmocka_unit_test(shapes_and_tensors),
-        cmocka_unit_test(damaged_files_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* LlamaGen's runner against gpt.py and generate.py (tests/golden/make_llamagen.py): laws at every position, with and
- * without guidance, greedy sequences, captions. */
+/* LlamaGen's runner against gpt.py and generate.py (tests/golden/make_llamagen.py): distributions at every position,
+ * with and without guidance, greedy sequences, captions. */
 #include "tests/support/gpt_fixture.h"
 
 #include <math.h>
@@ -115,9 +115,8 @@ static void run_cases(const golden_case *cases, size_t n)
         .cfg = scale, .cfg_interval = interval, .temperature = 1, .top_p = 1                                           \
     }
 
-static void classes(void **state)
+TEST_CASE(classes)
 {
-    (void)state;
     static const golden_case cases[] = {
         {"llamagen_c2i", "c2i.tokens", "c2i.plain", "c2i.greedy", 0, 2, SAMPLING(1, -1)},
         {"llamagen_c2i", "c2i.tokens", "c2i.guided", "c2i.greedy_guided", 0, 2, SAMPLING(2.5f, -1)},
@@ -127,9 +126,8 @@ static void classes(void **state)
 }
 
 /* Heads of 20, as uneven as those of 3B's 100; and the same model with more tokens than its file says. */
-static void uneven_heads(void **state)
+TEST_CASE(uneven_heads)
 {
-    (void)state;
     static const golden_case cases[] = {
         {"llamagen_c2i20", "c2i20.tokens", "c2i20.guided", "c2i20.greedy", 0, 3, SAMPLING(1.7f, -1)},
         {"llamagen_c2i20", "c2i20.large.tokens", "c2i20.large.guided", "c2i20.large.greedy", 36, 3, SAMPLING(1.7f, -1)},
@@ -138,9 +136,8 @@ static void uneven_heads(void **state)
 }
 
 /* Captions of 1, 66 and 120 positions, and a mask with holes, also at the last position; prefixes take two passes. */
-static void captions(void **state)
+TEST_CASE(captions)
 {
-    (void)state;
     static const golden_case cases[] = {
         {"llamagen_t2i", "t2i.tokens", "t2i.plain", NULL, 0, 4, SAMPLING(1, -1)},
         {"llamagen_t2i", "t2i.tokens", "t2i.guided", "t2i.greedy", 0, 4, SAMPLING(3, -1)},
@@ -149,9 +146,8 @@ static void captions(void **state)
 }
 
 /* With temperature, top-k and top-p: the probabilities that sample of generate.py draws from. */
-static void filters(void **state)
+TEST_CASE(filters)
 {
-    (void)state;
     const golden_case c = {"llamagen_c2i20", "c2i20.tokens", "c2i20.filtered", NULL, 0, 3, {1.7f, -1, 0.8f, 20, 0.9f}};
     gpt_fixture f;
     assert_true(gpt_fixture_open(&f, open_queue(MAR_DTYPE_F32, 2), c.model, 0, &c.sampling, 3, 0, 0, 3));
@@ -171,10 +167,9 @@ static void filters(void **state)
     gpt_fixture_close(&f);
 }
 
-/* Label -1 is the unconditional class: guidance between equal laws changes nothing. */
-static void unconditional(void **state)
+/* Label -1 is the unconditional class: guidance between equal distributions changes nothing. */
+TEST_CASE(unconditional)
 {
-    (void)state;
     const gpt_sampling guided = SAMPLING(4, -1);
     const int none[2] = {-1, 5}, token[1] = {7};
     float law[2][2][61];
@@ -192,12 +187,4 @@ static void unconditional(void **state)
     }
     assert_memory_equal(law[0][0], law[0][1], sizeof law[0][0]); /* class 5 is what -1 stands for */
     assert_close(law[1][0], law[0][0], 61, 1e-6);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(classes), cmocka_unit_test(uneven_heads),
-                                       cmocka_unit_test(captions), cmocka_unit_test(filters),
-                                       cmocka_unit_test(unconditional)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

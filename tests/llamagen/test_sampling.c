@@ -14,7 +14,7 @@ static const gpt_sampling greedy = {.cfg = 2.5f, .cfg_interval = -1, .temperatur
 /* A way to draft. The draft model is the target's weights without guidance, which is right about half of the time. */
 typedef struct {
     const char *method; /* NULL: plain */
-    int drafts;         /* 1: there is a draft model, whose laws are points; 2: it has its softmax */
+    int drafts;         /* 1: there is a draft model, whose distributions are points; 2: it has its softmax */
     spec_sampler_options options;
 } way;
 
@@ -52,7 +52,7 @@ static long sample(const way *w, const int *expected)
     for (int i = 0; i < IMAGES; i++)
         assert_memory_equal(spec_sampler_tokens(s, i), expected + i * TOKENS, TOKENS * sizeof *expected);
     const spec_sampler_stats *stats = spec_sampler_get_stats(s);
-    /* One a call; the prefixes' is in place of that of a first law without drafts. */
+    /* One a call; the prefixes' is in place of that of a first distribution without drafts. */
     assert_int_equal(gpt_runner_get_stats(f.runner)->passes, (w->drafts || w->method) + stats->calls);
     if (w->method) assert_true(stats->accepted > 0 && stats->calls < TOKENS);
     if (w->drafts) assert_int_equal(gpt_runner_get_stats(drafter)->passes, stats->draft_calls);
@@ -75,9 +75,8 @@ static void read_expected(int *expected)
     wt_close(golden);
 }
 
-static void greedy_tokens(void **state)
+TEST_CASE(greedy_tokens)
 {
-    (void)state;
     static const int tree[] = {-1, -1, -1, 0, 0, 1, 3, 3, 6};
     static const way ways[] = {
         {NULL, 0, {.length = 1}},
@@ -92,11 +91,10 @@ static void greedy_tokens(void **state)
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) sample(&ways[i], expected);
 }
 
-/* At temperature 0 a draft's law is a point, of which a tree would be a chain. A tree of the softmax's likeliest tokens
- * saves rounds against a chain as deep. */
-static void greedy_trees(void **state)
+/* At temperature 0 a draft's distribution is a point, of which a tree would be a chain. A tree of the softmax's
+ * likeliest tokens saves rounds against a chain as deep. */
+TEST_CASE(greedy_trees)
 {
-    (void)state;
     static int tree[4 + 8 + 8];
     for (int n = 0; n < 20; n++) tree[n] = n < 4 ? -1 : n < 12 ? (n - 4) / 2 : n - 8; /* 4,2,1 */
     const way chain = {"vanilla", 1, {.length = 3}},
@@ -108,10 +106,4 @@ static void greedy_trees(void **state)
     const long wide = sample(&dynamic, expected);
     if (!(levels < 0.95 * (double)alone && wide < 0.95 * (double)alone))
         fail_msg("rounds: chain %ld, 4,2,1 %ld, dynamic %ld", alone, levels, wide);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_tokens), cmocka_unit_test(greedy_trees)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

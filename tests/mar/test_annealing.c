@@ -1,6 +1,6 @@
-/* Speculation under DiSA's annealed numbers of diffusion steps: both laws of a token have the count of its step. A
- * draft that is the target itself then drafts from the target's law, and whoever took another count, or another
- * respacing, would reject. */
+/* Speculation under DiSA's annealed numbers of diffusion steps: both distributions of a token have the count of its
+ * step. A draft that is the target itself then drafts from the target's distribution, and whoever took another count,
+ * or another respacing, would reject. */
 #include "tests/support/demo.h"
 
 #include <stdio.h>
@@ -27,9 +27,8 @@ static mar_stats run(const demo *d, const mar_params *p)
     return stats;
 }
 
-static void inside_the_head(void **state)
+TEST_CASE(inside_the_head)
 {
-    (void)state;
     const demo d = demo_open(1);
     const mar_params same = annealed("head_spec 4", d.model), other = annealed("head_spec 4", d.draft);
     const mar_stats of_same = run(&d, &same), of_other = run(&d, &other);
@@ -38,9 +37,8 @@ static void inside_the_head(void **state)
     demo_close(d);
 }
 
-static void whole_paths(void **state)
+TEST_CASE(whole_paths)
 {
-    (void)state;
     const demo d = demo_open(1);
     const char *const ways[] = {"spec path, context full, gamma 4", "spec path, context full, gamma 4, head_spec 4"};
     for (int i = 0; i < 2; i++) {
@@ -54,13 +52,4 @@ static void whole_paths(void **state)
         assert_true(of_alone.accepted > 0 && of_alone.accepted < of_alone.drafted && of_alone.passes < 12);
     }
     demo_close(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inside_the_head),
-        cmocka_unit_test(whole_paths),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

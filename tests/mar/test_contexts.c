@@ -33,9 +33,8 @@ static void assert_plain(context_fixture *f, const mar_contexts *c, const mar_im
 static const char *const models[] = {"tests/golden/data/mar_small.safetensors", "demo"};
 static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
 
-static void as_plain(void **state)
+TEST_CASE(as_plain)
 {
-    (void)state;
     dice d = {20};
     mar_err err = {0};
     for (int way = 0; way < 8; way++) { /* model, dtype, guidance */
@@ -83,9 +82,8 @@ static void measure(const context_fixture *f, mar_contexts *c, const mar_image_c
 }
 
 /* The arithmetic is that of plain passes, one for each context. */
-static void arithmetic(void **state)
+TEST_CASE(arithmetic)
 {
-    (void)state;
     dice d = {21};
     for (int conditions = 1; conditions <= 2; conditions++) {
         context_fixture f;
@@ -111,9 +109,8 @@ static void arithmetic(void **state)
 }
 
 /* The search for the first layer that is not finite finds the one that it finds in a plain pass. */
-static void watched(void **state)
+TEST_CASE(watched)
 {
-    (void)state;
     static const struct {
         const char *tensor, *layer;
     } cases[] = {
@@ -128,7 +125,7 @@ static void watched(void **state)
         {"decoder_blocks.0.attn.qkv.weight", "decoder_blocks.0.attn.qkv"},
         {"decoder_norm.weight", "decoder_norm"},
     };
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     const mar_options options = {
         .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -158,24 +155,14 @@ static void watched(void **state)
         close_context_fixture(&f);
         free(path);
     }
-    remove_directory(directory);
-    free(directory);
 }
 
 #ifndef HAS_SANITIZER
 
-/* Those of this program, which libmar is part of. */
-static int counts(const void *caller)
-{
-    extern const char __executable_start, etext;
-    return (const char *)caller >= &__executable_start && (const char *)caller < &etext;
-}
-
 /* Every allocation of creating and planning fails once, with a reason and without a leak; a pass that was planned makes
  * none. */
-static void no_memory(void **state)
+TEST_CASE(no_memory)
 {
-    (void)state;
     dice d = {40};
     context_fixture f;
     mar_contexts c;
@@ -221,16 +208,3 @@ static void no_memory(void **state)
 }
 
 #endif
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_plain),
-        cmocka_unit_test(arithmetic),
-        cmocka_unit_test(watched),
-#ifndef HAS_SANITIZER
-        cmocka_unit_test(no_memory),
-#endif
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

@@ -11,7 +11,7 @@ enum { SEQ = DISCRETE_SEQ, SIDE = DISCRETE_SIDE, RGB = DISCRETE_BYTES, BATCH = D
 
 /* An image's tokens depend on its number, the label and the options, not on its batch, the number of threads, or what
  * the session has done before; and neither do its pixels. */
-static void images_are_their_own(void **state)
+TEST_CASE(images_are_their_own)
 {
     const discrete_models one = discrete_open(*state, 1), two = discrete_open(*state, 3);
     for (int i = 0; i < DISCRETE_RUNS; i++) {
@@ -79,7 +79,7 @@ static void check_stats(const char *options, mar_session *s)
     if (mar_session_get_params(s)->draft) assert_true(t.draft_s > 0 && t.draft_flop > 0 && t.draft_calls > 0);
 }
 
-static void counts_and_guarantees(void **state)
+TEST_CASE(counts_and_guarantees)
 {
     const discrete_models s = discrete_open(*state, 1);
     for (int i = 0; i < DISCRETE_RUNS; i++) {
@@ -97,8 +97,8 @@ static void counts_and_guarantees(void **state)
     discrete_close(s);
 }
 
-/* With temperature 0 the law is a point, and every exact method comes to the same tokens. */
-static void greedy(void **state)
+/* With temperature 0 the distribution is a point, and every exact method comes to the same tokens. */
+TEST_CASE(greedy)
 {
     const discrete_models s = discrete_open(*state, 1);
     float expected[2][BATCH * SEQ], tokens[BATCH * SEQ];
@@ -123,8 +123,8 @@ static void greedy(void **state)
     discrete_close(s);
 }
 
-/* Trees have siblings at temperature 0, too, where the laws of plain decoding are points, and with top_k 1. */
-static void greedy_trees(void **state)
+/* Trees have siblings at temperature 0, too, where the distributions of plain decoding are points, and with top_k 1. */
+TEST_CASE(greedy_trees)
 {
     const discrete_models s = discrete_open(*state, 1);
     static const struct {
@@ -155,7 +155,7 @@ static void greedy_trees(void **state)
 }
 
 /* A draft with the target's weights is always right. */
-static void itself_as_draft(void **state)
+TEST_CASE(itself_as_draft)
 {
     const discrete_models s = discrete_open(*state, 1);
     float tokens[BATCH * SEQ];
@@ -170,7 +170,7 @@ static void itself_as_draft(void **state)
     discrete_close(s);
 }
 
-static void captions(void **state)
+TEST_CASE(captions)
 {
     enum { TOKENS = 120, DIM = 12 };
     const discrete_models s = discrete_open(*state, 1);
@@ -237,7 +237,7 @@ static void count_row(void *user, const mar_measurement *row)
     if (strcmp(row->group, "pass") == 0) ++*(int *)user;
 }
 
-static void measuring(void **state)
+TEST_CASE(measuring)
 {
     const discrete_models s = discrete_open(*state, 1);
     mar_model *captioned;
@@ -255,16 +255,4 @@ static void measuring(void **state)
     discrete_close(s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(images_are_their_own),
-        cmocka_unit_test(counts_and_guarantees),
-        cmocka_unit_test(greedy),
-        cmocka_unit_test(greedy_trees),
-        cmocka_unit_test(itself_as_draft),
-        cmocka_unit_test(captions),
-        cmocka_unit_test(measuring),
-    };
-    return cmocka_run_group_tests(tests, discrete_set_up, discrete_tear_down);
-}
+TEST_GROUP(discrete_set_up, discrete_tear_down)

@@ -1,13 +1,13 @@
 /* The demo of discrete tokens: what is built in loads as what it is, and writes digits that the classifier recognises,
  * with and without drafts. */
-#include "tests/support/support.h"
+#include "tests/support/demo.h"
 
 #include "eval/classifier.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { IMAGES = 20, SIDE = 32, TOKENS = 64, CODES = 256 };
+enum { IMAGES = 20, TOKENS = 64, CODES = 256 };
 
 static mar *library;
 static mar_model *target, *draft, *eagle;
@@ -35,9 +35,8 @@ static int close_demo(void **state)
     return 0;
 }
 
-static void shapes(void **state)
+TEST_CASE(shapes)
 {
-    (void)state;
     const mar_model_config *models[] = {mar_model_get_config(target), mar_model_get_config(draft)};
     for (int i = 0; i < 2; i++) {
         assert_string_equal(models[i]->family, "llamagen");
@@ -55,11 +54,9 @@ static void shapes(void **state)
 /* Right answers of the classifier on a batch of images of each digit. */
 static int recognised(mar_session *s, int first)
 {
-    static uint8_t rgb[IMAGES][SIDE * SIDE * 3];
+    static uint8_t rgb[IMAGES][DEMO_BYTES];
     static float tokens[IMAGES * TOKENS];
-    int labels[IMAGES], right = 0;
-    char why[256];
-    eval_classifier *judge;
+    int labels[IMAGES];
     for (int i = 0; i < IMAGES; i++) labels[i] = i % EVAL_DIGITS;
     assert_session(s, mar_session_begin(s, (uint64_t)first, labels, IMAGES));
     while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
@@ -69,23 +66,12 @@ static int recognised(mar_session *s, int first)
         const float token = tokens[i];
         assert_true(token >= 0 && token < CODES && token == (float)(int)token);
     }
-    assert_int_equal(eval_classifier_open(&judge, why, sizeof why), MAR_OK);
-    for (int i = 0; i < IMAGES; i++) {
-        float logits[EVAL_DIGITS];
-        int best = 0;
-        eval_classify(judge, rgb[i], NULL, logits);
-        for (int c = 1; c < EVAL_DIGITS; c++)
-            if (logits[c] > logits[best]) best = c;
-        right += best == labels[i];
-    }
-    eval_classifier_close(judge);
-    return right;
+    return demo_recognised(rgb[0], labels, IMAGES);
 }
 
 /* Nine of ten are right, where weights/demo/README.md has 99 in 100; and with drafts rounds accept some. */
-static void digits(void **state)
+TEST_CASE(digits)
 {
-    (void)state;
     const struct {
         mar_model *draft;
         const char *spec, *tree;
@@ -118,8 +104,4 @@ static void digits(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shapes), cmocka_unit_test(digits)};
-    return cmocka_run_group_tests(tests, open_demo, close_demo);
-}
+TEST_GROUP(open_demo, close_demo)

@@ -11,7 +11,7 @@
 enum { SEQ = DISCRETE_SEQ, BATCH = DISCRETE_BATCH };
 
 /* A weight that is NaN fails the batch with the token's place, and with check the layer. */
-static void numbers_that_are_not_finite(void **state)
+TEST_CASE(numbers_that_are_not_finite)
 {
     const discrete_files *f = *state;
     const mar_options options = {
@@ -45,7 +45,7 @@ static void numbers_that_are_not_finite(void **state)
 }
 
 /* A cancel or a failure before any operation ends the call at hand, and the next batch is that of a fresh session. */
-static void disturbances(void **state)
+TEST_CASE(disturbances)
 {
     enum { PLACES = 5 };
     const discrete_models s = discrete_open(*state, 1);
@@ -95,7 +95,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void threads(void **state)
+TEST_CASE(threads)
 {
     const discrete_models s = discrete_open(*state, 2);
     static worker workers[DISCRETE_RUNS];
@@ -119,12 +119,4 @@ static void threads(void **state)
     discrete_close(s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_that_are_not_finite),
-        cmocka_unit_test(disturbances),
-        cmocka_unit_test(threads),
-    };
-    return cmocka_run_group_tests(tests, discrete_set_up, discrete_tear_down);
-}
+TEST_GROUP(discrete_set_up, discrete_tear_down)

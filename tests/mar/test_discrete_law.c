@@ -1,8 +1,8 @@
-/* The law of whole sessions of discrete tokens, by every lossless method, and mutants that must be caught.
+/* The distribution of whole sessions of discrete tokens, by every lossless method, and mutants that must be caught.
  *
- * Two kinds of tests. The sharp one asks whether the finished images' tokens are draws from the target's laws, which
- * are computed anew from these images (tests/support/discrete_law.h). The broad one compares how often tokens occur, at
- * their places and beside one another, with images of plain decoding of another seed.
+ * Two kinds of tests. The sharp one asks whether the finished images' tokens are draws from the target's distributions,
+ * which are computed anew from these images (tests/support/discrete_law.h). The broad one compares how often tokens
+ * occur, at their places and beside one another, with images of plain decoding of another seed.
  *
  * All seeds are fixed. With others a correct session fails a check of the sharp kind, of which there are eighteen, with
  * probability 1e-4, and one of the broad kind, of which there are three, with probability 0.004: 0.014 in all. What the
@@ -108,10 +108,9 @@ static const struct {
     {NONE, NULL, "cfg 1, spec sjd-pac, window 8, pac_children 2, pac_depth 2, top_k 30, top_p 0.8", 1},
 };
 
-static void tokens_have_the_targets_law(void **state)
+TEST_CASE(tokens_have_the_targets_law)
 {
     models d = open_models();
-    (void)state;
     for (size_t i = 0; i < sizeof lossless / sizeof *lossless; i++) {
         const mar_params p = params_of(&d, lossless[i].by, lossless[i].options, lossless[i].tree, 100 + i);
         const law_test t = sums_of(&d, &p, lossless[i].batches, LAW_UNCHANGED, lossless[i].options);
@@ -120,8 +119,8 @@ static void tokens_have_the_targets_law(void **state)
     close_models(d);
 }
 
-/* One of these changes no law: drafts may come from anywhere as long as q is what they were drawn from. It shows that
- * what finds the others is not that something differs. */
+/* One of these changes no distribution: drafts may come from anywhere as long as q is what they were drawn from. It
+ * shows that what finds the others is not that something differs. */
 static const struct {
     law_mutant mutant;
     drafter by;
@@ -144,10 +143,9 @@ static const struct {
     {LAW_KEPT_SLOT, SMALL, NULL, "cfg 1, gamma 4", 1},
 };
 
-static void mutants_are_caught(void **state)
+TEST_CASE(mutants_are_caught)
 {
     models d = open_models();
-    (void)state;
     for (size_t i = 0; i < (test_brief ? 2 : sizeof mutants / sizeof *mutants); i++) {
         const mar_params p = params_of(&d, mutants[i].by, mutants[i].options, mutants[i].tree, 100 + i);
         const law_test t = sums_of(&d, &p, mutants[i].batches, mutants[i].mutant, mutants[i].options);
@@ -190,14 +188,13 @@ static double counts_p(const float *a, const float *b, const char *name)
     return 3 * fmin(tokens.p, fmin(places.p, neighbours.p));
 }
 
-static void counts_are_those_of_plain_decoding(void **state)
+TEST_CASE(counts_are_those_of_plain_decoding)
 {
     static const char *const right[] = {"cfg 1", "cfg 1, spec sjd, window 8",
                                         "cfg 1, spec sjd-pac, window 8, pac_children 2"};
     static const law_mutant wrong[] = {LAW_SWAPPED, LAW_NO_RESIDUAL, LAW_STALE_Q};
     models d = open_models();
     float *plain = images_of(&d, "cfg 1", 300, LAW_UNCHANGED);
-    (void)state;
     for (int i = 0; i < 3; i++) {
         float *images = images_of(&d, right[i], 301 + (uint64_t)i, LAW_UNCHANGED);
         assert_true(counts_p(images, plain, right[i]) > rare_of_counts);
@@ -210,14 +207,4 @@ static void counts_are_those_of_plain_decoding(void **state)
     }
     free(plain);
     close_models(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_have_the_targets_law),
-        cmocka_unit_test(mutants_are_caught),
-        cmocka_unit_test(counts_are_those_of_plain_decoding),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
 /* Sessions of LlamaGen models: options, and files, that go together or not. */
 #include "llamagen/engine.h"
-#include "mar/ways/ways.h"
+#include "mar/ways/registry.h"
 #include "tests/support/discrete_sessions.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void automatic_values(void **state)
+TEST_CASE(automatic_values)
 {
     const discrete_models s = discrete_open(*state, 1);
     static const struct {
@@ -49,9 +49,8 @@ static void automatic_values(void **state)
     discrete_close(s);
 }
 
-static void trees(void **state)
+TEST_CASE(trees)
 {
-    (void)state;
     mar_tree t;
     mar_err err;
     assert_ok(mar_tree_read("2,2,1", &t, &err), &err);
@@ -84,7 +83,7 @@ static void refused(const discrete_models *s, mar_model *model, mar_vae *vae, co
         fail_msg("%s, \"%s\", expected \"%s\"", mar_status_name(status), mar_error(s->m), why);
 }
 
-static void options_that_cannot_be(void **state)
+TEST_CASE(options_that_cannot_be)
 {
     const discrete_models s = discrete_open(*state, 1);
     static const struct {
@@ -146,7 +145,7 @@ static void options_that_cannot_be(void **state)
 
 /* A batch's size counts the drafts that the models are asked about, at a dynamic tree tree_top at each level but the
  * last. */
-static void batches_that_are_too_large(void **state)
+TEST_CASE(batches_that_are_too_large)
 {
     const discrete_models s = discrete_open(*state, 1);
     static const struct {
@@ -195,7 +194,7 @@ static mar_model *other_model(const discrete_files *f, const discrete_models *s,
     return model;
 }
 
-static void files_that_do_not_go_together(void **state)
+TEST_CASE(files_that_do_not_go_together)
 {
     const discrete_files *f = *state;
     const discrete_models s = discrete_open(f, 1);
@@ -265,7 +264,7 @@ static void files_that_do_not_go_together(void **state)
 }
 
 /* A file that does not say how large its images are is what the handle says; a converted one says it itself. */
-static void sizes_of_images(void **state)
+TEST_CASE(sizes_of_images)
 {
     const discrete_files *f = *state;
     const gpt_config c = small_llamagen();
@@ -310,15 +309,4 @@ static void sizes_of_images(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(automatic_values),
-        cmocka_unit_test(trees),
-        cmocka_unit_test(options_that_cannot_be),
-        cmocka_unit_test(batches_that_are_too_large),
-        cmocka_unit_test(files_that_do_not_go_together),
-        cmocka_unit_test(sizes_of_images),
-    };
-    return cmocka_run_group_tests(tests, discrete_set_up, discrete_tear_down);
-}
+TEST_GROUP(discrete_set_up, discrete_tear_down)

@@ -1,4 +1,4 @@
-/* A cancel or a failure before any operation of any way: the call at hand ends, and nothing is left of it. */
+/* A cancel or a failure before any operation of any accelerator ends the current call, and leaves nothing behind. */
 #include "tests/support/demo.h"
 #include "tests/support/spy.h"
 
@@ -8,73 +8,79 @@ enum { IMAGES = 2, TOKENS = DEMO_TOKENS, SEQ = DEMO_SEQ };
 
 static const char lazy_model[] = "tests/golden/data/lazy_small.safetensors"; /* deep enough to prune rows */
 
+/* Beside all of demo_runs. */
 static const struct {
     const char *options;
-    int draft;        /* the parameters name the draft model */
+    int draft;        /* 1: the draft model, -1: none, of lazy_model */
     const char *only; /* disturb this operation alone */
-} ways[] = {
-    {"num_iter 4, num_sampling_steps 8, cfg 2.9", 0, NULL},
-    {"num_iter 4, num_sampling_steps 8, cfg 1", 0, NULL},
-    {"num_iter 8, num_sampling_steps 14, cfg 2.9, lazy on, lazy_head on", 0, NULL},
+} others[] = {
     {"num_iter 23, num_sampling_steps 2, cfg 2.9, lazy on", -1, NULL},
     {"num_iter 23, num_sampling_steps 2, cfg 2.9, lazy on", -1, "similarity"},
-    {"gtr on, gtr_generation_steps 3, num_sampling_steps 8, gtr_sampling_steps 4, cfg 2.9", 0, NULL},
     {"gtr on, gtr_generation_steps 3, num_sampling_steps 8, gtr_sampling_steps 4, cfg 2.9", 0, "download"},
-    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 0, NULL},
     {"num_iter 4, cfg 2.9, head_spec 4, diff_annealing linear, diff_upper_steps 9", 0, "upload"},
     {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 0, "speculate_propose"},
-    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 1, NULL},
-    {"num_iter 8, num_sampling_steps 8, cfg 2.9, spec conditional, gamma 3", 1, NULL},
-    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec paper, gamma 3, context full", 1, NULL},
     {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec cspd, gamma 3, context full", 1, "download"},
-    {"num_iter 4, num_sampling_steps 8, cfg 2.9, sampler dpmpp", 0, NULL},
+    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec path, gamma auto", 0, NULL},
+    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec path, gamma 3, context full", 1, NULL},
 };
+enum { OTHERS = sizeof others / sizeof *others };
 
-/* Wherever it comes, the call at hand ends, the batch is dropped, and the next batch is that of a fresh session. */
-static void any_operation_can_be_the_last(void **state)
+/* A batch dropped after its first step, then one that is cancelled or fails at some of its operations: the next is
+ * that of a fresh session. */
+static void disturb(const demo *d, const mar_params *p, const char *options, const char *only)
 {
-    (void)state;
     enum { PLACES = 4 };
+    float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS] = {0};
+    const size_t bytes = IMAGES * SEQ * (size_t)d->model->config.token_dim * sizeof *tokens;
+    mar_session *alone = demo_session(d, p, IMAGES), *s = demo_session(d, p, IMAGES);
+    demo_generate(alone, IMAGES, expected);
+    mar_session_free(alone);
+    assert_session(s, mar_session_begin(s, 90, (int[]){2}, 1));
+    assert_session(s, mar_session_step(s));
+    demo_generate(s, IMAGES, tokens);
+    if (memcmp(tokens, expected, bytes) != 0) fail_msg("%s: other tokens after a dropped batch", options);
+    spy_on(s, only, -1, NULL); /* the first batch does a little more */
+    assert_session(s, demo_run(s, IMAGES));
+    const long all = spy_off();
+    assert_in_range(all, 1, 100000);
+    for (int i = 0; i < 2 * PLACES; i++) {
+        const int fails = i % 2;
+        spy_on(s, only, (all - 1) * (i / 2) / (PLACES - 1), fails ? spy_break : spy_cancel);
+        const mar_status status = demo_run(s, IMAGES);
+        spy_off();
+        if (status != (fails ? MAR_EBACKEND : MAR_ECANCELLED))
+            fail_msg("%s: at %ld of %ld: %s", options, spy.at, all, mar_status_name(status));
+        demo_assert_dropped(s, fails ? "failed, begin another first: injected" : "cancelled: begin another");
+        memset(tokens, 0, sizeof tokens);
+        demo_generate(s, IMAGES, tokens);
+        if (memcmp(tokens, expected, bytes) != 0)
+            fail_msg("%s: other tokens after %s at %ld of %ld", options, fails ? "a failure" : "a cancel", spy.at, all);
+    }
+    mar_session_free(s);
+}
+
+TEST_CASE(any_operation_can_be_the_last)
+{
     demo l = demo_open(1), small = {.m = l.m};
     assert_library(l.m, mar_model_load(l.m, lazy_model, 0, &small.model));
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        const demo *of = ways[w].draft < 0 ? &small : &l;
-        mar_params p = params_with(ways[w].options);
-        if (ways[w].draft > 0) p.draft = l.draft;
-        float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
-        mar_session *s = demo_session(of, &p, IMAGES);
-        demo_generate(s, IMAGES, expected); /* the first batch does a little more */
-        spy_on(s, ways[w].only, -1, NULL);
-        assert_session(s, demo_run(s, IMAGES));
-        const long all = spy_off();
-        assert_in_range(all, 1, 100000);
-        for (int i = 0; i < 2 * PLACES; i++) {
-            const int fails = i % 2;
-            spy_on(s, ways[w].only, (all - 1) * (i / 2) / (PLACES - 1), fails ? spy_break : spy_cancel);
-            const mar_status status = demo_run(s, IMAGES);
-            spy_off();
-            if (status != (fails ? MAR_EBACKEND : MAR_ECANCELLED))
-                fail_msg("%s: at %ld of %ld: %s", ways[w].options, spy.at, all, mar_status_name(status));
-            demo_assert_dropped(s, fails ? "failed, begin another first: injected" : "cancelled: begin another");
-            memset(tokens, 0, sizeof tokens);
-            demo_generate(s, IMAGES, tokens);
-            const size_t bytes = IMAGES * SEQ * (size_t)of->model->config.token_dim * sizeof *tokens;
-            if (memcmp(tokens, expected, bytes) != 0)
-                fail_msg("%s: other tokens after %s at %ld of %ld", ways[w].options, fails ? "a failure" : "a cancel",
-                         spy.at, all);
-        }
-        mar_session_free(s);
+    for (int i = 0; i < DEMO_RUNS; i++) {
+        const mar_params p = demo_params(&l, i);
+        disturb(&l, &p, demo_runs[i].options, NULL);
+    }
+    for (int i = 0; i < OTHERS; i++) {
+        mar_params p = params_with(others[i].options);
+        if (others[i].draft > 0) p.draft = l.draft;
+        disturb(others[i].draft < 0 ? &small : &l, &p, others[i].options, others[i].only);
     }
     mar_model_free(small.model);
     demo_close(l);
 }
 
 /* A failure in one session, which has others of its model at its sides, is its own. */
-static void others_go_on(void **state)
+TEST_CASE(others_go_on)
 {
-    (void)state;
     const demo l = demo_open(2);
-    const mar_params p = params_with(ways[0].options);
+    const mar_params p = params_with(demo_runs[0].options);
     float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
     mar_session *alone = demo_session(&l, &p, IMAGES);
     demo_generate(alone, IMAGES, expected);
@@ -98,10 +104,4 @@ static void others_go_on(void **state)
     mar_session_free(good);
     mar_session_free(bad);
     demo_close(l);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_operation_can_be_the_last), cmocka_unit_test(others_go_on)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

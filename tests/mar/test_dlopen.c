@@ -49,10 +49,9 @@ static void copy(const char *from, const char *to)
     if (system(line) != 0) fail_msg("%s", line);
 }
 
-static void two_copies(void **state)
+TEST_CASE(two_copies)
 {
-    char *directory = temporary_directory(), a[512], b[512];
-    (void)state;
+    char *directory = test_directory(), a[512], b[512];
     snprintf(a, sizeof a, "%s/a.so", directory);
     snprintf(b, sizeof b, "%s/b.so", directory);
     copy(LIBMAR, a);
@@ -81,12 +80,4 @@ static void two_copies(void **state)
         assert_int_equal(waitpid(child, &status, 0), child);
         if (status != 0) fail_msg("order %d: wait status %x", order, status);
     }
-    remove_directory(directory);
-    free(directory);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(two_copies)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

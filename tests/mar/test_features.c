@@ -29,9 +29,8 @@ static void refused(mar *m, mar_status status, mar_status expected, const char *
     assert_says(mar_error(m), what);
 }
 
-static void digits_against_pytorch(void **state)
+TEST_CASE(digits_against_pytorch)
 {
-    (void)state;
     wt_file *golden = golden_open("classifier");
     float *expected = golden_f32(golden, "features", DIGITS * FEATURES);
     float *expected_logits = golden_f32(golden, "logits", DIGITS * CLASSES);
@@ -62,9 +61,8 @@ static void digits_against_pytorch(void **state)
 }
 
 /* What is no such network is called by its name. */
-static void others_are_named(void **state)
+TEST_CASE(others_are_named)
 {
-    (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_features *f;
     refused(m, mar_features_load(m, "demo-draft", 1, &f), MAR_EMODEL, "demo-draft: is a MAR model, expected Inception");
@@ -76,8 +74,7 @@ static void others_are_named(void **state)
     mar_close(m);
 }
 
-/* --- Inception -----------------------------------------------------------------------------------------------------
- */
+/* --- Inception ---------------------------------------------------------------------------------------------------- */
 
 enum { BATCH = 20, SPATIAL = 17 * 17 * 7, MOST_FEATURES = 2048, INCEPTION_CLASSES = 1008 };
 
@@ -239,15 +236,13 @@ static char *directory; /* of this test's files */
 static int make_directory(void **state)
 {
     (void)state;
-    directory = temporary_directory();
+    directory = test_directory();
     return directory ? 0 : -1;
 }
 
 static int drop_directory(void **state)
 {
     (void)state;
-    remove_directory(directory);
-    free(directory);
     return 0;
 }
 
@@ -314,38 +309,33 @@ static void compare(const extent *x, mar_dtype dtype, double single, double dist
     wt_close(golden);
 }
 
-static void small_in_f32(void **state)
+TEST_CASE(small_in_f32)
 {
-    (void)state;
     compare(&small_f32, MAR_DTYPE_F32, 3e-5, 1e-5, 1e-5);
 }
 
 /* A network with random weights turns the rounding of operands to bf16 into much: in PyTorch, with convolutions of bf16
  * operands and everything else in f32, the small one's features differ by 0.05 to 0.11, the spatial ones by 0.03 to
  * 0.17. */
-static void small_in_bf16(void **state)
+TEST_CASE(small_in_bf16)
 {
-    (void)state;
     compare(&small_bf16, MAR_DTYPE_BF16, 0.25, 0.05, 0.1);
 }
 
-static void full_in_f32(void **state)
+TEST_CASE(full_in_f32)
 {
-    (void)state;
     compare(&full_f32, MAR_DTYPE_F32, 3e-5, 1e-5, 3e-5);
 }
 
-static void full_in_bf16(void **state)
+TEST_CASE(full_in_bf16)
 {
-    (void)state;
     compare(&full_bf16, MAR_DTYPE_BF16, 0.15, 0, 0);
 }
 
 /* A file as it is published: in the format before PyTorch 1.6, with counters of batches. mar inspect and mar convert
  * know it, what it becomes is the same network, and what expects something else says what it is. */
-static void the_published_format(void **state)
+TEST_CASE(the_published_format)
 {
-    (void)state;
     static const char published[] = "tests/golden/data/inception_tiny.pth";
     char converted[600];
     wt_file *golden = golden_open("inception");
@@ -419,9 +409,8 @@ static void *judge_images(void *arg)
     return NULL;
 }
 
-static void networks_on_many_threads(void **state)
+TEST_CASE(networks_on_many_threads)
 {
-    (void)state;
     enum { THREADS = 4 };
     pthread_t threads[THREADS];
     judge judges[THREADS];
@@ -445,10 +434,9 @@ static void networks_on_many_threads(void **state)
 /* Element `at` of a tensor of the file becomes `value`. Returns what it was. */
 static float change(const char *path, const char *tensor, size_t at, float value)
 {
-    wt_file *file;
     mar_err err = {0};
     float before;
-    assert_ok(wt_open(path, &file, &err), &err);
+    wt_file *file = open_weights(path);
     const wt_tensor *t = wt_find(file, tensor);
     const long offset = (long)(t->offset + at * sizeof value);
     assert_ok(wt_read_bytes(file, t, at * sizeof before, sizeof before, &before, &err), &err);
@@ -459,9 +447,8 @@ static float change(const char *path, const char *tensor, size_t at, float value
 
 /* A network whose numbers become too large, or none, fails the call and names the image; the next call is not harmed.
  */
-static void numbers_that_are_not_finite(void **state)
+TEST_CASE(numbers_that_are_not_finite)
 {
-    (void)state;
     static const struct {
         const char *tensor;
         float value;
@@ -501,9 +488,8 @@ static void numbers_that_are_not_finite(void **state)
 
 /* Two weights are so large that their product is not finite, and a grey image, whose pixels are 0 for the network, does
  * not meet the first one: it is the image beside it that fails, and in the next call nothing does. */
-static void the_image_is_named(void **state)
+TEST_CASE(the_image_is_named)
 {
-    (void)state;
     static uint8_t rgb[3][64 * 64 * 3];
     static float features[3 * 256], again[2 * 256];
     wt_file *golden = golden_open("inception");
@@ -525,19 +511,4 @@ static void the_image_is_named(void **state)
     change(path, "Conv2d_2a_3x3.conv.weight", 4, second);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digits_against_pytorch),
-        cmocka_unit_test(others_are_named),
-        cmocka_unit_test(small_in_f32),
-        cmocka_unit_test(small_in_bf16),
-        cmocka_unit_test(full_in_f32),
-        cmocka_unit_test(full_in_bf16),
-        cmocka_unit_test(the_published_format),
-        cmocka_unit_test(numbers_that_are_not_finite),
-        cmocka_unit_test(the_image_is_named),
-        cmocka_unit_test(networks_on_many_threads),
-    };
-    return cmocka_run_group_tests(tests, make_directory, drop_directory);
-}
+TEST_GROUP(make_directory, drop_directory)

@@ -22,32 +22,12 @@ static demo open_changed(const char *directory, const char *tensor)
     return d;
 }
 
-static mar_session *session_with(const demo *d, const char *options, int draft, int check)
+static mar_session *session_with(const demo *d, int run, int check)
 {
-    mar_params p = params_with(options);
+    mar_params p = demo_params(d, run);
     p.check = check;
-    if (draft) p.draft = d->draft;
     return demo_session(d, &p, IMAGES);
 }
-
-static const struct {
-    const char *options;
-    int draft; /* the parameters name the draft model */
-} ways[] = {
-    {"num_iter 4, num_sampling_steps 8, cfg 2.9", 0},
-    {"num_iter 4, num_sampling_steps 8, cfg 1", 0},
-    {"num_iter 8, num_sampling_steps 14, cfg 2.9, lazy on, lazy_head on", 0},
-    {"gtr on, gtr_generation_steps 3, num_sampling_steps 8, gtr_sampling_steps 4, cfg 2.9", 0},
-    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 0},
-    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 1},
-    {"num_iter 8, num_sampling_steps 8, cfg 2.9, spec conditional, gamma 3", 1},
-    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec paper, gamma 3, context full", 1},
-    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec cspd, gamma 3, prefill 0", 1},
-    {"num_iter 4, num_sampling_steps 8, cfg 2.9, sampler ddim", 0},
-    {"num_iter 4, num_sampling_steps 8, cfg 2.9, sampler dpmpp", 0},
-    {"num_iter 4, cfg 2.9, diff_annealing linear, diff_upper_steps 9", 0},
-};
-enum { WAYS = sizeof ways / sizeof *ways };
 
 static const struct {
     const char *tensor;
@@ -104,78 +84,71 @@ static int token_step(const char *text, const char **rest)
     return step;
 }
 
-/* Every layer in turn, each in some ways, so that each way has many. */
-static void the_token_and_the_layer_are_named(void **state)
+/* Every layer in turn, each with some of the runs, so that each run meets many. */
+TEST_CASE(the_token_and_the_layer_are_named)
 {
-    char *directory = temporary_directory();
-    (void)state;
+    char *directory = test_directory();
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
         demo d = open_changed(directory, weights[i].tensor);
-        for (int w = (int)(i % 4); w < WAYS; w += 4)
+        for (int w = (int)(i % 4); w < DEMO_RUNS; w += 4)
             for (int check = 0; check < 2; check++) {
                 const char *rest;
-                mar_session *s = session_with(&d, ways[w].options, ways[w].draft, check);
+                mar_session *s = session_with(&d, w, check);
                 const mar_status status = demo_run(s, IMAGES);
                 if (status != MAR_EMODEL)
-                    fail_msg("%s with %s: %s", weights[i].tensor, ways[w].options, mar_status_name(status));
+                    fail_msg("%s with %s: %s", weights[i].tensor, demo_runs[w].options, mar_status_name(status));
                 token_step(mar_session_error(s), &rest);
                 if (!check)
                     assert_string_equal(rest, "; --check names the first layer whose output is not finite");
                 else if (!names_layer(rest, weights[i].layer))
-                    fail_msg("%s with %s: %s, expected %s", weights[i].tensor, ways[w].options, mar_session_error(s),
-                             weights[i].layer);
+                    fail_msg("%s with %s: %s, expected %s", weights[i].tensor, demo_runs[w].options,
+                             mar_session_error(s), weights[i].layer);
                 demo_assert_dropped(s, "failed, begin another first: image ");
                 assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL); /* and again */
                 mar_session_free(s);
             }
         demo_close(d);
     }
-    remove_directory(directory);
-    free(directory);
 }
 
 /* Where tokens are made known is after the step that made them; the tokens that come of it are the next step's. */
-static void the_step_is_the_first_with_such_a_token(void **state)
+TEST_CASE(the_step_is_the_first_with_such_a_token)
 {
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     const char *rest;
-    (void)state;
     demo d = open_changed(directory, "z_proj.weight");
-    mar_session *s = session_with(&d, ways[0].options, 0, 0);
+    mar_session *s = session_with(&d, 0, 0);
     assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
     assert_int_equal(token_step(mar_session_error(s), &rest), 1);
     mar_session_free(s);
-    s = session_with(&d, ways[0].options, 0, 1); /* knows before any token shows it */
+    s = session_with(&d, 0, 1); /* knows before any token shows it */
     assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
     assert_string_equal(mar_session_error(s), "images 5 to 6, step 0: the output of z_proj is not finite, although all "
                                               "tokens so far are");
     mar_session_free(s);
     demo_close(d);
-    remove_directory(directory);
-    free(directory);
 }
 
 /* One image of the batch has it; the next batch, without that class, is that of the model as it was. */
-static void a_later_batch_is_not_concerned(void **state)
+TEST_CASE(a_later_batch_is_not_concerned)
 {
-    char *directory = temporary_directory();
-    (void)state;
+    char *directory = test_directory();
     const demo good = demo_open(1);
     demo bad = demo_open(1);
     char *path =
         write_changed(bad.m, directory, "class.safetensors", "demo", "class_emb.weight", 4L * WIDTH, WIDTH, huge);
     mar_model_free(bad.model);
     assert_library(bad.m, mar_model_load(bad.m, path, 0, &bad.model));
-    for (int w = 0; w < WAYS; w++)
+    for (int w = 0; w < DEMO_RUNS; w++)
         for (int check = 0; check < 2; check++) {
             float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
             const int wrong[IMAGES] = {7, 4}, right[IMAGES] = {2, 8};
-            mar_session *s = session_with(&good, ways[w].options, ways[w].draft, 0);
+            mar_session *s = session_with(&good, w, 0);
             assert_session(s, mar_session_begin(s, 9, right, IMAGES));
             demo_finish(s);
             assert_session(s, mar_session_tokens(s, expected));
             mar_session_free(s);
-            s = session_with(&bad, ways[w].options, ways[w].draft, check);
+            s = session_with(&bad, w, check);
             mar_status status = mar_session_begin(s, 9, wrong, IMAGES);
             while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
             assert_int_equal(status, MAR_EMODEL);
@@ -190,30 +163,27 @@ static void a_later_batch_is_not_concerned(void **state)
     free(path);
     demo_close(bad);
     demo_close(good);
-    remove_directory(directory);
-    free(directory);
 }
 
-/* The draft's layers have its name in front. Without check such a draft costs time and changes no law: all it drafts is
- * replaced. */
-static void the_draft_s_layers_are_told_apart(void **state)
+/* The draft's layers have its name in front. Without check such a draft costs time and changes no distribution: all it
+ * drafts is replaced. */
+TEST_CASE(the_draft_s_layers_are_told_apart)
 {
-    char *directory = temporary_directory();
-    (void)state;
+    char *directory = test_directory();
     demo d = demo_open(1);
     char *path =
         write_changed(d.m, directory, "draft.safetensors", "demo-draft", "diffloss.net.cond_embed.weight", 0, 0, huge);
     mar_model_free(d.draft);
     assert_library(d.m, mar_model_load(d.m, path, 0, &d.draft));
-    for (int w = 0; w < WAYS; w++) {
+    for (int w = 0; w < DEMO_RUNS; w++) {
         float tokens[IMAGES * TOKENS];
-        if (!ways[w].draft) continue;
-        mar_session *s = session_with(&d, ways[w].options, 1, 1);
+        if (!demo_runs[w].draft) continue;
+        mar_session *s = session_with(&d, w, 1);
         assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
         assert_says(mar_session_error(s), "the output of draft: diffloss.net.cond_embed is not finite");
         mar_session_free(s);
         mar_stats stats;
-        s = session_with(&d, ways[w].options, 1, 0);
+        s = session_with(&d, w, 0);
         demo_generate(s, IMAGES, tokens);
         mar_session_get_stats(s, &stats);
         assert_true(stats.drafted + stats.proposals > 0);
@@ -222,19 +192,16 @@ static void the_draft_s_layers_are_told_apart(void **state)
     }
     free(path);
     demo_close(d);
-    remove_directory(directory);
-    free(directory);
 }
 
-static void check_changes_no_bit(void **state)
+TEST_CASE(check_changes_no_bit)
 {
-    (void)state;
     const demo d = demo_open(1);
-    for (int w = 0; w < WAYS; w++) {
+    for (int w = 0; w < DEMO_RUNS; w++) {
         static uint8_t rgb[2][IMAGES * DEMO_BYTES];
         float tokens[2][IMAGES * TOKENS];
         for (int check = 0; check < 2; check++) {
-            mar_session *s = session_with(&d, ways[w].options, ways[w].draft, check);
+            mar_session *s = session_with(&d, w, check);
             demo_generate(s, IMAGES, tokens[check]);
             assert_session(s, mar_session_images(s, rgb[check]));
             mar_session_free(s);
@@ -262,14 +229,13 @@ static const struct {
     {"decoder.conv_out.weight", "decoder.conv_out"},
 };
 
-static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
+TEST_CASE(the_pixel_and_the_decoder_s_layer_are_named)
 {
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     static uint8_t rgb[IMAGES * DEMO_BYTES];
     float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
-    (void)state;
     demo d = demo_open(1);
-    mar_session *s = session_with(&d, ways[0].options, 0, 0);
+    mar_session *s = session_with(&d, 0, 0);
     demo_generate(s, IMAGES, expected);
     mar_session_free(s);
     for (size_t i = 0; i < sizeof decoder_weights / sizeof *decoder_weights; i++) {
@@ -279,7 +245,7 @@ static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
         assert_library(d.m, mar_vae_load(d.m, path, &d.vae));
         free(path);
         for (int check = 0; check < 2; check++) {
-            s = session_with(&d, ways[0].options, 0, check);
+            s = session_with(&d, 0, check);
             demo_generate(s, IMAGES, tokens);
             assert_memory_equal(tokens, expected, sizeof tokens);
             if (mar_session_images(s, rgb) != MAR_EMODEL) fail_msg("%s makes pictures", decoder_weights[i].tensor);
@@ -300,45 +266,39 @@ static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
         }
     }
     demo_close(d);
-    remove_directory(directory);
-    free(directory);
 }
 
 /* Finite numbers whose variance is not: LayerNorm's output is none, rather than its bias in every row. */
-static void a_variance_that_overflows_shows(void **state)
+TEST_CASE(a_variance_that_overflows_shows)
 {
     static const char *const layers[][2] = {{"z_proj.weight", "z_proj_ln"},
                                             {"decoder_embed.weight", "decoder_blocks.0.norm1"},
                                             {"diffloss.net.input_proj.weight", "diffloss.net.res_blocks.0"}};
-    char *directory = temporary_directory();
-    (void)state;
+    char *directory = test_directory();
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         demo d = demo_open(1);
         char *path = write_changed(d.m, directory, "model.safetensors", "demo", layers[i][0], 0, 1, 1e30f);
         mar_model_free(d.model);
         assert_library(d.m, mar_model_load(d.m, path, 0, &d.model));
         free(path);
-        mar_session *s = session_with(&d, ways[0].options, 0, 1);
+        mar_session *s = session_with(&d, 0, 1);
         if (demo_run(s, IMAGES) != MAR_EMODEL || !strstr(mar_session_error(s), layers[i][1]))
             fail_msg("%s: %s", layers[i][0], mar_session_error(s));
         mar_session_free(s);
         demo_close(d);
     }
-    remove_directory(directory);
-    free(directory);
 }
 
 /* Weights that are finite, and a picture that is, but out of all proportion. */
-static void a_blank_picture_is_refused(void **state)
+TEST_CASE(a_blank_picture_is_refused)
 {
     static const struct {
         const char *tensor;
         float value;
     } biases[] = {{"decoder.norm_out.bias", 1e30f}, {"decoder.conv_out.bias", -1e30f}, {"decoder.conv_out.bias", 2}};
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     static uint8_t rgb[IMAGES * DEMO_BYTES];
     float tokens[IMAGES * TOKENS];
-    (void)state;
     demo d = demo_open(1);
     for (int i = 0; i < 3; i++) {
         char *path =
@@ -346,7 +306,7 @@ static void a_blank_picture_is_refused(void **state)
         mar_vae_free(d.vae);
         assert_library(d.m, mar_vae_load(d.m, path, &d.vae));
         free(path);
-        mar_session *s = session_with(&d, ways[0].options, 0, 0);
+        mar_session *s = session_with(&d, 0, 0);
         demo_generate(s, IMAGES, tokens);
         const mar_status status = mar_session_images(s, rgb);
         if (i < 2) {
@@ -359,21 +319,4 @@ static void a_blank_picture_is_refused(void **state)
         mar_session_free(s);
     }
     demo_close(d);
-    remove_directory(directory);
-    free(directory);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_token_and_the_layer_are_named),
-        cmocka_unit_test(the_step_is_the_first_with_such_a_token),
-        cmocka_unit_test(a_later_batch_is_not_concerned),
-        cmocka_unit_test(the_draft_s_layers_are_told_apart),
-        cmocka_unit_test(check_changes_no_bit),
-        cmocka_unit_test(the_pixel_and_the_decoder_s_layer_are_named),
-        cmocka_unit_test(a_variance_that_overflows_shows),
-        cmocka_unit_test(a_blank_picture_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,9 +132,8 @@ static void make_expected(const demo *d, const mar_params *p, float *tokens)
     mar_session_free(s);
 }
 
-static void a_child_is_told(void **state)
+TEST_CASE(a_child_is_told)
 {
-    (void)state;
     const mar_params p = params_with("num_iter 4, num_sampling_steps 4");
     static float expected[DEMO_TOKENS], tokens[DEMO_TOKENS];
     const int label = 3;
@@ -177,9 +176,8 @@ static void fork_there(void *user, mar_session *s, const mar_progress *p)
 }
 
 /* The call that the callback comes from ends with the reason in the child. */
-static void a_callback_may_fork(void **state)
+TEST_CASE(a_callback_may_fork)
 {
-    (void)state;
     const mar_params p = params_with("num_iter 4, num_sampling_steps 4");
     const demo d = demo_open(2);
     for (int images = 0; images < 2; images++) {
@@ -268,25 +266,12 @@ static void fork_beside(int loads, int times)
     demo_close(d);
 }
 
-static void forks_beside_steps(void **state)
+TEST_CASE(forks_beside_steps)
 {
-    (void)state;
     fork_beside(0, 10);
 }
 
-static void forks_beside_loads(void **state)
+TEST_CASE(forks_beside_loads)
 {
-    (void)state;
     fork_beside(1, 30);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_child_is_told),
-        cmocka_unit_test(a_callback_may_fork),
-        cmocka_unit_test(forks_beside_steps),
-        cmocka_unit_test(forks_beside_loads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

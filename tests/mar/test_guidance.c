@@ -1,5 +1,5 @@
-/* Steps without guidance compute one row a token: the same tokens under every way, and the arithmetic that follows. And
- * what guidance in an interval makes of the steps. */
+/* Steps without guidance compute one row a token: the same tokens with every accelerator, and the arithmetic that
+ * follows. And what guidance in an interval makes of the steps. */
 #include "tests/support/masked.h"
 #include "mar/core/params.h"
 #include "tests/support/support.h"
@@ -10,7 +10,7 @@
 static const char small[] = "tests/golden/data/lazy_small.safetensors";
 enum { SEQ = 64, CHANNELS = 5, TOKENS = SEQ * CHANNELS, STEPS = 24, N = 2 };
 
-/* The ways, by their options; `drafts`: with the model itself for a draft. */
+/* The accelerators, by their options; `drafts`: with the model itself for a draft. */
 static const struct {
     const char *options;
     int drafts;
@@ -31,7 +31,7 @@ static const struct {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* Ways that work on tokens of several steps at once. */
+/* Accelerators that work on tokens of several steps at once. */
 static int in_blocks(int way)
 {
     return strstr(ways[way].options, "spec ") == ways[way].options;
@@ -69,9 +69,8 @@ static void generate(mar *m, mar_model *model, const mar_params *p, const mar_pa
 }
 
 /* Guidance in no step is no guidance: bit for bit, with the same arithmetic. */
-static void nowhere(void **state)
+TEST_CASE(nowhere)
 {
-    (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     assert_library(m, mar_model_load(m, small, 0, &model));
@@ -94,9 +93,8 @@ static void nowhere(void **state)
 
 /* Guidance in some steps: the tokens are those of two rows everywhere with scale 1 in the other steps, where the guided
  * prediction u + (c - u) is c but for rounding. */
-static void somewhere(void **state)
+TEST_CASE(somewhere)
 {
-    (void)state;
     static const float intervals[][2] = {{0, 0.3f}, {0.3f, 1}, {0.1f, 0.6f}};
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
@@ -124,9 +122,8 @@ static void somewhere(void **state)
 }
 
 /* Which steps have guidance, and what they take: twice what the others do. */
-static void arithmetic(void **state)
+TEST_CASE(arithmetic)
 {
-    (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     mar_session *s;
@@ -165,9 +162,8 @@ static void arithmetic(void **state)
 }
 
 /* Counts the arithmetic of every step's passes anew. */
-static void arithmetic_is_counted(void **state)
+TEST_CASE(arithmetic_is_counted)
 {
-    (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     mar_stats stats;
@@ -195,9 +191,8 @@ static void arithmetic_is_counted(void **state)
 
 /* cfg_interval LOW,HIGH by name is cfg_low and cfg_high; what is no interval is refused in one line that says what one
  * is. */
-static void by_name(void **state)
+TEST_CASE(by_name)
 {
-    (void)state;
     static const char *const bad[] = {"0.8,0.2", "-0.1,0.5", "0.5,1.5", "0.5,", ",", "0.2,0.4,0.6", "a,b", "nan,1"};
     char why[256], expected[256];
     mar_params p;
@@ -220,9 +215,8 @@ static void by_name(void **state)
     assert_string_equal(why, "--cfg_interval 0,1: the program was compiled with a mar.h that does not have --cfg_low");
 }
 
-static void refused(void **state)
+TEST_CASE(refused)
 {
-    (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     mar_session *s;
@@ -238,14 +232,4 @@ static void refused(void **state)
                                       "model's tokens are continuous");
     mar_model_free(model);
     mar_close(m);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nowhere),    cmocka_unit_test(somewhere),
-        cmocka_unit_test(arithmetic), cmocka_unit_test(arithmetic_is_counted),
-        cmocka_unit_test(by_name),    cmocka_unit_test(refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,9 +69,8 @@ static mar_params path_params(void)
 }
 
 /* The criterion compares two evaluations of one head at nearly equal conditions. */
-static void paths_are_accepted_with_a_head_in_f32(void **state)
+TEST_CASE(paths_are_accepted_with_a_head_in_f32)
 {
-    (void)state;
     const mar_params p = path_params();
     demo d = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_F32, NULL);
     const mar_stats stats = generate(&d, &p, N, NULL);
@@ -81,9 +80,8 @@ static void paths_are_accepted_with_a_head_in_f32(void **state)
     demo_close(d);
 }
 
-static void a_session_warns_of_a_head_in_bf16(void **state)
+TEST_CASE(a_session_warns_of_a_head_in_bf16)
 {
-    (void)state;
     mar_params path = path_params(), plain;
     mar_params_init(&plain, sizeof plain);
     for (int f32 = 0; f32 < 2; f32++) {
@@ -103,9 +101,8 @@ static void a_session_warns_of_a_head_in_bf16(void **state)
     }
 }
 
-static void the_handle_says_it(void **state)
+TEST_CASE(the_handle_says_it)
 {
-    (void)state;
     demo d = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_AUTO, NULL), e = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_F32, NULL);
     demo f = open_demo(MAR_DTYPE_F32, MAR_DTYPE_F32, NULL);
     const char *plain = mar_backend_description(d.m), *mixed = mar_backend_description(e.m);
@@ -121,9 +118,8 @@ static void the_handle_says_it(void **state)
     demo_close(d), demo_close(e), demo_close(f);
 }
 
-static void a_head_in_bf16_needs_it(void **state)
+TEST_CASE(a_head_in_bf16_needs_it)
 {
-    (void)state;
     const mar_options options = {
         .dtype = MAR_DTYPE_F32, .head_dtype = MAR_DTYPE_BF16, .threads = 1, .backend = MAR_BACKEND_CPU};
     mar *m;
@@ -149,9 +145,8 @@ static double distance(const float *a, const float *b, size_t n)
 }
 
 /* Plain chains, speculation inside the head, solvers and LazyMAR's reuse; --check finds nothing and changes nothing. */
-static void every_use_of_a_head(void **state)
+TEST_CASE(every_use_of_a_head)
 {
-    (void)state;
     static float mixed[2 * TOKENS], checked[2 * TOKENS], half[2 * TOKENS], single[2 * TOKENS];
     demo e = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_F32, NULL), d = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_AUTO, NULL);
     demo f = open_demo(MAR_DTYPE_F32, MAR_DTYPE_AUTO, NULL);
@@ -175,16 +170,4 @@ static void every_use_of_a_head(void **state)
         if (is_bf16(&d)) assert_true(distance(mixed, single, 2 * TOKENS) > 0); /* the transformer still is bf16 */
     }
     demo_close(d), demo_close(e), demo_close(f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paths_are_accepted_with_a_head_in_f32),
-        cmocka_unit_test(a_session_warns_of_a_head_in_bf16),
-        cmocka_unit_test(the_handle_says_it),
-        cmocka_unit_test(a_head_in_bf16_needs_it),
-        cmocka_unit_test(every_use_of_a_head),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* A host that makes every mistake there is: NULL for every pointer of every public function, numbers and indices out of
- * range, and a handle that was not opened. Nothing crashes or hangs; a call with a status says what is wrong. Here are
- * the handle, models and files; mar.hostile_options and mar.hostile_sessions have the rest. */
-#include "tests/support/hostile.h"
+ * range, and a handle that was not opened. Nothing crashes or hangs; a call with a status says what is wrong. */
+#include "tests/support/demo.h"
 
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,13 +10,425 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- the handle -----------------------------------------------------------------------------------------------------
- */
+static const int out_of_range[] = {INT_MIN, INT_MIN + 1, -1000, -1, 1 << 20, INT_MAX - 1, INT_MAX};
+enum { OUT_OF_RANGE = sizeof out_of_range / sizeof *out_of_range };
 
-static void hostile_mar_open(host *h)
+/* What the calls are made with. */
+static struct {
+    demo d;                    /* as it should be */
+    mar *failed;               /* was not opened */
+    mar_params p;              /* a short run */
+    mar_session *s;            /* a finished batch of one image */
+    float tokens[DEMO_TOKENS]; /* of it */
+    mar_report *report;        /* of the demo */
+    mar_features *features;    /* of the demo, one image at a time */
+} host;
+
+static int set_up(void **state)
+{
+    const mar_options bad = {.backend = MAR_BACKEND_CPU, .threads = -1};
+    (void)state;
+    host.d = demo_open(2);
+    host.p = params_with("num_iter 4, num_sampling_steps 4");
+    assert_int_equal(mar_open(&bad, &host.failed), MAR_EARG);
+    host.s = demo_session(&host.d, &host.p, 1);
+    demo_generate(host.s, 1, host.tokens);
+    assert_library(host.d.m, mar_inspect(host.d.m, "demo", 0, &host.report));
+    assert_library(host.d.m, mar_features_load(host.d.m, "demo", 1, &host.features));
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    mar_report_free(host.report);
+    mar_features_free(host.features);
+    mar_session_free(host.s);
+    mar_close(host.failed);
+    demo_close(host.d);
+    return 0;
+}
+
+TEST_GROUP(set_up, tear_down)
+
+static int session_is_unharmed(void **state)
+{
+    float tokens[DEMO_TOKENS];
+    (void)state;
+    assert_session(host.s, mar_session_tokens(host.s, tokens));
+    assert_memory_equal(tokens, host.tokens, sizeof tokens);
+    return 0;
+}
+
+/* Begins the test of a function that mar.h declares. */
+#define HOSTILE(name) TEST_WITH(hostile_##name, NULL, session_is_unharmed)
+/* The same of one that takes NULL, and of one whose answer says it all. */
+#define HOSTILE_NULL(name)                                                                                             \
+    HOSTILE(name)                                                                                                      \
+    {                                                                                                                  \
+        name(NULL);                                                                                                    \
+    }
+#define HOSTILE_IS(name, condition)                                                                                    \
+    HOSTILE(name)                                                                                                      \
+    {                                                                                                                  \
+        assert_true(condition);                                                                                        \
+    }
+
+/* The text is one line that says `what`. */
+static void one_line(const char *text, const char *what)
+{
+    assert_non_null(text);
+    assert_null(strchr(text, '\n'));
+    assert_says(text, what);
+}
+
+/* The call was refused, and the thread's reason for handle m, or for calls without one, says `what`. */
+static void refused(mar_status status, const mar *m, const char *what)
+{
+    if (status != MAR_EARG) fail_msg("%s: %s, expected MAR_EARG", what, mar_status_name(status));
+    one_line(mar_error(m), what);
+}
+
+static void session_refused(mar_status status, const mar_session *s, const char *what)
+{
+    if (status != MAR_EARG) fail_msg("%s: %s, expected MAR_EARG", what, mar_status_name(status));
+    one_line(mar_session_error(s), what);
+}
+
+/* --- options ------------------------------------------------------------------------------------------------------ */
+
+HOSTILE(mar_param_set)
+{
+    char why[128];
+    const mar_param *cfg = mar_param_get(2);
+    const mar_param choice = {.type = MAR_TYPE_CHOICE}, name = {.type = MAR_TYPE_NAME}, odd = {.type = (mar_type)99};
+    int field[4] = {7, 7, 7, 7};
+    assert_string_equal(cfg->name, "cfg");
+    assert_int_equal(mar_param_set(NULL, &host.p, "1", why, sizeof why), MAR_EARG);
+    one_line(why, "NULL");
+    assert_int_equal(mar_param_set(cfg, NULL, "1", why, sizeof why), MAR_EARG);
+    one_line(why, "cfg");
+    assert_int_equal(mar_param_set(cfg, &host.p, NULL, why, sizeof why), MAR_EARG);
+    one_line(why, "expected a number");
+    assert_int_equal(mar_param_set(NULL, NULL, NULL, NULL, 0), MAR_EARG);
+    assert_int_equal(mar_param_set(cfg, &host.p, NULL, NULL, sizeof why), MAR_EARG);
+    why[0] = 'x';
+    assert_int_equal(mar_param_set(cfg, &host.p, "1000", why, 0), MAR_EARG);
+    assert_int_equal(why[0], 'x');
+    assert_int_equal(mar_param_set(cfg, &host.p, "1000", why, 1), MAR_EARG);
+    assert_string_equal(why, "");
+    assert_int_equal(mar_param_set(cfg, &host.p, "1\n\x1b[31m", why, sizeof why), MAR_EARG);
+    one_line(why, "--cfg 1\\n\\x1b[31m: expected a number");
+    assert_int_equal(mar_param_set(&choice, field, "on", why, sizeof why), MAR_EARG);
+    assert_int_equal(mar_param_set(&name, field, "on", why, sizeof why), MAR_EARG);
+    assert_int_equal(mar_param_set(&odd, field, "on", why, sizeof why), MAR_EARG);
+    assert_int_equal(field[0], 7);
+}
+
+HOSTILE(mar_param_expects)
+{
+    char text[64] = "x";
+    assert_string_equal(mar_param_expects(NULL, text, sizeof text), "");
+    assert_string_equal(mar_param_expects(mar_param_get(0), NULL, 0), "");
+    assert_string_equal(mar_param_expects(mar_param_get(0), NULL, 10), "");
+    assert_string_equal(mar_param_expects(mar_param_get(0), text, 0), "");
+    for (int type = -1; type < 12; type++) {
+        const mar_param empty = {.type = (mar_type)type};
+        assert_non_null(mar_param_expects(&empty, text, sizeof text));
+        for (int i = 0; i < mar_param_count(); i++) mar_param_expects(mar_param_get(i), text, 1);
+    }
+}
+
+HOSTILE(mar_param_text)
+{
+    char text[64] = "x";
+    int fields[4] = {INT_MIN, 0, 0, 0};
+    assert_string_equal(mar_param_text(NULL, &host.p, text, sizeof text), "");
+    assert_string_equal(mar_param_text(mar_param_get(0), NULL, text, sizeof text), "");
+    assert_string_equal(mar_param_text(mar_param_get(0), &host.p, NULL, 0), "");
+    assert_string_equal(mar_param_text(mar_param_get(0), &host.p, NULL, sizeof text), "");
+    assert_string_equal(mar_param_text(mar_param_get(0), &host.p, text, 0), "");
+    for (int type = MAR_TYPE_FLAG; type <= MAR_TYPE_CHOICE; type++) {
+        const mar_param empty = {.type = (mar_type)type};
+        assert_non_null(mar_param_text(&empty, fields, text, sizeof text));
+    }
+}
+
+HOSTILE(mar_param_is_default)
+{
+    assert_int_equal(mar_param_is_default(NULL, &host.p), 0);
+    assert_int_equal(mar_param_is_default(mar_param_get(0), NULL), 0);
+    assert_int_equal(mar_param_is_default(NULL, NULL), 0);
+}
+
+HOSTILE_IS(mar_option_count, mar_option_count() > 0)
+
+HOSTILE(mar_option_get)
+{
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_option_get(out_of_range[i]));
+    assert_null(mar_option_get(mar_option_count()));
+}
+
+HOSTILE_IS(mar_param_count, mar_param_count() > 0)
+
+HOSTILE(mar_param_get)
+{
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_param_get(out_of_range[i]));
+    assert_null(mar_param_get(mar_param_count()));
+}
+
+HOSTILE(mar_params_init)
+{
+    mar_params p[2];
+    mar_params_init(NULL, sizeof p[0]);
+    mar_params_init(NULL, 0);
+    memset(p, 0x55, sizeof p);
+    mar_params_init(p, 0); /* writes nothing */
+    for (size_t i = 0; i < sizeof p; i++) assert_int_equal(((unsigned char *)p)[i], 0x55);
+    mar_params_init(p, 3); /* nor more than it may */
+    for (size_t i = 3; i < sizeof p; i++) assert_int_equal(((unsigned char *)p)[i], 0x55);
+    mar_session *s;
+    mar_params_init(p, sizeof p); /* that of a newer header */
+    refused(mar_session_create(host.d.model, NULL, p, 1, &s), host.d.m, "newer mar.h");
+    static const size_t sizes[] = {0, 1, sizeof(size_t), sizeof(mar_params) - 1, sizeof(mar_params) + 1, SIZE_MAX};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        p[0] = host.p;
+        p[0].size = sizes[i];
+        refused(mar_session_create(host.d.model, NULL, p, 1, &s), host.d.m, "mar_params of ");
+        assert_null(mar_params_unused(p, 0));
+    }
+}
+
+HOSTILE(mar_params_set)
+{
+    char why[128];
+    assert_int_equal(mar_params_set(NULL, "cfg", "1", why, sizeof why), MAR_EARG);
+    one_line(why, "params is NULL");
+    assert_int_equal(mar_params_set(&host.p, NULL, "1", why, sizeof why), MAR_EARG);
+    one_line(why, "no such option");
+    assert_int_equal(mar_params_set(&host.p, "cfg", NULL, why, sizeof why), MAR_EARG);
+    one_line(why, "--cfg NULL: expected a number");
+    assert_int_equal(mar_params_set(&host.p, "cf\x1b", "1", why, sizeof why), MAR_EARG);
+    one_line(why, "cf\\x1b: no such option");
+    assert_int_equal(mar_params_set(NULL, NULL, NULL, NULL, 0), MAR_EARG);
+    assert_int_equal(mar_params_set(&host.p, "cfg", NULL, NULL, sizeof why), MAR_EARG);
+    assert_int_equal(mar_params_set(&host.p, "none", "1", why, 0), MAR_EARG);
+}
+
+HOSTILE(mar_params_unused)
+{
+    assert_null(mar_params_unused(NULL, 0));
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_params_unused(&host.p, out_of_range[i]));
+    assert_null(mar_params_unused(&host.p, mar_param_count()));
+}
+
+/* --- sessions ----------------------------------------------------------------------------------------------------- */
+
+/* Every number of the parameters that is out of its range, and every float that is not finite. */
+static void wrong_numbers(void)
+{
+    mar_session *s;
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *o = mar_param_get(i);
+        mar_params p = host.p;
+        void *field = (char *)&p + o->offset;
+        if (o->type == MAR_TYPE_FLOAT) {
+            static const float wrong[] = {NAN, -NAN, INFINITY, -INFINITY, -1, 1e30f};
+            for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+                memcpy(field, &wrong[k], sizeof wrong[k]);
+                refused(mar_session_create(host.d.model, NULL, &p, 1, &s), host.d.m, o->name);
+            }
+        } else if (o->type == MAR_TYPE_FLAG || o->type == MAR_TYPE_INT || o->type == MAR_TYPE_CHOICE) {
+            for (int k = 0; k < OUT_OF_RANGE; k++) {
+                if (out_of_range[k] == (int)o->value) continue; /* of an option that may be -1 */
+                memcpy(field, &out_of_range[k], sizeof(int));
+                refused(mar_session_create(host.d.model, NULL, &p, 1, &s), host.d.m, o->name);
+            }
+        }
+    }
+}
+
+HOSTILE(mar_session_create)
+{
+    mar_session *s = host.s;
+    refused(mar_session_create(NULL, host.d.vae, &host.p, 1, &s), NULL, "model is NULL");
+    assert_null(s);
+    refused(mar_session_create(host.d.model, host.d.vae, NULL, 1, &s), host.d.m, "params is NULL");
+    refused(mar_session_create(host.d.model, host.d.vae, &host.p, 1, NULL), host.d.m, "out is NULL");
+    refused(mar_session_create(NULL, NULL, NULL, 0, NULL), NULL, "model is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_session_create(host.d.model, NULL, &host.p, out_of_range[i], &s), host.d.m, "batch of");
+    wrong_numbers();
+    const demo other = demo_open(1);
+    mar_params p = host.p;
+    refused(mar_session_create(host.d.model, other.vae, &p, 1, &s), host.d.m, "different handles");
+    p.draft = other.draft;
+    refused(mar_session_create(host.d.model, NULL, &p, 1, &s), host.d.m, "different handles");
+    demo_close(other);
+}
+
+HOSTILE_NULL(mar_session_free)
+HOSTILE_IS(mar_session_error, mar_session_error(NULL))
+
+HOSTILE(mar_session_begin)
+{
+    const int label = 1;
+    session_refused(mar_session_begin(NULL, 0, &label, 1), NULL, "session is NULL");
+    session_refused(mar_session_begin(host.s, 0, NULL, 1), host.s, "labels is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        session_refused(mar_session_begin(host.s, 0, &label, out_of_range[i]), host.s, "images: expected 1..");
+        if (out_of_range[i] != -1) session_refused(mar_session_begin(host.s, 0, &out_of_range[i], 1), host.s, "class ");
+    }
+    session_refused(mar_session_begin(host.s, 0, &label, 0), host.s, "0 images");
+}
+
+/* The demo knows classes; what a model of captions refuses is in mar.discrete. */
+HOSTILE(mar_session_begin_captions)
+{
+    const float feature = 1;
+    const uint8_t mask = 1;
+    session_refused(mar_session_begin_captions(NULL, 0, &feature, &mask, 1), NULL, "session is NULL");
+    session_refused(mar_session_begin_captions(host.s, 0, NULL, &mask, 1), host.s, "features is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        session_refused(mar_session_begin_captions(host.s, 0, &feature, &mask, out_of_range[i]), host.s,
+                        "images: expected 1..");
+    session_refused(mar_session_begin_captions(host.s, 0, &feature, &mask, 1), host.s,
+                    "images of classes, not of captions");
+}
+
+HOSTILE(mar_session_step)
+{
+    session_refused(mar_session_step(NULL), NULL, "session is NULL");
+    session_refused(mar_session_step(host.s), host.s, "no step left");
+}
+
+HOSTILE_IS(mar_session_done, mar_session_done(NULL) == 1)
+HOSTILE_IS(mar_session_steps_left, mar_session_steps_left(NULL) == 0)
+HOSTILE_NULL(mar_session_cancel)
+
+static void note(void *user, mar_session *s, const mar_progress *p)
+{
+    (void)user, (void)s, (void)p;
+}
+
+HOSTILE(mar_session_on_progress)
+{
+    mar_session_on_progress(NULL, note, &host);
+    mar_session_on_progress(NULL, NULL, NULL);
+    mar_session_on_progress(host.s, NULL, &host);
+}
+
+HOSTILE(mar_session_set_stream)
+{
+    session_refused(mar_session_set_stream(NULL, NULL), NULL, "session is NULL");
+    session_refused(mar_session_set_stream(host.s, &host), host.s, "no streams");
+}
+
+static void ignore_measurement(void *user, const mar_measurement *m)
+{
+    (void)user, (void)m;
+}
+
+HOSTILE(mar_session_measure)
+{
+    session_refused(mar_session_measure(NULL, ignore_measurement, NULL), NULL, "session is NULL");
+    session_refused(mar_session_measure(NULL, NULL, NULL), NULL, "session is NULL");
+    session_refused(mar_session_measure(host.s, NULL, NULL), host.s, "f is NULL");
+}
+
+HOSTILE(mar_session_tokens)
+{
+    float tokens[DEMO_TOKENS];
+    session_refused(mar_session_tokens(NULL, tokens), NULL, "session is NULL");
+    session_refused(mar_session_tokens(host.s, NULL), host.s, "tokens is NULL");
+    session_refused(mar_session_tokens(NULL, NULL), NULL, "session is NULL");
+}
+
+HOSTILE(mar_session_images)
+{
+    uint8_t rgb[DEMO_BYTES];
+    session_refused(mar_session_images(NULL, rgb), NULL, "session is NULL");
+    session_refused(mar_session_images(host.s, NULL), host.s, "rgb is NULL");
+    session_refused(mar_session_images(NULL, NULL), NULL, "session is NULL");
+}
+
+HOSTILE(mar_session_decode)
+{
+    static float tokens[DEMO_TOKENS];
+    uint8_t rgb[DEMO_BYTES];
+    session_refused(mar_session_decode(NULL, 0, tokens, 1, rgb), NULL, "session is NULL");
+    session_refused(mar_session_decode(host.s, 0, NULL, 1, rgb), host.s, "tokens is NULL");
+    session_refused(mar_session_decode(host.s, 0, tokens, 1, NULL), host.s, "rgb is NULL");
+    session_refused(mar_session_decode(host.s, 0, tokens, 0, rgb), host.s, "0 images: expected 1..");
+    session_refused(mar_session_decode(host.s, 0, tokens, 1 << 20, rgb), host.s, "1048576 images: expected 1..");
+    tokens[7] = NAN;
+    session_refused(mar_session_decode(host.s, 0, tokens, 1, rgb), host.s,
+                    "number 7 of the tokens is nan, expected a fin");
+    session_refused(mar_session_decode(NULL, 0, NULL, 0, NULL), NULL, "session is NULL");
+}
+
+HOSTILE(mar_session_image_size)
+{
+    int width = 7, height = 7;
+    mar_session_image_size(NULL, &width, &height);
+    assert_int_equal(width, 0);
+    assert_int_equal(height, 0);
+    mar_session_image_size(host.s, NULL, &height);
+    assert_int_equal(height, DEMO_SIDE);
+    mar_session_image_size(host.s, &width, NULL);
+    assert_int_equal(width, DEMO_SIDE);
+    mar_session_image_size(NULL, NULL, NULL);
+}
+
+HOSTILE_IS(mar_session_get_params, !mar_session_get_params(NULL))
+
+HOSTILE(mar_session_get_stats)
+{
+    mar_stats stats;
+    const mar_stats none = {0};
+    memset(&stats, 0x55, sizeof stats);
+    mar_session_get_stats(NULL, &stats);
+    assert_int_equal(stats.tokens, 0);
+    assert_true(stats.total_s == none.total_s && stats.accepted_shift == none.accepted_shift);
+    mar_session_get_stats(host.s, NULL);
+    mar_session_get_stats(NULL, NULL);
+}
+
+HOSTILE(mar_session_fates)
+{
+    uint8_t map[DEMO_SEQ];
+    int step[DEMO_SEQ];
+    session_refused(mar_session_fates(NULL, map, step), NULL, "session is NULL");
+    assert_session(host.s, mar_session_fates(host.s, NULL, NULL));
+    assert_session(host.s, mar_session_fates(host.s, map, NULL));
+    assert_session(host.s, mar_session_fates(host.s, NULL, step));
+}
+
+HOSTILE(mar_session_lateness)
+{
+    int late[DEMO_SEQ];
+    session_refused(mar_session_lateness(NULL, late), NULL, "session is NULL");
+    session_refused(mar_session_lateness(host.s, NULL), host.s, "late is NULL");
+    session_refused(mar_session_lateness(NULL, NULL), NULL, "session is NULL");
+    memset(late, 0x55, sizeof late);
+    assert_session(host.s, mar_session_lateness(host.s, late));
+    for (int i = 0; i < DEMO_SEQ; i++) assert_int_equal(late[i], 0);
+}
+
+HOSTILE_IS(mar_session_guarantee, !*mar_session_guarantee(NULL))
+
+HOSTILE(mar_session_description)
+{
+    char text[1024] = "?";
+    assert_string_equal(mar_session_description(NULL, text, sizeof text), "");
+    assert_string_equal(mar_session_description(NULL, NULL, 0), "");
+}
+
+/* --- the handle --------------------------------------------------------------------------------------------------- */
+
+HOSTILE(mar_open)
 {
     mar *m;
-    (void)h;
     refused(mar_open(NULL, NULL), NULL, "out is NULL");
     for (int i = 0; i < OUT_OF_RANGE; i++)
         for (int option = 0; option < mar_option_count(); option++) {
@@ -35,287 +447,215 @@ static void hostile_mar_open(host *h)
     mar_close(m);
 }
 
-static void hostile_mar_close(host *h)
-{
-    (void)h;
-    mar_close(NULL);
-}
+HOSTILE_NULL(mar_close)
 
 static void *error_of(void *m)
 {
     return (void *)(uintptr_t)mar_error(m);
 }
 
-static void hostile_mar_error(host *h)
+HOSTILE(mar_error)
 {
     pthread_t thread;
     void *text;
     assert_non_null(mar_error(NULL));
-    pthread_create(&thread, NULL, error_of, h->failed); /* a thread that has seen nothing fail */
+    pthread_create(&thread, NULL, error_of, host.failed); /* a thread that has seen nothing fail */
     pthread_join(thread, &text);
     one_line(text, "threads -1");
     mar_session *s;
     refused(mar_session_create(NULL, NULL, NULL, 0, &s), NULL, "model is NULL");
     assert_string_equal(mar_session_error(NULL), mar_error(NULL));
-    one_line(mar_error(h->failed), "threads -1");
+    one_line(mar_error(host.failed), "threads -1");
 }
 
-static void hostile_mar_status_name(host *h)
+HOSTILE(mar_status_name)
 {
-    (void)h;
     for (int i = 0; i < OUT_OF_RANGE; i++)
         assert_string_equal(mar_status_name((mar_status)out_of_range[i]), "unknown status");
 }
 
-static void hostile_mar_version(host *h)
-{
-    (void)h;
-    assert_non_null(mar_version());
-}
+HOSTILE_IS(mar_version, mar_version())
 
-static void hostile_mar_backend_description(host *h)
+HOSTILE(mar_backend_description)
 {
     assert_string_equal(mar_backend_description(NULL), "");
-    assert_string_equal(mar_backend_description(h->failed), "");
+    assert_string_equal(mar_backend_description(host.failed), "");
 }
 
-static void hostile_mar_gpu_count(host *h)
-{
-    (void)h;
-    assert_true(mar_gpu_count() >= 0);
-}
+HOSTILE_IS(mar_gpu_count, mar_gpu_count() >= 0)
 
-static void hostile_mar_measure_peak(host *h)
+HOSTILE(mar_measure_peak)
 {
     double rate;
     refused(mar_measure_peak(NULL, &rate), NULL, "handle is NULL");
     refused(mar_measure_peak(NULL, NULL), NULL, "handle is NULL");
-    refused(mar_measure_peak(h->d.m, NULL), h->d.m, "flop_per_second is NULL");
-    refused(mar_measure_peak(h->failed, &rate), h->failed, "not opened: --threads -1");
+    refused(mar_measure_peak(host.d.m, NULL), host.d.m, "flop_per_second is NULL");
+    refused(mar_measure_peak(host.failed, &rate), host.failed, "not opened: --threads -1");
 }
 
-static void hostile_mar_measure_bandwidth(host *h)
+HOSTILE(mar_measure_bandwidth)
 {
     double rate;
     refused(mar_measure_bandwidth(NULL, &rate), NULL, "handle is NULL");
     refused(mar_measure_bandwidth(NULL, NULL), NULL, "handle is NULL");
-    refused(mar_measure_bandwidth(h->d.m, NULL), h->d.m, "bytes_per_second is NULL");
-    refused(mar_measure_bandwidth(h->failed, &rate), h->failed, "not opened: --threads -1");
+    refused(mar_measure_bandwidth(host.d.m, NULL), host.d.m, "bytes_per_second is NULL");
+    refused(mar_measure_bandwidth(host.failed, &rate), host.failed, "not opened: --threads -1");
 }
 
-/* --- models ---------------------------------------------------------------------------------------------------------
- */
+/* --- models ------------------------------------------------------------------------------------------------------- */
 
-static void hostile_mar_model_load(host *h)
+HOSTILE(mar_model_load)
 {
-    mar_model *model = h->d.model;
+    mar_model *model = host.d.model;
     refused(mar_model_load(NULL, "demo", 0, &model), NULL, "handle is NULL");
     assert_null(model);
-    refused(mar_model_load(h->d.m, NULL, 0, &model), h->d.m, "path is NULL");
-    refused(mar_model_load(h->d.m, "demo", 0, NULL), h->d.m, "out is NULL");
-    refused(mar_model_load(h->failed, "demo", 0, &model), h->failed, "not opened: --threads -1");
+    refused(mar_model_load(host.d.m, NULL, 0, &model), host.d.m, "path is NULL");
+    refused(mar_model_load(host.d.m, "demo", 0, NULL), host.d.m, "out is NULL");
+    refused(mar_model_load(host.failed, "demo", 0, &model), host.failed, "not opened: --threads -1");
     refused(mar_model_load(NULL, NULL, 0, NULL), NULL, "handle is NULL");
     for (int i = 0; i < OUT_OF_RANGE; i++)
-        refused(mar_model_load(h->d.m, "demo", out_of_range[i], &model), h->d.m, "head");
-    assert_int_equal(mar_model_load(h->d.m, "", 0, &model), MAR_EIO);
+        refused(mar_model_load(host.d.m, "demo", out_of_range[i], &model), host.d.m, "head");
+    assert_int_equal(mar_model_load(host.d.m, "", 0, &model), MAR_EIO);
     assert_null(model);
 }
 
-static void hostile_mar_model_free(host *h)
-{
-    (void)h;
-    mar_model_free(NULL);
-}
+HOSTILE_NULL(mar_model_free)
+HOSTILE_IS(mar_model_get_config, !mar_model_get_config(NULL))
 
-static void hostile_mar_model_get_config(host *h)
+HOSTILE(mar_vae_load)
 {
-    (void)h;
-    assert_null(mar_model_get_config(NULL));
-}
-
-static void hostile_mar_vae_load(host *h)
-{
-    mar_vae *vae = h->d.vae;
+    mar_vae *vae = host.d.vae;
     refused(mar_vae_load(NULL, "demo", &vae), NULL, "handle is NULL");
     assert_null(vae);
-    refused(mar_vae_load(h->d.m, NULL, &vae), h->d.m, "path is NULL");
-    refused(mar_vae_load(h->d.m, "demo", NULL), h->d.m, "out is NULL");
-    refused(mar_vae_load(h->failed, "demo", &vae), h->failed, "not opened: --threads -1");
+    refused(mar_vae_load(host.d.m, NULL, &vae), host.d.m, "path is NULL");
+    refused(mar_vae_load(host.d.m, "demo", NULL), host.d.m, "out is NULL");
+    refused(mar_vae_load(host.failed, "demo", &vae), host.failed, "not opened: --threads -1");
     refused(mar_vae_load(NULL, NULL, NULL), NULL, "handle is NULL");
 }
 
-static void hostile_mar_vae_free(host *h)
-{
-    (void)h;
-    mar_vae_free(NULL);
-}
+HOSTILE_NULL(mar_vae_free)
+HOSTILE_IS(mar_vae_get_config, !mar_vae_get_config(NULL))
 
-static void hostile_mar_vae_get_config(host *h)
-{
-    (void)h;
-    assert_null(mar_vae_get_config(NULL));
-}
-
-static void hostile_mar_vae_codebook(host *h)
+HOSTILE(mar_vae_codebook)
 {
     assert_null(mar_vae_codebook(NULL));
-    assert_null(mar_vae_codebook(h->d.vae)); /* it has none */
+    assert_null(mar_vae_codebook(host.d.vae)); /* it has none */
 }
 
-/* --- judging images -------------------------------------------------------------------------------------------------
- */
+/* --- judging images ----------------------------------------------------------------------------------------------- */
 
-static void hostile_mar_features_load(host *h)
+HOSTILE(mar_features_load)
 {
-    mar_features *f = h->features;
+    mar_features *f = host.features;
     refused(mar_features_load(NULL, "demo", 1, &f), NULL, "handle is NULL");
     assert_null(f);
-    refused(mar_features_load(h->d.m, NULL, 1, &f), h->d.m, "path is NULL");
-    refused(mar_features_load(h->d.m, "demo", 1, NULL), h->d.m, "out is NULL");
-    refused(mar_features_load(h->failed, "demo", 1, &f), h->failed, "not opened: --threads -1");
+    refused(mar_features_load(host.d.m, NULL, 1, &f), host.d.m, "path is NULL");
+    refused(mar_features_load(host.d.m, "demo", 1, NULL), host.d.m, "out is NULL");
+    refused(mar_features_load(host.failed, "demo", 1, &f), host.failed, "not opened: --threads -1");
     refused(mar_features_load(NULL, NULL, 0, NULL), NULL, "handle is NULL");
     for (int i = 0; i < OUT_OF_RANGE; i++)
-        refused(mar_features_load(h->d.m, "demo", out_of_range[i], &f), h->d.m, "expected 1..1024");
-    refused(mar_features_load(h->d.m, "demo", 0, &f), h->d.m, "batch of 0 images");
-    assert_int_equal(mar_features_load(h->d.m, "", 1, &f), MAR_EIO);
+        refused(mar_features_load(host.d.m, "demo", out_of_range[i], &f), host.d.m, "expected 1..1024");
+    refused(mar_features_load(host.d.m, "demo", 0, &f), host.d.m, "batch of 0 images");
+    assert_int_equal(mar_features_load(host.d.m, "", 1, &f), MAR_EIO);
     assert_null(f);
 }
 
-static void hostile_mar_features_free(host *h)
-{
-    (void)h;
-    mar_features_free(NULL);
-}
+HOSTILE_NULL(mar_features_free)
+HOSTILE_IS(mar_features_get_config, !mar_features_get_config(NULL))
 
-static void hostile_mar_features_get_config(host *h)
-{
-    (void)h;
-    assert_null(mar_features_get_config(NULL));
-}
-
-static void hostile_mar_features_run(host *h)
+HOSTILE(mar_features_run)
 {
     static const uint8_t rgb[DEMO_BYTES];
     float features[64], logits[10];
-    mar *m = h->d.m;
+    mar *m = host.d.m;
     refused(mar_features_run(NULL, rgb, 1, 32, 32, features, logits, NULL), NULL, "features are NULL");
     refused(mar_features_run(NULL, NULL, 0, 0, 0, NULL, NULL, NULL), NULL, "features are NULL");
-    refused(mar_features_run(h->features, NULL, 1, 32, 32, features, logits, NULL), m, "rgb is NULL");
-    refused(mar_features_run(h->features, rgb, 0, 32, 32, features, logits, NULL), m, "0 images: expected 1..1");
+    refused(mar_features_run(host.features, NULL, 1, 32, 32, features, logits, NULL), m, "rgb is NULL");
+    refused(mar_features_run(host.features, rgb, 0, 32, 32, features, logits, NULL), m, "0 images: expected 1..1");
     for (int i = 0; i < OUT_OF_RANGE; i++) {
         const int n = out_of_range[i];
-        refused(mar_features_run(h->features, rgb, n, 32, 32, features, logits, NULL), m, "images: expected 1..1");
-        refused(mar_features_run(h->features, rgb, 1, n, 32, features, logits, NULL), m, "x32 pixels");
-        refused(mar_features_run(h->features, rgb, 1, 32, n, features, logits, NULL), m, "images of 32x");
+        refused(mar_features_run(host.features, rgb, n, 32, 32, features, logits, NULL), m, "images: expected 1..1");
+        refused(mar_features_run(host.features, rgb, 1, n, 32, features, logits, NULL), m, "x32 pixels");
+        refused(mar_features_run(host.features, rgb, 1, 32, n, features, logits, NULL), m, "images of 32x");
     }
-    assert_library(m, mar_features_run(h->features, rgb, 1, 32, 32, NULL, NULL, NULL));
+    assert_library(m, mar_features_run(host.features, rgb, 1, 32, 32, NULL, NULL, NULL));
 }
 
-/* --- files and methods ----------------------------------------------------------------------------------------------
- */
+/* --- files and methods -------------------------------------------------------------------------------------------- */
 
-static void hostile_mar_inspect(host *h)
+HOSTILE(mar_inspect)
 {
-    mar_report *r = h->report;
+    mar_report *r = host.report;
     refused(mar_inspect(NULL, "demo", 0, &r), NULL, "handle is NULL");
     assert_null(r);
-    refused(mar_inspect(h->d.m, NULL, 0, &r), h->d.m, "path is NULL");
-    refused(mar_inspect(h->d.m, "demo", 0, NULL), h->d.m, "out is NULL");
-    refused(mar_inspect(h->failed, "demo", 0, &r), h->failed, "not opened: --threads -1");
-    for (int i = 0; i < OUT_OF_RANGE; i++) refused(mar_inspect(h->d.m, "demo", out_of_range[i], &r), h->d.m, "head");
+    refused(mar_inspect(host.d.m, NULL, 0, &r), host.d.m, "path is NULL");
+    refused(mar_inspect(host.d.m, "demo", 0, NULL), host.d.m, "out is NULL");
+    refused(mar_inspect(host.failed, "demo", 0, &r), host.failed, "not opened: --threads -1");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_inspect(host.d.m, "demo", out_of_range[i], &r), host.d.m, "head");
 }
 
-static void hostile_mar_report_free(host *h)
-{
-    (void)h;
-    mar_report_free(NULL);
-}
+HOSTILE_NULL(mar_report_free)
+HOSTILE_IS(mar_report_kind, mar_report_kind(NULL) == MAR_KIND_UNKNOWN)
+HOSTILE_IS(mar_report_model, !mar_report_model(NULL))
 
-static void hostile_mar_report_kind(host *h)
-{
-    (void)h;
-    assert_int_equal(mar_report_kind(NULL), MAR_KIND_UNKNOWN);
-}
-
-static void hostile_mar_report_model(host *h)
-{
-    (void)h;
-    assert_null(mar_report_model(NULL));
-}
-
-static void hostile_mar_report_vae(host *h)
+HOSTILE(mar_report_vae)
 {
     assert_null(mar_report_vae(NULL));
-    assert_null(mar_report_vae(h->report));
+    assert_null(mar_report_vae(host.report));
 }
 
-static void hostile_mar_report_fact_count(host *h)
-{
-    (void)h;
-    assert_int_equal(mar_report_fact_count(NULL), 0);
-}
+HOSTILE_IS(mar_report_fact_count, mar_report_fact_count(NULL) == 0)
 
-static void hostile_mar_report_fact(host *h)
+HOSTILE(mar_report_fact)
 {
     assert_null(mar_report_fact(NULL, 0));
-    assert_non_null(mar_report_fact(h->report, 0));
-    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_report_fact(h->report, out_of_range[i]));
-    assert_null(mar_report_fact(h->report, mar_report_fact_count(h->report)));
+    assert_non_null(mar_report_fact(host.report, 0));
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_report_fact(host.report, out_of_range[i]));
+    assert_null(mar_report_fact(host.report, mar_report_fact_count(host.report)));
 }
 
-static void hostile_mar_report_problem_count(host *h)
-{
-    (void)h;
-    assert_int_equal(mar_report_problem_count(NULL), 0);
-}
+HOSTILE_IS(mar_report_problem_count, mar_report_problem_count(NULL) == 0)
 
-static void hostile_mar_report_problem(host *h)
+HOSTILE(mar_report_problem)
 {
     assert_null(mar_report_problem(NULL, 0));
-    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_report_problem(h->report, out_of_range[i]));
-    assert_null(mar_report_problem(h->report, mar_report_problem_count(h->report)));
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_report_problem(host.report, out_of_range[i]));
+    assert_null(mar_report_problem(host.report, mar_report_problem_count(host.report)));
 }
 
-static void hostile_mar_convert(host *h)
+HOSTILE(mar_convert)
 {
-    char *directory = temporary_directory(), out[600];
-    snprintf(out, sizeof out, "%s/out.safetensors", directory);
+    char *out = test_path("out.safetensors");
     refused(mar_convert(NULL, "demo", out, MAR_DTYPE_AUTO, 0), NULL, "handle is NULL");
-    refused(mar_convert(h->d.m, NULL, out, MAR_DTYPE_AUTO, 0), h->d.m, "in is NULL");
-    refused(mar_convert(h->d.m, "demo", NULL, MAR_DTYPE_AUTO, 0), h->d.m, "out is NULL");
-    refused(mar_convert(h->failed, "demo", out, MAR_DTYPE_AUTO, 0), h->failed, "not opened: --threads -1");
+    refused(mar_convert(host.d.m, NULL, out, MAR_DTYPE_AUTO, 0), host.d.m, "in is NULL");
+    refused(mar_convert(host.d.m, "demo", NULL, MAR_DTYPE_AUTO, 0), host.d.m, "out is NULL");
+    refused(mar_convert(host.failed, "demo", out, MAR_DTYPE_AUTO, 0), host.failed, "not opened: --threads -1");
     for (int i = 0; i < OUT_OF_RANGE; i++) {
         char what[64];
         snprintf(what, sizeof what, "--dtype %d: expected auto, f32, bf16, int8 or f16", out_of_range[i]);
-        refused(mar_convert(h->d.m, "demo", out, (mar_dtype)out_of_range[i], 0), h->d.m, what);
-        refused(mar_convert(h->d.m, "demo", out, MAR_DTYPE_AUTO, out_of_range[i]), h->d.m, "head");
+        refused(mar_convert(host.d.m, "demo", out, (mar_dtype)out_of_range[i], 0), host.d.m, what);
+        refused(mar_convert(host.d.m, "demo", out, MAR_DTYPE_AUTO, out_of_range[i]), host.d.m, "head");
     }
     assert_int_equal(access(out, F_OK), -1);
-    remove_directory(directory);
-    free(directory);
 }
 
-static void hostile_mar_method_count(host *h)
-{
-    (void)h;
-    assert_true(mar_method_count() > 0);
-}
+HOSTILE_IS(mar_method_count, mar_method_count() > 0)
 
-static void hostile_mar_method_get(host *h)
+HOSTILE(mar_method_get)
 {
-    (void)h;
     for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_method_get(out_of_range[i]));
     assert_null(mar_method_get(mar_method_count()));
 }
 
-static void hostile_mar_precision_recall(host *h)
+HOSTILE(mar_precision_recall)
 {
     float x[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     double p = 7, r = 7;
-    mar *m = h->d.m;
+    mar *m = host.d.m;
     refused(mar_precision_recall(NULL, x, 4, x, 4, 2, 3, &p, &r), NULL, "handle is NULL");
     refused(mar_precision_recall(NULL, NULL, 0, NULL, 0, 0, 0, NULL, NULL), NULL, "handle is NULL");
-    refused(mar_precision_recall(h->failed, x, 4, x, 4, 2, 3, &p, &r), h->failed, "not opened: --threads -1");
+    refused(mar_precision_recall(host.failed, x, 4, x, 4, 2, 3, &p, &r), host.failed, "not opened: --threads -1");
     refused(mar_precision_recall(m, NULL, 4, x, 4, 2, 3, &p, &r), m, "reference is NULL");
     refused(mar_precision_recall(m, x, 4, NULL, 4, 2, 3, &p, &r), m, "images is NULL");
     refused(mar_precision_recall(m, x, 4, x, 4, 2, 3, NULL, &r), m, "precision is NULL");
@@ -337,45 +677,26 @@ static void hostile_mar_precision_recall(host *h)
     assert_true(p == 0 && r == 0);
 }
 
-static void mistakes_are_refused(void **state)
-{
-    (void)state;
-    static hostile_call *const calls[] = {HOSTILE_OTHERS(HOSTILE_CALL)};
-    make_mistakes(calls, sizeof calls / sizeof *calls);
-}
-
-#define NAME(name) #name,
-static const char *const declared[] = {HOSTILE_OPTIONS(NAME) HOSTILE_SESSIONS(NAME) HOSTILE_OTHERS(NAME)};
-enum { DECLARED = sizeof declared / sizeof *declared };
-
 /* Each function that the header declares is tested. */
-static void none_is_missing(void **state)
+TEST_CASE(none_is_missing)
 {
-    (void)state;
     char line[400];
-    int found = 0;
+    int found = 0, tested = 0;
     FILE *header = fopen("include/mar.h", "r");
     assert_non_null(header);
     while (fgets(line, sizeof line, header)) {
         if (strncmp(line, "MAR_API ", 8) != 0) continue;
-        char *end = strchr(line, '('), *name = end;
+        char *end = strchr(line, '('), *name = end, test[128];
         assert_non_null(end);
         *end = '\0';
         while (name[-1] != ' ' && name[-1] != '*') name--;
-        int known = 0;
-        for (int i = 0; i < DECLARED; i++) known |= strcmp(declared[i], name) == 0;
-        if (!known) fail_msg("%s is declared in mar.h and not in tests/support/hostile.h", name);
+        snprintf(test, sizeof test, "hostile_%s", name);
+        const registered_test *e = test_first;
+        while (e && strcmp(e->test.name, test) != 0) e = e->next;
+        if (!e) fail_msg("%s is declared in mar.h and not tested here", name);
         found++;
     }
     fclose(header);
-    assert_int_equal(found, DECLARED);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mistakes_are_refused),
-        cmocka_unit_test(none_is_missing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    for (const registered_test *e = test_first; e; e = e->next) tested += strncmp(e->test.name, "hostile_", 8) == 0;
+    assert_int_equal(found, tested);
 }

@@ -37,7 +37,7 @@ typedef struct {
 /* The model as bf16, and as the int8 of that. */
 static fixture set_up(const char *model)
 {
-    fixture x = {.dir = temporary_directory(), .m = open_mar(MAR_DTYPE_F32, 2)};
+    fixture x = {.dir = test_directory(), .m = open_mar(MAR_DTYPE_F32, 2)};
     snprintf(x.bf16, sizeof x.bf16, "%s/bf16.safetensors", x.dir);
     snprintf(x.int8, sizeof x.int8, "%s/int8.safetensors", x.dir);
     snprintf(x.other, sizeof x.other, "%s/other.safetensors", x.dir);
@@ -49,27 +49,16 @@ static fixture set_up(const char *model)
 static void tear_down(fixture *x)
 {
     mar_close(x->m);
-    remove_directory(x->dir);
-    free(x->dir);
-}
-
-static wt_file *open_file(const char *path)
-{
-    wt_file *f;
-    mar_err err = {0};
-    assert_ok(wt_open(path, &f, &err), &err);
-    return f;
 }
 
 /* --- what is in the files ----------------------------------------------------------------------------------------- */
 
 /* The matrices of the blocks are what kern_int8_quantise makes of the source's, all else is bf16. */
-static void converted(void **state)
+TEST_CASE(converted)
 {
-    (void)state;
     for (int i = 0; i < FAMILIES; i++) {
         fixture x = set_up(families[i].model);
-        wt_file *from = open_file(x.bf16), *to = open_file(x.int8);
+        wt_file *from = open_weights(x.bf16), *to = open_weights(x.int8);
         int matrices = 0;
         assert_int_equal(wt_count(to), wt_count(from) + families[i].matrices);
         for (int k = 0; k < wt_count(from); k++) {
@@ -111,9 +100,8 @@ static int same_bytes(const char *a, const char *b)
 }
 
 /* auto and int8 keep int8 weights, the others write what they stand for: int8 of that are the same. */
-static void converted_again(void **state)
+TEST_CASE(converted_again)
 {
-    (void)state;
     for (int i = 0; i < FAMILIES; i++) {
         fixture x = set_up(families[i].model);
         assert_library(x.m, mar_convert(x.m, x.int8, x.other, MAR_DTYPE_AUTO, 0));
@@ -121,7 +109,7 @@ static void converted_again(void **state)
         assert_library(x.m, mar_convert(x.m, x.int8, x.other, MAR_DTYPE_INT8, 0));
         assert_true(same_bytes(x.int8, x.other));
         assert_library(x.m, mar_convert(x.m, x.int8, x.other, MAR_DTYPE_F32, 0));
-        wt_file *f = open_file(x.other), *source = open_file(x.bf16), *int8 = open_file(x.int8);
+        wt_file *f = open_weights(x.other), *source = open_weights(x.bf16), *int8 = open_weights(x.int8);
         assert_int_equal(wt_count(f), wt_count(source));
         for (int k = 0; k < wt_count(f); k++) {
             const wt_tensor *t = wt_at(f, k);
@@ -141,9 +129,8 @@ static void converted_again(void **state)
 }
 
 /* Files that are no model have no transformer to be int8. */
-static void other_kinds(void **state)
+TEST_CASE(other_kinds)
 {
-    (void)state;
     fixture x = set_up("demo");
     struct stat there;
     assert_int_equal(mar_convert(x.m, "demo-vae", x.other, MAR_DTYPE_INT8, 0), MAR_EARG);
@@ -151,7 +138,7 @@ static void other_kinds(void **state)
                                         "transformer's matrices become int8");
     assert_int_equal(stat(x.other, &there), -1);
     assert_library(x.m, mar_convert(x.m, "demo-discrete-eagle", x.other, MAR_DTYPE_INT8, 0));
-    wt_file *f = open_file(x.other);
+    wt_file *f = open_weights(x.other);
     assert_true(wt_is_int8(f, "eagle.layers.0.attention.wqkv.weight") && !wt_is_int8(f, "eagle.fc.weight"));
     wt_close(f);
     mar_model *model;
@@ -167,9 +154,8 @@ static int has_fact(const mar_report *r, const char *fact)
     return 0;
 }
 
-static void inspected(void **state)
+TEST_CASE(inspected)
 {
-    (void)state;
     static const char *const facts[FAMILIES][3] = {
         {"tensors: 108 (16 F32, 76 BF16, 16 I8)",
          "int8 weights: 16 matrices with a scale for each output channel; use: --dtype int8",
@@ -195,7 +181,7 @@ static void inspected(void **state)
 /* Changes bytes of a tensor's data in the file at x->int8. */
 static void overwrite(const fixture *x, const char *name, size_t first, const void *with, size_t size)
 {
-    wt_file *f = open_file(x->int8);
+    wt_file *f = open_weights(x->int8);
     const uint64_t at = wt_find(f, name)->offset + first;
     wt_close(f);
     bytes b = bytes_from_file(x->int8);
@@ -233,9 +219,8 @@ static void expect(const fixture *x, const char *problem)
     assert_int_equal(mar_convert(x->m, x->int8, x->other, MAR_DTYPE_F32, 0), MAR_EMODEL);
 }
 
-static void damaged(void **state)
+TEST_CASE(damaged)
 {
-    (void)state;
     const float negative = -1, nan = __builtin_nanf("");
     const int8_t least = -128;
     fixture x = set_up("demo");
@@ -274,9 +259,8 @@ static void generate(mar *m, const char *path, float *tokens)
 
 /* The int8 of a bf16 file are those that dtype int8 makes of it when it loads it: the same tokens to the bit. Without
  * dtype int8 they are the f32 that they stand for. */
-static void loaded(void **state)
+TEST_CASE(loaded)
 {
-    (void)state;
     mar *int8 = open_int8(NULL);
     for (int i = 0; i < FAMILIES; i++) {
         static float a[DEMO_BATCH * MOST_TOKENS], b[DEMO_BATCH * MOST_TOKENS], c[DEMO_BATCH * MOST_TOKENS];
@@ -310,13 +294,12 @@ static void keep(void *user, mar_log_level level, const char *line)
 }
 
 /* dtype auto never is int8: the log says of an int8 file that its weights are restored. */
-static void automatic(void **state)
+TEST_CASE(automatic)
 {
-    (void)state;
     fixture x = set_up("demo-discrete");
     journal j = {""};
     const mar_options options = {.threads = 1, .backend = MAR_BACKEND_CPU, .log = keep, .log_user = &j};
-    static const char restored[] = "its int8 weights are restored, where dtype int8 would multiply them as they are";
+    static const char restored[] = "its int8 weights are restored, where --dtype int8 would multiply them as they are";
     mar *m;
     mar_model *model;
     assert_int_equal(mar_open(&options, &m), MAR_OK);
@@ -342,9 +325,8 @@ static void automatic(void **state)
 /* --- what is said of it ------------------------------------------------------------------------------------------- */
 
 /* What is exact is so with respect to the int8 model. */
-static void guarantees(void **state)
+TEST_CASE(guarantees)
 {
-    (void)state;
     static const struct {
         const char *model, *draft, *options, *says;
     } cases[] = {
@@ -385,9 +367,8 @@ static void guarantees(void **state)
 }
 
 /* What the handle says of its heads, which is part of the texts that pictures and evaluations are known by. */
-static void heads(void **state)
+TEST_CASE(heads)
 {
-    (void)state;
     static const struct {
         mar_options options;
         const char *says; /* behind "cpu int8, bf16" */
@@ -410,9 +391,8 @@ static void heads(void **state)
     }
 }
 
-static void refused(void **state)
+TEST_CASE(refused)
 {
-    (void)state;
     static const struct {
         mar_options options;
         const char *says;
@@ -443,9 +423,8 @@ static void refused(void **state)
 
 /* Bytes that a step of LlamaGen's decoding reads: int8 weights of the layers are half of bf16's, a quarter of f32's,
  * and a scale for each output channel. */
-static void bytes_read(void **state)
+TEST_CASE(bytes_read)
 {
-    (void)state;
     enum { DEPTH = 6, WIDTH = 128, HIDDEN = 256 };
     const double weights = DEPTH * WIDTH * (4.0 * WIDTH + 3.0 * HIDDEN), scales = DEPTH * (5.0 * WIDTH + 2.0 * HIDDEN);
     double read[2], size = 4;
@@ -474,9 +453,8 @@ static void bytes_read(void **state)
     mar_close(handles[0]), mar_close(handles[1]);
 }
 
-static void listed(void **state)
+TEST_CASE(listed)
 {
-    (void)state;
     const mar_method_info *info = NULL;
     for (int i = 0; i < mar_method_count(); i++)
         if (strcmp(mar_method_get(i)->name, "int8") == 0) info = mar_method_get(i);
@@ -486,15 +464,4 @@ static void listed(void **state)
     assert_string_equal(info->tokens, "continuous, discrete");
     assert_int_equal(info->parameter_count, 1);
     assert_string_equal(info->parameters[0].name, "int8_below");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(converted), cmocka_unit_test(converted_again), cmocka_unit_test(other_kinds),
-        cmocka_unit_test(inspected), cmocka_unit_test(damaged),         cmocka_unit_test(loaded),
-        cmocka_unit_test(automatic), cmocka_unit_test(guarantees),      cmocka_unit_test(heads),
-        cmocka_unit_test(refused),   cmocka_unit_test(bytes_read),      cmocka_unit_test(listed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

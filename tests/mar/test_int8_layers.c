@@ -63,11 +63,10 @@ static void generate(mar *m, const char *path, float *tokens)
 }
 
 /* Smoothing makes of them the weights that they were made of; without int8 no bit of theirs changes. */
-static void outliers_of_norms_cost_nothing(void **state)
+TEST_CASE(outliers_of_norms_cost_nothing)
 {
-    (void)state;
     static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     for (int i = 0; i < 3; i++) {
         static float plain[IMAGES * TOKENS], outliers[IMAGES * TOKENS];
         mar *m = open_mar(dtypes[i], 2);
@@ -79,18 +78,15 @@ static void outliers_of_norms_cost_nothing(void **state)
         free(path);
         mar_close(m);
     }
-    remove_directory(directory);
-    free(directory);
 }
 
 /* So does mar_convert, which writes what loading would make. */
-static void files_are_smoothed_too(void **state)
+TEST_CASE(files_are_smoothed_too)
 {
-    (void)state;
     static float plain[IMAGES * TOKENS], outliers[IMAGES * TOKENS];
     mar *m = open_mar(MAR_DTYPE_INT8, 2);
     if (!m) skip();
-    char *directory = temporary_directory(), *path = write_outliers(m, directory), *of_plain, *of_outliers;
+    char *directory = test_directory(), *path = write_outliers(m, directory), *of_plain, *of_outliers;
     assert_true(asprintf(&of_plain, "%s/plain_int8.safetensors", directory) > 0);
     assert_true(asprintf(&of_outliers, "%s/outliers_int8.safetensors", directory) > 0);
     assert_library(m, mar_convert(m, "demo", of_plain, MAR_DTYPE_INT8, 0));
@@ -99,8 +95,7 @@ static void files_are_smoothed_too(void **state)
     generate(m, of_outliers, outliers);
     assert_memory_equal(outliers, plain, sizeof plain);
     mar_close(m);
-    remove_directory(directory);
-    free(path), free(of_plain), free(of_outliers), free(directory);
+    free(path), free(of_plain), free(of_outliers);
 }
 
 static const struct {
@@ -119,12 +114,11 @@ static const struct {
 };
 
 /* A weight that is NaN, at all timesteps in int8. */
-static void check_names_the_layer(void **state)
+TEST_CASE(check_names_the_layer)
 {
-    (void)state;
     const mar_options options = {
         .dtype = MAR_DTYPE_INT8, .threads = 2, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1, .int8_below = 1000};
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     mar *m = NULL;
     const mar_status opened = mar_open(&options, &m);
     for (size_t i = 0; opened == MAR_OK && i < sizeof weights / sizeof *weights; i++)
@@ -145,17 +139,5 @@ static void check_names_the_layer(void **state)
             free(path);
         }
     mar_close(m);
-    remove_directory(directory);
-    free(directory);
     if (opened != MAR_OK) skip();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outliers_of_norms_cost_nothing),
-        cmocka_unit_test(files_are_smoothed_too),
-        cmocka_unit_test(check_names_the_layer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,9 +102,8 @@ static float *cluster_points(int n, int dim, int clusters, int spread, int seed)
     return x;
 }
 
-static void points_are_judged_as_in_double(void **unused)
+TEST_CASE(points_are_judged_as_in_double)
 {
-    (void)unused;
     static const int cases[][6] = {
         /* n, m, dim, clusters, spread, k */
         {4, 4, 3, 1, 9, 3},     {5, 40, 1, 2, 30, 3},  {60, 7, 17, 3, 50, 1},     {130, 200, 5, 8, 6, 3},
@@ -120,9 +119,8 @@ static void points_are_judged_as_in_double(void **unused)
 }
 
 /* More points than are compared at a time, because there are many, or because they are large. */
-static void points_of_several_squares(void **unused)
+TEST_CASE(points_of_several_squares)
 {
-    (void)unused;
     float *a = cluster_points(2300, 4, 40, 20, 1), *b = cluster_points(2049, 4, 50, 20, 2);
     check(a, 2300, b, 2049, 4, 3);
     check(a, 2300, b, 20, 4, 3);
@@ -136,9 +134,8 @@ static void points_of_several_squares(void **unused)
 }
 
 /* Features far from 0 in which images differ little: |u|^2 + |v|^2 - 2 u v in f32 would be all rounding. */
-static void near_points_far_from_zero(void **unused)
+TEST_CASE(near_points_far_from_zero)
 {
-    (void)unused;
     enum { N = 90, M = 70, DIM = 300 };
     float *a = cluster_points(N, DIM, 3, 5, 1), *b = cluster_points(M, DIM, 3, 5, 2);
     for (int i = 0; i < N * DIM; i++) a[i] = a[i] / 64 + 1000;
@@ -148,9 +145,8 @@ static void near_points_far_from_zero(void **unused)
 }
 
 /* Images of the reference are in it, whatever their features: their distances are 0, or have equal bits. */
-static void the_same_images(void **unused)
+TEST_CASE(the_same_images)
 {
-    (void)unused;
     enum { N = 150, DIM = 77 };
     float *a = malloc(2 * N * DIM * sizeof *a);
     double precision, recall;
@@ -206,9 +202,8 @@ static const struct {
     {500, 700, 5, 0, {0.94999999999999996, 0.91200000000000003}, {0.95428571428571429, 0.91400000000000003}},
 };
 
-static void images_are_judged_as_by_adm(void **unused)
+TEST_CASE(images_are_judged_as_by_adm)
 {
-    (void)unused;
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
         double got[2];
         float *a = features(1, golden[i].n, 0), *b = features(2, golden[i].m, golden[i].shift);
@@ -224,9 +219,8 @@ static void images_are_judged_as_by_adm(void **unused)
 
 /* --- errors ------------------------------------------------------------------------------------------------------- */
 
-static void distances_beyond_f32_are_refused(void **unused)
+TEST_CASE(distances_beyond_f32_are_refused)
 {
-    (void)unused;
     float x[8] = {0, 1, 2, 3, 4, 5, 6, 3e38f};
     double p = 7, r = 7;
     assert_int_equal(mar_precision_recall(handle, x, 4, x, 8, 1, 3, &p, &r), MAR_EARG);
@@ -237,12 +231,4 @@ static void distances_beyond_f32_are_refused(void **unused)
     assert_true(p == 1 && r == 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(points_are_judged_as_in_double), cmocka_unit_test(points_of_several_squares),
-        cmocka_unit_test(near_points_far_from_zero),      cmocka_unit_test(the_same_images),
-        cmocka_unit_test(images_are_judged_as_by_adm),    cmocka_unit_test(distances_beyond_f32_are_refused),
-    };
-    return cmocka_run_group_tests(tests, open_handle, close_handle);
-}
+TEST_GROUP(open_handle, close_handle)

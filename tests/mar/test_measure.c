@@ -23,9 +23,8 @@ static mar_params quick(void)
     return params_with("num_iter 8, num_sampling_steps 8, cfg 2.9");
 }
 
-static void lists_every_part(void **state)
+TEST_CASE(lists_every_part)
 {
-    (void)state;
     const demo d = demo_open(2);
     const mar_params p = quick();
     mar_session *s = demo_session(&d, &p, 2);
@@ -53,9 +52,8 @@ static void lists_every_part(void **state)
 }
 
 /* The operations' arithmetic is that of the passes, which sessions have always counted. */
-static void operations_add_up(void **state)
+TEST_CASE(operations_add_up)
 {
-    (void)state;
     static const char *const ways[] = {"num_iter 8, num_sampling_steps 8, cfg 2.9",
                                        "num_iter 4, num_sampling_steps 8, cfg 1",
                                        "num_iter 8, num_sampling_steps 25, sampler ddim, cfg 2.9"};
@@ -81,9 +79,8 @@ static void operations_add_up(void **state)
 }
 
 /* A call that takes all steps at once leaves none for later: what is measured then is that call. */
-static void blocks_of_steps_are_measured(void **state)
+TEST_CASE(blocks_of_steps_are_measured)
 {
-    (void)state;
     const demo d = demo_open(1);
     mar_params p = params_with("num_iter 4, num_sampling_steps 8, spec cspd, gamma 8, prefill 0");
     p.draft = d.draft;
@@ -97,9 +94,8 @@ static void blocks_of_steps_are_measured(void **state)
 }
 
 /* A batch after it has the tokens of a session that measured nothing; without a batch there is none to go on with. */
-static void the_session_goes_on(void **state)
+TEST_CASE(the_session_goes_on)
 {
-    (void)state;
     static float tokens[DEMO_TOKENS], again[DEMO_TOKENS];
     const demo d = demo_open(2);
     const mar_params p = quick();
@@ -117,9 +113,8 @@ static void the_session_goes_on(void **state)
 }
 
 /* Cancelled or failing anywhere, it says so, shows nothing, and the next batch is whole. */
-static void stops_where_it_is(void **state)
+TEST_CASE(stops_where_it_is)
 {
-    (void)state;
     static float tokens[DEMO_TOKENS], again[DEMO_TOKENS];
     static const long at[] = {3, 200};
     const demo d = demo_open(1);
@@ -149,9 +144,8 @@ static void stops_where_it_is(void **state)
 }
 
 /* A rate that is possible: a machine reads more than 10 MB and less than 100 TB in a second. */
-static void bandwidth(void **state)
+TEST_CASE(bandwidth)
 {
-    (void)state;
     for (int threads = 1; threads <= 2; threads++) {
         mar *m = open_mar(MAR_DTYPE_F32, threads);
         double rate = 0;
@@ -159,14 +153,4 @@ static void bandwidth(void **state)
         if (!(rate > 1e7 && rate < 1e14)) fail_msg("%g bytes a second", rate);
         mar_close(m);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bandwidth),           cmocka_unit_test(lists_every_part),
-        cmocka_unit_test(operations_add_up),   cmocka_unit_test(blocks_of_steps_are_measured),
-        cmocka_unit_test(the_session_goes_on), cmocka_unit_test(stops_where_it_is),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* The table of near tokens: what it has, and the file beside the checkpoint that keeps it. */
+#include "tests/support/archive.h"
 #include "tests/support/support.h"
 
 #include "mar/core/neighbours.h"
@@ -33,26 +34,12 @@ static void note(void *user, mar_log_level level, const char *line)
     snprintf(x->log + n, sizeof x->log - n, "%s\n", line);
 }
 
-static void *read_whole(const char *path, size_t *size)
+static void write_whole(const char *path, const void *data, size_t size)
 {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    *size = (size_t)ftell(f);
-    rewind(f);
-    void *bytes = malloc(*size + 1);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, *size, f), *size);
-    fclose(f);
-    return bytes;
-}
-
-static void write_whole(const char *path, const void *bytes, size_t size)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, size, f), size);
-    assert_int_equal(fclose(f), 0);
+    bytes b = {0};
+    bytes_put(&b, data, size);
+    bytes_to_file(&b, path);
+    bytes_free(&b);
 }
 
 static void load(fixture *x)
@@ -65,15 +52,14 @@ static void load(fixture *x)
 
 static fixture *begin(void)
 {
-    size_t size;
     fixture *x = calloc(1, sizeof *x);
     assert_non_null(x);
-    x->folder = temporary_directory();
+    x->folder = test_directory();
     snprintf(x->path, sizeof x->path, "%s/vq.pth", x->folder);
     snprintf(x->cache, sizeof x->cache, "%s.neighbours-l2-%d.npz", x->path, K);
-    void *bytes = read_whole(golden_path, &size);
-    write_whole(x->path, bytes, size);
-    free(bytes);
+    bytes tokenizer = bytes_from_file(golden_path);
+    bytes_to_file(&tokenizer, x->path);
+    bytes_free(&tokenizer);
     load(x);
     return x;
 }
@@ -82,8 +68,6 @@ static void end(fixture *x)
 {
     mar_vae_free(x->vae);
     mar_close(x->m);
-    remove_directory(x->folder);
-    free(x->folder);
     free(x);
 }
 
@@ -128,20 +112,19 @@ static void find(fixture *x, mar_metric metric, int k, int *table)
     check_table(x, metric, k, table);
 }
 
-static void tables_are_right(void **unused)
+TEST_CASE(tables_are_right)
 {
-    (void)unused;
     static const int counts[] = {1, 2, K, SIZE};
     fixture *x = begin();
     int first[SIZE * SIZE], again[SIZE * SIZE], differences = 0;
     for (int metric = 0; metric < 2; metric++)
         for (int i = 0; i < 4; i++) {
-            const size_t bytes = sizeof *first * SIZE * (size_t)counts[i];
+            const size_t size = sizeof *first * SIZE * (size_t)counts[i];
             find(x, (mar_metric)metric, counts[i], first);
             assert_null(strstr(x->log, "read from"));
             find(x, (mar_metric)metric, counts[i], again);
             assert_non_null(strstr(x->log, "read from"));
-            assert_memory_equal(again, first, bytes);
+            assert_memory_equal(again, first, size);
         }
     find(x, MAR_METRIC_L2, K, first);
     find(x, MAR_METRIC_COSINE, K, again);
@@ -173,9 +156,8 @@ static void write_cache(const char *path, const float *codebook, int metric, int
     assert_int_equal(npz_writer_commit(w, why), MAR_OK);
 }
 
-static void the_file_is_used(void **unused)
+TEST_CASE(the_file_is_used)
 {
-    (void)unused;
     fixture *x = begin();
     int table[SIZE * K], other[SIZE * K];
     float values[SIZE * K];
@@ -206,14 +188,12 @@ static void expect_replaced(fixture *x, const char *reason)
     assert_non_null(strstr(x->log, "read from"));
 }
 
-static void a_file_of_no_use_is_replaced(void **unused)
+TEST_CASE(a_file_of_no_use_is_replaced)
 {
-    (void)unused;
     fixture *x = begin();
     const float *rows = vae_decoder_embedding(x->vae->decoder);
     int table[SIZE * K], wrong[SIZE * K], fewer[SIZE * (K - 1)];
     float codebook[SIZE * DIM];
-    size_t size;
     find(x, MAR_METRIC_L2, K, table);
     memcpy(codebook, rows, sizeof codebook);
     codebook[SIZE * DIM - 1] += 1e-3f;
@@ -239,22 +219,19 @@ static void a_file_of_no_use_is_replaced(void **unused)
     expect_replaced(x, ".npz");
     write_whole(x->cache, "not an archive at all", 21);
     expect_replaced(x, ".npz");
-    char *bytes = read_whole(x->cache, &size);
-    for (size_t n = 1; n < size; n += size / 23) { /* truncated */
-        write_whole(x->cache, bytes, n);
+    bytes whole = bytes_from_file(x->cache);
+    for (size_t n = 1; n < whole.size; n += whole.size / 23) { /* truncated */
+        write_whole(x->cache, whole.data, n);
         expect_replaced(x, x->cache);
     }
-    for (size_t at = size / 31; at < size; at += size / 31) { /* damaged: the table is right, whatever is told */
-        char *damaged = malloc(size);
-        assert_non_null(damaged);
-        memcpy(damaged, bytes, size);
-        damaged[at] = (char)(damaged[at] ^ 0x14);
-        write_whole(x->cache, damaged, size);
+    for (size_t at = whole.size / 31; at < whole.size; at += whole.size / 31) {
+        whole.data[at] ^= 0x14; /* damaged: the table is right, whatever is told */
+        bytes_to_file(&whole, x->cache);
+        whole.data[at] ^= 0x14;
         find(x, MAR_METRIC_L2, K, wrong);
         assert_memory_equal(wrong, table, sizeof table);
-        free(damaged);
     }
-    free(bytes);
+    bytes_free(&whole);
     end(x);
 }
 
@@ -266,9 +243,8 @@ static void expect_not_kept(fixture *x)
 }
 
 /* A folder in the file's place, and a folder in which nobody can write. */
-static void it_is_done_without_a_file(void **unused)
+TEST_CASE(it_is_done_without_a_file)
 {
-    (void)unused;
     fixture *x = begin();
     assert_int_equal(mkdir(x->cache, 0700), 0);
     expect_not_kept(x);
@@ -288,9 +264,8 @@ static void it_is_done_without_a_file(void **unused)
 }
 
 /* A path from the working directory still holds when that has changed. */
-static void the_file_stays_beside_the_checkpoint(void **unused)
+TEST_CASE(the_file_stays_beside_the_checkpoint)
 {
-    (void)unused;
     fixture *x = begin();
     int table[SIZE * K];
     const int before = open(".", O_RDONLY | O_DIRECTORY);
@@ -332,15 +307,14 @@ static int find_many_times(const char *path, const char *cache, const int *expec
     return wrong;
 }
 
-static void several_processes_do_not_disturb_one_another(void **unused)
+TEST_CASE(several_processes_do_not_disturb_one_another)
 {
-    (void)unused;
     enum { PROCESSES = 4 };
     fixture *x = begin();
     int table[SIZE * K];
     pid_t child[PROCESSES];
     find(x, MAR_METRIC_L2, K, table);
-    char path[sizeof x->path], cache[sizeof x->cache], *folder = x->folder;
+    char path[sizeof x->path], cache[sizeof x->cache];
     memcpy(path, x->path, sizeof path), memcpy(cache, x->cache, sizeof cache);
     mar_vae_free(x->vae);
     mar_close(x->m);
@@ -355,19 +329,4 @@ static void several_processes_do_not_disturb_one_another(void **unused)
         while (waitpid(child[i], &status, 0) < 0 && errno == EINTR) continue;
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
-    remove_directory(folder);
-    free(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_are_right),
-        cmocka_unit_test(the_file_is_used),
-        cmocka_unit_test(a_file_of_no_use_is_replaced),
-        cmocka_unit_test(it_is_done_without_a_file),
-        cmocka_unit_test(the_file_stays_beside_the_checkpoint),
-        cmocka_unit_test(several_processes_do_not_disturb_one_another),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,22 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#ifdef HAS_SANITIZER
-
-int main(void)
-{
-    puts("SKIPPED: mar.no_memory: the allocator here is the sanitizer's, and not the test's to replace");
-    return 77;
-}
-
-#else
-
-/* Those of this program, which libmar is part of; not those of oneDNN and OpenMP. */
-static int counts(const void *caller)
-{
-    extern const char __executable_start, etext;
-    return (const char *)caller >= &__executable_start && (const char *)caller < &etext;
-}
+#ifndef HAS_SANITIZER
 
 static long threads_missing; /* that did not start in this round */
 
@@ -129,9 +114,8 @@ static void goes_on(const bystander *b, const rounds *r)
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-static void opening(void **state)
+TEST_CASE(opening)
 {
-    (void)state;
     static const mar_options options[] = {
         {.dtype = MAR_DTYPE_F32, .threads = 1}, {.dtype = MAR_DTYPE_F32, .threads = 4}, {.threads = 2}};
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
@@ -182,9 +166,8 @@ static mar_status load(const demo *d, int i, mar_model **model, mar_vae **vae)
                         : mar_model_load(d->m, files[i].path, files[i].heads, model);
 }
 
-static void loading(void **state)
+TEST_CASE(loading)
 {
-    (void)state;
     const demo d = demo_open(2);
     bystander other = bystander_of(&d);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
@@ -211,9 +194,8 @@ static void loading(void **state)
 /* --- networks that judge images ----------------------------------------------------------------------------------- */
 
 /* Loading reports each failure; running allocates nothing. */
-static void judging(void **state)
+TEST_CASE(judging)
 {
-    (void)state;
     static const struct {
         const char *path;
         int side, step; /* not each allocation of the Inception, for time: its convolutions are all made alike */
@@ -251,9 +233,8 @@ static void judging(void **state)
 }
 
 /* Nothing of the two sets is left, whichever allocation fails, and both numbers are 0. */
-static void precision_and_recall(void **state)
+TEST_CASE(precision_and_recall)
 {
-    (void)state;
     enum { N = 40, DIM = 3, K = 3 };
     float x[2 * N * DIM];
     for (int i = 0; i < 2 * N * DIM; i++) x[i] = (float)(i * i % 97);
@@ -299,9 +280,8 @@ static mar_params params_of(const demo *d, const char *run)
 /* Made on a device that has its products already. The plan of the shapes comes last. It is the same allocations again
  * and again, one for the operands of a product, one for the list of its threads' and now and then one for more room.
  * There an odd step, for time, lets each kind fail many times. */
-static void creating(void **state)
+TEST_CASE(creating)
 {
-    (void)state;
     for (int threads = 1; threads <= 2; threads++) {
         const demo d = demo_open(threads);
         bystander other = bystander_of(&d);
@@ -341,9 +321,8 @@ static mar_status picture(const demo *d, const mar_params *p, uint8_t *rgb)
 
 /* The first session of a device or a VAE makes what all others use: products, and filters in the layout that their
  * convolutions want. If it fails, the second one goes on with what is there. */
-static void first_sessions(void **state)
+TEST_CASE(first_sessions)
 {
-    (void)state;
     const mar_params p = params_with("num_iter 2, num_sampling_steps 2");
     const demo reference = demo_open(1);
     uint8_t expected[DEMO_BYTES], rgb[DEMO_BYTES];
@@ -377,9 +356,8 @@ static void first_sessions(void **state)
 
 /* A session of a device that has none yet, with all it makes. Every library's allocations fail, so that oneDNN is left
  * in the middle of what it does. It makes the same afterwards as if it had not been. */
-static void others(void **state)
+TEST_CASE(others)
 {
-    (void)state;
     const mar_params p = params_with("num_iter 2, num_sampling_steps 2");
     for (int threads = 1; threads <= 2; threads++) {
         const demo reference = demo_open(threads);
@@ -438,9 +416,8 @@ static mar_status one_image(mar_session *s, const mar_params *p)
 }
 
 /* A session for two images makes one. What it allocates is a plan of shapes, see above. */
-static void generating(void **state)
+TEST_CASE(generating)
 {
-    (void)state;
     const demo all = demo_open(1);
     bystander other = bystander_of(&all);
     for (int i = 0; i < RUNS; i++) {
@@ -492,11 +469,10 @@ static mar_status discrete_image(const demo *d, const mar_params *p, mar_session
 }
 
 /* Every allocation of a session fails, and then the session works, or the next one does. */
-static void discrete_tokens(void **state)
+TEST_CASE(discrete_tokens)
 {
-    (void)state;
     const gpt_config c = small_llamagen();
-    char *directory = temporary_directory(), *path = write_llamagen(directory, "m.safetensors", &c, 1, 0, 1);
+    char *directory = test_directory(), *path = write_llamagen(directory, "m.safetensors", &c, 1, 0, 1);
     char *vq = copy_vq(directory);
     demo d = {.m = open_mar(MAR_DTYPE_F32, 1)};
     assert_library(d.m, mar_model_load(d.m, path, 0, &d.model));
@@ -525,20 +501,8 @@ static void discrete_tokens(void **state)
     mar_vae_free(d.vae);
     mar_model_free(d.model);
     mar_close(d.m);
-    remove_directory(directory);
-    free(directory);
     free(vq);
     free(path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(opening),        cmocka_unit_test(loading),
-                                       cmocka_unit_test(judging),        cmocka_unit_test(precision_and_recall),
-                                       cmocka_unit_test(creating),       cmocka_unit_test(first_sessions),
-                                       cmocka_unit_test(others),         cmocka_unit_test(generating),
-                                       cmocka_unit_test(discrete_tokens)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
 #endif

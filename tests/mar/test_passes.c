@@ -66,9 +66,8 @@ static int place_among(const int *positions, int n, int position)
     return before;
 }
 
-static void passes(void **state)
+TEST_CASE(passes)
 {
-    (void)state;
     wt_file *golden = golden_open("mar");
     float *order_f = golden_f32(golden, "pass.order", IMAGES * SEQ);
     float *tokens = golden_f32(golden, "pass.tokens", IMAGES * SEQ * CHANNELS);
@@ -152,9 +151,8 @@ static void pass_with(int heads, const float *tokens, const float *memory, float
 
 /* The model of `passes`, whose 3 heads are PyTorch's: each half of a model with two numbers of heads computes what that
  * half of the model with one of them does. */
-static void two_numbers_of_heads(void **state)
+TEST_CASE(two_numbers_of_heads)
 {
-    (void)state;
     static float encoded[3][ENCODED], z[3][PREDICTIONS];
     wt_file *golden = golden_open("mar");
     float *tokens = golden_f32(golden, "pass.tokens", IMAGES * SEQ * CHANNELS);
@@ -170,9 +168,8 @@ static void two_numbers_of_heads(void **state)
 }
 
 /* Every token is predicted exactly once, at least one a step, and the guidance follows the official formula. */
-static void steps(void **state)
+TEST_CASE(steps)
 {
-    (void)state;
     for (int seq = 1; seq <= 256; seq += 51)
         for (int n = 1; n <= seq; n++) {
             mar_step plan[256];
@@ -192,11 +189,4 @@ static void steps(void **state)
     assert_float_equal(plan[0].cfg, 2.9f, 0);
     assert_int_equal(plan[0].predicted, 1);      /* floor(256 cos(pi/128)) = 255 */
     assert_int_equal(plan[32].known, 256 - 181); /* floor(256 cos(pi/4)) = 181 */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(passes), cmocka_unit_test(two_numbers_of_heads),
-                                       cmocka_unit_test(steps)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
-/* The law of whole sessions with --spec path, and mutants that must be caught.
+/* The distribution of whole sessions with --spec path, and mutants that must be caught.
  *
  * Two kinds of tests. The sharp one takes the path of every token that stayed and asks whether it is a draw from the
- * target's law, computed independently from the finished images (tests/support/path_spy.h): tens of thousands of
- * standard normals in some dozens of images. The broad one compares images with those of plain sampling: with another
- * seed, and paired, with the same noise.
+ * target's distribution, computed independently from the finished images (tests/support/path_spy.h): tens of thousands
+ * of standard normals in some dozens of images. The broad one compares images with those of plain sampling: with
+ * another seed, and paired, with the same noise.
  *
  * All seeds are fixed. With other seeds a correct session fails a check of paths, of which there are five, with
  * probability 1e-4 at most, and one of the two comparisons of images with probability 0.005 each. What the tests find
@@ -71,7 +71,7 @@ static innovation_test innovations_of(const demo *d, const mar_params *p, int ba
     return t;
 }
 
-static void paths_have_the_targets_law(void **state)
+TEST_CASE(paths_have_the_targets_law)
 {
     static const struct {
         int by_draft, block;
@@ -84,7 +84,6 @@ static void paths_have_the_targets_law(void **state)
         {1, 3, "num_iter 8, num_sampling_steps 25, cfg 1, gamma 3, context prefix"},
     };
     demo d = demo_open(2);
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const mar_params p = params_of(&d, cases[i].by_draft, 100 + i, cases[i].options);
         const innovation_test t =
@@ -94,14 +93,13 @@ static void paths_have_the_targets_law(void **state)
     demo_close(d);
 }
 
-/* The density of the last index is left aside: the demo's laws nearly agree there, so that counting it changed no
- * verdict in any of these runs, and no test of whole sessions can catch it. specdec.path does. */
-static void mutants_are_caught(void **state)
+/* The density of the last index is left aside: the demo's distributions nearly agree there, so that counting it changed
+ * no verdict in any of these runs, and no test of whole sessions can catch it. specdec.path does. */
+TEST_CASE(mutants_are_caught)
 {
     static const char *const options = "num_iter 16, num_sampling_steps 12, cfg 1, gamma 8, head_spec 4";
     static const char *const larger_steps = "num_iter 8, num_sampling_steps 12, cfg 2.9, gamma 4, head_spec 4";
     demo d = demo_open(2);
-    (void)state;
     for (int mutant = PATH_UNCHANGED + 1; mutant < SPY_MUTANTS; mutant++) {
         const mar_params p = params_of(&d, 0, 100, mutant == SPY_KEEPS_BEHIND ? larger_steps : options);
         if (mutant == PATH_LAST_COUNTED) continue;
@@ -160,7 +158,8 @@ static void standardise(float *a, float *b)
     }
 }
 
-/* What of an image is compared: [NUMBERS] coordinates, products of neighbouring tokens, random projections. */
+/* The numbers of an image that are compared: [NUMBERS] coordinates, products of neighbouring tokens, random
+ * projections. */
 static void numbers_of(const float *image, const float *lines, float *out)
 {
     float *next = out + DEMO_TOKENS;
@@ -250,11 +249,10 @@ static double compare(const float *a, const float *b, int paired)
     return fmin(1, fmin(4 * fmin(least[0], fmin(least[1], least[2])), 4 * energy));
 }
 
-static void images_have_the_targets_law(void **state)
+TEST_CASE(images_have_the_targets_law)
 {
     static const int mutants[] = {PATH_SWAPPED, SPY_ACCEPTS_ALL};
     demo d = demo_open(2);
-    (void)state;
     const mar_params p = params_of(&d, 0, 200, "num_iter 8, num_sampling_steps 10, cfg 2.9, gamma 8, head_spec 4");
     mar_params same = p, other;
     same.spec = NULL, other = same, other.seed = 201;
@@ -271,14 +269,4 @@ static void images_have_the_targets_law(void **state)
     }
     free(path), free(paired), free(unpaired);
     demo_close(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paths_have_the_targets_law),
-        cmocka_unit_test(mutants_are_caught),
-        cmocka_unit_test(images_have_the_targets_law),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

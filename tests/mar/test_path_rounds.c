@@ -1,5 +1,5 @@
-/* Speculation across tokens by whole paths: what is the same to the bit, and what its counts say. Its law is in
- * test_path_law.c. */
+/* Speculation across tokens by whole paths: what is the same to the bit, and what its counts say. Its distribution is
+ * in test_path_law.c. */
 #include "mar.h"
 #include "mar/ways/path.h"
 #include "tests/support/masked.h"
@@ -49,7 +49,7 @@ static mar_params plain_of(const mar_params *p)
 /* --- the same to the bit ------------------------------------------------------------------------------------------ */
 
 /* A model that drafts for itself in the same context is always right: the image is the plain one. */
-static void own_draft_is_plain(void **state)
+TEST_CASE(own_draft_is_plain)
 {
     static const char *const cases[] = {
         "num_iter 8, num_sampling_steps 10, cfg 2.9, context full, gamma 3",
@@ -62,7 +62,6 @@ static void own_draft_is_plain(void **state)
     };
     static float plain[N * DEMO_TOKENS], tokens[N * DEMO_TOKENS];
     demo d = demo_open(1);
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const mar_params p = params_of(&d, "target", cases[i]), alone = plain_of(&p);
         mar_stats stats;
@@ -77,13 +76,12 @@ static void own_draft_is_plain(void **state)
 }
 
 /* The first step of a model that drafts for itself is drafted with its true conditions. */
-static void one_step_is_plain(void **state)
+TEST_CASE(one_step_is_plain)
 {
     static float plain[N * DEMO_TOKENS], tokens[N * DEMO_TOKENS];
     static const char *const cases[] = {"num_iter 1, num_sampling_steps 12, cfg 2.9",
                                         "num_iter 1, num_sampling_steps 12, cfg 1, head_spec 4, gamma auto"};
     demo d = demo_open(1);
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const mar_params p = params_of(&d, "self", cases[i]), alone = plain_of(&p);
         mar_stats stats;
@@ -98,7 +96,7 @@ static void one_step_is_plain(void **state)
 
 /* In few steps of many tokens many wait for candidates together. How many are drawn for each at a time depends on that,
  * which candidate is kept does not. */
-static void batch_does_not_matter(void **state)
+TEST_CASE(batch_does_not_matter)
 {
     static const char *const cases[][2] = {
         {"self", "num_iter 8, num_sampling_steps 10, cfg 2.9, gamma 4"},
@@ -110,7 +108,6 @@ static void batch_does_not_matter(void **state)
         {"draft", "num_iter 4, num_sampling_steps 10, cfg 1, gamma 2, context prefix"},
     };
     static float one[N * DEMO_TOKENS], three[N * DEMO_TOKENS], two[N * DEMO_TOKENS];
-    (void)state;
     for (int threads = 1; threads <= 2; threads++) {
         demo d = demo_open(threads);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -125,28 +122,6 @@ static void batch_does_not_matter(void **state)
         }
         demo_close(d);
     }
-}
-
-/* A session that is begun again, in the middle too, knows nothing of what it made before. */
-static void history_does_not_matter(void **state)
-{
-    static const char *const drafts[] = {"self", "draft"};
-    static const int others[2] = {1, 2};
-    static float first[N * DEMO_TOKENS], again[N * DEMO_TOKENS];
-    demo d = demo_open(1);
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        const mar_params p =
-            params_of(&d, drafts[i], "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma auto, context full");
-        mar_session *s = demo_session(&d, &p, N);
-        demo_generate(s, N, first);
-        assert_session(s, mar_session_begin(s, 90, others, 2));
-        assert_session(s, mar_session_step(s));
-        demo_generate(s, N, again);
-        assert_memory_equal(again, first, sizeof first);
-        mar_session_free(s);
-    }
-    demo_close(d);
 }
 
 /* --- counts ------------------------------------------------------------------------------------------------------- */
@@ -195,7 +170,7 @@ static void check_counts(const demo *d, const mar_params *p, int images)
     mar_session_free(s);
 }
 
-static void counts(void **state)
+TEST_CASE(counts)
 {
     static const struct {
         const char *draft, *options;
@@ -211,7 +186,6 @@ static void counts(void **state)
         {"draft", "num_iter 8, num_sampling_steps 8, cfg 1, gamma 3, context full, head_spec 3"},
     };
     demo d = demo_open(1);
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const mar_params p = params_of(&d, cases[i].draft, cases[i].options);
         check_counts(&d, &p, 1);
@@ -221,12 +195,11 @@ static void counts(void **state)
 }
 
 /* With one step a round, a model that drafts for itself verifies every token, one step late. */
-static void gamma_1_verifies_every_step(void **state)
+TEST_CASE(gamma_1_verifies_every_step)
 {
     static int late[DEMO_SEQ], born[DEMO_SEQ];
     int first = 0;
     demo d = demo_open(1);
-    (void)state;
     const mar_params p = params_of(&d, "self", "num_iter 16, num_sampling_steps 8, cfg 2.9, gamma 1");
     mar_session *s = demo_session(&d, &p, 1);
     mar_stats stats;
@@ -247,29 +220,18 @@ static void gamma_1_verifies_every_step(void **state)
 }
 
 /* A round ends with the first step in which a token is replaced, and no sooner than its length. */
-static void stops_at_a_replacement(void **state)
+TEST_CASE(stops_at_a_replacement)
 {
     static const char *const drafts[] = {"self", "draft"};
     int ends[2] = {0};
     demo d = demo_open(1);
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const mar_params p =
             params_of(&d, drafts[i], "num_iter 32, num_sampling_steps 8, cfg 1, gamma 3, context full");
         mar_session *s = demo_session(&d, &p, 1);
         for (int image = 0; image < 3; image++) {
             assert_session(s, mar_session_begin(s, (uint64_t)image, labels, 1));
-            for (int first = 0, next; !mar_session_done(s); first = next) {
-                int replaced[DEMO_SEQ] = {0};
-                assert_session(s, mar_session_step(s));
-                next = p.num_iter - mar_session_steps_left(s);
-                const mar_masked *g = mar_masked_of(s);
-                for (int t = 0; t < DEMO_SEQ; t++)
-                    if (g->token_status[t] == MAR_TOKEN_REPLACED && g->ar_step[t] >= first) replaced[g->ar_step[t]]++;
-                for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
-                if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
-                ends[next < first + 3]++;
-            }
+            check_rounds(s, DEMO_SEQ, p.num_iter, 3, ends);
         }
         mar_session_free(s);
     }
@@ -293,11 +255,10 @@ static void keep_none(kern_queue *k, const kern_path_verdict *job)
 }
 
 /* A token for which no candidate is kept ends the batch, and the next one is whole. */
-static void no_candidate_is_kept(void **state)
+TEST_CASE(no_candidate_is_kept)
 {
     static float first[N * DEMO_TOKENS], again[N * DEMO_TOKENS];
     demo d = demo_open(1);
-    (void)state;
     const mar_params p = params_of(&d, "self", "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma 4");
     mar_session *s = demo_session(&d, &p, N);
     mar_status status = MAR_OK;
@@ -318,19 +279,4 @@ static void no_candidate_is_kept(void **state)
     assert_memory_equal(again, first, sizeof first);
     mar_session_free(s);
     demo_close(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(own_draft_is_plain),
-        cmocka_unit_test(one_step_is_plain),
-        cmocka_unit_test(batch_does_not_matter),
-        cmocka_unit_test(history_does_not_matter),
-        cmocka_unit_test(counts),
-        cmocka_unit_test(gamma_1_verifies_every_step),
-        cmocka_unit_test(stops_at_a_replacement),
-        cmocka_unit_test(no_candidate_is_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,14 @@
 /* Batches of spec path whose rounds have more rows than an int counts are refused before anything is allocated for
  * them. A session takes no such batch of the demo's small images, so that the engine is asked itself. */
 #include "mar/masked/model.h"
-#include "mar/ways/ways.h"
+#include "mar/ways/registry.h"
 #include "tests/support/demo.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static void batches_that_are_too_large(void **state)
+TEST_CASE(batches_that_are_too_large)
 {
-    (void)state;
     /* The least batch of which a product is above the limit: images x gamma x tokens of a round, and twice images x
      * tokens of a round x head_spec, above INT_MAX / 2. All 64 steps of one token are one round. */
     static const struct {
@@ -46,10 +45,4 @@ static void batches_that_are_too_large(void **state)
     }
     device->core->queue_free(k);
     demo_close(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(batches_that_are_too_large)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,11 +111,10 @@ static void handle(int number)
     (void)number;
 }
 
-static void everything_is_as_it_was(void **state)
+TEST_CASE(everything_is_as_it_was)
 {
-    (void)state;
     static process before, after;
-    char *directory = temporary_directory(), path[600];
+    char *directory = test_directory(), path[600];
     cpu_set_t all, one;
     struct stat st;
     int kept[2];
@@ -145,8 +144,6 @@ static void everything_is_as_it_was(void **state)
     sched_setaffinity(0, sizeof all, &all);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], SIG_DFL);
     umask(mask);
-    remove_directory(directory);
-    free(directory);
 }
 
 /* --- stack and memory --------------------------------------------------------------------------------------------- */
@@ -188,22 +185,19 @@ static void *call_with_little_stack(void *directory)
     return directory;
 }
 
-static void a_small_stack_is_enough(void **state)
+TEST_CASE(a_small_stack_is_enough)
 {
     const size_t size = (test_brief ? 1024 : 64) * (size_t)1024; /* the sanitizers have much on it */
-    char *directory = temporary_directory();
+    char *directory = test_directory();
     void *done = NULL;
     pthread_attr_t attributes;
     pthread_t thread;
-    (void)state;
     assert_int_equal(pthread_attr_init(&attributes), 0);
     assert_int_equal(pthread_attr_setstacksize(&attributes, size), 0);
     assert_int_equal(pthread_create(&thread, &attributes, call_with_little_stack, directory), 0);
     assert_int_equal(pthread_join(thread, &done), 0);
     assert_ptr_equal(done, directory);
     pthread_attr_destroy(&attributes);
-    remove_directory(directory);
-    free(directory);
 }
 
 static long resident_kilobytes(void)
@@ -217,9 +211,8 @@ static long resident_kilobytes(void)
 }
 
 /* What is not there is not begun to be taken, and what is there is taken when it is used. */
-static void absurd_sessions(void **state)
+TEST_CASE(absurd_sessions)
 {
-    (void)state;
     const demo d = demo_open(1);
     mar_params p = params_with("num_iter 1, num_sampling_steps 1000, spec path"); /* the path of every token is kept */
     mar_session *s;
@@ -235,11 +228,4 @@ static void absurd_sessions(void **state)
     if (taken > kilobytes / 4) fail_msg("%ld of %ld kB are taken at once", taken, kilobytes);
     mar_session_free(s);
     demo_close(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(everything_is_as_it_was),
-                                       cmocka_unit_test(a_small_stack_is_enough), cmocka_unit_test(absurd_sessions)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

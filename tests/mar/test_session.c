@@ -37,9 +37,8 @@ static void *fail_elsewhere(void *arg)
     return strstr(mar_error(l->m), "no such file") ? NULL : "its error is another's";
 }
 
-static void errors_belong_to_whom_they_concern(void **state)
+TEST_CASE(errors_belong_to_whom_they_concern)
 {
-    (void)state;
     const demo l = demo_open(1), other = demo_open(1);
     const mar_params p = quick();
     mar_session *a = demo_session(&l, &p, 1), *b = demo_session(&l, &p, 1), *none;
@@ -86,9 +85,8 @@ static void errors_belong_to_whom_they_concern(void **state)
 }
 
 /* The verifier's name in a session is the registry's text, not that of a caller who may change it. */
-static void parameters_are_copied(void **state)
+TEST_CASE(parameters_are_copied)
 {
-    (void)state;
     const demo l = demo_open(1);
     char name[] = "paper";
     mar_params p = quick();
@@ -104,9 +102,8 @@ static void parameters_are_copied(void **state)
 /* --- cancelling --------------------------------------------------------------------------------------------------- */
 
 /* Between calls it concerns the next one, but not a batch that is begun afterwards. */
-static void cancel_between_calls(void **state)
+TEST_CASE(cancel_between_calls)
 {
-    (void)state;
     const demo l = demo_open(1);
     const mar_params p = quick();
     float expected[TOKENS], tokens[TOKENS];
@@ -149,9 +146,8 @@ static void cancel_at(void *user, mar_session *s, const mar_progress *p)
     if (p->step == when->step && p->images == when->images) mar_session_cancel(s);
 }
 
-static void cancel_from_the_callback(void **state)
+TEST_CASE(cancel_from_the_callback)
 {
-    (void)state;
     const demo l = demo_open(1);
     const mar_params p = quick();
     float expected[TOKENS], tokens[TOKENS];
@@ -180,9 +176,8 @@ static void cancel_from_the_callback(void **state)
 
 /* What is written when mar_session_images is cancelled is whole, what is not is as it was, and the second call makes
  * all of it. */
-static void cancel_images(void **state)
+TEST_CASE(cancel_images)
 {
-    (void)state;
     enum { N = 3 };
     const demo l = demo_open(1);
     const mar_params p = quick();
@@ -238,9 +233,8 @@ static void tell(void *user, mar_session *s, const mar_progress *p)
     if (p->step == 1) sem_post(&c->begun);
 }
 
-static void cancel_from_another_thread(void **state)
+TEST_CASE(cancel_from_another_thread)
 {
-    (void)state;
     const demo l = demo_open(2);
     const mar_params p = params_with("num_iter 64, num_sampling_steps 100, cfg 2.9");
     canceller c = {.s = demo_session(&l, &p, 1)};
@@ -272,9 +266,8 @@ static void send_signal(mar_session *s)
     raise(SIGUSR1);
 }
 
-static void cancel_from_a_signal_handler(void **state)
+TEST_CASE(cancel_from_a_signal_handler)
 {
-    (void)state;
     const demo l = demo_open(1);
     const mar_params p = quick();
     struct sigaction before, handler = {.sa_handler = on_signal};
@@ -315,9 +308,8 @@ static void assert_progress(const mar_progress *p, int step, int images)
     assert_int_equal(p->first_image, 5);
 }
 
-static void progress_is_exact(void **state)
+TEST_CASE(progress_is_exact)
 {
-    (void)state;
     const demo l = demo_open(1);
     mar_params p = quick();
     uint8_t *rgb = malloc(3 * BYTES);
@@ -379,9 +371,8 @@ static void assert_logged(const journal *j, int i, mar_log_level level, const ch
     assert_null(strchr(j->line[i], '\n'));
 }
 
-static void lines_go_to_the_handles_host(void **state)
+TEST_CASE(lines_go_to_the_handles_host)
 {
-    (void)state;
     static journal mine, other;
     mine.count = other.count = 0;
     const mar_params p = quick();
@@ -415,12 +406,11 @@ static void lines_go_to_the_handles_host(void **state)
 
 /* Tokens kept from a batch have its pixels, bit for bit, in whatever batches they are decoded; the session's own batch
  * is dropped. */
-static void decodes_given_tokens(void **state)
+TEST_CASE(decodes_given_tokens)
 {
     static const char *const models[][2] = {{"demo", "demo"}, {"demo-discrete", "demo-discrete"}};
     static float tokens[DEMO_BATCH * DEMO_TOKENS];
     static uint8_t made[DEMO_BATCH * DEMO_BYTES], decoded[DEMO_BATCH * DEMO_BYTES];
-    (void)state;
     for (int i = 0; i < 2; i++) {
         mar *m = open_mar(MAR_DTYPE_F32, 1);
         mar_model *model;
@@ -522,9 +512,8 @@ static void meddle_at_measurement(void *user, const mar_measurement *m)
     if (((meddler *)user)->count == 0) meddle(user);
 }
 
-static void callbacks_do_not_use_their_session(void **state)
+TEST_CASE(callbacks_do_not_use_their_session)
 {
-    (void)state;
     const mar_params p = quick();
     static float expected[3 * TOKENS], tokens[3 * TOKENS];
     static uint8_t rgb[3 * BYTES];
@@ -572,11 +561,9 @@ static void callbacks_do_not_use_their_session(void **state)
 
 /* --- lifetimes ---------------------------------------------------------------------------------------------------- */
 
-/* Handle, model, draft and VAE are freed in every order before the session has made its images. */
 /* How a session's batches are computed, in whatever room there is. */
-static void descriptions(void **state)
+TEST_CASE(descriptions)
 {
-    (void)state;
     const demo l = demo_open(1);
     mar_params p[2] = {params_with("num_iter 2, num_sampling_steps 4"),
                        params_with("num_iter 2, num_sampling_steps 4, spec conditional, gamma 2")};
@@ -595,9 +582,9 @@ static void descriptions(void **state)
     demo_close(l);
 }
 
-static void any_order_of_freeing(void **state)
+/* Handle, model, draft and VAE are freed in every order before the session has made its images. */
+TEST_CASE(any_order_of_freeing)
 {
-    (void)state;
     float expected[TOKENS], tokens[TOKENS];
     static uint8_t pictures[BYTES], rgb[BYTES];
     for (int order = 0; order < 24; order++) {
@@ -636,24 +623,4 @@ static void any_order_of_freeing(void **state)
     mar_vae_free(NULL);
     mar_session_free(NULL);
     mar_close(NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(errors_belong_to_whom_they_concern),
-        cmocka_unit_test(parameters_are_copied),
-        cmocka_unit_test(cancel_between_calls),
-        cmocka_unit_test(cancel_from_the_callback),
-        cmocka_unit_test(cancel_images),
-        cmocka_unit_test(decodes_given_tokens),
-        cmocka_unit_test(cancel_from_another_thread),
-        cmocka_unit_test(cancel_from_a_signal_handler),
-        cmocka_unit_test(progress_is_exact),
-        cmocka_unit_test(lines_go_to_the_handles_host),
-        cmocka_unit_test(callbacks_do_not_use_their_session),
-        cmocka_unit_test(descriptions),
-        cmocka_unit_test(any_order_of_freeing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,37 +2,16 @@
 #include "eval/statistics.h"
 #include "mar.h"
 #include "mar/ways/spec.h"
-#include "tests/support/masked.h"
 #include "tests/support/brief.h"
-#include "tests/support/support.h"
+#include "tests/support/demo.h"
+#include "tests/support/masked.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, CLASSES = 10 };
-
-typedef struct {
-    mar *m;
-    mar_model *target, *draft;
-} models;
-
-static models demo(mar_dtype dtype, int threads)
-{
-    models d = {.m = open_mar(dtype, threads)};
-    if (!d.m) return d;
-    assert_library(d.m, mar_model_load(d.m, "demo", 0, &d.target));
-    assert_library(d.m, mar_model_load(d.m, "demo-draft", 0, &d.draft));
-    return d;
-}
-
-static void close_models(models d)
-{
-    mar_model_free(d.draft);
-    mar_model_free(d.target);
-    mar_close(d.m);
-}
+enum { SEQ = DEMO_SEQ, CHANNELS = DEMO_CHANNELS, TOKENS = DEMO_TOKENS, CLASSES = 10 };
 
 static mar_params params_of(mar_model *draft, const char *spec, mar_context context, int gamma, float prefill)
 {
@@ -62,7 +41,7 @@ static mar_session *begin(mar_model *target, const mar_params *p, int first, int
 static void generate(mar_model *target, const mar_params *p, int first, int n, float *tokens, mar_stats *stats)
 {
     mar_session *s = begin(target, p, first, n);
-    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    demo_finish(s);
     assert_session(s, mar_session_tokens(s, tokens));
     if (stats) mar_session_get_stats(s, stats);
     mar_session_free(s);
@@ -73,9 +52,8 @@ static const char *const methods[] = {"conditional", "paper", "cspd"};
 /* --- the same to the bit --- */
 
 /* A model that drafts for itself in the same context is always right: the image is that without a draft. */
-static void own_draft_is_accepted(void **state)
+TEST_CASE(own_draft_is_accepted)
 {
-    (void)state;
     static const struct {
         mar_context context;
         int gamma;
@@ -83,21 +61,21 @@ static void own_draft_is_accepted(void **state)
     } cases[] = {
         {MAR_CONTEXT_PREFIX, 1, 0}, {MAR_CONTEXT_FULL, 1, 0.3f}, {MAR_CONTEXT_FULL, 3, 0}, {MAR_CONTEXT_FULL, 8, 0.1f}};
     enum { N = 3 };
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     float plain[N * TOKENS], tokens[N * TOKENS];
     const mar_params alone = params_of(NULL, NULL, MAR_CONTEXT_PREFIX, 8, 0);
-    generate(d.target, &alone, 5, N, plain, NULL);
+    generate(d.model, &alone, 5, N, plain, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int method = 0; method < 3; method++) {
             const mar_params p =
-                params_of(d.target, methods[method], cases[i].context, cases[i].gamma, cases[i].prefill);
+                params_of(d.model, methods[method], cases[i].context, cases[i].gamma, cases[i].prefill);
             mar_stats stats;
-            generate(d.target, &p, 5, N, tokens, &stats);
+            generate(d.model, &p, 5, N, tokens, &stats);
             assert_true(stats.drafted > 0);
             assert_int_equal(stats.accepted, stats.drafted);
             assert_memory_equal(tokens, plain, sizeof plain);
         }
-    close_models(d);
+    demo_close(d);
 }
 
 /* The target at the steps that speculation in the context of the prefix comes down to: `prefill` steps of the plan,
@@ -146,44 +124,42 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
 }
 
 /* Without noise at the verified step there is one right state, whatever was drafted: the target's at coarser steps. */
-static void prefix_is_the_target_at_coarser_steps(void **state)
+TEST_CASE(prefix_is_the_target_at_coarser_steps)
 {
-    (void)state;
     static const struct {
         int gamma, prefill;
     } cases[] = {{1, 0}, {2, 0}, {3, 1}, {5, 4}, {8, 0}, {8, 7}, {8, 8}};
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int align = 0; align < 2; align++) {
-            mar_params p = params_of(align ? d.target : d.draft, "conditional", MAR_CONTEXT_PREFIX, cases[i].gamma,
+            mar_params p = params_of(align ? d.model : d.draft, "conditional", MAR_CONTEXT_PREFIX, cases[i].gamma,
                                      (float)cases[i].prefill / 8);
             float tokens[TOKENS], expected[TOKENS];
             p.temperature = 0;
             p.align = align;
-            generate(d.target, &p, 7, 1, tokens, NULL);
-            coarse_run(d.target, &p, cases[i].prefill, 7, expected);
+            generate(d.model, &p, 7, 1, tokens, NULL);
+            coarse_run(d.model, &p, cases[i].prefill, 7, expected);
             assert_memory_equal(tokens, expected, sizeof tokens);
         }
-    close_models(d);
+    demo_close(d);
 }
 
 /* Images first.. [n][TOKENS] in batches of at most `batch`, with a handle of so many threads. */
 static void in_batches(mar_dtype dtype, int threads, int batch, int n, const char *spec, int context, float *tokens)
 {
-    models d = demo(dtype, threads);
-    if (!d.m) return;
+    demo d = demo_open_in(dtype, threads);
+    if (!d.m) return; /* no bf16 here */
     /* some tokens are accepted, and in context full images go on at different paces */
-    mar_params p = params_of(context ? d.draft : d.target, spec, (mar_context)context, 4, 0.1f);
+    mar_params p = params_of(context ? d.draft : d.model, spec, (mar_context)context, 4, 0.1f);
     p.num_iter = 6, p.num_sampling_steps = 5;
     p.inner_temperature = 400;
     for (int i = 0; i < n; i += batch)
-        generate(d.target, &p, 100 + i, n - i < batch ? n - i : batch, tokens + i * TOKENS, NULL);
-    close_models(d);
+        generate(d.model, &p, 100 + i, n - i < batch ? n - i : batch, tokens + i * TOKENS, NULL);
+    demo_close(d);
 }
 
-static void batch_and_threads_do_not_matter(void **state)
+TEST_CASE(batch_and_threads_do_not_matter)
 {
-    (void)state;
     enum { N = 5 };
     for (int method = 0; method < 3; method++)
         for (int context = 0; context < 2; context++)
@@ -196,30 +172,6 @@ static void batch_and_threads_do_not_matter(void **state)
                 assert_memory_equal(three, one, sizeof one);
                 assert_memory_equal(five, one, sizeof one);
             }
-}
-
-/* A session that is begun again, in the middle too, knows nothing of what it made before. */
-static void history_does_not_matter(void **state)
-{
-    (void)state;
-    enum { N = 3 };
-    models d = demo(MAR_DTYPE_F32, 1);
-    for (int context = 0; context < 2; context++) {
-        const mar_params p = params_of(d.draft, "cspd", (mar_context)context, 2, 0.1f);
-        const int labels[N] = {1, 2, 3};
-        float first[N * TOKENS], again[N * TOKENS];
-        mar_session *s = begin(d.target, &p, 1, N);
-        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
-        assert_session(s, mar_session_tokens(s, first));
-        assert_session(s, mar_session_begin(s, 40, labels, 2));
-        for (int i = 0; i < 3; i++) assert_session(s, mar_session_step(s));
-        assert_session(s, mar_session_begin(s, 1, labels, N));
-        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
-        assert_session(s, mar_session_tokens(s, again));
-        assert_memory_equal(first, again, sizeof first);
-        mar_session_free(s);
-    }
-    close_models(d);
 }
 
 /* --- bookkeeping --- */
@@ -271,9 +223,8 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     mar_session_free(s);
 }
 
-static void counts(void **state)
+TEST_CASE(counts)
 {
-    (void)state;
     static const struct {
         int iter, gamma;
         float prefill;
@@ -284,7 +235,7 @@ static void counts(void **state)
         {1, 1, 0, 0, 1, 2.9f},   {1, 1, 1, 1, 1, 1},        {8, 8, 1, 8, 1, 2.9f},    {8, 5, 0.9f, 8, 1, 2.9f},
         {30, 7, 0.05f, 2, 1, 1}, {8, 1, 0, 0, 0, 1},
     };
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int method = 0; method < 3; method++)
             for (int context = 0; context < 2; context++) {
@@ -292,9 +243,9 @@ static void counts(void **state)
                     params_of(d.draft, methods[method], (mar_context)context, cases[i].gamma, cases[i].prefill);
                 p.num_iter = cases[i].iter, p.temperature = cases[i].temperature, p.cfg = cases[i].cfg;
                 p.num_sampling_steps = 4, p.align = method != 1, p.inner_temperature = 1000;
-                check_counts(d.target, &p, cases[i].prefill_steps);
+                check_counts(d.model, &p, cases[i].prefill_steps);
             }
-    close_models(d);
+    demo_close(d);
 }
 
 /* A draft that nearly agrees, but whose paths have another spread: 3 % more noise in every step. */
@@ -306,57 +257,44 @@ static void heat_draft(mar_session *s)
 }
 
 /* In context full a round ends with the first step in which a token is replaced. */
-static void full_stops_at_a_replacement(void **state)
+TEST_CASE(full_stops_at_a_replacement)
 {
-    (void)state;
     int ends[2] = {0};
-    models d = demo(MAR_DTYPE_F32, 1);
-    mar_params p = params_of(d.target, "conditional", MAR_CONTEXT_FULL, 3, 0);
+    demo d = demo_open(1);
+    mar_params p = params_of(d.model, "conditional", MAR_CONTEXT_FULL, 3, 0);
     p.num_iter = 30, p.num_sampling_steps = 8;
     for (int image = 0; image < 4; image++) {
-        mar_session *s = begin(d.target, &p, image, 1);
+        mar_session *s = begin(d.model, &p, image, 1);
         heat_draft(s);
-        for (int first = 0, next; !mar_session_done(s); first = next) {
-            int replaced[SEQ] = {0};
-            assert_session(s, mar_session_step(s));
-            next = p.num_iter - mar_session_steps_left(s);
-            const mar_masked *g = mar_masked_of(s);
-            for (int i = 0; i < SEQ; i++)
-                if (g->token_status[i] == MAR_TOKEN_REPLACED) replaced[g->ar_step[i]]++;
-            for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
-            if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
-            ends[next < first + 3]++;
-        }
+        check_rounds(s, SEQ, p.num_iter, 3, ends);
         mar_session_free(s);
     }
     assert_true(ends[0] > 0 && ends[1] > 0);
-    close_models(d);
+    demo_close(d);
 }
 
 /* All prefill, no speculation: the target alone. */
-static void prefill_of_all_is_the_target(void **state)
+TEST_CASE(prefill_of_all_is_the_target)
 {
-    (void)state;
     float plain[2 * TOKENS], tokens[2 * TOKENS];
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     const mar_params alone = params_of(NULL, NULL, MAR_CONTEXT_PREFIX, 8, 0);
     const mar_params p = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 8, 1);
-    generate(d.target, &alone, 0, 2, plain, NULL);
-    generate(d.target, &p, 0, 2, tokens, NULL);
+    generate(d.model, &alone, 0, 2, plain, NULL);
+    generate(d.model, &p, 0, 2, tokens, NULL);
     assert_memory_equal(tokens, plain, sizeof plain);
-    close_models(d);
+    demo_close(d);
 }
 
 /* In context full an accepted token is not the draft's to the bit, but near it; cspd keeps the draft's. */
-static void shift_of_accepted_tokens(void **state)
+TEST_CASE(shift_of_accepted_tokens)
 {
-    (void)state;
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     for (int method = 0; method < 3; method++) {
         mar_params p = params_of(d.draft, methods[method], MAR_CONTEXT_FULL, 4, 0);
         p.inner_temperature = 400;
-        mar_session *s = begin(d.target, &p, 0, 12);
-        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        mar_session *s = begin(d.model, &p, 0, 12);
+        demo_finish(s);
         mar_stats stats;
         mar_session_get_stats(s, &stats);
         assert_true(stats.accepted > 0);
@@ -367,13 +305,12 @@ static void shift_of_accepted_tokens(void **state)
             assert_true(shift > 0 && shift < 0.01); /* tokens have a standard deviation of 1 */
         mar_session_free(s);
     }
-    close_models(d);
+    demo_close(d);
 }
 
-static void guarantees(void **state)
+TEST_CASE(guarantees)
 {
-    (void)state;
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     const struct {
         mar_params params;
         const char *says;
@@ -396,62 +333,49 @@ static void guarantees(void **state)
         {params_of(NULL, NULL, MAR_CONTEXT_FULL, 3, 1), "exact: the target's law"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mar_session *s = begin(d.target, &cases[i].params, 0, 1);
+        mar_session *s = begin(d.model, &cases[i].params, 0, 1);
         if (!strstr(mar_session_guarantee(s), cases[i].says))
             fail_msg("\"%s\" does not say \"%s\"", mar_session_guarantee(s), cases[i].says);
         mar_session_free(s);
     }
-    close_models(d);
+    demo_close(d);
 }
 
-static void refuses(void **state)
+TEST_CASE(refuses)
 {
-    (void)state;
-    models d = demo(MAR_DTYPE_F32, 1), other = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1), other = demo_open(1);
     mar_model *small;
     assert_library(d.m, mar_model_load(d.m, "tests/golden/data/mar_small.safetensors", 0, &small));
     const mar_params good = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 8, 0);
-    mar_params bad[15];
-    for (int i = 0; i < 15; i++) bad[i] = good;
-    bad[0].spec = "vanilla", bad[1].spec = "speculative", bad[2].gamma = 65537, bad[3].gamma = -1;
-    bad[4].gamma = -0x7fffffff, bad[5].prefill = -0.1f, bad[6].prefill = NAN, bad[7].prefill = 1.5f;
-    bad[8].context = (mar_context)3, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
-    bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
-    static const char *const says[15] = {
+    mar_params bad[6] = {good, good, good, good, good, good};
+    bad[0].spec = "vanilla", bad[1].spec = "speculative", bad[2].draft = other.draft, bad[3].draft = small;
+    bad[4].draft = NULL, bad[5].head_spec = 4;
+    static const char *const says[6] = {
         "--spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper or "
         "cspd",
         "--spec speculative: expected",
-        "--gamma 65537: expected auto or a whole number from 1 to 65536",
-        "--gamma -1: expected auto or a whole number from 1",
-        "--gamma -2147483647: expected auto or a whole number from 1",
-        "--prefill -0.1: expected a number from 0 to 1",
-        "--prefill nan",
-        "--prefill 1.5",
-        "--context 3: expected prefix, full or auto",
-        "--inner_temperature 0: expected a number from 0.001",
-        "--inner_temperature nan",
         "different handles",
         "the draft makes 16 tokens of 6 channels, expected the model's 64 of 8",
         "--spec cspd: needs --draft",
         "--head_spec and --spec cspd do not go together: --head_spec changes the chain, which --spec cspd needs "
-        "unchanged; "
-        "expected one of",
+        "unchanged; expected one of",
     };
-    for (int i = 0; i < 15; i++) {
+    for (int i = 0; i < 6; i++) {
         mar_session *s;
-        assert_int_not_equal(mar_session_create(d.target, NULL, &bad[i], 1, &s), MAR_OK);
+        assert_int_not_equal(mar_session_create(d.model, NULL, &bad[i], 1, &s), MAR_OK);
         assert_null(s);
         if (!strstr(mar_error(d.m), says[i])) fail_msg("\"%s\" does not say \"%s\"", mar_error(d.m), says[i]);
     }
     mar_model_free(small);
-    close_models(other);
-    close_models(d);
+    demo_close(other);
+    demo_close(d);
 }
 
-/* --- the same in law --- */
+/* --- the same in distribution --- */
 
-/* Standardised by the target's law at the verified step, verified states are independent standard normals, whatever the
- * draft. Beside their channels, the coordinate along the gap of the two means, in which errors show first. */
+/* Standardised by the target's distribution at the verified step, verified states are independent standard normals,
+ * whatever the draft. Beside their channels, the coordinate along the gap of the two means, in which errors show first.
+ */
 enum { COORDINATES = CHANNELS + 1, IMAGES = 208, ROWS = IMAGES * SEQ, PERMUTATIONS = 499 };
 
 /* A backend array of so many elements, on the host; the caller frees. */
@@ -464,7 +388,7 @@ static void *fetch(mar_session *s, const void *array, size_t count, size_t size)
     return host;
 }
 
-/* A block's laws and verified states: [rows][CHANNELS]. */
+/* A block's distributions and verified states: [rows][CHANNELS]. */
 typedef struct {
     float *mean_p, *log_std_p, *mean_q, *state;
 } block;
@@ -492,7 +416,7 @@ static void project(const block *b, int row, const double *u, float *out)
 }
 
 /* Of every row the verified state, and standard normals from an address that no session uses: what a state drawn from
- * the target's law would be. */
+ * the target's distribution would be. */
 static void collect(mar_session *s, float *states, float *noise)
 {
     const mar_masked *g = mar_masked_of(s);
@@ -517,15 +441,15 @@ static void collect(mar_session *s, float *states, float *noise)
 
 /* Runs the model as its own draft, heated, two steps a block. Returns the smallest of the p-values that the states of
  * the method are standard normals, corrected for being the smallest: for an exact method it is below 0.01 at most once
- * in 100 seeds. 0 if the states grow until they are not finite, as those of no normal law do. States are independent,
- * so that they may be dealt out in 52 "images" of 256 to save O(images^2). */
-static double law_p_value(models d, const spec_method *method, mar_stats *stats)
+ * in 100 seeds. 0 if the states grow until they are not finite, as those of no normal distribution do. States are
+ * independent, so that they may be dealt out in 52 "images" of 256 to save O(images^2). */
+static double law_p_value(demo d, const spec_method *method, mar_stats *stats)
 {
     float *states = calloc((size_t)ROWS * COORDINATES, sizeof *states);
     float *noise = calloc((size_t)ROWS * COORDINATES, sizeof *noise);
-    mar_params p = params_of(d.target, "conditional", MAR_CONTEXT_PREFIX, 2, 0);
+    mar_params p = params_of(d.model, "conditional", MAR_CONTEXT_PREFIX, 2, 0);
     p.num_iter = 4, p.num_sampling_steps = 8, p.cfg = 1;
-    mar_session *s = begin(d.target, &p, 0, IMAGES);
+    mar_session *s = begin(d.model, &p, 0, IMAGES);
     speculation_of(s)->rule = method->rule(NULL);
     heat_draft(s);
     mar_status status = MAR_OK;
@@ -573,15 +497,14 @@ static kern_gaussian_rule no_residual(const double *parameter)
     return (kern_gaussian_rule){.temper = 1, .path_scale = NAN};
 }
 
-static void conditional_is_exact_and_mutants_are_not(void **state)
+TEST_CASE(conditional_is_exact_and_mutants_are_not)
 {
-    (void)state;
     const spec_method *good = spec_method_find("conditional");
     spec_method mutant[4] = {*good, *good, *good, *spec_method_find("paper")};
     mutant[0].rule = accept_all;
     mutant[1].rule = accept_swapped;
     mutant[2].rule = no_residual;
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     mar_stats stats;
     const double p = law_p_value(d, good, &stats);
     print_message("conditional: accepted %ld of %ld, p = %.3f\n", stats.accepted, stats.drafted, p);
@@ -593,7 +516,7 @@ static void conditional_is_exact_and_mutants_are_not(void **state)
         print_message("mutant %d: accepted %ld of %ld, p = %.3f\n", i, stats.accepted, stats.drafted, caught);
         assert_true(caught < 0.01);
     }
-    close_models(d);
+    demo_close(d);
 }
 
 /* --- the released code --- */
@@ -606,10 +529,9 @@ static double release_error(const float *mine, const float *theirs, int n)
     return worst;
 }
 
-/* Its acceptance probabilities and its residual, on laws of the demo pair. */
-static void cspd_is_the_released_criterion(void **state)
+/* Its acceptance probabilities and its residual, on distributions of the demo pair. */
+TEST_CASE(cspd_is_the_released_criterion)
 {
-    (void)state;
     enum { N = 19 };
     const spec_method *m = spec_method_find("cspd");
     wt_file *f = golden_open("cspd");
@@ -649,17 +571,16 @@ static void cspd_is_the_released_criterion(void **state)
     wt_close(f);
 }
 
-/* A block's laws at the last index, of draft and target, against PyTorch's. */
-static void laws_match_pytorch(void **state)
+/* A block's distributions at the last index, of draft and target, against PyTorch's. */
+TEST_CASE(laws_match_pytorch)
 {
-    (void)state;
     enum { N = 19 };
-    models d = demo(MAR_DTYPE_F32, 1);
+    demo d = demo_open(1);
     mar_params p = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 4, 0);
     p.num_sampling_steps = 25;
     mar_session *s;
     const int label = 3;
-    assert_library(d.m, mar_session_create(d.target, NULL, &p, 1, &s));
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
     assert_session(s, mar_session_begin(s, 0, &label, 1));
     assert_session(s, mar_session_step(s));
     const mar_speculation *sp = speculation_of(s);
@@ -692,25 +613,5 @@ static void laws_match_pytorch(void **state)
     free(path_p), free(path_q), free(position), free(my_p), free(my_q);
     wt_close(f);
     mar_session_free(s);
-    close_models(d);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(own_draft_is_accepted),
-        cmocka_unit_test(prefix_is_the_target_at_coarser_steps),
-        cmocka_unit_test(batch_and_threads_do_not_matter),
-        cmocka_unit_test(history_does_not_matter),
-        cmocka_unit_test(counts),
-        cmocka_unit_test(full_stops_at_a_replacement),
-        cmocka_unit_test(prefill_of_all_is_the_target),
-        cmocka_unit_test(shift_of_accepted_tokens),
-        cmocka_unit_test(guarantees),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(conditional_is_exact_and_mutants_are_not),
-        cmocka_unit_test(cspd_is_the_released_criterion),
-        cmocka_unit_test(laws_match_pytorch),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    demo_close(d);
 }

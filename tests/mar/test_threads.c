@@ -40,7 +40,7 @@ static const struct {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* What comes of a batch of n images. */
+/* The tokens and pixels of a batch. */
 typedef struct {
     float tokens[BATCH * DEMO_TOKENS];
     uint8_t rgb[BATCH * DEMO_BYTES];
@@ -90,8 +90,7 @@ static mar_params params_of(const demo *d, int kind)
     return p;
 }
 
-/* --- what a thread does --------------------------------------------------------------------------------------------
- */
+/* --- what a thread does ------------------------------------------------------------------------------------------- */
 
 static void show(worker *w, mar_session *s)
 {
@@ -278,25 +277,13 @@ static void together(mar_dtype dtype)
 }
 
 #ifndef THREADS_ON_CUDA
-static void in_f32(void **state)
+TEST_CASE(in_f32)
 {
-    (void)state;
     together(MAR_DTYPE_F32);
 }
 #endif
 
-static void in_bf16(void **state)
+TEST_CASE(in_bf16)
 {
-    (void)state;
     together(MAR_DTYPE_BF16);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#ifndef THREADS_ON_CUDA
-        cmocka_unit_test(in_f32),
-#endif
-        cmocka_unit_test(in_bf16)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

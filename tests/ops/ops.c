@@ -391,7 +391,7 @@ static void check_idle(bench *b)
     int cancel = 1;
     mar_err err = {0};
     const int rows = b->c->rows;
-    if (rows > 0 && !(b->e->flags & OPS_NO_ROWS)) {
+    if (rows > 0) {
         b->c->rows = 0;
         upload_all(b);
         call(b);

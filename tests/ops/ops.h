@@ -40,29 +40,29 @@ typedef struct {
 /* A case of an operation on operands of one type. */
 typedef struct {
     int n[OPS_NUMBERS]; /* the case's numbers */
-    int index, built;   /* of the case; 1 */
+    int index;          /* of the case */
+    int built;          /* 1 */
     int bf16, int8;     /* of the backend: operands, and products with KERN_INT8 */
     int other;          /* 1: other contents of the same arrays */
     int first, rows;    /* rows of this call; `build` sets rows: 0 if there are none to divide */
     void *object;       /* what `prepare` made on this call's device */
     int arrays;
     ops_array array[OPS_ARRAYS];
-    void *data; /* host arrays of `build`'s own */
-    void *host[64];
+    void *data;     /* host arrays of `build`'s own */
+    void *host[64]; /* freed with the call */
     int hosts;
-    uint64_t stream;
+    uint64_t stream; /* of the next random numbers */
 } ops_call;
 
 enum {
     OPS_ALONE = 1,        /* rows have their bits alone on every backend */
     OPS_ALONE_ON_CPU = 2, /* on a CPU */
     OPS_HOST = 4,         /* waits, or is not for recordings for another reason */
-    OPS_NO_ROWS = 8,      /* writes something even without rows */
-    OPS_INT8 = 16,        /* on a CPU with int8 */
-    OPS_ISAS_AGREE = 32,  /* all instruction sets give the same bits in f32 */
-    OPS_LARGE = 64,       /* takes too long on the host's imagined GPU */
-    OPS_LONG = 128,       /* takes too long there in the change lane */
-    OPS_NOT_ISAS = 256,   /* the same source for all instruction sets: one is enough */
+    OPS_INT8 = 8,         /* on a CPU with int8 */
+    OPS_ISAS_AGREE = 16,  /* all instruction sets give the same bits in f32 */
+    OPS_LARGE = 32,       /* takes too long on the host's imagined GPU */
+    OPS_LONG = 64,        /* takes too long there in the change lane */
+    OPS_NOT_ISAS = 128,   /* the same source for all instruction sets: one is enough */
 };
 
 typedef struct {

@@ -314,7 +314,7 @@ static kern_cache_job cache_job(const ops_call *c, const cache_lists *l, void *c
                             .slot = l->slot,
                             .mask = l->mask,
                             .words = WORDS,
-                            .most = l->most,
+                            .max_slots = l->most,
                             .y = a[2]};
 }
 
@@ -390,7 +390,7 @@ static void run_turned(kern_queue *k, const ops_call *c, void *const *a)
     k->core->rotate(k, a[0], l->rows, job.heads, job.head_dim, a[6], l->position, a[1], l->own);
     k->core->attention_cache(k, &job);
     job = cache_job(c, l, a + 3);
-    job.turn = a[6], job.position = l->position, job.own = l->own;
+    job.rope = a[6], job.position = l->position, job.own = l->own;
     k->core->attention_cache(k, &job);
 }
 

@@ -195,8 +195,8 @@ static void build_law(ops_call *c)
 static void run_law(kern_queue *k, const ops_call *c, void *const *a)
 {
     const lists *l = c->data;
-    k->head->chain_law(k, a[0], a[1], row_count(c), c->n[CHANNELS], cfg_of(c), l->coef + c->first,
-                       (float)(c->n[COEF] / 10.0), a[2], a[3]);
+    k->head->chain_gaussian(k, a[0], a[1], row_count(c), c->n[CHANNELS], cfg_of(c), l->coef + c->first,
+                            (float)(c->n[COEF] / 10.0), a[2], a[3]);
     k->head->add_log_std(k, a[4], a[3], row_count(c), c->n[CHANNELS]);
 }
 
@@ -626,7 +626,7 @@ static const ops_entry table[] = {
      NULL, NULL},
     {"chain_ode_step", "rows channels coef guided", OPS_CASES(ode_steps), OPS_ALONE | OPS_NOT_ISAS, build_ode_step,
      run_ode_step, NULL, NULL, NULL},
-    {"chain_law, add_log_std", "rows channels temperature guided", OPS_CASES(chain_laws), OPS_ALONE | OPS_NOT_ISAS,
+    {"chain_gaussian, add_log_std", "rows channels temperature guided", OPS_CASES(chain_laws), OPS_ALONE | OPS_NOT_ISAS,
      build_law, run_law, NULL, NULL, check_law},
     {"verify", "rows channels method in_place", OPS_CASES(verifications), OPS_NOT_ISAS, build_verify, run_verify, NULL,
      NULL, check_verify},

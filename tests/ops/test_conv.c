@@ -629,10 +629,13 @@ static void unplanned_shapes_fail(void **state)
     assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
     k->conv->free(k->device, conv); /* never planned */
     assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
-    assert_ok(k->conv->plan(k, conv, 1, 4, 4, &err), &err);
     k->conv->conv(k, conv, x, 1, 4, 5, x);
     expect_unplanned(k, "4x5");
-    if (!ops_on_cuda()) { /* a GPU has one for all queues, and needs none for group norms */
+    k->core->recover(k);
+    if (!ops_on_cuda()) { /* a GPU has one for all queues and smaller images, and needs none for group norms */
+        assert_ok(k->conv->plan(k, conv, 1, 4, 4, &err), &err);
+        k->conv->conv(k, conv, x, 1, 4, 5, x);
+        expect_unplanned(k, "4x5");
         kern_queue *other = new_queue(k->device);
         other->conv->conv(other, conv, x, 1, 4, 4, x);
         expect_unplanned(other, "4x4");

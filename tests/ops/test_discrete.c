@@ -56,7 +56,7 @@ static const struct {
                   {1, 4, 0.49f, 2 | 4}, {1, 5, 1, 63 - 1},          {1, 1, 0.2f, 2}};
 
 typedef struct {
-    kern_law_job job;
+    kern_probs_job job;
     float cfg[LAW_ROWS];
     int place[LAW_ROWS];
     const float *golden;
@@ -69,14 +69,14 @@ static law_call *law_arrays(ops_call *c, law_setting s)
     law_call *l = c->data = ops_host(c, sizeof *l);
     static const float cfg[LAW_ROWS] = {4, 1, 1.5f, 0, 7.25f, 2};
     for (int r = 0; r < s.rows; r++) l->place[r] = 2 * (s.rows - 1 - r), l->cfg[r] = cfg[(r + c->other) % 5];
-    l->job = (kern_law_job){.rows = s.rows,
-                            .size = s.size,
-                            .conditions = s.conditions,
-                            .cfg = s.conditions == 2 ? l->cfg : NULL,
-                            .temperature = s.temperature,
-                            .top_k = s.top_k,
-                            .top_p = s.top_p,
-                            .place = l->place};
+    l->job = (kern_probs_job){.rows = s.rows,
+                              .size = s.size,
+                              .conditions = s.conditions,
+                              .cfg = s.conditions == 2 ? l->cfg : NULL,
+                              .temperature = s.temperature,
+                              .top_k = s.top_k,
+                              .top_p = s.top_p,
+                              .place = l->place};
     double *x = ops_input(c, OPS_FLOAT, n * (size_t)s.conditions, 0, 3);
     for (size_t i = 0; i < n * (size_t)s.conditions && s.steps; i++)
         x[i] = (double)(float)(rint(x[i] * s.steps) / s.steps);
@@ -195,11 +195,11 @@ static void build_equal_laws(ops_call *c)
 
 static void run_laws(kern_queue *k, const ops_call *c, void *const *a)
 {
-    kern_law_job job = ((const law_call *)c->data)->job;
-    job.logits = a[0], job.log_law = a[1];
-    k->discrete->laws(k, &job);
+    kern_probs_job job = ((const law_call *)c->data)->job;
+    job.logits = a[0], job.log_probs = a[1];
+    k->discrete->probs(k, &job);
     job.rows = 0;
-    k->discrete->laws(k, &job);
+    k->discrete->probs(k, &job);
 }
 
 /* --- draws, and the likeliest tokens
@@ -249,8 +249,8 @@ static void build_draw(ops_call *c)
 {
     const int rows = c->rows = c->n[0], size = c->n[1];
     draw_lists *l = c->data = ops_host(c, sizeof *l);
-    double *log_law = law_input(c, LAWS, size, c->n[2]), *weight = ops_host(c, (size_t)size * sizeof *weight);
-    for (int x = 0; x < size && c->n[3] == NAN_LAW; x++) log_law[3 * size + x] = NAN;
+    double *log_probs = law_input(c, LAWS, size, c->n[2]), *weight = ops_host(c, (size_t)size * sizeof *weight);
+    for (int x = 0; x < size && c->n[3] == NAN_LAW; x++) log_probs[3 * size + x] = NAN;
     double *id = ops_output(c, OPS_INT, (size_t)(rows * DRAWN), DRAWN, 0, 0);
     double *drawn = ops_output(c, OPS_INT, (size_t)rows, 1, 0, 0);
     for (int r = 0; r < rows; r++) {
@@ -258,7 +258,7 @@ static void build_draw(ops_call *c)
         l->wanted[r] = l->given[r] + (int)(ops_word(c) % (uint32_t)(DRAWN + 1 - l->given[r]));
         l->address[r] = (kern_address){(uint64_t)c->index + 5, (uint64_t)r << 33, (uint32_t)(r % 9), 3};
         for (int i = 0; i < DRAWN; i++) l->earlier[r * DRAWN + i] = (2 * i + r) % size, id[r * DRAWN + i] = ops_any;
-        for (int x = 0; x < size; x++) weight[x] = exp(log_law[l->law[r] * size + x]);
+        for (int x = 0; x < size; x++) weight[x] = exp(log_probs[l->law[r] * size + x]);
         int n = 0;
         for (; n < l->wanted[r]; n++) {
             const int x = n < l->given[r]
@@ -277,9 +277,9 @@ static void run_draw(kern_queue *k, const ops_call *c, void *const *a)
     const draw_lists *l = c->data;
     const kern_draw_job job = {.rows = c->rows,
                                .size = c->n[1],
-                               .log_law = a[0],
-                               .law = l->law + c->first,
-                               .most = DRAWN,
+                               .log_probs = a[0],
+                               .source = l->law + c->first,
+                               .max_draws = DRAWN,
                                .given = l->given + c->first,
                                .wanted = l->wanted + c->first,
                                .earlier = l->earlier + c->first * DRAWN,
@@ -345,10 +345,10 @@ static const kern_discrete_rule rules[] = {
     {.log_omega = 0.4},
     {.log_omega = -0.3},
     {.neighbours = NEIGHBOURS, .bound = 0.03},
-    {.neighbours = NEIGHBOURS, .bound = 0.03, .without = 1},
-    {.neighbours = 10, .bound_p = 2, .without = 1},
+    {.neighbours = NEIGHBOURS, .bound = 0.03, .exclude_neighbours = 1},
+    {.neighbours = 10, .bound_p = 2, .exclude_neighbours = 1},
     {.neighbours = 1000, .bound = 2},
-    {.neighbours = NEIGHBOURS, .bound = 1, .without = 1},
+    {.neighbours = NEIGHBOURS, .bound = 1, .exclude_neighbours = 1},
     {.log_omega = -INFINITY}, /* nothing is accepted */
     {.neighbours = 10, .bound_p = 3},
 };
@@ -434,9 +434,10 @@ static int plain_children(const walk *w, int node, int position, int child, int 
         b->verdict[w->first + child] = KERN_DRAFT_ACCEPTED;
         if (uniform_of(w, position, KERN_NOISE_VERIFY, sibling) < kern_draft_accept(mass, q[x])) return child;
         for (int y = 0; y < size; y++) p[y] -= fmin(fmin(omega * p[y], q[y]), p[y]);
-        for (int i = 0; i < near && rule->without; i++) p[(int)b->neighbours[x * NEIGHBOURS + i]] = 0;
+        for (int i = 0; i < near && rule->exclude_neighbours; i++) p[(int)b->neighbours[x * NEIGHBOURS + i]] = 0;
         for (int y = 0; y < size; y++) total += p[y], rest += y == x ? 0 : q[y];
-        if (total == 0 && (of_x > 0 || (rule->neighbours && rule->without))) return child; /* nothing can replace it */
+        if (total == 0 && (of_x > 0 || (rule->neighbours && rule->exclude_neighbours)))
+            return child; /* nothing can replace it */
         if (total > 0 && next < w->count && (rest > 0 || !has_q)) {
             for (int y = 0; y < size; y++) p[y] /= total, q[y] = y == x ? 0 : q[y] / rest;
             b->verdict[w->first + child] = KERN_DRAFT_DROPPED;
@@ -473,7 +474,7 @@ static void plain_block(const walk *w, double *count)
     for (int position = 0, child; (child = next_child(w, node, 0)) < w->count; position++, node = child) {
         if (position < final) continue;
         w->law[position] = node + 1;
-        if (!w->b->job.go_on) continue;
+        if (!w->b->job.past_rejection) continue;
         plain_children(w, node, position, child, 1, &w->id[position]);
         count[KERN_BLOCK_LENGTH] = position + 1;
     }
@@ -546,7 +547,7 @@ static void build_verify(ops_call *c)
         b->place[i] = c->n[ODD] == PLACED ? (BLOCKS - 1 - i + c->other) % BLOCKS : i;
         for (int d = 0; d < POSITIONS; d++) b->rule[i * POSITIONS + d] = rules[c->n[RULE]];
     }
-    b->job = (kern_block_job){.size = size, .go_on = c->n[GO_ON]};
+    b->job = (kern_block_job){.size = size, .past_rejection = c->n[GO_ON]};
     for (int i = 0; i < BLOCKS; i++) draw_drafts(c, b, i);
     make_odd(c, b, log_p);
     b->verdict = ops_output(c, OPS_INT, BLOCKS * DRAFTS, 0, 0, 0);
@@ -578,12 +579,12 @@ static void run_verify(kern_queue *k, const ops_call *c, void *const *a)
                           .rule = b->rule,
                           .neighbours = a[2],
                           .neighbour_count = NEIGHBOURS,
-                          .go_on = c->n[GO_ON],
+                          .past_rejection = c->n[GO_ON],
                           .address = b->address,
                           .verdict = a[3],
                           .id = a[4],
                           .place = c->n[ODD] == PLACED ? b->place : NULL,
-                          .law = a[5],
+                          .site = a[5],
                           .count = a[6],
                           .workspace = a[7]};
     k->discrete->verify(k, &job);
@@ -652,7 +653,7 @@ static void run_corner(kern_queue *k, const ops_call *c, void *const *a)
                                 .address = &(kern_address){1, 2, 3, 4},
                                 .verdict = a[1],
                                 .id = a[2],
-                                .law = a[3],
+                                .site = a[3],
                                 .count = a[4],
                                 .workspace = a[5]};
     k->discrete->verify(k, &job);
@@ -672,10 +673,10 @@ static const ops_entry table[] = {
     {"laws of equal logits", "", COUNT(equal_laws), 0, build_equal_laws, run_laws, NULL, NULL, NULL},
     {"draw", "rows size spread odd", OPS_CASES(draws), OPS_ALONE, build_draw, run_draw, NULL, NULL, NULL},
     {"top", "size spread count", OPS_CASES(tops), OPS_ALONE, build_top, run_top, NULL, NULL, NULL},
-    {"verify", "size points go_on closeness rule odd", OPS_CASES(verifications), 0, build_verify, run_verify, NULL,
-     NULL, check_verify},
-    {"verify, large", "size points go_on closeness rule odd", OPS_CASES(large_verifications), OPS_LONG, build_verify,
-     run_verify, NULL, NULL, check_verify},
+    {"verify", "size points past_rejection closeness rule odd", OPS_CASES(verifications), 0, build_verify, run_verify,
+     NULL, NULL, check_verify},
+    {"verify, large", "size points past_rejection closeness rule odd", OPS_CASES(large_verifications), OPS_LONG,
+     build_verify, run_verify, NULL, NULL, check_verify},
     {"verify, corners", "", COUNT(corners), 0, build_corner, run_corner, NULL, NULL, check_corner},
 };
 

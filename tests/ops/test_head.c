@@ -156,7 +156,7 @@ static void *prepare_head(kern_queue *k, const ops_call *c)
     mar_err err = {0};
     assert_non_null(o);
     assert_ok(k->head->create(k, &d->h.spec, &o->net, &err), &err);
-    for (int n = 1; n <= (int)rows; n++) assert_ok(k->head->plan(k, o->net, n, &err), &err);
+    assert_ok(k->head->plan(k, o->net, (int)rows, &err), &err); /* of fewer it is optional */
     assert_ok(k->head->plan(k, o->net, STEPS * (int)rows, &err), &err);
     o->mod = backend_memory(k, STEPS * rows * k->head->mod_bytes(o->net));
     o->scratch = backend_memory(k, k->head->scratch_bytes(o->net, STEPS * (int)rows));

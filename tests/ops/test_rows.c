@@ -20,10 +20,6 @@ static const int norms[][6] = {
     {5632, 3, 0, 0, 0, PLAIN}, {768, 3, 0, 1, 0, HUGE_ROW},
 };
 
-typedef struct {
-    int *index;
-} norm_lists;
-
 /* x, weight and bias; the output. Of rms_norm there is no bias. */
 static void build_norm(ops_call *c, int rms, double mean, double f32)
 {

@@ -1,6 +1,6 @@
-/* Lossless methods with real random numbers: 60 000 sequences of each from a toy model against its law, several at a
- * time. With fixed seeds; at p < 10^-6 a correct sampler would fail once in 10^6 choices of the seed. What the
- * comparison notices is in test_laws.c. */
+/* Lossless methods with real random numbers: 60 000 sequences of each from a toy model against its distribution,
+ * several at a time. With fixed seeds; at p < 10^-6 a correct sampler would fail once in 10^6 choices of the seed. What
+ * the comparison notices is in test_laws.c. */
 #include "tests/support/discrete.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"
@@ -40,9 +40,8 @@ static const struct {
     {.title = "sjd-pac wide", .method = "sjd-pac", .parameter = {2, 4, 1}, .length = 15, .zeros = 1, .least_rate = 1.2},
 };
 
-static void sequences_have_the_law(void **state)
+TEST_CASE(sequences_have_the_law)
 {
-    (void)state;
     int near[SIZE * SIZE];
     circle(SIZE, near);
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
@@ -81,10 +80,4 @@ static void sequences_have_the_law(void **state)
         sampling_close(&g);
         toy_free(p), toy_free(q);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sequences_have_the_law)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,9 +175,8 @@ static void check_bound(enumeration *e)
 }
 
 /* Theorem 1 for the exact methods; Theorem 2, Eq. 3 and 4, for all. */
-static void laws_of_all_methods(void **state)
+TEST_CASE(laws_of_all_methods)
 {
-    (void)state;
     int exact = 0, relaxed = 0;
     for (int i = 0; spec_methods()[i]; i++) {
         const spec_method *m = spec_methods()[i];
@@ -202,9 +201,8 @@ static void laws_of_all_methods(void **state)
 
 /* --- the real code --- */
 
-static void the_code_follows_the_definitions(void **state)
+TEST_CASE(the_code_follows_the_definitions)
 {
-    (void)state;
     int table[16];
     double law[64], parameter[SPEC_PARAMETERS_MAX];
     circle(4, table);
@@ -261,9 +259,8 @@ static void near_best(const position_laws *s, double *g)
     for (int y = 0; y < s->size; y++) g[y] = 0.95 * g[y] / total + 0.05 * other[y];
 }
 
-static void best_resampler(void **state)
+TEST_CASE(best_resampler)
 {
-    (void)state;
     static const char *const names[] = {"uniform-rsd", "cool-sd-exp", "lantern-gstar", "lantern-pp-gstar", "vanilla"};
     int table[MOST * MOST];
     double law[256];
@@ -294,9 +291,8 @@ static void best_resampler(void **state)
  * after the rejection. LANTERN's own is one, too: with w_r the mass of the rejection of r, what it leaves outside A(r)
  * of [p - q]+ is at least the sum of all w. So at equal E[tau] the bound cannot tell it from G*. The total variation
  * itself can (Cool-SD Fig. 4). */
-static void lantern_against_best_resampler(void **state)
+TEST_CASE(lantern_against_best_resampler)
 {
-    (void)state;
     int table[16];
     double law[256], parameter[] = {4, 0.2}, own = 0, best = 0;
     circle(4, table);
@@ -335,9 +331,8 @@ static double resampler_distance(const spec_method *m, const double *parameter, 
     return distance;
 }
 
-static void proposition_1(void **state)
+TEST_CASE(proposition_1)
 {
-    (void)state;
     static const double omega[] = {2.85, 1.42, 0.70, 0.35, 0.17}; /* of delta 1.1, nu 0.7, L 5 */
     const double cool[] = {1.1, 0.7}, uniform[] = {1.3}, tight[] = {0.7};
     const spec_method *exp_ = spec_method_find("cool-sd-exp"), *rsd = spec_method_find("uniform-rsd");
@@ -359,9 +354,8 @@ static void proposition_1(void **state)
 }
 
 /* The linear schedule: 1.1 * 5 * (8 - i) / 25 at l = 8; nothing is accepted from i = l on. */
-static void linear_schedule(void **state)
+TEST_CASE(linear_schedule)
 {
-    (void)state;
     const spec_method *m = spec_method_find("cool-sd-linear");
     const double parameter[] = {1.1, 8};
     for (int i = 1; i <= 5; i++)
@@ -380,9 +374,8 @@ static void vanilla_residual(const position_laws *s, double *g)
     for (int y = 0; y < s->size; y++) g[y] /= total;
 }
 
-static void cool_sd_needs_the_general_resampler(void **state)
+TEST_CASE(cool_sd_needs_the_general_resampler)
 {
-    (void)state;
     const double parameter[] = {1.1, 0.7};
     double law[4096];
     toy *p = toy_create(3, 5, 62, 1, NULL, 0), *q = toy_create(3, 5, 63, 0.7, p, 0);
@@ -416,15 +409,14 @@ static void halved(uint64_t number, float *p, float *q)
     }
 }
 
-static void proposition_2(void **state)
+TEST_CASE(proposition_2)
 {
-    (void)state;
     const double parameter[] = {1.3};
     double law[64];
     toy *p = toy_create(4, 2, 1, 0, NULL, 0), *q = toy_create(4, 2, 1, 0, NULL, 0);
     for (int trial = 0; trial < 200; trial++) {
         for (long node = 0; node < p->nodes; node++)
-            halved((uint64_t)(trial * 1000 + node), p->log_law + 4 * node, q->log_law + 4 * node);
+            halved((uint64_t)(trial * 1000 + node), p->log_probs + 4 * node, q->log_probs + 4 * node);
         enumeration e = {
             .m = spec_method_find("uniform-rsd"), .parameter = parameter, .p = p, .q = q, .length = 2, .law = law};
         double f1 = 0, f2 = 0, bound[2], expected[2]; /* E[f1], E[f2] under q */
@@ -464,9 +456,8 @@ static double bound_at_equal_length(enumeration *e, double nu)
     return e->bound;
 }
 
-static void annealing_pays(void **state)
+TEST_CASE(annealing_pays)
 {
-    (void)state;
     double law[729], falling = 0, rising = 0;
     for (uint64_t seed = 0; seed < 20; seed++) {
         toy *p = toy_create(3, 4, 70 + seed, 1, NULL, 0), *q = toy_create(3, 4, 170 + seed, 0.8, p, 0);
@@ -476,20 +467,4 @@ static void annealing_pays(void **state)
         toy_free(p), toy_free(q);
     }
     assert_true(falling < rising);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(laws_of_all_methods),
-        cmocka_unit_test(the_code_follows_the_definitions),
-        cmocka_unit_test(best_resampler),
-        cmocka_unit_test(lantern_against_best_resampler),
-        cmocka_unit_test(proposition_1),
-        cmocka_unit_test(linear_schedule),
-        cmocka_unit_test(cool_sd_needs_the_general_resampler),
-        cmocka_unit_test(proposition_2),
-        cmocka_unit_test(annealing_pays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

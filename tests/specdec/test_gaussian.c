@@ -1,4 +1,5 @@
-/* Continuous tokens: what the verifier returns against the target's Gaussian, from identical laws to disjoint ones. */
+/* Continuous tokens: what the verifier returns against the target's Gaussian, from identical distributions to disjoint
+ * ones. */
 #include "specdec/verifier.h"
 #include "tests/support/brief.h"
 #include "tests/support/statistics.h"
@@ -10,9 +11,9 @@
 
 enum { MOST = 16, SOME = 24000, DRAWS = test_brief ? SOME : 100000, BLOCK = 8 };
 
-/* --- the verifier on the host: kernels/gaussian.h verifies here as in every backend --- */
+/* --- the verifier on the host: kernels/gaussian.h verifies here as in every backend ------------------------------- */
 
-/* The two laws of a continuous token at one position: diagonal Gaussians. */
+/* The two distributions of a continuous token at one position: diagonal Gaussians. */
 typedef struct {
     int size; /* channels */
     /* [size] means and log standard deviations. All of log_std_p is -INFINITY if p is a point; log_std_q is finite
@@ -40,7 +41,7 @@ static double spec_log_ratio(const spec_site *s, const float *x)
  * no limit; it is 0 for an accepted draft.
  *   - If p is a point (temperature 0), a draft is accepted if it is that point.
  *   - If an inexact criterion leaves next to no residual, the replacement is a draw from p (kernels/gaussian.h).
- *   - With NaN in a law the draft is rejected, and the replacement shows the NaN. */
+ *   - With NaN in a distribution the draft is rejected, and the replacement shows the NaN. */
 static spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *s,
                                     const float *draft, const kern_address *address, float *replacement, long *tries)
 {
@@ -49,7 +50,7 @@ static spec_verdict spec_verify_one(const spec_method *m, const double *paramete
     const double log_f = kern_gaussian_log_accept(&rule, &laws, s->path_log_ratio, draft);
     const double log_c = kern_gaussian_log_scale(&rule, s->path_log_ratio);
     kern_residual residual;
-    const int replaced = kern_gaussian_settle(&residual, &laws, log_f, log_c, address, draft, replacement, tries);
+    const int replaced = kern_gaussian_verify(&residual, &laws, log_f, log_c, address, draft, replacement, tries);
     return replaced ? SPEC_REPLACED : SPEC_ACCEPTED;
 }
 
@@ -151,9 +152,8 @@ static double overlap(const laws *l)
 }
 
 /* 15 cases: with other seeds about one in seven runs would have a false alarm of the energy distance. */
-static void conditional_is_exact(void **state)
+TEST_CASE(conditional_is_exact)
 {
-    (void)state;
     static const int dims[] = {1, 4, 16};
     for (int d = 0; d < 3; d++)
         for (int c = 0; c < CASES; c++) {
@@ -201,9 +201,8 @@ static kern_gaussian_rule flat(const double *parameter)
     return (kern_gaussian_rule){.temper = 4};
 }
 
-static void mutants_are_caught(void **state)
+TEST_CASE(mutants_are_caught)
 {
-    (void)state;
     static const int dims[] = {1, 4, 16};
     const spec_method exact = *spec_method_find("conditional");
     spec_method mutants[7];
@@ -227,7 +226,7 @@ static void mutants_are_caught(void **state)
         }
 }
 
-/* --- the residual alone, in one dimension, against its density integrated numerically --- */
+/* --- the residual alone, in one dimension, against its density integrated numerically ----------------------------- */
 
 static double density(const laws *l, double x, double log_c)
 {
@@ -259,9 +258,8 @@ static double residual_p(const laws *l, double log_c, double *tries)
 }
 
 /* Also where candidates from p alone would take 10^3 to 10^6 tries. */
-static void residual_has_its_density(void **state)
+TEST_CASE(residual_has_its_density)
 {
-    (void)state;
     static const struct {
         double gap, ratio, log_c;
     } residuals[] = {{1, 1, 0},    {1, 1.3, 0},    {1, 0.7, 0},      {0.001, 1, 0}, {1e-6, 1, 0},
@@ -278,9 +276,8 @@ static void residual_has_its_density(void **state)
 }
 
 /* The test above detects a residual for another c. */
-static void residual_test_has_power(void **state)
+TEST_CASE(residual_test_has_power)
 {
-    (void)state;
     laws l, other;
     double tries;
     set_laws(&l, 1, 0.3, 1, 0);
@@ -295,7 +292,7 @@ static void residual_test_has_power(void **state)
     assert_true(residual_p(&l, 0, &tries) < 1e-5);
 }
 
-/* --- the tilt, against a bisection in long double that knows the Gaussians' formulas in another form --- */
+/* --- the tilt, against a bisection in long double that knows the Gaussians' formulas in another form -------------- */
 
 typedef struct {
     long double candidates, slope; /* log of the mean number of tilted candidates, and its derivative up to its sign */
@@ -362,9 +359,8 @@ static double set_family(int family, uint64_t n, float values[4][WIDEST], kern_g
 }
 
 /* theta needs no more candidates than the best does, but for 1 in 1000, and is found in a few evaluations. */
-static void tilts_are_the_best(void **state)
+TEST_CASE(tilts_are_the_best)
 {
-    (void)state;
     long searches = 0, evaluations = 0, tilted = 0, empty = 0, most = 0;
     for (int family = 0; family < FAMILIES; family++)
         for (uint64_t n = 0; n < TILTS; n++) {
@@ -400,9 +396,8 @@ static void tilts_are_the_best(void **state)
 }
 
 /* Where nothing is left of [p - c q]+, or nothing that p would ever draw, the replacement is a draw from p. */
-static void empty_residuals_end(void **state)
+TEST_CASE(empty_residuals_end)
 {
-    (void)state;
     static const struct {
         double gap, ratio, log_c;
     } empty[] = {{0, 1, 0}, {0, 1, 2}, {0, 1.5, 5}, {1e-9, 1, 1e-3}, {0.01, 1, 3}, {0, 0.999, 5}, {1, 1, 300}};
@@ -425,9 +420,8 @@ static void empty_residuals_end(void **state)
 static const char *const one_step[] = {"conditional", "paper", "cspd"};
 
 /* A chain that has gone to infinity is not made worse: no endless loop, no invented numbers. */
-static void broken_laws_end(void **state)
+TEST_CASE(broken_laws_end)
 {
-    (void)state;
     static const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f};
     for (int field = 0; field < 3; field++)
         for (int i = 0; i < 4; i++)
@@ -444,11 +438,10 @@ static void broken_laws_end(void **state)
 }
 
 /* Behind a channel in which p is the wider one, so that a tilt exists there: a mean at infinity, a spread that
- * overflows when it is squared; a NaN, which is rejected and shows; and laws narrower than the spacing of floats, of
- * which no float can be a draw that q would not make more often. */
-static void hopeless_laws_end(void **state)
+ * overflows when it is squared; a NaN, which is rejected and shows; and distributions narrower than the spacing of
+ * floats, of which no float can be a draw that q would not make more often. */
+TEST_CASE(hopeless_laws_end)
 {
-    (void)state;
     static const struct {
         float mean_p[2], mean_q[2], log_std_p[2], log_std_q[2];
     } hopeless[] = {
@@ -474,9 +467,8 @@ static void hopeless_laws_end(void **state)
 }
 
 /* Temperature 0: the target is a point. */
-static void points(void **state)
+TEST_CASE(points)
 {
-    (void)state;
     laws l;
     float y[4], same[4], other[4];
     long tries;
@@ -497,9 +489,8 @@ static void points(void **state)
 }
 
 /* paper and cspd against their equations, evaluated naively. */
-static void criteria_of_the_papers(void **state)
+TEST_CASE(criteria_of_the_papers)
 {
-    (void)state;
     laws l;
     const double path = 0.4, temperature = 3;
     set_laws(&l, 4, 2, 1.2, path);
@@ -527,21 +518,4 @@ static void criteria_of_the_papers(void **state)
     assert_true(kern_gaussian_log_scale(&paper, path) == -path);
     assert_true(kern_gaussian_log_scale(&cspd, path) == path);
     assert_true(spec_method_find("cspd")->last_index && !spec_method_find("paper")->last_index);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conditional_is_exact),
-        cmocka_unit_test(mutants_are_caught),
-        cmocka_unit_test(residual_has_its_density),
-        cmocka_unit_test(residual_test_has_power),
-        cmocka_unit_test(tilts_are_the_best),
-        cmocka_unit_test(empty_residuals_end),
-        cmocka_unit_test(broken_laws_end),
-        cmocka_unit_test(hopeless_laws_end),
-        cmocka_unit_test(points),
-        cmocka_unit_test(criteria_of_the_papers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

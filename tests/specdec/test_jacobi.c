@@ -1,5 +1,5 @@
 /* Jacobi decoding: its rounds against an enumeration by the definitions, and what the methods are for. That its
- * sequences have the target's law is in test_laws.c. */
+ * sequences have the target's distribution is in test_laws.c. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -8,7 +8,7 @@
 
 enum { SIZE = 3, LENGTH = 4 };
 
-/* All drafts, decisions and replacements of every round, with the laws that each draft was drawn from. */
+/* All drafts, decisions and replacements of every round, with the distributions that each draft was drawn from. */
 typedef struct {
     const spec_method *m;
     const toy *p;
@@ -98,9 +98,8 @@ static void one_result(void *arg, double weight)
     r->rounds += weight * (double)spec_sampler_get_stats(r->g.s)->rounds;
 }
 
-static void as_many_rounds_as_the_definitions_say(void **state)
+TEST_CASE(as_many_rounds_as_the_definitions_say)
 {
-    (void)state;
     static const char *const names[] = {"sjd", "sjd-pac"};
     const double no_tree[] = {1, 0, 1};
     for (int m = 0; m < 2; m++)
@@ -122,7 +121,7 @@ static void as_many_rounds_as_the_definitions_say(void **state)
         }
 }
 
-/* --- a longer model: each law a function of the token before --- */
+/* --- a longer model: each distribution a function of the token before --------------------------------------------- */
 
 enum { SEQUENCES = 64, TOKENS = 64 };
 
@@ -142,9 +141,8 @@ static double tokens_per_round(toy *t, const char *name, const double *parameter
 
 /* The purpose of the methods (SJD-PAC Table 2): going on behind a rejection (AC) saves rounds, the tree (PD) saves some
  * with it and without it. */
-static void continuation_and_tree_pay(void **state)
+TEST_CASE(continuation_and_tree_pay)
 {
-    (void)state;
     toy *t = toy_create(16, 1, 9, 1.2, NULL, 0);
     t->markov = 1;
     const double neither[] = {1, 0, 0}, ac[] = {1, 0, 1}, pd[] = {4, 2, 0}, both[] = {4, 2, 1};
@@ -168,7 +166,7 @@ typedef struct {
     int most, levels[DEEPEST];
 } noted;
 
-static mar_status noted_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status noted_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     noted *m = state;
     for (int r = 0; r < n; r++) {
@@ -182,14 +180,13 @@ static mar_status noted_laws(void *state, const spec_request *request, int n, fl
             m->levels[depth]++;
         }
     }
-    return toy_laws(m->t, request, n, log_law, err);
+    return toy_laws(m->t, request, n, log_probs, err);
 }
 
 /* The tree's drafts are part of the window. The authors' code, with its L 64, K 4 and D 3, has 4, 16 and a chain of 43
  * drafts behind the token in front. */
-static void a_tree_is_part_of_the_window(void **state)
+TEST_CASE(a_tree_is_part_of_the_window)
 {
-    (void)state;
     static const struct {
         int window, children, depth, levels[3], chain;
     } cases[] = {
@@ -222,28 +219,16 @@ static void a_tree_is_part_of_the_window(void **state)
 }
 
 /* Where tokens repeat their neighbour, its copy is the better first draft. */
-static void copies_of_neighbours_pay(void **state)
+TEST_CASE(copies_of_neighbours_pay)
 {
-    (void)state;
     toy *t = toy_create(16, 1, 9, 0.3, NULL, 0);
     t->markov = 1;
     for (int x = 0; x < 16; x++) { /* the token before again with probability 0.9 */
-        float *law = t->log_law + 16 * (1 + x);
+        float *law = t->log_probs + 16 * (1 + x);
         for (int y = 0; y < 16; y++) law[y] = (float)log(y == x ? 0.9 : 0.1 / 15);
     }
     const double uniform = tokens_per_round(t, "sjd", NULL, SPEC_FIRST_UNIFORM),
                  left = tokens_per_round(t, "sjd", NULL, SPEC_FIRST_LEFT);
     if (!(left > 1.05 * uniform)) fail_msg("tokens a round: uniform %g, left %g", uniform, left);
     toy_free(t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_many_rounds_as_the_definitions_say),
-        cmocka_unit_test(continuation_and_tree_pay),
-        cmocka_unit_test(a_tree_is_part_of_the_window),
-        cmocka_unit_test(copies_of_neighbours_pay),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

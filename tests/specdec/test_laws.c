@@ -1,5 +1,6 @@
-/* The exact law of whole sequences: the real sampler and operations run for every way that their decisions can go, on
- * toy models small enough for it. Lossless methods have the target's law; with a fault they have not. */
+/* The exact distribution of whole sequences: the real sampler and operations run for every way that their decisions can
+ * go, on toy models small enough for it. Lossless methods have the target's distribution; with a fault they have not.
+ */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -40,7 +41,7 @@ static void one_result(void *arg, double weight)
     e->runs++;
 }
 
-/* Total variation between the law of a setup's sequences and the target's. */
+/* Total variation between the distribution of a setup's sequences and the target's. */
 static double distance(const setup *u, uint64_t seed, fault f)
 {
     enumeration e = {.u = u};
@@ -117,26 +118,23 @@ static const setup pac_above = {.name = "sjd-pac",
                                 .options = {.length = 7, .first = SPEC_FIRST_ABOVE, .side = 2},
                                 .parameter = {2, 3, 1}};
 
-static void lossless_with_a_draft(void **state)
+TEST_CASE(lossless_with_a_draft)
 {
-    (void)state;
     is_exact(&plain), is_exact(&chain), is_exact(&long_chain), is_exact(&zeros), is_exact(&tree);
     is_exact(&deep_tree), is_exact(&few_tokens), is_exact(&likeliest), is_exact(&likeliest_few), is_exact(&dynamic),
         is_exact(&dynamic_wide);
 }
 
-static void lossless_without(void **state)
+TEST_CASE(lossless_without)
 {
-    (void)state;
     is_exact(&sjd), is_exact(&sjd_short), is_exact(&sjd_left), is_exact(&sjd_above), is_exact(&pac),
         is_exact(&pac_no_tree);
     is_exact(&pac_stops), is_exact(&pac_neither), is_exact(&pac_above);
 }
 
 /* Relaxed methods with no relaxation left, in chains and trees, where they meet residuals and points. */
-static void unrelaxed(void **state)
+TEST_CASE(unrelaxed)
 {
-    (void)state;
     static const char *const names[] = {"uniform-rsd", "cool-sd-exp",   "lantern",
                                         "lantern-pp",  "lantern-gstar", "lantern-pp-gstar"};
     for (int i = 0; i < 6; i++)
@@ -148,9 +146,8 @@ static void unrelaxed(void **state)
         }
 }
 
-static void faults_are_noticed(void **state)
+TEST_CASE(faults_are_noticed)
 {
-    (void)state;
     static const struct {
         const char *name;
         const setup *u;
@@ -191,15 +188,4 @@ static void faults_are_noticed(void **state)
         const double tv = distance(cases[i].u, 0, cases[i].f);
         if (!(tv > 1e-4)) fail_msg("%s: total variation %g", cases[i].name, tv);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lossless_with_a_draft),
-        cmocka_unit_test(lossless_without),
-        cmocka_unit_test(unrelaxed),
-        cmocka_unit_test(faults_are_noticed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

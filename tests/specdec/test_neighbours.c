@@ -7,9 +7,8 @@
 #include <string.h>
 
 /* The table, against a sort of all distances; entries have whole numbers, so that many are equal. */
-static void neighbour_table(void **state)
+TEST_CASE(neighbour_table)
 {
-    (void)state;
     enum { SIZE = 150, DIM = 3 };
     float codebook[SIZE * DIM];
     static int table[SIZE * SIZE];
@@ -52,12 +51,4 @@ static void neighbour_table(void **state)
             }
         }
     assert_int_equal(table[7 * SIZE + 1], 3);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(neighbour_table),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

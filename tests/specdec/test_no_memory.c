@@ -9,28 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define EVERY_ALLOCATION_COUNTS /* those of other libraries, too */
 #include "tests/support/failing_allocations.h"
 
-#ifdef HAS_SANITIZER
+#ifndef HAS_SANITIZER
 
-int main(void)
+TEST_CASE(sampler)
 {
-    puts("SKIPPED: specdec.no_memory: the allocator here is the sanitizer's, and not the test's to replace");
-    return 77;
-}
-
-#else
-
-/* Every allocation counts. */
-static int counts(const void *caller)
-{
-    (void)caller;
-    return 1;
-}
-
-static void sampler(void **state)
-{
-    (void)state;
     static const double parameter[] = {4, 3, 1};
     const spec_sampler_options options = {.method = spec_method_find("sjd-pac"), .parameter = parameter, .length = 16};
     const spec_model target = {100, NULL, toy_laws, NULL};
@@ -53,9 +38,8 @@ static void sampler(void **state)
     }
 }
 
-static void neighbours(void **state)
+TEST_CASE(neighbours)
 {
-    (void)state;
     float codebook[40 * 3];
     int table[40 * 5], ended = 0;
     for (int i = 0; i < 120; i++) codebook[i] = (float)(i * 7 % 31);
@@ -70,15 +54,6 @@ static void neighbours(void **state)
         assert_true(!ended || n >= 2);
         assert_int_equal(live, before);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sampler),
-        cmocka_unit_test(neighbours),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
 #endif

@@ -1,6 +1,6 @@
-/* The law of the verifier of paths alone: drafts from one linear-Gaussian chain, verified and replaced by the real
- * operations against another one, have the other chain's law, whose marginals are known in closed form. Gaps between
- * the two go from none to disjoint. Mutants must be caught by the same tests.
+/* The distribution of the verifier of paths alone: drafts from one linear-Gaussian chain, verified and replaced by the
+ * real operations against another one, have the other chain's distribution, whose marginals are known in closed form.
+ * Gaps between the two go from none to disjoint. Mutants must be caught by the same tests.
  *
  * A chain is what a head would be that knows its Gaussian data exactly: its x0 is linear in the state. Its words reach
  * the operations as eps and v. All seeds are fixed. A correct verifier fails a check here with probability 1e-6 at
@@ -19,7 +19,7 @@ enum { STEPS_MAX = 20, CHANNELS_MAX = 2, TOKENS = 500, SIDE_BY_SIDE = 2, ROWS = 
 static const uint64_t seed = 20260711;
 static const double rare = 1e-6, sigmas = 4.9; /* of a normal beyond which both tails have 1e-6 */
 
-/* --- chains -------------------------------------------------------------------------------------------------- */
+/* --- chains ------------------------------------------------------------------------------------------------------- */
 
 typedef double vector[CHANNELS_MAX];
 typedef double matrix[CHANNELS_MAX][CHANNELS_MAX];
@@ -30,7 +30,7 @@ typedef struct {
     double v;                          /* of the head's output, at all indices */
 } data;
 
-/* The law of a chain: at index i the head predicts x0 = slope[i] x + offset[i]. */
+/* The distribution of a chain: at index i the head predicts x0 = slope[i] x + offset[i]. */
 typedef struct {
     int steps, channels;
     double log_temperature;
@@ -109,7 +109,7 @@ static void marginal(const chain *l, int index, double *mean, double *std)
     *std = sqrt(variance);
 }
 
-/* --- paths --------------------------------------------------------------------------------------------------- */
+/* --- paths -------------------------------------------------------------------------------------------------------- */
 
 /* The head's output [2C] at a state. */
 static void say(const chain *l, int index, const float *x, float *out)
@@ -186,13 +186,13 @@ static void see(const chain *l, const float *record, const float *token, float *
     seen[PRODUCT][n] = l->channels == 2 ? token[0] * token[1] : token[0] * record[(l->steps - 1) * row];
 }
 
-/* --- the verifier -------------------------------------------------------------------------------------------- */
+/* --- the verifier ------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     kern_queue *k;
     chain p, q;
-    float *record; /* [ROWS][steps][KERN_EVALUATED][C] of rows drawn from one law */
-    float *out;    /* [ROWS][steps][2C] the other law's words */
+    float *record; /* [ROWS][steps][KERN_EVALUATED][C] of rows drawn from one distribution */
+    float *out;    /* [ROWS][steps][2C] the other distribution's words */
     float token[ROWS * CHANNELS_MAX], last[ROWS * CHANNELS_MAX];
     double log_ratio[ROWS];
     uint64_t image[ROWS];
@@ -203,7 +203,7 @@ typedef struct {
     int endless;                     /* a candidate was not kept for too long */
 } verifier;
 
-/* Draws rows from one law, and compares them with the other's. */
+/* Draws rows from one distribution, and compares them with the other's. */
 static void draw_and_compare(verifier *v, const chain *from, const chain *other, int rows)
 {
     const int row = from->steps * KERN_EVALUATED * from->channels, words = from->steps * 2 * from->channels;
@@ -352,7 +352,7 @@ static void close_verifier(verifier *v)
     free(v->record), free(v->out), free(v);
 }
 
-/* --- the law ------------------------------------------------------------------------------------------------- */
+/* --- the distribution --------------------------------------------------------------------------------------------- */
 
 /* The least p-value of what is seen. */
 static double least_p(verifier *v, int *which)
@@ -450,9 +450,8 @@ static verifier *open_gap(kern_queue *k, const gap *g)
     return open_verifier(k, g->steps, g->channels, g->temperature, &g->p, &g->q, g->n);
 }
 
-static void paths_have_the_law_of_the_target(void **state)
+TEST_CASE(paths_have_the_law_of_the_target)
 {
-    (void)state;
     kern_queue *k = open_queue(MAR_DTYPE_F32, 0);
     long draws = 0;
     for (int i = 0; i < GAPS; i++) {
@@ -468,11 +467,10 @@ static void paths_have_the_law_of_the_target(void **state)
     close_queue(k);
 }
 
-/* Each must be caught at one gap at least, of two and of twenty steps: by the law of what it lets pass, whatever else
- * is wrong with it. */
-static void mutants_are_caught(void **state)
+/* Each must be caught at one gap at least, of two and of twenty steps: by the distribution of what it lets pass,
+ * whatever else is wrong with it. */
+TEST_CASE(mutants_are_caught)
 {
-    (void)state;
     static const struct {
         path_mutant mutant;
         int left_out;
@@ -504,13 +502,4 @@ static void mutants_are_caught(void **state)
                 fail_msg("%s, %d steps: not caught", path_mutant_names[mutants[m].mutant], steps);
         }
     close_queue(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paths_have_the_law_of_the_target),
-        cmocka_unit_test(mutants_are_caught),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

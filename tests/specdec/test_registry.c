@@ -5,9 +5,8 @@
 
 #include <string.h>
 
-static void methods_are_well_formed(void **state)
+TEST_CASE(methods_are_well_formed)
 {
-    (void)state;
     for (int i = 0; spec_methods()[i]; i++) {
         const spec_method *m = spec_methods()[i];
         assert_ptr_equal(spec_method_find(m->name), m); /* names are unique */
@@ -36,9 +35,8 @@ static void methods_are_well_formed(void **state)
     assert_null(spec_method_find("no such method"));
 }
 
-static void list_has_every_method(void **state)
+TEST_CASE(list_has_every_method)
 {
-    (void)state;
     int verifiers = 0, shortcuts = 0;
     for (int i = 0; i < mar_method_count(); i++) {
         const mar_method_info *info = mar_method_get(i);
@@ -70,13 +68,4 @@ static void list_has_every_method(void **state)
     for (int i = 0; i < 4; i++) assert_true(spec_method_find(exact[i])->exact);
     assert_int_equal(spec_method_find("sjd-pac")->policy, SPEC_CONTINUE);
     assert_int_equal(spec_method_find("paper")->exact, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(methods_are_well_formed),
-        cmocka_unit_test(list_has_every_method),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,14 +15,14 @@ typedef struct {
     const sampling *g;
     int is_draft, drafts; /* drafts of a request, at most */
     int fails_at;         /* the call that fails; 0: none */
-    int nan_at;           /* the position whose law is NaN; -1: none */
+    int nan_at;           /* the position whose distribution is NaN; -1: none */
     int cancels_at;       /* the call at which the user cancels; 0: none */
     int cancel;
     spec_request last[MOST_SEQUENCES]; /* each sequence's last one */
     int draft[MOST_SEQUENCES][MOST_DRAFTS], parent[MOST_SEQUENCES][MOST_DRAFTS];
 } checked;
 
-static mar_status checked_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status checked_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     checked *c = state;
     for (int r = 0; r < n; r++) {
@@ -37,7 +37,7 @@ static mar_status checked_laws(void *state, const spec_request *request, int n, 
             int depth = 1;
             assert_true(q->parent[i] < i && q->parent[i] >= -1 && q->draft[i] >= 0 && q->draft[i] < SIZE);
             for (int p = q->parent[i]; p >= 0; p = q->parent[p]) depth++;
-            assert_true(q->length + depth < TOKENS); /* no law past the end */
+            assert_true(q->length + depth < TOKENS); /* no distribution past the end */
         }
         if (!c->is_draft) assert_int_equal(q->from, 0);
         if (q->from > 0) {
@@ -51,12 +51,12 @@ static mar_status checked_laws(void *state, const spec_request *request, int n, 
         for (int i = 0; i < q->count; i++)
             c->draft[q->sequence][i] = q->draft[i], c->parent[q->sequence][i] = q->parent[i];
     }
-    const mar_status status = toy_laws(c->t, request, n, log_law, err);
+    const mar_status status = toy_laws(c->t, request, n, log_probs, err);
     if (c->t->calls == c->fails_at) return err_set(err, MAR_EBACKEND, "no luck");
     if (c->t->calls == c->cancels_at) __atomic_store_n(&c->cancel, 1, __ATOMIC_RELAXED);
     for (int r = 0; r < n && c->nan_at >= 0; r++)
         if (request[r].length == c->nan_at)
-            for (int x = 0; x < SIZE; x++) log_law[request[r].row * SIZE + x] = NAN;
+            for (int x = 0; x < SIZE; x++) log_probs[request[r].row * SIZE + x] = NAN;
     return status;
 }
 
@@ -124,9 +124,8 @@ static void tear_down(setup *u)
 
 /* Tokens, fates and rounds of a sequence are the same alone and in a batch with others, which it ends before or after.
  * What is counted of a batch is the sum. */
-static void sequences_are_independent(void **state)
+TEST_CASE(sequences_are_independent)
 {
-    (void)state;
     int ends = 0; /* sequences that others went on without */
     for (int kind = 0; kind < KINDS; kind++) {
         setup u, alone;
@@ -208,9 +207,8 @@ static int best_of(node *all, int first, int count, node **best)
     return count - first;
 }
 
-static void dynamic_trees(void **state)
+TEST_CASE(dynamic_trees)
 {
-    (void)state;
     setup u;
     mar_err err;
     const int kind = 5, top = 3, total = 12, length = 4;
@@ -264,9 +262,8 @@ static void dynamic_trees(void **state)
 
 /* --- how it ends --- */
 
-static void failures_end_the_round(void **state)
+TEST_CASE(failures_end_the_round)
 {
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++)
         for (int of_draft = 0; of_draft < 2; of_draft++) {
             setup u;
@@ -285,9 +282,8 @@ static void failures_end_the_round(void **state)
         }
 }
 
-static void a_law_without_tokens_is_an_error(void **state)
+TEST_CASE(a_law_without_tokens_is_an_error)
 {
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         setup u;
         mar_err err = {0};
@@ -307,9 +303,8 @@ static void a_law_without_tokens_is_an_error(void **state)
     }
 }
 
-static void cancelling(void **state)
+TEST_CASE(cancelling)
 {
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++)
         for (int of_draft = 0; of_draft < 2; of_draft++) {
             setup u;
@@ -330,9 +325,8 @@ static void cancelling(void **state)
         }
 }
 
-static void options_must_fit(void **state)
+TEST_CASE(options_must_fit)
 {
-    (void)state;
     static const int bad_tree[] = {-1, 1}, not_by_levels[] = {-1, 0, -1}, near[] = {0, 1, 2};
     toy *p = toy_create(3, 1, 11, 1, NULL, 0);
     const spec_model model = {3, p, toy_laws, NULL}, other = {4, p, toy_laws, NULL};
@@ -380,16 +374,3 @@ static void options_must_fit(void **state)
 }
 
 /* --- continuous SD Eq. 35 --- */
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sequences_are_independent),
-        cmocka_unit_test(dynamic_trees),
-        cmocka_unit_test(failures_end_the_round),
-        cmocka_unit_test(a_law_without_tokens_is_an_error),
-        cmocka_unit_test(cancelling),
-        cmocka_unit_test(options_must_fit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

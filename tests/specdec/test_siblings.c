@@ -1,5 +1,5 @@
-/* Several drafts of one position: the law of the token by the definitions, over every draft and every decision, and
- * from the real code. */
+/* Several drafts of one position: the distribution of the token by the definitions, over every draft and every
+ * decision, and from the real code. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -34,11 +34,11 @@ static int set_up(setup *u, const spec_method *m, int tight)
 static position_laws laws_of(const setup *u)
 {
     position_laws l = {.size = SIZE, .rule = u->m->discrete_rule(u->parameter, 1, 1), .neighbours = u->table};
-    for (int x = 0; x < SIZE; x++) l.p[x] = exp((double)u->p->log_law[x]), l.q[x] = exp((double)u->q->log_law[x]);
+    for (int x = 0; x < SIZE; x++) l.p[x] = exp((double)u->p->log_probs[x]), l.q[x] = exp((double)u->q->log_probs[x]);
     return l;
 }
 
-/* Compares the law of the first token with the real code's, and frees the models. */
+/* Compares the distribution of the first token with the real code's, and frees the models. */
 static void compare(setup *u, spec_sampler_options o, const double *law)
 {
     double sequences[SIZE * SIZE], real[SIZE] = {0};
@@ -47,7 +47,7 @@ static void compare(setup *u, spec_sampler_options o, const double *law)
     round_law(u->p, u->q, &o, 2, sequences);
     for (int x = 0; x < SIZE * SIZE; x++) real[x / SIZE] += sequences[x];
     for (int x = 0; x < SIZE; x++) {
-        if (u->exact) assert_true(fabs(law[x] - exp((double)u->p->log_law[x])) < 1e-6);
+        if (u->exact) assert_true(fabs(law[x] - exp((double)u->p->log_probs[x])) < 1e-6);
         if (!(fabs(real[x] - law[x]) < 1e-6))
             fail_msg("%s, token %d: %g, by the definitions %g", u->m->name, x, real[x], law[x]);
     }
@@ -75,9 +75,8 @@ static void children(position_laws s, int left, double weight, double *law)
     }
 }
 
-static void drawn_siblings(void **state)
+TEST_CASE(drawn_siblings)
 {
-    (void)state;
     static const int parent[] = {-1, -1, -1};
     setup u;
     for (int i = 0; spec_methods()[i]; i++)
@@ -90,9 +89,8 @@ static void drawn_siblings(void **state)
 }
 
 /* Children that are chosen: the likeliest of q, each the only token that it could be. */
-static void chosen_siblings(void **state)
+TEST_CASE(chosen_siblings)
 {
-    (void)state;
     setup u;
     for (int i = 0; spec_methods()[i]; i++)
         for (int tight = 0; tight < 2; tight++)
@@ -103,7 +101,7 @@ static void chosen_siblings(void **state)
                     int x = -1;
                     double g[DISCRETE_MOST];
                     for (int y = 0; y < SIZE; y++)
-                        if (chosen[y] == 0 && (x < 0 || u.q->log_law[y] > u.q->log_law[x])) x = y;
+                        if (chosen[y] == 0 && (x < 0 || u.q->log_probs[y] > u.q->log_probs[x])) x = y;
                     chosen[x] = 1;
                     for (int y = 0; y < SIZE; y++) s.q[y] = y == x;
                     const double f = plain_accept(&s, x), total = plain_residual(&s, x, g);
@@ -114,13 +112,4 @@ static void chosen_siblings(void **state)
                 for (int y = 0; y < SIZE; y++) law[y] += left * s.p[y];
                 compare(&u, (spec_sampler_options){.top = count, .total = count}, law);
             }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drawn_siblings),
-        cmocka_unit_test(chosen_siblings),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ bytes make_safetensors(const char *header, size_t data_size)
     return b;
 }
 
-/* --- zip ------------------------------------------------------------------------------------------ */
+/* --- zip ---------------------------------------------------------------------------------------------------------- */
 
 /* As PyTorch's writer: sizes only in the directory, padding in the extra field. */
 static void put_local(bytes *b, const zip_part *part)
@@ -190,7 +190,7 @@ bytes make_torch(const void *pickle, size_t pickle_size, size_t storage_size)
     return b;
 }
 
-/* --- memory with a guard --------------------------------------------------------------------------- */
+/* --- memory with a guard ------------------------------------------------------------------------------------------ */
 
 static size_t guarded_pages(size_t size)
 {

@@ -2,22 +2,30 @@
 
 #include <dirent.h>
 #include <pty.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char *path_in(const char *directory, const char *name)
+const char *path_in(const char *directory, const char *format, ...)
 {
-    char *path;
-    if (asprintf(&path, "%s/%s", directory, name) < 0) fail_msg("out of memory");
+    static char buffers[8][4500];
+    static int next;
+    char *path = buffers[next++ % 8];
+    va_list arguments;
+    const int n = snprintf(path, sizeof *buffers, "%s/", directory);
+    va_start(arguments, format);
+    vsnprintf(path + n, sizeof *buffers - (size_t)n, format, arguments);
+    va_end(arguments);
     return path;
 }
 
 char *read_whole_file(const char *directory, const char *name, size_t *size)
 {
-    char *path = path_in(directory, name);
+    const char *path = path_in(directory, "%s", name);
     FILE *f = fopen(path, "rb");
     if (!f) fail_msg("%s: cannot open", path);
     fseek(f, 0, SEEK_END);
@@ -28,32 +36,28 @@ char *read_whole_file(const char *directory, const char *name, size_t *size)
     data[n] = '\0';
     if (size) *size = n;
     fclose(f);
-    free(path);
     return data;
 }
 
 void write_whole_file(const char *directory, const char *name, const void *data, size_t size)
 {
-    char *path = path_in(directory, name);
+    const char *path = path_in(directory, "%s", name);
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0) fail_msg("%s: cannot write", path);
-    free(path);
-}
-
-int count_files(const char *directory)
-{
-    DIR *d = opendir(directory);
-    if (!d) fail_msg("%s: cannot open", directory);
-    int n = 0;
-    for (struct dirent *e; (e = readdir(d));) n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    closedir(d);
-    return n;
 }
 
 int command_setup(void **state)
 {
     *state = temporary_directory();
     return *state ? 0 : 1;
+}
+
+int command_copy(void **state)
+{
+    const char *from = *state;
+    if (command_setup(state) != 0) return 1;
+    sh_ok(*state, "cp -rp '%s/.' .", from);
+    return 0;
 }
 
 int command_teardown(void **state)
@@ -107,12 +111,236 @@ char *command_on_terminal(const char *directory, char *const *argv)
     return text;
 }
 
-void command_ok(const char *directory, const char *arguments)
+/* Sets `text` to what the arguments of the function print. The caller frees it. */
+#define PRINTED(text, before)                                                                                          \
+    char *text;                                                                                                        \
+    do {                                                                                                               \
+        va_list arguments;                                                                                             \
+        va_start(arguments, format);                                                                                   \
+        text = printed(before, format, arguments);                                                                     \
+        va_end(arguments);                                                                                             \
+    } while (0)
+
+static char *printed(const char *before, const char *format, va_list arguments)
 {
-    char *line;
-    if (asprintf(&line, "$MAR %s", arguments) < 0) fail_msg("out of memory");
+    char *text, *whole;
+    if (vasprintf(&text, format, arguments) < 0 || asprintf(&whole, "%s%s", before, text) < 0)
+        fail_msg("out of memory");
+    free(text);
+    return whole;
+}
+
+static void run_ok(const char *directory, const char *line)
+{
     command_result r = command_run(directory, line);
-    if (r.status != 0) fail_msg("mar %s: exit status %d, %s", arguments, r.status, r.err);
-    free(line);
+    if (r.status != 0) fail_msg("%s: exit status %d, %s%s", line, r.status, r.out, r.err);
     command_result_free(&r);
+}
+
+command_result command_mar(const char *directory, const char *format, ...)
+{
+    PRINTED(line, "$MAR ");
+    const command_result r = command_run(directory, line);
+    free(line);
+    return r;
+}
+
+void command_ok(const char *directory, const char *format, ...)
+{
+    PRINTED(line, "$MAR ");
+    run_ok(directory, line);
+    free(line);
+}
+
+void sh_ok(const char *directory, const char *format, ...)
+{
+    PRINTED(line, "");
+    run_ok(directory, line);
+    free(line);
+}
+
+cJSON *command_json(const char *directory, const char *format, ...)
+{
+    PRINTED(line, "$MAR ");
+    command_result r = command_run(directory, line);
+    if (r.status != 0 || *r.err) fail_msg("%s: exit status %d, %s", line, r.status, r.err);
+    cJSON *json = cJSON_ParseWithOpts(r.out, NULL, 1);
+    if (!json) fail_msg("%s: no JSON: %s", line, r.out);
+    command_result_free(&r);
+    free(line);
+    return json;
+}
+
+void command_refused(const char *directory, const char *line, const char *part, const char *other)
+{
+    const int files = count_files(directory);
+    command_result r = command_run(directory, line);
+    const size_t n = strlen(r.err);
+    const int is_line = n > 5 && strncmp(r.err, "mar: ", 5) == 0 && strchr(r.err, '\n') == r.err + n - 1;
+    const int says = is_line && (other ? strstr(r.err, part) && strstr(r.err, other)
+                                       : strlen(part) == n - 6 && strncmp(r.err + 5, part, n - 6) == 0);
+    if (r.status != 1 || *r.out || !says)
+        fail_msg("%s: status %d, \"%s\" \"%s\", expected \"%s\" \"%s\"", line, r.status, r.out, r.err, part,
+                 other ? other : "");
+    if (count_files(directory) != files) fail_msg("%s: left a file behind", line);
+    command_result_free(&r);
+}
+
+void command_refuses(const char *directory, const refusal *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        char line[1024];
+        snprintf(line, sizeof line, "$MAR %s", cases[i].arguments);
+        command_refused(directory, line, cases[i].part, cases[i].other);
+    }
+}
+
+pid_t command_start(const char *directory, const char *arguments)
+{
+    char *words = strdup(arguments), *list[40] = {"mar"};
+    int count = 1;
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) list[count++] = word;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        for (int i = 0; i < 3; i++) signal((const int[]){SIGINT, SIGHUP, SIGTERM}[i], SIG_DFL);
+        if (chdir(directory) != 0 || !freopen("errors", "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(127);
+        execv(getenv("MAR_COMMAND"), list);
+        _exit(127);
+    }
+    free(words);
+    return child;
+}
+
+int command_wait(pid_t child)
+{
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* --- what this process prints ------------------------------------------------------------------------- */
+
+static FILE *captured[2];
+static int kept[2];
+
+void capture_begin(void)
+{
+    fflush(stdout), fflush(stderr);
+    for (int i = 0; i < 2; i++) {
+        kept[i] = dup(i + 1);
+        captured[i] = tmpfile();
+        if (kept[i] < 0 || !captured[i] || dup2(fileno(captured[i]), i + 1) < 0) fail_msg("cannot capture");
+    }
+}
+
+command_result capture_end(int status)
+{
+    char *text[2];
+    fflush(stdout), fflush(stderr);
+    for (int i = 0; i < 2; i++) {
+        dup2(kept[i], i + 1);
+        close(kept[i]);
+        const off_t n = lseek(fileno(captured[i]), 0, SEEK_END);
+        text[i] = calloc(1, (size_t)n + 1);
+        if (!text[i] || pread(fileno(captured[i]), text[i], (size_t)n, 0) != n) fail_msg("cannot read");
+        fclose(captured[i]);
+    }
+    return (command_result){status, text[0], text[1]};
+}
+
+/* --- JSON and files ----------------------------------------------------------------------------------- */
+
+const cJSON *json_find(const cJSON *json, const char *path)
+{
+    char *names = strdup(path), *rest = names;
+    for (char *name; json && (name = strsep(&rest, "."));)
+        json =
+            cJSON_IsArray(json) ? cJSON_GetArrayItem(json, atoi(name)) : cJSON_GetObjectItemCaseSensitive(json, name);
+    free(names);
+    return json;
+}
+
+const cJSON *json_at(const cJSON *json, const char *path)
+{
+    const cJSON *item = json_find(json, path);
+    if (!item) fail_msg("%s is missing", path);
+    return item;
+}
+
+double json_number(const cJSON *json, const char *path)
+{
+    const cJSON *item = json_at(json, path);
+    if (!cJSON_IsNumber(item)) fail_msg("%s is no number", path);
+    return item->valuedouble;
+}
+
+const char *json_text(const cJSON *json, const char *path)
+{
+    const char *text = cJSON_GetStringValue(json_at(json, path));
+    if (!text) fail_msg("%s is no text", path);
+    return text;
+}
+
+int json_count(const cJSON *json, const char *path)
+{
+    return cJSON_GetArraySize(json_find(json, path));
+}
+
+cJSON *read_json(const char *directory, const char *name)
+{
+    char *text = read_whole_file(directory, name, NULL);
+    cJSON *json = cJSON_ParseWithOpts(text, NULL, 1);
+    if (!json) fail_msg("%s: no JSON: %s", name, text);
+    free(text);
+    return json;
+}
+
+void assert_same_file(const char *directory, const char *a, const char *b)
+{
+    size_t na, nb;
+    char *da = read_whole_file(directory, a, &na), *db = read_whole_file(directory, b, &nb);
+    if (na != nb || memcmp(da, db, na) != 0) fail_msg("%s and %s differ", a, b);
+    free(da);
+    free(db);
+}
+
+char *numbers_of_run(const char *directory, const char *run)
+{
+    char name[200];
+    snprintf(name, sizeof name, "%s/result.json", run);
+    char *text = read_whole_file(directory, name, NULL), *begin = strstr(text, "\"numbers\""),
+         *end = strstr(text, "\"run\"");
+    if (!begin || !end || end < begin) fail_msg("%s: no numbers", name);
+    char *numbers = strndup(begin, (size_t)(end - begin));
+    free(text);
+    return numbers;
+}
+
+void assert_same_run(const char *directory, const char *a, const char *b)
+{
+    char *one = numbers_of_run(directory, a), *other = numbers_of_run(directory, b);
+    if (strcmp(one, other) != 0) fail_msg("%s and %s differ:\n%s\n%s", a, b, one, other);
+    free(one);
+    free(other);
+}
+
+void assert_has(const char *text, const char *part)
+{
+    if (!strstr(text, part)) fail_msg("\"%s\" is not in \"%s\"", part, text);
+}
+
+int has_int8(void)
+{
+    mar *m = open_mar(MAR_DTYPE_INT8, 1);
+    mar_close(m);
+    return m != NULL;
+}
+
+int can_mount(const char *directory)
+{
+    command_result r = command_run(directory, "mkdir -p m && unshare -m sh -c 'mount -t tmpfs none m && echo yes'");
+    const int yes = strcmp(r.out, "yes\n") == 0;
+    command_result_free(&r);
+    return yes;
 }

@@ -4,6 +4,14 @@
 
 #include "tests/support/support.h"
 
+#include <cjson/cJSON.h>
+#include <sys/types.h>
+
+#define COMMAND_TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
+#define COPY_TEST(f)    cmocka_unit_test_setup_teardown(f, command_copy, command_teardown)
+#define LENGTH(array)   (sizeof(array) / sizeof *(array))
+#define FORMAT(at)      __attribute__((format(printf, at, (at) + 1)))
+
 typedef struct {
     int status; /* exit status, or 128 + the signal that ended it */
     char *out, *err;
@@ -12,23 +20,70 @@ typedef struct {
 /* Setup and teardown of a test: *state is a fresh directory. */
 int command_setup(void **state);
 int command_teardown(void **state);
+/* Setup of a test in a group whose *state is a directory: a fresh one with a copy of what is in that. */
+int command_copy(void **state);
 
 /* Runs `line` by /bin/sh in `directory`; $MAR in it is the command. command_result_free afterwards. */
 command_result command_run(const char *directory, const char *line);
+command_result command_mar(const char *directory, const char *format, ...) FORMAT(2); /* "$MAR ..." */
 void command_result_free(command_result *r);
+
+/* Run "$MAR ..." and a line of the shell, and fail the test unless the status is 0. */
+void command_ok(const char *directory, const char *format, ...) FORMAT(2);
+void sh_ok(const char *directory, const char *format, ...) FORMAT(2);
+
+/* Runs "$MAR ...", which must print JSON and no error. cJSON_Delete afterwards. */
+cJSON *command_json(const char *directory, const char *format, ...) FORMAT(2);
+
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a refusal may have no `other` */
+
+/* A command that is refused: status 1, nothing on stdout, the number of files as before, and one line on stderr. It
+ * begins with "mar: " and has both parts in it; with `other` NULL, `part` is all of it between "mar: " and newline. */
+typedef struct {
+    const char *arguments, *part, *other;
+} refusal;
+void command_refused(const char *directory, const char *line, const char *part, const char *other);
+void command_refuses(const char *directory, const refusal *cases, size_t count); /* runs "$MAR arguments" */
+
+/* Starts "mar arguments" (words without spaces) in the directory, stderr into the file "errors", stdout nowhere. */
+pid_t command_start(const char *directory, const char *arguments);
+/* Waits for it. Returns its status as a shell shows it. */
+int command_wait(pid_t child);
 
 /* Runs mar in `directory` on a terminal of 80 columns and fails the test unless the status is 0. Returns what it
  * printed there, which the caller frees. */
 char *command_on_terminal(const char *directory, char *const *argv);
 
-/* Runs "$MAR arguments", fails the test unless the status is 0. */
-void command_ok(const char *directory, const char *arguments);
+/* Collect what this process writes to stdout and stderr in between. capture_end returns it with this status. */
+void capture_begin(void);
+command_result capture_end(int status);
+
+/* A value by its path, such as "runs.0.options". json_find returns NULL if it is missing, the others fail the test. */
+const cJSON *json_find(const cJSON *json, const char *path);
+const cJSON *json_at(const cJSON *json, const char *path);
+double json_number(const cJSON *json, const char *path);
+const char *json_text(const cJSON *json, const char *path);
+int json_count(const cJSON *json, const char *path); /* of a list; 0 if it is missing */
+
+/* A path in the directory, in one of eight buffers that are used in turn. */
+const char *path_in(const char *directory, const char *format, ...) FORMAT(2);
 
 /* Reads a whole file and adds a NUL. A failure fails the test. `size` may be NULL. The caller frees the result. */
 char *read_whole_file(const char *directory, const char *name, size_t *size);
 void write_whole_file(const char *directory, const char *name, const void *data, size_t size);
+cJSON *read_json(const char *directory, const char *name); /* cJSON_Delete afterwards */
 
-/* Number of entries of a directory, without . and .. */
-int count_files(const char *directory);
+/* Fails the test unless both files have the same bytes. */
+void assert_same_file(const char *directory, const char *a, const char *b);
+
+/* Numbers of an evaluation's result.json, the same for every number of processes. The caller frees them. */
+char *numbers_of_run(const char *directory, const char *run);
+void assert_same_run(const char *directory, const char *a, const char *b);
+
+void assert_has(const char *text, const char *part);
+
+/* Whether the processor multiplies int8; whether a tmpfs can be mounted. */
+int has_int8(void);
+int can_mount(const char *directory);
 
 #endif

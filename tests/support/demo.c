@@ -1,16 +1,46 @@
 #include "tests/support/demo.h"
 
+#include "eval/classifier.h"
+
 #include <string.h>
 
 static const int labels[DEMO_BATCH] = {3, 4, 1};
 
 demo demo_open(int threads)
 {
-    demo d = {.m = open_mar(MAR_DTYPE_F32, threads)};
+    return demo_open_in(MAR_DTYPE_F32, threads);
+}
+
+demo demo_open_in(mar_dtype dtype, int threads)
+{
+    demo d = {.m = open_mar(dtype, threads)};
+    if (!d.m) return d;
     assert_library(d.m, mar_model_load(d.m, "demo", 0, &d.model));
     assert_library(d.m, mar_model_load(d.m, "demo-draft", 0, &d.draft));
     assert_library(d.m, mar_vae_load(d.m, "demo", &d.vae));
     return d;
+}
+
+const struct demo_run demo_runs[DEMO_RUNS] = {
+    {"num_iter 4, num_sampling_steps 8, cfg 2.9", 0},
+    {"num_iter 4, num_sampling_steps 8, cfg 1", 0},
+    {"num_iter 8, num_sampling_steps 14, cfg 2.9, lazy on, lazy_head on", 0},
+    {"gtr on, gtr_generation_steps 3, num_sampling_steps 8, gtr_sampling_steps 4, cfg 2.9", 0},
+    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 0},
+    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 1},
+    {"num_iter 8, num_sampling_steps 8, cfg 2.9, spec conditional, gamma 3", 1},
+    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec paper, gamma 3, context full", 1},
+    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec cspd, gamma 3, prefill 0", 1},
+    {"num_iter 4, num_sampling_steps 8, cfg 2.9, sampler ddim", 0},
+    {"num_iter 4, num_sampling_steps 8, cfg 2.9, sampler dpmpp", 0},
+    {"num_iter 4, cfg 2.9, diff_annealing linear, diff_upper_steps 9", 0},
+};
+
+mar_params demo_params(const demo *d, int run)
+{
+    mar_params p = params_with(demo_runs[run].options);
+    if (demo_runs[run].draft) p.draft = d->draft;
+    return p;
 }
 
 void demo_close(demo d)
@@ -68,6 +98,24 @@ void demo_assert_dropped(mar_session *s, const char *why)
     assert_says(mar_session_error(s), why);
     assert_int_equal(mar_session_lateness(s, late), MAR_EARG);
     assert_says(mar_session_error(s), why);
+}
+
+int demo_recognised(const uint8_t *rgb, const int *label, int n)
+{
+    eval_classifier *judge;
+    char why[256];
+    int right = 0;
+    assert_int_equal(eval_classifier_open(&judge, why, sizeof why), MAR_OK);
+    for (int i = 0; i < n; i++) {
+        float logits[EVAL_DIGITS];
+        int best = 0;
+        eval_classify(judge, rgb + (size_t)i * DEMO_BYTES, NULL, logits);
+        for (int c = 1; c < EVAL_DIGITS; c++)
+            if (logits[c] > logits[best]) best = c;
+        right += best == label[i];
+    }
+    eval_classifier_close(judge);
+    return right;
 }
 
 void assert_says(const char *error, const char *what)

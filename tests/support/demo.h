@@ -21,9 +21,18 @@ typedef struct {
     mar_vae *vae; /* may be NULL */
 } demo;
 
-/* In f32 on the CPU. */
+/* On the CPU, in f32 or in `dtype`; m is NULL if the processor has none of it. */
 demo demo_open(int threads);
+demo demo_open_in(mar_dtype dtype, int threads);
 void demo_close(demo d);
+
+/* A short run with each accelerator of continuous tokens. */
+enum { DEMO_RUNS = 12 };
+extern const struct demo_run {
+    const char *options;
+    int draft; /* the parameters name the draft model */
+} demo_runs[DEMO_RUNS];
+mar_params demo_params(const demo *d, int run);
 
 /* These fail the test if a call fails. The classes of a batch are always the same. */
 mar_session *demo_session(const demo *d, const mar_params *p, int batch);
@@ -36,6 +45,9 @@ mar_status demo_run(mar_session *s, int n);
 
 /* What mar.h says of a session whose batch was dropped: `why` is in its calls' reasons. */
 void demo_assert_dropped(mar_session *s, const char *why);
+
+/* How many of n images show the digit of their label to the demo's classifier. */
+int demo_recognised(const uint8_t *rgb, const int *label, int n);
 
 void assert_says(const char *error, const char *what);
 

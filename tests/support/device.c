@@ -76,19 +76,3 @@ void *to_act(kern_queue *k, const float *host, size_t n)
     free(half);
     return p;
 }
-
-float *act_to_floats(kern_queue *k, const void *device_act, size_t n)
-{
-    float *x = malloc((n + 1) * sizeof *x);
-    assert_non_null(x);
-    from_device(k, x, device_act, n * k->device->act_size);
-    if (k->device->act_size == 4) return x;
-    const uint16_t *half = (const uint16_t *)x;
-    for (size_t i = n; i-- > 0;) { /* from the end: a float overwrites what was already read */
-        uint16_t bits;
-        memcpy(&bits, half + i, sizeof bits);
-        const uint32_t wide = (uint32_t)bits << 16;
-        memcpy(x + i, &wide, sizeof wide);
-    }
-    return x;
-}

@@ -1,5 +1,5 @@
-/* For tests of a backend through the kernel table. Those of the CUDA backend run twice: on the host (tests/cudahost), and
- * on a GPU. */
+/* For tests of a backend through the kernel table. Those of the CUDA backend run twice: on the host (tests/cudahost),
+ * and on a GPU. */
 #ifndef TESTS_DEVICE_H
 #define TESTS_DEVICE_H
 
@@ -19,7 +19,7 @@ static inline int cuda_test_scale(void)
 
 /* Whether AddressSanitizer is at work. The check for races (cudarace.*) runs the same in full, to the same bits, and
  * looks at every access of a kernel to shared memory and to allocations. What is left are arithmetic, stacks and the
- * host's code: each kernel and each way once. */
+ * host's code: each kernel and each variant once. */
 static inline int cuda_test_brief(void)
 {
     return CUDA_TEST_BRIEF;
@@ -40,8 +40,7 @@ float *random_floats(size_t n, float scale, uint64_t seed); /* normal; the calle
 /* New backend memory, which the caller frees: a copy of host memory, or zeros if host is NULL. */
 void *to_device(kern_queue *k, const void *host, size_t bytes);
 void from_device(kern_queue *k, void *host, const void *device, size_t bytes);
-/* Operands (bf16 or f32 by backend) from floats, and back. The caller frees them. */
+/* Operands (bf16 or f32 by backend) from floats. The caller frees them. */
 void *to_act(kern_queue *k, const float *host, size_t n);
-float *act_to_floats(kern_queue *k, const void *device_act, size_t n);
 
 #endif

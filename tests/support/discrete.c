@@ -30,10 +30,10 @@ double plain_residual(const position_laws *l, int rejected, double *g)
 {
     double total = 0, mass;
     for (int y = 0; y < l->size; y++) {
-        g[y] = fmax(0, l->p[y] - l->q[y] * (l->rule.without ? 1 : plain_accept(l, y)));
+        g[y] = fmax(0, l->p[y] - l->q[y] * (l->rule.exclude_neighbours ? 1 : plain_accept(l, y)));
         total += g[y];
     }
-    if (!l->rule.without) return total;
+    if (!l->rule.exclude_neighbours) return total;
     const int n = neighbour_count(l, rejected, &mass);
     for (int i = 0; i < n; i++) g[l->neighbours[rejected * l->size + i]] = 0;
     total = 0;
@@ -64,16 +64,10 @@ void sampling_create(sampling *g, const spec_model *target, const spec_model *dr
     spec_sampler_lay_out(g->s, g->memory);
 }
 
-void sampling_drop(sampling *g)
+void sampling_close(sampling *g)
 {
     spec_sampler_free(g->s);
     g->device->core->free(g->device, g->memory);
-    g->s = NULL, g->memory = NULL;
-}
-
-void sampling_close(sampling *g)
-{
-    if (g->s) sampling_drop(g);
     close_queue(g->k);
 }
 
@@ -215,15 +209,15 @@ static struct {
 
 static void draw_row_by_script(const kern_draw_job *job, int r)
 {
-    const float *log_law = job->log_law + (size_t)job->law[r] * (size_t)job->size;
-    int *id = job->id + (size_t)r * (size_t)job->most, n = job->given[r];
+    const float *log_probs = job->log_probs + (size_t)job->source[r] * (size_t)job->size;
+    int *id = job->id + (size_t)r * (size_t)job->max_draws, n = job->given[r];
     const uint32_t position = job->address[r].position;
-    memcpy(id, job->earlier + (size_t)r * (size_t)job->most, (size_t)n * sizeof *id);
+    memcpy(id, job->earlier + (size_t)r * (size_t)job->max_draws, (size_t)n * sizeof *id);
     if (faulty == FAULT_KEPT_TAIL && n == 0 && before.has[position] && job->address[r].step > 0)
         id[n++] = before.token[position];
     while (n < job->wanted[r]) {
         float w[DISCRETE_MOST];
-        for (int x = 0; x < job->size; x++) w[x] = (float)exp((double)log_law[x]);
+        for (int x = 0; x < job->size; x++) w[x] = (float)exp((double)log_probs[x]);
         for (int i = 0; i < n && faulty != FAULT_WITH_REPLACEMENT; i++) w[id[i]] = 0;
         const int x = scripted_draw(w, job->size);
         if (x < 0) break;
@@ -276,7 +270,7 @@ static void verify_by_script(kern_queue *k, const kern_block_job *real)
     decided_ops.verify(k, &job);
 }
 
-static const kern_discrete_ops scripted_ops = {cpu_laws, draw_by_script, verify_by_script, cpu_top};
+static const kern_discrete_ops scripted_ops = {cpu_probs, draw_by_script, verify_by_script, cpu_top};
 
 void script_install(sampling *g, fault f)
 {

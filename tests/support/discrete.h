@@ -8,7 +8,7 @@
 
 enum { DISCRETE_MOST = 8 }; /* vocabulary, in the next two */
 
-/* The laws at one position, as probabilities. */
+/* The distributions at one position, as probabilities. */
 typedef struct {
     int size;
     double p[DISCRETE_MOST], q[DISCRETE_MOST];
@@ -34,7 +34,6 @@ typedef struct {
 void sampling_open(sampling *g, int threads);
 void sampling_create(sampling *g, const spec_model *target, const spec_model *draft, const spec_sampler_options *o,
                      int sequences, int tokens);
-void sampling_drop(sampling *g); /* the sampler only */
 void sampling_close(sampling *g);
 /* Runs a batch to its end. */
 void sampling_run(sampling *g, uint64_t first_image, int sequences, int n);
@@ -53,7 +52,7 @@ typedef enum {
     FAULT_SORTED_SIBLINGS,  /* they are in the order of their numbers */
     FAULT_SIBLINGS_Q,       /* q without elder siblings is not normalised */
     FAULT_POINT_AS_LAW,     /* a draft that could be one token only is taken for a draw */
-    FAULT_WRONG_BONUS,      /* the bonus token comes from the first site's law */
+    FAULT_WRONG_BONUS,      /* the bonus token comes from the first site's distribution */
 } fault;
 
 /* Lets a queue's discrete operations decide by a script, with a fault. */
@@ -61,8 +60,8 @@ void script_install(sampling *g, fault f);
 /* Runs body for all ways that the decisions can go; weight is the probability of what it has just done. */
 void script_each(void (*body)(void *arg), void (*seen)(void *arg, double weight), void *arg);
 
-/* The law of one round of the real code: its tokens, extended to n from p, by their numbers, law [size^n]. Returns the
- * mean of how many tokens it had. */
+/* The distribution of one round of the real code: its tokens, extended to n from p, by their numbers, law [size^n].
+ * Returns the mean of how many tokens it had. */
 double round_law(const toy *p, const toy *q, const spec_sampler_options *o, int n, double *law);
 
 #endif

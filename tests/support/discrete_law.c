@@ -76,32 +76,32 @@ static struct {
     size_t count; /* rows there is room for */
 } beside[2];
 
-static float *others_of(const float *log_law, size_t rows, int size)
+static float *others_of(const float *log_probs, size_t rows, int size)
 {
     int i = 0;
-    while (i < 1 && beside[i].of && beside[i].of != log_law) i++;
+    while (i < 1 && beside[i].of && beside[i].of != log_probs) i++;
     if (beside[i].count < rows) {
         beside[i].rows = realloc(beside[i].rows, rows * (size_t)size * sizeof(float));
         assert_non_null(beside[i].rows);
         beside[i].count = rows;
     }
-    beside[i].of = log_law;
+    beside[i].of = log_probs;
     return beside[i].rows;
 }
 
-static void spied_laws(kern_queue *k, const kern_law_job *job)
+static void spied_laws(kern_queue *k, const kern_probs_job *job)
 {
     int last = 0;
-    real->laws(k, job);
+    real->probs(k, job);
     if (mutant != LAW_UNFILTERED_Q) return;
-    kern_law_job unfiltered = *job;
+    kern_probs_job unfiltered = *job;
     for (int r = 0; r < job->rows; r++) last = job->place[r] > last ? job->place[r] : last;
     unfiltered.top_k = 0, unfiltered.top_p = 1;
-    unfiltered.log_law = others_of(job->log_law, (size_t)last + 4096, job->size);
-    real->laws(k, &unfiltered);
+    unfiltered.log_probs = others_of(job->log_probs, (size_t)last + 4096, job->size);
+    real->probs(k, &unfiltered);
 }
 
-/* Of each image and position the law that it was drafted from in the round before. */
+/* Of each image and position the distribution that it was drafted from in the round before. */
 static float *stale;
 static uint8_t *has_stale;
 
@@ -128,7 +128,7 @@ static void verify_stale(kern_queue *k, kern_block_job *job, uint64_t first_imag
     free(q), free(row);
 }
 
-/* The rows of a chain's laws in the draft model's: those of its sequence, one after the other. */
+/* The rows of a chain's distributions in the draft model's: those of its sequence, one after the other. */
 static void verify_points(kern_queue *k, kern_block_job *job, uint64_t first_image, int length)
 {
     const int sites = job->node[job->blocks] + job->blocks;
@@ -146,8 +146,8 @@ static void verify_points(kern_queue *k, kern_block_job *job, uint64_t first_ima
 static uint64_t batch_first;
 static int batch_length;
 
-/* What the final tokens' drafts were drawn from, by image and position: the law of their site, or the drafts themselves
- * where they were chosen. 0: there were none. */
+/* What the final tokens' drafts were drawn from, by image and position: the distribution of their site, or the drafts
+ * themselves where they were chosen. 0: there were none. */
 static struct {
     float *q; /* [BATCH_MOST][SEQ_MOST][SIZE_MOST] */
     uint8_t has[BATCH_MOST * SEQ_MOST];
@@ -168,7 +168,7 @@ static void remember_q(const kern_block_job *job, int b)
 {
     const size_t size = (size_t)job->size;
     for (int d = 0; d < job->count[b * KERN_BLOCK_COUNTS + KERN_BLOCK_FINAL]; d++) {
-        const int of_site = job->law[b * job->positions + d], row = job->q[job->node[b] + b + of_site];
+        const int of_site = job->site[b * job->positions + d], row = job->q[job->node[b] + b + of_site];
         const size_t place =
             (size_t)(job->address[b].image - batch_first) * SEQ_MOST + job->address[b].position + (size_t)d;
         float *q = origin.q + place * SIZE_MOST;
@@ -204,10 +204,10 @@ static void spied_draw(kern_queue *k, const kern_draw_job *job)
     real->draw(k, job);
 }
 
-static void spied_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+static void spied_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
                       float *log_p)
 {
-    real->top(k, log_law, law, rows, size, count, id, log_p);
+    real->top(k, log_probs, source, rows, size, count, id, log_p);
 }
 
 static const kern_discrete_ops spied_ops = {spied_laws, spied_draw, spied_verify, spied_top};
@@ -221,7 +221,7 @@ static struct {
     int token[SEQ_MOST];
 } believed[BATCH_MOST];
 
-static mar_status kept_slot_laws(gpt_runner *r, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status kept_slot_laws(gpt_runner *r, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     spec_request changed[BATCH_MOST];
     assert_true(n <= BATCH_MOST);
@@ -242,13 +242,13 @@ static mar_status kept_slot_laws(gpt_runner *r, const spec_request *request, int
         believed[s].drafts = q->count;
         memcpy(believed[s].draft, q->draft, (size_t)q->count * sizeof *q->draft);
     }
-    return gpt_runner_log_probs(r, changed, n, log_law, err);
+    return gpt_runner_log_probs(r, changed, n, log_probs, err);
 }
 
-static mar_status mutant_target(gpt_runner *r, const spec_request *request, int n, float *log_law, mar_err *err)
+static mar_status mutant_target(gpt_runner *r, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
-    return mutant == LAW_KEPT_SLOT ? kept_slot_laws(r, request, n, log_law, err)
-                                   : gpt_runner_log_probs(r, request, n, log_law, err);
+    return mutant == LAW_KEPT_SLOT ? kept_slot_laws(r, request, n, log_probs, err)
+                                   : gpt_runner_log_probs(r, request, n, log_probs, err);
 }
 
 static mar_status mutant_drafter(kern_queue *k, const mar_model *draft, const mar_discrete_model *model,
@@ -341,14 +341,14 @@ void law_generate(mar_session *s, uint64_t first_image, const int *label, int im
     assert_session(s, mar_session_tokens(s, tokens));
 }
 
-/* --- the laws of finished images ---------------------------------------------------------------------------------- */
+/* --- the distributions of finished images ------------------------------------------------------------------------- */
 
-/* log_law host [images][seq_len][size]: the law of each token given those before it. */
+/* log_probs host [images][seq_len][size]: the distribution of each token given those before it. */
 static void laws_of_images(const mar_model *model, const mar_params *p, const int *label, int images,
-                           const float *tokens, float *log_law)
+                           const float *tokens, float *log_probs)
 {
     const int n = model->config.seq_len, size = model->config.vocabulary;
-    const size_t laws = (size_t)images * (size_t)n * (size_t)size * sizeof *log_law;
+    const size_t laws = (size_t)images * (size_t)n * (size_t)size * sizeof *log_probs;
     const gpt_sampling sampling = {p->cfg, p->cfg_interval, p->temperature, p->top_k, p->top_p};
     kern_queue *k = queue_of(model->m);
     gpt_runner *r;
@@ -368,7 +368,7 @@ static void laws_of_images(const mar_model *model, const mar_params *p, const in
             .sequence = i, .prefix = token[i], .draft = token[i], .parent = parent, .count = n - 1, .row = i * n};
     }
     assert_ok(gpt_runner_log_probs(r, request, images, rows, &err), &err);
-    k->core->download(k, log_law, rows, laws);
+    k->core->download(k, log_probs, rows, laws);
     k->core->finish(k);
     gpt_runner_free(r);
     k->core->free(k->device, memory), k->core->free(k->device, rows);

@@ -1,9 +1,9 @@
-/* Whether tokens of whole sessions are draws from the target's laws, and sessions that are wrong on purpose.
+/* Whether tokens of whole sessions are draws from the target's distributions, and sessions that are wrong on purpose.
  *
- * Given the tokens before it each token of an image is a draw from the target's law there. law_add computes these laws
- * anew, from the finished images: one pass over all tokens of an image, which knows nothing of rounds, drafts and what
- * is in the cache. Under them the sum over all tokens of g(token) - E[g] is a martingale whose variance is known, for
- * whatever g of the law and of the tokens before. */
+ * Given the tokens before it each token of an image is a draw from the target's distribution there. law_add computes
+ * these distributions anew, from the finished images: one pass over all tokens of an image, which knows nothing of
+ * rounds, drafts and what is in the cache. Under them the sum over all tokens of g(token) - E[g] is a martingale whose
+ * variance is known, for whatever g of the distribution and of the tokens before. */
 #ifndef TESTS_DISCRETE_LAW_H
 #define TESTS_DISCRETE_LAW_H
 
@@ -12,10 +12,10 @@
 
 typedef enum {
     LAW_UNCHANGED,
-    LAW_UNGUIDED_DRAFT, /* a control, which is right: the draft's laws are made without guidance */
+    LAW_UNGUIDED_DRAFT, /* a control, which is right: the draft's distributions are made without guidance */
     LAW_SWAPPED,        /* accepts with q/p */
     LAW_NO_RESIDUAL,    /* replacements are draws from p */
-    LAW_UNFILTERED_Q,   /* a draft's q is the law before top-k and top-p, but it was drawn from that behind them */
+    LAW_UNFILTERED_Q,   /* a draft's q ignores the top-k and top-p that it was drawn with */
     LAW_STALE_Q,        /* Jacobi: a draft's q is the one that its position had in the round before */
     LAW_SIBLINGS_Q,     /* q without elder siblings is not normalised */
     LAW_POINT_AS_LAW,   /* chains of the likeliest tokens are verified as if they had been drawn */
@@ -32,15 +32,15 @@ void law_close_session(mar_session *s);
 /* Makes a batch with the session: tokens [images][seq_len]. */
 void law_generate(mar_session *s, uint64_t first_image, const int *label, int images, float *tokens);
 
-/* What tokens say about the laws that they should have. */
+/* What tokens say about the distributions that they should have. */
 typedef struct {
     long tokens;
     long impossible;    /* tokens whose probability is 0 */
     long drafted;       /* tokens in whose place there were drafts */
     double likely[2];   /* sum of g(token) - E[g], and its variance: of log p */
-    double favoured[2]; /* of q / (p + q), where q is the law that the token's drafts were drawn from */
+    double favoured[2]; /* of q / (p + q), where q is the distribution that the token's drafts were drawn from */
     double repeated[2]; /* of "the same as the token before" */
-    long uniform[16];   /* how often the law's distribution function is in each sixteenth */
+    long uniform[16];   /* how often its cumulative probability is in each sixteenth */
 } law_sums;
 
 /* Adds the tokens float [images][seq_len] that law_generate has just made, of these labels, with parameters p. */

@@ -13,7 +13,7 @@ int discrete_set_up(void **state)
 {
     discrete_files *f = *state = calloc(1, sizeof *f);
     gpt_config c = small_llamagen();
-    f->directory = temporary_directory();
+    f->directory = test_directory();
     f->target_path = write_llamagen(f->directory, "target.safetensors", &c, 1, 0, 1);
     f->near_path = write_llamagen(f->directory, "near.safetensors", &c, 1, 0.4, 1);
     c.width = 16, c.depth = 1, c.hidden = 24;
@@ -27,13 +27,11 @@ int discrete_set_up(void **state)
 int discrete_tear_down(void **state)
 {
     discrete_files *f = *state;
-    remove_directory(f->directory);
     free(f->target_path);
     free(f->near_path);
     free(f->small_path);
     free(f->eagle_path);
     free(f->vq_path);
-    free(f->directory);
     free(f);
     return 0;
 }

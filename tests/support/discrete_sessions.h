@@ -35,7 +35,7 @@ void discrete_close(discrete_models s);
 typedef struct {
     const char *options; /* of discrete_params */
     discrete_draft draft;
-    int exact; /* whether it leaves the law as it is */
+    int exact; /* whether it leaves the distribution as it is */
 } discrete_way;
 enum { DISCRETE_RUNS = 26 };
 extern const discrete_way discrete_runs[DISCRETE_RUNS];

@@ -14,7 +14,7 @@ typedef struct {
     int rows, vocabulary, seq_len;
 } gpt_fixture;
 
-/* What most tests sample with: the laws are the softmax of the logits. */
+/* What most tests sample with: the distributions are the softmax of the logits. */
 extern const gpt_sampling gpt_fixture_plain;
 
 /* Opens golden model `name` on a queue, with another number of tokens unless seq_len is 0, and a runner of it, planned

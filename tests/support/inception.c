@@ -9,8 +9,7 @@ enum { WEIGHT_SEED = 20151205, IMAGE_SEED = 299, LAYERS_MAX = 128 };
 
 const int inception_single[INCEPTION_SINGLE][2] = {{256, 256}, {64, 64}, {299, 299}, {500, 333}, {33, 40}};
 
-/* --- weights -------------------------------------------------------------------------------------------------------
- */
+/* --- weights ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     const char *name;
@@ -154,8 +153,7 @@ void inception_write(const wt_file *golden, const char *which, const char *path)
     free(h.text);
 }
 
-/* --- images --------------------------------------------------------------------------------------------------------
- */
+/* --- images ------------------------------------------------------------------------------------------------------- */
 
 /* Triangle waves of random frequency, direction and colour; those of odd images are longer. */
 void inception_image(int number, int height, int width, uint8_t *rgb)

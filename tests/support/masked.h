@@ -4,11 +4,29 @@
 
 #include "mar/api/session.h"
 #include "mar/masked/masked.h"
+#include "tests/support/support.h"
 
 /* Returns the engine of a session whose model is a MAR model. */
 static inline mar_masked *mar_masked_of(mar_session *s)
 {
     return (mar_masked *)mar_session_engine_state(s);
+}
+
+/* Makes the batch of one image that has begun, in rounds of at most gamma steps. Each round ends with the first step in
+ * which a token is replaced, and no sooner than its length. ends[0] counts those of full length, ends[1] the others. */
+static inline void check_rounds(mar_session *s, int seq_len, int num_iter, int gamma, int ends[2])
+{
+    for (int first = 0, next; !mar_session_done(s); first = next) {
+        int replaced[256] = {0};
+        assert_session(s, mar_session_step(s));
+        next = num_iter - mar_session_steps_left(s);
+        const mar_masked *g = mar_masked_of(s);
+        for (int i = 0; i < seq_len; i++)
+            if (g->token_status[i] == MAR_TOKEN_REPLACED && g->ar_step[i] >= first) replaced[g->ar_step[i]]++;
+        for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
+        if (next < first + gamma && next < num_iter) assert_true(replaced[next - 1] > 0);
+        ends[next < first + gamma]++;
+    }
 }
 
 #endif

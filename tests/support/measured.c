@@ -24,18 +24,12 @@ measured_list *measured_session(mar_session *s)
     return l;
 }
 
-const mar_measurement *measured_find(const measured_list *l, const char *group, const char *name, int rows)
+const mar_measurement *measured_get(const measured_list *l, const char *group, const char *name, int rows)
 {
     for (int i = 0; i < l->count; i++)
         if (strcmp(l->row[i].group, group) == 0 && strcmp(l->row[i].name, name) == 0 &&
             (rows < 0 || l->row[i].rows == rows))
             return &l->row[i];
+    fail_msg("no %s %s of %d rows", group, name, rows);
     return NULL;
-}
-
-const mar_measurement *measured_get(const measured_list *l, const char *group, const char *name, int rows)
-{
-    const mar_measurement *m = measured_find(l, group, name, rows);
-    if (!m) fail_msg("no %s %s of %d rows", group, name, rows);
-    return m;
 }

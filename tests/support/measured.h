@@ -16,8 +16,7 @@ typedef struct {
 void measured_take(void *user, const mar_measurement *m);
 /* All that the session measures. The caller frees it. */
 measured_list *measured_session(mar_session *s);
-/* NULL if there is none; rows -1: any. measured_get fails then. */
-const mar_measurement *measured_find(const measured_list *l, const char *group, const char *name, int rows);
+/* Fails the test if there is none. rows -1: any. */
 const mar_measurement *measured_get(const measured_list *l, const char *group, const char *name, int rows);
 
 #endif

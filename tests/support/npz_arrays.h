@@ -46,9 +46,7 @@ static char why[NPZ_WHY_MAX];
 
 static inline wt_file *open_expected(void)
 {
-    wt_file *f = NULL;
-    mar_err err = {0};
-    assert_ok(wt_open(DATA "expected.safetensors", &f, &err), &err);
+    wt_file *f = open_weights(DATA "expected.safetensors");
     return f;
 }
 

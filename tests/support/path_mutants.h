@@ -1,5 +1,5 @@
-/* Verifiers of whole paths that are wrong on purpose, which tests of the law must catch. A mutant stands around a
- * queue's path_ratio or path_decide. It reads the operations' arrays, so the backend must be the CPU. */
+/* Verifiers of whole paths that are wrong on purpose, which tests of the distribution must catch. A mutant stands
+ * around a queue's path_ratio or path_decide. It reads the operations' arrays, so the backend must be the CPU. */
 #ifndef TESTS_PATH_MUTANTS_H
 #define TESTS_PATH_MUTANTS_H
 

@@ -32,8 +32,8 @@ static size_t row_floats(const path_spy *spy)
     return (size_t)spy->stride + (size_t)spy->steps * (size_t)spy->channels;
 }
 
-/* Keeps the paths of a job, and the other law's means: Q's if the paths are candidates. Those of a draft under Q are in
- * its record. */
+/* Keeps the paths of a job, and the other distribution's means: Q's if the paths are candidates. Those of a draft under
+ * Q are in its record. */
 static void remember(path_spy *spy, const kern_path_job *job)
 {
     spy->steps = job->steps, spy->channels = job->channels, spy->stride = job->stride;
@@ -113,7 +113,7 @@ void spy_end(path_spy *spy)
     free(spy->judged), free(spy->kept), free(spy->has);
 }
 
-/* --- the law of what it kept -------------------------------------------------------------------------------------- */
+/* --- the distribution of what it kept ----------------------------------------------------------------------------- */
 
 /* A queue's path_ratio that notes innovations: rows of the job are tokens from `next` on. */
 typedef struct {
@@ -173,7 +173,7 @@ static void make_room(innovations *v, const path_spy *spy, size_t more)
     free(old.u), free(old.gap);
 }
 
-/* How far an image's token is from the end of its path under the law that it was drawn from. */
+/* How far an image's token is from the end of its path under the distribution that it was drawn from. */
 static double token_off(const path_spy *spy, const kern_chain_coef *coef, size_t place, const float *token)
 {
     const float *record = spy->kept + place * row_floats(spy);

@@ -1,11 +1,11 @@
 /* What a session with --spec path keeps, looked at from outside. A spy stands around the session's path_ratio and
  * path_decide and remembers the path of every token that was verified or replaced. spy_whiten then computes the
- * target's law of these paths by itself, from the finished images: plain passes over the tokens before each step, which
- * know nothing of rounds, drafts and contexts.
+ * target's distribution of these paths by itself, from the finished images: plain passes over the tokens before each
+ * step, which know nothing of rounds, drafts and contexts.
  *
- * Under that law the innovations u = (state after an index - mean) / standard deviation are independent standard
- * normals, and so is the coordinate along the gap between the means of draft and target, since the gap depends on what
- * came before only. A verifier that is wrong favours one of the two sides there. */
+ * Under that distribution the innovations u = (state after an index - mean) / standard deviation are independent
+ * standard normals, and so is the coordinate along the gap between the means of draft and target, since the gap depends
+ * on what came before only. A verifier that is wrong favours one of the two sides there. */
 #ifndef TESTS_PATH_SPY_H
 #define TESTS_PATH_SPY_H
 
@@ -31,7 +31,8 @@ typedef struct {
     int mutant;
     uint64_t first_image;
     int images, seq_len, channels, steps, stride;
-    float *judged; /* [rows][stride + steps * channels] paths since the last verdict, and the other law's means */
+    float *
+        judged; /* [rows][stride + steps * channels] paths since the last verdict, and the other distribution's means */
     int rows, room;
     float *kept;  /* [images][seq_len][stride + steps * channels] of tokens that stayed */
     uint8_t *has; /* [images][seq_len] */
@@ -47,7 +48,8 @@ typedef struct {
     size_t tokens, room;
     float *u;   /* [steps+1][room][channels] of the state after an index; entry `steps`: x_T. Entry 0 is not used */
     float *gap; /* [steps+1][room][channels] mean under Q less mean under P, in standard deviations */
-    double off; /* largest difference of an image's token from what the path ends in, under the law it was drawn from */
+    double off; /* largest difference of an image's token from what the path ends in, under the distribution it was
+                   drawn from */
 } innovations;
 
 /* Adds those of the spy's tokens. label [images]; tokens [images][seq_len][token_dim] are the session's. block: steps

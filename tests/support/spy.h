@@ -89,11 +89,11 @@ SPY_OPERATION(void, core, rms_norm,
               k, x, index, rows, dim, weight, eps, y, y_f32)
 SPY_OPERATION(void, core, swiglu, (kern_queue * k, const act *x, int rows, int hidden, act *y), k, x, rows, hidden, y)
 SPY_OPERATION(void, core, rotate,
-              (kern_queue * k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+              (kern_queue * k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                act *cache, const int *slot),
-              k, qkv, rows, heads, head_dim, turn, position, cache, slot)
+              k, qkv, rows, heads, head_dim, rope, position, cache, slot)
 SPY_OPERATION(void, core, attention_cache, (kern_queue * k, const kern_cache_job *job), k, job)
-SPY_OPERATION(void, discrete, laws, (kern_queue * k, const kern_law_job *job), k, job)
+SPY_OPERATION(void, discrete, probs, (kern_queue * k, const kern_probs_job *job), k, job)
 SPY_OPERATION(void, discrete, draw, (kern_queue * k, const kern_draw_job *job), k, job)
 SPY_OPERATION(void, discrete, verify, (kern_queue * k, const kern_block_job *job), k, job)
 
@@ -138,7 +138,7 @@ static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(ma
     spy.core.swiglu = spy_core_swiglu;
     spy.core.rotate = spy_core_rotate;
     spy.core.attention_cache = spy_core_attention_cache;
-    spy.discrete.laws = spy_discrete_laws;
+    spy.discrete.probs = spy_discrete_probs;
     spy.discrete.draw = spy_discrete_draw;
     spy.discrete.verify = spy_discrete_verify;
     k->core = &spy.core, k->head = &spy.head, k->conv = &spy.conv, k->discrete = &spy.discrete;

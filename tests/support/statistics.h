@@ -9,8 +9,8 @@
  * probability 0 gives 0. */
 double stat_chi2_p(const long *count, const double *probability, int cells);
 
-/* Kolmogorov-Smirnov tests by the asymptotic law: x[n] against the normal law of the given mean and deviation, and two
- * samples against each other. Samples are sorted in place. */
+/* Kolmogorov-Smirnov tests by the asymptotic distribution: x[n] against the normal distribution of the given mean and
+ * deviation, and two samples against each other. Samples are sorted in place. */
 double stat_ks_normal_p(float *x, int n, double mean, double std);
 double stat_ks_two_sample_p(float *a, int n_a, float *b, int n_b);
 

@@ -1,5 +1,6 @@
 #include "tests/support/support.h"
 
+#include <dirent.h>
 #include <ftw.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,14 +8,19 @@
 #include <string.h>
 #include <unistd.h>
 
-wt_file *golden_open(const char *name)
+wt_file *open_weights(const char *path)
 {
-    char path[256];
-    snprintf(path, sizeof path, "tests/golden/data/%s.safetensors", name);
     wt_file *f = NULL;
     mar_err err = {0};
     assert_ok(wt_open(path, &f, &err), &err);
     return f;
+}
+
+wt_file *golden_open(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "tests/golden/data/%s.safetensors", name);
+    return open_weights(path);
 }
 
 float *golden_f32(const wt_file *f, const char *name, int64_t count)
@@ -154,6 +160,43 @@ char *temporary_directory(void)
     return strdup(path);
 }
 
+static struct kept {
+    struct kept *next;
+    char *path; /* of a directory or of a file in one */
+} * kept;
+
+static void remove_kept(void)
+{
+    while (kept) {
+        struct kept *k = kept;
+        kept = k->next;
+        remove_directory(k->path);
+        free(k->path);
+        free(k);
+    }
+}
+
+static char *keep(char *path)
+{
+    struct kept *k = malloc(sizeof *k);
+    assert_non_null(k);
+    if (!kept) assert_int_equal(atexit(remove_kept), 0);
+    *k = (struct kept){kept, path};
+    return (kept = k)->path;
+}
+
+char *test_directory(void)
+{
+    return keep(temporary_directory());
+}
+
+char *test_path(const char *file)
+{
+    char *path;
+    assert_true(asprintf(&path, "%s/%s", test_directory(), file) > 0);
+    return keep(path);
+}
+
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
     (void)st, (void)type, (void)ftw;
@@ -163,4 +206,14 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 void remove_directory(const char *path)
 {
     nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int count_files(const char *directory)
+{
+    DIR *d = opendir(directory);
+    if (!d) fail_msg("%s: cannot open", directory);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(d));) n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    closedir(d);
+    return n;
 }

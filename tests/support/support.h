@@ -2,19 +2,14 @@
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "kernels/ops.h"
 #include "mar/masked/runner.h"
+#include "tests/support/test.h"
 #include "weights/weights.h"
 
 /* Golden tensors are in safetensors files, which tests/golden/make_*.py write with PyTorch. */
-wt_file *golden_open(const char *name); /* "head" opens tests/golden/data/head.safetensors; fails the test */
+wt_file *golden_open(const char *name);  /* "head" opens tests/golden/data/head.safetensors; fails the test */
+wt_file *open_weights(const char *path); /* fails the test if it cannot be opened */
 float *golden_f32(const wt_file *f, const char *name, int64_t count); /* caller frees */
 
 /* ||a-b|| / ||b|| over n values; NaN or Inf in a gives infinity. */
@@ -71,6 +66,12 @@ mar_status plain_runner(kern_queue *k, const mar_model *model, int images, int c
 /* Backend memory, for the lay_out of a component that is tested alone. The caller frees it with core->free. */
 void *backend_memory(kern_queue *k, size_t bytes);
 
+/* A fresh directory, and a file that is to be in one. They, what is in them, and the strings are gone when the program
+ * ends. */
+char *test_directory(void);
+char *test_path(const char *file);
+/* Number of entries of a directory, without . and .. */
+int count_files(const char *directory);
 /* A fresh directory under $TMPDIR, and its removal with everything in it. */
 char *temporary_directory(void); /* caller frees the string */
 void remove_directory(const char *path);

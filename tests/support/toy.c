@@ -7,7 +7,7 @@
 
 static float *row(const toy *t, long node)
 {
-    return t->log_law + node * t->size;
+    return t->log_probs + node * t->size;
 }
 
 static void normalise(float *law, int size)
@@ -23,8 +23,8 @@ toy *toy_create(int size, int length, uint64_t seed, double spread, const toy *b
     if (!t) abort();
     t->size = size, t->length = length;
     for (long level = 1, l = 0; l <= length; l++, level *= size) t->nodes += level;
-    t->log_law = malloc((size_t)t->nodes * (size_t)size * sizeof *t->log_law);
-    if (!t->log_law) abort();
+    t->log_probs = malloc((size_t)t->nodes * (size_t)size * sizeof *t->log_probs);
+    if (!t->log_probs) abort();
     for (long node = 0; node < t->nodes; node++) {
         for (int x = 0; x < size; x++) {
             uint32_t w[4];
@@ -42,7 +42,7 @@ toy *toy_create(int size, int length, uint64_t seed, double spread, const toy *b
 void toy_free(toy *t)
 {
     if (!t) return;
-    free(t->log_law);
+    free(t->log_probs);
     free(t);
 }
 
@@ -63,7 +63,7 @@ long toy_sequences(const toy *t, int n)
 const float *toy_law(const toy *t, const int *prefix, int length)
 {
     long before = 0;
-    if (length > t->length) length = t->length; /* past the end: some law, of no consequence */
+    if (length > t->length) length = t->length; /* past the end: some distribution, of no consequence */
     for (long l = 0, level = 1; l < length; l++, level *= t->size) before += level;
     return row(t, before + toy_number(t, prefix, length));
 }
@@ -86,7 +86,7 @@ void toy_probabilities(const toy *t, int n, double *probability)
     descend(t, x, 0, n, 1, probability);
 }
 
-mar_status toy_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+mar_status toy_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     toy *t = state;
     (void)err;
@@ -100,7 +100,7 @@ mar_status toy_laws(void *state, const spec_request *request, int n, float *log_
             for (int d = i - 1; d >= 0; d = q->parent[d]) x[--place] = q->draft[d];
             memcpy(x, q->prefix, (size_t)q->length * sizeof *x);
             const float *law = t->markov ? toy_law(t, depth > 0 ? &x[depth - 1] : x, depth > 0) : toy_law(t, x, depth);
-            float *y = log_law + (size_t)(q->row + i) * (size_t)t->size;
+            float *y = log_probs + (size_t)(q->row + i) * (size_t)t->size;
             if (t->k)
                 t->k->core->upload(t->k, y, law, (size_t)t->size * sizeof *law);
             else

@@ -1,4 +1,4 @@
-/* Toy causal models, small enough to enumerate: random laws of the next token for every prefix. */
+/* Toy causal models, small enough to enumerate: random distributions of the next token for every prefix. */
 #ifndef TESTS_TOY_H
 #define TESTS_TOY_H
 
@@ -7,12 +7,12 @@
 #include <stdint.h>
 
 typedef struct {
-    int size, length; /* vocabulary; longest prefix that has a law */
+    int size, length; /* vocabulary; longest prefix that has a distribution */
     long nodes;       /* prefixes of 0..length tokens */
-    float *log_law;   /* [nodes][size], normalised */
+    float *log_probs; /* [nodes][size], normalised */
     long calls;       /* of toy_laws */
-    long rows;        /* laws that they were to make */
-    kern_queue *k;    /* where toy_laws writes; NULL: the laws' rows are host memory */
+    long rows;        /* distributions that they were to make */
+    kern_queue *k;    /* where toy_laws writes; NULL: the distributions' rows are host memory */
     int markov;       /* 1: only the token before counts */
 } toy;
 
@@ -29,6 +29,6 @@ long toy_number(const toy *t, const int *x, int n);
 void toy_probabilities(const toy *t, int n, double *probability);
 
 /* spec_model.laws with a toy as its state. It writes the rows from request.from on only. */
-mar_status toy_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err);
+mar_status toy_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err);
 
 #endif

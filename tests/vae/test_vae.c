@@ -79,7 +79,7 @@ static float *decode(const wt_file *f, mar_dtype dtype, int threads, const int g
     return pixels;
 }
 
-/* --- numbers ------------------------------------------------------------------------------------ */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 static void check_golden(mar_dtype dtype, double tolerance)
 {
@@ -93,16 +93,14 @@ static void check_golden(mar_dtype dtype, double tolerance)
     wt_close(f);
 }
 
-static void f32_is_pytorch(void **unused)
+TEST_CASE(f32_is_pytorch)
 {
-    (void)unused;
     check_golden(MAR_DTYPE_F32, 5e-6); /* what must hold is 1/255 */
 }
 
 /* Every operand is rounded to 8 bits, a relative error of 2e-3 that some twenty layers add to. */
-static void bf16_is_near(void **unused)
+TEST_CASE(bf16_is_near)
 {
-    (void)unused;
     check_golden(MAR_DTYPE_BF16, 2e-2);
 }
 
@@ -121,16 +119,10 @@ static void check_threads(mar_dtype dtype)
     wt_close(f);
 }
 
-static void f32_bits_do_not_depend_on_threads(void **unused)
+TEST_CASE(bits_do_not_depend_on_threads)
 {
-    (void)unused;
     check_threads(MAR_DTYPE_F32);
-}
-
-static void bf16_bits_do_not_depend_on_threads(void **unused)
-{
-    (void)unused;
-    check_threads(MAR_DTYPE_BF16);
+    check_threads(MAR_DTYPE_BF16); /* skipped by a processor without */
 }
 
 /* Runs of several sizes on one decoder, images in turn: each is what it is alone. */
@@ -157,25 +149,18 @@ static void check_runs(mar_dtype dtype)
     wt_close(f);
 }
 
-static void f32_runs_share_a_decoder(void **unused)
+TEST_CASE(runs_share_a_decoder)
 {
-    (void)unused;
     check_runs(MAR_DTYPE_F32);
+    check_runs(MAR_DTYPE_BF16); /* skipped by a processor without */
 }
 
-static void bf16_runs_share_a_decoder(void **unused)
-{
-    (void)unused;
-    check_runs(MAR_DTYPE_BF16);
-}
-
-/* --- patches ------------------------------------------------------------------------------------ */
+/* --- patches ------------------------------------------------------------------------------------------------------ */
 
 /* The tokens of the images above in patches, as the official code packs them (tests/golden/make_patches.py), make the
  * same images, alone and beside each other. */
-static void tokens_may_be_patches(void **unused)
+TEST_CASE(tokens_may_be_patches)
 {
-    (void)unused;
     static const int cases[][3] = {{4, 4, 2}, {4, 4, 4}, {8, 6, 2}}; /* rows, columns, patch */
     wt_file *f = golden_open("vae"), *patches = golden_open("patches");
     kern_queue *k = open_or_skip(MAR_DTYPE_F32, 2);
@@ -212,7 +197,7 @@ static void tokens_may_be_patches(void **unused)
     wt_close(f), wt_close(patches);
 }
 
-/* --- batches ------------------------------------------------------------------------------------ */
+/* --- batches ------------------------------------------------------------------------------------------------------ */
 
 /* Decodes `images` images, 3 of them different, in passes of at most what the run takes. */
 static void run_batch(kern_queue *k, vae_run *r, const int grid[2], const float *tokens, int images, float *pixels)
@@ -279,23 +264,16 @@ static void check_batches(mar_dtype dtype)
     wt_close(f);
 }
 
-static void f32_images_of_a_batch_are_those_alone(void **unused)
+TEST_CASE(images_of_a_batch_are_those_alone)
 {
-    (void)unused;
     check_batches(MAR_DTYPE_F32);
+    check_batches(MAR_DTYPE_BF16); /* skipped by a processor without */
 }
 
-static void bf16_images_of_a_batch_are_those_alone(void **unused)
-{
-    (void)unused;
-    check_batches(MAR_DTYPE_BF16);
-}
+/* --- facts -------------------------------------------------------------------------------------------------------- */
 
-/* --- facts -------------------------------------------------------------------------------------- */
-
-static void config_bytes_and_flop(void **unused)
+TEST_CASE(config_bytes_and_flop)
 {
-    (void)unused;
     wt_file *f = golden_open("vae");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     vae_decoder *d = load(k, f);
@@ -323,9 +301,8 @@ static void config_bytes_and_flop(void **unused)
     wt_close(f);
 }
 
-static void grids_out_of_range_are_refused(void **unused)
+TEST_CASE(grids_out_of_range_are_refused)
 {
-    (void)unused;
     static const int bad[][2] = {{0, 4}, {4, 0}, {-1, 4}, {4, 100000}, {100000, 4}, {2147483647, 2147483647}};
     wt_file *f = golden_open("vae");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
@@ -344,7 +321,7 @@ static void grids_out_of_range_are_refused(void **unused)
     wt_close(f);
 }
 
-/* --- files that are no decoder ------------------------------------------------------------------ */
+/* --- files that are no decoder ------------------------------------------------------------------------------------ */
 
 static char *read_golden(size_t *size)
 {
@@ -384,9 +361,8 @@ static void expect_refused(const char *bytes, size_t size, const char *reason)
 
 /* Each tensor in turn is renamed: the decoder is refused, the message names it, and nothing leaks
  * (sanitizers). */
-static void every_tensor_is_needed(void **unused)
+TEST_CASE(every_tensor_is_needed)
 {
-    (void)unused;
     wt_file *f = golden_open("vae");
     size_t size;
     char *bytes = read_golden(&size);
@@ -409,9 +385,8 @@ static void every_tensor_is_needed(void **unused)
 }
 
 /* [64,64,3,3] becomes [64,64,9,1]: as many values, another convolution. */
-static void wrong_shapes_are_refused(void **unused)
+TEST_CASE(wrong_shapes_are_refused)
 {
-    (void)unused;
     size_t size;
     char *bytes = read_golden(&size);
     char *at = strstr(find_bytes(bytes, size, "\"decoder.mid.block_1.conv1.weight\""), "[64,64,3,3]");
@@ -419,24 +394,4 @@ static void wrong_shapes_are_refused(void **unused)
     memcpy(at, "[64,64,9,1]", 11);
     expect_refused(bytes, size, "decoder.mid.block_1.conv1.weight");
     free(bytes);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f32_is_pytorch),
-        cmocka_unit_test(bf16_is_near),
-        cmocka_unit_test(f32_bits_do_not_depend_on_threads),
-        cmocka_unit_test(bf16_bits_do_not_depend_on_threads),
-        cmocka_unit_test(f32_runs_share_a_decoder),
-        cmocka_unit_test(bf16_runs_share_a_decoder),
-        cmocka_unit_test(tokens_may_be_patches),
-        cmocka_unit_test(config_bytes_and_flop),
-        cmocka_unit_test(grids_out_of_range_are_refused),
-        cmocka_unit_test(every_tensor_is_needed),
-        cmocka_unit_test(wrong_shapes_are_refused),
-        cmocka_unit_test(f32_images_of_a_batch_are_those_alone),
-        cmocka_unit_test(bf16_images_of_a_batch_are_those_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

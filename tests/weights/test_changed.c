@@ -4,7 +4,6 @@
 #include "tests/support/disturbed_files.h"
 #include "tests/support/support.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -42,7 +41,7 @@ static int set_up(void **state)
     assert_non_null(x);
     memset(&disturbed, 0, sizeof disturbed);
     seen = NULL;
-    x->dir = temporary_directory();
+    x->dir = test_directory();
     x->m = open_mar(MAR_DTYPE_F32, 1);
     snprintf(x->mar_pth, sizeof x->mar_pth, "%s/mar.pth", x->dir);
     snprintf(x->mar_safetensors, sizeof x->mar_safetensors, "%s/mar.safetensors", x->dir);
@@ -59,23 +58,11 @@ static int tear_down(void **state)
 {
     fixture *x = *state;
     mar_close(x->m);
-    remove_directory(x->dir);
-    free(x->dir);
     free(x);
     return 0;
 }
 
-static int count_files(const char *path)
-{
-    int n = -2; /* . and .. */
-    DIR *dir = opendir(path);
-    assert_non_null(dir);
-    while (readdir(dir)) n++;
-    closedir(dir);
-    return n;
-}
-
-/* --- what is done to a file, and with it --------------------------------------------------------------- */
+/* --- what is done to a file, and with it -------------------------------------------------------------------------- */
 
 static struct {
     const char *path;
@@ -184,7 +171,7 @@ static mar_status convert(const fixture *x, const char *path)
     return status;
 }
 
-/* --- at each read in turn -------------------------------------------------------------------------------- */
+/* --- at each read in turn ----------------------------------------------------------------------------------------- */
 
 /* The change comes before the first read, then before the second, and later at wider steps, until
  * the operation has no more. */
@@ -221,42 +208,41 @@ static void in_every_way(const fixture *x, operation *run, const char *path)
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) change_at_each_read(x, run, path, changes[i]);
 }
 
-static void while_a_model_is_loaded(void **state)
+TEST_WITH(while_a_model_is_loaded, set_up, tear_down)
 {
     const fixture *x = *state;
     in_every_way(x, load_model, x->mar_safetensors);
     in_every_way(x, load_model, x->mar_pth);
 }
 
-static void while_a_vae_is_loaded(void **state)
+TEST_WITH(while_a_vae_is_loaded, set_up, tear_down)
 {
     const fixture *x = *state;
     in_every_way(x, load_vae, x->vae);
 }
 
-static void while_it_is_inspected(void **state)
+TEST_WITH(while_it_is_inspected, set_up, tear_down)
 {
     const fixture *x = *state;
     in_every_way(x, inspect, x->mar_safetensors);
     in_every_way(x, inspect, x->vae);
 }
 
-static void while_it_is_converted(void **state)
+TEST_WITH(while_it_is_converted, set_up, tear_down)
 {
     const fixture *x = *state;
     in_every_way(x, convert, x->mar_safetensors);
     in_every_way(x, convert, x->mar_pth);
 }
 
-static void between_opening_and_loading(void **state)
+TEST_WITH(between_opening_and_loading, set_up, tear_down)
 {
     const fixture *x = *state;
     const char *const paths[] = {x->mar_safetensors, x->mar_pth};
     for (int i = 0; i < 2; i++) {
-        wt_file *f;
         float *values = (float *)1;
         mar_err err = {0};
-        assert_ok(wt_open(paths[i], &f, &err), &err);
+        wt_file *f = open_weights(paths[i]);
         assert_int_equal(truncate(paths[i], 45), 0);
         assert_int_equal(wt_load_f32(f, "z_proj.bias", 1, (int64_t[]){16}, &values, &err), MAR_EIO);
         assert_null(values);
@@ -266,7 +252,7 @@ static void between_opening_and_loading(void **state)
     }
 }
 
-static void a_read_that_fails(void **state)
+TEST_WITH(a_read_that_fails, set_up, tear_down)
 {
     const fixture *x = *state;
     operation *const all[] = {load_model, inspect, convert};
@@ -282,7 +268,7 @@ static void a_read_that_fails(void **state)
     for (int i = 0; i < 3; i++) assert_library(x->m, all[i](x, x->mar_safetensors));
 }
 
-/* --- at any moment ------------------------------------------------------------------------------------- */
+/* --- at any moment ------------------------------------------------------------------------------------------------ */
 
 static atomic_int stop;
 static atomic_int failed; /* the thread could not go on: cmocka's asserts are the main thread's */
@@ -303,7 +289,7 @@ static void *keep_changing(void *user)
 
 /* Another thread cuts and writes the file, with pauses of up to 5 ms: what comes is what comes of the file that stays
  * as it is, to the bit, or one line. */
-static void at_any_moment(void **state)
+TEST_WITH(at_any_moment, set_up, tear_down)
 {
     const fixture *x = *state;
     operation *const all[] = {load_model, inspect, convert};
@@ -351,7 +337,7 @@ static void at_any_moment(void **state)
     }
 }
 
-/* --- killed ---------------------------------------------------------------------------------------------- */
+/* --- killed ------------------------------------------------------------------------------------------------------- */
 
 static void end_at_once(void)
 {
@@ -359,7 +345,7 @@ static void end_at_once(void)
 }
 
 /* SIGKILL at each read of a conversion: nothing is left where the file system has files without a name. */
-static void a_killed_conversion_leaves_nothing(void **state)
+TEST_WITH(a_killed_conversion_leaves_nothing, set_up, tear_down)
 {
     const fixture *x = *state;
     const int fd = open(x->dir, O_TMPFILE | O_WRONLY, 0600), files = count_files(x->dir);
@@ -385,19 +371,4 @@ static void a_killed_conversion_leaves_nothing(void **state)
         assert_true(at > 0 || killed);
     }
     assert_int_equal(count_files(x->dir), files + hidden + 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(while_a_model_is_loaded, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(while_a_vae_is_loaded, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(while_it_is_inspected, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(while_it_is_converted, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(between_opening_and_loading, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_read_that_fails, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(at_any_moment, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_killed_conversion_leaves_nothing, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

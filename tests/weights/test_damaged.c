@@ -82,9 +82,8 @@ static void truncate_file(const char *path, size_t step)
     bytes_free(&b);
 }
 
-static void test_truncated(void **state)
+TEST_CASE(test_truncated)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++) truncate_file(small_files[i], 1);
     for (int i = 0; i < LEGACY_FILES; i++) truncate_file(legacy_files[i], 1);
     truncate_file(DATA "dtypes.safetensors", 1);
@@ -112,9 +111,8 @@ static int flip_bits(const char *path, size_t begin, size_t end, size_t step, in
     return opened;
 }
 
-static void test_flipped_bits(void **state)
+TEST_CASE(test_flipped_bits)
 {
-    (void)state;
     int tried = 0, opened = 0;
     for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++)
         opened += flip_bits(small_files[i], 0, SIZE_MAX, 1, &tried);
@@ -151,9 +149,8 @@ static int replace_operations(const bytes *b, size_t begin, size_t end, uint32_t
     return opened;
 }
 
-static void test_mutated_pickles(void **state)
+TEST_CASE(test_mutated_pickles)
 {
-    (void)state;
     uint32_t random = 1;
     int opened = 0;
     for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++) {
@@ -176,9 +173,8 @@ static void test_mutated_pickles(void **state)
 }
 
 /* Random operations from nothing. */
-static void test_random_pickles(void **state)
+TEST_CASE(test_random_pickles)
 {
-    (void)state;
     uint32_t random = 7;
     for (int round = 0; round < 20000; round++) {
         uint8_t pickle[64];
@@ -194,15 +190,4 @@ static void test_random_pickles(void **state)
         guarded_free(copy, b.size);
         bytes_free(&b);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_flipped_bits),
-        cmocka_unit_test(test_mutated_pickles),
-        cmocka_unit_test(test_random_pickles),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,9 +16,8 @@ static command_result run(const char *line, int status)
     return r;
 }
 
-static void test_text(void **state)
+TEST_CASE(test_text)
 {
-    (void)state;
     command_result r = run("$MAR inspect --heads 2 " DATA "mar.pth", 0);
     assert_non_null(strstr(r.out, "\nformat: PyTorch zip (model_ema)\n"));
     assert_non_null(strstr(r.out, "\nproblems: 0\n"));
@@ -40,9 +39,8 @@ static cJSON *run_json(const char *line, int status)
     return root;
 }
 
-static void test_json(void **state)
+TEST_CASE(test_json)
 {
-    (void)state;
     cJSON *root = run_json("$MAR inspect --json --heads 2 " DATA "mar.pth", 0);
     assert_string_equal(cJSON_GetObjectItem(root, "kind")->valuestring, "mar");
     assert_int_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(root, "config"), "width")->valueint, 16);
@@ -58,9 +56,8 @@ static void test_json(void **state)
     cJSON_Delete(root);
 }
 
-static void test_convert(void **state)
+TEST_CASE(test_convert)
 {
-    (void)state;
     command_result r = run("d=$(mktemp -d) && $MAR convert " DATA "mar.pth $d/m.safetensors --dtype bf16 --heads 2 && "
                            "$MAR inspect $d/m.safetensors; s=$?; ls -A $d; rm -r $d; exit $s",
                            0);
@@ -75,7 +72,7 @@ static void test_convert(void **state)
 }
 
 /* Tokens that are patches: what says so, what asks, and what refuses. */
-static void test_patches(void **state)
+TEST_WITH(test_patches, command_setup, command_teardown)
 {
     static const mar_model_config shape = {.width = 32,
                                            .encoder_depth = 1,
@@ -129,15 +126,4 @@ static void test_patches(void **state)
             fail_msg("%s: \"%s%s\", expected \"%s\" in it", cases[i].line, r.out, r.err, cases[i].part);
         command_result_free(&r);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_convert),
-        cmocka_unit_test_setup_teardown(test_patches, command_setup, command_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

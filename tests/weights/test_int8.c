@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- writing and reading back ----------------------------------------------------------------------------------- */
+/* --- writing and reading back ------------------------------------------------------------------------------------- */
 
 typedef struct {
     char *dir, path[600];
@@ -23,11 +23,10 @@ typedef struct {
 
 static fixture set_up(int out, int in)
 {
-    fixture x = {.dir = temporary_directory(), .out = out, .in = in};
+    fixture x = {.dir = test_directory(), .out = out, .in = in};
     const size_t n = (size_t)out * (size_t)in;
     char header[200];
     bytes b = {0};
-    mar_err err = {0};
     x.w = malloc(n * sizeof *x.w), x.restored = malloc(n * sizeof *x.restored);
     x.q = malloc(n), x.scale = malloc((size_t)out * sizeof *x.scale);
     for (size_t i = 0; i < n; i++) x.w[i] = sinf((float)i) * (1 + (float)(i / (size_t)in % 5));
@@ -42,7 +41,7 @@ static fixture set_up(int out, int in)
     snprintf(x.path, sizeof x.path, "%s/in", x.dir);
     bytes_to_file(&b, x.path);
     bytes_free(&b);
-    assert_ok(wt_open(x.path, &x.source, &err), &err);
+    x.source = open_weights(x.path);
     snprintf(x.path, sizeof x.path, "%s/int8.safetensors", x.dir);
     return x;
 }
@@ -50,8 +49,7 @@ static fixture set_up(int out, int in)
 static void tear_down(fixture *x)
 {
     wt_close(x->source);
-    remove_directory(x->dir);
-    free(x->dir), free(x->w), free(x->scale), free(x->restored), free(x->q);
+    free(x->w), free(x->scale), free(x->restored), free(x->q);
 }
 
 /* Writes the matrix in int8 to x->path, and opens it. */
@@ -62,10 +60,9 @@ static wt_file *write_int8(const fixture *x)
         {"w", WT_I8, 2, {x->out, x->in}, x->source, w, WT_QUANTISED, NULL},
         {"w_scale", WT_F32, 1, {x->out}, x->source, w, WT_SCALES, NULL},
     };
-    wt_file *f;
     mar_err err = {0};
     assert_ok(wt_save_safetensors(x->path, outputs, 2, NULL, 0, &err), &err);
-    assert_ok(wt_open(x->path, &f, &err), &err);
+    wt_file *f = open_weights(x->path);
     return f;
 }
 
@@ -81,11 +78,10 @@ static void check_restored(const fixture *x, const wt_file *f, wt_dtype dtype)
     const size_t n = (size_t)x->out * (size_t)x->in;
     char path[640];
     mar_err err = {0};
-    wt_file *back;
     const wt_output output = {"w", dtype, 2, {x->out, x->in}, f, wt_find(f, "w"), WT_DEQUANTISED, NULL};
     snprintf(path, sizeof path, "%s/restored.safetensors", x->dir);
     assert_ok(wt_save_safetensors(path, &output, 1, NULL, 0, &err), &err);
-    assert_ok(wt_open(path, &back, &err), &err);
+    wt_file *back = open_weights(path);
     assert_int_equal(wt_at(back, 0)->dtype, dtype);
     float *values = golden_f32(back, "w", (int64_t)n);
     for (size_t i = 0; i < n; i++)
@@ -95,9 +91,8 @@ static void check_restored(const fixture *x, const wt_file *f, wt_dtype dtype)
 }
 
 /* Matrices of one piece, of several, and with rows longer than a piece. */
-static void written_and_read_back(void **state)
+TEST_CASE(written_and_read_back)
 {
-    (void)state;
     static const int shapes[][2] = {{3, 4}, {1, 1}, {700, 331}, {5, 70001}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         fixture x = set_up(shapes[i][0], shapes[i][1]);
@@ -131,9 +126,8 @@ static void written_and_read_back(void **state)
 }
 
 /* Copies have the bytes of the source, whatever its type. */
-static void copied(void **state)
+TEST_CASE(copied)
 {
-    (void)state;
     fixture x = set_up(300, 400);
     wt_file *f = write_int8(&x), *back;
     mar_err err = {0};
@@ -146,15 +140,14 @@ static void copied(void **state)
     assert_int_equal(a.size, b.size);
     assert_memory_equal(a.data, b.data, a.size);
     bytes_free(&a), bytes_free(&b);
-    assert_ok(wt_open(path, &back, &err), &err);
+    back = open_weights(path);
     wt_close(back), wt_close(f);
     tear_down(&x);
 }
 
 /* What cannot be written is refused before there is a file. */
-static void bad_outputs(void **state)
+TEST_CASE(bad_outputs)
 {
-    (void)state;
     fixture x = set_up(3, 4);
     wt_file *f = write_int8(&x);
     const wt_tensor *w = wt_at(x.source, 0), *q = wt_find(f, "w"), *scale = wt_find(f, "w_scale");
@@ -184,7 +177,7 @@ static void bad_outputs(void **state)
     tear_down(&x);
 }
 
-/* --- files with something wrong --------------------------------------------------------------------------------- */
+/* --- files with something wrong ----------------------------------------------------------------------------------- */
 
 /* Offsets and shape of a second tensor, scales of "a" I8 [2, 3], which has bytes 0 to 5. */
 #define FILE_OF(second) "{\"a\":{\"dtype\":\"I8\",\"shape\":[2,3],\"data_offsets\":[0,6]}" second "}"
@@ -214,9 +207,8 @@ static void refuse(const char *header, const void *data, size_t size, int allow_
     bytes_free(&b);
 }
 
-static void wrong_files(void **state)
+TEST_CASE(wrong_files)
 {
-    (void)state;
     static const char good[] = FILE_OF(SCALES("F32", "[2]", "14"));
     struct {
         int8_t q[6];
@@ -251,9 +243,8 @@ static void wrong_files(void **state)
 }
 
 /* int8 is for matrices that are asked for as such. */
-static void not_for_others(void **state)
+TEST_CASE(not_for_others)
 {
-    (void)state;
     static const char header[] = FILE_OF(SCALES("F32", "[2]", "14"));
     bytes b = make_safetensors(header, 14);
     wt_file *f;
@@ -268,13 +259,4 @@ static void not_for_others(void **state)
     assert_true(wt_is_layer("blocks.0.attn.qkv.weight", layers) && wt_is_layer("x.mlp.fc1.weight", layers));
     assert_false(wt_is_layer("blocks.0.attn.qkv.bias", layers) || wt_is_layer("attn.qkv.weight", layers) ||
                  wt_is_layer("blocks.0.xattn.qkv.weight", layers) || wt_is_layer("", layers));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_and_read_back), cmocka_unit_test(copied),         cmocka_unit_test(bad_outputs),
-        cmocka_unit_test(wrong_files),           cmocka_unit_test(not_for_others),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

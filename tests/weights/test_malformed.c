@@ -25,7 +25,7 @@ static void expect_refusal(const bytes *b, const char *words)
     guarded_free(copy, b->size);
 }
 
-/* --- safetensors ----------------------------------------------------------------------------------- */
+/* --- safetensors -------------------------------------------------------------------------------------------------- */
 
 static void refuse_header(const char *header, size_t data_size, const char *words)
 {
@@ -36,9 +36,8 @@ static void refuse_header(const char *header, size_t data_size, const char *word
 
 #define ONE(dtype, shape, offsets) "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
-static void test_good_header(void **state)
+TEST_CASE(test_good_header)
 {
-    (void)state;
     bytes b = make_safetensors(ONE("F32", "[2,1]", "[0,8]") "   ", 8);
     wt_file *f;
     mar_err err = {0};
@@ -48,9 +47,8 @@ static void test_good_header(void **state)
     bytes_free(&b);
 }
 
-static void test_header_length(void **state)
+TEST_CASE(test_header_length)
 {
-    (void)state;
     static const uint64_t lengths[] = {11, 1 << 20, (uint64_t)1 << 40, UINT64_MAX - 7, UINT64_MAX};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         bytes b = {0};
@@ -68,9 +66,8 @@ static void test_header_length(void **state)
     free(spaces);
 }
 
-static void test_header_json(void **state)
+TEST_CASE(test_header_json)
 {
-    (void)state;
     refuse_header("{", 0, "no valid JSON");
     refuse_header("{\"a\":}", 0, "no valid JSON");
     refuse_header("{\"a", 0, "no valid JSON");
@@ -91,9 +88,8 @@ static void *refuse_deep(void *unused)
 }
 
 /* Nesting ends in an error, on a thread with little stack, too; brackets in strings are none. */
-static void test_nesting(void **state)
+TEST_CASE(test_nesting)
 {
-    (void)state;
     pthread_attr_t attributes;
     pthread_t thread;
     bytes_text(&deep, "{\"a\":");
@@ -108,9 +104,8 @@ static void test_nesting(void **state)
     refuse_header("{\"__metadata__\":{\"k\":\"[[[[[[[[[[[[[[[[[[\\\"{{{{{{{{\"},\"a\":{}}", 0, "\"a\" has no dtype");
 }
 
-static void test_duplicates(void **state)
+TEST_CASE(test_duplicates)
 {
-    (void)state;
     refuse_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
                   "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
                   2, "\"a\" appears twice");
@@ -122,8 +117,7 @@ static void test_duplicates(void **state)
 
 #define NAMED(name) "{\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}"
 
-/* --- many names ------------------------------------------------------------------------------------------------------
- */
+/* --- many names --------------------------------------------------------------------------------------------------- */
 
 /* In place of the C library's, for the readers, too. */
 static long comparisons;
@@ -153,9 +147,8 @@ static void read_many(const char *header, size_t data_size, int tensors)
 
 /* Twice the names take twice the time, also if somebody has chosen names whose FNV-1a ends with the same 18 bits: each
  * is made of pieces after which that hash is what it was before. */
-static void test_many_names(void **state)
+TEST_CASE(test_many_names)
 {
-    (void)state;
     static const wt_hash_seed published = {{0x0706050403020100u, 0x0f0e0d0c0b0a0908u}}; /* the paper's test vector */
     assert_true(wt_hash(&published, "\0\1\2\3\4\5\6\7\10\11\12\13\14\15\16", 15) == 0xa129ca6149be45e5u);
     const wt_hash_seed a = wt_hash_random(), b = wt_hash_random();
@@ -193,9 +186,8 @@ static void test_many_names(void **state)
 }
 
 /* JSON can say NUL, at which C's strings end: "a" and "a\0b" would be one name. */
-static void test_nul(void **state)
+TEST_CASE(test_nul)
 {
-    (void)state;
     const char *words = "expected names and metadata without";
     refuse_header(NAMED("a\\u0000b"), 1, "the header has a NUL at byte 3, expected names and metadata without");
     refuse_header(NAMED("\\\\\\u0000"), 1, "a NUL at byte 4"); /* an escaped backslash, then the NUL */
@@ -216,9 +208,8 @@ static void test_nul(void **state)
     bytes_free(&good);
 }
 
-static void test_utf8(void **state)
+TEST_CASE(test_utf8)
 {
-    (void)state;
     static const char *const bad[][2] = {
         {NAMED("w\x80"), "the tensor name \"w\\x80\" is no valid UTF-8 at byte 1"},
         {NAMED("\xc0\xaf"), "the tensor name \"\\xc0\\xaf\" is no valid UTF-8 at byte 0"}, /* '/', too long */
@@ -245,9 +236,8 @@ static void test_utf8(void **state)
     }
 }
 
-static void test_dtype_and_shape(void **state)
+TEST_CASE(test_dtype_and_shape)
 {
-    (void)state;
     refuse_header(ONE("F8_E4M3", "[1]", "[0,1]"), 1, "dtype \"F8_E4M3\"");
     refuse_header(ONE("f32", "[1]", "[0,4]"), 4, "dtype \"f32\"");
     refuse_header("{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype");
@@ -264,9 +254,8 @@ static void test_dtype_and_shape(void **state)
     refuse_header(ONE("F32", "[2147483648,2147483648]", "[0,0]"), 0, "too large");
 }
 
-static void test_offsets(void **state)
+TEST_CASE(test_offsets)
 {
-    (void)state;
     refuse_header(ONE("U8", "[4]", "[0,4]"), 3, "truncated");
     refuse_header(ONE("U8", "[4]", "[0,3]"), 4, "span 3 bytes, its shape needs 4");
     refuse_header(ONE("F32", "[1]", "[4,0]"), 4, "not [begin, end]");
@@ -281,9 +270,8 @@ static void test_offsets(void **state)
                   4, "\"b\" begins at byte 2 of the data, the one before ends at 3");
 }
 
-static void test_strange_starts(void **state)
+TEST_CASE(test_strange_starts)
 {
-    (void)state;
     static const char *const starts[] = {"", "{", "<!DOCTYPE html>", "version https://git-lfs.github.com/spec/v1"};
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         bytes b = {0};
@@ -293,7 +281,7 @@ static void test_strange_starts(void **state)
     }
 }
 
-/* --- zip ------------------------------------------------------------------------------------------- */
+/* --- zip ---------------------------------------------------------------------------------------------------------- */
 
 static void refuse_zip(const zip_part *parts, int count, const char *words)
 {
@@ -304,9 +292,8 @@ static void refuse_zip(const zip_part *parts, int count, const char *words)
     }
 }
 
-static void test_zip_entries(void **state)
+TEST_CASE(test_zip_entries)
 {
-    (void)state;
     refuse_zip((zip_part[]){{.name = "a.txt", .data = "x", .size = 1}}, 1, "without data.pkl");
     refuse_zip((zip_part[]){{.name = "a/data.pkl", .data = "x", .size = 1, .method = 8}}, 1, "compressed");
     refuse_zip((zip_part[]){{.name = "a/data.pkl", .data = "x", .size = 1, .flags = 1}}, 1, "encrypted");
@@ -326,9 +313,8 @@ static void refuse_patched(int zip64, const char *magic, size_t at, int width, u
     bytes_free(&b);
 }
 
-static void test_zip_directory(void **state)
+TEST_CASE(test_zip_directory)
 {
-    (void)state;
     const char *end = "PK\5\6", *end64 = "PK\6\6", *locator = "PK\6\7", *entry = "PK\1\2", *local = "PK\3\4";
     refuse_patched(0, end, 10, 2, 2, "not in the file");
     refuse_patched(0, end, 12, 4, 0xfffffff0, "not in the file");
@@ -350,9 +336,8 @@ static void test_zip_directory(void **state)
     refuse_patched(0, local, 28, 2, 0xffff, "past the end of the file");
 }
 
-static void test_zip_sizes(void **state)
+TEST_CASE(test_zip_sizes)
 {
-    (void)state;
     const zip_part part = {.name = "a/data.pkl", .data = "}.", .size = 2};
     static const uint64_t sizes[] = {1000000, UINT64_MAX, UINT64_MAX - 60, (uint64_t)1 << 63};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -365,7 +350,7 @@ static void test_zip_sizes(void **state)
     }
 }
 
-/* --- pickle ---------------------------------------------------------------------------------------- */
+/* --- pickle ------------------------------------------------------------------------------------------------------- */
 
 static void refuse_pickle_bytes(const char *pickle, size_t size, const char *words)
 {
@@ -375,9 +360,8 @@ static void refuse_pickle_bytes(const char *pickle, size_t size, const char *wor
 }
 #define refuse_pickle(pickle, words) refuse_pickle_bytes(pickle, sizeof(pickle) - 1, words)
 
-static void test_pickle_machine(void **state)
+TEST_CASE(test_pickle_machine)
 {
-    (void)state;
     refuse_pickle("", "ends in the middle");
     refuse_pickle("\x80\2", "ends in the middle");
     refuse_pickle(".", "empty stack");
@@ -410,9 +394,8 @@ static void test_pickle_machine(void **state)
 }
 
 /* A name of a megabyte, and a stack that the message for it must not walk. */
-static void test_pickle_size(void **state)
+TEST_CASE(test_pickle_size)
 {
-    (void)state;
     bytes b = {0};
     bytes_text(&b, "c");
     for (int i = 0; i < 1 << 20; i++) bytes_text(&b, "m");
@@ -430,9 +413,8 @@ static void test_pickle_size(void **state)
 }
 
 /* Sixteen million empty dicts would take a gigabyte. */
-static void test_pickle_memory(void **state)
+TEST_CASE(test_pickle_memory)
 {
-    (void)state;
     size_t size = 16 << 20;
     char *pickle = malloc(size);
     wt_file *f;
@@ -448,7 +430,7 @@ static void test_pickle_memory(void **state)
     free(pickle);
 }
 
-/* --- tensors in a pickle ---------------------------------------------------------------------------- */
+/* --- tensors in a pickle ------------------------------------------------------------------------------------------ */
 
 #define STORAGE(class, numel)                                                                                          \
     "(X\7\0\0\0storage" class "X\1\0\0\0"                                                                              \
@@ -457,9 +439,8 @@ static void test_pickle_memory(void **state)
 #define FLOATS               STORAGE("ctorch\nFloatStorage\n", "K\6")
 #define W(storage, geometry) "}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" storage geometry "\x89NtRs."
 
-static void test_tensors(void **state)
+TEST_CASE(test_tensors)
 {
-    (void)state;
     bytes b = make_torch(W(FLOATS, "K\0K\2K\3\x86K\3K\1\x86"), sizeof W(FLOATS, "K\0K\2K\3\x86K\3K\1\x86") - 1, 24);
     wt_file *f;
     mar_err err = {0};
@@ -513,9 +494,8 @@ static bytes many_tensors(int count, uint32_t floats, uint32_t size, uint32_t st
 }
 
 /* What tensors take to read is bounded by the file's size, not by how many times a pickle names a large storage. */
-static void test_work(void **state)
+TEST_CASE(test_work)
 {
-    (void)state;
     enum { FLOATS_MANY = 1 << 18 };
     bytes b = many_tensors(70, FLOATS_MANY, FLOATS_MANY, 1); /* each is all of it */
     expect_refusal(&b, "take more reading than 64 times the file");
@@ -538,9 +518,8 @@ static void test_work(void **state)
     }
 }
 
-static void test_directory_size(void **state)
+TEST_CASE(test_directory_size)
 {
-    (void)state;
     const zip_part part = {.name = "a/data.pkl", .data = "}.", .size = 2};
     const size_t much = (16 << 20) + 1;
     bytes b = make_zip(&part, 1, 0), padded = {0};
@@ -557,9 +536,8 @@ static void test_directory_size(void **state)
     bytes_free(&padded);
 }
 
-static void test_bad_geometry(void **state)
+TEST_CASE(test_bad_geometry)
 {
-    (void)state;
     const char *malformed = "\"w\" is malformed";
     refuse_pickle(W(FLOATS, "K\0K\6\x85K\1K\1\x86"), malformed); /* ranks differ */
     refuse_pickle(W(FLOATS, "K\0K\6K\1"), malformed);            /* no tuples */
@@ -574,9 +552,8 @@ static void test_bad_geometry(void **state)
     refuse_pickle("}X\5\0\0\0model}K\1K\2ss.", "name is an integer");
 }
 
-static void test_bad_storage(void **state)
+TEST_CASE(test_bad_storage)
 {
-    (void)state;
     refuse_pickle(W(STORAGE("ctorch\nFloatStorage\n", "K\7"), "K\0K\6\x85K\1\x85"),
                   "24 bytes, expected 7 elements of F32");
     refuse_pickle(W(STORAGE("ctorch\nDoubleStorage\n", "K\6"), "K\0K\6\x85K\1\x85"),
@@ -595,8 +572,7 @@ static void test_bad_storage(void **state)
     refuse_pickle("}X\5\0\0\0model}X\1\0\0\0w" FLOATS "ss.", "\"w\" is a bare storage");
 }
 
-/* --- files from before PyTorch 1.6 ----------------------------------------------------------------------------------
- */
+/* --- files from before PyTorch 1.6 -------------------------------------------------------------------------------- */
 
 #define LEGACY_MAGIC  "\x80\2\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 #define LEGACY_SYSTEM "\x80\2}X\r\0\0\0little_endian\x88s."
@@ -622,9 +598,8 @@ static void refuse_legacy(const char *text, size_t text_size, uint64_t count, si
     bytes_free(&b);
 }
 
-static void test_legacy(void **state)
+TEST_CASE(test_legacy)
 {
-    (void)state;
 #define REFUSE(text, count, size, words) refuse_legacy(text, sizeof(text) - 1, count, size, words)
 #define WHOLE                            LEGACY_HEAD LEGACY_OBJECT LEGACY_NAMES
     wt_file *f;
@@ -665,34 +640,4 @@ static void test_legacy(void **state)
     cut.size -= 4;
     expect_refusal(&cut, "it ends in front of storage 0");
     bytes_free(&cut);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_header),
-        cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_header_json),
-        cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_duplicates),
-        cmocka_unit_test(test_many_names),
-        cmocka_unit_test(test_dtype_and_shape),
-        cmocka_unit_test(test_nul),
-        cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_work),
-        cmocka_unit_test(test_directory_size),
-        cmocka_unit_test(test_offsets),
-        cmocka_unit_test(test_strange_starts),
-        cmocka_unit_test(test_zip_entries),
-        cmocka_unit_test(test_zip_directory),
-        cmocka_unit_test(test_zip_sizes),
-        cmocka_unit_test(test_pickle_machine),
-        cmocka_unit_test(test_pickle_size),
-        cmocka_unit_test(test_pickle_memory),
-        cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_bad_geometry),
-        cmocka_unit_test(test_bad_storage),
-        cmocka_unit_test(test_legacy),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,6 @@
 #include "mar/core/handle.h"
 #include "weights/npz.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,27 +13,22 @@
 
 #define DATA "tests/weights/data/"
 
+#define EVERY_ALLOCATION_COUNTS /* those of other libraries, too */
 #include "tests/support/failing_allocations.h"
 
-#ifdef HAS_SANITIZER
-
-int main(void)
-{
-    puts("SKIPPED: weights.no_memory: the allocator here is the sanitizer's, and not the test's to replace");
-    return 77;
-}
-
-#else
-
-/* Every allocation counts, those of other libraries, too. */
-static int counts(const void *caller)
-{
-    (void)caller;
-    return 1;
-}
+#ifndef HAS_SANITIZER
 
 static kern_device no_device; /* reading files needs none */
 static mar handle = {.device = &no_device};
+
+static int set_process(void **state)
+{
+    (void)state;
+    handle.process = getpid();
+    return 0;
+}
+
+TEST_GROUP(set_process, NULL)
 
 typedef mar_status operation(const char *path, const char *out);
 
@@ -107,12 +101,7 @@ static mar_status write_npz(const char *path, const char *out)
 static void nothing_is_new(const char *dir, const char *out, int older)
 {
     char text[4] = "";
-    int files = 0;
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));) files += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    closedir(d);
-    assert_int_equal(files, older);
+    assert_int_equal(count_files(dir), older);
     if (!older) return;
     FILE *f = fopen(out, "rb");
     assert_non_null(f);
@@ -134,7 +123,7 @@ static void write_old(const char *out)
  * the output's place. */
 static void fail_in_turn(operation *run, const char *path, int last)
 {
-    char *dir = temporary_directory(), out[600];
+    char *dir = test_directory(), out[600];
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     mar_status status;
     long round = 0, harmless = 0;
@@ -160,8 +149,6 @@ static void fail_in_turn(operation *run, const char *path, int last)
     assert_int_equal(status, MAR_OK);
     assert_true(round > 5);
     assert_in_range(harmless, 0, 2); /* qsort and stdio do without their buffers */
-    remove_directory(dir);
-    free(dir);
 }
 
 static void fail_each(operation *run, const char *path)
@@ -170,45 +157,29 @@ static void fail_each(operation *run, const char *path)
     fail_in_turn(run, path, 1);
 }
 
-static void test_open(void **state)
+TEST_CASE(test_open)
 {
-    (void)state;
     fail_each(open_and_close, DATA "dtypes.safetensors");
     fail_each(open_and_close, DATA "views.pt");
     fail_each(open_and_close, DATA "mar.pth");
     fail_each(open_and_close, DATA "legacy_views.pt");
 }
 
-static void test_inspect(void **state)
+TEST_CASE(test_inspect)
 {
-    (void)state;
     fail_each(inspect, DATA "mar.pth");
     fail_each(inspect, DATA "vae.ckpt");
 }
 
-static void test_convert(void **state)
+TEST_CASE(test_convert)
 {
-    (void)state;
     fail_each(convert, DATA "mar.pth");
 }
 
-static void test_npz(void **state)
+TEST_CASE(test_npz)
 {
-    (void)state;
     fail_each(read_npz, DATA "npz/deflated.npz");
     fail_each(write_npz, "");
-}
-
-int main(void)
-{
-    handle.process = getpid();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),
-        cmocka_unit_test(test_inspect),
-        cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_npz),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
 #endif

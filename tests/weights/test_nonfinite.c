@@ -11,7 +11,7 @@
 
 #define DATA "tests/weights/data/"
 
-/* --- one tensor ---------------------------------------------------------------------------------------- */
+/* --- one tensor --------------------------------------------------------------------------------------------------- */
 
 /* Loads `w`, [n] values of a dtype, from memory. */
 static mar_status load(const char *dtype, const void *values, size_t size, int n, int allow, float *out, mar_err *err)
@@ -48,9 +48,8 @@ static void expect(const char *dtype, const void *values, size_t size, int n, co
     assert_ok(load(dtype, values, size, n, 1, NULL, &err), &err);
 }
 
-static void every_dtype(void **state)
+TEST_CASE(every_dtype)
 {
-    (void)state;
     mar_err err = {0};
     float out[3];
     const float f32[3] = {1, NAN, -INFINITY};
@@ -73,9 +72,8 @@ static void every_dtype(void **state)
 }
 
 /* In tensors of many pieces, at any place. */
-static void every_place(void **state)
+TEST_CASE(every_place)
 {
-    (void)state;
     enum { N = 100003 };
     float *values = calloc(N, sizeof *values);
     assert_non_null(values);
@@ -93,17 +91,15 @@ static void every_place(void **state)
     free(values);
 }
 
-/* --- models ----------------------------------------------------------------------------------------------- */
+/* --- models ------------------------------------------------------------------------------------------------------- */
 
 /* Converts `from`, a model of so many heads or with 0 none, to `to` as f32 and puts a NaN at element `at` of a tensor.
  */
 static void spoil(mar *m, const char *from, int heads, const char *to, const char *tensor, int at)
 {
     const float nan = NAN;
-    wt_file *f;
-    mar_err err = {0};
     assert_library(m, mar_convert(m, from, to, MAR_DTYPE_F32, heads));
-    assert_ok(wt_open(to, &f, &err), &err);
+    wt_file *f = open_weights(to);
     const long offset = (long)wt_find(f, tensor)->offset + 4L * at;
     wt_close(f);
     FILE *stream = fopen(to, "r+b");
@@ -111,10 +107,9 @@ static void spoil(mar *m, const char *from, int heads, const char *to, const cha
     assert_int_equal(fclose(stream), 0);
 }
 
-static void models_and_vaes(void **state)
+TEST_CASE(models_and_vaes)
 {
-    (void)state;
-    char *dir = temporary_directory(), model_path[600], vae_path[600], out[600], line[800];
+    char *dir = test_directory(), model_path[600], vae_path[600], out[600], line[800];
     mar *strict, *lax;
     mar_model *model;
     mar_vae *vae;
@@ -154,16 +149,4 @@ static void models_and_vaes(void **state)
     assert_int_equal(access(out, F_OK), -1);
     mar_close(strict);
     mar_close(lax);
-    remove_directory(dir);
-    free(dir);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_dtype),
-        cmocka_unit_test(every_place),
-        cmocka_unit_test(models_and_vaes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

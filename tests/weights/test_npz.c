@@ -5,9 +5,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-static void test_read(void **state)
+TEST_CASE(test_read)
 {
-    (void)state;
     static const char *const files[] = {DATA "arrays.npz", DATA "deflated.npz", DATA "fortran.npz",
                                         DATA "fortran_deflated.npz"};
     wt_file *expected = open_expected();
@@ -26,9 +25,8 @@ static void test_read(void **state)
     wt_close(expected);
 }
 
-static void test_npy(void **state)
+TEST_CASE(test_npy)
 {
-    (void)state;
     static const char *const files[] = {"v1.npy", "v2.npy", "v3.npy"};
     wt_file *expected = open_expected();
     for (int i = 0; i < 3; i++) {
@@ -54,9 +52,8 @@ static void test_npy(void **state)
 
 /* --- what is not read --------------------------------------------------------------------------------------------- */
 
-static void test_refused_arrays(void **state)
+TEST_CASE(test_refused_arrays)
 {
-    (void)state;
     static const char *const reasons[][2] = {
         {"big", "refused.npz: \"big\" is big-endian (>f8), expected little-endian"},
         {"object", "\"object\" holds Python objects (|O), which are never loaded"},
@@ -88,9 +85,8 @@ static void test_refused_arrays(void **state)
     npz_close(z);
 }
 
-static void test_headers(void **state)
+TEST_CASE(test_headers)
 {
-    (void)state;
     static const char malformed[] = "has a malformed header at its byte";
     static const struct {
         const char *dictionary, *words; /* words: of the refusal; NULL if it opens */
@@ -167,9 +163,8 @@ static void test_headers(void **state)
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
-static void test_stream(void **state)
+TEST_CASE(test_stream)
 {
-    (void)state;
     wt_file *expected = open_expected();
     size_t size;
     uint8_t *wanted = expected_bytes(expected, "images", &size), *got = malloc(size);
@@ -200,11 +195,9 @@ static void test_stream(void **state)
     wt_close(expected);
 }
 
-static void test_changed_file(void **state)
+TEST_CASE(test_changed_file)
 {
-    (void)state;
-    char *dir = temporary_directory(), path[600];
-    snprintf(path, sizeof path, "%s/a.npz", dir);
+    char *path = test_path("a.npz");
     bytes b = bytes_from_file(DATA "images.npz");
     bytes_to_file(&b, path);
     npz *z = NULL;
@@ -217,8 +210,6 @@ static void test_changed_file(void **state)
     assert_refused(npz_stream_read(z, 1, got, why), MAR_EARG, "no array was begun");
     npz_close(z);
     bytes_free(&b);
-    remove_directory(dir);
-    free(dir);
 }
 
 /* --- damage ------------------------------------------------------------------------------------------------------- */
@@ -260,13 +251,12 @@ static int try_damaged(const uint8_t *data, size_t size, const wt_file *expected
 }
 
 /* Thousands of entries of a directory may share one place in the file. */
-static void test_many_arrays(void **state)
+TEST_CASE(test_many_arrays)
 {
     enum { MANY = 4097 };
     static zip_part parts[MANY];
     static char names[MANY][16];
     npz *z;
-    (void)state;
     for (int i = 0; i < MANY; i++) {
         snprintf(names[i], sizeof names[i], "%d", i);
         parts[i] = (zip_part){.name = names[i], .data = "", .size = 0};
@@ -281,9 +271,8 @@ static void test_many_arrays(void **state)
     bytes_free(&b);
 }
 
-static void test_damaged(void **state)
+TEST_CASE(test_damaged)
 {
-    (void)state;
     static const char *const files[] = {DATA "arrays.npz", DATA "deflated.npz"};
     wt_file *expected = open_expected();
     for (int f = 0; f < 2; f++) {
@@ -310,9 +299,8 @@ static void test_damaged(void **state)
 }
 
 /* Directories that promise other sizes than the data have, and damage that only shows in the data. */
-static void test_disagreement(void **state)
+TEST_CASE(test_disagreement)
 {
-    (void)state;
     npz *z = NULL;
     bytes b = bytes_from_file(DATA "deflated.npz");
     uint8_t *entry = find_entry(&b, "f64.npy");
@@ -348,9 +336,8 @@ static void test_disagreement(void **state)
 }
 
 /* ZIP64 everywhere, and entries of which one has no array in it. */
-static void test_zip64(void **state)
+TEST_CASE(test_zip64)
 {
-    (void)state;
     npz *z = NULL;
     double numbers[4];
     bytes npy = make_npy("{'descr': '<i4', 'fortran_order': False, 'shape': (4,), }", 1, 16);
@@ -374,15 +361,4 @@ static void test_zip64(void **state)
     npz_close(z);
     bytes_free(&b);
     bytes_free(&npy);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read),        cmocka_unit_test(test_npy),          cmocka_unit_test(test_refused_arrays),
-        cmocka_unit_test(test_headers),     cmocka_unit_test(test_stream),       cmocka_unit_test(test_changed_file),
-        cmocka_unit_test(test_damaged),     cmocka_unit_test(test_disagreement), cmocka_unit_test(test_zip64),
-        cmocka_unit_test(test_many_arrays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,13 +20,11 @@ static void write_arrays(const char *path, int deflated, const wt_file *expected
     assert_npz(npz_writer_commit(w, why));
 }
 
-static void test_write(void **state)
+TEST_CASE(test_write)
 {
-    (void)state;
-    char *dir = temporary_directory(), path[600];
+    char *path = test_path("a.npz");
     wt_file *expected = open_expected();
     npz *z = NULL;
-    snprintf(path, sizeof path, "%s/a.npz", dir);
     write_arrays(path, 0, expected);
     bytes ours = bytes_from_file(path), numpys = bytes_from_file(DATA "arrays.npz");
     assert_int_equal(ours.size, numpys.size);
@@ -51,14 +49,11 @@ static void test_write(void **state)
     check_arrays(z, path, expected);
     npz_close(z);
     wt_close(expected);
-    remove_directory(dir);
-    free(dir);
 }
 
-static void test_write_refused(void **state)
+TEST_CASE(test_write_refused)
 {
-    (void)state;
-    char *dir = temporary_directory(), path[600];
+    char *dir = test_directory(), path[600];
     npz_writer *w = NULL;
     const double x = 1;
     assert_refused(npz_writer_open("no such folder/a.npz", 0, &w, why), MAR_EIO, "no such folder/a.npz: cannot write");
@@ -74,15 +69,13 @@ static void test_write_refused(void **state)
     npz_writer_discard(NULL);
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(rmdir(dir), 0); /* nothing is left in it */
-    free(dir);
 }
 
 /* Two deflated arrays of more than a buffer each, one that compresses and one that does not. */
-static void test_write_large(void **state)
+TEST_CASE(test_write_large)
 {
-    (void)state;
     enum { N = 300001 };
-    char *dir = temporary_directory(), path[600];
+    char *path = test_path("a.npz");
     uint8_t *data = malloc(2 * N), *got = malloc(N);
     npz_writer *w = NULL;
     npz *z = NULL;
@@ -92,7 +85,6 @@ static void test_write_large(void **state)
         data[i] = (uint8_t)(i / 1000);
         data[N + i] = (uint8_t)(random >> 24);
     }
-    snprintf(path, sizeof path, "%s/a.npz", dir);
     assert_npz(npz_writer_open(path, 1, &w, why));
     for (int i = 0; i < 2; i++)
         assert_npz(npz_writer_add(w, i ? "b" : "a", NPZ_U8, 1, (int64_t[]){N}, data + i * N, why));
@@ -106,40 +98,33 @@ static void test_write_large(void **state)
     npz_close(z);
     free(data);
     free(got);
-    remove_directory(dir);
-    free(dir);
 }
 
 /* An array behind 4 GB of nothing. */
-static void test_far(void **state)
+TEST_CASE(test_far)
 {
-    (void)state;
-    char *dir = temporary_directory(), path[600];
+    char *path = test_path("a.npz");
     npz *z = NULL;
     float numbers[4];
     bytes npy = make_npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }", 1, 16);
     const zip_part parts[] = {
         {.name = "a.npy", .data = npy.data, .size = npy.size, .crc = npz_crc(npy.data, npy.size)},
         {.name = "b.npy", .data = npy.data, .size = npy.size, .crc = npz_crc(npy.data, npy.size)}};
-    snprintf(path, sizeof path, "%s/a.npz", dir);
     write_sparse_zip(path, parts, 2, 5ull << 30);
     assert_npz(npz_open(path, &z, why));
     assert_npz(npz_read_f32(z, npz_find(z, "b"), numbers, why));
     assert_memory_equal(numbers, npy.data + npy.size - 16, 16);
     npz_close(z);
     bytes_free(&npy);
-    remove_directory(dir);
-    free(dir);
 }
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
-static void test_slots(void **state)
+TEST_CASE(test_slots)
 {
-    (void)state;
     enum { N = 5, ITEM = 32 * 32 * 3 };
     static const int order[N] = {3, 0, 4, 2, 1};
-    char *dir = temporary_directory(), path[600];
+    char *path = test_path("a.npz");
     wt_file *expected = open_expected();
     size_t size;
     uint8_t *images = expected_bytes(expected, "images", &size);
@@ -147,7 +132,6 @@ static void test_slots(void **state)
     npz_slots s;
     npz_slots_layout(N, (const int64_t[]){32, 32, 3}, &s);
     assert_int_equal(s.item, ITEM);
-    snprintf(path, sizeof path, "%s/a.npz", dir);
     const int fd = open(path, O_RDWR | O_CREAT, 0666);
     assert_true(fd >= 0);
     assert_refused(npz_slots_finish(fd, path, &s, crc, why), MAR_EFORMAT, "has 0 bytes, expected");
@@ -171,8 +155,6 @@ static void test_slots(void **state)
     bytes_free(&numpys);
     free(images);
     wt_close(expected);
-    remove_directory(dir);
-    free(dir);
 }
 
 /* The last image's bytes, and what the directory says of the array, whose CRC-32 test_slots has seen to be right. */
@@ -197,18 +179,16 @@ static void check_huge_end(const char *path, const npz_slots *s, uint32_t crc)
 
 /* More than 4 GB: sizes are ZIP64 in both headers, the directory's offset is, too. The file is sparse; only its ends
  * are read, as all of it takes seconds. */
-static void test_huge_slots(void **state)
+TEST_CASE(test_huge_slots)
 {
-    (void)state;
     enum { N = 1400, SIDE = 1024, ITEM = SIDE * SIDE * 3 };
-    char *dir = temporary_directory(), path[600];
+    char *path = test_path("a.npz");
     uint8_t *image = calloc(1, ITEM);
     uint32_t *crc = malloc(N * sizeof *crc);
     npz_slots s;
     npz *z = NULL;
     npz_slots_layout(N, (const int64_t[]){SIDE, SIDE, 3}, &s);
     assert_true(s.size > UINT32_MAX);
-    snprintf(path, sizeof path, "%s/a.npz", dir);
     const int fd = open(path, O_RDWR | O_CREAT, 0666);
     assert_true(fd >= 0 && image && crc);
     crc[0] = npz_crc(image, ITEM);
@@ -231,15 +211,4 @@ static void test_huge_slots(void **state)
     check_huge_end(path, &s, crc[N - 1]);
     free(image);
     free(crc);
-    remove_directory(dir);
-    free(dir);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_write), cmocka_unit_test(test_write_refused), cmocka_unit_test(test_write_large),
-        cmocka_unit_test(test_far),   cmocka_unit_test(test_slots),         cmocka_unit_test(test_huge_slots),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,9 +11,7 @@
 
 static wt_file *open_good(const char *path)
 {
-    wt_file *f = NULL;
-    mar_err err = {0};
-    assert_ok(wt_open(path, &f, &err), &err);
+    wt_file *f = open_weights(path);
     assert_string_equal(wt_path(f), path);
     return f;
 }
@@ -50,9 +48,8 @@ static void expect_values(const wt_file *f, const char *expected_path)
     wt_close(expected);
 }
 
-static void test_safetensors_dtypes(void **state)
+TEST_CASE(test_safetensors_dtypes)
 {
-    (void)state;
     wt_file *f = open_good(DATA "dtypes.safetensors");
     assert_string_equal(wt_format(f), "safetensors");
     assert_int_equal(wt_count(f), 15);
@@ -66,9 +63,8 @@ static void test_safetensors_dtypes(void **state)
     wt_close(f);
 }
 
-static void test_safetensors_metadata(void **state)
+TEST_CASE(test_safetensors_metadata)
 {
-    (void)state;
     wt_file *f = open_good(DATA "dtypes.safetensors");
     assert_string_equal(wt_metadata(f, "mar.heads"), "2");
     assert_string_equal(wt_metadata(f, "note"), "\xc3\xa9 \"x\"");
@@ -77,9 +73,8 @@ static void test_safetensors_metadata(void **state)
     wt_close(f);
 }
 
-static void test_torch_dtypes(void **state)
+TEST_CASE(test_torch_dtypes)
 {
-    (void)state;
     wt_file *f = open_good(DATA "dtypes.pt");
     assert_string_equal(wt_format(f), "PyTorch zip");
     assert_int_equal(wt_count(f), 15);
@@ -99,9 +94,8 @@ static void test_torch_dtypes(void **state)
 
 /* A training checkpoint: the averaged weights win; optimizer, scaler, Namespace and numpy scalars do not
  * disturb. */
-static void test_official_checkpoint(void **state)
+TEST_CASE(test_official_checkpoint)
 {
-    (void)state;
     wt_file *f = open_good(DATA "mar.pth");
     assert_string_equal(wt_format(f), "PyTorch zip (model_ema)");
     assert_int_equal(wt_count(f), 92);
@@ -110,9 +104,8 @@ static void test_official_checkpoint(void **state)
     wt_close(f);
 }
 
-static void test_views(void **state)
+TEST_CASE(test_views)
 {
-    (void)state;
     wt_file *f = open_good(DATA "views.pt");
     assert_int_equal(wt_count(f), 9);
     expect_values(f, DATA "views.pt.expected.safetensors");
@@ -124,9 +117,8 @@ static void test_views(void **state)
     wt_close(f);
 }
 
-static void test_protocols(void **state)
+TEST_CASE(test_protocols)
 {
-    (void)state;
     static const char *const paths[] = {DATA "protocol3.pt", DATA "protocol4.pt", DATA "protocol5.pt"};
     for (int i = 0; i < 3; i++) {
         wt_file *f = open_good(paths[i]);
@@ -141,9 +133,8 @@ static void test_protocols(void **state)
     }
 }
 
-static void test_which_dict(void **state)
+TEST_CASE(test_which_dict)
 {
-    (void)state;
     wt_file *f = open_good(DATA "no_ema.pt"); /* model_ema is None */
     assert_string_equal(wt_format(f), "PyTorch zip (model)");
     assert_int_equal(wt_count(f), 1);
@@ -157,9 +148,8 @@ static void test_which_dict(void **state)
 
 /* Weights under `module`, or bare, beside what a training run keeps: an optimizer, an average under another name, and
  * options with a date and a path in them. */
-static void test_training(void **state)
+TEST_CASE(test_training)
 {
-    (void)state;
     static const char *const paths[] = {DATA "module.pt", DATA "options_beside.pt"};
     static const char *const formats[] = {"PyTorch zip (module)", "PyTorch zip"};
     for (int i = 0; i < 2; i++) {
@@ -174,9 +164,8 @@ static void test_training(void **state)
 }
 
 /* The format before PyTorch 1.6: several protocols, storages that tensors share, others that nothing reads. */
-static void test_legacy(void **state)
+TEST_CASE(test_legacy)
 {
-    (void)state;
     wt_file *f = open_good(DATA "legacy.pt");
     assert_string_equal(wt_format(f), "PyTorch before 1.6");
     assert_int_equal(wt_count(f), 1);
@@ -202,9 +191,8 @@ static void test_legacy(void **state)
 }
 
 /* os.system beside the tensors is passed over, in place of one refused; either way it does not run. */
-static void test_evil(void **state)
+TEST_CASE(test_evil)
 {
-    (void)state;
     wt_file *f = open_good(DATA "evil_beside.pt");
     assert_int_equal(wt_count(f), 1);
     wt_close(f);
@@ -212,9 +200,8 @@ static void test_evil(void **state)
     assert_int_equal(access("executed", F_OK), -1);
 }
 
-static void test_refusals(void **state)
+TEST_CASE(test_refusals)
 {
-    (void)state;
     expect_refusal(DATA "unknown_class.pt", MAR_EFORMAT, "\"n\" is an object made by __main__.Shift");
     expect_refusal(DATA "numpy_tensor.pt", MAR_EFORMAT, "\"w\" is an object made by numpy");
     expect_refusal(DATA "no_tensors.pt", MAR_EFORMAT, "no tensors");
@@ -228,9 +215,8 @@ static void test_refusals(void **state)
     expect_refusal("/dev/null", MAR_EIO, "not a regular file");
 }
 
-static void test_load_f32(void **state)
+TEST_CASE(test_load_f32)
 {
-    (void)state;
     wt_file *f = open_good(DATA "dtypes.safetensors");
     float *values;
     mar_err err = {0};
@@ -251,9 +237,8 @@ static void test_load_f32(void **state)
 }
 
 /* A ZIP64 archive whose second storage begins beyond 4 GB, as those of MAR-L with its optimizer. */
-static void test_beyond_4_gb(void **state)
+TEST_CASE(test_beyond_4_gb)
 {
-    (void)state;
     static const char pickle[] = "\x80\x02}(X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n("
                                  "(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\0"
                                  "0X\x03\0\0\0"
@@ -264,22 +249,18 @@ static void test_beyond_4_gb(void **state)
         {.name = "x/data.pkl", .data = pickle, .size = sizeof pickle - 1},
         {.name = "x/data/0", .data = values, .size = sizeof values},
     };
-    char *dir = temporary_directory(), path[600];
-    snprintf(path, sizeof path, "%s/large.pth", dir);
+    char *path = test_path("large.pth");
     write_sparse_zip(path, parts, 2, ((uint64_t)5 << 30) + 12345);
     wt_file *f = open_good(path);
     float *read = golden_f32(f, "w", 3);
     assert_memory_equal(read, values, sizeof values);
     free(read);
     wt_close(f);
-    remove_directory(dir);
-    free(dir);
 }
 
 /* The models built into the library open, and are what they are called. */
-static void test_demo(void **state)
+TEST_CASE(test_demo)
 {
-    (void)state;
     const struct {
         wt_embedded file;
         const char *tensor; /* one that only this kind of model has */
@@ -316,25 +297,4 @@ static void test_demo(void **state)
     assert_null(wt_demo_mar("other").data);
     assert_null(wt_demo_vae("demo-draft").data);
     assert_null(wt_demo_vae("demo-discrete-draft").data);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_safetensors_dtypes),
-        cmocka_unit_test(test_safetensors_metadata),
-        cmocka_unit_test(test_torch_dtypes),
-        cmocka_unit_test(test_official_checkpoint),
-        cmocka_unit_test(test_views),
-        cmocka_unit_test(test_protocols),
-        cmocka_unit_test(test_which_dict),
-        cmocka_unit_test(test_training),
-        cmocka_unit_test(test_legacy),
-        cmocka_unit_test(test_evil),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_load_f32),
-        cmocka_unit_test(test_beyond_4_gb),
-        cmocka_unit_test(test_demo),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,15 @@
 static kern_device no_device; /* reading files needs none */
 static mar handle = {.device = &no_device};
 
+static int set_process(void **state)
+{
+    (void)state;
+    handle.process = getpid();
+    return 0;
+}
+
+TEST_GROUP(set_process, NULL)
+
 static mar_report *inspect(const char *path, int heads)
 {
     mar_report *r = NULL;
@@ -42,11 +51,10 @@ static void expect_problems(const mar_report *r, int count, const char *const *p
     }
 }
 
-/* --- good files ------------------------------------------------------------------------------------- */
+/* --- good files --------------------------------------------------------------------------------------------------- */
 
-static void test_good_mar(void **state)
+TEST_CASE(test_good_mar)
 {
-    (void)state;
     mar_report *r = inspect(DATA "mar.pth", 2);
     expect_problems(r, 0, NULL);
     assert_int_equal(mar_report_kind(r), MAR_KIND_MAR);
@@ -63,9 +71,8 @@ static void test_good_mar(void **state)
     mar_report_free(r);
 }
 
-static void test_good_vae(void **state)
+TEST_CASE(test_good_vae)
 {
-    (void)state;
     mar_report *r = inspect(DATA "vae.ckpt", 0);
     expect_problems(r, 0, NULL);
     assert_int_equal(mar_report_kind(r), MAR_KIND_VAE);
@@ -75,9 +82,8 @@ static void test_good_vae(void **state)
     mar_report_free(r);
 }
 
-static void test_demo(void **state)
+TEST_CASE(test_demo)
 {
-    (void)state;
     static const struct {
         const char *name;
         mar_kind kind;
@@ -98,9 +104,8 @@ static void test_demo(void **state)
     }
 }
 
-static void test_other_files(void **state)
+TEST_CASE(test_other_files)
 {
-    (void)state;
     mar_report *r = inspect(DATA "dtypes.safetensors", 0);
     assert_int_equal(mar_report_kind(r), MAR_KIND_UNKNOWN);
     assert_null(mar_report_model(r));
@@ -116,7 +121,7 @@ static void test_other_files(void **state)
     assert_non_null(strstr(mar_error(&handle), "3 attention heads"));
 }
 
-/* --- files with one thing wrong ---------------------------------------------------------------------- */
+/* --- files with one thing wrong ----------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *drop, *integers; /* a tensor to leave out, one to store as I32 */
@@ -169,9 +174,7 @@ static void write_damaged(const char *path, const char *source, const damage *d)
 {
     cJSON *header = cJSON_CreateObject();
     bytes data = {0}, file = {0};
-    wt_file *f;
-    mar_err err = {0};
-    assert_ok(wt_open(source, &f, &err), &err);
+    wt_file *f = open_weights(source);
     for (int i = 0; i < wt_count(f); i++)
         if (!same(d->drop, wt_at(f, i)->name)) add_damaged(header, &data, f, wt_at(f, i), d);
     if (d->extra) add_tensor(header, &data, d->extra, "F32", cJSON_CreateIntArray((int[]){2}, 1), (float[2]){0}, 8);
@@ -190,7 +193,7 @@ static void write_damaged(const char *path, const char *source, const damage *d)
 /* Inspect shows the problem, and convert refuses for it and leaves nothing behind. */
 static void expect_one(const char *source, const damage *d, const char *problem)
 {
-    char *dir = temporary_directory(), path[600], out[620];
+    char *dir = test_directory(), path[600], out[620];
     snprintf(path, sizeof path, "%s/in.safetensors", dir);
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     write_damaged(path, source, d);
@@ -204,13 +207,10 @@ static void expect_one(const char *source, const damage *d, const char *problem)
         assert_memory_equal(mar_error(&handle), path, strlen(path));
         assert_string_equal(mar_error(&handle) + strlen(path) + 2, problem);
     }
-    remove_directory(dir);
-    free(dir);
 }
 
-static void test_mar_problems(void **state)
+TEST_CASE(test_mar_problems)
 {
-    (void)state;
     const char *source = DATA "mar.pth";
     expect_one(source, &(damage){0}, NULL);
     expect_one(source, &(damage){.drop = "decoder_blocks.1.attn.qkv.weight"},
@@ -227,9 +227,8 @@ static void test_mar_problems(void **state)
                "tensor encoder_norm.weight: 2 NaN and 1 Inf among 16 values");
 }
 
-static void test_vae_problems(void **state)
+TEST_CASE(test_vae_problems)
 {
-    (void)state;
     const char *source = DATA "vae.ckpt";
     expect_one(source, &(damage){0}, NULL);
     expect_one(source, &(damage){.drop = "encoder.conv_out.bias"},
@@ -241,9 +240,8 @@ static void test_vae_problems(void **state)
                "tensor decoder.conv_in.bias: 2 NaN and 1 Inf among 32 values");
 }
 
-static void test_vq_problems(void **state)
+TEST_CASE(test_vq_problems)
 {
-    (void)state;
     const char *source = "tests/golden/data/vq.pth";
     expect_one(source, &(damage){0}, NULL); /* which has quantize.codebook_used */
     expect_one(source, &(damage){.drop = "encoder.conv_blocks.2.attn.0.q.bias"},
@@ -257,11 +255,9 @@ static void test_vq_problems(void **state)
                "tensor quantize.embedding.weight: 2 NaN and 1 Inf among 200 values");
 }
 
-static void test_many_problems(void **state)
+TEST_CASE(test_many_problems)
 {
-    (void)state;
-    char *dir = temporary_directory(), path[600];
-    snprintf(path, sizeof path, "%s/in.safetensors", dir);
+    char *path = test_path("in.safetensors");
     write_damaged(path, DATA "mar.pth",
                   &(damage){.drop = "z_proj.bias", .extra = "more", .spoil = "fake_latent", .integers = "mask_token"});
     mar_report *r = inspect(path, 0);
@@ -273,17 +269,14 @@ static void test_many_problems(void **state)
     mar_report_free(r);
     assert_int_equal(mar_convert(&handle, path, path, MAR_DTYPE_F32, 0), MAR_EMODEL);
     assert_non_null(strstr(mar_error(&handle), "fake_latent: 2 NaN and 1 Inf among 16 values (and more"));
-    remove_directory(dir);
-    free(dir);
 }
 
 /* out has the values of expected_path, rounded to `dtype`, bit for bit. */
 static void expect_converted(const char *out, const char *expected_path, wt_dtype dtype)
 {
     wt_file *f, *expected;
-    mar_err err = {0};
-    assert_ok(wt_open(out, &f, &err), &err);
-    assert_ok(wt_open(expected_path, &expected, &err), &err);
+    f = open_weights(out);
+    expected = open_weights(expected_path);
     assert_int_equal(wt_count(f), wt_count(expected));
     for (int i = 0; i < wt_count(expected); i++) {
         const wt_tensor *e = wt_at(expected, i), *t = wt_find(f, e->name);
@@ -303,14 +296,13 @@ static void expect_converted(const char *out, const char *expected_path, wt_dtyp
     wt_close(expected);
 }
 
-/* --- training checkpoints ---------------------------------------------------------------------------- */
+/* --- training checkpoints ----------------------------------------------------------------------------------------- */
 
 /* The prefixes that wrappers of a training run put in front of names. */
-static void test_prefixes(void **state)
+TEST_CASE(test_prefixes)
 {
-    (void)state;
     static const char *const prefixes[] = {"module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."};
-    char *dir = temporary_directory(), path[600], out[600], fact[128];
+    char *dir = test_directory(), path[600], out[600], fact[128];
     snprintf(path, sizeof path, "%s/in.safetensors", dir);
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
@@ -332,14 +324,11 @@ static void test_prefixes(void **state)
     write_damaged(path, DATA "mar.pth", &(damage){.extra = "module.fake_latent"});
     assert_int_equal(mar_inspect(&handle, path, 0, &r), MAR_EFORMAT);
     assert_non_null(strstr(mar_error(&handle), "tensor \"fake_latent\" appears twice"));
-    remove_directory(dir);
-    free(dir);
 }
 
 /* `model` beside `model_ema`: the latter unless the other is asked for; what is not there is refused. */
-static void test_weights(void **state)
+TEST_CASE(test_weights)
 {
-    (void)state;
     static const struct {
         mar_weights asked;
         const char *format, *fact;
@@ -355,7 +344,7 @@ static void test_weights(void **state)
     mar_report *r;
     wt_file *expected, *f;
     mar_err err = {0};
-    assert_ok(wt_open(DATA "mar.pth.expected.safetensors", &expected, &err), &err);
+    expected = open_weights(DATA "mar.pth.expected.safetensors");
     float *average = golden_f32(expected, "z_proj.weight", 64);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         handle.weights = cases[i].asked;
@@ -386,9 +375,8 @@ static void test_weights(void **state)
 }
 
 /* Files that hold something else are named, in one line, and what was expected in their place. */
-static void test_foreign_files(void **state)
+TEST_CASE(test_foreign_files)
 {
-    (void)state;
     static const struct {
         const char *tensors[2], *kind, *problem;
     } cases[] = {{{"model.diffusion_model.input_blocks.0.0.weight", "first_stage_model.decoder.conv_in.weight"},
@@ -397,8 +385,7 @@ static void test_foreign_files(void **state)
                  {{"decoder.conv_in.weight", "decoder.up_blocks.0.resnets.0.conv1.weight"},
                   "kind: autoencoder with diffusers' names (decoder.up_blocks)",
                   "is an autoencoder with diffusers' names (decoder.up_blocks), expected CompVis's (decoder.up)"}};
-    char *dir = temporary_directory(), path[600], header[512];
-    snprintf(path, sizeof path, "%s/in.safetensors", dir);
+    char *path = test_path("in.safetensors"), header[512];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(header, sizeof header,
                  "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
@@ -413,11 +400,9 @@ static void test_foreign_files(void **state)
         expect_problems(r, 1, &cases[i].problem);
         mar_report_free(r);
     }
-    remove_directory(dir);
-    free(dir);
 }
 
-/* --- conversion -------------------------------------------------------------------------------------- */
+/* --- conversion --------------------------------------------------------------------------------------------------- */
 
 static void expect_metadata(const wt_file *f, const char *key, const char *value)
 {
@@ -425,21 +410,18 @@ static void expect_metadata(const wt_file *f, const char *key, const char *value
     assert_string_equal(wt_metadata(f, key), value);
 }
 
-static void test_convert_mar(void **state)
+TEST_CASE(test_convert_mar)
 {
-    (void)state;
     static const struct {
         mar_dtype asked;
         wt_dtype stored;
     } cases[] = {{MAR_DTYPE_F32, WT_F32}, {MAR_DTYPE_BF16, WT_BF16}, {MAR_DTYPE_F16, WT_F16}, {MAR_DTYPE_AUTO, WT_F32}};
-    char *dir = temporary_directory(), out[600];
-    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    char *out = test_path("out.safetensors");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         wt_file *f;
-        mar_err err = {0};
         assert_library(&handle, mar_convert(&handle, DATA "mar.pth", out, cases[i].asked, 4));
         expect_converted(out, DATA "mar.pth.expected.safetensors", cases[i].stored);
-        assert_ok(wt_open(out, &f, &err), &err);
+        f = open_weights(out);
         expect_metadata(f, "format", "pt");
         expect_metadata(f, "mar.kind", "mar");
         expect_metadata(f, "mar.heads", "4");
@@ -455,9 +437,8 @@ static void test_convert_mar(void **state)
     }
     /* Two numbers are both written, a guess is not. */
     wt_file *f;
-    mar_err err = {0};
     assert_library(&handle, mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, mar_heads(4, 2)));
-    assert_ok(wt_open(out, &f, &err), &err);
+    f = open_weights(out);
     expect_metadata(f, "mar.heads", "4");
     expect_metadata(f, "mar.decoder_heads", "2");
     wt_close(f);
@@ -466,7 +447,7 @@ static void test_convert_mar(void **state)
     assert_int_equal(mar_report_model(r)->heads_guessed, 0);
     mar_report_free(r);
     assert_library(&handle, mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, 0));
-    assert_ok(wt_open(out, &f, &err), &err);
+    f = open_weights(out);
     assert_null(wt_metadata(f, "mar.heads"));
     wt_close(f);
     r = inspect(out, 0);
@@ -478,36 +459,24 @@ static void test_convert_mar(void **state)
     /* Onto itself: the source stays readable while the new file is made. */
     assert_library(&handle, mar_convert(&handle, out, out, MAR_DTYPE_BF16, 0));
     expect_converted(out, DATA "mar.pth.expected.safetensors", WT_BF16);
-    remove_directory(dir);
-    free(dir);
 }
 
-static void test_convert_vae(void **state)
+TEST_CASE(test_convert_vae)
 {
-    (void)state;
-    char *dir = temporary_directory(), out[600];
-    wt_file *f;
-    mar_err err = {0};
-    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    char *out = test_path("out.safetensors");
     assert_library(&handle, mar_convert(&handle, DATA "vae.ckpt", out, MAR_DTYPE_AUTO, 0));
     expect_converted(out, DATA "vae.ckpt", WT_F16);
-    assert_ok(wt_open(out, &f, &err), &err);
+    wt_file *f = open_weights(out);
     expect_metadata(f, "mar.kind", "vae");
     expect_metadata(f, "mar.vae_stride", "2");
     wt_close(f);
-    remove_directory(dir);
-    free(dir);
 }
 
-static void test_convert_vq(void **state)
+TEST_CASE(test_convert_vq)
 {
-    (void)state;
-    char *dir = temporary_directory(), out[600];
-    wt_file *f;
-    mar_err err = {0};
-    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    char *out = test_path("out.safetensors");
     assert_library(&handle, mar_convert(&handle, "tests/golden/data/vq.pth", out, MAR_DTYPE_AUTO, 0));
-    assert_ok(wt_open(out, &f, &err), &err);
+    wt_file *f = open_weights(out);
     expect_metadata(f, "mar.kind", "vae");
     expect_metadata(f, "mar.vae_codebook", "50");
     expect_metadata(f, "mar.vae_z_channels", "4");
@@ -518,14 +487,11 @@ static void test_convert_vq(void **state)
     assert_int_equal(mar_report_kind(r), MAR_KIND_VAE);
     assert_int_equal(mar_report_vae(r)->codebook, 50);
     mar_report_free(r);
-    remove_directory(dir);
-    free(dir);
 }
 
-static void test_convert_failures(void **state)
+TEST_CASE(test_convert_failures)
 {
-    (void)state;
-    char *dir = temporary_directory(), out[600];
+    char *dir = test_directory(), out[600];
     snprintf(out, sizeof out, "%s/absent/out.safetensors", dir);
     assert_int_equal(mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, 0), MAR_EIO);
     assert_non_null(strstr(mar_error(&handle), out));
@@ -534,29 +500,4 @@ static void test_convert_failures(void **state)
     assert_int_equal(mar_convert(&handle, DATA "dtypes.pt", out, MAR_DTYPE_F32, 0), MAR_EMODEL);
     assert_int_equal(mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, 5), MAR_EARG);
     assert_int_equal(access(out, F_OK), -1);
-    remove_directory(dir);
-    free(dir);
-}
-
-int main(void)
-{
-    handle.process = getpid();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_mar),
-        cmocka_unit_test(test_good_vae),
-        cmocka_unit_test(test_demo),
-        cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_mar_problems),
-        cmocka_unit_test(test_vae_problems),
-        cmocka_unit_test(test_vq_problems),
-        cmocka_unit_test(test_many_problems),
-        cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_foreign_files),
-        cmocka_unit_test(test_convert_mar),
-        cmocka_unit_test(test_convert_vae),
-        cmocka_unit_test(test_convert_vq),
-        cmocka_unit_test(test_convert_failures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "weights/number.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/resource.h>
 
-/* --- numbers --------------------------------------------------------------------------------------- */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 /* The definition, in double arithmetic: every half is (-1)^s * m * 2^e. */
 static double half_value(uint16_t h)
@@ -26,9 +25,8 @@ static double half_value(uint16_t h)
     return h & 0x8000 ? -magnitude : magnitude;
 }
 
-static void test_every_half(void **state)
+TEST_CASE(test_every_half)
 {
-    (void)state;
     for (uint32_t h = 0; h <= 0xffff; h++) {
         float x = wt_f32_from_f16((uint16_t)h);
         double expected = half_value((uint16_t)h);
@@ -42,9 +40,8 @@ static void test_every_half(void **state)
     }
 }
 
-static void test_every_bfloat16(void **state)
+TEST_CASE(test_every_bfloat16)
 {
-    (void)state;
     for (uint32_t h = 0; h <= 0xffff; h++) {
         float x = wt_f32_from_bf16((uint16_t)h);
         if (isnan(x))
@@ -55,9 +52,8 @@ static void test_every_bfloat16(void **state)
 }
 
 /* Between two neighbours a value goes to the nearer, and from the middle to the even one. */
-static void test_rounding(void **state)
+TEST_CASE(test_rounding)
 {
-    (void)state;
     for (uint32_t h = 0; h < 0x7bff; h++) {
         float low = wt_f32_from_f16((uint16_t)h), high = wt_f32_from_f16((uint16_t)(h + 1)), middle = (low + high) / 2;
         uint32_t even = h & 1 ? h + 1 : h;
@@ -81,7 +77,7 @@ static void test_rounding(void **state)
     assert_int_equal(wt_bf16_from_f32(INFINITY), 0x7f80);
 }
 
-/* --- files ----------------------------------------------------------------------------------------- */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     char *dir, path[600];
@@ -93,9 +89,8 @@ typedef struct {
 static void set_up(fixture *x, const float *values, int n, wt_dtype dtype)
 {
     char header[200];
-    mar_err err = {0};
     bytes b = {0};
-    x->dir = temporary_directory();
+    x->dir = test_directory();
     snprintf(x->path, sizeof x->path, "%s/in", x->dir);
     snprintf(header, sizeof header, "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,%d],\"data_offsets\":[0,%d]}}", n / 2,
              4 * n);
@@ -104,7 +99,7 @@ static void set_up(fixture *x, const float *values, int n, wt_dtype dtype)
     bytes_put(&b, values, sizeof *values * (size_t)n);
     bytes_to_file(&b, x->path);
     bytes_free(&b);
-    assert_ok(wt_open(x->path, &x->source, &err), &err);
+    x->source = open_weights(x->path);
     snprintf(x->path, sizeof x->path, "%s/out.safetensors", x->dir);
     x->output = (wt_output){"w", dtype, 2, {2, n / 2}, x->source, wt_at(x->source, 0), WT_VALUES, NULL};
 }
@@ -112,24 +107,10 @@ static void set_up(fixture *x, const float *values, int n, wt_dtype dtype)
 static void tear_down(fixture *x)
 {
     wt_close(x->source);
-    remove_directory(x->dir);
-    free(x->dir);
 }
 
-/* Entries of the directory besides . and .. */
-static int count_files(const char *path)
+TEST_CASE(test_layout)
 {
-    int n = -2;
-    DIR *dir = opendir(path);
-    assert_non_null(dir);
-    while (readdir(dir)) n++;
-    closedir(dir);
-    return n;
-}
-
-static void test_layout(void **state)
-{
-    (void)state;
     fixture x;
     const float values[4] = {1.0f, -2.5f, 1.00390625f, 3e-42f}; /* 1 + 2^-8: a tie that rounds down in bf16 */
     static const char *const metadata[][2] = {{"format", "pt"}, {"quoted", "a \"b\"\n"}};
@@ -144,8 +125,7 @@ static void test_layout(void **state)
     static const uint8_t expected[] = {0x80, 0x3f, 0x20, 0xc0, 0x80, 0x3f, 0, 0};
     assert_memory_equal(b.data + 8 + length, expected, sizeof expected);
     bytes_free(&b);
-    wt_file *f;
-    assert_ok(wt_open(x.path, &f, &err), &err);
+    wt_file *f = open_weights(x.path);
     assert_string_equal(wt_metadata(f, "quoted"), "a \"b\"\n");
     assert_int_equal(wt_at(f, 0)->dtype, WT_BF16);
     wt_close(f);
@@ -154,9 +134,8 @@ static void test_layout(void **state)
 }
 
 /* Several chunks, so that their borders are written right; over a file that is there already. */
-static void test_large_tensor(void **state)
+TEST_CASE(test_large_tensor)
 {
-    (void)state;
     enum { N = 300002 };
     fixture x;
     mar_err err = {0};
@@ -164,8 +143,7 @@ static void test_large_tensor(void **state)
     for (int i = 0; i < N; i++) values[i] = (float)i;
     set_up(&x, values, N, WT_F32);
     for (int round = 0; round < 2; round++) assert_ok(wt_save_safetensors(x.path, &x.output, 1, NULL, 0, &err), &err);
-    wt_file *f;
-    assert_ok(wt_open(x.path, &f, &err), &err);
+    wt_file *f = open_weights(x.path);
     float *read = golden_f32(f, "w", N);
     assert_memory_equal(read, values, N * sizeof *values);
     free(read);
@@ -174,9 +152,8 @@ static void test_large_tensor(void **state)
     tear_down(&x);
 }
 
-static void test_overflow(void **state)
+TEST_CASE(test_overflow)
 {
-    (void)state;
     fixture x;
     mar_err err = {0};
     set_up(&x, (float[]){1, 2, -65520.0f, 4}, 4, WT_F16);
@@ -189,9 +166,8 @@ static void test_overflow(void **state)
     tear_down(&x);
 }
 
-static void test_bad_outputs(void **state)
+TEST_CASE(test_bad_outputs)
 {
-    (void)state;
     fixture x;
     mar_err err = {0};
     set_up(&x, (float[]){1, 2, 3, 4}, 4, WT_I32);
@@ -209,9 +185,8 @@ static void test_bad_outputs(void **state)
 
 /* A full disk, played by a limit on file sizes: no output, no temporary file, and an existing file stays as
  * it was. */
-static void test_full_disk(void **state)
+TEST_CASE(test_full_disk)
 {
-    (void)state;
     enum { N = 300000 };
     fixture x;
     mar_err err = {0};
@@ -243,35 +218,15 @@ static void test_full_disk(void **state)
 }
 
 /* A rename would replace them by a file. */
-static void devices_and_pipes_stay(void **state)
+TEST_CASE(devices_and_pipes_stay)
 {
-    (void)state;
-    char *folder = temporary_directory(), path[600];
+    char *path = test_path("pipe");
     mar_err err = {0};
     struct stat st;
-    snprintf(path, sizeof path, "%s/pipe", folder);
     assert_int_equal(mkfifo(path, 0600), 0);
     file_writer w;
     assert_int_equal(file_writer_open(path, &w, &err), MAR_EIO);
     assert_non_null(strstr(err.text, "not a regular file"));
     assert_int_equal(stat(path, &st), 0);
     assert_true(S_ISFIFO(st.st_mode));
-    remove_directory(folder);
-    free(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(devices_and_pipes_stay),
-        cmocka_unit_test(test_every_half),
-        cmocka_unit_test(test_every_bfloat16),
-        cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_large_tensor),
-        cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_bad_outputs),
-        cmocka_unit_test(test_full_disk),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,83 +9,42 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- MAR -------------------------------------------------------------------------------------------- */
+/* --- MAR ---------------------------------------------------------------------------------------------------------- */
 
-static void expect_model_config(const mar_model_config *c, const mar_model_config *expected)
+/* Depths, widths and heads: models/mar.py and the README of the official code; MAR-B, L, H: 208M, 479M, 943M. */
+TEST_CASE(test_official_models)
 {
-    assert_int_equal(c->width, expected->width);
-    assert_int_equal(c->encoder_depth, expected->encoder_depth);
-    assert_int_equal(c->decoder_depth, expected->decoder_depth);
-    assert_int_equal(c->heads, expected->heads);
-    assert_int_equal(c->mlp_hidden, expected->mlp_hidden);
-    assert_int_equal(c->buffer, expected->buffer);
-    assert_int_equal(c->seq_len, expected->seq_len);
-    assert_int_equal(c->token_dim, expected->token_dim);
-    assert_int_equal(c->classes, expected->classes);
-    assert_int_equal(c->head_width, expected->head_width);
-    assert_int_equal(c->head_depth, expected->head_depth);
-    assert_int_equal(c->parameters, expected->parameters);
-}
-
-static void expect_mar(const char *name, const mar_model_config *expected)
-{
-    mar_model_config c;
-    mar_err err = {0};
-    cJSON *list = read_list(name);
-    wt_file *f = open_list(list, NULL);
-    assert_true(mar_config_recognise(f));
-    assert_false(vae_config_recognise(f));
-    assert_ok(mar_config_derive(f, 0, &c, &err), &err);
-    expect_model_config(&c, expected);
-    comparison all = {list->child, 0};
-    mar_config_tensors(&c, compare_visit, &all);
-    assert_null(all.next);
-    assert_int_equal(all.visits, wt_count(f));
-    wt_close(f);
-    cJSON_Delete(list);
-}
-
-/* Depths, widths and heads: models/mar.py and the README of the official code; MAR-B, L, H: 208M, 479M, 943M.
- */
-static void test_official_models(void **state)
-{
-    (void)state;
-    expect_mar("mar_base", &(mar_model_config){.width = 768,
-                                               .encoder_depth = 12,
-                                               .decoder_depth = 12,
-                                               .heads = 12,
-                                               .mlp_hidden = 3072,
-                                               .buffer = 64,
-                                               .seq_len = 256,
-                                               .token_dim = 16,
-                                               .classes = 1000,
-                                               .head_width = 1024,
-                                               .head_depth = 6,
-                                               .parameters = 207924768});
-    expect_mar("mar_large", &(mar_model_config){.width = 1024,
-                                                .encoder_depth = 16,
-                                                .decoder_depth = 16,
-                                                .heads = 16,
-                                                .mlp_hidden = 4096,
-                                                .buffer = 64,
-                                                .seq_len = 256,
-                                                .token_dim = 16,
-                                                .classes = 1000,
-                                                .head_width = 1280,
-                                                .head_depth = 8,
-                                                .parameters = 478326304});
-    expect_mar("mar_huge", &(mar_model_config){.width = 1280,
-                                               .encoder_depth = 20,
-                                               .decoder_depth = 20,
-                                               .heads = 16,
-                                               .mlp_hidden = 5120,
-                                               .buffer = 64,
-                                               .seq_len = 256,
-                                               .token_dim = 16,
-                                               .classes = 1000,
-                                               .head_width = 1536,
-                                               .head_depth = 12,
-                                               .parameters = 942403104});
+    static const struct {
+        const char *name;
+        int width, depth, heads, hidden, head_width, head_depth;
+        long parameters;
+    } models[] = {{"mar_base", 768, 12, 12, 3072, 1024, 6, 207924768},
+                  {"mar_large", 1024, 16, 16, 4096, 1280, 8, 478326304},
+                  {"mar_huge", 1280, 20, 16, 5120, 1536, 12, 942403104}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        mar_model_config c;
+        mar_err err = {0};
+        cJSON *list = read_list(models[i].name);
+        wt_file *f = open_list(list, NULL);
+        assert_true(mar_config_recognise(f));
+        assert_false(vae_config_recognise(f));
+        assert_ok(mar_config_derive(f, 0, &c, &err), &err);
+        assert_int_equal(c.width, models[i].width);
+        assert_int_equal(c.encoder_depth, models[i].depth);
+        assert_int_equal(c.decoder_depth, models[i].depth);
+        assert_int_equal(c.heads, models[i].heads);
+        assert_int_equal(c.mlp_hidden, models[i].hidden);
+        assert_int_equal(c.head_width, models[i].head_width);
+        assert_int_equal(c.head_depth, models[i].head_depth);
+        assert_int_equal(c.parameters, models[i].parameters);
+        assert_true(c.buffer == 64 && c.seq_len == 256 && c.token_dim == 16 && c.classes == 1000);
+        comparison all = {list->child, 0};
+        mar_config_tensors(&c, compare_visit, &all);
+        assert_null(all.next);
+        assert_int_equal(all.visits, wt_count(f));
+        wt_close(f);
+        cJSON_Delete(list);
+    }
 }
 
 static mar_status derive_heads(const char *metadata, int heads, int *out, mar_err *err)
@@ -100,9 +59,8 @@ static mar_status derive_heads(const char *metadata, int heads, int *out, mar_er
     return status;
 }
 
-static void test_heads(void **state)
+TEST_CASE(test_heads)
 {
-    (void)state;
     int heads;
     mar_err err = {0};
     assert_ok(derive_heads("6", 0, &heads, &err), &err);
@@ -120,9 +78,8 @@ static void test_heads(void **state)
 }
 
 /* Of a width that no official model has, the number is a guess; two numbers are the encoder's and the decoder's. */
-static void test_guessed_heads(void **state)
+TEST_CASE(test_guessed_heads)
 {
-    (void)state;
     static const int widths[][2] = {{128, 2}, {1152, 18}, {100, 1}, {200, 2}, {1536, 24}};
     mar_model_config c;
     mar_err err = {0};
@@ -168,9 +125,8 @@ static void refuse_mar(const cJSON *list, const char *words)
     wt_close(f);
 }
 
-static void test_bad_mar(void **state)
+TEST_CASE(test_bad_mar)
 {
-    (void)state;
     static const char *const needed[] = {"class_emb.weight",
                                          "z_proj.weight",
                                          "diffusion_pos_embed_learned",
@@ -207,9 +163,8 @@ static void test_bad_mar(void **state)
 
 /* A number that no file has blocks for must not make a model of two billion blocks; a gap in the numbers must
  * not end it early. */
-static void test_block_numbers(void **state)
+TEST_CASE(test_block_numbers)
 {
-    (void)state;
     static const char *const strange[] = {"encoder_blocks.2000000000.norm1.weight", "encoder_blocks.14.norm1.weight",
                                           "encoder_blocks.99999999999999999999.norm1.weight",
                                           "encoder_blocks.13x.norm1.weight", "encoder_blocks.-1.norm1.weight"};
@@ -227,7 +182,7 @@ static void test_block_numbers(void **state)
     }
 }
 
-/* --- KL autoencoder ---------------------------------------------------------------------------------- */
+/* --- KL autoencoder ----------------------------------------------------------------------------------------------- */
 
 static void expect_vae(const cJSON *list, const mar_vae_config *expected)
 {
@@ -249,9 +204,8 @@ static void expect_vae(const cJSON *list, const mar_vae_config *expected)
     wt_close(f);
 }
 
-static void test_kl16(void **state)
+TEST_CASE(test_kl16)
 {
-    (void)state;
     cJSON *list = read_list("kl16");
     expect_vae(
         list,
@@ -261,9 +215,8 @@ static void test_kl16(void **state)
 }
 
 /* Trained at a size where the lowest level is not 16x16, the encoder has no attention but in the middle. */
-static void test_kl_without_attention(void **state)
+TEST_CASE(test_kl_without_attention)
 {
-    (void)state;
     enum { WIDTH = 512, ATTENTION = 2 * WIDTH + 4 * (WIDTH * WIDTH + WIDTH) };
     cJSON *list = read_list("kl16");
     for (cJSON *item = list->child, *next; item; item = next) {
@@ -281,13 +234,11 @@ static void test_kl_without_attention(void **state)
 }
 
 /* The small ones that the tests and the demo use, from PyTorch's names. */
-static void test_small_vae(void **state)
+TEST_CASE(test_small_vae)
 {
-    (void)state;
-    wt_file *f;
     mar_vae_config c;
     mar_err err = {0};
-    assert_ok(wt_open("tests/weights/data/vae.ckpt", &f, &err), &err);
+    wt_file *f = open_weights("tests/weights/data/vae.ckpt");
     assert_ok(vae_config_derive(f, &c, &err), &err);
     assert_int_equal(c.z_channels, 4);
     assert_int_equal(c.stride, 2);
@@ -310,9 +261,8 @@ static void refuse_vae(const cJSON *list, const char *words)
     wt_close(f);
 }
 
-static void test_bad_vae(void **state)
+TEST_CASE(test_bad_vae)
 {
-    (void)state;
     static const char *const needed[] = {"post_quant_conv.weight", "decoder.up.3.block.0.conv2.weight"};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
         cJSON *list = read_list("kl16");
@@ -329,20 +279,4 @@ static void test_bad_vae(void **state)
     SHAPE(list, "decoder.up.4.attn.0.q.weight", 512, 512, 1, 1);
     refuse_vae(list, "decoder.up.4.attn.0.q.weight: attention in the decoder's upper levels");
     cJSON_Delete(list);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_official_models),
-        cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_guessed_heads),
-        cmocka_unit_test(test_bad_mar),
-        cmocka_unit_test(test_block_numbers),
-        cmocka_unit_test(test_kl16),
-        cmocka_unit_test(test_kl_without_attention),
-        cmocka_unit_test(test_small_vae),
-        cmocka_unit_test(test_bad_vae),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* mar bench: where the time of an image goes, and how far it is from the machine's matrix rate. */
+/* mar bench: measures where the time of an image goes, and compares it with the machine's matrix rate. */
 #include "tools/bench/common.h"
 #include "tools/bench/discrete.h"
 #include "tools/bench/micro.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 
 typedef struct {
-    run_options run; /* what is measured */
+    run_options run; /* the run to measure */
     int batch;       /* images at a time */
     int repeat;      /* batches measured */
     int json;        /* print JSON */
@@ -57,14 +57,15 @@ static const mar_param rows[] = {
     {0},
 };
 
-/* A sink: the figures of the fastest batch, of those made so far. It takes the pixels to have their time measured. */
+/* An image_sink: keeps the statistics of the fastest batch so far. It takes the pixels, so that fetching them is
+ * timed. */
 static int take_best(void *self, const image_batch *batch)
 {
     bench_take_best(self, batch->stats);
     return 0;
 }
 
-/* The same batch o->repeat times, as so many runs of one session. Returns the exit status. */
+/* Makes the same batch o->repeat times in one session. Returns the exit status. */
 static int measure(const bench_options *o, const image_run *session, progress *bar, mar_stats *best)
 {
     image_run *runs = malloc((size_t)o->repeat * sizeof *runs);
@@ -86,7 +87,7 @@ static int measure(const bench_options *o, const image_run *session, progress *b
     return status;
 }
 
-/* A line of the table: seconds per image, arithmetic, rate, share of the peak. */
+/* Prints a row: seconds per image, flop, rate, share of the peak. */
 static void print_row(const char *name, double seconds, double flop, double peak, int batch)
 {
     char share[16];
@@ -94,13 +95,13 @@ static void print_row(const char *name, double seconds, double flop, double peak
            bench_share(flop / seconds / peak, share));
 }
 
-/* What the head's calls took: those that draw, and those that compare paths, which are part of verifying. */
+/* Returns the seconds of the head: drawing, and the part of verifying that compares paths. */
 static double head_seconds(const mar_stats *t)
 {
     return t->head_s + t->verify_s;
 }
 
-/* The highest rate of those in the table. */
+/* Returns the highest rate in the table. */
 static double highest_rate(const mar_stats *t)
 {
     const double parts[][2] = {{t->encoder_flop, t->encoder_s},
@@ -119,9 +120,9 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
 {
     const double peak = machine->peak;
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
-    char ways[2048], path[8192];
+    char accelerators[2048], path[8192];
     printf("%s on %s\n", printable(o->run.model, path, sizeof path), backend);
-    if (*run_options_ways(&o->run, ways, sizeof ways)) printf("%s\n", ways);
+    if (*run_options_accelerators(&o->run, accelerators, sizeof accelerators)) printf("%s\n", accelerators);
     printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.used.num_iter,
            o->run.used.num_sampling_steps, (double)o->run.used.cfg, o->batch, (double)t->arena_bytes / 1e6);
     if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);
@@ -130,7 +131,7 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
     print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
     print_row("decoder", t->decoder_s, t->decoder_flop, peak, o->batch);
     print_row("head", head_seconds(t), t->head_flop, peak, o->batch);
-    if (t->verify_s > 0) printf("%-8s %9.3f\n", " verify", t->verify_s / o->batch); /* of the row above */
+    if (t->verify_s > 0) printf("%-8s %9.3f\n", " verify", t->verify_s / o->batch); /* part of the row above */
     if (t->draft_flop > 0) print_row("draft", t->draft_s, t->draft_flop, peak, o->batch);
     if (t->vae_flop > 0) print_row("VAE", t->vae_s, t->vae_flop, peak, o->batch);
     print_row("total", t->total_s, flop, peak, o->batch);
@@ -215,7 +216,7 @@ static int run(bench_options *o, const run_models *models, progress *bar)
     return exit_status;
 }
 
-/* Defaults, and the options that set them. */
+/* Sets the defaults, and adds the options that set the fields. */
 static void set_up(bench_options *o, option_set *set)
 {
     *o = (bench_options){.batch = 1, .repeat = 1};

@@ -28,7 +28,7 @@ int bench_peak_again(const run_models *models, progress *bar, bench_machine *m)
 
 int bench_is_above(double share)
 {
-    return share >= 1.0005; /* less is shown as 100.0% */
+    return share >= 1.0005; /* a smaller share prints as 100.0% */
 }
 
 const char *bench_share(double share, char text[16])

@@ -13,32 +13,31 @@
 
 enum { PLAIN, ASKED, RUNS, PASSES_MAX = 1024 };
 
-/* A pass over a chain of drafts, or an EAGLE drafter's over those of one depth, as the library measured it in the turn
- * in which it took the least. */
+/* A pass over a chain of drafts, or an EAGLE drafter's over the drafts of one depth, in its fastest turn. */
 typedef struct {
-    int drafts, depth; /* depth: of the last one */
+    int drafts, depth; /* depth: that of the last draft */
     int rows;
     double seconds, bytes, flop;
-    bench_machine machine; /* as it was in that turn */
+    bench_machine machine; /* as measured in that turn */
 } pass;
 
 /* Passes of a model. */
 typedef struct {
     pass pass[PASSES_MAX];
-    int count, measured; /* measured: how many in this turn */
+    int count, measured; /* measured: passes of this turn */
 } passes;
 
 typedef struct {
     const run_options *run;
     int batch;
-    mar_stats best[RUNS]; /* of plain decoding, and of the run asked for; the same without speculation */
-    int runs;             /* 1: there is no speculation, best[ASKED] is not set */
+    mar_stats best[RUNS]; /* of plain decoding, and of the requested run; equal without speculation */
+    int runs;             /* 1: no speculation, and best[ASKED] is not set */
     passes target, draft;
-    bench_machine now, machine; /* in this turn, and the best of all */
+    bench_machine now, machine; /* in this turn, and the best of all turns */
     const char *guarantee;
 } bench;
 
-/* --- measuring ---------------------------------------------------------------------------------------------------- */
+/* --- measurement -------------------------------------------------------------------------------------------------- */
 
 static int take_best(void *self, const image_batch *batch)
 {
@@ -47,7 +46,7 @@ static int take_best(void *self, const image_batch *batch)
     return 0;
 }
 
-/* The same images by plain decoding and by the run asked for, in turns. */
+/* Makes the same images by plain decoding and by the requested run, in turns. */
 static int measure_images(bench *b, const run_models *models, mar_session *const *sessions, int repeat, progress *bar)
 {
     image_run runs[RUNS];
@@ -67,17 +66,17 @@ static int measure_images(bench *b, const run_models *models, mar_session *const
     return run_images(&plan, &sink, 1);
 }
 
-/* "target, 16 drafts", "draft, 10 drafts at depth 2" */
+/* Adds a pass: "target, 16 drafts" or "draft, 10 drafts at depth 2". */
 static void take_pass(void *user, const mar_measurement *m)
 {
     bench *b = user;
     int drafts, depth;
-    char whose[16];
+    char role[16];
     if (strcmp(m->group, "pass") != 0) return;
-    const int n = sscanf(m->name, "%15[a-z], %d drafts at depth %d", whose, &drafts, &depth);
+    const int n = sscanf(m->name, "%15[a-z], %d drafts at depth %d", role, &drafts, &depth);
     if (n < 2) return;
     if (n == 2) depth = drafts;
-    passes *p = strcmp(whose, "target") == 0 ? &b->target : &b->draft;
+    passes *p = strcmp(role, "target") == 0 ? &b->target : &b->draft;
     const pass found = {drafts, depth, m->rows, m->seconds, m->bytes, m->flop, b->now};
     const int i = p->measured++;
     if (i >= PASSES_MAX) return;
@@ -85,7 +84,7 @@ static void take_pass(void *user, const mar_measurement *m)
     if (found.seconds < p->pass[i].seconds) p->pass[i] = found;
 }
 
-/* Whether a pass computed faster than the peak allows. */
+/* Returns whether a pass computed faster than the peak allows. */
 static int is_above_peak(const bench *b)
 {
     const passes *all[] = {&b->target, &b->draft};
@@ -97,7 +96,7 @@ static int is_above_peak(const bench *b)
     return 0;
 }
 
-/* Measures the peak again, and lets each pass have it that was measured with a lower one. */
+/* Measures the peak again. Passes measured with a lower one take it over. */
 static int measure_peak_again(bench *b, const run_models *models, progress *bar)
 {
     passes *all[] = {&b->target, &b->draft};
@@ -112,7 +111,7 @@ static int measure_peak_again(bench *b, const run_models *models, progress *bar)
     return status;
 }
 
-/* The machine and, right after it, the passes, in turns: a machine that others use is not the same for long. */
+/* Measures the machine and, right after it, the passes, in turns: a shared machine soon changes. */
 static int measure_passes(bench *b, const run_models *models, mar_session *session, int repeat, progress *bar)
 {
     for (int i = 0; i < repeat; i++) {
@@ -128,9 +127,9 @@ static int measure_passes(bench *b, const run_models *models, mar_session *sessi
     return is_above_peak(b) ? measure_peak_again(b, models, bar) : 0;
 }
 
-/* --- floors ------------------------------------------------------------------------------------------------------- */
+/* --- lower bounds ------------------------------------------------------------------------------------------------- */
 
-/* What so many bytes and so much arithmetic take at least. */
+/* Returns the least time for these bytes and flop. */
 static double floor_of(const bench_machine *m, double bytes, double flop)
 {
     return fmax(bytes / m->bandwidth, flop / m->peak);
@@ -141,20 +140,20 @@ static double floor_of_pass(const pass *p)
     return floor_of(&p->machine, p->bytes, p->flop);
 }
 
-/* What all passes of a batch take at least: the target's, and the draft's, which wait for one another. */
+/* Returns the least time of a batch's passes, the target's and the draft's in sequence. */
 static double floor_of_run(const bench *b, const mar_stats *s)
 {
     const bench_machine *m = &b->machine;
     return floor_of(m, s->decoder_bytes, s->decoder_flop) + floor_of(m, s->draft_bytes, s->draft_flop);
 }
 
-/* Tokens of an image that a call of the target settles. */
+/* Returns the tokens of an image that a call of the target commits. */
 static double compression(const mar_stats *s)
 {
     return s->rounds ? (double)s->tokens / (double)s->rounds : 1;
 }
 
-/* How much faster than plain decoding the floors of the passes that both ran let the run be. */
+/* Returns the speed-up over plain decoding that the lower bounds of both runs' passes allow. */
 static double speed_by_floors(const bench *b)
 {
     return floor_of_run(b, &b->best[PLAIN]) / floor_of_run(b, &b->best[ASKED]);
@@ -194,18 +193,18 @@ static void print_lengths(const mar_stats *s)
     putchar('\n');
 }
 
-static void print_passes(const char *whose, const passes *p)
+static void print_passes(const char *role, const passes *p)
 {
     for (int i = 0; i < p->count; i++) {
         const pass *q = &p->pass[i];
         char share[16];
-        printf("%-7s %6d %6d %6d %9.3f %9.3f %9.3f %7s\n", whose, q->drafts, q->depth, q->rows, 1e3 * q->seconds,
+        printf("%-7s %6d %6d %6d %9.3f %9.3f %9.3f %7s\n", role, q->drafts, q->depth, q->rows, 1e3 * q->seconds,
                1e3 * q->bytes / q->machine.bandwidth, 1e3 * q->flop / q->machine.peak,
                bench_share(floor_of_pass(q) / q->seconds, share));
     }
 }
 
-/* Whether a pass was faster than memory allows. */
+/* Returns whether a pass was faster than memory allows. */
 static int is_cached(const bench *b)
 {
     const passes *all[] = {&b->target, &b->draft};
@@ -220,9 +219,9 @@ static int is_cached(const bench *b)
 static void print_table(const bench *b, const char *backend)
 {
     const mar_stats *plain = &b->best[PLAIN], *s = &b->best[b->runs - 1];
-    char path[8192], ways[2048];
+    char path[8192], accelerators[2048];
     printf("%s on %s\n", printable(b->run->model, path, sizeof path), backend);
-    if (b->runs > 1) printf("%s\n", run_options_ways(b->run, ways, sizeof ways));
+    if (b->runs > 1) printf("%s\n", run_options_accelerators(b->run, accelerators, sizeof accelerators));
     printf("%d tokens, cfg %g, batch %d; working memory %.1f MB\n%s\n\n", b->run->used.num_iter,
            (double)b->run->used.cfg, b->batch, (double)s->arena_bytes / 1e6, b->guarantee);
     print_run(b, s);
@@ -272,7 +271,7 @@ static void add_passes(cJSON *record, const char *name, const passes *p)
     }
 }
 
-/* What memory and arithmetic had to do for the passes of a run, an image. */
+/* Adds the bytes and flop of a run's passes, per image. */
 static void add_work(const bench *b, cJSON *record, const char *name, const mar_stats *s)
 {
     cJSON *o = cJSON_AddObjectToObject(record, name);
@@ -315,9 +314,9 @@ static int print_json(const bench *b, const run_models *models)
     return tool_print_json(root, 1);
 }
 
-/* --- */
+/* --- command ------------------------------------------------------------------------------------------------------ */
 
-/* Plain decoding with what is sampled in the run, and on its models. */
+/* Opens a session of plain decoding with the run's sampling options and models. */
 static int open_plain(const run_options *run, const run_models *models, int batch, mar_session **out)
 {
     run_options plain;

@@ -18,7 +18,7 @@ typedef struct {
 typedef struct {
     measurement *row; /* [count] */
     int count, capacity;
-    int failed; /* out of memory */
+    int failed; /* 1: out of memory */
 } measurements;
 
 static void take_row(void *user, const mar_measurement *m)
@@ -39,7 +39,7 @@ static void take_row(void *user, const mar_measurement *m)
     snprintf(r->name, sizeof r->name, "%s", m->name);
 }
 
-/* NULL if there is none. rows -1: whatever they are. */
+/* Returns the row; NULL if there is none. rows -1: any. */
 static const measurement *find(const measurements *all, const char *group, const char *name, int rows)
 {
     for (int i = 0; i < all->count; i++) {
@@ -54,10 +54,10 @@ static double rate(double work, double seconds)
     return seconds > 0 ? work / seconds : 0;
 }
 
-/* What a model of the machine's time may read of it (--json). */
+/* Constants of the machine that bench/gpu_model.py reads (--json). */
 enum { MEMORY_RATE, MATRIX_RATE, CLOCK, PROCESSORS, CACHE, CONSTANTS };
 static const struct {
-    const char *name, *measured; /* in "constants"; in the group "machine" */
+    const char *name, *measured; /* name in "constants"; name in the group "machine" */
 } constants[CONSTANTS] = {
     [MEMORY_RATE] = {"memory_bytes_per_second", "memory"},
     [MATRIX_RATE] = {"flop_per_second", "matrix product"},
@@ -67,22 +67,22 @@ static const struct {
 };
 
 /* Returns 0 if it was not measured. */
-static double constant(const measurements *all, int which)
+static double constant(const measurements *all, int id)
 {
-    const measurement *m = find(all, "machine", constants[which].measured, -1);
+    const measurement *m = find(all, "machine", constants[id].measured, -1);
     if (!m) return 0;
     return m->seconds > 0 ? rate(m->bytes + m->flop, m->seconds) : m->count; /* one of the two is 0 */
 }
 
-/* --- measuring ---------------------------------------------------------------------------------------------------- */
+/* --- measurement -------------------------------------------------------------------------------------------------- */
 
-/* The rate as a share of another; 0 if that was not measured. */
+/* Returns the rate as a share of another; 0 if that was not measured. */
 static double share_of(double work, double seconds, double of)
 {
     return of > 0 ? rate(work, seconds) / of : 0;
 }
 
-/* Whether the row computed faster than `peak`. */
+/* Returns whether the row computed faster than `peak`. */
 static int is_above(const measurement *m, double peak)
 {
     return bench_is_above(share_of(m->flop, m->seconds, peak));
@@ -96,7 +96,7 @@ static int any_above(const measurements *all)
     return 0;
 }
 
-/* Whether a row moved more than memory can. */
+/* Returns whether a row moved more bytes than memory can. */
 static int any_cached(const measurements *all)
 {
     const double memory = constant(all, MEMORY_RATE);
@@ -114,8 +114,8 @@ static int measure_once(mar_session *s, progress *bar, const char *note, measure
     return out->failed ? tool_error("out of memory for the measurements") : 0;
 }
 
-/* Of the machine's rows keeps the faster, of rows above its first peak the slower: one of the two was measured while
- * another program ran. */
+/* Keeps the more plausible of two measurements: the faster of the machine's rows, the slower of rows above its first
+ * peak. Another program ran during one of the two. */
 static void keep_likelier(measurements *all, const measurements *again)
 {
     const double peak = constant(all, MATRIX_RATE);
@@ -151,7 +151,7 @@ static void print_number(double x, const char *format, const char *blank)
         printf("%s", blank);
 }
 
-/* What has a rate beside one that was measured: the share, or `above`, or blanks. */
+/* Prints the share of a measured rate, or `above`, or blanks. */
 static void print_share(double share, const char *above)
 {
     char text[16];
@@ -178,7 +178,7 @@ static void print_row(const measurement *m, double memory, double peak)
     printf("\n");
 }
 
-/* Sum over the rows of a group. */
+/* Returns the seconds of a group's rows. */
 static double sum_seconds(const measurements *all, const char *group)
 {
     double sum = 0;

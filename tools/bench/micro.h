@@ -4,8 +4,8 @@
 
 #include "tools/generate/models.h"
 
-/* Measures with the session and prints the table, or with `json` the object that bench/gpu_model.py reads. If a rate is
- * above the measured peak all is measured a second time. After models_session. Returns the exit status. */
+/* Measures with the session. Prints the table, or with `json` the object that bench/gpu_model.py reads. Measures twice
+ * if a rate is above the measured peak. Call it after models_session. Returns the exit status. */
 int bench_micro(const run_options *run, const run_models *models, mar_session *s, int batch, int json, progress *bar);
 
 #endif

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *error_within; /* what errors begin with; NULL: nothing */
+static const char *error_within; /* prefix of errors; NULL: none */
 
 void tool_error_within(const char *where)
 {
@@ -19,7 +19,7 @@ void tool_error_within(const char *where)
 
 int tool_error(const char *format, ...)
 {
-    char text[8192], line[8192]; /* two paths have room */
+    char text[8192], line[8192]; /* room for two paths */
     size_t used = 0;
     if (error_within) used = (size_t)snprintf(text, sizeof text / 2, "%.4000s: ", error_within);
     va_list arguments;
@@ -28,7 +28,7 @@ int tool_error(const char *format, ...)
     va_end(arguments);
     if (n >= (int)(sizeof text - used)) text[printable_whole(text, sizeof text - 1)] = '\0';
     fflush(stdout);
-    const char *fresh_line = isatty(STDERR_FILENO) ? "\r\033[K" : ""; /* over a progress bar */
+    const char *fresh_line = isatty(STDERR_FILENO) ? "\r\033[K" : ""; /* erases a progress bar */
     fprintf(stderr, "%smar: %s\n", fresh_line, printable(text, line, sizeof line));
     return 1;
 }
@@ -58,7 +58,7 @@ int tool_open_files(const mar_options *about, mar **out)
     return open_library(&options, out);
 }
 
-static int json_lacks; /* cJSON had no memory for part of the record */
+static int json_lacks; /* 1: cJSON had no memory for part of the record */
 
 static void *json_allocate(size_t size)
 {

@@ -60,7 +60,7 @@ int tool_write_at(int fd, const void *data, size_t n, off_t offset)
 
 int tool_sync(int fd)
 {
-    return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : -1; /* some file systems have none */
+    return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : -1; /* some file systems have no fsync */
 }
 
 static int write_file(const char *path, const void *data, size_t size, int unsynced)
@@ -68,11 +68,11 @@ static int write_file(const char *path, const void *data, size_t size, int unsyn
     file_writer w;
     mar_err err;
     sigset_t before;
-    interruption_hold(&before); /* the file may have a hidden name */
+    interruption_hold(&before); /* the temporary file must not be left */
     mar_status status = file_writer_open(path, &w, &err);
     if (status == MAR_OK) {
         w.unsynced = unsynced;
-        (void)fwrite(data, 1, size, w.stream); /* commit says if it failed */
+        (void)fwrite(data, 1, size, w.stream); /* commit reports a failure */
         status = file_writer_commit(&w, &err);
     }
     interruption_release(&before);
@@ -113,7 +113,7 @@ int tool_can_write(const char *path)
     return status == MAR_OK ? 0 : tool_error("%s", err.text);
 }
 
-/* Takes the status of the directory that `path` is in. Returns 0, or -1 with errno set. */
+/* Takes the status of the directory of `path`. Returns 0, or -1 with errno set. */
 static int stat_directory(const char *path, struct stat *st)
 {
     char *directory = tool_directory_of(path);
@@ -156,7 +156,7 @@ int tool_open_file(const char *path, int flags)
     const int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0666); /* opening a pipe must not block */
     if (fd < 0) {
         if (errno == ELOOP && (flags & O_NOFOLLOW)) errno = EMLINK;
-        if (errno == ENXIO || errno == EISDIR) errno = 0; /* a socket, or a pipe or directory to be written to */
+        if (errno == ENXIO || errno == EISDIR) errno = 0; /* a socket; or a pipe or directory opened for writing */
         return -1;
     }
     const int failed = fstat(fd, &st) != 0, reason = failed ? errno : 0;
@@ -179,7 +179,7 @@ int tool_cannot_open(const char *path, const char *expected)
     return tool_error("%s: cannot read: %s", path, strerror(errno));
 }
 
-/* The bytes of the open file, and a NUL. */
+/* Returns the bytes of the open file, and a NUL. */
 static char *read_open(int fd, const char *path, int megabytes, const char *expected, size_t *size)
 {
     struct stat st;

@@ -1,4 +1,5 @@
-/* Files that are complete or not there: every file the command writes goes through here. And reading small ones. */
+/* Files that are complete or absent: every file the command writes goes through here. Small files are read here,
+ * too. */
 #ifndef TOOLS_FILE_H
 #define TOOLS_FILE_H
 
@@ -6,58 +7,57 @@
 #include <sys/types.h>
 
 /* Writes `data`, char [size], by a file_writer (base/file.h): the path has the old file or the whole new one. Signals
- * that end the process wait meanwhile. Returns 0, or 1 after printing an error (full disk and file size limit
- * included); nothing is left then. */
+ * that end the process wait meanwhile. Returns 0, or 1 with the error printed and no file left, also on a full disk or
+ * at the file size limit. */
 int tool_write_file(const char *path, const void *data, size_t size);
 
-/* The same without syncing: whole if the process is killed, but not if the machine fails. */
+/* Does the same without syncing: the file is whole if the process is killed, but not if the machine fails. */
 int tool_write_file_unsynced(const char *path, const void *data, size_t size);
 
-/* Opens a regular file with the flags of open(2): every file that is read, and those that are written in place, are
- * opened by this. A pipe is refused, and never waited for; with O_NOFOLLOW so is a link: that is for files of a run
- * directory, which others may have made. Returns the descriptor, or -1 with errno set: to 0 if it is no regular file,
- * to EMLINK if it is a link. */
+/* Opens a regular file with the flags of open(2). Every file that is read or written in place is opened here. A pipe is
+ * refused without waiting. O_NOFOLLOW refuses a link, for files of a run directory that others may have made. Returns
+ * the descriptor, or -1 with errno set: 0 if it is no regular file, EMLINK if it is a link. */
 int tool_open_file(const char *path, int flags);
 
-/* Creates a file to be read and written, in place of what has the name, which is left as it is if it has others.
+/* Creates a file for reading and writing, in place of the one with that name. Other names of the old file keep it.
  * Returns the descriptor, or -1 with errno set. */
 int tool_create_file(const char *path);
 
-/* Prints why tool_open_file has failed; `expected` says what the file should be: "a PNG". Returns 1. */
+/* Prints why tool_open_file failed. `expected` names the kind of file: "a PNG". Returns 1. */
 int tool_cannot_open(const char *path, const char *expected);
 
-/* All n bytes at `offset` of an open file. Return 0, or -1 with errno set; errno 0: the file has no more. */
+/* Read or write all n bytes at `offset` of an open file. Return 0, or -1 with errno set; errno 0: the file is
+ * shorter. */
 int tool_read_at(int fd, void *data, size_t n, off_t offset);
 int tool_write_at(int fd, const void *data, size_t n, off_t offset);
 
-/* fsync, where the file system has it. Returns 0, or -1 with errno set. */
+/* Calls fsync if the file system has it. Returns 0, or -1 with errno set. */
 int tool_sync(int fd);
 
-/* Writes to standard output, past stdio's buffer. Returns 0, or 1 after printing an error. */
+/* Writes to standard output, bypassing stdio's buffer. Returns 0, or 1 with the error printed. */
 int tool_write_output(const void *data, size_t size);
 
-/* Reads a whole file of at most so many MB, opened by tool_open_file with the flags. `expected` as there. Returns its
- * *size bytes and a NUL, which the caller frees, or NULL after printing an error. */
+/* Reads a whole file of at most `megabytes` MB, opened by tool_open_file with the flags and `expected`. Returns its
+ * *size bytes and a NUL; the caller frees them. Returns NULL with the error printed. */
 void *tool_read_file(const char *path, int flags, int megabytes, const char *expected, size_t *size);
 
-/* The directory of `path`, "" or with the slash. The caller frees it; NULL: out of memory. */
+/* Returns the directory of `path`, "" or with the slash. The caller frees it. NULL: out of memory. */
 char *tool_directory_of(const char *path);
 
-/* Prints that errno is why nothing can be written to `path`. Returns 1. */
+/* Prints errno as the reason that `path` cannot be written. Returns 1. */
 int tool_cannot_write(const char *path);
 
-/* Tries whether a file can be created in the directory of `path`. Returns 0, or 1 after printing why not. */
+/* Checks that a file can be created in the directory of `path`. Returns 0, or 1 with the error printed. */
 int tool_can_write(const char *path);
 
-/* The same, and whether `path` is free or a regular file, which can be replaced, and ends in `ending`, as in
- * tool_ends_with. */
+/* Checks the same, that `path` is free or a regular file, and that it ends in `ending` (tool_ends_with). */
 int tool_can_write_as(const char *path, const char *ending);
 
-/* Whether two paths name the same entry of the same directory, "a.svg" and "./a.svg". A link and what it points to are
+/* Returns whether two paths name the same entry of the same directory: "a.svg" and "./a.svg". A link and its target are
  * two: writing replaces the link. */
 int tool_same_path(const char *a, const char *b);
 
-/* Whether `path` ends in `ending` and has something in front of it. Letter case does not matter. */
+/* Returns whether `path` ends in `ending`, in either case, behind at least one character. */
 int tool_ends_with(const char *path, const char *ending);
 
 #endif

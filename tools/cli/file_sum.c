@@ -1,7 +1,6 @@
 #include "tools/cli/file_sum.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 
 enum { PIECE = 1 << 20, LANES = 4, BLOCK = LANES * sizeof(uint64_t) }; /* bytes; a piece is a whole number of blocks */
 
-/* Odd, so that multiplying by them loses nothing: the fractions of the golden ratio and of the roots of 2 and 3. */
+/* Odd, so that multiplication is a bijection: the fractions of the golden ratio and of the roots of 2 and 3. */
 static const uint64_t by_golden = 0x9e3779b97f4a7c15u, by_two = 0x6a09e667f3bcc909u, by_three = 0xbb67ae8584caa73bu;
 
 static uint64_t turn(uint64_t x, int bits)
@@ -17,8 +16,8 @@ static uint64_t turn(uint64_t x, int bits)
     return x << bits | x >> (64 - bits);
 }
 
-/* Adds whole blocks, each word to its lane. For one lane it is a bijection of the word, and for one word of the lane.
- */
+/* Adds whole blocks, each word to its lane. The step is a bijection of the word for a fixed lane, and of the lane for a
+ * fixed word. */
 static void add_blocks(uint64_t lanes[LANES], const unsigned char *data, size_t blocks)
 {
     for (size_t b = 0; b < blocks; b++)
@@ -29,8 +28,8 @@ static void add_blocks(uint64_t lanes[LANES], const unsigned char *data, size_t 
         }
 }
 
-/* Adds n bytes; the length of the whole tells zeros that complete a block from those of a file. `n` is a multiple of
- * BLOCK but at the end, and the bytes have room for that block. */
+/* Adds n bytes, a multiple of BLOCK except at the end, where the buffer has room for a whole block. The file's length
+ * tells the zeros of padding from those of the file. */
 static void add_piece(uint64_t lanes[LANES], unsigned char *piece, size_t n)
 {
     const size_t blocks = (n + BLOCK - 1) / BLOCK;
@@ -48,7 +47,7 @@ static uint64_t finish(const uint64_t lanes[LANES], uint64_t length)
     return sum;
 }
 
-/* Reads n bytes, or those until the end of the file. Returns how many, or -1 with errno set. */
+/* Reads n bytes, or those up to the end of the file. Returns their number, or -1 with errno set. */
 static ssize_t read_piece(int fd, unsigned char *piece, size_t size, off_t at)
 {
     size_t used = 0;
@@ -62,19 +61,16 @@ static ssize_t read_piece(int fd, unsigned char *piece, size_t size, off_t at)
     return (ssize_t)used;
 }
 
-/* Of the first `most` bytes, or of all if there are fewer. */
-static int sum_up_to(int fd, long long most, long long *length, uint64_t *hash)
+int file_sum(int fd, long long *length, uint64_t *hash)
 {
     uint64_t lanes[LANES] = {by_golden, by_two, by_three, 0};
-    const ssize_t size = most < PIECE ? (ssize_t)(most + BLOCK - 1) / BLOCK * BLOCK + BLOCK : PIECE;
-    unsigned char *piece = malloc((size_t)size);
-    ssize_t n = size;
+    unsigned char *piece = malloc(PIECE);
+    ssize_t n = PIECE;
     *length = 0;
     *hash = 0;
     if (!piece) return -1;
-    while (n == size && *length < most) {
-        const long long rest = most - *length;
-        n = read_piece(fd, piece, rest < size ? (size_t)rest : (size_t)size, (off_t)*length);
+    while (n == PIECE) {
+        n = read_piece(fd, piece, PIECE, (off_t)*length);
         if (n <= 0) break;
         add_piece(lanes, piece, (size_t)n);
         *length += n;
@@ -85,20 +81,6 @@ static int sum_up_to(int fd, long long most, long long *length, uint64_t *hash)
     if (n < 0) return -1;
     *hash = finish(lanes, (uint64_t)*length);
     return 0;
-}
-
-int file_sum(int fd, long long *length, uint64_t *hash)
-{
-    return sum_up_to(fd, LLONG_MAX, length, hash);
-}
-
-int file_sum_part(int fd, long long length, uint64_t *hash)
-{
-    long long found;
-    if (sum_up_to(fd, length, &found, hash) != 0) return -1;
-    if (found == length) return 0;
-    errno = 0;
-    return -1;
 }
 
 uint64_t memory_sum(const void *data, size_t size)

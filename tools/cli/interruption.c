@@ -11,12 +11,12 @@
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
 enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
 
-static volatile sig_atomic_t noted; /* the signal's number */
+static volatile sig_atomic_t noted; /* number of the noted signal; 0: none */
 static mar_session *_Atomic at_work;
-static volatile sig_atomic_t on_terminal; /* stderr is one: there may be a progress bar */
+static volatile sig_atomic_t on_terminal; /* 1: stderr is a terminal and may show a progress bar */
 
-/* From now on writing to a pipe that nobody reads, as that of a `tee` which the same Ctrl-C has ended, fails: it does
- * not end the process, which has images to keep. Handlers may call this. */
+/* Makes writes to a broken pipe fail instead of ending the process and losing images: Ctrl-C may end a `tee`, too.
+ * Async-signal-safe. */
 static void ignore_broken_pipes(void)
 {
     struct sigaction action = {.sa_handler = SIG_IGN};
@@ -24,16 +24,16 @@ static void ignore_broken_pipes(void)
     sigaction(SIGPIPE, &action, NULL);
 }
 
-/* Handlers may call write, not stdio. */
-static void say(const char *line)
+/* Prints a line. Async-signal-safe: no stdio. */
+static void print_line(const char *line)
 {
     ignore_broken_pipes();
     const char *fresh_line = "\r\033[K";
     if (on_terminal && write(STDERR_FILENO, fresh_line, strlen(fresh_line)) < 0) return;
-    if (write(STDERR_FILENO, line, strlen(line)) < 0) return; /* nobody is there to read it */
+    if (write(STDERR_FILENO, line, strlen(line)) < 0) return; /* stderr is closed */
 }
 
-/* Sets the handler of those that are not ignored. */
+/* Sets the handler of the signals that are not ignored. */
 static void handle(void (*handler)(int))
 {
     struct sigaction old, action = {.sa_handler = handler, .sa_flags = SA_RESTART};
@@ -45,7 +45,7 @@ static void handle(void (*handler)(int))
 
 static void end_at_once(int number)
 {
-    say("mar: interrupted\n");
+    print_line("mar: interrupted\n");
     handle(SIG_DFL);
     raise(number); /* takes effect when the handler returns */
 }
@@ -56,7 +56,7 @@ static void note(int number)
     noted = number;
     mar_session *session = at_work;
     if (session) mar_session_cancel(session);
-    say("mar: stopping; again to quit at once\n");
+    print_line("mar: stopping; again to quit at once\n");
     handle(SIG_DFL);
     errno = reason;
 }

@@ -1,5 +1,5 @@
-/* Handling of SIGINT, SIGTERM and SIGHUP. A command either ends at once, as long as it has nothing to lose, or stops at
- * the next point where no file is half written. Either way a progress bar is removed first. */
+/* Handling of SIGINT, SIGTERM and SIGHUP. A command ends at once while it has nothing to lose. Later it stops at the
+ * next point where no file is half written. Either way the progress bar is removed first. */
 #ifndef TOOLS_INTERRUPTION_H
 #define TOOLS_INTERRUPTION_H
 
@@ -7,24 +7,24 @@
 
 #include <signal.h>
 
-/* From now on SIGINT, SIGTERM and SIGHUP print "mar: interrupted" and end the process by their default action. Does so
- * at once if interruption_catch has noted one. A signal that is ignored (nohup) stays ignored, here and below. */
+/* Makes the signals print "mar: interrupted" and end the process by their default action. Does so at once if
+ * interruption_catch has noted one. An ignored signal (nohup) stays ignored, here and below. */
 void interruption_ends(void);
 
-/* From now on they are noted: the handler says that the command stops, and cancels what the session is doing. The next
- * signal of any of the three has its default action. */
+/* Makes the handler note the signal, announce that the command stops, and cancel the session's work. The next signal of
+ * the three has its default action. */
 void interruption_catch(void);
 
-/* Until the next call, a signal that is noted also cancels what the session is doing. NULL: nothing. */
+/* Sets the session that a noted signal cancels; NULL: none. */
 void interruption_cancels(mar_session *session);
 
-/* Whether a signal was noted. */
+/* Returns whether a signal was noted. */
 int interruption_came(void);
 
-/* 128 + the number of the signal that was noted: the exit status. */
+/* Returns the exit status: 128 + the number of the noted signal. */
 int interruption_status(void);
 
-/* The signals wait from hold to release. `before` keeps what release restores. */
+/* Block and release the signals. `before` keeps the mask that release restores. */
 void interruption_hold(sigset_t *before);
 void interruption_release(const sigset_t *before);
 

@@ -27,7 +27,7 @@ int json_file_write(cJSON *record, const char *path)
     return failed;
 }
 
-static int memory_lacks; /* cJSON had no memory for what it parsed */
+static int memory_lacks; /* 1: cJSON had no memory for part of the file */
 
 static void *allocate(size_t size)
 {

@@ -30,28 +30,28 @@ static int number_at(const char *text, char end, int most, int *out, const char 
     return 0;
 }
 
-/* The number in a variable, `absent` if it is not set. Returns 0, or 1 after printing an error. */
+/* Reads the number in a variable; `absent` if it is not set. Returns 0, or 1 with the error printed. */
 static int read_variable(const char *name, int least, int absent, int *out)
 {
     const char *value = variable(name);
     *out = absent;
-    const int most = INT_MAX - 1; /* counts are one more than the last number */
+    const int most = INT_MAX - 1; /* a count is the last number plus one */
     if (!value || (number_at(value, 0, most, out, NULL) == 0 && *out >= least)) return 0;
     return tool_error("the variable %s is \"%s\", expected a number from %d to %d", name, value, least, most);
 }
 
-/* --- one job's processes ------------------------------------------------------------------------------------------ */
+/* --- processes of one job ----------------------------------------------------------------------------------------- */
 
 typedef struct {
     int found;
-    int rank, size; /* size 0: not known */
+    int rank, size; /* size 0: unknown */
     int local_rank, local_size;
-    const char *source;       /* the variable with the rank */
-    const char *size_said_by; /* the variable with the size */
+    const char *source;       /* variable of the rank */
+    const char *size_said_by; /* variable of the size */
     int mpi;
 } job;
 
-/* SLURM_TASKS_PER_NODE, "4(x2),3": the processes on each node. Those of node `node`, or 0. */
+/* Returns the processes on node `node` by SLURM_TASKS_PER_NODE, "4(x2),3"; 0 if unknown. */
 static int tasks_on_node(const char *list, int node)
 {
     for (const char *c = list; c && *c;) {
@@ -75,7 +75,7 @@ static const char *slurm_size_variable(void)
     return variable("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
 
-/* Its place on its node by Slurm, if that says. */
+/* Finds the rank on the node by Slurm, if it is known. */
 static int find_slurm_local(job *out)
 {
     int node;
@@ -86,8 +86,8 @@ static int find_slurm_local(job *out)
     return 0;
 }
 
-/* A step of Slurm. The script of a batch job is no step, though it has SLURM_PROCID 0 and SLURM_NTASKS of what it may
- * start: it is alone. So is the shell of salloc, a step of one task. */
+/* Finds the rank and size in a step of Slurm. A batch script is no step: SLURM_PROCID is 0, and SLURM_NTASKS counts the
+ * tasks it may start. It runs alone, as does the shell of salloc, a step of one task. */
 static int find_step(job *out)
 {
     const int script = variable("SLURM_JOB_ID") && !variable("SLURM_STEP_ID") && !variable("SLURM_STEPID");
@@ -100,7 +100,7 @@ static int find_step(job *out)
     return find_slurm_local(out);
 }
 
-/* Variables that mpirun and its relatives set for each process. */
+/* Finds rank and size by the variables of mpirun and its relatives. */
 static int find_mpirun(job *out)
 {
     static const struct {
@@ -132,7 +132,7 @@ static int find_mpirun(job *out)
     return find_slurm_local(out);
 }
 
-/* By the variables alone. The innermost launcher counts: mpirun starts its daemons as steps of Slurm. */
+/* Finds the job by variables alone. The innermost launcher counts: mpirun starts its daemons as steps of Slurm. */
 static int find_job(job *out)
 {
     *out = (job){0};
@@ -150,7 +150,7 @@ static int find_job(job *out)
 /* --- MPI ------------------------------------------------------------------------------------------------------------
  */
 
-/* Opens FOLDER-OF-THE-COMMAND/`between`/libmar-mpi.so. */
+/* Opens FOLDER-OF-THE-COMMAND/`between`/libmar-mpi.so. Returns NULL on failure. */
 static void *open_beside(const char *between)
 {
     char path[PATH_MAX];
@@ -161,12 +161,12 @@ static void *open_beside(const char *between)
     if (!end) return NULL;
     const size_t left = sizeof path - (size_t)(end - path);
     if ((size_t)snprintf(end, left, "/%s%s", between, MPI_PLUGIN_FILE) >= left) return NULL;
-    /* An MPI opens parts of its own, which look for its symbols among the global ones. */
+    /* The parts that an MPI opens need its symbols to be global. */
     return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 }
 
-/* Asks the plug-in. Returns 1 if it has answered, 0 if there is none (or no MPI that it could use), -1 after printing
- * an error. It stays open: an MPI does not always survive being closed. */
+/* Asks the plug-in. Returns 1 with an answer, 0 without a plug-in or a usable MPI, -1 with the error printed. The
+ * plug-in stays open: an MPI does not always survive being closed. */
 static int ask_mpi(mpi_place *out)
 {
     void *plugin = open_beside("");
@@ -180,7 +180,7 @@ static int ask_mpi(mpi_place *out)
     return -1;
 }
 
-/* Whether MPI and the launcher agree. Returns 0, or 1 after printing an error. */
+/* Checks that MPI and the launcher agree. Returns 0, or 1 with the error printed. */
 static int check_place(const mpi_place *place, const job *j)
 {
     if (place->size == 1 && (j->size > 1 || j->rank > 0)) {
@@ -197,7 +197,7 @@ static int check_place(const mpi_place *place, const job *j)
     return 0;
 }
 
-/* A job of mpirun, of several processes or of an unknown number. */
+/* Finds the place in a job of mpirun, of several processes or of an unknown number. */
 static int find_by_mpi(const job *j, launch *out)
 {
     mpi_place place = {0};
@@ -219,10 +219,9 @@ static int find_by_mpi(const job *j, launch *out)
     return 0;
 }
 
-/* --- parts of a run -------------------------------------------------------------------------------------------------
- */
+/* --- shards of a run ---------------------------------------------------------------------------------------------- */
 
-/* --shard i/n. */
+/* Reads --shard i/n. */
 static int read_shard(const char *shard, launch *out)
 {
     const char *slash;
@@ -235,8 +234,8 @@ static int read_shard(const char *shard, launch *out)
     return 0;
 }
 
-/* A task of an array of Slurm: which it is of how many. Its numbers begin at _MIN and go on in steps, which _STEP does
- * not say of a list such as --array=3,7. */
+/* Reads the place in an array of Slurm. Its numbers begin at _MIN and advance in steps. _STEP does not tell the step of
+ * a list such as --array=3,7. */
 static int find_array(int *index, int *count)
 {
     int id, least, most, step;
@@ -259,7 +258,7 @@ static int find_array(int *index, int *count)
     return 0;
 }
 
-/* Each task of an array may be several processes: its part is divided among them. */
+/* Divides the shard of an array's task among the task's processes. */
 static int find_in_array(const job *j, launch *out)
 {
     int index = 0, count = 1;

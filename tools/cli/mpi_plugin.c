@@ -1,11 +1,11 @@
-/* libmar-mpi.so: the only part that is linked with MPI. */
+/* libmar-mpi.so: the only part linked with MPI. */
 #include "tools/cli/mpi_plugin.h"
 
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The first line of what the library says of itself, up to a comma: "Open MPI v4.1.4", "MPICH Version: 4.0.2". */
+/* Finds the library's version: its first line up to a comma, "Open MPI v4.1.4" or "MPICH Version: 4.0.2". */
 static void find_version(mpi_place *out)
 {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -26,10 +26,10 @@ static int failed(mpi_place *out, const char *call, int status)
     return 1;
 }
 
-/* Rank and size in the job and on this machine. */
+/* Asks rank and size in the job and on this machine. */
 static int ask(mpi_place *out)
 {
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* inherited by those made from it */
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* communicators made from it inherit this */
     int status = MPI_Comm_rank(MPI_COMM_WORLD, &out->rank);
     if (status == MPI_SUCCESS) status = MPI_Comm_size(MPI_COMM_WORLD, &out->size);
     if (status != MPI_SUCCESS) return failed(out, "MPI_Comm_size", status);
@@ -45,7 +45,7 @@ static int ask(mpi_place *out)
 
 static int find(mpi_place *out)
 {
-    find_version(out); /* may be asked before MPI is initialised */
+    find_version(out); /* allowed before MPI is initialised */
     int provided;
     const int status = MPI_Init_thread(NULL, NULL, MPI_THREAD_SINGLE, &provided);
     if (status != MPI_SUCCESS) return failed(out, "MPI_Init_thread", status);

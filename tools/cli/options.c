@@ -26,7 +26,7 @@ mar_param option_at(const mar_param *param, size_t offset, const char *group)
     return copy;
 }
 
-/* Other names of options. */
+/* Aliases of options. */
 static const struct {
     const char *name, *of;
 } synonyms[] = {{"vq", "vae"}, {0}};
@@ -46,8 +46,7 @@ const option *options_find(const option_set *set, const char *name)
     return i < 0 ? NULL : &set->options[i];
 }
 
-/* Options that have a letter, too. Any other set that has an option of the name has it with the letter. -h is in
- * asks_for_help. */
+/* Options with a letter, in any set that has an option of the name. asks_for_help handles -h. */
 static const struct {
     char letter;
     const char *name;
@@ -60,7 +59,7 @@ char options_letter(const char *name)
     return letters[i].letter;
 }
 
-/* As find. -1, too, for a letter that another command has. */
+/* Returns the option's index; -1 if there is none, also for a letter of another command. */
 static int find_letter(const option_set *set, char letter)
 {
     for (int i = 0; letters[i].letter; i++)
@@ -73,7 +72,7 @@ static int is_flag(const option *o)
     return o->param->type == MAR_TYPE_FLAG;
 }
 
-/* The name at the beginning of "name" or "name=value", dashes as underscores; cut if absurdly long. */
+/* Copies the name at the beginning of "name" or "name=value", dashes as underscores; a long one is cut. */
 static void option_name(const char *argument, char *name, size_t size)
 {
     size_t n = strcspn(argument, "=");
@@ -82,15 +81,15 @@ static void option_name(const char *argument, char *name, size_t size)
     name[n] = '\0';
 }
 
-/* Whether it is no value but the next option: "--num", or "-o" alone. Behind a single dash anything else may be meant
- * as a value, as in "-5". */
+/* Returns whether the argument is the next option, not a value: "--num", or "-o" alone. Other text behind a single dash
+ * may be a value, as in "-5". */
 static int is_option(const option_set *set, const char *argument)
 {
     if (strncmp(argument, "--", 2) == 0) return 1;
     return argument[0] == '-' && argument[1] && !argument[2] && find_letter(set, argument[1]) >= 0;
 }
 
-/* Whether the last words of the option's name, which underscores part, are these. */
+/* Returns whether the option's name ends in these words, separated by underscores. */
 static int ends_in_word(const char *name, const char *words)
 {
     const size_t n = strlen(name), m = strlen(words);
@@ -112,7 +111,7 @@ static int unknown_option(const option_set *set, const char *name)
     return tool_error("--%s: unknown option, see mar %s --help", name, set->command);
 }
 
-/* Stores the value. On MAR_EARG `why` has one line. */
+/* Stores the value. On MAR_EARG writes one line to `why`. */
 static mar_status store(const option *o, const char *text, char *why, size_t size)
 {
     char expected[256];
@@ -125,7 +124,7 @@ static mar_status store(const option *o, const char *text, char *why, size_t siz
     return *text ? MAR_OK : MAR_EARG;
 }
 
-/* Gives --cfg_low and --cfg_high the two numbers of --cfg_interval LOW,HIGH. */
+/* Sets --cfg_low and --cfg_high to the two numbers of --cfg_interval LOW,HIGH. */
 static mar_status store_interval(option_set *set, const option *o, const char *text, char *why, size_t size)
 {
     static const char *const ends[] = {"cfg_low", "cfg_high"};
@@ -134,8 +133,8 @@ static mar_status store_interval(option_set *set, const option *o, const char *t
     return status;
 }
 
-/* Gives the option its value: `joined` from the same argument, or NULL and `next`, which may be NULL as well, from the
- * next one. Returns how many arguments that took, or 0 after an error. */
+/* Sets the option to its value: `joined` from the same argument, or `next`, the next argument or NULL. Returns the
+ * number of arguments used; 0 after an error. */
 static int give(option_set *set, option *o, const char *joined, const char *next)
 {
     char text[1024];
@@ -157,7 +156,7 @@ static int give(option_set *set, option *o, const char *joined, const char *next
     return 0;
 }
 
-/* Handles the option "--name" or "--name=value"; `next` is the next argument or NULL. As give. */
+/* Parses "--name" or "--name=value"; `next` is the next argument or NULL. Returns as give. */
 static int take_option(option_set *set, const char *argument, const char *next)
 {
     char name[64];
@@ -169,7 +168,7 @@ static int take_option(option_set *set, const char *argument, const char *next)
     return 0;
 }
 
-/* The first option, of the common ones before all, whose name begins with the letter; NULL: there is none. */
+/* Returns the first option, common ones first, whose name begins with the letter; NULL if there is none. */
 static const char *begins_with(const option_set *set, char letter)
 {
     for (const char *const *name = set->common; name && *name; name++)
@@ -186,12 +185,13 @@ static int unknown_letter(const option_set *set, const char *argument, const cha
     return tool_error("%s: unknown option%s%s, see mar %s --help", argument, *rest ? " -" : "", rest, set->command);
 }
 
-/* Handles letters: flags, and one with a value behind them: "-q", "-qs7", "-o" and then the next argument. As give. */
+/* Parses letters: flags, and one with a value behind them: "-q", "-qs7", "-o" and then the next argument. Returns as
+ * give. */
 static int take_letters(option_set *set, const char *argument, const char *next)
 {
     char name[64];
     option_name(argument + 1, name, sizeof name);
-    if (argument[2] && find(set, name) >= 0) { /* -out is no -o with the value "ut" */
+    if (argument[2] && find(set, name) >= 0) { /* -out does not mean -o with the value "ut" */
         tool_error("%s: unknown option, did you mean --%s?", argument, name);
         return 0;
     }
@@ -212,7 +212,7 @@ static int take_letters(option_set *set, const char *argument, const char *next)
     return 1;
 }
 
-/* Whether there is an 'h' among letters, but for those that are the value of one of them. */
+/* Returns whether 'h' is among the letters, excluding the value of one of them. */
 static int has_help_letter(const option_set *set, const char *argument)
 {
     if (argument[0] != '-') return 0;
@@ -232,7 +232,7 @@ static int asks_for_help(const option_set *set, int argc, char **argv)
     return 0;
 }
 
-/* Stores an operand and returns the one that the next argument is for. */
+/* Stores an operand. Returns the operand of the next argument. */
 static const operand *take_operand(const operand *o, const char *argument)
 {
     if (o->count) {
@@ -249,7 +249,7 @@ static int ends_with(const char *text, const char *ending)
     return n > m && strcmp(text + n - m, ending) == 0;
 }
 
-/* An argument that is neither an option nor the value of one: a file's ending says what it may be. */
+/* Reports an argument that is neither an option nor a value; a file's ending suggests the option meant. Returns 1. */
 static int unexpected_argument(const option_set *set, const char *argument)
 {
     static const char *const endings[][2] = {

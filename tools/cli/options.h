@@ -1,5 +1,5 @@
-/* Command-line options from tables of mar_param (mar.h): the library's, and the subcommands' own. An error is one line
- * on stderr that names the option, what was found and what was expected. options_help.h answers --help. */
+/* Command-line options from tables of mar_param (mar.h): the library's and the subcommands'. An error is one line on
+ * stderr with the option, the value and what was expected. options_help.h answers --help. */
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H
 
@@ -7,53 +7,53 @@
 
 enum { OPTIONS_MAX = 128 };
 
-/* `--name value` or `--name=value`, a flag without a value. Dashes inside a name are taken for underscores. The last
- * one given counts. Some have a letter, too: `-o value`, `-ovalue`, and flags in front of it: `-qo value`. */
+/* One option: `--name value` or `--name=value`, or a flag without a value. Dashes inside a name count as underscores.
+ * The last occurrence counts. Some have a letter: `-o value`, `-ovalue`, and behind flags: `-qo value`. */
 typedef struct {
-    const mar_param *param; /* its name, type, range and help */
-    void *fields; /* the struct of its field, which keeps its default if the option is absent. MODEL: the const char *
-                     that takes the file's name */
-    int shared;   /* 1: every run has this option. The manual lists such options once */
+    const mar_param *param; /* name, type, range and help */
+    void *fields; /* struct of its field; unchanged if the option is absent. MODEL: the field is a const char * for the
+                     file's name */
+    int shared;   /* 1: every run has this option; the manual lists it once */
     int given;    /* set by options_parse */
 } option;
 
 typedef struct {
     const char *name;   /* "FILE" */
-    const char **value; /* into argv */
+    const char **value; /* receives the pointer into argv */
     const char *help;   /* as in mar_param */
-    int *count;         /* NULL: one argument. Else it is the last operand and takes any number, none included: they
-                         * go to value[0..*count), which has room for argc, and *count is 0 before */
+    int *count; /* NULL: one argument. Otherwise the last operand, with any number of arguments, also none. They go to
+                   value[0..*count), with room for argc; *count begins at 0 */
 } operand;
 
 typedef struct {
     const char *command;         /* "generate", for messages */
-    const char *about;           /* --help prints it before the options: usage, and what the command does */
-    const char *example;         /* --help prints it after the options */
-    const char *const *common;   /* --help alone shows these options only, in this order; ends with NULL; NULL: all */
-    const char *word;            /* the option that a word without one is probably the value of, or NULL */
-    const operand *operands;     /* in order, each required unless it has a count; ends with a NULL name; may be NULL */
-    option options[OPTIONS_MAX]; /* --help is added. If two options have the same name, the first one is used */
+    const char *about;           /* printed by --help before the options: usage and purpose */
+    const char *example;         /* printed by --help after the options */
+    const char *const *common;   /* options that --help shows, in order; ends with NULL. NULL: all */
+    const char *word;            /* the option that a stray word probably belongs to, or NULL */
+    const operand *operands;     /* in order, each required unless it has a count; ends with a NULL name. May be NULL */
+    option options[OPTIONS_MAX]; /* without --help. Of two options with one name the first is used */
     int count;                   /* of options */
 } option_set;
 
 /* Adds an option, or those of a table that ends with a NULL name. They must outlive the set. */
 void options_add(option_set *set, const mar_param *param, void *fields, int shared);
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared);
-/* The same option for a field of another struct, under another heading. */
+/* Returns the option for a field of another struct, under another heading. */
 mar_param option_at(const mar_param *param, size_t offset, const char *group);
 
 enum {
-    OPTIONS_RUN = -1, /* go on */
+    OPTIONS_RUN = -1, /* run the command */
     OPTIONS_HELP = -2 /* one of the arguments asks for help */
 };
 
-/* Reads argv[1..]. Returns OPTIONS_RUN; OPTIONS_HELP, with every field as it was; or 1 after printing an error. */
+/* Parses argv[1..]. Returns OPTIONS_RUN; OPTIONS_HELP with every field unchanged; or 1 with the error printed. */
 int options_parse(option_set *set, int argc, char **argv);
 
-/* The letter of an option of that name: 'o' of "out"; 0 if it has none. */
+/* Returns the letter of the option of that name: 'o' of "out"; 0 if it has none. */
 char options_letter(const char *name);
 
-/* NULL if there is none of that name. */
+/* Returns the option of that name; NULL if there is none. */
 const option *options_find(const option_set *set, const char *name);
 
 #endif

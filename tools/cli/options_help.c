@@ -10,30 +10,30 @@
 
 enum {
     COLUMNS = 80,
-    HELP_COLUMN = 27, /* behind "  --num_sampling_steps N" */
+    HELP_COLUMN = 27, /* column behind " --num_sampling_steps N" */
     MANUAL_COLUMNS = 78
 };
 
-/* Which options of a set. */
+/* A selection of a set's options. */
 typedef enum { OWN = 0, SHARED = 1, ALL } selection;
 
-static int is_selected(const option_set *set, int i, selection which)
+static int is_selected(const option_set *set, int i, selection scope)
 {
     const option *o = &set->options[i];
-    return options_find(set, o->param->name) == o && (which == ALL || o->shared == (int)which);
+    return options_find(set, o->param->name) == o && (scope == ALL || o->shared == (int)scope);
 }
 
-/* The first option of that group from number i on, or -1. */
-static int next_of_group(const option_set *set, int i, const char *group, selection which)
+/* Returns the first option of that group from number i on; -1 if there is none. */
+static int next_of_group(const option_set *set, int i, const char *group, selection scope)
 {
     for (; i < set->count; i++)
-        if (is_selected(set, i, which) && strcmp(set->options[i].param->group, group) == 0) return i;
+        if (is_selected(set, i, scope) && strcmp(set->options[i].param->group, group) == 0) return i;
     return -1;
 }
 
-static int begins_group(const option_set *set, int i, selection which)
+static int begins_group(const option_set *set, int i, selection scope)
 {
-    return next_of_group(set, 0, set->options[i].param->group, which) == i;
+    return next_of_group(set, 0, set->options[i].param->group, scope) == i;
 }
 
 static int has_choices(const mar_param *p)
@@ -41,7 +41,8 @@ static int has_choices(const mar_param *p)
     return p->type == MAR_TYPE_CHOICE || p->type == MAR_TYPE_NAME;
 }
 
-/* What stands for the value, "N", "auto|N", "FILE", "chain|N,N" or "linear|constant"; "" for a flag. */
+/* Writes the placeholder of the value: "N", "auto|N", "FILE", "chain|N,N", "linear|constant"; "" for a flag. Returns
+ * text. */
 static const char *argument_of(const mar_param *p, const char *between, const char *last, char *text, size_t size)
 {
     const char *number = has_choices(p) || p->type == MAR_TYPE_FLAG ? ""
@@ -56,7 +57,7 @@ static const char *argument_of(const mar_param *p, const char *between, const ch
     return text;
 }
 
-/* The value that the option has if it is not given; "" if there is none, or only the help's words can say it. */
+/* Writes the default value; "" if there is none, or if only the help can describe it. Returns text. */
 static const char *default_of(const option *o, char *text, size_t size)
 {
     const mar_param *p = o->param;
@@ -66,7 +67,7 @@ static const char *default_of(const option *o, char *text, size_t size)
     return p->type == MAR_TYPE_INT && !is_named && atof(text) < p->min ? "" : text; /* below the range: "not given" */
 }
 
-/* Prints a word, and a space or a line's end in front of it. Returns the column behind it. */
+/* Prints a word behind a space or a line break. Returns the column behind it. */
 static int print_word(FILE *out, const char *word, int length, int column, int first_column, int last_column)
 {
     if (column > first_column && column + 1 + length > last_column)
@@ -79,7 +80,7 @@ static int print_word(FILE *out, const char *word, int length, int column, int f
 
 /* --- --help ----------------------------------------------------------------------------------------------- */
 
-/* Behind what has reached `column`: the first line of `help`, and `value` in brackets. */
+/* Prints, from `column` on, the first line of `help` and `value` in brackets. */
 static void print_explanation(int column, const char *help, const char *value)
 {
     char text[1024];
@@ -98,7 +99,7 @@ static void print_explanation(int column, const char *help, const char *value)
     putchar('\n');
 }
 
-/* Whether the first line of the help says itself what 0 means, as in "0: one per core". */
+/* Returns whether the first line of the help explains 0, as in "0: one per core". */
 static int explains_zero(const char *help)
 {
     const char *zero = strstr(help, "0:");
@@ -108,7 +109,7 @@ static int explains_zero(const char *help)
 static void print_option(const option *o)
 {
     char text[256];
-    const char *help = o->param->help, *argument = o->param->argument; /* in place of choices too long for a line */
+    const char *help = o->param->help, *argument = o->param->argument; /* replaces choices too long for a line */
     if (!argument || !has_choices(o->param)) argument = argument_of(o->param, "|", "|", text, sizeof text);
     const char letter = options_letter(o->param->name), *before = letter ? (char[]){'-', letter, ',', ' ', 0} : "";
     const int column = printf("  %s--%s%s%s", before, o->param->name, *argument ? " " : "", argument);
@@ -116,10 +117,10 @@ static void print_option(const option *o)
     print_explanation(column, help, strcmp(value, "0") == 0 && explains_zero(help) ? "" : value);
 }
 
-/* What --help shows: the options of the common list, all, or those of the groups that a word is about. */
+/* Prints the options of --help: the common ones, all, or the groups that match a word. */
 static const char all[] = "all";
 
-/* Whether the word is in the group's heading, whatever its case, or the name of one of its options. */
+/* Returns whether the word is in the group's heading, in either case, or names one of its options. */
 static int is_about(const option_set *set, const char *group, const char *word)
 {
     for (const char *at = group; *at; at++)
@@ -128,7 +129,7 @@ static int is_about(const option_set *set, const char *group, const char *word)
     return o && strcmp(o->param->group, group) == 0;
 }
 
-/* Prints the groups that the word is about, each under its heading. Returns their number. */
+/* Prints the groups that match the word, each under its heading. Returns their number. */
 static int print_groups(const option_set *set, const char *word)
 {
     int n = 0;
@@ -141,7 +142,7 @@ static int print_groups(const option_set *set, const char *word)
     return n;
 }
 
-/* "Images, Model, ... or Messages", each heading up to its comma. */
+/* Writes "Images, Model, ... or Messages", each heading up to its comma. Returns text. */
 static const char *list_groups(const option_set *set, char *text, size_t size)
 {
     *text = '\0';
@@ -176,7 +177,7 @@ static void print_common(const option_set *set)
     print_words(text);
 }
 
-/* The page; `word` is what follows --help, or NULL. Returns the exit status. */
+/* Prints the page; `word` is the word behind --help, or NULL. Returns the exit status. */
 static int print_help(const option_set *set, const char *word)
 {
     char groups[512];
@@ -199,7 +200,7 @@ static int print_help(const option_set *set, const char *word)
     return 0;
 }
 
-/* The word that follows --help or -h, or is joined to it; NULL: there is none. */
+/* Returns the word behind --help or -h, or joined to it; NULL if there is none. */
 static const char *help_word(int argc, char **argv)
 {
     static const char joined[] = "--help=";
@@ -224,8 +225,8 @@ static int ends_sentence(const char *word, int length)
     return word[length - 1] == '.' || (length > 1 && word[length - 1] == ')' && word[length - 2] == '.');
 }
 
-/* Text as mdoc has it: each sentence begins a line, and what begins with a dot or an apostrophe is no macro. The first
- * sentence is the help's first line, which has neither capital nor full stop. */
+/* Writes text as mdoc: each sentence begins a line, and a leading dot or apostrophe is escaped. The first sentence is
+ * the help's first line, without capital and full stop. */
 static void write_sentences(FILE *out, const char *help)
 {
     char escaped[512];
@@ -238,7 +239,7 @@ static void write_sentences(FILE *out, const char *help)
         for (int i = 0; i < length && n < (int)sizeof escaped - 4; i++) {
             if (word[i] == '\\')
                 n += sprintf(escaped + n, "\\e");
-            else if (i < 2 && strncmp(word, "--", 2) == 0) /* of an option: no hyphens */
+            else if (i < 2 && strncmp(word, "--", 2) == 0) /* an option: no hyphenation */
                 n += sprintf(escaped + n, "\\-");
             else
                 n += sprintf(escaped + n, "%c", word == help && i == 0 ? toupper(*word) : word[i]);
@@ -251,7 +252,7 @@ static void write_sentences(FILE *out, const char *help)
     if (column) fputc('\n', out);
 }
 
-/* "A number from 0 to 100; the default is 2.9." */
+/* Writes "A number from 0 to 100; the default is 2.9." */
 static void write_range(FILE *out, const option *o)
 {
     char expects[256], text[256];
@@ -260,7 +261,7 @@ static void write_range(FILE *out, const option *o)
     if (p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT) {
         mar_param_expects(p, expects, sizeof expects);
         if (p->choices)
-            fprintf(out, "It is %s", expects); /* whose first word is a value */
+            fprintf(out, "It is %s", expects); /* the first word is a value */
         else
             fprintf(out, "%c%s", toupper(expects[0]), expects + 1);
         if (*value) fprintf(out, "; the default is %s", value);
@@ -285,7 +286,7 @@ static void write_item(FILE *out, const option *o)
 void options_manual(const option_set *set, int shared, FILE *out)
 {
     static const char list[] = ".Bl -tag -width Ds";
-    const selection which = shared ? SHARED : OWN;
+    const selection scope = shared ? SHARED : OWN;
     if (!shared) fprintf(out, "%s\n", list);
     for (const operand *o = set->operands; !shared && o && o->name; o++) {
         fprintf(out, o->count ? ".It Op Ar %s ...\n" : ".It Ar %s\n", o->name);
@@ -293,9 +294,9 @@ void options_manual(const option_set *set, int shared, FILE *out)
     }
     for (int first = 0; first < set->count; first++) {
         const char *group = set->options[first].param->group;
-        if (!begins_group(set, first, which)) continue;
+        if (!begins_group(set, first, scope)) continue;
         if (shared) fprintf(out, ".Pp\n.Sy %s\n%s\n", group, list);
-        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, which)) write_item(out, &set->options[i]);
+        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, scope)) write_item(out, &set->options[i]);
         if (shared) fputs(".El\n", out);
     }
     if (!shared) fputs(".El\n", out);

@@ -1,4 +1,4 @@
-/* What --help and the manual say of a set of options. A default is the value that the field has. */
+/* Output of --help and the manual for a set of options. A default is the current value of the field. */
 #ifndef TOOLS_OPTIONS_HELP_H
 #define TOOLS_OPTIONS_HELP_H
 
@@ -6,12 +6,12 @@
 
 #include <stdio.h>
 
-/* Parses the options as options_parse does, and prints the help if it is asked for. --help lists the common options,
- * "--help all" every option, "--help WORD" the groups with that word in their heading or that name among their options.
- * Returns OPTIONS_RUN to go on, or the exit status to end with: 0 after --help, 1 after an error. */
+/* Parses the options as options_parse does, and answers --help. --help lists the common options, "--help all" all of
+ * them. "--help WORD" lists the groups with that word in the heading or that name among the options. Returns
+ * OPTIONS_RUN to go on, or the exit status: 0 after --help, 1 after an error. */
 int options_read(option_set *set, int argc, char **argv);
 
-/* The manual's list, as mdoc, of the operands and the options that are not shared, or (shared 1) of those that are. */
+/* Writes the manual's list, as mdoc: operands and options that are not shared, or with shared 1 the shared ones. */
 void options_manual(const option_set *set, int shared, FILE *out);
 
 #endif

@@ -10,7 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { BAR_MAX = 30, MANY = 1000 }; /* cells; images from which on their rate is told */
+enum { BAR_MAX = 30, MANY = 1000 }; /* cells; images from which on the rate is shown */
 
 void progress_start(progress *p, int quiet)
 {
@@ -22,7 +22,7 @@ void progress_clear(progress *p)
     if (p->shown) fputs("\r\033[K", stderr);
 }
 
-/* Draws, unless a signal's message stands there already. */
+/* Draws the line unless a signal's message is there. */
 static void draw(const char *line)
 {
     sigset_t before;
@@ -33,7 +33,7 @@ static void draw(const char *line)
 
 void progress_note(progress *p, const char *format, ...)
 {
-    char text[4200], line[71]; /* a path has room */
+    char text[4200], line[71]; /* room for a path */
     va_list arguments;
     if (!p->shown) return;
     va_start(arguments, format);
@@ -80,7 +80,7 @@ void progress_update(progress *p, double done, long finished, long wanted)
     int used =
         snprintf(numbers, sizeof numbers, "%3.0f%%  %ld of %ld images  %s%s", 100 * done, finished, wanted, rate, left);
 
-    /* The line must not wrap, or \r would not come back to its beginning. */
+    /* The line must not wrap: \r returns to the beginning of one line only. */
     struct winsize window;
     int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col ? window.ws_col : 80;
     int bar = columns - used - 5;

@@ -63,9 +63,9 @@ static const mar_param rows[] = {
     {0},
 };
 
-/* Groups of options that every run has: what is sampled, and in how many steps. */
+/* Groups of options that every run has: sampling and steps. */
 static const char sampling[] = "Sampling", steps[] = "Steps";
-/* That of options that change no output. */
+/* Group of options that change no output. */
 static const char checks[] = "Checks";
 
 int run_param_is_basic(const mar_param *p)
@@ -137,7 +137,7 @@ const mar_param *run_option(const char *name)
     return NULL;
 }
 
-/* Where the option is in was_given; -1: it is none of the library's. */
+/* Returns the option's index in was_given; -1 if it is not the library's. */
 static int place_of(const char *name)
 {
     for (int i = 0; i < mar_param_count(); i++)
@@ -153,7 +153,7 @@ int run_was_given(const run_options *o, const char *name)
     return at >= 0 && o->was_given[at];
 }
 
-int run_is_way(const mar_param *p)
+int run_is_accelerator(const mar_param *p)
 {
     const int at = place_of(p->name);
     if (at < 0 || at >= mar_param_count() || p->type == MAR_TYPE_MODEL) return 0;
@@ -169,7 +169,7 @@ void run_options_note(run_options *o, const option_set *set)
         const int at = q->given && q->shared ? place_of(q->param->name) : -1;
         if (at < 0) continue;
         o->was_given[at] = 1;
-        if (run_is_way(q->param)) o->gives_ways = 1;
+        if (run_is_accelerator(q->param)) o->gives_accelerators = 1;
     }
 }
 
@@ -187,14 +187,14 @@ mar_options run_machine(const run_options *o)
     return machine;
 }
 
-/* --- what has an effect --------------------------------------------------------------------------------- */
+/* --- options without effect --------------------------------------------------------------------------------------- */
 
 const char *run_param_unused(const run_options *o, int i)
 {
     mar_params p = o->params;
     const char *tokens = mar_param_get(i)->tokens;
     if (tokens && o->tokens && strcmp(tokens, o->tokens) != 0) return "is for other tokens";
-    /* Whether there is a draft is known before it is loaded, and only that counts. The address is never followed. */
+    /* The draft's presence is known before it is loaded, and nothing else counts. The address is never dereferenced. */
     p.draft = o->draft ? (mar_model *)&p : NULL;
     return mar_params_unused(&p, i);
 }
@@ -208,7 +208,7 @@ static const char *machine_unused(const mar_options *machine, const char *name)
     return NULL;
 }
 
-/* A number from 1 to 1024, up to `end`; 0 if it is none. */
+/* Reads a number from 1 to 1024, up to `end`. Returns 0 if it is not one. */
 static int read_heads(const char *text, const char *end)
 {
     char *behind;
@@ -238,14 +238,14 @@ int run_machine_done(const mar_options *machine, const option_set *set)
     return 0;
 }
 
-/* The option of a run by its name; NULL: it was not given. */
+/* Returns the run's option of that name; NULL if it was not given. */
 static const mar_param *given_param(const option_set *set, const char *name)
 {
     const option *q = options_find(set, name);
     return q && q->given ? q->param : NULL;
 }
 
-/* What the command line calls the model itself, for its draft. */
+/* The command line's name of the model itself as draft. */
 static const char self[] = "self";
 
 int run_refuse_self(void)
@@ -255,7 +255,7 @@ int run_refuse_self(void)
                       "a smaller LlamaGen model or an EAGLE drafter");
 }
 
-/* "--draft self" is an option of the command only. */
+/* Replaces "--draft self", an option of the command only. */
 static int take_self(run_options *o, const option_set *set)
 {
     char text[64];
@@ -277,7 +277,7 @@ static int take_self(run_options *o, const option_set *set)
 const char *run_draft(const run_options *o)
 {
     if (o->draft) return o->draft;
-    return o->params.spec ? self : NULL; /* only what needs no draft model is taken without one */
+    return o->params.spec ? self : NULL; /* without a draft model only self-speculation applies */
 }
 
 int run_verifies_drafts(const run_options *o)
@@ -351,9 +351,9 @@ const char *run_built_in_meant(const char *path)
     return run_is_built_in(path) || access(path, F_OK) == 0 ? NULL : suggest_nearest(path, names);
 }
 
-/* --- in words and in records ---------------------------------------------------------------------------- */
+/* --- text and records --------------------------------------------------------------------------------------------- */
 
-/* The value of option i in params, those given or those used. */
+/* Writes the value of option i in params, given or resolved. Returns text. */
 static const char *value_text(const run_options *o, const mar_params *params, int i, char *text, size_t size)
 {
     const mar_param *p = mar_param_get(i);
@@ -380,7 +380,7 @@ static void add_difference(char *text, size_t size, const mar_param *p, const ch
                     printable(p->type == MAR_TYPE_TEXT ? tool_base_name(value) : value, shown, sizeof shown));
 }
 
-/* Option i. What is given alike, such as "0: 64", sets no run apart, whatever becomes of it. */
+/* Appends option i if it differs. Options given alike, such as "0: 64", do not differ, whatever they resolve to. */
 static void add_param_difference(char *text, size_t size, const run_options *o, const run_options *base, int i)
 {
     char value[4096], other[4096];
@@ -396,7 +396,7 @@ const char *run_options_differences(const run_options *o, const run_options *bas
     char value[4096], other[4096];
     text[0] = '\0';
     for (const mar_param *p = rows; p->name; p++)
-        if (p->offset != offsetof(run_options, fast)) /* what it stands for is said below */
+        if (p->offset != offsetof(run_options, fast)) /* its recipe is listed below */
             add_difference(text, size, p, mar_param_text(p, o, value, sizeof value),
                            mar_param_text(p, base, other, sizeof other));
     for (int i = 0; i < mar_param_count(); i++)
@@ -409,7 +409,7 @@ const char *run_options_differences(const run_options *o, const run_options *bas
     return text;
 }
 
-const char *run_options_ways(const run_options *o, char *text, size_t size)
+const char *run_options_accelerators(const run_options *o, char *text, size_t size)
 {
     run_options base;
     run_options_inherit(&base, o);
@@ -432,7 +432,7 @@ void params_record(const run_options *o, cJSON *object)
         if (p->type == MAR_TYPE_FLAG)
             cJSON_AddBoolToObject(object, p->name, strcmp(text, "on") == 0);
         else if (is_number(p) && !run_param_is_named(p, text))
-            cJSON_AddRawToObject(object, p->name, text); /* as it is: cJSON's numbers are doubles, of 53 bits */
+            cJSON_AddRawToObject(object, p->name, text); /* raw: cJSON's numbers are doubles, of 53 bits */
         else if (*text)
             cJSON_AddStringToObject(object, p->name, text);
         else

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* argv[0] is the name. Returns the exit status. */
+/* Runs the subcommand; argv[0] is the name. Returns the exit status. */
 int cmd_generate(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_convert(int argc, char **argv);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Adds what the stream has gathered. 0 tells it that this failed. */
+/* Appends what the stream has buffered. Returning 0 reports failure to the stream. */
 static ssize_t take(void *cookie, const char *data, size_t size)
 {
     text_buffer *text = cookie;

@@ -1,5 +1,4 @@
-/* Text in memory that is written as a stream. open_memstream and fmemopen say nothing when memory runs out in the
- * middle of it. */
+/* A stream into memory. open_memstream and fmemopen do not report that memory ran out in the middle. */
 #ifndef TOOLS_TEXT_H
 #define TOOLS_TEXT_H
 
@@ -7,21 +6,21 @@
 #include <stdio.h>
 
 typedef struct {
-    char *data; /* [size], and a NUL behind it */
+    char *data; /* [size], then a NUL */
     size_t size, capacity;
-    int failed; /* memory ran out: some of the text is missing */
+    int failed; /* 1: memory ran out, and text is missing */
 } text_buffer;
 
-/* A stream into *text, which it empties first. NULL if memory ran out. */
+/* Empties *text and opens a stream into it. Returns NULL without memory. */
 FILE *text_open(text_buffer *text);
-/* Closes the stream. Returns 0, and the caller frees text->data, which is never NULL; or 1 if memory ran out, and
- * nothing is to be freed. */
+/* Closes the stream. Returns 0, and the caller frees text->data, never NULL. Returns 1 without memory, and frees
+ * all. */
 int text_close(FILE *stream, text_buffer *text);
 
-/* Writes why something failed to why, char [size]. Returns 1. */
+/* Writes a reason to why, char [size]. Returns 1. */
 int text_fail(char *why, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Appends to the text in text, char [size], as far as it fits. */
+/* Appends to text, char [size], as far as it fits. */
 void text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

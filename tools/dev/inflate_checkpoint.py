@@ -3,10 +3,10 @@
 
     python3 tools/dev/inflate_checkpoint.py --model weights/demo/target.safetensors --out demo_wide.safetensors
 
-Acceptance rates need a trained model and timings a large one; this is both. Every hidden unit of the small model stands
-several times in the wide one, which leaves layer norms as they are, and the weights that read it are divided by the number
-of copies. The further blocks add exactly zero but are multiplied out like any other. Tokens, classes and the sequence stay
-the small model's, so an autoregressive step of the wide model draws as many tokens as one of the small model.
+Acceptance rates need a trained model, timings a large one; this is both. The wide model repeats every hidden unit of the
+small one. This leaves layer norms unchanged; the weights that read a unit are divided by the number of copies. The
+additional blocks add exactly zero at full cost. Tokens, classes and the sequence are the small model's, so a step of the
+wide model draws as many tokens as one of the small model.
 """
 
 import argparse

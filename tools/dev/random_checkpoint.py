@@ -6,10 +6,10 @@
     python3 tools/dev/random_checkpoint.py --arch gpt_l --seq_len 64 --out c2i_L.pt
     python3 tools/dev/random_checkpoint.py --arch vq16 --out vq_ds16_c2i.pt
 
-The names, shapes and the .pth/.ckpt/.pt layout are the official ones. --seq_len is LlamaGen's, of tokens an image, and goes to
-the metadata of a safetensors file. Every tensor is random, the adaLN and output layers
-included. The head is wired so that eps is close to x at high noise: the chain stays finite, in bfloat16 too, although the
-cosine schedule multiplies an error of eps by 2e4 at its first step. The images are noise.
+The names, shapes and the .pth/.ckpt/.pt layout are the official ones. --seq_len is LlamaGen's number of tokens and goes to
+the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. The head is wired so that
+eps is close to x at high noise. Thus the chain stays finite, in bfloat16 too, although the cosine schedule multiplies an
+error of eps by 2e4 at its first step. The images are noise.
 """
 
 import argparse

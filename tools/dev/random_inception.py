@@ -5,8 +5,8 @@
     python3 tools/dev/random_inception.py --width 1 --out inception.safetensors      # as large as the published one
 
 Tensors have the names of the published file (weights-inception-2015-12-05-6726825d.pth). --width multiplies the numbers of
-channels; the pixels stay as they are, so the time falls with its square. What the features mean is nothing, but they differ
-between images, and distances between sets of images behave: 0 for equal sets, larger for sets that differ more.
+channels; the pixels stay, so the time falls with its square. The features have no meaning but differ between images.
+Distances between sets of images behave: 0 for equal sets, larger for sets that differ more.
 """
 
 import argparse

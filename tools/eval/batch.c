@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- how images are divided ----------------------------------------------------------------------------- */
+/* --- division of the images --------------------------------------------------------------------------------------- */
 
 int eval_shard_count(const eval_layout *l)
 {
@@ -49,7 +49,7 @@ size_t eval_pixel_bytes(const eval_layout *l)
 
 enum { ARRAYS = 11 };
 
-/* The arrays of a piece of b->n images. Returns how many there are. */
+/* Lists the arrays of a piece of b->n images. Returns their number. */
 static int list_arrays(const eval_layout *l, const eval_batch *b, store_array list[ARRAYS])
 {
     const int64_t n = b->n;
@@ -105,8 +105,8 @@ void eval_batch_begin(const eval_layout *l, int n, eval_batch *b)
     b->seconds[0] = b->seconds[1] = 0;
 }
 
-/* Whether the numbers that others are counted by can be, whatever the checksum says. */
-static int can_be(const eval_layout *l, const eval_batch *b)
+/* Returns whether the counts are possible: a checksum does not vouch for them. */
+static int is_plausible(const eval_layout *l, const eval_batch *b)
 {
     const double most = 1e9 * b->n;
     int can = stats_check(b->stats, b->n) && *b->process >= 0;
@@ -124,7 +124,7 @@ store_state eval_batch_read(const store_run *r, const store_range *at, const cha
     eval_batch_begin(l, at->n, b);
     const int count = list_arrays(l, b, arrays);
     const store_state state = store_read(r, at, kind, arrays, count);
-    if (state != STORE_THERE || can_be(l, b)) return state;
+    if (state != STORE_THERE || is_plausible(l, b)) return state;
     tool_error("%s: is damaged (a count), expected what mar eval wrote", store_path(r, at, kind, path));
     return STORE_DAMAGED;
 }

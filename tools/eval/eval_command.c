@@ -1,4 +1,4 @@
-/* mar eval: how good are the images of a model, or images made elsewhere? */
+/* mar eval: measures the quality of a model's images, or of images made elsewhere. */
 #include "tools/cli/command.h"
 #include "tools/cli/options_help.h"
 #include "tools/eval/options.h"

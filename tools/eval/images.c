@@ -21,7 +21,7 @@
 
 typedef struct {
     const eval_options *options;
-    const char *weights; /* what judges: a file, or "demo" */
+    const char *weights; /* weights of the network: a file, or "demo" */
     progress *bar;
     model_store store;
     mar *library;
@@ -32,7 +32,7 @@ typedef struct {
     run_directory directory; /* RUN */
 } images_job;
 
-/* "name (length and hash)", "name (a directory)", or the name alone, of what is built in. */
+/* Writes "name (length and hash)", "name (a directory)", or for a built-in file the name alone. */
 static int describe_file(const char *path, char *text, size_t size)
 {
     char id[RECORD_ID] = "";
@@ -69,7 +69,8 @@ static int open_all(images_job *job)
     return judge_load(job->library, job->weights, o->batch, job->bar, &job->network);
 }
 
-/* Features of single images are kept if precision and recall are asked for, or the reference has what they need. */
+/* Judges images and reference. Features of single images are kept if precision and recall are requested, or if the
+ * reference has the data for them. */
 static int judge_both(images_job *job)
 {
     const eval_options *o = job->options;
@@ -101,7 +102,7 @@ static int compute(images_job *job, eval_result *r)
                                     .width = d->width,
                                     .height = d->height};
     if (eval_numbers(&gathered, r) != 0) return 1;
-    r->accuracy = NAN; /* nobody says what the images should show */
+    r->accuracy = NAN; /* the classes of the images are unknown */
     r->features_s = d->seconds;
     r->merge_s = tool_seconds() - began;
     r->processes = 1;
@@ -110,9 +111,9 @@ static int compute(images_job *job, eval_result *r)
 
 /* --- RUN ---------------------------------------------------------------------------------------------------------- */
 
-enum { SHEET_BYTES = 64 << 20 }; /* of the pixels that are shown, at most */
+enum { SHEET_BYTES = 64 << 20 }; /* maximum bytes of the pixels shown */
 
-/* Where the page goes, if --out was given: not into a run of a model, whose page it would replace. */
+/* Checks the page's destination if --out was given: a run of a model, with a page of its own, is rejected. */
 static int check_out(images_job *job)
 {
     const eval_options *o = job->options;
@@ -125,7 +126,7 @@ static int check_out(images_job *job)
     return tool_error("%s: is a run of a model, expected another --out for --images", o->out);
 }
 
-/* The images that the page shows, in one block that sheet[0] begins with. *count is 0 if they are too large. */
+/* Reads the images for the page, in one block that sheet[0] begins. *count is 0 if they are too large. */
 static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_MAX], int *count)
 {
     const judged *d = &job->images;
@@ -149,7 +150,7 @@ static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_
     return failed;
 }
 
-/* RUN/report.html and RUN/result.json. */
+/* Writes RUN/report.html and RUN/result.json. */
 static int write_files(images_job *job, const eval_result *r)
 {
     eval_report_image sheet[EVAL_SHEET_MAX];

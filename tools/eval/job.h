@@ -1,7 +1,7 @@
-/* One `mar eval` of a model: what was asked for, what it was resolved to, and where it goes.
+/* One `mar eval` of a model: its options, what they resolve to, and its directory.
  *
- * model.c prepares and ends it, settings.c writes down what its numbers depend on, make.c makes what is missing in the
- * run store, merge.c adds up what is there. */
+ * model.c prepares and ends it. settings.c records what its numbers depend on. make.c makes what the run store lacks.
+ * merge.c sums what is stored. */
 #ifndef TOOLS_EVAL_JOB_H
 #define TOOLS_EVAL_JOB_H
 
@@ -11,84 +11,84 @@
 #include "tools/generate/images.h"
 #include "tools/generate/record.h"
 
-/* What the result says of the model, and where in the store its images are. It follows from the settings and is kept
- * beside them, so that numbers can be added up without the model. */
+/* Facts of the model for the result, and the addresses of its images. They follow from the settings and are kept with
+ * them, so that the numbers can be computed without the model. */
 typedef struct {
     char network[64];                                                 /* mar_features_config.name */
     char published[EVAL_TEXT], guarantee[EVAL_TEXT], ways[EVAL_TEXT]; /* as in eval_result */
     char asked[17];                                                   /* eval_options.asked; "" for 0 */
     char images[17];                                                  /* the run of the images, in hexadecimal digits */
-    char judged[STORE_KIND];   /* the kind of pieces with what the network says */
-    char pictures[STORE_KIND]; /* the kind of pieces with the pixels of an image that the report shows */
-    int classes;               /* that the model knows */
-    int demo;                  /* 1: the images are digits, and the network is the classifier of digits */
+    char judged[STORE_KIND];                                          /* kind of the pieces with the network's output */
+    char pictures[STORE_KIND]; /* kind of the pieces with the pixels of a picture on the page */
+    int classes;               /* classes of the model */
+    int demo;                  /* 1: the images are digits, judged by the classifier of digits */
 } eval_facts;
 
 typedef struct {
     eval_options *options;
     progress *bar;
-    launch who;
+    launch process;
     run_directory directory; /* RUN */
-    output store_directory;  /* --store, if it was given */
+    output store_directory;  /* --store, if given */
     store_run store;         /* of the images */
     char stats_id[RECORD_ID], inception_id[RECORD_ID];
     record_texts settings; /* what the numbers depend on, in a fixed order */
-    cJSON *taken;          /* the file that --merge has them of, whose keys they are; else NULL */
+    cJSON *taken;          /* with --merge: file that owns the keys of `settings`; else NULL */
     eval_layout layout;
     eval_facts facts;
     int *classes;      /* [class_count], as listed */
     int class_count;   /* 1 or more */
-    uint64_t seed;     /* that labels are drawn with */
-    int is_random;     /* 1: with --class_sampling random */
-    int *labels;       /* [batch] of the range that eval_range has returned last */
-    model_store files; /* the models that are loaded */
+    uint64_t seed;     /* seed of the labels */
+    int is_random;     /* 1: --class_sampling random */
+    int *labels;       /* [batch] of the last eval_range */
+    model_store files; /* the loaded models */
 
-    /* Not with --merge: */
+    /* NULL or unset with --merge: */
     record_ids ids; /* of the model files */
     run_models models;
     mar_session *session; /* NULL with --merge */
 
-    mar *library; /* of the network: the models', if its arithmetic is theirs, or one of its own; the store's */
+    mar *library; /* the network's handle, owned by the store: the models', or another if the arithmetic differs */
     mar_features *network;
-    long made;        /* images that this process has made */
+    long made;        /* images made by this process */
     uint8_t *written; /* [images] 1: this process has written its files, and synced them at the end of a round */
 } eval_job;
 
-/* Fills job->settings, and the kinds of pieces in job->facts, once all else is known. Returns 0, or 1 after printing.
- */
+/* Fills job->settings, and the kinds of pieces in job->facts, once all else is known. Returns 0, or 1 with the error
+ * printed. */
 int eval_settings_make(eval_job *job);
-/* Compares them with RUN/settings.json, if it is there: 1, after printing the first difference, if the run was begun
- * otherwise. Else *is_new is 1. In RUN_LOCK_SETTINGS. */
+/* Compares the settings with RUN/settings.json under RUN_LOCK_SETTINGS. Sets *is_new to 1 if there is no file. Returns
+ * 1, with the first difference printed, if the run was begun with others; else 0. */
 int eval_settings_agree(const eval_job *job, int *is_new);
-/* Writes it. The same. */
+/* Writes RUN/settings.json, under the same lock. Returns 0, or 1 with the error printed. */
 int eval_settings_write(eval_job *job);
-/* Whether RUN is free or a run: 1, after printing, if it has files that the run would replace, or take for its own,
- * and no settings that say what they belong to. */
+/* Checks that RUN is free or a run. Returns 1, with the error printed, if it has no settings but files that the run
+ * would replace or read as its own. */
 int eval_settings_check_place(const eval_job *job);
-/* For --merge: takes settings, layout and facts from RUN/settings.json. The options that were given must agree. */
+/* For --merge: reads settings, layout and facts from RUN/settings.json. The given options must agree. */
 int eval_settings_take(eval_job *job, const option_set *given);
-/* For --merge: whether the network that was loaded is of the layout. Returns 0, or 1 after printing. */
+/* For --merge: checks that the loaded network fits the layout. Returns 0, or 1 with the error printed. */
 int eval_settings_check_network(const eval_job *job);
-/* The value of a setting, "" if there is none. */
+/* Returns the value of a setting; "" if there is none. */
 const char *eval_setting(const eval_job *job, const char *key);
 
-/* The range of batch `first` and its labels, which stay until the next call. */
+/* Returns the range of batch `first`, with labels that stay until the next call. */
 store_range eval_range(eval_job *job, long first);
 
-/* Makes all ranges that this process is to make and that are missing. Returns 0; 1 after an error, which was printed;
- * or the exit status after an interruption, which was not said. */
+/* Makes the missing ranges of this process. Returns 0; 1 with the error printed; or the exit status of an interruption,
+ * not printed. */
 int eval_make_shards(eval_job *job);
-/* How many shards, and images, are not all there. */
+/* Return the number of incomplete shards; whether a shard is incomplete; the number of stored images. */
 int eval_missing_shards(eval_job *job);
 int eval_is_missing_shard(eval_job *job, int shard);
 long eval_images_there(eval_job *job);
-/* Makes the pixels of a batch again, of tokens in the store, and hands them to `take`. Needs the session. Returns as
+/* Decodes the pixels of a batch again from stored tokens, and hands them to `take`. Needs the session. Returns as
  * eval_make_shards. */
 int eval_make_pixels(eval_job *job, long first, image_sink take);
 
-/* Adds up all shards, writes RUN/images.npz if asked for, RUN/result.json and RUN/report.html, and fills *r. Returns 0,
- * 1 after an error, which was printed, or EVAL_MERGE_AGAIN if something was missing or damaged, which was said; what is
- * damaged is removed, unless nothing is to be made. */
+/* Sums all shards, fills *r, writes RUN/result.json, RUN/report.html and, if requested, RUN/images.npz. Returns 0, or 1
+ * with the error printed. Returns EVAL_MERGE_AGAIN, after printing, if a piece is missing or damaged. A damaged piece
+ * is then removed, unless this process makes none. */
 enum { EVAL_MERGE_AGAIN = -1 };
 int eval_merge(eval_job *job, eval_result *r);
 

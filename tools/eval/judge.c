@@ -15,13 +15,13 @@ typedef struct {
     image_source *source;
     uint8_t *rgb;
     long first;
-    int n;      /* 0: nothing is read */
+    int n;      /* 0: nothing to read */
     int status; /* of image_source_read */
     int threaded;
     pthread_t thread;
 } reading;
 
-/* Room for two batches, one that is judged while the other is read, and what is gathered. */
+/* Buffers of two batches, one judged while the other is read, and the results. */
 typedef struct {
     const judge *judge;
     mar *library;
@@ -106,7 +106,7 @@ static void *read_images(void *arg)
     return NULL;
 }
 
-/* Begins to read the batch whose first image is `first`. Without a thread of its own it is read at once. */
+/* Begins to read the batch whose first image is `first`. If no thread can be started, reads it at once. */
 static void begin_reading(judging *j, reading *r, long first)
 {
     const long left = j->out->images - first;
@@ -114,13 +114,13 @@ static void begin_reading(judging *j, reading *r, long first)
     r->first = first;
     r->n = left < 0 ? 0 : left < j->judge->batch ? (int)left : j->judge->batch;
     if (r->n == 0) return;
-    interruption_hold(&before); /* signals are for the threads that were there before */
+    interruption_hold(&before); /* older threads handle the signals */
     r->threaded = pthread_create(&r->thread, NULL, read_images, r) == 0;
     interruption_release(&before);
     if (!r->threaded) read_images(r);
 }
 
-/* Returns 0, or 1 if reading has failed, which was printed. */
+/* Returns 0, or 1 if reading failed, with the error printed. */
 static int end_reading(reading *r)
 {
     if (r->threaded) pthread_join(r->thread, NULL);

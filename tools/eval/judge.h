@@ -1,5 +1,5 @@
-/* Judging images made elsewhere: a network sees all images of a directory or an npz, one batch after another. Memory
- * does not grow with their number, unless features of single images are kept. */
+/* Judges images made elsewhere: a network sees all images of a directory or an npz, batch by batch. Memory is
+ * independent of their number, unless features of single images are kept. */
 #ifndef TOOLS_JUDGE_H
 #define TOOLS_JUDGE_H
 
@@ -9,40 +9,40 @@
 #include "tools/generate/models.h"
 #include "tools/cli/progress.h"
 
-/* The arithmetic of Inception-v3, --features_dtype: as judge_dtypes names them, f32 unless asked otherwise. The
- * classifier of digits has no choice. */
+/* The arithmetic of Inception-v3, --features_dtype, with the names in judge_dtypes; f32 by default. The classifier of
+ * digits has no choice. */
 typedef enum { JUDGE_F32, JUDGE_BF16 } judge_dtype;
 extern const char *const judge_dtypes[]; /* ends with NULL */
 
 typedef struct {
     mar_features *network;
-    int batch;         /* images that it takes at a time, as it was loaded with */
-    int keep_features; /* 1: features of single images are kept */
-    int keep_scores;   /* 1: Inception scores are made */
+    int batch;         /* images at a time, as the network was loaded with */
+    int keep_features; /* 1: keep features of single images */
+    int keep_scores;   /* 1: compute Inception scores */
     progress *bar;
 } judge;
 
 typedef struct {
     eval_moments pooled;  /* of the features */
     eval_moments spatial; /* of the spatial features; dim 0: the network has none */
-    eval_score *score;    /* torch-fidelity's; NULL: not kept */
-    eval_score *adm;      /* ADM's: of an npz in its order, of a directory in that of --save_npz; NULL: not kept */
+    eval_score *score;    /* in torch-fidelity's order; NULL: not computed */
+    eval_score *adm;      /* in ADM's order: of an npz its own, of a directory that of --save_npz; NULL: not computed */
     float *features;      /* [images][features of the network]; NULL: not kept */
     long images;
     int width, height; /* of an image, in pixels */
-    double seconds;    /* of the network and of adding up */
+    double seconds;    /* of the network and the sums */
 } judged;
 
-/* The handle of the network at `path`, as judge_load takes it, on the machine of the options: for Inception one with
- * that arithmetic, whatever machine->dtype is. It is the one that the store has of the same options if its arithmetic
- * is the same. The store owns it. NULL after printing an error. */
+/* Returns the handle of the network at `path` on the machine of the options. Inception gets the arithmetic `dtype`,
+ * whatever machine->dtype is. The store's handle of the same options is reused if its arithmetic is equal. The store
+ * owns it. Returns NULL with the error printed. */
 mar *judge_open(model_store *store, const mar_options *machine, const char *path, judge_dtype dtype);
-/* Loads the network: "demo" or Inception's weights. The caller calls mar_features_free. Returns 0, or 1 after printing
- * an error. */
+/* Loads the network: "demo" or Inception's weights. The caller calls mar_features_free. Returns 0, or 1 with the error
+ * printed. */
 int judge_load(mar *library, const char *path, int batch, progress *bar, mar_features **out);
 
-/* Judges all images of `path`, which must have one size. Returns 0, 1 after printing an error, or the exit status
- * after a signal, where these are only noted (tools/cli/interruption.h). The caller calls judged_free either way. */
+/* Judges all images of `path`. They must have one size. Returns 0, 1 with the error printed, or the exit status after a
+ * signal if signals are only noted (tools/cli/interruption.h). The caller calls judged_free either way. */
 int judge_images(const judge *j, mar *library, const char *path, judged *out);
 void judged_free(judged *d);
 

@@ -1,4 +1,4 @@
-/* Makes what is missing in the run store of an evaluation: images, and what the network says of them. */
+/* Makes what the run store of an evaluation lacks: images, and the network's output on them. */
 #include "tools/cli/command.h"
 #include "tools/cli/interruption.h"
 #include "tools/eval/job.h"
@@ -10,10 +10,10 @@
 
 typedef struct {
     eval_job *job;
-    eval_pixels pixels;                                /* where images are written to */
-    eval_batch batch;                                  /* the one at hand */
-    long there;                                        /* images that are in the store */
-    eval_report_image rejected[EVAL_REJECTED_MAX + 1]; /* those with most drafts replaced so far, without pixels */
+    eval_pixels pixels;                                /* destinations of the pictures */
+    eval_batch batch;                                  /* current batch */
+    long stored;                                       /* images stored */
+    eval_report_image rejected[EVAL_REJECTED_MAX + 1]; /* images with the most rejected drafts so far, without pixels */
     int rejected_count;
 } maker;
 
@@ -32,7 +32,7 @@ static int judge(maker *m, const image_batch *batch)
     return 0;
 }
 
-/* What became of the drafts of the batch's images. The last place of a curve is for all steps behind it, too. */
+/* Counts the status of the drafts of the batch's images. The last entry of a curve covers all later steps, too. */
 static void count_drafts(maker *m, const image_batch *batch)
 {
     const int last = m->job->layout.steps - 1, tokens = mar_model_get_config(m->job->models.model)->seq_len;
@@ -41,20 +41,21 @@ static void count_drafts(maker *m, const image_batch *batch)
     for (int i = 0; i < EVAL_CURVES; i++) curve[i] = m->batch.curves + i * (last + 1);
     for (int i = 0; i < batch->n * tokens; i++) {
         const int step = batch->steps[i] < last ? batch->steps[i] : last;
-        const int late = batch->late[i] < last ? batch->late[i] : last;
-        const int accepted = batch->fates[i] == MAR_TOKEN_ACCEPTED, replaced = batch->fates[i] == MAR_TOKEN_REPLACED;
+        const int staleness = batch->staleness[i] < last ? batch->staleness[i] : last;
+        const int accepted = batch->token_status[i] == MAR_TOKEN_ACCEPTED,
+                  replaced = batch->token_status[i] == MAR_TOKEN_REPLACED;
         curve[EVAL_TOKENS][step]++;
         curve[EVAL_ACCEPTED][step] += accepted;
         curve[EVAL_REPLACED][step] += replaced;
-        curve[EVAL_ACCEPTED_LATE][late] += accepted && late;
-        curve[EVAL_REPLACED_LATE][late] += replaced && late;
+        curve[EVAL_ACCEPTED_LATE][staleness] += accepted && staleness;
+        curve[EVAL_REPLACED_LATE][staleness] += replaced && staleness;
         m->batch.verified[i / tokens] += accepted + replaced;
         m->batch.replaced[i / tokens] += replaced;
     }
 }
 
-/* Whether the report may show image i of the batch: it is a sample, or among those with most drafts replaced so far, as
- * those of the whole run have been at their time. */
+/* Returns whether the page may show image i of the batch: a sample, or one of those with the most rejected drafts so
+ * far. The run's final ones have been among these. */
 static int is_shown(maker *m, long first, int i)
 {
     const eval_report_image candidate = {
@@ -63,7 +64,7 @@ static int is_shown(maker *m, long first, int i)
     return is_rejected || eval_is_sample(&m->job->layout, first + i);
 }
 
-/* A sink. What the store has of a batch is true of the files that were written before. */
+/* An image_sink. Pictures are synced before the store gets the batch. */
 static int take_batch(void *self, const image_batch *batch)
 {
     maker *m = self;
@@ -72,7 +73,7 @@ static int take_batch(void *self, const image_batch *batch)
     const size_t bytes = eval_pixel_bytes(&job->layout);
     eval_batch_begin(&job->layout, batch->n, b);
     *b->stats = *batch->stats;
-    *b->process = job->who.index;
+    *b->process = job->process.index;
     memcpy(b->labels, batch->labels, (size_t)batch->n * sizeof *b->labels);
     if (judge(m, batch) != 0) return 1;
     count_drafts(m, batch);
@@ -92,7 +93,8 @@ static int take_batch(void *self, const image_batch *batch)
 
 /* --- ranges --------------------------------------------------------------------------------------------- */
 
-/* Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014: number i of the sequence of a seed. */
+/* Returns number i of the sequence of a seed (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
+ * 2014). */
 static uint64_t random_number(uint64_t seed, uint64_t i)
 {
     uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
@@ -101,7 +103,7 @@ static uint64_t random_number(uint64_t seed, uint64_t i)
     return z ^ z >> 31;
 }
 
-/* The label of image i. */
+/* Returns the label of image i. */
 static int label_of(const eval_job *job, long i)
 {
     if (!job->is_random) return job->classes[(long long)i * job->class_count / job->layout.images];
@@ -146,8 +148,8 @@ int eval_missing_shards(eval_job *job)
     return missing;
 }
 
-/* The images of a batch, made or read. */
-static int make_batch(eval_job *job, const store_range *at, long there, image_sink sink)
+/* Makes or reads the images of a batch. */
+static int make_batch(eval_job *job, const store_range *at, long stored, image_sink sink)
 {
     const image_run run = {.model = job->models.model,
                            .session = job->session,
@@ -162,7 +164,7 @@ static int make_batch(eval_job *job, const store_range *at, long there, image_si
                              .labels = at->labels,
                              .finishes_batch = 1,
                              .bar = job->bar,
-                             .bar_before = there,
+                             .bar_before = stored,
                              .bar_total = job->layout.images,
                              .made = &job->made};
     return run_images(&plan, &sink, 1);
@@ -174,7 +176,7 @@ int eval_make_pixels(eval_job *job, long first, image_sink take)
     return make_batch(job, &at, job->layout.images, take);
 }
 
-/* Makes the range if it is missing and nobody else makes it. Sets *busy if somebody does. */
+/* Makes the range if it is missing and no other process makes it. Sets *busy if one does. */
 static int try_range(maker *m, long first, int *busy)
 {
     eval_job *job = m->job;
@@ -184,24 +186,24 @@ static int try_range(maker *m, long first, int *busy)
     *busy |= lock == LOCK_BUSY;
     if (lock != LOCK_TAKEN) return lock == LOCK_FAILED;
     int status = 0;
-    if (!store_has(&job->store, &at, job->facts.judged)) /* it may be there now */
-        status = make_batch(job, &at, m->there, (image_sink){take_batch, m, 0, 1, job->layout.steps > 0});
-    if (status == 0) m->there += at.n;
+    if (!store_has(&job->store, &at, job->facts.judged)) /* another process may have made it */
+        status = make_batch(job, &at, m->stored, (image_sink){take_batch, m, 0, 1, job->layout.steps > 0});
+    if (status == 0) m->stored += at.n;
     store_unlock(&job->store, &at, STORE_DERIVED);
     return status;
 }
 
-/* One way through the shards that this process may make, beginning at its own. */
+/* Goes once through the shards that this process may make, beginning at its own. */
 static int pass(maker *m, int *busy)
 {
-    const launch *who = &m->job->who;
+    const launch *process = &m->job->process;
     const eval_layout *l = &m->job->layout;
     const int count = eval_shard_count(l);
-    const int from = who->kind == LAUNCH_MPI ? (int)((long long)who->index * count / who->count) : 0;
+    const int from = process->kind == LAUNCH_MPI ? (int)((long long)process->index * count / process->count) : 0;
     for (int k = 0; k < count; k++) {
         const int shard = (from + k) % count;
         const long first = eval_shard_first(l, shard), behind = first + eval_shard_size(l, shard);
-        if (who->kind == LAUNCH_SHARD && shard % who->count != who->index) continue;
+        if (process->kind == LAUNCH_SHARD && shard % process->count != process->index) continue;
         for (long i = first; i < behind; i += l->batch) {
             const int status = interruption_came() ? interruption_status() : try_range(m, i, busy);
             if (status != 0) return status;
@@ -214,10 +216,10 @@ static int make_all(maker *m)
 {
     for (;;) {
         int busy = 0;
-        m->there = eval_images_there(m->job);
+        m->stored = eval_images_there(m->job);
         const int status = pass(m, &busy);
         if (status != 0 || !busy) return status;
-        lock_pause(); /* a process that ends early leaves its range to the others */
+        lock_pause(); /* a process that dies leaves its range to the others */
     }
 }
 

@@ -1,6 +1,6 @@
-/* Adds up what the run store has of an evaluation, in the order of the images, those of a shard first: whoever made
- * them, and how many there were at a time, the numbers have the same bits. Of all images at a time there are only the
- * sums in memory, four bytes an image for the orders, and what precision and recall ask for. */
+/* Sums the stored results of an evaluation in the order of the images, first within each shard. The numbers have the
+ * same bits for any number of processes. Memory holds sums, four bytes an image for the orders, and the features that
+ * precision and recall need. */
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"
 #include "tools/eval/numbers.h"
@@ -18,32 +18,34 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { POOLED = 128 }; /* images added to the sums at a time, for each goes through whole matrices (eval/products.h) */
+enum {
+    POOLED = 128
+}; /* images added to the sums at a time: each addition passes over whole matrices (eval/products.h) */
 
-/* Numbers that are added up over the batches. Integers, and seconds, which are no part of what is compared. */
+/* Counts and seconds summed over the batches. Counts are integers; seconds are not compared. */
 typedef struct {
     mar_stats stats;
     double features_s, write_s;
-    long recognised; /* images whose greatest logit is that of their class; with --features demo only */
+    long recognised; /* images recognised as of their class; with --features demo only */
     double curves[EVAL_CURVES][EVAL_CURVE_MAX];
 } figures;
 
 typedef struct {
     eval_job *job;
-    eval_batch batch; /* the one at hand */
+    eval_batch batch; /* current batch */
     figures figures;
     eval_moments pooled, spatial;             /* of all shards so far */
-    eval_moments shard_pooled, shard_spatial; /* of the one at hand */
-    float *waiting, *waiting_spatial;         /* [waiting_count][] features that are not in them yet */
+    eval_moments shard_pooled, shard_spatial; /* of the current shard */
+    float *waiting, *waiting_spatial;         /* [waiting_count][] features not yet added to them */
     int waiting_count;
     eval_score *score, *score_adm;
-    float *features; /* [images][features]; NULL unless they are kept */
+    float *features; /* [images][features]; NULL unless kept */
     uint32_t *crc;   /* [images] */
     int *processes;
     int process_count;
     int lacks; /* 1: a piece is missing or damaged, nothing is added any more */
 
-    /* For the report. The lists own the pixels, which come last. */
+    /* For the page. The lists own the pixels, read at the end. */
     eval_report_image sheet[EVAL_SHEET_MAX];
     eval_report_image rejected[EVAL_REJECTED_MAX + 1];
     int sheet_count, rejected_count;
@@ -94,7 +96,7 @@ static void release(merger *m)
     for (int i = 0; i < m->rejected_count; i++) free((uint8_t *)(uintptr_t)m->rejected[i].rgb);
 }
 
-/* --- one batch ------------------------------------------------------------------------------------------ */
+/* --- one batch ---------------------------------------------------------------------------------------------------- */
 
 static void count_process(merger *m, int process)
 {
@@ -103,7 +105,7 @@ static void count_process(merger *m, int process)
     m->processes[m->process_count++] = process;
 }
 
-/* The demo's classifier: whether the greatest logit is the label's. */
+/* Returns whether the classifier of digits gives the label the greatest logit. */
 static int is_recognised(const eval_batch *b, int i, int classes)
 {
     const float *logits = b->logits + (size_t)i * (size_t)classes;
@@ -145,7 +147,7 @@ static void add_moments(merger *m)
     m->waiting_count += b->n;
 }
 
-/* Images that the report may show, without their pixels. */
+/* Lists images that the page may show, without their pixels. */
 static void list_pictures(merger *m, long first)
 {
     const eval_layout *l = &m->job->layout;
@@ -158,8 +160,8 @@ static void list_pictures(merger *m, long first)
     }
 }
 
-/* Behind one that is missing or damaged the others are only checked, so that all are made again in one round. Returns
- * 0, or 1 after an error. */
+/* Adds a batch. After a missing or damaged piece it only checks, so that all are made again in one round. Returns 0, or
+ * 1 after an error. */
 static int add_batch(merger *m, long first)
 {
     eval_job *job = m->job;
@@ -191,7 +193,7 @@ static void clear(eval_moments *m)
     if (n) memset(m->products, 0, n * (n + 1) / 2 * sizeof *m->products);
 }
 
-/* Sums of sums, so that their bits depend on the size of a shard alone. Returns as add_batch. */
+/* Adds a shard to the sums: sums of sums, whose bits depend on the size of a shard alone. Returns as add_batch. */
 static int add_shard(merger *m, int shard)
 {
     const eval_layout *l = &m->job->layout;
@@ -208,7 +210,7 @@ static int add_shard(merger *m, int shard)
     return 0;
 }
 
-/* --- all of them ---------------------------------------------------------------------------------------- */
+/* --- all batches -------------------------------------------------------------------------------------------------- */
 
 static void set(char *to, const char *text)
 {
@@ -222,8 +224,7 @@ static const char *with_id(const eval_job *job, const char *key, const char *id_
     return text;
 }
 
-/* The classes, of a long list its beginning: the line has room for all that follows them. RUN/settings.json has them
- * all. */
+/* Writes the classes; of a long list the beginning, to leave room on the line. RUN/settings.json has them all. */
 static const char *class_list(const eval_job *job, char *text, size_t size)
 {
     enum { SHOWN = 150 };
@@ -239,7 +240,7 @@ static const char *class_list(const eval_job *job, char *text, size_t size)
     return text;
 }
 
-/* How the tokens were drawn. The settings have only what has an effect on the model's kind of tokens. */
+/* Describes how the tokens were drawn. The settings have only options that affect the model's kind of tokens. */
 static const char *sampling(const eval_job *job, char text[256])
 {
     const char *cfg = eval_setting(job, "cfg"), *temperature = eval_setting(job, "temperature");
@@ -254,13 +255,13 @@ static const char *sampling(const eval_job *job, char text[256])
     return text;
 }
 
-/* How a value of the image decoder becomes a byte (kernels/pixels.h). */
+/* Returns how a value of the image decoder becomes a byte (kernels/pixels.h). */
 static const char *bytes(const eval_job *job)
 {
     return *eval_setting(job, "num_sampling_steps") ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)";
 }
 
-/* The protocol, one line. */
+/* Writes the protocol, one line. */
 static void describe(const eval_job *job, eval_result *r)
 {
     char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200], drawn[256];
@@ -310,8 +311,8 @@ static void fill(const merger *m, eval_result *r)
     }
 }
 
-/* FID and the others. Returns 0, 1 after an error, or the exit status after a signal: a reference of many images takes
- * long. */
+/* Computes FID and the others. Returns 0, 1 with the error printed, or the exit status after a signal: a reference of
+ * many images takes long. */
 static int compute(merger *m, eval_result *r)
 {
     const eval_job *job = m->job;
@@ -360,7 +361,7 @@ static int write_report(const merger *m, const eval_result *r)
     return failed;
 }
 
-/* result.json comes last: it says that all is done. Returns as eval_make_shards. */
+/* Writes the files, result.json last: it marks the run as done. Returns as eval_make_shards. */
 static int write_files(merger *m, const eval_result *r)
 {
     eval_job *job = m->job;

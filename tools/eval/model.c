@@ -20,19 +20,19 @@
 #include <unistd.h>
 
 enum {
-    SHARDS = 64,       /* by default at most: enough to deal out, few enough that adding up takes seconds */
+    SHARDS = 64,       /* maximum by default: enough to deal out, few enough to sum in seconds */
     DAMAGED_AGAIN = 3, /* rounds in which damaged pieces are made again */
-    LISTED = 10        /* missing shards, or rows of them, that a message lists */
+    LISTED = 10        /* missing shards, or rows of them, in a message */
 };
 
-/* --- before anything is made ---------------------------------------------------------------------------- */
+/* --- preparation -------------------------------------------------------------------------------------------------- */
 
 static long round_up(long n, long multiple)
 {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* The sizes that depend on one another. */
+/* Sets the sizes that depend on one another. */
 static void divide(eval_options *o)
 {
     if (o->batch > o->num_images) o->batch = o->num_images;
@@ -40,14 +40,14 @@ static void divide(eval_options *o)
     o->shard_images = (int)round_up(o->shard_images, o->batch);
 }
 
-/* Several processes on a machine share its GPUs. */
+/* Chooses the GPU: several processes on a machine share its GPUs. */
 static void choose_device(eval_job *job)
 {
     eval_options *o = job->options;
     const option *device = o->given ? options_find(o->given, "device") : NULL;
-    const int gpus = job->who.local_count > 1 ? mar_gpu_count() : 0;
+    const int gpus = job->process.local_count > 1 ? mar_gpu_count() : 0;
     if (gpus > 1 && o->run.machine.backend != MAR_BACKEND_CPU && !(device && device->given))
-        o->run.machine.device = job->who.local_index % gpus;
+        o->run.machine.device = job->process.local_index % gpus;
 }
 
 static int load_network(eval_job *job)
@@ -81,7 +81,7 @@ static int load_models(eval_job *job)
     return failed;
 }
 
-/* Whether the reference has images or features, for precision and recall; checks what can be seen of it now. */
+/* Finds whether the reference has images or features, for precision and recall. Checks what can be checked early. */
 static int look_at_reference(eval_job *job)
 {
     const eval_options *o = job->options;
@@ -131,7 +131,7 @@ static void find_facts(eval_job *job)
     snprintf(f->network, sizeof f->network, "%s", mar_features_get_config(job->network)->name);
     snprintf(f->published, sizeof f->published, "%s", eval_published_model(model));
     snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
-    run_options_ways(run, f->ways, sizeof f->ways);
+    run_options_accelerators(run, f->ways, sizeof f->ways);
     if (job->options->asked) snprintf(f->asked, sizeof f->asked, "%016" PRIx64, job->options->asked);
     f->classes = job->models.class_count;
     f->demo = !job->options->inception;
@@ -142,7 +142,7 @@ static const char *store_directory(const eval_job *job)
     return job->options->store ? job->options->store : job->options->out;
 }
 
-/* --store, if it is not that of the run. */
+/* Checks --store, unless it is the run's own. */
 static int check_store(eval_job *job)
 {
     const char *path = job->options->store;
@@ -166,15 +166,15 @@ static int check_size(const eval_job *job)
                       EVAL_DIGIT_SIDE, EVAL_DIGIT_SIDE);
 }
 
-/* All that can be found wrong is found here, before anything is written. */
+/* Finds all errors that can be found before anything is written. */
 static int prepare(eval_job *job)
 {
     eval_options *o = job->options;
     if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0 ||
         check_store(job) != 0)
         return 1;
-    if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->who) != 0) return 1;
-    if (job->who.kind != LAUNCH_ALONE && job->who.index > 0) job->bar->shown = 0;
+    if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->process) != 0) return 1;
+    if (job->process.kind != LAUNCH_ALONE && job->process.index > 0) job->bar->shown = 0;
     divide(o);
     choose_device(job);
     if (load_models(job) != 0 || look_at_reference(job) != 0) return 1;
@@ -184,8 +184,7 @@ static int prepare(eval_job *job)
     return check_size(job) || allocate_labels(job) || eval_settings_make(job);
 }
 
-/* Whether the file of --merge is the one that the run was begun with, by its hash in the settings, which is left in
- * `id`, char [RECORD_ID]. */
+/* Checks the file of --merge against the hash in the settings. Copies the hash to `id`, char [RECORD_ID]. */
 static int check_same_file(const eval_job *job, const char *name, const char *path, char *id)
 {
     char key[32];
@@ -204,7 +203,7 @@ static int check_same_file(const eval_job *job, const char *name, const char *pa
                : tool_error("--%s %s: is not what the run was begun with (%s, then %s)", name, path, id, was);
 }
 
-/* With --merge: the network, for a reference that is images, and for precision and recall. */
+/* Loads the network for --merge, if the reference is images, or for precision and recall. */
 static int prepare_merge(eval_job *job)
 {
     eval_options *o = job->options;
@@ -239,7 +238,7 @@ static int open_store(eval_job *job)
     return 0;
 }
 
-/* The first process writes the settings down, the others compare theirs; then it opens the store. */
+/* Agrees on the settings: the first process writes them, the others compare theirs. Then opens the store. */
 static int agree(eval_job *job)
 {
     int is_new = 0;
@@ -252,7 +251,7 @@ static int agree(eval_job *job)
     return failed;
 }
 
-/* The shards that are not there, "3, 7-9", into text; what has no room is left out. */
+/* Writes the missing shards, "3, 7-9", as far as there is room. Returns text. */
 static const char *list_missing(eval_job *job, char *text, size_t size)
 {
     const int count = eval_shard_count(&job->layout);
@@ -271,8 +270,8 @@ static const char *list_missing(eval_job *job, char *text, size_t size)
     return text;
 }
 
-/* After --shard, when others have not made theirs. */
-static void say_missing(eval_job *job)
+/* Reports the shards of other processes that are missing, after --shard. */
+static void report_missing(eval_job *job)
 {
     char text[256];
     const int count = eval_shard_count(&job->layout), missing = eval_missing_shards(job);
@@ -280,17 +279,17 @@ static void say_missing(eval_job *job)
     fprintf(
         stderr,
         "mar: %s: %d of %d shards are there; %d more (%s) are for the other processes of %s; the last one adds up\n",
-        job->options->out, count - missing, count, missing, list_missing(job, text, sizeof text), job->who.source);
+        job->options->out, count - missing, count, missing, list_missing(job, text, sizeof text), job->process.source);
 }
 
-/* Adds up unless somebody has, or does: of ranks each waits for that one, so that another takes over if it ends, and
- * the first one tells the result. Returns as eval_merge; *done is 1 if *r is there and to be told. Counts in *rounds
- * how often this process has found damage. */
+/* Sums unless another process has, or does. Each rank waits for the result, so that another takes over if the summing
+ * one dies; the first prints it. Returns as eval_merge. *done is 1 if *r is set and to be printed. Adds to *rounds if
+ * this process has found damage. */
 static int try_merge(eval_job *job, eval_result *r, int *done, int *rounds)
 {
     char path[RUN_PATH];
     int status = 0;
-    const int waits = job->who.kind == LAUNCH_MPI;
+    const int waits = job->process.kind == LAUNCH_MPI;
     const lock_status lock =
         waits ? run_lock_wait(&job->directory, RUN_LOCK_MERGE) : run_lock(&job->directory, RUN_LOCK_MERGE);
     if (lock == LOCK_FAILED) return 1;
@@ -303,20 +302,20 @@ static int try_merge(eval_job *job, eval_result *r, int *done, int *rounds)
         status = eval_merge(job, r);
         *rounds += status == EVAL_MERGE_AGAIN;
     }
-    *done = status == 0 && (job->who.kind != LAUNCH_MPI || job->who.index == 0);
+    *done = status == 0 && (job->process.kind != LAUNCH_MPI || job->process.index == 0);
     run_unlock(&job->directory, RUN_LOCK_MERGE);
     return status;
 }
 
-/* Shards, until all are there, and their sum. */
+/* Makes shards until all exist, and sums them. */
 static int make_and_merge(eval_job *job, eval_result *r, int *done)
 {
     for (int rounds = 0; rounds <= DAMAGED_AGAIN;) {
         int status = eval_make_shards(job);
         if (status != 0) return status;
         if (eval_missing_shards(job) > 0) {
-            if (job->who.kind != LAUNCH_SHARD) continue; /* another run of the store has found damage */
-            say_missing(job);
+            if (job->process.kind != LAUNCH_SHARD) continue; /* another run of the store has found damage */
+            report_missing(job);
             return 0;
         }
         status = try_merge(job, r, done, &rounds);
@@ -346,8 +345,8 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
                : status;
 }
 
-/* The exit status after a signal, which is said. */
-static int say_interrupted(eval_job *job, int status)
+/* Prints the interruption. Returns the exit status. */
+static int report_interruption(eval_job *job, int status)
 {
     if (job->store.hash)
         interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
@@ -361,12 +360,12 @@ static int run(eval_job *job, eval_result *r, int *done)
 {
     const eval_options *o = job->options;
     if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
-    interruption_catch(); /* from here on there is something to keep */
-    if (run_directory_begin(&job->directory, o->merge ? NULL : &job->who) != 0) return 1;
+    interruption_catch(); /* from here on there is work to keep */
+    if (run_directory_begin(&job->directory, o->merge ? NULL : &job->process) != 0) return 1;
     int status =
         o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
-    return status > 1 ? say_interrupted(job, status) : status;
+    return status > 1 ? report_interruption(job, status) : status;
 }
 
 int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)

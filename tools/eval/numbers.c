@@ -12,9 +12,10 @@
 #include <string.h>
 
 enum {
-    NEIGHBOURS = 3,              /* k of precision and recall in ADM's evaluator */
-    IMAGES_ENOUGH = 10000,       /* with 2048 features; below it FID's bias is larger than what methods differ by */
-    IMAGES_A_FEATURE = 10,       /* the same for networks with fewer */
+    NEIGHBOURS = 3, /* k of precision and recall in ADM's evaluator */
+    IMAGES_ENOUGH =
+        10000, /* with 2048 features; with fewer images FID's bias exceeds the differences between methods */
+    IMAGES_A_FEATURE = 10,       /* the same for networks with fewer features */
     ADM_REFERENCE_IMAGES = 10000 /* of arr_0 in VIRTUAL_imagenet256_labeled.npz */
 };
 
@@ -105,9 +106,9 @@ static int fill_precision(const eval_gathered *g, eval_result *r)
     return 0;
 }
 
-/* --- what may mislead ------------------------------------------------------------------------------------------- */
+/* --- warnings ----------------------------------------------------------------------------------------------------- */
 
-/* Whether `number` stands in text, and not as part of a longer number. */
+/* Returns whether `number` occurs in text, not within a longer number. */
 static int has_number(const char *text, int number)
 {
     char digits[16];
@@ -117,7 +118,7 @@ static int has_number(const char *text, int number)
     return 0;
 }
 
-/* Whether the word stands in text, in letters of either case, with no letter beside it. */
+/* Returns whether the word occurs in text, in either case, without a letter beside it. */
 static int has_word(const char *text, const char *word)
 {
     const size_t n = strlen(word);
@@ -140,7 +141,7 @@ static int is_inception(const eval_gathered *g)
     return strcmp(g->network->name, "inception-v3") == 0;
 }
 
-/* Inception's pooled features are means of what is behind ReLU, so none is below 0. */
+/* Warns of a negative mean: Inception's pooled features are means behind ReLU. */
 static void warn_of_mean(const eval_gathered *g, const char *name, eval_result *r)
 {
     int below = 0;
@@ -153,7 +154,7 @@ static void warn_of_mean(const eval_gathered *g, const char *name, eval_result *
                   below, g->reference->dim, name);
 }
 
-/* The files that published numbers on ImageNet come from. */
+/* Returns whether the file is a source of published numbers on ImageNet. */
 static int is_published(const char *name)
 {
     static const char *const names[] = {"adm_in256_stats.npz", "VIRTUAL_imagenet64_labeled.npz",

@@ -1,4 +1,4 @@
-/* From what was gathered of the images to FID, sFID, Inception score, precision and recall. */
+/* Computes FID, sFID, Inception score, precision and recall from the gathered sums. */
 #ifndef TOOLS_EVAL_NUMBERS_H
 #define TOOLS_EVAL_NUMBERS_H
 
@@ -7,29 +7,29 @@
 #include "eval/score.h"
 #include "tools/eval/result.h"
 
-/* All pointers are the caller's. */
+/* The caller owns all pointers. */
 typedef struct {
-    mar *library;                       /* precision and recall are computed on its device */
-    const mar_features_config *network; /* that judged the images */
-    const eval_reference *reference;    /* NULL: none, so that there is an Inception score only */
-    const eval_moments *pooled;         /* of network->features numbers an image; NULL: no FID */
-    const eval_moments *spatial;        /* of network->spatial numbers; NULL: no sFID */
-    const eval_score *score;            /* EVAL_SCORE_TORCH_FIDELITY, of all images; NULL: no such score */
-    const eval_score *score_adm;        /* EVAL_SCORE_ADM, of all images; NULL: no such score */
+    mar *library;                       /* its device computes precision and recall */
+    const mar_features_config *network; /* the network that judged the images */
+    const eval_reference *reference;    /* NULL: Inception score only */
+    const eval_moments *pooled;         /* network->features values an image; NULL: no FID */
+    const eval_moments *spatial;        /* network->spatial values; NULL: no sFID */
+    const eval_score *score;            /* EVAL_SCORE_TORCH_FIDELITY, of all images; NULL: no score */
+    const eval_score *score_adm;        /* EVAL_SCORE_ADM, of all images; NULL: no score */
     const float *features;              /* [feature_count][network->features] of single images; NULL: no precision */
     long feature_count;
-    long images;       /* N, that the numbers are of */
+    long images;       /* N, the number of images */
     int width, height; /* of the images, in pixels */
 } eval_gathered;
 
-/* Fills fid, sfid, is_mean, is_deviation, is_adm, precision, recall (NaN where there is none), why_no_sfid,
- * why_no_precision, images and reference_images of *r, and adds what may mislead to its warnings: few images, a
- * reference that published numbers do not use, images of another size than the reference's name says. Nothing else of
- * *r changes; the caller has set it to zero before. Returns 0, or 1 after printing an error: reference and network
- * disagree about the numbers of a feature, a number is not finite, fewer than two images, out of memory. */
+/* Fills fid, sfid, is_mean, is_deviation, is_adm, precision, recall (NaN where missing), why_no_sfid, why_no_precision,
+ * images and reference_images of *r. The caller has zeroed *r. Adds warnings: few images, a reference without published
+ * numbers, images of another size than the reference's name says. Other fields stay. Returns 0, or 1 with the error
+ * printed: reference and network disagree about the size of a feature, a number is not finite, fewer than two images,
+ * no memory. */
 int eval_numbers(const eval_gathered *g, eval_result *r);
 
-/* Adds a line to r->warnings; those beyond EVAL_WARNINGS_MAX are left out. */
+/* Adds a line to r->warnings; lines beyond EVAL_WARNINGS_MAX are dropped. */
 void eval_warn(eval_result *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -1,4 +1,4 @@
-/* The options of mar eval, and what belongs together. */
+/* The options of mar eval, and checks across them. */
 #include "tools/eval/options.h"
 
 #include "tools/cli/command.h"
@@ -8,13 +8,13 @@
 #include <string.h>
 
 enum {
-    IMAGES_MAX = 1000000, /* the names of their files have six digits */
+    IMAGES_MAX = 1000000, /* file names have six digits */
     IMAGES_DEFAULT = 50000,
     IMAGES_DEMO = 2000,
     BATCH_DEFAULT = 16
 };
 
-/* --- what was asked for --------------------------------------------------------------------------------- */
+/* --- options ------------------------------------------------------------------------------------------------------ */
 
 static const char *const samplings[] = {[EVAL_BALANCED] = "balanced", [EVAL_RANDOM] = "random", NULL};
 static const char *const networks[] = {"inception", "demo", NULL};
@@ -200,7 +200,7 @@ void eval_options_set_up(eval_options *o, option_set *set)
     run_options_add(&o->run, set);
 }
 
-/* --- what belongs together ------------------------------------------------------------------------------ */
+/* --- checks ------------------------------------------------------------------------------------------------------- */
 
 static int is_given(const option_set *set, const char *name)
 {
@@ -226,7 +226,7 @@ static int check_network(eval_options *o, const option_set *set)
     return 0;
 }
 
-/* Images made elsewhere have nothing to do with a model. */
+/* Rejects options of a model beside images made elsewhere. */
 static int check_images(const eval_options *o, const option_set *set)
 {
     static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
@@ -239,7 +239,7 @@ static int check_images(const eval_options *o, const option_set *set)
         return tool_error("--head_dtype: has no effect with --images, which are made already");
     if (is_given(set, "int8_below"))
         return tool_error("--int8_below: has no effect with --images, which are made already");
-    for (int i = 0; i < set->count; i++) { /* of those of a run, only the machine's matter */
+    for (int i = 0; i < set->count; i++) { /* only the machine's options of a run apply */
         const option *q = &set->options[i];
         if (q->given && q->shared && q->fields != &o->run.machine)
             return tool_error("--%s: has no effect with --images, which are made already", q->param->name);
@@ -254,7 +254,7 @@ int eval_options_done(eval_options *o, const option_set *set)
 {
     o->given = set;
     run_options_note(&o->run, set);
-    /* What has no effect in common may have one with the options of a point. */
+    /* An option without effect here may have one with the options of a point. */
     if ((!o->sweep && run_options_done(&o->run, set) != 0) || check_images(o, set) != 0) return 1;
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;

@@ -1,5 +1,5 @@
-/* The options of `mar eval`, and what its parts have in common. A run directory is made by eval_model_run, images made
- * elsewhere are judged by eval_images_run, and a grid of runs is made by eval_sweep_run. */
+/* The options of `mar eval`. eval_model_run makes a run directory, eval_images_run judges images made elsewhere, and
+ * eval_sweep_run makes a grid of runs. */
 #ifndef TOOLS_EVAL_OPTIONS_H
 #define TOOLS_EVAL_OPTIONS_H
 
@@ -9,66 +9,67 @@
 #include "tools/cli/progress.h"
 #include "tools/cli/run_options.h"
 
-/* Which class an image is of. */
+/* The class of each image. */
 typedef enum {
-    EVAL_BALANCED, /* image i of n is of class i * classes / n: MAR's, the images of a class are consecutive */
-    EVAL_RANDOM    /* a random class for every image, by its number and the seed alone */
+    EVAL_BALANCED, /* image i of n is of class i * classes / n, as in MAR's code: the images of a class are consecutive
+                    */
+    EVAL_RANDOM    /* a random class for each image, a function of its number and the seed */
 } eval_class_sampling;
 
 typedef struct {
-    run_options run;     /* the model, and how its images are made */
-    const char *images;  /* images made elsewhere: a directory or an npz; NULL: those of the model */
-    const char *sweep;   /* the file of a grid of runs; NULL: one run */
-    const char *out;     /* the run directory; NULL: none was given */
-    const char *store;   /* the directory of the run store; NULL: the run directory, of a sweep that of the sweep */
-    const char *classes; /* as given, or NULL: all classes of the model */
+    run_options run;     /* the model and its sampling */
+    const char *images;  /* images made elsewhere, a directory or an npz; NULL: the model's */
+    const char *sweep;   /* file of a grid of runs; NULL: one run */
+    const char *out;     /* run directory; NULL: none */
+    const char *store;   /* directory of the run store; NULL: the run's, or the sweep's */
+    const char *classes; /* as given; NULL: all classes of the model */
     int num_images;      /* 0: the default */
     int class_sampling;  /* eval_class_sampling */
 
-    /* What judges the images: */
+    /* The judging network: */
     const char *features;  /* "inception" or "demo"; eval_options_done fills it in */
-    const char *inception; /* Inception's weights; NULL: none given */
-    int features_dtype;    /* judge_dtype, of Inception */
-    const char *stats;    /* reference statistics, or "demo"; NULL: none. eval_options_done fills in that of the demo */
-    int precision_recall; /* 1: features of all images are kept for precision and recall, whatever the reference has */
+    const char *inception; /* weights of Inception; NULL: none */
+    int features_dtype;    /* judge_dtype of Inception */
+    const char *stats;     /* reference statistics, or "demo"; NULL: none. eval_options_done fills in the demo's */
+    int precision_recall;  /* 1: keep all features for precision and recall, whatever the reference has */
 
-    /* How the work is divided: */
-    int batch;         /* images made, and judged, at a time: part of what the numbers' last bits depend on */
+    /* Division of the work: */
+    int batch;         /* images made and judged at a time; affects the numbers' last bits */
     int shard_images;  /* images of a shard; 0: the default */
-    const char *shard; /* "2/5": this process makes every fifth shard; NULL: tools/cli/launch.h finds out */
-    int merge;         /* 1: make nothing, add up the shards that are there */
+    const char *shard; /* "2/5": this process makes every fifth shard; NULL: see tools/cli/launch.h */
+    int merge;         /* 1: make nothing, sum the existing shards */
 
-    int save_images; /* PNG in RUN/images */
-    int save_npz;    /* RUN/images.npz */
+    int save_images; /* 1: PNGs in RUN/images */
+    int save_npz;    /* 1: RUN/images.npz */
     int json, quiet;
 
-    uint64_t asked;      /* of a point of a sweep: a hash of its options, by which it is known again; else 0 */
-    model_store *models; /* loaded files that several runs share; NULL: the run loads its own. Never an option */
+    uint64_t asked;      /* of a point of a sweep: a hash of its options, to recognise it; else 0 */
+    model_store *models; /* loaded files that several runs share; NULL: the run loads its own. Not an option */
 
-    const option_set *given; /* what was parsed, and knows which options were given; eval_options_done sets it */
+    const option_set *given; /* the parsed set, for the options that were given; eval_options_done sets it */
 } eval_options;
 
-/* Defaults, and the options that set the fields. A sweep reads the options of its runs with it, too. */
+/* Sets the defaults, and adds the options that set the fields. A sweep parses the options of its runs with it, too. */
 void eval_options_set_up(eval_options *o, option_set *set);
-/* After parsing: fills in the defaults that depend on other options, and refuses what does not belong together, or has
- * no effect. Returns 0, or 1 after printing. */
+/* Fills in defaults that depend on other options, after parsing. Rejects options that conflict or have no effect.
+ * Returns 0, or 1 with the error printed. */
 int eval_options_done(eval_options *o, const option_set *set);
 
-/* Evaluates a model in the run directory o->out, which it makes or goes on with. Returns 0: *done is 1 and *r filled
- * in, or, with a part of the shards only (--shard), *done is 0 and it has said what is missing. Returns 1 after an
- * error, which was printed, or the exit status of an interruption, which was said. Prints nothing else. */
+/* Evaluates a model in the run directory o->out, created or resumed. Returns 0 with *done 1 and *r filled in. With
+ * --shard and other shards missing, *done is 0, and it prints which. Returns 1 with the error printed, or the exit
+ * status of an interruption, printed. Prints nothing else. */
 int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done);
 
-/* What a run directory's settings have as `asked`; 0: nothing. Returns 0, or 1 after printing an error. */
+/* Reads the setting `asked` of a run directory; 0 if it has none. Returns 0, or 1 with the error printed. */
 int eval_settings_asked(const char *out, uint64_t *asked);
 
-/* mar eval --images. Prints what it finds. Returns the exit status. */
+/* Runs mar eval --images and prints the result. Returns the exit status. */
 int eval_images_run(const eval_options *o, progress *bar);
 
-/* mar eval --sweep: calls eval_model_run for each point. Prints what it finds. Returns the exit status. */
+/* Runs mar eval --sweep, with eval_model_run for each point, and prints the result. Returns the exit status. */
 int eval_sweep_run(const eval_options *o, progress *bar);
 
-/* The exit status of a run that SIGTERM has ended behind a finished batch: the same command goes on. */
+/* Exit status of a run that SIGTERM has ended behind a finished batch: the same command resumes it. */
 enum { EVAL_STATUS_GOES_ON = 75 }; /* EX_TEMPFAIL of <sysexits.h> */
 
 #endif

@@ -9,7 +9,7 @@
 
 /* --- files ---------------------------------------------------------------------------------------------- */
 
-/* A sink. */
+/* An image_sink: writes the pictures again. */
 static int take_again(void *self, const image_batch *batch)
 {
     const eval_pixels *p = self;
@@ -19,7 +19,7 @@ static int take_again(void *self, const image_batch *batch)
     return 0;
 }
 
-/* Whether the files have all images of the batch, and decodes them again if not; rgb is room for an image. */
+/* Checks that the files have all images of the batch, and decodes them again if not. rgb: room for an image. */
 static int complete(eval_pixels *p, eval_job *job, long first, const uint32_t *crc, uint8_t *rgb)
 {
     int all = 1;
@@ -48,9 +48,9 @@ int eval_pictures_finish(eval_job *job, const uint32_t *crc)
     return status;
 }
 
-/* --- the report's --------------------------------------------------------------------------------------- */
+/* --- pictures of the page ----------------------------------------------------------------------------------------- */
 
-/* Pictures that the store does not have, taken from their batches, which are decoded again. */
+/* The source of pictures that the store lacks: their batches, decoded again. */
 typedef struct {
     const eval_job *job;
     eval_report_image *list; /* [count] rgb NULL: is wanted */

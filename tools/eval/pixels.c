@@ -23,7 +23,7 @@ static npz_slots slots_of(const eval_layout *l)
     return slots;
 }
 
-/* Room on the disk for all of it, so that it lacks now and not after a day. */
+/* Allocates all disk space now, so that a full disk is found before days of work. */
 static int reserve(int fd, const char *path, uint64_t size)
 {
     if (fallocate(fd, 0, 0, (off_t)size) == 0) return 0;
@@ -38,8 +38,8 @@ int eval_pixels_refuse_lost(const char *path)
     return tool_error("%s: is not there any more, or not whole; the same command without --merge makes it again", path);
 }
 
-/* In RUN_LOCK_SETTINGS. None is open if the file is finished: images that are made again have the pixels that it has.
- */
+/* Opens RUN/images.npz.part, under RUN_LOCK_SETTINGS. Opens none if images.npz exists: images made again have the same
+ * pixels. */
 static int open_part(const eval_job *job, eval_pixels *p)
 {
     char whole[RUN_PATH];
@@ -87,7 +87,7 @@ static off_t slot(const eval_pixels *p, long index)
     return (off_t)(p->slots.first + (uint64_t)p->place[index] * p->slots.item);
 }
 
-/* crc [images] by number, in the order of arr_0. */
+/* Returns crc [images] in the order of arr_0. */
 static uint32_t *in_order(const eval_layout *l, const uint32_t *crc)
 {
     const size_t n = (size_t)l->images;
@@ -131,7 +131,7 @@ static int open_folder(eval_job *job, eval_pixels *p)
     return output_begin(&p->folder);
 }
 
-/* The image as a PNG, with the text that says what it is. */
+/* Writes the image as a PNG with its text. */
 static int write_png(const eval_pixels *p, long index, int label, const uint8_t *rgb)
 {
     const eval_job *job = p->job;
@@ -145,7 +145,8 @@ static int write_png(const eval_pixels *p, long index, int label, const uint8_t 
     record_texts_add_run(&texts, &job->options->run, &job->models, &job->ids);
     record_texts_add(&texts, "guarantee", "%s", job->facts.guarantee);
     if (record_texts_end(&texts) != 0) return tool_error("out of memory for the text in a picture");
-    const image picture = {job->layout.width, job->layout.height, (uint8_t *)(uintptr_t)rgb}; /* which stays */
+    const image picture = {job->layout.width, job->layout.height,
+                           (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
     char *path = output_image_path(&p->folder, index);
     const int failed = !path || image_write_png(path, &picture, texts.texts, texts.count, IMAGE_UNSYNCED) != 0;
     free(path);
@@ -153,7 +154,7 @@ static int write_png(const eval_pixels *p, long index, int label, const uint8_t 
     return failed;
 }
 
-/* Whether the image is there with these pixels. What is wrong with a file is said. */
+/* Returns whether the PNG exists with these pixels. Prints what is wrong with a file. */
 static int has_png(const eval_pixels *p, long index, uint32_t crc)
 {
     image_file file;
@@ -204,7 +205,7 @@ int eval_pixels_have(const eval_pixels *p, long i, uint32_t crc, uint8_t *rgb)
     return !p->npz || (tool_read_at(p->npz - 1, rgb, bytes, slot(p, i)) == 0 && npz_crc(rgb, bytes) == crc);
 }
 
-/* --- those that the report shows ------------------------------------------------------------------------ */
+/* --- pictures of the page ----------------------------------------------------------------------------------------- */
 
 static store_array array_of(const eval_job *job, uint8_t *rgb)
 {

@@ -5,7 +5,7 @@
 
 enum { OFFICIAL_TOKENS = 256, OFFICIAL_CHANNELS = 16, IMAGENET = 1000 };
 
-/* tools/dev/random_checkpoint.py has the same shapes. */
+/* Also in tools/dev/random_checkpoint.py. */
 static const struct {
     const char *name;
     int width, blocks; /* of the encoder, and of the decoder */

@@ -30,7 +30,7 @@ int eval_reference_identify(const char *path, char text[RECORD_ID])
     return failed;
 }
 
-/* Takes over mean and covariance of what was judged. Returns 0, or 1 if memory ran out. */
+/* Moves mean and covariance out of the judged images. Returns 0, or 1 without memory. */
 static int take_gaussian(const eval_moments *m, int *dim, double **mu, double **sigma)
 {
     const size_t n = (size_t)m->dim;
@@ -70,7 +70,7 @@ int eval_reference_open(const char *path, mar *library, mar_features *network, i
     if (strcmp(path, "demo") == 0 || !eval_reference_is_directory(path)) {
         if (eval_reference_load(path, out, why, sizeof why) != MAR_OK) return tool_error("%s", why);
         if (out->dim && !(want_features && !out->features && out->has_images)) return 0;
-        if (out->dim && out->dim != mar_features_get_config(network)->features) return 0; /* eval_numbers refuses it */
+        if (out->dim && out->dim != mar_features_get_config(network)->features) return 0; /* eval_numbers rejects it */
     }
     progress_start(&bar, quiet);
     const judge request = {.network = network, .batch = batch, .keep_features = want_features, .bar = &bar};

@@ -1,4 +1,4 @@
-/* RUN/report.html: the record of the result with what is published beside it, images and settings. */
+/* RUN/report.html: the record of the result with published numbers, images and settings. */
 #include "tools/eval/report.h"
 
 #include "tools/cli/command.h"
@@ -15,7 +15,7 @@ static void add_published(cJSON *list, const char *model)
     for (int i = 0; (p = eval_published_get(model, i)) != NULL; i++) {
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "model", p->model);
-        cJSON_AddStringToObject(o, "what", p->what);
+        cJSON_AddStringToObject(o, "what", p->setting);
         cJSON_AddStringToObject(o, "source", p->source);
         cJSON_AddNumberToObject(o, "fid", p->fid); /* NaN is null */
         cJSON_AddNumberToObject(o, "is", p->is);
@@ -30,7 +30,8 @@ static void add_images(cJSON *list, const eval_report_image *images, int count, 
     char name[128], label[160];
     for (int k = 0; k < count; k++) {
         const eval_report_image *i = &images[k];
-        const image picture = {i->width, i->height, (uint8_t *)(uintptr_t)i->rgb}; /* which is only read */
+        const image picture = {i->width, i->height,
+                               (uint8_t *)(uintptr_t)i->rgb}; /* the cast is safe: the pixels are only read */
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "index", (double)i->index);
         if (i->label >= 0 && *class_name(i->label, classes, name, sizeof name))

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- the fields as they are in the file --------------------------------------------------------------------------- */
+/* --- fields of the file ------------------------------------------------------------------------------------------- */
 
 typedef enum { NUMBER, WHOLE_INT, WHOLE_LONG, WHOLE_SIZE, TEXT } field_type;
 
@@ -27,7 +27,7 @@ typedef struct {
     }
 #define OF(type, member) FIELD(eval_result, type, member)
 
-/* What is the same for every number of processes. The protocol's warnings and the curves come behind it. */
+/* Numbers that are the same for every number of processes. The protocol's warnings and the curves follow them. */
 static const field numbers[] = {
     OF(NUMBER, fid),
     OF(NUMBER, sfid),
@@ -51,7 +51,7 @@ static const field numbers[] = {
     {0},
 };
 
-/* What a machine, the number of processes and chance change. */
+/* Numbers that vary with machine, number of processes and chance. */
 static const field of_run[] = {
     OF(TEXT, backend),
     OF(WHOLE_INT, processes),
@@ -64,7 +64,7 @@ static const field of_run[] = {
 
 #define STAT(type, member) FIELD(mar_stats, type, member)
 
-/* What was done for the images: the same for every number of processes. */
+/* Work done for the images, the same for every number of processes. */
 static const field counts[] = {
     STAT(WHOLE_LONG, tokens),
     STAT(NUMBER, head_calls),
@@ -99,7 +99,7 @@ static const field costs[] = {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* cJSON rounds some numbers to 15 digits; 17 keep every bit. */
+/* Returns a number with 17 digits, to keep every bit. cJSON rounds some numbers to 15. */
 static cJSON *number_item(double value)
 {
     char text[32];
@@ -113,7 +113,7 @@ static void add_number(cJSON *object, const char *name, double value)
     tool_json_add(object, name, number_item(value));
 }
 
-/* Of a text in char [size], as much as can be read back into that. */
+/* Returns the text, cut to what a char [size] can hold. */
 static cJSON *text_item(const char *text, size_t size)
 {
     char cut[5 * EVAL_TEXT];
@@ -186,7 +186,7 @@ int eval_result_write(const eval_result *r, const char *path)
 
 static const char expected[] = "what mar eval wrote";
 
-/* An object or a list of the file that is being read. */
+/* An object or list of the file being read. */
 typedef struct {
     const char *path;  /* of the file */
     const char *name;  /* "numbers.counts" */
@@ -199,7 +199,7 @@ static int refuse(const place *p, const char *name, const char *wanted)
                       wanted, expected);
 }
 
-/* Returns 0, or 1 if the number is not a whole one that fits. */
+/* Returns 0, or 1 if the number is not an integer in range. */
 static int read_whole(const cJSON *item, field_type type, void *to)
 {
     const double limit = type == WHOLE_INT ? 2147483647.0 : 9007199254740992.0, v = item->valuedouble;
@@ -240,7 +240,7 @@ static int read_fields(const place *p, const field *fields, void *to)
     return 0;
 }
 
-/* The object or list of that name in *in. */
+/* Finds the object or list of that name in *in. */
 static int enter(const place *in, const char *name, const char *full_name, int is_list, place *out)
 {
     *out = (place){in->path, full_name, cJSON_GetObjectItemCaseSensitive(in->item, name)};
@@ -284,7 +284,7 @@ static int read_curve(const place *same, const char *name, int n, long *values)
     return 0;
 }
 
-/* Whether a number of entries can be one. */
+/* Checks the number of entries. */
 static int check_length(const place *same, const char *name, int n)
 {
     if (n >= 0 && n <= EVAL_CURVE_MAX) return 0;
@@ -321,7 +321,7 @@ int eval_result_read(const char *path, eval_result *r)
     return failed;
 }
 
-/* --- in words ----------------------------------------------------------------------------------------------------- */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
 double eval_result_seconds(const eval_result *r)
 {
@@ -336,14 +336,14 @@ double eval_result_rate(const eval_result *r)
 
 const char *eval_result_distance(const eval_result *r)
 {
-    /* Of images made elsewhere nobody can say how many digits were recognised; the protocol names the network. */
+    /* Without a recognised share, as for images made elsewhere, the protocol names the network. */
     return isnan(r->accuracy) && !strstr(r->protocol, "features demo digits;") ? "FID" : "Fréchet distance";
 }
 
-/* "name   1.23 ± 0.45", or why there is none. */
+/* Prints "name   1.23 ± 0.45", or why it is missing. */
 static void print_number(const char *name, double value, int digits, const char *why)
 {
-    const int letters = (int)strlen(name) - (strstr(name, "é") != NULL); /* it has two bytes */
+    const int letters = (int)strlen(name) - (strstr(name, "é") != NULL); /* é has two bytes */
     printf("  %s%*s", name, 18 - letters, "");
     if (isfinite(value))
         printf("%10.*f\n", digits, value);

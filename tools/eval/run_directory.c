@@ -30,11 +30,11 @@ int run_directory_check(const char *path, run_directory *out)
 
 /* --- locks ---------------------------------------------------------------------------------------------- */
 
-/* Bytes of the lock file that are locked; what is written there has nothing to do with it. */
+/* Locked bytes of the lock file, independent of its content. */
 static const off_t byte_alone = 0;             /* exclusive: one process alone; shared: one of several */
-static const off_t byte_process = 16;          /* plus the process's number. Apart: neighbours become one lock */
+static const off_t byte_process = 16;          /* plus the process's number; apart, as adjacent locks merge */
 static const off_t byte_held = (off_t)1 << 32; /* plus RUN_LOCK_... */
-enum { PROCESSES_MAX = 1 << 20, LINE = 128 };  /* bytes of the line about a process */
+enum { PROCESSES_MAX = 1 << 20, LINE = 128 };  /* bytes of a process's line */
 
 static lock_status take(const run_directory *d, off_t byte, int shared)
 {
@@ -58,9 +58,9 @@ void run_unlock(run_directory *d, int number)
     lock_release(d->lock - 1, byte_held + number);
 }
 
-/* --- who is there --------------------------------------------------------------------------------------- */
+/* --- lines about processes ---------------------------------------------------------------------------------------- */
 
-/* The line about process `number`, "" if there is none. */
+/* Reads the line about process `number`; "" if there is none. */
 static void read_line(const run_directory *d, off_t number, char line[LINE + 1])
 {
     const ssize_t n = pread(d->lock - 1, line, LINE, number * LINE);
@@ -69,7 +69,7 @@ static void read_line(const run_directory *d, off_t number, char line[LINE + 1])
     for (size_t i = strlen(line); i > 0 && line[i - 1] == ' '; i--) line[i - 1] = '\0';
 }
 
-/* As a line of fixed size, so that others can find theirs. Nothing depends on it. */
+/* Writes a line of fixed size, so that others can find theirs. Nothing depends on it. */
 static void write_line(const run_directory *d, off_t number)
 {
     char host[64] = "", when[40], line[LINE], padded[LINE];
@@ -81,7 +81,7 @@ static void write_line(const run_directory *d, off_t number)
     memset(padded, ' ', sizeof padded);
     memcpy(padded, line, strlen(line));
     padded[LINE - 1] = '\n';
-    if (pwrite(d->lock - 1, padded, LINE, number * LINE) != LINE) return; /* the lock is what counts */
+    if (pwrite(d->lock - 1, padded, LINE, number * LINE) != LINE) return; /* the lock alone counts */
 }
 
 static int refuse(const run_directory *d, off_t first, off_t count)
@@ -92,11 +92,11 @@ static int refuse(const run_directory *d, off_t first, off_t count)
     return tool_error("%s: another mar eval is at work there%s%s", d->out.path, *line ? ": " : "", line);
 }
 
-/* --- beginning and end ---------------------------------------------------------------------------------- */
+/* --- begin and end ------------------------------------------------------------------------------------------------ */
 
 static int open_lock(run_directory *d)
 {
-    static const char begin[] = "process "; /* of a line about a process; what is skipped is zero */
+    static const char begin[] = "process "; /* a process's line begins so; skipped lines are zero */
     char path[RUN_PATH], found[sizeof begin - 1];
     const int fd = lock_open(run_path(d, "lock", path));
     if (fd < 0) return 1;
@@ -107,15 +107,15 @@ static int open_lock(run_directory *d)
     return 0;
 }
 
-/* The lock of a process among several, or of one alone. */
-static int take_place(run_directory *d, const launch *who)
+/* Takes the lock of a process among several, or of one alone. */
+static int take_place(run_directory *d, const launch *process)
 {
-    const int alone = who && who->kind == LAUNCH_ALONE;
-    const off_t number = who && !alone ? who->index : 0;
+    const int alone = process && process->kind == LAUNCH_ALONE;
+    const off_t number = process && !alone ? process->index : 0;
     lock_status status = take(d, byte_alone, !alone);
     if (status == LOCK_BUSY) return refuse(d, 0, PROCESSES_MAX);
     if (status == LOCK_FAILED) return 1;
-    if (!who) return 0;
+    if (!process) return 0;
     status = take(d, byte_process + number, 0);
     if (status == LOCK_BUSY) return refuse(d, number, 1);
     if (status == LOCK_FAILED) return 1;
@@ -123,10 +123,10 @@ static int take_place(run_directory *d, const launch *who)
     return 0;
 }
 
-int run_directory_begin(run_directory *d, const launch *who)
+int run_directory_begin(run_directory *d, const launch *process)
 {
     if (output_begin(&d->out) != 0) return 1;
-    return open_lock(d) || take_place(d, who);
+    return open_lock(d) || take_place(d, process);
 }
 
 void run_directory_end(run_directory *d, int failed)

@@ -1,4 +1,4 @@
-/* What an evaluation's numbers depend on: written down with the first shard, compared by whoever goes on. */
+/* The settings that an evaluation's numbers depend on: written with the first shard, compared when resumed. */
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"
 #include "tools/eval/report.h"
@@ -17,7 +17,7 @@
 
 /* --- made from the options ------------------------------------------------------------------------------ */
 
-/* The classes as "all 1000", or as a list. NULL if out of memory. */
+/* Returns the classes as "all 1000", or as a list; NULL without memory. */
 static char *class_text(const eval_job *job)
 {
     text_buffer text;
@@ -36,7 +36,7 @@ static void add_flag(record_texts *texts, const char *name, int on)
     record_texts_add(texts, name, on ? "on" : "off");
 }
 
-/* What an evaluation has besides a run. */
+/* Adds the settings of an evaluation beyond those of a run. */
 static void add_evaluation(eval_job *job, char *classes)
 {
     const eval_options *o = job->options;
@@ -61,7 +61,7 @@ static void add_evaluation(eval_job *job, char *classes)
     record_texts_add(texts, "image_size", "%dx%d", job->layout.width, job->layout.height);
 }
 
-/* A kind of pieces: its name, and a hash of what the texts say besides the run of the images. */
+/* Makes a kind of pieces: a name, and a hash of the texts besides the run of the images. */
 static int make_kind(const char *name, record_texts *texts, char kind[STORE_KIND])
 {
     if (record_texts_end(texts) != 0) return tool_error("out of memory for the settings");
@@ -70,7 +70,7 @@ static int make_kind(const char *name, record_texts *texts, char kind[STORE_KIND
     return 0;
 }
 
-/* The kinds of pieces: what pixels depend on besides tokens, and what the network says of them. */
+/* Makes the kinds of pieces: pixels, by what they depend on besides tokens, and the network's output. */
 static int make_kinds(eval_job *job)
 {
     record_texts pictures, findings;
@@ -107,9 +107,9 @@ const char *eval_setting(const eval_job *job, const char *key)
     return "";
 }
 
-/* --- in the file ---------------------------------------------------------------------------------------- */
+/* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Numbers of the layout that do not follow from the settings' texts, and the facts. */
+/* Numbers of the layout that do not follow from the settings' texts, and facts. */
 typedef struct {
     const char *name;
     int *number; /* 0..most; NULL: text[size] */
@@ -120,7 +120,7 @@ typedef struct {
 
 enum {
     FACTS = 16,
-    NUMBER_MAX = 1000000, /* of images, as mar eval takes them */
+    NUMBER_MAX = 1000000, /* images of an evaluation */
     BATCH_MAX = 1024
 };
 
@@ -151,19 +151,20 @@ static int write_settings(eval_job *job, const char *path)
 {
     fact facts[FACTS];
     cJSON *record = tool_json(), *settings = cJSON_AddObjectToObject(record, "settings"),
-          *about = cJSON_AddObjectToObject(record, "facts");
+          *facts_object = cJSON_AddObjectToObject(record, "facts");
     for (int i = 0; i < job->settings.count; i++)
         cJSON_AddStringToObject(settings, job->settings.texts[i].key, job->settings.texts[i].value);
     list_facts(job, facts);
     for (int i = 0; i < FACTS; i++)
         if (facts[i].number)
-            cJSON_AddNumberToObject(about, facts[i].name, *facts[i].number);
+            cJSON_AddNumberToObject(facts_object, facts[i].name, *facts[i].number);
         else
-            cJSON_AddStringToObject(about, facts[i].name, facts[i].text);
+            cJSON_AddStringToObject(facts_object, facts[i].name, facts[i].text);
     return json_file_write(record, path);
 }
 
-/* The object "settings" or "facts" of the file; *record is the caller's to delete. Returns 0, or 1 after printing. */
+/* Reads the object "settings" or "facts" of the file. The caller deletes *record. Returns 0, or 1 with the error
+ * printed. */
 static int read_settings(const char *path, cJSON **record, cJSON **settings, cJSON **facts)
 {
     if (json_file_read(path, "the settings of a run", record) != 0) return 1;
@@ -177,9 +178,9 @@ static int read_settings(const char *path, cJSON **record, cJSON **settings, cJS
     return tool_error("%s: lacks settings or facts, expected what mar eval writes", path);
 }
 
-/* --- compared ------------------------------------------------------------------------------------------- */
+/* --- comparison --------------------------------------------------------------------------------------------------- */
 
-/* The name as the command line has it, if it is an option's. */
+/* Writes the name as on the command line if it is an option's. Returns text. */
 static const char *spell(const char *key, const char *value, char *text, size_t size)
 {
     static const char *const no_options[] = {"Software",     "model_id", "vae_id",  "captions_id", "draft_id",
@@ -194,13 +195,13 @@ static const char *spell(const char *key, const char *value, char *text, size_t 
     return text;
 }
 
-/* Prints that a setting was one and is another; NULL: it was not there. Returns 1. */
+/* Prints the old and the new value of a setting; NULL: missing. Returns 1. */
 static int differs(const eval_job *job, const char *key, const char *was, const char *is)
 {
-    char then[4400], now[4400], no[128];
+    char before[4400], after[4400], no[128];
     snprintf(no, sizeof no, "no --%s", key);
     return tool_error("%s: was begun with %s, this is %s; use another --out", job->directory.out.path,
-                      was ? spell(key, was, then, sizeof then) : no, is ? spell(key, is, now, sizeof now) : no);
+                      was ? spell(key, was, before, sizeof before) : no, is ? spell(key, is, after, sizeof after) : no);
 }
 
 static int compare(const eval_job *job, const cJSON *found)
@@ -224,14 +225,14 @@ int eval_settings_check_place(const eval_job *job)
         return tool_error("%s: was begun by an older mar, whose shards this one does not go on with; use another --out",
                           job->directory.out.path);
     run_path(&job->directory, "settings.json", settings);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) /* a run that begins now has its settings first */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) /* a run that begins now writes its settings first */
         if (access(run_path(&job->directory, names[i], path), F_OK) == 0 && access(settings, F_OK) != 0)
             return tool_error("%s: has %s but no settings.json, so it is no run that can go on; use another --out",
                               job->directory.out.path, names[i]);
     return 0;
 }
 
-/* So that the file is there after a failure of the machine, too: what follows is of these settings. */
+/* Syncs the file, so that it survives a failure of the machine: what follows depends on it. */
 int eval_settings_write(eval_job *job)
 {
     char path[RUN_PATH];
@@ -269,17 +270,16 @@ int eval_settings_asked(const char *out, uint64_t *asked)
     return failed;
 }
 
-/* --- taken from the file -------------------------------------------------------------------------------- */
+/* --- settings from the file --------------------------------------------------------------------------------------- */
 
-/* Whether what the settings have of an option can be otherwise than it was given: a list, what is rounded, 0 or
- * auto for a default. */
+/* Returns whether an option's setting may differ from its text: a list, a rounded number, 0 or auto for a default. */
 static int is_resolved(const mar_param *p, const char *value)
 {
     return strcmp(p->name, "class") == 0 || strcmp(p->name, "batch") == 0 || strcmp(p->name, "shard_images") == 0 ||
            strcmp(value, "0") == 0 || run_param_is_named(p, value);
 }
 
-/* The options that were given, where the settings have them. */
+/* Compares the given options with their settings. */
 static int compare_given(const eval_job *job, const option_set *set)
 {
     char text[4096];
@@ -301,13 +301,13 @@ static int take_texts(eval_job *job, const cJSON *settings)
     record_texts *texts = &job->settings;
     if (record_texts_begin(texts) != 0) return tool_error("out of memory for the settings");
     for (const cJSON *s = settings->child; s; s = s->next) {
-        if (texts->count == mar_param_count() + 32) break; /* no settings of ours, whose hash is another then */
+        if (texts->count == mar_param_count() + 32) break; /* not our settings: their hash would differ */
         record_texts_add(texts, s->string, "%s", s->valuestring);
     }
     return record_texts_end(texts) == 0 ? 0 : tool_error("out of memory for the settings");
 }
 
-/* A number among the texts, 1 to `most`. Returns 0, or 1 after printing what it is. */
+/* Reads a number among the texts, 1 to `most`. Returns 0, or 1 after printing it. */
 static int take_number(const eval_job *job, const char *key, int most, int *out, const char *path)
 {
     const char *text = eval_setting(job, key);
@@ -317,7 +317,7 @@ static int take_number(const eval_job *job, const char *key, int most, int *out,
     return 0;
 }
 
-/* Returns 0, or 1 after printing which number cannot be. */
+/* Returns 0, or 1 after printing an invalid number. */
 static int take_fact(const fact *f, const cJSON *found, const char *path)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(found, f->name);
@@ -333,13 +333,13 @@ static int take_fact(const fact *f, const cJSON *found, const char *path)
     return 0;
 }
 
-/* Whether a text of the file can be part of a name in the store. */
+/* Returns whether a text of the file can be part of a name in the store. */
 static int is_name(const char *text)
 {
     return *text && !text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-")];
 }
 
-/* The classes of the text that class_text makes. */
+/* Reads the classes of class_text's text. */
 static int take_classes(eval_job *job, const char *path)
 {
     const char *text = eval_setting(job, "class");

@@ -1,4 +1,4 @@
-/* Which images the report of an evaluation shows. */
+/* Chooses the images on the page of an evaluation. */
 #include "tools/eval/report.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ int eval_report_choose(long images, int room, long *sheet)
     return (int)count;
 }
 
-/* Whether a goes before b: the larger share replaced / verified, then the smaller number. */
+/* Returns whether a precedes b: the larger share replaced / verified, then the smaller number. */
 static int goes_before(const eval_report_image *a, const eval_report_image *b)
 {
     const double of_a = (double)a->replaced * (double)b->verified, of_b = (double)b->replaced * (double)a->verified;

@@ -1,4 +1,4 @@
-/* mar stats: reference statistics of images, for mar eval --stats. */
+/* mar stats: computes reference statistics of images, for mar eval --stats. */
 #include "tools/cli/command.h"
 #include "tools/eval/reference_open.h"
 #include "tools/cli/file.h"
@@ -16,12 +16,12 @@ enum { BATCH_DEFAULT = 16 };
 
 typedef struct {
     const char *images;    /* a directory or an npz */
-    const char *out;       /* the file to write */
-    const char *inception; /* weights; NULL: none given */
+    const char *out;       /* output file */
+    const char *inception; /* weights; NULL: none */
     const char *features;  /* "inception" or "demo"; NULL: not given */
-    int features_dtype;    /* judge_dtype, of Inception */
-    int keep_features;     /* 1: those of single images are written, too */
-    int batch;             /* images judged at a time */
+    int features_dtype;    /* judge_dtype of Inception */
+    int keep_features;     /* 1: write the features of single images, too */
+    int batch;             /* images at a time */
     int quiet;
     mar_options machine;
     operand operands[2]; /* ends with a NULL name */
@@ -80,7 +80,7 @@ static const mar_param rows[] = {
     {0},
 };
 
-/* Defaults, and the options that set them. */
+/* Sets the defaults, and adds the options that set the fields. */
 static void set_up(stats_options *o, option_set *set)
 {
     *o = (stats_options){.batch = BATCH_DEFAULT};
@@ -97,7 +97,7 @@ static void set_up(stats_options *o, option_set *set)
         .operands = o->operands,
     };
     options_add_table(set, rows, o, 0);
-    for (int i = 0; i < mar_option_count(); i++) /* there is no model whose arithmetic or size they could be of */
+    for (int i = 0; i < mar_option_count(); i++) /* there is no model for these options */
         if (strcmp(mar_option_get(i)->name, "dtype") != 0 && strcmp(mar_option_get(i)->name, "head_dtype") != 0 &&
             strcmp(mar_option_get(i)->name, "seq_len") != 0 && strcmp(mar_option_get(i)->name, "int8_below") != 0)
             options_add(set, mar_option_get(i), &o->machine, 1);

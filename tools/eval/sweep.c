@@ -1,4 +1,4 @@
-/* mar eval --sweep: a grid of runs, each in a directory of its own, and what they say together. */
+/* mar eval --sweep: a grid of runs, each in its own directory, with a common report. */
 #include "tools/cli/command.h"
 #include "tools/eval/options.h"
 #include "tools/eval/reference_open.h"
@@ -20,22 +20,22 @@
 #include <unistd.h>
 
 typedef struct {
-    const eval_options *common; /* the options of the command line */
+    const eval_options *common; /* options of the command line */
     progress *bar;
     sweep_grid grid;
     sweep_point *points;      /* [grid.points] */
     char **directories;       /* [grid.points] DIR/NAME */
     char *json, *html;        /* DIR/sweep.json, DIR/sweep.html */
-    uint8_t *begun;           /* [grid.points] 1: this process has compared the settings with those in the directory */
-    sweep_table table;        /* of the points */
-    const char *stats;        /* the reference that was looked at last; NULL: none was */
-    char stats_id[RECORD_ID]; /* of it */
-    model_store models;       /* files that are loaded: points of the same ones load them once */
+    uint8_t *begun;           /* [grid.points] 1: this process has checked the settings in the directory */
+    sweep_table table;        /* results of the points */
+    const char *stats;        /* last reference identified; NULL: none */
+    char stats_id[RECORD_ID]; /* identity of `stats` */
+    model_store models;       /* loaded files, shared by the points */
 } sweep;
 
-/* --- the options of a point --------------------------------------------------------------------------------------- */
+/* --- options of a point ------------------------------------------------------------------------------------------- */
 
-/* What belongs to the sweep as a whole. */
+/* Rejects options that belong to the sweep as a whole. */
 static int check_place(const option_set *set)
 {
     static const char *const of_all[] = {"sweep", "out", "images", "shard", "merge", "json", "quiet", "store"};
@@ -47,7 +47,8 @@ static int check_place(const option_set *set)
     return 0;
 }
 
-/* The common options, and behind them those of a point or of one alternative. Returns 0, or 1 after printing. */
+/* Parses the common options, followed by those of a point or of one alternative. Returns 0, or 1 with the error
+ * printed. */
 static int read_words(const sweep *s, int count, char **words, eval_options *o, option_set *set)
 {
     static char command[] = "eval";
@@ -56,7 +57,7 @@ static int read_words(const sweep *s, int count, char **words, eval_options *o, 
     arguments[0] = command;
     if (count) memcpy(arguments + 1, words, (size_t)count * sizeof *words);
     eval_options_set_up(o, set);
-    *o = *s->common; /* whose fields are the defaults of a point */
+    *o = *s->common; /* defaults of a point */
     o->given = set;
     o->sweep = NULL;
     const int status = options_parse(set, count + 1, arguments);
@@ -65,7 +66,7 @@ static int read_words(const sweep *s, int count, char **words, eval_options *o, 
     return status == OPTIONS_RUN ? check_place(set) : 1;
 }
 
-/* What the command line gave counts as given from here on. */
+/* Marks the command line's options as given. */
 static void add_given(option_set *set, const option_set *common)
 {
     for (int i = 0; i < set->count && common; i++) {
@@ -74,7 +75,7 @@ static void add_given(option_set *set, const option_set *common)
     }
 }
 
-/* All options of point i. `set` must stay as long as *o is used. Returns 0, or 1 after printing. */
+/* Parses all options of point i. `set` must outlive *o. Returns 0, or 1 with the error printed. */
 static int read_point(const sweep *s, int i, eval_options *o, option_set *set)
 {
     const sweep_point *p = &s->points[i];
@@ -83,21 +84,22 @@ static int read_point(const sweep *s, int i, eval_options *o, option_set *set)
     const int is_timed = threads && threads->given;
     add_given(set, s->common->given);
     o->out = s->directories[i];
-    if (!o->store) o->store = s->common->out; /* which all points share */
-    if (is_timed) o->store = NULL;            /* but those that differ in their times alone */
+    if (!o->store) o->store = s->common->out; /* shared by all points */
+    if (is_timed) o->store = NULL;            /* except points that differ in their times only */
     return 0;
 }
 
-/* Adds what tells a file from others of its name. */
+/* Adds the identity of a file to the hash. */
 static uint64_t add_file(uint64_t sum, const char *path)
 {
     struct stat st;
-    const int64_t about[] = {path && stat(path, &st) == 0 ? st.st_size : -1, path ? st.st_mtim.tv_sec : 0,
+    const int64_t stamp[] = {path && stat(path, &st) == 0 ? st.st_size : -1, path ? st.st_mtim.tv_sec : 0,
                              path ? st.st_mtim.tv_nsec : 0};
-    return about[0] < 0 ? sum * 31 : sum * 31 + memory_sum(about, sizeof about);
+    return stamp[0] < 0 ? sum * 31 : sum * 31 + memory_sum(stamp, sizeof stamp);
 }
 
-/* Looks at the reference of a point, for hash_of. Many points have the same. Returns 0, or 1 after printing. */
+/* Identifies the reference of a point, for hash_of; cached, as points share it. Returns 0, or 1 with the error
+ * printed. */
 static int identify_stats(sweep *s, const char *path)
 {
     if (!path || (s->stats && strcmp(s->stats, path) == 0)) return 0;
@@ -105,7 +107,7 @@ static int identify_stats(sweep *s, const char *path)
     return eval_reference_identify(path, s->stats_id);
 }
 
-/* A hash of all options that make a run what it is; `seeded` 0: all but the seed. After identify_stats. */
+/* Returns a hash of all options that define a run; with `seeded` 0 without the seed. Call it after identify_stats. */
 static uint64_t hash_of(const sweep *s, const eval_options *o, const option_set *set, int seeded)
 {
     static const char *const no_part[] = {"sweep", "out", "shard", "merge", "json", "quiet", "store"};
@@ -125,16 +127,16 @@ static uint64_t hash_of(const sweep *s, const eval_options *o, const option_set 
     return add_file(sum, o->inception) * 31 + (o->stats ? memory_sum(s->stats_id, strlen(s->stats_id)) : 0);
 }
 
-/* --- before the first run ----------------------------------------------------------------------------------------- */
+/* --- checks before the first run ---------------------------------------------------------------------------------- */
 
-/* "FILE, line 3" for errors. */
+/* Writes "FILE, line 3" for errors. Returns text. */
 static const char *place_of(const sweep *s, const char *lines, char *text, size_t size)
 {
     snprintf(text, size, "%s%s%s", s->grid.path, *lines ? ", " : "", lines);
     return text;
 }
 
-/* Each alternative by itself: its words and values. */
+/* Checks the words and values of each alternative. */
 static int check_choices(const sweep *s)
 {
     char line[32], place[4400];
@@ -152,7 +154,7 @@ static int check_choices(const sweep *s)
     return failed;
 }
 
-/* Makes room for the files of a run: what an earlier point has loaded stays only if nothing else is needed. */
+/* Frees the files of earlier points if this run needs others. */
 static void make_room(sweep *s, const eval_options *o)
 {
     if (models_have(&s->models, &o->run)) return;
@@ -160,11 +162,11 @@ static void make_room(sweep *s, const eval_options *o)
     s->models.quiet = s->common->quiet;
 }
 
-/* Whether a session can be made with the options: only it knows what belongs together, and what a model allows. */
+/* Returns whether a session accepts the options: it alone knows conflicts and limits of the model. */
 static int try_session(sweep *s, const eval_options *o)
 {
     run_options run = o->run;
-    run.said_fast = 1; /* which is said when the point is made */
+    run.reported_fast = 1; /* reported when the point is made */
     run_models models;
     mar_session *session = NULL;
     make_room(s, o);
@@ -175,7 +177,7 @@ static int try_session(sweep *s, const eval_options *o)
     return failed;
 }
 
-/* Takes the result of point i from its directory, if there is one. Returns 0, or 1 after printing an error. */
+/* Reads the result of point i from its directory, if there is one. Returns 0, or 1 with the error printed. */
 static int take_result(sweep *s, int i)
 {
     char *path;
@@ -194,7 +196,7 @@ static int take_result(sweep *s, int i)
     return failed;
 }
 
-/* The same if the directory was begun with the point's options, as its settings say. */
+/* Reads the result if the directory's settings have the point's options. */
 static int take_finished(sweep *s, int i)
 {
     uint64_t asked;
@@ -202,7 +204,7 @@ static int take_finished(sweep *s, int i)
     return asked == s->table.entries[i].settings ? take_result(s, i) : 0;
 }
 
-/* Every point with all its options; those that are to be made with their models, too. */
+/* Checks every point with all its options; those to be made with their models, too. */
 static int check_points(sweep *s)
 {
     char place[4400];
@@ -225,7 +227,7 @@ static int check_points(sweep *s)
     return failed;
 }
 
-/* What is not a sweep's is not written over. */
+/* Checks that the JSON file to be replaced is a sweep's. */
 static int check_json(const sweep *s)
 {
     cJSON *record;
@@ -256,9 +258,9 @@ static int prepare(sweep *s)
     return lacks || !s->json || !s->html ? tool_error("out of memory for %d points", s->grid.points) : 0;
 }
 
-/* --- what is there ------------------------------------------------------------------------------------------------ */
+/* --- output ------------------------------------------------------------------------------------------------------- */
 
-/* Points whose shards other processes have finished in the meantime, and the files that say what is there. */
+/* Adds points that other processes have finished meanwhile, and writes the files. */
 static int write_files(sweep *s)
 {
     for (int i = 0; i < s->grid.points; i++)
@@ -275,7 +277,7 @@ static int count_there(const sweep *s)
 
 /* --- the runs ----------------------------------------------------------------------------------------------------- */
 
-static void say_done(const sweep *s, int i)
+static void report_done(const sweep *s, int i)
 {
     const eval_result *r = s->table.entries[i].result;
     printf("point %d of %d, %s: %s %.3f, %.4g s per image\n", i + 1, s->grid.points, s->points[i].name,
@@ -283,8 +285,8 @@ static void say_done(const sweep *s, int i)
     fflush(stdout);
 }
 
-/* Makes point i or goes on with it. Returns as eval_model_run. */
-static int make_point(sweep *s, int i, int says)
+/* Makes or resumes point i. Returns as eval_model_run. */
+static int make_point(sweep *s, int i, int prints)
 {
     int done = 0;
     eval_options o;
@@ -307,34 +309,34 @@ static int make_point(sweep *s, int i, int says)
     }
     s->begun[i] = 1;
     s->table.entries[i].result = r;
-    if (says) say_done(s, i);
+    if (prints) report_done(s, i);
     return 0;
 }
 
-static int say_interrupted(const sweep *s)
+static int report_interruption(const sweep *s)
 {
     const int status = interruption_end("%d of %d points are in %s; the same command goes on", count_there(s),
                                         s->grid.points, s->common->out);
     return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
 }
 
-static int make_points(sweep *s, int says)
+static int make_points(sweep *s, int prints)
 {
     for (int i = 0; i < s->grid.points; i++) {
         if (s->table.entries[i].result) continue;
-        if (interruption_came()) return say_interrupted(s);
-        const int status = make_point(s, i, says);
+        if (interruption_came()) return report_interruption(s);
+        const int status = make_point(s, i, prints);
         if (status != 0) return status;
         if (write_files(s) != 0) return 1;
     }
     return 0;
 }
 
-static int finish(sweep *s, int says)
+static int finish(sweep *s, int prints)
 {
     if (write_files(s) != 0) return 1;
-    if (s->common->json) return says ? sweep_print_json(&s->table) : 0;
-    if (!s->common->quiet && says) {
+    if (s->common->json) return prints ? sweep_print_json(&s->table) : 0;
+    if (!s->common->quiet && prints) {
         sweep_print(&s->table);
         printf("wrote %s and sweep.html beside it\n", s->json);
     }
@@ -343,11 +345,11 @@ static int finish(sweep *s, int says)
 
 static int run(sweep *s)
 {
-    launch who;
+    launch process;
     if (sweep_grid_read(s->common->sweep, &s->grid) != 0 || check_choices(s) != 0 || prepare(s) != 0 ||
-        launch_find(s->common->shard, &who) != 0 || check_json(s) != 0 || check_points(s) != 0)
+        launch_find(s->common->shard, &process) != 0 || check_json(s) != 0 || check_points(s) != 0)
         return 1;
-    const int first = who.kind != LAUNCH_MPI || who.index == 0;
+    const int first = process.kind != LAUNCH_MPI || process.index == 0;
     const int status = make_points(s, first && !s->common->json && !s->common->quiet);
     return status != 0 ? status : finish(s, first);
 }

@@ -20,7 +20,7 @@ typedef enum { WORD, BAR, LINE_END, TEXT_END, BAD } token;
 typedef struct {
     const char *path, *at, *end;
     int line;
-    char *word; /* [size of the text + 1] the last word */
+    char *word; /* [size of the text + 1] last word */
 } reader;
 
 static int is_blank(char c)
@@ -28,7 +28,7 @@ static int is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* A word up to a blank, a bar or the line's end that are not in quotes. */
+/* Reads a word up to a blank, a bar or the line's end outside quotes. */
 static token read_word(reader *r)
 {
     char quote = 0, *to = r->word;
@@ -61,7 +61,7 @@ static int no_memory(const reader *r)
     return tool_error("%s: out of memory for the options in it", r->path);
 }
 
-/* One more element in an array of n. NULL if memory ran out. */
+/* Grows an array of n by one element. Returns NULL without memory. */
 static void *enlarged(void *array, int n, size_t size)
 {
     return realloc(array, ((size_t)n + 1) * size);
@@ -98,7 +98,7 @@ static int add_word(const reader *r, sweep_choice *c)
     return 0;
 }
 
-/* All axes, the first of them begun by the first word or bar of a line. */
+/* Reads all axes. A line's first word or bar begins an axis. */
 static int read_axes(reader *r, sweep_grid *g)
 {
     int open = 0, after_bar = 0;
@@ -149,7 +149,7 @@ static int refuse_twice(const char *path, const sweep_choice *c)
     return 1;
 }
 
-/* Of each axis the alternatives differ, and the product is not absurd. */
+/* Checks that the alternatives of each axis differ, and that the product is not too large. */
 static int check(sweep_grid *g)
 {
     if (g->count == 0) return tool_error("%s: has no options, expected alternatives separated by |", g->path);
@@ -207,14 +207,14 @@ void sweep_grid_free(sweep_grid *g)
 
 /* --- points ------------------------------------------------------------------------------------------------------- */
 
-/* FNV-1a of all words, 64 bits folded to 32. */
+/* Returns FNV-1a of all words, 64 bits folded to 32. */
 static uint32_t hash_of(const sweep_point *p)
 {
     uint64_t h = 0xcbf29ce484222325;
     for (int i = 0; i < p->count; i++)
         for (const char *c = p->words[i];; c++) {
             h = (h ^ (uint8_t)*c) * 0x100000001b3;
-            if (!*c) break; /* which counts, too, so that words have their ends */
+            if (!*c) break; /* hashed, too: it ends the word */
         }
     return (uint32_t)(h ^ h >> 32);
 }
@@ -224,8 +224,8 @@ static int is_plain(char c)
     return isalnum((unsigned char)c) || (c && strchr(".,+=_-", c));
 }
 
-/* "cfg-2.9+head_spec-8" of "--cfg 2.9 --head_spec 8". Where letters have no place or no room, or where other options
- * could come to the same name, a hash of all options is behind it. */
+/* Names a point: "cfg-2.9+head_spec-8" for "--cfg 2.9 --head_spec 8". If letters are invalid or too many, or if other
+ * options could give the same name, a hash of all options follows. */
 static void name_point(sweep_point *p)
 {
     enum { ROOM = 100 };
@@ -245,7 +245,7 @@ static void name_point(sweep_point *p)
     }
     if (p->count == 0) n = (size_t)snprintf(p->name, sizeof p->name, "plain");
     if (n == 0) n = 1;
-    if (!isalnum((unsigned char)p->name[0])) { /* no hidden file, no option, not nothing */
+    if (!isalnum((unsigned char)p->name[0])) { /* not empty, hidden or like an option */
         p->name[0] = 'x';
         lossy = 1;
     }
@@ -254,7 +254,7 @@ static void name_point(sweep_point *p)
     if (lossy) snprintf(p->name + n, sizeof p->name - n, "-%08" PRIx32, hash_of(p));
 }
 
-/* The alternative of an axis that point i has. */
+/* Returns the alternative of an axis for point i. */
 static const sweep_choice *choice_of(const sweep_grid *g, int i, int axis)
 {
     for (int k = g->count - 1; k > axis; k--) i /= g->axes[k].count;

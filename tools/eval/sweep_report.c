@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- the front, and orders ---------------------------------------------------------------------------------------- */
+/* --- front and order ---------------------------------------------------------------------------------------------- */
 
 void sweep_front(const double *distance, const double *seconds, int n, uint8_t *front)
 {
@@ -51,7 +51,7 @@ int sweep_mark_front(sweep_table *t)
     return lacks ? tool_error("out of memory for the table of %d points", t->count) : 0;
 }
 
-/* By distance; what has none comes last; then by name, so that the order is always the same. */
+/* Compares by distance, missing ones last, then by name, so that the order is unique. */
 static int by_distance(const void *a, const void *b)
 {
     const sweep_entry *x = *(const sweep_entry *const *)a, *y = *(const sweep_entry *const *)b;
@@ -61,7 +61,7 @@ static int by_distance(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Lists the *n points that are there by distance; the caller frees the list. NULL if memory ran out. */
+/* Lists the *n finished points by distance. The caller frees the list. Returns NULL without memory. */
 static const sweep_entry **sorted(const sweep_table *t, int *n)
 {
     const sweep_entry **list = malloc(((size_t)t->count + 1) * sizeof *list);
@@ -72,18 +72,18 @@ static const sweep_entry **sorted(const sweep_table *t, int *n)
     return list;
 }
 
-/* Whether an earlier entry has the same settings, seed included: two spellings of one point. */
-static int is_again(const sweep_table *t, int i)
+/* Returns whether an earlier entry has the same settings and seed: two spellings of one point. */
+static int is_duplicate(const sweep_table *t, int i)
 {
     for (int j = 0; j < i; j++)
         if (t->entries[j].settings == t->entries[i].settings) return 1;
     return 0;
 }
 
-/* What points of one group say of chance. */
+/* The distances of one group's points. The points differ by seed. */
 typedef struct {
     int n;                                  /* different seeds */
-    double least, largest, mean, deviation; /* of the distance; deviation with n - 1 */
+    double least, largest, mean, deviation; /* deviation with n - 1 */
 } noise;
 
 static noise noise_of(const sweep_table *t, uint64_t group)
@@ -91,19 +91,20 @@ static noise noise_of(const sweep_table *t, uint64_t group)
     noise s = {0, INFINITY, -INFINITY, 0, 0};
     for (int i = 0; i < t->count; i++) {
         const double d = distance_of(&t->entries[i]);
-        if (t->entries[i].group != group || !isfinite(d) || is_again(t, i)) continue;
+        if (t->entries[i].group != group || !isfinite(d) || is_duplicate(t, i)) continue;
         s.n++, s.mean += d, s.least = fmin(s.least, d), s.largest = fmax(s.largest, d);
     }
     if (s.n > 0) s.mean /= s.n;
     for (int i = 0; i < t->count; i++) {
         const double d = distance_of(&t->entries[i]);
-        if (t->entries[i].group == group && isfinite(d) && !is_again(t, i)) s.deviation += (d - s.mean) * (d - s.mean);
+        if (t->entries[i].group == group && isfinite(d) && !is_duplicate(t, i))
+            s.deviation += (d - s.mean) * (d - s.mean);
     }
     if (s.n > 1) s.deviation = sqrt(s.deviation / (s.n - 1));
     return s;
 }
 
-/* Whether entry i is the first of its group that has a distance. */
+/* Returns whether entry i is the first of its group with a distance. */
 static int is_first_of_group(const sweep_table *t, int i)
 {
     if (!isfinite(distance_of(&t->entries[i]))) return 0;
@@ -180,7 +181,7 @@ static const column columns[] = {
 
 enum { COLUMNS = sizeof columns / sizeof columns[0] };
 
-/* Which columns any of the points has a number for. */
+/* Finds the columns for which any point has a number. */
 static void used_columns(const sweep_entry *const *list, int n, uint8_t used[COLUMNS])
 {
     for (int c = 0; c < COLUMNS; c++) {
@@ -199,9 +200,9 @@ static const char *options_or_none(const sweep_entry *e)
     return *e->options ? e->options : "no options";
 }
 
-/* --- printed ------------------------------------------------------------------------------------------------------ */
+/* --- table -------------------------------------------------------------------------------------------------------- */
 
-/* Characters of UTF-8. */
+/* Returns the characters of UTF-8. */
 static int letters_of(const char *text)
 {
     int n = 0;
@@ -288,7 +289,7 @@ int sweep_print_json(const sweep_table *t)
 
 enum { THUMBNAILS = 6, PATH = 4096 };
 
-/* Adds the first pictures of the point's own page, if there is one. `path`: the sweep's page. */
+/* Adds the first pictures of the point's page, if there is one. `path`: the sweep's page. */
 static void add_thumbnails(cJSON *list, const sweep_entry *e, const char *path)
 {
     static const char begin[] = "data:image/png;base64,";

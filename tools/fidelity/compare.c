@@ -10,13 +10,13 @@
 
 /* --- distances ------------------------------------------------------------------------------------------ */
 
-/* The only way in which the statistics fail. */
+/* Reports the only failure of the statistics. Returns 1. */
 static int out_of_memory(void)
 {
     return tool_error("out of memory for the statistics of two runs; a smaller --num needs less");
 }
 
-/* The channel in which continuous tokens differ most. */
+/* Finds the channel in which continuous tokens differ most. */
 static void find_channel(const fidelity *f, fidelity_run *r)
 {
     for (int c = 1; c < f->channels; c++)
@@ -25,7 +25,7 @@ static void find_channel(const fidelity *f, fidelity_run *r)
             r->ks_channel = c;
 }
 
-/* The tests that this kind of tokens alone has: their p-values to p. */
+/* Runs the tests for this kind of tokens, and writes their p-values to p. */
 static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_pairs *pairs, double *p)
 {
     if (f->vocabulary) {
@@ -62,8 +62,8 @@ int fidelity_compare_run(const fidelity *f, fidelity_run *r)
     return 0;
 }
 
-/* The reference against itself: image i of a class against the next of that class, swapped at random. Halves of num/2
- * images lie twice as far apart as runs of num. */
+/* Compares the reference with itself: image i of a class with the next of that class, swapped at random. Halves of
+ * num/2 images lie twice as far apart as runs of num. */
 int fidelity_measure_floor(fidelity *f)
 {
     const int turns = f->num / f->class_count / 2, half = turns * f->class_count;
@@ -91,7 +91,7 @@ int fidelity_measure_floor(fidelity *f)
 int fidelity_compare(fidelity *f, progress *bar)
 {
     if (interruption_came()) return interruption_end("%s is not written", f->out);
-    interruption_ends(); /* nothing is kept of a comparison that is not whole */
+    interruption_ends(); /* a partial comparison is not kept */
     progress_note(bar, "comparing");
     int status = fidelity_measure_floor(f);
     for (int i = 1; i < f->run_count && status == 0; i++) {
@@ -110,7 +110,7 @@ static int ascending(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Of sorted values [n]: between the two nearest in proportion (Hyndman and Fan 1996, definition 7). */
+/* Returns a quantile of sorted values [n], interpolated linearly (Hyndman and Fan 1996, definition 7). */
 static double quantile(const double *values, int n, double q)
 {
     const double at = q * (n - 1);
@@ -118,7 +118,7 @@ static double quantile(const double *values, int n, double q)
     return values[below] + (at - below) * (values[above] - values[below]);
 }
 
-/* Sorts values [n]. */
+/* Sorts values [n] and returns their spread. */
 static fidelity_spread spread(double *values, int n)
 {
     const double end = n >= FIDELITY_QUARTILES_MIN ? 0.25 : 0;
@@ -148,7 +148,7 @@ int fidelity_has_spread(const fidelity *f)
     return f->timed_turns > 1;
 }
 
-/* --- what it says --------------------------------------------------------------------------------------- */
+/* --- figures and verdicts ----------------------------------------------------------------------------------------- */
 
 double fidelity_head_calls(const fidelity_run *r)
 {

@@ -1,4 +1,4 @@
-/* How the runs of a comparison stand to the reference: distances, p-values, times, and the verdict in words. */
+/* Compares the runs with the reference: distances, p-values, times, and verdicts. */
 #ifndef TOOLS_FIDELITY_COMPARE_H
 #define TOOLS_FIDELITY_COMPARE_H
 
@@ -6,42 +6,44 @@
 #include "tools/cli/progress.h"
 
 typedef enum {
-    FIDELITY_SAME,   /* identical, or no difference found where one could have been */
+    FIDELITY_SAME,   /* identical, or no difference found though one could have been */
     FIDELITY_UNSURE, /* no difference found, in too few images to find one or to measure the floor */
     FIDELITY_CLOSE,  /* differs by less than the floor */
     FIDELITY_OFF     /* differs */
 } fidelity_finding;
 
-/* Compares every run with the reference, once all images are there, and measures the floor. Returns the exit status;
- * errors and interruptions are printed. */
+/* Compares every run with the reference, once all images exist, and measures the floor. Returns the exit status, with
+ * errors and interruptions printed. */
 int fidelity_compare(fidelity *f, progress *bar);
 
-/* Measures the floor with the reference's first f->num images. Returns 0, or 1 after printing an error. */
+/* Measures the floor with the reference's first f->num images. Returns 0, or 1 with the error printed. */
 int fidelity_measure_floor(fidelity *f);
-/* Compares the first f->num images of a run with the reference's. Returns the same. */
+/* Compares the first f->num images of a run with the reference's. Returns 0, or 1 with the error printed. */
 int fidelity_compare_run(const fidelity *f, fidelity_run *r);
 
 /* Computes f->timed_turns and every run's seconds and speed.
  *
  * In a turn every run makes the same images, one run right after the other. Other load on the machine therefore affects
- * all runs equally. A run's speed is the median over the turns of the reference's seconds over its own. Times are of
- * turns of full batches. The first one prepares memory and products, and is left out if there is another. Returns 0, or
- * 1 after printing an error. */
+ * all runs equally. A run's speed is the median over the turns of the reference's seconds over its own. Only turns of
+ * full batches are timed. The first one prepares memory and products, and is left out if there is another. Returns 0,
+ * or 1 with the error printed. */
 int fidelity_time(fidelity *f);
-/* Whether the times have a spread: one timed turn has none. */
+/* Returns whether the times have a spread; one timed turn has none. */
 int fidelity_has_spread(const fidelity *f);
 
-double fidelity_head_calls(const fidelity_run *r);                           /* sequential, mean of a token */
-double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r); /* target's and draft's, per image */
-double fidelity_passes(const fidelity *f, const fidelity_run *r); /* of the transformer, in sequence, per image */
+double fidelity_head_calls(const fidelity_run *r); /* sequential head calls, mean of a token */
+double fidelity_calls_in_sequence(const fidelity *f,
+                                  const fidelity_run *r);         /* sequential calls of target and draft, per image */
+double fidelity_passes(const fidelity *f, const fidelity_run *r); /* sequential passes of the transformer, per image */
 double fidelity_token_acceptance(const fidelity_run *r);          /* -1 without a draft */
 double fidelity_head_acceptance(const fidelity_run *r);           /* -1 without --head_spec */
-/* An upper bound of the smallest p that a difference in `differing` images can reach. About one permutation in
- * 2^(differing-1) swaps all of these pairs or none and so has the data's own distance. The bound allows three standard
+/* Returns an upper bound of the smallest p that a difference in `differing` images can reach. About one permutation in
+ * 2^(differing-1) swaps all of these pairs or none, and so has the data's own distance. The bound allows three standard
  * deviations more. */
 double fidelity_least_p(const fidelity *f, int differing);
-int fidelity_tests(const fidelity *f); /* the tests that fidelity_run.p is corrected for */
+int fidelity_tests(const fidelity *f); /* number of tests that fidelity_run.p is corrected for */
 fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r);
-const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size); /* in words */
+const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text,
+                             size_t size); /* writes the verdict; returns text */
 
 #endif

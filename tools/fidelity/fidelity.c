@@ -1,4 +1,4 @@
-/* mar fidelity: is a faster run the same in distribution, and if not, how far off is it? */
+/* mar fidelity: tests whether a faster run has the same distribution, and measures the difference. */
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
 #include "tools/fidelity/compare.h"
@@ -16,7 +16,7 @@
 
 enum { NUM_MAX = 10000 };
 
-/* --- what was asked for --------------------------------------------------------------------------------- */
+/* --- options ------------------------------------------------------------------------------------------------------ */
 
 static const char *const separators[] = {"--against", "--versus"};
 
@@ -129,7 +129,8 @@ static const mar_param rows[] = {
 
 enum { ALIKE = 3 };
 
-/* The options of one run and of all. alike[ALIKE] takes options of a run that are the same for all. */
+/* Sets the defaults, and adds the options of one run and of all. alike[ALIKE] receives the options of a run that all
+ * runs share. */
 static void set_up(fidelity *f, run_options *o, mar_param *alike, option_set *set)
 {
     *set = (option_set){
@@ -164,7 +165,7 @@ void manual_fidelity(FILE *out)
     options_manual(&set, 0, out);
 }
 
-/* What has no place with --search, or none without it. */
+/* Rejects options that exclude --search, or need it. */
 static int check_search(const fidelity *f, const option_set *set)
 {
     for (int i = 0; i < set->count; i++) {
@@ -175,13 +176,13 @@ static int check_search(const fidelity *f, const option_set *set)
             return tool_error("--%s: needs --search", name);
         if (!f->search) continue;
         if (strcmp(name, "plot") == 0) return tool_error("--plot: has no place with --search, whose page has a plot");
-        if (strcmp(name, "fast") == 0 || run_is_way(q->param))
+        if (strcmp(name, "fast") == 0 || run_is_accelerator(q->param))
             return tool_error("--%s: has no place with --search, which tries the ways to be faster itself", name);
     }
     return 0;
 }
 
-/* argv[0] stands for the command, argv[1..] are the options of one run. */
+/* Parses the options of one run, argv[1..]. argv[0] stands for the command. */
 static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
 {
     mar_param alike[ALIKE];
@@ -192,7 +193,7 @@ static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
     return status;
 }
 
-/* The options from argv[0], "fidelity" or a separator, to the next separator: their number, with argv[0]. */
+/* Returns the number of options from argv[0], "fidelity" or a separator, to the next separator, with argv[0]. */
 static int group_length(int argc, char **argv)
 {
     int n = 1;
@@ -200,8 +201,8 @@ static int group_length(int argc, char **argv)
     return n;
 }
 
-/* Adds the fast run of one group. In front of the first separator none needs to be: options for all runs may stand
- * there alone. */
+/* Adds the fast run of one group. The group in front of the first separator may have only options for all runs, and
+ * then adds none. */
 static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
 {
     run_options o;
@@ -216,7 +217,7 @@ static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
     return status;
 }
 
-/* The options of a search are the reference's; the draft is for what is tried. */
+/* Parses the options of a search: the reference's. The draft is for the points. */
 static int parse_search(fidelity *f, int argc, char **argv)
 {
     run_options *o = &f->runs[0].options;
@@ -231,7 +232,7 @@ static int parse_search(fidelity *f, int argc, char **argv)
     return OPTIONS_RUN;
 }
 
-/* What holds for all runs. */
+/* Copies the shared options to all runs. */
 static void share_options(fidelity *f)
 {
     for (int i = 0; i < f->run_count; i++) {
@@ -242,7 +243,7 @@ static void share_options(fidelity *f)
     }
 }
 
-/* Whether --search is among the arguments. */
+/* Returns whether --search is among the arguments. */
 static int asks_for_search(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -250,7 +251,7 @@ static int asks_for_search(int argc, char **argv)
     return 0;
 }
 
-/* Fast runs go to runs[1..] in order, the one behind --against to runs[0]. */
+/* Parses all groups. Fast runs go to runs[1..] in order, the one behind --against to runs[0]. */
 static int parse(fidelity *f, int argc, char **argv)
 {
     int against = -1;

@@ -1,5 +1,5 @@
-/* What a search has found, as one JSON object, replaced as a whole behind every point that is measured. It is a report:
- * a search that goes on takes its images and times from the run store. */
+/* The record of a search, one JSON object, replaced after every measured point. It is a report: a resumed search takes
+ * its images and times from the run store. */
 #include "tools/cli/command.h"
 #include "tools/fidelity/search.h"
 #include "tools/cli/json_file.h"
@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char what[] = "what mar fidelity --search wrote";
+static const char expected[] = "what mar fidelity --search wrote";
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* What the file must have in common with the search that replaces it, each a text. */
+/* Adds the settings, each a text, in which the file must agree with the search that replaces it. */
 static void add_settings(const search *s, cJSON *o)
 {
     const fidelity *f = s->f;
@@ -34,7 +34,7 @@ static void add_settings(const search *s, cJSON *o)
     cJSON_AddStringToObject(o, "seed", text);
     snprintf(text, sizeof text, "%s", f->class_list ? f->class_list : "");
     cJSON_AddStringToObject(o, "class", text);
-    snprintf(text, sizeof text, "%016" PRIx64, s->reference_sum); /* another model, seed or arithmetic has others */
+    snprintf(text, sizeof text, "%016" PRIx64, s->reference_sum); /* differs with model, seed and arithmetic */
     cJSON_AddStringToObject(o, "reference_tokens", text);
     cJSON_AddStringToObject(o, "run", s->run);
 }
@@ -114,7 +114,7 @@ int search_print_json(const search *s)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Returns 0, or 1 after printing which setting is another. */
+/* Returns 0, or 1 after printing the setting that differs. */
 static int check_settings(const search *s, const cJSON *found)
 {
     char text[2][512];
@@ -139,11 +139,11 @@ int search_check(const search *s)
 {
     cJSON *record;
     if (access(s->json, F_OK) != 0) return 0;
-    if (json_file_read(s->json, what, &record) != 0) return 1;
+    if (json_file_read(s->json, expected, &record) != 0) return 1;
     const cJSON *settings = cJSON_GetObjectItemCaseSensitive(record, "search");
     const int failed = cJSON_IsObject(settings)
                            ? check_settings(s, settings)
-                           : tool_error("%s: has no settings of a search, expected %s", s->json, what);
+                           : tool_error("%s: has no settings of a search, expected %s", s->json, expected);
     cJSON_Delete(record);
     return failed;
 }

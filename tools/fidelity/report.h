@@ -1,5 +1,5 @@
-/* What `mar fidelity` says: a table and JSON on stdout, a page for the browser, a plot for a paper or a README. A
- * function that takes a path writes the whole file or nothing, and returns 0, or 1 after printing an error. */
+/* Reports of `mar fidelity`: a table and JSON on stdout, a page, a plot. A function that takes a path writes the whole
+ * file or nothing. It returns 0, or 1 with the error printed. */
 #ifndef TOOLS_REPORT_H
 #define TOOLS_REPORT_H
 
@@ -8,14 +8,14 @@
 typedef struct cJSON cJSON;
 
 void report_print_table(const fidelity *f);
-int report_print_json(const fidelity *f); /* 0, or 1 after printing an error */
-/* Returns what that prints, begun by tool_json; the caller deletes it. */
+int report_print_json(const fidelity *f); /* returns 0, or 1 with the error printed */
+/* Returns the record that report_print_json prints, begun by tool_json. The caller deletes it. */
 cJSON *report_record(const fidelity *f);
 
-/* The page (tools/page/page.h). */
+/* Writes the page (tools/page/page.h). */
 int report_write_html(const fidelity *f, const char *path);
 
-/* The plot of distance against seconds as an SVG file, with a legend, on white. */
+/* Writes the plot of distance against seconds as an SVG file, with a legend, on white. */
 int report_write_plot(const fidelity *f, const char *path);
 
 #endif

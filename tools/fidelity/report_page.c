@@ -1,4 +1,4 @@
-/* The page of `mar fidelity`: its record with verdicts' kinds, samples and acceptance maps. */
+/* The page of `mar fidelity`: its record with kinds of verdicts, samples and acceptance maps. */
 #include "tools/cli/command.h"
 #include "tools/fidelity/compare.h"
 #include "tools/fidelity/report.h"
@@ -6,7 +6,7 @@
 
 #include <cjson/cJSON.h>
 
-/* Adds `count` pictures that lie one behind the other. */
+/* Adds `count` pictures that are contiguous in memory. */
 static void add_pictures(cJSON *run, const char *name, uint8_t *rgb, int count, int width, int height)
 {
     cJSON *list = cJSON_AddArrayToObject(run, name);

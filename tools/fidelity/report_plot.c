@@ -1,4 +1,4 @@
-/* --plot: how far a run is from the reference against seconds per image, as an SVG file for a paper or a README. */
+/* --plot: distance to the reference against seconds per image, as an SVG file for a paper or a README. */
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "base/printable.h"
@@ -19,25 +19,25 @@ enum {
     BOTTOM = 48,
     LEGEND_LINE = 18,
     LEGEND_WIDTH_MAX = 800,
-    LETTER_WIDTH = 7 /* of the legend, in monospace of 11.5 pixels, rounded up */
+    LETTER_WIDTH = 7 /* width of a legend letter, in monospace of 11.5 pixels, rounded up */
 };
 
 static const char style[] = "text{font:12px system-ui,sans-serif;fill:#1d2530}.axis{stroke:#9aa3af}"
                             ".grid{stroke:#e6e9ee}.name{font:11.5px ui-monospace,monospace}";
 
-/* The plot's limits: from 0 to these. */
+/* The plot's limits; both axes begin at 0. */
 typedef struct {
-    double seconds, root; /* root of the energy distance */
+    double seconds, root; /* root: root of the energy distance */
 } limits;
 
-/* Okabe and Ito's colours, told apart by nearly everybody; the reference is nearly black. */
+/* Returns the colour of a run: Okabe and Ito's, chosen for colour-blind readers. The reference is nearly black. */
 static const char *colour_of(int run)
 {
     static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00"};
     return run == 0 ? "#1d2530" : colours[(run - 1) % 7];
 }
 
-/* Writes text[0..n) as the content of an element. What XML has no place for is escaped as in base/printable.h. */
+/* Writes text[0..n) as the content of an element. Characters that XML excludes are escaped as in base/printable.h. */
 static void escape(FILE *out, const char *text, size_t n)
 {
     for (size_t i = 0; i < n;) {
@@ -77,7 +77,7 @@ static double tick_of(double span)
     return power * (parts < 2 ? 1 : parts < 5 ? 2 : 5);
 }
 
-/* Both axes are in the numbers of the table; the vertical one has a root scale. */
+/* Writes the axes in the table's units. The vertical one has a root scale. */
 static void write_axes(FILE *out, const limits *l)
 {
     const int bottom = HEIGHT - BOTTOM, right = WIDTH - RIGHT;
@@ -99,7 +99,7 @@ static void write_axes(FILE *out, const limits *l)
             (LEFT + right) / 2, HEIGHT - 8, (TOP + bottom) / 2);
 }
 
-/* The band that another seed stays in. */
+/* Writes the band within which another seed stays. */
 static void write_floor(FILE *out, double y)
 {
     fprintf(out,
@@ -109,7 +109,7 @@ static void write_floor(FILE *out, double y)
             LEFT, y, WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM - y, LEFT, WIDTH - RIGHT, y, y, WIDTH - RIGHT - 4, y - 5);
 }
 
-/* The number of a run, "R" for the reference. */
+/* Writes the number of a run, "R" for the reference. */
 static void write_number(FILE *out, int run, double x, double y)
 {
     char number[16] = "R";
@@ -118,23 +118,23 @@ static void write_number(FILE *out, int run, double x, double y)
             colour_of(run), number);
 }
 
-/* Finds a place beside point `own` for its number, where none of taken[0..count), points and numbers, is. */
+/* Finds a place beside point `own` for its number, clear of taken[0..count), points and numbers. */
 static void find_place(const double (*taken)[2], int count, int own, double place[2])
 {
-    static const double beside[][2] = {{10, -8},  {-10, -8},  {10, 16}, {-10, 16}, {0, -14},
+    static const double offset[][2] = {{10, -8},  {-10, -8},  {10, 16}, {-10, 16}, {0, -14},
                                        {18, 4},   {-18, 4},   {26, -8}, {-26, -8}, {0, -28},
                                        {14, -24}, {-14, -24}, {34, 4},  {-34, 4},  {0, -42}};
     int clear = 0;
-    for (size_t k = 0; k < sizeof beside / sizeof beside[0] && !clear; k++) {
-        place[0] = taken[own][0] + beside[k][0];
-        place[1] = taken[own][1] + 4 + beside[k][1];
+    for (size_t k = 0; k < sizeof offset / sizeof offset[0] && !clear; k++) {
+        place[0] = taken[own][0] + offset[k][0];
+        place[1] = taken[own][1] + 4 + offset[k][1];
         clear = place[1] < HEIGHT - BOTTOM && place[0] < WIDTH - RIGHT && place[0] > LEFT;
         for (int j = 0; j < count && clear; j++)
             clear = fabs(taken[j][0] - place[0]) >= 11 || fabs(taken[j][1] + 4 - place[1]) >= 12 || j == own;
     }
 }
 
-/* The points with the spread of their times, and their numbers. */
+/* Writes the points, the spread of their times, and their numbers. */
 static void write_points(FILE *out, const fidelity *f, const limits *l)
 {
     double taken[2 * FIDELITY_RUNS_MAX][2];
@@ -152,11 +152,11 @@ static void write_points(FILE *out, const fidelity *f, const limits *l)
         double place[2];
         find_place((const double(*)[2])taken, count, i, place);
         write_number(out, i, place[0], place[1]);
-        taken[count][0] = place[0], taken[count][1] = place[1] - 4; /* it stands on its line */
+        taken[count][0] = place[0], taken[count][1] = place[1] - 4; /* centre of the number, above its baseline */
     }
 }
 
-/* Letters of a run's name that have room in the legend. The name is cut after a whole option or word. */
+/* Returns the bytes of a run's name that fit in the legend. The name is cut after a whole option or word. */
 static size_t legend_letters(const char *name)
 {
     const size_t room = (LEGEND_WIDTH_MAX - LEFT - RIGHT) / LETTER_WIDTH;
@@ -196,7 +196,7 @@ static void write_plot(FILE *out, const fidelity *f)
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n"
             "<title>Distance to the reference and seconds per image</title><style>%s</style>"
-            "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", /* for readers with a dark ground */
+            "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", /* for readers with a dark background */
             width, height, width, height, style, width, height);
     if (f->has_floor) write_floor(out, y_of(&l, sqrt(f->image_floor)));
     write_axes(out, &l);

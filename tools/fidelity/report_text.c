@@ -1,4 +1,4 @@
-/* What `mar fidelity` prints: a table, or JSON. */
+/* Output of `mar fidelity`: a table, or JSON. */
 #include "tools/cli/command.h"
 #include "tools/fidelity/compare.h"
 #include "base/printable.h"
@@ -41,7 +41,7 @@ static void print_row(const fidelity *f, const fidelity_run *r)
     putchar('\n');
 }
 
-/* What the output of a run is, its times, and how far they spread. */
+/* Prints the guarantee of a run, its times, and their spread. */
 static void print_facts(const fidelity *f, const fidelity_run *r)
 {
     const int spread = fidelity_has_spread(f);
@@ -54,7 +54,7 @@ static void print_facts(const fidelity *f, const fidelity_run *r)
            fidelity_passes(f, r), r->stats.contexts / f->num);
 }
 
-/* How often discrete tokens and neighbours occur, against the reference. */
+/* Prints the comparison of the frequencies of discrete tokens and neighbours with the reference's. */
 static void print_counts(const fidelity_run *r)
 {
     static const char *const names[] = {"tokens", "tokens by place", "neighbours"};
@@ -124,7 +124,7 @@ static void add_counts(cJSON *record, const char *name, const eval_counts_test *
     cJSON_AddNumberToObject(o, "total_variation_95", t->tv_95);
 }
 
-/* An end of a spread; null where there is none. */
+/* Adds an end of a spread; null if there is no spread. */
 static void add_end(cJSON *record, const char *name, const fidelity *f, double value)
 {
     if (fidelity_has_spread(f))
@@ -182,7 +182,7 @@ cJSON *report_record(const fidelity *f)
     cJSON_AddStringToObject(record, "backend", f->backend);
     cJSON_AddNumberToObject(record, "images", f->num);
     tool_json_add(record, "classes", cJSON_CreateIntArray(f->classes, f->class_count));
-    snprintf(seed, sizeof seed, "%" PRIu64, f->seed); /* more than a double's 53 bits */
+    snprintf(seed, sizeof seed, "%" PRIu64, f->seed); /* wider than a double's 53 bits */
     cJSON_AddRawToObject(record, "seed", seed);
     cJSON_AddNumberToObject(record, "batch", f->batch);
     cJSON_AddNumberToObject(record, "turns", f->turns);

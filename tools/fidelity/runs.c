@@ -15,10 +15,10 @@
 _Static_assert((int)MODELS_RUNS_MAX >= (int)FIDELITY_RUNS_MAX, "the store is too small");
 
 enum {
-    SHOWN_PIXELS = 100000, /* of a run's samples on the page */
+    SHOWN_PIXELS = 100000, /* pixels of a run's samples on the page */
     SHOWN_MIN = 8,
     SHOWN_MAX = 60,
-    CLASSES_MAX = 10 /* of a model whose classes are all compared if none are listed */
+    CLASSES_MAX = 10 /* maximum classes that are compared unless some are listed */
 };
 
 /* --- sessions ------------------------------------------------------------------------------------------- */
@@ -63,7 +63,7 @@ static int resolve(fidelity *f, const run_models *models, const mar_session *ses
     return classes_choose(f->class_list, f->class_total, all, &f->classes, &f->class_count);
 }
 
-/* "a vocabulary of 16384" or "continuous numbers", to text, which is returned. */
+/* Writes "a vocabulary of 16384" or "continuous numbers" to text. Returns text. */
 static const char *kind_of(const mar_model_config *model, char text[48])
 {
     if (model->vocabulary == 0) return "continuous numbers";
@@ -121,7 +121,7 @@ void fidelity_name_run(const fidelity *f, fidelity_run *r)
     if (r != f->runs) {
         if (!*run_options_differences(o, &f->runs[0].options, r->name, sizeof r->name))
             snprintf(r->name, sizeof r->name, "the same options");
-    } else if (!*run_options_ways(o, r->name, sizeof r->name)) {
+    } else if (!*run_options_accelerators(o, r->name, sizeof r->name)) {
         const int n = snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps", o->used.num_iter);
         if (!f->vocabulary) snprintf(r->name + n, sizeof r->name - (size_t)n, " of %d", o->used.num_sampling_steps);
     } else {
@@ -130,7 +130,7 @@ void fidelity_name_run(const fidelity *f, fidelity_run *r)
     }
 }
 
-/* What tells the file from others; one that many runs use is read once. */
+/* Writes the file's identity; a file shared by runs is read once. */
 static int identify(fidelity_sessions *open, const char *path, char id[RECORD_ID])
 {
     int i = 0;
@@ -175,14 +175,14 @@ void fidelity_close(fidelity_sessions *open)
 
 /* --- sinks ---------------------------------------------------------------------------------------------- */
 
-/* What the sinks work for. */
+/* The object of the sinks. */
 typedef struct {
     fidelity *f;
     const fidelity_range *range;
     eval_classifier *classifier;
 } maker;
 
-/* The run of a batch; NULL: only its time counts. */
+/* Returns the run of a batch; NULL if only its time counts. */
 static fidelity_run *run_of(const maker *m, const image_batch *batch)
 {
     const int run = m->range->run + batch->run;
@@ -204,7 +204,7 @@ static int take_tokens(void *self, const image_batch *batch)
     return 0;
 }
 
-/* Discrete tokens: their numbers, and what the codebook has for them. */
+/* Takes discrete token ids and their codebook vectors. */
 static int take_numbers(void *self, const image_batch *batch)
 {
     const maker *m = self;
@@ -219,7 +219,7 @@ static int take_numbers(void *self, const image_batch *batch)
     return 0;
 }
 
-/* The first images, for the page. */
+/* Takes the first images, for the page. */
 static int take_samples(void *self, const image_batch *batch)
 {
     const maker *m = self;
@@ -231,7 +231,7 @@ static int take_samples(void *self, const image_batch *batch)
     return 0;
 }
 
-/* Times, counts, and what became of the drafted tokens. */
+/* Takes times, counts, and the status of drafted tokens. */
 static int take_figures(void *self, const image_batch *batch)
 {
     const maker *m = self;
@@ -241,13 +241,13 @@ static int take_figures(void *self, const image_batch *batch)
     f->runs[m->range->run + batch->run].turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
     if (!r) return 0;
     stats_add(&r->stats, batch->stats);
-    acceptance_add(&r->accepted, batch->fates, batch->steps, batch->late, batch->n);
+    acceptance_add(&r->accepted, batch->token_status, batch->steps, batch->staleness, batch->n);
     for (int i = 0; i < batch->n && r->map_count < FIDELITY_MAPS; i++)
         acceptance_draw(&r->accepted, i, f->side, f->side, r->maps + map * (size_t)r->map_count++);
     return 0;
 }
 
-/* Counts the images in which the classifier sees the digit that they are labelled with. */
+/* Counts the images in which the classifier recognises the digit of their label. */
 static int take_digits(void *self, const image_batch *batch)
 {
     const maker *m = self;

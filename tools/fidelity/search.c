@@ -15,20 +15,20 @@
 #include <unistd.h>
 
 enum {
-    COARSE_TURNS = 3, /* of a screening that are timed; the first one, which prepares memory, does not count */
-    FINE_TURNS = 6    /* of a final point */
+    COARSE_TURNS = 3, /* turns of a screening; the first prepares memory and is not timed */
+    FINE_TURNS = 6    /* turns of a final point */
 };
 
 typedef struct {
     search s;
     fidelity_sessions open;
     progress *bar;
-    int is_new; /* 1: something was measured that the JSON file may not have */
+    int is_new; /* 1: the JSON file may lack a measurement */
 } job;
 
 /* --- the reference ------------------------------------------------------------------------------------------------ */
 
-/* The JSON file and the store are beside the page. */
+/* Names the JSON file and the store, beside the page. */
 static int name_files(job *j)
 {
     const char *page = j->s.page;
@@ -46,8 +46,8 @@ static int name_files(job *j)
     return tool_can_write_as(j->s.json, ".json");
 }
 
-/* The images of a range. Behind it a signal ends the process at once: nothing else is kept.
- * Returns the exit status; an interruption is said by fidelity_search. */
+/* Makes the images of a range. Afterwards a signal ends the process at once, as nothing else is kept. Returns the exit
+ * status; fidelity_search reports an interruption. */
 static int make_range(job *j, const fidelity_range *range)
 {
     const int status = fidelity_make_range(j->s.f, j->bar, &j->open, range);
@@ -70,7 +70,7 @@ static int make_reference(job *j)
     return 0;
 }
 
-/* The floor of so many images. */
+/* Measures the floor of `images` images. */
 static int measure_floor(job *j, int images, search_floor *out)
 {
     fidelity *f = j->s.f;
@@ -87,7 +87,7 @@ static int measure_floor(job *j, int images, search_floor *out)
 
 /* --- a point ------------------------------------------------------------------------------------------------------ */
 
-/* The reference's options with those of the point behind them, which become its words. */
+/* Sets *o to the reference's options followed by those of the point. Copies the latter to `words`. */
 static int set_options(const search *s, const search_point *p, char *words, size_t size, run_options *o)
 {
     static char command[] = "fidelity";
@@ -109,7 +109,7 @@ static int set_options(const search *s, const search_point *p, char *words, size
     return 0;
 }
 
-/* Opens the point's session. *refused: the session does not take the options, which p->refused says. */
+/* Opens the point's session. Sets *refused if the session rejects the options; p->refused has the reason. */
 static int open_point(job *j, search_point *p, int *refused)
 {
     fidelity *f = j->s.f;
@@ -131,8 +131,8 @@ static int open_point(job *j, search_point *p, int *refused)
     return tool_error("%s: %s", p->options, mar_error(models->library));
 }
 
-/* The times of the turns that the point's run has made beside the reference, as a piece of its store. They are of this
- * reference, machine and number of threads. */
+/* The times of a point's turns beside the reference, as a piece of its store. They belong to this reference, machine and
+ * number of threads. */
 typedef struct {
     char kind[STORE_KIND];
     int *labels; /* [images] */
@@ -156,7 +156,7 @@ static int describe_times(const job *j, int images, int turns, turn_times *out)
     return 0;
 }
 
-/* Reads them. One that is not there, or cannot be, is to be made. */
+/* Reads the times. A missing or unreadable piece is to be made. */
 static store_state read_times(const job *j, const turn_times *t, int turns)
 {
     const fidelity *f = j->s.f;
@@ -167,33 +167,34 @@ static store_state read_times(const job *j, const turn_times *t, int turns)
     return state;
 }
 
-/* The point's images. The first of them are made in turns with the reference, unless the times of these are there. */
+/* Makes the point's images. The first are made in turns with the reference, unless their times are stored. */
 static int make_images(job *j, const turn_times *t, int images, int turns)
 {
-    const int beside = t->at.n;
+    const int paired = t->at.n;
     const store_state state = read_times(j, t, turns);
-    const int there = state == STORE_THERE, first = there ? 0 : beside;
-    const fidelity_range both = {0, 2, 0, beside, 0, NULL}, rest = {1, 1, first, images - first, -1, NULL};
+    const int stored = state == STORE_THERE, first = stored ? 0 : paired;
+    const fidelity_range pair = {0, 2, 0, paired, 0, NULL}, rest = {1, 1, first, images - first, -1, NULL};
     int status = state == STORE_ERROR;
-    if (status == 0 && !there) {
+    if (status == 0 && !stored) {
         j->is_new = 1;
-        status = make_range(j, &both);
+        status = make_range(j, &pair);
         if (status == 0) status = store_write(&j->open.stores[1], &t->at, t->kind, t->arrays, 2);
     }
     if (status == 0 && rest.images > 0) status = make_range(j, &rest);
-    if (status == 0 && there) status = read_times(j, t, turns) != STORE_THERE; /* others have taken their place */
+    if (status == 0 && stored)
+        status = read_times(j, t, turns) != STORE_THERE; /* another run's turns have replaced them */
     return status;
 }
 
 static int make_point(job *j, int images, int turns)
 {
     fidelity *f = j->s.f;
-    const int beside = turns * f->batch < images ? turns * f->batch : images;
-    const int timed = (beside + f->batch - 1) / f->batch;
+    const int paired = turns * f->batch < images ? turns * f->batch : images;
+    const int timed = (paired + f->batch - 1) / f->batch;
     const long before = f->made;
     turn_times t;
     if (fidelity_open_stores(f, 1, 1, &j->open) != 0 || fidelity_allocate_run(f, &f->runs[1]) != 0 ||
-        describe_times(j, beside, timed, &t) != 0)
+        describe_times(j, paired, timed, &t) != 0)
         return 1;
     const int status = make_images(j, &t, images, timed);
     if (f->made > before) j->is_new = 1;
@@ -201,7 +202,7 @@ static int make_point(job *j, int images, int turns)
     return status;
 }
 
-/* Compares the images that are there, and takes the times of the turns that both runs made. */
+/* Compares the images, and computes the times of the turns that both runs made. */
 static int judge_point(job *j, int images, int turns, search_figures *out)
 {
     fidelity *f = j->s.f;
@@ -229,7 +230,7 @@ static int judge_point(job *j, int images, int turns, search_figures *out)
     return 0;
 }
 
-/* Measures point i with so many images, and writes the JSON file. Returns the exit status. */
+/* Measures point i with `images` images, and writes the JSON file. Returns the exit status. */
 static int measure(job *j, int i, int images, int turns)
 {
     search *s = &j->s;
@@ -247,9 +248,9 @@ static int measure(job *j, int i, int images, int turns)
     if (!refused && images == s->f->num) p->final = found;
     search_choose(s);
     if (j->is_new && search_write(s) != 0) return 1;
-    const int says = !s->f->quiet && !s->f->json && (refused || j->is_new);
+    const int prints = !s->f->quiet && !s->f->json && (refused || j->is_new);
     j->is_new = 0;
-    if (!says) return 0;
+    if (!prints) return 0;
     if (refused)
         printf("%s: left out, %s\n", p->options, p->refused);
     else
@@ -294,7 +295,7 @@ static int run(job *j)
     if (s->screen == 0) s->screen = f->num;
     if (s->screen > f->num)
         return tool_error("--screen %d: expected no more than the %d images of --num", s->screen, f->num);
-    if (f->batch > s->screen) f->batch = s->screen; /* so that there is a whole turn */
+    if (f->batch > s->screen) f->batch = s->screen; /* so that a whole turn fits */
     if (name_files(j) != 0 || fidelity_open(f, j->bar, &j->open) != 0) return 1;
     fidelity_name_run(f, &f->runs[0]);
     f->shown = 0; /* the page has no samples */

@@ -1,4 +1,4 @@
-/* What a search says: a page with the front and a command line for each level, and the same in a terminal. */
+/* Reports of a search: a page with the front and a command line for each level, and a table. */
 #include "tools/cli/command.h"
 #include "tools/fidelity/search.h"
 #include "tools/page/page.h"
@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- words -------------------------------------------------------------------------------------------------------- */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* A file's name as a shell takes it. */
+/* Appends an option with a file's name, quoted for a shell. */
 static void add_file(char *text, size_t size, const char *name, const char *path)
 {
     const char *quote = strpbrk(path, " \t'\"\\$`*?&;|<>()#~") ? "'" : "";
@@ -29,7 +29,7 @@ const char *search_command(const search *s, int i, char *text, size_t size)
     if (s->f->vae) add_file(text, size, "vae", s->f->vae);
     if (o->captions) add_file(text, size, "captions", o->captions);
     if (o->heads) text_append(text, size, " --heads %s", o->heads);
-    for (int k = 0; k < mar_option_count(); k++) { /* seq_len and the like */
+    for (int k = 0; k < mar_option_count(); k++) { /* options of the handle, such as seq_len */
         const mar_param *p = mar_option_get(k);
         if (strcmp(p->group, "Model") == 0 && p->type != MAR_TYPE_FLAG && !mar_param_is_default(p, &o->machine))
             text_append(text, size, " --%s %s", p->name, mar_param_text(p, &o->machine, value, sizeof value));
@@ -37,7 +37,7 @@ const char *search_command(const search *s, int i, char *text, size_t size)
     for (int k = 0; k < mar_param_count(); k++) {
         const mar_param *p = mar_param_get(k);
         snprintf(name, sizeof name, "--%s ", p->name);
-        if (i >= 0 && strstr(s->points[i].options, name)) continue; /* which says otherwise */
+        if (i >= 0 && strstr(s->points[i].options, name)) continue; /* the point sets it */
         if (run_param_is_basic(p) && strcmp(p->name, "seed") != 0 && !mar_param_is_default(p, &o->params))
             text_append(text, size, " --%s %s", p->name, mar_param_text(p, &o->params, value, sizeof value));
     }
@@ -52,8 +52,7 @@ static const char *reach_in_words(int level)
                         : "at most four times as far as another seed";
 }
 
-/* Lists the *n points measured with all images, the fastest first; the caller frees the list. NULL if memory ran out.
- */
+/* Lists the *n final points, the fastest first. The caller frees the list. Returns NULL without memory. */
 static int *sorted(const search *s, int *n)
 {
     int *list = malloc(((size_t)s->point_count + 1) * sizeof *list);
@@ -68,7 +67,7 @@ static int *sorted(const search *s, int *n)
     return list;
 }
 
-/* --- printed ------------------------------------------------------------------------------------------------------ */
+/* --- table -------------------------------------------------------------------------------------------------------- */
 
 void search_print(const search *s)
 {
@@ -101,16 +100,16 @@ void search_print(const search *s)
 
 /* --- the page ----------------------------------------------------------------------------------------------------- */
 
-/* Adds a way that is no axis of this search, and why. */
-static void add_left_out(cJSON *list, const char *what, const char *why)
+/* Adds an accelerator that is no axis of this search, and why. */
+static void add_left_out(cJSON *list, const char *accelerator, const char *why)
 {
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "options", what);
+    cJSON_AddStringToObject(o, "options", accelerator);
     cJSON_AddStringToObject(o, "why", why);
     tool_json_append(list, o);
 }
 
-static void add_ways_left_out(cJSON *list, const search *s)
+static void add_accelerators_left_out(cJSON *list, const search *s)
 {
     const mar_params *used = &s->f->runs[0].options.used;
     int has_int8 = 0;
@@ -149,7 +148,7 @@ int search_write_page(const search *s, cJSON *record)
         tool_json_append(axes, axis);
     }
     cJSON *left_out = cJSON_AddArrayToObject(extras, "left_out");
-    add_ways_left_out(left_out, s);
+    add_accelerators_left_out(left_out, s);
     add_points_left_out(left_out, s);
     return page_write(record, s->page);
 }

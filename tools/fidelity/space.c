@@ -15,11 +15,11 @@
 static search_axis *add_axis(search *s)
 {
     search_axis *a = &s->axes[s->axis_count++];
-    a->count = 1; /* plain */
+    a->count = 1; /* the plain alternative */
     return a;
 }
 
-/* Adds an alternative unless it is there. */
+/* Adds an alternative unless it is listed. */
 static void add(search_axis *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 static void add(search_axis *a, const char *format, ...)
@@ -57,7 +57,7 @@ static void add_continuous(search *s)
     add(a, "--cfg_interval 0.25,1");
 }
 
-/* Every verifier needs the draft but sjd; of the relaxed ones those that a level of --fast has are here. */
+/* Adds the verifiers; all but sjd need the draft. Of the relaxed ones only those of a level of --fast are listed. */
 static void add_speculation(search *s)
 {
     search_axis *a = add_axis(s);
@@ -70,13 +70,13 @@ static void add_speculation(search *s)
     add(a, "--spec lantern");
 }
 
-/* Whether an alternative of the last axis drafts with the draft model. */
+/* Returns whether an alternative of the last axis uses the draft model. */
 static int needs_draft(const char *choice)
 {
     return strncmp(choice, "--spec", 6) == 0 && strcmp(choice, "--spec sjd") != 0;
 }
 
-/* The options of a point, and the draft's file where it has one. */
+/* Writes the options of a point, with the draft's file if it uses it. */
 static void write_options(const search *s, search_point *p)
 {
     for (int k = 0; k < s->axis_count; k++) {
@@ -90,20 +90,20 @@ static void write_options(const search *s, search_point *p)
     }
 }
 
-/* How many axes of a point are not plain. */
-static int ways_of(const search_point *p)
+/* Returns the number of axes on which a point is not plain. */
+static int axes_changed(const search_point *p)
 {
     int n = 0;
     for (int k = 0; k < SEARCH_AXES; k++) n += p->choice[k] > 0;
     return n;
 }
 
-static int by_ways(const void *a, const void *b)
+static int by_axes(const void *a, const void *b)
 {
     const search_point *x = a, *y = b;
-    const int of_x = ways_of(x), of_y = ways_of(y);
+    const int of_x = axes_changed(x), of_y = axes_changed(y);
     if (of_x != of_y) return of_x - of_y;
-    for (int k = 0; k < SEARCH_AXES; k++) { /* of one way: in the order of axes and alternatives */
+    for (int k = 0; k < SEARCH_AXES; k++) { /* of single-axis points: the order of axes and alternatives */
         if ((x->choice[k] > 0) != (y->choice[k] > 0)) return x->choice[k] > 0 ? -1 : 1;
         if (x->choice[k] != y->choice[k]) return x->choice[k] - y->choice[k];
     }
@@ -127,21 +127,22 @@ int search_list(search *s)
             p->choice[k] = rest % s->axes[k].count;
         write_options(s, p);
     }
-    qsort(s->points, (size_t)s->point_count, sizeof *s->points, by_ways);
+    qsort(s->points, (size_t)s->point_count, sizeof *s->points, by_axes);
     return 0;
 }
 
 /* --- the order ---------------------------------------------------------------------------------------------------- */
 
-/* The point that has only alternative `choice` of axis k. */
+/* Returns the point with alternative `choice` of axis k alone; NULL if there is none. */
 static const search_point *single(const search *s, int k, int choice)
 {
     for (int i = 0; i < s->point_count; i++)
-        if (s->points[i].choice[k] == choice && ways_of(&s->points[i]) == 1) return &s->points[i];
+        if (s->points[i].choice[k] == choice && axes_changed(&s->points[i]) == 1) return &s->points[i];
     return NULL;
 }
 
-/* Multiplies the speeds and adds the distances of its ways. 0 if one of them was refused or is not screened. */
+/* Predicts a point from its single-axis points: speeds multiply, distances add up. Returns 0 if one of them was refused
+ * or is not screened. */
 static int predict(const search *s, const search_point *p, double *seconds, double *distance)
 {
     *seconds = 1, *distance = 0;
@@ -160,7 +161,7 @@ double search_reach(int level)
     return level == 1 ? 1 : level == 2 ? 4 : 16;
 }
 
-/* What is predicted to be far outside of the last level is not worth an image. */
+/* Returns whether a predicted distance is near enough to the last level to be worth measuring. */
 static int is_promising(const search *s, double distance)
 {
     return distance <= 2 * search_reach(SEARCH_LEVELS) * s->floor.image;
@@ -199,7 +200,7 @@ int search_next(const search *s)
     double best_seconds = 0;
     for (int i = 0; i < s->point_count; i++) spent += is_done(&s->points[i]);
     if (spent >= s->budget) return -1;
-    for (int i = 0; i < s->point_count && ways_of(&s->points[i]) == 1; i++)
+    for (int i = 0; i < s->point_count && axes_changed(&s->points[i]) == 1; i++)
         if (!is_done(&s->points[i])) return i;
     for (int i = 0; i < s->point_count; i++) {
         const search_point *p = &s->points[i];
@@ -239,7 +240,7 @@ const char *search_why_untried(const search *s, int i, char *why, size_t size)
 
 /* --- the front ---------------------------------------------------------------------------------------------------- */
 
-/* Points sorted by time. Distances below 0 are chance: they count as 0. */
+/* Lists the front, sorted by time. Negative distances are chance and count as 0. */
 static int sorted_front(const search *s, int final, int *list)
 {
     static double seconds[SEARCH_POINTS_MAX], distance[SEARCH_POINTS_MAX];
@@ -248,7 +249,7 @@ static int sorted_front(const search *s, int final, int *list)
     for (int i = 0; i < s->point_count; i++) {
         const search_figures *m = final ? &s->points[i].final : &s->points[i].screened;
         distance[i] = fmax(0, m->distance);
-        /* Slower ones are beaten by the reference. */
+        /* the reference beats slower points */
         const int counts = m->images && m->speed > 1 && (final || is_promising(s, distance[i]));
         seconds[i] = counts ? 1 / m->speed : NAN;
     }
@@ -266,7 +267,7 @@ int search_finals(const search *s, int *list)
 {
     static int front[SEARCH_POINTS_MAX];
     const int n = sorted_front(s, 0, front), kept = n < SEARCH_FINALS ? n : SEARCH_FINALS;
-    for (int i = 0; i < kept; i++) /* of a long front evenly, both ends among them */
+    for (int i = 0; i < kept; i++) /* thins a long front evenly, keeping both ends */
         list[i] = front[kept > 1 ? (int)((double)i * (n - 1) / (kept - 1) + 0.5) : 0];
     return kept;
 }

@@ -10,7 +10,7 @@
 
 enum { CAPTIONS_MAX = 1000000 };
 
-/* An array of the file as [count][positions][dim], dim 1 for a mask. */
+/* An array of the file as [count][positions][dim]; dim is 1 for a mask. */
 typedef struct {
     const npz_array *array;
     int64_t count, positions, dim;
@@ -21,7 +21,7 @@ static int refuse(const char *why)
     return tool_error("--captions %s", why);
 }
 
-/* Finds the array of that name; a .npy has one without a name. */
+/* Finds the array of that name. The array of a .npy has no name. */
 static int find(npz *file, const char *name, const npz_array **out)
 {
     char why[NPZ_WHY_MAX];
@@ -32,7 +32,7 @@ static int find(npz *file, const char *name, const npz_array **out)
     return refuse(why);
 }
 
-/* The sizes of an array of `rank` dimensions, of which the first, the captions, may be missing. */
+/* Reads the sizes of an array of `rank` dimensions. The first, the captions, may be missing. */
 static int measure(const char *path, const npz_array *a, int rank, table *out)
 {
     char text[NPZ_WHY_MAX], shown[4096];
@@ -53,7 +53,7 @@ static int read_table(npz *file, const table *t, float **out)
     return npz_read_f32(file, t->array, *out, why) == MAR_OK ? 0 : refuse(why);
 }
 
-/* Where a caption is among its positions: *first, and how many. Without a mask it is all of them. */
+/* Finds the first of a caption's positions and their number; without a mask all. */
 static int find_caption(const char *path, const float *mask, const table *t, int64_t caption, int64_t *first,
                         int64_t *n)
 {

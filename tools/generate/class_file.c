@@ -11,15 +11,15 @@
 
 enum {
     CHUNK = 64 * 1024,
-    SIZE_LIMIT = 64 * 1024 * 1024 /* a million names of ImageNet have less */
+    SIZE_LIMIT = 64 * 1024 * 1024 /* a million names of ImageNet take less */
 };
 
-/* Whether the bytes are those of text; counts lines. UTF-8 and any other encoding above ASCII pass. */
+/* Checks that the bytes are text, and counts lines. UTF-8 and any encoding above ASCII pass. */
 static int check_text(const char *text, size_t n, long *line, char *why, size_t size)
 {
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)text[i];
-        const int is_blank = c >= '\t' && c <= '\r'; /* or the end of a line */
+        const int is_blank = c >= '\t' && c <= '\r'; /* includes line ends */
         if ((c < 32 && !is_blank) || c == 127) {
             snprintf(why, size, "line %ld: the byte 0x%02x, expected text", *line, c);
             return 1;
@@ -29,7 +29,7 @@ static int check_text(const char *text, size_t n, long *line, char *why, size_t 
     return 0;
 }
 
-/* Room for a chunk and a NUL behind `used` bytes. Returns 0, or 1 if memory ran out. */
+/* Makes room for a chunk and a NUL behind `used` bytes. Returns 0, or 1 without memory. */
 static int make_room(char **text, size_t used, size_t *capacity)
 {
     if (used + CHUNK < *capacity) return 0;
@@ -40,7 +40,7 @@ static int make_room(char **text, size_t used, size_t *capacity)
     return 0;
 }
 
-/* Adds the stream to *text, which the caller frees even on failure. Returns 0, or 1 and the reason. */
+/* Appends the stream to *text. The caller frees it, even on failure. Returns 0, or 1 and the reason. */
 static int read_all(FILE *in, char **text, char *why, size_t size)
 {
     size_t used = 0, capacity = 0;
@@ -65,7 +65,7 @@ static int read_all(FILE *in, char **text, char *why, size_t size)
     return 0;
 }
 
-/* Opens the file. NULL, and the reason, if it cannot. */
+/* Opens the file. Returns NULL and the reason on failure. */
 static FILE *open_file(const char *name, char *why, size_t size)
 {
     if (strcmp(name, "-") == 0) return stdin;
@@ -96,7 +96,7 @@ int class_file_read(const char *name, char **text, char *why, size_t size)
         free(*text);
         *text = NULL;
     } else if (strncmp(*text, "\xef\xbb\xbf", 3) == 0) {
-        memset(*text, ' ', 3); /* a mark of UTF-8 */
+        memset(*text, ' ', 3); /* byte order mark of UTF-8 */
     }
     return failed;
 }

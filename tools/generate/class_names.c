@@ -20,7 +20,7 @@ const char *class_names(int label)
     return lines[label];
 }
 
-/* text[0..n) in lower case, with single spaces for runs of space, '_' and '-', none at the ends. */
+/* Copies text[0..n) in lower case, with single spaces for runs of space, '_' and '-', and none at the ends. */
 static void normalise(const char *text, size_t n, char out[NAME_MAX_LENGTH])
 {
     size_t length = 0;
@@ -64,8 +64,8 @@ static void append_candidate(char *text, size_t size, int label, const char *syn
     snprintf(text + used, size - used, "%s\"%.*s\" (%d)", used ? ", " : "", (int)strcspn(synonym, ","), synonym, label);
 }
 
-/* How far `word` is from meaning `name`, both normalised: 0..99 if it is a part of it made of whole words,
- * from 100 on by spelling, INT_MAX if too far to be meant. */
+/* Returns the distance of `word` to `name`, both normalised: 0..99 if it is a part of it made of whole words, from 100
+ * on by spelling, INT_MAX if it is too far. */
 static int distance_to(const char *word, const char *name)
 {
     size_t n = strlen(word);
@@ -99,7 +99,7 @@ static int unknown_name(const char *item, int n, const char *word, char *why, si
             }
         }
         if (!nearest) continue;
-        int place = found < CANDIDATES ? found++ : CANDIDATES; /* insertion into the best few */
+        int place = found < CANDIDATES ? found++ : CANDIDATES; /* insertion into the nearest few */
         for (; place > 0 && best[place - 1].distance > distance; place--)
             if (place < CANDIDATES) best[place] = best[place - 1];
         if (place < CANDIDATES) {
@@ -136,7 +136,7 @@ int class_find(const char *item, int n, int *label, char *why, size_t size)
             if (strcmp(name, word) == 0)
                 match = 1;
             else if (!other)
-                other = start; /* says which of the classes of the same name this is */
+                other = start; /* tells classes of one name apart */
         }
         if (!match) continue;
         if (found++ == 0) *label = i;
@@ -150,9 +150,9 @@ int class_find(const char *item, int n, int *label, char *why, size_t size)
     return 0;
 }
 
-/* --- searching ------------------------------------------------------------------------------------------ */
+/* --- search ------------------------------------------------------------------------------------------------------- */
 
-/* Whether the word, normalised, is in one of the class's names, or is its number. */
+/* Returns whether the word, normalised, is in one of the class's names, or is its number. */
 static int has_word(int label, const char *word)
 {
     const char *at = class_names(label), *start;
@@ -176,7 +176,7 @@ int class_has_words(int label, const char *const *words, int count)
     return 1;
 }
 
-/* The word of all names that `word` is meant to be, to `nearest`; "" if none is near. */
+/* Finds the word of all names nearest to `word`; "" if none is near. */
 static void nearest_word(const char *word, char nearest[NAME_MAX_LENGTH])
 {
     int best = 1 + (int)strlen(word) / 5;

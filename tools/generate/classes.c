@@ -13,11 +13,11 @@
 #include <string.h>
 #include <strings.h>
 
-/* A list of classes as it grows. */
+/* A growing list of classes. */
 typedef struct {
-    int *labels; /* [capacity], of which count are set */
+    int *labels; /* [capacity]; count are set */
     int count, capacity;
-    int classes; /* of the model */
+    int classes; /* classes of the model */
 } label_list;
 
 static int add_range(label_list *l, int first, int last, char *why, size_t size)
@@ -42,7 +42,7 @@ static void drop(label_list *l)
     *l = (label_list){0};
 }
 
-/* "7" or "-7": item[0..n) is a whole number and nothing else. */
+/* Returns whether item[0..n) is a whole number, "7" or "-7", and nothing else. */
 static int is_number(const char *item, int n)
 {
     const int sign = n > 1 && (item[0] == '-' || item[0] == '+');
@@ -51,7 +51,7 @@ static int is_number(const char *item, int n)
     return n > 0;
 }
 
-/* The number that begins at text and ends with its digits, or -1 if it is no class. */
+/* Returns the number that begins at text and ends with its digits; -1 if it is not a class. */
 static int class_number(const char *text, int classes)
 {
     errno = 0;
@@ -59,7 +59,7 @@ static int class_number(const char *text, int classes)
     return errno || v < 0 || v >= classes ? -1 : (int)v;
 }
 
-/* "0-9" or "0 - 9": stores where the second number begins. */
+/* Returns whether the item is "0-9" or "0 - 9", and stores where the second number begins. */
 static int is_range(const char *item, int n, const char **second)
 {
     int i = 0, digits = 0;
@@ -77,9 +77,9 @@ static int is_all(const char *item, int n)
     return n == 3 && strncasecmp(item, "all", 3) == 0;
 }
 
-enum { SHOWN = 40 }; /* bytes of an item, in what is said of it */
+enum { SHOWN = 40 }; /* bytes of an item shown in messages */
 
-/* One item of the list, blanks cut off: item[0..n). */
+/* Parses one item of the list, item[0..n), without surrounding blanks. */
 static int parse_item(label_list *l, const char *item, int n, char *why, size_t size)
 {
     const int classes = l->classes, is_long = n > SHOWN;
@@ -114,8 +114,8 @@ static int parse_item(label_list *l, const char *item, int n, char *why, size_t 
     return class_find(item, n, &label, why, size) || add_range(l, label, label, why, size);
 }
 
-/* The item at text, which ends before one of `ends`: stores its length without blanks around it and its begin. Returns
- * where it ends. */
+/* Finds the item at text, up to one of `ends`. Stores its begin, and its length without surrounding blanks. Returns its
+ * end. */
 static const char *cut_item(const char *text, const char *ends, const char **item, int *n)
 {
     const char *end = text + strcspn(text, ends), *last = end;
@@ -162,7 +162,7 @@ static int parse_file(label_list *l, const char *item, int n, char *why, size_t 
     return failed ? text_fail(why, size, "%s: %s", shown, reason) : 0;
 }
 
-/* Reads a list; with_files: "@FILE" is one of its items. */
+/* Parses a list. with_files: "@FILE" is an item. */
 static int parse_list(label_list *l, const char *list, int with_files, char *why, size_t size)
 {
     for (const char *at = list;; at++) {

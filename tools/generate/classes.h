@@ -6,25 +6,24 @@
 
 #include <stddef.h>
 
-/* More of them in a list are refused: no run makes that many images. */
+/* Maximum classes in a list: no run makes more images. */
 enum { CLASSES_LIST_MAX = 1000000 };
 
-/* Reads a list such as "207, golden_retriever,sea slug,0-9" or "all" for a model of `classes` classes. Numbers and
- * ranges of them always work; names if there are 1000. Case, and the difference between space, underscore and dash, do
- * not matter in names. No file is opened: "@FILE" is refused. On success returns 0 and *labels (the caller frees it)
- * has *count >= 1 class numbers. On failure returns 1, *labels is NULL, *count 0, and `why` has one line: the item,
- * what is wrong with it and, where possible, what was meant. */
+/* Parses a list such as "207, golden_retriever,sea slug,0-9" or "all" for a model of `classes` classes. Numbers and
+ * ranges always work, names for 1000 classes. Case is ignored; space, underscore and dash are equal. "@FILE" is
+ * rejected. Returns 0, with *count >= 1 class numbers in *labels; the caller frees them. On failure returns 1, *labels
+ * is NULL and *count 0. Then `why` has one line: the item, the error and, if possible, a candidate. */
 int classes_parse(const char *list, int classes, int **labels, int *count, char *why, size_t why_size);
-/* The same of the text of a file: items end with a comma or their line and may be empty, and # begins a comment that
- * ends with the line. Of a wrong item `why` has the number of the line as well. */
+/* Parses the text of a file in the same way. Items end with a comma or their line and may be empty; # begins a comment
+ * up to the line's end. For a wrong item `why` also has the line number. */
 int classes_parse_text(const char *text, int classes, int **labels, int *count, char *why, size_t why_size);
 
-/* The classes of a run: those of `list`, the value of --class, or without one (NULL) all `classes` of the model if
- * `default_all`; else --class is missing. In it "@FILE" stands for the classes in a file, and "@-" for those in
- * standard input. Returns 0, *labels and *count as in classes_parse, or 1 after printing. */
+/* Chooses the classes of a run: those of `list`, the value of --class. If it is NULL, all `classes` of the model with
+ * `default_all`; else --class is missing. "@FILE" stands for the classes in a file, "@-" for those in standard input.
+ * Returns 0, with *labels and *count as in classes_parse, or 1 with the error printed. */
 int classes_choose(const char *list, int classes, int default_all, int **labels, int *count);
-/* Whether the files in the list are there, before anything is loaded. `list` may be NULL. Returns 0, or 1 after
- * printing. */
+/* Checks that the files in the list exist, before anything is loaded. `list` may be NULL. Returns 0, or 1 with the
+ * error printed. */
 int classes_check_files(const char *list);
 
 #endif

@@ -9,19 +9,18 @@ enum { OPTIONS = 6 };
 
 typedef struct {
     const char *name, *value; /* of the option; a NULL name ends the list */
-    int tokens_a_step;        /* not 0: the value is the number of the image's tokens over this, rounded up */
-    int needs_draft;          /* 1: set only if there is a draft model */
+    int tokens_a_step;        /* not 0: the value is the image's tokens over this, rounded up */
+    int needs_draft;          /* 1: set only with a draft model */
 } recipe_option;
 
-/* What a level stands for. The distances are energy distances of whole images to plain sampling of the same seeds on
- * the demo pair, 500 images; `floor` is what another seed of plain sampling stays below 95 times in 100:
- * bench/RESULTS.md. */
+/* The options of a level. Distances are energy distances of whole images to plain sampling with the same seeds, on the
+ * demo pair, 500 images. `floor`: another seed of plain sampling stays below it 95 times in 100 (bench/RESULTS.md). */
 typedef struct {
     int level;
     const char *tokens;             /* "continuous" or "discrete" */
     recipe_option options[OPTIONS]; /* the arithmetic first */
     double distance;
-    double drafted_distance; /* with a draft model, which some of the options need; 0: none does */
+    double drafted_distance; /* with a draft model; 0: no option needs one */
     double floor;
 } recipe;
 
@@ -44,7 +43,7 @@ static const recipe recipes[] = {
     {3, "discrete", {INT8, {"spec", "lantern", 0, 1}}, 0.0036, 0.0978, 0.0117},
 };
 
-/* NULL without --fast, and for a level or kind that has none. */
+/* Returns the recipe; NULL without --fast, and for a level or kind without one. */
 static const recipe *recipe_of(const run_options *o)
 {
     const char *tokens = o->tokens ? o->tokens : recipes[0].tokens;
@@ -53,17 +52,17 @@ static const recipe *recipe_of(const run_options *o)
     return NULL;
 }
 
-/* Whether the command line has ways that no recipe was measured with. */
-static int has_own_ways(const run_options *o)
+/* Returns whether the command line has accelerators with which no recipe was measured. */
+static int has_own_accelerators(const run_options *o)
 {
-    return o->gives_ways || (o->draft && strcmp(o->tokens, "continuous") == 0);
+    return o->gives_accelerators || (o->draft && strcmp(o->tokens, "continuous") == 0);
 }
 
-/* --- setting them ------------------------------------------------------------------------------------------------ */
+/* --- options ------------------------------------------------------------------------------------------------------ */
 
 int fast_has_int8(const mar_options *machine)
 {
-    static int known[MAR_BACKEND_CUDA + 1]; /* 0: not asked yet, 1: it works, -1: it does not */
+    static int known[MAR_BACKEND_CUDA + 1]; /* by backend: 0 unknown, 1 int8 works, -1 it does not */
     int *const answer = &known[machine->backend];
     if (*answer == 0) {
         const mar_options asked = {.dtype = MAR_DTYPE_INT8, .backend = machine->backend, .threads = 1};
@@ -78,7 +77,7 @@ void fast_set_machine(run_options *o)
 {
     if (!o->fast || run_was_given(o, recipes[0].options[0].name) || !fast_has_int8(&o->machine)) return;
     o->machine.dtype = MAR_DTYPE_INT8;
-    o->fast_set |= 1u; /* the first option of every recipe, whatever the tokens are */
+    o->fast_set |= 1u; /* the first option of every recipe, for both kinds of tokens */
 }
 
 static int index_of(const char *name)
@@ -88,7 +87,7 @@ static int index_of(const char *name)
     return -1;
 }
 
-/* Whether the session takes the parameters as they are: only it knows which ways go together. */
+/* Returns whether the session accepts the parameters: it alone knows which accelerators conflict. */
 static mar_status try_params(const run_options *o, mar_model *model, mar_vae *vae)
 {
     mar_session *session = NULL;
@@ -97,7 +96,7 @@ static mar_status try_params(const run_options *o, mar_model *model, mar_vae *va
     return status;
 }
 
-/* Sets the option unless it was given, has no effect, or does not go with what was given. */
+/* Sets the option unless it was given, has no effect, or conflicts with those given. */
 static mar_status set_param(run_options *o, const recipe_option *p, unsigned bit, mar_model *model, mar_vae *vae)
 {
     char text[32];
@@ -108,7 +107,7 @@ static mar_status set_param(run_options *o, const recipe_option *p, unsigned bit
     mar_status status = mar_params_set(&o->params, p->name, p->tokens_a_step ? text : p->value, NULL, 0);
     if (status != MAR_OK || run_param_unused(o, index_of(p->name)))
         status = MAR_EARG;
-    else if (has_own_ways(o) || p->needs_draft) /* LANTERN needs the image decoder, too */
+    else if (has_own_accelerators(o) || p->needs_draft) /* LANTERN needs the image decoder, too */
         status = try_params(o, model, vae);
     if (status == MAR_OK)
         o->fast_set |= bit;
@@ -126,9 +125,9 @@ int fast_set_params(run_options *o, mar_model *model, mar_vae *vae)
     return 0;
 }
 
-/* --- in words ---------------------------------------------------------------------------------------------------- */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* " --num_iter 16", as it is set now. */
+/* Appends " --num_iter 16", with the current value. */
 static void add_option(const run_options *o, const char *name, char *text, size_t size)
 {
     char value[64];
@@ -141,7 +140,7 @@ static void add_option(const run_options *o, const char *name, char *text, size_
         text_append(text, size, " --%s %s", name, value);
 }
 
-/* What the options are not that the recipe was measured with, and why; whether anything was said. */
+/* Appends the recipe's options that are not set, and why. Returns whether there are any. */
 static int add_missing(const run_options *o, const recipe *r, char *text, size_t size)
 {
     int missing = 0, lacks_draft = 0;
@@ -171,7 +170,7 @@ const char *fast_describe(const run_options *o, char *text, size_t size)
     for (int i = 0; i < OPTIONS && r->options[i].name; i++)
         if (o->fast_set & 1u << i) add_option(o, r->options[i].name, text, size);
     text_append(text, size, o->fast_set ? " (approximate" : " no option (as it was given");
-    if (add_missing(o, r, text, size) || has_own_ways(o))
+    if (add_missing(o, r, text, size) || has_own_accelerators(o))
         text_append(text, size, "; not measured like this)");
     else
         text_append(text, size, "; distance %.4f on the demo, another seed %.4f)",

@@ -1,4 +1,4 @@
-/* mar generate: from a checkpoint and classes to PNG. */
+/* mar generate: makes PNGs from a checkpoint and classes. */
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
@@ -19,12 +19,12 @@
 #include <string.h>
 
 enum {
-    NUM_MAX = 1000000,          /* images in a run: their file names have six digits */
-    BATCH_DEFAULT = 16,         /* enough rows to keep the matrix units busy; at MAR-H still well under 8 GB */
+    NUM_MAX = 1000000,          /* images of a run: file names have six digits */
+    BATCH_DEFAULT = 16,         /* keeps the matrix units busy; at MAR-H still well under 8 GB */
     GRID_PIXELS_MAX = 100000000 /* 300 MB in memory; 32x32 images of 256x256 are two thirds of it */
 };
 
-/* --- what was asked for ------------------------------------------------------------------------- */
+/* --- options ------------------------------------------------------------------------------------------------------ */
 
 static const mar_param image_rows[] = {
     {.name = "class",
@@ -109,7 +109,7 @@ static const mar_param other_rows[] = {
     {0},
 };
 
-/* What --help shows: what people change first. */
+/* Options that --help shows: those most often changed. */
 static const char *const common[] = {"class",
                                      "num",
                                      "out",
@@ -128,7 +128,7 @@ static const char *const common[] = {"class",
                                      "batch",
                                      NULL};
 
-/* Defaults, and the options that set them. */
+/* Sets the defaults, and adds the options that set the fields. */
 static void set_up(generate_options *o, option_set *set)
 {
     *set = (option_set){
@@ -157,7 +157,7 @@ void manual_generate(FILE *out)
     options_manual(&set, 0, out);
 }
 
-/* What --out is must suit the others. */
+/* Checks that the kind of --out suits the other options. */
 static int check_together(const generate_options *o, const output *out)
 {
     if (out->is_stream && o->json)
@@ -182,7 +182,7 @@ static int parse(int argc, char **argv, generate_options *o)
     return status == OPTIONS_RUN && run_options_done(&o->run, &set) != 0 ? 1 : status;
 }
 
-/* --- what it comes to, once the model is known -------------------------------------------------- */
+/* --- settings that depend on the model ---------------------------------------------------------------------------- */
 
 static int resolve_classes(generate_job *job)
 {
@@ -255,7 +255,7 @@ static int prepare(generate_job *job, progress *bar)
     progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0) return 1;
-    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, &job->fates) != 0)
+    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, &job->accepted) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
     return o->resume ? resume_find(job) : 0;
@@ -263,13 +263,13 @@ static int prepare(generate_job *job, progress *bar)
 
 /* --- sinks ------------------------------------------------------------------------------------------ */
 
-/* How the pictures of --out are stored: those in a directory are synced together, at the end. */
+/* Returns how pictures are stored: those in a directory are synced together at the end. */
 static image_store store_of(const generate_job *job)
 {
     return job->out.is_stream ? IMAGE_STREAM : job->out.directory ? IMAGE_UNSYNCED : IMAGE_SYNCED;
 }
 
-/* Writes `picture` with its text and frees the path; index and title as in record_texts_make. */
+/* Writes `picture` with its text and frees the path. index and title are those of record_texts_make. */
 static int write_picture(const generate_job *job, long index, const char *title, char *path, const image *picture,
                          image_store store)
 {
@@ -288,19 +288,20 @@ static int keep_image(generate_job *job, long index, const uint8_t *rgb)
 {
     if (job->grid.rgb) grid_place(job, &job->grid, index, rgb);
     if (job->grid.rgb && job->out.is_file) return 0;
-    const image picture = {job->width, job->height, (uint8_t *)(uintptr_t)rgb}; /* which writing leaves alone */
+    const image picture = {job->width, job->height,
+                           (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
     return write_picture(job, index, NULL, output_image_path(&job->out, index), &picture, store_of(job));
 }
 
-/* Image `index` was number i of the batch that the figures were taken of last. */
+/* Keeps the map of image `index`, number i of the batch whose figures were taken last. */
 static void keep_map(generate_job *job, long index, int i)
 {
     if (!job->map.rgb) return;
-    acceptance_draw(&job->fates, i, job->width, job->height, job->map_cell);
+    acceptance_draw(&job->accepted, i, job->width, job->height, job->map_cell);
     grid_place(job, &job->map, index, job->map_cell);
 }
 
-/* A sink: every image to its file, to the grid, to the map. */
+/* An image_sink: writes every image to its file, the grid and the map. */
 static int take_pictures(void *self, const image_batch *batch)
 {
     generate_job *job = self;
@@ -313,12 +314,12 @@ static int take_pictures(void *self, const image_batch *batch)
     return 0;
 }
 
-/* A sink: times, counts, and what became of each token. */
+/* An image_sink: takes times, counts and the status of tokens. */
 static int take_figures(void *self, const image_batch *batch)
 {
     generate_job *job = self;
     stats_add(&job->stats, batch->stats);
-    acceptance_add(&job->fates, batch->fates, batch->steps, batch->late, batch->n);
+    acceptance_add(&job->accepted, batch->token_status, batch->steps, batch->staleness, batch->n);
     return 0;
 }
 
@@ -349,61 +350,62 @@ static int make_images(generate_job *job, progress *bar)
                              .takes_parts = 1,
                              .bar = bar};
     const image_sink sinks[] = {{take_figures, job, 0, 0, 1},
-                                {take_pictures, job, 0, 1, 0}}; /* the map is of the figures */
+                                {take_pictures, job, 0, 1, 0}}; /* the map is drawn from the figures */
     return run_images(&plan, sinks, 2);
 }
 
-enum { KEPT_SIZE = 6000 }; /* a path has room */
+enum { KEPT_SIZE = 6000 }; /* room for a path */
 
-/* What a run that ends early has left, where, and how to go on; `map`: where the map is, or "". Returns text. */
-static const char *say_kept(const generate_job *job, const char *map, char text[KEPT_SIZE])
+/* Writes what a run that ended early has left, where, and how to go on. `map`: where the map is, or "". Returns
+ * text. */
+static const char *describe_kept(const generate_job *job, const char *map, char text[KEPT_SIZE])
 {
-    char there[64] = "";
+    char existing[64] = "";
     const char *go_on = job->out.is_file || job->options.accept_map ? "" : "; --resume goes on";
-    if (job->existing) snprintf(there, sizeof there, ", %ld were there already", job->existing);
+    if (job->existing) snprintf(existing, sizeof existing, ", %ld were there already", job->existing);
     if (job->made == 0)
-        snprintf(text, KEPT_SIZE, "no image was finished%s%s", there, job->existing ? go_on : "");
+        snprintf(text, KEPT_SIZE, "no image was finished%s%s", existing, job->existing ? go_on : "");
     else
-        snprintf(text, KEPT_SIZE, "%ld of %ld images were made%s, they are %s %s%s%s", job->made, job->total, there,
+        snprintf(text, KEPT_SIZE, "%ld of %ld images were made%s, they are %s %s%s%s", job->made, job->total, existing,
                  job->out.is_file ? "on the grid" : "in", job->out.is_stream ? "of standard output" : job->out.path,
                  map, go_on);
     return text;
 }
 
-/* After an interruption. Returns the exit status. */
-static int say_interrupted(const generate_job *job)
+/* Reports an interruption. Returns the exit status. */
+static int report_interruption(const generate_job *job)
 {
     char text[KEPT_SIZE], map[1100] = "";
     if (job->map.rgb) snprintf(map, sizeof map, ", the map of their tokens is %.1000s", job->options.accept_map);
-    return interruption_end("%s", say_kept(job, map, text));
+    return interruption_end("%s", describe_kept(job, map, text));
 }
 
-/* After an error that was printed: says so of the images in a directory, if there are any. Returns 1. */
-static int say_failed(const generate_job *job)
+/* Reports the images in a directory, if any, after a printed error. Returns 1. */
+static int report_failure(const generate_job *job)
 {
     char text[KEPT_SIZE];
-    return job->out.is_file || job->made == 0 ? 1 : tool_error("%s", say_kept(job, "", text));
+    return job->out.is_file || job->made == 0 ? 1 : tool_error("%s", describe_kept(job, "", text));
 }
 
-/* All images, then the grid and the map; after an interruption those of what was finished. A directory's grid is left
- * to the run that completes it. Returns the exit status. */
+/* Makes all images, then the grid and the map; after an interruption those of the finished images. The grid of a
+ * directory is left to the run that completes it. Returns the exit status. */
 static int make_files(generate_job *job, progress *bar)
 {
     int status = make_images(job, bar), failed = 0;
     const int interrupted = status > 1, one_picture = job->out.is_file;
-    if (status == 1) return say_failed(job);
-    if (interrupted && job->made == 0) return say_interrupted(job);
+    if (status == 1) return report_failure(job);
+    if (interrupted && job->made == 0) return report_interruption(job);
     if (job->grid.rgb && (one_picture || !interrupted))
         failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid, store_of(job));
     if (!failed) failed = write_map(job);
-    if (failed) return say_failed(job);
+    if (failed) return report_failure(job);
     if (output_sync(&job->out) != 0) return 1;
-    return interrupted ? say_interrupted(job) : 0;
+    return interrupted ? report_interruption(job) : 0;
 }
 
 static void print_summary(const generate_job *job)
 {
-    FILE *stream = job->out.is_stream ? stderr : stdout; /* the picture is on the other */
+    FILE *stream = job->out.is_stream ? stderr : stdout; /* the picture goes to the other stream */
     char path[8192];
     int digits = job->run_s < 9.95 ? 2 : 1;
     printable(job->out.is_stream ? "standard output" : job->out.path, path, sizeof path);
@@ -455,7 +457,7 @@ int cmd_generate(int argc, char **argv)
     free(job.map_cell);
     free(job.have);
     output_free(&job.out);
-    acceptance_free(&job.fates);
+    acceptance_free(&job.accepted);
     free(job.classes);
     return status;
 }

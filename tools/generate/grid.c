@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* Rows are classes, or columns if there are more classes than images of each: wide rather than high. With one
- * class, or one image of each, a square. */
+/* Sets the shape. Rows are classes, or columns if there are more classes than images of each: wide rather than high.
+ * One class, or one image of each, makes a square. */
 void grid_shape(generate_job *job)
 {
     if (job->class_count > 1 && job->num > 1) {
@@ -16,10 +16,10 @@ void grid_shape(generate_job *job)
     }
 }
 
-/* Row and column of an image on the grid. */
+/* Finds the row and column of an image on the grid. */
 static void place(const generate_job *job, long index, int *row, int *column)
 {
-    const long group = index / job->num, member = index % job->num; /* class, image of the class */
+    const long group = index / job->num, member = index % job->num; /* class; image of the class */
     *row = (int)(index / job->columns);
     *column = (int)(index % job->columns);
     if (job->class_count > 1 && job->num > 1) {

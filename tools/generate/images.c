@@ -11,17 +11,17 @@
 
 typedef struct {
     const image_plan *plan;
-    int *labels;     /* [batch] */
-    float *features; /* [batch][caption_tokens][caption_dim] of the captions of the largest run; NULL: none has any */
-    uint8_t *mask;   /* [batch][caption_tokens] of theirs; NULL likewise */
-    float *tokens;   /* [batch][seq_len][token_dim] of the largest run; NULL: nobody takes tokens */
-    uint8_t *fates;  /* [batch][seq_len] of the largest run; NULL: nobody takes their status */
-    int *steps;      /* the same */
-    int *late;       /* the same */
-    uint8_t *rgb;    /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
-    long finished;   /* images that the sinks have taken, of all runs */
-    long wanted;     /* images that are to be made, of all runs */
-    int decoded;     /* images of the batch in hand that have all their pixels */
+    int *labels;           /* [batch] */
+    float *features;       /* [batch][caption_tokens][caption_dim] of the largest run; NULL: no run has captions */
+    uint8_t *mask;         /* [batch][caption_tokens] of the largest run; NULL: no run has captions */
+    float *tokens;         /* [batch][seq_len][token_dim] of the largest run; NULL: no sink takes tokens */
+    uint8_t *token_status; /* [batch][seq_len] of the largest run; NULL: no sink takes the status */
+    int *steps;            /* likewise */
+    int *staleness;        /* likewise */
+    uint8_t *rgb;          /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
+    long finished;         /* images taken by the sinks, of all runs */
+    long wanted;           /* images to make, of all runs */
+    int decoded;           /* images of the current batch with all pixels */
 } image_loop;
 
 int image_plan_label(const image_plan *plan, long i)
@@ -30,21 +30,16 @@ int image_plan_label(const image_plan *plan, long i)
     return plan->classes[i / plan->class_images % plan->class_count];
 }
 
-int image_plan_turns(const image_plan *plan)
-{
-    return (int)((plan->images + plan->batch - 1) / plan->batch);
-}
-
 /* --- memory --------------------------------------------------------------------------------------------- */
 
-/* Numbers in the tokens of one image. */
+/* Returns the floats in the tokens of one image. */
 static size_t token_count(const image_run *r)
 {
     const mar_model_config *config = mar_model_get_config(r->model);
     return (size_t)config->seq_len * (size_t)config->token_dim;
 }
 
-/* Bytes of one image, 0 without an image decoder. */
+/* Returns the bytes of one image; 0 without an image decoder. */
 static size_t pixel_bytes(const image_run *r)
 {
     int width, height;
@@ -78,13 +73,13 @@ static int allocate(image_loop *loop, const image_sink *sinks, int sink_count)
     loop->labels = malloc(batch * sizeof *loop->labels);
     if (takes_tokens) loop->tokens = malloc(batch * tokens * sizeof *loop->tokens);
     if (takes_pixels) loop->rgb = malloc(batch * pixels);
-    if (takes_status) loop->fates = malloc(batch * places);
+    if (takes_status) loop->token_status = malloc(batch * places);
     if (takes_status) loop->steps = malloc(batch * places * sizeof *loop->steps);
-    if (takes_status) loop->late = malloc(batch * places * sizeof *loop->late);
+    if (takes_status) loop->staleness = malloc(batch * places * sizeof *loop->staleness);
     if (features) loop->features = malloc(batch * features * sizeof *loop->features);
     if (features) loop->mask = malloc(batch * positions);
     const int has_captions = !features || (loop->features && loop->mask);
-    const int has_status = !takes_status || (loop->fates && loop->steps && loop->late);
+    const int has_status = !takes_status || (loop->token_status && loop->steps && loop->staleness);
     if (loop->labels && has_captions && has_status && (loop->tokens || !takes_tokens) && (loop->rgb || !takes_pixels))
         return 0;
     return tool_error("out of memory for %d images; a smaller --batch needs less", plan->batch);
@@ -99,7 +94,7 @@ static void show(const image_loop *loop, double images)
     if (plan->bar) progress_update(plan->bar, ((double)done + images) / (double)total, done, total);
 }
 
-/* Begins images first..first+n-1, of classes or of captions. */
+/* Begins images first..first+n-1, of classes or captions. */
 static mar_status begin(image_loop *loop, const image_run *r, long first, int n)
 {
     const captions *c = r->captions;
@@ -113,22 +108,22 @@ static mar_status begin(image_loop *loop, const image_run *r, long first, int n)
     return mar_session_begin_captions(r->session, (uint64_t)first, loop->features, loop->mask, n);
 }
 
-/* All steps of images first..first+n-1, and what is taken of them but pixels. MAR_ECANCELLED after an interruption. */
+/* Makes images first..first+n-1, and takes all but their pixels. Returns MAR_ECANCELLED after an interruption. */
 static mar_status make_tokens(image_loop *loop, const image_run *r, long first, int n)
 {
     mar_session *s = r->session;
     mar_status status = begin(loop, r, first, n);
-    const double steps = mar_session_steps_left(s) + 1; /* the image decoder counts as one more */
+    const double steps = mar_session_steps_left(s) + 1; /* the image decoder counts as one step */
     while (status == MAR_OK && !mar_session_done(s)) {
         const double left = mar_session_steps_left(s) + 1;
         show(loop, n * (1 - left / steps));
         if (interruption_came() && !loop->plan->finishes_batch)
-            return MAR_ECANCELLED; /* begin forgets a cancel that came before it */
+            return MAR_ECANCELLED; /* begin clears an earlier cancel */
         status = mar_session_step(s);
     }
     if (status == MAR_OK && loop->tokens) status = mar_session_tokens(s, loop->tokens);
-    if (status == MAR_OK && loop->fates) status = mar_session_fates(s, loop->fates, loop->steps);
-    if (status == MAR_OK && loop->fates) status = mar_session_lateness(s, loop->late);
+    if (status == MAR_OK && loop->token_status) status = mar_session_fates(s, loop->token_status, loop->steps);
+    if (status == MAR_OK && loop->token_status) status = mar_session_lateness(s, loop->staleness);
     return status;
 }
 
@@ -139,7 +134,7 @@ static void note_decoded(void *user, mar_session *s, const mar_progress *p)
     loop->decoded = p->images;
 }
 
-/* The pixels of the batch. Without plan.takes_parts nothing of it counts if it is interrupted. */
+/* Fetches the pixels of the batch. Without plan.takes_parts an interrupted batch is lost. */
 static mar_status fetch_pixels(image_loop *loop, mar_session *s)
 {
     loop->decoded = 0;
@@ -149,11 +144,11 @@ static mar_status fetch_pixels(image_loop *loop, mar_session *s)
     return status;
 }
 
-/* What became of a batch. */
+/* Result of a batch. */
 typedef enum {
     GOT,
-    DROPPED, /* after an interruption */
-    FAILED   /* which was printed */
+    DROPPED, /* interrupted */
+    FAILED   /* failed; the error is printed */
 } outcome;
 
 static outcome outcome_of(const image_run *r, mar_status status)
@@ -173,7 +168,7 @@ static store_range range_of(const image_loop *loop, const image_batch *b)
     return (store_range){b->first, b->n, loop->labels};
 }
 
-/* The arrays of a batch in the store. Returns how many there are. */
+/* Lists the arrays of a batch in the store. Returns their number. */
 static int list_arrays(const image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats,
                        store_array list[ARRAYS])
 {
@@ -181,14 +176,14 @@ static int list_arrays(const image_loop *loop, const image_run *r, const image_b
     const int64_t n = b->n, length = c->seq_len, dim = c->token_dim;
     const store_array all[ARRAYS] = {
         {"labels", NPZ_I32, 1, {n}, loop->labels},       {"tokens", NPZ_F32, 3, {n, length, dim}, loop->tokens},
-        {"stats", NPZ_U8, 1, {sizeof *stats}, stats},    {"fates", NPZ_U8, 2, {n, length}, loop->fates},
-        {"steps", NPZ_I32, 2, {n, length}, loop->steps}, {"late", NPZ_I32, 2, {n, length}, loop->late}};
+        {"stats", NPZ_U8, 1, {sizeof *stats}, stats},    {"fates", NPZ_U8, 2, {n, length}, loop->token_status},
+        {"steps", NPZ_I32, 2, {n, length}, loop->steps}, {"late", NPZ_I32, 2, {n, length}, loop->staleness}};
     memcpy(list, all, sizeof all);
     return r->has_drafts ? ARRAYS : 3;
 }
 
-/* Whether what was read can be of the run. */
-static int can_be(const image_loop *loop, const image_run *r, int n, const mar_stats *stats)
+/* Checks that the arrays read from the store fit the run. */
+static int is_plausible(const image_loop *loop, const image_run *r, int n, const mar_stats *stats)
 {
     const mar_model_config *c = mar_model_get_config(r->model);
     const size_t numbers = (size_t)n * token_count(r), places = (size_t)n * (size_t)c->seq_len;
@@ -198,7 +193,7 @@ static int can_be(const image_loop *loop, const image_run *r, int n, const mar_s
         can = c->vocabulary ? x >= 0 && x < (float)c->vocabulary && x == floorf(x) : isfinite(x);
     }
     for (size_t i = 0; i < places && can && r->has_drafts; i++)
-        can = loop->fates[i] <= MAR_TOKEN_REPLACED && loop->steps[i] >= 0 && loop->late[i] >= 0;
+        can = loop->token_status[i] <= MAR_TOKEN_REPLACED && loop->steps[i] >= 0 && loop->staleness[i] >= 0;
     return can;
 }
 
@@ -209,21 +204,21 @@ static store_state read_stored(image_loop *loop, const image_run *r, const image
     const store_range at = range_of(loop, b);
     const size_t places = (size_t)b->n * (size_t)mar_model_get_config(r->model)->seq_len;
     const int count = list_arrays(loop, r, b, stats, arrays);
-    arrays[0].data = NULL; /* the labels are in its name */
+    arrays[0].data = NULL; /* the store's file name has their hash */
     const store_state state = store_read(r->store, &at, NULL, arrays, count);
     if (state != STORE_THERE) return state;
-    if (loop->fates && !r->has_drafts) {
-        memset(loop->fates, MAR_TOKEN_TARGET, places);
+    if (loop->token_status && !r->has_drafts) {
+        memset(loop->token_status, MAR_TOKEN_TARGET, places);
         memset(loop->steps, 0, places * sizeof *loop->steps);
-        memset(loop->late, 0, places * sizeof *loop->late);
+        memset(loop->staleness, 0, places * sizeof *loop->staleness);
     }
-    if (can_be(loop, r, b->n, stats)) return STORE_THERE;
+    if (is_plausible(loop, r, b->n, stats)) return STORE_THERE;
     tool_error("%s: has numbers that no image of the run has, expected what mar wrote",
                store_path(r->store, &at, NULL, path));
     return STORE_DAMAGED;
 }
 
-/* Makes the tokens and writes them to the store, where they are locked. */
+/* Makes the tokens and writes them to the store, with their range locked. */
 static outcome make_stored(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
 {
     store_array arrays[ARRAYS];
@@ -235,7 +230,7 @@ static outcome make_stored(image_loop *loop, const image_run *r, const image_bat
     return store_write(r->store, &at, NULL, arrays, count) == 0 ? GOT : FAILED;
 }
 
-/* The tokens of a run with a store, from there or made. Another process that makes them is waited for. */
+/* Gets the tokens of a run with a store, read or made. Waits for another process that makes them. */
 static outcome get_stored(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats, int *made)
 {
     const store_range at = range_of(loop, b);
@@ -244,7 +239,7 @@ static outcome get_stored(image_loop *loop, const image_run *r, const image_batc
     if (state == STORE_THERE || state == STORE_ERROR) return state == STORE_THERE ? GOT : FAILED;
     const lock_status lock = store_lock_wait(r->store, &at, STORE_TOKENS);
     if (lock != LOCK_TAKEN) return lock == LOCK_BUSY ? DROPPED : FAILED;
-    if (state == STORE_MISSING) state = read_stored(loop, r, b, stats); /* it may be there now */
+    if (state == STORE_MISSING) state = read_stored(loop, r, b, stats); /* another process may have made it */
     outcome result = state == STORE_THERE ? GOT : FAILED;
     if (state == STORE_MISSING || state == STORE_DAMAGED) {
         result = make_stored(loop, r, b, stats);
@@ -256,7 +251,7 @@ static outcome get_stored(image_loop *loop, const image_run *r, const image_batc
 
 /* --- a batch -------------------------------------------------------------------------------------------- */
 
-/* The pixels of tokens that were read; the time they take is added. */
+/* Decodes tokens that were read, and adds the time. */
 static mar_status decode(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
 {
     mar_stats taken;
@@ -279,9 +274,9 @@ static outcome get(image_loop *loop, const image_run *r, image_batch *b, mar_sta
         r->store ? get_stored(loop, r, b, stats, &made) : outcome_of(r, make_tokens(loop, r, b->first, b->n));
     if (result != GOT) return result;
     b->tokens = loop->tokens;
-    b->fates = loop->fates;
+    b->token_status = loop->token_status;
     b->steps = loop->steps;
-    b->late = loop->late;
+    b->staleness = loop->staleness;
     if (loop->rgb && pixel_bytes(r) > 0) {
         status = made ? fetch_pixels(loop, r->session) : decode(loop, r, b, stats);
         b->rgb = loop->rgb;
@@ -296,8 +291,8 @@ static outcome get(image_loop *loop, const image_run *r, image_batch *b, mar_sta
     return outcome_of(r, status);
 }
 
-/* Returns 0, or 1 after an error, which was printed. The sinks get nothing of a batch that was interrupted, or, with
- * plan.takes_parts, what was finished. */
+/* Makes a batch and hands it to the sinks. Returns 0, or 1 with the error printed. The sinks get nothing of an
+ * interrupted batch, or with plan.takes_parts its finished images. */
 static int make_batch(image_loop *loop, const image_batch *shape, const image_sink *sinks, int sink_count)
 {
     const image_run *r = &loop->plan->runs[shape->run];
@@ -318,7 +313,7 @@ static int make_batch(image_loop *loop, const image_batch *shape, const image_si
 
 /* --- the loop ------------------------------------------------------------------------------------------- */
 
-/* Prints what became of the run, unless the caller does. Returns the exit status. */
+/* Prints how the run ended, unless the caller does. Returns the exit status. */
 static int end(const image_loop *loop)
 {
     if (!loop->plan->kept) return interruption_status();
@@ -331,7 +326,7 @@ static int is_there(const image_plan *plan, long i)
     return plan->have && plan->have[i - plan->first];
 }
 
-/* How many images from `first` on make the next batch: up to one that is there, and to a multiple of plan.batch. */
+/* Returns the images of the next batch from `first` on: up to one that exists, and to a multiple of plan.batch. */
 static int batch_from(const image_plan *plan, long first)
 {
     const long rest = plan->batch - (first - plan->first) % plan->batch, end = plan->first + plan->images;
@@ -347,7 +342,7 @@ static long count_missing(const image_plan *plan)
     return missing;
 }
 
-/* A turn. */
+/* Makes one turn. */
 static int make_turn(image_loop *loop, int turn, long first, int n, const image_sink *sinks, int sink_count)
 {
     const int runs = loop->plan->run_count;
@@ -384,8 +379,8 @@ int run_images(const image_plan *plan, const image_sink *sinks, int sink_count)
     free(loop.mask);
     free(loop.tokens);
     free(loop.rgb);
-    free(loop.fates);
+    free(loop.token_status);
     free(loop.steps);
-    free(loop.late);
+    free(loop.staleness);
     return status;
 }

@@ -15,7 +15,7 @@ static int same_options(const mar_options *a, const mar_options *b)
            a->patch_size == b->patch_size;
 }
 
-/* "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (..." */
+/* Returns the dtype of a description: "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (...". */
 static mar_dtype described(const char *backend)
 {
     const char *words = strchr(backend, ' ');
@@ -23,8 +23,8 @@ static mar_dtype described(const char *backend)
     return words && strncmp(words, " bf16", 5) == 0 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
 }
 
-/* Whether the handle is one of these options: opened with them, or so that dtype auto has become what they ask for. The
- * arithmetic of heads counts if a model with one is to be loaded. */
+/* Returns whether the handle suits the options: opened with them, or with a dtype auto that has become theirs. The
+ * arithmetic of heads counts if the model to load has one. */
 static int serves(const mar *library, const mar_options *opened, const mar_options *wanted, int has_head)
 {
     const mar_dtype dtype = described(mar_backend_description(library));
@@ -36,7 +36,7 @@ static int serves(const mar *library, const mar_options *opened, const mar_optio
                           opened->int8_below == wanted->int8_below));
 }
 
-/* The CPU's threads that the handle has; 0: it is no CPU's. */
+/* Returns the handle's CPU threads; 0 if it is not a CPU's. */
 static int threads_of(const mar *library)
 {
     const char *description = mar_backend_description(library), *comma = strrchr(description, ',');
@@ -55,7 +55,7 @@ static void warn_of_threads(model_store *store, const mar_options *options, cons
     store->warned = 1;
 }
 
-/* As models_open, for a model with a head or a network without one. */
+/* Opens as models_open does, for a model with a head or a network without one. */
 static mar *open_for(model_store *store, const mar_options *options, int has_head, const char *dtype)
 {
     for (int i = 0; i < store->handle_count; i++)
@@ -86,7 +86,7 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
     return open_for(store, &headless, 0, dtype);
 }
 
-/* Loads a file that is not there yet, with the bar saying so. */
+/* Loads a file, shown on the bar. */
 static mar_status load_file(mar *library, model_file *file, int is_model, progress *bar)
 {
     if (bar) progress_note(bar, "loading %s", file->path);
@@ -96,23 +96,23 @@ static mar_status load_file(mar *library, model_file *file, int is_model, progre
     return status;
 }
 
-/* Prints why the file could not be loaded, and where a file of the other kind belongs; `role`: the option that names
+/* Prints why the file could not be loaded, and where a file of the other kind belongs. `role`: the option that names
  * it. The library's line begins with the file's name. */
 static void explain_load(const mar *library, const model_file *file, const char *role)
 {
-    const char *what = mar_error(library), *belongs = "", *meant = run_built_in_meant(file->path);
+    const char *reason = mar_error(library), *belongs = "", *meant = run_built_in_meant(file->path);
     const size_t length = strlen(file->path);
-    const int is_named = strncmp(what, file->path, length) == 0;
-    if (is_named) what += length;
-    if (strcmp(role, "model") == 0 && strncmp(what, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
+    const int is_named = strncmp(reason, file->path, length) == 0;
+    if (is_named) reason += length;
+    if (strcmp(role, "model") == 0 && strncmp(reason, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
     if (strcmp(role, "vae") == 0 &&
-        (strncmp(what, ": is a MAR model", 16) == 0 || strncmp(what, ": is a LlamaGen model", 21) == 0))
+        (strncmp(reason, ": is a MAR model", 16) == 0 || strncmp(reason, ": is a LlamaGen model", 21) == 0))
         belongs = "; give it as --model";
-    tool_error("%s%s%s%s%s%s", is_named ? file->path : "", what, belongs, meant ? "; did you mean " : "",
+    tool_error("%s%s%s%s%s%s", is_named ? file->path : "", reason, belongs, meant ? "; did you mean " : "",
                meant ? meant : "", meant ? "?" : "");
 }
 
-/* A file that is loaded; NULL: it is not. */
+/* Returns a loaded file; NULL if it is not loaded. */
 static const model_file *find_file(const model_store *store, const mar *library, const char *path, int heads,
                                    int is_model)
 {
@@ -124,7 +124,7 @@ static const model_file *find_file(const model_store *store, const mar *library,
     return NULL;
 }
 
-/* Says once of a file with int8 weights that the processor could multiply them as they are. */
+/* Prints once that the processor could multiply the file's int8 weights directly. */
 static void warn_of_int8(const model_store *store, const mar_options *machine, const model_file *file)
 {
     const mar_options options = {.dtype = MAR_DTYPE_INT8, .threads = 1, .backend = MAR_BACKEND_CPU};
@@ -140,7 +140,7 @@ static void warn_of_int8(const model_store *store, const mar_options *machine, c
     mar_close(library);
 }
 
-/* The file of the role "model", "draft" or "vae", loaded now or before. NULL after printing an error. */
+/* Returns the file of the role "model", "draft" or "vae", loading it if needed; NULL with the error printed. */
 static const model_file *get_file(model_store *store, const mar_options *machine, mar *library, const char *role,
                                   const char *path, int heads, progress *bar)
 {
@@ -165,7 +165,7 @@ static const char *tokens_of(const mar_model *model)
                : "continuous";
 }
 
-/* The kind of tokens of a model that is loaded, with whatever options; NULL: it is not loaded. */
+/* Returns the kind of tokens of a model loaded with any options; NULL if it is not loaded. */
 static const char *known_tokens(const model_store *store, const char *path)
 {
     for (int i = 0; i < store->file_count; i++)
@@ -173,9 +173,9 @@ static const char *known_tokens(const model_store *store, const char *path)
     return NULL;
 }
 
-/* Sets o->tokens where the arithmetic of the heads depends on it: the draft alone decides on the method, and with path
- * heads are f32. The draft, the smaller model, is loaded to know; of continuous tokens it is loaded again, in f32, for
- * the run. Returns 0, or 1 with the error printed. */
+/* Sets o->tokens if the arithmetic of the heads depends on it: the draft alone decides the method, and with path heads
+ * are f32. Loads the draft, the smaller model, to know. A draft for continuous tokens is loaded again, in f32, for the
+ * run. Returns 0, or 1 with the error printed. */
 static int learn_tokens(model_store *store, run_options *o, progress *bar)
 {
     if (!run_draft_decides(o) || o->machine.head_dtype != MAR_DTYPE_AUTO) return 0;
@@ -188,7 +188,8 @@ static int learn_tokens(model_store *store, run_options *o, progress *bar)
     return 0;
 }
 
-/* The captions of a text-to-image model, read now or before, and how many there are; of another model its classes. */
+/* Gets the captions of a text-to-image model, reading them if needed, and their number; for another model its
+ * classes. */
 static int get_captions(model_store *store, const run_options *o, run_models *models)
 {
     const mar_model_config *c = mar_model_get_config(models->model);
@@ -216,24 +217,23 @@ static int get_captions(model_store *store, const run_options *o, run_models *mo
     return 0;
 }
 
-/* Says that --model is one that can be a draft only, and returns 1. */
-static int say_drafter(const run_options *o)
+/* Prints that --model can be a draft only. Returns 1. */
+static int report_drafter(const run_options *o)
 {
     char path[4096];
     return tool_error("%s: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft",
                       printable(o->model, path, sizeof path));
 }
 
-/* Returns 1 after saying so if the model is one that can be a draft only. */
+/* Returns 1 with the error printed if the model can be a draft only. */
 static int refuse_drafter(const model_file *model, const run_options *o)
 {
-    return strcmp(mar_model_get_config(model->model)->family, "eagle") == 0 ? say_drafter(o) : 0;
+    return strcmp(mar_model_get_config(model->model)->family, "eagle") == 0 ? report_drafter(o) : 0;
 }
 
-/* Returns 1 after saying so if an option is given that is for the other kind of tokens, beside those that the library
- * refuses: --seq_len for a model whose file has all of its size, --head_dtype, --int8_below and --draft self for one
- * without a head.
- */
+/* Returns 1 with the error printed if an option is given for the other kind of tokens, besides those that the library
+ * rejects: --seq_len for a model whose file has its whole size; --head_dtype, --int8_below and --draft self for one
+ * without a head. */
 static int refuse_options(const model_file *model, const run_options *o)
 {
     const int discrete = mar_model_get_config(model->model)->vocabulary > 0;
@@ -249,15 +249,15 @@ static int refuse_options(const model_file *model, const run_options *o)
     return o->self_is_path && discrete ? run_refuse_self() : 0;
 }
 
-/* Says once what --fast came to. */
-static void say_fast(const model_store *store, run_options *o, progress *bar)
+/* Prints once what --fast set. */
+static void report_fast(const model_store *store, run_options *o, progress *bar)
 {
     char text[1024];
-    if (o->fast && !o->said_fast && !store->quiet) {
+    if (o->fast && !o->reported_fast && !store->quiet) {
         if (bar) progress_clear(bar);
         fprintf(stderr, "mar: %s\n", fast_describe(o, text, sizeof text));
     }
-    o->said_fast = 1;
+    o->reported_fast = 1;
 }
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
@@ -281,7 +281,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     o->params.draft = out->draft;
     o->tokens = tokens_of(out->model);
     if (fast_set_params(o, out->model, out->vae) != 0) return 1;
-    say_fast(store, o, bar);
+    report_fast(store, o, bar);
     return get_captions(store, o, out);
 }
 
@@ -326,16 +326,17 @@ int models_lack_vae(const run_options *o)
         return tool_error(
             "%s: is an image decoder (%s autoencoder), expected a MAR or LlamaGen model; give it as --vae", o->model,
             kind);
-    if (is_drafter) return say_drafter(o);
+    if (is_drafter) return report_drafter(o);
     return tool_error(
         "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
         "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen");
 }
 
-/* Prints why there is no session. What helps against too little memory is an option of the command. */
+/* Prints why there is no session. Against too little memory an option of the command helps. */
 static int refuse_session(const mar *library, mar_status status, int max_batch)
 {
-    static const char advice[] = "; lower the batch", no_vae[] = ", but the session has no VAE"; /* the library's */
+    static const char advice[] = "; lower the batch",
+                      no_vae[] = ", but the session has no VAE"; /* endings of the library's messages */
     char words[1024], hint[128] = "";
     char *lacks;
     snprintf(words, sizeof words, "%s", mar_error(library));

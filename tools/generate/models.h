@@ -1,4 +1,4 @@
-/* The model files of a command's runs. Each is loaded once, however many runs use it. */
+/* The model files of a command's runs. Each is loaded once, whatever the number of runs. */
 #ifndef TOOLS_MODELS_H
 #define TOOLS_MODELS_H
 
@@ -12,61 +12,60 @@ enum {
     MODELS_FILES_MAX = 3 * MODELS_RUNS_MAX /* model, draft and image decoder of each run */
 };
 
-/* The models of one run. The store owns them. */
+/* The models of one run, owned by the store. */
 typedef struct {
     mar *library;
     mar_model *model;
     mar_model *draft;         /* NULL: none */
     mar_vae *vae;             /* NULL: none */
-    const captions *captions; /* of a text-to-image model; NULL: it has classes */
+    const captions *captions; /* captions of a text-to-image model; NULL: it has classes */
     int class_count;          /* classes, or captions */
 } run_models;
 
-/* A loaded file: a model or an image decoder. */
+/* A loaded file: model or image decoder. */
 typedef struct {
-    const mar *library; /* what it was loaded with */
+    const mar *library; /* the handle it was loaded with */
     const char *path;   /* as given; not copied */
-    int heads;          /* as asked for, see mar_model_load */
-    mar_model *model;   /* NULL: it is an image decoder */
-    mar_vae *vae;       /* NULL: it is a model */
+    int heads;          /* as in mar_model_load */
+    mar_model *model;   /* NULL: an image decoder */
+    mar_vae *vae;       /* NULL: a model */
 } model_file;
 
 /* Initialise with {0}. */
 typedef struct {
     struct {
-        mar_options options;        /* as asked for */
-        mar *library;               /* opened with them */
-    } handles[2 * MODELS_RUNS_MAX]; /* one for each set of library options; a run may need two: learn_tokens */
-    int handle_count;               /* of handles in use */
+        mar_options options;        /* as given */
+        mar *library;               /* handle opened with them */
+    } handles[2 * MODELS_RUNS_MAX]; /* one for each set of library options; a run may need two (learn_tokens) */
+    int handle_count;               /* handles in use */
     model_file files[MODELS_FILES_MAX];
-    int file_count; /* of files in use */
+    int file_count; /* files in use */
     struct {
         const char *path; /* as given; not copied */
         captions captions;
     } texts[MODELS_RUNS_MAX]; /* one for each file and shape */
-    int text_count;           /* of texts in use */
-    int quiet;                /* 1: no warnings. Set it before the first models_load */
-    int warned;               /* models_load has said that there are fewer threads than asked for */
+    int text_count;           /* texts in use */
+    int quiet;                /* 1: no warnings; set before the first models_load */
+    int warned;               /* 1: models_load has reported fewer threads than requested */
 } model_store;
 
-/* Opens the library for a run. Loads the files that the store does not have yet. A demo model brings its image
- * decoder. Sets o->vae and o->params.draft, and what o->fast stands for, which it says on stderr once. `bar` may be
- * NULL. Serves MODELS_RUNS_MAX runs. Says on stderr if it uses fewer threads than asked for. Returns 0, or 1 with the
- * error printed. */
+/* Opens the library for a run and loads the files that the store lacks. A demo model brings its image decoder. Sets
+ * o->vae, o->params.draft, and the options of o->fast, printed once on stderr. Prints there if fewer threads than
+ * requested are used. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or 1 with the error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
-/* Opens the library alone, as models_load does, for networks without a head; the store owns it. `dtype`: the option
- * that options->dtype is from, for errors. A handle that is there serves if it is the same, by what auto has become,
- * too, whatever the arithmetic of its heads. NULL after printing an error. */
+/* Opens the library alone, as models_load does, for networks without a head. The store owns it. `dtype`: the option
+ * that options->dtype is from, for errors. An open handle with the same options, resolved, is reused, whatever the
+ * arithmetic of its heads. Returns NULL with the error printed. */
 mar *models_open(model_store *store, const mar_options *options, const char *dtype);
-/* class_name of a label of the run; captions have none. */
+/* Writes class_name of a label of the run; captions have none. */
 const char *models_class_name(const run_models *models, int label, char *text, size_t size);
-/* Whether models_load has nothing to load for the run. */
+/* Returns whether all files of the run are loaded. */
 int models_have(const model_store *store, const run_options *o);
 /* Prints that the run has no image decoder, or that its model is one or cannot be read. Returns 1. */
 int models_lack_vae(const run_options *o);
-/* mar_session_create. Sets o->used. Returns 0, or 1 with the error printed. */
+/* Calls mar_session_create and sets o->used. Returns 0, or 1 with the error printed. */
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
-/* Frees all that was loaded; free the sessions first. */
+/* Frees everything loaded. Free the sessions first. */
 void models_free(model_store *store);
 
 #endif

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- which files ---------------------------------------------------------------------------------------- */
+/* --- file identities ---------------------------------------------------------------------------------------------- */
 
 int record_identify_file(const char *path, char text[RECORD_ID])
 {
@@ -43,15 +43,15 @@ int record_identify(const run_options *run, record_ids *out)
 
 /* --- text in pictures ----------------------------------------------------------------------------------- */
 
-/* What the library runs on, without the number of threads: that changes no image, so it is not in the file.
- */
+/* Returns the length of the description without the number of threads. That changes no image, and stays out of
+ * files. */
 static int backend_length(const char *description)
 {
     const char *comma = strrchr(description, ',');
     return comma && strstr(comma, "thread") ? (int)(comma - description) : (int)strlen(description);
 }
 
-enum { OTHER_TEXTS_MAX = 32 }; /* besides those of the options */
+enum { OTHER_TEXTS_MAX = 32 }; /* texts besides those of the options */
 
 int record_texts_begin(record_texts *out)
 {
@@ -66,7 +66,7 @@ void record_texts_add(record_texts *out, const char *key, const char *format, ..
     char *value;
     if (vasprintf(&value, format, arguments) < 0) value = NULL;
     va_end(arguments);
-    char *valid = value ? printable_utf8(value) : NULL; /* tEXt and iTXt have no place for other bytes */
+    char *valid = value ? printable_utf8(value) : NULL; /* tEXt and iTXt admit only valid UTF-8 */
     free(value);
     out->texts[out->count++] = (image_text){key, valid};
 }
@@ -89,7 +89,7 @@ void record_texts_add_backend(record_texts *out, const mar *library)
     record_texts_add(out, "backend", "%.*s", backend_length(backend), backend);
 }
 
-/* Models of other names and the same bytes are the same; what is built in has its name only. */
+/* Models with equal bytes and different names are the same; a built-in one has its name only. */
 void record_texts_add_decoder(record_texts *out, const run_options *run, const record_ids *ids)
 {
     record_texts_add(out, "vae", "%s", *ids->vae ? ids->vae : tool_base_name(run->vae));
@@ -123,8 +123,8 @@ int record_texts_end(record_texts *texts)
     return 0;
 }
 
-/* Whether tokens depend on the text: not on the name of a file that is known by its bytes, and on the image decoder
- * only if drafts of discrete tokens are verified, which lantern does by the decoder's codebook. */
+/* Returns whether tokens depend on the text: not on the name of a file beside its hash, and on the image decoder only if
+ * drafts of discrete tokens are verified (lantern uses its codebook). */
 static int is_of_tokens(const image_text *t, const record_ids *ids, int needs_decoder)
 {
     if (strcmp(t->key, "vae_id") == 0) return needs_decoder;
@@ -147,7 +147,7 @@ int record_open_store(const char *directory, const run_options *run, const run_m
     record_texts_add_run(&texts, run, models, ids);
     record_texts_add(&texts, "batch", "%d", batch);
     record_texts_add(&texts, "tokens", "%d of %d numbers", c->seq_len, c->token_dim);
-    record_texts_add(&texts, "stats", "%zu bytes", sizeof(mar_stats)); /* which are in the files */
+    record_texts_add(&texts, "stats", "%zu bytes", sizeof(mar_stats)); /* as the stored files contain it */
     if (record_texts_end(&texts) != 0) return tool_error("%s: out of memory for what is in it", directory);
     image_text *kept = malloc((size_t)texts.count * sizeof *kept);
     int count = 0, failed = 1;
@@ -162,7 +162,7 @@ int record_open_store(const char *directory, const run_options *run, const run_m
     return failed;
 }
 
-/* "207,281" or "golden retriever,tabby" for the grid; NULL if out of memory. */
+/* Returns "207,281" or "golden retriever,tabby" for the grid; NULL without memory. */
 static char *class_list(const generate_job *job, int names)
 {
     text_buffer text;
@@ -230,7 +230,7 @@ static void add_classes(cJSON *record, const generate_job *job)
     }
 }
 
-/* Adds the path and frees it. NULL stands for one that could not be made, which was printed. Returns whether it was. */
+/* Adds the path and frees it. NULL: creating the path failed, with the error printed. Returns whether it was added. */
 static int add_file(cJSON *o, char *path)
 {
     if (path) cJSON_AddStringToObject(o, "file", path);
@@ -238,7 +238,7 @@ static int add_file(cJSON *o, char *path)
     return path != NULL;
 }
 
-/* Returns 0, or 1 after printing an error. */
+/* Returns 0, or 1 with the error printed. */
 static int add_files(cJSON *record, const generate_job *job)
 {
     int complete = 1;
@@ -274,7 +274,7 @@ static void add_times(cJSON *record, const generate_job *job)
     else
         cJSON_AddNullToObject(record, "seconds_per_image");
     stats_record(&job->stats, job->made, record);
-    if (run_verifies_drafts(&job->options.run)) acceptance_record(&job->fates, record);
+    if (run_verifies_drafts(&job->options.run)) acceptance_record(&job->accepted, record);
 }
 
 int record_print_json(const generate_job *job)

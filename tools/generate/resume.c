@@ -18,7 +18,7 @@ static const char *value_of(const image_text *texts, int count, const char *key)
     return NULL;
 }
 
-/* Whether the file at `path` has one of the texts that this run gives the image. Returns 0, or 1 after printing. */
+/* Compares one text of the run with the file's. Returns 0, or 1 with the difference printed. */
 static int compare_text(const char *path, const image_file *file, const image_text *t)
 {
     const char *found = value_of(file->texts, file->count, t->key);
@@ -27,7 +27,7 @@ static int compare_text(const char *path, const image_file *file, const image_te
     return tool_error("%s: %s is %s, expected %s: %s", path, t->key, found, t->value, rule);
 }
 
-/* The same of all texts. The last, the guarantee, follows from the options, so that a difference is said of these. */
+/* Compares all texts. The last one, the guarantee, follows from the options, so a difference is reported of these. */
 static int compare(const char *path, const image_file *file, const record_texts *ours)
 {
     for (int i = 0; i + 1 < ours->count; i++)
@@ -54,7 +54,7 @@ static int check_image(generate_job *job, const char *path, long index)
     return failed;
 }
 
-/* Marks the images whose names are in the directory. Returns 0, or 1 after printing an error. */
+/* Marks the images whose names are in the directory. Returns 0, or 1 with the error printed. */
 static int list(generate_job *job, DIR *directory)
 {
     errno = 0;

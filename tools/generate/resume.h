@@ -1,12 +1,12 @@
-/* mar generate --resume: which images of a run are in its directory already. */
+/* mar generate --resume: finds the images of a run that its directory has. */
 #ifndef TOOLS_RESUME_H
 #define TOOLS_RESUME_H
 
 #include "tools/generate/job.h"
 
 /* Reads the numbered images in the directory. Sets job->have and job->existing, and puts them on job->grid if there is
- * one. After prepare; writes nothing. Returns 0; or 1 after printing why the run cannot go on there: an image that is
- * not whole, has another text than this run gives it (record_texts_make), or a number that this run does not have. */
+ * one. Call it after prepare. Writes no file. Returns 0. Returns 1, with the error printed, for a damaged image, one
+ * with other text than this run's (record_texts_make), or a number that this run lacks. */
 int resume_find(generate_job *job);
 
 #endif

@@ -48,7 +48,7 @@ void stats_add(mar_stats *sum, const mar_stats *s)
 
 int stats_check(const mar_stats *s, int n)
 {
-    /* 2^30 or more an image; of a million images the sums fit in a double, and in result.json. */
+    /* At least 2^30 an image: sums over a million images fit in a double, and in result.json. */
     const long counts[] = {s->tokens,   s->proposals, s->proposals_accepted, s->drafted,
                            s->accepted, s->rounds,    s->round_steps,        s->residual_tries};
     uint64_t limit = (uint64_t)1 << 30, bits = 0;

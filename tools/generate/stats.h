@@ -1,4 +1,4 @@
-/* The statistics of several batches, added up and as JSON. */
+/* The statistics of several batches, summed and as JSON. */
 #ifndef TOOLS_STATS_H
 #define TOOLS_STATS_H
 
@@ -14,10 +14,9 @@ void stats_add(mar_stats *sum, const mar_stats *s);
 /* Returns 1 if n images can have such counts, so that no sum over a run overflows; else 0. */
 int stats_check(const mar_stats *s, int n);
 
-/* Adds how many rounds accepted 0, 1, ... drafts, up to the most that any did, as accepted_lengths; null without
- * rounds. */
+/* Adds as accepted_lengths how many rounds accepted 0, 1, ... drafts, up to the most accepted; null without rounds. */
 void stats_record_lengths(const mar_stats *stats, cJSON *record);
-/* Everything of `stats` that `mar generate --json` and `mar fidelity --json` print. */
+/* Adds the fields of `stats` that `mar generate --json` and `mar fidelity --json` print. */
 void stats_record(const mar_stats *stats, long images, cJSON *record);
 
 #endif

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- PNG in memory: encoding cannot then fail half-way through a file ------------------------------- */
+/* --- PNG in memory, so that encoding cannot fail within a file ---------------------------------------------------- */
 
 typedef struct {
     uint8_t *data;
     size_t size, capacity;
-    char why[128]; /* libpng's message, if it failed */
+    char why[128]; /* libpng's error message */
 } png_buffer;
 
 static void png_failed(png_structp png, png_const_charp message)
@@ -26,7 +26,7 @@ static void png_failed(png_structp png, png_const_charp message)
 static void png_warned(png_structp png, png_const_charp message)
 {
     (void)png;
-    (void)message; /* e.g. a text key libpng would rather have capitalised */
+    (void)message; /* for example a text key without a capital */
 }
 
 static void png_append(png_structp png, png_bytep data, size_t size)
@@ -55,7 +55,8 @@ static int is_ascii(const char *text)
     return 1;
 }
 
-/* libpng reports errors by longjmp, so nothing that must be freed is made between setjmp and the end. */
+/* Encodes the picture. libpng reports errors by longjmp, so nothing to be freed is allocated between setjmp and the
+ * end. */
 static int encode(const image *picture, png_text *texts, int text_count, png_buffer *buffer)
 {
     png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, buffer, png_failed, png_warned);
@@ -88,9 +89,9 @@ int image_write_png(const char *path, const image *picture, const image_text *te
     png_buffer buffer = {.capacity = 0};
     if (!chunks) return tool_error("%s: out of memory for its text", path);
     for (int i = 0; i < text_count; i++) {
-        int ascii = is_ascii(texts[i].value); /* tEXt is Latin-1; anything else goes to iTXt, which is UTF-8 */
+        int ascii = is_ascii(texts[i].value); /* tEXt is Latin-1; other text goes to iTXt, in UTF-8 */
         chunks[i].compression = ascii ? PNG_TEXT_COMPRESSION_NONE : PNG_ITXT_COMPRESSION_NONE;
-        chunks[i].key = (char *)(uintptr_t)texts[i].key; /* libpng only reads them */
+        chunks[i].key = (char *)(uintptr_t)texts[i].key; /* the cast is safe: libpng only reads them */
         chunks[i].text = (char *)(uintptr_t)texts[i].value;
     }
     int failed = encode(picture, chunks, text_count, &buffer);

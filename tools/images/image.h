@@ -16,48 +16,47 @@ typedef struct {
     const char *value; /* may be UTF-8 */
 } image_text;
 
-/* Where a PNG goes, and how. */
+/* Destination and manner of writing a PNG. */
 typedef enum {
     IMAGE_SYNCED,   /* as tool_write_file */
     IMAGE_UNSYNCED, /* as tool_write_file_unsynced: the caller syncs many at once */
-    IMAGE_STREAM    /* to standard output; the path is for messages */
+    IMAGE_STREAM    /* standard output; the path is for messages */
 } image_store;
 
-/* Encodes as PNG and writes it. Returns 0, or 1 after printing an error. */
+/* Encodes as PNG and writes it. Returns 0, or 1 with the error printed. */
 int image_write_png(const char *path, const image *picture, const image_text *texts, int text_count, image_store store);
 
-/* A PNG that was read. */
+/* A PNG as read. */
 typedef struct {
     image picture;
-    image_text *texts; /* [count]. The struct owns the array, the keys and the values */
+    image_text *texts; /* [count]; the struct owns the array, the keys and the values */
     int count;         /* of texts */
 } image_file;
 
-/* Reads a whole PNG of width x height pixels as image_write_png writes it. Returns 0, or 1 after printing what is wrong
- * with the file; there is nothing to free then. */
+/* Reads a whole PNG of width x height pixels as image_write_png writes it. Returns 0, or 1 with the error printed and
+ * nothing to free. */
 int image_read_png(const char *path, int width, int height, image_file *out);
 void image_file_free(image_file *file);
 
 enum { IMAGE_WHY_MAX = 256, IMAGE_SIDE_MAX = 16384 };
 
-/* The two formats that image_decode (tools/images/source.h) tells apart. */
+/* Decode the two formats that image_decode (tools/images/source.h) recognises. */
 int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 
-/* Allocates the pixels of a picture of this size, of which the file has `size` bytes. One byte of a file makes at most
- * so many pixels; a file that claims more is refused before memory is asked for. */
+/* Allocates the pixels of a picture of this size from a file of `size` bytes. One byte encodes at most pixels_per_byte
+ * pixels. A file that claims more is rejected before allocating. */
 int image_make_room(double width, double height, size_t size, double pixels_per_byte, image *out,
                     char why[IMAGE_WHY_MAX]);
 
-/* Images of one size on a grid, GRID_GAP white pixels between them; cells without an image are white. */
+/* Images of one size on a grid, with GRID_GAP white pixels between them; empty cells are white. */
 enum { GRID_GAP = 2 };
 
-/* Allocates the picture for rows x columns cells; the caller frees grid->rgb. Returns 0, or 1 if out of
- * memory. */
+/* Allocates the picture for rows x columns cells. The caller frees grid->rgb. Returns 0, or 1 without memory. */
 int image_grid_create(int rows, int columns, int cell_width, int cell_height, image *grid);
-/* `rgb`, uint8_t [cell_height][cell_width][3], to its cell. */
+/* Copies `rgb`, uint8_t [cell_height][cell_width][3], to its cell. */
 void image_grid_set(image *grid, int row, int column, int cell_width, int cell_height, const uint8_t *rgb);
-/* Pixels of such a grid, as a double since it may be absurdly large. */
+/* Returns the pixels of such a grid, as a double: the number may exceed any integer type. */
 double image_grid_pixels(int rows, int columns, int cell_width, int cell_height);
 
 #endif

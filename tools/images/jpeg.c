@@ -1,4 +1,4 @@
-/* Reading JPEGs with libjpeg's default settings, which are PIL's: the same pixels, to the bit, of the same library. */
+/* Reads JPEGs with libjpeg's default settings, as PIL does. The same library gives the same pixels, to the bit. */
 #include "tools/images/image.h"
 
 #include <setjmp.h>
@@ -15,10 +15,10 @@ typedef struct {
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
-    char why[IMAGE_WHY_MAX]; /* why it cannot be read; "": it can */
+    char why[IMAGE_WHY_MAX]; /* reason of failure; "": none */
 } jpeg_reader;
 
-/* A file may have scans without end, each of which takes as long as the picture is large. Encoders make about ten. */
+/* A file may have endless scans, each of which takes time in proportion to the pixels. Encoders make about ten. */
 enum { SCANS_MAX = 100 };
 
 static void reading_failed(j_common_ptr cinfo)
@@ -30,8 +30,7 @@ static void reading_failed(j_common_ptr cinfo)
     longjmp(r->failed, 1);
 }
 
-/* Warnings are let pass, as PIL does, which reads files with some bytes too many; but not that the file has ended:
- * libjpeg would go on in grey. */
+/* Accepts warnings, as PIL does for surplus bytes, except a premature end: libjpeg would fill in grey. */
 static void warned(j_common_ptr cinfo, int level)
 {
     jpeg_reader *r = cinfo->client_data;
@@ -48,7 +47,7 @@ static void count_scans(j_common_ptr cinfo)
     reading_failed(cinfo);
 }
 
-/* Makes the reader, which is to be destroyed whatever this returns. */
+/* Creates the reader. It must be destroyed whatever this returns. */
 static int open_reader(jpeg_reader *r, const void *data, size_t size)
 {
     memset(r, 0, sizeof *r);
@@ -64,7 +63,7 @@ static int open_reader(jpeg_reader *r, const void *data, size_t size)
     return 0;
 }
 
-/* Reads the header, and refuses what is not made RGB here. */
+/* Reads the header, and rejects what cannot be decoded to RGB. */
 static int read_header(jpeg_reader *r)
 {
     if (setjmp(r->failed)) return 1;
@@ -94,7 +93,7 @@ static int read_rows(jpeg_reader *r, const image *out)
 
 int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
 {
-    enum { PIXELS_MAX = 512 }; /* of a byte: a bit at least for each block of 8x8 */
+    enum { PIXELS_MAX = 512 }; /* of a byte: each block of 8x8 takes a bit at least */
     jpeg_reader r;
     *out = (image){.rgb = NULL};
     const int failed = open_reader(&r, data, size) || read_header(&r) ||

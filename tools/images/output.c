@@ -28,13 +28,13 @@ static char *copy(const char *path)
     return own;
 }
 
-/* Whether the directory `path`, which does not exist, can be made: tries the last part of it that is there. */
+/* Checks that the missing directory `path` can be made, at its last existing part. Returns 0, or 1. */
 static int can_make(const char *path)
 {
     struct stat st;
     char *name = copy(path);
     if (!name) return 1;
-    for (int there = 0; !there;) {
+    for (int exists = 0; !exists;) {
         for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
         if (lstat(name, &st) == 0) {
             tool_error("%s: is a link to what is not there, expected a directory or a free name", name);
@@ -44,8 +44,8 @@ static int can_make(const char *path)
         char *above = strdup(name);
         char *slash = above ? strrchr(above, '/') : NULL;
         if (slash) slash[slash == above ? 1 : 0] = '\0';
-        there = !slash || stat(above, &st) == 0 || errno != ENOENT;
-        if (!there) strcpy(name, above);
+        exists = !slash || stat(above, &st) == 0 || errno != ENOENT;
+        if (!exists) strcpy(name, above);
         free(above);
     }
     const int failed = tool_can_write(name);
@@ -63,7 +63,7 @@ static int check_new_directory(const char *path)
     return can_make(path);
 }
 
-/* FILE.png: the directory that it goes to may be missing. */
+/* Checks FILE.png; its directory may be missing. */
 static int check_file(const char *path)
 {
     struct stat st;
@@ -75,7 +75,7 @@ static int check_file(const char *path)
     return failed;
 }
 
-/* Whether a directory's picture has the name. */
+/* Returns whether the name is that of a directory's picture. */
 static int is_picture(const char *name)
 {
     return strcmp(name, "grid.png") == 0 || output_image_index(name) >= 0;
@@ -92,8 +92,8 @@ int output_writes(const output *out, const char *path)
     return same;
 }
 
-/* Counts the directory's pictures, and removes them with `clears`; the first by name goes to first, char [32]. Returns
- * -1 after printing an error. */
+/* Counts the directory's pictures, and with `clears` removes them. Copies the first by name to first, char [32].
+ * Returns -1 with the error printed. */
 static long go_through(const output *out, int clears, char first[32])
 {
     long count = 0;
@@ -149,7 +149,7 @@ int output_check(output *out, const char *path)
     return failed;
 }
 
-/* Makes the directory of the first `length` bytes of the path, `name`, if it is not there. */
+/* Makes the directory `name`, the first `length` bytes of the path, if it is missing. */
 static int make_directory(output *out, const char *name, size_t length)
 {
     struct stat st;
@@ -162,7 +162,7 @@ static int make_directory(output *out, const char *name, size_t length)
     return tool_error("%s: cannot make the directory: %s", name, strerror(reason));
 }
 
-/* Makes the directories that end where a slash follows, and the last one unless the path is a file's. */
+/* Makes the directories that end at a slash, and the last one unless the path is a file's. */
 static int make_directories(output *out)
 {
     const size_t size = strlen(out->path);
@@ -190,14 +190,14 @@ int output_begin(output *out)
     }
     if (out->is_file) return 0;
     const int fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    out->directory = fd > 0 ? fd : 0; /* a directory need not be readable to be written to */
+    out->directory = fd > 0 ? fd : 0; /* a writable directory need not be readable */
     return 0;
 }
 
 int output_sync(const output *out)
 {
     if (!out->directory || syncfs(out->directory) == 0) return 0;
-    if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return 0; /* some file systems have none */
+    if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return 0; /* some file systems have no fsync */
     return tool_error("%s: cannot store the pictures: %s", out->path, strerror(errno));
 }
 
@@ -223,7 +223,7 @@ void output_abandon(output *out)
 {
     for (; out->made_count > 0; out->made_count--) {
         char *name = strndup(out->path, out->made[out->made_count - 1]);
-        if (name) rmdir(name); /* fails, as it should, when finished images are in it */
+        if (name) rmdir(name); /* fails if it contains finished images, as it should */
         free(name);
     }
 }

@@ -1,4 +1,4 @@
-/* Where pictures go: one PNG, a directory of numbered ones, or standard output. */
+/* Destinations of pictures: one PNG, a directory of numbered ones, or standard output. */
 #ifndef TOOLS_OUTPUT_H
 #define TOOLS_OUTPUT_H
 
@@ -7,41 +7,41 @@
 /* Initialise with {0}. */
 typedef struct {
     const char *path; /* FILE.png, a directory, or "-" */
-    int is_file;      /* one picture: the path is FILE.png or "-" */
-    int is_stream;    /* the path is "-", standard output */
-    size_t *made;     /* [made_count] lengths of the beginnings of the path that output_begin made directories of */
+    int is_file;      /* 1: one picture; the path is FILE.png or "-" */
+    int is_stream;    /* 1: the path is "-", standard output */
+    size_t *made;     /* [made_count] lengths of the path's prefixes that output_begin made directories of */
     int made_count;   /* of them */
-    int directory;    /* open descriptor of the directory since output_begin, for output_sync; 0: none */
+    int directory;    /* descriptor of the directory since output_begin, for output_sync; 0: none */
 } output;
 
-/* Decides what `path` is (a name ending in .png is a file, "-" standard output, anything else a directory) and tries
- * whether it can be written, leaving nothing behind. Directories on the way need not be there. Returns 0, or 1 after
- * printing what is wrong. */
+/* Classifies `path`: a name ending in .png is a file, "-" standard output, anything else a directory. Tests whether it
+ * can be written, and leaves nothing behind. Its parent directories may be missing. Returns 0, or 1 with the error
+ * printed. */
 int output_check(output *out, const char *path);
 
-/* Whether `path` is a name that `out` gives to a picture. */
+/* Returns whether `out` gives the name `path` to a picture. */
 int output_writes(const output *out, const char *path);
 
-/* Whether the directory has no picture with a name that `out` gives: 1 after printing which it has. */
+/* Checks that the directory has no picture with a name that `out` gives. Returns 1 after printing the first. */
 int output_check_free(const output *out);
-/* Removes those pictures. Returns 0, or 1 after printing an error. */
+/* Removes those pictures. Returns 0, or 1 with the error printed. */
 int output_clear(const output *out);
 
-/* Makes the directories that are not there. Returns 0, or 1 after printing; none is left then. */
+/* Makes the missing directories. Returns 0, or 1 with the error printed and none left. */
 int output_begin(output *out);
 
-/* DIR/000007.png, DIR/grid.png; FILE.png for a file. The caller frees it; NULL after printing "out of
+/* Returns DIR/000007.png or DIR/grid.png; FILE.png for a file. The caller frees it. Returns NULL after printing "out of
  * memory". */
 char *output_image_path(const output *out, long index);
 char *output_grid_path(const output *out);
-/* The index of an image that `name`, without a directory, is the name of; -1: of none. */
+/* Returns the index of the image with the file name `name`; -1 if it is not an image's. */
 long output_image_index(const char *name);
 
-/* After the last picture in a directory: makes all of them survive a failure of the machine. Returns 0, or 1 after
- * printing what could not be stored. */
+/* Makes the pictures in a directory survive a failure of the machine; call it after the last. Returns 0, or 1 with the
+ * error printed. */
 int output_sync(const output *out);
 
-/* After a failure: removes the directories that output_begin made and that are still empty. */
+/* Removes, after a failure, the directories that output_begin made and that are still empty. */
 void output_abandon(output *out);
 void output_free(output *out);
 

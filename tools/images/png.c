@@ -1,4 +1,4 @@
-/* Reading PNGs: those that image_write_png has made, with their texts, and any others. */
+/* Reads PNGs: those of image_write_png with their texts, and any others. */
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/images/image.h"
@@ -9,16 +9,16 @@
 #include <string.h>
 
 typedef struct {
-    const uint8_t *data; /* [size], the file */
-    size_t size, at;     /* at: bytes that libpng has read */
+    const uint8_t *data; /* [size] the file */
+    size_t size, at;     /* at: bytes read by libpng */
     png_structp png;
     png_infop info;
-    char why[IMAGE_WHY_MAX]; /* why it cannot be read; "": it can */
+    char why[IMAGE_WHY_MAX]; /* reason of failure; "": none */
 } png_reader;
 
 enum { SIGNATURE = 8, CHUNK_FRAME = 12, TEXT_MAX = 8 << 20 }; /* TEXT_MAX: bytes of a compressed text or profile */
 
-/* libpng reports errors by longjmp. */
+/* Records the message. libpng reports errors by longjmp. */
 static void reading_failed(png_structp png, png_const_charp message)
 {
     png_reader *r = png_get_error_ptr(png);
@@ -29,7 +29,7 @@ static void reading_failed(png_structp png, png_const_charp message)
 static void warned(png_structp png, png_const_charp message)
 {
     (void)png;
-    (void)message; /* e.g. a colour profile that libpng knows to be wrong */
+    (void)message; /* for example an invalid colour profile */
 }
 
 static void give(png_structp png, png_bytep to, size_t n)
@@ -40,19 +40,19 @@ static void give(png_structp png, png_bytep to, size_t n)
     r->at += n;
 }
 
-/* Reads all up to the pixels. */
+/* Reads everything up to the pixels. */
 static int read_header(png_reader *r)
 {
     if (setjmp(png_jmpbuf(r->png))) return 1;
     png_set_read_fn(r->png, r, give);
     png_set_crc_action(r->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
-    png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* image_make_room has its own */
+    png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* image_make_room checks the size */
     png_set_chunk_malloc_max(r->png, TEXT_MAX);
     png_read_info(r->png, r->info);
     return 0;
 }
 
-/* Lets libpng make 8-bit RGB of what the file has. */
+/* Lets libpng convert to 8-bit RGB. */
 static int make_rgb(png_reader *r)
 {
     if (setjmp(png_jmpbuf(r->png))) return 1;
@@ -68,7 +68,7 @@ static int make_rgb(png_reader *r)
     return 1;
 }
 
-/* Reads the pixels and all behind them. */
+/* Reads the pixels and everything behind them. */
 static int read_rows(png_reader *r, uint8_t *rgb, int height, size_t row)
 {
     if (setjmp(png_jmpbuf(r->png))) return 1;
@@ -79,7 +79,7 @@ static int read_rows(png_reader *r, uint8_t *rgb, int height, size_t row)
     return 0;
 }
 
-/* Whether all chunks up to the last are within the file. libpng asks for as much memory as a chunk claims to have. */
+/* Checks that all chunks lie within the file. libpng allocates as much memory as a chunk claims to have. */
 static int has_all_chunks(const uint8_t *data, size_t size)
 {
     for (size_t at = SIGNATURE; at <= size && size - at >= CHUNK_FRAME;) {
@@ -106,12 +106,12 @@ static void open_reader(png_reader *r, const void *data, size_t size)
     if (!r->info) snprintf(r->why, sizeof r->why, "out of memory");
 }
 
-/* --- any -------------------------------------------------------------------------------------------------- */
+/* --- any PNG ------------------------------------------------------------------------------------------------------ */
 
-/* Reads it to out->rgb, which is made here and may be there after a failure, too. */
+/* Allocates out->rgb and decodes the picture to it. out->rgb may be set after a failure, too. */
 static void decode(png_reader *r, image *out)
 {
-    enum { DEFLATE_MAX = 1032 }; /* bytes that deflate can make of one */
+    enum { DEFLATE_MAX = 1032 }; /* maximum bytes that deflate makes of one */
     if (read_header(r) != 0) return;
     const int bits = png_get_bit_depth(r->png, r->info), channels = png_get_channels(r->png, r->info);
     if (bits == 16 && png_get_color_type(r->png, r->info) == PNG_COLOR_TYPE_GRAY)
@@ -136,7 +136,7 @@ int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_W
     return 1;
 }
 
-/* --- our own ---------------------------------------------------------------------------------------------- */
+/* --- PNGs of image_write_png -------------------------------------------------------------------------------------- */
 
 static int has_shape(png_reader *r, int width, int height)
 {
@@ -150,7 +150,7 @@ static int has_shape(png_reader *r, int width, int height)
     return 0;
 }
 
-/* Copies the texts. Returns 1 if out of memory. */
+/* Copies the texts. Returns 1 without memory. */
 static int copy_texts(png_reader *r, image_file *out)
 {
     png_textp texts = NULL;
@@ -162,7 +162,7 @@ static int copy_texts(png_reader *r, image_file *out)
         image_text *t = &out->texts[out->count];
         *t = (image_text){strdup(texts[out->count].key), strdup(texts[out->count].text)};
         if (!t->key || !t->value) {
-            out->count++; /* image_file_free frees half of it, too */
+            out->count++; /* image_file_free also frees a partial entry */
             return 1;
         }
     }

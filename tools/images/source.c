@@ -20,7 +20,7 @@ struct image_source {
     int64_t count;
     int width, height;
     char **names; /* of a directory: [count], sorted */
-    npz *file;    /* of an array: the file, the array, and how many images were read of the stream */
+    npz *file;    /* of an array: the file, the array, and the images read so far */
     const npz_array *array;
     int64_t at;
 };
@@ -67,7 +67,7 @@ static int is_directory(int fd, const char *name)
     return fstatat(fd, name, &st, 0) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Adds the name if it is an image's. Returns 0, or 1 after printing an error. */
+/* Adds the name if it is an image's. Returns 0, or 1 with the error printed. */
 static int add_name(image_source *s, int fd, const char *name, int64_t *capacity)
 {
     const int other = ends_in(name, other_endings, sizeof other_endings / sizeof *other_endings);
@@ -85,7 +85,7 @@ static int add_name(image_source *s, int fd, const char *name, int64_t *capacity
     return 0;
 }
 
-/* Leaves out grid.png if it shows the numbered images beside it, as mar generate --grid writes them. */
+/* Leaves out grid.png if it shows the numbered images beside it (mar generate --grid). */
 static void skip_grid(image_source *s)
 {
     int64_t grid = -1;
@@ -101,7 +101,7 @@ static void skip_grid(image_source *s)
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b); /* bytes, as if unsigned */
+    return strcmp(*(char *const *)a, *(char *const *)b); /* bytes compare as unsigned */
 }
 
 static int list_names(image_source *s)
@@ -139,15 +139,15 @@ int image_source_sum(const image_source *s, uint64_t *sum)
             close(fd);
             return tool_error("%s/%s: cannot read: %s", s->path, s->names[i], strerror(reason));
         }
-        const int64_t about[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+        const int64_t stamp[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
         *sum = *sum * 31 + memory_sum(s->names[i], strlen(s->names[i]));
-        *sum = *sum * 31 + memory_sum(about, sizeof about);
+        *sum = *sum * 31 + memory_sum(stamp, sizeof stamp);
     }
     close(fd);
     return 0;
 }
 
-/* Reads image i; out->rgb is the caller's to free. */
+/* Reads image i. The caller frees out->rgb. */
 static int read_file(const image_source *s, int64_t i, image *out)
 {
     char *path = NULL;
@@ -181,7 +181,8 @@ static int open_array(image_source *s)
 {
     char why[NPZ_WHY_MAX];
     if (npz_open(s->path, &s->file, why) != MAR_OK) return tool_error("%s", why);
-    const char *name = npz_count(s->file) == 1 && !*npz_name_at(s->file, 0) ? "" : "arr_0"; /* "": of a .npy */
+    const char *name =
+        npz_count(s->file) == 1 && !*npz_name_at(s->file, 0) ? "" : "arr_0"; /* the array of a .npy has the name "" */
     const npz_array *a = s->array = npz_find(s->file, name);
     if (!a) {
         npz_explain(s->file, name, why);
@@ -223,7 +224,7 @@ static int read_array(image_source *s, int64_t first, int64_t n, uint8_t *rgb, s
     return 0;
 }
 
-/* --- both ----------------------------------------------------------------------------------------------------- */
+/* --- sources ------------------------------------------------------------------------------------------------------ */
 
 int image_source_open(const char *path, image_source **out)
 {

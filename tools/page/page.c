@@ -14,15 +14,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE_MB = 256 }; /* of a page that is read, at most */
+enum { PAGE_MB = 256 }; /* maximum size of a page to read */
 
 extern const char page_template[];     /* template.S: template.html and a NUL */
-static const char mark[] = "@RECORD@"; /* of the template: where the record stands */
+static const char mark[] = "@RECORD@"; /* place of the record in the template */
 static const char tag[] = "<script type=\"application/json\" id=\"record\">";
 
-static char **words; /* [word_count] of the command line */
+static char **words; /* [word_count] the command line */
 static int word_count;
-static int lacks; /* memory ran out for a picture since page_add_extras */
+static int lacks; /* 1: memory ran out for a picture since page_add_extras */
 
 void page_set_command(int argc, char **argv)
 {
@@ -30,7 +30,7 @@ void page_set_command(int argc, char **argv)
     word_count = argc;
 }
 
-/* Adds the processor's name, where Linux says it, and the system. */
+/* Adds the system, and the processor's name if Linux gives it. */
 static void add_machine(cJSON *extras)
 {
     char line[256], text[1024] = "";
@@ -65,7 +65,7 @@ cJSON *page_add_extras(cJSON *record, const char *kind)
 
 /* --- pictures ----------------------------------------------------------------------------------------------------- */
 
-/* The text of a data URI. The caller frees it; NULL if memory ran out. */
+/* Returns the text of a data URI. The caller frees it. Returns NULL without memory. */
 static char *data_uri(const uint8_t *data, size_t size)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -106,7 +106,7 @@ void page_add_picture(cJSON *list, const image *picture)
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* "<" stands in texts of JSON only: escaped there, none ends the element or begins another. */
+/* Writes the record. "<" occurs only in texts of JSON; escaped, it cannot end the element or begin another. */
 static void write_record(FILE *out, const char *json)
 {
     for (; *json; json++) {

@@ -1,7 +1,7 @@
-/* Pages: template.html with a JSON record in it, which the template's script draws. A page is one HTML file that needs
- * no other.
+/* Pages: template.html with a JSON record. The template's script draws the record. A page is one self-contained HTML
+ * file.
  *
- * The record is that of the run, as result.json or --json has it, and one object more, "extras": the kind of the page,
+ * The record is that of the run, as in result.json or --json, with an object "extras". That has the kind of the page,
  * the command line, date and machine, and what only a page shows, such as pictures. */
 #ifndef TOOLS_PAGE_H
 #define TOOLS_PAGE_H
@@ -10,20 +10,20 @@
 
 typedef struct cJSON cJSON;
 
-/* Keeps the command line for the pages of this process; argv must stay. */
+/* Keeps the command line for the pages of this process. argv must stay valid. */
 void page_set_command(int argc, char **argv);
 
-/* Adds "extras" to a record that tool_json began. `kind`: "fidelity", "eval", "sweep" or "search". The record owns the
- * object, to which the caller may add; NULL if memory ran out, which page_write says. */
+/* Adds "extras" to a record of tool_json. `kind`: "fidelity", "eval", "sweep" or "search". The record owns the object,
+ * and the caller may add to it. Returns NULL without memory; page_write reports that. */
 cJSON *page_add_extras(cJSON *record, const char *kind);
 
 /* Appends the picture to a list, as a data URI of a PNG. */
 void page_add_picture(cJSON *list, const image *picture);
 
-/* Deletes the record and writes the page, whole or not at all. Returns 0, or 1 after printing an error. */
+/* Deletes the record and writes the page, whole or not at all. Returns 0, or 1 with the error printed. */
 int page_write(cJSON *record, const char *path);
 
-/* Reads the record of a page that page_write has written. The caller deletes it. NULL if there is none. */
+/* Reads the record of a page of page_write. The caller deletes it. Returns NULL if there is none. */
 cJSON *page_read(const char *path);
 
 #endif

@@ -10,8 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Locks of the open file, where there are those: other code of the process that opens and closes the file does not drop
- * them. */
+/* Prefer locks of the open file: other code of the process may open and close the file without dropping them. */
 #ifdef F_OFD_SETLK
 enum { SET_LOCK = F_OFD_SETLK, GET_LOCK = F_OFD_GETLK };
 #else

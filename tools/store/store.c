@@ -28,7 +28,7 @@ uint64_t store_hash(const image_text *texts, int count)
     return sum;
 }
 
-/* Whether `path` is a directory and no link; if not, says so. */
+/* Checks that `path` is a directory and no link. Prints an error. */
 static int check_directory(const char *path)
 {
     struct stat st;
@@ -37,7 +37,8 @@ static int check_directory(const char *path)
     return S_ISDIR(st.st_mode) ? 0 : tool_error("%s: is no directory, expected one of the run", path);
 }
 
-int store_make_directory(const char *path)
+/* Makes a directory if it is missing; refuses a link. Returns 0, or 1 with the error printed. */
+static int make_directory(const char *path)
 {
     if (mkdir(path, 0777) == 0) return 0;
     const int reason = errno;
@@ -45,7 +46,7 @@ int store_make_directory(const char *path)
                             : tool_error("%s: cannot make the directory: %s", path, strerror(reason));
 }
 
-/* The run's path, and that of all runs, char [STORE_PATH]. Returns 0, or 1 after printing that it is too long. */
+/* Sets the run's path, and that of all runs, char [STORE_PATH]. Returns 0, or 1 after printing that it is too long. */
 static int set_path(const char *directory, uint64_t hash, store_run *r, char *runs)
 {
     const size_t n = strlen(directory);
@@ -56,17 +57,17 @@ static int set_path(const char *directory, uint64_t hash, store_run *r, char *ru
     return 0;
 }
 
-/* "run.json" or "lock" of the run, to path, which is returned. */
+/* Writes the path of the run's "run.json" or "lock" to path. Returns path. */
 static const char *file_of(const store_run *r, const char *name, char *path)
 {
     snprintf(path, STORE_PATH, "%.*s/%s", STORE_PATH - 20, r->path, name);
     return path;
 }
 
-enum { ABOUT_MAX = 1 << 20 }; /* bytes of a run.json that can be one */
+enum { ABOUT_MAX = 1 << 20 }; /* maximum bytes of a run.json */
 
-/* run.json as text, which the caller frees; NULL after printing "out of memory". */
-static char *about(const image_text *texts, int count, size_t *size)
+/* Returns run.json as text; the caller frees it. Returns NULL after printing "out of memory". */
+static char *run_json(const image_text *texts, int count, size_t *size)
 {
     text_buffer text = {0};
     FILE *out = text_open(&text);
@@ -82,8 +83,8 @@ static char *about(const image_text *texts, int count, size_t *size)
     return NULL;
 }
 
-/* Whether the file has these bytes. 0: it is missing or damaged. -1, after printing: it cannot be opened, or is whole
- * and another run's of the same hash. */
+/* Returns whether the file has these bytes: 0 if it is missing or damaged. Returns -1 after printing if it cannot be
+ * opened, or is whole and belongs to another run of the same hash. */
 static int has_bytes(const char *path, const char *bytes, size_t size)
 {
     struct stat st;
@@ -109,7 +110,7 @@ static int write_about(const store_run *r, const image_text *texts, int count)
 {
     char path[STORE_PATH];
     size_t size;
-    char *text = about(texts, count, &size);
+    char *text = run_json(texts, count, &size);
     if (!text) return 1;
     const int has = has_bytes(file_of(r, "run.json", path), text, size);
     const int failed = has < 0 || (!has && tool_write_file(path, text, size) != 0);
@@ -121,8 +122,8 @@ int store_open(const char *directory, const image_text *texts, int count, store_
 {
     char runs[STORE_PATH], path[STORE_PATH];
     *out = (store_run){0};
-    if (set_path(directory, store_hash(texts, count), out, runs) != 0 || store_make_directory(runs) != 0 ||
-        store_make_directory(out->path) != 0 || write_about(out, texts, count) != 0)
+    if (set_path(directory, store_hash(texts, count), out, runs) != 0 || make_directory(runs) != 0 ||
+        make_directory(out->path) != 0 || write_about(out, texts, count) != 0)
         return 1;
     const int fd = lock_open(file_of(out, "lock", path));
     out->lock = fd + 1;
@@ -146,9 +147,9 @@ void store_close(store_run *r)
 
 /* --- pieces --------------------------------------------------------------------------------------------- */
 
-enum { NAME = 160, HEADERS = 512 /* bytes of a file besides the numbers of an array, at most */ };
+enum { NAME = 160, HEADERS = 512 /* maximum bytes of a file besides the numbers of an array */ };
 
-/* "000016-000031.LABELS.KIND.npz" */
+/* Writes "000016-000031.LABELS.KIND.npz". Returns name. */
 static const char *name_of(const store_range *at, const char *kind, char name[NAME])
 {
     snprintf(name, NAME, "%06ld-%06ld.%016" PRIx64 "%s%s.npz", at->first, at->first + at->n - 1,
@@ -169,7 +170,7 @@ int store_has(const store_run *r, const store_range *at, const char *kind)
     return access(store_path(r, at, kind, path), F_OK) == 0;
 }
 
-/* What a piece says that it is: "RUN/000016-000031.LABELS.npz", as the array "of". */
+/* Writes a piece's array "of", its address: "RUN/000016-000031.LABELS.npz". Returns its length. */
 static size_t address_of(const store_run *r, const store_range *at, const char *kind, char text[2 * NAME])
 {
     char name[NAME];
@@ -211,7 +212,7 @@ static size_t size_of(const store_array *a)
     return numbers_of(a) * item;
 }
 
-/* Numbers that are int32 exactly, as npz_read_f64 returns them. */
+/* Reads numbers that int32 represents exactly, as npz_read_f64 returns them. */
 static mar_status read_i32(npz *z, const npz_array *found, size_t n, int32_t *to, char *why)
 {
     double *numbers = malloc(n * sizeof *numbers + 1);
@@ -236,7 +237,7 @@ static mar_status read_array(npz *z, const store_array *a, char *why)
     return status == MAR_OK ? npz_stream_read(z, numbers_of(a), a->data, why) : status;
 }
 
-/* The arrays of the file in memory, and whether it is the piece that it should be. */
+/* Reads the arrays of the file in memory, and checks its address. */
 static mar_status read_arrays(const void *data, size_t size, const char *address, size_t length,
                               const store_array *arrays, int count, char *why)
 {
@@ -252,7 +253,7 @@ static mar_status read_arrays(const void *data, size_t size, const char *address
     return status;
 }
 
-/* All bytes of the open file, if it has no more than `most`. NULL with *state set otherwise; an error is said. */
+/* Returns all bytes of the open file, at most `most`. Returns NULL with *state set otherwise, and prints an error. */
 static void *read_bytes(int fd, const char *path, size_t most, size_t *size, store_state *state)
 {
     struct stat st;

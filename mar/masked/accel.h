@@ -1,7 +1,7 @@
-/* The accelerators. An accelerator is one file in mar/ways and one line in mar/ways/ways.c (docs/adding.md). It says
- * which stages of generation it changes and which it needs plain. Two accelerators conflict if one changes a stage that
- * the other changes or needs plain. The messages of conflicts, mar_method_get and a session's guarantee follow from
- * that. */
+/* The accelerators. An accelerator is one file in mar/ways and one line in mar/ways/registry.c (docs/adding.md). It
+ * says which stages of generation it changes and which it needs plain. Two accelerators conflict if one changes a stage
+ * that the other changes or needs plain. The messages of conflicts, mar_method_get and a session's guarantee follow
+ * from that. */
 #ifndef MAR_ACCEL_H
 #define MAR_ACCEL_H
 
@@ -42,7 +42,7 @@ struct mar_accel {
      * divides among them. */
     const char *name;
     const char *also; /* second option that turns it on, or NULL */
-    /* Its name in the guarantee, if it changes the law; NULL: name, and the value if it is one of several. */
+    /* Its name in the guarantee, if it changes the distribution; NULL: name, and the value if it is one of several. */
     const char *change;
     unsigned changes;     /* mar_stage: stages it changes */
     unsigned needs;       /* mar_stage: stages it needs plain; no other accelerator may change them */
@@ -50,15 +50,14 @@ struct mar_accel {
     /* Option with which resolve turns it on, unless another accelerator of its own option is on; or NULL. */
     const char *default_with;
     const char *default_without; /* option that suppresses default_with, or NULL */
-    int exact;                   /* 1: the law of the output stays the target's */
+    int exact;                   /* 1: preserves the target's distribution */
     const char *exact_by;        /* reason, for the guarantee: "speculation inside the head"; NULL: not mentioned */
     const char *replaces;        /* option that has no effect with it, or NULL */
     const char *in_place;        /* options that replace that one, in words */
     const char *tokens;          /* "continuous" or "discrete", if its option is for both kinds of tokens; else NULL */
     const mar_accel_method *methods;       /* ends with a NULL name; NULL: none of its own */
     const mar_accel_exception *exceptions; /* ends with a NULL option; NULL: none */
-    /* Tells whether it is on, if being given is not enough. Called if the option is not at its default; all other
-     * options may be. */
+    /* Returns whether it is on, if being given is not enough. Called only if its option is not at its default. */
     int (*is_on)(const mar_params *p);
 
     /* Hooks of the masked engine (mar/masked/masked.h), but for is_on and resolve. A missing hook is NULL. `state` is
@@ -99,7 +98,7 @@ struct mar_accel {
     /* Adds its statistics. */
     void (*stats)(const void *state, mar_stats *stats);
     /* Writes the session's guarantee in place of the one that follows from `exact`, unless another accelerator changes
-     * the law. */
+     * the distribution. */
     void (*describe)(const void *state, char *text, size_t size);
     /* Returns a static note for the log on how it fits the model; NULL: none. */
     const char *(*warn)(const void *state);

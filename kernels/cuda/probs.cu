@@ -1,19 +1,19 @@
-/* Laws of logits, their likeliest tokens, and draws from them. A block has a row. Its row of log_law, 64 kB of 16384
- * tokens, is in the cache between the ten or so times that the block goes through it. What a row takes is latency, and
- * nothing beside the pass of a model that reads its weights for it. */
+/* Probabilities from logits, the most likely tokens, and draws. A block has a row of log_probs. The row, 64 kB with
+ * 16384 tokens, stays in cache between the block's ten or so passes. A row costs latency only, negligible beside a
+ * model pass that reads its weights for it. */
 #include "kernels/cuda/discrete.cuh"
 
-/* --- laws ------------------------------------------------------------------------------------------------------- */
+/* --- probabilities ---------------------------------------------------------------------------------------------- */
 
-/* A key's digits, found one after the other, highest first: as kernels/cpu/discrete.c. */
+/* The digits of a key, found highest first, as in kernels/cpu/discrete.c. */
 enum { KEY_DIGIT = 11, KEY_DIGITS = 1 << KEY_DIGIT };
 
 typedef struct {
     discrete_scratch scratch;
-    unsigned long long sum[KEY_DIGITS]; /* the weight of each digit */
-} law_memory;
+    unsigned long long sum[KEY_DIGITS]; /* weight of each digit */
+} probs_memory;
 
-/* The weights of the digits, the largest digit first. */
+/* Weights of the digits, the largest digit first. */
 template <typename T> struct digit_weights {
     const T *sum;
     __device__ double operator()(int i) const
@@ -22,20 +22,20 @@ template <typename T> struct digit_weights {
     }
 };
 
-/* Where the sum of weights by falling x passes a limit: at which key, and what is above it. */
+/* The point where the sum of weights by falling x passes a limit: the key, and the sum above it. */
 typedef struct {
     int passes;
     unsigned key;
     double above;
-} law_crossing;
+} probs_crossing;
 
-/* Weights are whole numbers, so that their sums do not depend on the order, nor do the results. A double has all sums
- * below 2^53; a T must have them, too. */
+/* Finds the crossing. Weights are integers, so sums and results do not depend on the order. All sums must be below 2^53
+ * for a double, and fit in a T. */
 template <typename T, typename W>
-static __device__ inline law_crossing find_crossing(const float *row, const W &weight, int size, double limit,
-                                                    law_memory *m)
+static __device__ inline probs_crossing find_crossing(const float *row, const W &weight, int size, double limit,
+                                                      probs_memory *m)
 {
-    law_crossing c = {1, 0, 0};
+    probs_crossing c = {1, 0, 0};
     T *sum = (T *)m->sum;
 #pragma unroll 1
     for (int shift = 32 - KEY_DIGIT, before = 32; c.passes && before > 0;
@@ -58,7 +58,7 @@ static __device__ inline law_crossing find_crossing(const float *row, const W &w
     return c;
 }
 
-/* Each token counts 1. */
+/* Weight 1 for each token. */
 struct ones {
     __device__ unsigned operator()(float) const
     {
@@ -66,7 +66,7 @@ struct ones {
     }
 };
 
-/* A logit's exponential in units that make the sum of a row less than 2^53. */
+/* A logit's exponential, in units that keep a row's sum below 2^53. */
 struct exponentials {
     float top;
     double scale;
@@ -76,7 +76,7 @@ struct exponentials {
     }
 };
 
-/* 1 for the tokens with one key. */
+/* Weight 1 for the tokens with one key. */
 struct equals {
     const float *row;
     unsigned key;
@@ -86,17 +86,18 @@ struct equals {
     }
 };
 
-/* Tokens with less than the top_k-th largest logit get none. */
-static __device__ inline void keep_top_k(float *row, int size, int top_k, law_memory *m)
+/* Removes tokens below the top_k-th largest logit. */
+static __device__ inline void keep_top_k(float *row, int size, int top_k, probs_memory *m)
 {
     if (top_k <= 0 || top_k >= size) return;
-    const law_crossing c = find_crossing<unsigned>(row, ones{}, size, top_k - 0.5, m);
+    const probs_crossing c = find_crossing<unsigned>(row, ones{}, size, top_k - 0.5, m);
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x)
         if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
 }
 
-/* The tokens stay from which the sum of the more likely ones, and of equal ones before them, has not passed p. */
-static __device__ inline void keep_top_p(float *row, int size, float top, float p, law_memory *m)
+/* Removes tokens outside top-p. A token stays if the running sum over more likely tokens, and equal ones before it, has
+ * not passed p. */
+static __device__ inline void keep_top_p(float *row, int size, float top, float p, probs_memory *m)
 {
     if (!(p < 1)) return;
     double total = 0, scale = 0x1p52;
@@ -105,13 +106,13 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) total += (double)weight(row[x]);
     total = discrete_sum(total, &m->scratch);
     const double limit = (double)p * total;
-    const law_crossing c = find_crossing<unsigned long long>(row, weight, size, limit, m);
-    int last = size; /* of the tokens with the key at which it passes, the last one that stays */
+    const probs_crossing c = find_crossing<unsigned long long>(row, weight, size, limit, m);
+    int last = size; /* last token that stays among those with the crossing's key */
     if (c.passes) {
         const double one = (double)weight(discrete_of_key(c.key)), stay = floor((limit - c.above) / one) + 1;
         const discrete_found f = discrete_find<DISCRETE_EXCEEDS>(equals{row, c.key}, size, stay - 0.5, 0, &m->scratch);
         if (f.passes) last = f.at;
-        __syncthreads(); /* nobody searches the row any more */
+        __syncthreads(); /* no thread searches the row any more */
     }
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) {
         const unsigned key = discrete_key(row[x]);
@@ -120,8 +121,8 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     }
 }
 
-/* The steps of LlamaGen's generate.py, each rounded as on the CPU: equal logits stay equal. */
-static __device__ inline float law_logit(const kern_law_job &job, const float *logits, size_t r, int x)
+/* Applies the steps of LlamaGen's generate.py, each rounded as on the CPU: equal logits stay equal. */
+static __device__ inline float probs_logit(const kern_probs_job &job, const float *logits, size_t r, int x)
 {
     float logit = logits[x];
     if (job.conditions == 2 && job.cfg[r] > 1) {
@@ -141,16 +142,16 @@ struct largest {
     }
 };
 
-static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) law_kernel(kern_law_job job)
+static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) probs_kernel(kern_probs_job job)
 {
-    law_memory *m = (law_memory *)cuda_shared();
+    probs_memory *m = (probs_memory *)cuda_shared();
     const size_t r = blockIdx.x;
     const int size = job.size;
     const float *logits = job.logits + r * (size_t)size;
-    float *row = job.log_law + (size_t)job.place[r] * (size_t)size, top = -INFINITY;
+    float *row = job.log_probs + (size_t)job.place[r] * (size_t)size, top = -INFINITY;
     int nan = 0;
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) {
-        row[x] = law_logit(job, logits, r, x);
+        row[x] = probs_logit(job, logits, r, x);
         top = fmaxf(top, row[x]);
         nan |= isnan(row[x]);
     }
@@ -173,50 +174,50 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) law_kernel(kern_la
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) row[x] = (float)((double)row[x] - log_sum);
 }
 
-void cuda_laws(kern_queue *k, const kern_law_job *job)
+void cuda_probs(kern_queue *k, const kern_probs_job *job)
 {
     cuda_queue *c = cuda_of(k);
     const size_t rows = (size_t)job->rows;
     if (job->rows <= 0) return;
-    kern_law_job device = *job;
+    kern_probs_job device = *job;
     cuda_stage_hold(c);
     device.cfg = job->conditions == 2 ? cuda_stage(c, job->cfg, rows) : NULL;
     device.place = cuda_stage(c, job->place, rows);
     cuda_stage_send(c);
-    cuda_launch(c, law_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(law_memory), device);
+    cuda_launch(c, probs_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(probs_memory), device);
 }
 
 /* --- draws ------------------------------------------------------------------------------------------------------ */
 
-/* A law without the tokens that are drawn. */
-struct law_weights {
-    const float *log_law;
+/* A distribution without the drawn tokens. */
+struct probs_weights {
+    const float *log_probs;
     const int *id;
     int drawn;
     __device__ float operator()(int x) const
     {
         for (int i = 0; i < drawn; i++)
             if (id[i] == x) return 0;
-        return discrete_exp(log_law[x]);
+        return discrete_exp(log_probs[x]);
     }
 };
 
 static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) draw_kernel(kern_draw_job job)
 {
     discrete_scratch *s = (discrete_scratch *)cuda_shared();
-    const size_t r = blockIdx.x, candidates = r * (size_t)job.most;
+    const size_t r = blockIdx.x, candidates = r * (size_t)job.max_draws;
     const kern_address address = job.address[r];
-    law_weights law = {job.log_law + (size_t)job.law[r] * (size_t)job.size, job.id + candidates, job.given[r]};
-    for (int i = (int)threadIdx.x; i < law.drawn; i += (int)blockDim.x)
+    probs_weights probs = {job.log_probs + (size_t)job.source[r] * (size_t)job.size, job.id + candidates, job.given[r]};
+    for (int i = (int)threadIdx.x; i < probs.drawn; i += (int)blockDim.x)
         job.id[candidates + (size_t)i] = job.earlier[candidates + (size_t)i];
-    while (law.drawn < job.wanted[r]) {
-        const double uniform = kern_uniform_at(&address, KERN_NOISE_STEP, (uint32_t)law.drawn);
-        const int x = discrete_find<DISCRETE_EXCEEDS>(law, job.size, uniform, 1, s).at;
+    while (probs.drawn < job.wanted[r]) {
+        const double uniform = kern_uniform_at(&address, KERN_NOISE_STEP, (uint32_t)probs.drawn);
+        const int x = discrete_find<DISCRETE_EXCEEDS>(probs, job.size, uniform, 1, s).at;
         if (x < 0) break;
-        if (threadIdx.x == 0) job.id[candidates + (size_t)law.drawn] = x;
-        law.drawn++;
+        if (threadIdx.x == 0) job.id[candidates + (size_t)probs.drawn] = x;
+        probs.drawn++;
     }
-    if (threadIdx.x == 0) job.drawn[r] = law.drawn;
+    if (threadIdx.x == 0) job.drawn[r] = probs.drawn;
 }
 
 void cuda_draw(kern_queue *k, const kern_draw_job *job)
@@ -226,32 +227,31 @@ void cuda_draw(kern_queue *k, const kern_draw_job *job)
     if (job->rows <= 0) return;
     kern_draw_job device = *job;
     cuda_stage_hold(c);
-    device.law = cuda_stage(c, job->law, rows);
+    device.source = cuda_stage(c, job->source, rows);
     device.given = cuda_stage(c, job->given, rows);
     device.wanted = cuda_stage(c, job->wanted, rows);
-    device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->most);
+    device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->max_draws);
     device.address = cuda_stage(c, job->address, rows);
     cuda_stage_send(c);
     cuda_launch(c, draw_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(discrete_scratch), device);
 }
 
-/* --- the likeliest tokens ------------------------------------------------------------------------------------------
- */
+/* --- most likely tokens ------------------------------------------------------------------------------------------ */
 
-/* The larger of two (value, number) pairs, of equal values that of the lower number. */
+/* Takes the larger of two (value, token) pairs; ties go to the lower token. */
 static __device__ inline void take_likelier(float &p, int &x, float other_p, int other_x)
 {
     if (other_p > p || (other_p == p && other_x < x)) p = other_p, x = other_x;
 }
 
-/* Each pass finds the likeliest token behind the one before. */
+/* Finds the next most likely token in each pass. */
 static __global__ void __launch_bounds__(DISCRETE_THREADS, 1)
-    top_kernel(const float *log_law, const int *law, int size, int count, int *id, float *log_p)
+    top_kernel(const float *log_probs, const int *source, int size, int count, int *id, float *log_p)
 {
     float *part_p = (float *)cuda_shared(); /* [DISCRETE_WARPS] */
     int *part_x = (int *)(part_p + DISCRETE_WARPS);
     const size_t r = blockIdx.x;
-    const float *row = log_law + (size_t)law[r] * (size_t)size;
+    const float *row = log_probs + (size_t)source[r] * (size_t)size;
     float last_p = INFINITY;
     int last_x = -1;
     for (int i = 0; i < count; i++) {
@@ -271,11 +271,12 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1)
     }
 }
 
-void cuda_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id, float *log_p)
+void cuda_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
+              float *log_p)
 {
     cuda_queue *c = cuda_of(k);
     if (rows <= 0 || count <= 0) return;
-    const int *staged = cuda_stage(c, law, (size_t)rows);
+    const int *staged = cuda_stage(c, source, (size_t)rows);
     cuda_launch(c, top_kernel, (unsigned)rows, discrete_threads(size), DISCRETE_WARPS * (sizeof(float) + sizeof(int)),
-                log_law, staged, size, count, id, log_p);
+                log_probs, staged, size, count, id, log_p);
 }

@@ -1,0 +1,30 @@
+/* The registry of accelerators: their conflicts, the options that have an effect, and the guarantee. */
+#ifndef MAR_REGISTRY_H
+#define MAR_REGISTRY_H
+
+#include "mar/core/engine.h"
+
+/* The accelerators that are on, in the order of the registry; ends with NULL. */
+typedef struct {
+    const mar_accel *on[MAR_ACCELS_MAX + 1];
+} mar_accels_on;
+
+/* Fills in automatic values of the parameters for such tokens, "continuous" or "discrete". Lists the accelerators that
+ * are on. Returns MAR_EARG, naming the options, if one is for other tokens, two accelerators conflict, or a verifier
+ * lacks its draft. */
+mar_status mar_accels_resolve_params(mar_params *params, const char *tokens, mar_accels_on *out, mar_err *err);
+
+/* Returns all accelerators; ends with NULL. */
+const mar_accel *const *mar_accels(void);
+/* Returns the accelerator that a verifier, a value of its option, turns on; NULL if there is none. */
+const mar_accel *mar_accel_of_verifier(const char *verifier);
+/* Returns whether an accelerator is on. params are as mar_accels_resolve leaves them. */
+int mar_accel_is_on(const mar_accel *accel, const mar_params *params);
+/* Fills in the automatic values of the accelerators' options for such tokens, "continuous" or "discrete". */
+void mar_accels_resolve(mar_params *params, const char *tokens);
+/* Returns MAR_EARG, naming both, if two accelerators that are on conflict. */
+mar_status mar_accels_check(const mar_params *params, mar_err *err);
+/* Writes one line on the distribution of the output under the accelerators that are on. */
+void mar_accels_describe(const mar_params *params, char *text, size_t size);
+
+#endif

@@ -40,7 +40,8 @@ void bytes_free(bytes *b)
 void bytes_to_file(const bytes *b, const char *path)
 {
     FILE *f = fopen(path, "wb");
-    if (!f || fwrite(b->data, 1, b->size, f) != b->size || fclose(f) != 0) fail_msg("%s: cannot write", path);
+    if (!f || (b->size && fwrite(b->data, 1, b->size, f) != b->size) || fclose(f) != 0)
+        fail_msg("%s: cannot write", path);
 }
 
 bytes bytes_from_file(const char *path)

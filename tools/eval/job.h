@@ -51,7 +51,8 @@ typedef struct {
     mar *library; /* the network's handle, owned by the store: the models', or another if the arithmetic differs */
     mar_features *network;
     long made;        /* images made by this process */
-    uint8_t *written; /* [images] 1: this process has written its files, and synced them at the end of a round */
+    uint8_t *written; /* [images], NULL for --merge. 1: this process has written its files, and synced them at the end
+                         of a round */
 } eval_job;
 
 /* Fills job->settings, and the kinds of pieces in job->facts, once all else is known. Returns 0, or 1 with the error

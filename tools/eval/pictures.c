@@ -37,7 +37,7 @@ int eval_pictures_finish(eval_job *job, const uint32_t *crc)
     int status = eval_pixels_open(job, &p);
     if (status == 0 && !rgb) status = tool_error("out of memory for an image");
     for (long i = 0; i < job->layout.images && status == 0 && (p.npz || p.images); i += job->layout.batch) {
-        if (job->written[i]) continue;
+        if (job->written && job->written[i]) continue;
         progress_note(job->bar, "checking the images' files");
         status = interruption_came() ? interruption_status() : complete(&p, job, i, crc, rgb);
     }

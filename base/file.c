@@ -142,9 +142,10 @@ static int copy_to_hidden(file_writer *w)
     char buffer[8192];
     const int from = fileno(w->stream), to = make_hidden(w, NULL);
     off_t at = 0;
-    ssize_t n = -1;
+    ssize_t n, written = 0;
     if (to < 0) return -1;
-    while ((n = pread(from, buffer, sizeof buffer, at)) > 0 && write(to, buffer, (size_t)n) == n) at += n;
+    while ((n = pread(from, buffer, sizeof buffer, at)) > 0 && (written = write(to, buffer, (size_t)n)) > 0)
+        at += written;
     const int failed = n != 0 || sync_file(w, to);
     return close(to) != 0 || failed;
 }

@@ -121,14 +121,15 @@ void diff_head_free(diff_head *h)
     *h = (diff_head){0};
 }
 
-size_t diff_head_act_size(const diff_head *h)
+/* Returns the bytes of an operand of the head's products. */
+static size_t act_size(const diff_head *h)
 {
     return h->f32 ? sizeof(float) : h->device->act_size;
 }
 
 int diff_head_is_f32(const diff_head *h)
 {
-    return diff_head_act_size(h) == sizeof(float);
+    return act_size(h) == sizeof(float);
 }
 
 /* Computes cos and sin of t * 10000^(-i/128), in f32 as the official code does. */
@@ -177,13 +178,14 @@ double diff_head_macs(const diff_head *h, double modulations, double evaluations
            evaluations * kern_head_macs(h->width, h->depth, h->channels);
 }
 
-double diff_head_weight_size(const diff_head *h)
+/* Returns the bytes of a weight of the blocks at most steps: an operand, or int8 with its share of a scale. */
+static double weight_size(const diff_head *h)
 {
     const int int8 = h->device->int8 && h->int8_below > 0;
-    return kern_head_weight_size(h->width, int8, (double)diff_head_act_size(h));
+    return kern_head_weight_size(h->width, int8, (double)act_size(h));
 }
 
 double diff_head_sequential_bytes(const diff_head *h)
 {
-    return kern_head_weight_bytes(h->width, h->depth, h->channels, diff_head_weight_size(h));
+    return kern_head_weight_bytes(h->width, h->depth, h->channels, weight_size(h));
 }

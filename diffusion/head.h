@@ -22,8 +22,6 @@ mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth,
                           int int8_below, diff_head *out, mar_err *err);
 /* Tells whether products and modulation are f32, by the head's own choice or the device's. */
 int diff_head_is_f32(const diff_head *h);
-/* Returns the bytes of an operand of the head's products. */
-size_t diff_head_act_size(const diff_head *h);
 void diff_head_free(diff_head *h); /* on any thread, when no queue uses it any more */
 
 /* Computes temb[i] = time_embed(t[i]) for n timesteps. Allocates *temb, backend float [n][width]; the caller frees it
@@ -33,8 +31,6 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const in
 
 /* Returns the multiply-adds of this many modulation rows and evaluations. */
 double diff_head_macs(const diff_head *h, double modulations, double evaluations);
-/* Returns the bytes of a weight of the blocks at most steps: an operand, or int8 with its share of a scale. */
-double diff_head_weight_size(const diff_head *h);
 /* Returns the bytes that a step must read: the weights of the sequential products. */
 double diff_head_sequential_bytes(const diff_head *h);
 

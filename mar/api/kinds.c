@@ -18,7 +18,7 @@ void mar_metadata_text(mar_metadata *m, const char *key, const char *value)
     m->count++;
 }
 
-void mar_metadata_number(mar_metadata *m, const char *key, long value)
+static void metadata_number(mar_metadata *m, const char *key, long value)
 {
     char *text = m->numbers[m->count];
     snprintf(text, sizeof m->numbers[0], "%ld", value);
@@ -111,20 +111,20 @@ static void put_mar(const mar_configs *configs, mar_metadata *m)
 {
     const mar_model_config *c = &configs->model;
     mar_metadata_text(m, "mar.kind", "mar");
-    mar_metadata_number(m, "mar.width", c->width);
-    mar_metadata_number(m, "mar.encoder_depth", c->encoder_depth);
-    mar_metadata_number(m, "mar.decoder_depth", c->decoder_depth);
-    if (!c->heads_guessed) mar_metadata_number(m, "mar.heads", c->heads);
-    if (c->decoder_heads != c->heads) mar_metadata_number(m, "mar.decoder_heads", c->decoder_heads);
-    mar_metadata_number(m, "mar.mlp_hidden", c->mlp_hidden);
-    mar_metadata_number(m, "mar.buffer", c->buffer);
-    mar_metadata_number(m, "mar.seq_len", c->seq_len);
-    mar_metadata_number(m, "mar.token_dim", c->token_dim);
-    if (c->patch_size) mar_metadata_number(m, "mar.patch_size", c->patch_size);
-    mar_metadata_number(m, "mar.classes", c->classes);
-    mar_metadata_number(m, "mar.head_width", c->head_width);
-    mar_metadata_number(m, "mar.head_depth", c->head_depth);
-    mar_metadata_number(m, "mar.parameters", c->parameters);
+    metadata_number(m, "mar.width", c->width);
+    metadata_number(m, "mar.encoder_depth", c->encoder_depth);
+    metadata_number(m, "mar.decoder_depth", c->decoder_depth);
+    if (!c->heads_guessed) metadata_number(m, "mar.heads", c->heads);
+    if (c->decoder_heads != c->heads) metadata_number(m, "mar.decoder_heads", c->decoder_heads);
+    metadata_number(m, "mar.mlp_hidden", c->mlp_hidden);
+    metadata_number(m, "mar.buffer", c->buffer);
+    metadata_number(m, "mar.seq_len", c->seq_len);
+    metadata_number(m, "mar.token_dim", c->token_dim);
+    if (c->patch_size) metadata_number(m, "mar.patch_size", c->patch_size);
+    metadata_number(m, "mar.classes", c->classes);
+    metadata_number(m, "mar.head_width", c->head_width);
+    metadata_number(m, "mar.head_depth", c->head_depth);
+    metadata_number(m, "mar.parameters", c->parameters);
 }
 
 /* --- LlamaGen ----------------------------------------------------------------------------------------------------- */
@@ -162,18 +162,18 @@ static void put_llamagen(const mar_configs *configs, mar_metadata *m)
 {
     const gpt_config *c = &configs->gpt;
     mar_metadata_text(m, "mar.kind", "llamagen");
-    mar_metadata_number(m, "mar.width", c->width);
-    mar_metadata_number(m, "mar.depth", c->depth);
-    if (!c->heads_guessed) mar_metadata_number(m, "mar.heads", c->heads);
-    mar_metadata_number(m, "mar.hidden", c->hidden);
-    mar_metadata_number(m, "mar.vocabulary", c->vocabulary);
-    mar_metadata_number(m, "mar.seq_len", c->seq_len);
-    mar_metadata_number(m, "mar.classes", c->classes);
+    metadata_number(m, "mar.width", c->width);
+    metadata_number(m, "mar.depth", c->depth);
+    if (!c->heads_guessed) metadata_number(m, "mar.heads", c->heads);
+    metadata_number(m, "mar.hidden", c->hidden);
+    metadata_number(m, "mar.vocabulary", c->vocabulary);
+    metadata_number(m, "mar.seq_len", c->seq_len);
+    metadata_number(m, "mar.classes", c->classes);
     if (c->caption_dim) {
-        mar_metadata_number(m, "mar.caption_tokens", c->prefix);
-        mar_metadata_number(m, "mar.caption_dim", c->caption_dim);
+        metadata_number(m, "mar.caption_tokens", c->prefix);
+        metadata_number(m, "mar.caption_dim", c->caption_dim);
     }
-    mar_metadata_number(m, "mar.parameters", c->parameters);
+    metadata_number(m, "mar.parameters", c->parameters);
 }
 
 /* --- EAGLE drafters ----------------------------------------------------------------------------------------------- */
@@ -207,10 +207,10 @@ static void put_eagle(const mar_configs *configs, mar_metadata *m)
 {
     const eagle_config *c = &configs->eagle;
     mar_metadata_text(m, "mar.kind", "eagle");
-    mar_metadata_number(m, "mar.width", c->width);
-    mar_metadata_number(m, "mar.hidden", c->hidden);
-    if (c->heads) mar_metadata_number(m, "mar.heads", c->heads);
-    mar_metadata_number(m, "mar.parameters", c->parameters);
+    metadata_number(m, "mar.width", c->width);
+    metadata_number(m, "mar.hidden", c->hidden);
+    if (c->heads) metadata_number(m, "mar.heads", c->heads);
+    metadata_number(m, "mar.parameters", c->parameters);
 }
 
 /* --- image decoders ----------------------------------------------------------------------------------------------- */
@@ -254,13 +254,13 @@ static void put_vae(const mar_configs *configs, mar_metadata *m)
 {
     const mar_vae_config *c = &configs->vae;
     mar_metadata_text(m, "mar.kind", "vae");
-    mar_metadata_number(m, "mar.vae_z_channels", c->z_channels);
-    mar_metadata_number(m, "mar.vae_stride", c->stride);
-    mar_metadata_number(m, "mar.vae_channels", c->channels);
-    mar_metadata_number(m, "mar.vae_levels", c->levels);
-    mar_metadata_number(m, "mar.vae_res_blocks", c->res_blocks);
-    if (c->codebook) mar_metadata_number(m, "mar.vae_codebook", c->codebook);
-    mar_metadata_number(m, "mar.parameters", c->parameters);
+    metadata_number(m, "mar.vae_z_channels", c->z_channels);
+    metadata_number(m, "mar.vae_stride", c->stride);
+    metadata_number(m, "mar.vae_channels", c->channels);
+    metadata_number(m, "mar.vae_levels", c->levels);
+    metadata_number(m, "mar.vae_res_blocks", c->res_blocks);
+    if (c->codebook) metadata_number(m, "mar.vae_codebook", c->codebook);
+    metadata_number(m, "mar.parameters", c->parameters);
 }
 
 /* --- Inception ---------------------------------------------------------------------------------------------------- */
@@ -299,9 +299,9 @@ static void put_inception(const mar_configs *configs, mar_metadata *m)
 {
     const eval_inception_config *c = &configs->inception;
     mar_metadata_text(m, "mar.kind", "inception");
-    mar_metadata_number(m, "mar.features", c->features);
-    mar_metadata_number(m, "mar.classes", c->classes);
-    mar_metadata_number(m, "mar.parameters", c->parameters);
+    metadata_number(m, "mar.features", c->features);
+    metadata_number(m, "mar.classes", c->classes);
+    metadata_number(m, "mar.parameters", c->parameters);
 }
 
 /* --- unsupported files -------------------------------------------------------------------------------------------- */

@@ -26,7 +26,6 @@ typedef struct {
 } mar_metadata;
 
 void mar_metadata_text(mar_metadata *m, const char *key, const char *value);
-void mar_metadata_number(mar_metadata *m, const char *key, long value);
 
 typedef void mar_kind_visitor(void *user, const char *name, int rank, const int64_t *shape);
 typedef void mar_kind_fact(void *user, const char *line);

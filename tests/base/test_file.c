@@ -256,6 +256,24 @@ TEST_WITH(a_failing_rename_leaves_the_older_file, set_up, tear_down)
     }
 }
 
+/* Without links the unnamed file is copied to a hidden one, and only the finished file is left. */
+TEST_WITH(a_file_system_without_links_will_do, set_up, tear_down)
+{
+    const fixture *x = *state;
+    for (int is_there = 0; is_there < 2; is_there++) {
+        mar_err err = {0};
+        file_writer w = start(x);
+        disturbed.no_links = 1;
+        assert_ok(file_writer_commit(&w, &err), &err);
+        disturbed.no_links = 0;
+        bytes found = bytes_from_file(x->path);
+        assert_int_equal(found.size, SIZE);
+        assert_memory_equal(found.data, x->data, SIZE);
+        assert_int_equal(count_files(x->dir), 1);
+        bytes_free(&found);
+    }
+}
+
 /* A path without a directory, as most are on a command line. */
 TEST_WITH(the_current_directory_will_do, set_up, tear_down)
 {

@@ -20,6 +20,7 @@ static struct {
     int no_tmpfile;   /* O_TMPFILE is not supported */
     int no_proc;      /* nor is there a /proc */
     int rename_fails; /* with EACCES */
+    int no_links;     /* linkat fails with EPERM */
 } disturbed;
 
 #pragma GCC visibility push(default)
@@ -52,6 +53,12 @@ int rename(const char *from, const char *to)
 {
     if (disturbed.rename_fails) return errno = EACCES, -1;
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int linkat(int from_at, const char *from, int to_at, const char *to, int flags)
+{
+    if (disturbed.no_links) return errno = EPERM, -1;
+    return (int)syscall(SYS_linkat, from_at, from, to_at, to, flags);
 }
 #pragma GCC visibility pop
 

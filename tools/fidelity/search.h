@@ -7,7 +7,7 @@
  *
  * A point is compared with the reference by images of the same seeds. Its time is the median over a few turns, beside
  * which the reference makes the same images. Images and times are in a run store: a search that was killed takes them
- * from there, and comes to the same figures. journal.c and search_report.c report. */
+ * from there, and comes to the same figures. record.c and search_report.c report. */
 #ifndef TOOLS_FIDELITY_SEARCH_H
 #define TOOLS_FIDELITY_SEARCH_H
 
@@ -107,7 +107,7 @@ void search_choose(search *s);
  * once, twice or four times as far as another seed. */
 double search_reach(int level);
 
-/* --- the JSON file (journal.c) --- -------------------------------------------------------------------------------- */
+/* --- the JSON file (record.c) ------------------------------------------------------------------------------------- */
 
 /* Checks that the JSON file, if it exists, is this search's. Returns 0, or 1 after printing why it is not. */
 int search_check(const search *s);

@@ -64,7 +64,7 @@ static const char *file_of(const store_run *r, const char *name, char *path)
     return path;
 }
 
-enum { ABOUT_MAX = 1 << 20 }; /* maximum bytes of a run.json */
+enum { RUN_JSON_MAX = 1 << 20 }; /* maximum bytes of a run.json */
 
 /* Returns run.json as text; the caller frees it. Returns NULL after printing "out of memory". */
 static char *run_json(const image_text *texts, int count, size_t *size)
@@ -94,7 +94,7 @@ static int has_bytes(const char *path, const char *bytes, size_t size)
         tool_cannot_open(path, "what a run depends on");
         return -1;
     }
-    char *found = fstat(fd, &st) == 0 && st.st_size < ABOUT_MAX ? calloc(1, (size_t)st.st_size + 1) : NULL;
+    char *found = fstat(fd, &st) == 0 && st.st_size < RUN_JSON_MAX ? calloc(1, (size_t)st.st_size + 1) : NULL;
     const int is_read = found && tool_read_at(fd, found, (size_t)st.st_size, 0) == 0;
     const int same = is_read && st.st_size == (off_t)size && memcmp(found, bytes, size) == 0;
     cJSON *other = is_read && !same ? cJSON_ParseWithOpts(found, NULL, 1) : NULL;
@@ -106,7 +106,7 @@ static int has_bytes(const char *path, const char *bytes, size_t size)
     return is_other ? -1 : same;
 }
 
-static int write_about(const store_run *r, const image_text *texts, int count)
+static int write_run_json(const store_run *r, const image_text *texts, int count)
 {
     char path[STORE_PATH];
     size_t size;
@@ -123,7 +123,7 @@ int store_open(const char *directory, const image_text *texts, int count, store_
     char runs[STORE_PATH], path[STORE_PATH];
     *out = (store_run){0};
     if (set_path(directory, store_hash(texts, count), out, runs) != 0 || make_directory(runs) != 0 ||
-        make_directory(out->path) != 0 || write_about(out, texts, count) != 0)
+        make_directory(out->path) != 0 || write_run_json(out, texts, count) != 0)
         return 1;
     const int fd = lock_open(file_of(out, "lock", path));
     out->lock = fd + 1;

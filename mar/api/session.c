@@ -511,9 +511,10 @@ mar_status mar_session_tokens(mar_session *s, float *tokens)
 /* Returns the start time of work on images. */
 static double work(mar_session *s)
 {
+    const double begun = mar_now(); /* before the mark: total_s contains vae_s */
     s->k->core->bind(s->k);
     s->k->core->timer_mark(s->k, NULL);
-    return mar_now();
+    return begun;
 }
 
 static void pause_work(mar_session *s, double begun)

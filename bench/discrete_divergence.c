@@ -1,4 +1,5 @@
-/* What relaxed methods accept, and how far they are from the target's law, on the discrete demo: computed, not sampled.
+/* What relaxed methods accept, and how far they are from the target's distribution, on the discrete demo: computed, not
+ * sampled.
  *
  *     discrete_divergence chain|tree FIRST IMAGES < methods     # one a line: "spec uniform-rsd, cool_delta 2"
  *
@@ -19,7 +20,7 @@
 #include "llamagen/engine.h"
 #include "mar/api/session.h"
 #include "mar/core/neighbours.h"
-#include "mar/ways/registry.h"
+#include "mar/accel/registry.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far relaxed methods are from the target's law, by the length they accept, on the discrete demo: the papers' orderings.
+"""How far relaxed methods are from the target's distribution, by the length they accept, on the discrete demo: the papers' orderings.
 
     cmake --build build/release --target discrete_divergence
     python3 bench/discrete_divergence.py --out bench/results/discrete_divergence.json
@@ -123,7 +123,7 @@ def compare(samples, better, worse, name):
 
 
 def own(run):
-    """What the session itself did, with the target's laws there."""
+    """What the session itself did, with the target's distributions there."""
     tokens = run["tokens"].sum()
     found = {"accepted": run["accepted"].sum() / run["rounds"].sum(), "entropy": run["entropy"].sum() / tokens,
              "top": run["top"].sum() / tokens}

@@ -101,7 +101,7 @@ def eagle_loss(target, eagle, labels, codes, args):
 
 @torch.no_grad()
 def acceptance(target, eagle, labels, codes, depth=3):
-    """1 - TV between the target's law and the drafter's, for the first `depth` drafts behind every prefix."""
+    """1 - TV between the target's distribution and the drafter's, for the first `depth` drafts behind every prefix."""
     features = target.features(labels, codes[:, :-1])
     embedded, law = target.tok_embeddings(codes[:, :-1]), target.output(features).float().softmax(-1)
     given, result = features[:, :-1], []

@@ -590,7 +590,8 @@ MAR_API mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step);
  * model it is 1 or more. 0: the token was not drafted that way. */
 MAR_API mar_status mar_session_lateness(mar_session *s, int *late);
 
-/* Returns the guarantee on the session's output distribution, in one line: "exact: the target's law", "approximate:
+/* Returns the guarantee on the session's output distribution, in one line: "exact: the target's distribution",
+ * "approximate:
  * ...". Valid as long as the session. */
 MAR_API const char *mar_session_guarantee(const mar_session *s);
 

@@ -39,20 +39,20 @@ static const discrete *of_const(const mar_engine_state *g)
 
 /* --- the models --------------------------------------------------------------------------------------------------- */
 
-static mar_status target_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
+static mar_status target_log_probs(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     return gpt_runner_log_probs(((discrete *)state)->target, request, n, log_probs, err);
 }
 
-static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_probs,
-                                   const spec_continuation *continuation, mar_err *err)
+static mar_status target_log_probs_then(void *state, const spec_request *request, int n, float *log_probs,
+                                        const spec_continuation *continuation, mar_err *err)
 {
     return gpt_runner_log_probs_then(((discrete *)state)->target, request, n, log_probs, continuation, err);
 }
 
-static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
+static mar_status draft_log_probs(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
-    return mar_drafter_laws(&((discrete *)state)->draft, request, n, log_probs, err);
+    return mar_drafter_log_probs(&((discrete *)state)->draft, request, n, log_probs, err);
 }
 
 static gpt_sampling sampling_of(const discrete *g)
@@ -139,8 +139,8 @@ static mar_status create_sampler(discrete *g, mar_err *err)
                                           .neighbours = g->neighbours,
                                           .neighbour_count = plan->neighbours,
                                           .seed = p->seed};
-    const spec_model target = {c->vocabulary, g, target_laws, target_laws_then};
-    const spec_model draft = {c->vocabulary, g, draft_laws, NULL};
+    const spec_model target = {c->vocabulary, g, target_log_probs, target_log_probs_then};
+    const spec_model draft = {c->vocabulary, g, draft_log_probs, NULL};
     return spec_sampler_create(g->k, &target, p->draft ? &draft : NULL, &options, g->max_images, c->seq_len,
                                &g->sampler, err);
 }
@@ -162,9 +162,9 @@ static void write_guarantee(discrete *g)
 {
     const spec_method *m = g->plan.method;
     if (!m)
-        snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's law");
+        snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's distribution");
     else if (m->exact)
-        snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's law, by speculation (%s)", m->name);
+        snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's distribution, by speculation (%s)", m->name);
     else if (strcmp(m->guarantee, "none") == 0)
         snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s, without a bound", m->name);
     else

@@ -87,8 +87,8 @@ mar_status mar_drafter_plan(mar_drafter *d, int images, mar_err *err);
 /* Begins a batch after the target has begun it, with the same labels or captions. */
 void mar_drafter_begin(mar_drafter *d, int images, const int *labels);
 void mar_drafter_begin_captions(mar_drafter *d, int images, const float *features, const uint8_t *mask);
-/* Implements spec_model.laws. */
-mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_probs, mar_err *err);
+/* Implements spec_model.log_probs. */
+mar_status mar_drafter_log_probs(mar_drafter *d, const spec_request *request, int n, float *log_probs, mar_err *err);
 /* Returns the draft's statistics; NULL without a draft. */
 const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d);
 

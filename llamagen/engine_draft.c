@@ -43,7 +43,7 @@ void mar_drafter_begin_captions(mar_drafter *d, int images, const float *feature
     if (d->model) gpt_runner_begin_captions(d->model, images, features, mask);
 }
 
-mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_probs, mar_err *err)
+mar_status mar_drafter_log_probs(mar_drafter *d, const spec_request *request, int n, float *log_probs, mar_err *err)
 {
     return d->eagle ? eagle_runner_log_probs(d->eagle, request, n, log_probs, err)
                     : gpt_runner_log_probs(d->model, request, n, log_probs, err);

@@ -70,7 +70,7 @@ struct spec_sampler {
     kern_discrete_rule *rule;
     kern_address *address;
     int *place;     /* [sequences] as in kern_block_job */
-    int *result;    /* id, law and count of kern_block_job, one after the other */
+    int *result;    /* id, distribution and count of kern_block_job, one after the other */
     int *read;      /* [SPEC_READ][sequences] download buffer of plain sampling */
     float *uniform; /* [size] log probabilities of the uniform distribution */
 

@@ -40,10 +40,11 @@ typedef struct spec_method {
     int tokens;          /* SPEC_DISCRETE | SPEC_CONTINUOUS */
     int topologies;      /* SPEC_CHAIN | ... */
     spec_policy policy;
-    int exact;             /* the output has the target's distribution, given the p and q of the sites */
-    const char *guarantee; /* one phrase: "the target's law", "TV bound of Cool-SD Eq. 4, for a chain", "none" */
-    int neighbours;        /* needs a table of neighbours (specdec/neighbours.h) */
-    int stale;             /* drafts are drawn from the last round's distributions, changed since (SJD) */
+    int exact; /* the output has the target's distribution, given the p and q of the sites */
+    const char
+        *guarantee; /* one phrase: "the target's distribution", "TV bound of Cool-SD Eq. 4, for a chain", "none" */
+    int neighbours; /* needs a table of neighbours (specdec/neighbours.h) */
+    int stale;      /* drafts are drawn from the last round's distributions, changed since (SJD) */
     /* Continuous: p and q are those of the chain's last index, the one without noise. 0: those of the last noisy
      * index. */
     int last_index;

@@ -315,7 +315,7 @@ static void load_p(const walk *w, site *s)
     s->total = 1;
 }
 
-static void load_laws(const walk *w, site *s)
+static void load_probs(const walk *w, site *s)
 {
     if (s->p) return;
     load_p(w, s);
@@ -401,7 +401,7 @@ typedef enum {
 static outcome reject(const walk *w, site *s, int has_next, int *id)
 {
     const double uniform = kern_uniform_at(s->address, KERN_NOISE_RESIDUAL, 0), p = p_of(s, s->draft);
-    load_laws(w, s);
+    load_probs(w, s);
     const double total = make_residual(w, s);
     if (kern_draft_stays(s->rule, p, total)) return KEPT;
     if (total > 0 && has_next && remove_draft(w, s)) return NEXT_SIBLING;

@@ -60,7 +60,7 @@ static __device__ inline int next_child(const block_walk &w, int node, int from)
     return w.drafts;
 }
 
-static __device__ inline void load_laws(const block_walk &w, block_site &s)
+static __device__ inline void load_probs(const block_walk &w, block_site &s)
 {
     if (s.loaded) return;
     __syncthreads(); /* nobody reads the previous site's probabilities any more */
@@ -156,7 +156,7 @@ static __device__ inline int reject(const block_walk &w, block_site &s, int has_
 {
     const double uniform = kern_uniform_at(&s.address, KERN_NOISE_RESIDUAL, 0), p = p_of(w, s, s.draft);
     const double omega = kern_residual_omega(s.rule);
-    load_laws(w, s);
+    load_probs(w, s);
     if (s.rule->neighbours && s.rule->exclude_neighbours) {
         double mass;
         const int *nearest = nearest_to(w, s.draft), count = neighbour_set(w, s, &mass);

@@ -1,7 +1,7 @@
 /* The list of `mar methods`: the registry of verifiers and that of accelerators, with their options. */
 #include "mar/core/params.h"
 #include "mar/masked/accel.h"
-#include "mar/ways/registry.h"
+#include "mar/accel/registry.h"
 #include "specdec/verifier.h"
 
 #include <pthread.h>
@@ -129,7 +129,7 @@ static void add_int8(void)
         .kind = "shortcut",
         .option = "--dtype int8",
         .tokens = "continuous, discrete",
-        .guarantee = "none: quantising the transformer's blocks and the head's moves the law",
+        .guarantee = "none: quantising the transformer's blocks and the head's moves the distribution",
         .source = "vector-wise quantisation, Dettmers et al. 2022 (arXiv:2208.07339) section 2",
         .summary =
             "multiplies in int8 on a CPU, weights with a scale for each output channel, activations for each row"};

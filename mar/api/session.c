@@ -7,7 +7,7 @@
 #include "mar/core/params.h"
 #include "mar/core/conditioning.h"
 #include "mar/core/vae.h"
-#include "mar/ways/registry.h"
+#include "mar/accel/registry.h"
 
 #include <float.h>
 #include <math.h>

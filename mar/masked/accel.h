@@ -1,4 +1,4 @@
-/* The accelerators. An accelerator is one file in mar/ways and one line in mar/ways/registry.c (docs/adding.md). It
+/* The accelerators. An accelerator is one file in mar/accel and one line in mar/accel/registry.c (docs/adding.md). It
  * says which stages of generation it changes and which it needs plain. Two accelerators conflict if one changes a stage
  * that the other changes or needs plain. The messages of conflicts, mar_method_get and a session's guarantee follow
  * from that. */

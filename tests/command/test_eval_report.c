@@ -43,8 +43,8 @@ static void escapes(void **state)
     static eval_result r;
     static const uint8_t rgb[3 * 4];
     plain(&r);
-    char *const texts[] = {r.why_no_sfid, r.why_no_precision, r.protocol, r.warnings[0],
-                           r.model,       r.guarantee,        r.ways,     r.backend};
+    char *const texts[] = {r.why_no_sfid, r.why_no_precision, r.protocol,     r.warnings[0],
+                           r.model,       r.guarantee,        r.accelerators, r.backend};
     for (size_t i = 0; i < LENGTH(texts); i++) strcpy(texts[i], bad);
     r.warning_count = 1;
     cJSON *settings = cJSON_CreateObject(), *inner = cJSON_AddObjectToObject(settings, bad), *extras;

@@ -56,7 +56,7 @@ static void fill(eval_result *r)
     fill_text(r->model, sizeof r->model, "<b>&amp;");
     fill_text(r->published, sizeof r->published, "MAR-B ");
     fill_text(r->guarantee, sizeof r->guarantee, "exact: ");
-    fill_text(r->ways, sizeof r->ways, "--head_spec 8 ");
+    fill_text(r->accelerators, sizeof r->accelerators, "--head_spec 8 ");
     snprintf(r->backend, sizeof r->backend, "Prüfstand für Bilder, 図");
     r->warning_count = EVAL_WARNINGS_MAX;
     for (int i = 0; i < EVAL_WARNINGS_MAX; i++) fill_text(r->warnings[i], EVAL_TEXT, "FID of few images is biased ");

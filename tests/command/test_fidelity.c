@@ -280,7 +280,7 @@ static void discrete_tokens(void **state)
         assert_counts(run, "neighbours", 500);
         assert_null(cJSON_GetObjectItem(run, "ks"));
     }
-    assert_string_equal(json_text(same, "guarantee"), "exact: the target's law, by speculation (vanilla)");
+    assert_string_equal(json_text(same, "guarantee"), "exact: the target's distribution, by speculation (vanilla)");
     assert_true(json_number(same, "acceptance_rate") > 0 && json_number(same, "acceptance_rate") < 1);
     assert_true(json_number(same, "passes_in_sequence") < json_number(record, "reference.passes_in_sequence"));
     assert_true(json_number(record, "reference.contexts_per_image") == 64);

@@ -286,8 +286,10 @@ static void refused(void **state)
     static const refusal cases[] = {
         {"fidelity --search --against", "mar: --against: has no place with --search, whose options are the", ""},
         {"fidelity --search --versus --lazy", "mar: --versus: has no place with --search, whose options are", ""},
-        {"fidelity --search --lazy", "mar: --lazy: has no place with --search, which tries the ways", ""},
-        {"fidelity --search --fast 1", "mar: --fast: has no place with --search, which tries the ways", ""},
+        {"fidelity --search --lazy", "mar: --lazy: has no place with --search, which tries the accelerators itself",
+         ""},
+        {"fidelity --search --fast 1", "mar: --fast: has no place with --search, which tries the accelerators itself",
+         ""},
         {"fidelity --search --draft self", "mar: --draft self: has no place with --search", ""},
         {"fidelity --search --plot a.svg", "mar: --plot: has no place with --search, whose page has a plot", ""},
         {"fidelity --points 3 --against", "mar: --points: needs --search", ""},

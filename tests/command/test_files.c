@@ -193,7 +193,7 @@ static void standard_output(void **state)
     assert_string_equal(r.out, "");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.err, "wrote standard output: 1 image of 32x32 in "));
-    assert_string_equal(strchr(r.err, '\n'), "\nexact: the target's law\n");
+    assert_string_equal(strchr(r.err, '\n'), "\nexact: the target's distribution\n");
     command_result_free(&r);
     assert_int_equal(count_files(*state), 2);
 

@@ -252,12 +252,13 @@ static void guarantee(void **state)
     static const struct {
         const char *options, *says;
     } runs[] = {
-        {"", "exact: the target's law"},
-        {"--head_spec 2", "exact: the target's law, by speculation inside the head"},
+        {"", "exact: the target's distribution"},
+        {"--head_spec 2", "exact: the target's distribution, by speculation inside the head"},
         {"--sampler ddim", "approximate: changed by sampler ddim"},
-        {"--draft demo-draft", "exact: criterion path, drafts of the draft model: the target's law of whole paths; an "
-                               "accepted token is its draft's last, noiseless mean, as later contexts saw it "
-                               "(accepted_shift measures the difference)"},
+        {"--draft demo-draft",
+         "exact: criterion path, drafts of the draft model: the target's distribution of whole paths; an "
+         "accepted token is its draft's last, noiseless mean, as later contexts saw it "
+         "(accepted_shift measures the difference)"},
         {"--model demo-discrete --draft demo-discrete-draft --spec lantern", "approximate: "},
     };
     for (size_t i = 0; i < LENGTH(runs); i++) {
@@ -281,7 +282,7 @@ static void guarantee(void **state)
         char line[300];
         snprintf(line, sizeof line, "$MAR %s %s", others[i], QUICK);
         command_result r = command_run(*state, line);
-        if (!strstr(r.out, "exact: the target's law\n")) fail_msg("%s: %s%s", line, r.out, r.err);
+        if (!strstr(r.out, "exact: the target's distribution\n")) fail_msg("%s: %s%s", line, r.out, r.err);
         command_result_free(&r);
     }
 }

@@ -1,6 +1,6 @@
 /* Sessions of LlamaGen models: options, and files, that go together or not. */
 #include "llamagen/engine.h"
-#include "mar/ways/registry.h"
+#include "mar/accel/registry.h"
 #include "tests/support/discrete_sessions.h"
 
 #include <stdio.h>

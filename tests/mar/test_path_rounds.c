@@ -1,7 +1,7 @@
 /* Speculation across tokens by whole paths: what is the same to the bit, and what its counts say. Its distribution is
  * in test_path_law.c. */
 #include "mar.h"
-#include "mar/ways/path.h"
+#include "mar/accel/path.h"
 #include "tests/support/masked.h"
 #include "tests/support/demo.h"
 

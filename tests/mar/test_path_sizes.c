@@ -1,7 +1,7 @@
 /* Batches of spec path whose rounds have more rows than an int counts are refused before anything is allocated for
  * them. A session takes no such batch of the demo's small images, so that the engine is asked itself. */
 #include "mar/masked/model.h"
-#include "mar/ways/registry.h"
+#include "mar/accel/registry.h"
 #include "tests/support/demo.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * what they refuse, and the promises of mar.h under each. */
 #include "mar.h"
 #include "tests/support/masked.h"
-#include "mar/ways/gtr.h"
+#include "mar/accel/gtr.h"
 #include "tests/support/demo.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Speculation across tokens: what is exact, what is the same to the bit, and the released code's criterion. */
 #include "eval/statistics.h"
 #include "mar.h"
-#include "mar/ways/spec.h"
+#include "mar/accel/spec.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
 #include "tests/support/masked.h"
@@ -316,7 +316,7 @@ TEST_CASE(guarantees)
         const char *says;
     } cases[] = {
         {params_of(d.draft, NULL, MAR_CONTEXT_AUTO, 8, 0),
-         "exact: criterion path, drafts of the draft model: the target's law of whole paths"},
+         "exact: criterion path, drafts of the draft model: the target's distribution of whole paths"},
         {params_of(d.draft, NULL, MAR_CONTEXT_PREFIX, 8, 0),
          "approximate: criterion path, context prefix: each block is exactly the target's in the context before it, 1 "
          "in place of 8 contexts"},
@@ -329,8 +329,8 @@ TEST_CASE(guarantees)
          "approximate: criterion conditional, context full"},
         {params_of(d.draft, "paper", MAR_CONTEXT_PREFIX, 3, 0.25f), "approximate: criterion paper"},
         {params_of(d.draft, "cspd", MAR_CONTEXT_FULL, 3, 0.25f), "approximate: criterion cspd"},
-        {params_of(d.draft, "cspd", MAR_CONTEXT_FULL, 3, 1), "exact: the target's law"},
-        {params_of(NULL, NULL, MAR_CONTEXT_FULL, 3, 1), "exact: the target's law"},
+        {params_of(d.draft, "cspd", MAR_CONTEXT_FULL, 3, 1), "exact: the target's distribution"},
+        {params_of(NULL, NULL, MAR_CONTEXT_FULL, 3, 1), "exact: the target's distribution"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mar_session *s = begin(d.model, &cases[i].params, 0, 1);

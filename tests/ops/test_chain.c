@@ -1,5 +1,5 @@
 /* Steps of the diffusion chain and the verification of continuous drafts: addressed noise, DDPM's and solvers' steps,
- * the laws of a step, drafts against the target's laws, whole paths against two laws. */
+ * the laws of a step, drafts against the target's distributions, whole paths against two laws. */
 #include "kernels/path.h"
 #include "specdec/verifier.h"
 #include "tests/ops/ops.h"

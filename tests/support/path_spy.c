@@ -2,7 +2,7 @@
 
 #include "diffusion/paths.h"
 #include "kernels/path.h"
-#include "mar/ways/path.h"
+#include "mar/accel/path.h"
 #include "tests/support/masked.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"

@@ -225,7 +225,7 @@ static void print_table(const bench *b, const char *backend)
     printf("%d tokens, cfg %g, batch %d; working memory %.1f MB\n%s\n\n", b->run->used.num_iter,
            (double)b->run->used.cfg, b->batch, (double)s->arena_bytes / 1e6, b->guarantee);
     print_run(b, s);
-    printf("\ntarget: %.1f passes in sequence an image, laws of %.1f tokens", s->passes / b->batch,
+    printf("\ntarget: %.1f passes in sequence an image, distributions of %.1f tokens", s->passes / b->batch,
            s->contexts / b->batch);
     if (s->draft_calls > 0) printf("; draft: %.1f passes", s->draft_calls / b->batch);
     putchar('\n');

@@ -14,11 +14,11 @@
 /* Facts of the model for the result, and the addresses of its images. They follow from the settings and are kept with
  * them, so that the numbers can be computed without the model. */
 typedef struct {
-    char network[64];                                                 /* mar_features_config.name */
-    char published[EVAL_TEXT], guarantee[EVAL_TEXT], ways[EVAL_TEXT]; /* as in eval_result */
-    char asked[17];                                                   /* eval_options.asked; "" for 0 */
-    char images[17];                                                  /* the run of the images, in hexadecimal digits */
-    char judged[STORE_KIND];                                          /* kind of the pieces with the network's output */
+    char network[64];                                                         /* mar_features_config.name */
+    char published[EVAL_TEXT], guarantee[EVAL_TEXT], accelerators[EVAL_TEXT]; /* as in eval_result */
+    char asked[17];                                                           /* eval_options.asked; "" for 0 */
+    char images[17];           /* the run of the images, in hexadecimal digits */
+    char judged[STORE_KIND];   /* kind of the pieces with the network's output */
     char pictures[STORE_KIND]; /* kind of the pieces with the pixels of a picture on the page */
     int classes;               /* classes of the model */
     int demo;                  /* 1: the images are digits, judged by the classifier of digits */

@@ -280,8 +280,8 @@ static void describe(const eval_job *job, eval_result *r)
              with_id(job, "model", "model_id", model, sizeof model), with_id(job, "vae", "vae_id", vae, sizeof vae),
              draft, eval_setting(job, "num_images"), eval_setting(job, "image_size"),
              eval_setting(job, "class_sampling"), class_list(job, classes, sizeof classes), bytes(job),
-             sampling(job, drawn), eval_setting(job, "seed"), *job->facts.ways ? ", " : "", job->facts.ways,
-             eval_setting(job, "Software"));
+             sampling(job, drawn), eval_setting(job, "seed"), *job->facts.accelerators ? ", " : "",
+             job->facts.accelerators, eval_setting(job, "Software"));
 }
 
 static void fill(const merger *m, eval_result *r)
@@ -292,7 +292,7 @@ static void fill(const merger *m, eval_result *r)
     set(r->model, eval_setting(job, "model"));
     set(r->published, job->facts.published);
     set(r->guarantee, job->facts.guarantee);
-    set(r->ways, job->facts.ways);
+    set(r->accelerators, job->facts.accelerators);
     set(r->backend, eval_setting(job, "backend"));
     r->accuracy = job->facts.demo ? (double)f->recognised / (double)job->layout.images : NAN;
     r->generate_s = f->stats.total_s;

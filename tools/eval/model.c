@@ -131,7 +131,7 @@ static void find_facts(eval_job *job)
     snprintf(f->network, sizeof f->network, "%s", mar_features_get_config(job->network)->name);
     snprintf(f->published, sizeof f->published, "%s", eval_published_model(model));
     snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
-    run_options_accelerators(run, f->ways, sizeof f->ways);
+    run_options_accelerators(run, f->accelerators, sizeof f->accelerators);
     if (job->options->asked) snprintf(f->asked, sizeof f->asked, "%016" PRIx64, job->options->asked);
     f->classes = job->models.class_count;
     f->demo = !job->options->inception;

@@ -45,7 +45,7 @@ static const field numbers[] = {
     OF(TEXT, model),
     OF(TEXT, published),
     OF(TEXT, guarantee),
-    OF(TEXT, ways),
+    OF(TEXT, accelerators),
     OF(WHOLE_INT, steps),
     OF(WHOLE_INT, latest),
     {0},

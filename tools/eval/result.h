@@ -27,13 +27,13 @@ typedef struct {
     char warnings[EVAL_WARNINGS_MAX][EVAL_TEXT]; /* text: "FID of fewer than 10000 images is biased: ..." */
     int warning_count;
 
-    long images;               /* N */
-    long reference_images;     /* 0: unknown */
-    char model[EVAL_TEXT];     /* base name, or "demo"; "" for images made elsewhere */
-    char published[EVAL_TEXT]; /* published model of this shape, "MAR-B"; "" for none */
-    char guarantee[EVAL_TEXT]; /* mar_session_guarantee; "" for images made elsewhere */
-    char ways[EVAL_TEXT];      /* run_options_accelerators: options that accelerate it; "" for plain sampling */
-    char backend[EVAL_TEXT];   /* mar_backend_description of the process that merged */
+    long images;                  /* N */
+    long reference_images;        /* 0: unknown */
+    char model[EVAL_TEXT];        /* base name, or "demo"; "" for images made elsewhere */
+    char published[EVAL_TEXT];    /* published model of this shape, "MAR-B"; "" for none */
+    char guarantee[EVAL_TEXT];    /* mar_session_guarantee; "" for images made elsewhere */
+    char accelerators[EVAL_TEXT]; /* run_options_accelerators: options that accelerate it; "" for plain sampling */
+    char backend[EVAL_TEXT];      /* mar_backend_description of the process that merged */
 
     /* Speed, as sums over the processes. */
     double generate_s; /* generation and decoding */

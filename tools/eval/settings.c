@@ -143,7 +143,7 @@ static void list_facts(eval_job *job, fact list[FACTS])
                              {"network", NULL, 0, f->network, sizeof f->network},
                              {"published", NULL, 0, f->published, sizeof f->published},
                              {"guarantee", NULL, 0, f->guarantee, sizeof f->guarantee},
-                             {"ways", NULL, 0, f->ways, sizeof f->ways}};
+                             {"accelerators", NULL, 0, f->accelerators, sizeof f->accelerators}};
     memcpy(list, all, sizeof all);
 }
 

@@ -177,7 +177,7 @@ static int check_search(const fidelity *f, const option_set *set)
         if (!f->search) continue;
         if (strcmp(name, "plot") == 0) return tool_error("--plot: has no place with --search, whose page has a plot");
         if (strcmp(name, "fast") == 0 || run_is_accelerator(q->param))
-            return tool_error("--%s: has no place with --search, which tries the ways to be faster itself", name);
+            return tool_error("--%s: has no place with --search, which tries the accelerators itself", name);
     }
     return 0;
 }
@@ -225,7 +225,7 @@ static int parse_search(fidelity *f, int argc, char **argv)
     const int status = parse_run(f, o, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (o->self_is_path)
-        return tool_error("--draft self: has no place with --search, which tries the ways to be faster itself");
+        return tool_error("--draft self: has no place with --search, which tries the accelerators itself");
     f->search_draft = o->draft;
     o->draft = NULL;
     if (f->out == default_page) f->out = default_search_page;

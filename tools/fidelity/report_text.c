@@ -59,7 +59,7 @@ static void print_counts(const fidelity_run *r)
 {
     static const char *const names[] = {"tokens", "tokens by place", "neighbours"};
     for (int i = 0; i < FIDELITY_COUNTS; i++)
-        printf("           %s: total variation %.4f (same law: below %.4f), chi-square p = %.3f\n", names[i],
+        printf("           %s: total variation %.4f (same distribution: below %.4f), chi-square p = %.3f\n", names[i],
                r->counts[i].tv, r->counts[i].tv_95, r->counts[i].p);
 }
 
@@ -96,12 +96,12 @@ void report_print_table(const fidelity *f)
                          "accept: drafts. image, token: energy distance to the reference of what the codebook\n"
                          "has for tokens, of whole images and of single tokens; seed: what two reference\n"
                          "runs with other seeds stay below (95 %). p: least of image, token and the three\n"
-                         "chi-squares for \"the same law\", corrected."
+                         "chi-squares for \"the same distribution\", corrected."
                        : "c/token, c/image: head calls in sequence of a token, and of target and draft for\n"
                          "an image (a batch shares them). accept: drafts, else proposals in the head.\n"
                          "image, token: energy distance to the reference, of whole images and of single\n"
                          "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
-                         "p: least of image, token and channels (KS) for \"the same law\", corrected.");
+                         "p: least of image, token and channels (KS) for \"the same distribution\", corrected.");
 }
 
 /* --- JSON ----------------------------------------------------------------------------------------------- */

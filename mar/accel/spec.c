@@ -1,5 +1,5 @@
-/* Speculation across tokens (mar/ways/spec.h). */
-#include "mar/ways/spec.h"
+/* Speculation across tokens (mar/accel/spec.h). */
+#include "mar/accel/spec.h"
 
 #include "base/arena.h"
 #include "mar/core/params.h"
@@ -113,18 +113,19 @@ static void describe(const void *state, char *text, size_t size)
     const int coarse = sp->prefill + (left + g->params.gamma - 1) / g->params.gamma;
     const char *name = sp->method->name;
     if (left == 0)
-        snprintf(text, size, "exact: the target's law; with prefill %g it makes every step alone",
+        snprintf(text, size, "exact: the target's distribution; with prefill %g it makes every step alone",
                  (double)g->params.prefill);
     else if (sp->method->exact && in_full(sp))
         snprintf(text, size, "approximate: criterion %s, context full: %s", name,
-                 "the target's law but that an accepted token is not quite the one later contexts saw");
+                 "the target's distribution but that an accepted token is not quite the one later contexts saw");
     else if (sp->method->exact && coarse < steps)
         snprintf(text, size,
                  "approximate: criterion %s, context prefix: each block is exactly the target's in the context before "
                  "it, %d in place of %d contexts",
                  name, coarse, steps);
     else if (sp->method->exact)
-        snprintf(text, size, "exact: criterion %s, context prefix with one step a block: the target's law", name);
+        snprintf(text, size, "exact: criterion %s, context prefix with one step a block: the target's distribution",
+                 name);
     else if (in_full(sp))
         snprintf(text, size, "approximate: criterion %s (%s), context full", name, sp->method->guarantee);
     else

@@ -14,7 +14,7 @@
 #ifndef MAR_WAYS_SPEC_H
 #define MAR_WAYS_SPEC_H
 
-#include "mar/ways/draft.h"
+#include "mar/accel/draft.h"
 #include "specdec/verifier.h"
 
 /* A model's distributions of drafted tokens, backend memory. */

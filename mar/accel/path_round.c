@@ -1,5 +1,5 @@
-/* A round of speculation across tokens by whole paths (mar/ways/path.h). */
-#include "mar/ways/path.h"
+/* A round of speculation across tokens by whole paths (mar/accel/path.h). */
+#include "mar/accel/path.h"
 
 #include <limits.h>
 

@@ -1,7 +1,7 @@
 /* The registry of accelerators: which of them go together, what they do to the output's distribution, and the guarantee
  * that says so. */
 #include "mar/masked/masked.h"
-#include "mar/ways/registry.h"
+#include "mar/accel/registry.h"
 #include "mar/core/params.h"
 #include "specdec/verifier.h"
 #include "tests/support/support.h"
@@ -141,13 +141,13 @@ TEST_CASE(guarantees)
     assert_string_equal(text, "approximate: changed by diff_annealing, lazy, sampler ddim");
     p = params_of(HEAD_SPEC, NULL);
     mar_accels_describe(&p, text, sizeof text);
-    assert_string_equal(text, "exact: the target's law, by speculation inside the head");
+    assert_string_equal(text, "exact: the target's distribution, by speculation inside the head");
     p = params_of(HEAD_SPEC | LAZY, NULL);
     mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by lazy");
     p = params_of(0, NULL);
     mar_accels_describe(&p, text, sizeof text);
-    assert_string_equal(text, "exact: the target's law");
+    assert_string_equal(text, "exact: the target's distribution");
     p = params_of(INTERVAL | LAZY, NULL);
     mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by lazy, guidance in an interval");
@@ -157,7 +157,7 @@ TEST_CASE(guarantees)
     assert_string_equal(text, "approximate: changed by guidance in an interval");
     p.cfg = 1; /* there is no guidance to limit */
     mar_accels_describe(&p, text, sizeof text);
-    assert_string_equal(text, "exact: the target's law");
+    assert_string_equal(text, "exact: the target's distribution");
 }
 
 /* Every accelerator is turned on by an option, and every option that asks for a method asks for one that there is. */

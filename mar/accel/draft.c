@@ -1,5 +1,5 @@
 /* A draft model beside the target. Its runner knows every token that the target makes. */
-#include "mar/ways/draft.h"
+#include "mar/accel/draft.h"
 
 #include "specdec/verifier.h"
 

@@ -1,7 +1,7 @@
 /* Speculation inside the head (diffusion/speculate.h) for the tokens of a step. With a draft model, the draft's head
  * proposes. */
 #include "mar/masked/masked.h"
-#include "mar/ways/draft.h"
+#include "mar/accel/draft.h"
 
 #include "diffusion/speculate.h"
 
@@ -111,7 +111,7 @@ const mar_accel mar_accel_head_spec = {
     .exact_by = "speculation inside the head",
     .methods =
         (const mar_accel_method[]){{.name = "head-spec",
-                                    .guarantee = "the target's law",
+                                    .guarantee = "the target's distribution",
                                     .source = "De Bortoli et al. 2025, with continuous SD Eq. 10's residual",
                                     .summary = "guess W steps of a token's chain, verify them in one call of the "
                                                "head"},

@@ -1,5 +1,5 @@
 /* The registry of accelerators, and the checks and messages that follow from it. */
-#include "mar/ways/registry.h"
+#include "mar/accel/registry.h"
 
 #include "mar/core/params.h"
 #include "mar/masked/accel.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Every accelerator; its file is mar/ways/NAME.c. The order is that of their hooks and of `mar methods`. A draft model
+/* Every accelerator; its file is mar/accel/NAME.c. The order is that of their hooks and of `mar methods`. A draft model
  * precedes its users; a solver sets its start after DiSA. */
 #define ACCELS(X)                                                                                                      \
     X(draft)                                                                                                           \
@@ -150,7 +150,7 @@ void mar_accels_describe(const mar_params *params, char *text, size_t size)
     if (changes[0])
         snprintf(text, size, "approximate: changed by %s", changes + 2);
     else
-        snprintf(text, size, "exact: the target's law%s%s", by ? ", by " : "", by ? by : "");
+        snprintf(text, size, "exact: the target's distribution%s%s", by ? ", by " : "", by ? by : "");
 }
 
 __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)

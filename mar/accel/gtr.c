@@ -1,4 +1,4 @@
-#include "mar/ways/gtr.h"
+#include "mar/accel/gtr.h"
 
 #include "mar/masked/masked.h"
 

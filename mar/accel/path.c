@@ -1,5 +1,5 @@
-/* The accelerator "path": speculation across tokens by whole paths (mar/ways/path.h). */
-#include "mar/ways/path.h"
+/* The accelerator "path": speculation across tokens by whole paths (mar/accel/path.h). */
+#include "mar/accel/path.h"
 
 #include "base/arena.h"
 
@@ -263,10 +263,11 @@ static void describe(const void *state, char *text, size_t size)
             "it, %s%d in place of %d contexts",
             p->gamma ? "" : "at least ", coarse, p->num_iter);
     else if (s->draft && p->context == MAR_CONTEXT_PREFIX)
-        snprintf(text, size, "exact: criterion path, context prefix with one step a block: the target's law");
+        snprintf(text, size, "exact: criterion path, context prefix with one step a block: the target's distribution");
     else
         snprintf(text, size,
-                 "exact: criterion path, %s: the target's law of whole paths; an accepted token is its draft's last, "
+                 "exact: criterion path, %s: the target's distribution of whole paths; an accepted token is its "
+                 "draft's last, "
                  "noiseless mean, as later contexts saw it (accepted_shift measures the difference)",
                  by);
 }

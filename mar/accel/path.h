@@ -30,7 +30,7 @@
 
 #include "diffusion/paths.h"
 #include "mar/masked/contexts.h"
-#include "mar/ways/draft.h"
+#include "mar/accel/draft.h"
 
 #define PATH_CANDIDATE_IMAGES ((uint64_t)1 << 40)
 

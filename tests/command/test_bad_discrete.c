@@ -134,6 +134,10 @@ static void captions(void **state)
     assert_int_equal(npz_writer_commit(w, why), MAR_OK);
     command_refuses(*state, cases, LENGTH(cases));
     command_ok(*state, TEXT_TO_IMAGE "-q --captions c.npz");
+    /* The store knows its images by the captions' bytes. */
+    command_ok(*state, TEXT_TO_IMAGE "-q --captions c.npz --store all --out a.png");
+    sh_ok(*state, "cp c.npz d.npz && $MAR " TEXT_TO_IMAGE "--captions d.npz --store all --out b.png --json | grep -q "
+                  "'\"images_stored\":2,' && cmp a.png mar.png");
 }
 
 /* Options that contradict the file, or that it cannot use. */

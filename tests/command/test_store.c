@@ -296,6 +296,82 @@ static void commands_share(void **state)
              "--out b" QUICK "&& " TOKENS "| cmp made -");
 }
 
+/* generate makes no image that another command has made, nor they one of its own. */
+static void generate_shares(void **state)
+{
+    const char *d = *state;
+    shell(d,
+          "$MAR eval --num_images 25 --store all --out eval" QUICK "&& " TOKENS ">made && test $(wc -l <made) = 3 && "
+          "$MAR generate --num 25 --store all --out grid.png --json" QUICK ">record && " TOKENS "| cmp made - && "
+          "grep -q '\"images_stored\":25,' record && $MAR generate --num 25 --out plain.png" QUICK
+          "&& cmp plain.png grid.png");
+    shell(d, "$MAR eval --num_images 20 --store all --out eval2" QUICK "--class 1,3 && " TOKENS ">made && "
+             "$MAR generate --num 10 --store all --out two.png" QUICK "--class 1,3 && " TOKENS "| cmp made -");
+    /* Any images may be missing in a directory; the text in its pictures is that of a run without a store. */
+    shell(d, "$MAR generate --num 12 --out plain" QUICK "&& $MAR generate --num 12 --out part --store all" QUICK
+             "&& rm part/00000[258].png && $MAR generate --num 12 --out part --store all --resume" QUICK
+             "&& diff -r plain part");
+    /* With drafts the status of the tokens is kept, for the map and the statistics. */
+    shell(d, "for i in 0 1; do $MAR generate --num 20 --draft self --out a --overwrite --json --accept_map map.$i.png "
+             "--store all" QUICK ">record.$i || exit 1; done; " TOKENS ">made; "
+             "$MAR generate --num 20 --draft self --out b --accept_map map.2.png" QUICK
+             "&& cmp map.0.png map.1.png && cmp map.0.png map.2.png && diff -r a b");
+    shell(d, "for i in 0 1; do tr , '\\n' <record.$i | sed '/images_stored/d; /accept_map/d; "
+             "s/\"[a-z_]*seconds[a-z_]*\":.*//' "
+             ">same.$i; done; grep -q '\"images_stored\":20,' record.1 && grep -q acceptance_per_step same.0 && "
+             "cmp same.0 same.1");
+    shell(d,
+          "$MAR fidelity --num 20 --store all --out f.html --json --draft self" QUICK AGAINST ">shared && " TOKENS
+          ">now && test $(grep -vxFf now made | wc -l) = 0 && "
+          "$MAR fidelity --num 20 --out f.html --json --draft self" QUICK AGAINST ">alone && "
+          "for f in shared alone; do grep -o '\"acceptance_per[a-z_]*\":[^]]*\\|\"energy_[a-z]*\":{[^}]*}' $f >$f.d; "
+          "done; test -s alone.d && cmp alone.d shared.d");
+    /* A damaged piece is made again. */
+    shell(d,
+          "for f in $(ls all/runs/*/000010-000019.*.npz | grep -v features); do echo x >$f; done; "
+          "$MAR generate --num 25 --store all --out again.png" QUICK "2>err; test $? = 0 && cmp again.png plain.png && "
+          "grep -q 'is damaged, expected images 10 to 19' err && "
+          "$MAR generate --num 25 --store all --out again.png --json" QUICK "| grep -q '\"images_stored\":25,'");
+}
+
+enum { WAIT_MS = 60000 };
+
+/* Starts the command, and sends the signal when the store has `count` batches or more. Returns its status as a shell
+ * shows it. */
+static int stop_at(const char *directory, const char *arguments, int count, int number)
+{
+    char line[200];
+    const pid_t child = command_start(directory, arguments);
+    snprintf(line, sizeof line, "test $(ls s/runs/*/*.npz 2>/dev/null | wc -l) -ge %d", count);
+    for (int ms = 0, there = 0; !there; ms += 5) {
+        command_result r = command_run(directory, line);
+        there = r.status == 0;
+        command_result_free(&r);
+        if (ms > WAIT_MS) fail_msg("%s: no batches after %d ms", arguments, ms);
+        usleep(5000);
+    }
+    kill(child, number);
+    return command_wait(child);
+}
+
+/* A grid that is stopped at any moment goes on where it was, and ends as it would have. */
+static void stopped_grids(void **state)
+{
+    static const char run[] = "generate --class 3 --num 200 --batch 4 --num_iter 16 --num_sampling_steps 20 --store s "
+                              "--out g.png";
+    const char *d = *state;
+    assert_int_equal(stop_at(d, run, 2, SIGKILL), 128 + SIGKILL);
+    shell(d, "ls -i s/runs/*/*.npz >made && test ! -e g.png");
+    assert_int_equal(stop_at(d, run, 6, SIGTERM), 128 + SIGTERM);
+    shell(d,
+          "grep -q ' of 200 images were made, they are on the grid g.png; the same command goes on$' errors && "
+          "ls -i s/runs/*/*.npz >now && test $(grep -vxFf now made | wc -l) = 0 && "
+          "$MAR generate --class 3 --num 200 --batch 4 --num_iter 16 --num_sampling_steps 20 --store s --out g.png "
+          "--quiet && ls -i s/runs/*/*.npz >end && test $(grep -vxFf end now | wc -l) = 0 && "
+          "$MAR generate --class 3 --num 200 --batch 4 --num_iter 16 --num_sampling_steps 20 --out plain.png --quiet "
+          "&& cmp plain.png g.png");
+}
+
 /* Tokens alone, of a model without an image decoder: compared, kept and searched. */
 static void without_decoder(void **state)
 {
@@ -370,6 +446,10 @@ static void refused_stores(void **state)
         {"eval --images x --store y", "--store: has no effect with --images"},
         {"eval --out run --merge", "shards are missing (0-9), expected all of them for --merge, and --store if the run "
                                    "has one"},
+        {"generate --store a.png", "--store a.png: expected a directory"},
+        {"generate --store file --out d", "file: is a file, expected a directory"},
+        {"generate --store file/x --out d", "file/x: "},
+        {"generate --store new --out d --class 10", "class 10: out of range"},
         {"fidelity --store file --num 20 --lazy --against", "file: is a file, expected a directory"},
     };
     const char *d = *state;
@@ -391,16 +471,10 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(pieces),
-        TEST(damage),
-        TEST(runs),
-        TEST(locks),
-        TEST(commands_share),
-        TEST(without_decoder),
-        TEST(other_decoders),
-        TEST(times),
-        TEST(instruction_sets),
-        TEST(commands_at_a_time),
+        TEST(pieces),         TEST(damage),           TEST(runs),
+        TEST(locks),          TEST(commands_share),   TEST(generate_shares),
+        TEST(stopped_grids),  TEST(without_decoder),  TEST(other_decoders),
+        TEST(times),          TEST(instruction_sets), TEST(commands_at_a_time),
         TEST(refused_stores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

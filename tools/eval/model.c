@@ -142,15 +142,6 @@ static const char *store_directory(const eval_job *job)
     return job->options->store ? job->options->store : job->options->out;
 }
 
-/* Checks --store, unless it is the run's own. */
-static int check_store(eval_job *job)
-{
-    const char *path = job->options->store;
-    if (!path) return 0;
-    if (output_check(&job->store_directory, path) != 0) return 1;
-    return job->store_directory.is_file ? tool_error("--store %s: expected a directory", path) : 0;
-}
-
 static int allocate_labels(eval_job *job)
 {
     job->labels = malloc((size_t)job->layout.batch * sizeof *job->labels);
@@ -171,7 +162,7 @@ static int prepare(eval_job *job)
 {
     eval_options *o = job->options;
     if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0 ||
-        check_store(job) != 0)
+        record_check_store(o->store, &job->store_directory) != 0)
         return 1;
     if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->process) != 0) return 1;
     if (job->process.kind != LAUNCH_ALONE && job->process.index > 0) job->bar->shown = 0;

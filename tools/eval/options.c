@@ -117,9 +117,10 @@ static const mar_param rows[] = {
      .argument = "DIR",
      .help =
          "where tokens and features are kept; default RUN\n"
-         "DIR/runs. Commands with one store make no image twice: not that of another mar eval, of a point of a sweep, "
-         "or, with one class, of mar fidelity with --store, which numbers images of several classes otherwise. The "
-         "points of a sweep share one, by default in --out; those with --threads of their own have it in theirs."},
+         "DIR/runs. Commands with one store make no image twice: not that of another mar eval, of mar generate with "
+         "as many of each class, of a point of a sweep, or, with one class, of mar fidelity, which numbers images of "
+         "several classes otherwise. The points of a sweep share one, by default in --out; those with --threads of "
+         "their own have it in theirs."},
     {.name = "batch",
      .offset = offsetof(eval_options, batch),
      .group = directory,

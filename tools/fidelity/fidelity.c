@@ -73,7 +73,8 @@ static const mar_param rows[] = {
      .argument = "DIR",
      .help =
          "keep tokens in DIR/runs, and take what is there\n"
-         "Images that are there, of this command or, with one class, of mar eval, are not made again; their times are "
+         "Images that are there, of this command or, with one class, of mar generate or mar eval, are not made again; "
+         "their times are "
          "those of when they were made. Times are compared best of runs that are made side by side. The default of a "
          "search is the page's name without .html, else nothing is kept."},
     {.name = "plot",

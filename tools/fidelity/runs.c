@@ -149,9 +149,9 @@ static int identify(fidelity_sessions *open, const char *path, char id[RECORD_ID
 int fidelity_open_stores(const fidelity *f, int run, int run_count, fidelity_sessions *open)
 {
     if (!f->store) return 0;
-    if (!open->directory.path && (output_check(&open->directory, f->store) != 0)) return 1;
-    if (open->directory.is_file) return tool_error("--store %s: expected a directory", f->store);
-    if (!open->directory.made && output_begin(&open->directory) != 0) return 1;
+    if (!open->directory.path &&
+        (record_check_store(f->store, &open->directory) != 0 || output_begin(&open->directory) != 0))
+        return 1;
     for (int i = run; i < run + run_count; i++) {
         const run_options *o = &f->runs[i].options;
         record_ids ids;

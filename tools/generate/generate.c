@@ -75,6 +75,15 @@ static const mar_param image_rows[] = {
      .help = "with a directory: replace the images of another run\n"
              "It removes numbered images and grid.png before the first image is written. Without it and --resume a "
              "directory that has any is refused, so images of two runs are never mixed."},
+    {.name = "store",
+     .offset = offsetof(generate_options, store),
+     .group = "Images",
+     .type = MAR_TYPE_TEXT,
+     .argument = "DIR",
+     .help = "keep tokens in DIR/runs, and take what is there\n"
+             "Images that an earlier command with the same options kept there are decoded, not made: those of mar "
+             "generate, mar eval and mar fidelity, where number, class and --batch agree. A run that was stopped goes "
+             "on with the same bits, one picture or grid, too."},
     {.name = "accept_map",
      .offset = offsetof(generate_options, accept_map),
      .group = "Images",
@@ -243,10 +252,12 @@ static int prepare(generate_job *job, progress *bar)
     generate_options *o = &job->options;
     double began = tool_seconds();
     if (classes_check_files(o->classes) != 0) return 1;
-    if (output_check(&job->out, o->out) != 0 || check_together(o, &job->out) != 0 || check_map(job) != 0) return 1;
+    if (output_check(&job->out, o->out) != 0 || check_together(o, &job->out) != 0 || check_map(job) != 0 ||
+        record_check_store(o->store, &job->tokens) != 0)
+        return 1;
     if (!o->resume && !o->overwrite && output_check_free(&job->out) != 0) return 1;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
-    if (models_load(&job->store, &o->run, bar, &job->models) != 0) return 1;
+    if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");
     if (record_identify(&o->run, &job->ids) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
@@ -338,7 +349,11 @@ static int write_map(const generate_job *job)
 
 static int make_images(generate_job *job, progress *bar)
 {
-    const image_run run = {.model = job->models.model, .session = job->session, .captions = job->models.captions};
+    const image_run run = {.model = job->models.model,
+                           .session = job->session,
+                           .captions = job->models.captions,
+                           .store = job->options.store ? &job->kept : NULL,
+                           .has_drafts = run_verifies_drafts(&job->options.run)};
     const image_plan plan = {.runs = &run,
                              .run_count = 1,
                              .images = job->total,
@@ -348,10 +363,19 @@ static int make_images(generate_job *job, progress *bar)
                              .class_images = job->num,
                              .have = job->have,
                              .takes_parts = 1,
-                             .bar = bar};
+                             .bar = bar,
+                             .made = &job->sampled};
     const image_sink sinks[] = {{take_figures, job, 0, 0, 1},
                                 {take_pictures, job, 0, 1, 0}}; /* the map is drawn from the figures */
     return run_images(&plan, sinks, 2);
+}
+
+/* Returns how an ended run can go on. */
+static const char *way_on(const generate_job *job)
+{
+    if (!job->out.is_file && !job->options.accept_map) return "; --resume goes on";
+    if (!job->options.store) return "";
+    return job->out.is_file ? "; the same command goes on" : "; --overwrite goes on";
 }
 
 enum { KEPT_SIZE = 6000 }; /* room for a path */
@@ -361,7 +385,7 @@ enum { KEPT_SIZE = 6000 }; /* room for a path */
 static const char *describe_kept(const generate_job *job, const char *map, char text[KEPT_SIZE])
 {
     char existing[64] = "";
-    const char *go_on = job->out.is_file || job->options.accept_map ? "" : "; --resume goes on";
+    const char *go_on = way_on(job);
     if (job->existing) snprintf(existing, sizeof existing, ", %ld were there already", job->existing);
     if (job->made == 0)
         snprintf(text, KEPT_SIZE, "no image was finished%s%s", existing, job->existing ? go_on : "");
@@ -403,6 +427,17 @@ static int make_files(generate_job *job, progress *bar)
     return interrupted ? report_interruption(job) : 0;
 }
 
+/* Makes the directories and opens the store, then removes what --overwrite replaces. */
+static int begin(generate_job *job)
+{
+    const generate_options *o = &job->options;
+    if (output_begin(&job->out) != 0) return 1;
+    if (o->store && (output_begin(&job->tokens) != 0 ||
+                     record_open_store(o->store, &o->run, &job->models, &job->ids, o->batch, &job->kept) != 0))
+        return 1;
+    return o->overwrite && output_clear(&job->out) != 0;
+}
+
 static void print_summary(const generate_job *job)
 {
     FILE *stream = job->out.is_stream ? stderr : stdout; /* the picture goes to the other stream */
@@ -421,6 +456,7 @@ static void print_summary(const generate_job *job)
             job->height, digits, job->run_s);
     if (job->made > 1) fprintf(stream, " (%.2g s per image)", job->run_s / (double)job->made);
     if (job->existing) fprintf(stream, ", %ld were there already", job->existing);
+    if (job->made > job->sampled) fprintf(stream, ", tokens of %ld from the store", job->made - job->sampled);
     fprintf(stream, "\n%s\n", mar_session_guarantee(job->session));
 }
 
@@ -428,12 +464,13 @@ static int generate(generate_job *job, progress *bar)
 {
     if (prepare(job, bar) != 0) return 1;
     interruption_catch(); /* from here on there are files */
-    if (output_begin(&job->out) != 0 || (job->options.overwrite && output_clear(&job->out) != 0)) return 1;
-    double began = tool_seconds();
-    int status = make_files(job, bar);
+    int status = begin(job);
+    const double began = tool_seconds();
+    if (status == 0) status = make_files(job, bar);
     job->run_s = tool_seconds() - began;
     if (status != 0) {
         output_abandon(&job->out);
+        output_abandon(&job->tokens);
         return status;
     }
     if (job->options.json) return record_print_json(job);
@@ -448,15 +485,17 @@ int cmd_generate(int argc, char **argv)
     int status = parse(argc, argv, &job.options);
     if (status != OPTIONS_RUN) return status;
     progress_start(&bar, job.options.quiet);
-    job.store.quiet = job.options.quiet;
+    job.files.quiet = job.options.quiet;
     status = generate(&job, &bar);
     mar_session_free(job.session);
-    models_free(&job.store);
+    models_free(&job.files);
     free(job.grid.rgb);
     free(job.map.rgb);
     free(job.map_cell);
     free(job.have);
     output_free(&job.out);
+    output_free(&job.tokens);
+    store_close(&job.kept);
     acceptance_free(&job.accepted);
     free(job.classes);
     return status;

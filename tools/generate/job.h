@@ -8,6 +8,7 @@
 #include "tools/generate/models.h"
 #include "tools/images/output.h"
 #include "tools/cli/run_options.h"
+#include "tools/store/store.h"
 
 /* The identity of a model file, beside its name: size and a hash of all its bytes. "" for a built-in or unused one. */
 enum { RECORD_ID = 48 };
@@ -19,6 +20,7 @@ typedef struct {
     run_options run;        /* options of the run */
     const char *classes;    /* as given; NULL: none */
     const char *out;        /* as given */
+    const char *store;      /* directory of the run store; NULL: none */
     const char *accept_map; /* file of the map of accepted tokens; NULL: none */
     int num;                /* images per class; 0: the default */
     int batch;              /* images at a time; later at most the total */
@@ -31,7 +33,7 @@ typedef struct {
 
 typedef struct {
     generate_options options;
-    model_store store;    /* owns the models */
+    model_store files;    /* owns the models */
     run_models models;    /* models of the run, owned by the store */
     mar_session *session; /* session of the models */
     int *classes;         /* [class_count], as listed */
@@ -40,10 +42,13 @@ typedef struct {
     long total;           /* class_count * num */
     int width, height;    /* of an image */
     output out;           /* destination of the images */
+    output tokens;        /* directory of --store */
+    store_run kept;       /* the run's part of it */
     record_ids ids;       /* identities of the model files */
     uint8_t *have;        /* [total] 1: the image existed already; NULL without resume */
     long existing;        /* images that existed already */
-    long made;            /* images made and kept */
+    long made;            /* images made, or decoded from the store, and kept */
+    long sampled;         /* of these, images whose tokens were made */
     image grid;           /* all images; rgb is NULL without a grid */
     image map;            /* accepted tokens, laid out as the grid; rgb is NULL without a map */
     uint8_t *map_cell;    /* [height][width][3] map of one image; NULL without a map */

@@ -123,8 +123,8 @@ int record_texts_end(record_texts *texts)
     return 0;
 }
 
-/* Returns whether tokens depend on the text: not on the name of a file beside its hash, and on the image decoder only if
- * drafts of discrete tokens are verified (lantern uses its codebook). */
+/* Returns whether tokens depend on the text: not on the name of a file beside its hash, and on the image decoder only
+ * if drafts of discrete tokens are verified (lantern uses its codebook). */
 static int is_of_tokens(const image_text *t, const record_ids *ids, int needs_decoder)
 {
     if (strcmp(t->key, "vae_id") == 0) return needs_decoder;
@@ -135,6 +135,13 @@ static int is_of_tokens(const image_text *t, const record_ids *ids, int needs_de
 
 /* Raised with each change that makes other tokens (tests/record/compare.sh), so that a store does not mix them. */
 enum { ARITHMETIC = 1 };
+
+int record_check_store(const char *directory, output *out)
+{
+    if (!directory) return 0;
+    if (output_check(out, directory) != 0) return 1;
+    return out->is_file ? tool_error("--store %s: expected a directory", directory) : 0;
+}
 
 int record_open_store(const char *directory, const run_options *run, const run_models *models, const record_ids *ids,
                       int batch, store_run *out)
@@ -294,6 +301,7 @@ int record_print_json(const generate_job *job)
     cJSON_AddNumberToObject(record, "num", job->num);
     cJSON_AddNumberToObject(record, "images", (double)job->total);
     cJSON_AddNumberToObject(record, "images_existing", (double)job->existing);
+    if (job->options.store) cJSON_AddNumberToObject(record, "images_stored", (double)(job->made - job->sampled));
     cJSON_AddNumberToObject(record, "batch", job->options.batch);
     cJSON_AddNumberToObject(record, "width", job->width);
     cJSON_AddNumberToObject(record, "height", job->height);

@@ -29,6 +29,9 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
 void record_texts_add_decoder(record_texts *out, const run_options *run, const record_ids *ids);
 void record_texts_add_backend(record_texts *out, const mar *library);
 
+/* Checks the argument of --store, a directory that may be missing; NULL: none. Leaves nothing behind. Returns 0, or 1
+ * with the error printed. */
+int record_check_store(const char *directory, output *out);
 /* Opens the run's store in `directory`. The run's address hashes everything its tokens depend on, with `batch`: on a
  * GPU their last bits depend on the batch size. Call it after models_session. Returns 0, or 1 with the error
  * printed. */

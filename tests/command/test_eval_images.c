@@ -320,7 +320,7 @@ static void errors(void **state)
     static uint8_t rgb[3 * 16 * 16 * 3];
     static const refusal cases[] = {
         {"stats a --features demo", "--out is missing, expected the file to write", ""},
-        {"stats a --out s.npz", "--inception is missing, expected a file of Inception-v3's weights", ""},
+        {"stats a --out s.npz", "--inception is missing, expected Inception-v3's weights", ""},
         {"stats a --out s.npz --features demo --inception x.pth", "--inception: has no effect with --features demo",
          ""},
         {"stats a --out s.npz --features vgg", "--features vgg: expected inception or demo", ""},

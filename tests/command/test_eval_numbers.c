@@ -14,9 +14,8 @@ typedef struct {
     float *x, *y; /* [X][DIM], [Y][DIM] */
     double frechet, mean[DIM], covariance[DIM * DIM];
     mar_features_config network;
-    eval_moments pooled;      /* of x */
+    judged images;            /* x */
     eval_reference reference; /* of y, borrowed arrays */
-    eval_gathered gathered;
 } fixture;
 
 static fixture f;
@@ -33,9 +32,9 @@ static int set_up(void **state)
     free(expected);
     wt_close(golden);
     assert_int_equal(eval_moments_create(DIM, &m), MAR_OK);
-    assert_int_equal(eval_moments_create(DIM, &f.pooled), MAR_OK);
+    assert_int_equal(eval_moments_create(DIM, &f.images.pooled), MAR_OK);
     eval_moments_add(&m, f.y, Y);
-    eval_moments_add(&f.pooled, f.x, X);
+    eval_moments_add(&f.images.pooled, f.x, X);
     eval_moments_finish(&m, f.mean, f.covariance);
     eval_moments_free(&m);
     f.library = open_mar(MAR_DTYPE_F32, 1);
@@ -47,7 +46,7 @@ static int tear_down(void **state)
     (void)state;
     free(f.x);
     free(f.y);
-    eval_moments_free(&f.pooled);
+    eval_moments_free(&f.images.pooled);
     mar_close(f.library);
     return 0;
 }
@@ -65,16 +64,12 @@ static eval_gathered everything(void)
                                    .sigma_s = f.covariance,
                                    .features = f.y,
                                    .feature_count = Y};
-    return (eval_gathered){.library = f.library,
-                           .network = &f.network,
-                           .reference = &f.reference,
-                           .pooled = &f.pooled,
-                           .spatial = &f.pooled,
-                           .features = f.x,
-                           .feature_count = X,
-                           .images = 20000,
-                           .width = 256,
-                           .height = 256};
+    f.images.spatial = f.images.pooled;
+    f.images.features = f.x;
+    f.images.feature_count = X;
+    f.images.images = 20000;
+    f.images.width = f.images.height = 256;
+    return (eval_gathered){.library = f.library, .network = &f.network, .reference = &f.reference, .images = &f.images};
 }
 
 static eval_result numbers(const eval_gathered *g)
@@ -96,8 +91,8 @@ static void all_numbers(void **state)
     assert_int_equal(eval_score_create(EVAL_SCORE_ADM, 203, CLASSES, &adm), MAR_OK);
     eval_score_add(score, 0, logits, 203);
     eval_score_add(adm, 0, logits, 203);
-    g.score = score;
-    g.score_adm = adm;
+    f.images.score = score;
+    f.images.adm = adm;
     const eval_result r = numbers(&g);
     assert_near(r.fid, f.frechet, 1e-8);
     assert_near(r.sfid, f.frechet, 1e-8);
@@ -112,12 +107,13 @@ static void all_numbers(void **state)
     assert_int_equal(r.reference_images, 0);
 
     /* the reference itself */
-    g.features = f.y;
-    g.feature_count = Y;
+    f.images.features = f.y;
+    f.images.feature_count = Y;
     const eval_result same = numbers(&g);
     assert_true(same.precision == 1 && same.recall == 1);
     eval_score_free(score);
     eval_score_free(adm);
+    f.images.score = f.images.adm = NULL;
     free(logits);
     free(expected);
     wt_close(golden);
@@ -135,12 +131,12 @@ static void reasons(void **state)
     assert_has(r.why_no_precision, "x/adm_in256_stats.npz has statistics only: precision and recall need the features");
     g = everything();
     f.network.spatial = 0;
-    g.features = NULL;
+    f.images.features = NULL;
     r = numbers(&g);
     assert_string_equal(r.why_no_sfid, "inception-v3 has no spatial features");
     assert_has(r.why_no_precision, "the features of single images were not kept");
     g = everything();
-    g.feature_count = 3;
+    f.images.feature_count = 3;
     r = numbers(&g);
     assert_has(r.why_no_precision, "more than 3 images on either side, there are 3 and 200");
     g = everything();
@@ -150,7 +146,7 @@ static void reasons(void **state)
     assert_string_equal(r.why_no_sfid, "there is no reference");
     assert_string_equal(r.why_no_precision, "there is no reference");
     assert_int_equal(r.warning_count, 0);
-    g.images = 399; /* there is no FID to be warned of */
+    f.images.images = 399; /* there is no FID to be warned of */
     r = numbers(&g);
     assert_int_equal(r.warning_count, 1);
     assert_has(r.warnings[0], "an Inception score of 399 images is too low");
@@ -189,8 +185,8 @@ static void warnings(void **state)
         f.reference.has_images = cases[i].reference_images > 1797;
         if (cases[i].negative) mean[7] = -1;
         f.reference.mu = mean;
-        g.width = g.height = cases[i].width;
-        g.images = cases[i].images;
+        f.images.width = f.images.height = cases[i].width;
+        f.images.images = cases[i].images;
         const eval_result r = numbers(&g);
         const int expected = (cases[i].says != NULL) + (cases[i].also != NULL);
         if (r.warning_count != expected)
@@ -226,16 +222,18 @@ static void errors(void **state)
     f.reference.spatial = 7;
     refused(&g, "mar: x/adm_in256_stats.npz: mu_s has 7 numbers, expected 40");
     g = everything();
-    g.images = 1;
+    f.images.images = 1;
     refused(&g, "mar: numbers of 1 images: expected 2 or more");
     g = everything();
     eval_moments m;
     assert_int_equal(eval_moments_create(DIM, &m), MAR_OK);
     float bad[2 * DIM] = {[5] = INFINITY};
     eval_moments_add(&m, bad, 2);
-    g.pooled = &m;
+    const eval_moments own = f.images.pooled;
+    f.images.pooled = m;
     refused(&g, "mar: the mean of the images is not finite, expected numbers");
     eval_moments_free(&m);
+    f.images.pooled = own;
 }
 
 int main(void)

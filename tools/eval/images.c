@@ -2,7 +2,6 @@
 #include "tools/cli/command.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/options.h"
-#include "tools/eval/reference_open.h"
 #include "tools/eval/report.h"
 #include "tools/generate/job.h"
 #include "tools/images/source.h"
@@ -21,7 +20,6 @@
 
 typedef struct {
     const eval_options *options;
-    const char *weights; /* weights of the network: a file, or "demo" */
     progress *bar;
     model_store store;
     mar *library;
@@ -36,7 +34,7 @@ typedef struct {
 static int describe_file(const char *path, char *text, size_t size)
 {
     char id[RECORD_ID] = "";
-    const int is_directory = eval_reference_is_directory(path);
+    const int is_directory = judge_is_directory(path);
     if (!is_directory && record_identify_file(path, id) != 0) return 1;
     snprintf(text, size, "%s%s%s%s", is_directory ? path : tool_base_name(path), *id || is_directory ? " (" : "",
              is_directory ? "a directory" : id, *id || is_directory ? ")" : "");
@@ -48,25 +46,16 @@ static int describe(const images_job *job, eval_result *r)
     char reference[EVAL_TEXT] = "none", weights[EVAL_TEXT] = "", images[EVAL_TEXT];
     const eval_options *o = job->options;
     if (o->stats && describe_file(o->stats, reference, sizeof reference) != 0) return 1;
-    if (o->inception && describe_file(o->inception, weights, sizeof weights) != 0) return 1;
+    if (o->judge.inception && describe_file(o->judge.inception, weights, sizeof weights) != 0) return 1;
     if (describe_file(o->images, images, sizeof images) != 0) return 1;
     snprintf(r->protocol, sizeof r->protocol,
              "reference %s; features %s%s%s%s%s; %ld images of %dx%d in %s; Inception score in the order of NumPy's "
              "RandomState(2020), 10 splits; libmar %s",
              reference, mar_features_get_config(job->network)->name, *weights ? " in " : "",
-             *weights ? judge_dtypes[o->features_dtype] : "", *weights ? ", " : "", weights, job->images.images,
+             *weights ? judge_dtypes[o->judge.dtype] : "", *weights ? ", " : "", weights, job->images.images,
              job->images.width, job->images.height, images, mar_version());
     snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(job->library));
     return 0;
-}
-
-static int open_all(images_job *job)
-{
-    const eval_options *o = job->options;
-    job->store.quiet = o->quiet;
-    job->library = judge_open(&job->store, &o->run.machine, job->weights, (judge_dtype)o->features_dtype);
-    if (!job->library) return 1;
-    return judge_load(job->library, job->weights, o->batch, job->bar, &job->network);
 }
 
 /* Judges images and reference. Features of single images are kept if precision and recall are requested, or if the
@@ -74,36 +63,27 @@ static int open_all(images_job *job)
 static int judge_both(images_job *job)
 {
     const eval_options *o = job->options;
-    if (o->stats &&
-        eval_reference_open(o->stats, job->library, job->network, o->batch, 1, o->quiet, &job->reference) != 0)
+    job->store.quiet = o->quiet;
+    if (judge_open(&o->judge, &job->store, &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
         return 1;
-    const judge request = {.network = job->network,
-                           .batch = o->batch,
-                           .keep_features = o->precision_recall || job->reference.features,
-                           .keep_scores = 1,
-                           .bar = job->bar};
-    return judge_images(&request, job->library, o->images, &job->images);
+    judge request = {
+        .library = job->library, .network = job->network, .batch = o->batch, .keep_features = 1, .bar = job->bar};
+    if (o->stats && judge_reference(&request, o->stats, &job->reference) != 0) return 1;
+    request.keep_features = o->precision_recall || job->reference.features;
+    request.keep_scores = 1;
+    return judge_images(&request, o->images, &job->images);
 }
 
 static int compute(images_job *job, eval_result *r)
 {
-    const judged *d = &job->images;
     const double began = tool_seconds();
     const eval_gathered gathered = {.library = job->library,
                                     .network = mar_features_get_config(job->network),
                                     .reference = job->options->stats ? &job->reference : NULL,
-                                    .pooled = &d->pooled,
-                                    .spatial = d->spatial.dim ? &d->spatial : NULL,
-                                    .score = d->score,
-                                    .score_adm = d->adm,
-                                    .features = d->features,
-                                    .feature_count = d->features ? d->images : 0,
-                                    .images = d->images,
-                                    .width = d->width,
-                                    .height = d->height};
+                                    .images = &job->images};
     if (eval_numbers(&gathered, r) != 0) return 1;
     r->accuracy = NAN; /* the classes of the images are unknown */
-    r->features_s = d->seconds;
+    r->features_s = job->images.seconds;
     r->merge_s = tool_seconds() - began;
     r->processes = 1;
     return describe(job, r);
@@ -179,11 +159,10 @@ static int print(const images_job *job, const eval_result *r)
 int eval_images_run(const eval_options *o, progress *bar)
 {
     static eval_result r; /* too large for the stack */
-    images_job job = {.options = o, .bar = bar, .weights = strcmp(o->features, "demo") == 0 ? "demo" : o->inception};
+    images_job job = {.options = o, .bar = bar};
     r = (eval_result){0};
     interruption_ends();
     int status = check_out(&job);
-    if (status == 0) status = open_all(&job);
     if (status == 0) status = judge_both(&job);
     if (status == 0) status = compute(&job, &r);
     if (status == 0) status = write_files(&job, &r);

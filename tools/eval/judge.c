@@ -4,11 +4,13 @@
 #include "tools/images/source.h"
 #include "tools/cli/interruption.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Images first .. first+n-1, read into rgb [batch][height][width][3]. */
 typedef struct {
@@ -24,7 +26,6 @@ typedef struct {
 /* Buffers of two batches, one judged while the other is read, and the results. */
 typedef struct {
     const judge *judge;
-    mar *library;
     const char *path;
     image_source *source;
     reading batches[2];
@@ -34,21 +35,95 @@ typedef struct {
     judged *out;
 } judging;
 
+/* --- the network -------------------------------------------------------------------------------------------------- */
+
+static const char *const networks[] = {"inception", "demo", NULL};
 const char *const judge_dtypes[] = {[JUDGE_F32] = "f32", [JUDGE_BF16] = "bf16", NULL};
 
-mar *judge_open(model_store *store, const mar_options *machine, const char *path, judge_dtype dtype)
+const mar_param judge_rows[] = {
+    {.name = "features",
+     .offset = offsetof(judge_options, features),
+     .group = "Judging",
+     .type = MAR_TYPE_NAME,
+     .choices = networks,
+     .help = "network that judges; default demo for the demo\n"
+             "inception is Inception-v3, which defines FID and the others. demo is the built-in classifier of "
+             "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance."},
+    {.name = "inception",
+     .offset = offsetof(judge_options, inception),
+     .group = "Judging",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "Inception-v3's weights, .pth or .safetensors\n"
+             "weights-inception-2015-12-05-6726825d.pth of torch-fidelity, or pt_inception-2015-12-05-6726825d.pth of "
+             "pytorch-fid."},
+    {.name = "features_dtype",
+     .offset = offsetof(judge_options, dtype),
+     .group = "Judging",
+     .type = MAR_TYPE_CHOICE,
+     .choices = judge_dtypes,
+     .help = "arithmetic of Inception-v3\n"
+             "f32 agrees with torch-fidelity; compare published numbers with it. bf16 is faster on processors and "
+             "GPUs that have it, and changes FID: compare its numbers only with one another, and use the same in mar "
+             "stats and mar eval. --dtype is for the model only."},
+    {0},
+};
+
+int judge_is_demo(const judge_options *o)
 {
-    mar_options options = *machine;
-    if (strcmp(path, "demo") != 0) options.dtype = dtype == JUDGE_BF16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
-    return models_open(store, &options, "features_dtype");
+    return strcmp(o->features, "demo") == 0;
 }
 
-int judge_load(mar *library, const char *path, int batch, progress *bar, mar_features **out)
+int judge_options_done(judge_options *o, const option_set *set, const char *features, const char *hint)
 {
+    if (!o->features) o->features = o->inception ? "inception" : features;
+    const int demo = judge_is_demo(o);
+    if (demo && o->inception) return tool_error("--inception: has no effect with --features demo");
+    if (demo && options_find(set, "features_dtype")->given)
+        return tool_error("--features_dtype: has no effect with --features demo, which is f32");
+    if (demo || o->inception) return 0;
+    return tool_error("--inception is missing, expected Inception-v3's weights, such as "
+                      "weights-inception-2015-12-05-6726825d.pth of torch-fidelity%s",
+                      hint);
+}
+
+int judge_open(const judge_options *o, model_store *store, const mar_options *machine, int batch, progress *bar,
+               mar **library, mar_features **network)
+{
+    const char *path = o->inception ? o->inception : "demo";
+    mar_options options = *machine;
+    if (o->inception) options.dtype = o->dtype == JUDGE_BF16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+    *library = models_open(store, &options, "features_dtype");
+    if (!*library) return 1;
     progress_note(bar, "loading %s", path);
-    const mar_status status = mar_features_load(library, path, batch, out);
+    const mar_status status = mar_features_load(*library, path, batch, network);
     progress_clear(bar);
-    return status == MAR_OK ? 0 : tool_error("%s", mar_error(library));
+    if (status == MAR_OK) return 0;
+    return tool_error("%s%s", mar_error(*library),
+                      status == MAR_ENOMEM && batch > 1 ? "; a smaller --batch needs less" : "");
+}
+
+/* --- what it says ------------------------------------------------------------------------------------------------- */
+
+int judged_create(const mar_features_config *c, int keeps_scores, eval_score_order adm, int keeps_features, judged *d)
+{
+    int lacks = eval_moments_create(c->features, &d->pooled) != MAR_OK;
+    if (c->spatial) lacks |= eval_moments_create(c->spatial, &d->spatial) != MAR_OK;
+    if (keeps_scores)
+        lacks |= eval_score_create(EVAL_SCORE_TORCH_FIDELITY, d->images, c->classes, &d->score) != MAR_OK ||
+                 eval_score_create(adm, d->images, c->classes, &d->adm) != MAR_OK;
+    if (!keeps_features) return lacks;
+    d->feature_count = d->images;
+    d->features = malloc((size_t)d->images * (size_t)c->features * sizeof *d->features);
+    return lacks || !d->features;
+}
+
+void judged_add(judged *d, long first, int n, const float *features, const float *logits)
+{
+    const size_t dim = (size_t)d->pooled.dim;
+    if (d->score) eval_score_add(d->score, first, logits, n);
+    if (d->adm) eval_score_add(d->adm, first, logits, n);
+    if (d->features) memcpy(d->features + (size_t)first * dim, features, (size_t)n * dim * sizeof *features);
 }
 
 void judged_free(judged *d)
@@ -60,6 +135,8 @@ void judged_free(judged *d)
     free(d->features);
     *d = (judged){0};
 }
+
+/* --- images made elsewhere ---------------------------------------------------------------------------------------- */
 
 static int no_memory(const judging *j)
 {
@@ -82,18 +159,9 @@ static int allocate(judging *j)
     j->features = malloc(batch * (size_t)c->features * sizeof(float));
     if (c->spatial) j->spatial = malloc(batch * (size_t)c->spatial * sizeof(float));
     failed |= !j->features || (c->spatial && !j->spatial);
-    failed |= eval_moments_create(c->features, &out->pooled) != MAR_OK;
-    failed |= c->spatial && eval_moments_create(c->spatial, &out->spatial) != MAR_OK;
-    if (j->judge->keep_scores) {
-        j->logits = malloc(batch * (size_t)c->classes * sizeof(float));
-        failed |= !j->logits;
-        failed |= eval_score_create(EVAL_SCORE_TORCH_FIDELITY, out->images, c->classes, &out->score) != MAR_OK;
-        failed |= eval_score_create(adm, out->images, c->classes, &out->adm) != MAR_OK;
-    }
-    if (j->judge->keep_features) {
-        out->features = malloc((size_t)out->images * (size_t)c->features * sizeof(float));
-        failed |= !out->features;
-    }
+    if (j->judge->keep_scores) j->logits = malloc(batch * (size_t)c->classes * sizeof(float));
+    failed |= j->judge->keep_scores && !j->logits;
+    failed |= judged_create(c, j->judge->keep_scores, adm, j->judge->keep_features, out);
     return failed ? no_memory(j) : 0;
 }
 
@@ -133,16 +201,14 @@ static int end_reading(reading *r)
 static int judge_batch(judging *j, const reading *r)
 {
     judged *out = j->out;
-    const size_t dim = (size_t)out->pooled.dim;
     const double start = tool_seconds();
     if (mar_features_run(j->judge->network, r->rgb, r->n, out->width, out->height, j->features, j->logits,
                          j->spatial) != MAR_OK)
-        return tool_error("%s: images %ld to %ld: %s", j->path, r->first, r->first + r->n - 1, mar_error(j->library));
+        return tool_error("%s: images %ld to %ld: %s", j->path, r->first, r->first + r->n - 1,
+                          mar_error(j->judge->library));
     eval_moments_add(&out->pooled, j->features, r->n);
     if (j->spatial) eval_moments_add(&out->spatial, j->spatial, r->n);
-    if (out->score) eval_score_add(out->score, r->first, j->logits, r->n);
-    if (out->adm) eval_score_add(out->adm, r->first, j->logits, r->n);
-    if (out->features) memcpy(out->features + (size_t)r->first * dim, j->features, (size_t)r->n * dim * sizeof(float));
+    judged_add(out, r->first, r->n, j->features, j->logits);
     out->seconds += tool_seconds() - start;
     return 0;
 }
@@ -169,9 +235,9 @@ static int judge_all(judging *j)
     return status;
 }
 
-int judge_images(const judge *request, mar *library, const char *path, judged *out)
+int judge_images(const judge *request, const char *path, judged *out)
 {
-    judging j = {.judge = request, .library = library, .path = path, .out = out};
+    judging j = {.judge = request, .path = path, .out = out};
     *out = (judged){0};
     if (image_source_open(path, &j.source) != 0) return 1;
     out->images = (long)image_source_count(j.source);
@@ -186,5 +252,73 @@ int judge_images(const judge *request, mar *library, const char *path, judged *o
     free(j.features);
     free(j.logits);
     free(j.spatial);
+    return status;
+}
+
+/* --- references --------------------------------------------------------------------------------------------------- */
+
+int judge_is_directory(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+int judge_identify(const char *path, char text[RECORD_ID])
+{
+    image_source *source;
+    uint64_t sum;
+    if (!path || strcmp(path, "demo") == 0 || !judge_is_directory(path)) return record_identify_file(path, text);
+    if (image_source_open(path, &source) != 0) return 1;
+    const int failed = image_source_sum(source, &sum);
+    if (!failed) snprintf(text, RECORD_ID, "%lld images, %016" PRIx64, (long long)image_source_count(source), sum);
+    image_source_close(source);
+    return failed;
+}
+
+/* Moves mean and covariance out of the judged images. Returns 0, or 1 without memory. */
+static int take_gaussian(const eval_moments *m, int *dim, double **mu, double **sigma)
+{
+    const size_t n = (size_t)m->dim;
+    *mu = malloc(n * sizeof **mu);
+    *sigma = malloc(n * n * sizeof **sigma);
+    if (!*mu || !*sigma) return 1;
+    eval_moments_finish(m, *mu, *sigma);
+    *dim = m->dim;
+    return 0;
+}
+
+int judge_reference_of(judged *d, const char *path, eval_reference *out)
+{
+    int failed = 0;
+    if (d->images < 2) return tool_error("%s: has %ld image, expected 2 or more for a covariance", path, d->images);
+    if (!out->dim) {
+        failed |= take_gaussian(&d->pooled, &out->dim, &out->mu, &out->sigma);
+        if (d->spatial.dim && !failed) failed |= take_gaussian(&d->spatial, &out->spatial, &out->mu_s, &out->sigma_s);
+    }
+    if (!out->features && d->features) {
+        out->features = d->features;
+        out->feature_count = d->images;
+        d->features = NULL;
+    }
+    out->path = path;
+    out->images = d->images;
+    return failed ? tool_error("%s: out of memory for its statistics", path) : 0;
+}
+
+int judge_reference(const judge *j, const char *path, eval_reference *out)
+{
+    char why[512];
+    judged d;
+    *out = (eval_reference){.path = path};
+    if (strcmp(path, "demo") == 0 || !judge_is_directory(path)) {
+        if (eval_reference_load(path, out, why, sizeof why) != MAR_OK) return tool_error("%s", why);
+        if (out->dim && !(j->keep_features && !out->features && out->has_images)) return 0;
+        if (out->dim && out->dim != mar_features_get_config(j->network)->features)
+            return 0; /* eval_numbers rejects it */
+    }
+    int status = judge_images(j, path, &d);
+    if (status == 0) status = judge_reference_of(&d, path, out);
+    judged_free(&d);
+    if (status != 0) eval_reference_free(out);
     return status;
 }

@@ -1,20 +1,64 @@
-/* Judges images made elsewhere: a network sees all images of a directory or an npz, batch by batch. Memory is
- * independent of their number, unless features of single images are kept. */
+/* The network that judges images, and images made elsewhere: it sees all images of a directory or an npz, batch by
+ * batch. Memory is independent of their number, unless features of single images are kept. */
 #ifndef TOOLS_JUDGE_H
 #define TOOLS_JUDGE_H
 
 #include "eval/moments.h"
+#include "eval/reference.h"
 #include "eval/score.h"
 #include "mar.h"
-#include "tools/generate/models.h"
+#include "tools/cli/options.h"
 #include "tools/cli/progress.h"
+#include "tools/generate/record.h"
 
 /* The arithmetic of Inception-v3, --features_dtype, with the names in judge_dtypes; f32 by default. The classifier of
  * digits has no choice. */
 typedef enum { JUDGE_F32, JUDGE_BF16 } judge_dtype;
 extern const char *const judge_dtypes[]; /* ends with NULL */
 
+/* The options that choose the network. */
 typedef struct {
+    const char *features;  /* "inception" or "demo"; judge_options_done fills it in */
+    const char *inception; /* weights of Inception; NULL: none */
+    int dtype;             /* judge_dtype of Inception */
+} judge_options;
+
+extern const mar_param judge_rows[]; /* of these fields */
+/* Completes the options after parsing. `features`: the default of --features; `hint` ends the message that --inception
+ * is missing. Returns 0, or 1 with the error printed. */
+int judge_options_done(judge_options *o, const option_set *set, const char *features, const char *hint);
+/* Returns whether the network is the demo's. */
+int judge_is_demo(const judge_options *o);
+
+/* Loads the network for `batch` images at a time, on the machine of the options. Inception has its own arithmetic,
+ * whatever machine->dtype is. The store's handle of the same options is reused if its arithmetic is equal. The store
+ * owns *library; the caller calls mar_features_free. Returns 0, or 1 with the error printed. */
+int judge_open(const judge_options *o, model_store *store, const mar_options *machine, int batch, progress *bar,
+               mar **library, mar_features **network);
+
+/* What the network says of images. */
+typedef struct {
+    eval_moments pooled;  /* of the features */
+    eval_moments spatial; /* of the spatial features; dim 0: the network has none */
+    eval_score *score;    /* in torch-fidelity's order; NULL: not computed */
+    eval_score *adm;      /* in ADM's order: of an npz its own, else that of --save_npz; NULL: not computed */
+    float *features;      /* [feature_count][features of the network]; NULL: not kept */
+    long feature_count;   /* images, or 0 */
+    long images;
+    int width, height; /* of an image, in pixels */
+    double seconds;    /* of the network and the sums */
+} judged;
+
+/* Allocates sums for d->images images; with `keeps_scores` scores, ADM's in the order `adm`; with `keeps_features`
+ * features. Returns 0, or 1 without memory. Call judged_free either way. */
+int judged_create(const mar_features_config *network, int keeps_scores, eval_score_order adm, int keeps_features,
+                  judged *d);
+/* Adds logits [n][] and features [n][] of images first..first+n-1 to all but the moments. */
+void judged_add(judged *d, long first, int n, const float *features, const float *logits);
+void judged_free(judged *d);
+
+typedef struct {
+    mar *library;
     mar_features *network;
     int batch;         /* images at a time, as the network was loaded with */
     int keep_features; /* 1: keep features of single images */
@@ -22,28 +66,22 @@ typedef struct {
     progress *bar;
 } judge;
 
-typedef struct {
-    eval_moments pooled;  /* of the features */
-    eval_moments spatial; /* of the spatial features; dim 0: the network has none */
-    eval_score *score;    /* in torch-fidelity's order; NULL: not computed */
-    eval_score *adm;      /* in ADM's order: of an npz its own, of a directory that of --save_npz; NULL: not computed */
-    float *features;      /* [images][features of the network]; NULL: not kept */
-    long images;
-    int width, height; /* of an image, in pixels */
-    double seconds;    /* of the network and the sums */
-} judged;
-
-/* Returns the handle of the network at `path` on the machine of the options. Inception gets the arithmetic `dtype`,
- * whatever machine->dtype is. The store's handle of the same options is reused if its arithmetic is equal. The store
- * owns it. Returns NULL with the error printed. */
-mar *judge_open(model_store *store, const mar_options *machine, const char *path, judge_dtype dtype);
-/* Loads the network: "demo" or Inception's weights. The caller calls mar_features_free. Returns 0, or 1 with the error
- * printed. */
-int judge_load(mar *library, const char *path, int batch, progress *bar, mar_features **out);
-
 /* Judges all images of `path`. They must have one size. Returns 0, 1 with the error printed, or the exit status after a
  * signal if signals are only noted (tools/cli/interruption.h). The caller calls judged_free either way. */
-int judge_images(const judge *j, mar *library, const char *path, judged *out);
-void judged_free(judged *d);
+int judge_images(const judge *j, const char *path, judged *out);
+
+/* Opens the argument of --stats. Loads "demo" or an npz of statistics (eval/reference.h). Otherwise judges the images
+ * of a directory of PNG and JPEG files, or arr_0 of an npz, for what the file lacks: mean and covariance and, with
+ * j->keep_features 1, features of single images for precision and recall. Returns as judge_images. The caller calls
+ * eval_reference_free. */
+int judge_reference(const judge *j, const char *path, eval_reference *out);
+/* Fills in what *out lacks: mean and covariance of judged images, also of the spatial features, and their features,
+ * moved from *d. Returns 0, or 1 with the error printed. The caller calls eval_reference_free. */
+int judge_reference_of(judged *d, const char *path, eval_reference *out);
+/* Writes the identity of a reference to text: of a file as record_identify_file, of a directory the number of images
+ * and a hash of their names, sizes and times. "" for NULL and "demo". Returns 0, or 1 with the error printed. */
+int judge_identify(const char *path, char text[RECORD_ID]);
+/* Returns whether the path is a directory, with reference images. */
+int judge_is_directory(const char *path);
 
 #endif

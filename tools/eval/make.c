@@ -19,7 +19,7 @@ typedef struct {
 
 /* --- a batch -------------------------------------------------------------------------------------------- */
 
-static int judge(maker *m, const image_batch *batch)
+static int judge_batch(maker *m, const image_batch *batch)
 {
     const eval_layout *l = &m->job->layout;
     eval_batch *b = &m->batch;
@@ -75,7 +75,7 @@ static int take_batch(void *self, const image_batch *batch)
     *b->stats = *batch->stats;
     *b->process = job->process.index;
     memcpy(b->labels, batch->labels, (size_t)batch->n * sizeof *b->labels);
-    if (judge(m, batch) != 0) return 1;
+    if (judge_batch(m, batch) != 0) return 1;
     count_drafts(m, batch);
     const double began = tool_seconds();
     for (int i = 0; i < batch->n; i++) {

@@ -5,7 +5,6 @@
 #include "tools/eval/job.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/pictures.h"
-#include "tools/eval/reference_open.h"
 #include "tools/eval/report.h"
 #include "tools/cli/interruption.h"
 #include "tools/generate/stats.h"
@@ -22,28 +21,17 @@ enum {
     POOLED = 128
 }; /* images added to the sums at a time: each addition passes over whole matrices (eval/products.h) */
 
-/* Counts and seconds summed over the batches. Counts are integers; seconds are not compared. */
-typedef struct {
-    mar_stats stats;
-    double features_s, write_s;
-    long recognised; /* images recognised as of their class; with --features demo only */
-    double curves[EVAL_CURVES][EVAL_CURVE_MAX];
-} figures;
-
 typedef struct {
     eval_job *job;
-    eval_batch batch; /* current batch */
-    figures figures;
-    eval_moments pooled, spatial;             /* of all shards so far */
+    eval_result *r;                           /* counts and seconds are summed in it */
+    eval_batch batch;                         /* current batch */
+    judged sums;                              /* of all shards so far */
     eval_moments shard_pooled, shard_spatial; /* of the current shard */
     float *waiting, *waiting_spatial;         /* [waiting_count][] features not yet added to them */
     int waiting_count;
-    eval_score *score, *score_adm;
-    float *features; /* [images][features]; NULL unless kept */
-    uint32_t *crc;   /* [images] */
-    int *processes;
-    int process_count;
-    int lacks; /* 1: a piece is missing or damaged, nothing is added any more */
+    uint32_t *crc;  /* [images] */
+    int *processes; /* [r->processes] */
+    int lacks;      /* 1: a piece is missing or damaged, nothing is added any more */
 
     /* For the page. The lists own the pixels, read at the end. */
     eval_report_image sheet[EVAL_SHEET_MAX];
@@ -56,40 +44,30 @@ typedef struct {
 static int allocate(merger *m)
 {
     const eval_layout *l = &m->job->layout;
-    const size_t n = (size_t)l->images;
-    int lacks = eval_moments_create(l->features, &m->pooled) != MAR_OK ||
+    const mar_features_config sizes = {.features = l->features, .classes = l->classes, .spatial = l->spatial};
+    const size_t n = (size_t)l->images, room = (size_t)(l->batch > POOLED ? l->batch : POOLED);
+    m->sums = (judged){.images = l->images, .width = l->width, .height = l->height};
+    int lacks = judged_create(&sizes, 1, EVAL_SCORE_ADM, l->keeps_features, &m->sums) != 0 ||
                 eval_moments_create(l->features, &m->shard_pooled) != MAR_OK;
-    if (l->spatial)
-        lacks |= eval_moments_create(l->spatial, &m->spatial) != MAR_OK ||
-                 eval_moments_create(l->spatial, &m->shard_spatial) != MAR_OK;
-    lacks |= eval_score_create(EVAL_SCORE_TORCH_FIDELITY, l->images, l->classes, &m->score) != MAR_OK ||
-             eval_score_create(EVAL_SCORE_ADM, l->images, l->classes, &m->score_adm) != MAR_OK;
-    const size_t room = (size_t)(l->batch > POOLED ? l->batch : POOLED);
+    if (l->spatial) lacks |= eval_moments_create(l->spatial, &m->shard_spatial) != MAR_OK;
     m->waiting = malloc(room * (size_t)l->features * sizeof *m->waiting);
     m->waiting_spatial = malloc(room * (size_t)l->spatial * sizeof *m->waiting_spatial + 1);
     m->processes = malloc((n / (size_t)l->batch + 1) * sizeof *m->processes);
     m->crc = malloc(n * sizeof *m->crc);
     if (lacks || !m->crc || !m->processes || !m->waiting || !m->waiting_spatial)
-        return tool_error("out of memory for the sums");
-    if (eval_batch_create(l, &m->batch) != 0) return 1;
-    if (l->keeps_features) m->features = malloc(n * (size_t)l->features * sizeof *m->features);
-    if (l->keeps_features && !m->features)
-        return tool_error("out of memory for the features of %ld images, which precision and recall need", l->images);
-    return 0;
+        return tool_error("out of memory for the sums of %ld images%s", l->images,
+                          l->keeps_features ? " and their features, which precision and recall need" : "");
+    return eval_batch_create(l, &m->batch);
 }
 
 static void release(merger *m)
 {
-    eval_moments_free(&m->pooled);
-    eval_moments_free(&m->spatial);
+    judged_free(&m->sums);
     eval_moments_free(&m->shard_pooled);
     eval_moments_free(&m->shard_spatial);
-    eval_score_free(m->score);
-    eval_score_free(m->score_adm);
     eval_batch_free(&m->batch);
     free(m->waiting);
     free(m->waiting_spatial);
-    free(m->features);
     free(m->crc);
     free(m->processes);
     for (int i = 0; i < m->sheet_count; i++) free((uint8_t *)(uintptr_t)m->sheet[i].rgb);
@@ -100,9 +78,9 @@ static void release(merger *m)
 
 static void count_process(merger *m, int process)
 {
-    for (int i = 0; i < m->process_count; i++)
+    for (int i = 0; i < m->r->processes; i++)
         if (m->processes[i] == process) return;
-    m->processes[m->process_count++] = process;
+    m->processes[m->r->processes++] = process;
 }
 
 /* Returns whether the classifier of digits gives the label the greatest logit. */
@@ -115,17 +93,19 @@ static int is_recognised(const eval_batch *b, int i, int classes)
     return best == b->labels[i];
 }
 
+/* Adds counts and seconds. accuracy counts the recognised images. */
 static void add_figures(merger *m)
 {
     const eval_layout *l = &m->job->layout;
     const eval_batch *b = &m->batch;
-    figures *f = &m->figures;
-    stats_add(&f->stats, b->stats);
-    f->features_s += b->seconds[0];
-    f->write_s += b->seconds[1];
-    for (int i = 0; i < b->n && m->job->facts.demo; i++) f->recognised += is_recognised(b, i, l->classes);
+    eval_result *r = m->r;
+    long *const curves[EVAL_CURVES] = {r->accepted, r->replaced, r->tokens, r->accepted_late, r->replaced_late};
+    stats_add(&r->stats, b->stats);
+    r->features_s += b->seconds[0];
+    r->write_s += b->seconds[1];
+    for (int i = 0; i < b->n && m->job->facts.demo; i++) r->accuracy += is_recognised(b, i, l->classes);
     for (int k = 0; k < EVAL_CURVES; k++)
-        for (int i = 0; i < l->steps; i++) f->curves[k][i] += b->curves[k * l->steps + i];
+        for (int i = 0; i < l->steps; i++) curves[k][i] += (long)b->curves[k * l->steps + i];
     count_process(m, *b->process);
 }
 
@@ -177,10 +157,7 @@ static int add_batch(merger *m, long first)
     add_figures(m);
     list_pictures(m, first);
     add_moments(m);
-    eval_score_add(m->score, first, b->logits, b->n);
-    eval_score_add(m->score_adm, first, b->logits, b->n);
-    const size_t size = (size_t)l->features;
-    if (m->features) memcpy(m->features + (size_t)first * size, b->features, (size_t)b->n * size * sizeof *b->features);
+    judged_add(&m->sums, first, b->n, b->features, b->logits);
     for (int i = 0; i < b->n; i++) m->crc[first + i] = (uint32_t)b->crc[i];
     return 0;
 }
@@ -205,8 +182,8 @@ static int add_shard(merger *m, int shard)
         if (status != 0) return status;
     }
     add_waiting(m);
-    eval_moments_merge(&m->pooled, &m->shard_pooled);
-    if (l->spatial) eval_moments_merge(&m->spatial, &m->shard_spatial);
+    eval_moments_merge(&m->sums.pooled, &m->shard_pooled);
+    if (l->spatial) eval_moments_merge(&m->sums.spatial, &m->shard_spatial);
     return 0;
 }
 
@@ -284,64 +261,48 @@ static void describe(const eval_job *job, eval_result *r)
              job->facts.accelerators, eval_setting(job, "Software"));
 }
 
-static void fill(const merger *m, eval_result *r)
+/* Fills in all but the numbers, behind the last batch. */
+static void fill(const merger *m)
 {
     const eval_job *job = m->job;
-    const figures *f = &m->figures;
+    eval_result *r = m->r;
     describe(job, r);
     set(r->model, eval_setting(job, "model"));
     set(r->published, job->facts.published);
     set(r->guarantee, job->facts.guarantee);
     set(r->accelerators, job->facts.accelerators);
     set(r->backend, eval_setting(job, "backend"));
-    r->accuracy = job->facts.demo ? (double)f->recognised / (double)job->layout.images : NAN;
-    r->generate_s = f->stats.total_s;
-    r->features_s = f->features_s;
-    r->write_s = f->write_s;
-    r->processes = m->process_count;
-    r->stats = f->stats;
+    r->accuracy = job->facts.demo ? r->accuracy / (double)job->layout.images : NAN;
+    r->generate_s = r->stats.total_s;
     r->steps = job->layout.steps;
-    for (int i = 0; i < r->steps; i++) {
-        r->accepted[i] = (long)f->curves[EVAL_ACCEPTED][i];
-        r->replaced[i] = (long)f->curves[EVAL_REPLACED][i];
-        r->tokens[i] = (long)f->curves[EVAL_TOKENS][i];
-        r->accepted_late[i] = (long)f->curves[EVAL_ACCEPTED_LATE][i];
-        r->replaced_late[i] = (long)f->curves[EVAL_REPLACED_LATE][i];
+    for (int i = 0; i < r->steps; i++)
         if (r->accepted_late[i] + r->replaced_late[i] > 0) r->latest = i + 1;
-    }
 }
 
 /* Computes FID and the others. Returns 0, 1 with the error printed, or the exit status after a signal: a reference of
  * many images takes long. */
-static int compute(merger *m, eval_result *r)
+static int compute(const merger *m)
 {
     const eval_job *job = m->job;
-    const eval_layout *l = &job->layout;
+    const char *stats = job->options->stats;
+    const judge request = {.library = job->library,
+                           .network = job->network,
+                           .batch = job->layout.batch,
+                           .keep_features = job->layout.keeps_features,
+                           .bar = job->bar};
     eval_reference reference = {0};
-    const mar_features_config *network = mar_features_get_config(job->network);
-    int status = 0;
-    if (job->options->stats)
-        status = eval_reference_open(job->options->stats, job->library, job->network, l->batch, l->keeps_features,
-                                     job->options->quiet, &reference);
+    int status = stats ? judge_reference(&request, stats, &reference) : 0;
     if (status != 0) return status;
     const eval_gathered g = {.library = job->library,
-                             .network = network,
-                             .reference = job->options->stats ? &reference : NULL,
-                             .pooled = &m->pooled,
-                             .spatial = l->spatial ? &m->spatial : NULL,
-                             .score = m->score,
-                             .score_adm = m->score_adm,
-                             .features = m->features,
-                             .feature_count = m->features ? l->images : 0,
-                             .images = l->images,
-                             .width = l->width,
-                             .height = l->height};
-    status = eval_numbers(&g, r);
+                             .network = mar_features_get_config(job->network),
+                             .reference = stats ? &reference : NULL,
+                             .images = &m->sums};
+    status = eval_numbers(&g, m->r);
     eval_reference_free(&reference);
     return status;
 }
 
-static int write_report(const merger *m, const eval_result *r)
+static int write_report(const merger *m)
 {
     const eval_job *job = m->job;
     char path[RUN_PATH];
@@ -355,25 +316,25 @@ static int write_report(const merger *m, const eval_result *r)
                                        .rejected = m->rejected,
                                        .rejected_count = m->rejected_count,
                                        .classes = job->facts.classes};
-    const int failed = eval_report_write(r, &extras, run_path(&job->directory, "report.html", path));
+    const int failed = eval_report_write(m->r, &extras, run_path(&job->directory, "report.html", path));
     cJSON_Delete(settings);
     cJSON_InitHooks(NULL);
     return failed;
 }
 
 /* Writes the files, result.json last: it marks the run as done. Returns as eval_make_shards. */
-static int write_files(merger *m, const eval_result *r)
+static int write_files(merger *m)
 {
     eval_job *job = m->job;
     char path[RUN_PATH];
     int status = eval_pictures_finish(job, m->crc);
     if (status == 0) status = eval_pictures_get(job, m->sheet, &m->sheet_count);
     if (status == 0) status = eval_pictures_get(job, m->rejected, &m->rejected_count);
-    if (status == 0) status = write_report(m, r);
-    return status != 0 ? status : eval_result_write(r, run_path(&job->directory, "result.json", path));
+    if (status == 0) status = write_report(m);
+    return status != 0 ? status : eval_result_write(m->r, run_path(&job->directory, "result.json", path));
 }
 
-static int merge(merger *m, eval_result *r)
+static int merge(merger *m)
 {
     const double began = tool_seconds();
     int status = allocate(m);
@@ -384,12 +345,12 @@ static int merge(merger *m, eval_result *r)
     }
     if (status == 0 && m->lacks) status = EVAL_MERGE_AGAIN;
     if (status != 0) return status;
-    fill(m, r);
-    status = compute(m, r);
+    fill(m);
+    status = compute(m);
     if (status != 0) return status;
-    r->merge_s = tool_seconds() - began;
+    m->r->merge_s = tool_seconds() - began;
     progress_clear(m->job->bar);
-    return write_files(m, r);
+    return write_files(m);
 }
 
 int eval_merge(eval_job *job, eval_result *r)
@@ -397,8 +358,9 @@ int eval_merge(eval_job *job, eval_result *r)
     merger *m = calloc(1, sizeof *m);
     if (!m) return tool_error("out of memory for the sums");
     m->job = job;
+    m->r = r;
     *r = (eval_result){0};
-    const int status = merge(m, r);
+    const int status = merge(m);
     progress_clear(job->bar);
     release(m);
     free(m);

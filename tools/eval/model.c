@@ -5,10 +5,8 @@
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"
 #include "tools/eval/published.h"
-#include "tools/eval/reference_open.h"
 #include "tools/eval/report.h"
 #include "tools/cli/interruption.h"
-#include "tools/eval/judge.h"
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
@@ -50,26 +48,22 @@ static void choose_device(eval_job *job)
         o->run.machine.device = job->process.local_index % gpus;
 }
 
+static model_store *files_of(eval_job *job)
+{
+    return job->options->models ? job->options->models : &job->files;
+}
+
 static int load_network(eval_job *job)
 {
     const eval_options *o = job->options;
-    model_store *store = o->models ? o->models : &job->files;
-    const char *path = o->inception ? o->inception : "demo";
-    job->library = judge_open(store, &o->run.machine, path, (judge_dtype)o->features_dtype);
-    if (!job->library) return 1;
-    progress_note(job->bar, "loading %s", path);
-    const mar_status status = mar_features_load(job->library, path, o->batch, &job->network);
-    progress_clear(job->bar);
-    if (status == MAR_OK) return 0;
-    return tool_error("%s%s", mar_error(job->library),
-                      status == MAR_ENOMEM && o->batch > 1 ? "; a smaller --batch needs less" : "");
+    return judge_open(&o->judge, files_of(job), &o->run.machine, o->batch, job->bar, &job->library, &job->network);
 }
 
 static int load_models(eval_job *job)
 {
     eval_options *o = job->options;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
-    if (models_load(o->models ? o->models : &job->files, &o->run, job->bar, &job->models) != 0) return 1;
+    if (models_load(files_of(job), &o->run, job->bar, &job->models) != 0) return 1;
     if (classes_choose(o->classes, job->models.class_count, 1, &job->classes, &job->class_count) != 0) return 1;
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
@@ -89,9 +83,9 @@ static int look_at_reference(eval_job *job)
     eval_reference reference;
     job->layout.keeps_features = o->precision_recall;
     if (!o->stats) return 0;
-    if (eval_reference_is_directory(o->stats)) {
+    if (judge_is_directory(o->stats)) {
         job->layout.keeps_features = 1;
-        return eval_reference_identify(o->stats, job->stats_id);
+        return judge_identify(o->stats, job->stats_id);
     }
     if (eval_reference_load(o->stats, &reference, why, sizeof why) != MAR_OK) return tool_error("%s", why);
     const int numbers = mar_features_get_config(job->network)->features;
@@ -101,7 +95,7 @@ static int look_at_reference(eval_job *job)
     if (dim && dim != numbers)
         return tool_error("--stats %s: has statistics of %d features, expected %d, those of %s", o->stats, dim, numbers,
                           mar_features_get_config(job->network)->name);
-    return eval_reference_identify(o->stats, job->stats_id);
+    return judge_identify(o->stats, job->stats_id);
 }
 
 static void lay_out(eval_job *job)
@@ -134,7 +128,7 @@ static void find_facts(eval_job *job)
     run_options_accelerators(run, f->accelerators, sizeof f->accelerators);
     if (job->options->asked) snprintf(f->asked, sizeof f->asked, "%016" PRIx64, job->options->asked);
     f->classes = job->models.class_count;
-    f->demo = !job->options->inception;
+    f->demo = !job->options->judge.inception;
 }
 
 static const char *store_directory(const eval_job *job)
@@ -169,7 +163,7 @@ static int prepare(eval_job *job)
     divide(o);
     choose_device(job);
     if (load_models(job) != 0 || look_at_reference(job) != 0) return 1;
-    if (record_identify_file(o->inception, job->inception_id) != 0) return 1;
+    if (record_identify_file(o->judge.inception, job->inception_id) != 0) return 1;
     lay_out(job);
     find_facts(job);
     return check_size(job) || allocate_labels(job) || eval_settings_make(job);
@@ -188,7 +182,7 @@ static int check_same_file(const eval_job *job, const char *name, const char *pa
     if (!path) return 0;
     snprintf(key, sizeof key, "%s_id", name);
     was = eval_setting(job, key);
-    if (eval_reference_identify(path, id) != 0) return 1;
+    if (judge_identify(path, id) != 0) return 1;
     return strcmp(id, was) == 0
                ? 0
                : tool_error("--%s %s: is not what the run was begun with (%s, then %s)", name, path, id, was);
@@ -203,15 +197,15 @@ static int prepare_merge(eval_job *job)
     if (access(run_path(&job->directory, "settings.json", path), F_OK) != 0)
         return tool_error("%s: cannot read: %s; expected a run directory for --merge", path, strerror(errno));
     if (run_directory_check(o->out, &job->directory) != 0 || eval_settings_take(job, o->given) != 0) return 1;
-    if (!job->facts.demo != (o->inception != NULL))
+    if (!job->facts.demo != (o->judge.inception != NULL))
         return tool_error("%s: has features of %s, expected --features %s%s for --merge", o->out, job->facts.network,
                           eval_setting(job, "features"), job->facts.demo ? "" : " and --inception");
     o->batch = job->layout.batch;
     o->save_images = strcmp(eval_setting(job, "save_images"), "on") == 0;
     o->save_npz = strcmp(eval_setting(job, "save_npz"), "on") == 0;
-    o->features_dtype =
+    o->judge.dtype =
         strcmp(eval_setting(job, "features_dtype"), judge_dtypes[JUDGE_BF16]) == 0 ? JUDGE_BF16 : JUDGE_F32;
-    if (check_same_file(job, "inception", o->inception, job->inception_id) != 0 ||
+    if (check_same_file(job, "inception", o->judge.inception, job->inception_id) != 0 ||
         check_same_file(job, "stats", o->stats, job->stats_id) != 0)
         return 1;
     return allocate_labels(job) || load_network(job) || eval_settings_check_network(job);

@@ -56,9 +56,9 @@ static int refuse_size(const eval_gathered *g, const char *array, int found, int
 static int fill_fid(const eval_gathered *g, eval_result *r)
 {
     const eval_reference *reference = g->reference;
-    if (!reference || !g->pooled || !reference->dim) return 0;
-    if (reference->dim != g->pooled->dim) return refuse_size(g, "mu", reference->dim, g->pooled->dim);
-    return distance_to(g->pooled, reference->mu, reference->sigma, &r->fid);
+    if (!reference || !reference->dim) return 0;
+    if (reference->dim != g->network->features) return refuse_size(g, "mu", reference->dim, g->network->features);
+    return distance_to(&g->images->pooled, reference->mu, reference->sigma, &r->fid);
 }
 
 static int fill_sfid(const eval_gathered *g, eval_result *r)
@@ -71,11 +71,10 @@ static int fill_sfid(const eval_gathered *g, eval_result *r)
         snprintf(why, EVAL_TEXT, "%s has no spatial features", g->network->name);
     else if (!reference->spatial)
         snprintf(why, EVAL_TEXT, "%s has no mu_s and sigma_s", reference->path);
-    else if (!g->spatial)
-        snprintf(why, EVAL_TEXT, "the spatial features of the images were not added up");
     if (*why) return 0;
-    if (reference->spatial != g->spatial->dim) return refuse_size(g, "mu_s", reference->spatial, g->spatial->dim);
-    return distance_to(g->spatial, reference->mu_s, reference->sigma_s, &r->sfid);
+    if (reference->spatial != g->network->spatial)
+        return refuse_size(g, "mu_s", reference->spatial, g->network->spatial);
+    return distance_to(&g->images->spatial, reference->mu_s, reference->sigma_s, &r->sfid);
 }
 
 /* --- precision and recall --------------------------------------------------------------------------------------- */
@@ -91,17 +90,18 @@ static int fill_precision(const eval_gathered *g, eval_result *r)
                  "%s has statistics only: precision and recall need the features of single reference images, or these "
                  "images (an npz with features or arr_0, a directory of images)",
                  reference->path);
-    else if (!g->features)
+    else if (!g->images->features)
         snprintf(why, EVAL_TEXT, "the features of single images were not kept (--precision_recall keeps them)");
-    else if (reference->feature_count <= NEIGHBOURS || g->feature_count <= NEIGHBOURS)
+    else if (reference->feature_count <= NEIGHBOURS || g->images->feature_count <= NEIGHBOURS)
         snprintf(why, EVAL_TEXT, "they need more than %d images on either side, there are %ld and %ld", NEIGHBOURS,
-                 g->feature_count, reference->feature_count);
-    else if (reference->feature_count > INT_MAX || g->feature_count > INT_MAX)
+                 g->images->feature_count, reference->feature_count);
+    else if (reference->feature_count > INT_MAX || g->images->feature_count > INT_MAX)
         snprintf(why, EVAL_TEXT, "there are more than %d images", INT_MAX);
     if (*why) return 0;
     if (reference->dim != g->network->features) return refuse_size(g, "features", reference->dim, g->network->features);
-    if (mar_precision_recall(g->library, reference->features, (int)reference->feature_count, g->features,
-                             (int)g->feature_count, reference->dim, NEIGHBOURS, &r->precision, &r->recall) != MAR_OK)
+    if (mar_precision_recall(g->library, reference->features, (int)reference->feature_count, g->images->features,
+                             (int)g->images->feature_count, reference->dim, NEIGHBOURS, &r->precision,
+                             &r->recall) != MAR_OK)
         return tool_error("%s", mar_error(g->library));
     return 0;
 }
@@ -131,9 +131,9 @@ static void warn_of_size(const eval_gathered *g, const char *name, eval_result *
 {
     static const int sizes[] = {64, 128, 256, 512};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (has_number(name, sizes[i]) && !has_number(name, g->width) && sizes[i] != g->width)
-            eval_warn(r, "the images have %dx%d pixels, but by its name %s is of images of %dx%d", g->width, g->height,
-                      name, sizes[i], sizes[i]);
+        if (has_number(name, sizes[i]) && !has_number(name, g->images->width) && sizes[i] != g->images->width)
+            eval_warn(r, "the images have %dx%d pixels, but by its name %s is of images of %dx%d", g->images->width,
+                      g->images->height, name, sizes[i], sizes[i]);
 }
 
 static int is_inception(const eval_gathered *g)
@@ -192,13 +192,13 @@ static void warn_of_count(const eval_gathered *g, eval_result *r)
     const long few = (long)IMAGES_A_FEATURE * g->network->features;
     const long enough = few < IMAGES_ENOUGH ? few : IMAGES_ENOUGH;
     const char *distance = is_inception(g) ? "FID" : "a Frechet distance";
-    if (g->images < enough && g->reference)
+    if (g->images->images < enough && g->reference)
         eval_warn(r,
                   "%s of %ld images is too high: fewer than %ld are too few for %d features; published numbers are of "
                   "50000",
-                  distance, g->images, enough, g->network->features);
-    else if (g->images < enough)
-        eval_warn(r, "an Inception score of %ld images is too low: published numbers are of 50000", g->images);
+                  distance, g->images->images, enough, g->network->features);
+    else if (g->images->images < enough)
+        eval_warn(r, "an Inception score of %ld images is too low: published numbers are of 50000", g->images->images);
     if (g->reference && r->reference_images && r->reference_images < enough)
         eval_warn(r, "the reference is of %ld images: fewer than %ld are too few for %d features", r->reference_images,
                   enough, g->network->features);
@@ -208,13 +208,13 @@ int eval_numbers(const eval_gathered *g, eval_result *r)
 {
     r->fid = r->sfid = r->precision = r->recall = r->is_mean = r->is_deviation = r->is_adm = NAN;
     r->why_no_sfid[0] = r->why_no_precision[0] = '\0';
-    r->images = g->images;
+    r->images = g->images->images;
     r->reference_images = g->reference ? g->reference->images : 0;
-    if (g->images < 2) return tool_error("numbers of %ld images: expected 2 or more", g->images);
+    if (g->images->images < 2) return tool_error("numbers of %ld images: expected 2 or more", g->images->images);
     if (fill_fid(g, r) != 0 || fill_sfid(g, r) != 0 || fill_precision(g, r) != 0) return 1;
     double deviation;
-    if (g->score) eval_score_finish(g->score, &r->is_mean, &r->is_deviation);
-    if (g->score_adm) eval_score_finish(g->score_adm, &r->is_adm, &deviation);
+    if (g->images->score) eval_score_finish(g->images->score, &r->is_mean, &r->is_deviation);
+    if (g->images->adm) eval_score_finish(g->images->adm, &r->is_adm, &deviation);
     warn_of_count(g, r);
     if (g->reference) warn_of_reference(g, r);
     return 0;

@@ -2,9 +2,7 @@
 #ifndef TOOLS_EVAL_NUMBERS_H
 #define TOOLS_EVAL_NUMBERS_H
 
-#include "eval/moments.h"
-#include "eval/reference.h"
-#include "eval/score.h"
+#include "tools/eval/judge.h"
 #include "tools/eval/result.h"
 
 /* The caller owns all pointers. */
@@ -12,14 +10,7 @@ typedef struct {
     mar *library;                       /* its device computes precision and recall */
     const mar_features_config *network; /* the network that judged the images */
     const eval_reference *reference;    /* NULL: Inception score only */
-    const eval_moments *pooled;         /* network->features values an image; NULL: no FID */
-    const eval_moments *spatial;        /* network->spatial values; NULL: no sFID */
-    const eval_score *score;            /* EVAL_SCORE_TORCH_FIDELITY, of all images; NULL: no score */
-    const eval_score *score_adm;        /* EVAL_SCORE_ADM, of all images; NULL: no score */
-    const float *features;              /* [feature_count][network->features] of single images; NULL: no precision */
-    long feature_count;
-    long images;       /* N, the number of images */
-    int width, height; /* of the images, in pixels */
+    const judged *images;               /* sums of the images */
 } eval_gathered;
 
 /* Fills fid, sfid, is_mean, is_deviation, is_adm, precision, recall (NaN where missing), why_no_sfid, why_no_precision,

@@ -2,7 +2,6 @@
 #include "tools/eval/options.h"
 
 #include "tools/cli/command.h"
-#include "tools/eval/judge.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,11 +16,10 @@ enum {
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
 static const char *const samplings[] = {[EVAL_BALANCED] = "balanced", [EVAL_RANDOM] = "random", NULL};
-static const char *const networks[] = {"inception", "demo", NULL};
 static const char about_images[] = "Images", judging[] = "Judging", directory[] = "Run directory",
                   messages[] = "Messages";
 
-static const mar_param rows[] = {
+static const mar_param image_rows[] = {
     {.name = "num_images",
      .offset = offsetof(eval_options, num_images),
      .group = about_images,
@@ -61,31 +59,10 @@ static const mar_param rows[] = {
      .argument = "FILE",
      .help = "a file of alternative options; makes a run of each combination\n"
              "See The file of a sweep."},
-    {.name = "features",
-     .offset = offsetof(eval_options, features),
-     .group = judging,
-     .type = MAR_TYPE_NAME,
-     .choices = networks,
-     .help = "network that judges; default demo for the demo\n"
-             "inception is Inception-v3, which defines FID and the others. demo is the built-in classifier of "
-             "digits, for the demo's Frechet distance."},
-    {.name = "inception",
-     .offset = offsetof(eval_options, inception),
-     .group = judging,
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
-     .help = "Inception-v3's weights, .pth or .safetensors\n"
-             "weights-inception-2015-12-05-6726825d.pth of torch-fidelity, or pt_inception-2015-12-05-6726825d.pth of "
-             "pytorch-fid."},
-    {.name = "features_dtype",
-     .offset = offsetof(eval_options, features_dtype),
-     .group = judging,
-     .type = MAR_TYPE_CHOICE,
-     .choices = judge_dtypes,
-     .help = "arithmetic of Inception-v3\n"
-             "f32 agrees with torch-fidelity; compare published numbers with it. bf16 is faster on processors and "
-             "GPUs that have it, and changes FID: compare its numbers only with one another. --dtype is for the "
-             "model only."},
+    {0},
+};
+
+static const mar_param rows[] = {
     {.name = "stats",
      .offset = offsetof(eval_options, stats),
      .group = judging,
@@ -197,6 +174,8 @@ void eval_options_set_up(eval_options *o, option_set *set)
     };
     *o = (eval_options){.out = "evaluation", .batch = BATCH_DEFAULT};
     run_options_init(&o->run);
+    options_add_table(set, image_rows, o, 0);
+    options_add_table(set, judge_rows, &o->judge, 0);
     options_add_table(set, rows, o, 0);
     run_options_add(&o->run, set);
 }
@@ -212,18 +191,9 @@ static int is_given(const option_set *set, const char *name)
 static int check_network(eval_options *o, const option_set *set)
 {
     const int own_demo = !o->images && run_is_demo(o->run.model);
-    if (!o->features) o->features = o->inception || !own_demo ? "inception" : "demo";
-    const int demo = strcmp(o->features, "demo") == 0;
-    if (demo && o->inception) return tool_error("--inception: has no effect with --features demo");
-    if (demo && is_given(set, "features_dtype"))
-        return tool_error("--features_dtype: has no effect with --features demo, which is f32");
-    if (!demo && !o->inception)
-        return tool_error("--inception is missing, expected Inception-v3's weights, such as "
-                          "weights-inception-2015-12-05-6726825d.pth of torch-fidelity%s",
-                          own_demo    ? "; or --features demo"
-                          : o->images ? "; or --features demo for digits"
-                                      : "");
-    if (demo && !o->stats) o->stats = "demo";
+    const char *hint = own_demo ? "; or --features demo" : o->images ? "; or --features demo for digits" : "";
+    if (judge_options_done(&o->judge, set, own_demo ? "demo" : "inception", hint) != 0) return 1;
+    if (judge_is_demo(&o->judge) && !o->stats) o->stats = "demo";
     return 0;
 }
 

@@ -3,6 +3,7 @@
 #ifndef TOOLS_EVAL_OPTIONS_H
 #define TOOLS_EVAL_OPTIONS_H
 
+#include "tools/eval/judge.h"
 #include "tools/eval/result.h"
 #include "tools/generate/models.h"
 #include "tools/cli/options.h"
@@ -27,11 +28,9 @@ typedef struct {
     int class_sampling;  /* eval_class_sampling */
 
     /* The judging network: */
-    const char *features;  /* "inception" or "demo"; eval_options_done fills it in */
-    const char *inception; /* weights of Inception; NULL: none */
-    int features_dtype;    /* judge_dtype of Inception */
-    const char *stats;     /* reference statistics, or "demo"; NULL: none. eval_options_done fills in the demo's */
-    int precision_recall;  /* 1: keep all features for precision and recall, whatever the reference has */
+    judge_options judge;
+    const char *stats;    /* reference statistics, or "demo"; NULL: none. eval_options_done fills in the demo's */
+    int precision_recall; /* 1: keep all features for precision and recall, whatever the reference has */
 
     /* Division of the work: */
     int batch;         /* images made and judged at a time; affects the numbers' last bits */

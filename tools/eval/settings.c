@@ -4,7 +4,6 @@
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
 #include "tools/cli/json_file.h"
-#include "tools/eval/judge.h"
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
@@ -49,9 +48,9 @@ static void add_evaluation(eval_job *job, char *classes)
     record_texts_add(texts, "class_sampling", o->class_sampling == EVAL_RANDOM ? "random" : "balanced");
     record_texts_add(texts, "batch", "%d", o->batch);
     record_texts_add(texts, "shard_images", "%d", o->shard_images);
-    record_texts_add(texts, "features", "%s", o->features);
-    if (o->inception) record_texts_add(texts, "inception", "%s", tool_base_name(o->inception));
-    if (o->inception) record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->features_dtype]);
+    record_texts_add(texts, "features", "%s", o->judge.features);
+    if (o->judge.inception) record_texts_add(texts, "inception", "%s", tool_base_name(o->judge.inception));
+    if (o->judge.inception) record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->judge.dtype]);
     if (*job->inception_id) record_texts_add(texts, "inception_id", "%s", job->inception_id);
     if (o->stats) record_texts_add(texts, "stats", "%s", tool_base_name(o->stats));
     if (*job->stats_id) record_texts_add(texts, "stats_id", "%s", job->stats_id);
@@ -81,7 +80,7 @@ static int make_kinds(eval_job *job)
     record_texts_add(&findings, "pictures", "%s", job->facts.pictures);
     record_texts_add(&findings, "network", "%s", job->facts.network);
     record_texts_add(&findings, "inception_id", "%s", job->inception_id);
-    record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->features_dtype]);
+    record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->judge.dtype]);
     record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
     record_texts_add_backend(&findings, job->library);
     return make_kind("features", &findings, job->facts.judged);

@@ -1,6 +1,5 @@
 /* mar stats: computes reference statistics of images, for mar eval --stats. */
 #include "tools/cli/command.h"
-#include "tools/eval/reference_open.h"
 #include "tools/cli/file.h"
 #include "tools/cli/interruption.h"
 #include "tools/eval/judge.h"
@@ -15,19 +14,16 @@
 enum { BATCH_DEFAULT = 16 };
 
 typedef struct {
-    const char *images;    /* a directory or an npz */
-    const char *out;       /* output file */
-    const char *inception; /* weights; NULL: none */
-    const char *features;  /* "inception" or "demo"; NULL: not given */
-    int features_dtype;    /* judge_dtype of Inception */
-    int keep_features;     /* 1: write the features of single images, too */
-    int batch;             /* images at a time */
+    const char *images;  /* a directory or an npz */
+    const char *out;     /* output file */
+    judge_options judge; /* the network */
+    int keep_features;   /* 1: write the features of single images, too */
+    int batch;           /* images at a time */
     int quiet;
     mar_options machine;
     operand operands[2]; /* ends with a NULL name */
 } stats_options;
 
-static const char *const networks[] = {"inception", "demo", NULL};
 static const mar_param rows[] = {
     {.name = "out",
      .offset = offsetof(stats_options, out),
@@ -37,28 +33,6 @@ static const mar_param rows[] = {
      .help = "file to write, completely or not at all\n"
              "It has mu and sigma in float64, num_images, and mu_s and sigma_s if the network has spatial "
              "features."},
-    {.name = "inception",
-     .offset = offsetof(stats_options, inception),
-     .group = "Options",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
-     .help = "Inception-v3's weights: .pth or .safetensors\n"
-             "The files that torch-fidelity or pytorch-fid download."},
-    {.name = "features",
-     .offset = offsetof(stats_options, features),
-     .group = "Options",
-     .type = MAR_TYPE_NAME,
-     .choices = networks,
-     .help = "inception, or demo: the classifier of digits\n"
-             "demo is built in and describes images of 32x32 pixels by 64 numbers. inception is the default and "
-             "needs --inception."},
-    {.name = "features_dtype",
-     .offset = offsetof(stats_options, features_dtype),
-     .group = "Options",
-     .type = MAR_TYPE_CHOICE,
-     .choices = judge_dtypes,
-     .help = "arithmetic of Inception-v3\n"
-             "Use the same in mar eval. f32 agrees with torch-fidelity."},
     {.name = "keep_features",
      .offset = offsetof(stats_options, keep_features),
      .group = "Options",
@@ -97,6 +71,7 @@ static void set_up(stats_options *o, option_set *set)
         .operands = o->operands,
     };
     options_add_table(set, rows, o, 0);
+    options_add_table(set, judge_rows, &o->judge, 0);
     for (int i = 0; i < mar_option_count(); i++) /* there is no model for these options */
         if (strcmp(mar_option_get(i)->name, "dtype") != 0 && strcmp(mar_option_get(i)->name, "head_dtype") != 0 &&
             strcmp(mar_option_get(i)->name, "seq_len") != 0 && strcmp(mar_option_get(i)->name, "int8_below") != 0)
@@ -114,14 +89,7 @@ void manual_stats(FILE *out)
 static int check_together(stats_options *o, const option_set *set)
 {
     if (!o->out) return tool_error("--out is missing, expected the file to write, such as stats.npz");
-    if (!o->features) o->features = "inception";
-    const int demo = strcmp(o->features, "demo") == 0;
-    if (demo && o->inception) return tool_error("--inception: has no effect with --features demo");
-    if (demo && options_find(set, "features_dtype")->given)
-        return tool_error("--features_dtype: has no effect with --features demo, which is f32");
-    if (!demo && !o->inception)
-        return tool_error("--inception is missing, expected a file of Inception-v3's weights; or --features demo for "
-                          "digits");
+    if (judge_options_done(&o->judge, set, "inception", "; or --features demo for digits") != 0) return 1;
     return tool_can_write_as(o->out, ".npz");
 }
 
@@ -129,13 +97,13 @@ static int write_statistics(const stats_options *o, judged *d, const char *netwo
 {
     char why[512];
     eval_reference reference = {0};
-    int status = eval_reference_of(d, o->images, &reference);
+    int status = judge_reference_of(d, o->images, &reference);
     if (status == 0 && eval_reference_save(o->out, &reference, why, sizeof why) != MAR_OK)
         status = tool_error("%s", why);
     if (status == 0 && !o->quiet)
         printf("%s: %ld images of %dx%d, mean and covariance of %d features of %s%s%s%s%s\n", o->out, reference.images,
-               d->width, d->height, reference.dim, network, o->inception ? " in " : "",
-               o->inception ? judge_dtypes[o->features_dtype] : "", reference.spatial ? ", spatial features" : "",
+               d->width, d->height, reference.dim, network, o->judge.inception ? " in " : "",
+               o->judge.inception ? judge_dtypes[o->judge.dtype] : "", reference.spatial ? ", spatial features" : "",
                reference.features ? ", features of every image" : "");
     eval_reference_free(&reference);
     return status;
@@ -145,16 +113,14 @@ static int run(const stats_options *o)
 {
     model_store store = {.quiet = o->quiet};
     progress bar;
+    mar *library;
     mar_features *network = NULL;
     judged d = {0};
     progress_start(&bar, o->quiet);
-    const char *weights = o->inception ? o->inception : "demo";
-    mar *library = judge_open(&store, &o->machine, weights, (judge_dtype)o->features_dtype);
-    int status = !library;
-    if (status == 0) status = judge_load(library, weights, o->batch, &bar, &network);
+    int status = judge_open(&o->judge, &store, &o->machine, o->batch, &bar, &library, &network);
     if (status == 0) {
-        const judge request = {.network = network, .batch = o->batch, .keep_features = o->keep_features, .bar = &bar};
-        status = judge_images(&request, library, o->images, &d);
+        const judge request = {library, network, o->batch, o->keep_features, 0, &bar};
+        status = judge_images(&request, o->images, &d);
     }
     if (status == 0) status = write_statistics(o, &d, mar_features_get_config(network)->name);
     judged_free(&d);

@@ -1,7 +1,6 @@
 /* mar eval --sweep: a grid of runs, each in its own directory, with a common report. */
 #include "tools/cli/command.h"
 #include "tools/eval/options.h"
-#include "tools/eval/reference_open.h"
 #include "tools/cli/file_sum.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/json_file.h"
@@ -104,7 +103,7 @@ static int identify_stats(sweep *s, const char *path)
 {
     if (!path || (s->stats && strcmp(s->stats, path) == 0)) return 0;
     s->stats = path;
-    return eval_reference_identify(path, s->stats_id);
+    return judge_identify(path, s->stats_id);
 }
 
 /* Returns a hash of all options that define a run; with `seeded` 0 without the seed. Call it after identify_stats. */
@@ -124,7 +123,7 @@ static uint64_t hash_of(const sweep *s, const eval_options *o, const option_set 
         if (value) sum = sum * 31 + memory_sum(value, strlen(value));
     }
     sum = add_file(add_file(add_file(add_file(sum, o->run.model), o->run.vae), o->run.draft), o->run.captions);
-    return add_file(sum, o->inception) * 31 + (o->stats ? memory_sum(s->stats_id, strlen(s->stats_id)) : 0);
+    return add_file(sum, o->judge.inception) * 31 + (o->stats ? memory_sum(s->stats_id, strlen(s->stats_id)) : 0);
 }
 
 /* --- checks before the first run ---------------------------------------------------------------------------------- */

@@ -3,7 +3,6 @@
 
 #include "tests/support/command.h"
 
-#include "tools/generate/class_file.h"
 #include "tools/generate/classes.h"
 
 #include <cjson/cJSON.h>

@@ -2,7 +2,7 @@
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 #include "tools/generate/class_names.h"
-#include "tools/eval/published.h"
+#include "tools/eval/batch.h"
 #include "tools/eval/report.h"
 
 #include <cjson/cJSON.h>
@@ -163,16 +163,19 @@ static void no_directory(void **state)
 static void evenly_spread(void **state)
 {
     (void)state;
-    long at[EVAL_SHEET_MAX];
-    assert_int_equal(eval_report_choose(3, 40, at), 3);
-    assert_true(at[0] == 0 && at[1] == 1 && at[2] == 2);
-    assert_int_equal(eval_report_choose(50000, 100, at), 100);
-    for (int i = 0; i < 100; i++) assert_true(at[i] == 500L * i); /* the first of every tenth class */
-    assert_int_equal(eval_report_choose(0, 40, at), 0);
+    const eval_layout many = {.images = 50000, .samples = 100};
+    for (int k = 0; k < 100; k++)
+        assert_int_equal(eval_sample_at(&many, k), 500L * k); /* the first of every tenth class */
     for (long n = 1; n < 300; n++) {
-        const int k = eval_report_choose(n, 40, at);
-        assert_int_equal(k, n < 40 ? n : 40);
-        for (int i = 0; i < k; i++) assert_true(at[i] < n && (i == 0 ? at[0] == 0 : at[i] > at[i - 1]));
+        const eval_layout l = {.images = n, .samples = n < 40 ? (int)n : 40};
+        int k = 0;
+        assert_int_equal(eval_sample_at(&l, 0), 0);
+        for (long i = 0; i < n; i++) {
+            const int is_next = k < l.samples && eval_sample_at(&l, k) == i;
+            assert_int_equal(eval_is_sample(&l, i), is_next);
+            k += is_next;
+        }
+        assert_int_equal(k, l.samples);
     }
 }
 

@@ -1,5 +1,6 @@
 /* mar eval --images: judges images made elsewhere. */
 #include "tools/cli/command.h"
+#include "tools/eval/batch.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/options.h"
 #include "tools/eval/report.h"
@@ -111,9 +112,10 @@ static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_
 {
     const judged *d = &job->images;
     const size_t bytes = (size_t)d->width * (size_t)d->height * 3, room = SHEET_BYTES / bytes;
-    long chosen[EVAL_SHEET_MAX];
+    const int most = room < EVAL_SHEET_MAX ? (int)room : EVAL_SHEET_MAX;
+    const eval_layout layout = {.images = d->images, .samples = d->images < most ? (int)d->images : most};
     image_source *source;
-    *count = eval_report_choose(d->images, room < EVAL_SHEET_MAX ? (int)room : EVAL_SHEET_MAX, chosen);
+    *count = layout.samples;
     if (*count == 0) return 0;
     if (image_source_open(job->options->images, &source) != 0) return 1;
     uint8_t *rgb = malloc((size_t)*count * bytes);
@@ -122,8 +124,9 @@ static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_
                     image_source_height(source) != d->height))
         failed = tool_error("%s: has changed while it was judged", job->options->images);
     for (int i = 0; i < *count && !failed; i++) {
-        sheet[i] = (eval_report_image){chosen[i], -1, 0, 0, rgb + (size_t)i * bytes, d->width, d->height};
-        failed = image_source_read(source, chosen[i], 1, rgb + (size_t)i * bytes);
+        const long index = eval_sample_at(&layout, i);
+        sheet[i] = (eval_report_image){index, -1, 0, 0, rgb + (size_t)i * bytes, d->width, d->height};
+        failed = image_source_read(source, index, 1, rgb + (size_t)i * bytes);
     }
     image_source_close(source);
     if (failed) free(rgb);

@@ -4,7 +4,6 @@
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"
-#include "tools/eval/published.h"
 #include "tools/eval/report.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/text.h"

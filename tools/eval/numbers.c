@@ -108,23 +108,22 @@ static int fill_precision(const eval_gathered *g, eval_result *r)
 
 /* --- warnings ----------------------------------------------------------------------------------------------------- */
 
-/* Returns whether `number` occurs in text, not within a longer number. */
-static int has_number(const char *text, int number)
-{
-    char digits[16];
-    const size_t n = (size_t)snprintf(digits, sizeof digits, "%d", number);
-    for (const char *at = strstr(text, digits); at; at = strstr(at + 1, digits))
-        if ((at == text || !isdigit((unsigned char)at[-1])) && !isdigit((unsigned char)at[n])) return 1;
-    return 0;
-}
-
-/* Returns whether the word occurs in text, in either case, without a letter beside it. */
+/* Returns whether the word or number occurs in text, in either case, without a letter or digit of its kind beside it.
+ */
 static int has_word(const char *text, const char *word)
 {
     const size_t n = strlen(word);
+    int (*const is_more)(int) = isdigit((unsigned char)*word) ? isdigit : isalpha;
     for (const char *at = strcasestr(text, word); at; at = strcasestr(at + 1, word))
-        if ((at == text || !isalpha((unsigned char)at[-1])) && !isalpha((unsigned char)at[n])) return 1;
+        if ((at == text || !is_more((unsigned char)at[-1])) && !is_more((unsigned char)at[n])) return 1;
     return 0;
+}
+
+static int has_number(const char *text, int number)
+{
+    char digits[16];
+    snprintf(digits, sizeof digits, "%d", number);
+    return has_word(text, digits);
 }
 
 static void warn_of_size(const eval_gathered *g, const char *name, eval_result *r)

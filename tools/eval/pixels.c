@@ -87,30 +87,14 @@ static off_t slot(const eval_pixels *p, long index)
     return (off_t)(p->slots.first + (uint64_t)p->place[index] * p->slots.item);
 }
 
-/* Returns crc [images] in the order of arr_0. */
-static uint32_t *in_order(const eval_layout *l, const uint32_t *crc)
-{
-    const size_t n = (size_t)l->images;
-    int *order = malloc(n * sizeof *order);
-    uint32_t *sorted = malloc(n * sizeof *sorted);
-    if (order && sorted) {
-        eval_permutation(EVAL_NPZ_SEED, (int)n, order);
-        for (size_t i = 0; i < n; i++) sorted[i] = crc[order[i]];
-    } else {
-        free(sorted);
-        sorted = NULL;
-    }
-    free(order);
-    return sorted;
-}
-
 int eval_pixels_finish_npz(const eval_pixels *p, const uint32_t *crc)
 {
     char whole[RUN_PATH], why[NPZ_WHY_MAX];
     const int fd = p->npz - 1;
-    uint32_t *sorted = in_order(&p->job->layout, crc);
-    int failed = !sorted;
-    if (failed) tool_error("out of memory for the order of %ld images", p->job->layout.images);
+    const long images = p->job->layout.images;
+    uint32_t *sorted = malloc((size_t)images * sizeof *sorted); /* in the order of arr_0 */
+    int failed = sorted ? 0 : tool_error("out of memory for the order of %ld images", images);
+    for (long i = 0; i < images && !failed; i++) sorted[p->place[i]] = crc[i];
     if (!failed && npz_slots_finish(fd, p->npz_path, &p->slots, sorted, why) != MAR_OK) failed = tool_error("%s", why);
     if (!failed && tool_sync(fd) != 0) failed = tool_cannot_write(p->npz_path);
     if (!failed && rename(p->npz_path, run_path(&p->job->directory, "images.npz", whole)) != 0)
@@ -135,16 +119,15 @@ static int open_folder(eval_job *job, eval_pixels *p)
 static int write_png(const eval_pixels *p, long index, int label, const uint8_t *rgb)
 {
     const eval_job *job = p->job;
-    record_texts texts;
+    record_texts texts = {0};
     char name[128];
-    if (record_texts_begin(&texts) != 0) return tool_error("out of memory for the text in a picture");
     record_texts_add(&texts, "Software", "libmar %s", mar_version());
     record_texts_add(&texts, "class", "%d", label);
     if (*models_class_name(&job->models, label, name, sizeof name)) record_texts_add(&texts, "class_name", "%s", name);
     record_texts_add(&texts, "image", "%ld", index);
     record_texts_add_run(&texts, &job->options->run, &job->models, &job->ids);
     record_texts_add(&texts, "guarantee", "%s", job->facts.guarantee);
-    if (record_texts_end(&texts) != 0) return tool_error("out of memory for the text in a picture");
+    if (record_texts_end(&texts, "the text in a picture") != 0) return 1;
     const image picture = {job->layout.width, job->layout.height,
                            (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
     char *path = output_image_path(&p->folder, index);

@@ -35,10 +35,6 @@ typedef struct {
     int classes;        /* classes of the model, for the names of labels; 0: labels are numbers */
 } eval_report_extras;
 
-/* Chooses the images of a contact sheet: up to `room` of images 0..images-1, spread evenly, in sheet[room], ascending.
- * Returns their number. With classes in order (balanced) as many classes are shown as there is room for. */
-int eval_report_choose(long images, int room, long *sheet);
-
 /* Keeps the EVAL_REJECTED_MAX images with the largest share replaced / verified in list[0..*count), in descending
  * order. Ties go by number, so the list is independent of the order of calls. Images without verified drafts are left
  * out. The list has room for one more: an image that drops out of a full list is moved there, so that its pixels can be
@@ -47,5 +43,22 @@ int eval_report_rank(eval_report_image list[EVAL_REJECTED_MAX + 1], int *count, 
 
 /* Writes the page, whole or not at all. Returns 0, or 1 with the error printed. */
 int eval_report_write(const eval_result *r, const eval_report_extras *x, const char *path);
+
+/* --- published numbers of the official models, and of other accelerators of them ---------------------- */
+
+/* A published result; NaN: not published. */
+typedef struct {
+    const char *model;   /* "MAR-B" */
+    const char *setting; /* "with guidance", "LazyMAR, 2.83 times as fast" */
+    const char *source;  /* who published it */
+    double fid, is;      /* Inception score */
+    double precision, recall;
+} eval_published;
+
+/* Returns the published model of this shape: "MAR-B", "MAR-L", "MAR-H"; "" if there is none. Static. */
+const char *eval_published_model(const mar_model_config *config);
+
+/* Returns result i of a model, in the order of the page; NULL behind the last one. Static. */
+const eval_published *eval_published_get(const char *model, int i);
 
 #endif

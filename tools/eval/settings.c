@@ -41,10 +41,8 @@ static void add_evaluation(eval_job *job, char *classes)
     const eval_options *o = job->options;
     record_texts *texts = &job->settings;
     record_texts_add(texts, "num_images", "%d", o->num_images);
-    if (classes)
-        record_texts_add(texts, "class", "%s", classes);
-    else
-        texts->count++; /* a NULL, reported at the end */
+    texts->lacks |= !classes;
+    if (classes) record_texts_add(texts, "class", "%s", classes);
     record_texts_add(texts, "class_sampling", o->class_sampling == EVAL_RANDOM ? "random" : "balanced");
     record_texts_add(texts, "batch", "%d", o->batch);
     record_texts_add(texts, "shard_images", "%d", o->shard_images);
@@ -63,7 +61,7 @@ static void add_evaluation(eval_job *job, char *classes)
 /* Makes a kind of pieces: a name, and a hash of the texts besides the run of the images. */
 static int make_kind(const char *name, record_texts *texts, char kind[STORE_KIND])
 {
-    if (record_texts_end(texts) != 0) return tool_error("out of memory for the settings");
+    if (record_texts_end(texts, "the settings") != 0) return 1;
     snprintf(kind, STORE_KIND, "%s-%016" PRIx64, name, store_hash(texts->texts, texts->count));
     record_texts_free(texts);
     return 0;
@@ -72,11 +70,9 @@ static int make_kind(const char *name, record_texts *texts, char kind[STORE_KIND
 /* Makes the kinds of pieces: pixels, by what they depend on besides tokens, and the network's output. */
 static int make_kinds(eval_job *job)
 {
-    record_texts pictures, findings;
-    if (record_texts_begin(&pictures) != 0) return tool_error("out of memory for the settings");
+    record_texts pictures = {0}, findings = {0};
     record_texts_add_decoder(&pictures, &job->options->run, &job->ids);
     if (make_kind("picture", &pictures, job->facts.pictures) != 0) return 1;
-    if (record_texts_begin(&findings) != 0) return tool_error("out of memory for the settings");
     record_texts_add(&findings, "pictures", "%s", job->facts.pictures);
     record_texts_add(&findings, "network", "%s", job->facts.network);
     record_texts_add(&findings, "inception_id", "%s", job->inception_id);
@@ -89,14 +85,12 @@ static int make_kinds(eval_job *job)
 int eval_settings_make(eval_job *job)
 {
     record_texts *texts = &job->settings;
-    if (record_texts_begin(texts) != 0) return tool_error("out of memory for the settings");
     char *classes = class_text(job);
     record_texts_add(texts, "Software", "libmar %s", mar_version());
     record_texts_add_run(texts, &job->options->run, &job->models, &job->ids);
     add_evaluation(job, classes);
     free(classes);
-    if (record_texts_end(texts) != 0) return tool_error("out of memory for the settings");
-    return make_kinds(job);
+    return record_texts_end(texts, "the settings") || make_kinds(job);
 }
 
 const char *eval_setting(const eval_job *job, const char *key)
@@ -297,13 +291,9 @@ static int compare_given(const eval_job *job, const option_set *set)
 
 static int take_texts(eval_job *job, const cJSON *settings)
 {
-    record_texts *texts = &job->settings;
-    if (record_texts_begin(texts) != 0) return tool_error("out of memory for the settings");
-    for (const cJSON *s = settings->child; s; s = s->next) {
-        if (texts->count == mar_param_count() + 32) break; /* not our settings: their hash would differ */
-        record_texts_add(texts, s->string, "%s", s->valuestring);
-    }
-    return record_texts_end(texts) == 0 ? 0 : tool_error("out of memory for the settings");
+    for (const cJSON *s = settings->child; s; s = s->next)
+        record_texts_add(&job->settings, s->string, "%s", s->valuestring);
+    return record_texts_end(&job->settings, "the settings");
 }
 
 /* Reads a number among the texts, 1 to `most`. Returns 0, or 1 after printing it. */

@@ -115,78 +115,40 @@ static int is_first_of_group(const sweep_table *t, int i)
 
 /* --- columns ------------------------------------------------------------------------------------------------------ */
 
-typedef struct {
+enum { COLUMNS = 10 };
+
+static const struct {
     const char *title;
-    double (*value)(const eval_result *r);
     int digits;
-} column;
+} columns[COLUMNS] = {{"distance", 3},  {"s/image", 4}, {"sFID", 3},     {"IS", 2},       {"±", 2},
+                      {"precision", 4}, {"recall", 4},  {"digits %", 1}, {"drafts %", 1}, {"head %", 1}};
 
-static double column_fid(const eval_result *r)
+/* Writes the numbers of a point, NaN for a missing one. */
+static void find_values(const sweep_entry *e, double values[COLUMNS])
 {
-    return r->fid;
+    const eval_result *r = e->result;
+    const mar_stats *s = &r->stats;
+    const double all[COLUMNS] = {r->fid,
+                                 r->generate_s > 0 ? eval_result_seconds(r) : NAN,
+                                 r->sfid,
+                                 r->is_mean,
+                                 isfinite(r->is_mean) ? r->is_deviation : NAN,
+                                 r->precision,
+                                 r->recall,
+                                 100 * r->accuracy,
+                                 s->drafted > 0 ? 100.0 * (double)s->accepted / (double)s->drafted : NAN,
+                                 s->proposals > 0 ? 100.0 * (double)s->proposals_accepted / (double)s->proposals : NAN};
+    memcpy(values, all, sizeof all);
 }
-
-static double column_sfid(const eval_result *r)
-{
-    return r->sfid;
-}
-
-static double column_is(const eval_result *r)
-{
-    return r->is_mean;
-}
-
-static double column_is_deviation(const eval_result *r)
-{
-    return isfinite(r->is_mean) ? r->is_deviation : NAN;
-}
-
-static double column_precision(const eval_result *r)
-{
-    return r->precision;
-}
-
-static double column_recall(const eval_result *r)
-{
-    return r->recall;
-}
-
-static double column_accuracy(const eval_result *r)
-{
-    return 100 * r->accuracy;
-}
-
-static double column_seconds(const eval_result *r)
-{
-    return r->generate_s > 0 ? eval_result_seconds(r) : NAN;
-}
-
-static double column_accepted(const eval_result *r)
-{
-    return r->stats.drafted > 0 ? 100.0 * (double)r->stats.accepted / (double)r->stats.drafted : NAN;
-}
-
-static double column_proposals(const eval_result *r)
-{
-    return r->stats.proposals > 0 ? 100.0 * (double)r->stats.proposals_accepted / (double)r->stats.proposals : NAN;
-}
-
-static const column columns[] = {
-    {"distance", column_fid, 3},      {"s/image", column_seconds, 4},
-    {"sFID", column_sfid, 3},         {"IS", column_is, 2},
-    {"±", column_is_deviation, 2},    {"precision", column_precision, 4},
-    {"recall", column_recall, 4},     {"digits %", column_accuracy, 1},
-    {"drafts %", column_accepted, 1}, {"head %", column_proposals, 1},
-};
-
-enum { COLUMNS = sizeof columns / sizeof columns[0] };
 
 /* Finds the columns for which any point has a number. */
 static void used_columns(const sweep_entry *const *list, int n, uint8_t used[COLUMNS])
 {
-    for (int c = 0; c < COLUMNS; c++) {
-        used[c] = 0;
-        for (int i = 0; i < n; i++) used[c] |= isfinite(columns[c].value(list[i]->result)) != 0;
+    double values[COLUMNS];
+    memset(used, 0, COLUMNS);
+    for (int i = 0; i < n; i++) {
+        find_values(list[i], values);
+        for (int c = 0; c < COLUMNS; c++) used[c] |= isfinite(values[c]) != 0;
     }
 }
 
@@ -227,12 +189,13 @@ void sweep_print(const sweep_table *t)
     }
     puts("     options");
     for (int i = 0; i < n; i++) {
+        double values[COLUMNS];
+        find_values(list[i], values);
         for (int c = 0; c < COLUMNS; c++) {
-            const double v = columns[c].value(list[i]->result);
             const int width = c == 0 ? 16 : WIDTH;
             if (!used[c]) continue;
-            if (isfinite(v))
-                printf("%*.*f", width, columns[c].digits, v);
+            if (isfinite(values[c]))
+                printf("%*.*f", width, columns[c].digits, values[c]);
             else
                 printf("%*s–", width - 1, "");
         }

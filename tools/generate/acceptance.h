@@ -7,14 +7,15 @@
 typedef struct cJSON cJSON;
 
 typedef struct {
+    long verified, accepted; /* drafts that were verified; of these, accepted */
+} acceptance_count;
+
+typedef struct {
     int tokens;                  /* tokens of an image */
     int steps;                   /* autoregressive steps of an image */
-    long *verified_at;           /* [tokens] drafts verified at a position */
-    long *accepted_at;           /* [tokens] drafts accepted at a position */
-    long *verified_in;           /* [steps] drafts verified in an autoregressive step */
-    long *accepted_in;           /* [steps] drafts accepted in an autoregressive step */
-    long *verified_stale;        /* [steps] drafts verified, by steps of staleness; [0]: none */
-    long *accepted_stale;        /* [steps] of these, drafts accepted */
+    acceptance_count *at;        /* [tokens] by position */
+    acceptance_count *in;        /* [steps] by autoregressive step */
+    acceptance_count *stale;     /* [steps] by steps of staleness; [0]: none */
     const uint8_t *token_status; /* [n][tokens] of the last batch; the caller's */
 } acceptance;
 

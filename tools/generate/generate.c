@@ -3,17 +3,18 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/generate/job.h"
-#include "tools/generate/grid.h"
 #include "tools/generate/images.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/options_help.h"
 #include "base/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/generate/record.h"
-#include "tools/generate/resume.h"
 #include "tools/generate/stats.h"
 #include "tools/cli/subcommands.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,6 +209,42 @@ static int resolve_classes(generate_job *job)
     return 0;
 }
 
+/* --- the grid ------------------------------------------------------------------------------------------ */
+
+/* Sets job->rows, columns and class_is_column. Rows are classes, or columns if there are more classes than images of
+ * each: wide rather than high. One class, or one image of each, makes a square. */
+static void grid_shape(generate_job *job)
+{
+    if (job->class_count > 1 && job->num > 1) {
+        job->class_is_column = job->class_count >= job->num;
+        job->columns = job->class_is_column ? job->class_count : job->num;
+        job->rows = job->class_is_column ? job->num : job->class_count;
+    } else {
+        job->columns = (int)ceil(sqrt((double)job->total));
+        job->rows = (int)((job->total + job->columns - 1) / job->columns);
+    }
+}
+
+/* Finds the row and column of an image on the grid. */
+static void place(const generate_job *job, long index, int *row, int *column)
+{
+    const long group = index / job->num, member = index % job->num; /* class; image of the class */
+    *row = (int)(index / job->columns);
+    *column = (int)(index % job->columns);
+    if (job->class_count > 1 && job->num > 1) {
+        *row = (int)(job->class_is_column ? member : group);
+        *column = (int)(job->class_is_column ? group : member);
+    }
+}
+
+/* Copies `rgb`, uint8_t [height][width][3], to the cell of image `index` on a canvas of the job's rows and columns. */
+static void grid_place(const generate_job *job, image *canvas, long index, const uint8_t *rgb)
+{
+    int row, column;
+    place(job, index, &row, &column);
+    image_grid_set(canvas, row, column, job->width, job->height, rgb);
+}
+
 static int make_canvas(const generate_job *job, const char *path, image *canvas)
 {
     double pixels = image_grid_pixels(job->rows, job->columns, job->width, job->height);
@@ -231,6 +268,91 @@ static int make_canvases(generate_job *job)
     if (!job->map_cell) return tool_error("out of memory for the map of an image");
     return make_canvas(job, map, &job->map);
 }
+
+/* --- --resume ------------------------------------------------------------------------------------------ */
+
+static const char rule[] = "--resume goes on with images of the same parameters only";
+
+static const char *value_of(const image_text *texts, int count, const char *key)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(texts[i].key, key) == 0) return texts[i].value;
+    return NULL;
+}
+
+/* Compares one text of the run with the file's. Returns 0, or 1 with the difference printed. */
+static int compare_text(const char *path, const image_file *file, const image_text *t)
+{
+    const char *found = value_of(file->texts, file->count, t->key);
+    if (!found) return tool_error("%s: has no text %s, expected %s: %s", path, t->key, t->value, rule);
+    if (strcmp(found, t->value) == 0) return 0;
+    return tool_error("%s: %s is %s, expected %s: %s", path, t->key, found, t->value, rule);
+}
+
+/* Compares all texts. The last one, the guarantee, follows from the options, so a difference is reported of these. */
+static int compare_texts(const char *path, const image_file *file, const record_texts *ours)
+{
+    for (int i = 0; i + 1 < ours->count; i++)
+        if (compare_text(path, file, &ours->texts[i]) != 0) return 1;
+    for (int i = 0; i < file->count; i++)
+        if (!value_of(ours->texts, ours->count, file->texts[i].key))
+            return tool_error("%s: %s is %s, expected no such text: %s", path, file->texts[i].key, file->texts[i].value,
+                              rule);
+    return compare_text(path, file, &ours->texts[ours->count - 1]);
+}
+
+static int check_image(generate_job *job, const char *path, long index)
+{
+    image_file file;
+    record_texts ours;
+    if (image_read_png(path, job->width, job->height, &file) != 0) return 1;
+    int failed = record_texts_make(job, index, NULL, &ours) != 0;
+    if (!failed) {
+        failed = compare_texts(path, &file, &ours);
+        record_texts_free(&ours);
+    }
+    if (!failed && job->grid.rgb) grid_place(job, &job->grid, index, file.picture.rgb);
+    image_file_free(&file);
+    return failed;
+}
+
+/* Marks the images whose names are in the directory. Returns 0, or 1 with the error printed. */
+static int list_existing(generate_job *job, DIR *directory)
+{
+    errno = 0;
+    for (const struct dirent *e; (e = readdir(directory)); errno = 0) {
+        const long index = output_image_index(e->d_name);
+        if (index < 0) continue;
+        if (index >= job->total)
+            return tool_error("%s/%s: is not an image of this run, which has numbers up to %ld: %s", job->out.path,
+                              e->d_name, job->total - 1, rule);
+        job->have[index] = 1;
+        job->existing++;
+    }
+    return errno ? tool_error("%s: cannot read: %s", job->out.path, strerror(errno)) : 0;
+}
+
+/* Reads the numbered images in the directory. Sets job->have and job->existing, and puts them on job->grid if there is
+ * one. Writes no file. Returns 1, with the error printed, for a damaged image, one with other text than this run's
+ * (record_texts_make), or a number that this run lacks; else 0. */
+static int find_existing(generate_job *job)
+{
+    job->have = calloc((size_t)job->total, 1);
+    if (!job->have) return tool_error("out of memory for the list of %ld images", job->total);
+    DIR *directory = opendir(job->out.path);
+    if (!directory) return errno == ENOENT ? 0 : tool_error("%s: cannot read: %s", job->out.path, strerror(errno));
+    int failed = list_existing(job, directory);
+    closedir(directory);
+    for (long i = 0; i < job->total && !failed; i++) {
+        if (!job->have[i]) continue;
+        char *path = output_image_path(&job->out, i);
+        failed = !path || check_image(job, path, i) != 0;
+        free(path);
+    }
+    return failed;
+}
+
+/* --- preparation --------------------------------------------------------------------------------------- */
 
 static int check_map(const generate_job *job)
 {
@@ -269,7 +391,7 @@ static int prepare(generate_job *job, progress *bar)
     if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, &job->accepted) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
-    return o->resume ? resume_find(job) : 0;
+    return o->resume ? find_existing(job) : 0;
 }
 
 /* --- sinks ------------------------------------------------------------------------------------------ */

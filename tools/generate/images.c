@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BLOCKS = 8 };
+
 typedef struct {
     const image_plan *plan;
     int *labels;           /* [batch] */
@@ -22,6 +24,9 @@ typedef struct {
     long finished;         /* images taken by the sinks, of all runs */
     long wanted;           /* images to make, of all runs */
     int decoded;           /* images of the current batch with all pixels */
+    void *blocks[BLOCKS];  /* [block_count] the arrays above */
+    int block_count;
+    int lacks; /* 1: one of them had no memory */
 } image_loop;
 
 int image_plan_label(const image_plan *plan, long i)
@@ -47,42 +52,52 @@ static size_t pixel_bytes(const image_run *r)
     return (size_t)width * (size_t)height * 3;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Allocates an array of plan.batch elements; NULL if `bytes`, of one, is 0. */
+static void *block(image_loop *loop, size_t bytes)
+{
+    void *p = bytes ? malloc((size_t)loop->plan->batch * bytes) : NULL;
+    loop->lacks |= bytes && !p;
+    if (p) loop->blocks[loop->block_count++] = p;
+    return p;
+}
+
 static int allocate(image_loop *loop, const image_sink *sinks, int sink_count)
 {
     const image_plan *plan = loop->plan;
-    const size_t batch = (size_t)plan->batch;
-    size_t tokens = 0, pixels = 0, features = 0, positions = 0, places = 0;
+    size_t tokens = 0, pixels = 0, features = 0, positions = 0, places = 0; /* of the largest run */
     int takes_tokens = 0, takes_pixels = 0, takes_status = 0;
     for (int i = 0; i < plan->run_count; i++) {
-        const captions *c = plan->runs[i].captions;
-        const size_t numbers = c ? (size_t)c->tokens * (size_t)c->dim : 0;
-        if (numbers > features) features = numbers;
-        if (c && (size_t)c->tokens > positions) positions = (size_t)c->tokens;
-        if (token_count(&plan->runs[i]) > tokens) tokens = token_count(&plan->runs[i]);
-        const size_t length = (size_t)mar_model_get_config(plan->runs[i].model)->seq_len;
-        if (length > places) places = length;
-        takes_tokens |= plan->runs[i].store != NULL;
-        takes_status |= plan->runs[i].store != NULL && plan->runs[i].has_drafts;
-        if (pixel_bytes(&plan->runs[i]) > pixels) pixels = pixel_bytes(&plan->runs[i]);
+        const image_run *r = &plan->runs[i];
+        const captions *c = r->captions;
+        features = larger(features, c ? (size_t)c->tokens * (size_t)c->dim : 0);
+        positions = larger(positions, c ? (size_t)c->tokens : 0);
+        tokens = larger(tokens, token_count(r));
+        places = larger(places, (size_t)mar_model_get_config(r->model)->seq_len);
+        pixels = larger(pixels, pixel_bytes(r));
+        takes_tokens |= r->store != NULL;
+        takes_status |= r->store != NULL && r->has_drafts;
     }
     for (int i = 0; i < sink_count; i++) {
         takes_tokens |= sinks[i].takes_tokens;
-        takes_pixels |= sinks[i].takes_pixels && pixels > 0;
+        takes_pixels |= sinks[i].takes_pixels;
         takes_status |= sinks[i].takes_status;
     }
-    loop->labels = malloc(batch * sizeof *loop->labels);
-    if (takes_tokens) loop->tokens = malloc(batch * tokens * sizeof *loop->tokens);
-    if (takes_pixels) loop->rgb = malloc(batch * pixels);
-    if (takes_status) loop->token_status = malloc(batch * places);
-    if (takes_status) loop->steps = malloc(batch * places * sizeof *loop->steps);
-    if (takes_status) loop->staleness = malloc(batch * places * sizeof *loop->staleness);
-    if (features) loop->features = malloc(batch * features * sizeof *loop->features);
-    if (features) loop->mask = malloc(batch * positions);
-    const int has_captions = !features || (loop->features && loop->mask);
-    const int has_status = !takes_status || (loop->token_status && loop->steps && loop->staleness);
-    if (loop->labels && has_captions && has_status && (loop->tokens || !takes_tokens) && (loop->rgb || !takes_pixels))
-        return 0;
-    return tool_error("out of memory for %d images; a smaller --batch needs less", plan->batch);
+    loop->labels = block(loop, sizeof *loop->labels);
+    loop->features = block(loop, features * sizeof *loop->features);
+    loop->mask = block(loop, positions);
+    if (takes_tokens) loop->tokens = block(loop, tokens * sizeof *loop->tokens);
+    if (takes_pixels) loop->rgb = block(loop, pixels);
+    if (takes_status) {
+        loop->token_status = block(loop, places);
+        loop->steps = block(loop, places * sizeof *loop->steps);
+        loop->staleness = block(loop, places * sizeof *loop->staleness);
+    }
+    return loop->lacks ? tool_error("out of memory for %d images; a smaller --batch needs less", plan->batch) : 0;
 }
 
 /* --- one batch ------------------------------------------------------------------------------------------ */
@@ -374,13 +389,6 @@ int run_images(const image_plan *plan, const image_sink *sinks, int sink_count)
     int status = allocate(&loop, sinks, sink_count);
     if (status == 0) status = make_all(&loop, sinks, sink_count);
     if (plan->bar) progress_clear(plan->bar);
-    free(loop.labels);
-    free(loop.features);
-    free(loop.mask);
-    free(loop.tokens);
-    free(loop.rgb);
-    free(loop.token_status);
-    free(loop.steps);
-    free(loop.staleness);
+    for (int i = 0; i < loop.block_count; i++) free(loop.blocks[i]);
     return status;
 }

@@ -51,14 +51,6 @@ static int backend_length(const char *description)
     return comma && strstr(comma, "thread") ? (int)(comma - description) : (int)strlen(description);
 }
 
-enum { OTHER_TEXTS_MAX = 32 }; /* texts besides those of the options */
-
-int record_texts_begin(record_texts *out)
-{
-    *out = (record_texts){calloc(OTHER_TEXTS_MAX + (size_t)mar_param_count(), sizeof *out->texts), 0};
-    return out->texts ? 0 : 1;
-}
-
 void record_texts_add(record_texts *out, const char *key, const char *format, ...)
 {
     va_list arguments;
@@ -68,7 +60,14 @@ void record_texts_add(record_texts *out, const char *key, const char *format, ..
     va_end(arguments);
     char *valid = value ? printable_utf8(value) : NULL; /* tEXt and iTXt admit only valid UTF-8 */
     free(value);
-    out->texts[out->count++] = (image_text){key, valid};
+    image_text *larger = valid ? realloc(out->texts, ((size_t)out->count + 1) * sizeof *larger) : NULL;
+    if (larger) {
+        out->texts = larger;
+        out->texts[out->count++] = (image_text){key, valid};
+    } else {
+        out->lacks = 1;
+        free(valid);
+    }
 }
 
 static void add_options(record_texts *out, const run_options *run)
@@ -113,14 +112,11 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     record_texts_add_backend(out, models->library);
 }
 
-int record_texts_end(record_texts *texts)
+int record_texts_end(record_texts *texts, const char *what)
 {
-    for (int i = 0; i < texts->count; i++)
-        if (!texts->texts[i].value) {
-            record_texts_free(texts);
-            return 1;
-        }
-    return 0;
+    if (!texts->lacks) return 0;
+    record_texts_free(texts);
+    return tool_error("out of memory for %s", what);
 }
 
 /* Returns whether tokens depend on the text: not on the name of a file beside its hash, and on the image decoder only
@@ -146,25 +142,23 @@ int record_check_store(const char *directory, output *out)
 int record_open_store(const char *directory, const run_options *run, const run_models *models, const record_ids *ids,
                       int batch, store_run *out)
 {
-    record_texts texts;
+    record_texts texts = {0};
     const mar_model_config *c = mar_model_get_config(models->model);
     const int needs_decoder = c->vocabulary && run_verifies_drafts(run);
-    if (record_texts_begin(&texts) != 0) return tool_error("%s: out of memory for what is in it", directory);
     record_texts_add(&texts, "Software", "libmar %s, arithmetic %d", mar_version(), ARITHMETIC);
     record_texts_add_run(&texts, run, models, ids);
     record_texts_add(&texts, "batch", "%d", batch);
     record_texts_add(&texts, "tokens", "%d of %d numbers", c->seq_len, c->token_dim);
     record_texts_add(&texts, "stats", "%zu bytes", sizeof(mar_stats)); /* as the stored files contain it */
-    if (record_texts_end(&texts) != 0) return tool_error("%s: out of memory for what is in it", directory);
-    image_text *kept = malloc((size_t)texts.count * sizeof *kept);
-    int count = 0, failed = 1;
-    for (int i = 0; i < texts.count && kept; i++)
-        if (is_of_tokens(&texts.texts[i], ids, needs_decoder)) kept[count++] = texts.texts[i];
-    if (kept)
-        failed = store_open(directory, kept, count, out);
-    else
-        tool_error("%s: out of memory for what is in it", directory);
-    free(kept);
+    if (record_texts_end(&texts, "what the tokens depend on") != 0) return 1;
+    int count = 0;
+    for (int i = 0; i < texts.count; i++) {
+        const image_text text = texts.texts[i];
+        if (!is_of_tokens(&text, ids, needs_decoder)) continue;
+        texts.texts[i] = texts.texts[count]; /* those that count come first, in their order */
+        texts.texts[count++] = text;
+    }
+    const int failed = store_open(directory, texts.texts, count, out);
     record_texts_free(&texts);
     return failed;
 }
@@ -191,7 +185,7 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
     int first = job->classes[index < 0 ? 0 : index / job->num];
     int named = *models_class_name(&job->models, first, name, sizeof name) != '\0';
 
-    if (record_texts_begin(out) != 0) return tool_error("%s: out of memory for the text in the picture", job->out.path);
+    *out = (record_texts){0};
     if (title) record_texts_add(out, "Title", "%s", title);
     record_texts_add(out, "Software", "libmar %s", mar_version());
     if (index >= 0) {
@@ -200,9 +194,9 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
         record_texts_add(out, "image", "%ld", index);
     } else {
         char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
+        out->lacks = !list || (named && !names);
         if (list) record_texts_add(out, "class", "%s", list);
         if (names) record_texts_add(out, "class_name", "%s", names);
-        if (!list || (named && !names)) out->count++; /* a NULL, reported below */
         free(list);
         free(names);
         record_texts_add(out, "image", "0-%ld", job->total - 1);
@@ -212,7 +206,7 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
     }
     record_texts_add_run(out, &job->options.run, &job->models, &job->ids);
     record_texts_add(out, "guarantee", "%s", mar_session_guarantee(job->session));
-    return record_texts_end(out) == 0 ? 0 : tool_error("%s: out of memory for the text in the picture", job->out.path);
+    return record_texts_end(out, "the text in the picture");
 }
 
 void record_texts_free(record_texts *texts)

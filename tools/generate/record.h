@@ -5,9 +5,11 @@
 #include "tools/generate/job.h"
 #include "tools/store/store.h"
 
+/* Texts, collected one by one. Initialise with {0}. */
 typedef struct {
     image_text *texts; /* [count]; the struct owns the array and the values, not the keys */
     int count;         /* of texts */
+    int lacks;         /* 1: memory ran out, and a text is missing */
 } record_texts;
 
 /* Reads every byte of the model files. Returns 0, or 1 with the error printed. */
@@ -16,12 +18,11 @@ int record_identify(const run_options *run, record_ids *out);
 /* Identifies one file, to text; "" for NULL and for a built-in one. Returns 0, or 1 with the error printed. */
 int record_identify_file(const char *path, char text[RECORD_ID]);
 
-/* Collect texts one by one: begin (returns 1 without memory), add, end (returns 1 and frees the texts if one had no
- * memory). There is room for the options of a run and 32 more. */
-int record_texts_begin(record_texts *out);
 void record_texts_add(record_texts *out, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-int record_texts_end(record_texts *texts);
+/* Ends the collection. Returns 0. If memory ran out, frees the texts and returns 1 after printing "out of memory for"
+ * and `what`. */
+int record_texts_end(record_texts *texts, const char *what);
 /* Adds everything the run's images depend on: options, models, backend. Call it after models_session. */
 void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models, const record_ids *ids);
 

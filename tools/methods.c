@@ -24,7 +24,6 @@ static const mar_param rows[] = {
      .help = "this method only"},
     {.name = "json",
      .offset = offsetof(methods_options, json),
-     .group = "Options",
      .type = MAR_TYPE_FLAG,
      .help = "print one JSON object instead of text"},
     {0},

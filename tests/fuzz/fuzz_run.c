@@ -430,11 +430,11 @@ static int is_sealed(const uint8_t *data, size_t size)
 static void check_run(eval_job *job, const uint8_t *changes, size_t size)
 {
     static eval_result r;
-    const eval_layout *l = &job->layout;
+    eval_layout *l = &job->layout;
     eval_batch batch;
     int labels[IMAGES];
     check_layout(job);
-    if (failed("eval_settings_check_network", eval_settings_check_network(job))) return;
+    l->features = network.features, l->classes = network.classes, l->spatial = network.spatial;
     if (l->images > IMAGES || l->batch > IMAGES || l->width * l->height > PIXELS) return;
     if (failed("store_find", store_find("run", strtoull(job->facts.images, NULL, 16), &job->store))) return;
     job->labels = labels;

@@ -10,7 +10,8 @@
 void options_add(option_set *set, const mar_param *param, void *fields, int shared)
 {
     assert(set->count < OPTIONS_MAX);
-    set->options[set->count++] = (option){param, fields, shared, 0};
+    const char *group = param->group ? param->group : set->options[set->count - 1].group;
+    set->options[set->count++] = (option){param, fields, group, shared, 0};
 }
 
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared)

@@ -13,8 +13,9 @@ typedef struct {
     const mar_param *param; /* name, type, range and help */
     void *fields; /* struct of its field; unchanged if the option is absent. MODEL: the field is a const char * for the
                      file's name */
-    int shared;   /* 1: every run has this option; the manual lists it once */
-    int given;    /* set by options_parse */
+    const char *group; /* heading in --help and the manual */
+    int shared;        /* 1: every run has this option; the manual lists it once */
+    int given;         /* set by options_parse */
 } option;
 
 typedef struct {
@@ -36,7 +37,8 @@ typedef struct {
     int count;                   /* of options */
 } option_set;
 
-/* Adds an option, or those of a table that ends with a NULL name. They must outlive the set. */
+/* Adds an option, or those of a table that ends with a NULL name. They must outlive the set. One without a group is of
+ * the group of the option before it. */
 void options_add(option_set *set, const mar_param *param, void *fields, int shared);
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared);
 /* Returns the option for a field of another struct, under another heading. */

@@ -18,15 +18,20 @@ long eval_shard_first(const eval_layout *l, int shard)
     return (long)shard * l->shard_images;
 }
 
-int eval_shard_size(const eval_layout *l, int shard)
+long eval_shard_end(const eval_layout *l, int shard)
 {
-    const long rest = l->images - eval_shard_first(l, shard);
-    return rest < l->shard_images ? (int)rest : l->shard_images;
+    const long end = eval_shard_first(l, shard + 1);
+    return end < l->images ? end : l->images;
 }
 
 int eval_batch_size(const eval_layout *l, long first)
 {
     return l->images - first < l->batch ? (int)(l->images - first) : l->batch;
+}
+
+int eval_sample_count(long images, int room)
+{
+    return images < room ? (int)images : room;
 }
 
 long eval_sample_at(const eval_layout *l, int k)

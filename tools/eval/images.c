@@ -113,7 +113,7 @@ static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_
     const judged *d = &job->images;
     const size_t bytes = (size_t)d->width * (size_t)d->height * 3, room = SHEET_BYTES / bytes;
     const int most = room < EVAL_SHEET_MAX ? (int)room : EVAL_SHEET_MAX;
-    const eval_layout layout = {.images = d->images, .samples = d->images < most ? (int)d->images : most};
+    const eval_layout layout = {.images = d->images, .samples = eval_sample_count(d->images, most)};
     image_source *source;
     *count = layout.samples;
     if (*count == 0) return 0;
@@ -150,26 +150,15 @@ static int write_files(images_job *job, const eval_result *r)
     return failed;
 }
 
-static int print(const images_job *job, const eval_result *r)
+int eval_images_run(const eval_options *o, progress *bar, eval_result *r)
 {
-    if (job->options->json) return tool_print_json(eval_result_json(r), 0);
-    if (job->options->quiet) return 0;
-    eval_result_print(r);
-    if (job->writes) eval_result_print_page(job->options->out);
-    return 0;
-}
-
-int eval_images_run(const eval_options *o, progress *bar)
-{
-    static eval_result r; /* too large for the stack */
     images_job job = {.options = o, .bar = bar};
-    r = (eval_result){0};
+    *r = (eval_result){0};
     interruption_ends();
     int status = check_out(&job);
     if (status == 0) status = judge_both(&job);
-    if (status == 0) status = compute(&job, &r);
-    if (status == 0) status = write_files(&job, &r);
-    if (status == 0) status = print(&job, &r);
+    if (status == 0) status = compute(&job, r);
+    if (status == 0) status = write_files(&job, r);
     output_free(&job.directory.out);
     judged_free(&job.images);
     eval_reference_free(&job.reference);

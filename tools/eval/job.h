@@ -14,7 +14,6 @@
 /* Facts of the model for the result, and the addresses of its images. They follow from the settings and are kept with
  * them, so that the numbers can be computed without the model. */
 typedef struct {
-    char network[64];                                                         /* mar_features_config.name */
     char published[EVAL_TEXT], guarantee[EVAL_TEXT], accelerators[EVAL_TEXT]; /* as in eval_result */
     char asked[17];                                                           /* eval_options.asked; "" for 0 */
     char images[17];           /* the run of the images, in hexadecimal digits */
@@ -66,10 +65,9 @@ int eval_settings_write(eval_job *job);
 /* Checks that RUN is free or a run. Returns 1, with the error printed, if it has no settings but files that the run
  * would replace or read as its own. */
 int eval_settings_check_place(const eval_job *job);
-/* For --merge: reads settings, layout and facts from RUN/settings.json. The given options must agree. */
+/* For --merge: reads settings, layout and facts from RUN/settings.json. The given options must agree. The sizes of the
+ * network's output are the loaded one's. */
 int eval_settings_take(eval_job *job, const option_set *given);
-/* For --merge: checks that the loaded network fits the layout. Returns 0, or 1 with the error printed. */
-int eval_settings_check_network(const eval_job *job);
 /* Returns the value of a setting; "" if there is none. */
 const char *eval_setting(const eval_job *job, const char *key);
 

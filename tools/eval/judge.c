@@ -51,7 +51,6 @@ const mar_param judge_rows[] = {
              "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance."},
     {.name = "inception",
      .offset = offsetof(judge_options, inception),
-     .group = "Judging",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "Inception-v3's weights, .pth or .safetensors\n"
@@ -59,7 +58,6 @@ const mar_param judge_rows[] = {
              "pytorch-fid."},
     {.name = "features_dtype",
      .offset = offsetof(judge_options, dtype),
-     .group = "Judging",
      .type = MAR_TYPE_CHOICE,
      .choices = judge_dtypes,
      .help = "arithmetic of Inception-v3\n"

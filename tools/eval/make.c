@@ -135,8 +135,7 @@ long eval_images_there(eval_job *job)
 int eval_is_missing_shard(eval_job *job, int shard)
 {
     const eval_layout *l = &job->layout;
-    const long first = eval_shard_first(l, shard), behind = first + eval_shard_size(l, shard);
-    for (long i = first; i < behind; i += l->batch)
+    for (long i = eval_shard_first(l, shard); i < eval_shard_end(l, shard); i += l->batch)
         if (!is_there(job, i)) return 1;
     return 0;
 }
@@ -202,9 +201,8 @@ static int pass(maker *m, int *busy)
     const int from = process->kind == LAUNCH_MPI ? (int)((long long)process->index * count / process->count) : 0;
     for (int k = 0; k < count; k++) {
         const int shard = (from + k) % count;
-        const long first = eval_shard_first(l, shard), behind = first + eval_shard_size(l, shard);
         if (process->kind == LAUNCH_SHARD && shard % process->count != process->index) continue;
-        for (long i = first; i < behind; i += l->batch) {
+        for (long i = eval_shard_first(l, shard); i < eval_shard_end(l, shard); i += l->batch) {
             const int status = interruption_came() ? interruption_status() : try_range(m, i, busy);
             if (status != 0) return status;
         }

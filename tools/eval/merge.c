@@ -174,10 +174,9 @@ static void clear(eval_moments *m)
 static int add_shard(merger *m, int shard)
 {
     const eval_layout *l = &m->job->layout;
-    const long first = eval_shard_first(l, shard), behind = first + eval_shard_size(l, shard);
     clear(&m->shard_pooled);
     clear(&m->shard_spatial);
-    for (long i = first; i < behind; i += l->batch) {
+    for (long i = eval_shard_first(l, shard); i < eval_shard_end(l, shard); i += l->batch) {
         const int status = add_batch(m, i);
         if (status != 0) return status;
     }
@@ -252,7 +251,8 @@ static void describe(const eval_job *job, eval_result *r)
              "%s, clipped; Inception score in the order of NumPy's RandomState(2020), 10 splits; "
              "%s, seed %s%s%s; %s",
              *eval_setting(job, "stats") ? with_id(job, "stats", "stats_id", stats, sizeof stats) : "none",
-             job->facts.network, demo ? "" : " in ", demo ? "" : eval_setting(job, "features_dtype"), demo ? "" : ", ",
+             mar_features_get_config(job->network)->name, demo ? "" : " in ",
+             demo ? "" : eval_setting(job, "features_dtype"), demo ? "" : ", ",
              demo ? "" : with_id(job, "inception", "inception_id", weights, sizeof weights),
              with_id(job, "model", "model_id", model, sizeof model), with_id(job, "vae", "vae_id", vae, sizeof vae),
              draft, eval_setting(job, "num_images"), eval_setting(job, "image_size"),

@@ -52,10 +52,18 @@ static model_store *files_of(eval_job *job)
     return job->options->models ? job->options->models : &job->files;
 }
 
+/* Loads the network, and takes the sizes of its output. */
 static int load_network(eval_job *job)
 {
     const eval_options *o = job->options;
-    return judge_open(&o->judge, files_of(job), &o->run.machine, o->batch, job->bar, &job->library, &job->network);
+    eval_layout *l = &job->layout;
+    if (judge_open(&o->judge, files_of(job), &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
+        return 1;
+    const mar_features_config *network = mar_features_get_config(job->network);
+    l->features = network->features;
+    l->classes = network->classes;
+    l->spatial = network->spatial;
+    return 0;
 }
 
 static int load_models(eval_job *job)
@@ -100,16 +108,12 @@ static int look_at_reference(eval_job *job)
 static void lay_out(eval_job *job)
 {
     const eval_options *o = job->options;
-    const mar_features_config *network = mar_features_get_config(job->network);
     eval_layout *l = &job->layout;
     l->images = o->num_images;
     l->batch = o->batch;
     l->shard_images = o->shard_images;
-    l->features = network->features;
-    l->classes = network->classes;
-    l->spatial = network->spatial;
     mar_session_image_size(job->session, &l->width, &l->height);
-    l->samples = o->num_images < EVAL_SHEET_MAX ? o->num_images : EVAL_SHEET_MAX;
+    l->samples = eval_sample_count(o->num_images, EVAL_SHEET_MAX);
     const int steps = run_verifies_drafts(&o->run) ? o->run.used.num_iter : 0;
     l->steps = steps < EVAL_CURVE_MAX ? steps : EVAL_CURVE_MAX;
     job->seed = o->run.params.seed;
@@ -121,7 +125,6 @@ static void find_facts(eval_job *job)
     const run_options *run = &job->options->run;
     const mar_model_config *model = mar_model_get_config(job->models.model);
     eval_facts *f = &job->facts;
-    snprintf(f->network, sizeof f->network, "%s", mar_features_get_config(job->network)->name);
     snprintf(f->published, sizeof f->published, "%s", eval_published_model(model));
     snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
     run_options_accelerators(run, f->accelerators, sizeof f->accelerators);
@@ -197,7 +200,7 @@ static int prepare_merge(eval_job *job)
         return tool_error("%s: cannot read: %s; expected a run directory for --merge", path, strerror(errno));
     if (run_directory_check(o->out, &job->directory) != 0 || eval_settings_take(job, o->given) != 0) return 1;
     if (!job->facts.demo != (o->judge.inception != NULL))
-        return tool_error("%s: has features of %s, expected --features %s%s for --merge", o->out, job->facts.network,
+        return tool_error("%s: was begun with --features %s, expected it%s for --merge, too", o->out,
                           eval_setting(job, "features"), job->facts.demo ? "" : " and --inception");
     o->batch = job->layout.batch;
     o->save_images = strcmp(eval_setting(job, "save_images"), "on") == 0;
@@ -207,7 +210,7 @@ static int prepare_merge(eval_job *job)
     if (check_same_file(job, "inception", o->judge.inception, job->inception_id) != 0 ||
         check_same_file(job, "stats", o->stats, job->stats_id) != 0)
         return 1;
-    return allocate_labels(job) || load_network(job) || eval_settings_check_network(job);
+    return allocate_labels(job) || load_network(job);
 }
 
 /* --- the run -------------------------------------------------------------------------------------------- */

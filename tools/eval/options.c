@@ -16,13 +16,11 @@ enum {
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
 static const char *const samplings[] = {[EVAL_BALANCED] = "balanced", [EVAL_RANDOM] = "random", NULL};
-static const char about_images[] = "Images", judging[] = "Judging", directory[] = "Run directory",
-                  messages[] = "Messages";
 
 static const mar_param image_rows[] = {
     {.name = "num_images",
      .offset = offsetof(eval_options, num_images),
-     .group = about_images,
+     .group = "Images",
      .type = MAR_TYPE_INT,
      .min = 2,
      .max = IMAGES_MAX,
@@ -31,7 +29,6 @@ static const mar_param image_rows[] = {
              "so."},
     {.name = "class_sampling",
      .offset = offsetof(eval_options, class_sampling),
-     .group = about_images,
      .type = MAR_TYPE_CHOICE,
      .choices = samplings,
      .help = "balanced: equally many of each class; random: any class\n"
@@ -39,14 +36,12 @@ static const mar_param image_rows[] = {
              "class follow one another. random draws the class of each image from the seed and its number alone."},
     {.name = "class",
      .offset = offsetof(eval_options, classes),
-     .group = about_images,
      .type = MAR_TYPE_TEXT,
      .argument = "LIST",
      .help = "classes: 0-9,207,sea_slug or @FILE; default all\n"
              "As for mar generate."},
     {.name = "images",
      .offset = offsetof(eval_options, images),
-     .group = about_images,
      .type = MAR_TYPE_TEXT,
      .argument = "WHAT",
      .help = "judge these images, a directory or .npz, and make none\n"
@@ -54,7 +49,6 @@ static const mar_param image_rows[] = {
              "it."},
     {.name = "sweep",
      .offset = offsetof(eval_options, sweep),
-     .group = about_images,
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "a file of alternative options; makes a run of each combination\n"
@@ -65,7 +59,7 @@ static const mar_param image_rows[] = {
 static const mar_param rows[] = {
     {.name = "stats",
      .offset = offsetof(eval_options, stats),
-     .group = judging,
+     .group = "Judging",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.npz",
      .help = "reference: statistics, images, or demo\n"
@@ -74,14 +68,13 @@ static const mar_param rows[] = {
              "real digits. Without a reference there is only an Inception score."},
     {.name = "precision_recall",
      .offset = offsetof(eval_options, precision_recall),
-     .group = judging,
      .type = MAR_TYPE_FLAG,
      .help = "keep features for it, even if --stats has none now\n"
              "Precision and recall need features or images of the reference, and are computed whenever --stats has "
              "them. The features of an image take 8 KB of memory when ranges are added up."},
     {.name = "out",
      .offset = offsetof(eval_options, out),
-     .group = directory,
+     .group = "Run directory",
      .type = MAR_TYPE_TEXT,
      .argument = "RUN",
      .help = "directory of the run; an existing run is continued\n"
@@ -89,7 +82,6 @@ static const mar_param rows[] = {
              "report.html and result.json, which replace those there; without --out nothing is written then."},
     {.name = "store",
      .offset = offsetof(eval_options, store),
-     .group = directory,
      .type = MAR_TYPE_TEXT,
      .argument = "DIR",
      .help =
@@ -100,7 +92,6 @@ static const mar_param rows[] = {
          "their own have it in theirs."},
     {.name = "batch",
      .offset = offsetof(eval_options, batch),
-     .group = directory,
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1024,
@@ -108,7 +99,6 @@ static const mar_param rows[] = {
              "It is one of the settings: on a GPU the last bits of a number depend on it."},
     {.name = "shard_images",
      .offset = offsetof(eval_options, shard_images),
-     .group = directory,
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = IMAGES_MAX,
@@ -116,7 +106,6 @@ static const mar_param rows[] = {
              "Shards are what is dealt out to processes. The default makes 64 of them at most."},
     {.name = "shard",
      .offset = offsetof(eval_options, shard),
-     .group = directory,
      .type = MAR_TYPE_TEXT,
      .argument = "I/N",
      .help = "make every N-th shard only, as process I\n"
@@ -124,34 +113,27 @@ static const mar_param rows[] = {
              "and number come from the variables of Slurm's job arrays and steps, or from mpirun."},
     {.name = "merge",
      .offset = offsetof(eval_options, merge),
-     .group = directory,
      .type = MAR_TYPE_FLAG,
      .help = "make nothing; add up the existing shards\n"
              "It takes settings from the directory and loads no model, but needs --stats and --inception as in the "
              "run."},
     {.name = "save_images",
      .offset = offsetof(eval_options, save_images),
-     .group = directory,
      .type = MAR_TYPE_FLAG,
      .help = "keep all images: RUN/images/000000.png ..."},
     {.name = "save_npz",
      .offset = offsetof(eval_options, save_npz),
-     .group = directory,
      .type = MAR_TYPE_FLAG,
      .help = "keep all images: arr_0 in RUN/images.npz, shuffled\n"
              "uint8 in the fixed order of numpy.random.RandomState(0).permutation, as ADM's evaluator expects "
              "them."},
     {.name = "json",
      .offset = offsetof(eval_options, json),
-     .group = messages,
+     .group = "Messages",
      .type = MAR_TYPE_FLAG,
      .help = "print the result as one JSON object\n"
              "The same as in RUN/result.json."},
-    {.name = "quiet",
-     .offset = offsetof(eval_options, quiet),
-     .group = messages,
-     .type = MAR_TYPE_FLAG,
-     .help = "print only errors"},
+    {.name = "quiet", .offset = offsetof(eval_options, quiet), .type = MAR_TYPE_FLAG, .help = "print only errors"},
     {0},
 };
 

@@ -62,8 +62,8 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done);
 /* Reads the setting `asked` of a run directory; 0 if it has none. Returns 0, or 1 with the error printed. */
 int eval_settings_asked(const char *out, uint64_t *asked);
 
-/* Runs mar eval --images and prints the result. Returns the exit status. */
-int eval_images_run(const eval_options *o, progress *bar);
+/* Runs mar eval --images and fills in *r. Returns the exit status. */
+int eval_images_run(const eval_options *o, progress *bar, eval_result *r);
 
 /* Runs mar eval --sweep, with eval_model_run for each point, and prints the result. Returns the exit status. */
 int eval_sweep_run(const eval_options *o, progress *bar);

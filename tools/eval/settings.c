@@ -74,7 +74,7 @@ static int make_kinds(eval_job *job)
     record_texts_add_decoder(&pictures, &job->options->run, &job->ids);
     if (make_kind("picture", &pictures, job->facts.pictures) != 0) return 1;
     record_texts_add(&findings, "pictures", "%s", job->facts.pictures);
-    record_texts_add(&findings, "network", "%s", job->facts.network);
+    record_texts_add(&findings, "network", "%s", mar_features_get_config(job->network)->name);
     record_texts_add(&findings, "inception_id", "%s", job->inception_id);
     record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->judge.dtype]);
     record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
@@ -112,7 +112,7 @@ typedef struct {
 } fact;
 
 enum {
-    FACTS = 16,
+    FACTS = 11,
     NUMBER_MAX = 1000000, /* images of an evaluation */
     BATCH_MAX = 1024
 };
@@ -121,19 +121,14 @@ static void list_facts(eval_job *job, fact list[FACTS])
 {
     eval_layout *l = &job->layout;
     eval_facts *f = &job->facts;
-    const fact all[FACTS] = {{"feature_numbers", &l->features, NUMBER_MAX, NULL, 0},
-                             {"logits", &l->classes, NUMBER_MAX, NULL, 0},
-                             {"spatial_numbers", &l->spatial, NUMBER_MAX, NULL, 0},
-                             {"width", &l->width, IMAGE_SIDE_MAX, NULL, 0},
+    const fact all[FACTS] = {{"width", &l->width, IMAGE_SIDE_MAX, NULL, 0},
                              {"height", &l->height, IMAGE_SIDE_MAX, NULL, 0},
-                             {"samples", &l->samples, EVAL_SHEET_MAX, NULL, 0},
                              {"classes", &f->classes, NUMBER_MAX, NULL, 0},
                              {"draft_steps", &l->steps, EVAL_CURVE_MAX, NULL, 0},
                              {"asked", NULL, 0, f->asked, sizeof f->asked},
                              {"images", NULL, 0, f->images, sizeof f->images},
                              {"judged", NULL, 0, f->judged, sizeof f->judged},
                              {"pictures", NULL, 0, f->pictures, sizeof f->pictures},
-                             {"network", NULL, 0, f->network, sizeof f->network},
                              {"published", NULL, 0, f->published, sizeof f->published},
                              {"guarantee", NULL, 0, f->guarantee, sizeof f->guarantee},
                              {"accelerators", NULL, 0, f->accelerators, sizeof f->accelerators}};
@@ -363,6 +358,7 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
         take_number(job, "shard_images", NUMBER_MAX, &l->shard_images, path) != 0)
         return 1;
     l->images = images;
+    l->samples = eval_sample_count(images, EVAL_SHEET_MAX);
     l->keeps_features = strcmp(eval_setting(job, "precision_recall"), "on") == 0;
     job->facts.demo = strcmp(eval_setting(job, "features"), "demo") == 0;
     job->is_random = strcmp(eval_setting(job, "class_sampling"), "random") == 0;
@@ -373,21 +369,9 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
         return tool_error(
             "%s: is of %ld images in shards of %d and batches of %d, expected 2 or more and whole batches", path,
             l->images, l->shard_images, l->batch);
-    if (!l->features || !l->classes || !l->width || !l->height)
-        return tool_error("%s: is of images of %dx%d with %d features and %d logits, expected 1 or more of each", path,
-                          l->width, l->height, l->features, l->classes);
+    if (!l->width || !l->height)
+        return tool_error("%s: is of images of %dx%d, expected 1 pixel or more", path, l->width, l->height);
     return take_classes(job, path);
-}
-
-int eval_settings_check_network(const eval_job *job)
-{
-    char path[RUN_PATH];
-    const eval_layout *l = &job->layout;
-    const mar_features_config *c = mar_features_get_config(job->network);
-    if (l->features == c->features && l->classes == c->classes && l->spatial == c->spatial) return 0;
-    return tool_error("%s: is of %d features, %d logits and %d spatial features, expected %d, %d and %d, those of %s",
-                      run_path(&job->directory, "settings.json", path), l->features, l->classes, l->spatial,
-                      c->features, c->classes, c->spatial, c->name);
 }
 
 int eval_settings_take(eval_job *job, const option_set *given)

@@ -18,14 +18,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The run of a point. */
+typedef struct {
+    sweep_point point;
+    char *directory; /* DIR/NAME */
+    int begun;       /* 1: this process has checked the settings in the directory */
+} sweep_run;
+
 typedef struct {
     const eval_options *common; /* options of the command line */
     progress *bar;
     sweep_grid grid;
-    sweep_point *points;      /* [grid.points] */
-    char **directories;       /* [grid.points] DIR/NAME */
+    sweep_run *runs;          /* [grid.points] */
     char *json, *html;        /* DIR/sweep.json, DIR/sweep.html */
-    uint8_t *begun;           /* [grid.points] 1: this process has checked the settings in the directory */
     sweep_table table;        /* results of the points */
     const char *stats;        /* last reference identified; NULL: none */
     char stats_id[RECORD_ID]; /* identity of `stats` */
@@ -77,12 +82,12 @@ static void add_given(option_set *set, const option_set *common)
 /* Parses all options of point i. `set` must outlive *o. Returns 0, or 1 with the error printed. */
 static int read_point(const sweep *s, int i, eval_options *o, option_set *set)
 {
-    const sweep_point *p = &s->points[i];
+    const sweep_point *p = &s->runs[i].point;
     if (read_words(s, p->count, p->words, o, set) != 0 || eval_options_done(o, set) != 0) return 1;
     const option *threads = options_find(set, "threads");
     const int is_timed = threads && threads->given;
     add_given(set, s->common->given);
-    o->out = s->directories[i];
+    o->out = s->runs[i].directory;
     if (!o->store) o->store = s->common->out; /* shared by all points */
     if (is_timed) o->store = NULL;            /* except points that differ in their times only */
     return 0;
@@ -181,7 +186,7 @@ static int take_result(sweep *s, int i)
 {
     char *path;
     sweep_entry *e = &s->table.entries[i];
-    if (asprintf(&path, "%s/result.json", s->directories[i]) < 0) return tool_error("out of memory");
+    if (asprintf(&path, "%s/result.json", s->runs[i].directory) < 0) return tool_error("out of memory");
     int failed = 0;
     if (access(path, F_OK) == 0) {
         e->result = malloc(sizeof *e->result);
@@ -199,7 +204,7 @@ static int take_result(sweep *s, int i)
 static int take_finished(sweep *s, int i)
 {
     uint64_t asked;
-    if (eval_settings_asked(s->directories[i], &asked) != 0) return 1;
+    if (eval_settings_asked(s->runs[i].directory, &asked) != 0) return 1;
     return asked == s->table.entries[i].settings ? take_result(s, i) : 0;
 }
 
@@ -212,7 +217,7 @@ static int check_points(sweep *s)
     option_set set;
     for (int i = 0; i < s->grid.points && !failed; i++) {
         sweep_entry *e = &s->table.entries[i];
-        tool_error_within(place_of(s, s->points[i].lines, place, sizeof place));
+        tool_error_within(place_of(s, s->runs[i].point.lines, place, sizeof place));
         failed = read_point(s, i, &o, &set);
         if (!failed) failed = identify_stats(s, o.stats);
         if (failed) break;
@@ -239,20 +244,19 @@ static int check_json(const sweep *s)
 static int prepare(sweep *s)
 {
     const size_t n = (size_t)s->grid.points;
-    s->points = calloc(n, sizeof *s->points);
-    s->directories = calloc(n, sizeof *s->directories);
-    s->begun = calloc(n, 1);
+    s->runs = calloc(n, sizeof *s->runs);
     s->table = (sweep_table){s->grid.path, calloc(n, sizeof *s->table.entries), 0};
-    int lacks = !s->points || !s->directories || !s->begun || !s->table.entries;
+    int lacks = !s->runs || !s->table.entries;
     if (asprintf(&s->json, "%s/sweep.json", s->common->out) < 0) s->json = NULL;
     if (asprintf(&s->html, "%s/sweep.html", s->common->out) < 0) s->html = NULL;
     for (int i = 0; i < s->grid.points && !lacks; i++) {
-        lacks = sweep_grid_point(&s->grid, i, &s->points[i]);
+        lacks = sweep_grid_point(&s->grid, i, &s->runs[i].point);
         if (lacks) break;
-        s->table.entries[i] = (sweep_entry){.name = s->points[i].name, .options = s->points[i].options};
+        s->table.entries[i] = (sweep_entry){.name = s->runs[i].point.name, .options = s->runs[i].point.options};
         s->table.count++;
-        if (asprintf(&s->directories[i], "%s/%s", s->common->out, s->points[i].name) < 0) s->directories[i] = NULL;
-        lacks = !s->directories[i];
+        if (asprintf(&s->runs[i].directory, "%s/%s", s->common->out, s->runs[i].point.name) < 0)
+            s->runs[i].directory = NULL;
+        lacks = !s->runs[i].directory;
     }
     return lacks || !s->json || !s->html ? tool_error("out of memory for %d points", s->grid.points) : 0;
 }
@@ -263,7 +267,7 @@ static int prepare(sweep *s)
 static int write_files(sweep *s)
 {
     for (int i = 0; i < s->grid.points; i++)
-        if (s->begun[i] && !s->table.entries[i].result && take_result(s, i) != 0) return 1;
+        if (s->runs[i].begun && !s->table.entries[i].result && take_result(s, i) != 0) return 1;
     return sweep_mark_front(&s->table) || sweep_write_json(&s->table, s->json) || sweep_write_html(&s->table, s->html);
 }
 
@@ -279,7 +283,7 @@ static int count_there(const sweep *s)
 static void report_done(const sweep *s, int i)
 {
     const eval_result *r = s->table.entries[i].result;
-    printf("point %d of %d, %s: %s %.3f, %.4g s per image\n", i + 1, s->grid.points, s->points[i].name,
+    printf("point %d of %d, %s: %s %.3f, %.4g s per image\n", i + 1, s->grid.points, s->runs[i].point.name,
            eval_result_distance(r), r->fid, eval_result_seconds(r));
     fflush(stdout);
 }
@@ -292,7 +296,7 @@ static int make_point(sweep *s, int i, int prints)
     option_set set;
     eval_result *r = calloc(1, sizeof *r);
     if (!r) return tool_error("out of memory");
-    tool_error_within(s->points[i].name);
+    tool_error_within(s->runs[i].point.name);
     int status = read_point(s, i, &o, &set);
     if (status == 0) {
         make_room(s, &o);
@@ -301,12 +305,11 @@ static int make_point(sweep *s, int i, int prints)
         status = eval_model_run(&o, s->bar, r, &done);
     }
     tool_error_within(NULL);
+    s->runs[i].begun = status == 0;
     if (status != 0 || !done) {
         free(r);
-        if (status == 0) s->begun[i] = 1;
         return status;
     }
-    s->begun[i] = 1;
     s->table.entries[i].result = r;
     if (prints) report_done(s, i);
     return 0;
@@ -360,13 +363,11 @@ int eval_sweep_run(const eval_options *o, progress *bar)
     models_free(&s.models);
     for (int i = 0; i < s.table.count; i++) {
         free(s.table.entries[i].result);
-        free(s.directories[i]);
-        sweep_point_free(&s.points[i]);
+        free(s.runs[i].directory);
+        sweep_point_free(&s.runs[i].point);
     }
     free(s.table.entries);
-    free(s.points);
-    free(s.directories);
-    free(s.begun);
+    free(s.runs);
     free(s.json);
     free(s.html);
     sweep_grid_free(&s.grid);

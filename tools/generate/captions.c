@@ -1,7 +1,6 @@
 #include "tools/generate/captions.h"
 
 #include "tools/cli/command.h"
-#include "base/printable.h"
 #include "weights/npz.h"
 
 #include <math.h>
@@ -35,14 +34,13 @@ static int find(npz *file, const char *name, const npz_array **out)
 /* Reads the sizes of an array of `rank` dimensions. The first, the captions, may be missing. */
 static int measure(const char *path, const npz_array *a, int rank, table *out)
 {
-    char text[NPZ_WHY_MAX], shown[4096];
+    char text[NPZ_WHY_MAX];
     const int64_t *shape = a->shape + (a->rank == rank);
     const int good = (a->rank == rank || a->rank == rank - 1) && a->count > 0;
     *out = (table){a, a->rank == rank ? a->shape[0] : 1, good ? shape[0] : 0, good && rank == 3 ? shape[1] : 1};
     if (good && out->count <= CAPTIONS_MAX) return 0;
-    return tool_error("--captions %s: %s is %s, expected %s", printable(path, shown, sizeof shown),
-                      *a->name ? a->name : "its array", npz_describe(a, text),
-                      rank == 3 ? "[captions, positions, numbers]" : "[captions, positions]");
+    return tool_error("--captions %s: %s is %s, expected %s", path, *a->name ? a->name : "its array",
+                      npz_describe(a, text), rank == 3 ? "[captions, positions, numbers]" : "[captions, positions]");
 }
 
 static int read_table(npz *file, const table *t, float **out)
@@ -57,7 +55,6 @@ static int read_table(npz *file, const table *t, float **out)
 static int find_caption(const char *path, const float *mask, const table *t, int64_t caption, int64_t *first,
                         int64_t *n)
 {
-    char shown[4096];
     int64_t end = t->positions;
     *first = 0, *n = t->positions;
     if (!mask) return 0;
@@ -70,29 +67,28 @@ static int find_caption(const char *path, const float *mask, const table *t, int
             return tool_error(
                 "--captions %s: the mask of caption %lld is %g at position %lld, expected 1 without gaps, "
                 "and 0 on either side",
-                printable(path, shown, sizeof shown), (long long)caption, (double)mask[i], (long long)i);
+                path, (long long)caption, (double)mask[i], (long long)i);
     return *n > 0 ? 0
-                  : tool_error("--captions %s: the mask of caption %lld has no 1, expected one at least",
-                               printable(path, shown, sizeof shown), (long long)caption);
+                  : tool_error("--captions %s: the mask of caption %lld has no 1, expected one at least", path,
+                               (long long)caption);
 }
 
 /* Moves every caption to the end of its positions. */
 static int place(const char *path, const float *features, const float *mask, const table *t, captions *c)
 {
-    char shown[4096];
     const size_t dim = (size_t)c->dim;
     for (int i = 0; i < c->count; i++) {
         int64_t first, n;
         if (find_caption(path, mask, t, i, &first, &n) != 0) return 1;
         if (n > c->tokens)
-            return tool_error("--captions %s: caption %d has %lld positions, expected %d at most",
-                              printable(path, shown, sizeof shown), i, (long long)n, c->tokens);
+            return tool_error("--captions %s: caption %d has %lld positions, expected %d at most", path, i,
+                              (long long)n, c->tokens);
         const float *from = features + ((size_t)i * (size_t)t->positions + (size_t)first) * dim;
         const size_t at = (size_t)i * (size_t)c->tokens + (size_t)(c->tokens - n);
         for (size_t k = 0; k < (size_t)n * dim; k++)
             if (!isfinite(from[k]))
                 return tool_error("--captions %s: caption %d has a feature that is no number, expected finite ones",
-                                  printable(path, shown, sizeof shown), i);
+                                  path, i);
         memcpy(c->features + at * dim, from, (size_t)n * dim * sizeof *from);
         memset(c->mask + at, 1, (size_t)n);
     }
@@ -101,20 +97,19 @@ static int place(const char *path, const float *features, const float *mask, con
 
 static int read_file(const char *path, npz *file, captions *c)
 {
-    char text[NPZ_WHY_MAX], shown[4096];
+    char text[NPZ_WHY_MAX];
     const npz_array *array;
     table t, m = {0};
     float *features = NULL, *mask = NULL;
     if (find(file, "features", &array) != 0 || measure(path, array, 3, &t) != 0) return 1;
     if (t.dim != c->dim)
-        return tool_error("--captions %s: features of %lld numbers, %s, expected %d as the model has",
-                          printable(path, shown, sizeof shown), (long long)t.dim, npz_describe(array, text), c->dim);
+        return tool_error("--captions %s: features of %lld numbers, %s, expected %d as the model has", path,
+                          (long long)t.dim, npz_describe(array, text), c->dim);
     if (*array->name && npz_find(file, "mask")) {
         if (find(file, "mask", &array) != 0 || measure(path, array, 2, &m) != 0) return 1;
         if (m.count != t.count || m.positions != t.positions)
-            return tool_error("--captions %s: a mask of %lldx%lld, expected %lldx%lld as the features have",
-                              printable(path, shown, sizeof shown), (long long)m.count, (long long)m.positions,
-                              (long long)t.count, (long long)t.positions);
+            return tool_error("--captions %s: a mask of %lldx%lld, expected %lldx%lld as the features have", path,
+                              (long long)m.count, (long long)m.positions, (long long)t.count, (long long)t.positions);
     }
     c->count = (int)t.count;
     c->features = calloc((size_t)c->count * (size_t)c->tokens * (size_t)c->dim, sizeof *c->features);

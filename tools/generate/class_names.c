@@ -57,11 +57,19 @@ const char *class_name(int label, int classes, char *name, size_t size)
     return name;
 }
 
+/* Steps on in the same way, and normalises the synonym. Returns 0 after the last. */
+static int next_name(const char **at, const char **start, char name[NAME_MAX_LENGTH])
+{
+    size_t length;
+    *at = next_synonym(*at, start, &length);
+    if (*at) normalise(*start, length, name);
+    return *at != NULL;
+}
+
 /* Appends `"name" (number)` to a list of candidates. `synonym` points into the table. */
 static void append_candidate(char *text, size_t size, int label, const char *synonym)
 {
-    size_t used = strlen(text);
-    snprintf(text + used, size - used, "%s\"%.*s\" (%d)", used ? ", " : "", (int)strcspn(synonym, ","), synonym, label);
+    text_append(text, size, "%s\"%.*s\" (%d)", *text ? ", " : "", (int)strcspn(synonym, ","), synonym, label);
 }
 
 /* Returns the distance of `word` to `name`, both normalised: 0..99 if it is a part of it made of whole words, from 100
@@ -88,11 +96,9 @@ static int unknown_name(const char *item, int n, const char *word, char *why, si
     for (int label = 0; label < IMAGENET_CLASSES; label++) {
         int distance = INT_MAX; /* of the class: that of its nearest synonym */
         const char *at = class_names(label), *start, *nearest = NULL;
-        size_t length;
-        while ((at = next_synonym(at, &start, &length))) {
-            char name[NAME_MAX_LENGTH];
-            normalise(start, length, name);
-            int d = distance_to(word, name);
+        char name[NAME_MAX_LENGTH];
+        while (next_name(&at, &start, name)) {
+            const int d = distance_to(word, name);
             if (d < distance) {
                 distance = d;
                 nearest = start;
@@ -128,11 +134,9 @@ int class_find(const char *item, int n, int *label, char *why, size_t size)
     int found = 0;
     for (int i = 0; i < IMAGENET_CLASSES; i++) {
         const char *at = class_names(i), *start, *other = NULL;
-        size_t length;
+        char name[NAME_MAX_LENGTH];
         int match = 0;
-        while ((at = next_synonym(at, &start, &length))) {
-            char name[NAME_MAX_LENGTH];
-            normalise(start, length, name);
+        while (next_name(&at, &start, name)) {
             if (strcmp(name, word) == 0)
                 match = 1;
             else if (!other)
@@ -156,12 +160,9 @@ int class_find(const char *item, int n, int *label, char *why, size_t size)
 static int has_word(int label, const char *word)
 {
     const char *at = class_names(label), *start;
-    size_t length;
     char name[NAME_MAX_LENGTH];
-    while ((at = next_synonym(at, &start, &length))) {
-        normalise(start, length, name);
+    while (next_name(&at, &start, name))
         if (strstr(name, word)) return 1;
-    }
     snprintf(name, sizeof name, "%d", label);
     return strcmp(name, word) == 0;
 }
@@ -183,10 +184,9 @@ static void nearest_word(const char *word, char nearest[NAME_MAX_LENGTH])
     nearest[0] = '\0';
     for (int label = 0; label < IMAGENET_CLASSES; label++) {
         const char *at = class_names(label), *start;
-        size_t length;
-        while ((at = next_synonym(at, &start, &length))) {
-            char name[NAME_MAX_LENGTH], *rest = name;
-            normalise(start, length, name);
+        char name[NAME_MAX_LENGTH];
+        while (next_name(&at, &start, name)) {
+            char *rest = name;
             for (char *part = strtok_r(name, " ", &rest); part; part = strtok_r(NULL, " ", &rest)) {
                 const int d = suggest_distance(word, part);
                 if (d > best || (d == best && nearest[0])) continue;

@@ -125,10 +125,13 @@ static int add_range(label_list *l, int first, int last, char *why, size_t size)
     return 0;
 }
 
-static void drop(label_list *l)
+/* Hands out the list, none after a failure. Returns `failed`. */
+static int hand_out(label_list *l, int failed, int **labels, int *count)
 {
-    free(l->labels);
-    *l = (label_list){0};
+    if (failed) free(l->labels);
+    *labels = failed ? NULL : l->labels;
+    *count = failed ? 0 : l->count;
+    return failed;
 }
 
 /* Returns whether item[0..n) is a whole number, "7" or "-7", and nothing else. */
@@ -265,29 +268,16 @@ static int parse_list(label_list *l, const char *list, int with_files, char *why
     }
 }
 
-static int parse(const char *list, int classes, int with_files, int **labels, int *count, char *why, size_t size)
-{
-    label_list l = {.classes = classes};
-    const int failed = parse_list(&l, list, with_files, why, size);
-    if (failed) drop(&l);
-    *labels = l.labels;
-    *count = l.count;
-    return failed;
-}
-
 int classes_parse(const char *list, int classes, int **labels, int *count, char *why, size_t why_size)
 {
-    return parse(list, classes, 0, labels, count, why, why_size);
+    label_list l = {.classes = classes};
+    return hand_out(&l, parse_list(&l, list, 0, why, why_size), labels, count);
 }
 
 int classes_parse_text(const char *text, int classes, int **labels, int *count, char *why, size_t why_size)
 {
     label_list l = {.classes = classes};
-    const int failed = parse_text(&l, text, why, why_size);
-    if (failed) drop(&l);
-    *labels = l.labels;
-    *count = l.count;
-    return failed;
+    return hand_out(&l, parse_text(&l, text, why, why_size), labels, count);
 }
 
 int classes_check_files(const char *list)
@@ -309,9 +299,11 @@ int classes_check_files(const char *list)
 int classes_choose(const char *list, int classes, int default_all, int **labels, int *count)
 {
     char why[1536];
+    label_list l = {.classes = classes};
     if (!list && !default_all)
         return tool_error("--class is missing, expected numbers from 0 to %d%s", classes - 1,
                           classes == IMAGENET_CLASSES ? " or names such as \"golden retriever\" (mar classes)" : "");
-    if (parse(list ? list : "all", classes, 1, labels, count, why, sizeof why) == 0) return 0;
-    return tool_error("--class: %s", why);
+    const int failed = parse_list(&l, list ? list : "all", 1, why, sizeof why);
+    if (failed) tool_error("--class: %s", why);
+    return hand_out(&l, failed, labels, count);
 }

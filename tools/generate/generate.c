@@ -41,7 +41,6 @@ static const mar_param image_rows[] = {
              "to choose from. A class may occur several times. The default for the demo is all ten digits."},
     {.name = "num",
      .offset = offsetof(generate_options, num),
-     .group = "Images",
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = NUM_MAX,
@@ -49,7 +48,6 @@ static const mar_param image_rows[] = {
              "Images are numbered from 0 through all classes in the given order, those of the first class first."},
     {.name = "out",
      .offset = offsetof(generate_options, out),
-     .group = "Images",
      .type = MAR_TYPE_TEXT,
      .argument = "WHERE",
      .help = "a directory, FILE.png, or - for standard output\n"
@@ -58,27 +56,23 @@ static const mar_param image_rows[] = {
              "so on, in class order. Missing directories are made."},
     {.name = "grid",
      .offset = offsetof(generate_options, grid),
-     .group = "Images",
      .type = MAR_TYPE_FLAG,
      .help = "with a directory: also write all images to DIR/grid.png\n"
              "A row is a class, or a column if there are more classes than images of each."},
     {.name = "resume",
      .offset = offsetof(generate_options, resume),
-     .group = "Images",
      .type = MAR_TYPE_FLAG,
      .help = "with a directory: make only the missing images\n"
              "All its numbered images must be whole and have the text that this run would write, else nothing is "
              "written. The directory then equals that of one run."},
     {.name = "overwrite",
      .offset = offsetof(generate_options, overwrite),
-     .group = "Images",
      .type = MAR_TYPE_FLAG,
      .help = "with a directory: replace the images of another run\n"
              "It removes numbered images and grid.png before the first image is written. Without it and --resume a "
              "directory that has any is refused, so images of two runs are never mixed."},
     {.name = "store",
      .offset = offsetof(generate_options, store),
-     .group = "Images",
      .type = MAR_TYPE_TEXT,
      .argument = "DIR",
      .help = "keep tokens in DIR/runs, and take what is there\n"
@@ -87,7 +81,6 @@ static const mar_param image_rows[] = {
              "on with the same bits, one picture or grid, too."},
     {.name = "accept_map",
      .offset = offsetof(generate_options, accept_map),
-     .group = "Images",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.png",
      .help = "write a map of accepted and replaced tokens\n"
@@ -113,7 +106,6 @@ static const mar_param other_rows[] = {
              "One JSON object on standard output: the parameters, the files, and the cost of the run, see below."},
     {.name = "quiet",
      .offset = offsetof(generate_options, quiet),
-     .group = "Messages",
      .type = MAR_TYPE_FLAG,
      .help = "no progress and no summary; errors only"},
     {0},

@@ -193,16 +193,14 @@ static int learn_tokens(model_store *store, run_options *o, progress *bar)
 static int get_captions(model_store *store, const run_options *o, run_models *models)
 {
     const mar_model_config *c = mar_model_get_config(models->model);
-    char path[4096];
     models->class_count = c->classes;
     if (c->caption_tokens == 0 && o->captions)
-        return tool_error("--captions: %s makes images of classes, expected a text-to-image model",
-                          printable(o->model, path, sizeof path));
+        return tool_error("--captions: %s makes images of classes, expected a text-to-image model", o->model);
     if (c->caption_tokens == 0) return 0;
     if (!o->captions)
         return tool_error("--captions is missing: %s makes images of captions, expected a file of their features, %d "
                           "numbers at up to %d positions each",
-                          printable(o->model, path, sizeof path), c->caption_dim, c->caption_tokens);
+                          o->model, c->caption_dim, c->caption_tokens);
     int i = 0;
     while (i < store->text_count &&
            (strcmp(store->texts[i].path, o->captions) != 0 || store->texts[i].captions.tokens != c->caption_tokens ||
@@ -220,9 +218,7 @@ static int get_captions(model_store *store, const run_options *o, run_models *mo
 /* Prints that --model can be a draft only. Returns 1. */
 static int report_drafter(const run_options *o)
 {
-    char path[4096];
-    return tool_error("%s: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft",
-                      printable(o->model, path, sizeof path));
+    return tool_error("%s: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft", o->model);
 }
 
 /* Returns 1 with the error printed if the model can be a draft only. */

@@ -3,8 +3,6 @@
 #include "tools/cli/options_help.h"
 #include "tools/cli/subcommands.h"
 #include "tools/cli/suggest.h"
-#include "tools/cli/run_options.h"
-#include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -24,6 +22,7 @@ static const mar_param rows[] = {
      .help = "this method only"},
     {.name = "json",
      .offset = offsetof(methods_options, json),
+     .group = "Options",
      .type = MAR_TYPE_FLAG,
      .help = "print one JSON object instead of text"},
     {0},
@@ -55,6 +54,14 @@ static void print_options(const mar_method_info *m)
     puts(" (man mar)");
 }
 
+/* Returns the option of that name; NULL if there is none. */
+static const mar_param *param_of(const char *name)
+{
+    for (int i = 0; i < mar_param_count(); i++)
+        if (strcmp(mar_param_get(i)->name, name) == 0) return mar_param_get(i);
+    return NULL;
+}
+
 static void print_method(const mar_method_info *m)
 {
     printf("%s  (%s, %s tokens%s%s)\n", m->name, m->kind, m->tokens, m->topology ? ", " : "",
@@ -65,7 +72,7 @@ static void print_method(const mar_method_info *m)
     printf("  source:     %s\n", m->source);
     if (m->option && m->topology) print_options(m);
     for (int i = 0; i < m->parameter_count; i++) {
-        const mar_param *p = run_option(m->parameters[i].name);
+        const mar_param *p = param_of(m->parameters[i].name);
         printf("  %s = ", m->parameters[i].name);
         if (p && p->type == MAR_TYPE_CHOICE)
             printf("%s (%s or %s)", p->choices[(int)m->parameters[i].value], p->choices[0], p->choices[1]);
@@ -129,8 +136,10 @@ static int unknown_method(const char *name)
     const char *nearest = suggest_nearest(name, names);
     if (nearest) return tool_error("--name %s: unknown method, did you mean %s?", name, nearest);
     char list[1024] = "";
-    for (int i = 0; names[i]; i++)
-        text_append(list, sizeof list, "%s%s", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
+    for (int i = 0; names[i]; i++) {
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
+    }
     return tool_error("--name %s: unknown method, expected %s", name, list);
 }
 

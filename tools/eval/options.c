@@ -182,16 +182,13 @@ static int check_network(eval_options *o, const option_set *set)
 /* Rejects options of a model beside images made elsewhere. */
 static int check_images(const eval_options *o, const option_set *set)
 {
-    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
-                                            "shard",      "shard_images",   "save_images", "save_npz", "store"};
+    static const char *const of_models[] = {"num_images", "class_sampling", "class",        "sweep",
+                                            "merge",      "shard",          "shard_images", "save_images",
+                                            "save_npz",   "store",          "head_dtype",   "int8_below"};
     if (!o->images) return 0;
     if (is_given(set, "dtype"))
         return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "
                           "that judges is --features_dtype");
-    if (is_given(set, "head_dtype"))
-        return tool_error("--head_dtype: has no effect with --images, which are made already");
-    if (is_given(set, "int8_below"))
-        return tool_error("--int8_below: has no effect with --images, which are made already");
     for (int i = 0; i < set->count; i++) { /* only the machine's options of a run apply */
         const option *q = &set->options[i];
         if (q->given && q->shared && q->fields != &o->run.machine)

@@ -39,14 +39,21 @@ typedef struct {
 
 /* --- options of a point ------------------------------------------------------------------------------------------- */
 
-/* Rejects options that belong to the sweep as a whole. */
+/* Returns whether the option belongs to the sweep as a whole. */
+static int is_of_all(const char *name)
+{
+    static const char *const names[] = {"sweep", "out", "images", "shard", "merge", "json", "quiet", "store"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0) return 1;
+    return 0;
+}
+
 static int check_place(const option_set *set)
 {
-    static const char *const of_all[] = {"sweep", "out", "images", "shard", "merge", "json", "quiet", "store"};
-    for (size_t i = 0; i < sizeof of_all / sizeof *of_all; i++) {
-        const option *o = options_find(set, of_all[i]);
-        if (o && o->given)
-            return tool_error("--%s: has no place in the file of a sweep, expected it on the command line", of_all[i]);
+    for (int i = 0; i < set->count; i++) {
+        const char *name = set->options[i].param->name;
+        if (set->options[i].given && is_of_all(name))
+            return tool_error("--%s: has no place in the file of a sweep, expected it on the command line", name);
     }
     return 0;
 }
@@ -114,14 +121,11 @@ static int identify_stats(sweep *s, const char *path)
 /* Returns a hash of all options that define a run; with `seeded` 0 without the seed. Call it after identify_stats. */
 static uint64_t hash_of(const sweep *s, const eval_options *o, const option_set *set, int seeded)
 {
-    static const char *const no_part[] = {"sweep", "out", "shard", "merge", "json", "quiet", "store"};
     char text[4400];
     uint64_t sum = memory_sum(mar_version(), strlen(mar_version()));
     for (int i = 0; i < set->count; i++) {
         const option *q = &set->options[i];
-        int part = seeded || strcmp(q->param->name, "seed") != 0;
-        for (size_t k = 0; k < sizeof no_part / sizeof *no_part; k++) part &= strcmp(q->param->name, no_part[k]) != 0;
-        if (!part) continue;
+        if (is_of_all(q->param->name) || (!seeded && strcmp(q->param->name, "seed") == 0)) continue;
         const char *value = q->param->type == MAR_TYPE_MODEL ? *(const char *const *)q->fields
                                                              : mar_param_text(q->param, q->fields, text, sizeof text);
         sum = sum * 31 + memory_sum(q->param->name, strlen(q->param->name));

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"
-#include "tools/eval/pixels.h"
+#include "tools/eval/pictures.h"
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
 #include "tools/images/source.h"

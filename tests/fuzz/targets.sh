@@ -35,7 +35,7 @@ fuzz_sources() {
     options) echo tools/cli/options.c mar/core/option.c mar/core/params.c mar/core/params_read.c mar/core/handle_options.c tools/cli/suggest.c ;;
     classes) echo tools/generate/classes.c tools/generate/class_names.c tools/cli/suggest.c ;;
     sweep) echo tools/eval/sweep_file.c ;;
-    run) echo tools/store/store.c tools/eval/settings.c tools/eval/batch.c tools/eval/merge.c tools/eval/pixels.c tools/eval/pictures.c tools/eval/result.c ;;
+    run) echo tools/store/store.c tools/eval/settings.c tools/eval/batch.c tools/eval/merge.c tools/eval/ranges.c tools/eval/pictures.c tools/eval/result.c ;;
     esac
 }
 

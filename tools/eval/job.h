@@ -1,7 +1,7 @@
 /* One `mar eval` of a model: its options, what they resolve to, and its directory.
  *
  * model.c prepares and ends it. settings.c records what its numbers depend on. make.c makes what the run store lacks.
- * merge.c sums what is stored. */
+ * merge.c sums what is stored. ranges.c is below both. */
 #ifndef TOOLS_EVAL_JOB_H
 #define TOOLS_EVAL_JOB_H
 
@@ -81,8 +81,11 @@ int eval_make_shards(eval_job *job);
 int eval_missing_shards(eval_job *job);
 int eval_is_missing_shard(eval_job *job, int shard);
 long eval_images_there(eval_job *job);
-/* Decodes the pixels of a batch again from stored tokens, and hands them to `take`. Needs the session. Returns as
- * eval_make_shards. */
+/* Makes or reads the images of the range, and hands them to `take`; `stored`: images that the bar counts as finished.
+ * Needs the session. Returns as eval_make_shards. */
+int eval_make_batch(eval_job *job, const store_range *at, long stored, image_sink take);
+/* Decodes the pixels of a batch again from stored tokens, and hands them to `take`. Returns as
+ * eval_make_batch. */
 int eval_make_pixels(eval_job *job, long first, image_sink take);
 
 /* Sums all shards, fills *r, writes RUN/result.json, RUN/report.html and, if requested, RUN/images.npz. Returns 0, or 1

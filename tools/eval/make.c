@@ -2,8 +2,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/interruption.h"
 #include "tools/eval/job.h"
-#include "tools/eval/pixels.h"
-#include "tools/eval/report.h"
+#include "tools/eval/pictures.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -91,89 +90,7 @@ static int take_batch(void *self, const image_batch *batch)
     return eval_batch_write(&job->store, &at, job->facts.judged, &job->layout, b);
 }
 
-/* --- ranges --------------------------------------------------------------------------------------------- */
-
-/* Returns number i of the sequence of a seed (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
- * 2014). */
-static uint64_t random_number(uint64_t seed, uint64_t i)
-{
-    uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* Returns the label of image i. */
-static int label_of(const eval_job *job, long i)
-{
-    if (!job->is_random) return job->classes[(long long)i * job->class_count / job->layout.images];
-    const uint64_t r = random_number(job->seed, (uint64_t)i) >> 32;
-    return job->classes[r * (uint64_t)job->class_count >> 32];
-}
-
-store_range eval_range(eval_job *job, long first)
-{
-    const int n = eval_batch_size(&job->layout, first);
-    for (int i = 0; i < n; i++) job->labels[i] = label_of(job, first + i);
-    return (store_range){first, n, job->labels};
-}
-
-static int is_there(eval_job *job, long first)
-{
-    const store_range at = eval_range(job, first);
-    return store_has(&job->store, &at, job->facts.judged);
-}
-
-long eval_images_there(eval_job *job)
-{
-    const eval_layout *l = &job->layout;
-    long n = 0;
-    for (long i = 0; i < l->images; i += l->batch) n += is_there(job, i) ? eval_batch_size(l, i) : 0;
-    return n;
-}
-
-int eval_is_missing_shard(eval_job *job, int shard)
-{
-    const eval_layout *l = &job->layout;
-    for (long i = eval_shard_first(l, shard); i < eval_shard_end(l, shard); i += l->batch)
-        if (!is_there(job, i)) return 1;
-    return 0;
-}
-
-int eval_missing_shards(eval_job *job)
-{
-    int missing = 0;
-    for (int s = 0; s < eval_shard_count(&job->layout); s++) missing += eval_is_missing_shard(job, s);
-    return missing;
-}
-
-/* Makes or reads the images of a batch. */
-static int make_batch(eval_job *job, const store_range *at, long stored, image_sink sink)
-{
-    const image_run run = {.model = job->models.model,
-                           .session = job->session,
-                           .captions = job->models.captions,
-                           .store = &job->store,
-                           .has_drafts = job->layout.steps > 0};
-    const image_plan plan = {.runs = &run,
-                             .run_count = 1,
-                             .first = at->first,
-                             .images = at->n,
-                             .batch = job->layout.batch,
-                             .labels = at->labels,
-                             .finishes_batch = 1,
-                             .bar = job->bar,
-                             .bar_before = stored,
-                             .bar_total = job->layout.images,
-                             .made = &job->made};
-    return run_images(&plan, &sink, 1);
-}
-
-int eval_make_pixels(eval_job *job, long first, image_sink take)
-{
-    const store_range at = eval_range(job, first);
-    return make_batch(job, &at, job->layout.images, take);
-}
+/* --- all ranges ------------------------------------------------------------------------------------------ */
 
 /* Makes the range if it is missing and no other process makes it. Sets *busy if one does. */
 static int try_range(maker *m, long first, int *busy)
@@ -186,7 +103,7 @@ static int try_range(maker *m, long first, int *busy)
     if (lock != LOCK_TAKEN) return lock == LOCK_FAILED;
     int status = 0;
     if (!store_has(&job->store, &at, job->facts.judged)) /* another process may have made it */
-        status = make_batch(job, &at, m->stored, (image_sink){take_batch, m, 0, 1, job->layout.steps > 0});
+        status = eval_make_batch(job, &at, m->stored, (image_sink){take_batch, m, 0, 1, job->layout.steps > 0});
     if (status == 0) m->stored += at.n;
     store_unlock(&job->store, &at, STORE_DERIVED);
     return status;

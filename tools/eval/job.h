@@ -43,7 +43,6 @@ typedef struct {
     model_store files; /* the loaded models */
 
     /* NULL or unset with --merge: */
-    record_ids ids; /* of the model files */
     run_models models;
     mar_session *session; /* NULL with --merge */
 

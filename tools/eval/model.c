@@ -77,7 +77,7 @@ static int load_models(eval_job *job)
                           o->num_images, job->class_count);
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || load_network(job) != 0) return 1;
     progress_note(job->bar, "reading the files, to know them again");
-    const int failed = record_identify(&o->run, &job->ids);
+    const int failed = record_identify(&o->run, &job->models);
     progress_clear(job->bar);
     return failed;
 }
@@ -219,8 +219,7 @@ static int open_store(eval_job *job)
 {
     const char *path = store_directory(job);
     if (job->options->store && output_begin(&job->store_directory) != 0) return 1;
-    if (record_open_store(path, &job->options->run, &job->models, &job->ids, job->layout.batch, &job->store) != 0)
-        return 1;
+    if (record_open_store(path, &job->options->run, &job->models, job->layout.batch, &job->store) != 0) return 1;
     snprintf(job->facts.images, sizeof job->facts.images, "%016" PRIx64, job->store.hash);
     return 0;
 }

@@ -71,7 +71,7 @@ static int make_kind(const char *name, record_texts *texts, char kind[STORE_KIND
 static int make_kinds(eval_job *job)
 {
     record_texts pictures = {0}, findings = {0};
-    record_texts_add_decoder(&pictures, &job->options->run, &job->ids);
+    record_texts_add_decoder(&pictures, &job->options->run, &job->models);
     if (make_kind("picture", &pictures, job->facts.pictures) != 0) return 1;
     record_texts_add(&findings, "pictures", "%s", job->facts.pictures);
     record_texts_add(&findings, "network", "%s", mar_features_get_config(job->network)->name);
@@ -87,7 +87,7 @@ int eval_settings_make(eval_job *job)
     record_texts *texts = &job->settings;
     char *classes = class_text(job);
     record_texts_add(texts, "Software", "libmar %s", mar_version());
-    record_texts_add_run(texts, &job->options->run, &job->models, &job->ids);
+    record_texts_add_run(texts, &job->options->run, &job->models);
     add_evaluation(job, classes);
     free(classes);
     return record_texts_end(texts, "the settings") || make_kinds(job);

@@ -154,11 +154,11 @@ int fidelity_open_stores(const fidelity *f, int run, int run_count, fidelity_ses
         return 1;
     for (int i = run; i < run + run_count; i++) {
         const run_options *o = &f->runs[i].options;
-        record_ids ids;
+        record_ids *ids = &open->models[i].ids;
         store_close(&open->stores[i]);
-        if (identify(open, o->model, ids.model) != 0 || identify(open, o->vae, ids.vae) != 0 ||
-            identify(open, o->draft, ids.draft) != 0 || identify(open, o->captions, ids.captions) != 0 ||
-            record_open_store(f->store, o, &open->models[i], &ids, f->batch, &open->stores[i]) != 0)
+        if (identify(open, o->model, ids->model) != 0 || identify(open, o->vae, ids->vae) != 0 ||
+            identify(open, o->draft, ids->draft) != 0 || identify(open, o->captions, ids->captions) != 0 ||
+            record_open_store(f->store, o, &open->models[i], f->batch, &open->stores[i]) != 0)
             return 1;
     }
     return 0;

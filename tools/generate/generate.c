@@ -373,7 +373,7 @@ static int prepare(generate_job *job, progress *bar)
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");
-    if (record_identify(&o->run, &job->ids) != 0 || resolve_classes(job) != 0) return 1;
+    if (record_identify(&o->run, &job->models) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
     progress_note(bar, "preparing");
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0) return 1;
@@ -547,7 +547,7 @@ static int begin(generate_job *job)
     const generate_options *o = &job->options;
     if (output_begin(&job->out) != 0) return 1;
     if (o->store && (output_begin(&job->tokens) != 0 ||
-                     record_open_store(o->store, &o->run, &job->models, &job->ids, o->batch, &job->kept) != 0))
+                     record_open_store(o->store, &o->run, &job->models, o->batch, &job->kept) != 0))
         return 1;
     return o->overwrite && output_clear(&job->out) != 0;
 }

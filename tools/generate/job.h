@@ -10,12 +10,6 @@
 #include "tools/cli/run_options.h"
 #include "tools/store/store.h"
 
-/* The identity of a model file, beside its name: size and a hash of all its bytes. "" for a built-in or unused one. */
-enum { RECORD_ID = 48 };
-typedef struct {
-    char model[RECORD_ID], vae[RECORD_ID], draft[RECORD_ID], captions[RECORD_ID];
-} record_ids;
-
 typedef struct {
     run_options run;        /* options of the run */
     const char *classes;    /* as given; NULL: none */
@@ -44,7 +38,6 @@ typedef struct {
     output out;           /* destination of the images */
     output tokens;        /* directory of --store */
     store_run kept;       /* the run's part of it */
-    record_ids ids;       /* identities of the model files */
     uint8_t *have;        /* [total] 1: the image existed already; NULL without resume */
     long existing;        /* images that existed already */
     long made;            /* images made, or decoded from the store, and kept */

@@ -12,6 +12,12 @@ enum {
     MODELS_FILES_MAX = 3 * MODELS_RUNS_MAX /* model, draft and image decoder of each run */
 };
 
+/* The identity of a model file, beside its name: size and a hash of all its bytes. "" for a built-in or unused one. */
+enum { RECORD_ID = 48 };
+typedef struct {
+    char model[RECORD_ID], vae[RECORD_ID], draft[RECORD_ID], captions[RECORD_ID];
+} record_ids;
+
 /* The models of one run, owned by the store. */
 typedef struct {
     mar *library;
@@ -20,6 +26,7 @@ typedef struct {
     mar_vae *vae;             /* NULL: none */
     const captions *captions; /* captions of a text-to-image model; NULL: it has classes */
     int class_count;          /* classes, or captions */
+    record_ids ids;           /* identities of the files; record_identify sets them */
 } run_models;
 
 /* A loaded file: model or image decoder. */

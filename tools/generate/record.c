@@ -35,10 +35,11 @@ int record_identify_file(const char *path, char text[RECORD_ID])
     return 0;
 }
 
-int record_identify(const run_options *run, record_ids *out)
+int record_identify(const run_options *run, run_models *out)
 {
-    return record_identify_file(run->model, out->model) || record_identify_file(run->vae, out->vae) ||
-           record_identify_file(run->draft, out->draft) || record_identify_file(run->captions, out->captions);
+    record_ids *ids = &out->ids;
+    return record_identify_file(run->model, ids->model) || record_identify_file(run->vae, ids->vae) ||
+           record_identify_file(run->draft, ids->draft) || record_identify_file(run->captions, ids->captions);
 }
 
 /* --- text in pictures ----------------------------------------------------------------------------------- */
@@ -89,13 +90,14 @@ void record_texts_add_backend(record_texts *out, const mar *library)
 }
 
 /* Models with equal bytes and different names are the same; a built-in one has its name only. */
-void record_texts_add_decoder(record_texts *out, const run_options *run, const record_ids *ids)
+void record_texts_add_decoder(record_texts *out, const run_options *run, const run_models *models)
 {
-    record_texts_add(out, "vae", "%s", *ids->vae ? ids->vae : tool_base_name(run->vae));
+    record_texts_add(out, "vae", "%s", *models->ids.vae ? models->ids.vae : tool_base_name(run->vae));
 }
 
-void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models, const record_ids *ids)
+void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models)
 {
+    const record_ids *ids = &models->ids;
     add_options(out, run);
     record_texts_add(out, "model", "%s", tool_base_name(run->model));
     if (run->vae) record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
@@ -139,14 +141,14 @@ int record_check_store(const char *directory, output *out)
     return out->is_file ? tool_error("--store %s: expected a directory", directory) : 0;
 }
 
-int record_open_store(const char *directory, const run_options *run, const run_models *models, const record_ids *ids,
-                      int batch, store_run *out)
+int record_open_store(const char *directory, const run_options *run, const run_models *models, int batch,
+                      store_run *out)
 {
     record_texts texts = {0};
     const mar_model_config *c = mar_model_get_config(models->model);
     const int needs_decoder = c->vocabulary && run_verifies_drafts(run);
     record_texts_add(&texts, "Software", "libmar %s, arithmetic %d", mar_version(), ARITHMETIC);
-    record_texts_add_run(&texts, run, models, ids);
+    record_texts_add_run(&texts, run, models);
     record_texts_add(&texts, "batch", "%d", batch);
     record_texts_add(&texts, "tokens", "%d of %d numbers", c->seq_len, c->token_dim);
     record_texts_add(&texts, "stats", "%zu bytes", sizeof(mar_stats)); /* as the stored files contain it */
@@ -154,7 +156,7 @@ int record_open_store(const char *directory, const run_options *run, const run_m
     int count = 0;
     for (int i = 0; i < texts.count; i++) {
         const image_text text = texts.texts[i];
-        if (!is_of_tokens(&text, ids, needs_decoder)) continue;
+        if (!is_of_tokens(&text, &models->ids, needs_decoder)) continue;
         texts.texts[i] = texts.texts[count]; /* those that count come first, in their order */
         texts.texts[count++] = text;
     }
@@ -204,7 +206,7 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
         if (job->existing + job->made < job->total)
             record_texts_add(out, "finished", "%ld of %ld images", job->existing + job->made, job->total);
     }
-    record_texts_add_run(out, &job->options.run, &job->models, &job->ids);
+    record_texts_add_run(out, &job->options.run, &job->models);
     record_texts_add(out, "guarantee", "%s", mar_session_guarantee(job->session));
     return record_texts_end(out, "the text in the picture");
 }

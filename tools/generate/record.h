@@ -13,7 +13,7 @@ typedef struct {
 } record_texts;
 
 /* Reads every byte of the model files. Returns 0, or 1 with the error printed. */
-int record_identify(const run_options *run, record_ids *out);
+int record_identify(const run_options *run, run_models *out);
 
 /* Identifies one file, to text; "" for NULL and for a built-in one. Returns 0, or 1 with the error printed. */
 int record_identify_file(const char *path, char text[RECORD_ID]);
@@ -24,10 +24,10 @@ void record_texts_add(record_texts *out, const char *key, const char *format, ..
  * and `what`. */
 int record_texts_end(record_texts *texts, const char *what);
 /* Adds everything the run's images depend on: options, models, backend. Call it after models_session. */
-void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models, const record_ids *ids);
+void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models);
 
 /* Adds parts of these: the image decoder, by its file's content, and the backend. */
-void record_texts_add_decoder(record_texts *out, const run_options *run, const record_ids *ids);
+void record_texts_add_decoder(record_texts *out, const run_options *run, const run_models *models);
 void record_texts_add_backend(record_texts *out, const mar *library);
 
 /* Checks the argument of --store, a directory that may be missing; NULL: none. Leaves nothing behind. Returns 0, or 1
@@ -36,8 +36,8 @@ int record_check_store(const char *directory, output *out);
 /* Opens the run's store in `directory`. The run's address hashes everything its tokens depend on, with `batch`: on a
  * GPU their last bits depend on the batch size. Call it after models_session. Returns 0, or 1 with the error
  * printed. */
-int record_open_store(const char *directory, const run_options *run, const run_models *models, const record_ids *ids,
-                      int batch, store_run *out);
+int record_open_store(const char *directory, const run_options *run, const run_models *models, int batch,
+                      store_run *out);
 
 /* Makes the texts of image `index`, or for -1 of the grid; `title` may be NULL. An option is included if it has an
  * effect and meets one of three conditions: it is basic sampling, belongs to an accelerator that is on, or is not at

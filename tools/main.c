@@ -1,8 +1,9 @@
 /* mar: finds the subcommand and runs it. */
 #include "tools/cli/command.h"
-#include "tools/commands.h"
 #include "tools/cli/interruption.h"
+#include "tools/cli/subcommands.h"
 #include "tools/cli/suggest.h"
+#include "tools/cli/text.h"
 #include "tools/page/page.h"
 
 #include <errno.h>
@@ -35,16 +36,12 @@ static int unknown_command(const char *word)
 {
     static const char *const options[] = {"--version", "-V", "--help", NULL};
     const char *names[16] = {0};
-    char list[256] = "";
+    char list[256];
     for (int i = 0; commands[i].name && i < 15; i++) names[i] = commands[i].name;
     const char *nearest = suggest_nearest(word, names);
     if (!nearest) nearest = suggest_nearest(word, options);
     if (nearest) return tool_error("%s: unknown command, did you mean mar %s?", word, nearest);
-    for (int i = 0; names[i]; i++) {
-        const size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
-    }
-    return tool_error("%s: unknown command, expected %s", word, list);
+    return tool_error("%s: unknown command, expected %s", word, text_list(names, list, sizeof list));
 }
 
 static int run(int argc, char **argv)

@@ -237,14 +237,6 @@ static void set_up(bench_options *o, option_set *set)
     run_options_add(&o->run, set);
 }
 
-void manual_bench(FILE *out)
-{
-    bench_options o;
-    option_set set;
-    set_up(&o, &set);
-    options_manual(&set, 0, out);
-}
-
 int cmd_bench(int argc, char **argv)
 {
     bench_options o;

@@ -39,23 +39,18 @@ const char *tool_base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-static int open_library(const mar_options *options, mar **out)
-{
-    mar_status status = mar_open(options, out);
-    if (status == MAR_OK) return 0;
-    tool_error("%s", *out ? mar_error(*out) : mar_status_name(status));
-    mar_close(*out);
-    *out = NULL;
-    return 1;
-}
-
 int tool_open_files(const mar_options *about, mar **out)
 {
     mar_options options = {0};
     if (about) options = *about;
     options.backend = MAR_BACKEND_CPU;
     options.threads = 1;
-    return open_library(&options, out);
+    const mar_status status = mar_open(&options, out);
+    if (status == MAR_OK) return 0;
+    tool_error("%s", *out ? mar_error(*out) : mar_status_name(status));
+    mar_close(*out);
+    *out = NULL;
+    return 1;
 }
 
 static int json_lacks; /* 1: cJSON had no memory for part of the record */

@@ -18,6 +18,9 @@ void options_add_table(option_set *set, const mar_param *table, void *fields, in
     for (; table->name; table++) options_add(set, table, fields, shared);
 }
 
+const mar_param option_json = {
+    .name = "json", .group = "Options", .type = MAR_TYPE_FLAG, .help = "print one JSON object instead of text"};
+
 mar_param option_at(const mar_param *param, size_t offset, const char *group)
 {
     mar_param copy = *param;

@@ -39,6 +39,8 @@ typedef struct {
 /* Adds an option, or those of a table that ends with a NULL name. They must outlive the set. */
 void options_add(option_set *set, const mar_param *param, void *fields, int shared);
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared);
+/* --json, in the group "Options". Its field is an int. */
+extern const mar_param option_json;
 /* Returns the option for a field of another struct, under another heading. */
 mar_param option_at(const mar_param *param, size_t offset, const char *group);
 

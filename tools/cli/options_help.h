@@ -4,14 +4,12 @@
 
 #include "tools/cli/options.h"
 
-#include <stdio.h>
-
 /* Parses the options as options_parse does, and answers --help. --help lists the common options, "--help all" all of
  * them. "--help WORD" lists the groups with that word in the heading or that name among the options. Returns
- * OPTIONS_RUN to go on, or the exit status: 0 after --help, 1 after an error. */
+ * OPTIONS_RUN to go on, or the exit status: 0 after --help, 1 after an error.
+ *
+ * "--help=mdoc" writes the manual's list of the command's own operands and options, "--help=mdoc-shared" that of the
+ * options of every run. */
 int options_read(option_set *set, int argc, char **argv);
-
-/* Writes the manual's list, as mdoc: operands and options that are not shared, or with shared 1 the shared ones. */
-void options_manual(const option_set *set, int shared, FILE *out);
 
 #endif

@@ -4,7 +4,6 @@
 #include "base/printable.h"
 #include "tools/cli/suggest.h"
 #include "tools/cli/text.h"
-#include "tools/cli/options_help.h"
 
 #include <assert.h>
 #include <cjson/cJSON.h>
@@ -117,13 +116,16 @@ void run_options_add(run_options *o, option_set *set)
     for (int i = 0; i < mar_option_count(); i++) options_add(set, mar_option_get(i), &o->machine, 1);
 }
 
-void run_options_manual(FILE *out)
+void run_options_add_file(run_options *o, option_set *set)
 {
-    run_options o;
-    option_set set = {.command = "of a run"};
-    run_options_init(&o);
-    run_options_add(&o, &set);
-    options_manual(&set, 1, out);
+    static const char *const names[] = {"seq_len", "patch_size", "weights"};
+    options_add(set, run_option("heads"), o, 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) options_add(set, run_option(names[i]), &o->machine, 0);
+}
+
+int run_open_file(const run_options *o, mar **library, int *heads)
+{
+    return run_read_heads(o->heads, heads) != 0 || tool_open_files(&o->machine, library) != 0;
 }
 
 const mar_param *run_option(const char *name)

@@ -23,4 +23,7 @@ int text_fail(char *why, size_t size, const char *format, ...) __attribute__((fo
 /* Appends to text, char [size], as far as it fits. */
 void text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Writes "a, b or c" of the names, which end with NULL. Returns text. */
+const char *text_list(const char *const *names, char *text, size_t size);
+
 #endif

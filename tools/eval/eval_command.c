@@ -4,14 +4,6 @@
 #include "tools/eval/options.h"
 #include "tools/cli/subcommands.h"
 
-void manual_eval(FILE *out)
-{
-    eval_options o;
-    option_set set;
-    eval_options_set_up(&o, &set);
-    options_manual(&set, 0, out);
-}
-
 static int print_result(const eval_options *o, const eval_result *r)
 {
     if (o->json) return tool_print_json(eval_result_json(r), 0);

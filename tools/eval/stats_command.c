@@ -103,14 +103,6 @@ static void set_up(stats_options *o, option_set *set)
             options_add(set, mar_option_get(i), &o->machine, 1);
 }
 
-void manual_stats(FILE *out)
-{
-    stats_options o;
-    option_set set;
-    set_up(&o, &set);
-    options_manual(&set, 0, out);
-}
-
 static int check_together(stats_options *o, const option_set *set)
 {
     if (!o->out) return tool_error("--out is missing, expected the file to write, such as stats.npz");

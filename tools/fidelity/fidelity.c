@@ -154,17 +154,6 @@ static void set_defaults(fidelity *f)
     *f = (fidelity){.num = 200, .batch = 16, .out = default_page, .run_count = 1, .points = 40};
 }
 
-void manual_fidelity(FILE *out)
-{
-    static fidelity f; /* too large for the stack */
-    mar_param alike[ALIKE];
-    option_set set;
-    set_defaults(&f);
-    run_options_init(&f.runs[0].options);
-    set_up(&f, &f.runs[0].options, alike, &set);
-    options_manual(&set, 0, out);
-}
-
 /* Rejects options that exclude --search, or need it. */
 static int check_search(const fidelity *f, const option_set *set)
 {

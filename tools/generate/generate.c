@@ -149,14 +149,6 @@ static void set_up(generate_options *o, option_set *set)
     options_add_table(set, other_rows, o, 0);
 }
 
-void manual_generate(FILE *out)
-{
-    generate_options o;
-    option_set set;
-    set_up(&o, &set);
-    options_manual(&set, 0, out);
-}
-
 /* Checks that the kind of --out suits the other options. */
 static int check_together(const generate_options *o, const output *out)
 {

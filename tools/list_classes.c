@@ -1,6 +1,7 @@
 /* mar classes: lists and searches the classes of ImageNet. */
 #include "tools/generate/class_names.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/cli/options_help.h"
 #include "tools/cli/subcommands.h"
 

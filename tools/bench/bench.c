@@ -3,6 +3,7 @@
 #include "tools/bench/discrete.h"
 #include "tools/bench/micro.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/generate/images.h"
 #include "tools/generate/models.h"
 #include "tools/cli/options_help.h"

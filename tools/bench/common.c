@@ -1,6 +1,7 @@
 #include "tools/bench/common.h"
 
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 
 #include "tools/bench/common.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/generate/images.h"
 #include "base/printable.h"
 #include "tools/generate/stats.h"

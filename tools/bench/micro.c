@@ -2,6 +2,7 @@
 
 #include "tools/bench/common.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "base/printable.h"
 
 #include <cjson/cJSON.h>

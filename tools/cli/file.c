@@ -179,23 +179,23 @@ int tool_cannot_open(const char *path, const char *expected)
     return tool_error("%s: cannot read: %s", path, strerror(errno));
 }
 
-/* Returns the bytes of the open file, and a NUL. */
-static char *read_open(int fd, const char *path, int megabytes, const char *expected, size_t *size)
+void *tool_read_all(int fd, const char *path, size_t most, size_t *size)
 {
     struct stat st;
     char *data = NULL;
+    *size = 0;
     if (fstat(fd, &st) != 0) {
         tool_error("%s: cannot read: %s", path, strerror(errno));
-    } else if (st.st_size > (off_t)megabytes << 20) {
-        tool_error("%s: has more than %d MB, expected %s", path, megabytes, expected);
-    } else if (!(data = malloc((size_t)st.st_size + 1))) {
-        tool_error("%s: out of memory for its %lld bytes", path, (long long)st.st_size);
-    } else if (tool_read_at(fd, data, (size_t)st.st_size, 0) != 0) {
+    } else if ((*size = (size_t)st.st_size) > most) {
+        return NULL;
+    } else if (!(data = malloc(*size + 1))) {
+        tool_error("%s: out of memory for its %zu bytes", path, *size);
+    } else if (tool_read_at(fd, data, *size, 0) != 0) {
         tool_error("%s: cannot read: %s", path, errno ? strerror(errno) : "it became shorter meanwhile");
         free(data);
         data = NULL;
     }
-    if (data) data[ *size = (size_t)st.st_size] = '\0';
+    if (data) data[*size] = '\0';
     return data;
 }
 
@@ -206,7 +206,9 @@ void *tool_read_file(const char *path, int flags, int megabytes, const char *exp
         tool_cannot_open(path, expected);
         return NULL;
     }
-    char *data = read_open(fd, path, megabytes, expected, size);
+    const size_t most = (size_t)megabytes << 20;
+    char *data = tool_read_all(fd, path, most, size);
+    if (*size > most) tool_error("%s: has more than %d MB, expected %s", path, megabytes, expected);
     close(fd);
     return data;
 }

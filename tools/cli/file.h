@@ -41,6 +41,10 @@ int tool_write_output(const void *data, size_t size);
  * *size bytes and a NUL; the caller frees them. Returns NULL with the error printed. */
 void *tool_read_file(const char *path, int flags, int megabytes, const char *expected, size_t *size);
 
+/* Reads all bytes of the open file, and a NUL; the caller frees them. Returns NULL with the error printed; or with
+ * nothing printed and *size above `most` if the file has more. */
+void *tool_read_all(int fd, const char *path, size_t most, size_t *size);
+
 /* Returns the directory of `path`, "" or with the slash. The caller frees it. NULL: out of memory. */
 char *tool_directory_of(const char *path);
 

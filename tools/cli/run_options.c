@@ -118,9 +118,13 @@ void run_options_add(run_options *o, option_set *set)
 
 void run_options_add_file(run_options *o, option_set *set)
 {
-    static const char *const names[] = {"seq_len", "patch_size", "weights"};
-    options_add(set, run_option("heads"), o, 0);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) options_add(set, run_option(names[i]), &o->machine, 0);
+    static const char *const names[] = {"heads", "seq_len", "patch_size", "weights"};
+    static mar_param copies[sizeof names / sizeof *names];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const mar_param *p = run_option(names[i]);
+        copies[i] = option_at(p, p->offset, "Options");
+        options_add(set, &copies[i], i == 0 ? (void *)o : &o->machine, 0);
+    }
 }
 
 int run_open_file(const run_options *o, mar **library, int *heads)

@@ -38,7 +38,7 @@ void run_options_inherit(run_options *o, const run_options *first);
 /* Adds the options to a set before it is parsed. */
 void run_options_add(run_options *o, option_set *set);
 /* Adds only those about a checkpoint, for commands that read one and make no run: heads, seq_len, patch_size and
- * weights. */
+ * weights, under the heading "Options". */
 void run_options_add_file(run_options *o, option_set *set);
 /* Opens the library with these, to read files. Sets *heads for mar_inspect and mar_convert. Returns 0, or 1 with the
  * error printed. */

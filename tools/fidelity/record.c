@@ -2,7 +2,7 @@
  * its images and times from the run store. */
 #include "tools/cli/command.h"
 #include "tools/fidelity/search.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/json.h"
 #include "base/printable.h"
 
 #include <cjson/cJSON.h>

@@ -1,5 +1,6 @@
 /* The page of `mar fidelity`: its record with kinds of verdicts, samples and acceptance maps. */
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/fidelity/compare.h"
 #include "tools/fidelity/report.h"
 #include "tools/page/page.h"

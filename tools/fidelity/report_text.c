@@ -1,5 +1,6 @@
 /* Output of `mar fidelity`: a table, or JSON. */
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/fidelity/compare.h"
 #include "base/printable.h"
 #include "tools/fidelity/report.h"

@@ -1,5 +1,6 @@
 /* Reports of a search: a page with the front and a command line for each level, and a table. */
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/fidelity/search.h"
 #include "tools/page/page.h"
 #include "base/printable.h"

@@ -2,6 +2,7 @@
 
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
 #include "base/printable.h"
@@ -123,8 +124,8 @@ int record_texts_end(record_texts *texts)
     return 0;
 }
 
-/* Returns whether tokens depend on the text: not on the name of a file beside its hash, and on the image decoder only if
- * drafts of discrete tokens are verified (lantern uses its codebook). */
+/* Returns whether tokens depend on the text: not on the name of a file beside its hash, and on the image decoder only
+ * if drafts of discrete tokens are verified (lantern uses its codebook). */
 static int is_of_tokens(const image_text *t, const record_ids *ids, int needs_decoder)
 {
     if (strcmp(t->key, "vae_id") == 0) return needs_decoder;

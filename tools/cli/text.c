@@ -64,6 +64,12 @@ void text_append(char *text, size_t size, const char *format, ...)
     if (n >= (int)(size - used)) text[printable_whole(text, size - 1)] = '\0';
 }
 
+void text_append_file(char *text, size_t size, const char *name, const char *path)
+{
+    const char *quote = strpbrk(path, " \t'\"\\$`*?&;|<>()#~") ? "'" : "";
+    text_append(text, size, "%s--%s %s%s%s", *text ? " " : "", name, quote, path, quote);
+}
+
 const char *text_list(const char *const *names, char *text, size_t size)
 {
     *text = '\0';

@@ -3,11 +3,9 @@
 #include "tools/cli/command.h"
 #include "tools/fidelity/compare.h"
 #include "tools/fidelity/job.h"
-#include "tools/fidelity/runs.h"
 #include "tools/fidelity/search.h"
 #include "tools/cli/file.h"
 #include "tools/cli/options_help.h"
-#include "tools/fidelity/report.h"
 #include "tools/cli/subcommands.h"
 
 #include <stdio.h>
@@ -283,34 +281,28 @@ static int check_files(const fidelity *f)
     return f->plot ? tool_can_write_as(f->plot, ".svg") : 0;
 }
 
-static int make_images(fidelity *f, progress *bar)
+static int make_images(fidelity *f)
 {
-    fidelity_sessions open = {0};
-    int status = fidelity_open(f, bar, &open);
-    if (status == 0) status = fidelity_open_stores(f, 0, f->run_count, &open);
+    int status = fidelity_open(f);
+    if (status == 0) status = fidelity_open_stores(f, 0, f->run_count);
     for (int i = 0; status == 0 && i < f->run_count; i++) fidelity_name_run(f, &f->runs[i]);
-    if (status == 0) status = fidelity_make_images(f, bar, &open);
-    fidelity_close(&open);
+    if (status == 0) status = fidelity_make_images(f);
+    fidelity_close(f);
     return status;
 }
 
-static int run(fidelity *f, progress *bar)
+static int run(fidelity *f)
 {
     int status = check_files(f);
-    if (status == 0) status = make_images(f, bar);
-    if (status == 0) status = fidelity_time(f);
-    if (status == 0) status = fidelity_compare(f, bar);
+    if (status == 0) status = make_images(f);
+    if (status == 0) status = fidelity_time(f, f->num);
+    if (status == 0) status = fidelity_compare(f);
     if (status == 0) status = report_write_html(f, f->out);
     if (status == 0 && f->plot) status = report_write_plot(f, f->plot);
     if (status != 0) return status;
     if (f->json) return report_print_json(f);
     if (!f->quiet) report_print_table(f);
     return 0;
-}
-
-static int run_search(fidelity *f, progress *bar)
-{
-    return classes_check_files(f->class_list) != 0 ? 1 : fidelity_search(f, bar);
 }
 
 int cmd_fidelity(int argc, char **argv)
@@ -320,7 +312,8 @@ int cmd_fidelity(int argc, char **argv)
     int status = parse(&f, argc, argv);
     if (status != OPTIONS_RUN) return status;
     progress_start(&bar, f.quiet);
-    status = f.search ? run_search(&f, &bar) : run(&f, &bar);
+    f.bar = &bar;
+    status = f.search ? fidelity_search(&f) : run(&f);
     for (int i = 0; i < f.run_count; i++) fidelity_free_run(&f.runs[i]);
     free(f.classes);
     return status;

@@ -3,8 +3,7 @@
 #include "tools/cli/file.h"
 #include "base/printable.h"
 #include "tools/cli/text.h"
-#include "tools/fidelity/compare.h"
-#include "tools/fidelity/report.h"
+#include "tools/fidelity/job.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -182,7 +181,7 @@ static void write_legend(FILE *out, const fidelity *f)
 
 static void write_plot(FILE *out, const fidelity *f)
 {
-    limits l = {0, f->has_floor ? sqrt(f->image_floor) : 0};
+    limits l = {0, f->floor.measured ? sqrt(f->floor.image) : 0};
     int width = WIDTH;
     const int height = HEIGHT + LEGEND_LINE * f->run_count + TOP;
     for (int i = 0; i < f->run_count; i++) {
@@ -198,7 +197,7 @@ static void write_plot(FILE *out, const fidelity *f)
             "<title>Distance to the reference and seconds per image</title><style>%s</style>"
             "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", /* for readers with a dark background */
             width, height, width, height, style, width, height);
-    if (f->has_floor) write_floor(out, y_of(&l, sqrt(f->image_floor)));
+    if (f->floor.measured) write_floor(out, y_of(&l, sqrt(f->floor.image)));
     write_axes(out, &l);
     write_points(out, f, &l);
     write_legend(out, f);

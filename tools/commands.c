@@ -1,6 +1,6 @@
 #include "tools/cli/subcommands.h"
 
-const command commands[] = {
+const tool_command commands[] = {
     {"generate", "make images of given classes and write them as PNG", cmd_generate},
     {"inspect", "print the contents and the problems of a checkpoint", cmd_inspect},
     {"convert", "write a checkpoint as safetensors: f32, bf16 or f16", cmd_convert},

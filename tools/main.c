@@ -20,7 +20,7 @@ static void print_help(void)
           "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
           "\n",
           stdout);
-    for (const command *c = commands; c->name; c++) printf("  %-9s  %s\n", c->name, c->about);
+    for (const tool_command *c = commands; c->name; c++) printf("  %-9s  %s\n", c->name, c->about);
     fputs("\n"
           "  -h, --help     this page; mar COMMAND --help all has every option of it\n"
           "  -V, --version  the version\n"
@@ -62,7 +62,7 @@ static int run(int argc, char **argv)
         argv = help_argv; /* mar generate --help [GROUP] */
         argc = argc > 3 ? 4 : 3;
     }
-    for (const command *c = commands; c->name; c++)
+    for (const tool_command *c = commands; c->name; c++)
         if (strcmp(argv[1], c->name) == 0) return c->run(argc - 1, argv + 1);
     return unknown_command(argv[1]);
 }

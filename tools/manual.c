@@ -14,7 +14,7 @@ static int write_line(const char *line)
     if (sscanf(line, "@%31[a-z]@", name) != 1) return fputs(line, stdout) < 0;
     const int is_shared = strcmp(name, "shared") == 0;
     char *arguments[] = {name, is_shared ? shared : own, NULL};
-    for (const command *c = commands; c->name; c++)
+    for (const tool_command *c = commands; c->name; c++)
         if (strcmp(is_shared ? "generate" : name, c->name) == 0) return c->run(2, arguments);
     return tool_error("@%s@: expected @shared@ or a command", name);
 }

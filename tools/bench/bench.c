@@ -1,10 +1,7 @@
 /* mar bench: measures where the time of an image goes, and compares it with the machine's matrix rate. */
-#include "tools/bench/common.h"
-#include "tools/bench/discrete.h"
-#include "tools/bench/micro.h"
+#include "tools/bench/bench.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
-#include "tools/generate/images.h"
 #include "tools/generate/models.h"
 #include "tools/cli/options_help.h"
 #include "base/printable.h"
@@ -13,7 +10,6 @@
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -57,36 +53,6 @@ static const mar_param rows[] = {
          "their launches; the passes of the step are measured as they run, from recordings."},
     {0},
 };
-
-/* An image_sink: keeps the statistics of the fastest batch so far. It takes the pixels, so that fetching them is
- * timed. */
-static int take_best(void *self, const image_batch *batch)
-{
-    bench_take_best(self, batch->stats);
-    return 0;
-}
-
-/* Makes the same batch o->repeat times in one session. Returns the exit status. */
-static int measure(const bench_options *o, const image_run *session, progress *bar, mar_stats *best)
-{
-    image_run *runs = malloc((size_t)o->repeat * sizeof *runs);
-    if (!runs) return tool_error("out of memory for %d batches", o->repeat);
-    for (int i = 0; i < o->repeat; i++) runs[i] = *session;
-    const int label = 0;
-    const image_plan plan = {.runs = runs,
-                             .run_count = o->repeat,
-                             .images = o->batch,
-                             .batch = o->batch,
-                             .classes = &label,
-                             .class_count = 1,
-                             .class_images = 1,
-                             .bar = bar,
-                             .kept = "nothing is reported"};
-    const image_sink sink = {take_best, best, 0, 1, 0};
-    const int status = run_images(&plan, &sink, 1);
-    free(runs);
-    return status;
-}
 
 /* Prints a row: seconds per image, flop, rate, share of the peak. */
 static void print_row(const char *name, double seconds, double flop, double peak, int batch)
@@ -198,22 +164,22 @@ static int run_micro(bench_options *o, const run_models *models, progress *bar)
 
 static int run(bench_options *o, const run_models *models, progress *bar)
 {
-    image_run measured = {.model = models->model, .captions = models->captions};
+    mar_session *session = NULL;
     mar_stats stats = {0};
     bench_machine machine;
-    int exit_status = models_session(models, &o->run, o->batch, &measured.session);
+    int exit_status = models_session(models, &o->run, o->batch, &session);
     if (exit_status == 0) exit_status = bench_machine_measure(models, 0, bar, &machine);
-    if (exit_status == 0) exit_status = measure(o, &measured, bar, &stats);
+    if (exit_status == 0) exit_status = bench_images(models, &session, 1, o->batch, o->repeat, bar, &stats);
     if (exit_status == 0 && bench_is_above(highest_rate(&stats) / machine.peak))
         exit_status = bench_peak_again(models, bar, &machine);
     char how[1024];
-    const char *guarantee = mar_session_guarantee(measured.session);
-    mar_session_description(measured.session, how, sizeof how);
+    const char *guarantee = mar_session_guarantee(session);
+    mar_session_description(session, how, sizeof how);
     if (exit_status == 0 && o->json)
         exit_status = print_json(o, &stats, &machine, models, how, guarantee);
     else if (exit_status == 0)
         print_table(o, &stats, &machine, mar_backend_description(models->library), how, guarantee);
-    mar_session_free(measured.session);
+    mar_session_free(session);
     return exit_status;
 }
 

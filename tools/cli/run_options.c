@@ -132,25 +132,26 @@ int run_open_file(const run_options *o, mar **library, int *heads)
     return run_read_heads(o->heads, heads) != 0 || tool_open_files(&o->machine, library) != 0;
 }
 
-const mar_param *run_option(const char *name)
+/* Returns the library's option at this index of was_given; NULL behind the last. */
+static const mar_param *library_option(int at)
 {
-    for (const mar_param *p = rows; p->name; p++)
-        if (strcmp(p->name, name) == 0) return p;
-    for (int i = 0; i < mar_param_count(); i++)
-        if (strcmp(mar_param_get(i)->name, name) == 0) return mar_param_get(i);
-    for (int i = 0; i < mar_option_count(); i++)
-        if (strcmp(mar_option_get(i)->name, name) == 0) return mar_option_get(i);
-    return NULL;
+    return at < mar_param_count() ? mar_param_get(at) : mar_option_get(at - mar_param_count());
 }
 
 /* Returns the option's index in was_given; -1 if it is not the library's. */
 static int place_of(const char *name)
 {
-    for (int i = 0; i < mar_param_count(); i++)
-        if (strcmp(mar_param_get(i)->name, name) == 0) return i;
-    for (int i = 0; i < mar_option_count(); i++)
-        if (strcmp(mar_option_get(i)->name, name) == 0) return mar_param_count() + i;
+    for (int i = 0; library_option(i); i++)
+        if (strcmp(library_option(i)->name, name) == 0) return i;
     return -1;
+}
+
+const mar_param *run_option(const char *name)
+{
+    for (const mar_param *p = rows; p->name; p++)
+        if (strcmp(p->name, name) == 0) return p;
+    const int at = place_of(name);
+    return at < 0 ? NULL : library_option(at);
 }
 
 int run_was_given(const run_options *o, const char *name)
@@ -322,14 +323,22 @@ int run_options_done(run_options *o, const option_set *set)
     return run_machine_done(&o->machine, set);
 }
 
+/* The built-in models and image decoders. */
+static const struct {
+    const char *name, *vae; /* vae: image decoder of a model that makes images by itself */
+} built_in[] = {{"demo", "demo"},
+                {"demo-draft", "demo"},
+                {"demo-discrete", "demo-discrete"},
+                {"demo-discrete-draft", "demo-discrete"},
+                {"demo-discrete-eagle", NULL},
+                {"demo-vae", NULL},
+                {"demo-discrete-vq", NULL}};
+enum { BUILT_IN = sizeof built_in / sizeof *built_in };
+
 const char *run_demo_vae(const char *model)
 {
-    static const char *const models[][2] = {{"demo", "demo"},
-                                            {"demo-draft", "demo"},
-                                            {"demo-discrete", "demo-discrete"},
-                                            {"demo-discrete-draft", "demo-discrete"}};
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        if (strcmp(model, models[i][0]) == 0) return models[i][1];
+    for (int i = 0; i < BUILT_IN; i++)
+        if (strcmp(model, built_in[i].name) == 0) return built_in[i].vae;
     return NULL;
 }
 
@@ -340,20 +349,15 @@ int run_is_demo(const char *model)
 
 int run_is_built_in(const char *path)
 {
-    return run_is_demo(path) || strcmp(path, "demo-vae") == 0 || strcmp(path, "demo-discrete-vq") == 0 ||
-           strcmp(path, "demo-discrete-eagle") == 0;
+    for (int i = 0; i < BUILT_IN; i++)
+        if (strcmp(path, built_in[i].name) == 0) return 1;
+    return 0;
 }
 
 const char *run_built_in_meant(const char *path)
 {
-    static const char *const names[] = {"demo",
-                                        "demo-draft",
-                                        "demo-discrete",
-                                        "demo-discrete-draft",
-                                        "demo-discrete-eagle",
-                                        "demo-vae",
-                                        "demo-discrete-vq",
-                                        NULL};
+    const char *names[BUILT_IN + 1] = {NULL};
+    for (int i = 0; i < BUILT_IN; i++) names[i] = built_in[i].name;
     return run_is_built_in(path) || access(path, F_OK) == 0 ? NULL : suggest_nearest(path, names);
 }
 

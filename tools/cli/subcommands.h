@@ -2,7 +2,7 @@
 #ifndef TOOLS_SUBCOMMANDS_H
 #define TOOLS_SUBCOMMANDS_H
 
-/* Runs the subcommand; argv[0] is the name. Returns the exit status. */
+/* Runs the tool_command; argv[0] is the name. Returns the exit status. */
 int cmd_generate(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
@@ -17,9 +17,9 @@ typedef struct {
     const char *name;                  /* "generate" */
     const char *about;                 /* line of mar --help */
     int (*run)(int argc, char **argv); /* as above */
-} command;
+} tool_command;
 
 /* The subcommands. The last entry has a NULL name. */
-extern const command commands[];
+extern const tool_command commands[];
 
 #endif

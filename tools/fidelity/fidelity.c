@@ -125,12 +125,10 @@ static const mar_param rows[] = {
     {0},
 };
 
-enum { ALIKE = 3 };
-
-/* Sets the defaults, and adds the options of one run and of all. alike[ALIKE] receives the options of a run that all
- * runs share. */
-static void set_up(fidelity *f, run_options *o, mar_param *alike, option_set *set)
+/* Adds the options of one run and of all. */
+static void set_up(fidelity *f, run_options *o, option_set *set)
 {
+    static mar_param alike[3]; /* options of a run that all runs share */
     *set = (option_set){
         .command = "fidelity",
         .about = about,
@@ -141,20 +139,17 @@ static void set_up(fidelity *f, run_options *o, mar_param *alike, option_set *se
     alike[1] = option_at(run_option("seed"), offsetof(fidelity, seed), for_all);
     alike[2] = option_at(run_option("threads"), offsetof(fidelity, threads), for_all);
     options_add_table(set, rows, f, 0);
-    for (int i = 0; i < ALIKE; i++) options_add(set, &alike[i], f, 0); /* found before the run's own */
+    for (int i = 0; i < 3; i++) options_add(set, &alike[i], f, 0); /* found before the run's own */
     run_options_add(o, set);
 }
 
 static const char default_page[] = "fidelity.html", default_search_page[] = "search.html";
 
-static void set_defaults(fidelity *f)
+/* Rejects options that exclude --search, or need it. `separator`: the first one on the command line; NULL: none. */
+static int check_search(const fidelity *f, const option_set *set, const char *separator)
 {
-    *f = (fidelity){.num = 200, .batch = 16, .out = default_page, .run_count = 1, .points = 40};
-}
-
-/* Rejects options that exclude --search, or need it. */
-static int check_search(const fidelity *f, const option_set *set)
-{
+    if (f->search && separator)
+        return tool_error("%s: has no place with --search, whose options are the reference's", separator);
     for (int i = 0; i < set->count; i++) {
         const option *q = &set->options[i];
         const char *name = q->param->name;
@@ -169,17 +164,6 @@ static int check_search(const fidelity *f, const option_set *set)
     return 0;
 }
 
-/* Parses the options of one run, argv[1..]. argv[0] stands for the command. */
-static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
-{
-    mar_param alike[ALIKE];
-    option_set set;
-    set_up(f, o, alike, &set);
-    int status = options_read(&set, argc, argv);
-    if (status == OPTIONS_RUN && (check_search(f, &set) != 0 || run_options_done(o, &set) != 0)) return 1;
-    return status;
-}
-
 /* Returns the number of options from argv[0], "fidelity" or a separator, to the next separator, with argv[0]. */
 static int group_length(int argc, char **argv)
 {
@@ -188,9 +172,32 @@ static int group_length(int argc, char **argv)
     return n;
 }
 
+/* Parses the options of one run, argv[1..] up to the next separator. argv[0] stands for the command. `separator` as in
+ * check_search. */
+static int parse_run(fidelity *f, run_options *o, int argc, char **argv, const char *separator)
+{
+    option_set set;
+    set_up(f, o, &set);
+    const int status = options_read(&set, group_length(argc, argv), argv);
+    if (status != OPTIONS_RUN) return status;
+    return check_search(f, &set, separator) || run_options_done(o, &set) ? 1 : OPTIONS_RUN;
+}
+
+/* Takes the options of a search as the reference's. The draft is for the points. */
+static int take_search(fidelity *f, const run_options *o)
+{
+    if (o->self_is_path)
+        return tool_error("--draft self: has no place with --search, which tries the accelerators itself");
+    f->runs[0].options = *o;
+    f->search_draft = o->draft;
+    f->runs[0].options.draft = NULL;
+    if (f->out == default_page) f->out = default_search_page;
+    return OPTIONS_RUN;
+}
+
 /* Adds the fast run of one group. The group in front of the first separator may have only options for all runs, and
  * then adds none. */
-static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
+static int parse_fast(fidelity *f, int argc, char **argv, const char *separator, int is_first)
 {
     run_options o;
     if (f->run_count == FIDELITY_RUNS_MAX)
@@ -199,24 +206,10 @@ static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
         run_options_init(&o);
     else
         run_options_inherit(&o, &f->runs[1].options);
-    int status = parse_run(f, &o, argc, argv);
+    const int status = parse_run(f, &o, argc, argv, separator);
+    if (status == OPTIONS_RUN && f->search) return take_search(f, &o);
     if (status == OPTIONS_RUN && (!is_first || o.given)) f->runs[f->run_count++].options = o;
     return status;
-}
-
-/* Parses the options of a search: the reference's. The draft is for the points. */
-static int parse_search(fidelity *f, int argc, char **argv)
-{
-    run_options *o = &f->runs[0].options;
-    run_options_init(o);
-    const int status = parse_run(f, o, argc, argv);
-    if (status != OPTIONS_RUN) return status;
-    if (o->self_is_path)
-        return tool_error("--draft self: has no place with --search, which tries the accelerators itself");
-    f->search_draft = o->draft;
-    o->draft = NULL;
-    if (f->out == default_page) f->out = default_search_page;
-    return OPTIONS_RUN;
 }
 
 /* Copies the shared options to all runs. */
@@ -230,45 +223,32 @@ static void share_options(fidelity *f)
     }
 }
 
-/* Returns whether --search is among the arguments. */
-static int asks_for_search(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--search") == 0) return 1;
-    return 0;
-}
-
 /* Parses all groups. Fast runs go to runs[1..] in order, the one behind --against to runs[0]. */
 static int parse(fidelity *f, int argc, char **argv)
 {
-    int against = -1;
-    set_defaults(f);
-    if (asks_for_search(argc, argv) && group_length(argc, argv) < argc)
-        return tool_error("%s: has no place with --search, whose options are the reference's",
-                          argv[group_length(argc, argv)]);
-    if (asks_for_search(argc, argv)) {
-        const int status = parse_search(f, argc, argv);
-        share_options(f);
-        return status;
-    }
+    const int first = group_length(argc, argv);
+    const char *separator = first < argc ? argv[first] : NULL;
+    int against = -1, status = OPTIONS_RUN;
+    *f = (fidelity){.num = 200, .batch = 16, .out = default_page, .run_count = 1, .points = 40};
     for (int i = 0; i < argc; i += group_length(argc - i, argv + i)) {
-        if (strcmp(argv[i], "--against") != 0) {
-            int status = parse_fast(f, group_length(argc - i, argv + i), argv + i, i == 0);
-            if (status != OPTIONS_RUN) return status;
-        } else if (against >= 0) {
+        if (strcmp(argv[i], "--against") != 0)
+            status = parse_fast(f, argc - i, argv + i, separator, i == 0);
+        else if (against >= 0)
             return tool_error("--against: given twice, expected one reference run");
-        } else {
+        else
             against = i;
-        }
+        if (status != OPTIONS_RUN) return status;
     }
-    if (against < 0)
+    if (!f->search && against < 0)
         return tool_error("--against is missing, expected the options of the reference run behind it, or none for "
                           "plain sampling");
-    run_options_inherit(&f->runs[0].options, &f->runs[1].options);
-    int status = parse_run(f, &f->runs[0].options, group_length(argc - against, argv + against), argv + against);
-    if (status != OPTIONS_RUN) return status;
-    if (f->run_count == 1)
-        return tool_error("the fast run is missing, expected its options in front of --against, or --versus");
+    if (against >= 0) {
+        run_options_inherit(&f->runs[0].options, &f->runs[1].options);
+        status = parse_run(f, &f->runs[0].options, argc - against, argv + against, separator);
+        if (status != OPTIONS_RUN) return status;
+        if (f->run_count == 1)
+            return tool_error("the fast run is missing, expected its options in front of --against, or --versus");
+    }
     share_options(f);
     return OPTIONS_RUN;
 }

@@ -1,4 +1,4 @@
-/* Reads PNGs: those of image_write_png with their texts, and any others. */
+/* Writes PNGs with texts, and reads them and any others. */
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/images/image.h"
@@ -7,6 +7,116 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Ignores a warning, for example of an invalid colour profile, or of a text key without a capital. */
+static void warned(png_structp png, png_const_charp message)
+{
+    (void)png;
+    (void)message;
+}
+
+/* --- writing: in memory, so that encoding cannot fail within a file ---------------------------------------------- */
+
+typedef struct {
+    uint8_t *data;
+    size_t size, capacity;
+    char *why; /* char [IMAGE_WHY_MAX], libpng's error message */
+} png_buffer;
+
+static void writing_failed(png_structp png, png_const_charp message)
+{
+    png_buffer *buffer = png_get_error_ptr(png);
+    snprintf(buffer->why, IMAGE_WHY_MAX, "%s", message);
+    longjmp(png_jmpbuf(png), 1);
+}
+
+static void append(png_structp png, png_bytep data, size_t size)
+{
+    png_buffer *buffer = png_get_io_ptr(png);
+    if (size > buffer->capacity - buffer->size) {
+        size_t capacity = 2 * buffer->capacity + size;
+        uint8_t *grown = realloc(buffer->data, capacity);
+        if (!grown) png_error(png, "out of memory");
+        buffer->data = grown;
+        buffer->capacity = capacity;
+    }
+    memcpy(buffer->data + buffer->size, data, size);
+    buffer->size += size;
+}
+
+static void nothing_to_flush(png_structp png)
+{
+    (void)png;
+}
+
+static int is_ascii(const char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text >= 128) return 0;
+    return 1;
+}
+
+/* Encodes the picture. libpng reports errors by longjmp, so nothing to be freed is allocated between setjmp and the
+ * end. */
+static int encode(const image *picture, png_text *texts, int text_count, png_buffer *buffer)
+{
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, buffer, writing_failed, warned);
+    png_infop info = png ? png_create_info_struct(png) : NULL;
+    if (!info) {
+        png_destroy_write_struct(&png, NULL);
+        return 1;
+    }
+    if (setjmp(png_jmpbuf(png))) {
+        png_destroy_write_struct(&png, &info);
+        return 1;
+    }
+    png_set_write_fn(png, buffer, append, nothing_to_flush);
+    png_set_IHDR(png, info, (png_uint_32)picture->width, (png_uint_32)picture->height, 8, PNG_COLOR_TYPE_RGB,
+                 PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_set_text(png, info, texts, text_count);
+    png_write_info(png, info);
+    for (int y = 0; y < picture->height; y++) png_write_row(png, picture->rgb + (size_t)y * (size_t)picture->width * 3);
+    png_write_end(png, info);
+    png_destroy_write_struct(&png, &info);
+    return 0;
+}
+
+uint8_t *image_encode_png(const image *picture, const image_text *texts, int text_count, size_t *size,
+                          char why[IMAGE_WHY_MAX])
+{
+    png_text *chunks = calloc((size_t)text_count + 1, sizeof *chunks);
+    png_buffer buffer = {.why = why};
+    snprintf(why, IMAGE_WHY_MAX, "out of memory");
+    if (!chunks) return NULL;
+    for (int i = 0; i < text_count; i++) {
+        int ascii = is_ascii(texts[i].value); /* tEXt is Latin-1; other text goes to iTXt, in UTF-8 */
+        chunks[i].compression = ascii ? PNG_TEXT_COMPRESSION_NONE : PNG_ITXT_COMPRESSION_NONE;
+        chunks[i].key = (char *)(uintptr_t)texts[i].key; /* the cast is safe: libpng only reads them */
+        chunks[i].text = (char *)(uintptr_t)texts[i].value;
+    }
+    const int failed = encode(picture, chunks, text_count, &buffer);
+    free(chunks);
+    *size = buffer.size;
+    if (!failed) return buffer.data;
+    free(buffer.data);
+    return NULL;
+}
+
+int image_write_png(const char *path, const image *picture, const image_text *texts, int text_count, image_store store)
+{
+    char why[IMAGE_WHY_MAX];
+    size_t size;
+    uint8_t *data = image_encode_png(picture, texts, text_count, &size, why);
+    if (!data)
+        return tool_error("%s: cannot encode %dx%d pixels as PNG: %s", path, picture->width, picture->height, why);
+    const int failed = store == IMAGE_STREAM     ? tool_write_output(data, size)
+                       : store == IMAGE_UNSYNCED ? tool_write_file_unsynced(path, data, size)
+                                                 : tool_write_file(path, data, size);
+    free(data);
+    return failed;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     const uint8_t *data; /* [size] the file */
@@ -24,12 +134,6 @@ static void reading_failed(png_structp png, png_const_charp message)
     png_reader *r = png_get_error_ptr(png);
     snprintf(r->why, sizeof r->why, "is not a whole PNG (%s)", message);
     longjmp(png_jmpbuf(png), 1);
-}
-
-static void warned(png_structp png, png_const_charp message)
-{
-    (void)png;
-    (void)message; /* for example an invalid colour profile */
 }
 
 static void give(png_structp png, png_bytep to, size_t n)

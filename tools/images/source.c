@@ -3,6 +3,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
+#include "tools/cli/text.h"
 #include "tools/images/output.h"
 #include "weights/npz.h"
 
@@ -32,8 +33,8 @@ int image_decode(const void *data, size_t size, image *out, char why[IMAGE_WHY_M
     *out = (image){.rgb = NULL};
     if (size >= 8 && memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0) return image_decode_png(data, size, out, why);
     if (size >= 3 && memcmp(data, "\xff\xd8\xff", 3) == 0) return image_decode_jpeg(data, size, out, why);
-    snprintf(why, IMAGE_WHY_MAX, size ? "is neither a PNG nor a JPEG" : "is empty, expected a PNG or a JPEG");
-    return 1;
+    return text_fail(why, IMAGE_WHY_MAX, "%s",
+                     size ? "is neither a PNG nor a JPEG" : "is empty, expected a PNG or a JPEG");
 }
 
 int image_read(const char *path, image *out)

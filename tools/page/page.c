@@ -8,7 +8,6 @@
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
-#include <png.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -87,16 +86,10 @@ static char *data_uri(const uint8_t *data, size_t size)
 
 void page_add_picture(cJSON *list, const image *picture)
 {
-    png_image png = {.version = PNG_IMAGE_VERSION,
-                     .width = (png_uint_32)picture->width,
-                     .height = (png_uint_32)picture->height,
-                     .format = PNG_FORMAT_RGB};
-    png_alloc_size_t size = 0;
-    uint8_t *data = NULL;
-    char *text = NULL;
-    if (png_image_write_to_memory(&png, NULL, &size, 0, picture->rgb, 0, NULL) && (data = malloc(size)) &&
-        png_image_write_to_memory(&png, data, &size, 0, picture->rgb, 0, NULL))
-        text = data_uri(data, size);
+    char why[IMAGE_WHY_MAX];
+    size_t size;
+    uint8_t *data = image_encode_png(picture, NULL, 0, &size, why);
+    char *text = data ? data_uri(data, size) : NULL;
     tool_json_append(list, text ? cJSON_CreateString(text) : NULL);
     free(data);
     free(text);

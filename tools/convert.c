@@ -1,7 +1,6 @@
 /* mar convert: checks a checkpoint and rewrites it as safetensors. */
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
-#include "tools/cli/options_help.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"

@@ -1,7 +1,6 @@
 /* mar inspect: reports what a checkpoint contains and what keeps it from loading. */
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
-#include "tools/cli/options_help.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"

@@ -2,7 +2,7 @@
 #include "tools/generate/class_names.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
-#include "tools/cli/options_help.h"
+#include "tools/cli/options.h"
 #include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>

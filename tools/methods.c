@@ -1,7 +1,6 @@
 /* mar methods: lists every accelerator and its effect on the output. */
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
-#include "tools/cli/options_help.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 #include "tools/cli/suggest.h"

@@ -3,7 +3,6 @@
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
 #include "tools/generate/models.h"
-#include "tools/cli/options_help.h"
 #include "base/printable.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
@@ -30,7 +29,6 @@ static const mar_param rows[] = {
      .help = "images to make at a time"},
     {.name = "repeat",
      .offset = offsetof(bench_options, repeat),
-     .group = "Measurement",
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1000,
@@ -40,7 +38,6 @@ static const mar_param rows[] = {
              "recordings that the third replays."},
     {.name = "json",
      .offset = offsetof(bench_options, json),
-     .group = "Measurement",
      .type = MAR_TYPE_FLAG,
      .help = "print one JSON object instead of the table"},
     {.name = "micro",

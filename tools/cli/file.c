@@ -19,6 +19,15 @@ char *tool_directory_of(const char *path)
     return strndup(path, (size_t)(tool_base_name(path) - path));
 }
 
+char *tool_join(const char *directory, const char *name)
+{
+    char *path;
+    const size_t n = strlen(directory);
+    if (asprintf(&path, "%s%s%s", directory, n > 0 && directory[n - 1] == '/' ? "" : "/", name) >= 0) return path;
+    tool_error("%s: out of memory", directory);
+    return NULL;
+}
+
 static int write_all(int fd, const uint8_t *data, size_t size)
 {
     while (size > 0) {
@@ -31,18 +40,25 @@ static int write_all(int fd, const uint8_t *data, size_t size)
     return 0;
 }
 
+ssize_t tool_read_up_to(int fd, void *data, size_t n, off_t offset)
+{
+    size_t used = 0;
+    while (used < n) {
+        const ssize_t got = pread(fd, (uint8_t *)data + used, n - used, offset + (off_t)used);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -1;
+        if (got == 0) break;
+        used += (size_t)got;
+    }
+    return (ssize_t)used;
+}
+
 int tool_read_at(int fd, void *data, size_t n, off_t offset)
 {
-    for (uint8_t *to = data; n > 0;) {
-        const ssize_t got = pread(fd, to, n, offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got == 0) errno = 0;
-        if (got <= 0) return -1;
-        to += got;
-        offset += got;
-        n -= (size_t)got;
-    }
-    return 0;
+    const ssize_t got = tool_read_up_to(fd, data, n, offset);
+    if (got == (ssize_t)n) return 0;
+    if (got >= 0) errno = 0;
+    return -1;
 }
 
 int tool_write_at(int fd, const void *data, size_t n, off_t offset)

@@ -1,5 +1,5 @@
-#include "tools/cli/options_help.h"
-
+/* Output of --help and the manual for a set of options. */
+#include "tools/cli/options.h"
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"
 
@@ -27,13 +27,13 @@ static int is_selected(const option_set *set, int i, selection scope)
 static int next_of_group(const option_set *set, int i, const char *group, selection scope)
 {
     for (; i < set->count; i++)
-        if (is_selected(set, i, scope) && strcmp(set->options[i].param->group, group) == 0) return i;
+        if (is_selected(set, i, scope) && strcmp(set->options[i].group, group) == 0) return i;
     return -1;
 }
 
 static int begins_group(const option_set *set, int i, selection scope)
 {
-    return next_of_group(set, 0, set->options[i].param->group, scope) == i;
+    return next_of_group(set, 0, set->options[i].group, scope) == i;
 }
 
 static int has_choices(const mar_param *p)
@@ -132,7 +132,7 @@ static int is_about(const option_set *set, const char *group, const char *word)
     for (const char *at = group; *at; at++)
         if (strncasecmp(at, word, strlen(word)) == 0) return 1;
     const option *o = options_find(set, word);
-    return o && strcmp(o->param->group, group) == 0;
+    return o && strcmp(o->group, group) == 0;
 }
 
 /* Prints the groups that match the word, each under its heading. Returns their number. */
@@ -140,7 +140,7 @@ static int print_groups(const option_set *set, const char *word)
 {
     int n = 0;
     for (int first = 0; first < set->count; first++) {
-        const char *group = set->options[first].param->group;
+        const char *group = set->options[first].group;
         if (!begins_group(set, first, ALL) || (strcmp(word, all) != 0 && !is_about(set, group, word))) continue;
         printf("%s%s:\n", n++ || strcmp(word, all) == 0 ? "\n" : "", group);
         for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, ALL)) print_option(&set->options[i]);
@@ -153,7 +153,7 @@ static const char *list_groups(const option_set *set, char *text, size_t size)
 {
     *text = '\0';
     for (int i = 0; i < set->count; i++) {
-        const char *group = set->options[i].param->group;
+        const char *group = set->options[i].group;
         if (begins_group(set, i, ALL))
             text_append(text, size, "%s%.*s", *text ? ", " : "", (int)strcspn(group, ","), group);
     }
@@ -282,7 +282,7 @@ static void write_manual(const option_set *set, int shared)
         write_sentences(o->help);
     }
     for (int first = 0; first < set->count; first++) {
-        const char *group = set->options[first].param->group;
+        const char *group = set->options[first].group;
         if (!begins_group(set, first, scope)) continue;
         if (shared) printf(".Pp\n.Sy %s\n%s\n", group, list);
         for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, scope)) write_item(&set->options[i]);

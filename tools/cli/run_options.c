@@ -23,7 +23,6 @@ static const mar_param rows[] = {
              "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
     {.name = "vae",
      .offset = offsetof(run_options, vae),
-     .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "image decoder: .safetensors, kl16.ckpt, demo\n"
@@ -31,7 +30,6 @@ static const mar_param rows[] = {
              "needs it for any other model; mar bench and mar fidelity then go without images."},
     {.name = "captions",
      .offset = offsetof(run_options, captions),
-     .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.npz",
      .help = "features of captions, for a text-to-image model\n"
@@ -40,7 +38,6 @@ static const mar_param rows[] = {
              "The captions take the place of classes, numbered from 0."},
     {.name = "heads",
      .offset = offsetof(run_options, heads),
-     .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "N",
      .help = "attention heads, if the file does not say\n"
@@ -118,13 +115,9 @@ void run_options_add(run_options *o, option_set *set)
 
 void run_options_add_file(run_options *o, option_set *set)
 {
-    static const char *const names[] = {"heads", "seq_len", "patch_size", "weights"};
-    static mar_param copies[sizeof names / sizeof *names];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const mar_param *p = run_option(names[i]);
-        copies[i] = option_at(p, p->offset, "Options");
-        options_add(set, &copies[i], i == 0 ? (void *)o : &o->machine, 0);
-    }
+    static const char *const names[] = {"seq_len", "patch_size", "weights"};
+    options_add_under(set, "Options", run_option("heads"), o);
+    for (int i = 0; i < 3; i++) options_add_under(set, "Options", run_option(names[i]), &o->machine);
 }
 
 int run_open_file(const run_options *o, mar **library, int *heads)
@@ -245,13 +238,6 @@ int run_machine_done(const mar_options *machine, const option_set *set)
     return 0;
 }
 
-/* Returns the run's option of that name; NULL if it was not given. */
-static const mar_param *given_param(const option_set *set, const char *name)
-{
-    const option *q = options_find(set, name);
-    return q && q->given ? q->param : NULL;
-}
-
 /* The command line's name of the model itself as draft. */
 static const char self[] = "self";
 
@@ -266,7 +252,8 @@ int run_refuse_self(void)
 static int take_self(run_options *o, const option_set *set)
 {
     char text[64];
-    const mar_param *spec = given_param(set, "spec");
+    const option *q = options_find(set, "spec");
+    const mar_param *spec = q && q->given ? q->param : NULL;
     if (!o->draft || strcmp(o->draft, self) != 0) return 0;
     o->draft = NULL;
     o->self_is_path = !spec;
@@ -427,11 +414,6 @@ const char *run_options_accelerators(const run_options *o, char *text, size_t si
     return run_options_differences(o, &base, text, size);
 }
 
-static int is_number(const mar_param *p)
-{
-    return p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT;
-}
-
 void params_record(const run_options *o, cJSON *object)
 {
     char text[4096];
@@ -439,9 +421,10 @@ void params_record(const run_options *o, cJSON *object)
         const mar_param *p = mar_param_get(i);
         if (run_param_unused(o, i)) continue;
         run_param_text(o, i, text, sizeof text);
+        const int is_number = p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT;
         if (p->type == MAR_TYPE_FLAG)
             cJSON_AddBoolToObject(object, p->name, strcmp(text, "on") == 0);
-        else if (is_number(p) && !run_param_is_named(p, text))
+        else if (is_number && !run_param_is_named(p, text))
             cJSON_AddRawToObject(object, p->name, text); /* raw: cJSON's numbers are doubles, of 53 bits */
         else if (*text)
             cJSON_AddStringToObject(object, p->name, text);

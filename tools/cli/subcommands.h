@@ -2,7 +2,7 @@
 #ifndef TOOLS_SUBCOMMANDS_H
 #define TOOLS_SUBCOMMANDS_H
 
-/* Runs the tool_command; argv[0] is the name. Returns the exit status. */
+/* Runs the subcommand; argv[0] is the name. Returns the exit status. */
 int cmd_generate(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_convert(int argc, char **argv);

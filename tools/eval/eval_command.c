@@ -1,7 +1,7 @@
 /* mar eval: measures the quality of a model's images, or of images made elsewhere. */
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
-#include "tools/cli/options_help.h"
+#include "tools/cli/options.h"
 #include "tools/eval/options.h"
 #include "tools/cli/subcommands.h"
 

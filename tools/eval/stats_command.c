@@ -5,7 +5,6 @@
 #include "tools/cli/interruption.h"
 #include "tools/eval/judge.h"
 #include "tools/generate/models.h"
-#include "tools/cli/options_help.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 

@@ -5,7 +5,7 @@
 #include "tools/fidelity/job.h"
 #include "tools/fidelity/search.h"
 #include "tools/cli/file.h"
-#include "tools/cli/options_help.h"
+#include "tools/cli/options.h"
 #include "tools/cli/subcommands.h"
 
 #include <stdio.h>
@@ -54,19 +54,16 @@ static const mar_param rows[] = {
              "Image i has class i modulo the number of classes."},
     {.name = "class",
      .offset = offsetof(fidelity, class_list),
-     .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "LIST",
      .help = "numbers, names, all or @FILE; demo: 0 to 9\nAs for mar generate."},
     {.name = "out",
      .offset = offsetof(fidelity, out),
-     .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.html",
      .help = "the page; it needs no other file"},
     {.name = "store",
      .offset = offsetof(fidelity, store),
-     .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "DIR",
      .help =
@@ -76,27 +73,20 @@ static const mar_param rows[] = {
          "search is the page's name without .html, else nothing is kept."},
     {.name = "plot",
      .offset = offsetof(fidelity, plot),
-     .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.svg",
      .help = "its plot of distance against time, as a picture"},
     {.name = "batch",
      .offset = offsetof(fidelity, batch),
-     .group = for_all,
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1024,
      .help = "images to make at a time"},
     {.name = "json",
      .offset = offsetof(fidelity, json),
-     .group = for_all,
      .type = MAR_TYPE_FLAG,
      .help = "print all figures as one JSON object"},
-    {.name = "quiet",
-     .offset = offsetof(fidelity, quiet),
-     .group = for_all,
-     .type = MAR_TYPE_FLAG,
-     .help = "print only errors"},
+    {.name = "quiet", .offset = offsetof(fidelity, quiet), .type = MAR_TYPE_FLAG, .help = "print only errors"},
     {.name = "search",
      .offset = offsetof(fidelity, search),
      .group = for_search,
@@ -107,7 +97,6 @@ static const mar_param rows[] = {
              "as far, and four times as far. The default of --out is then search.html."},
     {.name = "points",
      .offset = offsetof(fidelity, points),
-     .group = for_search,
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = SEARCH_POINTS_MAX,
@@ -115,7 +104,6 @@ static const mar_param rows[] = {
              "With --screen, up to 12 of them are measured with all images."},
     {.name = "screen",
      .offset = offsetof(fidelity, screen),
-     .group = for_search,
      .type = MAR_TYPE_INT,
      .min = FIDELITY_NUM_MIN,
      .max = NUM_MAX,
@@ -128,18 +116,16 @@ static const mar_param rows[] = {
 /* Adds the options of one run and of all. */
 static void set_up(fidelity *f, run_options *o, option_set *set)
 {
-    static mar_param alike[3]; /* options of a run that all runs share */
     *set = (option_set){
         .command = "fidelity",
         .about = about,
         .example = "example: mar fidelity --head_spec 8 --versus --sampler ddim \\\n"
                    "             --num_sampling_steps 20 --against --num 500\n",
     };
-    alike[0] = option_at(run_option("vae"), offsetof(fidelity, vae), for_all);
-    alike[1] = option_at(run_option("seed"), offsetof(fidelity, seed), for_all);
-    alike[2] = option_at(run_option("threads"), offsetof(fidelity, threads), for_all);
     options_add_table(set, rows, f, 0);
-    for (int i = 0; i < 3; i++) options_add(set, &alike[i], f, 0); /* found before the run's own */
+    options_add_under(set, for_all, run_option("vae"), &f->shared); /* found before the run's own */
+    options_add_under(set, for_all, run_option("seed"), &f->shared.params);
+    options_add_under(set, for_all, run_option("threads"), &f->shared.machine);
     run_options_add(o, set);
 }
 
@@ -217,9 +203,9 @@ static void share_options(fidelity *f)
 {
     for (int i = 0; i < f->run_count; i++) {
         run_options *o = &f->runs[i].options;
-        o->vae = f->vae;
-        o->machine.threads = f->threads;
-        o->params.seed = f->seed;
+        o->vae = f->shared.vae;
+        o->machine.threads = f->shared.machine.threads;
+        o->params.seed = f->shared.params.seed;
     }
 }
 

@@ -83,16 +83,14 @@ typedef struct {
 typedef struct {
     /* Options as given: */
     const char *class_list;               /* NULL: all classes of a model with few */
-    const char *vae;                      /* NULL: the demo's for a demo model, else none */
     const char *out;                      /* file of the page */
     const char *store;                    /* directory of the run store; NULL: none */
     const char *plot;                     /* file of the plot; NULL: none */
     int num;                              /* images of each run */
     int batch;                            /* images at a time; fidelity_open lowers it to num */
-    int threads;                          /* 0: the default */
     int json;                             /* print JSON */
     int quiet;                            /* print only errors */
-    uint64_t seed;                        /* seed of all runs */
+    run_options shared;                   /* vae, seed and threads of all runs */
     int search;                           /* 1: --search (search.h), without fast runs */
     int screen;                           /* images of a screening; 0: num */
     int points;                           /* maximum points to screen */

@@ -73,7 +73,7 @@ void report_print_table(const fidelity *f)
     char verdict[160], path[8192];
     printf("%s on %s\n", printable(o->model, path, sizeof path), f->runs[0].backend);
     printf("%d images of %d class%s, seed %" PRIu64 ", guidance %g, batch %d; the page is %s\n\n", f->num,
-           f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg, f->batch,
+           f->class_count, f->class_count > 1 ? "es" : "", f->shared.params.seed, (double)o->params.cfg, f->batch,
            printable(f->out, path, sizeof path));
     printf("%9s %8s %6s%s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", f->vocabulary ? "" : " c/token", "c/image",
            "accept", "image", "token", "p", f->judged ? " digits" : "");
@@ -186,7 +186,7 @@ static cJSON *report_record(const fidelity *f)
     cJSON_AddStringToObject(record, "backend", f->runs[0].backend);
     cJSON_AddNumberToObject(record, "images", f->num);
     tool_json_add(record, "classes", cJSON_CreateIntArray(f->classes, f->class_count));
-    snprintf(seed, sizeof seed, "%" PRIu64, f->seed); /* wider than a double's 53 bits */
+    snprintf(seed, sizeof seed, "%" PRIu64, f->shared.params.seed); /* wider than a double's 53 bits */
     cJSON_AddRawToObject(record, "seed", seed);
     cJSON_AddNumberToObject(record, "batch", f->batch);
     cJSON_AddNumberToObject(record, "turns", f->turns);

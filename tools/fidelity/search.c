@@ -6,6 +6,7 @@
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
 #include "tools/cli/interruption.h"
+#include "tools/cli/text.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -63,20 +64,15 @@ static int set_options(const search *s, const search_point *p, char *words, size
 {
     static char command[] = "fidelity";
     char *arguments[3 * SEARCH_AXES + 2] = {command};
-    int count = 1, drafts = 0;
+    int count = 1;
     option_set set = {.command = command};
     words[0] = '\0';
-    for (int k = 0; k < s->axis_count; k++) {
-        const char *choice = s->axes[k].choices[p->choice[k]];
-        const size_t used = strlen(words);
-        if (*choice) snprintf(words + used, size - used, "%s ", choice);
-    }
-    drafts = strstr(p->options, "--draft ") != NULL;
+    for (int k = 0; k < s->axis_count; k++) text_append(words, size, "%s ", s->axes[k].choices[p->choice[k]]);
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) arguments[count++] = word;
     *o = s->f->runs[0].options;
     run_options_add(o, &set);
     if (options_parse(&set, count, arguments) != OPTIONS_RUN) return 1;
-    if (drafts) o->draft = s->f->search_draft;
+    if (strstr(p->options, "--draft ")) o->draft = s->f->search_draft;
     return 0;
 }
 

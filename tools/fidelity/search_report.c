@@ -24,7 +24,7 @@ static const char *write_command(const search *s, int i, char *text, size_t size
     *text = '\0';
     text_append(text, size, "mar generate");
     text_append_file(text, size, "model", o->model);
-    if (s->f->vae) text_append_file(text, size, "vae", s->f->vae);
+    if (s->f->shared.vae) text_append_file(text, size, "vae", s->f->shared.vae);
     if (o->captions) text_append_file(text, size, "captions", o->captions);
     if (o->heads) text_append(text, size, " --heads %s", o->heads);
     for (int k = 0; k < mar_option_count(); k++) { /* options of the handle, such as seq_len */
@@ -60,7 +60,7 @@ static void add_settings(const search *s, cJSON *o)
         snprintf(text, sizeof text, "%d", numbers[i].value);
         cJSON_AddStringToObject(o, numbers[i].name, text);
     }
-    snprintf(text, sizeof text, "%" PRIu64, f->seed);
+    snprintf(text, sizeof text, "%" PRIu64, f->shared.params.seed);
     cJSON_AddStringToObject(o, "seed", text);
     cJSON_AddStringToObject(o, "class", f->class_list ? f->class_list : "");
     snprintf(text, sizeof text, "%016" PRIx64, s->reference_sum); /* differs with model, seed and arithmetic */

@@ -6,7 +6,7 @@
 #include "tools/generate/grid.h"
 #include "tools/generate/images.h"
 #include "tools/cli/interruption.h"
-#include "tools/cli/options_help.h"
+#include "tools/cli/options.h"
 #include "base/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/generate/record.h"

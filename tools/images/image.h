@@ -44,7 +44,8 @@ typedef struct {
 int image_read_png(const char *path, int width, int height, image_file *out);
 void image_file_free(image_file *file);
 
-/* Decode the two formats that image_decode (tools/images/source.h) recognises. */
+/* Decode the two formats that image_decode (tools/images/source.h) recognises. out->rgb may be set after a failure,
+ * too. */
 int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 

@@ -123,7 +123,7 @@ typedef struct {
     size_t size, at;     /* at: bytes read by libpng */
     png_structp png;
     png_infop info;
-    char why[IMAGE_WHY_MAX]; /* reason of failure; "": none */
+    char *why; /* char [IMAGE_WHY_MAX], reason of failure; "": none */
 } png_reader;
 
 enum { SIGNATURE = 8, CHUNK_FRAME = 12, TEXT_MAX = 8 << 20 }; /* TEXT_MAX: bytes of a compressed text or profile */
@@ -132,7 +132,7 @@ enum { SIGNATURE = 8, CHUNK_FRAME = 12, TEXT_MAX = 8 << 20 }; /* TEXT_MAX: bytes
 static void reading_failed(png_structp png, png_const_charp message)
 {
     png_reader *r = png_get_error_ptr(png);
-    snprintf(r->why, sizeof r->why, "is not a whole PNG (%s)", message);
+    snprintf(r->why, IMAGE_WHY_MAX, "is not a whole PNG (%s)", message);
     longjmp(png_jmpbuf(png), 1);
 }
 
@@ -168,7 +168,7 @@ static int make_rgb(png_reader *r)
     (void)png_set_interlace_handling(r->png);
     png_read_update_info(r->png, r->info);
     if (png_get_rowbytes(r->png, r->info) == (size_t)png_get_image_width(r->png, r->info) * 3) return 0;
-    snprintf(r->why, sizeof r->why, "cannot be made RGB");
+    snprintf(r->why, IMAGE_WHY_MAX, "cannot be made RGB");
     return 1;
 }
 
@@ -196,18 +196,19 @@ static int has_all_chunks(const uint8_t *data, size_t size)
     return 0;
 }
 
-static void open_reader(png_reader *r, const void *data, size_t size)
+static void open_reader(png_reader *r, const void *data, size_t size, char *why)
 {
-    *r = (png_reader){.data = data, .size = size};
+    *r = (png_reader){.data = data, .size = size, .why = why};
+    *why = '\0';
     const int begins = size == 0 || (size >= SIGNATURE && png_sig_cmp(data, 0, SIGNATURE) == 0);
     if (!begins || !has_all_chunks(data, size)) {
-        snprintf(r->why, sizeof r->why, "is not a whole PNG (it %s)",
+        snprintf(r->why, IMAGE_WHY_MAX, "is not a whole PNG (it %s)",
                  begins ? "ends too early" : "begins as none does");
         return;
     }
     r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, reading_failed, warned);
     r->info = r->png ? png_create_info_struct(r->png) : NULL;
-    if (!r->info) snprintf(r->why, sizeof r->why, "out of memory");
+    if (!r->info) snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
 }
 
 /* --- any PNG ------------------------------------------------------------------------------------------------------ */
@@ -219,7 +220,7 @@ static void decode(png_reader *r, image *out)
     if (read_header(r) != 0) return;
     const int bits = png_get_bit_depth(r->png, r->info), channels = png_get_channels(r->png, r->info);
     if (bits == 16 && png_get_color_type(r->png, r->info) == PNG_COLOR_TYPE_GRAY)
-        snprintf(r->why, sizeof r->why, "is a PNG of 16-bit grey, expected 8 bits");
+        snprintf(r->why, IMAGE_WHY_MAX, "is a PNG of 16-bit grey, expected 8 bits");
     else if (image_make_room(png_get_image_width(r->png, r->info), png_get_image_height(r->png, r->info), r->size,
                              DEFLATE_MAX * 8.0 / (bits * channels), out, r->why) == 0 &&
              make_rgb(r) == 0)
@@ -229,15 +230,10 @@ static void decode(png_reader *r, image *out)
 int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
 {
     png_reader r;
-    *out = (image){.rgb = NULL};
-    open_reader(&r, data, size);
-    if (!*r.why) decode(&r, out);
+    open_reader(&r, data, size, why);
+    if (!*why) decode(&r, out);
     png_destroy_read_struct(&r.png, &r.info, NULL);
-    if (!*r.why) return 0;
-    free(out->rgb);
-    *out = (image){.rgb = NULL};
-    memcpy(why, r.why, IMAGE_WHY_MAX);
-    return 1;
+    return *why != '\0';
 }
 
 /* --- PNGs of image_write_png -------------------------------------------------------------------------------------- */
@@ -249,7 +245,7 @@ static int has_shape(png_reader *r, int width, int height)
                       png_get_bit_depth(r->png, r->info) == 8 &&
                       png_get_interlace_type(r->png, r->info) == PNG_INTERLACE_NONE;
     if (plain && w == width && h == height) return 1;
-    snprintf(r->why, sizeof r->why, "has %dx%d pixels%s, expected %dx%d of RGB", w, h, plain ? "" : " of another kind",
+    snprintf(r->why, IMAGE_WHY_MAX, "has %dx%d pixels%s, expected %dx%d of RGB", w, h, plain ? "" : " of another kind",
              width, height);
     return 0;
 }
@@ -279,23 +275,24 @@ static void read_own(png_reader *r, int width, int height, image_file *out)
     if (read_header(r) != 0 || !has_shape(r, width, height)) return;
     out->picture = (image){width, height, malloc(row * (size_t)height)};
     if (out->picture.rgb && read_rows(r, out->picture.rgb, height, row) != 0) return;
-    if (!out->picture.rgb || copy_texts(r, out) != 0) snprintf(r->why, sizeof r->why, "out of memory");
+    if (!out->picture.rgb || copy_texts(r, out) != 0) snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
 }
 
 int image_read_png(const char *path, int width, int height, image_file *out)
 {
+    char why[IMAGE_WHY_MAX];
     png_reader r;
     size_t size;
     *out = (image_file){.count = 0};
     void *data = tool_read_file(path, 0, 1024, "a PNG or no such file", &size);
     if (!data) return 1;
-    open_reader(&r, data, size);
-    if (!*r.why) read_own(&r, width, height, out);
+    open_reader(&r, data, size, why);
+    if (!*why) read_own(&r, width, height, out);
     png_destroy_read_struct(&r.png, &r.info, NULL);
     free(data);
-    if (!*r.why) return 0;
+    if (!*why) return 0;
     image_file_free(out);
-    return tool_error(strstr(r.why, "whole PNG") ? "%s: %s, expected one or no such file" : "%s: %s", path, r.why);
+    return tool_error(strstr(why, "whole PNG") ? "%s: %s, expected one or no such file" : "%s: %s", path, why);
 }
 
 void image_file_free(image_file *file)

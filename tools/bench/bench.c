@@ -150,34 +150,34 @@ static int print_json(const bench_options *o, const mar_stats *t, const bench_ma
     return tool_print_json(root, 1);
 }
 
-static int run_micro(bench_options *o, const run_models *models, progress *bar)
+/* Measures images with the session. Returns the exit status. */
+static int measure(const bench_options *o, const run_models *models, mar_session *session, progress *bar)
 {
-    mar_session *s = NULL;
-    int exit_status = models_session(models, &o->run, o->batch, &s);
-    if (exit_status == 0) exit_status = bench_micro(&o->run, models, s, o->batch, o->json, bar);
-    mar_session_free(s);
-    return exit_status;
+    mar_stats stats;
+    bench_machine machine;
+    char how[1024];
+    int status = bench_machine_measure(models, 0, bar, &machine);
+    if (status == 0) status = bench_images(models, &session, 1, o->batch, o->repeat, bar, &stats);
+    if (status == 0 && bench_is_above(highest_rate(&stats) / machine.peak))
+        status = bench_peak_again(models, bar, &machine);
+    if (status != 0) return status;
+    const char *guarantee = mar_session_guarantee(session);
+    mar_session_description(session, how, sizeof how);
+    if (o->json) return print_json(o, &stats, &machine, models, how, guarantee);
+    print_table(o, &stats, &machine, mar_backend_description(models->library), how, guarantee);
+    return 0;
 }
 
 static int run(bench_options *o, const run_models *models, progress *bar)
 {
-    mar_session *session = NULL;
-    mar_stats stats = {0};
-    bench_machine machine;
-    int exit_status = models_session(models, &o->run, o->batch, &session);
-    if (exit_status == 0) exit_status = bench_machine_measure(models, 0, bar, &machine);
-    if (exit_status == 0) exit_status = bench_images(models, &session, 1, o->batch, o->repeat, bar, &stats);
-    if (exit_status == 0 && bench_is_above(highest_rate(&stats) / machine.peak))
-        exit_status = bench_peak_again(models, bar, &machine);
-    char how[1024];
-    const char *guarantee = mar_session_guarantee(session);
-    mar_session_description(session, how, sizeof how);
-    if (exit_status == 0 && o->json)
-        exit_status = print_json(o, &stats, &machine, models, how, guarantee);
-    else if (exit_status == 0)
-        print_table(o, &stats, &machine, mar_backend_description(models->library), how, guarantee);
-    mar_session_free(session);
-    return exit_status;
+    mar_session *s = NULL;
+    if (mar_model_get_config(models->model)->vocabulary > 0 && !o->micro)
+        return bench_discrete(&o->run, models, o->batch, o->repeat, o->json, bar);
+    int status = models_session(models, &o->run, o->batch, &s);
+    if (status == 0)
+        status = o->micro ? bench_micro(&o->run, models, s, o->batch, o->json, bar) : measure(o, models, s, bar);
+    mar_session_free(s);
+    return status;
 }
 
 /* Sets the defaults, and adds the options that set the fields. */
@@ -215,11 +215,7 @@ int cmd_bench(int argc, char **argv)
     progress bar;
     progress_start(&bar, 0);
     status = models_load(&store, &o.run, &bar, &models);
-    const int discrete = status == 0 && mar_model_get_config(models.model)->vocabulary > 0;
-    if (status == 0 && discrete && !o.micro)
-        status = bench_discrete(&o.run, &models, o.batch, o.repeat, o.json, &bar);
-    else if (status == 0)
-        status = o.micro ? run_micro(&o, &models, &bar) : run(&o, &models, &bar);
+    if (status == 0) status = run(&o, &models, &bar);
     models_free(&store);
     return status;
 }

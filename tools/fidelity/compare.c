@@ -16,15 +16,6 @@ static int out_of_memory(void)
     return tool_error("out of memory for the statistics of two runs; a smaller --num needs less");
 }
 
-/* Finds the channel in which continuous tokens differ most. */
-static void find_channel(const fidelity *f, fidelity_run *r)
-{
-    for (int c = 1; c < f->channels; c++)
-        if (r->ks_p[c] < r->ks_p[r->ks_channel] ||
-            (r->ks_p[c] == r->ks_p[r->ks_channel] && r->ks[c] > r->ks[r->ks_channel]))
-            r->ks_channel = c;
-}
-
 /* Runs the tests for this kind of tokens, and writes their p-values to p. */
 static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_pairs *pairs, double *p)
 {
@@ -36,10 +27,9 @@ static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_
         return status;
     }
     const mar_status status = eval_ks(pairs, FIDELITY_PERMUTATIONS, r->ks, r->ks_p);
-    if (status != MAR_OK) return status;
-    find_channel(f, r);
-    p[0] = r->ks_p[r->ks_channel];
-    return MAR_OK;
+    p[0] = 1;
+    for (int c = 0; c < f->channels && status == MAR_OK; c++) p[0] = fmin(p[0], r->ks_p[c]);
+    return status;
 }
 
 int fidelity_compare_run(const fidelity *f, int images, fidelity_run *r)
@@ -54,7 +44,6 @@ int fidelity_compare_run(const fidelity *f, int images, fidelity_run *r)
     for (int i = 0; i < images; i++)
         r->differing +=
             memcmp(r->tokens + (size_t)i * size, f->runs[0].tokens + (size_t)i * size, size * sizeof *r->tokens) != 0;
-    r->identical = r->differing == 0;
     p[0] = r->image.p, p[1] = r->token.p;
     eval_holm(p, fidelity_tests(f));
     r->p = p[0];
@@ -164,7 +153,7 @@ double fidelity_least_p(const fidelity *f, int differing)
 fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r)
 {
     const int could_differ = fidelity_least_p(f, r->differing) <= FIDELITY_LEVEL;
-    if (r->identical) return FIDELITY_SAME;
+    if (r->differing == 0) return FIDELITY_SAME;
     if (r->p > FIDELITY_LEVEL) return could_differ && f->floor.measured ? FIDELITY_SAME : FIDELITY_UNSURE;
     const int below = f->floor.measured && r->image.distance <= f->floor.image && r->token.distance <= f->floor.token;
     return below ? FIDELITY_CLOSE : FIDELITY_OFF;
@@ -173,7 +162,7 @@ fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r)
 const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size)
 {
     const fidelity_finding finding = fidelity_find(f, r);
-    if (r->identical)
+    if (r->differing == 0)
         snprintf(text, size, "identical: the same tokens to the last bit");
     else if (finding == FIDELITY_UNSURE && fidelity_least_p(f, r->differing) > FIDELITY_LEVEL)
         snprintf(text, size, "too few images to tell: %d of %d differ at all", r->differing, f->num);

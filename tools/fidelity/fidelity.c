@@ -16,13 +16,6 @@ enum { NUM_MAX = 10000 };
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
-static const char *const separators[] = {"--against", "--versus"};
-
-static int is_separator(const char *argument)
-{
-    return strcmp(argument, separators[0]) == 0 || strcmp(argument, separators[1]) == 0;
-}
-
 static const char about[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]... --against OPTIONS\n"
                             "       mar fidelity --search [OPTIONS]\n"
                             "\n"
@@ -154,7 +147,7 @@ static int check_search(const fidelity *f, const option_set *set, const char *se
 static int group_length(int argc, char **argv)
 {
     int n = 1;
-    while (n < argc && !is_separator(argv[n])) n++;
+    while (n < argc && strcmp(argv[n], "--against") != 0 && strcmp(argv[n], "--versus") != 0) n++;
     return n;
 }
 

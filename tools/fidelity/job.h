@@ -65,16 +65,14 @@ typedef struct {
     long recognised;      /* images in which the classifier recognises their digit */
 
     /* Comparison with the reference: */
-    fidelity_spread seconds;                  /* per image */
-    fidelity_spread speed;                    /* the reference's seconds over its own, turn by turn */
-    int identical;                            /* 1: equal to the last bit */
-    int differing;                            /* images whose tokens differ from the reference's */
-    eval_energy_test image;                   /* of whole images */
-    eval_energy_test token;                   /* of single tokens */
+    fidelity_spread seconds; /* per image */
+    fidelity_spread speed;   /* the reference's seconds over its own, turn by turn */
+    int differing;           /* images whose tokens differ from the reference's; 0: equal to the last bit */
+    eval_energy_test image;  /* of whole images */
+    eval_energy_test token;  /* of single tokens */
     eval_counts_test counts[FIDELITY_COUNTS]; /* frequencies of discrete tokens and of their neighbours */
     double *ks;                               /* [channels] Kolmogorov-Smirnov statistics of continuous tokens */
     double *ks_p;                             /* [channels] their p-values, corrected for the number of channels */
-    int ks_channel;                           /* channel with the least ks_p */
     double mean_gap;                          /* as in eval_moment_gaps */
     double covariance_gap;                    /* as in eval_moment_gaps */
     double p; /* least p-value, corrected (Holm): of the two energy tests and the KS family, or of the counts */

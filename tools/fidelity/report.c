@@ -174,7 +174,7 @@ static void add_comparison(cJSON *o, const fidelity *f, const fidelity_run *r)
     cJSON_AddNumberToObject(o, "mean_gap", r->mean_gap);
     cJSON_AddNumberToObject(o, "covariance_gap", r->covariance_gap);
     cJSON_AddNumberToObject(o, "p", r->p);
-    cJSON_AddBoolToObject(o, "identical", r->identical);
+    cJSON_AddBoolToObject(o, "identical", r->differing == 0);
     cJSON_AddStringToObject(o, "verdict", fidelity_verdict(f, r, verdict, sizeof verdict));
 }
 

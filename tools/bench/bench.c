@@ -36,10 +36,6 @@ static const mar_param rows[] = {
              "For discrete tokens, the machine and single passes are measured as often, in turns. A pass counts in "
              "its fastest turn, beside the machine as measured right before. On a GPU the second batch makes the "
              "recordings that the third replays."},
-    {.name = "json",
-     .offset = offsetof(bench_options, json),
-     .type = MAR_TYPE_FLAG,
-     .help = "print one JSON object instead of the table"},
     {.name = "micro",
      .offset = offsetof(bench_options, micro),
      .group = "Parts",
@@ -198,6 +194,7 @@ static void set_up(bench_options *o, option_set *set)
     };
     run_options_init(&o->run);
     options_add_table(set, rows, o, 0);
+    options_add_under(set, rows[0].group, &option_json, &o->json);
     run_options_add(&o->run, set);
 }
 

@@ -8,11 +8,15 @@
 #include <stdio.h>
 #include <string.h>
 
-void options_add(option_set *set, const mar_param *param, void *fields, int shared)
+static void add(option_set *set, const char *group, const mar_param *param, void *fields, int shared)
 {
     assert(set->count < OPTIONS_MAX);
-    const char *group = param->group ? param->group : set->options[set->count - 1].group;
     set->options[set->count++] = (option){param, fields, group, shared, 0};
+}
+
+void options_add(option_set *set, const mar_param *param, void *fields, int shared)
+{
+    add(set, param->group ? param->group : set->options[set->count - 1].group, param, fields, shared);
 }
 
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared)
@@ -25,8 +29,7 @@ const mar_param option_json = {
 
 void options_add_under(option_set *set, const char *group, const mar_param *param, void *fields)
 {
-    options_add(set, param, fields, 0);
-    set->options[set->count - 1].group = group;
+    add(set, group, param, fields, 0);
 }
 
 static int find(const option_set *set, const char *name)

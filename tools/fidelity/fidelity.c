@@ -75,10 +75,6 @@ static const mar_param rows[] = {
      .min = 1,
      .max = 1024,
      .help = "images to make at a time"},
-    {.name = "json",
-     .offset = offsetof(fidelity, json),
-     .type = MAR_TYPE_FLAG,
-     .help = "print all figures as one JSON object"},
     {.name = "quiet", .offset = offsetof(fidelity, quiet), .type = MAR_TYPE_FLAG, .help = "print only errors"},
     {.name = "search",
      .offset = offsetof(fidelity, search),
@@ -116,6 +112,7 @@ static void set_up(fidelity *f, run_options *o, option_set *set)
                    "             --num_sampling_steps 20 --against --num 500\n",
     };
     options_add_table(set, rows, f, 0);
+    options_add_under(set, for_all, &option_json, &f->json);
     options_add_under(set, for_all, run_option("vae"), &f->shared); /* found before the run's own */
     options_add_under(set, for_all, run_option("seed"), &f->shared.params);
     options_add_under(set, for_all, run_option("threads"), &f->shared.machine);

@@ -39,7 +39,7 @@ typedef struct {
     double token_distance;
     double p;                     /* as fidelity_run.p */
     double recognised;            /* share of digits that the classifier recognises; -1: not judged */
-    double speed_low, speed_high; /* spread of the speed over the turns, as in fidelity_spread; -1: unknown */
+    double speed_low, speed_high; /* spread of the speed over the turns, as in fidelity_spread */
     char guarantee[256];          /* mar_session_guarantee */
 } search_figures;
 

@@ -1,16 +1,14 @@
-#include "tools/commands.h"
-
 #include "tools/cli/subcommands.h"
 
-const command commands[] = {
-    {"generate", "make images of given classes and write them as PNG", cmd_generate, manual_generate},
-    {"inspect", "print the contents and the problems of a checkpoint", cmd_inspect, manual_inspect},
-    {"convert", "write a checkpoint as safetensors: f32, bf16 or f16", cmd_convert, manual_convert},
-    {"bench", "measure seconds per image and where they go", cmd_bench, manual_bench},
-    {"classes", "list the classes of ImageNet, or those with given words", cmd_classes, manual_classes},
-    {"methods", "list the accelerators: parameters, source, whether exact", cmd_methods, manual_methods},
-    {"fidelity", "compare a faster run with a reference: speed, distance, a page", cmd_fidelity, manual_fidelity},
-    {"eval", "judge a model's images, or others: FID, Inception score, a page", cmd_eval, manual_eval},
-    {"stats", "write reference statistics of images for mar eval", cmd_stats, manual_stats},
+const tool_command commands[] = {
+    {"generate", "make images of given classes and write them as PNG", cmd_generate},
+    {"inspect", "print the contents and the problems of a checkpoint", cmd_inspect},
+    {"convert", "write a checkpoint as safetensors: f32, bf16 or f16", cmd_convert},
+    {"bench", "measure seconds per image and where they go", cmd_bench},
+    {"classes", "list the classes of ImageNet, or those with given words", cmd_classes},
+    {"methods", "list the accelerators: parameters, source, whether exact", cmd_methods},
+    {"fidelity", "compare a faster run with a reference: speed, distance, a page", cmd_fidelity},
+    {"eval", "judge a model's images, or others: FID, Inception score, a page", cmd_eval},
+    {"stats", "write reference statistics of images for mar eval", cmd_stats},
     {0},
 };

@@ -1,9 +1,8 @@
 /* mar convert: checks a checkpoint and rewrites it as safetensors. */
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
-#include "tools/file_options.h"
-#include "tools/cli/options_help.h"
 #include "tools/cli/progress.h"
+#include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 
 #include <stdio.h>
@@ -12,7 +11,7 @@
 typedef struct {
     const char *in, *out; /* files */
     mar_dtype dtype;      /* type of the stored tensors */
-    file_options file;    /* options about `in` */
+    run_options run;      /* options about `in` */
     operand operands[3];  /* in and out; ends with a NULL name */
 } convert_options;
 
@@ -48,15 +47,7 @@ static void set_up(convert_options *o, option_set *set)
         .operands = o->operands,
     };
     options_add(set, &dtype, o, 0);
-    file_options_add(&o->file, set);
-}
-
-void manual_convert(FILE *out)
-{
-    convert_options o;
-    option_set set;
-    set_up(&o, &set);
-    options_manual(&set, 0, out);
+    run_options_add_file(&o->run, set);
 }
 
 enum { LINE = 1024 };
@@ -89,9 +80,9 @@ int cmd_convert(int argc, char **argv)
     int heads;
     char line[LINE] = "";
     progress bar;
-    o.file.library.log = keep_line;
-    o.file.library.log_user = line;
-    status = file_options_open(&o.file, &m, &heads);
+    o.run.machine.log = keep_line;
+    o.run.machine.log_user = line;
+    status = run_open_file(&o.run, &m, &heads);
     if (status) return status;
     progress_start(&bar, 0);
     progress_note(&bar, "converting %s", o.in);
@@ -100,7 +91,7 @@ int cmd_convert(int argc, char **argv)
     if (converted == MAR_OK)
         print_written(line, o.out);
     else
-        status = file_options_refuse(m);
+        status = tool_error("%s", mar_error(m));
     mar_close(m);
     return status;
 }

@@ -1,8 +1,8 @@
 /* mar inspect: reports what a checkpoint contains and what keeps it from loading. */
 #include "tools/cli/command.h"
-#include "tools/file_options.h"
-#include "tools/cli/options_help.h"
+#include "tools/cli/json.h"
 #include "tools/cli/progress.h"
+#include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>
@@ -11,15 +11,9 @@
 typedef struct {
     const char *path;    /* as given */
     int json;            /* print JSON */
-    file_options file;   /* options about the path */
+    run_options run;     /* options about the path */
     operand operands[2]; /* the path; ends with a NULL name */
 } inspect_options;
-
-static const mar_param json = {.name = "json",
-                               .offset = offsetof(inspect_options, json),
-                               .group = "Options",
-                               .type = MAR_TYPE_FLAG,
-                               .help = "print one JSON object instead of text"};
 
 /* Sets the defaults, and adds the options that set the fields. */
 static void set_up(inspect_options *o, option_set *set)
@@ -40,16 +34,8 @@ static void set_up(inspect_options *o, option_set *set)
         .example = "example: mar inspect checkpoint-last.pth\n",
         .operands = o->operands,
     };
-    file_options_add(&o->file, set);
-    options_add(set, &json, o, 0);
-}
-
-void manual_inspect(FILE *out)
-{
-    inspect_options o;
-    option_set set;
-    set_up(&o, &set);
-    options_manual(&set, 0, out);
+    run_options_add_file(&o->run, set);
+    options_add(set, &option_json, &o->json, 0);
 }
 
 static const char *kind_name(mar_kind kind)
@@ -132,14 +118,14 @@ int cmd_inspect(int argc, char **argv)
     mar_report *r;
     int heads;
     progress bar;
-    status = file_options_open(&o.file, &m, &heads);
+    status = run_open_file(&o.run, &m, &heads);
     if (status) return status;
     progress_start(&bar, 0);
     progress_note(&bar, "reading %s", o.path);
     const mar_status inspected = mar_inspect(m, o.path, heads, &r);
     progress_clear(&bar);
     if (inspected != MAR_OK) {
-        status = file_options_refuse(m);
+        status = tool_error("%s", mar_error(m));
     } else {
         if (o.json)
             status = print_json(o.path, r);

@@ -1,7 +1,8 @@
 /* mar classes: lists and searches the classes of ImageNet. */
 #include "tools/generate/class_names.h"
 #include "tools/cli/command.h"
-#include "tools/cli/options_help.h"
+#include "tools/cli/json.h"
+#include "tools/cli/options.h"
 #include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>
@@ -15,12 +16,6 @@ typedef struct {
     int json;            /* print JSON */
     operand operands[2]; /* the words; ends with a NULL name */
 } classes_options;
-
-static const mar_param json = {.name = "json",
-                               .offset = offsetof(classes_options, json),
-                               .group = "Options",
-                               .type = MAR_TYPE_FLAG,
-                               .help = "print one JSON object instead of text"};
 
 /* Sets the defaults, and adds the options that set the fields. words: room for all arguments; NULL: not parsed. */
 static void set_up(classes_options *o, const char **words, option_set *set)
@@ -38,15 +33,7 @@ static void set_up(classes_options *o, const char **words, option_set *set)
         .example = "example: mar classes retriever\n",
         .operands = o->operands,
     };
-    options_add(set, &json, o, 0);
-}
-
-void manual_classes(FILE *out)
-{
-    classes_options o;
-    option_set set;
-    set_up(&o, NULL, &set);
-    options_manual(&set, 0, out);
+    options_add(set, &option_json, &o->json, 0);
 }
 
 static cJSON *class_json(int label)

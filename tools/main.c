@@ -1,8 +1,9 @@
 /* mar: finds the subcommand and runs it. */
 #include "tools/cli/command.h"
-#include "tools/commands.h"
 #include "tools/cli/interruption.h"
+#include "tools/cli/subcommands.h"
 #include "tools/cli/suggest.h"
+#include "tools/cli/text.h"
 #include "tools/page/page.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@ static void print_help(void)
           "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
           "\n",
           stdout);
-    for (const command *c = commands; c->name; c++) printf("  %-9s  %s\n", c->name, c->about);
+    for (const tool_command *c = commands; c->name; c++) printf("  %-9s  %s\n", c->name, c->about);
     fputs("\n"
           "  -h, --help     this page; mar COMMAND --help all has every option of it\n"
           "  -V, --version  the version\n"
@@ -35,16 +36,12 @@ static int unknown_command(const char *word)
 {
     static const char *const options[] = {"--version", "-V", "--help", NULL};
     const char *names[16] = {0};
-    char list[256] = "";
+    char list[256];
     for (int i = 0; commands[i].name && i < 15; i++) names[i] = commands[i].name;
     const char *nearest = suggest_nearest(word, names);
     if (!nearest) nearest = suggest_nearest(word, options);
     if (nearest) return tool_error("%s: unknown command, did you mean mar %s?", word, nearest);
-    for (int i = 0; names[i]; i++) {
-        const size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
-    }
-    return tool_error("%s: unknown command, expected %s", word, list);
+    return tool_error("%s: unknown command, expected %s", word, text_list(names, list, sizeof list));
 }
 
 static int run(int argc, char **argv)
@@ -65,7 +62,7 @@ static int run(int argc, char **argv)
         argv = help_argv; /* mar generate --help [GROUP] */
         argc = argc > 3 ? 4 : 3;
     }
-    for (const command *c = commands; c->name; c++)
+    for (const tool_command *c = commands; c->name; c++)
         if (strcmp(argv[1], c->name) == 0) return c->run(argc - 1, argv + 1);
     return unknown_command(argv[1]);
 }

@@ -1,8 +1,10 @@
 /* mar methods: lists every accelerator and its effect on the output. */
 #include "tools/cli/command.h"
-#include "tools/cli/options_help.h"
+#include "tools/cli/json.h"
+#include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 #include "tools/cli/suggest.h"
+#include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -13,20 +15,12 @@ typedef struct {
     int json;
 } methods_options;
 
-static const mar_param rows[] = {
-    {.name = "name",
-     .offset = offsetof(methods_options, name),
-     .group = "Options",
-     .type = MAR_TYPE_TEXT,
-     .argument = "METHOD",
-     .help = "this method only"},
-    {.name = "json",
-     .offset = offsetof(methods_options, json),
-     .group = "Options",
-     .type = MAR_TYPE_FLAG,
-     .help = "print one JSON object instead of text"},
-    {0},
-};
+static const mar_param method = {.name = "name",
+                                 .offset = offsetof(methods_options, name),
+                                 .group = "Options",
+                                 .type = MAR_TYPE_TEXT,
+                                 .argument = "METHOD",
+                                 .help = "this method only"};
 
 /* Returns whether an option has no effect with the verifier, with or without a draft model. */
 static int is_unused(const mar_method_info *m, const char *name, int with_draft)
@@ -54,14 +48,6 @@ static void print_options(const mar_method_info *m)
     puts(" (man mar)");
 }
 
-/* Returns the option of that name; NULL if there is none. */
-static const mar_param *param_of(const char *name)
-{
-    for (int i = 0; i < mar_param_count(); i++)
-        if (strcmp(mar_param_get(i)->name, name) == 0) return mar_param_get(i);
-    return NULL;
-}
-
 static void print_method(const mar_method_info *m)
 {
     printf("%s  (%s, %s tokens%s%s)\n", m->name, m->kind, m->tokens, m->topology ? ", " : "",
@@ -72,7 +58,7 @@ static void print_method(const mar_method_info *m)
     printf("  source:     %s\n", m->source);
     if (m->option && m->topology) print_options(m);
     for (int i = 0; i < m->parameter_count; i++) {
-        const mar_param *p = param_of(m->parameters[i].name);
+        const mar_param *p = run_option(m->parameters[i].name);
         printf("  %s = ", m->parameters[i].name);
         if (p && p->type == MAR_TYPE_CHOICE)
             printf("%s (%s or %s)", p->choices[(int)m->parameters[i].value], p->choices[0], p->choices[1]);
@@ -135,12 +121,8 @@ static int unknown_method(const char *name)
     for (int i = 0; i < mar_method_count() && i < 127; i++) names[i] = mar_method_get(i)->name;
     const char *nearest = suggest_nearest(name, names);
     if (nearest) return tool_error("--name %s: unknown method, did you mean %s?", name, nearest);
-    char list[1024] = "";
-    for (int i = 0; names[i]; i++) {
-        const size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
-    }
-    return tool_error("--name %s: unknown method, expected %s", name, list);
+    char list[1024];
+    return tool_error("--name %s: unknown method, expected %s", name, text_list(names, list, sizeof list));
 }
 
 /* Sets the defaults, and adds the options that set the fields. */
@@ -157,15 +139,8 @@ static void set_up(methods_options *o, option_set *set)
         .example = "example: mar methods --name cspd\n",
         .word = "name",
     };
-    options_add_table(set, rows, o, 0);
-}
-
-void manual_methods(FILE *out)
-{
-    methods_options o;
-    option_set set;
-    set_up(&o, &set);
-    options_manual(&set, 0, out);
+    options_add(set, &method, o, 0);
+    options_add(set, &option_json, &o->json, 0);
 }
 
 int cmd_methods(int argc, char **argv)

@@ -1,7 +1,7 @@
 /* RUN/result.json: a result is read back to the bit; any other file is refused in one line. */
 #include "tests/support/command.h"
 #include "tools/eval/result.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/json.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

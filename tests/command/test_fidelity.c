@@ -114,20 +114,20 @@ static void verdicts(void **state)
     assert_true(fidelity_least_p(&continuous, FIDELITY_NUM_MIN) < FIDELITY_LEVEL / 2);
     assert_true(fidelity_least_p(&discrete, FIDELITY_NUM_MIN) < FIDELITY_LEVEL);
 
-    static fidelity f = {.num = 20, .has_floor = 1, .image_floor = 1, .token_floor = 1};
+    static fidelity f = {.num = 20, .floor.measured = 1, .floor.image = 1, .floor.token = 1};
     fidelity_run r = {.differing = 20, .p = 0.5};
     assert_verdict(&f, &r, FIDELITY_SAME, "indistinguishable at 20 images (p = 0.500)");
     r.differing = 10;
     assert_verdict(&f, &r, FIDELITY_UNSURE, "too few images to tell: 10 of 20 differ");
-    r.differing = 20, f.has_floor = 0;
+    r.differing = 20, f.floor.measured = 0;
     assert_verdict(&f, &r, FIDELITY_UNSURE, "indistinguishable at 20 images (p = 0.500), too few for");
     r.p = 0.01;
     assert_verdict(&f, &r, FIDELITY_OFF, "differs (p = 0.010)");
-    f.has_floor = 1, r.image.distance = r.token.distance = 0.5;
+    f.floor.measured = 1, r.image.distance = r.token.distance = 0.5;
     assert_verdict(&f, &r, FIDELITY_CLOSE, "by less than another seed does");
     r.token.distance = 3;
     assert_verdict(&f, &r, FIDELITY_OFF, "differs (p = 0.010), 3.0 times");
-    r.differing = 0, r.identical = 1, r.p = 1;
+    r.differing = 0, r.p = 1;
     assert_verdict(&f, &r, FIDELITY_SAME, "identical");
 }
 
@@ -348,7 +348,7 @@ static void a_load_changes_no_speed(void **state)
     double reference[] = {9, 2, 2, 20, 2.2, 2, 77}, fast[] = {1, 1, 1, 10, 1, 1, 77};
     f = (fidelity){.num = 26, .batch = 4, .turns = 7, .run_count = 2};
     f.runs[0].turn_seconds = reference, f.runs[1].turn_seconds = fast;
-    assert_int_equal(fidelity_time(&f), 0);
+    assert_int_equal(fidelity_time(&f, f.num), 0);
     assert_int_equal(f.timed_turns, 5);
     assert_true(fidelity_has_spread(&f));
     assert_true(f.runs[1].speed.median == 2 && f.runs[1].speed.low == 2);
@@ -358,7 +358,7 @@ static void a_load_changes_no_speed(void **state)
     assert_true(reference[0] == 9 && fast[3] == 10); /* left in the order of the turns */
 
     f.num = f.batch = 26; /* one turn: there is no other */
-    assert_int_equal(fidelity_time(&f), 0);
+    assert_int_equal(fidelity_time(&f, f.num), 0);
     assert_true(f.timed_turns == 1 && f.runs[1].speed.median == 9 && f.runs[1].speed.high == 9);
     assert_false(fidelity_has_spread(&f));
 }
@@ -372,7 +372,7 @@ static void quartiles(void **state)
     for (int i = 0; i < 10; i++) reference[i] = 1;
     f = (fidelity){.num = 20, .batch = 2, .turns = 10, .run_count = 2};
     f.runs[0].turn_seconds = reference, f.runs[1].turn_seconds = run;
-    assert_int_equal(fidelity_time(&f), 0);
+    assert_int_equal(fidelity_time(&f, f.num), 0);
     assert_int_equal(f.timed_turns, 9);
     assert_float_equal(f.runs[1].seconds.low, 3, 1e-12);
     assert_float_equal(f.runs[1].seconds.median, 5, 1e-12);

@@ -17,15 +17,16 @@
 /* A search of the demo's space without int8, whose arithmetic is given. */
 static void begin(search *s, fidelity *f)
 {
-    *f = (fidelity){.num = 100};
-    f->runs[0].options.used = (mar_params){.num_iter = 64, .num_sampling_steps = 100};
-    *s = (search){.f = f, .screen = 25, .budget = 40, .floor = {0.01, 0.001}};
-    run_options_init(&s->base);
+    *f = (fidelity){.num = 100, .screen = 25, .points = 40};
+    *s = (search){.f = f, .floor = {0.01, 0.001, 1}};
+    run_options *o = &f->runs[0].options;
+    run_options_init(o);
+    o->used = (mar_params){.num_iter = 64, .num_sampling_steps = 100};
     option_set set = {.command = "fidelity"};
     char *arguments[] = {(char[]){"fidelity"}, (char[]){"--dtype"}, (char[]){"f32"}};
-    run_options_add(&s->base, &set);
+    run_options_add(o, &set);
     assert_int_equal(options_parse(&set, 3, arguments), OPTIONS_RUN);
-    run_options_note(&s->base, &set);
+    run_options_note(o, &set);
     assert_int_equal(search_list(s), 0);
 }
 
@@ -76,14 +77,14 @@ static void the_order(void **state)
         const int next = search_next(&s);
         assert_in_range(next, 0, s.point_count - 1);
         assert_string_equal(s.points[next].options, alone[i]);
-        measured(&s.points[next].screened, s.screen, 1.01, 5); /* hopeless */
+        measured(&s.points[next].screened, f.screen, 1.01, 5); /* hopeless */
     }
     search_rank(&s);
     assert_int_equal(search_next(&s), -1); /* what is predicted beyond the last level is not tried */
 
-    measured(&point(&s, "--num_iter 16")->screened, s.screen, 2, -0.001); /* below 0 is 0 */
-    measured(&point(&s, "--num_iter 8")->screened, s.screen, 3, 0.02);
-    measured(&point(&s, "--num_sampling_steps 25")->screened, s.screen, 1.5, 0.001);
+    measured(&point(&s, "--num_iter 16")->screened, f.screen, 2, -0.001); /* below 0 is 0 */
+    measured(&point(&s, "--num_iter 8")->screened, f.screen, 3, 0.02);
+    measured(&point(&s, "--num_sampling_steps 25")->screened, f.screen, 1.5, 0.001);
     static const char *const together[] = {"--num_iter 8 --num_sampling_steps 25",
                                            "--num_iter 16 --num_sampling_steps 25"};
     for (int i = 0; i < 2; i++) {
@@ -93,7 +94,7 @@ static void the_order(void **state)
         assert_string_equal(s.points[next].options, together[i]);
         assert_int_equal(s.points[next].rank, 0);
         if (i == 0) strcpy(s.points[next].refused, "do not go together");
-        if (i == 1) measured(&s.points[next].screened, s.screen, 3.1, 0.001);
+        if (i == 1) measured(&s.points[next].screened, f.screen, 3.1, 0.001);
     }
     /* A way that is refused alone is in no combination. */
     point(&s, "--num_sampling_steps 25")->screened.images = 0;
@@ -101,7 +102,7 @@ static void the_order(void **state)
     search_rank(&s);
     for (int i = 0; i < s.point_count; i++)
         if (strstr(s.points[i].options, "--num_sampling_steps 25")) assert_int_equal(s.points[i].rank, -1);
-    s.budget = ALONE;
+    f.points = ALONE;
     assert_int_equal(search_next(&s), -1);
     expect_why(&s, "--num_iter 16", "");
     expect_why(&s, "--num_iter 8 --num_sampling_steps 25", "do not go together");
@@ -127,7 +128,7 @@ static void the_choice(void **state)
                     {"--gtr", 1.9, 0.03},           {"--lazy", 0.9, -1},         {"--head_spec 8", 4, 9},
                     {"--lazy --lazy_head", 5, 0.15}};
     for (size_t i = 0; i < LENGTH(screened); i++)
-        measured(&point(&s, screened[i].options)->screened, s.screen, screened[i].speed, screened[i].distance);
+        measured(&point(&s, screened[i].options)->screened, f.screen, screened[i].speed, screened[i].distance);
     static const char *const expected[] = {"--lazy --lazy_head", "--num_iter 8", "--num_iter 16", "--num_iter 32"};
     const int n = search_finals(&s, list); /* slower than the reference, beaten, and hopeless ones are not */
     assert_int_equal(n, 4);
@@ -300,11 +301,11 @@ static void refused(void **state)
     };
     const char *d = *state;
     command_refuses(d, cases, LENGTH(cases));
-    /* Known once the reference's images are made, which stay in the store. */
-    sh_ok(d,
-          "$MAR fidelity --search --num 40 --class 0-9,0-9 --num_iter 1 --num_sampling_steps 2 --screen 20 2>err; "
-          "test $? = 1 && grep -q '^mar: --screen 20: expected two images of each of 20 classes, to know what another "
-          "seed makes' err");
+    /* Known once the model is loaded, before any image. */
+    sh_ok(d, "$MAR fidelity --search --num 40 --class 0-9,0-9 --num_iter 1 --num_sampling_steps 2 --screen 20 2>err; "
+             "test $? = 1 && test ! -e search && grep -q '^mar: --screen 20: expected two images of each of 20 "
+             "classes, to know what another "
+             "seed makes' err");
 
     command_ok(d, SEARCH "--points 1 --out s.html --quiet");
     command_refused(

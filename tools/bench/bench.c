@@ -1,18 +1,14 @@
 /* mar bench: measures where the time of an image goes, and compares it with the machine's matrix rate. */
-#include "tools/bench/common.h"
-#include "tools/bench/discrete.h"
-#include "tools/bench/micro.h"
+#include "tools/bench/bench.h"
 #include "tools/cli/command.h"
-#include "tools/generate/images.h"
+#include "tools/cli/json.h"
 #include "tools/generate/models.h"
-#include "tools/cli/options_help.h"
 #include "base/printable.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -33,7 +29,6 @@ static const mar_param rows[] = {
      .help = "images to make at a time"},
     {.name = "repeat",
      .offset = offsetof(bench_options, repeat),
-     .group = "Measurement",
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1000,
@@ -41,11 +36,6 @@ static const mar_param rows[] = {
              "For discrete tokens, the machine and single passes are measured as often, in turns. A pass counts in "
              "its fastest turn, beside the machine as measured right before. On a GPU the second batch makes the "
              "recordings that the third replays."},
-    {.name = "json",
-     .offset = offsetof(bench_options, json),
-     .group = "Measurement",
-     .type = MAR_TYPE_FLAG,
-     .help = "print one JSON object instead of the table"},
     {.name = "micro",
      .offset = offsetof(bench_options, micro),
      .group = "Parts",
@@ -56,36 +46,6 @@ static const mar_param rows[] = {
          "their launches; the passes of the step are measured as they run, from recordings."},
     {0},
 };
-
-/* An image_sink: keeps the statistics of the fastest batch so far. It takes the pixels, so that fetching them is
- * timed. */
-static int take_best(void *self, const image_batch *batch)
-{
-    bench_take_best(self, batch->stats);
-    return 0;
-}
-
-/* Makes the same batch o->repeat times in one session. Returns the exit status. */
-static int measure(const bench_options *o, const image_run *session, progress *bar, mar_stats *best)
-{
-    image_run *runs = malloc((size_t)o->repeat * sizeof *runs);
-    if (!runs) return tool_error("out of memory for %d batches", o->repeat);
-    for (int i = 0; i < o->repeat; i++) runs[i] = *session;
-    const int label = 0;
-    const image_plan plan = {.runs = runs,
-                             .run_count = o->repeat,
-                             .images = o->batch,
-                             .batch = o->batch,
-                             .classes = &label,
-                             .class_count = 1,
-                             .class_images = 1,
-                             .bar = bar,
-                             .kept = "nothing is reported"};
-    const image_sink sink = {take_best, best, 0, 1, 0};
-    const int status = run_images(&plan, &sink, 1);
-    free(runs);
-    return status;
-}
 
 /* Prints a row: seconds per image, flop, rate, share of the peak. */
 static void print_row(const char *name, double seconds, double flop, double peak, int batch)
@@ -186,34 +146,34 @@ static int print_json(const bench_options *o, const mar_stats *t, const bench_ma
     return tool_print_json(root, 1);
 }
 
-static int run_micro(bench_options *o, const run_models *models, progress *bar)
+/* Measures images with the session. Returns the exit status. */
+static int measure(const bench_options *o, const run_models *models, mar_session *session, progress *bar)
 {
-    mar_session *s = NULL;
-    int exit_status = models_session(models, &o->run, o->batch, &s);
-    if (exit_status == 0) exit_status = bench_micro(&o->run, models, s, o->batch, o->json, bar);
-    mar_session_free(s);
-    return exit_status;
+    mar_stats stats;
+    bench_machine machine;
+    char how[1024];
+    int status = bench_machine_measure(models, 0, bar, &machine);
+    if (status == 0) status = bench_images(models, &session, 1, o->batch, o->repeat, bar, &stats);
+    if (status == 0 && bench_is_above(highest_rate(&stats) / machine.peak))
+        status = bench_peak_again(models, bar, &machine);
+    if (status != 0) return status;
+    const char *guarantee = mar_session_guarantee(session);
+    mar_session_description(session, how, sizeof how);
+    if (o->json) return print_json(o, &stats, &machine, models, how, guarantee);
+    print_table(o, &stats, &machine, mar_backend_description(models->library), how, guarantee);
+    return 0;
 }
 
 static int run(bench_options *o, const run_models *models, progress *bar)
 {
-    image_run measured = {.model = models->model, .captions = models->captions};
-    mar_stats stats = {0};
-    bench_machine machine;
-    int exit_status = models_session(models, &o->run, o->batch, &measured.session);
-    if (exit_status == 0) exit_status = bench_machine_measure(models, 0, bar, &machine);
-    if (exit_status == 0) exit_status = measure(o, &measured, bar, &stats);
-    if (exit_status == 0 && bench_is_above(highest_rate(&stats) / machine.peak))
-        exit_status = bench_peak_again(models, bar, &machine);
-    char how[1024];
-    const char *guarantee = mar_session_guarantee(measured.session);
-    mar_session_description(measured.session, how, sizeof how);
-    if (exit_status == 0 && o->json)
-        exit_status = print_json(o, &stats, &machine, models, how, guarantee);
-    else if (exit_status == 0)
-        print_table(o, &stats, &machine, mar_backend_description(models->library), how, guarantee);
-    mar_session_free(measured.session);
-    return exit_status;
+    mar_session *s = NULL;
+    if (mar_model_get_config(models->model)->vocabulary > 0 && !o->micro)
+        return bench_discrete(&o->run, models, o->batch, o->repeat, o->json, bar);
+    int status = models_session(models, &o->run, o->batch, &s);
+    if (status == 0)
+        status = o->micro ? bench_micro(&o->run, models, s, o->batch, o->json, bar) : measure(o, models, s, bar);
+    mar_session_free(s);
+    return status;
 }
 
 /* Sets the defaults, and adds the options that set the fields. */
@@ -234,15 +194,8 @@ static void set_up(bench_options *o, option_set *set)
     };
     run_options_init(&o->run);
     options_add_table(set, rows, o, 0);
+    options_add_under(set, rows[0].group, &option_json, &o->json);
     run_options_add(&o->run, set);
-}
-
-void manual_bench(FILE *out)
-{
-    bench_options o;
-    option_set set;
-    set_up(&o, &set);
-    options_manual(&set, 0, out);
 }
 
 int cmd_bench(int argc, char **argv)
@@ -259,11 +212,7 @@ int cmd_bench(int argc, char **argv)
     progress bar;
     progress_start(&bar, 0);
     status = models_load(&store, &o.run, &bar, &models);
-    const int discrete = status == 0 && mar_model_get_config(models.model)->vocabulary > 0;
-    if (status == 0 && discrete && !o.micro)
-        status = bench_discrete(&o.run, &models, o.batch, o.repeat, o.json, &bar);
-    else if (status == 0)
-        status = o.micro ? run_micro(&o, &models, &bar) : run(&o, &models, &bar);
+    if (status == 0) status = run(&o, &models, &bar);
     models_free(&store);
     return status;
 }

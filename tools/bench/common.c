@@ -1,8 +1,11 @@
-#include "tools/bench/common.h"
+#include "tools/bench/bench.h"
 
 #include "tools/cli/command.h"
+#include "tools/generate/images.h"
+#include "tools/cli/json.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int bench_machine_measure(const run_models *models, int memory, progress *bar, bench_machine *out)
@@ -64,7 +67,39 @@ cJSON *bench_record(const run_options *run, const run_models *models, int batch)
     return root;
 }
 
-void bench_take_best(mar_stats *best, const mar_stats *stats)
+typedef struct {
+    mar_stats *best; /* [count] of each session; all 0 before its first batch */
+    int count;
+} best_batches;
+
+static int take_best(void *self, const image_batch *batch)
 {
-    if (best->total_s == 0 || stats->total_s < best->total_s) *best = *stats;
+    const best_batches *b = self;
+    mar_stats *best = &b->best[batch->run % b->count];
+    if (best->total_s == 0 || batch->stats->total_s < best->total_s) *best = *batch->stats;
+    return 0;
+}
+
+int bench_images(const run_models *models, mar_session *const *sessions, int count, int batch, int repeat,
+                 progress *bar, mar_stats *best)
+{
+    const int label = 0, run_count = count * repeat;
+    best_batches b = {best, count};
+    image_run *runs = malloc((size_t)run_count * sizeof *runs);
+    if (!runs) return tool_error("out of memory for %d batches", run_count);
+    for (int i = 0; i < run_count; i++)
+        runs[i] = (image_run){.model = models->model, .session = sessions[i % count], .captions = models->captions};
+    memset(best, 0, (size_t)count * sizeof *best);
+    const image_plan plan = {.runs = runs,
+                             .run_count = run_count,
+                             .images = batch,
+                             .batch = batch,
+                             .classes = &label,
+                             .class_count = 1,
+                             .class_images = 1,
+                             .bar = bar,
+                             .kept = "nothing is reported"};
+    const int status = run_images(&plan, &(image_sink){take_best, &b, 0, 1, 0}, 1);
+    free(runs);
+    return status;
 }

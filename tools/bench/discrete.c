@@ -1,8 +1,7 @@
-#include "tools/bench/discrete.h"
 
-#include "tools/bench/common.h"
+#include "tools/bench/bench.h"
 #include "tools/cli/command.h"
-#include "tools/generate/images.h"
+#include "tools/cli/json.h"
 #include "base/printable.h"
 #include "tools/generate/stats.h"
 
@@ -15,56 +14,25 @@ enum { PLAIN, ASKED, RUNS, PASSES_MAX = 1024 };
 
 /* A pass over a chain of drafts, or an EAGLE drafter's over the drafts of one depth, in its fastest turn. */
 typedef struct {
+    int is_draft;      /* 1: of the draft model */
     int drafts, depth; /* depth: that of the last draft */
     int rows;
     double seconds, bytes, flop;
     bench_machine machine; /* as measured in that turn */
 } pass;
 
-/* Passes of a model. */
-typedef struct {
-    pass pass[PASSES_MAX];
-    int count, measured; /* measured: passes of this turn */
-} passes;
-
 typedef struct {
     const run_options *run;
     int batch;
-    mar_stats best[RUNS]; /* of plain decoding, and of the requested run; equal without speculation */
-    int runs;             /* 1: no speculation, and best[ASKED] is not set */
-    passes target, draft;
+    mar_stats best[RUNS];       /* of plain decoding, and of the requested run; equal without speculation */
+    int runs;                   /* 1: no speculation, and best[ASKED] is not set */
+    pass passes[PASSES_MAX];    /* [pass_count] in the order in which each turn measures them */
+    int pass_count, measured;   /* measured: passes of this turn */
     bench_machine now, machine; /* in this turn, and the best of all turns */
     const char *guarantee;
 } bench;
 
 /* --- measurement -------------------------------------------------------------------------------------------------- */
-
-static int take_best(void *self, const image_batch *batch)
-{
-    bench *b = self;
-    bench_take_best(&b->best[batch->run], batch->stats);
-    return 0;
-}
-
-/* Makes the same images by plain decoding and by the requested run, in turns. */
-static int measure_images(bench *b, const run_models *models, mar_session *const *sessions, int repeat, progress *bar)
-{
-    image_run runs[RUNS];
-    const int label = 0;
-    for (int i = 0; i < b->runs; i++)
-        runs[i] = (image_run){.model = models->model, .session = sessions[i], .captions = models->captions};
-    const image_plan plan = {.runs = runs,
-                             .run_count = b->runs,
-                             .images = (long)b->batch * repeat,
-                             .batch = b->batch,
-                             .classes = &label,
-                             .class_count = 1,
-                             .class_images = 1,
-                             .bar = bar,
-                             .kept = "nothing is reported"};
-    const image_sink sink = {take_best, b, 0, 1, 0};
-    return run_images(&plan, &sink, 1);
-}
 
 /* Adds a pass: "target, 16 drafts" or "draft, 10 drafts at depth 2". */
 static void take_pass(void *user, const mar_measurement *m)
@@ -76,38 +44,29 @@ static void take_pass(void *user, const mar_measurement *m)
     const int n = sscanf(m->name, "%15[a-z], %d drafts at depth %d", role, &drafts, &depth);
     if (n < 2) return;
     if (n == 2) depth = drafts;
-    passes *p = strcmp(role, "target") == 0 ? &b->target : &b->draft;
-    const pass found = {drafts, depth, m->rows, m->seconds, m->bytes, m->flop, b->now};
-    const int i = p->measured++;
+    const int is_draft = strcmp(role, "target") != 0;
+    const pass found = {is_draft, drafts, depth, m->rows, m->seconds, m->bytes, m->flop, b->now};
+    const int i = b->measured++;
     if (i >= PASSES_MAX) return;
-    if (i == p->count) p->pass[p->count++] = found;
-    if (found.seconds < p->pass[i].seconds) p->pass[i] = found;
+    if (i == b->pass_count) b->passes[b->pass_count++] = found;
+    if (found.seconds < b->passes[i].seconds) b->passes[i] = found;
 }
 
 /* Returns whether a pass computed faster than the peak allows. */
 static int is_above_peak(const bench *b)
 {
-    const passes *all[] = {&b->target, &b->draft};
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < all[k]->count; i++) {
-            const pass *p = &all[k]->pass[i];
-            if (bench_is_above(p->flop / p->machine.peak / p->seconds)) return 1;
-        }
+    for (const pass *p = b->passes; p < b->passes + b->pass_count; p++)
+        if (bench_is_above(p->flop / p->machine.peak / p->seconds)) return 1;
     return 0;
 }
 
 /* Measures the peak again. Passes measured with a lower one take it over. */
 static int measure_peak_again(bench *b, const run_models *models, progress *bar)
 {
-    passes *all[] = {&b->target, &b->draft};
     bench_machine again = {0};
     const int status = bench_peak_again(models, bar, &again);
     b->machine.peak = fmax(b->machine.peak, again.peak);
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < all[k]->count; i++) {
-            pass *p = &all[k]->pass[i];
-            p->machine.peak = fmax(p->machine.peak, again.peak);
-        }
+    for (pass *p = b->passes; p < b->passes + b->pass_count; p++) p->machine.peak = fmax(p->machine.peak, again.peak);
     return status;
 }
 
@@ -119,7 +78,7 @@ static int measure_passes(bench *b, const run_models *models, mar_session *sessi
         if (status != 0) return status;
         b->machine.peak = fmax(b->machine.peak, b->now.peak);
         b->machine.bandwidth = fmax(b->machine.bandwidth, b->now.bandwidth);
-        b->target.measured = b->draft.measured = 0;
+        b->measured = 0;
         progress_note(bar, "measuring passes");
         if (mar_session_measure(session, take_pass, b) != MAR_OK) return tool_error("%s", mar_session_error(session));
         progress_clear(bar);
@@ -193,26 +152,22 @@ static void print_lengths(const mar_stats *s)
     putchar('\n');
 }
 
-static void print_passes(const char *role, const passes *p)
+static void print_passes(const bench *b, int is_draft)
 {
-    for (int i = 0; i < p->count; i++) {
-        const pass *q = &p->pass[i];
+    for (const pass *p = b->passes; p < b->passes + b->pass_count; p++) {
         char share[16];
-        printf("%-7s %6d %6d %6d %9.3f %9.3f %9.3f %7s\n", role, q->drafts, q->depth, q->rows, 1e3 * q->seconds,
-               1e3 * q->bytes / q->machine.bandwidth, 1e3 * q->flop / q->machine.peak,
-               bench_share(floor_of_pass(q) / q->seconds, share));
+        if (p->is_draft != is_draft) continue;
+        printf("%-7s %6d %6d %6d %9.3f %9.3f %9.3f %7s\n", is_draft ? "draft" : "target", p->drafts, p->depth, p->rows,
+               1e3 * p->seconds, 1e3 * p->bytes / p->machine.bandwidth, 1e3 * p->flop / p->machine.peak,
+               bench_share(floor_of_pass(p) / p->seconds, share));
     }
 }
 
 /* Returns whether a pass was faster than memory allows. */
 static int is_cached(const bench *b)
 {
-    const passes *all[] = {&b->target, &b->draft};
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < all[k]->count; i++) {
-            const pass *p = &all[k]->pass[i];
-            if (bench_is_above(p->bytes / p->machine.bandwidth / p->seconds)) return 1;
-        }
+    for (const pass *p = b->passes; p < b->passes + b->pass_count; p++)
+        if (bench_is_above(p->bytes / p->machine.bandwidth / p->seconds)) return 1;
     return 0;
 }
 
@@ -242,31 +197,32 @@ static void print_table(const bench *b, const char *backend)
     puts("; a pass takes at least the larger, as measured right before it");
     printf("%-7s %6s %6s %6s %9s %9s %9s %7s\n", "pass of", "drafts", "depth", "rows", "ms", "memory", "products",
            "floor");
-    print_passes("target", &b->target);
-    print_passes("draft", &b->draft);
+    print_passes(b, 0);
+    print_passes(b, 1);
     if (is_cached(b)) puts(">100%: what the pass read stayed in the processor's cache, which is faster than memory");
     if (is_above_peak(b)) puts(">100%: the pass was above the matrix peak, which was measured again");
 }
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
-static void add_passes(cJSON *record, const char *name, const passes *p)
+/* Adds the list of the model's passes, unless there are none. */
+static void add_passes(cJSON *record, const bench *b, int is_draft)
 {
-    if (p->count == 0) return;
-    cJSON *list = cJSON_AddArrayToObject(record, name);
-    for (int i = 0; i < p->count; i++) {
-        const pass *q = &p->pass[i];
+    cJSON *list = NULL;
+    for (const pass *p = b->passes; p < b->passes + b->pass_count; p++) {
+        if (p->is_draft != is_draft) continue;
+        if (!list) list = cJSON_AddArrayToObject(record, is_draft ? "draft_passes" : "target_passes");
         cJSON *o = cJSON_CreateObject();
-        cJSON_AddNumberToObject(o, "drafts", q->drafts);
-        cJSON_AddNumberToObject(o, "depth", q->depth);
-        cJSON_AddNumberToObject(o, "rows", q->rows);
-        cJSON_AddNumberToObject(o, "seconds", q->seconds);
-        cJSON_AddNumberToObject(o, "bytes", q->bytes);
-        cJSON_AddNumberToObject(o, "flop", q->flop);
-        bench_machine_record(&q->machine, o);
-        cJSON_AddNumberToObject(o, "memory_floor_seconds", q->bytes / q->machine.bandwidth);
-        cJSON_AddNumberToObject(o, "arithmetic_floor_seconds", q->flop / q->machine.peak);
-        cJSON_AddNumberToObject(o, "fraction_of_floor", floor_of_pass(q) / q->seconds);
+        cJSON_AddNumberToObject(o, "drafts", p->drafts);
+        cJSON_AddNumberToObject(o, "depth", p->depth);
+        cJSON_AddNumberToObject(o, "rows", p->rows);
+        cJSON_AddNumberToObject(o, "seconds", p->seconds);
+        cJSON_AddNumberToObject(o, "bytes", p->bytes);
+        cJSON_AddNumberToObject(o, "flop", p->flop);
+        bench_machine_record(&p->machine, o);
+        cJSON_AddNumberToObject(o, "memory_floor_seconds", p->bytes / p->machine.bandwidth);
+        cJSON_AddNumberToObject(o, "arithmetic_floor_seconds", p->flop / p->machine.peak);
+        cJSON_AddNumberToObject(o, "fraction_of_floor", floor_of_pass(p) / p->seconds);
         tool_json_append(list, o);
     }
 }
@@ -308,8 +264,8 @@ static int print_json(const bench *b, const run_models *models)
     add_work(b, root, "passes", s);
     add_work(b, root, "plain_passes", plain);
     bench_machine_record(&b->machine, root);
-    add_passes(root, "target_passes", &b->target);
-    add_passes(root, "draft_passes", &b->draft);
+    add_passes(root, b, 0);
+    add_passes(root, b, 1);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)s->arena_bytes);
     return tool_print_json(root, 1);
 }
@@ -332,7 +288,7 @@ int bench_discrete(run_options *run, const run_models *models, int batch, int re
     b = (bench){.run = run, .batch = batch, .runs = run_draft(run) ? 2 : 1};
     int status = open_plain(run, models, batch, &sessions[PLAIN]);
     if (status == 0) status = models_session(models, run, batch, &sessions[ASKED]);
-    if (status == 0) status = measure_images(&b, models, sessions, repeat, bar);
+    if (status == 0) status = bench_images(models, sessions, b.runs, batch, repeat, bar, b.best);
     if (status == 0) status = measure_passes(&b, models, sessions[ASKED], repeat, bar);
     if (status == 0) {
         b.guarantee = mar_session_guarantee(sessions[ASKED]);

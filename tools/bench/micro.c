@@ -1,7 +1,7 @@
-#include "tools/bench/micro.h"
 
-#include "tools/bench/common.h"
+#include "tools/bench/bench.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "base/printable.h"
 
 #include <cjson/cJSON.h>

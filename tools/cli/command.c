@@ -2,10 +2,8 @@
 
 #include "base/printable.h"
 
-#include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,68 +37,18 @@ const char *tool_base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-static int open_library(const mar_options *options, mar **out)
-{
-    mar_status status = mar_open(options, out);
-    if (status == MAR_OK) return 0;
-    tool_error("%s", *out ? mar_error(*out) : mar_status_name(status));
-    mar_close(*out);
-    *out = NULL;
-    return 1;
-}
-
 int tool_open_files(const mar_options *about, mar **out)
 {
     mar_options options = {0};
     if (about) options = *about;
     options.backend = MAR_BACKEND_CPU;
     options.threads = 1;
-    return open_library(&options, out);
-}
-
-static int json_lacks; /* 1: cJSON had no memory for part of the record */
-
-static void *json_allocate(size_t size)
-{
-    void *p = malloc(size);
-    if (!p) json_lacks = 1;
-    return p;
-}
-
-cJSON *tool_json(void)
-{
-    cJSON_InitHooks(&(cJSON_Hooks){json_allocate, free});
-    json_lacks = 0;
-    return cJSON_CreateObject();
-}
-
-void tool_json_append(cJSON *array, cJSON *item)
-{
-    if (!cJSON_AddItemToArray(array, item)) cJSON_Delete(item);
-}
-
-void tool_json_add(cJSON *object, const char *name, cJSON *item)
-{
-    if (!cJSON_AddItemToObject(object, name, item)) cJSON_Delete(item);
-}
-
-int tool_write_json(cJSON *record, int indented, FILE *out)
-{
-    char *text = indented ? cJSON_Print(record) : cJSON_PrintUnformatted(record);
-    cJSON_Delete(record);
-    const int failed = !text || json_lacks;
-    if (!failed) {
-        printable_json(out, text);
-        putc('\n', out);
-    }
-    cJSON_free(text);
-    cJSON_InitHooks(NULL);
-    return failed;
-}
-
-int tool_print_json(cJSON *record, int indented)
-{
-    return tool_write_json(record, indented, stdout) ? tool_error("out of memory for the JSON record") : 0;
+    const mar_status status = mar_open(&options, out);
+    if (status == MAR_OK) return 0;
+    tool_error("%s", *out ? mar_error(*out) : mar_status_name(status));
+    mar_close(*out);
+    *out = NULL;
+    return 1;
 }
 
 double tool_seconds(void)

@@ -5,10 +5,6 @@
 
 #include "mar.h"
 
-#include <stdio.h>
-
-typedef struct cJSON cJSON;
-
 /* Prints "mar: ..." as one line to stderr (base/printable.h) and returns 1, the exit status of every failure. */
 int tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -21,18 +17,6 @@ const char *tool_base_name(const char *path);
 /* Opens the CPU with one thread, for commands that only read and write files. `about` has the options about files, or
  * is NULL. Returns 0, or 1 with the error printed. */
 int tool_open_files(const mar_options *about, mar **out);
-
-/* Starts a JSON record, to which cJSON adds. cJSON silently drops items without memory, so from here to tool_print_json
- * its allocations are watched. */
-cJSON *tool_json(void);
-/* Adds an item to an array or an object and passes ownership. NULL for either: memory has run out. */
-void tool_json_append(cJSON *array, cJSON *item);
-void tool_json_add(cJSON *object, const char *name, cJSON *item);
-/* Prints the record, indented or on one line, and deletes it. The output is valid UTF-8: U+FFFD replaces invalid bytes,
- * such as those of a file's name. Returns 0, or 1 after printing "out of memory", also if an item is missing. */
-int tool_print_json(cJSON *record, int indented);
-/* Does the same to a stream, without a message. Returns 0, or 1 if memory ran out. */
-int tool_write_json(cJSON *record, int indented, FILE *out);
 
 /* Returns the seconds since some fixed point. */
 double tool_seconds(void);

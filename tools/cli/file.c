@@ -19,6 +19,15 @@ char *tool_directory_of(const char *path)
     return strndup(path, (size_t)(tool_base_name(path) - path));
 }
 
+char *tool_join(const char *directory, const char *name)
+{
+    char *path;
+    const size_t n = strlen(directory);
+    if (asprintf(&path, "%s%s%s", directory, n > 0 && directory[n - 1] == '/' ? "" : "/", name) >= 0) return path;
+    tool_error("%s: out of memory", directory);
+    return NULL;
+}
+
 static int write_all(int fd, const uint8_t *data, size_t size)
 {
     while (size > 0) {
@@ -31,18 +40,25 @@ static int write_all(int fd, const uint8_t *data, size_t size)
     return 0;
 }
 
+ssize_t tool_read_up_to(int fd, void *data, size_t n, off_t offset)
+{
+    size_t used = 0;
+    while (used < n) {
+        const ssize_t got = pread(fd, (uint8_t *)data + used, n - used, offset + (off_t)used);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -1;
+        if (got == 0) break;
+        used += (size_t)got;
+    }
+    return (ssize_t)used;
+}
+
 int tool_read_at(int fd, void *data, size_t n, off_t offset)
 {
-    for (uint8_t *to = data; n > 0;) {
-        const ssize_t got = pread(fd, to, n, offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got == 0) errno = 0;
-        if (got <= 0) return -1;
-        to += got;
-        offset += got;
-        n -= (size_t)got;
-    }
-    return 0;
+    const ssize_t got = tool_read_up_to(fd, data, n, offset);
+    if (got == (ssize_t)n) return 0;
+    if (got >= 0) errno = 0;
+    return -1;
 }
 
 int tool_write_at(int fd, const void *data, size_t n, off_t offset)
@@ -179,23 +195,23 @@ int tool_cannot_open(const char *path, const char *expected)
     return tool_error("%s: cannot read: %s", path, strerror(errno));
 }
 
-/* Returns the bytes of the open file, and a NUL. */
-static char *read_open(int fd, const char *path, int megabytes, const char *expected, size_t *size)
+void *tool_read_all(int fd, const char *path, size_t most, size_t *size)
 {
     struct stat st;
     char *data = NULL;
+    *size = 0;
     if (fstat(fd, &st) != 0) {
         tool_error("%s: cannot read: %s", path, strerror(errno));
-    } else if (st.st_size > (off_t)megabytes << 20) {
-        tool_error("%s: has more than %d MB, expected %s", path, megabytes, expected);
-    } else if (!(data = malloc((size_t)st.st_size + 1))) {
-        tool_error("%s: out of memory for its %lld bytes", path, (long long)st.st_size);
-    } else if (tool_read_at(fd, data, (size_t)st.st_size, 0) != 0) {
+    } else if ((*size = (size_t)st.st_size) > most) {
+        return NULL;
+    } else if (!(data = malloc(*size + 1))) {
+        tool_error("%s: out of memory for its %zu bytes", path, *size);
+    } else if (tool_read_at(fd, data, *size, 0) != 0) {
         tool_error("%s: cannot read: %s", path, errno ? strerror(errno) : "it became shorter meanwhile");
         free(data);
         data = NULL;
     }
-    if (data) data[ *size = (size_t)st.st_size] = '\0';
+    if (data) data[*size] = '\0';
     return data;
 }
 
@@ -206,7 +222,9 @@ void *tool_read_file(const char *path, int flags, int megabytes, const char *exp
         tool_cannot_open(path, expected);
         return NULL;
     }
-    char *data = read_open(fd, path, megabytes, expected, size);
+    const size_t most = (size_t)megabytes << 20;
+    char *data = tool_read_all(fd, path, most, size);
+    if (*size > most) tool_error("%s: has more than %d MB, expected %s", path, megabytes, expected);
     close(fd);
     return data;
 }

@@ -26,6 +26,8 @@ int tool_create_file(const char *path);
 /* Prints why tool_open_file failed. `expected` names the kind of file: "a PNG". Returns 1. */
 int tool_cannot_open(const char *path, const char *expected);
 
+/* Reads n bytes at `offset` of an open file, or those up to its end. Returns their number, or -1 with errno set. */
+ssize_t tool_read_up_to(int fd, void *data, size_t n, off_t offset);
 /* Read or write all n bytes at `offset` of an open file. Return 0, or -1 with errno set; errno 0: the file is
  * shorter. */
 int tool_read_at(int fd, void *data, size_t n, off_t offset);
@@ -41,8 +43,15 @@ int tool_write_output(const void *data, size_t size);
  * *size bytes and a NUL; the caller frees them. Returns NULL with the error printed. */
 void *tool_read_file(const char *path, int flags, int megabytes, const char *expected, size_t *size);
 
+/* Reads all bytes of the open file, and a NUL; the caller frees them. Returns NULL with the error printed; or with
+ * nothing printed and *size above `most` if the file has more. */
+void *tool_read_all(int fd, const char *path, size_t most, size_t *size);
+
 /* Returns the directory of `path`, "" or with the slash. The caller frees it. NULL: out of memory. */
 char *tool_directory_of(const char *path);
+
+/* Returns DIRECTORY/NAME, which the caller frees; NULL after printing "out of memory". */
+char *tool_join(const char *directory, const char *name);
 
 /* Prints errno as the reason that `path` cannot be written. Returns 1. */
 int tool_cannot_write(const char *path);

@@ -1,10 +1,11 @@
 #include "tools/cli/file_sum.h"
 
+#include "tools/cli/file.h"
+
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { PIECE = 1 << 20, LANES = 4, BLOCK = LANES * sizeof(uint64_t) }; /* bytes; a piece is a whole number of blocks */
 
@@ -47,20 +48,6 @@ static uint64_t finish(const uint64_t lanes[LANES], uint64_t length)
     return sum;
 }
 
-/* Reads n bytes, or those up to the end of the file. Returns their number, or -1 with errno set. */
-static ssize_t read_piece(int fd, unsigned char *piece, size_t size, off_t at)
-{
-    size_t used = 0;
-    while (used < size) {
-        const ssize_t n = pread(fd, piece + used, size - used, at + (off_t)used);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return -1;
-        if (n == 0) break;
-        used += (size_t)n;
-    }
-    return (ssize_t)used;
-}
-
 int file_sum(int fd, long long *length, uint64_t *hash)
 {
     uint64_t lanes[LANES] = {by_golden, by_two, by_three, 0};
@@ -70,7 +57,7 @@ int file_sum(int fd, long long *length, uint64_t *hash)
     *hash = 0;
     if (!piece) return -1;
     while (n == PIECE) {
-        n = read_piece(fd, piece, PIECE, (off_t)*length);
+        n = tool_read_up_to(fd, piece, PIECE, (off_t)*length);
         if (n <= 0) break;
         add_piece(lanes, piece, (size_t)n);
         *length += n;

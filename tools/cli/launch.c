@@ -43,13 +43,20 @@ static int read_variable(const char *name, int least, int absent, int *out)
 /* --- processes of one job ----------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int found;
-    int rank, size; /* size 0: unknown */
-    int local_rank, local_size;
-    const char *source;       /* variable of the rank */
+    const char *source;       /* variable of the rank; NULL: there is no job */
     const char *size_said_by; /* variable of the size */
+    int rank, size;           /* size 0: unknown */
+    int local_rank, local_size;
     int mpi;
 } job;
+
+/* Reads rank and size; `absent` is the size if its variable is not set. Returns 0, or 1 with the error printed. */
+static int read_place(const char *rank, const char *size, int absent, job *out)
+{
+    out->source = rank;
+    out->size_said_by = size;
+    return read_variable(rank, 0, 0, &out->rank) || read_variable(size, 1, absent, &out->size);
+}
 
 /* Returns the processes on node `node` by SLURM_TASKS_PER_NODE, "4(x2),3"; 0 if unknown. */
 static int tasks_on_node(const char *list, int node)
@@ -79,8 +86,8 @@ static const char *slurm_size_variable(void)
 static int find_slurm_local(job *out)
 {
     int node;
-    if (read_variable("SLURM_LOCALID", 0, out->rank, &out->local_rank) != 0) return 1;
-    if (read_variable("SLURM_NODEID", 0, 0, &node) != 0) return 1;
+    if (read_variable("SLURM_LOCALID", 0, out->rank, &out->local_rank) || read_variable("SLURM_NODEID", 0, 0, &node))
+        return 1;
     const char *list = variable("SLURM_STEP_TASKS_PER_NODE");
     out->local_size = tasks_on_node(list ? list : variable("SLURM_TASKS_PER_NODE"), node);
     return 0;
@@ -91,13 +98,9 @@ static int find_slurm_local(job *out)
 static int find_step(job *out)
 {
     const int script = variable("SLURM_JOB_ID") && !variable("SLURM_STEP_ID") && !variable("SLURM_STEPID");
-    out->size_said_by = slurm_size_variable();
-    if (script || !variable("SLURM_PROCID") || !variable(out->size_said_by)) return 0;
-    out->found = 1;
-    out->source = "SLURM_PROCID";
-    if (read_variable("SLURM_PROCID", 0, 0, &out->rank) != 0) return 1;
-    if (read_variable(out->size_said_by, 1, 1, &out->size) != 0) return 1;
-    return find_slurm_local(out);
+    const char *size = slurm_size_variable();
+    if (script || !variable("SLURM_PROCID") || !variable(size)) return 0;
+    return read_place("SLURM_PROCID", size, 1, out) || find_slurm_local(out);
 }
 
 /* Finds rank and size by the variables of mpirun and its relatives. */
@@ -112,24 +115,15 @@ static int find_mpirun(job *out)
     out->mpi = 1;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (!variable(known[i].size)) continue;
-        out->found = 1;
-        out->source = known[i].rank;
-        out->size_said_by = known[i].size;
         if (!variable(known[i].rank))
             return tool_error("the variable %s is set, but not %s: expected both, as mpirun sets them", known[i].size,
                               known[i].rank);
-        if (read_variable(known[i].rank, 0, 0, &out->rank) != 0) return 1;
-        if (read_variable(known[i].size, 1, 1, &out->size) != 0) return 1;
-        if (read_variable(known[i].local_rank, 0, out->rank, &out->local_rank) != 0) return 1;
-        return read_variable(known[i].local_size, 1, 0, &out->local_size);
+        return read_place(known[i].rank, known[i].size, 1, out) ||
+               read_variable(known[i].local_rank, 0, out->rank, &out->local_rank) ||
+               read_variable(known[i].local_size, 1, 0, &out->local_size);
     }
     if (!variable("PMIX_RANK")) return 0;
-    out->found = 1;
-    out->source = "PMIX_RANK";
-    out->size_said_by = slurm_size_variable();
-    if (read_variable("PMIX_RANK", 0, 0, &out->rank) != 0) return 1;
-    if (read_variable(out->size_said_by, 1, 0, &out->size) != 0) return 1;
-    return find_slurm_local(out);
+    return read_place("PMIX_RANK", slurm_size_variable(), 0, out) || find_slurm_local(out);
 }
 
 /* Finds the job by variables alone. The innermost launcher counts: mpirun starts its daemons as steps of Slurm. */
@@ -137,11 +131,11 @@ static int find_job(job *out)
 {
     *out = (job){0};
     if (find_mpirun(out) != 0) return 1;
-    if (!out->found) {
+    if (!out->source) {
         *out = (job){0};
         if (find_step(out) != 0) return 1;
     }
-    if (out->found && out->size > 0 && out->rank >= out->size)
+    if (out->source && out->size > 0 && out->rank >= out->size)
         return tool_error("the variable %s is %d, expected less than %s, %d", out->source, out->rank, out->size_said_by,
                           out->size);
     return 0;
@@ -239,11 +233,10 @@ static int read_shard(const char *shard, launch *out)
 static int find_array(int *index, int *count)
 {
     int id, least, most, step;
-    if (read_variable("SLURM_ARRAY_TASK_ID", 0, 0, &id) != 0) return 1;
-    if (read_variable("SLURM_ARRAY_TASK_MIN", 0, 0, &least) != 0) return 1;
-    if (read_variable("SLURM_ARRAY_TASK_MAX", 0, -1, &most) != 0) return 1;
-    if (read_variable("SLURM_ARRAY_TASK_STEP", 1, 1, &step) != 0) return 1;
-    if (read_variable("SLURM_ARRAY_TASK_COUNT", 1, 0, count) != 0) return 1;
+    if (read_variable("SLURM_ARRAY_TASK_ID", 0, 0, &id) || read_variable("SLURM_ARRAY_TASK_MIN", 0, 0, &least) ||
+        read_variable("SLURM_ARRAY_TASK_MAX", 0, -1, &most) || read_variable("SLURM_ARRAY_TASK_STEP", 1, 1, &step) ||
+        read_variable("SLURM_ARRAY_TASK_COUNT", 1, 0, count))
+        return 1;
     if (*count == 0 && most < least)
         return tool_error("SLURM_ARRAY_TASK_ID is set, but not SLURM_ARRAY_TASK_COUNT: expected both, or --shard");
     if (*count == 0) *count = (most - least) / step + 1;
@@ -263,7 +256,7 @@ static int find_in_array(const job *j, launch *out)
 {
     int index = 0, count = 1;
     if (find_array(&index, &count) != 0) return 1;
-    if (j->found && j->size == 0)
+    if (j->source && j->size == 0)
         return tool_error("the variable %s is set in a task of an array, but none says of how many processes: expected "
                           "SLURM_NTASKS, or --shard",
                           j->source);
@@ -281,7 +274,7 @@ int launch_find(const char *shard, launch *out)
     job j;
     *out = (launch){.kind = LAUNCH_ALONE, .count = 1, .local_count = 1, .source = "one process"};
     if (find_job(&j) != 0) return 1;
-    if (j.found) {
+    if (j.source) {
         out->index = j.rank, out->count = j.size > 0 ? j.size : 1;
         out->local_index = j.local_rank;
         out->local_count = j.local_size > j.local_rank ? j.local_size : j.local_rank + 1;
@@ -291,8 +284,8 @@ int launch_find(const char *shard, launch *out)
         out->kind = out->count > 1 ? LAUNCH_SHARD : LAUNCH_ALONE;
         return 0;
     }
-    if (j.found && j.mpi && j.size != 1) return find_by_mpi(&j, out);
-    if (j.found && j.size > 1) {
+    if (j.source && j.mpi && j.size != 1) return find_by_mpi(&j, out);
+    if (j.source && j.size > 1) {
         out->kind = LAUNCH_SHARD;
         snprintf(out->source, sizeof out->source, "%s", j.source);
     }

@@ -1,17 +1,22 @@
 #include "tools/cli/options.h"
 
 #include "tools/cli/command.h"
+#include "tools/cli/file.h"
 #include "tools/cli/suggest.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
-void options_add(option_set *set, const mar_param *param, void *fields, int shared)
+static void add(option_set *set, const char *group, const mar_param *param, void *fields, int shared)
 {
     assert(set->count < OPTIONS_MAX);
-    const char *group = param->group ? param->group : set->options[set->count - 1].group;
     set->options[set->count++] = (option){param, fields, group, shared, 0};
+}
+
+void options_add(option_set *set, const mar_param *param, void *fields, int shared)
+{
+    add(set, param->group ? param->group : set->options[set->count - 1].group, param, fields, shared);
 }
 
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared)
@@ -19,23 +24,17 @@ void options_add_table(option_set *set, const mar_param *table, void *fields, in
     for (; table->name; table++) options_add(set, table, fields, shared);
 }
 
-mar_param option_at(const mar_param *param, size_t offset, const char *group)
-{
-    mar_param copy = *param;
-    copy.offset = offset;
-    copy.group = group;
-    return copy;
-}
+const mar_param option_json = {
+    .name = "json", .group = "Options", .type = MAR_TYPE_FLAG, .help = "print one JSON object instead of text"};
 
-/* Aliases of options. */
-static const struct {
-    const char *name, *of;
-} synonyms[] = {{"vq", "vae"}, {0}};
+void options_add_under(option_set *set, const char *group, const mar_param *param, void *fields)
+{
+    add(set, group, param, fields, 0);
+}
 
 static int find(const option_set *set, const char *name)
 {
-    for (int i = 0; synonyms[i].name; i++)
-        if (strcmp(synonyms[i].name, name) == 0) return find(set, synonyms[i].of);
+    if (strcmp(name, "vq") == 0) name = "vae"; /* the same option */
     for (int i = 0; i < set->count; i++)
         if (strcmp(set->options[i].param->name, name) == 0) return i;
     return -1;
@@ -47,24 +46,21 @@ const option *options_find(const option_set *set, const char *name)
     return i < 0 ? NULL : &set->options[i];
 }
 
-/* Options with a letter, in any set that has an option of the name. asks_for_help handles -h. */
-static const struct {
-    char letter;
-    const char *name;
-} letters[] = {{'o', "out"}, {'s', "seed"}, {'q', "quiet"}, {0}};
+/* Options with a letter, their first, in any set that has an option of the name. asks_for_help handles -h. */
+static const char *const lettered[] = {"out", "seed", "quiet", NULL};
 
 char options_letter(const char *name)
 {
-    int i = 0;
-    while (letters[i].letter && strcmp(letters[i].name, name) != 0) i++;
-    return letters[i].letter;
+    for (int i = 0; lettered[i]; i++)
+        if (strcmp(lettered[i], name) == 0) return *name;
+    return 0;
 }
 
 /* Returns the option's index; -1 if there is none, also for a letter of another command. */
 static int find_letter(const option_set *set, char letter)
 {
-    for (int i = 0; letters[i].letter; i++)
-        if (letters[i].letter == letter) return find(set, letters[i].name);
+    for (int i = 0; lettered[i]; i++)
+        if (*lettered[i] == letter) return find(set, lettered[i]);
     return -1;
 }
 
@@ -244,12 +240,6 @@ static const operand *take_operand(const operand *o, const char *argument)
     return o + 1;
 }
 
-static int ends_with(const char *text, const char *ending)
-{
-    const size_t n = strlen(text), m = strlen(ending);
-    return n > m && strcmp(text + n - m, ending) == 0;
-}
-
 /* Reports an argument that is neither an option nor a value; a file's ending suggests the option meant. Returns 1. */
 static int unexpected_argument(const option_set *set, const char *argument)
 {
@@ -257,7 +247,7 @@ static int unexpected_argument(const option_set *set, const char *argument)
         {".png", "out"}, {".safetensors", "model"}, {".pth", "model"}, {".pt", "model"}};
     const char *name = set->word;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (ends_with(argument, endings[i][0]) && find(set, endings[i][1]) >= 0) name = endings[i][1];
+        if (tool_ends_with(argument, endings[i][0]) && find(set, endings[i][1]) >= 0) name = endings[i][1];
     if (name && find(set, name) >= 0)
         return tool_error("%s: unexpected argument, did you mean --%s %s?", argument, name, argument);
     return tool_error("%s: unexpected argument, see mar %s --help", argument, set->command);

@@ -1,5 +1,5 @@
 /* Command-line options from tables of mar_param (mar.h): the library's and the subcommands'. An error is one line on
- * stderr with the option, the value and what was expected. options_help.h answers --help. */
+ * stderr with the option, the value and what was expected. */
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H
 
@@ -41,13 +41,23 @@ typedef struct {
  * the group of the option before it. */
 void options_add(option_set *set, const mar_param *param, void *fields, int shared);
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared);
-/* Returns the option for a field of another struct, under another heading. */
-mar_param option_at(const mar_param *param, size_t offset, const char *group);
+/* --json, in the group "Options". Its field is an int. */
+extern const mar_param option_json;
+/* Adds an option under another heading than its own. */
+void options_add_under(option_set *set, const char *group, const mar_param *param, void *fields);
 
 enum {
     OPTIONS_RUN = -1, /* run the command */
     OPTIONS_HELP = -2 /* one of the arguments asks for help */
 };
+
+/* Parses the options as options_parse does, and answers --help. --help lists the common options, "--help all" all of
+ * them. "--help WORD" lists the groups with that word in the heading or that name among the options. A default is the
+ * current value of the field. Returns OPTIONS_RUN to go on, or the exit status: 0 after --help, 1 after an error.
+ *
+ * "--help=mdoc" writes the manual's list of the command's own operands and options, "--help=mdoc-shared" that of the
+ * options of every run. */
+int options_read(option_set *set, int argc, char **argv);
 
 /* Parses argv[1..]. Returns OPTIONS_RUN; OPTIONS_HELP with every field unchanged; or 1 with the error printed. */
 int options_parse(option_set *set, int argc, char **argv);

@@ -1,5 +1,5 @@
-#include "tools/cli/options_help.h"
-
+/* Output of --help and the manual for a set of options. */
+#include "tools/cli/options.h"
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"
 
@@ -68,14 +68,26 @@ static const char *default_of(const option *o, char *text, size_t size)
 }
 
 /* Prints a word behind a space or a line break. Returns the column behind it. */
-static int print_word(FILE *out, const char *word, int length, int column, int first_column, int last_column)
+static int print_word(const char *word, int length, int column, int first_column, int last_column)
 {
     if (column > first_column && column + 1 + length > last_column)
-        column = first_column, fprintf(out, "\n%*s", first_column, "");
+        column = first_column, printf("\n%*s", first_column, "");
     else if (column > first_column)
-        column++, fputc(' ', out);
-    fprintf(out, "%.*s", length, word);
+        column++, putchar(' ');
+    printf("%.*s", length, word);
     return column + length;
+}
+
+/* Prints the words from `first_column` on, broken into lines, and ends the last. */
+static void print_words(const char *words, int first_column)
+{
+    int column = first_column;
+    for (const char *word = words; *word; word += strspn(word, " ")) {
+        const int length = (int)strcspn(word, " ");
+        column = print_word(word, length, column, first_column, COLUMNS);
+        word += length;
+    }
+    putchar('\n');
 }
 
 /* --- --help ----------------------------------------------------------------------------------------------- */
@@ -89,14 +101,8 @@ static void print_explanation(int column, const char *help, const char *value)
         column = 0;
     }
     printf("%*s", HELP_COLUMN - column, "");
-    column = HELP_COLUMN;
     snprintf(text, sizeof text, *value ? "%.*s [%s]" : "%.*s", (int)strcspn(help, "\n"), help, value);
-    for (const char *word = text; *word; word += strspn(word, " ")) {
-        const int length = (int)strcspn(word, " ");
-        column = print_word(stdout, word, length, column, HELP_COLUMN, COLUMNS);
-        word += length;
-    }
-    putchar('\n');
+    print_words(text, HELP_COLUMN);
 }
 
 /* Returns whether the first line of the help explains 0, as in "0: one per core". */
@@ -154,18 +160,6 @@ static const char *list_groups(const option_set *set, char *text, size_t size)
     return text;
 }
 
-/* Prints the words, broken into lines. */
-static void print_words(const char *words)
-{
-    int column = 0;
-    for (const char *word = words; *word; word += strspn(word, " ")) {
-        const int length = (int)strcspn(word, " ");
-        column = print_word(stdout, word, length, column, 0, COLUMNS);
-        word += length;
-    }
-    putchar('\n');
-}
-
 static void print_common(const option_set *set)
 {
     char groups[512], text[700];
@@ -174,7 +168,7 @@ static void print_common(const option_set *set)
     snprintf(text, sizeof text, "--help all has every option, --help GROUP those of a group: %s.",
              list_groups(set, groups, sizeof groups));
     putchar('\n');
-    print_words(text);
+    print_words(text, 0);
 }
 
 /* Prints the page; `word` is the word behind --help, or NULL. Returns the exit status. */
@@ -212,12 +206,6 @@ static const char *help_word(int argc, char **argv)
     return NULL;
 }
 
-int options_read(option_set *set, int argc, char **argv)
-{
-    const int status = options_parse(set, argc, argv);
-    return status == OPTIONS_HELP ? print_help(set, help_word(argc, argv)) : status;
-}
-
 /* --- the manual ------------------------------------------------------------------------------------------- */
 
 static int ends_sentence(const char *word, int length)
@@ -227,7 +215,7 @@ static int ends_sentence(const char *word, int length)
 
 /* Writes text as mdoc: each sentence begins a line, and a leading dot or apostrophe is escaped. The first sentence is
  * the help's first line, without capital and full stop. */
-static void write_sentences(FILE *out, const char *help)
+static void write_sentences(const char *help)
 {
     char escaped[512];
     const char *line_end = help + strcspn(help, "\n");
@@ -245,15 +233,15 @@ static void write_sentences(FILE *out, const char *help)
                 n += sprintf(escaped + n, "%c", word == help && i == 0 ? toupper(*word) : word[i]);
         }
         if (last) n += sprintf(escaped + n, ".");
-        column = print_word(out, escaped, n, column, 0, MANUAL_COLUMNS);
-        if (ends_sentence(escaped, n)) fputc('\n', out), column = 0;
+        column = print_word(escaped, n, column, 0, MANUAL_COLUMNS);
+        if (ends_sentence(escaped, n)) putchar('\n'), column = 0;
         word += length;
     }
-    if (column) fputc('\n', out);
+    if (column) putchar('\n');
 }
 
 /* Writes "A number from 0 to 100; the default is 2.9." */
-static void write_range(FILE *out, const option *o)
+static void write_range(const option *o)
 {
     char expects[256], text[256];
     const mar_param *p = o->param;
@@ -261,43 +249,57 @@ static void write_range(FILE *out, const option *o)
     if (p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT) {
         mar_param_expects(p, expects, sizeof expects);
         if (p->choices)
-            fprintf(out, "It is %s", expects); /* the first word is a value */
+            printf("It is %s", expects); /* the first word is a value */
         else
-            fprintf(out, "%c%s", toupper(expects[0]), expects + 1);
-        if (*value) fprintf(out, "; the default is %s", value);
-        fputs(".\n", out);
+            printf("%c%s", toupper(expects[0]), expects + 1);
+        if (*value) printf("; the default is %s", value);
+        puts(".");
     } else if (*value) {
-        fprintf(out, "The default is %s.\n", value);
+        printf("The default is %s.\n", value);
     }
 }
 
-static void write_item(FILE *out, const option *o)
+static void write_item(const option *o)
 {
     char text[256];
     const char *argument = argument_of(o->param, " | ", " | Ar ", text, sizeof text);
     const char *before = o->param->choices ? " Cm " : *argument ? " Ar " : "";
-    fputs(".It ", out);
-    if (options_letter(o->param->name)) fprintf(out, "Fl %c , ", options_letter(o->param->name));
-    fprintf(out, "Fl -%s%s%s\n", o->param->name, before, argument);
-    write_sentences(out, o->param->help);
-    write_range(out, o);
+    fputs(".It ", stdout);
+    if (options_letter(o->param->name)) printf("Fl %c , ", options_letter(o->param->name));
+    printf("Fl -%s%s%s\n", o->param->name, before, argument);
+    write_sentences(o->param->help);
+    write_range(o);
 }
 
-void options_manual(const option_set *set, int shared, FILE *out)
+/* Writes the manual's list, as mdoc: operands and options that are not shared, or with `shared` the shared ones. */
+static void write_manual(const option_set *set, int shared)
 {
     static const char list[] = ".Bl -tag -width Ds";
     const selection scope = shared ? SHARED : OWN;
-    if (!shared) fprintf(out, "%s\n", list);
+    if (!shared) printf("%s\n", list);
     for (const operand *o = set->operands; !shared && o && o->name; o++) {
-        fprintf(out, o->count ? ".It Op Ar %s ...\n" : ".It Ar %s\n", o->name);
-        write_sentences(out, o->help);
+        printf(o->count ? ".It Op Ar %s ...\n" : ".It Ar %s\n", o->name);
+        write_sentences(o->help);
     }
     for (int first = 0; first < set->count; first++) {
         const char *group = set->options[first].group;
         if (!begins_group(set, first, scope)) continue;
-        if (shared) fprintf(out, ".Pp\n.Sy %s\n%s\n", group, list);
-        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, scope)) write_item(out, &set->options[i]);
-        if (shared) fputs(".El\n", out);
+        if (shared) printf(".Pp\n.Sy %s\n%s\n", group, list);
+        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, scope)) write_item(&set->options[i]);
+        if (shared) puts(".El");
     }
-    if (!shared) fputs(".El\n", out);
+    if (!shared) puts(".El");
+}
+
+/* --- both -------------------------------------------------------------------------------------------------- */
+
+int options_read(option_set *set, int argc, char **argv)
+{
+    static const char manual[] = "mdoc";
+    const int status = options_parse(set, argc, argv);
+    if (status != OPTIONS_HELP) return status;
+    const char *word = help_word(argc, argv);
+    if (!word || strncmp(word, manual, strlen(manual)) != 0) return print_help(set, word);
+    write_manual(set, strcmp(word, "mdoc-shared") == 0);
+    return 0;
 }

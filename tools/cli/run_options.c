@@ -4,7 +4,6 @@
 #include "base/printable.h"
 #include "tools/cli/suggest.h"
 #include "tools/cli/text.h"
-#include "tools/cli/options_help.h"
 
 #include <assert.h>
 #include <cjson/cJSON.h>
@@ -24,7 +23,6 @@ static const mar_param rows[] = {
              "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
     {.name = "vae",
      .offset = offsetof(run_options, vae),
-     .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "image decoder: .safetensors, kl16.ckpt, demo\n"
@@ -32,7 +30,6 @@ static const mar_param rows[] = {
              "needs it for any other model; mar bench and mar fidelity then go without images."},
     {.name = "captions",
      .offset = offsetof(run_options, captions),
-     .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.npz",
      .help = "features of captions, for a text-to-image model\n"
@@ -41,7 +38,6 @@ static const mar_param rows[] = {
              "The captions take the place of classes, numbered from 0."},
     {.name = "heads",
      .offset = offsetof(run_options, heads),
-     .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "N",
      .help = "attention heads, if the file does not say\n"
@@ -117,34 +113,38 @@ void run_options_add(run_options *o, option_set *set)
     for (int i = 0; i < mar_option_count(); i++) options_add(set, mar_option_get(i), &o->machine, 1);
 }
 
-void run_options_manual(FILE *out)
+void run_options_add_file(run_options *o, option_set *set)
 {
-    run_options o;
-    option_set set = {.command = "of a run"};
-    run_options_init(&o);
-    run_options_add(&o, &set);
-    options_manual(&set, 1, out);
+    static const char *const names[] = {"seq_len", "patch_size", "weights"};
+    options_add_under(set, "Options", run_option("heads"), o);
+    for (int i = 0; i < 3; i++) options_add_under(set, "Options", run_option(names[i]), &o->machine);
+}
+
+int run_open_file(const run_options *o, mar **library, int *heads)
+{
+    return run_read_heads(o->heads, heads) != 0 || tool_open_files(&o->machine, library) != 0;
+}
+
+/* Returns the library's option at this index of was_given; NULL behind the last. */
+static const mar_param *library_option(int at)
+{
+    return at < mar_param_count() ? mar_param_get(at) : mar_option_get(at - mar_param_count());
+}
+
+/* Returns the option's index in was_given; -1 if it is not the library's. */
+static int place_of(const char *name)
+{
+    for (int i = 0; library_option(i); i++)
+        if (strcmp(library_option(i)->name, name) == 0) return i;
+    return -1;
 }
 
 const mar_param *run_option(const char *name)
 {
     for (const mar_param *p = rows; p->name; p++)
         if (strcmp(p->name, name) == 0) return p;
-    for (int i = 0; i < mar_param_count(); i++)
-        if (strcmp(mar_param_get(i)->name, name) == 0) return mar_param_get(i);
-    for (int i = 0; i < mar_option_count(); i++)
-        if (strcmp(mar_option_get(i)->name, name) == 0) return mar_option_get(i);
-    return NULL;
-}
-
-/* Returns the option's index in was_given; -1 if it is not the library's. */
-static int place_of(const char *name)
-{
-    for (int i = 0; i < mar_param_count(); i++)
-        if (strcmp(mar_param_get(i)->name, name) == 0) return i;
-    for (int i = 0; i < mar_option_count(); i++)
-        if (strcmp(mar_option_get(i)->name, name) == 0) return mar_param_count() + i;
-    return -1;
+    const int at = place_of(name);
+    return at < 0 ? NULL : library_option(at);
 }
 
 int run_was_given(const run_options *o, const char *name)
@@ -238,13 +238,6 @@ int run_machine_done(const mar_options *machine, const option_set *set)
     return 0;
 }
 
-/* Returns the run's option of that name; NULL if it was not given. */
-static const mar_param *given_param(const option_set *set, const char *name)
-{
-    const option *q = options_find(set, name);
-    return q && q->given ? q->param : NULL;
-}
-
 /* The command line's name of the model itself as draft. */
 static const char self[] = "self";
 
@@ -259,7 +252,8 @@ int run_refuse_self(void)
 static int take_self(run_options *o, const option_set *set)
 {
     char text[64];
-    const mar_param *spec = given_param(set, "spec");
+    const option *q = options_find(set, "spec");
+    const mar_param *spec = q && q->given ? q->param : NULL;
     if (!o->draft || strcmp(o->draft, self) != 0) return 0;
     o->draft = NULL;
     o->self_is_path = !spec;
@@ -316,14 +310,22 @@ int run_options_done(run_options *o, const option_set *set)
     return run_machine_done(&o->machine, set);
 }
 
+/* The built-in models and image decoders. */
+static const struct {
+    const char *name, *vae; /* vae: image decoder of a model that makes images by itself */
+} built_in[] = {{"demo", "demo"},
+                {"demo-draft", "demo"},
+                {"demo-discrete", "demo-discrete"},
+                {"demo-discrete-draft", "demo-discrete"},
+                {"demo-discrete-eagle", NULL},
+                {"demo-vae", NULL},
+                {"demo-discrete-vq", NULL}};
+enum { BUILT_IN = sizeof built_in / sizeof *built_in };
+
 const char *run_demo_vae(const char *model)
 {
-    static const char *const models[][2] = {{"demo", "demo"},
-                                            {"demo-draft", "demo"},
-                                            {"demo-discrete", "demo-discrete"},
-                                            {"demo-discrete-draft", "demo-discrete"}};
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        if (strcmp(model, models[i][0]) == 0) return models[i][1];
+    for (int i = 0; i < BUILT_IN; i++)
+        if (strcmp(model, built_in[i].name) == 0) return built_in[i].vae;
     return NULL;
 }
 
@@ -334,20 +336,15 @@ int run_is_demo(const char *model)
 
 int run_is_built_in(const char *path)
 {
-    return run_is_demo(path) || strcmp(path, "demo-vae") == 0 || strcmp(path, "demo-discrete-vq") == 0 ||
-           strcmp(path, "demo-discrete-eagle") == 0;
+    for (int i = 0; i < BUILT_IN; i++)
+        if (strcmp(path, built_in[i].name) == 0) return 1;
+    return 0;
 }
 
 const char *run_built_in_meant(const char *path)
 {
-    static const char *const names[] = {"demo",
-                                        "demo-draft",
-                                        "demo-discrete",
-                                        "demo-discrete-draft",
-                                        "demo-discrete-eagle",
-                                        "demo-vae",
-                                        "demo-discrete-vq",
-                                        NULL};
+    const char *names[BUILT_IN + 1] = {NULL};
+    for (int i = 0; i < BUILT_IN; i++) names[i] = built_in[i].name;
     return run_is_built_in(path) || access(path, F_OK) == 0 ? NULL : suggest_nearest(path, names);
 }
 
@@ -417,11 +414,6 @@ const char *run_options_accelerators(const run_options *o, char *text, size_t si
     return run_options_differences(o, &base, text, size);
 }
 
-static int is_number(const mar_param *p)
-{
-    return p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT;
-}
-
 void params_record(const run_options *o, cJSON *object)
 {
     char text[4096];
@@ -429,9 +421,10 @@ void params_record(const run_options *o, cJSON *object)
         const mar_param *p = mar_param_get(i);
         if (run_param_unused(o, i)) continue;
         run_param_text(o, i, text, sizeof text);
+        const int is_number = p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT;
         if (p->type == MAR_TYPE_FLAG)
             cJSON_AddBoolToObject(object, p->name, strcmp(text, "on") == 0);
-        else if (is_number(p) && !run_param_is_named(p, text))
+        else if (is_number && !run_param_is_named(p, text))
             cJSON_AddRawToObject(object, p->name, text); /* raw: cJSON's numbers are doubles, of 53 bits */
         else if (*text)
             cJSON_AddStringToObject(object, p->name, text);

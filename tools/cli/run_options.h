@@ -7,7 +7,6 @@
 #include "tools/cli/options.h"
 
 #include <stdint.h>
-#include <stdio.h>
 
 typedef struct cJSON cJSON;
 
@@ -38,8 +37,12 @@ void run_options_init(run_options *o);
 void run_options_inherit(run_options *o, const run_options *first);
 /* Adds the options to a set before it is parsed. */
 void run_options_add(run_options *o, option_set *set);
-/* Writes the manual's list of the options, as mdoc. */
-void run_options_manual(FILE *out);
+/* Adds only those about a checkpoint, for commands that read one and make no run: heads, seq_len, patch_size and
+ * weights, under the heading "Options". */
+void run_options_add_file(run_options *o, option_set *set);
+/* Opens the library with these, to read files. Sets *heads for mar_inspect and mar_convert. Returns 0, or 1 with the
+ * error printed. */
+int run_open_file(const run_options *o, mar **library, int *heads);
 /* Notes which options of `set` were given, and keeps earlier notes. run_options_done does this, too. */
 void run_options_note(run_options *o, const option_set *set);
 /* Returns whether the library's option of that name was given. */

@@ -1,8 +1,6 @@
-/* The subcommands, one file each. */
+/* The subcommands, one file each, and their table, for main.c and the manual. */
 #ifndef TOOLS_SUBCOMMANDS_H
 #define TOOLS_SUBCOMMANDS_H
-
-#include <stdio.h>
 
 /* Runs the subcommand; argv[0] is the name. Returns the exit status. */
 int cmd_generate(int argc, char **argv);
@@ -15,15 +13,13 @@ int cmd_fidelity(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_stats(int argc, char **argv);
 
-/* Writes the manual's list of the subcommand's own operands and options, as mdoc. */
-void manual_generate(FILE *out);
-void manual_inspect(FILE *out);
-void manual_convert(FILE *out);
-void manual_bench(FILE *out);
-void manual_classes(FILE *out);
-void manual_methods(FILE *out);
-void manual_fidelity(FILE *out);
-void manual_eval(FILE *out);
-void manual_stats(FILE *out);
+typedef struct {
+    const char *name;                  /* "generate" */
+    const char *about;                 /* line of mar --help */
+    int (*run)(int argc, char **argv); /* as above */
+} tool_command;
+
+/* The subcommands. The last entry has a NULL name. */
+extern const tool_command commands[];
 
 #endif

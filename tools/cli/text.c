@@ -63,3 +63,17 @@ void text_append(char *text, size_t size, const char *format, ...)
     va_end(arguments);
     if (n >= (int)(size - used)) text[printable_whole(text, size - 1)] = '\0';
 }
+
+void text_append_file(char *text, size_t size, const char *name, const char *path)
+{
+    const char *quote = strpbrk(path, " \t'\"\\$`*?&;|<>()#~") ? "'" : "";
+    text_append(text, size, "%s--%s %s%s%s", *text ? " " : "", name, quote, path, quote);
+}
+
+const char *text_list(const char *const *names, char *text, size_t size)
+{
+    *text = '\0';
+    for (int i = 0; names[i]; i++)
+        text_append(text, size, "%s%s", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
+    return text;
+}

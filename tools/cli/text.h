@@ -22,5 +22,10 @@ int text_fail(char *why, size_t size, const char *format, ...) __attribute__((fo
 
 /* Appends to text, char [size], as far as it fits. */
 void text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Appends "--name PATH", behind a space unless text is empty, quoted for a shell if it must be. */
+void text_append_file(char *text, size_t size, const char *name, const char *path);
+
+/* Writes "a, b or c" of the names, which end with NULL. Returns text. */
+const char *text_list(const char *const *names, char *text, size_t size);
 
 #endif

@@ -1,16 +1,9 @@
 /* mar eval: measures the quality of a model's images, or of images made elsewhere. */
 #include "tools/cli/command.h"
-#include "tools/cli/options_help.h"
+#include "tools/cli/json.h"
+#include "tools/cli/options.h"
 #include "tools/eval/options.h"
 #include "tools/cli/subcommands.h"
-
-void manual_eval(FILE *out)
-{
-    eval_options o;
-    option_set set;
-    eval_options_set_up(&o, &set);
-    options_manual(&set, 0, out);
-}
 
 static int print_result(const eval_options *o, const eval_result *r)
 {

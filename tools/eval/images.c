@@ -1,5 +1,6 @@
 /* mar eval --images: judges images made elsewhere. */
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/eval/batch.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/options.h"

@@ -2,6 +2,7 @@
  * same bits for any number of processes. Memory holds sums, four bytes an image for the orders, and the features that
  * precision and recall need. */
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/eval/job.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/pictures.h"

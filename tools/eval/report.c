@@ -2,6 +2,7 @@
 #include "tools/eval/report.h"
 
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/generate/class_names.h"
 #include "tools/page/page.h"
 

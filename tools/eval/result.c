@@ -1,7 +1,7 @@
 #include "tools/eval/result.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/json.h"
 #include "base/printable.h"
 #include "tools/generate/stats.h"
 

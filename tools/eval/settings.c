@@ -3,7 +3,7 @@
 #include "tools/eval/job.h"
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/json.h"
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>

@@ -4,7 +4,6 @@
 #include "tools/cli/interruption.h"
 #include "tools/eval/judge.h"
 #include "tools/generate/models.h"
-#include "tools/cli/options_help.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 
@@ -73,14 +72,6 @@ static void set_up(stats_options *o, option_set *set)
         if (strcmp(mar_option_get(i)->name, "dtype") != 0 && strcmp(mar_option_get(i)->name, "head_dtype") != 0 &&
             strcmp(mar_option_get(i)->name, "seq_len") != 0 && strcmp(mar_option_get(i)->name, "int8_below") != 0)
             options_add(set, mar_option_get(i), &o->machine, 1);
-}
-
-void manual_stats(FILE *out)
-{
-    stats_options o;
-    option_set set;
-    set_up(&o, &set);
-    options_manual(&set, 0, out);
 }
 
 static int check_together(stats_options *o, const option_set *set)

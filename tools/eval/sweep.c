@@ -3,7 +3,7 @@
 #include "tools/eval/options.h"
 #include "tools/cli/file_sum.h"
 #include "tools/cli/interruption.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/json.h"
 #include "tools/cli/launch.h"
 #include "tools/generate/models.h"
 #include "tools/eval/sweep_file.h"

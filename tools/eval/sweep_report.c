@@ -1,7 +1,7 @@
 #include "tools/eval/sweep_report.h"
 
 #include "tools/cli/command.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/json.h"
 #include "tools/page/page.h"
 
 #include <cjson/cJSON.h>

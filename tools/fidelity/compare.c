@@ -16,45 +16,34 @@ static int out_of_memory(void)
     return tool_error("out of memory for the statistics of two runs; a smaller --num needs less");
 }
 
-/* Finds the channel in which continuous tokens differ most. */
-static void find_channel(const fidelity *f, fidelity_run *r)
-{
-    for (int c = 1; c < f->channels; c++)
-        if (r->ks_p[c] < r->ks_p[r->ks_channel] ||
-            (r->ks_p[c] == r->ks_p[r->ks_channel] && r->ks[c] > r->ks[r->ks_channel]))
-            r->ks_channel = c;
-}
-
 /* Runs the tests for this kind of tokens, and writes their p-values to p. */
 static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_pairs *pairs, double *p)
 {
     if (f->vocabulary) {
-        const eval_token_pairs numbers = {f->num, f->side, r->numbers, f->runs[0].numbers};
+        const eval_token_pairs numbers = {pairs->images, f->side, r->numbers, f->runs[0].numbers};
         const mar_status status = eval_token_counts(&numbers, FIDELITY_PERMUTATIONS, &r->counts[FIDELITY_TOKENS],
                                                     &r->counts[FIDELITY_PLACES], &r->counts[FIDELITY_NEIGHBOURS]);
         for (int i = 0; i < FIDELITY_COUNTS; i++) p[i] = r->counts[i].p;
         return status;
     }
     const mar_status status = eval_ks(pairs, FIDELITY_PERMUTATIONS, r->ks, r->ks_p);
-    if (status != MAR_OK) return status;
-    find_channel(f, r);
-    p[0] = r->ks_p[r->ks_channel];
-    return MAR_OK;
+    p[0] = 1;
+    for (int c = 0; c < f->channels && status == MAR_OK; c++) p[0] = fmin(p[0], r->ks_p[c]);
+    return status;
 }
 
-int fidelity_compare_run(const fidelity *f, fidelity_run *r)
+int fidelity_compare_run(const fidelity *f, int images, fidelity_run *r)
 {
-    const eval_pairs pairs = {f->num, f->positions, f->channels, r->tokens, f->runs[0].tokens};
+    const eval_pairs pairs = {images, f->positions, f->channels, r->tokens, f->runs[0].tokens};
     const size_t size = (size_t)f->positions * (size_t)f->channels;
     double p[2 + FIDELITY_COUNTS];
     mar_status status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &r->image, &r->token);
     if (status == MAR_OK) status = compare_tokens(f, r, &pairs, p + 2);
     if (status == MAR_OK) status = eval_moment_gaps(&pairs, &r->mean_gap, &r->covariance_gap);
     if (status != MAR_OK) return out_of_memory();
-    for (int i = 0; i < f->num; i++)
+    for (int i = 0; i < images; i++)
         r->differing +=
             memcmp(r->tokens + (size_t)i * size, f->runs[0].tokens + (size_t)i * size, size * sizeof *r->tokens) != 0;
-    r->identical = r->differing == 0;
     p[0] = r->image.p, p[1] = r->token.p;
     eval_holm(p, fidelity_tests(f));
     r->p = p[0];
@@ -64,12 +53,12 @@ int fidelity_compare_run(const fidelity *f, fidelity_run *r)
 
 /* Compares the reference with itself: image i of a class with the next of that class, swapped at random. Halves of
  * num/2 images lie twice as far apart as runs of num. */
-int fidelity_measure_floor(fidelity *f)
+int fidelity_measure_floor(const fidelity *f, int images, fidelity_floor *out)
 {
-    const int turns = f->num / f->class_count / 2, half = turns * f->class_count;
+    const int turns = images / f->class_count / 2, half = turns * f->class_count;
     const size_t turn = (size_t)f->class_count * (size_t)f->positions * (size_t)f->channels;
-    f->has_floor = half >= 2;
-    if (!f->has_floor) return 0;
+    *out = (fidelity_floor){.measured = half >= 2};
+    if (!out->measured) return 0;
     float *a = malloc((size_t)turns * turn * sizeof *a), *b = malloc((size_t)turns * turn * sizeof *b);
     eval_energy_test whole, single;
     mar_status status = a && b ? MAR_OK : MAR_ENOMEM;
@@ -82,23 +71,23 @@ int fidelity_measure_floor(fidelity *f)
     free(a);
     free(b);
     if (status != MAR_OK) return out_of_memory();
-    const double share = (double)half / f->num;
-    f->image_floor = share * whole.null_95;
-    f->token_floor = share * single.null_95;
+    const double share = (double)half / images;
+    out->image = share * whole.null_95;
+    out->token = share * single.null_95;
     return 0;
 }
 
-int fidelity_compare(fidelity *f, progress *bar)
+int fidelity_compare(fidelity *f)
 {
     if (interruption_came()) return interruption_end("%s is not written", f->out);
     interruption_ends(); /* a partial comparison is not kept */
-    progress_note(bar, "comparing");
-    int status = fidelity_measure_floor(f);
+    progress_note(f->bar, "comparing");
+    int status = fidelity_measure_floor(f, f->num, &f->floor);
     for (int i = 1; i < f->run_count && status == 0; i++) {
-        progress_note(bar, "comparing run %d of %d", i, f->run_count - 1);
-        status = fidelity_compare_run(f, &f->runs[i]);
+        progress_note(f->bar, "comparing run %d of %d", i, f->run_count - 1);
+        status = fidelity_compare_run(f, f->num, &f->runs[i]);
     }
-    progress_clear(bar);
+    progress_clear(f->bar);
     return status;
 }
 
@@ -126,9 +115,9 @@ static fidelity_spread spread(double *values, int n)
     return (fidelity_spread){quantile(values, n, 0.5), quantile(values, n, end), quantile(values, n, 1 - end)};
 }
 
-int fidelity_time(fidelity *f)
+int fidelity_time(fidelity *f, int images)
 {
-    const int full = f->num / f->batch, first = full > 1, n = full - first;
+    const int full = images / f->batch, first = full > 1, n = full - first;
     double *values = malloc((size_t)n * sizeof *values);
     if (!values) return tool_error("out of memory for the times of %d turns", n);
     f->timed_turns = n;
@@ -148,32 +137,7 @@ int fidelity_has_spread(const fidelity *f)
     return f->timed_turns > 1;
 }
 
-/* --- figures and verdicts ----------------------------------------------------------------------------------------- */
-
-double fidelity_head_calls(const fidelity_run *r)
-{
-    return r->stats.tokens ? r->stats.head_calls / (double)r->stats.tokens : 0;
-}
-
-double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r)
-{
-    return ((f->vocabulary ? r->stats.passes : r->stats.head_batched) + r->stats.draft_calls) / f->num;
-}
-
-double fidelity_passes(const fidelity *f, const fidelity_run *r)
-{
-    return r->stats.passes / f->num;
-}
-
-double fidelity_token_acceptance(const fidelity_run *r)
-{
-    return r->stats.drafted ? (double)r->stats.accepted / (double)r->stats.drafted : -1;
-}
-
-double fidelity_head_acceptance(const fidelity_run *r)
-{
-    return r->stats.proposals ? (double)r->stats.proposals_accepted / (double)r->stats.proposals : -1;
-}
+/* --- verdicts ----------------------------------------------------------------------------------------- */
 
 int fidelity_tests(const fidelity *f)
 {
@@ -189,16 +153,16 @@ double fidelity_least_p(const fidelity *f, int differing)
 fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r)
 {
     const int could_differ = fidelity_least_p(f, r->differing) <= FIDELITY_LEVEL;
-    if (r->identical) return FIDELITY_SAME;
-    if (r->p > FIDELITY_LEVEL) return could_differ && f->has_floor ? FIDELITY_SAME : FIDELITY_UNSURE;
-    const int below = f->has_floor && r->image.distance <= f->image_floor && r->token.distance <= f->token_floor;
+    if (r->differing == 0) return FIDELITY_SAME;
+    if (r->p > FIDELITY_LEVEL) return could_differ && f->floor.measured ? FIDELITY_SAME : FIDELITY_UNSURE;
+    const int below = f->floor.measured && r->image.distance <= f->floor.image && r->token.distance <= f->floor.token;
     return below ? FIDELITY_CLOSE : FIDELITY_OFF;
 }
 
 const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size)
 {
     const fidelity_finding finding = fidelity_find(f, r);
-    if (r->identical)
+    if (r->differing == 0)
         snprintf(text, size, "identical: the same tokens to the last bit");
     else if (finding == FIDELITY_UNSURE && fidelity_least_p(f, r->differing) > FIDELITY_LEVEL)
         snprintf(text, size, "too few images to tell: %d of %d differ at all", r->differing, f->num);
@@ -209,10 +173,10 @@ const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *tex
         snprintf(text, size, "indistinguishable at %d images (p = %.3f)", f->num, r->p);
     else if (finding == FIDELITY_CLOSE)
         snprintf(text, size, "differs (p = %.3f), by less than another seed does", r->p);
-    else if (!f->has_floor)
+    else if (!f->floor.measured)
         snprintf(text, size, "differs (p = %.3f)", r->p);
     else
         snprintf(text, size, "differs (p = %.3f), %.1f times what another seed makes", r->p,
-                 fmax(r->image.distance / f->image_floor, r->token.distance / f->token_floor));
+                 fmax(r->image.distance / f->floor.image, r->token.distance / f->floor.token));
     return text;
 }

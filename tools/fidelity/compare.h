@@ -3,7 +3,6 @@
 #define TOOLS_FIDELITY_COMPARE_H
 
 #include "tools/fidelity/job.h"
-#include "tools/cli/progress.h"
 
 typedef enum {
     FIDELITY_SAME,   /* identical, or no difference found though one could have been */
@@ -14,29 +13,23 @@ typedef enum {
 
 /* Compares every run with the reference, once all images exist, and measures the floor. Returns the exit status, with
  * errors and interruptions printed. */
-int fidelity_compare(fidelity *f, progress *bar);
+int fidelity_compare(fidelity *f);
 
-/* Measures the floor with the reference's first f->num images. Returns 0, or 1 with the error printed. */
-int fidelity_measure_floor(fidelity *f);
-/* Compares the first f->num images of a run with the reference's. Returns 0, or 1 with the error printed. */
-int fidelity_compare_run(const fidelity *f, fidelity_run *r);
+/* Measures the floor with the reference's first images. Returns 0, or 1 with the error printed. */
+int fidelity_measure_floor(const fidelity *f, int images, fidelity_floor *out);
+/* Compares the first images of a run with the reference's. Returns 0, or 1 with the error printed. */
+int fidelity_compare_run(const fidelity *f, int images, fidelity_run *r);
 
-/* Computes f->timed_turns and every run's seconds and speed.
+/* Computes f->timed_turns and every run's seconds and speed, in the turns of the first images.
  *
  * In a turn every run makes the same images, one run right after the other. Other load on the machine therefore affects
  * all runs equally. A run's speed is the median over the turns of the reference's seconds over its own. Only turns of
  * full batches are timed. The first one prepares memory and products, and is left out if there is another. Returns 0,
  * or 1 with the error printed. */
-int fidelity_time(fidelity *f);
+int fidelity_time(fidelity *f, int images);
 /* Returns whether the times have a spread; one timed turn has none. */
 int fidelity_has_spread(const fidelity *f);
 
-double fidelity_head_calls(const fidelity_run *r); /* sequential head calls, mean of a token */
-double fidelity_calls_in_sequence(const fidelity *f,
-                                  const fidelity_run *r);         /* sequential calls of target and draft, per image */
-double fidelity_passes(const fidelity *f, const fidelity_run *r); /* sequential passes of the transformer, per image */
-double fidelity_token_acceptance(const fidelity_run *r);          /* -1 without a draft */
-double fidelity_head_acceptance(const fidelity_run *r);           /* -1 without --head_spec */
 /* Returns an upper bound of the smallest p that a difference in `differing` images can reach. About one permutation in
  * 2^(differing-1) swaps all of these pairs or none, and so has the data's own distance. The bound allows three standard
  * deviations more. */

@@ -3,11 +3,9 @@
 #include "tools/cli/command.h"
 #include "tools/fidelity/compare.h"
 #include "tools/fidelity/job.h"
-#include "tools/fidelity/runs.h"
 #include "tools/fidelity/search.h"
 #include "tools/cli/file.h"
-#include "tools/cli/options_help.h"
-#include "tools/fidelity/report.h"
+#include "tools/cli/options.h"
 #include "tools/cli/subcommands.h"
 
 #include <stdio.h>
@@ -17,13 +15,6 @@
 enum { NUM_MAX = 10000 };
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
-
-static const char *const separators[] = {"--against", "--versus"};
-
-static int is_separator(const char *argument)
-{
-    return strcmp(argument, separators[0]) == 0 || strcmp(argument, separators[1]) == 0;
-}
 
 static const char about[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]... --against OPTIONS\n"
                             "       mar fidelity --search [OPTIONS]\n"
@@ -56,19 +47,16 @@ static const mar_param rows[] = {
              "Image i has class i modulo the number of classes."},
     {.name = "class",
      .offset = offsetof(fidelity, class_list),
-     .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "LIST",
      .help = "numbers, names, all or @FILE; demo: 0 to 9\nAs for mar generate."},
     {.name = "out",
      .offset = offsetof(fidelity, out),
-     .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.html",
      .help = "the page; it needs no other file"},
     {.name = "store",
      .offset = offsetof(fidelity, store),
-     .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "DIR",
      .help =
@@ -79,27 +67,16 @@ static const mar_param rows[] = {
          "search is the page's name without .html, else nothing is kept."},
     {.name = "plot",
      .offset = offsetof(fidelity, plot),
-     .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.svg",
      .help = "its plot of distance against time, as a picture"},
     {.name = "batch",
      .offset = offsetof(fidelity, batch),
-     .group = for_all,
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1024,
      .help = "images to make at a time"},
-    {.name = "json",
-     .offset = offsetof(fidelity, json),
-     .group = for_all,
-     .type = MAR_TYPE_FLAG,
-     .help = "print all figures as one JSON object"},
-    {.name = "quiet",
-     .offset = offsetof(fidelity, quiet),
-     .group = for_all,
-     .type = MAR_TYPE_FLAG,
-     .help = "print only errors"},
+    {.name = "quiet", .offset = offsetof(fidelity, quiet), .type = MAR_TYPE_FLAG, .help = "print only errors"},
     {.name = "search",
      .offset = offsetof(fidelity, search),
      .group = for_search,
@@ -110,7 +87,6 @@ static const mar_param rows[] = {
              "as far, and four times as far. The default of --out is then search.html."},
     {.name = "points",
      .offset = offsetof(fidelity, points),
-     .group = for_search,
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = SEARCH_POINTS_MAX,
@@ -118,7 +94,6 @@ static const mar_param rows[] = {
              "With --screen, up to 12 of them are measured with all images."},
     {.name = "screen",
      .offset = offsetof(fidelity, screen),
-     .group = for_search,
      .type = MAR_TYPE_INT,
      .min = FIDELITY_NUM_MIN,
      .max = NUM_MAX,
@@ -128,11 +103,8 @@ static const mar_param rows[] = {
     {0},
 };
 
-enum { ALIKE = 3 };
-
-/* Sets the defaults, and adds the options of one run and of all. alike[ALIKE] receives the options of a run that all
- * runs share. */
-static void set_up(fidelity *f, run_options *o, mar_param *alike, option_set *set)
+/* Adds the options of one run and of all. */
+static void set_up(fidelity *f, run_options *o, option_set *set)
 {
     *set = (option_set){
         .command = "fidelity",
@@ -140,35 +112,21 @@ static void set_up(fidelity *f, run_options *o, mar_param *alike, option_set *se
         .example = "example: mar fidelity --head_spec 8 --versus --sampler ddim \\\n"
                    "             --num_sampling_steps 20 --against --num 500\n",
     };
-    alike[0] = option_at(run_option("vae"), offsetof(fidelity, vae), for_all);
-    alike[1] = option_at(run_option("seed"), offsetof(fidelity, seed), for_all);
-    alike[2] = option_at(run_option("threads"), offsetof(fidelity, threads), for_all);
     options_add_table(set, rows, f, 0);
-    for (int i = 0; i < ALIKE; i++) options_add(set, &alike[i], f, 0); /* found before the run's own */
+    options_add_under(set, for_all, &option_json, &f->json);
+    options_add_under(set, for_all, run_option("vae"), &f->shared); /* found before the run's own */
+    options_add_under(set, for_all, run_option("seed"), &f->shared.params);
+    options_add_under(set, for_all, run_option("threads"), &f->shared.machine);
     run_options_add(o, set);
 }
 
 static const char default_page[] = "fidelity.html", default_search_page[] = "search.html";
 
-static void set_defaults(fidelity *f)
+/* Rejects options that exclude --search, or need it. `separator`: the first one on the command line; NULL: none. */
+static int check_search(const fidelity *f, const option_set *set, const char *separator)
 {
-    *f = (fidelity){.num = 200, .batch = 16, .out = default_page, .run_count = 1, .points = 40};
-}
-
-void manual_fidelity(FILE *out)
-{
-    static fidelity f; /* too large for the stack */
-    mar_param alike[ALIKE];
-    option_set set;
-    set_defaults(&f);
-    run_options_init(&f.runs[0].options);
-    set_up(&f, &f.runs[0].options, alike, &set);
-    options_manual(&set, 0, out);
-}
-
-/* Rejects options that exclude --search, or need it. */
-static int check_search(const fidelity *f, const option_set *set)
-{
+    if (f->search && separator)
+        return tool_error("%s: has no place with --search, whose options are the reference's", separator);
     for (int i = 0; i < set->count; i++) {
         const option *q = &set->options[i];
         const char *name = q->param->name;
@@ -183,28 +141,40 @@ static int check_search(const fidelity *f, const option_set *set)
     return 0;
 }
 
-/* Parses the options of one run, argv[1..]. argv[0] stands for the command. */
-static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
-{
-    mar_param alike[ALIKE];
-    option_set set;
-    set_up(f, o, alike, &set);
-    int status = options_read(&set, argc, argv);
-    if (status == OPTIONS_RUN && (check_search(f, &set) != 0 || run_options_done(o, &set) != 0)) return 1;
-    return status;
-}
-
 /* Returns the number of options from argv[0], "fidelity" or a separator, to the next separator, with argv[0]. */
 static int group_length(int argc, char **argv)
 {
     int n = 1;
-    while (n < argc && !is_separator(argv[n])) n++;
+    while (n < argc && strcmp(argv[n], "--against") != 0 && strcmp(argv[n], "--versus") != 0) n++;
     return n;
+}
+
+/* Parses the options of one run, argv[1..] up to the next separator. argv[0] stands for the command. `separator` as in
+ * check_search. */
+static int parse_run(fidelity *f, run_options *o, int argc, char **argv, const char *separator)
+{
+    option_set set;
+    set_up(f, o, &set);
+    const int status = options_read(&set, group_length(argc, argv), argv);
+    if (status != OPTIONS_RUN) return status;
+    return check_search(f, &set, separator) || run_options_done(o, &set) ? 1 : OPTIONS_RUN;
+}
+
+/* Takes the options of a search as the reference's. The draft is for the points. */
+static int take_search(fidelity *f, const run_options *o)
+{
+    if (o->self_is_path)
+        return tool_error("--draft self: has no place with --search, which tries the accelerators itself");
+    f->runs[0].options = *o;
+    f->search_draft = o->draft;
+    f->runs[0].options.draft = NULL;
+    if (f->out == default_page) f->out = default_search_page;
+    return OPTIONS_RUN;
 }
 
 /* Adds the fast run of one group. The group in front of the first separator may have only options for all runs, and
  * then adds none. */
-static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
+static int parse_fast(fidelity *f, int argc, char **argv, const char *separator, int is_first)
 {
     run_options o;
     if (f->run_count == FIDELITY_RUNS_MAX)
@@ -213,24 +183,10 @@ static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
         run_options_init(&o);
     else
         run_options_inherit(&o, &f->runs[1].options);
-    int status = parse_run(f, &o, argc, argv);
+    const int status = parse_run(f, &o, argc, argv, separator);
+    if (status == OPTIONS_RUN && f->search) return take_search(f, &o);
     if (status == OPTIONS_RUN && (!is_first || o.given)) f->runs[f->run_count++].options = o;
     return status;
-}
-
-/* Parses the options of a search: the reference's. The draft is for the points. */
-static int parse_search(fidelity *f, int argc, char **argv)
-{
-    run_options *o = &f->runs[0].options;
-    run_options_init(o);
-    const int status = parse_run(f, o, argc, argv);
-    if (status != OPTIONS_RUN) return status;
-    if (o->self_is_path)
-        return tool_error("--draft self: has no place with --search, which tries the accelerators itself");
-    f->search_draft = o->draft;
-    o->draft = NULL;
-    if (f->out == default_page) f->out = default_search_page;
-    return OPTIONS_RUN;
 }
 
 /* Copies the shared options to all runs. */
@@ -238,51 +194,38 @@ static void share_options(fidelity *f)
 {
     for (int i = 0; i < f->run_count; i++) {
         run_options *o = &f->runs[i].options;
-        o->vae = f->vae;
-        o->machine.threads = f->threads;
-        o->params.seed = f->seed;
+        o->vae = f->shared.vae;
+        o->machine.threads = f->shared.machine.threads;
+        o->params.seed = f->shared.params.seed;
     }
-}
-
-/* Returns whether --search is among the arguments. */
-static int asks_for_search(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--search") == 0) return 1;
-    return 0;
 }
 
 /* Parses all groups. Fast runs go to runs[1..] in order, the one behind --against to runs[0]. */
 static int parse(fidelity *f, int argc, char **argv)
 {
-    int against = -1;
-    set_defaults(f);
-    if (asks_for_search(argc, argv) && group_length(argc, argv) < argc)
-        return tool_error("%s: has no place with --search, whose options are the reference's",
-                          argv[group_length(argc, argv)]);
-    if (asks_for_search(argc, argv)) {
-        const int status = parse_search(f, argc, argv);
-        share_options(f);
-        return status;
-    }
+    const int first = group_length(argc, argv);
+    const char *separator = first < argc ? argv[first] : NULL;
+    int against = -1, status = OPTIONS_RUN;
+    *f = (fidelity){.num = 200, .batch = 16, .out = default_page, .run_count = 1, .points = 40};
     for (int i = 0; i < argc; i += group_length(argc - i, argv + i)) {
-        if (strcmp(argv[i], "--against") != 0) {
-            int status = parse_fast(f, group_length(argc - i, argv + i), argv + i, i == 0);
-            if (status != OPTIONS_RUN) return status;
-        } else if (against >= 0) {
+        if (strcmp(argv[i], "--against") != 0)
+            status = parse_fast(f, argc - i, argv + i, separator, i == 0);
+        else if (against >= 0)
             return tool_error("--against: given twice, expected one reference run");
-        } else {
+        else
             against = i;
-        }
+        if (status != OPTIONS_RUN) return status;
     }
-    if (against < 0)
+    if (!f->search && against < 0)
         return tool_error("--against is missing, expected the options of the reference run behind it, or none for "
                           "plain sampling");
-    run_options_inherit(&f->runs[0].options, &f->runs[1].options);
-    int status = parse_run(f, &f->runs[0].options, group_length(argc - against, argv + against), argv + against);
-    if (status != OPTIONS_RUN) return status;
-    if (f->run_count == 1)
-        return tool_error("the fast run is missing, expected its options in front of --against, or --versus");
+    if (against >= 0) {
+        run_options_inherit(&f->runs[0].options, &f->runs[1].options);
+        status = parse_run(f, &f->runs[0].options, argc - against, argv + against, separator);
+        if (status != OPTIONS_RUN) return status;
+        if (f->run_count == 1)
+            return tool_error("the fast run is missing, expected its options in front of --against, or --versus");
+    }
     share_options(f);
     return OPTIONS_RUN;
 }
@@ -295,34 +238,28 @@ static int check_files(const fidelity *f)
     return f->plot ? tool_can_write_as(f->plot, ".svg") : 0;
 }
 
-static int make_images(fidelity *f, progress *bar)
+static int make_images(fidelity *f)
 {
-    fidelity_sessions open = {0};
-    int status = fidelity_open(f, bar, &open);
-    if (status == 0) status = fidelity_open_stores(f, 0, f->run_count, &open);
+    int status = fidelity_open(f);
+    if (status == 0) status = fidelity_open_stores(f, 0, f->run_count);
     for (int i = 0; status == 0 && i < f->run_count; i++) fidelity_name_run(f, &f->runs[i]);
-    if (status == 0) status = fidelity_make_images(f, bar, &open);
-    fidelity_close(&open);
+    if (status == 0) status = fidelity_make_images(f);
+    fidelity_close(f);
     return status;
 }
 
-static int run(fidelity *f, progress *bar)
+static int run(fidelity *f)
 {
     int status = check_files(f);
-    if (status == 0) status = make_images(f, bar);
-    if (status == 0) status = fidelity_time(f);
-    if (status == 0) status = fidelity_compare(f, bar);
+    if (status == 0) status = make_images(f);
+    if (status == 0) status = fidelity_time(f, f->num);
+    if (status == 0) status = fidelity_compare(f);
     if (status == 0) status = report_write_html(f, f->out);
     if (status == 0 && f->plot) status = report_write_plot(f, f->plot);
     if (status != 0) return status;
     if (f->json) return report_print_json(f);
     if (!f->quiet) report_print_table(f);
     return 0;
-}
-
-static int run_search(fidelity *f, progress *bar)
-{
-    return classes_check_files(f->class_list) != 0 ? 1 : fidelity_search(f, bar);
 }
 
 int cmd_fidelity(int argc, char **argv)
@@ -332,7 +269,8 @@ int cmd_fidelity(int argc, char **argv)
     int status = parse(&f, argc, argv);
     if (status != OPTIONS_RUN) return status;
     progress_start(&bar, f.quiet);
-    status = f.search ? run_search(&f, &bar) : run(&f, &bar);
+    f.bar = &bar;
+    status = f.search ? fidelity_search(&f) : run(&f);
     for (int i = 0; i < f.run_count; i++) fidelity_free_run(&f.runs[i]);
     free(f.classes);
     return status;

@@ -1,6 +1,6 @@
 /* The data of one `mar fidelity`: a reference run, the runs compared with it, and their results.
  *
- * fidelity.c parses the options, runs.c makes the images, compare.c compares them, and report_*.c report. search.c
+ * fidelity.c parses the options, runs.c makes the images, compare.c compares them, and report*.c report. search.c
  * repeats this for many points. */
 #ifndef TOOLS_FIDELITY_JOB_H
 #define TOOLS_FIDELITY_JOB_H
@@ -9,7 +9,12 @@
 #include "eval/statistics.h"
 #include "mar.h"
 #include "tools/generate/acceptance.h"
+#include "tools/generate/job.h"
+#include "tools/generate/models.h"
 #include "tools/cli/run_options.h"
+#include "tools/store/store.h"
+
+typedef struct cJSON cJSON;
 
 enum {
     FIDELITY_NUM_MIN = 20, /* images; fidelity_least_p exceeds the level below 13 */
@@ -32,11 +37,21 @@ typedef struct {
     double high;   /* third quartile; with fewer turns the maximum */
 } fidelity_spread;
 
+/* The distances that two runs of the reference with different seeds stay below with probability 0.95. */
 typedef struct {
-    run_options options; /* options of this run */
-    char name[1536];     /* difference to the reference: "--head_spec 8" */
-    char guarantee[256]; /* mar_session_guarantee */
-    char backend[160];   /* mar_backend_description; the arithmetic of heads may differ between runs */
+    double image; /* energy distance of whole images */
+    double token; /* energy distance of single tokens */
+    int measured; /* 0: there are less than two images of each class, and no distances */
+} fidelity_floor;
+
+typedef struct {
+    run_options options;  /* options of this run */
+    run_models models;    /* its models, owned by fidelity.files */
+    mar_session *session; /* NULL: not open */
+    store_run store;      /* its part of --store; all 0: none */
+    char name[1536];      /* difference to the reference: "--head_spec 8" */
+    char guarantee[256];  /* mar_session_guarantee */
+    char backend[160];    /* mar_backend_description; the arithmetic of heads may differ between runs */
 
     /* Images: */
     mar_stats stats;      /* sum over the batches */
@@ -50,16 +65,14 @@ typedef struct {
     long recognised;      /* images in which the classifier recognises their digit */
 
     /* Comparison with the reference: */
-    fidelity_spread seconds;                  /* per image */
-    fidelity_spread speed;                    /* the reference's seconds over its own, turn by turn */
-    int identical;                            /* 1: equal to the last bit */
-    int differing;                            /* images whose tokens differ from the reference's */
-    eval_energy_test image;                   /* of whole images */
-    eval_energy_test token;                   /* of single tokens */
+    fidelity_spread seconds; /* per image */
+    fidelity_spread speed;   /* the reference's seconds over its own, turn by turn */
+    int differing;           /* images whose tokens differ from the reference's; 0: equal to the last bit */
+    eval_energy_test image;  /* of whole images */
+    eval_energy_test token;  /* of single tokens */
     eval_counts_test counts[FIDELITY_COUNTS]; /* frequencies of discrete tokens and of their neighbours */
     double *ks;                               /* [channels] Kolmogorov-Smirnov statistics of continuous tokens */
     double *ks_p;                             /* [channels] their p-values, corrected for the number of channels */
-    int ks_channel;                           /* channel with the least ks_p */
     double mean_gap;                          /* as in eval_moment_gaps */
     double covariance_gap;                    /* as in eval_moment_gaps */
     double p; /* least p-value, corrected (Holm): of the two energy tests and the KS family, or of the counts */
@@ -68,22 +81,29 @@ typedef struct {
 typedef struct {
     /* Options as given: */
     const char *class_list;               /* NULL: all classes of a model with few */
-    const char *vae;                      /* NULL: the demo's for a demo model, else none */
     const char *out;                      /* file of the page */
     const char *store;                    /* directory of the run store; NULL: none */
     const char *plot;                     /* file of the plot; NULL: none */
     int num;                              /* images of each run */
     int batch;                            /* images at a time; fidelity_open lowers it to num */
-    int threads;                          /* 0: the default */
     int json;                             /* print JSON */
     int quiet;                            /* print only errors */
-    uint64_t seed;                        /* seed of all runs */
+    run_options shared;                   /* vae, seed and threads of all runs */
     int search;                           /* 1: --search (search.h), without fast runs */
     int screen;                           /* images of a screening; 0: num */
     int points;                           /* maximum points to screen */
     const char *search_draft;             /* draft of the search as given; NULL: none */
     fidelity_run runs[FIDELITY_RUNS_MAX]; /* runs[0] is the reference */
     int run_count;                        /* runs, including the reference */
+
+    progress *bar;
+    model_store files; /* owns the models of all runs */
+    output directory;  /* of --store */
+    struct {
+        const char *path; /* as given; not copied */
+        char id[RECORD_ID];
+    } known[MODELS_FILES_MAX]; /* [known_count] identities of files already read */
+    int known_count;
 
     /* Resolved by fidelity_open: */
     int *classes;          /* [class_count]; image i is of classes[i % class_count] */
@@ -97,19 +117,55 @@ typedef struct {
     int width, height;     /* of an image; 0 without an image decoder */
     int shown;             /* images kept for the page */
     int judged;            /* 1: the classifier judges the digits */
-    char backend[160];     /* mar_backend_description of the reference */
     int turns;             /* batches of each run */
     long made;             /* images generated, not read from the store */
     int timed_turns;       /* turns that are timed */
-
-    /* The floor: two runs of the reference with different seeds stay below it with probability 0.95. */
-    int has_floor;      /* 1: measured; needs two images of each class */
-    double image_floor; /* energy distance of whole images */
-    double token_floor; /* energy distance of single tokens */
+    fidelity_floor floor;
 } fidelity;
 
+/* --- runs (runs.c) ------------------------------------------------------------------------------------------------ */
+
+/* Loads the models, opens a session for each run, and takes sizes and classes of f from the reference's. All runs are
+ * opened before the first image, so that a wrong option is found early. Returns 0, or 1 with the error printed. */
+int fidelity_open(fidelity *f);
+/* Opens the stores of f->runs[run..run+run_count-1], whose sessions are open, if --store is given. Returns 0, or 1 with
+ * the error printed. */
+int fidelity_open_stores(fidelity *f, int run, int run_count);
 /* Names a run by its difference to the reference, or the reference by its difference to plain sampling. Call it after
  * its session is created. */
 void fidelity_name_run(const fidelity *f, fidelity_run *r);
+/* Closes sessions, stores and models. The images stay. */
+void fidelity_close(fidelity *f);
+
+/* Allocates the buffers of a run's images, once the sizes of f are known. Returns 0, or 1 after printing that memory
+ * ran out. Free it either way. */
+int fidelity_allocate_run(const fidelity *f, fidelity_run *r);
+/* Frees the buffers, and closes session and store. The options stay. */
+void fidelity_free_run(fidelity_run *r);
+
+/* A range of images of some runs. */
+typedef struct {
+    int run, run_count; /* f->runs[run..run+run_count-1], allocated */
+    int first, images;  /* images first..first+images-1; all batches are whole except the very last */
+    int only_timed; /* a run whose images exist: only its turns are timed. The others are made again for their times if
+                       the store has them. -1: no such run */
+    const char *kept; /* as in image_plan */
+} fidelity_range;
+
+/* Makes the range in turns (images.h): tokens, samples, figures and times of f->runs. Returns the exit status, with
+ * errors and interruptions printed. */
+int fidelity_make_range(fidelity *f, const fidelity_range *range);
+/* Makes the images of all runs. Returns as fidelity_make_range. */
+int fidelity_make_images(fidelity *f);
+
+/* --- reports (report.c, report_plot.c) ---------------------------------------------------------------------------- */
+
+void report_print_table(const fidelity *f);
+/* Prints the record as JSON. Returns 0, or 1 with the error printed. */
+int report_print_json(const fidelity *f);
+/* Write the page (tools/page/page.h), and the plot of distance against seconds as an SVG file, with a legend, on white:
+ * the whole file or nothing. Return 0, or 1 with the error printed. */
+int report_write_html(const fidelity *f, const char *path);
+int report_write_plot(const fidelity *f, const char *path);
 
 #endif

@@ -3,8 +3,7 @@
 #include "tools/cli/file.h"
 #include "base/printable.h"
 #include "tools/cli/text.h"
-#include "tools/fidelity/compare.h"
-#include "tools/fidelity/report.h"
+#include "tools/fidelity/job.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,8 +17,8 @@ enum {
     TOP = 14,
     BOTTOM = 48,
     LEGEND_LINE = 18,
-    LEGEND_WIDTH_MAX = 800,
-    LETTER_WIDTH = 7 /* width of a legend letter, in monospace of 11.5 pixels, rounded up */
+    LETTER_WIDTH = 7, /* width of a legend letter, in monospace of 11.5 pixels, rounded up */
+    NAME_SIZE = 104   /* bytes of a run's name as shown, with a NUL */
 };
 
 static const char style[] = "text{font:12px system-ui,sans-serif;fill:#1d2530}.axis{stroke:#9aa3af}"
@@ -37,16 +36,20 @@ static const char *colour_of(int run)
     return run == 0 ? "#1d2530" : colours[(run - 1) % 7];
 }
 
-/* Writes text[0..n) as the content of an element. Characters that XML excludes are escaped as in base/printable.h. */
-static void escape(FILE *out, const char *text, size_t n)
+/* Writes a run's name as the content of an element: on one line, which loses its middle if it is too long. */
+static void write_name(FILE *out, const char *name)
 {
-    for (size_t i = 0; i < n;) {
-        char shown[PRINTABLE_MAX];
-        size_t length;
-        const char c = text[i];
-        const char *entity = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : NULL;
-        i += printable_character(text + i, n - i, shown, &length);
-        fprintf(out, "%.*s", entity ? (int)strlen(entity) : (int)length, entity ? entity : shown);
+    char line[NAME_SIZE];
+    for (const char *c = printable(name, line, sizeof line); *c; c++) {
+        const char *entity = *c == '<'   ? "&lt;"
+                             : *c == '>' ? "&gt;"
+                             : *c == '&' ? "&amp;"
+                             : *c == '"' ? "&quot;"
+                                         : NULL;
+        if (entity)
+            fputs(entity, out);
+        else
+            putc(*c, out);
     }
 }
 
@@ -145,7 +148,7 @@ static void write_points(FILE *out, const fidelity *f, const limits *l)
                 "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>"
                 "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"6\" fill=\"%s\" stroke=\"#fff\"><title>",
                 x_of(l, r->seconds.low), x_of(l, r->seconds.high), y, y, colour_of(i), x, y, colour_of(i));
-        escape(out, r->name, strlen(r->name));
+        write_name(out, r->name);
         fputs("</title></circle>", out);
     }
     for (int i = 0, count = f->run_count; i < f->run_count; i++, count++) {
@@ -156,38 +159,26 @@ static void write_points(FILE *out, const fidelity *f, const limits *l)
     }
 }
 
-/* Returns the bytes of a run's name that fit in the legend. The name is cut after a whole option or word. */
-static size_t legend_letters(const char *name)
-{
-    const size_t room = (LEGEND_WIDTH_MAX - LEFT - RIGHT) / LETTER_WIDTH;
-    size_t n = strlen(name);
-    if (n <= room) return n;
-    for (n = room; n > room / 2 && name[n] != ' '; n--) {
-    }
-    return printable_whole(name, n);
-}
-
 static void write_legend(FILE *out, const fidelity *f)
 {
     for (int i = 0; i < f->run_count; i++) {
-        const char *name = f->runs[i].name;
-        const size_t n = legend_letters(name);
-        const double y = HEIGHT + LEGEND_LINE * (i + 0.5);
-        write_number(out, i, LEFT - 12, y + 4);
-        fprintf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", LEFT, y + 4);
-        escape(out, name, n);
-        fprintf(out, "%s</text>", name[n] ? " …" : "");
+        const double y = HEIGHT + LEGEND_LINE * (i + 0.5) + 4;
+        write_number(out, i, LEFT - 12, y);
+        fprintf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", LEFT, y);
+        write_name(out, f->runs[i].name);
+        fputs("</text>", out);
     }
 }
 
 static void write_plot(FILE *out, const fidelity *f)
 {
-    limits l = {0, f->has_floor ? sqrt(f->image_floor) : 0};
+    limits l = {0, f->floor.measured ? sqrt(f->floor.image) : 0};
+    char line[NAME_SIZE];
     int width = WIDTH;
     const int height = HEIGHT + LEGEND_LINE * f->run_count + TOP;
     for (int i = 0; i < f->run_count; i++) {
         const fidelity_run *r = &f->runs[i];
-        const int legend = LEFT + ((int)legend_letters(r->name) + 2) * LETTER_WIDTH + RIGHT;
+        const int legend = LEFT + (int)strlen(printable(r->name, line, sizeof line)) * LETTER_WIDTH + RIGHT;
         if (legend > width) width = legend;
         l.seconds = fmax(l.seconds, fmax(1.12 * r->seconds.median, 1.02 * r->seconds.high));
         l.root = fmax(l.root, root(r->image.distance));
@@ -198,7 +189,7 @@ static void write_plot(FILE *out, const fidelity *f)
             "<title>Distance to the reference and seconds per image</title><style>%s</style>"
             "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", /* for readers with a dark background */
             width, height, width, height, style, width, height);
-    if (f->has_floor) write_floor(out, y_of(&l, sqrt(f->image_floor)));
+    if (f->floor.measured) write_floor(out, y_of(&l, sqrt(f->floor.image)));
     write_axes(out, &l);
     write_points(out, f, &l);
     write_legend(out, f);

@@ -1,4 +1,4 @@
-#include "tools/fidelity/runs.h"
+#include "tools/fidelity/job.h"
 
 #include "eval/classifier.h"
 #include "tools/generate/classes.h"
@@ -23,19 +23,19 @@ enum {
 
 /* --- sessions ------------------------------------------------------------------------------------------- */
 
-static int open_session(const fidelity *f, fidelity_run *r, progress *bar, model_store *store, run_models *models,
-                        mar_session **session)
+static int open_session(fidelity *f, fidelity_run *r)
 {
-    if (models_load(store, &r->options, bar, models) != 0) return 1;
-    if (models_session(models, &r->options, f->batch, session) != 0) return 1;
-    snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(*session));
-    snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(models->library));
+    if (models_load(&f->files, &r->options, f->bar, &r->models) != 0) return 1;
+    if (models_session(&r->models, &r->options, f->batch, &r->session) != 0) return 1;
+    snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(r->session));
+    snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(r->models.library));
     return 0;
 }
 
 /* Takes sizes from the reference. */
-static int resolve(fidelity *f, const run_models *models, const mar_session *session)
+static int resolve(fidelity *f)
 {
+    const run_models *models = &f->runs[0].models;
     const mar_model_config *model = mar_model_get_config(models->model);
     f->class_total = models->class_count;
     f->positions = model->seq_len;
@@ -50,7 +50,7 @@ static int resolve(fidelity *f, const run_models *models, const mar_session *ses
                               f->runs[0].options.model);
         f->channels = mar_vae_get_config(models->vae)->z_channels;
     }
-    mar_session_image_size(session, &f->width, &f->height);
+    mar_session_image_size(f->runs[0].session, &f->width, &f->height);
     f->judged = model->classes == EVAL_DIGITS && f->width == EVAL_DIGIT_SIDE && f->height == EVAL_DIGIT_SIDE;
     if (f->width) {
         f->shown = SHOWN_PIXELS / (f->width * f->height);
@@ -58,7 +58,6 @@ static int resolve(fidelity *f, const run_models *models, const mar_session *ses
         if (f->shown > SHOWN_MAX) f->shown = SHOWN_MAX;
         if (f->shown > f->num) f->shown = f->num;
     }
-    snprintf(f->backend, sizeof f->backend, "%s", mar_backend_description(models->library));
     const int all = run_is_demo(f->runs[0].options.model) || f->class_total <= CLASSES_MAX;
     return classes_choose(f->class_list, f->class_total, all, &f->classes, &f->class_count);
 }
@@ -71,23 +70,22 @@ static const char *kind_of(const mar_model_config *model, char text[48])
     return text;
 }
 
-static int same_shape(const fidelity *f, const fidelity_run *r, const run_models *models,
-                      const mar_model *reference_model, const mar_session *session)
+static int same_shape(const fidelity *f, const fidelity_run *r)
 {
-    const mar_model_config *model = mar_model_get_config(models->model);
+    const mar_model_config *model = mar_model_get_config(r->models.model),
+                           *reference = mar_model_get_config(f->runs[0].models.model);
     char kind[2][48];
     int width, height;
-    mar_session_image_size(session, &width, &height);
-    const mar_model_config *reference = mar_model_get_config(reference_model);
+    mar_session_image_size(r->session, &width, &height);
     if (model->vocabulary != f->vocabulary)
         return tool_error("%s: tokens of %s, expected those of %s as in the reference %s", r->options.model,
                           kind_of(model, kind[0]), kind_of(reference, kind[1]), f->runs[0].options.model);
     if (model->seq_len != f->positions || model->token_dim != reference->token_dim ||
-        models->class_count != f->class_total)
+        r->models.class_count != f->class_total)
         return tool_error(
             "%s: %d tokens of %d channels and %d classes, expected %d of %d and %d as in the reference %s",
-            r->options.model, model->seq_len, model->token_dim, models->class_count, f->positions, reference->token_dim,
-            f->class_total, f->runs[0].options.model);
+            r->options.model, model->seq_len, model->token_dim, r->models.class_count, f->positions,
+            reference->token_dim, f->class_total, f->runs[0].options.model);
     if (width > 0 && f->width == 0)
         return tool_error("--vae is missing: the reference %s has no image decoder, but %s brings its own",
                           f->runs[0].options.model, r->options.model);
@@ -100,17 +98,12 @@ static int same_shape(const fidelity *f, const fidelity_run *r, const run_models
     return 0;
 }
 
-int fidelity_open(fidelity *f, progress *bar, fidelity_sessions *open)
+int fidelity_open(fidelity *f)
 {
     if (f->batch > f->num) f->batch = f->num;
-    open->files.quiet = f->quiet;
-    for (int i = 0; i < f->run_count; i++) {
-        fidelity_run *r = &f->runs[i];
-        if (open_session(f, r, bar, &open->files, &open->models[i], &open->sessions[i]) != 0) return 1;
-        const int failed = i == 0 ? resolve(f, &open->models[i], open->sessions[i])
-                                  : same_shape(f, r, &open->models[i], open->models[0].model, open->sessions[i]);
-        if (failed) return 1;
-    }
+    f->files.quiet = f->quiet;
+    for (int i = 0; i < f->run_count; i++)
+        if (open_session(f, &f->runs[i]) != 0 || (i == 0 ? resolve(f) : same_shape(f, &f->runs[i])) != 0) return 1;
     return 0;
 }
 
@@ -131,70 +124,62 @@ void fidelity_name_run(const fidelity *f, fidelity_run *r)
 }
 
 /* Writes the file's identity; a file shared by runs is read once. */
-static int identify(fidelity_sessions *open, const char *path, char id[RECORD_ID])
+static int identify(fidelity *f, const char *path, char id[RECORD_ID])
 {
     int i = 0;
     *id = '\0';
     if (!path) return 0;
-    while (i < open->known_count && strcmp(open->known[i].path, path) != 0) i++;
+    while (i < f->known_count && strcmp(f->known[i].path, path) != 0) i++;
     if (i == MODELS_FILES_MAX) return record_identify_file(path, id);
-    if (i == open->known_count) {
-        if (record_identify_file(path, open->known[i].id) != 0) return 1;
-        open->known[open->known_count++].path = path;
+    if (i == f->known_count) {
+        if (record_identify_file(path, f->known[i].id) != 0) return 1;
+        f->known[f->known_count++].path = path;
     }
-    memcpy(id, open->known[i].id, RECORD_ID);
+    memcpy(id, f->known[i].id, RECORD_ID);
     return 0;
 }
 
-int fidelity_open_stores(const fidelity *f, int run, int run_count, fidelity_sessions *open)
+int fidelity_open_stores(fidelity *f, int run, int run_count)
 {
     if (!f->store) return 0;
-    if (!open->directory.path &&
-        (record_check_store(f->store, &open->directory) != 0 || output_begin(&open->directory) != 0))
+    if (!f->directory.path && (record_check_store(f->store, &f->directory) != 0 || output_begin(&f->directory) != 0))
         return 1;
-    for (int i = run; i < run + run_count; i++) {
-        const run_options *o = &f->runs[i].options;
-        record_ids *ids = &open->models[i].ids;
-        store_close(&open->stores[i]);
-        if (identify(open, o->model, ids->model) != 0 || identify(open, o->vae, ids->vae) != 0 ||
-            identify(open, o->draft, ids->draft) != 0 || identify(open, o->captions, ids->captions) != 0 ||
-            record_open_store(f->store, o, &open->models[i], f->batch, &open->stores[i]) != 0)
+    for (fidelity_run *r = &f->runs[run]; r < &f->runs[run + run_count]; r++) {
+        const run_options *o = &r->options;
+        record_ids *ids = &r->models.ids;
+        if (identify(f, o->model, ids->model) != 0 || identify(f, o->vae, ids->vae) != 0 ||
+            identify(f, o->draft, ids->draft) != 0 || identify(f, o->captions, ids->captions) != 0 ||
+            record_open_store(f->store, o, &r->models, f->batch, &r->store) != 0)
             return 1;
     }
     return 0;
 }
 
-void fidelity_close(fidelity_sessions *open)
+static void close_run(fidelity_run *r)
 {
-    for (int i = 0; i < FIDELITY_RUNS_MAX; i++) mar_session_free(open->sessions[i]);
-    for (int i = 0; i < FIDELITY_RUNS_MAX; i++) store_close(&open->stores[i]);
-    output_free(&open->directory);
-    models_free(&open->files);
-    *open = (fidelity_sessions){0};
+    mar_session_free(r->session);
+    r->session = NULL;
+    store_close(&r->store);
 }
 
-/* --- sinks ---------------------------------------------------------------------------------------------- */
+void fidelity_close(fidelity *f)
+{
+    for (int i = 0; i < f->run_count; i++) close_run(&f->runs[i]);
+    output_free(&f->directory);
+    models_free(&f->files);
+}
 
-/* The object of the sinks. */
+/* --- images ------------------------------------------------------------------------------------------------------- */
+
+/* The object of the sink. */
 typedef struct {
     fidelity *f;
     const fidelity_range *range;
     eval_classifier *classifier;
 } maker;
 
-/* Returns the run of a batch; NULL if only its time counts. */
-static fidelity_run *run_of(const maker *m, const image_batch *batch)
+static int take_tokens(const fidelity *f, fidelity_run *r, const image_batch *batch)
 {
-    const int run = m->range->run + batch->run;
-    return run == m->range->only_timed ? NULL : &m->f->runs[run];
-}
-
-static int take_tokens(void *self, const image_batch *batch)
-{
-    const maker *m = self;
-    const fidelity *f = m->f;
-    fidelity_run *r = run_of(m, batch);
-    if (!r) return 0;
     const size_t size = (size_t)f->positions * (size_t)f->channels, count = (size_t)batch->n * size;
     for (size_t i = 0; i < count; i++)
         if (!isfinite(batch->tokens[i]))
@@ -205,65 +190,58 @@ static int take_tokens(void *self, const image_batch *batch)
 }
 
 /* Takes discrete token ids and their codebook vectors. */
-static int take_numbers(void *self, const image_batch *batch)
+static void take_numbers(const fidelity *f, fidelity_run *r, const image_batch *batch)
 {
-    const maker *m = self;
-    const fidelity *f = m->f;
-    const fidelity_run *r = run_of(m, batch);
-    if (!r) return 0;
     const size_t first = (size_t)batch->first * (size_t)f->positions, channels = (size_t)f->channels;
     memcpy(r->numbers + first, batch->tokens, (size_t)batch->n * (size_t)f->positions * sizeof *r->numbers);
     for (size_t i = 0; i < (size_t)batch->n * (size_t)f->positions; i++)
         memcpy(r->tokens + (first + i) * channels, f->codebook + (size_t)batch->tokens[i] * channels,
                channels * sizeof *r->tokens);
-    return 0;
 }
 
 /* Takes the first images, for the page. */
-static int take_samples(void *self, const image_batch *batch)
+static void take_samples(const fidelity *f, fidelity_run *r, const image_batch *batch)
 {
-    const maker *m = self;
-    const fidelity *f = m->f;
-    const fidelity_run *r = run_of(m, batch);
     const size_t bytes = (size_t)f->width * (size_t)f->height * 3;
     const long rest = f->shown - batch->first, n = rest < batch->n ? rest : batch->n;
-    if (r && n > 0) memcpy(r->rgb + (size_t)batch->first * bytes, batch->rgb, (size_t)n * bytes);
-    return 0;
-}
-
-/* Takes times, counts, and the status of drafted tokens. */
-static int take_figures(void *self, const image_batch *batch)
-{
-    const maker *m = self;
-    const fidelity *f = m->f;
-    fidelity_run *r = run_of(m, batch);
-    const size_t map = 3 * (size_t)f->side * (size_t)f->side;
-    f->runs[m->range->run + batch->run].turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
-    if (!r) return 0;
-    stats_add(&r->stats, batch->stats);
-    acceptance_add(&r->accepted, batch->token_status, batch->steps, batch->staleness, batch->n);
-    for (int i = 0; i < batch->n && r->map_count < FIDELITY_MAPS; i++)
-        acceptance_draw(&r->accepted, i, f->side, f->side, r->maps + map * (size_t)r->map_count++);
-    return 0;
+    if (n > 0) memcpy(r->rgb + (size_t)batch->first * bytes, batch->rgb, (size_t)n * bytes);
 }
 
 /* Counts the images in which the classifier recognises the digit of their label. */
-static int take_digits(void *self, const image_batch *batch)
+static void take_digits(eval_classifier *classifier, fidelity_run *r, const image_batch *batch)
 {
-    const maker *m = self;
-    fidelity_run *r = run_of(m, batch);
-    for (int i = 0; i < batch->n && r; i++) {
+    for (int i = 0; i < batch->n; i++) {
         float logits[EVAL_DIGITS];
         int best = 0;
-        eval_classify(m->classifier, batch->rgb + (size_t)i * EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3, NULL, logits);
+        eval_classify(classifier, batch->rgb + (size_t)i * EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3, NULL, logits);
         for (int k = 1; k < EVAL_DIGITS; k++)
             if (logits[k] > logits[best]) best = k;
         r->recognised += best == batch->labels[i];
     }
-    return 0;
 }
 
-/* --- images --------------------------------------------------------------------------------------------- */
+/* An image_sink: takes the batch's time, and all else unless only its time counts. */
+static int take(void *self, const image_batch *batch)
+{
+    const maker *m = self;
+    const fidelity *f = m->f;
+    const int run = m->range->run + batch->run;
+    fidelity_run *r = &m->f->runs[run];
+    const size_t map = 3 * (size_t)f->side * (size_t)f->side;
+    r->turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
+    if (run == m->range->only_timed) return 0;
+    if (f->vocabulary)
+        take_numbers(f, r, batch);
+    else if (take_tokens(f, r, batch) != 0)
+        return 1;
+    stats_add(&r->stats, batch->stats);
+    acceptance_add(&r->accepted, batch->token_status, batch->steps, batch->staleness, batch->n);
+    for (int i = 0; i < batch->n && r->map_count < FIDELITY_MAPS; i++)
+        acceptance_draw(&r->accepted, i, f->side, f->side, r->maps + map * (size_t)r->map_count++);
+    if (f->width) take_samples(f, r, batch);
+    if (f->judged) take_digits(m->classifier, r, batch);
+    return 0;
+}
 
 int fidelity_allocate_run(const fidelity *f, fidelity_run *r)
 {
@@ -284,6 +262,7 @@ int fidelity_allocate_run(const fidelity *f, fidelity_run *r)
 
 void fidelity_free_run(fidelity_run *r)
 {
+    close_run(r);
     free(r->turn_seconds);
     free(r->tokens);
     free(r->numbers);
@@ -295,19 +274,19 @@ void fidelity_free_run(fidelity_run *r)
     *r = (fidelity_run){.options = r->options};
 }
 
-int fidelity_make_range(fidelity *f, progress *bar, const fidelity_sessions *open, const fidelity_range *range)
+int fidelity_make_range(fidelity *f, const fidelity_range *range)
 {
     char why[256];
     image_run runs[FIDELITY_RUNS_MAX];
     for (int i = 0; i < range->run_count; i++) {
-        const int k = range->run + i;
-        const int is_timed = range->only_timed >= 0;
-        runs[i] = (image_run){.store = open->stores[k].lock && k != range->only_timed ? &open->stores[k] : NULL,
-                              .has_drafts = run_verifies_drafts(&f->runs[k].options),
-                              .remakes = is_timed,
-                              .model = open->models[k].model,
-                              .session = open->sessions[k],
-                              .captions = open->models[k].captions};
+        const int run = range->run + i;
+        const fidelity_run *r = &f->runs[run];
+        runs[i] = (image_run){.store = r->store.lock && run != range->only_timed ? &r->store : NULL,
+                              .has_drafts = run_verifies_drafts(&r->options),
+                              .remakes = range->only_timed >= 0,
+                              .model = r->models.model,
+                              .session = r->session,
+                              .captions = r->models.captions};
     }
     const image_plan plan = {.runs = runs,
                              .run_count = range->run_count,
@@ -317,21 +296,18 @@ int fidelity_make_range(fidelity *f, progress *bar, const fidelity_sessions *ope
                              .classes = f->classes,
                              .class_count = f->class_count,
                              .class_images = 1,
-                             .bar = bar,
+                             .bar = f->bar,
                              .made = &f->made,
                              .kept = range->kept};
     maker m = {f, range, NULL};
-    image_sink sinks[4] = {{f->vocabulary ? take_numbers : take_tokens, &m, 1, 0, 0}, {take_figures, &m, 0, 0, 1}};
-    int sink_count = 2;
-    if (f->width) sinks[sink_count++] = (image_sink){take_samples, &m, 0, 1, 0};
-    if (f->judged) sinks[sink_count++] = (image_sink){take_digits, &m, 0, 1, 0};
+    const image_sink sink = {take, &m, 1, 1, 1};
     if (f->judged && eval_classifier_open(&m.classifier, why, sizeof why) != MAR_OK) return tool_error("%s", why);
-    const int status = run_images(&plan, sinks, sink_count);
+    const int status = run_images(&plan, &sink, 1);
     eval_classifier_close(m.classifier);
     return status;
 }
 
-int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *open)
+int fidelity_make_images(fidelity *f)
 {
     char kept[8400];
     snprintf(kept, sizeof kept, "%s is not written%s%s%s", f->out, f->store ? "; images are in " : "",
@@ -339,6 +315,5 @@ int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *op
     f->turns = (f->num + f->batch - 1) / f->batch;
     for (int i = 0; i < f->run_count; i++)
         if (fidelity_allocate_run(f, &f->runs[i]) != 0) return 1;
-    const fidelity_range all = {0, f->run_count, 0, f->num, -1, kept};
-    return fidelity_make_range(f, bar, open, &all);
+    return fidelity_make_range(f, &(fidelity_range){0, f->run_count, 0, f->num, -1, kept});
 }

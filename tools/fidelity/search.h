@@ -7,16 +7,13 @@
  *
  * A point is compared with the reference by images of the same seeds. Its time is the median over a few turns, beside
  * which the reference makes the same images. Images and times are in a run store: a search that was killed takes them
- * from there, and comes to the same figures. record.c and search_report.c report. */
+ * from there, and comes to the same figures. search_report.c reports. */
 #ifndef TOOLS_FIDELITY_SEARCH_H
 #define TOOLS_FIDELITY_SEARCH_H
 
 #include "tools/fidelity/job.h"
-#include "tools/cli/progress.h"
 
 #include <stdint.h>
-
-typedef struct cJSON cJSON;
 
 enum {
     SEARCH_AXES = 6,
@@ -42,7 +39,7 @@ typedef struct {
     double token_distance;
     double p;                     /* as fidelity_run.p */
     double recognised;            /* share of digits that the classifier recognises; -1: not judged */
-    double speed_low, speed_high; /* spread of the speed over the turns, as in fidelity_spread; -1: unknown */
+    double speed_low, speed_high; /* spread of the speed over the turns, as in fidelity_spread */
     char guarantee[256];          /* mar_session_guarantee */
 } search_figures;
 
@@ -56,36 +53,27 @@ typedef struct {
     int front;                 /* 1: no other final point is as near and as fast */
 } search_point;
 
-/* Distances of the reference to itself with another seed, by number of images. */
 typedef struct {
-    double image, token;
-} search_floor;
-
-typedef struct {
-    fidelity *f;        /* runs[0] is the reference, runs[1] the point being measured */
-    run_options base;   /* the reference's options as given, without draft */
-    const char *draft;  /* draft as given; NULL: none */
-    int screen, budget; /* images of a screening; maximum points to screen */
-    const char *page;   /* path of the page as given */
-    char *json;         /* path of the page, ending in .json */
-    char *store;        /* path of the store: the page's without .html; NULL: --store */
+    fidelity *f; /* runs[0] is the reference, runs[1] the point being measured */
+    char *json;  /* path of the page, ending in .json */
+    char *store; /* path of the store: the page's without .html; NULL: --store */
+    int is_new;  /* 1: the JSON file may lack a measurement */
 
     search_axis axes[SEARCH_AXES];
     int axis_count;
     search_point *points; /* [point_count] all but the reference, single-axis points first */
     int point_count;
 
-    char reference[1536];       /* description of the reference */
-    uint64_t reference_sum;     /* hash of the reference's tokens */
-    char run[17];               /* the reference's run in the store */
-    double reference_seconds;   /* per image, in the turns of the point timed last */
-    search_floor floor, coarse; /* with all images; with those of a screening */
-    int chosen[SEARCH_LEVELS];  /* point chosen for each level; -1: only the reference is near enough */
+    uint64_t reference_sum;       /* hash of the reference's tokens */
+    char run[17];                 /* the reference's run in the store */
+    double reference_seconds;     /* per image, in the turns of the point timed last */
+    fidelity_floor floor, coarse; /* with all images; with those of a screening */
+    int chosen[SEARCH_LEVELS];    /* point chosen for each level; -1: only the reference is near enough */
 } search;
 
 /* Runs the search: makes the missing images of the reference and the points, writes the page, prints. Returns the exit
  * status. */
-int fidelity_search(fidelity *f, progress *bar);
+int fidelity_search(fidelity *f);
 
 /* --- the space (space.c) --- -------------------------------------------------------------------------------------- */
 
@@ -107,23 +95,17 @@ void search_choose(search *s);
  * once, twice or four times as far as another seed. */
 double search_reach(int level);
 
-/* --- the JSON file (record.c) ------------------------------------------------------------------------------------- */
+/* --- reports (search_report.c) ------------------------------------------------------------------------------------ */
 
 /* Checks that the JSON file, if it exists, is this search's. Returns 0, or 1 after printing why it is not. */
 int search_check(const search *s);
 /* Writes it, whole or not at all. Returns 0, or 1 with the error printed. */
 int search_write(const search *s);
-/* Returns its record, begun by tool_json. The caller deletes it. */
-cJSON *search_record(const search *s);
-/* Prints the record. */
+/* Prints the same record. */
 int search_print_json(const search *s);
-
-/* --- reports (search_report.c) --- -------------------------------------------------------------------------------- */
-
-/* Writes the page of the search's record and deletes the record. Returns 0, or 1 with the error printed. */
-int search_write_page(const search *s, cJSON *record);
+/* Writes the page. Returns 0, or 1 with the error printed. */
+int search_write_page(const search *s);
+/* Prints a table of the final points, and a command line for each level. */
 void search_print(const search *s);
-/* Writes the command line that makes images as point i does, or for -1 the reference. Returns text. */
-const char *search_command(const search *s, int i, char *text, size_t size);
 
 #endif

@@ -1,33 +1,31 @@
-/* Reports of a search: a page with the front and a command line for each level, and a table. */
+/* Reports of a search: one record, as the JSON file and on a page, and a table. A resumed search takes its images and
+ * times from the run store, not from here. */
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/fidelity/search.h"
 #include "tools/page/page.h"
 #include "base/printable.h"
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* --- text --------------------------------------------------------------------------------------------------------- */
+/* --- the record --------------------------------------------------------------------------------------------------- */
 
-/* Appends an option with a file's name, quoted for a shell. */
-static void add_file(char *text, size_t size, const char *name, const char *path)
+/* Writes the command line that makes images as point i does, or for -1 the reference. Returns text. */
+static const char *write_command(const search *s, int i, char *text, size_t size)
 {
-    const char *quote = strpbrk(path, " \t'\"\\$`*?&;|<>()#~") ? "'" : "";
-    text_append(text, size, " --%s %s%s%s", name, quote, path, quote);
-}
-
-const char *search_command(const search *s, int i, char *text, size_t size)
-{
-    const run_options *o = &s->base;
+    const run_options *o = &s->f->runs[0].options;
     char value[512], name[80];
     *text = '\0';
     text_append(text, size, "mar generate");
-    add_file(text, size, "model", o->model);
-    if (s->f->vae) add_file(text, size, "vae", s->f->vae);
-    if (o->captions) add_file(text, size, "captions", o->captions);
+    text_append_file(text, size, "model", o->model);
+    if (s->f->shared.vae) text_append_file(text, size, "vae", s->f->shared.vae);
+    if (o->captions) text_append_file(text, size, "captions", o->captions);
     if (o->heads) text_append(text, size, " --heads %s", o->heads);
     for (int k = 0; k < mar_option_count(); k++) { /* options of the handle, such as seq_len */
         const mar_param *p = mar_option_get(k);
@@ -44,6 +42,144 @@ const char *search_command(const search *s, int i, char *text, size_t size)
     if (i >= 0) text_append(text, size, " %s", s->points[i].options);
     return text;
 }
+
+/* Adds the settings, each a text, in which the file must agree with the search that replaces it. */
+static void add_settings(const search *s, cJSON *o)
+{
+    const fidelity *f = s->f;
+    char text[32];
+    cJSON_AddStringToObject(o, "model", tool_base_name(s->f->runs[0].options.model));
+    cJSON_AddStringToObject(o, "draft", s->f->search_draft ? tool_base_name(s->f->search_draft) : "");
+    cJSON_AddStringToObject(o, "reference", s->f->runs[0].name);
+    cJSON_AddStringToObject(o, "backend", f->runs[0].backend);
+    const struct {
+        const char *name;
+        int value;
+    } numbers[] = {{"num", f->num}, {"screen", f->screen}, {"batch", f->batch}};
+    for (int i = 0; i < 3; i++) {
+        snprintf(text, sizeof text, "%d", numbers[i].value);
+        cJSON_AddStringToObject(o, numbers[i].name, text);
+    }
+    snprintf(text, sizeof text, "%" PRIu64, f->shared.params.seed);
+    cJSON_AddStringToObject(o, "seed", text);
+    cJSON_AddStringToObject(o, "class", f->class_list ? f->class_list : "");
+    snprintf(text, sizeof text, "%016" PRIx64, s->reference_sum); /* differs with model, seed and arithmetic */
+    cJSON_AddStringToObject(o, "reference_tokens", text);
+    cJSON_AddStringToObject(o, "run", s->run);
+}
+
+static void add_figures(cJSON *points, const search_point *p, const search_figures *m)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "options", p->options);
+    cJSON_AddNumberToObject(o, "images", m->images);
+    cJSON_AddNumberToObject(o, "seconds_per_image", m->seconds);
+    cJSON_AddNumberToObject(o, "speed", m->speed);
+    cJSON_AddNumberToObject(o, "speed_low", m->speed_low);
+    cJSON_AddNumberToObject(o, "speed_high", m->speed_high);
+    cJSON_AddNumberToObject(o, "distance", m->distance);
+    cJSON_AddNumberToObject(o, "token_distance", m->token_distance);
+    cJSON_AddNumberToObject(o, "p", m->p);
+    if (m->recognised >= 0) cJSON_AddNumberToObject(o, "classifier_accuracy", m->recognised);
+    cJSON_AddStringToObject(o, "guarantee", m->guarantee);
+    cJSON_AddBoolToObject(o, "front", m == &p->final && p->front);
+    tool_json_append(points, o);
+}
+
+static void add_points(const search *s, cJSON *points)
+{
+    for (int i = 0; i < s->point_count; i++) {
+        const search_point *p = &s->points[i];
+        if (p->refused[0]) {
+            cJSON *o = cJSON_CreateObject();
+            cJSON_AddStringToObject(o, "options", p->options);
+            cJSON_AddStringToObject(o, "refused", p->refused);
+            tool_json_append(points, o);
+        }
+        if (p->screened.images && p->screened.images != s->f->num) add_figures(points, p, &p->screened);
+        if (p->final.images) add_figures(points, p, &p->final);
+    }
+}
+
+static void add_levels(const search *s, cJSON *levels)
+{
+    char text[4096];
+    for (int level = 1; level <= SEARCH_LEVELS; level++) {
+        const int chosen = s->chosen[level - 1];
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddNumberToObject(o, "level", level);
+        cJSON_AddNumberToObject(o, "distance_at_most", search_reach(level) * s->floor.image);
+        cJSON_AddStringToObject(o, "options", chosen < 0 ? "" : s->points[chosen].options);
+        cJSON_AddStringToObject(o, "command", write_command(s, chosen, text, sizeof text));
+        tool_json_append(levels, o);
+    }
+}
+
+static cJSON *search_record(const search *s)
+{
+    cJSON *record = tool_json();
+    cJSON_AddStringToObject(record, "version", mar_version());
+    add_settings(s, cJSON_AddObjectToObject(record, "search"));
+    cJSON_AddNumberToObject(record, "reference_seconds_per_image", s->reference_seconds);
+    cJSON *floor = cJSON_AddObjectToObject(record, "floor");
+    cJSON_AddNumberToObject(floor, "image_95", s->floor.image);
+    cJSON_AddNumberToObject(floor, "token_95", s->floor.token);
+    cJSON_AddNumberToObject(floor, "screen_image_95", s->coarse.image);
+    cJSON_AddNumberToObject(floor, "screen_token_95", s->coarse.token);
+    add_points(s, cJSON_AddArrayToObject(record, "points"));
+    add_levels(s, cJSON_AddArrayToObject(record, "levels"));
+    return record;
+}
+
+int search_write(const search *s)
+{
+    return json_file_write(search_record(s), s->json);
+}
+
+int search_print_json(const search *s)
+{
+    return tool_print_json(search_record(s), 1);
+}
+
+/* --- the JSON file that is replaced ------------------------------------------------------------------------------- */
+
+static const char expected[] = "what mar fidelity --search wrote";
+
+/* Returns 0, or 1 after printing the setting that differs. */
+static int check_settings(const search *s, const cJSON *found)
+{
+    char text[2][512];
+    int failed = 0;
+    cJSON *own = tool_json();
+    const cJSON *item;
+    add_settings(s, own);
+    cJSON_ArrayForEach(item, own)
+    {
+        const char *value = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(found, item->string));
+        if (failed || (value && strcmp(value, item->valuestring) == 0)) continue;
+        failed =
+            tool_error("%s: a search of other settings is in it, %s %s, expected %s; another --out begins a new one",
+                       s->json, item->string, value ? printable(value, text[0], sizeof text[0]) : "is missing",
+                       printable(item->valuestring, text[1], sizeof text[1]));
+    }
+    cJSON_Delete(own);
+    return failed;
+}
+
+int search_check(const search *s)
+{
+    cJSON *record;
+    if (access(s->json, F_OK) != 0) return 0;
+    if (json_file_read(s->json, expected, &record) != 0) return 1;
+    const cJSON *settings = cJSON_GetObjectItemCaseSensitive(record, "search");
+    const int failed = cJSON_IsObject(settings)
+                           ? check_settings(s, settings)
+                           : tool_error("%s: has no settings of a search, expected %s", s->json, expected);
+    cJSON_Delete(record);
+    return failed;
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
 
 static const char *reach_in_words(int level)
 {
@@ -67,17 +203,15 @@ static int *sorted(const search *s, int *n)
     return list;
 }
 
-/* --- table -------------------------------------------------------------------------------------------------------- */
-
 void search_print(const search *s)
 {
     char text[4096], path[8192];
     int n;
     int *list = sorted(s, &n);
     if (!list) return;
-    printf("\n%s on %s\n", printable(s->base.model, path, sizeof path), s->f->backend);
+    printf("\n%s on %s\n", printable(s->f->runs[0].options.model, path, sizeof path), s->f->runs[0].backend);
     printf("%d images of each, another seed makes %.4f (95 %%); the reference is %s\n\n", s->f->num, s->floor.image,
-           s->reference);
+           s->f->runs[0].name);
     printf("%10s %10s %10s %8s\n", "speed", "distance", "token", "p");
     for (int i = 0; i < n; i++) {
         const search_point *p = &s->points[list[i]];
@@ -92,9 +226,9 @@ void search_print(const search *s)
             printf("nothing found but the reference\n");
         else
             printf("%.2f times as fast\n  %s\n", s->points[chosen].final.speed,
-                   search_command(s, chosen, text, sizeof text));
+                   write_command(s, chosen, text, sizeof text));
     }
-    printf("wrote %s and %s\n", printable(s->page, path, sizeof path), tool_base_name(s->json));
+    printf("wrote %s and %s\n", printable(s->f->out, path, sizeof path), tool_base_name(s->json));
     free(list);
 }
 
@@ -116,9 +250,9 @@ static void add_accelerators_left_out(cJSON *list, const search *s)
     for (int k = 0; k < s->axis_count; k++) has_int8 |= strcmp(s->axes[k].choices[1], "--dtype int8") == 0;
     if (!has_int8)
         add_left_out(list, "--dtype int8",
-                     run_was_given(&s->base, "dtype") ? "the command line gives --dtype"
-                                                      : "this machine has no arithmetic for it");
-    if (!s->draft) add_left_out(list, "--spec with a draft model", "no draft was given (--draft FILE)");
+                     run_was_given(&s->f->runs[0].options, "dtype") ? "the command line gives --dtype"
+                                                                    : "this machine has no arithmetic for it");
+    if (!s->f->search_draft) add_left_out(list, "--spec with a draft model", "no draft was given (--draft FILE)");
     if (!s->f->vocabulary && used->cfg == 1) add_left_out(list, "--cfg_interval", "there is no guidance (--cfg 1)");
 }
 
@@ -129,18 +263,18 @@ static void add_points_left_out(cJSON *list, const search *s)
         if (*search_why_untried(s, i, why, sizeof why)) add_left_out(list, s->points[i].options, why);
 }
 
-int search_write_page(const search *s, cJSON *record)
+int search_write_page(const search *s)
 {
-    cJSON *extras = page_add_extras(record, "search");
+    cJSON *record = search_record(s), *extras = page_add_extras(record, "search");
     int known = 0;
     for (int i = 0; i < s->point_count; i++) known += s->points[i].screened.images > 0 || s->points[i].refused[0];
     cJSON_AddNumberToObject(extras, "images", s->f->num);
-    cJSON_AddNumberToObject(extras, "screen", s->screen);
+    cJSON_AddNumberToObject(extras, "screen", s->f->screen);
     cJSON_AddNumberToObject(extras, "classes", s->f->class_count);
     cJSON_AddNumberToObject(extras, "batch", s->f->batch);
     cJSON_AddNumberToObject(extras, "points", s->point_count);
     cJSON_AddNumberToObject(extras, "screened", known);
-    cJSON_AddNumberToObject(extras, "budget", s->budget);
+    cJSON_AddNumberToObject(extras, "budget", s->f->points);
     cJSON *axes = cJSON_AddArrayToObject(extras, "axes");
     for (int k = 0; k < s->axis_count; k++) {
         cJSON *axis = cJSON_CreateArray();
@@ -150,5 +284,5 @@ int search_write_page(const search *s, cJSON *record)
     cJSON *left_out = cJSON_AddArrayToObject(extras, "left_out");
     add_accelerators_left_out(left_out, s);
     add_points_left_out(left_out, s);
-    return page_write(record, s->page);
+    return page_write(record, s->f->out);
 }

@@ -61,10 +61,10 @@ static void add_continuous(search *s)
 static void add_speculation(search *s)
 {
     search_axis *a = add_axis(s);
-    if (!s->f->vocabulary && s->draft) add(a, "--spec cspd");
-    if (!s->f->vocabulary && s->draft) add(a, "--spec conditional");
+    if (!s->f->vocabulary && s->f->search_draft) add(a, "--spec cspd");
+    if (!s->f->vocabulary && s->f->search_draft) add(a, "--spec conditional");
     if (s->f->vocabulary) add(a, "--spec sjd");
-    if (!s->f->vocabulary || !s->draft) return;
+    if (!s->f->vocabulary || !s->f->search_draft) return;
     add(a, "--spec vanilla");
     add(a, "--spec cool-sd-exp");
     add(a, "--spec lantern");
@@ -82,10 +82,7 @@ static void write_options(const search *s, search_point *p)
     for (int k = 0; k < s->axis_count; k++) {
         const char *choice = s->axes[k].choices[p->choice[k]];
         if (!*choice) continue;
-        const char *quote = s->draft && strpbrk(s->draft, " \t'\"\\$`*?&;|<>()#~") ? "'" : "";
-        if (needs_draft(choice))
-            text_append(p->options, sizeof p->options, "%s--draft %s%s%s", *p->options ? " " : "", quote, s->draft,
-                        quote);
+        if (needs_draft(choice)) text_append_file(p->options, sizeof p->options, "draft", s->f->search_draft);
         text_append(p->options, sizeof p->options, "%s%s", *p->options ? " " : "", choice);
     }
 }
@@ -114,8 +111,9 @@ int search_list(search *s)
 {
     s->axis_count = 0;
     if (!s->f->vocabulary) add_continuous(s);
-    if (!run_was_given(&s->base, "dtype") && fast_has_int8(&s->base.machine)) add(add_axis(s), "--dtype int8");
-    if (s->draft || s->f->vocabulary) add_speculation(s);
+    if (!run_was_given(&s->f->runs[0].options, "dtype") && fast_has_int8(&s->f->runs[0].options.machine))
+        add(add_axis(s), "--dtype int8");
+    if (s->f->search_draft || s->f->vocabulary) add_speculation(s);
     int total = 1;
     for (int k = 0; k < s->axis_count; k++) total *= s->axes[k].count;
     s->points = calloc((size_t)total, sizeof *s->points);
@@ -199,7 +197,7 @@ int search_next(const search *s)
     int spent = 0, best = -1;
     double best_seconds = 0;
     for (int i = 0; i < s->point_count; i++) spent += is_done(&s->points[i]);
-    if (spent >= s->budget) return -1;
+    if (spent >= s->f->points) return -1;
     for (int i = 0; i < s->point_count && axes_changed(&s->points[i]) == 1; i++)
         if (!is_done(&s->points[i])) return i;
     for (int i = 0; i < s->point_count; i++) {
@@ -234,7 +232,7 @@ const char *search_why_untried(const search *s, int i, char *why, size_t size)
     if (predict(s, p, &seconds, &distance) && !is_promising(s, distance))
         snprintf(why, size, "the distances of the parts add up to far more than the last level has");
     else
-        snprintf(why, size, "the %d points of --points were spent", s->budget);
+        snprintf(why, size, "the %d points of --points were spent", s->f->points);
     return why;
 }
 

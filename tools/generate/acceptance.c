@@ -1,6 +1,7 @@
 #include "tools/generate/acceptance.h"
 
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

@@ -5,7 +5,7 @@
 #include "tools/generate/job.h"
 #include "tools/generate/images.h"
 #include "tools/cli/interruption.h"
-#include "tools/cli/options_help.h"
+#include "tools/cli/options.h"
 #include "base/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/generate/record.h"
@@ -149,14 +149,6 @@ static void set_up(generate_options *o, option_set *set)
     options_add_table(set, image_rows, o, 0);
     run_options_add(&o->run, set);
     options_add_table(set, other_rows, o, 0);
-}
-
-void manual_generate(FILE *out)
-{
-    generate_options o;
-    option_set set;
-    set_up(&o, &set);
-    options_manual(&set, 0, out);
 }
 
 /* Checks that the kind of --out suits the other options. */

@@ -2,6 +2,7 @@
 
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
 #include "base/printable.h"

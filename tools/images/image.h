@@ -10,11 +10,17 @@ typedef struct {
     uint8_t *rgb; /* [height][width][3], rows top to bottom */
 } image;
 
+enum { IMAGE_WHY_MAX = 256, IMAGE_SIDE_MAX = 16384 };
+
 /* Text stored in a PNG. */
 typedef struct {
     const char *key;   /* 1..79 Latin-1 characters */
     const char *value; /* may be UTF-8 */
 } image_text;
+
+/* Encodes as PNG. Returns its *size bytes, which the caller frees. Returns NULL with the reason in `why`. */
+uint8_t *image_encode_png(const image *picture, const image_text *texts, int text_count, size_t *size,
+                          char why[IMAGE_WHY_MAX]);
 
 /* Destination and manner of writing a PNG. */
 typedef enum {
@@ -38,9 +44,8 @@ typedef struct {
 int image_read_png(const char *path, int width, int height, image_file *out);
 void image_file_free(image_file *file);
 
-enum { IMAGE_WHY_MAX = 256, IMAGE_SIDE_MAX = 16384 };
-
-/* Decode the two formats that image_decode (tools/images/source.h) recognises. */
+/* Decode the two formats that image_decode (tools/images/source.h) recognises. out->rgb may be set after a failure,
+ * too. */
 int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 

@@ -15,7 +15,7 @@ typedef struct {
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
-    char why[IMAGE_WHY_MAX]; /* reason of failure; "": none */
+    char *why; /* char [IMAGE_WHY_MAX], reason of failure; "": none */
 } jpeg_reader;
 
 /* A file may have endless scans, each of which takes time in proportion to the pixels. Encoders make about ten. */
@@ -26,7 +26,7 @@ static void reading_failed(j_common_ptr cinfo)
     jpeg_reader *r = cinfo->client_data;
     char message[JMSG_LENGTH_MAX];
     cinfo->err->format_message(cinfo, message);
-    if (!*r->why) snprintf(r->why, sizeof r->why, "is not a whole JPEG (%s)", message);
+    if (!*r->why) snprintf(r->why, IMAGE_WHY_MAX, "is not a whole JPEG (%s)", message);
     longjmp(r->failed, 1);
 }
 
@@ -35,7 +35,7 @@ static void warned(j_common_ptr cinfo, int level)
 {
     jpeg_reader *r = cinfo->client_data;
     if (level >= 0 || cinfo->err->msg_code != JWRN_JPEG_EOF) return;
-    snprintf(r->why, sizeof r->why, "is not a whole JPEG (it ends too early)");
+    snprintf(r->why, IMAGE_WHY_MAX, "is not a whole JPEG (it ends too early)");
     reading_failed(cinfo);
 }
 
@@ -43,14 +43,16 @@ static void count_scans(j_common_ptr cinfo)
 {
     jpeg_reader *r = cinfo->client_data;
     if (r->cinfo.input_scan_number <= SCANS_MAX) return;
-    snprintf(r->why, sizeof r->why, "is a JPEG of more than %d scans", SCANS_MAX);
+    snprintf(r->why, IMAGE_WHY_MAX, "is a JPEG of more than %d scans", SCANS_MAX);
     reading_failed(cinfo);
 }
 
 /* Creates the reader. It must be destroyed whatever this returns. */
-static int open_reader(jpeg_reader *r, const void *data, size_t size)
+static int open_reader(jpeg_reader *r, const void *data, size_t size, char *why)
 {
     memset(r, 0, sizeof *r);
+    r->why = why;
+    *why = '\0';
     r->cinfo.err = jpeg_std_error(&r->errors);
     r->cinfo.client_data = r;
     r->errors.error_exit = reading_failed;
@@ -70,11 +72,11 @@ static int read_header(jpeg_reader *r)
     jpeg_read_header(&r->cinfo, TRUE);
     const J_COLOR_SPACE space = r->cinfo.jpeg_color_space;
     if (space == JCS_CMYK || space == JCS_YCCK)
-        snprintf(r->why, sizeof r->why, "is a JPEG of CMYK colours, expected RGB or grey");
+        snprintf(r->why, IMAGE_WHY_MAX, "is a JPEG of CMYK colours, expected RGB or grey");
     else if (space != JCS_GRAYSCALE && space != JCS_YCbCr && space != JCS_RGB)
-        snprintf(r->why, sizeof r->why, "is a JPEG of %d colours of an unknown kind", r->cinfo.num_components);
+        snprintf(r->why, IMAGE_WHY_MAX, "is a JPEG of %d colours of an unknown kind", r->cinfo.num_components);
     else if (r->cinfo.arith_code)
-        snprintf(r->why, sizeof r->why, "is a JPEG in arithmetic coding, expected Huffman's");
+        snprintf(r->why, IMAGE_WHY_MAX, "is a JPEG in arithmetic coding, expected Huffman's");
     return *r->why != '\0';
 }
 
@@ -95,14 +97,9 @@ int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_
 {
     enum { PIXELS_MAX = 512 }; /* of a byte: each block of 8x8 takes a bit at least */
     jpeg_reader r;
-    *out = (image){.rgb = NULL};
-    const int failed = open_reader(&r, data, size) || read_header(&r) ||
-                       image_make_room(r.cinfo.image_width, r.cinfo.image_height, size, PIXELS_MAX, out, r.why) ||
+    const int failed = open_reader(&r, data, size, why) || read_header(&r) ||
+                       image_make_room(r.cinfo.image_width, r.cinfo.image_height, size, PIXELS_MAX, out, why) ||
                        read_rows(&r, out);
     jpeg_destroy_decompress(&r.cinfo);
-    if (!failed) return 0;
-    free(out->rgb);
-    *out = (image){.rgb = NULL};
-    memcpy(why, r.why, IMAGE_WHY_MAX);
-    return 1;
+    return failed;
 }

@@ -12,15 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char *join(const char *directory, const char *name)
-{
-    char *path;
-    size_t n = strlen(directory);
-    if (asprintf(&path, "%s%s%s", directory, n > 0 && directory[n - 1] == '/' ? "" : "/", name) >= 0) return path;
-    tool_error("%s: out of memory", directory);
-    return NULL;
-}
-
 static char *copy(const char *path)
 {
     char *own = strdup(path);
@@ -86,7 +77,7 @@ int output_writes(const output *out, const char *path)
     const char *name = tool_base_name(path);
     if (out->is_file) return tool_same_path(out->path, path);
     if (!is_picture(name)) return 0;
-    char *own = join(out->path, name);
+    char *own = tool_join(out->path, name);
     const int same = own && tool_same_path(own, path);
     free(own);
     return same;
@@ -206,12 +197,12 @@ char *output_image_path(const output *out, long index)
     char name[32];
     if (out->is_file) return copy(out->path);
     snprintf(name, sizeof name, "%06ld.png", index);
-    return join(out->path, name);
+    return tool_join(out->path, name);
 }
 
 char *output_grid_path(const output *out)
 {
-    return out->is_file ? copy(out->path) : join(out->path, "grid.png");
+    return out->is_file ? copy(out->path) : tool_join(out->path, "grid.png");
 }
 
 long output_image_index(const char *name)

@@ -1,4 +1,4 @@
-/* Reads PNGs: those of image_write_png with their texts, and any others. */
+/* Writes PNGs with texts, and reads them and any others. */
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/images/image.h"
@@ -8,12 +8,122 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Ignores a warning, for example of an invalid colour profile, or of a text key without a capital. */
+static void warned(png_structp png, png_const_charp message)
+{
+    (void)png;
+    (void)message;
+}
+
+/* --- writing: in memory, so that encoding cannot fail within a file ---------------------------------------------- */
+
+typedef struct {
+    uint8_t *data;
+    size_t size, capacity;
+    char *why; /* char [IMAGE_WHY_MAX], libpng's error message */
+} png_buffer;
+
+static void writing_failed(png_structp png, png_const_charp message)
+{
+    png_buffer *buffer = png_get_error_ptr(png);
+    snprintf(buffer->why, IMAGE_WHY_MAX, "%s", message);
+    longjmp(png_jmpbuf(png), 1);
+}
+
+static void append(png_structp png, png_bytep data, size_t size)
+{
+    png_buffer *buffer = png_get_io_ptr(png);
+    if (size > buffer->capacity - buffer->size) {
+        size_t capacity = 2 * buffer->capacity + size;
+        uint8_t *grown = realloc(buffer->data, capacity);
+        if (!grown) png_error(png, "out of memory");
+        buffer->data = grown;
+        buffer->capacity = capacity;
+    }
+    memcpy(buffer->data + buffer->size, data, size);
+    buffer->size += size;
+}
+
+static void nothing_to_flush(png_structp png)
+{
+    (void)png;
+}
+
+static int is_ascii(const char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text >= 128) return 0;
+    return 1;
+}
+
+/* Encodes the picture. libpng reports errors by longjmp, so nothing to be freed is allocated between setjmp and the
+ * end. */
+static int encode(const image *picture, png_text *texts, int text_count, png_buffer *buffer)
+{
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, buffer, writing_failed, warned);
+    png_infop info = png ? png_create_info_struct(png) : NULL;
+    if (!info) {
+        png_destroy_write_struct(&png, NULL);
+        return 1;
+    }
+    if (setjmp(png_jmpbuf(png))) {
+        png_destroy_write_struct(&png, &info);
+        return 1;
+    }
+    png_set_write_fn(png, buffer, append, nothing_to_flush);
+    png_set_IHDR(png, info, (png_uint_32)picture->width, (png_uint_32)picture->height, 8, PNG_COLOR_TYPE_RGB,
+                 PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_set_text(png, info, texts, text_count);
+    png_write_info(png, info);
+    for (int y = 0; y < picture->height; y++) png_write_row(png, picture->rgb + (size_t)y * (size_t)picture->width * 3);
+    png_write_end(png, info);
+    png_destroy_write_struct(&png, &info);
+    return 0;
+}
+
+uint8_t *image_encode_png(const image *picture, const image_text *texts, int text_count, size_t *size,
+                          char why[IMAGE_WHY_MAX])
+{
+    png_text *chunks = calloc((size_t)text_count + 1, sizeof *chunks);
+    png_buffer buffer = {.why = why};
+    snprintf(why, IMAGE_WHY_MAX, "out of memory");
+    if (!chunks) return NULL;
+    for (int i = 0; i < text_count; i++) {
+        int ascii = is_ascii(texts[i].value); /* tEXt is Latin-1; other text goes to iTXt, in UTF-8 */
+        chunks[i].compression = ascii ? PNG_TEXT_COMPRESSION_NONE : PNG_ITXT_COMPRESSION_NONE;
+        chunks[i].key = (char *)(uintptr_t)texts[i].key; /* the cast is safe: libpng only reads them */
+        chunks[i].text = (char *)(uintptr_t)texts[i].value;
+    }
+    const int failed = encode(picture, chunks, text_count, &buffer);
+    free(chunks);
+    *size = buffer.size;
+    if (!failed) return buffer.data;
+    free(buffer.data);
+    return NULL;
+}
+
+int image_write_png(const char *path, const image *picture, const image_text *texts, int text_count, image_store store)
+{
+    char why[IMAGE_WHY_MAX];
+    size_t size;
+    uint8_t *data = image_encode_png(picture, texts, text_count, &size, why);
+    if (!data)
+        return tool_error("%s: cannot encode %dx%d pixels as PNG: %s", path, picture->width, picture->height, why);
+    const int failed = store == IMAGE_STREAM     ? tool_write_output(data, size)
+                       : store == IMAGE_UNSYNCED ? tool_write_file_unsynced(path, data, size)
+                                                 : tool_write_file(path, data, size);
+    free(data);
+    return failed;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
 typedef struct {
     const uint8_t *data; /* [size] the file */
     size_t size, at;     /* at: bytes read by libpng */
     png_structp png;
     png_infop info;
-    char why[IMAGE_WHY_MAX]; /* reason of failure; "": none */
+    char *why; /* char [IMAGE_WHY_MAX], reason of failure; "": none */
 } png_reader;
 
 enum { SIGNATURE = 8, CHUNK_FRAME = 12, TEXT_MAX = 8 << 20 }; /* TEXT_MAX: bytes of a compressed text or profile */
@@ -22,14 +132,8 @@ enum { SIGNATURE = 8, CHUNK_FRAME = 12, TEXT_MAX = 8 << 20 }; /* TEXT_MAX: bytes
 static void reading_failed(png_structp png, png_const_charp message)
 {
     png_reader *r = png_get_error_ptr(png);
-    snprintf(r->why, sizeof r->why, "is not a whole PNG (%s)", message);
+    snprintf(r->why, IMAGE_WHY_MAX, "is not a whole PNG (%s)", message);
     longjmp(png_jmpbuf(png), 1);
-}
-
-static void warned(png_structp png, png_const_charp message)
-{
-    (void)png;
-    (void)message; /* for example an invalid colour profile */
 }
 
 static void give(png_structp png, png_bytep to, size_t n)
@@ -64,7 +168,7 @@ static int make_rgb(png_reader *r)
     (void)png_set_interlace_handling(r->png);
     png_read_update_info(r->png, r->info);
     if (png_get_rowbytes(r->png, r->info) == (size_t)png_get_image_width(r->png, r->info) * 3) return 0;
-    snprintf(r->why, sizeof r->why, "cannot be made RGB");
+    snprintf(r->why, IMAGE_WHY_MAX, "cannot be made RGB");
     return 1;
 }
 
@@ -92,18 +196,19 @@ static int has_all_chunks(const uint8_t *data, size_t size)
     return 0;
 }
 
-static void open_reader(png_reader *r, const void *data, size_t size)
+static void open_reader(png_reader *r, const void *data, size_t size, char *why)
 {
-    *r = (png_reader){.data = data, .size = size};
+    *r = (png_reader){.data = data, .size = size, .why = why};
+    *why = '\0';
     const int begins = size == 0 || (size >= SIGNATURE && png_sig_cmp(data, 0, SIGNATURE) == 0);
     if (!begins || !has_all_chunks(data, size)) {
-        snprintf(r->why, sizeof r->why, "is not a whole PNG (it %s)",
+        snprintf(r->why, IMAGE_WHY_MAX, "is not a whole PNG (it %s)",
                  begins ? "ends too early" : "begins as none does");
         return;
     }
     r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, reading_failed, warned);
     r->info = r->png ? png_create_info_struct(r->png) : NULL;
-    if (!r->info) snprintf(r->why, sizeof r->why, "out of memory");
+    if (!r->info) snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
 }
 
 /* --- any PNG ------------------------------------------------------------------------------------------------------ */
@@ -115,7 +220,7 @@ static void decode(png_reader *r, image *out)
     if (read_header(r) != 0) return;
     const int bits = png_get_bit_depth(r->png, r->info), channels = png_get_channels(r->png, r->info);
     if (bits == 16 && png_get_color_type(r->png, r->info) == PNG_COLOR_TYPE_GRAY)
-        snprintf(r->why, sizeof r->why, "is a PNG of 16-bit grey, expected 8 bits");
+        snprintf(r->why, IMAGE_WHY_MAX, "is a PNG of 16-bit grey, expected 8 bits");
     else if (image_make_room(png_get_image_width(r->png, r->info), png_get_image_height(r->png, r->info), r->size,
                              DEFLATE_MAX * 8.0 / (bits * channels), out, r->why) == 0 &&
              make_rgb(r) == 0)
@@ -125,15 +230,10 @@ static void decode(png_reader *r, image *out)
 int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
 {
     png_reader r;
-    *out = (image){.rgb = NULL};
-    open_reader(&r, data, size);
-    if (!*r.why) decode(&r, out);
+    open_reader(&r, data, size, why);
+    if (!*why) decode(&r, out);
     png_destroy_read_struct(&r.png, &r.info, NULL);
-    if (!*r.why) return 0;
-    free(out->rgb);
-    *out = (image){.rgb = NULL};
-    memcpy(why, r.why, IMAGE_WHY_MAX);
-    return 1;
+    return *why != '\0';
 }
 
 /* --- PNGs of image_write_png -------------------------------------------------------------------------------------- */
@@ -145,7 +245,7 @@ static int has_shape(png_reader *r, int width, int height)
                       png_get_bit_depth(r->png, r->info) == 8 &&
                       png_get_interlace_type(r->png, r->info) == PNG_INTERLACE_NONE;
     if (plain && w == width && h == height) return 1;
-    snprintf(r->why, sizeof r->why, "has %dx%d pixels%s, expected %dx%d of RGB", w, h, plain ? "" : " of another kind",
+    snprintf(r->why, IMAGE_WHY_MAX, "has %dx%d pixels%s, expected %dx%d of RGB", w, h, plain ? "" : " of another kind",
              width, height);
     return 0;
 }
@@ -175,23 +275,24 @@ static void read_own(png_reader *r, int width, int height, image_file *out)
     if (read_header(r) != 0 || !has_shape(r, width, height)) return;
     out->picture = (image){width, height, malloc(row * (size_t)height)};
     if (out->picture.rgb && read_rows(r, out->picture.rgb, height, row) != 0) return;
-    if (!out->picture.rgb || copy_texts(r, out) != 0) snprintf(r->why, sizeof r->why, "out of memory");
+    if (!out->picture.rgb || copy_texts(r, out) != 0) snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
 }
 
 int image_read_png(const char *path, int width, int height, image_file *out)
 {
+    char why[IMAGE_WHY_MAX];
     png_reader r;
     size_t size;
     *out = (image_file){.count = 0};
     void *data = tool_read_file(path, 0, 1024, "a PNG or no such file", &size);
     if (!data) return 1;
-    open_reader(&r, data, size);
-    if (!*r.why) read_own(&r, width, height, out);
+    open_reader(&r, data, size, why);
+    if (!*why) read_own(&r, width, height, out);
     png_destroy_read_struct(&r.png, &r.info, NULL);
     free(data);
-    if (!*r.why) return 0;
+    if (!*why) return 0;
     image_file_free(out);
-    return tool_error(strstr(r.why, "whole PNG") ? "%s: %s, expected one or no such file" : "%s: %s", path, r.why);
+    return tool_error(strstr(why, "whole PNG") ? "%s: %s, expected one or no such file" : "%s: %s", path, why);
 }
 
 void image_file_free(image_file *file)

@@ -3,6 +3,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
+#include "tools/cli/text.h"
 #include "tools/images/output.h"
 #include "weights/npz.h"
 
@@ -30,9 +31,13 @@ struct image_source {
 int image_decode(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
 {
     *out = (image){.rgb = NULL};
-    if (size >= 8 && memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0) return image_decode_png(data, size, out, why);
-    if (size >= 3 && memcmp(data, "\xff\xd8\xff", 3) == 0) return image_decode_jpeg(data, size, out, why);
-    snprintf(why, IMAGE_WHY_MAX, size ? "is neither a PNG nor a JPEG" : "is empty, expected a PNG or a JPEG");
+    const int is_png = size >= 8 && memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0;
+    if (!is_png && !(size >= 3 && memcmp(data, "\xff\xd8\xff", 3) == 0))
+        return text_fail(why, IMAGE_WHY_MAX, "%s",
+                         size ? "is neither a PNG nor a JPEG" : "is empty, expected a PNG or a JPEG");
+    if ((is_png ? image_decode_png : image_decode_jpeg)(data, size, out, why) == 0) return 0;
+    free(out->rgb);
+    *out = (image){.rgb = NULL};
     return 1;
 }
 
@@ -150,10 +155,8 @@ int image_source_sum(const image_source *s, uint64_t *sum)
 /* Reads image i. The caller frees out->rgb. */
 static int read_file(const image_source *s, int64_t i, image *out)
 {
-    char *path = NULL;
-    const size_t n = strlen(s->path);
-    if (asprintf(&path, "%s%s%s", s->path, n > 0 && s->path[n - 1] == '/' ? "" : "/", s->names[i]) < 0)
-        return tool_error("%s: out of memory", s->path);
+    char *path = tool_join(s->path, s->names[i]);
+    if (!path) return 1;
     int failed = image_read(path, out);
     if (!failed && s->width > 0 && (out->width != s->width || out->height != s->height)) {
         failed = tool_error("%s: has %dx%d pixels, expected %dx%d, as %s has", path, out->width, out->height, s->width,

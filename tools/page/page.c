@@ -2,12 +2,12 @@
 
 #include "mar.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/cli/file.h"
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
-#include <png.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -22,7 +22,6 @@ static const char tag[] = "<script type=\"application/json\" id=\"record\">";
 
 static char **words; /* [word_count] the command line */
 static int word_count;
-static int lacks; /* 1: memory ran out for a picture since page_add_extras */
 
 void page_set_command(int argc, char **argv)
 {
@@ -53,7 +52,6 @@ cJSON *page_add_extras(cJSON *record, const char *kind)
     char date[32] = "";
     struct tm t;
     const time_t now = time(NULL);
-    lacks = 0;
     cJSON_AddStringToObject(extras, "kind", kind);
     cJSON *command = cJSON_AddArrayToObject(extras, "command");
     for (int i = 0; i < word_count; i++) tool_json_append(command, cJSON_CreateString(words[i]));
@@ -88,18 +86,11 @@ static char *data_uri(const uint8_t *data, size_t size)
 
 void page_add_picture(cJSON *list, const image *picture)
 {
-    png_image png = {.version = PNG_IMAGE_VERSION,
-                     .width = (png_uint_32)picture->width,
-                     .height = (png_uint_32)picture->height,
-                     .format = PNG_FORMAT_RGB};
-    png_alloc_size_t size = 0;
-    uint8_t *data = NULL;
-    char *text = NULL;
-    if (png_image_write_to_memory(&png, NULL, &size, 0, picture->rgb, 0, NULL) && (data = malloc(size)) &&
-        png_image_write_to_memory(&png, data, &size, 0, picture->rgb, 0, NULL))
-        text = data_uri(data, size);
-    lacks |= !text;
-    if (text) tool_json_append(list, cJSON_CreateString(text));
+    char why[IMAGE_WHY_MAX];
+    size_t size;
+    uint8_t *data = image_encode_png(picture, NULL, 0, &size, why);
+    char *text = data ? data_uri(data, size) : NULL;
+    tool_json_append(list, text ? cJSON_CreateString(text) : NULL);
     free(data);
     free(text);
 }
@@ -121,21 +112,16 @@ int page_write(cJSON *record, const char *path)
 {
     static const char message[] = "%s: out of memory for the page";
     const char *const at = strstr(page_template, mark);
-    text_buffer json, text;
-    FILE *out = text_open(&json);
-    if (!out) {
-        cJSON_Delete(record);
-        return tool_error(message, path);
-    }
-    lacks |= tool_write_json(record, 1, out);
-    if (text_close(out, &json) != 0) return tool_error(message, path);
-    out = lacks ? NULL : text_open(&text);
+    text_buffer text;
+    size_t size;
+    char *json = tool_json_text(record, 1, &size);
+    FILE *out = json ? text_open(&text) : NULL;
     if (out) {
         fwrite(page_template, 1, (size_t)(at - page_template), out);
-        write_record(out, json.data);
+        write_record(out, json);
         fputs(at + sizeof mark - 1, out);
     }
-    free(json.data);
+    free(json);
     if (!out || text_close(out, &text) != 0) return tool_error(message, path);
     const int failed = tool_write_file(path, text.data, text.size);
     free(text.data);

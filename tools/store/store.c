@@ -1,10 +1,10 @@
 #include "tools/store/store.h"
 
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
 #include "tools/cli/interruption.h"
-#include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -69,39 +69,32 @@ enum { RUN_JSON_MAX = 1 << 20 }; /* maximum bytes of a run.json */
 /* Returns run.json as text; the caller frees it. Returns NULL after printing "out of memory". */
 static char *run_json(const image_text *texts, int count, size_t *size)
 {
-    text_buffer text = {0};
-    FILE *out = text_open(&text);
-    cJSON *record = out ? tool_json() : NULL;
-    for (int i = 0; i < count && out; i++) cJSON_AddStringToObject(record, texts[i].key, texts[i].value);
-    const int lacks = !out || tool_write_json(record, 1, out), cut = !out || text_close(out, &text);
-    if (!lacks && !cut) {
-        *size = text.size;
-        return text.data;
-    }
-    if (!cut) free(text.data);
-    tool_error("out of memory for what a run depends on");
-    return NULL;
+    cJSON *record = tool_json();
+    for (int i = 0; i < count; i++) cJSON_AddStringToObject(record, texts[i].key, texts[i].value);
+    char *text = tool_json_text(record, 1, size);
+    if (!text) tool_error("out of memory for what a run depends on");
+    return text;
 }
 
 /* Returns whether the file has these bytes: 0 if it is missing or damaged. Returns -1 after printing if it cannot be
- * opened, or is whole and belongs to another run of the same hash. */
+ * read, or is whole and belongs to another run of the same hash. */
 static int has_bytes(const char *path, const char *bytes, size_t size)
 {
-    struct stat st;
+    size_t found_size;
     const int fd = tool_open_file(path, O_RDONLY | O_NOFOLLOW);
     if (fd < 0 && errno == ENOENT) return 0;
     if (fd < 0) {
         tool_cannot_open(path, "what a run depends on");
         return -1;
     }
-    char *found = fstat(fd, &st) == 0 && st.st_size < RUN_JSON_MAX ? calloc(1, (size_t)st.st_size + 1) : NULL;
-    const int is_read = found && tool_read_at(fd, found, (size_t)st.st_size, 0) == 0;
-    const int same = is_read && st.st_size == (off_t)size && memcmp(found, bytes, size) == 0;
-    cJSON *other = is_read && !same ? cJSON_ParseWithOpts(found, NULL, 1) : NULL;
+    char *found = tool_read_all(fd, path, RUN_JSON_MAX, &found_size);
+    close(fd);
+    if (!found) return found_size > RUN_JSON_MAX ? 0 : -1;
+    const int same = found_size == size && memcmp(found, bytes, size) == 0;
+    cJSON *other = same ? NULL : cJSON_ParseWithOpts(found, NULL, 1);
     const int is_other = cJSON_IsObject(other);
     cJSON_Delete(other);
     free(found);
-    close(fd);
     if (is_other) tool_error("%s: is of another run, expected what this one depends on; use another directory", path);
     return is_other ? -1 : same;
 }
@@ -253,33 +246,12 @@ static mar_status read_arrays(const void *data, size_t size, const char *address
     return status;
 }
 
-/* Returns all bytes of the open file, at most `most`. Returns NULL with *state set otherwise, and prints an error. */
-static void *read_bytes(int fd, const char *path, size_t most, size_t *size, store_state *state)
-{
-    struct stat st;
-    void *data = NULL;
-    *state = STORE_ERROR;
-    if (fstat(fd, &st) != 0) {
-        tool_error("%s: cannot read: %s", path, strerror(errno));
-    } else if ((uint64_t)st.st_size > most) {
-        *state = STORE_DAMAGED;
-    } else if (!(data = malloc((size_t)st.st_size + 1))) {
-        tool_error("%s: out of memory for its %lld bytes", path, (long long)st.st_size);
-    } else if (tool_read_at(fd, data, *size = (size_t)st.st_size, 0) != 0) {
-        tool_error("%s: cannot read: %s", path, errno ? strerror(errno) : "it has become shorter");
-        free(data);
-        data = NULL;
-    }
-    return data;
-}
-
 store_state store_read(const store_run *r, const store_range *at, const char *kind, const store_array *arrays,
                        int count)
 {
     char path[STORE_PATH], why[NPZ_WHY_MAX] = "", address[2 * NAME];
     const size_t length = address_of(r, at, kind, address);
-    size_t size = 0, most = length + HEADERS;
-    store_state state;
+    size_t size, most = length + HEADERS;
     for (int i = 0; i < count; i++) most += size_of(&arrays[i]) + HEADERS;
     const int fd = tool_open_file(store_path(r, at, kind, path), O_RDONLY | O_NOFOLLOW);
     if (fd < 0 && errno == ENOENT) return STORE_MISSING;
@@ -287,7 +259,8 @@ store_state store_read(const store_run *r, const store_range *at, const char *ki
         tool_cannot_open(path, "a piece of this run");
         return STORE_ERROR;
     }
-    void *data = read_bytes(fd, path, most, &size, &state);
+    void *data = tool_read_all(fd, path, most, &size);
+    store_state state = size > most ? STORE_DAMAGED : STORE_ERROR;
     close(fd);
     if (data) {
         const mar_status status = read_arrays(data, size, address, length, arrays, count, why);

@@ -1,9 +1,10 @@
-/* Output of `mar fidelity`: a table, or JSON. */
+/* Output of `mar fidelity`: a table, JSON, and the page. */
 #include "tools/cli/command.h"
+#include "tools/cli/json.h"
 #include "tools/fidelity/compare.h"
 #include "base/printable.h"
-#include "tools/fidelity/report.h"
 #include "tools/generate/stats.h"
+#include "tools/page/page.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -12,17 +13,17 @@
 
 /* --- the table ------------------------------------------------------------------------------------------ */
 
-static void print_share(double share)
+static void print_share(long part, long of)
 {
-    if (share < 0)
+    if (of == 0)
         printf(" %6s", "-");
     else
-        printf(" %5.1f%%", 100 * share);
+        printf(" %5.1f%%", 100 * ((double)part / (double)of));
 }
 
 static void print_row(const fidelity *f, const fidelity_run *r)
 {
-    const double tokens = fidelity_token_acceptance(r);
+    const mar_stats *t = &r->stats;
     char speed[32];
     snprintf(speed, sizeof speed, "%.2fx", r->speed.median);
     if (r == f->runs)
@@ -30,14 +31,17 @@ static void print_row(const fidelity *f, const fidelity_run *r)
     else
         printf("run %-5d", (int)(r - f->runs));
     printf(" %8.4f %6s", r->seconds.median, speed);
-    if (!f->vocabulary) printf(" %7.1f", fidelity_head_calls(r));
-    printf(" %7.1f", fidelity_calls_in_sequence(f, r));
-    print_share(tokens < 0 ? fidelity_head_acceptance(r) : tokens);
+    if (!f->vocabulary) printf(" %7.1f", t->tokens ? t->head_calls / (double)t->tokens : 0);
+    printf(" %7.1f", ((f->vocabulary ? t->passes : t->head_batched) + t->draft_calls) / f->num);
+    if (t->drafted)
+        print_share(t->accepted, t->drafted);
+    else
+        print_share(t->proposals_accepted, t->proposals);
     if (r == f->runs)
         printf(" %8s %8s %5s", "-", "-", "-");
     else
         printf(" %8.5f %8.5f %5.3f", r->image.distance, r->token.distance, r->p);
-    if (f->judged) print_share((double)r->recognised / f->num);
+    if (f->judged) print_share(r->recognised, f->num);
     putchar('\n');
 }
 
@@ -51,7 +55,7 @@ static void print_facts(const fidelity *f, const fidelity_run *r)
     if (r != f->runs) printf(", speed %.2fx", r->speed.median);
     if (r != f->runs && spread) printf(" (%.2f to %.2f)", r->speed.low, r->speed.high);
     printf("\n           %.1f passes of the transformer in sequence, of %.1f contexts, an image\n",
-           fidelity_passes(f, r), r->stats.contexts / f->num);
+           r->stats.passes / f->num, r->stats.contexts / f->num);
 }
 
 /* Prints the comparison of the frequencies of discrete tokens and neighbours with the reference's. */
@@ -67,15 +71,15 @@ void report_print_table(const fidelity *f)
 {
     const run_options *o = &f->runs[0].options;
     char verdict[160], path[8192];
-    printf("%s on %s\n", printable(o->model, path, sizeof path), f->backend);
+    printf("%s on %s\n", printable(o->model, path, sizeof path), f->runs[0].backend);
     printf("%d images of %d class%s, seed %" PRIu64 ", guidance %g, batch %d; the page is %s\n\n", f->num,
-           f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg, f->batch,
+           f->class_count, f->class_count > 1 ? "es" : "", f->shared.params.seed, (double)o->params.cfg, f->batch,
            printable(f->out, path, sizeof path));
     printf("%9s %8s %6s%s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", f->vocabulary ? "" : " c/token", "c/image",
            "accept", "image", "token", "p", f->judged ? " digits" : "");
     for (int i = 0; i < f->run_count; i++) print_row(f, &f->runs[i]);
-    if (f->has_floor)
-        printf("%-9s %*s %8.5f %8.5f\n", "seed", f->vocabulary ? 30 : 38, "", f->image_floor, f->token_floor);
+    if (f->floor.measured)
+        printf("%-9s %*s %8.5f %8.5f\n", "seed", f->vocabulary ? 30 : 38, "", f->floor.image, f->floor.token);
     putchar('\n');
     printf("reference  %s\n", f->runs[0].name);
     print_facts(f, &f->runs[0]);
@@ -170,19 +174,19 @@ static void add_comparison(cJSON *o, const fidelity *f, const fidelity_run *r)
     cJSON_AddNumberToObject(o, "mean_gap", r->mean_gap);
     cJSON_AddNumberToObject(o, "covariance_gap", r->covariance_gap);
     cJSON_AddNumberToObject(o, "p", r->p);
-    cJSON_AddBoolToObject(o, "identical", r->identical);
+    cJSON_AddBoolToObject(o, "identical", r->differing == 0);
     cJSON_AddStringToObject(o, "verdict", fidelity_verdict(f, r, verdict, sizeof verdict));
 }
 
-cJSON *report_record(const fidelity *f)
+static cJSON *report_record(const fidelity *f)
 {
     char seed[32];
     cJSON *record = tool_json(), *list;
     cJSON_AddStringToObject(record, "version", mar_version());
-    cJSON_AddStringToObject(record, "backend", f->backend);
+    cJSON_AddStringToObject(record, "backend", f->runs[0].backend);
     cJSON_AddNumberToObject(record, "images", f->num);
     tool_json_add(record, "classes", cJSON_CreateIntArray(f->classes, f->class_count));
-    snprintf(seed, sizeof seed, "%" PRIu64, f->seed); /* wider than a double's 53 bits */
+    snprintf(seed, sizeof seed, "%" PRIu64, f->shared.params.seed); /* wider than a double's 53 bits */
     cJSON_AddRawToObject(record, "seed", seed);
     cJSON_AddNumberToObject(record, "batch", f->batch);
     cJSON_AddNumberToObject(record, "turns", f->turns);
@@ -192,10 +196,10 @@ cJSON *report_record(const fidelity *f)
     else
         cJSON_AddNullToObject(record, "spread");
     cJSON_AddNumberToObject(record, "permutations", FIDELITY_PERMUTATIONS);
-    if (f->has_floor) {
+    if (f->floor.measured) {
         cJSON *o = cJSON_AddObjectToObject(record, "floor");
-        cJSON_AddNumberToObject(o, "image_95", f->image_floor);
-        cJSON_AddNumberToObject(o, "token_95", f->token_floor);
+        cJSON_AddNumberToObject(o, "image_95", f->floor.image);
+        cJSON_AddNumberToObject(o, "token_95", f->floor.token);
     }
     tool_json_add(record, "reference", run_record(f, &f->runs[0]));
     list = cJSON_AddArrayToObject(record, "runs");
@@ -212,4 +216,37 @@ cJSON *report_record(const fidelity *f)
 int report_print_json(const fidelity *f)
 {
     return tool_print_json(report_record(f), 0);
+}
+
+/* --- the page ----------------------------------------------------------------------------------------------- */
+
+/* Adds `count` pictures that are contiguous in memory. */
+static void add_pictures(cJSON *run, const char *name, uint8_t *rgb, int count, int width, int height)
+{
+    cJSON *list = cJSON_AddArrayToObject(run, name);
+    const size_t size = (size_t)width * (size_t)height * 3;
+    for (int i = 0; i < count; i++) page_add_picture(list, &(image){width, height, rgb + (size_t)i * size});
+}
+
+int report_write_html(const fidelity *f, const char *path)
+{
+    static const char *const kinds[] = {
+        [FIDELITY_SAME] = "same", [FIDELITY_UNSURE] = "unsure", [FIDELITY_CLOSE] = "close", [FIDELITY_OFF] = "off"};
+    cJSON *record = report_record(f), *extras = page_add_extras(record, "fidelity");
+    cJSON_AddBoolToObject(extras, "discrete", f->vocabulary > 0);
+    cJSON_AddBoolToObject(extras, "judged", f->judged);
+    cJSON_AddNumberToObject(extras, "channels", f->channels);
+    cJSON_AddNumberToObject(extras, "positions", f->positions);
+    cJSON_AddNumberToObject(extras, "tests", fidelity_tests(f));
+    cJSON_AddNumberToObject(extras, "level", FIDELITY_LEVEL);
+    cJSON *runs = cJSON_AddArrayToObject(extras, "runs"); /* the reference first */
+    for (int i = 0; i < f->run_count; i++) {
+        const fidelity_run *r = &f->runs[i];
+        cJSON *o = cJSON_CreateObject();
+        if (i > 0) cJSON_AddStringToObject(o, "finding", kinds[fidelity_find(f, r)]);
+        add_pictures(o, "samples", r->rgb, f->shown, f->width, f->height);
+        add_pictures(o, "maps", r->maps, r->stats.drafted > 0 ? r->map_count : 0, f->side, f->side);
+        tool_json_append(runs, o);
+    }
+    return page_write(record, path);
 }

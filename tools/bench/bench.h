@@ -1,6 +1,6 @@
-/* Output shared by all measurements of mar bench. */
-#ifndef TOOLS_BENCH_COMMON_H
-#define TOOLS_BENCH_COMMON_H
+/* The measurements of mar bench, and what they share. */
+#ifndef TOOLS_BENCH_H
+#define TOOLS_BENCH_H
 
 #include "tools/generate/models.h"
 
@@ -28,7 +28,19 @@ void bench_machine_record(const bench_machine *m, cJSON *record);
 /* Returns a new object with model, draft if any, backend, parameters and batch. */
 cJSON *bench_record(const run_options *run, const run_models *models, int batch);
 
-/* Keeps the faster of two batches; *best is all 0 before the first. */
-void bench_take_best(mar_stats *best, const mar_stats *stats);
+/* Makes the same batch `repeat` times with each of the `count` sessions, in turns, pixels included. Sets best[count] to
+ * the statistics of each session's fastest. Returns the exit status, with errors and interruptions printed. */
+int bench_images(const run_models *models, mar_session *const *sessions, int count, int batch, int repeat,
+                 progress *bar, mar_stats *best);
+
+/* Measures discrete tokens: plain decoding and speculation in turns, beside the machine's memory and matrix rates.
+ * Measures `repeat` batches of `batch` images and keeps the fastest, and passes and the machine in as many turns.
+ * Prints a table, or JSON. Returns the exit status. */
+int bench_discrete(run_options *run, const run_models *models, int batch, int repeat, int json, progress *bar);
+
+/* Measures the parts of a step with the session (--micro). Prints the table, or with `json` the object that
+ * bench/gpu_model.py reads. Measures twice if a rate is above the measured peak. Call it after models_session. Returns
+ * the exit status. */
+int bench_micro(const run_options *run, const run_models *models, mar_session *s, int batch, int json, progress *bar);
 
 #endif

@@ -464,8 +464,9 @@ static void interrupt_fidelity(int store)
         kill(child, SIGTERM);
         assert_int_equal(command_wait(child), 128 + SIGTERM);
         said = read_whole_file(d, "errors", NULL);
-        assert_int_equal(count_files(d), store ? 2 : 1); /* that, and the store */
+        assert_in_range(count_files(d), 1, store ? 2 : 1); /* that, and the store if it was at work */
     }
+    assert_int_equal(count_files(d), store ? 2 : 1);
     assert_int_equal(strncmp(said, first, strlen(first)), 0);
     const char *second = said + strlen(first);
     long made = 0, wanted = 0;

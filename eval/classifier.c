@@ -22,7 +22,7 @@ struct eval_classifier {
     long parameters;
 };
 
-/* eval/demo.S; hidden visibility keeps references inside the library */
+/* eval/classifier.S; hidden visibility keeps references inside the library */
 #pragma GCC visibility push(hidden)
 extern const uint8_t eval_file_classifier[], eval_file_classifier_end[];
 #pragma GCC visibility pop

@@ -14,7 +14,7 @@ enum {
     FEATURES_MAX = 1 << 29 /* numbers in compressed data, 2 GB: 262144 images of Inception */
 };
 
-/* eval/demo.S; hidden visibility keeps references inside the library */
+/* eval/reference.S; hidden visibility keeps references inside the library */
 #pragma GCC visibility push(hidden)
 extern const uint8_t eval_file_reference[], eval_file_reference_end[];
 #pragma GCC visibility pop

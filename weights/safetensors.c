@@ -1,14 +1,14 @@
 /* Reads safetensors: u64 header length, JSON header, tensor data without holes or overlaps.
  * https://github.com/huggingface/safetensors#format */
+#include "base/json.h"
 #include "weights/number.h"
 #include "weights/reader.h"
 #include "weights/table.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The format allows 100 MB. The largest MAR header has 60 kB, and parsing takes about 30 times the text. */
+/* The format allows 100 MB. The largest MAR header has 60 kB, and reading takes up to 9 times the text. */
 static const uint64_t header_max = 16u << 20;
 static const double exact_max = (double)WT_DIMENSION_MAX;
 
@@ -22,19 +22,18 @@ int wt_safetensors_recognise(const wt_file *f)
     return f->n_start >= 9 && f->start[8] == '{';
 }
 
-static int whole_number(const cJSON *item, int64_t *out)
+static int whole_number(const json_value *v, int64_t *out)
 {
-    if (!cJSON_IsNumber(item)) return 0;
-    double value = item->valuedouble;
+    const double value = json_double(v);
     if (!(value >= 0 && value <= exact_max) || value != (double)(int64_t)value) return 0;
-    *out = (int64_t)value;
-    return 1;
+    if (!json_integer(v, out)) *out = (int64_t)value; /* 2e3 is 2000 */
+    return *out <= WT_DIMENSION_MAX;
 }
 
-static int dtype_from_name(const char *name, wt_dtype *out)
+static int read_dtype(const json_value *v, wt_dtype *out)
 {
     for (int d = WT_F64; d <= WT_BOOL; d++)
-        if (strcmp(name, wt_dtype_name((wt_dtype)d)) == 0) {
+        if (json_is(v, wt_dtype_name((wt_dtype)d))) {
             *out = (wt_dtype)d;
             return 1;
         }
@@ -61,80 +60,76 @@ static mar_status check_keys(const wt_file *f, mar_err *err)
     return status;
 }
 
-static mar_status read_metadata(wt_file *f, const cJSON *object, mar_err *err)
+static mar_status read_metadata(wt_file *f, const json_value *object, mar_err *err)
 {
     if (f->metadata) return err_set(err, MAR_EFORMAT, "%s: __metadata__ appears twice", f->path);
-    if (!cJSON_IsObject(object)) return err_set(err, MAR_EFORMAT, "%s: __metadata__ is not an object", f->path);
-    int n = 0;
-    for (const cJSON *item = object->child; item; item = item->next) n++;
-    f->metadata = calloc((size_t)n + 1, sizeof *f->metadata);
+    if (object->type != JSON_OBJECT) return err_set(err, MAR_EFORMAT, "%s: __metadata__ is not an object", f->path);
+    f->metadata = calloc(json_children(object) + 1, sizeof *f->metadata);
     if (!f->metadata) return err_set(err, MAR_ENOMEM, "%s: out of memory for the metadata", f->path);
-    for (const cJSON *item = object->child; item; item = item->next) {
-        if (!cJSON_IsString(item))
-            return err_set(err, MAR_EFORMAT, "%s: metadata \"%s\" is not a string", f->path, item->string);
-        mar_status status = wt_check_text(f, "metadata key", item->string, strlen(item->string), err);
-        if (status == MAR_OK)
-            status = wt_check_text(f, "metadata value", item->valuestring, strlen(item->valuestring), err);
+    for (const json_value *key = object + 1, *value; key < json_next(object); key = json_next(value)) {
+        value = key + 1;
+        if (value->type != JSON_STRING)
+            return err_set(err, MAR_EFORMAT, "%s: metadata \"%s\" is not a string", f->path, key->text);
+        mar_status status = wt_check_text(f, "metadata key", key->text, key->length, err);
+        if (status == MAR_OK) status = wt_check_text(f, "metadata value", value->text, value->length, err);
         if (status != MAR_OK) return status;
         wt_pair *pair = &f->metadata[f->n_metadata];
-        pair->key = wt_pool_text(&f->pool, item->string, strlen(item->string));
-        pair->value = wt_pool_text(&f->pool, item->valuestring, strlen(item->valuestring));
+        pair->key = wt_pool_text(&f->pool, key->text, key->length);
+        pair->value = wt_pool_text(&f->pool, value->text, value->length);
         if (!pair->key || !pair->value) return err_set(err, MAR_ENOMEM, "%s: out of memory for the metadata", f->path);
         f->n_metadata++;
     }
     return check_keys(f, err);
 }
 
-/* Finds the tensor's three fields, each exactly once. Ignores other fields: a later version may add some. */
-static mar_status find_fields(const wt_file *f, const cJSON *entry, const cJSON *fields[3], mar_err *err)
+/* Finds the three fields of a tensor, each exactly once. Ignores other fields: a later version may add some. */
+static mar_status find_fields(const wt_file *f, const json_value *name, const json_value *fields[3], mar_err *err)
 {
     static const char *const names[3] = {"dtype", "shape", "data_offsets"};
+    const json_value *const entry = name + 1;
     memset(fields, 0, 3 * sizeof *fields);
-    if (!cJSON_IsObject(entry))
-        return err_set(err, MAR_EFORMAT, "%s: header entry \"%s\" is not an object", f->path, entry->string);
-    for (const cJSON *item = entry->child; item; item = item->next)
+    if (entry->type != JSON_OBJECT)
+        return err_set(err, MAR_EFORMAT, "%s: header entry \"%s\" is not an object", f->path, name->text);
+    for (const json_value *field = entry + 1; field < json_next(entry); field = json_next(field + 1))
         for (int i = 0; i < 3; i++) {
-            if (strcmp(item->string, names[i]) != 0) continue;
+            if (!json_is(field, names[i])) continue;
             if (fields[i])
-                return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": %s appears twice", f->path, entry->string,
-                               names[i]);
-            fields[i] = item;
+                return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": %s appears twice", f->path, name->text, names[i]);
+            fields[i] = field + 1;
         }
     for (int i = 0; i < 3; i++)
-        if (!fields[i])
-            return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" has no %s", f->path, entry->string, names[i]);
+        if (!fields[i]) return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" has no %s", f->path, name->text, names[i]);
     return MAR_OK;
 }
 
-static mar_status read_shape(const wt_file *f, const cJSON *shape, wt_tensor *t, mar_err *err)
+static mar_status read_shape(const wt_file *f, const json_value *shape, wt_tensor *t, mar_err *err)
 {
-    if (!cJSON_IsArray(shape))
+    if (shape->type != JSON_ARRAY)
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": shape is not an array", f->path, t->name);
-    for (const cJSON *item = shape->child; item; item = item->next) {
+    for (const json_value *item = shape + 1; item < json_next(shape); item = json_next(item)) {
         if (t->rank == WT_MAX_RANK)
             return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" has more than %d dimensions", f->path, t->name,
                            WT_MAX_RANK);
-        if (!cJSON_IsNumber(item))
+        if (item->type != JSON_NUMBER)
             return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": dimension %d of its shape is no number", f->path,
                            t->name, t->rank);
         if (!whole_number(item, &t->shape[t->rank]))
             return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": dimension %d of its shape is %g, expected %s", f->path,
-                           t->name, t->rank, item->valuedouble,
-                           item->valuedouble > exact_max ? "at most 2^53" : "a whole number that is not negative");
+                           t->name, t->rank, json_double(item),
+                           json_double(item) >= exact_max ? "at most 2^53" : "a whole number that is not negative");
         t->rank++;
     }
     return MAR_OK;
 }
 
 /* Reads data_offsets [begin, end]. They must lie in the data section and match dtype and shape. */
-static mar_status read_offsets(const wt_file *f, const cJSON *offsets, uint64_t data_size, wt_tensor *t, span *s,
+static mar_status read_offsets(const wt_file *f, const json_value *offsets, uint64_t data_size, wt_tensor *t, span *s,
                                mar_err *err)
 {
     int64_t begin, end;
     uint64_t bytes;
-    const cJSON *first = cJSON_IsArray(offsets) ? offsets->child : NULL;
-    if (!first || !first->next || first->next->next || !whole_number(first, &begin) ||
-        !whole_number(first->next, &end) || begin > end)
+    if (offsets->type != JSON_ARRAY || json_children(offsets) != 2 || !whole_number(offsets + 1, &begin) ||
+        !whole_number(json_next(offsets + 1), &end) || begin > end)
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": data_offsets is not [begin, end]", f->path, t->name);
     if (!wt_measure(t, &bytes))
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": its shape is too large", f->path, t->name);
@@ -148,24 +143,25 @@ static mar_status read_offsets(const wt_file *f, const cJSON *offsets, uint64_t 
     return MAR_OK;
 }
 
-/* Reads one entry. `data` is the offset of the data section in the file. */
-static mar_status read_tensor(wt_file *f, const cJSON *entry, uint64_t data, uint64_t data_size, span *s, mar_err *err)
+/* Reads the entry with this name. `data` is the offset of the data section in the file. */
+static mar_status read_tensor(wt_file *f, const json_value *name, uint64_t data, uint64_t data_size, span *s,
+                              mar_err *err)
 {
-    const cJSON *fields[3];
-    wt_tensor t = {.name = entry->string};
-    mar_status status = wt_check_text(f, "tensor name", t.name, strlen(t.name), err);
-    if (status == MAR_OK) status = find_fields(f, entry, fields, err);
+    const json_value *fields[3];
+    wt_tensor t = {.name = name->text};
+    mar_status status = wt_check_text(f, "tensor name", name->text, name->length, err);
+    if (status == MAR_OK) status = find_fields(f, name, fields, err);
     if (status != MAR_OK) return status;
-    if (!cJSON_IsString(fields[0]) || !dtype_from_name(fields[0]->valuestring, &t.dtype))
+    if (!read_dtype(fields[0], &t.dtype))
         return err_set(err, MAR_EFORMAT,
                        "%s: tensor \"%s\" has dtype \"%s\", expected F64, F32, F16, BF16, I8 to I64, U8 "
                        "or BOOL",
-                       f->path, t.name, cJSON_IsString(fields[0]) ? fields[0]->valuestring : "(no string)");
+                       f->path, t.name, fields[0]->type == JSON_STRING ? fields[0]->text : "(no string)");
     status = read_shape(f, fields[1], &t, err);
     if (status == MAR_OK) status = read_offsets(f, fields[2], data_size, &t, s, err);
     if (status != MAR_OK) return status;
     t.offset = data + s->begin;
-    status = wt_add(f, &t, strlen(t.name), err);
+    status = wt_add(f, &t, name->length, err);
     if (status == MAR_OK) s->name = f->tensors[f->count - 1].name;
     return status;
 }
@@ -196,95 +192,62 @@ static mar_status check_cover(const wt_file *f, span *spans, uint64_t data_size,
     return MAR_OK;
 }
 
-static mar_status read_entries(wt_file *f, const cJSON *root, uint64_t data, uint64_t data_size, mar_err *err)
+static mar_status read_entries(wt_file *f, const json_value *root, uint64_t data, uint64_t data_size, mar_err *err)
 {
-    int n = 0;
-    for (const cJSON *entry = root->child; entry; entry = entry->next) n++;
-    span *spans = calloc((size_t)n + 1, sizeof *spans);
-    if (!spans) return err_set(err, MAR_ENOMEM, "%s: out of memory for %d tensors", f->path, n);
+    const size_t n = json_children(root);
+    span *spans = calloc(n + 1, sizeof *spans);
+    if (!spans) return err_set(err, MAR_ENOMEM, "%s: out of memory for %zu tensors", f->path, n);
     mar_status status = MAR_OK;
-    for (const cJSON *entry = root->child; entry && status == MAR_OK; entry = entry->next)
-        status = strcmp(entry->string, "__metadata__") == 0
-                     ? read_metadata(f, entry, err)
-                     : read_tensor(f, entry, data, data_size, &spans[f->count], err);
+    for (const json_value *name = root + 1; name < json_next(root) && status == MAR_OK; name = json_next(name + 1))
+        status = json_is(name, "__metadata__") ? read_metadata(f, name + 1, err)
+                                               : read_tensor(f, name, data, data_size, &spans[f->count], err);
     if (status == MAR_OK) status = check_cover(f, spans, data_size, err);
     free(spans);
     return status;
 }
 
-/* Returns 1 if memory was the reason why parsing failed, since cJSON does not tell. Parsing takes about 30 times the
- * length. So either that allocation fails, or a second attempt succeeds. */
-static int is_out_of_memory(const char *header, uint64_t length)
-{
-    void *needed = malloc(32 * (size_t)length);
-    free(needed);
-    if (!needed) return 1;
-    cJSON *again = cJSON_ParseWithLength(header, length);
-    cJSON_Delete(again);
-    return again != NULL;
-}
-
-/* Returns the position of a NUL in the header, plain or as \u0000, or -1. It would truncate names. Backslashes only
- * occur in strings, where each escapes the next character. */
-static int64_t find_nul(const char *header, uint64_t length)
-{
-    static const char escape[6] = {'\\', 'u', '0', '0', '0', '0'};
-    const char *end = header + length, *nul = memchr(header, 0, length);
-    if (nul) end = nul;
-    for (const char *at = header; at < end && (at = memchr(at, '\\', (size_t)(end - at))); at += 2)
-        if ((size_t)(end - at) >= sizeof escape && memcmp(at, escape, sizeof escape) == 0) return at - header;
-    return nul ? nul - header : -1;
-}
-
-/* cJSON recurses once per level. A checkpoint has three; this limit protects a small stack. */
+/* A checkpoint has three levels. */
 enum { LEVELS_MAX = 16 };
 
-/* Returns the position of the first bracket deeper than LEVELS_MAX, or -1. */
-static int64_t find_deep(const char *header, uint64_t length)
+static mar_status refuse_header(const wt_file *f, json_error error, const json *j, uint64_t length, mar_err *err)
 {
-    int depth = 0, in_string = 0;
-    for (uint64_t i = 0; i < length; i++) {
-        const char c = header[i];
-        if (in_string && c == '\\')
-            i++;
-        else if (c == '"')
-            in_string = !in_string;
-        else if (!in_string && (c == '[' || c == '{') && ++depth > LEVELS_MAX)
-            return (int64_t)i;
-        else if (!in_string && (c == ']' || c == '}'))
-            depth--;
-    }
-    return -1;
-}
-
-static mar_status read_header(wt_file *f, const char *header, uint64_t length, mar_err *err)
-{
-    const char *end = NULL;
-    const int64_t deep = find_deep(header, length);
-    if (deep >= 0)
-        return err_set(err, MAR_EFORMAT, "%s: the header has more than %d levels at byte %lld, expected 3", f->path,
-                       LEVELS_MAX, (long long)deep);
-    cJSON *root = cJSON_ParseWithLengthOpts(header, length, &end, 0);
-    if (!root && is_out_of_memory(header, length))
+    const long long at = (long long)j->at;
+    switch (error) {
+    case JSON_NO_MEMORY:
         return err_set(err, MAR_ENOMEM, "%s: out of memory for the header of %llu bytes", f->path,
                        (unsigned long long)length);
-    if (!root)
-        return err_set(err, MAR_EFORMAT, "%s: the header is no valid JSON near byte %lld", f->path,
-                       end ? (long long)(end - header) : 0LL);
-    while (end < header + length && *end == ' ') end++;
-    const int64_t nul = find_nul(header, (uint64_t)(end - header));
+    case JSON_DEEP:
+        return err_set(err, MAR_EFORMAT, "%s: the header has more than %d levels at byte %lld, expected 3", f->path,
+                       LEVELS_MAX, at);
+    case JSON_TRAILING:
+        return err_set(err, MAR_EFORMAT, "%s: the header goes on after its JSON object, at byte %lld", f->path, at);
+    default:
+        return err_set(err, MAR_EFORMAT, "%s: the header is no valid JSON near byte %lld", f->path, at);
+    }
+}
+
+static mar_status refuse_nul(const wt_file *f, size_t at, mar_err *err)
+{
+    return err_set(err, MAR_EFORMAT, "%s: the header has a NUL at byte %zu, expected names and metadata without",
+                   f->path, at);
+}
+
+static mar_status read_header(wt_file *f, char *header, uint64_t length, mar_err *err)
+{
+    json j;
+    const json_error error = json_read(header, length, LEVELS_MAX, &j);
+    if (error == JSON_SYNTAX && j.at < length && !header[j.at]) return refuse_nul(f, j.at, err);
+    if (error != JSON_OK) return refuse_header(f, error, &j, length, err);
     mar_status status;
-    if (end != header + length)
-        status = err_set(err, MAR_EFORMAT, "%s: the header goes on after its JSON object, at byte %lld", f->path,
-                         (long long)(end - header));
-    else if (nul >= 0)
-        status = err_set(err, MAR_EFORMAT, "%s: the header has a NUL at byte %lld, expected names and metadata without",
-                         f->path, (long long)nul);
-    else if (!cJSON_IsObject(root))
+    if (j.nul < length)
+        status = refuse_nul(f, j.nul, err);
+    else if (j.values->type != JSON_OBJECT) /* the file has changed since its start was read */
         status = err_set(err, MAR_EFORMAT, "%s: the header is no JSON object", f->path);
     else
-        status = read_entries(f, root, 8 + length, f->source.size - 8 - length, err);
-    cJSON_Delete(root);
+        status = read_entries(f, j.values, 8 + length, f->source.size - 8 - length, err);
+    if (status == MAR_OK && j.not_utf8 < length)
+        status = err_set(err, MAR_EFORMAT, "%s: the header is no valid UTF-8 at byte %zu", f->path, j.not_utf8);
+    json_free(&j);
     return status;
 }
 
@@ -301,6 +264,7 @@ mar_status wt_safetensors_read(wt_file *f, mar_err *err)
     if (!header)
         return err_set(err, MAR_ENOMEM, "%s: out of memory for the header of %llu bytes", f->path,
                        (unsigned long long)length);
+    header[length] = '\0';
     mar_status status = file_source_read(&f->source, 8, length, header, err);
     if (status == MAR_OK) status = read_header(f, header, length, err);
     free(header);

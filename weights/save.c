@@ -1,36 +1,16 @@
 /* Writes safetensors, tensor by tensor. */
+#include "base/json.h"
 #include "kernels/int8.h"
 #include "weights/number.h"
 #include "weights/table.h"
 
-#include <cjson/cJSON.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { CHUNK = 64 * 1024, DATA_ALIGN = 64 };
-
-/* Creates an integer with all its digits; cJSON prints only 15. */
-static cJSON *whole_number(uint64_t value)
-{
-    char digits[24];
-    snprintf(digits, sizeof digits, "%" PRIu64, value);
-    return cJSON_CreateRaw(digits);
-}
-
-/* Adds {"dtype": ..., "shape": [...], "data_offsets": [begin, end]} for one tensor. */
-static int add_entry(cJSON *root, const wt_output *t, uint64_t begin, uint64_t end)
-{
-    cJSON *entry = cJSON_AddObjectToObject(root, t->name);
-    if (!entry || !cJSON_AddStringToObject(entry, "dtype", wt_dtype_name(t->dtype))) return 0;
-    cJSON *shape = cJSON_AddArrayToObject(entry, "shape"), *offsets = cJSON_AddArrayToObject(entry, "data_offsets");
-    if (!shape || !offsets) return 0;
-    for (int i = 0; i < t->rank; i++)
-        if (!cJSON_AddItemToArray(shape, whole_number((uint64_t)t->shape[i]))) return 0;
-    return cJSON_AddItemToArray(offsets, whole_number(begin)) && cJSON_AddItemToArray(offsets, whole_number(end));
-}
 
 static int64_t elements(const wt_output *t)
 {
@@ -39,25 +19,61 @@ static int64_t elements(const wt_output *t)
     return count;
 }
 
+/* A text that is written twice: first only to count it. */
+typedef struct {
+    char *text; /* [size]; NULL: counts */
+    size_t size, length;
+} header_text;
+
+static void put(header_text *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(header_text *h, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    h->length +=
+        (size_t)vsnprintf(h->text ? h->text + h->length : NULL, h->text ? h->size - h->length : 0, format, arguments);
+    va_end(arguments);
+}
+
+static void put_string(header_text *h, const char *text)
+{
+    h->length += json_quote(text, h->text ? h->text + h->length : NULL);
+}
+
+/* Puts {"__metadata__":{...},"NAME":{"dtype":...,"shape":[...],"data_offsets":[begin,end]},...}. */
+static void put_header(header_text *h, const wt_output *tensors, int count, const char *const (*metadata)[2],
+                       int n_metadata)
+{
+    uint64_t offset = 0;
+    put(h, "{");
+    for (int i = 0; i < n_metadata; i++) {
+        put(h, i ? "," : "\"__metadata__\":{");
+        put_string(h, metadata[i][0]);
+        put(h, ":");
+        put_string(h, metadata[i][1]);
+    }
+    if (n_metadata > 0) put(h, "}");
+    for (int i = 0; i < count; i++) {
+        const wt_output *t = &tensors[i];
+        if (i > 0 || n_metadata > 0) put(h, ",");
+        put_string(h, t->name);
+        put(h, ":{\"dtype\":\"%s\",\"shape\":[", wt_dtype_name(t->dtype));
+        for (int d = 0; d < t->rank; d++) put(h, d ? ",%lld" : "%lld", (long long)t->shape[d]);
+        put(h, "],\"data_offsets\":[%llu,", (unsigned long long)offset);
+        offset += (uint64_t)elements(t) * wt_dtype_size(t->dtype);
+        put(h, "%llu]}", (unsigned long long)offset);
+    }
+    put(h, "}");
+}
+
 /* Returns the header as JSON text for the caller to free, or NULL without memory. */
 static char *make_header(const wt_output *tensors, int count, const char *const (*metadata)[2], int n_metadata)
 {
-    cJSON *root = cJSON_CreateObject();
-    int ok = root != NULL;
-    if (n_metadata > 0) {
-        cJSON *pairs = cJSON_AddObjectToObject(root, "__metadata__");
-        for (int i = 0; i < n_metadata && ok; i++)
-            ok = cJSON_AddStringToObject(pairs, metadata[i][0], metadata[i][1]) != NULL;
-    }
-    uint64_t offset = 0;
-    for (int i = 0; i < count && ok; i++) {
-        uint64_t bytes = (uint64_t)elements(&tensors[i]) * wt_dtype_size(tensors[i].dtype);
-        ok = add_entry(root, &tensors[i], offset, offset + bytes);
-        offset += bytes;
-    }
-    char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
-    cJSON_Delete(root);
-    return text;
+    header_text h = {0};
+    put_header(&h, tensors, count, metadata, n_metadata);
+    h = (header_text){.text = malloc(h.length + 1), .size = h.length + 1};
+    if (h.text) put_header(&h, tensors, count, metadata, n_metadata);
+    return h.text;
 }
 
 /* Converts n floats to dtype, F16 or BF16. Returns 0 if a finite value overflows. */
@@ -259,6 +275,6 @@ mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int c
         else
             file_writer_discard(&w);
     }
-    cJSON_free(header);
+    free(header);
     return status;
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs into a fresh prefix and builds and runs the examples against it, by pkg-config and by find_package. Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC GENERATOR [FLAGS]; GENERATOR is CMake's that the
+# Installs into a fresh prefix and builds and runs the examples against it, by pkg-config and by find_package, with libmar.so and with libmar.a. Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC GENERATOR [FLAGS]; GENERATOR is CMake's that the
 # build used, so that nothing else has to be installed.
 set -eu
 source_dir=$1 build_dir=$2 cc=$3 generator=$4 flags=${5:-}
@@ -20,7 +20,7 @@ cmake --install "$build_dir" --prefix "$prefix" >"$work/install.log" 2>&1 || {
 pc=$(find "$prefix" -name libmar.pc)
 [ -n "$pc" ] || fail "no libmar.pc installed"
 lib=$(dirname "$(dirname "$pc")")
-for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$lib/libmar.so" "$prefix/share/man/man1/mar.1" \
+for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$lib/libmar.so" "$lib/libmar.a" "$prefix/share/man/man1/mar.1" \
     "$lib/cmake/libmar/libmar-config.cmake" "$lib/cmake/libmar/libmar-config-version.cmake"; do
     [ -e "$file" ] || fail "not installed: ${file#"$prefix"/}"
 done
@@ -44,6 +44,13 @@ $cc -std=c11 -Wall -Wextra -Wpedantic -Werror $flags "$source_dir/examples/gener
     $(pkg-config --cflags --libs libmar) -Wl,-rpath,"$lib" -o "$work/by_pkg_config"
 "$work/by_pkg_config" 7 "$work/a.ppm"
 
+echo "== libmar.a"
+libraries=$(pkg-config --static --libs-only-l libmar | sed 's/^-lmar //')
+# shellcheck disable=SC2086  # flags are words
+$cc -std=c11 $flags -I"$prefix/include" "$source_dir/examples/generate.c" "$lib/libmar.a" $libraries -o "$work/by_archive"
+"$work/by_archive" 7 "$work/static.ppm"
+if ldd "$work/by_archive" | grep libmar; then fail "libmar.so is loaded beside libmar.a"; fi
+
 echo "== by find_package"
 if ! cmake -G "$generator" -S "$source_dir/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" \
     -DCMAKE_C_COMPILER="$cc" -DCMAKE_C_FLAGS="$flags" >"$work/cmake.log" 2>&1 ||
@@ -52,11 +59,12 @@ if ! cmake -G "$generator" -S "$source_dir/examples" -B "$work/build" -DCMAKE_PR
     fail "find_package(libmar)"
 fi
 "$work/build/generate" 7 "$work/b.ppm"
+"$work/build/generate_static" 7 "$work/c.ppm"
 
 [ "$(head -c 2 "$work/a.ppm")" = P6 ] || fail "not a PPM file"
 [ "$(wc -c <"$work/a.ppm")" -gt 3000 ] || fail "the picture is too small: $(wc -c <"$work/a.ppm") bytes"
-cmp "$work/a.ppm" "$work/b.ppm" || fail "the two programs differ"
-if "$work/by_pkg_config" 10 "$work/c.ppm" 2>"$work/error"; then fail "class 10 of 10 was accepted"; fi
+for other in b c static; do cmp "$work/a.ppm" "$work/$other.ppm" || fail "two programs differ"; done
+if "$work/by_pkg_config" 10 "$work/none.ppm" 2>"$work/error"; then fail "class 10 of 10 was accepted"; fi
 [ "$(wc -l <"$work/error")" = 1 ] || fail "an error is not one line: $(cat "$work/error")"
 
 echo "== several threads"

@@ -1,9 +1,10 @@
 #!/bin/sh
 # A library in someone's process does not end it, print, or change what all of its threads share.
-# test_symbols.sh LIBRARY: fails if it asks the C library for the means. It exports what mar.h declares and nothing else, and
-# its own calls to that cannot be led to a function of the program with the same name.
+# test_symbols.sh LIBRARY ARCHIVE: fails if the library asks the C library for the means, or loads another library than the C
+# library and zlib. Library and archive export what mar.h declares and nothing else. The library's own calls to that cannot be
+# led to a function of the program with the same name.
 set -eu
-library=$1
+library=$1 archive=$2
 header=$(dirname "$0")/../../include/mar.h
 forbidden='_?exit|_Exit|quick_exit|abort|__assert_fail|kill|raise|umask|setlocale|uselocale|signal|sigaction|sigprocmask|bsd_signal
 sched_setaffinity|pthread_setaffinity_np|setenv|unsetenv|putenv|chdir|fchdir|srand|srand48|strtok|rand
@@ -20,10 +21,28 @@ found=$(printf '%s\n' "$symbols" | grep -xE "$pattern" || true)
     exit 1
 }
 
+allowed='libc[.]so[.]6|libm[.]so[.]6|libz[.]so[.]1|ld-linux-.*'
+allowed="$allowed|libdnnl[.]so[.].*|libgomp[.]so[.]1|libgcc_s[.]so[.]1" # kernels/cpu/onednn.c, kernels/cpu/guard.c
+needed=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+printf '%s\n' "$needed" | grep -qx 'libc[.]so[.]6' || {
+    echo "$library does not load the C library: $needed" >&2
+    exit 1
+}
+found=$(printf '%s\n' "$needed" | grep -vxE "$allowed" || true)
+[ -z "$found" ] || {
+    printf '%s loads %s\n' "$library" "$found" >&2
+    exit 1
+}
+
 exported=$(nm -D --defined-only "$library" | sed 's/.* //' | sort -u)
 declared=$(grep '^MAR_API' "$header" | sed 's/(.*//; s/.*[ *]//' | sort -u)
 [ "$exported" = "$declared" ] || {
     echo "$library does not export what mar.h declares:" $(printf '%s\n' "$exported" "$declared" | sort | uniq -u) >&2
+    exit 1
+}
+in_archive=$(nm -g --defined-only "$archive" | sed -n 's/.* [A-Z] //p' | sort -u)
+[ "$in_archive" = "$declared" ] || {
+    echo "$archive does not export what mar.h declares:" $(printf '%s\n' "$in_archive" "$declared" | sort | uniq -u) >&2
     exit 1
 }
 # A relocation by name is looked up in the program first.

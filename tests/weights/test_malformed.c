@@ -71,6 +71,8 @@ TEST_CASE(test_header_json)
     refuse_header("{", 0, "no valid JSON");
     refuse_header("{\"a\":}", 0, "no valid JSON");
     refuse_header("{\"a", 0, "no valid JSON");
+    refuse_header("{\"__metadata__\":{\"k\":\"v\n\"}}", 0, "no valid JSON near byte 23"); /* control character */
+    refuse_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[01],\"data_offsets\":[0,1]}}", 1, "no valid JSON near byte 29");
     refuse_header("{} x", 0, "goes on after its JSON object");
     refuse_header("{}{}", 0, "goes on after its JSON object");
     refuse_header("{\"a\":[]}", 0, "\"a\" is not an object");
@@ -218,7 +220,10 @@ TEST_CASE(test_utf8)
         {NAMED("\xe2\x82"), "is no valid UTF-8 at byte 0"},                                /* cut short */
         {NAMED("\xe0\x9f\xbf"), "is no valid UTF-8 at byte 0"},
         {"{\"__metadata__\":{\"k\xff\":\"v\"}}", "the metadata key \"k\\xff\" is no valid UTF-8 at byte 1"},
-        {"{\"__metadata__\":{\"k\":\"v\x1b\xfe\"}}", "the metadata value \"v\\x1b\\xfe\" is no valid UTF-8 at byte 2"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0],\"later\":\"\xff\"}}",
+         "the header is no valid UTF-8 at byte 61"},
+        {"{\"__metadata__\":{\"k\":\"v\\u001b\xfe\"}}",
+         "the metadata value \"v\\x1b\\xfe\" is no valid UTF-8 at byte 2"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) refuse_header(bad[i][0], i < 6, bad[i][1]);
     static const char *const good[] = {"\xc2\x80", "\xe2\x82\xac", "\xf0\x9f\x99\x82", "\xf4\x8f\xbf\xbf",
@@ -248,6 +253,8 @@ TEST_CASE(test_dtype_and_shape)
     refuse_header(ONE("U8", "[1e300]", "[0,1]"), 1, "dimension 0 of its shape is 1e+300, expected at most 2^53");
     refuse_header(ONE("U8", "[1,1152921504606846976]", "[0,1]"), 1,
                   "dimension 1 of its shape is 1.15292e+18, expected at most 2^53");
+    refuse_header(ONE("U8", "[9007199254740993]", "[0,1]"), 1,
+                  "dimension 0 of its shape is 9.0072e+15, expected at most");
     refuse_header(ONE("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "more than 8 dimensions");
     /* 2^32 * 2^32 elements: 0 modulo 2^64. And 2^62 elements of 4 bytes. */
     refuse_header(ONE("U8", "[4294967296,4294967296]", "[0,0]"), 0, "too large");

@@ -46,7 +46,7 @@ static void check(mar_status status, const char *why)
 
 /* --- what a method emits ------------------------------------------------------------------------------------------ */
 
-/* Adds to the law m what becomes of `weight` rejections of the site's draft. p, q [SIZE]: as load_laws makes them. */
+/* Adds to the law m what becomes of `weight` rejections of the site's draft. p, q [SIZE]: as load_probs makes them. */
 static void add_rejection(const walk *w, site *s, double weight, const float *p, const float *q, double *m)
 {
     const double p_draft = p_of(s, s->draft);
@@ -141,7 +141,7 @@ static void find_law(const walk *w, const kern_discrete_rule *rule, int node, do
         const int next = next_child(w, node, child + 1);
         s.draft = w->draft[child];
         const double f = fmin(1, acceptance(w, &s)), p = p_of(&s, s.draft);
-        load_laws(w, &s);
+        load_probs(w, &s);
         const double left = f < 1 ? make_residual(w, &s) : 0;
         const double taken = f < 1 && kern_draft_stays(rule, p, left) ? 1 : f;
         m[s.draft] += weight * taken;

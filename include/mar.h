@@ -17,8 +17,8 @@
  *     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
  *
  * Reproducibility: an image is a function of (model, parameters, seed, image index). It does not depend on the batch
- * size, the number of threads, or earlier images. On a CPU with AVX-512 this holds bit for bit. Without AVX-512 some
- * products of oneDNN 2.6 depend on the batch in their last bits. So do some products on a GPU.
+ * size, the number of threads, or earlier images. On a CPU this holds bit for bit. On a GPU some products depend on the
+ * batch in their last bits. Processors with other instruction sets have other bits.
  *
  * Threads: any number of threads may share a handle, its models and its VAEs. Models and VAEs do not change after
  * loading, and their weights are in memory once. One thread may load a model while others generate. A session belongs
@@ -37,22 +37,19 @@
  *
  * Forks: a forked child has neither the threads nor the GPU of a handle that its parent opened. In the child, calls on
  * such a handle and its objects return MAR_EARG, and freeing does nothing. Nothing blocks. Getters such as
- * mar_session_get_params still work. The child can open a handle of its own, with two exceptions, in which mar_open
- * fails and says so. CUDA works in one process of the two only; the CPU backend works in both. A fork during
- * mar_model_load or mar_session_begin on another thread leaves oneDNN's locks taken in the child. A program started
- * with exec has neither limit.
+ * mar_session_get_params still work. The child can open a handle of its own, also if other threads were at work during
+ * the fork. CUDA works in one process of the two only; mar_open says so. A program started with exec has no such
+ * limit.
  *
  * Text: messages, log lines, and the facts and problems of a report are valid UTF-8 and safe to print. Control
  * characters, direction marks and invalid bytes appear as \n, \x1b or \u202e.
  *
  * Failures: a failed call leaves all other sessions and the handle as they were. Running out of memory returns
- * MAR_ENOMEM. Inside oneDNN this holds on Linux for x86-64 and ARM64 with oneDNN as a shared library on libstdc++
- * (tested: 2.6.3); elsewhere it ends the program. If libmar is loaded by dlopen, glibc ends the program when memory
- * runs out at a thread's first call. A CPU handle has as many threads as the system starts.
+ * MAR_ENOMEM. If libmar is loaded by dlopen, glibc ends the program when memory runs out at a thread's first call. A
+ * CPU handle has as many threads as the system starts.
  *
- * Side effects: the library prints nothing and never ends the program, but for the two cases above. It does not touch
- * signal handlers, locale, umask, or the affinity of the caller's threads. It turns off oneDNN's cache of primitives,
- * and routes the memory functions that libdnnl imports through libmar. Text of numbers follows the process's locale:
+ * Side effects: the library prints nothing and never ends the program, but for the case above. It does not touch signal
+ * handlers, locale, umask, or the affinity of the caller's threads. Text of numbers follows the process's locale:
  * LC_NUMERIC should be "C", as it is unless the program changes it.
  */
 #ifndef MAR_H

@@ -25,7 +25,7 @@ mkdir -p -- "$1" || fail "cannot make the folder $1"
 dir=$(cd -- "$1" && pwd)
 
 # What every compiler brings: the C library, the compiler's own and zlib, which it is linked with.
-with_compilers="$compiler_packages $test_compiler_packages libc6 libgcc-s1 libstdc++6 libgomp1 zlib1g"
+with_compilers="$compiler_packages $test_compiler_packages libc6 libgcc-s1 libstdc++6 zlib1g"
 
 # The packages and what they need, of alternatives, and of those that provide what has no package, the first; `?` before
 # the name of one that apt does not know.

@@ -30,11 +30,11 @@ mar_kit_unpack() {
 
 # Do they link and run here? The C library may be older than the packages'.
 mar_kit_try() {
-    if printf '%s\n' '#include <cjson/cJSON.h>' '#include <oneapi/dnnl/dnnl.h>' '#include <png.h>' \
-        '#include <stdio.h>' '#include <jpeglib.h>' 'double dlapy2_(double *, double *);' \
-        'int main(void) { struct jpeg_error_mgr e; double x = 3, y = 4; return !cJSON_Version() || !dnnl_version() ||' \
+    if printf '%s\n' '#include <cjson/cJSON.h>' '#include <png.h>' '#include <stdio.h>' \
+        '#include <jpeglib.h>' 'double dlapy2_(double *, double *);' \
+        'int main(void) { struct jpeg_error_mgr e; double x = 3, y = 4; return !cJSON_Version() ||' \
         '!png_access_version_number() || !jpeg_std_error(&e) || dlapy2_(&x, &y) < 4.9; }' |
-        cc -x c -o "$mar_kit_deps/try" - -lcjson -ldnnl -lpng -ljpeg -lz -llapack -lblas >"$mar_kit_deps/log" 2>&1 &&
+        cc -x c -o "$mar_kit_deps/try" - -lcjson -lpng -ljpeg -lz -llapack -lblas >"$mar_kit_deps/log" 2>&1 &&
         "$mar_kit_deps/try" 2>>"$mar_kit_deps/log"; then
         touch "$mar_kit_deps/works"
     else
@@ -84,7 +84,7 @@ mar_kit_env() {
     cmp -s "$mar_kit/sums" "$mar_kit_deps/sums" || mar_kit_unpack "$mar_kit_deps" || return 1
 
     for mar_kit_lib in "$mar_kit_deps"/usr/lib/*-linux-gnu*; do break; done
-    [ -e "$mar_kit_lib/libdnnl.so" ] || { mar_kit_fail "no libdnnl.so in $mar_kit_lib"; return 1; }
+    [ -e "$mar_kit_lib/libcjson.so" ] || { mar_kit_fail "no libcjson.so in $mar_kit_lib"; return 1; }
     command -v pkg-config >/dev/null 2>&1 || PATH=$PATH:$mar_kit_deps/usr/bin
     # An installed system has links to LAPACK and BLAS where the other libraries are.
     for mar_kit_file in "$mar_kit_lib/blas" "$mar_kit_lib/lapack" "$mar_kit_lib"; do

@@ -10,8 +10,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 static void print_help(void)
 {
@@ -66,20 +64,6 @@ static int run(int argc, char **argv)
         if (strcmp(argv[1], c->name) == 0) return c->run(argc - 1, argv + 1);
     return unknown_command(argv[1]);
 }
-
-/* Checks that memory can be had before libraries allocate. They do so before main and end the process on failure
- * (oneDNN, 70 kB). Sanitizers install first functions of their own. */
-#if defined(__ELF__) && defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-static void check_memory(void)
-{
-    enum { NEEDED = 1 << 20 };
-    static const char line[] = "mar: out of memory\n";
-    void *p = mmap(NULL, NEEDED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) _exit(write(STDERR_FILENO, line, sizeof line - 1) < 0 ? 2 : 1);
-    munmap(p, NEEDED);
-}
-__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = check_memory;
-#endif
 
 int main(int argc, char **argv)
 {

@@ -1,64 +1,55 @@
-/* Attention. A task is one head of one sequence, or a block of queries for a single head. oneDNN 2.6 is fast on dense
- * matrices only, so a task copies its head's rows out of the interleaved qkv once. The copies and a block's scores stay
- * in the core's L2. */
+/* Attention. A task is one head of one sequence, or a block of queries for a single head. It packs the head's keys and
+ * values as the weights of two products (gemm/gemm.h): queries times keys, then their softmax times values. The blocks
+ * and the scores of a block of queries stay in the core's L2. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
 
 enum {
-    QUERY_BLOCK = 160,
+    QUERY_BLOCK = 2 * GEMM_ROWS,
     SPANS = 64, /* sequences of one loop over spans, enough to keep many threads busy */
 };
 
-typedef struct {
-    const dnn_primitive *scores, *values;
-} attention_pair;
-
 /* The shape of a call, and a thread's buffers within cpu_queue.work. */
 typedef struct {
-    int n_q, n_k, dim, block, blocks;
-    attention_pair whole, rest;                        /* products of a full block, and of a smaller last one */
-    size_t key, value, scores, weights, result, total; /* offsets; the query is at 0 */
+    int n_q, n_k, dim, block, blocks;            /* queries, keys, numbers of each; queries of a block, blocks */
+    int key_words, value_words;                  /* words of a column of keys and of values */
+    size_t key_bytes, value_bytes;               /* of a block of keys, and of values */
+    size_t weight_stride;                        /* bytes from one row of weights to the next */
+    size_t query_bytes;                          /* of a copied query; 0: queries are read where they are */
+    size_t value, scores, weights, query, total; /* offsets; the keys are at 0 */
 } attention_plan;
+
+static const float no_bias[GEMM_COLS];
 
 static size_t aligned(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-static mar_status products(cpu_queue *k, int n_q, int n_k, int dim, attention_pair *out, mar_err *err)
+static gemm_type type_of(const cpu_queue *k)
 {
-    const dnn_matmul_spec scores = {.m = n_q,
-                                    .n = n_k,
-                                    .k = dim,
-                                    .lda = dim,
-                                    .ldb = dim,
-                                    .ldc = n_k,
-                                    .bf16 = k->d->bf16,
-                                    .c_f32 = 1,
-                                    .b_transposed = 1};
-    const dnn_matmul_spec values = {
-        .m = n_q, .n = dim, .k = n_k, .lda = n_k, .ldb = dim, .ldc = dim, .bf16 = k->d->bf16};
-    mar_status status = cpu_matmul(k, &scores, &out->scores, err);
-    return status == MAR_OK ? cpu_matmul(k, &values, &out->values, err) : status;
+    return k->d->bf16 ? GEMM_BF16 : GEMM_F32;
 }
 
 static mar_status make_plan(cpu_queue *k, int n_q, int n_k, int dim, attention_plan *p, mar_err *err)
 {
-    const size_t act_size = k->d->base.act_size;
-    *p = (attention_plan){.n_q = n_q, .n_k = n_k, .dim = dim, .block = n_q < QUERY_BLOCK ? n_q : QUERY_BLOCK};
-    p->blocks = (n_q + p->block - 1) / p->block;
-    const size_t rows = (size_t)p->block, keys = (size_t)n_k, width = (size_t)dim;
-    p->key = aligned(rows * width * act_size);
-    p->value = p->key + aligned(keys * width * act_size);
-    p->scores = p->value + aligned(keys * width * act_size);
-    p->weights = p->scores + aligned(rows * keys * sizeof(float));
-    p->result = p->weights + aligned(rows * keys * act_size);
-    p->total = p->result + aligned(rows * width * act_size);
-    mar_status status = cpu_grow(k, k->work, &k->work_bytes, p->total, err);
-    if (status == MAR_OK) status = products(k, p->block, n_k, dim, &p->whole, err);
-    if (status == MAR_OK && n_q % p->block) status = products(k, n_q % p->block, n_k, dim, &p->rest, err);
-    return status;
+    const gemm_type type = type_of(k);
+    const int step = k->d->gemm[type]->step;
+    *p = (attention_plan){.n_q = n_q, .n_k = n_k, .dim = dim, .block = cpu_lesser(n_q, QUERY_BLOCK)};
+    p->blocks = cpu_divide_up(n_q, p->block);
+    p->key_words = gemm_words(type, dim, step);
+    p->value_words = gemm_words(type, n_k, step);
+    p->key_bytes = gemm_block_bytes(type, p->key_words);
+    p->value_bytes = gemm_block_bytes(type, p->value_words);
+    p->weight_stride = aligned(4 * (size_t)p->value_words);
+    p->value = (size_t)cpu_divide_up(n_k, GEMM_COLS) * p->key_bytes;
+    p->scores = p->value + (size_t)cpu_divide_up(dim, GEMM_COLS) * p->value_bytes;
+    p->weights = p->scores + aligned((size_t)p->block * (size_t)n_k * sizeof(float));
+    p->query = p->weights + (size_t)p->block * p->weight_stride;
+    p->query_bytes = type == GEMM_BF16 && dim % 2 ? 4 * (size_t)p->key_words : 0; /* padded to whole words */
+    p->total = p->query + (size_t)p->block * p->query_bytes;
+    return cpu_grow(k, k->work, &k->work_bytes, p->total, err);
 }
 
 mar_status cpu_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
@@ -67,12 +58,6 @@ mar_status cpu_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int he
     (void)heads, (void)q_stride, (void)kv_stride;
     attention_plan plan;
     return make_plan(cpu_of(k), n_q, n_k, head_dim, &plan, err);
-}
-
-/* Copies rows of `bytes` bytes from one stride to another. */
-static void copy_block(char *dst, size_t dst_stride, const char *src, size_t src_stride, int rows, size_t bytes)
-{
-    for (int i = 0; i < rows; i++) memcpy(dst + (size_t)i * dst_stride, src + (size_t)i * src_stride, bytes);
 }
 
 /* A sequence of a call: its first rows, and its first task. */
@@ -116,32 +101,80 @@ static int parts_of(const attention_call *c, const attention_plan *p)
     return c->heads == 1 ? p->blocks : 1;
 }
 
+/* Packs a head's keys and values. */
+static void pack(const attention_call *call, const attention_plan *p, const char *key, const char *value, char *work)
+{
+    const kern_device *d = &call->queue->d->base;
+    const gemm_type type = type_of(call->queue);
+    char *block = work;
+    for (int c = 0; c < p->n_k; c += GEMM_COLS, block += p->key_bytes)
+        gemm_pack_columns(type, key + (size_t)c * call->kv_stride, call->kv_stride, cpu_lesser(p->n_k - c, GEMM_COLS),
+                          p->dim, p->key_words, block);
+    block = work + p->value;
+    for (int c = 0; c < p->dim; c += GEMM_COLS, block += p->value_bytes)
+        gemm_pack_rows(type, act_at(d, value, (size_t)c), call->kv_stride, cpu_lesser(p->dim - c, GEMM_COLS), p->n_k,
+                       p->value_words, block);
+}
+
+/* Multiplies `rows` rows with the packed blocks of `cols` columns, y_stride elements of size bytes apart. */
+static void multiply(const gemm_kernel *kernel, const gemm_rows *x, int rows, const char *blocks, size_t block_bytes,
+                     int cols, void *y, size_t y_stride, size_t size)
+{
+    for (int c = 0; c < cols; c += GEMM_COLS, blocks += block_bytes) {
+        const gemm_out out = {.bias = no_bias,
+                              .cols = cpu_lesser(cols - c, GEMM_COLS),
+                              .y = (char *)y + (size_t)c * size,
+                              .y_stride = y_stride,
+                              .y_bf16 = size == 2};
+        kernel->product(x, rows, blocks, blocks, &out);
+    }
+}
+
+/* Returns rows first .. first+count-1 of the queries, copied if their words are not whole. */
+static gemm_rows queries_of(const attention_call *call, const attention_plan *p, const char *q, int first, int count,
+                            char *copy)
+{
+    const size_t bytes = (size_t)p->dim * call->queue->d->base.act_size;
+    gemm_rows rows = {.base = q + (size_t)first * call->q_stride,
+                      .stride = call->q_stride,
+                      .taps = 1,
+                      .words = gemm_words(type_of(call->queue), p->dim, 1)};
+    if (!p->query_bytes) return rows;
+    for (int r = 0; r < count; r++) {
+        memcpy(copy + (size_t)r * p->query_bytes, rows.base + (size_t)r * rows.stride, bytes);
+        memset(copy + (size_t)r * p->query_bytes + bytes, 0, p->query_bytes - bytes);
+    }
+    rows.base = copy;
+    rows.stride = p->query_bytes;
+    return rows;
+}
+
 /* Computes queries first .. last-1 of one head. q, key, value and y point at the head's first row and column. */
 static void attend(const attention_call *call, const attention_plan *p, const char *q, const char *key,
                    const char *value, char *y, int first, int last, int thread)
 {
-    cpu_queue *k = call->queue;
-    const kern_device *d = &k->d->base;
-    const size_t row = (size_t)p->dim * d->act_size;
+    const cpu_queue *k = call->queue;
+    const size_t size = k->d->base.act_size, n_k = (size_t)p->n_k;
+    const gemm_kernel *kernel = k->d->gemm[type_of(k)];
     const float scale = 1.0f / sqrtf((float)p->dim);
     char *work = k->work[thread];
-    float *scores = (float *)(work + p->scores);
-    copy_block(work + p->key, row, key, call->kv_stride, p->n_k, row);
-    copy_block(work + p->value, row, value, call->kv_stride, p->n_k, row);
+    float *scores = (float *)(void *)(work + p->scores);
+    const gemm_rows weights = {
+        .base = work + p->weights, .stride = p->weight_stride, .taps = 1, .words = gemm_words(type_of(k), p->n_k, 1)};
+    pack(call, p, key, value, work);
     for (int i = first; i < last; i += p->block) {
-        const int count = last - i < p->block ? last - i : p->block;
-        const attention_pair *pair = count == p->block ? &p->whole : &p->rest;
-        copy_block(work, row, q + (size_t)i * call->q_stride, call->q_stride, count, row);
-        if (!cpu_ran(k, dnn_matmul_run(pair->scores, cpu_operands(k, pair->scores, thread), work, NULL, work + p->key,
-                                       NULL, scores, k->scratch[thread])))
-            return;
-        for (int r = 0; r < count; r++)
-            k->d->rows->softmax(scores + (size_t)r * (size_t)p->n_k, p->n_k, scale,
-                                act_at(d, work + p->weights, (size_t)r * (size_t)p->n_k), k->d->bf16);
-        cpu_ran(k, dnn_matmul_run(pair->values, cpu_operands(k, pair->values, thread), work + p->weights, NULL,
-                                  work + p->value, NULL, work + p->result, k->scratch[thread]));
-        copy_block(y + (size_t)i * call->y_stride, call->y_stride, work + p->result, row, count, row);
+        const int count = cpu_lesser(last - i, p->block);
+        const gemm_rows queries = queries_of(call, p, q, i, count, work + p->query);
+        multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, scores, n_k, sizeof *scores);
+        for (int r = 0; r < count; r++) {
+            char *row = work + p->weights + (size_t)r * p->weight_stride;
+            k->d->rows->softmax(scores + (size_t)r * n_k, p->n_k, scale, row, k->d->bf16);
+            memset(row + n_k * size, 0, p->weight_stride - n_k * size);
+        }
+        multiply(kernel, &weights, count, work + p->value, p->value_bytes, p->dim, y + (size_t)i * call->y_stride,
+                 call->y_stride / size, size);
     }
+    if (kernel->end) kernel->end();
 }
 
 /* Computes task number `task` of a sequence. */

@@ -2,9 +2,8 @@
  * are read in the cache's own layout. Scores lie slot by slot, a slot's (query, head) pairs side by side, so that the
  * softmax takes 16 pairs at a time. Sums over slots add one slot after the other and skip slots the row does not attend
  * to. */
-#include "kernels/cpu/amx.h"
 #include "kernels/cpu/cached.h"
-#include "kernels/cpu/dot_block.h"
+#include "kernels/cpu/gemm/amx.h"
 #include "kernels/cpu/rows.h"
 
 #include <math.h>
@@ -102,6 +101,24 @@ static void mask_slots(const cached_task *t, const workspace *w)
             if (w->row_mask[i] >> r & 1) continue;
             for (int h = 0; h < t->heads; h++) w->score[(size_t)i * w->across + (size_t)(h * t->rows + r)] = -INFINITY;
         }
+}
+
+/* Returns exp as exp_f32 does (kernels/cpu/gemm/activation.h). NaN stays NaN: min and max return their second operand
+ * then. */
+static inline __m512 exp_ps(__m512 x)
+{
+    x = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(_mm512_set1_ps(-87.0f), x));
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.0f / 720);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 120));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 24));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 6));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
 }
 
 /* Turns scores into weights, without the factor 1 / their sum. */

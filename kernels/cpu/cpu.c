@@ -1,4 +1,4 @@
-/* The CPU backend's device and its table of operations: oneDNN for products and convolutions, vectorised row kernels
+/* The CPU backend's device and its table of operations: products and convolutions of gemm/, vectorised row kernels
  * for the rest. All queues of a device share a pool of threads. */
 #include "base/cpus.h"
 #include "base/memory.h"
@@ -180,9 +180,6 @@ static void cpu_close(kern_device *device)
 {
     cpu_device *d = (cpu_device *)device;
     thread_pool_free(d->pool);
-    cpu_matmul_free_all(d);
-    dnn_close(d->dnn);
-    pthread_mutex_destroy(&d->lock);
     free(d);
 }
 
@@ -262,42 +259,15 @@ static const kern_conv_ops cpu_conv_ops = {
     .resize = cpu_resize,
 };
 
-/* Tests whether oneDNN multiplies bf16 here; ONEDNN_MAX_CPU_ISA can restrict it. Fails only if memory runs out, so that
- * this does not look like a processor without bf16. */
-static mar_status try_bf16(dnn *d, int *works, mar_err *err)
-{
-    enum { N = 64 };
-    static const float zeros[N * N];
-    dnn_packed *weight = NULL;
-    dnn_primitive *product = NULL;
-    mar_err why = {0};
-    mar_status status = dnn_pack(d, zeros, N, N, 1, &weight, &why);
-    const dnn_matmul_spec spec = {.m = N, .n = N, .k = N, .lda = N, .ldc = N, .bf16 = 1, .packed = weight};
-    if (status == MAR_OK) status = dnn_matmul_create(d, &spec, &product, &why);
-    dnn_primitive_free(product);
-    dnn_packed_free(weight);
-    *works = status == MAR_OK;
-    return status == MAR_ENOMEM ? err_set(err, status, "%s", why.text) : MAR_OK;
-}
-
 mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err)
 {
     *out = NULL;
-    const char *unit = cpu_bf16_unit(), *unit_int8 = NULL;
-    const gemm_kernel *int8 = dtype == MAR_DTYPE_INT8 ? dot_int8_best(&unit_int8) : NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16 or int8", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16 or int8");
-    if (dtype == MAR_DTYPE_INT8 && !int8)
-        return err_set(err, MAR_EBACKEND,
-                       "--dtype int8: this processor has neither AVX512-VNNI, AVX-VNNI nor AMX-INT8; use %s",
-                       unit ? "bf16" : "f32");
-    if (dtype == MAR_DTYPE_BF16 && !unit)
-        return err_set(err, MAR_EBACKEND, "--dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
     if (threads < 0 || threads > 1024)
         return err_set(err, MAR_EARG, "--threads %d: expected 1..1024, or 0 for one per core", threads);
-    if (int8 && !strcmp(unit_int8, "avx_vnni")) unit = NULL; /* without AVX-512 there is no bf16 */
     cpu_device *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
     d->base.core = &cpu_core_ops;
@@ -306,35 +276,26 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->base.discrete = &cpu_discrete_ops;
     d->base.measure = &cpu_measure_ops;
     d->base.mod_budget = (size_t)MOD_BUDGET;
-    d->threads = threads ? threads : cpus_available();
-    if (d->threads > cpus_affinity()) d->threads = cpus_affinity(); /* more would share cores */
     d->rows = kern_rows_best();
-    for (int i = 0; i < CPU_MATMUL_LISTS; i++) atomic_init(&d->matmuls[i], NULL);
-    pthread_mutex_init(&d->lock, NULL);
-    const int wanted = d->threads;
-    mar_status status = thread_pool_create(wanted, &d->pool, err);
-    if (status == MAR_OK) {
-        d->threads = thread_pool_size(d->pool);
-        status = dnn_open(d->threads - 1, &d->dnn, err);
-    }
-    if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);
+    for (int type = GEMM_F32; type <= GEMM_INT8; type++) d->gemm[type] = gemm_best((gemm_type)type);
+    d->bf16 = dtype == MAR_DTYPE_BF16 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);
+    d->base.int8 = dtype == MAR_DTYPE_INT8;
     d->base.act_size = d->bf16 ? 2 : 4;
     d->attend = d->bf16 ? cached_attend_best(d->rows) : d->rows->attend;
-    if (d->bf16) d->dot = dot_bf16_best();
-    d->int8 = int8;
-    d->base.int8 = int8 != NULL;
-    d->direct = direct_conv_best(d->bf16);
-    if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !d->bf16)
-        status = err_set(err, MAR_EBACKEND, "--dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
+    const int asked = threads ? threads : cpus_available();
+    const int wanted = cpu_lesser(asked, cpus_affinity()); /* more would share cores */
+    const mar_status status = thread_pool_create(wanted, &d->pool, err);
     if (status != MAR_OK) {
         cpu_close(&d->base);
         return status;
     }
-    char missing[64] = "";
+    d->threads = thread_pool_size(d->pool);
+    char missing[64] = "", int8[64] = "";
     if (d->threads < wanted) snprintf(missing, sizeof missing, " (of %d; the system starts no more)", wanted);
-    snprintf(d->base.description, sizeof d->base.description, "cpu %s%s (%s%s%s, %s), %d thread%s%s",
-             int8 ? "int8, " : "", d->bf16 ? "bf16" : "f32", int8 ? unit_int8 : "", int8 ? ", " : "",
-             d->bf16 ? unit : d->rows->isa, dnn_version_text(), d->threads, d->threads == 1 ? "" : "s", missing);
+    if (d->base.int8) snprintf(int8, sizeof int8, "%s, ", d->gemm[GEMM_INT8]->unit);
+    snprintf(d->base.description, sizeof d->base.description, "cpu %s%s (%s%s), %d thread%s%s",
+             d->base.int8 ? "int8, " : "", d->bf16 ? "bf16" : "f32", int8,
+             d->gemm[d->bf16 ? GEMM_BF16 : GEMM_F32]->unit, d->threads, d->threads == 1 ? "" : "s", missing);
     *out = &d->base;
     return MAR_OK;
 }

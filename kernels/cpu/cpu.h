@@ -5,53 +5,33 @@
 #include "base/thread_pool.h"
 #include "kernels/ops.h"
 #include "kernels/cpu/cached.h"
-#include "kernels/cpu/direct.h"
-#include "kernels/cpu/dot.h"
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/rows.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <string.h>
 
-enum { CPU_MATMUL_LISTS = 256 };
-
-/* Shared by all queues. After opening only `matmuls`, to which entries are only added, and data guarded by `lock`
- * change. */
+/* Shared by all queues, and constant after opening. */
 typedef struct {
-    kern_device base;          /* must be first: a kern_device * points at a cpu_device */
-    int bf16;                  /* act is bf16 (uint16_t), else float */
-    int threads;               /* threads of the pool */
-    thread_pool *pool;         /* workers shared by all queues */
-    dnn *dnn;                  /* oneDNN's engine */
-    const kern_rows *rows;     /* row kernels of the best instruction set available */
-    cached_attend *attend;     /* attention over a cache */
-    const gemm_kernel *dot;    /* our own bf16 GEMM; NULL: oneDNN multiplies */
-    const gemm_kernel *int8;   /* int8 GEMM of layers with KERN_INT8; NULL: these layers run as the others */
-    const direct_conv *direct; /* our own convolutions; NULL: oneDNN convolves */
-    pthread_mutex_t lock;      /* held while a primitive is made or a convolution planned */
-    struct cpu_matmul_entry *_Atomic matmuls[CPU_MATMUL_LISTS]; /* primitives made so far, shared by all layers of a
-                                                                 * shape; one list per hash */
+    kern_device base;           /* must be first: a kern_device * points at a cpu_device */
+    int bf16;                   /* act is bf16 (uint16_t), else float */
+    int threads;                /* threads of the pool */
+    thread_pool *pool;          /* workers shared by all queues */
+    const kern_rows *rows;      /* row kernels of the best instruction set available */
+    cached_attend *attend;      /* attention over a cache */
+    const gemm_kernel *gemm[3]; /* products of each gemm_type */
 } cpu_device;
 
 typedef struct {
     kern_queue base; /* must be first: a kern_queue * points at a cpu_queue */
     cpu_device *d;
     pool_client *client;
-    dnn_operands **operands; /* [operands_count] the caller's operands, by primitive number; NULL: not used yet */
-    int operands_count;
-    void **scratch;       /* [threads] oneDNN scratch, large enough for every primitive */
-    size_t scratch_bytes; /* of each */
-    void **work;          /* [threads] buffers of attention, convolutions and group norm */
-    size_t work_bytes;    /* of each */
-    void **tile;          /* [threads] a linear layer's tile */
-    size_t tile_bytes;    /* of each */
-    void *int8_rows;      /* operands of an int8 layer: uint8_t [rows][words][4], int8_stride from row to row */
-    size_t int8_bytes;
-    void *int8_scale; /* float [rows] their scales */
+    void **work;       /* [threads] buffers of attention, convolutions and group norm */
+    size_t work_bytes; /* of each */
+    void *operand;     /* operand of a linear layer, if it is made of x */
+    size_t operand_bytes;
+    void *operand_scale; /* float [rows] scales of an int8 operand */
     size_t scale_bytes;
-    double last_mark;       /* seconds at the last mark */
-    atomic_int loop_status; /* mar_status of oneDNN's failure in a loop's body, on any thread */
+    double last_mark; /* seconds at the last mark */
 } cpu_queue;
 
 static inline cpu_queue *cpu_of(kern_queue *k)
@@ -75,13 +55,6 @@ static inline int cpu_cancelled(const cpu_queue *q)
     return q->base.cancel && __atomic_load_n(q->base.cancel, __ATOMIC_RELAXED);
 }
 
-/* Records oneDNN's status in a body; the queue fails at the end of the loop. Returns 1 if there was no failure. */
-static inline int cpu_ran(cpu_queue *q, mar_status status)
-{
-    if (status != MAR_OK) atomic_store_explicit(&q->loop_status, (int)status, memory_order_relaxed);
-    return status == MAR_OK;
-}
-
 /* queue.c */
 mar_status cpu_queue_create(kern_device *device, kern_queue **out, mar_err *err);
 void cpu_queue_free(kern_queue *k);
@@ -95,23 +68,8 @@ static inline void *act_at(const kern_device *d, const void *p, size_t n)
     return (char *)(uintptr_t)p + n * d->act_size;
 }
 
-/* matmul.c: finds or makes the primitive for this shape, ready to run on this queue. The device owns it. */
-mar_status cpu_matmul(cpu_queue *q, const dnn_matmul_spec *spec, const dnn_primitive **out, mar_err *err);
-static inline int cpu_is_ready(const cpu_queue *q, const dnn_primitive *p)
-{
-    const int number = dnn_primitive_number(p);
-    return number < q->operands_count && q->operands[number];
-}
-/* Prepares an existing primitive to run on this queue: its operands, and scratch. */
-mar_status cpu_ready(cpu_queue *q, const dnn_primitive *p, mar_err *err);
-void cpu_matmul_free_all(cpu_device *d);
-void cpu_operands_free_all(cpu_queue *q);
-static inline dnn_operands *cpu_operands(const cpu_queue *q, const dnn_primitive *p, int thread)
-{
-    return thread ? dnn_worker_operands(p, thread) : q->operands[dnn_primitive_number(p)];
-}
-/* Makes room for `rows` rows of `words` int8 words, and their scales. */
-mar_status cpu_int8_room(cpu_queue *q, int rows, int words, mar_err *err);
+/* Makes room for an operand of `rows` rows, and their scales. */
+mar_status cpu_operand_room(cpu_queue *q, int rows, size_t row_bytes, mar_err *err);
 /* Grows each thread's buffer to at least `bytes`. */
 mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, mar_err *err);
 
@@ -120,21 +78,14 @@ mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, ma
  * misses, and prefetching across page ends. */
 void *cpu_pages(size_t bytes);
 
-const char *cpu_bf16_unit(void); /* isa.c: returns the name of the bf16 unit, or NULL */
-
-/* linear.c: a layer call is divided into tiles of at most CPU_TILE_ROWS rows by some columns. One thread computes a
- * tile. */
-enum { CPU_TILE_ROWS = 64 };
-/* Prepares a call. Returns 0 after kern_fail if that fails. */
+/* linear.c. Prepares a call. Returns 0 after kern_fail if that fails. */
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows);
-/* Runs all tiles of a prepared call. */
+/* Runs a prepared call, tile by tile. */
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y);
-/* Returns 1 if cpu_linear_columns can run the layer; it needs the device's GEMM. */
-int cpu_linear_by_columns(const kern_linear *l);
-/* Computes all rows, one block of columns after the other. A thread has the same columns at every call, so its weights
- * can stay in a core's cache. With a gate: y += gate * result. `next` is the layer that follows, or NULL; its weights
- * are prefetched. */
-void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate,
+/* Runs a prepared call, one block of columns after the other with all rows. A thread has the same columns at every
+ * call, so its weights can stay in a core's cache. With a gate: y += gate * result. `next` is the layer that follows,
+ * or NULL; its weights are prefetched. */
+void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const gemm_gate *gate,
                         const kern_linear *next);
 
 /* kernels/cpu/<file>.c: entries of the tables. */
@@ -196,15 +147,6 @@ mar_status cpu_speculate_plan(kern_queue *k, const kern_head *h, const kern_spec
 void cpu_speculate_start(kern_queue *k, kern_speculation *w);
 int cpu_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
 void cpu_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
-
-/* conv_implicit_gemm.c: convolutions by d->direct, act to act. Bits depend only on a result's own inputs. */
-typedef struct conv_implicit_gemm conv_implicit_gemm;
-mar_status conv_implicit_gemm_create(const cpu_device *d, const kern_conv_spec *spec, conv_implicit_gemm **out,
-                                     mar_err *err);
-void conv_implicit_gemm_free(conv_implicit_gemm *g);          /* NULL is fine */
-size_t conv_implicit_gemm_bytes(const conv_implicit_gemm *g); /* bytes of q->work */
-void conv_implicit_gemm_run(cpu_queue *q, const conv_implicit_gemm *g, const act *x, int images, int height, int width,
-                            act *y);
 
 mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cpu_conv_free(kern_device *d, kern_conv *c);

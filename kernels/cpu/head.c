@@ -324,13 +324,6 @@ static void gate_row(const evaluation *e, float *x, const float *y, int r)
     e->q->d->rows->gate_add(x + row, head_at(h, mod_row(e, r), (3 * (size_t)e->block + 2) * w), y + row, w, h->bf16);
 }
 
-static void gate_body(void *arg, int first, int last, int thread)
-{
-    const evaluation *e = arg;
-    (void)thread;
-    for (int r = first; r < last; r++) gate_row(e, e->x, e->y, r);
-}
-
 static float *kept_of(const evaluation *e)
 {
     return e->kept + (size_t)e->block * (size_t)e->kept_rows * (size_t)e->h->width;
@@ -356,7 +349,7 @@ static void reuse_body(void *arg, int first, int last, int thread)
     }
 }
 
-/* Runs both products of the block by our own kernel; its epilogue adds the gated result to x. */
+/* Runs both products of the block; the second's epilogue adds the gated result to x. */
 static void run_columns(evaluation *e)
 {
     const kern_head *h = e->h;
@@ -364,7 +357,7 @@ static void run_columns(evaluation *e)
     const kern_linear *after =
         h->block[e->arithmetic][e->block + 1 < h->depth ? e->block + 1 : 0].fc1; /* the next step's first block */
     const size_t offset = (3 * (size_t)e->block + 2) * (size_t)h->width * h->act_size;
-    const dot_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h)};
+    const gemm_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h), !h->bf16};
     cpu_linear_columns(e->q, fc1, e->u, e->rows, e->v, NULL, fc2);
     cpu_linear_columns(e->q, fc2, e->v, e->rows, e->x, &gate, after);
 }
@@ -384,11 +377,8 @@ static void run_block(evaluation *e)
     if (e->kept) {
         if (computed) run_products(e, caches_gated(e->block) ? e->y : kept_of(e));
         for_rows(e, reuse_body);
-    } else if (e->h->bf16 && cpu_linear_by_columns(e->h->block[e->arithmetic][e->block].fc1)) {
-        run_columns(e);
     } else {
-        run_products(e, e->y);
-        for_rows(e, gate_body);
+        run_columns(e);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Selects row kernels and GEMM kernels by the processor. */
+/* Selects kernels by the processor. */
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/cpu.h"
 
@@ -6,42 +6,64 @@
 #if defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
+/* Sets of instructions; each is wanted only with those before it. MAR_ISA names the last that may be used. */
+typedef struct {
+    int set;                  /* isa_set */
+    const gemm_kernel *of[3]; /* kernel of each gemm_type; NULL: that of less */
+} choice;
 extern const kern_rows kern_rows_generic;
+extern const gemm_kernel gemm_f32_generic, gemm_bf16_generic, gemm_int8_generic;
+
 #if defined(__x86_64__)
+typedef enum { GENERIC, AVX2, AVX_VNNI, AVX512, AVX512_VNNI, AVX512_BF16, AMX, SETS } isa_set;
+static const char *const names[SETS] = {"generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"};
 extern const kern_rows kern_rows_avx2, kern_rows_avx512;
-extern const gemm_kernel dot_bf16_avx512, dot_bf16_amx, dot_int8_avx512, dot_int8_amx, dot_int8_avxvnni;
-extern const direct_conv direct_conv_f32, direct_conv_bf16;
+extern const gemm_kernel gemm_f32_avx2, gemm_f32_avx512;
+extern const gemm_kernel gemm_bf16_avx2, gemm_bf16_avx512, gemm_bf16_avx512_bf16, gemm_bf16_amx_bf16;
+extern const gemm_kernel gemm_int8_avx2, gemm_int8_avx_vnni, gemm_int8_avx512, gemm_int8_avx512_vnni;
+extern const gemm_kernel gemm_int8_amx_int8;
 cached_attend kern_cached_amx;
+static const choice choices[] = {{AMX, {NULL, &gemm_bf16_amx_bf16, &gemm_int8_amx_int8}},
+                                 {AVX512_BF16, {NULL, &gemm_bf16_avx512_bf16, NULL}},
+                                 {AVX512_VNNI, {NULL, NULL, &gemm_int8_avx512_vnni}},
+                                 {AVX512, {&gemm_f32_avx512, &gemm_bf16_avx512, &gemm_int8_avx512}},
+                                 {AVX_VNNI, {NULL, NULL, &gemm_int8_avx_vnni}},
+                                 {AVX2, {&gemm_f32_avx2, &gemm_bf16_avx2, &gemm_int8_avx2}},
+                                 {GENERIC, {&gemm_f32_generic, &gemm_bf16_generic, &gemm_int8_generic}}};
+#elif defined(__aarch64__)
+typedef enum { GENERIC, DOTPROD, BF16, SETS } isa_set;
+static const char *const names[SETS] = {"generic", "dotprod", "bf16"};
+extern const gemm_kernel gemm_int8_dotprod, gemm_bf16_bf16;
+static const choice choices[] = {{BF16, {NULL, &gemm_bf16_bf16, NULL}},
+                                 {DOTPROD, {NULL, NULL, &gemm_int8_dotprod}},
+                                 {GENERIC, {&gemm_f32_generic, &gemm_bf16_generic, &gemm_int8_generic}}};
+#else
+typedef enum { GENERIC, SETS } isa_set;
+static const char *const names[SETS] = {"generic"};
+static const choice choices[] = {{GENERIC, {&gemm_f32_generic, &gemm_bf16_generic, &gemm_int8_generic}}};
 #endif
 
-const kern_rows *kern_rows_best(void)
+/* Returns 1 if MAR_ISA permits the set. */
+static int is_wanted(isa_set set)
 {
-#if defined(__x86_64__)
     const char *wish = getenv("MAR_ISA");
-    __builtin_cpu_init();
-    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (wish && !strcmp(wish, "generic")) return &kern_rows_generic;
-    if (wish && !strcmp(wish, "avx2")) avx512 = 0;
-    if (avx512) return &kern_rows_avx512;
-    if (avx2) return &kern_rows_avx2;
-#endif
-    return &kern_rows_generic;
+    for (int i = 0; wish && i < (int)set; i++)
+        if (strcmp(wish, names[i]) == 0) return 0;
+    return 1;
 }
 
 #if defined(__x86_64__)
 typedef enum { AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25 } amx_part; /* bits of CPUID 7.0's edx */
 
 /* Returns 1 if this process may use AMX and this part of it. The processor must have it; Linux grants it on request. */
-static int may_use(amx_part part)
+static int has_amx(amx_part part)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     unsigned a, b, c, d;
-    const char *wish = getenv("MAR_ISA");
-    if (kern_rows_best() != &kern_rows_avx512 || (wish && !strcmp(wish, "avx512"))) return 0;
     __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
     return d & AMX_TILE && d & part && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
@@ -50,67 +72,70 @@ static int has_avx_vnni(void)
 {
     unsigned a, b, c, d;
     __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(1));
-    return kern_rows_best() != &kern_rows_generic && a >> 4 & 1u;
+    return a >> 4 & 1u;
 }
-#endif
 
-const char *cpu_bf16_unit(void)
+static int has(isa_set set)
 {
-#if defined(__x86_64__)
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx512bf16")) return NULL;
-    return may_use(AMX_BF16) ? "amx_bf16" : "avx512_bf16";
+    switch (set) {
+    case AVX2:
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case AVX_VNNI:
+        return has_avx_vnni();
+    case AVX512:
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    case AVX512_VNNI:
+        return __builtin_cpu_supports("avx512vnni");
+    case AVX512_BF16:
+        return __builtin_cpu_supports("avx512bf16");
+    case AMX:
+        return has_amx(AMX_BF16) && has_amx(AMX_INT8);
+    default:
+        return 1;
+    }
+}
+#elif defined(__aarch64__)
+static int has(isa_set set)
+{
+    if (set == DOTPROD) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+    if (set == BF16) return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
+    return 1;
+}
 #else
-    return NULL;
+static int has(isa_set set)
+{
+    return set == GENERIC;
+}
+#endif
+
+static int may_use(isa_set set)
+{
+    return is_wanted(set) && has(set);
+}
+
+const kern_rows *kern_rows_best(void)
+{
+#if defined(__x86_64__)
+    if (!may_use(AVX2)) return &kern_rows_generic;
+    return may_use(AVX512) ? &kern_rows_avx512 : &kern_rows_avx2;
+#else
+    return &kern_rows_generic;
 #endif
 }
 
-const gemm_kernel *dot_bf16_best(void)
+const gemm_kernel *gemm_best(gemm_type type)
 {
-#if defined(__x86_64__)
-    const char *unit = cpu_bf16_unit();
-    if (!unit || kern_rows_best() != &kern_rows_avx512) return NULL;
-    return strcmp(unit, "amx_bf16") == 0 ? &dot_bf16_amx : &dot_bf16_avx512;
-#else
-    return NULL;
-#endif
+    int i = 0;
+    while (!choices[i].of[type] || !may_use((isa_set)choices[i].set)) i++; /* ends at the last */
+    return choices[i].of[type];
 }
 
 cached_attend *cached_attend_best(const kern_rows *rows)
 {
 #if defined(__x86_64__)
-    if (dot_bf16_best() == &dot_bf16_amx) return kern_cached_amx;
+    if (gemm_best(GEMM_BF16) == &gemm_bf16_amx_bf16) return kern_cached_amx;
 #endif
     return rows->attend;
-}
-
-const gemm_kernel *dot_int8_best(const char **unit)
-{
-    *unit = NULL;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (may_use(AMX_INT8)) {
-        *unit = "amx_int8";
-        return &dot_int8_amx;
-    }
-    if (kern_rows_best() == &kern_rows_avx512 && __builtin_cpu_supports("avx512vnni")) {
-        *unit = "avx512_vnni";
-        return &dot_int8_avx512;
-    }
-    if (has_avx_vnni()) {
-        *unit = "avx_vnni";
-        return &dot_int8_avxvnni;
-    }
-#endif
-    return NULL;
-}
-
-const direct_conv *direct_conv_best(int bf16)
-{
-#if defined(__x86_64__)
-    if (bf16) return dot_bf16_best() == &dot_bf16_avx512 ? &direct_conv_bf16 : NULL;
-    if (kern_rows_best() == &kern_rows_avx512) return &direct_conv_f32;
-#endif
-    (void)bf16;
-    return NULL;
 }

@@ -2,6 +2,7 @@
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* --- loops -------------------------------------------------------------------------------------------------------- */
 
@@ -26,16 +27,6 @@ static void slices_body(void *arg, int first, int last, int thread)
     }
 }
 
-static void fail_loop(cpu_queue *q)
-{
-    mar_err err;
-    const mar_status status = (mar_status)atomic_exchange(&q->loop_status, MAR_OK);
-    kern_fail(&q->base,
-              err_set(&err, status, "%s in %s", status == MAR_ENOMEM ? "out of memory" : "a product failed",
-                      dnn_version_text()),
-              &err);
-}
-
 void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg)
 {
     enum { LITTLE = 200000 }; /* some microseconds; dispatching a loop takes one */
@@ -47,26 +38,51 @@ void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg)
         body(arg, 0, n, 0);
     }
     if (cpu_cancelled(q)) kern_live(&q->base); /* fails: a part may be missing */
-    if (atomic_load_explicit(&q->loop_status, memory_order_relaxed)) fail_loop(q);
 }
 
 /* --- queues ------------------------------------------------------------------------------------------------------- */
+
+mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, mar_err *err)
+{
+    if (bytes <= *size) return MAR_OK;
+    bytes = (bytes + 4095) / 4096 * 4096;
+    for (int t = 0; t < q->d->threads; t++) {
+        void *larger = aligned_alloc(64, bytes);
+        if (!larger) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of scratch for a thread", bytes);
+        free(buffers[t]);
+        buffers[t] = larger;
+    }
+    *size = bytes;
+    return MAR_OK;
+}
+
+/* Replaces *buffer by one of at least `bytes` bytes. */
+static mar_status grow(void **buffer, size_t *size, size_t bytes, mar_err *err)
+{
+    if (bytes <= *size) return MAR_OK;
+    bytes = (bytes + 4095) / 4096 * 4096;
+    void *larger = aligned_alloc(64, bytes);
+    if (!larger) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of scratch", bytes);
+    free(*buffer);
+    *buffer = larger;
+    *size = bytes;
+    return MAR_OK;
+}
+
+mar_status cpu_operand_room(cpu_queue *q, int rows, size_t row_bytes, mar_err *err)
+{
+    const mar_status status = grow(&q->operand, &q->operand_bytes, (size_t)rows * row_bytes, err);
+    return status == MAR_OK ? grow(&q->operand_scale, &q->scale_bytes, (size_t)rows * sizeof(float), err) : status;
+}
 
 void cpu_queue_free(kern_queue *k)
 {
     if (!k) return;
     cpu_queue *q = cpu_of(k);
-    cpu_operands_free_all(q);
-    for (int t = 0; t < q->d->threads; t++) {
-        if (q->scratch) free(q->scratch[t]);
-        if (q->work) free(q->work[t]);
-        if (q->tile) free(q->tile[t]);
-    }
-    free(q->scratch);
+    for (int t = 0; q->work && t < q->d->threads; t++) free(q->work[t]);
     free(q->work);
-    free(q->tile);
-    free(q->int8_rows);
-    free(q->int8_scale);
+    free(q->operand);
+    free(q->operand_scale);
     pool_client_free(q->client);
     free(q);
 }
@@ -79,10 +95,8 @@ mar_status cpu_queue_create(kern_device *device, kern_queue **out, mar_err *err)
     if (!q) return err_set(err, MAR_ENOMEM, "out of memory");
     kern_queue_init(&q->base, device);
     q->d = d;
-    q->scratch = calloc((size_t)d->threads, sizeof *q->scratch);
     q->work = calloc((size_t)d->threads, sizeof *q->work);
-    q->tile = calloc((size_t)d->threads, sizeof *q->tile);
-    mar_status status = q->scratch && q->work && q->tile ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    mar_status status = q->work ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) status = pool_client_create(d->pool, &q->client, err);
     if (status == MAR_OK)
         *out = &q->base;

@@ -17,7 +17,7 @@ enum { LANES = 16 };
 
 static inline float load_bf16(uint16_t x)
 {
-    uint32_t u = (uint32_t)x << 16;
+    const uint32_t u = (uint32_t)x << 16;
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
@@ -28,7 +28,7 @@ static inline uint16_t store_bf16(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
-    uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    const uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
     return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
 }
 

@@ -68,8 +68,9 @@ typedef struct kern_rows {
     void (*attend)(const struct cached_task *t, const struct kern_rows *rows);
 } kern_rows;
 
-/* Returns the fastest kernels this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less. avx512
- * excludes only AMX, in our own GEMM (dot.h) and in attention over a cache. oneDNN follows ONEDNN_MAX_CPU_ISA. */
+/* Returns the fastest kernels this processor runs. The variable MAR_ISA asks for less: the instruction set it names is
+ * the last that is used of generic, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx; on ARM64 of generic,
+ * dotprod, bf16. */
 const kern_rows *kern_rows_best(void);
 
 #endif

@@ -84,7 +84,7 @@ if ! grep -q '^== fuzz$' "$work/log"; then
     step 600 "${in_clone[@]}" ". scripts/packages.sh && need_packages \$test_packages \$fuzz_packages &&
         cmake --preset fuzz &&
         echo 'int LLVMFuzzerTestOneInput(const char *data, unsigned long n) { return !data && n; }' >/tmp/fuzz.c &&
-        clang -fopenmp -fsanitize=fuzzer,address,undefined /tmp/fuzz.c -o /tmp/fuzz && /tmp/fuzz -runs=1" \
+        clang -fsanitize=fuzzer,address,undefined /tmp/fuzz.c -o /tmp/fuzz && /tmp/fuzz -runs=1" \
         >"$work/log.fuzz" 2>&1 || {
         cat "$work/log.fuzz"
         fail "preset fuzz"

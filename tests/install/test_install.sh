@@ -32,10 +32,6 @@ fi
 # What is installed is used where it lies: nothing may point back into the trees it was built from.
 if grep -rlF -e "$build_dir" "$lib/cmake" "$pc"; then fail "these name the build tree"; fi
 
-# With leak checks off: the sanitizer cannot see into the OpenMP runtime of a program it did not build.
-ASAN_OPTIONS=detect_leaks=0
-export ASAN_OPTIONS
-
 echo "== by pkg-config"
 PKG_CONFIG_PATH=$(dirname "$pc")
 export PKG_CONFIG_PATH

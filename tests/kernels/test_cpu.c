@@ -13,20 +13,15 @@ static void what_cannot_be_opened(void **state)
 {
     (void)state;
     static const struct {
-        const char *isa;
         mar_dtype dtype;
         int threads;
         mar_status status;
         const char *says;
-    } cases[] = {{"", MAR_DTYPE_F16, 1, MAR_EARG, "f16"},
-                 {"", MAR_DTYPE_F32, -1, MAR_EARG, "threads -1"},
-                 {"generic", MAR_DTYPE_INT8, 1, MAR_EBACKEND, "int8"}};
+    } cases[] = {{MAR_DTYPE_F16, 1, MAR_EARG, "f16"}, {MAR_DTYPE_F32, -1, MAR_EARG, "threads -1"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kern_device *d = NULL;
         mar_err err = {0};
-        setenv("MAR_ISA", cases[i].isa, 1);
         assert_int_equal(kern_cpu_open(cases[i].dtype, cases[i].threads, &d, &err), cases[i].status);
-        unsetenv("MAR_ISA");
         assert_null(d);
         assert_non_null(strstr(err.text, cases[i].says));
     }

@@ -195,7 +195,7 @@ TEST_CASE(no_memory)
         until_failure = -1;
         if (status != MAR_OK) assert_int_equal(status, MAR_ENOMEM);
     }
-    assert_true(round > 4);
+    assert_true(round > 1);
     until_failure = 0, failures = 0, failures_last = 1;
     mar_contexts_begin(&c);
     mar_contexts_run(&c, list, n, &f.runner.embedded, NULL);

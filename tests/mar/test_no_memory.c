@@ -1,6 +1,6 @@
 /* Every allocation of libmar's own fails once, and every thread it starts, while a handle is opened, files are loaded,
  * and a session is made and works: the call says so, nothing is left, other sessions go on as if nothing had been, and
- * so does the session itself. Then those of all libraries, oneDNN's first of all. Without a thread that does not start
+ * so does the session itself. Then those of all libraries. Without a thread that does not start
  * the handle does. Under the sanitizers this test is skipped (tests/support/failing_allocations.h). */
 #include "mar/core/handle.h"
 #include "tests/support/demo.h"
@@ -354,8 +354,8 @@ TEST_CASE(first_sessions)
     demo_close(reference);
 }
 
-/* A session of a device that has none yet, with all it makes. Every library's allocations fail, so that oneDNN is left
- * in the middle of what it does. It makes the same afterwards as if it had not been. */
+/* A session of a device that has none yet, with all it makes. Every library's allocations fail. It makes the same
+ * afterwards as if it had not been. */
 TEST_CASE(others)
 {
     const mar_params p = params_with("num_iter 2, num_sampling_steps 2");

@@ -466,18 +466,19 @@ typedef struct {
 
 static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
 {
-    static const char *const isas[] = {"", "avx512", "avx2", "generic"};
+    static const char *const isas[] = {"", "avx512_bf16", "avx512", "avx_vnni", "avx2", "generic"};
+    enum { ISAS = sizeof isas / sizeof *isas };
     static const int threads[] = {2, 1, 3, 8};
     int n = 0;
     if (ops_on_cuda()) {
         q[0] = (tested){dtype == MAR_DTYPE_INT8 ? NULL : open_cuda(dtype), 0};
         return q[0].k != NULL;
     }
-    for (int isa = 0; isa < (e->flags & OPS_NOT_ISAS ? 1 : 4); isa++) {
+    for (int isa = 0; isa < (e->flags & OPS_NOT_ISAS ? 1 : ISAS); isa++) {
         setenv("MAR_ISA", isas[isa], 1);
         for (int t = 0; t < (ops_brief() ? 2 : 4); t++) {
             if (isa > 0 && t > 1) continue;
-            kern_queue *k = dtype == MAR_DTYPE_F32 || isa < 3 ? open_queue(dtype, threads[t]) : NULL;
+            kern_queue *k = open_queue(dtype, threads[t]);
             if (k) q[n++] = (tested){k, isa};
         }
         unsetenv("MAR_ISA");

@@ -22,7 +22,6 @@ found=$(printf '%s\n' "$symbols" | grep -xE "$pattern" || true)
 }
 
 allowed='libc[.]so[.]6|libm[.]so[.]6|libz[.]so[.]1|ld-linux-.*'
-allowed="$allowed|libdnnl[.]so[.].*|libgomp[.]so[.]1|libgcc_s[.]so[.]1" # kernels/cpu/onednn.c, kernels/cpu/guard.c
 needed=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 printf '%s\n' "$needed" | grep -qx 'libc[.]so[.]6' || {
     echo "$library does not load the C library: $needed" >&2

@@ -330,13 +330,6 @@ void assert_has(const char *text, const char *part)
     if (!strstr(text, part)) fail_msg("\"%s\" is not in \"%s\"", part, text);
 }
 
-int has_int8(void)
-{
-    mar *m = open_mar(MAR_DTYPE_INT8, 1);
-    mar_close(m);
-    return m != NULL;
-}
-
 int can_mount(const char *directory)
 {
     command_result r = command_run(directory, "mkdir -p m && unshare -m sh -c 'mount -t tmpfs none m && echo yes'");

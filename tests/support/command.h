@@ -82,8 +82,7 @@ void assert_same_run(const char *directory, const char *a, const char *b);
 
 void assert_has(const char *text, const char *part);
 
-/* Whether the processor multiplies int8; whether a tmpfs can be mounted. */
-int has_int8(void);
+/* Whether a tmpfs can be mounted. */
 int can_mount(const char *directory);
 
 #endif

@@ -32,7 +32,7 @@ static long live; /* blocks not freed */
 static long held; /* those of them whose allocation counts */
 
 /* Whether an allocation from this address is one that may fail: those of this program, which libmar is part of; not
- * those of oneDNN and OpenMP. */
+ * those of other libraries. */
 static int counts(const void *caller);
 #ifndef OWN_COUNTS /* else the test defines it */
 static int counts(const void *caller)
@@ -144,10 +144,12 @@ void *aligned_alloc(size_t alignment, size_t size)
     return noted(__libc_memalign(alignment, counted ? size + sizeof(block_mark) : size), counted);
 }
 
-/* oneDNN's, which comes through a function of libmar's (kernels/cpu/guard.h) but is none of libmar's own. */
 int posix_memalign(void **out, size_t alignment, size_t size)
 {
-    void *p = fails_now(0) ? NULL : noted(__libc_memalign(alignment, size), 0);
+    const int counted = counts(__builtin_return_address(0));
+    void *p = fails_now(counted)
+                  ? NULL
+                  : noted(__libc_memalign(alignment, counted ? size + sizeof(block_mark) : size), counted);
     if (p) *out = p;
     return p ? 0 : ENOMEM;
 }

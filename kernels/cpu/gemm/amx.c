@@ -7,18 +7,23 @@
  *
  * Meanwhile the next chunk is prefetched into L1, a few lines with each product. A product that waits for a tile stalls
  * the following ones, so a burst of fetches would leave memory idle as long (bench/LAB.md). */
-#include "kernels/cpu/amx.h"
-#include "kernels/cpu/dot_block.h"
-#include "kernels/cpu/dot_type.h"
+#include "kernels/cpu/gemm/amx.h"
+#include "kernels/cpu/gemm/epilogue.h"
 
 #include <string.h>
+
+#define IS_int8      0
+#define IS_bf16      1
+#define PASTE_(a, b) a##_##b
+#define PASTE(a, b)  PASTE_(a, b)
+#define BF16         PASTE(IS, KERN_TYPE)
 
 enum {
     GROUP = 16,             /* rows of a tile */
     ROWS = 64,              /* rows of a pass over a block; their sums stay in L1 */
     TILE = 64,              /* bytes of a row of a tile */
-    ROW = DOT_COLS * 4,     /* bytes of a row of sums, and of a block's word */
-    STEP = DOT_WORDS * ROW, /* bytes of a step of a block */
+    ROW = GEMM_COLS * 4,    /* bytes of a row of sums, and of a block's word */
+    STEP = GEMM_STEP * ROW, /* bytes of a step of a block */
     LINES = STEP / 64,      /* cache lines of a step */
     CHUNK = 2,              /* steps shared by groups of rows: 8 KiB in L1, and as many in flight */
     AGAIN = 4,              /* the same for a block read by several passes: arithmetic then outlasts memory */
@@ -42,7 +47,7 @@ static void configure(int rows)
     amx_config c = {.palette = 1};
     for (int t = 0; t < 6; t++) {
         c.row_bytes[t] = TILE;
-        c.rows[t] = (uint8_t)(t < 5 ? rows : DOT_WORDS);
+        c.rows[t] = (uint8_t)(t < 5 ? rows : GEMM_STEP);
     }
     amx_configure(&c);
     configured = rows;
@@ -109,7 +114,7 @@ typedef struct {
     int rows, words, steps, tall, groups;
     char *tail; /* [groups * GROUP][TILE] last words of x, zero-padded, if they do not fill a step */
     char *sum;  /* [groups * GROUP][ROW] */
-    const dot_out *out;
+    const gemm_out *out;
     int first; /* number of its row 0 among those of out */
 } pass;
 
@@ -122,14 +127,14 @@ static int first_row(const pass *p, int group)
 static void finish(const pass *p, int group)
 {
     const int from = first_row(p, group), skip = group * p->tall - from;
-    dot_finish(p->sum + (group * GROUP + skip) * ROW, !BF16, p->tall - skip, p->first + from + skip, p->out);
+    gemm_finish(p->sum + (group * GROUP + skip) * ROW, !BF16, 0, p->tall - skip, p->first + from + skip, p->out);
 }
 
 /* Runs steps first .. last-1 of all groups, from the last group on if `back`. Prefetches `all` lines of `next` a step,
  * spread over the groups. */
 static void run_steps(const pass *p, const char *block, int first, int last, int back, const char *next, int all)
 {
-    const int whole = p->words / DOT_WORDS, straight = (last < whole ? last : whole) - first;
+    const int whole = p->words / GEMM_STEP, straight = (last < whole ? last : whole) - first;
     for (int i = 0; i < p->groups; i++) {
         const int g = back ? p->groups - 1 - i : i;
         const int from = all * i / p->groups, lines = all * (i + 1) / p->groups - from;
@@ -154,7 +159,7 @@ static void run_steps(const pass *p, const char *block, int first, int last, int
 
 static void copy_tail(const pass *p)
 {
-    const size_t left = (size_t)(p->words % DOT_WORDS) * 4, end = (size_t)p->words * 4;
+    const size_t left = (size_t)(p->words % GEMM_STEP) * 4, end = (size_t)p->words * 4;
     memset(p->tail, 0, (size_t)p->groups * GROUP * TILE);
     for (int g = 0; g < p->groups; g++)
         for (int r = 0; r < p->tall; r++)
@@ -162,13 +167,12 @@ static void copy_tail(const pass *p)
                    left);
 }
 
-static void product(const void *x, size_t x_stride, int rows, int words, const void *block, const void *next,
-                    const dot_out *out)
+static void product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
 {
     _Alignas(64) char sum[ROWS * ROW], tail[ROWS * TILE];
-    const int steps = (words + DOT_WORDS - 1) / DOT_WORDS, passes = (rows + ROWS - 1) / ROWS;
+    const int words = x->words, steps = (words + GEMM_STEP - 1) / GEMM_STEP, passes = (rows + ROWS - 1) / ROWS;
     for (int i = 0, first = 0; i < passes; i++) {
-        pass p = {.stride = x_stride,
+        pass p = {.stride = x->stride,
                   .rows = (rows - first) / (passes - i),
                   .words = words,
                   .steps = steps,
@@ -176,11 +180,11 @@ static void product(const void *x, size_t x_stride, int rows, int words, const v
                   .sum = sum,
                   .out = out,
                   .first = first};
-        p.x = (const char *)x + (size_t)first * p.stride;
+        p.x = x->base + (size_t)first * p.stride;
         p.groups = (p.rows + GROUP - 1) / GROUP;
         p.tall = (p.rows + p.groups - 1) / p.groups;
         configure(p.tall);
-        if (words % DOT_WORDS) copy_tail(&p);
+        if (words % GEMM_STEP) copy_tail(&p);
         const char *w = block, *after = i == passes - 1 && next ? next : block;
         const int near = next == block, chunk = near ? NEAR : passes > 1 ? AGAIN : CHUNK;
         for (int s = 0, back = 0; s < steps; s += chunk, back = !back) {
@@ -191,5 +195,10 @@ static void product(const void *x, size_t x_stride, int rows, int words, const v
     }
 }
 
-extern const gemm_kernel NAME(KERN_TYPE, amx);
-const gemm_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product, end, BF16 ? dot_bf16_pack : NULL};
+#if BF16
+extern const gemm_kernel gemm_bf16_amx_bf16;
+const gemm_kernel gemm_bf16_amx_bf16 = {"amx_bf16", GEMM_STEP, 0, 1, product, end};
+#else
+extern const gemm_kernel gemm_int8_amx_int8;
+const gemm_kernel gemm_int8_amx_int8 = {"amx_int8", GEMM_STEP, 0, 1, product, end};
+#endif

@@ -1,0 +1,94 @@
+/* Matrix products of the CPU backend: y = activation(x w + bias), in f32, bf16 or int8, for any number of rows.
+ *
+ * A word is the 4 bytes of a row that an instruction multiplies at a time: one float, two bf16 or four int8. Weights
+ * are packed in blocks of GEMM_COLS columns, word by word: [words][GEMM_COLS] words. A micro-kernel exists for each
+ * type and instruction set. It adds word after word to a row's sums, in the same order for any number of rows. So the
+ * bits of a row depend on that row only. They may differ between instruction sets; in int8 the sums are exact
+ * everywhere. */
+#ifndef KERNELS_CPU_GEMM_H
+#define KERNELS_CPU_GEMM_H
+
+#include "kernels/ops.h"
+
+enum {
+    GEMM_COLS = 64, /* columns of a weight block */
+    GEMM_ROWS = 64, /* rows of a pass over a block; their sums stay in L1 */
+    GEMM_STEP = 16, /* AMX takes as many words at a time */
+    GEMM_ZERO = 128 /* zero point of int8's unsigned x */
+};
+
+typedef enum { GEMM_F32, GEMM_BF16, GEMM_INT8 } gemm_type;
+
+/* Rows of x. A row is a sequence of `taps` parts with `words` words each, 4-byte aligned. */
+typedef struct {
+    const char *base;        /* row 0; taps is 1 and `part` NULL */
+    size_t stride;           /* bytes from one row to the next */
+    const char *const *part; /* [taps][GEMM_ROWS] parts of the rows; NULL: equally spaced rows */
+    int taps, words;
+} gemm_rows;
+
+/* A gate; row r is at base + (index ? index[r] : r) * stride bytes. */
+typedef struct {
+    const char *base;
+    const int *index;
+    size_t stride;
+    int f32; /* float, else bf16 */
+} gemm_gate;
+
+/* The epilogue: a = activation(x w + bias), then y = a, y += a or y += gate * a. */
+typedef struct {
+    const float *bias; /* [GEMM_COLS] */
+    kern_activation activation;
+    int relu;              /* y = max(a, 0); a NaN stays one */
+    int cols;              /* existing columns of the block, 1..GEMM_COLS */
+    void *y;               /* row 0, the block's first column; bf16 or float */
+    size_t y_stride;       /* elements */
+    const ptrdiff_t *y_at; /* [rows] offset of each row from y in elements; NULL: r * y_stride */
+    int y_bf16;            /* y is bf16, else float */
+    int add;               /* y += a; needs float y */
+    const gemm_gate *gate; /* of the block's first column, or NULL; needs add */
+    /* int8: x w = (sum - offset[column]) * (x_scale[row] * w_scale[column]) */
+    const float *x_scale, *w_scale; /* [rows], [GEMM_COLS] */
+    const int32_t *offset;          /* [GEMM_COLS] GEMM_ZERO times the column's sum */
+} gemm_out;
+
+typedef struct {
+    const char *unit; /* for descriptions: "avx512_bf16" */
+    int step;         /* a block's words are zero-padded to a multiple of it, at most GEMM_STEP */
+    int takes_parts;  /* 1: takes rows in parts; 0: only equally spaced ones of one part */
+    int native;       /* 1: the processor has instructions for the type */
+    /* Multiplies `rows` rows (at most GEMM_ROWS if they are in parts) with a 64-byte aligned block. Prefetches `next`,
+     * the block this thread reads next, or NULL: otherwise memory and arithmetic alternate. If `next` is the block
+     * itself, it is in cache and nothing is fetched. */
+    void (*product)(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out);
+    /* Releases what the products set up, or NULL; a thread calls it after its products. */
+    void (*end)(void);
+} gemm_kernel;
+
+/* Returns the kernel of the fastest instruction set this processor has; MAR_ISA asks for less (rows.h). Each type has
+ * one everywhere: without instructions for it, bf16 is multiplied in f32 and int8 in int16. */
+const gemm_kernel *gemm_best(gemm_type type);
+
+/* --- packing ------------------------------------------------------------------------------------------------------ */
+
+/* Returns the words of a row of `in` numbers, padded to a multiple of `step`. */
+int gemm_words(gemm_type type, int in, int step);
+/* Returns the bytes from one row of int8's x to the next: an odd number of cache lines, so that the rows of an AMX tile
+ * map to different cache sets. */
+static inline size_t gemm_int8_stride(int words)
+{
+    return (size_t)((words + GEMM_STEP - 1) / GEMM_STEP | 1) * 4 * GEMM_STEP;
+}
+/* Returns the bytes of a block of `words` words, with the scales and offsets that follow an int8 block's weights. */
+size_t gemm_block_bytes(gemm_type type, int words);
+/* Packs w[cols][in] (float), rounded to the type, f32 or bf16. Missing columns and words are 0. */
+void gemm_pack(gemm_type type, const float *w, int cols, int in, int words, void *block);
+/* Packs q[cols][in] and scale[cols] as an int8 block: the weights, then float scale[GEMM_COLS], int32_t
+ * offset[GEMM_COLS]. */
+void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int words, void *block);
+/* Packs `cols` rows of `in` act, `stride` bytes apart, as the columns of a block: attention's keys. */
+void gemm_pack_columns(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block);
+/* Packs `in` rows of `cols` act, `stride` bytes apart, as the rows of a block: attention's values. */
+void gemm_pack_rows(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block);
+
+#endif

@@ -1,0 +1,286 @@
+/* The micro-kernels but AMX's, compiled for each type (KERN_TYPE=f32|bf16|int8) and instruction set (KERN_ISA=...), and
+ * chosen at run time (isa.c).
+ *
+ * A tile of results is some rows x some vectors of columns, whose sums are in registers.
+ * Flat tiles are for few rows, whose weights come from memory: a chunk of words is used for all rows while it is in L1
+ * and the next is prefetched. Tall ones are for many rows: their sums stay in registers for all words, and the weights
+ * come from L2 again for each tile, in half as many bytes a product. */
+#include "kernels/cpu/gemm/epilogue.h"
+
+#define PASTE_(a, b) a##_##b
+#define PASTE(a, b)  PASTE_(a, b)
+#define NAME_(t, i)  gemm_##t##_##i
+#define NAME(t, i)   NAME_(t, i)
+#define TEXT_(a)     #a
+#define TEXT(a)      TEXT_(a)
+#define IS_f32       1
+#define IS_bf16      2
+#define IS_int8      3
+#define TYPE         PASTE(IS, KERN_TYPE)
+
+/* --- a vector of words times another -------------------------------------------------------------------------------
+ */
+
+/* Without instructions for it a product of words takes two: of their halves, which x_half and w_half unpack. */
+
+#if TYPE == IS_int8
+typedef ints sums;
+#else
+typedef floats sums;
+#endif
+
+#if TYPE == IS_f32
+enum { HALVES = 1 };
+#elif TYPE == IS_bf16 && (defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC))
+enum { HALVES = 1 };
+#elif TYPE == IS_int8 && (defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD))
+enum { HALVES = 1 };
+#else
+enum { HALVES = 2 };
+#endif
+
+#if TYPE == IS_int8 && defined(__ARM_FEATURE_DOTPROD)
+enum { SIGNED = 1 }; /* x - GEMM_ZERO is multiplied, so the sums have no offset */
+#else
+enum { SIGNED = 0 };
+#endif
+
+static inline ints x_half(ints words, int half)
+{
+    if (SIGNED) return words ^ (int32_t)0x80808080u;
+    if (HALVES == 1) return words;
+#if TYPE == IS_int8
+    return (half ? words >> 8 : words) & 0x00ff00ff; /* bytes 1 and 3, or 0 and 2, as int16 */
+#else
+    if (half) return words & -0x10000; /* as floats */
+    return words << 16;
+#endif
+}
+
+static inline ints w_half(ints words, int half)
+{
+    if (HALVES == 1) return words;
+#if TYPE == IS_int8
+    return (ints)((half ? (shorts)words : (shorts)((shorts)words << 8)) >> 8);
+#else
+    return x_half(words, half);
+#endif
+}
+
+static inline sums multiply_add(sums s, ints x, ints w)
+{
+#if TYPE == IS_int8 && defined(__AVX512VNNI__)
+    return (sums)_mm512_dpbusd_epi32((__m512i)s, (__m512i)x, (__m512i)w);
+#elif TYPE == IS_int8 && defined(__AVXVNNI__)
+    return (sums)_mm256_dpbusd_avx_epi32((__m256i)s, (__m256i)x, (__m256i)w);
+#elif TYPE == IS_int8 && defined(__ARM_FEATURE_DOTPROD)
+    return (sums)vdotq_s32((int32x4_t)s, (int8x16_t)x, (int8x16_t)w);
+#elif TYPE == IS_int8 && defined(__AVX512BW__)
+    return s + (sums)_mm512_madd_epi16((__m512i)x, (__m512i)w);
+#elif TYPE == IS_int8 && defined(__AVX2__)
+    return s + (sums)_mm256_madd_epi16((__m256i)x, (__m256i)w);
+#elif TYPE == IS_int8 && defined(__SSE2__)
+    return s + (sums)_mm_madd_epi16((__m128i)x, (__m128i)w);
+#elif TYPE == IS_int8
+    return s + (x << 16 >> 16) * (w << 16 >> 16) + (x >> 16) * (w >> 16);
+#elif TYPE == IS_bf16 && defined(__AVX512BF16__)
+    return (sums)_mm512_dpbf16_ps((__m512)s, (__m512bh)x, (__m512bh)w);
+#elif TYPE == IS_bf16 && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    return (sums)vbfdotq_f32((float32x4_t)s, (bfloat16x8_t)x, (bfloat16x8_t)w);
+#else
+    return s + (floats)x * (floats)w;
+#endif
+}
+
+/* --- tiles ----------------------------------------------------------------------------------------------------------
+ */
+
+enum {
+    FLAT = 4,      /* vectors of a flat tile */
+    TALL = 2,      /* vectors of a tall one */
+    FEW_ROWS = 12, /* computed in flat tiles */
+    FLAT_ROWS = REGISTERS == 32 ? (HALVES == 1 ? 6 : 4)
+                : HALVES == 1   ? 3
+                                : 2,
+    TALL_ROWS = REGISTERS == 32 ? (HALVES == 1 ? 14 : 12)
+                : HALVES == 1   ? 6
+                                : 4,
+    ROW = GEMM_COLS * 4, /* bytes of a row of sums, and of a block's word */
+    LINES = ROW / 64,    /* cache lines of a word */
+    CHUNK = 64,          /* words of a flat tile: 16 KiB of weights, a third of a common L1 */
+    NEAR = 1024          /* bytes of prefetch distance from L2 */
+};
+
+/* What a tile multiplies. */
+typedef struct {
+    const char *const *x; /* [taps][GEMM_ROWS] first word of each part of its rows */
+    int taps, words;
+    int fresh;        /* 1: the sums begin at 0 */
+    const char *w;    /* weights of the first word and the tile's first column */
+    const char *next; /* prefetched meanwhile */
+    char *sum;        /* [rows][GEMM_COLS] its sums, at its first column */
+} tile;
+
+/* Computes a tile of `rows` rows and `wide` vectors. Prefetches `lines` cache lines of t->next with each word, and with
+ * `near` the tile's own weights. */
+static inline __attribute__((always_inline)) void run_tile(const int rows, const int wide, const int lines,
+                                                           const int near, const tile *t)
+{
+    const size_t bytes = 4 * (size_t)t->words;
+    const char *w = t->w, *next = t->next;
+    sums acc[TALL_ROWS][FLAT];
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < wide; v++) acc[r][v] = t->fresh ? (sums){0} : *(sums *)(t->sum + r * ROW + v * VECTOR);
+    for (int tap = 0; tap < t->taps; tap++) {
+        const char *x[TALL_ROWS];
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) x[r] = t->x[(size_t)tap * GEMM_ROWS + (size_t)r];
+        for (size_t i = 0; i < bytes; i += 4, w += ROW, next += 64 * lines) {
+            ints b[FLAT];
+#pragma GCC unroll 4
+            for (int l = 0; l < lines; l++) __builtin_prefetch(next + 64 * l);
+#pragma GCC unroll 4
+            for (int v = 0; v < wide; v++) {
+                if (near && v * VECTOR % 64 == 0) __builtin_prefetch(w + NEAR + v * VECTOR);
+                b[v] = *(const ints *)(w + v * VECTOR);
+            }
+#pragma GCC unroll 2
+            for (int half = 0; half < HALVES; half++)
+#pragma GCC unroll 16
+                for (int r = 0; r < rows; r++) {
+                    int32_t word;
+                    memcpy(&word, x[r] + i, sizeof word);
+                    const ints a = x_half((ints){0} + word, half);
+#pragma GCC unroll 4
+                    for (int v = 0; v < wide; v++) acc[r][v] = multiply_add(acc[r][v], a, w_half(b[v], half));
+                }
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < wide; v++) *(sums *)(t->sum + r * ROW + v * VECTOR) = acc[r][v];
+}
+
+/* Narrow tiles, of a block's last columns, prefetch no other weights. */
+#define FLAT_TILE(R)                                                                                                   \
+    static void flat_##R(const tile *t, int wide, int lines)                                                           \
+    {                                                                                                                  \
+        enum { ROWS = R <= FLAT_ROWS ? R : 1 };                                                                        \
+        if (wide == 1) run_tile(ROWS, 1, 0, 0, t);                                                                     \
+        if (wide == 2) run_tile(ROWS, 2, 0, 0, t);                                                                     \
+        if (wide == 4 && lines == 0) run_tile(ROWS, 4, 0, 0, t);                                                       \
+        if (wide == 4 && lines == 1) run_tile(ROWS, 4, 1, 0, t);                                                       \
+        if (wide == 4 && lines == 2) run_tile(ROWS, 4, 2, 0, t);                                                       \
+        if (wide == 4 && lines == 4) run_tile(ROWS, 4, 4, 0, t);                                                       \
+    }
+#define TALL_TILE(R)                                                                                                   \
+    static void tall_##R(const tile *t, int wide, int lines)                                                           \
+    {                                                                                                                  \
+        enum { ROWS = R <= TALL_ROWS ? R : 1 };                                                                        \
+        if (wide == 1) run_tile(ROWS, 1, 0, 1, t);                                                                     \
+        if (wide == 2 && lines == 0) run_tile(ROWS, 2, 0, 1, t);                                                       \
+        if (wide == 2 && lines == 1) run_tile(ROWS, 2, 1, 1, t);                                                       \
+    }
+/* clang-format off */
+FLAT_TILE(1) FLAT_TILE(2) FLAT_TILE(3) FLAT_TILE(4) FLAT_TILE(5) FLAT_TILE(6)
+TALL_TILE(1) TALL_TILE(2) TALL_TILE(3) TALL_TILE(4) TALL_TILE(5) TALL_TILE(6) TALL_TILE(7) TALL_TILE(8) TALL_TILE(9)
+TALL_TILE(10) TALL_TILE(11) TALL_TILE(12) TALL_TILE(13) TALL_TILE(14)
+typedef void run_rows(const tile *t, int wide, int lines);
+static run_rows *const flat_tiles[] = {NULL, flat_1, flat_2, flat_3, flat_4, flat_5, flat_6};
+static run_rows *const tall_tiles[] = {NULL, tall_1, tall_2, tall_3, tall_4, tall_5, tall_6, tall_7, tall_8, tall_9,
+                                       tall_10, tall_11, tall_12, tall_13, tall_14};
+/* clang-format on */
+
+/* Returns the vectors of part `part` of a block's columns, at most `most`: 1, 2 or 4, or 0 if it has none. */
+static int width_of(int cols, int part, int most)
+{
+    const int vectors = (cols + LANES - 1) / LANES - part * most;
+    return vectors <= 0 ? 0 : vectors >= most ? most : vectors >= 3 ? 4 : vectors;
+}
+
+/* Returns the first word of part `tap` of a row. */
+static const char *part_of(const gemm_rows *x, int tap, int row)
+{
+    return x->part ? x->part[tap * GEMM_ROWS + row] : x->base + (size_t)row * x->stride;
+}
+
+/* Computes the sums of all rows in flat tiles. A chunk of the block is used for all of them while it is in L1; the
+ * tiles share the prefetching of the next one. `next` NULL: the last chunk prefetches nothing. */
+static void run_few(const gemm_rows *x, int rows, const char *block, const char *next, int prefetches, int cols,
+                    char *sum)
+{
+    enum { PARTS = GEMM_COLS / (FLAT * LANES) };
+    const int groups = (rows + FLAT_ROWS - 1) / FLAT_ROWS, tiles = groups * PARTS;
+    for (int tap = 0; tap < x->taps; tap++)
+        for (int first = 0, count; first < x->words; first += count) {
+            count = x->words - first < CHUNK ? x->words - first : CHUNK;
+            const char *end = block + (size_t)count * ROW;
+            const char *ahead = tap == x->taps - 1 && first + count == x->words ? next : end;
+            for (int part = 0, i = 0; part < PARTS; part++)
+                for (int g = 0, done = 0, taken; g < groups; g++, i++, done += taken) {
+                    const int lines = prefetches && ahead ? LINES * (i + 1) / tiles - LINES * i / tiles : 0;
+                    const int wide = width_of(cols, part, FLAT);
+                    const char *spaced[FLAT_ROWS];
+                    taken = (rows - done) / (groups - g);
+                    for (int r = 0; r < taken; r++) spaced[r] = part_of(x, tap, done + r) + 4 * (size_t)first;
+                    const tile t = {.x = spaced,
+                                    .taps = 1,
+                                    .words = count,
+                                    .fresh = tap == 0 && first == 0,
+                                    .w = block + part * FLAT * VECTOR,
+                                    .next = ahead,
+                                    .sum = sum + done * ROW + part * FLAT * VECTOR};
+                    if (wide) flat_tiles[taken](&t, wide, lines);
+                    if (lines) ahead += 64 * (size_t)(lines * count);
+                }
+            block = end;
+        }
+}
+
+/* Computes the sums of rows first .. first+rows-1 as a column of tall tiles. Prefetches a share of `next`, or nothing
+ * if it is NULL. Returns the rest of `next`. */
+static const char *run_tall(const gemm_rows *x, int first, int rows, const char *block, const char *next, int cols,
+                            char *sum)
+{
+    enum { PARTS = GEMM_COLS / (TALL * LANES) };
+    const char *spaced[TALL_ROWS];
+    for (int r = 0; r < rows && !x->part; r++) spaced[r] = part_of(x, 0, first + r);
+    for (int part = 0; part < PARTS; part++) {
+        const int wide = width_of(cols, part, TALL);
+        const tile t = {.x = x->part ? x->part + first : spaced,
+                        .taps = x->taps,
+                        .words = x->words,
+                        .fresh = 1,
+                        .w = block + part * TALL * VECTOR,
+                        .next = next,
+                        .sum = sum + part * TALL * VECTOR};
+        if (wide) tall_tiles[rows](&t, wide, next != NULL);
+        if (next) next += 64 * (size_t)x->words;
+    }
+    return next;
+}
+
+static void product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
+{
+    _Alignas(64) char sum[(int)TALL_ROWS > (int)FEW_ROWS ? TALL_ROWS * ROW : FEW_ROWS * ROW];
+    if (rows <= FEW_ROWS) {
+        run_few(x, rows, block, next, next != block, out->cols, sum);
+        gemm_finish(sum, TYPE == IS_int8, SIGNED, rows, 0, out);
+        return;
+    }
+    const int tiles = (rows + TALL_ROWS - 1) / TALL_ROWS;
+    const char *ahead = next != block ? next : NULL, *end = ahead ? ahead + (size_t)x->words * ROW : NULL;
+    for (int i = 0, first = 0; i < tiles; i++) {
+        const int taken = (rows - first) / (tiles - i);
+        if (ahead >= end) ahead = NULL;
+        ahead = run_tall(x, first, taken, block, ahead, out->cols, sum);
+        gemm_finish(sum, TYPE == IS_int8, SIGNED, taken, first, out);
+        first += taken;
+    }
+}
+
+extern const gemm_kernel NAME(KERN_TYPE, KERN_ISA);
+const gemm_kernel NAME(KERN_TYPE, KERN_ISA) = {TEXT(KERN_ISA), 1, 1, HALVES == 1, product, NULL};

@@ -1,0 +1,144 @@
+/* Packing of blocks (gemm.h). */
+#include "kernels/cpu/gemm/gemm.h"
+
+#include <string.h>
+
+enum { TILE = 4, CHUNK = 256 /* words of a row that are made at a time */ };
+
+typedef uint32_t words4 __attribute__((vector_size(4 * TILE)));
+#if defined(__clang__)
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (words4){i, j, k, l})
+#endif
+
+/* Rounds to nearest even. A NaN may lose its payload but stays NaN: its top mantissa bit is kept. */
+static inline uint16_t store_bf16(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    const uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
+}
+
+int gemm_words(gemm_type type, int in, int step)
+{
+    const int numbers = type == GEMM_F32 ? 1 : type == GEMM_BF16 ? 2 : 4, words = (in + numbers - 1) / numbers;
+    return (words + step - 1) / step * step;
+}
+
+size_t gemm_block_bytes(gemm_type type, int words)
+{
+    const size_t end = type == GEMM_INT8 ? sizeof(float) + sizeof(int32_t) : 0;
+    return GEMM_COLS * (4 * (size_t)words + end);
+}
+
+/* Writes four rows of four words as columns: word i of row c becomes word c of row i, GEMM_COLS words apart. */
+static inline void transpose_tile(const uint32_t *const from[TILE], uint32_t *to)
+{
+    words4 a[TILE];
+    for (int c = 0; c < TILE; c++) memcpy(&a[c], from[c], sizeof a[c]);
+    const words4 ab = SHUFFLE(a[0], a[1], 0, 4, 1, 5), cd = SHUFFLE(a[2], a[3], 0, 4, 1, 5);
+    const words4 ef = SHUFFLE(a[0], a[1], 2, 6, 3, 7), gh = SHUFFLE(a[2], a[3], 2, 6, 3, 7);
+    const words4 row[TILE] = {SHUFFLE(ab, cd, 0, 1, 4, 5), SHUFFLE(ab, cd, 2, 3, 6, 7), SHUFFLE(ef, gh, 0, 1, 4, 5),
+                              SHUFFLE(ef, gh, 2, 3, 6, 7)};
+    for (int i = 0; i < TILE; i++) memcpy(to + i * GEMM_COLS, &row[i], sizeof row[i]);
+}
+
+/* Writes `count` words of `cols` rows, `stride` words apart, as columns of a block. */
+static void transpose(const uint32_t *from, size_t stride, int cols, int count, uint32_t *to)
+{
+    for (int c = 0; c < cols; c += TILE) {
+        const int width = cols - c < TILE ? cols - c : TILE;
+        const uint32_t *row[TILE];
+        for (int i = 0; i < width; i++) row[i] = from + (size_t)(c + i) * stride;
+        int i = 0;
+        for (; width == TILE && i + TILE <= count; i += TILE) {
+            transpose_tile(row, to + (size_t)i * GEMM_COLS + c);
+            for (int j = 0; j < TILE; j++) row[j] += TILE;
+        }
+        for (; i < count; i++)
+            for (int j = 0; j < width; j++) to[(size_t)i * GEMM_COLS + (size_t)(c + j)] = *row[j]++;
+    }
+}
+
+/* Makes `words` words of a row from its number `first` on, of float or of act; missing numbers are 0. */
+static void make_words(gemm_type type, const void *row, int is_float, int first, int in, int words, uint32_t *to)
+{
+    const int numbers = type == GEMM_BF16 ? 2 : 1, left = in - first < words * numbers ? in - first : words * numbers;
+    memset(to, 0, 4 * (size_t)words);
+    if (left <= 0) return;
+    if (type == GEMM_BF16 && is_float)
+        for (int i = 0; i < left; i++) ((uint16_t *)to)[i] = store_bf16(((const float *)row)[first + i]);
+    else
+        memcpy(to, (const char *)row + (size_t)first * (type == GEMM_BF16 ? 2 : 4),
+               (size_t)left * (type == GEMM_BF16 ? 2 : 4));
+}
+
+static void pack_columns(gemm_type type, const void *w, size_t stride, int is_float, int cols, int in, int words,
+                         void *block)
+{
+    uint32_t chunk[GEMM_COLS * TILE * TILE];
+    uint32_t *to = block;
+    enum { WORDS = TILE * TILE };
+    const int numbers = type == GEMM_BF16 ? 2 : 1;
+    if (cols < GEMM_COLS) memset(block, 0, (size_t)words * GEMM_COLS * 4);
+    for (int i = 0; i < words; i += WORDS, to += WORDS * GEMM_COLS) {
+        const int count = words - i < WORDS ? words - i : WORDS;
+        for (int c = 0; c < cols; c++)
+            make_words(type, (const char *)w + (size_t)c * stride, is_float, i * numbers, in, count, chunk + c * WORDS);
+        transpose(chunk, WORDS, cols, count, to);
+    }
+}
+
+void gemm_pack(gemm_type type, const float *w, int cols, int in, int words, void *block)
+{
+    pack_columns(type, w, (size_t)in * sizeof *w, 1, cols, in, words, block);
+}
+
+void gemm_pack_columns(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block)
+{
+    pack_columns(type, w, stride, 0, cols, in, words, block);
+}
+
+void gemm_pack_rows(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block)
+{
+    const size_t bytes = (size_t)cols * 4;
+    const char *row = w;
+    uint32_t *to = block;
+    if (cols < GEMM_COLS) memset(block, 0, (size_t)words * GEMM_COLS * 4);
+    int i = 0;
+    for (; i < words; i++, to += GEMM_COLS)
+        if (type == GEMM_F32 && i < in) {
+            memcpy(to, row, bytes);
+            row += stride;
+        } else if (type == GEMM_BF16 && 2 * i < in) {
+            const uint16_t *a = (const uint16_t *)(const void *)row;
+            const uint16_t *b = (const uint16_t *)(const void *)(row + stride);
+            if (2 * i + 1 < in)
+                for (int c = 0; c < cols; c++) to[c] = a[c] | (uint32_t)b[c] << 16;
+            else
+                for (int c = 0; c < cols; c++) to[c] = a[c];
+            row += 2 * stride;
+        } else {
+            memset(to, 0, bytes);
+        }
+}
+
+void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int words, void *block)
+{
+    const size_t bytes = (size_t)words * 4 * GEMM_COLS;
+    int8_t *to = block;
+    float *scales = (float *)(void *)(to + bytes);
+    int32_t *offset = (int32_t *)(scales + GEMM_COLS);
+    memset(block, 0, gemm_block_bytes(GEMM_INT8, words));
+    for (int c = 0; c < cols; c++, q += in) {
+        int32_t sum = 0;
+        for (int i = 0; i < in; i++) {
+            to[((size_t)(i / 4) * GEMM_COLS + (size_t)c) * 4 + (size_t)(i % 4)] = q[i];
+            sum += q[i];
+        }
+        scales[c] = scale[c];
+        offset[c] = GEMM_ZERO * sum;
+    }
+}

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RUNS = 100, STEPS = 20000, ROW = 256 /* bytes from a row of weights to the next, as in kernels/cpu/dot.h */ };
+enum { RUNS = 100, STEPS = 20000, ROW = 256 /* bytes from a row of weights to the next, as in kernels/cpu/gemm/gemm.h */ };
 
 static void configure(int tiles)
 {

@@ -103,7 +103,7 @@ static void mask_slots(const cached_task *t, const workspace *w)
         }
 }
 
-/* Returns exp as exp_f32 does (kernels/cpu/gemm/activation.h). NaN stays NaN: min and max return their second operand
+/* Returns exp as exp_f32 does (kernels/cpu/rows.c). NaN stays NaN: min and max return their second operand
  * then. */
 static inline __m512 exp_ps(__m512 x)
 {

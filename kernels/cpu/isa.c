@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #elif defined(__aarch64__)
@@ -13,7 +14,7 @@
 /* Sets of instructions; each is wanted only with those before it. MAR_ISA names the last that may be used. */
 typedef struct {
     int set;                  /* isa_set */
-    const gemm_kernel *of[3]; /* kernel of each gemm_type; NULL: that of less */
+    const gemm_kernel *of[3]; /* kernel of each gemm_type; NULL: one further down */
 } choice;
 extern const kern_rows kern_rows_generic;
 extern const gemm_kernel gemm_f32_generic, gemm_bf16_generic, gemm_int8_generic;
@@ -59,19 +60,20 @@ static int is_wanted(isa_set set)
 #if defined(__x86_64__)
 typedef enum { AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25 } amx_part; /* bits of CPUID 7.0's edx */
 
-/* Returns 1 if this process may use AMX and this part of it. The processor must have it; Linux grants it on request. */
+/* Returns 1 if the processor has AMX and this part of it. Linux grants it on request. */
 static int has_amx(amx_part part)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     unsigned a, b, c, d;
-    __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     return d & AMX_TILE && d & part && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
 static int has_avx_vnni(void)
 {
     unsigned a, b, c, d;
-    __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(1));
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1) return 0; /* a: the last subleaf */
+    __get_cpuid_count(7, 1, &a, &b, &c, &d);
     return a >> 4 & 1u;
 }
 
@@ -82,16 +84,16 @@ static int has(isa_set set)
     case AVX2:
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case AVX_VNNI:
-        return has_avx_vnni();
+        return has(AVX2) && has_avx_vnni();
     case AVX512:
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        return has(AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     case AVX512_VNNI:
-        return __builtin_cpu_supports("avx512vnni");
+        return has(AVX512) && __builtin_cpu_supports("avx512vnni");
     case AVX512_BF16:
-        return __builtin_cpu_supports("avx512bf16");
+        return has(AVX512) && __builtin_cpu_supports("avx512bf16");
     case AMX:
-        return has_amx(AMX_BF16) && has_amx(AMX_INT8);
+        return has(AVX512_BF16) && has_amx(AMX_BF16) && has_amx(AMX_INT8);
     default:
         return 1;
     }

@@ -27,10 +27,10 @@ static const mar_param rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = dtypes,
-     .help = "arithmetic of matrix products; auto: bf16 where it is fast\n"
-             "auto is bf16 on a GPU and on processors with instructions for it. int8 needs a CPU with AVX512-VNNI, "
-             "AVX-VNNI or AMX-INT8 and is approximate: the blocks of the transformer and of the head compute in "
-             "int8, the rest as with auto."},
+     .help =
+         "arithmetic of matrix products; auto: bf16 where it is fast\n"
+         "auto is bf16 on a GPU and on processors with instructions for it. int8 needs a CPU and is approximate: the "
+         "blocks of the transformer and of the head compute in int8, the rest as with auto."},
     {.name = "threads",
      .offset = offsetof(mar_options, threads),
      .group = "Machine",

@@ -295,11 +295,11 @@ static void write_manual(const option_set *set, int shared)
 
 int options_read(option_set *set, int argc, char **argv)
 {
-    static const char manual[] = "mdoc";
     const int status = options_parse(set, argc, argv);
     if (status != OPTIONS_HELP) return status;
     const char *word = help_word(argc, argv);
-    if (!word || strncmp(word, manual, strlen(manual)) != 0) return print_help(set, word);
-    write_manual(set, strcmp(word, "mdoc-shared") == 0);
+    const int shared = word && strcmp(word, "mdoc-shared") == 0;
+    if (!shared && (!word || strcmp(word, "mdoc") != 0)) return print_help(set, word);
+    write_manual(set, shared);
     return 0;
 }

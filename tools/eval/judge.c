@@ -46,7 +46,7 @@ const mar_param judge_rows[] = {
      .group = "Judging",
      .type = MAR_TYPE_NAME,
      .choices = networks,
-     .help = "network that judges; default demo for the demo\n"
+     .help = "network that judges; default demo for the demo, else inception\n"
              "inception is Inception-v3, which defines FID and the others. demo is the built-in classifier of "
              "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance."},
     {.name = "inception",

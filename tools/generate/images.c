@@ -306,6 +306,42 @@ static outcome get(image_loop *loop, const image_run *r, image_batch *b, mar_sta
     return outcome_of(r, status);
 }
 
+static int is_there(const image_plan *plan, long i)
+{
+    return plan->have && plan->have[i - plan->first];
+}
+
+/* Hands images first .. first+n-1 of the batch to the sinks. */
+static int hand_part(image_loop *loop, const image_batch *b, int first, int n, const image_sink *sinks, int sink_count)
+{
+    static const mar_stats none;
+    const image_run *r = &loop->plan->runs[b->run];
+    const size_t at = (size_t)first, places = at * (size_t)mar_model_get_config(r->model)->seq_len;
+    image_batch part = *b;
+    part.first += first;
+    part.n = n;
+    part.labels += first;
+    if (part.tokens) part.tokens += at * token_count(r);
+    if (part.rgb) part.rgb += at * pixel_bytes(r);
+    if (part.token_status) part.token_status += places, part.steps += places, part.staleness += places;
+    if (first > 0) part.stats = &none; /* those of the batch are in its first part */
+    for (int i = 0; i < sink_count; i++)
+        if (sinks[i].take(sinks[i].self, &part) != 0) return 1;
+    loop->finished += n;
+    return 0;
+}
+
+/* Hands the missing images of the batch to the sinks. */
+static int hand_out(image_loop *loop, const image_batch *b, const image_sink *sinks, int sink_count)
+{
+    for (int i = 0, n; i < b->n; i += n) {
+        const int there = is_there(loop->plan, b->first + i);
+        for (n = 1; i + n < b->n && is_there(loop->plan, b->first + i + n) == there;) n++;
+        if (!there && hand_part(loop, b, i, n, sinks, sink_count) != 0) return 1;
+    }
+    return 0;
+}
+
 /* Makes a batch and hands it to the sinks. Returns 0, or 1 with the error printed. The sinks get nothing of an
  * interrupted batch, or with plan.takes_parts its finished images. */
 static int make_batch(image_loop *loop, const image_batch *shape, const image_sink *sinks, int sink_count)
@@ -319,9 +355,7 @@ static int make_batch(image_loop *loop, const image_batch *shape, const image_si
     const outcome result = get(loop, r, &batch, &stats);
     interruption_cancels(NULL);
     if (result != GOT) return result == FAILED;
-    for (int i = 0; i < sink_count; i++)
-        if (sinks[i].take(sinks[i].self, &batch) != 0) return 1;
-    loop->finished += batch.n;
+    if (hand_out(loop, &batch, sinks, sink_count) != 0) return 1;
     show(loop, 0);
     return 0;
 }
@@ -336,18 +370,17 @@ static int end(const image_loop *loop)
     return interruption_end("%ld of %ld images were made, %s", loop->finished, loop->wanted, loop->plan->kept);
 }
 
-static int is_there(const image_plan *plan, long i)
-{
-    return plan->have && plan->have[i - plan->first];
-}
-
-/* Returns the images of the next batch from `first` on: up to one that exists, and to a multiple of plan.batch. */
+/* Returns the images of the next batch from `first` on: to a multiple of plan.batch, or up to one that exists. A store
+ * has whole batches, so with one they are whole if an image is missing. */
 static int batch_from(const image_plan *plan, long first)
 {
-    const long rest = plan->batch - (first - plan->first) % plan->batch, end = plan->first + plan->images;
-    int n = 1;
-    while (n < rest && first + n < end && !is_there(plan, first + n)) n++;
-    return n;
+    const long left = plan->first + plan->images - first, rest = plan->batch - (first - plan->first) % plan->batch;
+    const int most = (int)(left < rest ? left : rest);
+    int missing = 0, n = 0;
+    while (missing < most && !is_there(plan, first + missing)) missing++;
+    while (n < most && is_there(plan, first + n)) n++;
+    if (!plan->runs->store) return missing;
+    return n < most ? most : 0;
 }
 
 static long count_missing(const image_plan *plan)
@@ -374,9 +407,9 @@ static int make_all(image_loop *loop, const image_sink *sinks, int sink_count)
     const image_plan *plan = loop->plan;
     int turn = 0, status = 0;
     for (long i = plan->first; status == 0 && i < plan->first + plan->images;) {
-        const int n = is_there(plan, i) ? 1 : batch_from(plan, i);
-        if (!is_there(plan, i)) status = make_turn(loop, turn++, i, n, sinks, sink_count);
-        i += n;
+        const int n = batch_from(plan, i);
+        if (n > 0) status = make_turn(loop, turn++, i, n, sinks, sink_count);
+        i += n > 0 ? n : 1;
     }
     return status;
 }

@@ -197,7 +197,7 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
         record_texts_add(out, "image", "%ld", index);
     } else {
         char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
-        out->lacks = !list || (named && !names);
+        out->lacks |= !list || (named && !names);
         if (list) record_texts_add(out, "class", "%s", list);
         if (names) record_texts_add(out, "class_name", "%s", names);
         free(list);

@@ -7,16 +7,17 @@
  *
  * Meanwhile the next chunk is prefetched into L1, a few lines with each product. A product that waits for a tile stalls
  * the following ones, so a burst of fetches would leave memory idle as long (bench/LAB.md). */
-#include "kernels/cpu/gemm/amx.h"
-#include "kernels/cpu/gemm/epilogue.h"
-
-#include <string.h>
-
 #define IS_int8      0
 #define IS_bf16      1
 #define PASTE_(a, b) a##_##b
 #define PASTE(a, b)  PASTE_(a, b)
 #define BF16         PASTE(IS, KERN_TYPE)
+#define KERN_FUSED   BF16
+
+#include "kernels/cpu/gemm/amx.h"
+#include "kernels/cpu/gemm/epilogue.h"
+
+#include <string.h>
 
 enum {
     GROUP = 16,             /* rows of a tile */

@@ -15,7 +15,7 @@ static inline __attribute__((always_inline)) void store_values(const gemm_out *o
         return;
     }
     if (gate)
-        a = load_floats(y) + a * (o->gate->f32 ? load_floats(gate + 4 * c) : from_bf16(gate + 2 * c));
+        a = multiply_add_v(a, o->gate->f32 ? load_floats(gate + 4 * c) : from_bf16(gate + 2 * c), load_floats(y));
     else if (o->add)
         a = load_floats(y) + a;
     memcpy(y, &a, sizeof a);

@@ -5,8 +5,6 @@
  * Flat tiles are for few rows, whose weights come from memory: a chunk of words is used for all rows while it is in L1
  * and the next is prefetched. Tall ones are for many rows: their sums stay in registers for all words, and the weights
  * come from L2 again for each tile, in half as many bytes a product. */
-#include "kernels/cpu/gemm/epilogue.h"
-
 #define PASTE_(a, b) a##_##b
 #define PASTE(a, b)  PASTE_(a, b)
 #define NAME_(t, i)  gemm_##t##_##i
@@ -17,6 +15,9 @@
 #define IS_bf16      2
 #define IS_int8      3
 #define TYPE         PASTE(IS, KERN_TYPE)
+#define KERN_FUSED   (TYPE != IS_int8) /* int8 has the same bits on every instruction set */
+
+#include "kernels/cpu/gemm/epilogue.h"
 
 /* --- a vector of words times another -------------------------------------------------------------------------------
  */
@@ -88,7 +89,7 @@ static inline sums multiply_add(sums s, ints x, ints w)
 #elif TYPE == IS_bf16 && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     return (sums)vbfdotq_f32((float32x4_t)s, (bfloat16x8_t)x, (bfloat16x8_t)w);
 #else
-    return s + (floats)x * (floats)w;
+    return multiply_add_v((floats)x, (floats)w, s);
 #endif
 }
 
@@ -137,10 +138,10 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
         const char *x[TALL_ROWS];
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) x[r] = t->x[(size_t)tap * GEMM_ROWS + (size_t)r];
-        for (size_t i = 0; i < bytes; i += 4, w += ROW, next += 64 * lines) {
+        for (size_t i = 0; i < bytes; i += 4, w += ROW) {
             ints b[FLAT];
 #pragma GCC unroll 4
-            for (int l = 0; l < lines; l++) __builtin_prefetch(next + 64 * l);
+            for (int l = 0; l < lines; l++, next += 64) __builtin_prefetch(next);
 #pragma GCC unroll 4
             for (int v = 0; v < wide; v++) {
                 if (near && v * VECTOR % 64 == 0) __builtin_prefetch(w + NEAR + v * VECTOR);

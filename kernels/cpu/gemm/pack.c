@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { TILE = 4, CHUNK = 256 /* words of a row that are made at a time */ };
+enum { TILE = 4 };
 
 typedef uint32_t words4 __attribute__((vector_size(4 * TILE)));
 #if defined(__clang__)
@@ -65,14 +65,17 @@ static void transpose(const uint32_t *from, size_t stride, int cols, int count, 
 /* Makes `words` words of a row from its number `first` on, of float or of act; missing numbers are 0. */
 static void make_words(gemm_type type, const void *row, int is_float, int first, int in, int words, uint32_t *to)
 {
-    const int numbers = type == GEMM_BF16 ? 2 : 1, left = in - first < words * numbers ? in - first : words * numbers;
+    const int numbers = type == GEMM_BF16 ? 2 : 1, room = words * numbers, left = in - first < room ? in - first : room;
+    const size_t size = type == GEMM_BF16 ? 2 : 4;
+    uint16_t rounded[2 * TILE * TILE];
     memset(to, 0, 4 * (size_t)words);
     if (left <= 0) return;
-    if (type == GEMM_BF16 && is_float)
-        for (int i = 0; i < left; i++) ((uint16_t *)to)[i] = store_bf16(((const float *)row)[first + i]);
-    else
-        memcpy(to, (const char *)row + (size_t)first * (type == GEMM_BF16 ? 2 : 4),
-               (size_t)left * (type == GEMM_BF16 ? 2 : 4));
+    if (type == GEMM_BF16 && is_float) {
+        for (int i = 0; i < left; i++) rounded[i] = store_bf16(((const float *)row)[first + i]);
+        memcpy(to, rounded, (size_t)left * size);
+    } else {
+        memcpy(to, (const char *)row + (size_t)first * size, (size_t)left * size);
+    }
 }
 
 static void pack_columns(gemm_type type, const void *w, size_t stride, int is_float, int cols, int in, int words,

@@ -43,8 +43,9 @@ void eval_pack_f64(const double *x, int n, int columns, double *panels)
 /* Adds a tile to rows [height]. Row r takes only the first valid[r] columns; 0: the row does not exist. */
 static void add_tile(const eval_tile *t, const double *a, const double *b, int n, double *const *rows, const int *valid)
 {
-    double edge[EVAL_TILE_HEIGHT_MAX][EVAL_TILE_WIDTH_MAX], *c[EVAL_TILE_HEIGHT_MAX];
-    for (int r = 0; r < t->height; r++) {
+    double edge[EVAL_TILE_HEIGHT_MAX][EVAL_TILE_WIDTH_MAX], *c[EVAL_TILE_HEIGHT_MAX] = {NULL};
+    const int height = t->height < EVAL_TILE_HEIGHT_MAX ? t->height : EVAL_TILE_HEIGHT_MAX; /* GCC warns otherwise */
+    for (int r = 0; r < height; r++) {
         c[r] = rows[r];
         if (valid[r] >= t->width) continue;
         memset(edge[r], 0, sizeof edge[r]);
@@ -52,7 +53,7 @@ static void add_tile(const eval_tile *t, const double *a, const double *b, int n
         c[r] = edge[r];
     }
     t->add(a, b, n, c);
-    for (int r = 0; r < t->height; r++)
+    for (int r = 0; r < height; r++)
         if (valid[r] > 0 && valid[r] < t->width) memcpy(rows[r], edge[r], (size_t)valid[r] * sizeof(double));
 }
 

@@ -141,9 +141,9 @@ static void operand_body(void *arg, int first, int last, int thread)
         }
         return;
     }
-    c->q->d->rows->quantise(c->x + (size_t)first * in, last - first, l->in, GEMM_ZERO, (uint8_t *)row, l->row_bytes,
-                            (float *)c->q->operand_scale + first, l->x_bf16);
-    for (int r = first; r < last; r++, row += l->row_bytes) memset(row + l->in, GEMM_ZERO, width - (size_t)l->in);
+    c->q->d->rows->quantise(c->x + (size_t)first * in, last - first, l->in, l->kernel->zero, (uint8_t *)row,
+                            l->row_bytes, (float *)c->q->operand_scale + first, l->x_bf16);
+    for (int r = first; r < last; r++, row += l->row_bytes) memset(row + l->in, l->kernel->zero, width - (size_t)l->in);
 }
 
 /* Returns the product's operand: x itself, or what is made of it in the queue's buffer, until the next call. */

@@ -466,7 +466,11 @@ typedef struct {
 
 static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
 {
+#if defined(__aarch64__)
+    static const char *const isas[] = {"", "dotprod", "generic"};
+#else
     static const char *const isas[] = {"", "avx512_bf16", "avx512", "avx_vnni", "avx2", "generic"};
+#endif
     enum { ISAS = sizeof isas / sizeof *isas };
     static const int threads[] = {2, 1, 3, 8};
     int n = 0;

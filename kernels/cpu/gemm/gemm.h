@@ -55,6 +55,7 @@ typedef struct {
 typedef struct {
     const char *unit; /* for descriptions: "avx512_bf16" */
     int step;         /* a block's words are zero-padded to a multiple of it, at most GEMM_STEP */
+    int zero;         /* zero point of int8's x: GEMM_ZERO, or 0 for signed x */
     int takes_parts;  /* 1: takes rows in parts; 0: only equally spaced ones of one part */
     int native;       /* 1: the processor has instructions for the type */
     /* Multiplies `rows` rows (at most GEMM_ROWS if they are in parts) with a 64-byte aligned block. Prefetches `next`,

@@ -41,41 +41,70 @@ enum { HALVES = 2 };
 #endif
 
 #if TYPE == IS_int8 && defined(__ARM_FEATURE_DOTPROD)
-enum { SIGNED = 1 }; /* x - GEMM_ZERO is multiplied, so the sums have no offset */
+enum { SIGNED = 1 }; /* x is signed, so the sums have no offset */
 #else
 enum { SIGNED = 0 };
 #endif
 
-static inline ints x_half(ints words, int half)
+#if TYPE != IS_int8
+/* Returns half of each word as a float. */
+static inline ints bf16_half(ints words, int half)
 {
-    if (SIGNED) return words ^ (int32_t)0x80808080u;
+    if (half) return words & -0x10000;
+    return words << 16;
+}
+#endif
+
+/* Returns a word of x, or half of it, for multiply_add. */
+#if defined(__aarch64__) && (TYPE != IS_int8 || defined(__ARM_FEATURE_DOTPROD))
+/* ARM multiplies a vector by a lane of another: the word is in lane 0, or its halves in lanes 0 and 1, for both
+ * products at once. */
+enum { BY_LANE = 1 };
+typedef int32x2_t x_words;
+
+static inline x_words x_half(const char *p, int half)
+{
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    (void)half;
+    return HALVES == 1 ? vcreate_s32(word) : vget_low_s32(vshll_n_s16(vcreate_s16(word), 16));
+}
+#else
+enum { BY_LANE = 0 };
+typedef ints x_words;
+
+static inline x_words x_half(const char *p, int half)
+{
+    int32_t word;
+    memcpy(&word, p, sizeof word);
+    const ints words = (ints){0} + word;
     if (HALVES == 1) return words;
 #if TYPE == IS_int8
     return (half ? words >> 8 : words) & 0x00ff00ff; /* bytes 1 and 3, or 0 and 2, as int16 */
 #else
-    if (half) return words & -0x10000; /* as floats */
-    return words << 16;
+    return bf16_half(words, half);
 #endif
 }
+#endif
 
 static inline ints w_half(ints words, int half)
 {
-    if (HALVES == 1) return words;
+    if (HALVES == 1 || BY_LANE) return words;
 #if TYPE == IS_int8
     return (ints)((half ? (shorts)words : (shorts)((shorts)words << 8)) >> 8);
 #else
-    return x_half(words, half);
+    return bf16_half(words, half);
 #endif
 }
 
-static inline sums multiply_add(sums s, ints x, ints w)
+static inline sums multiply_add(sums s, x_words x, ints w)
 {
 #if TYPE == IS_int8 && defined(__AVX512VNNI__)
     return (sums)_mm512_dpbusd_epi32((__m512i)s, (__m512i)x, (__m512i)w);
 #elif TYPE == IS_int8 && defined(__AVXVNNI__)
     return (sums)_mm256_dpbusd_avx_epi32((__m256i)s, (__m256i)x, (__m256i)w);
 #elif TYPE == IS_int8 && defined(__ARM_FEATURE_DOTPROD)
-    return (sums)vdotq_s32((int32x4_t)s, (int8x16_t)x, (int8x16_t)w);
+    return (sums)vdotq_lane_s32((int32x4_t)s, (int8x16_t)w, (int8x8_t)x, 0);
 #elif TYPE == IS_int8 && defined(__AVX512BW__)
     return s + (sums)_mm512_madd_epi16((__m512i)x, (__m512i)w);
 #elif TYPE == IS_int8 && defined(__AVX2__)
@@ -87,7 +116,11 @@ static inline sums multiply_add(sums s, ints x, ints w)
 #elif TYPE == IS_bf16 && defined(__AVX512BF16__)
     return (sums)_mm512_dpbf16_ps((__m512)s, (__m512bh)x, (__m512bh)w);
 #elif TYPE == IS_bf16 && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-    return (sums)vbfdotq_f32((float32x4_t)s, (bfloat16x8_t)x, (bfloat16x8_t)w);
+    return (sums)vbfdotq_lane_f32((float32x4_t)s, (bfloat16x8_t)w, (bfloat16x4_t)x, 0);
+#elif defined(__aarch64__)
+    if (HALVES == 1) return (sums)vfmaq_lane_f32((float32x4_t)s, (float32x4_t)w, (float32x2_t)x, 0);
+    s = (sums)vfmaq_lane_f32((float32x4_t)s, (float32x4_t)bf16_half(w, 0), (float32x2_t)x, 0);
+    return (sums)vfmaq_lane_f32((float32x4_t)s, (float32x4_t)bf16_half(w, 1), (float32x2_t)x, 1);
 #else
     return multiply_add_v((floats)x, (floats)w, s);
 #endif
@@ -148,12 +181,10 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
                 b[v] = *(const ints *)(w + v * VECTOR);
             }
 #pragma GCC unroll 2
-            for (int half = 0; half < HALVES; half++)
+            for (int half = 0; half < (BY_LANE ? 1 : HALVES); half++)
 #pragma GCC unroll 16
                 for (int r = 0; r < rows; r++) {
-                    int32_t word;
-                    memcpy(&word, x[r] + i, sizeof word);
-                    const ints a = x_half((ints){0} + word, half);
+                    const x_words a = x_half(x[r] + i, half);
 #pragma GCC unroll 4
                     for (int v = 0; v < wide; v++) acc[r][v] = multiply_add(acc[r][v], a, w_half(b[v], half));
                 }
@@ -284,4 +315,11 @@ static void product(const gemm_rows *x, int rows, const void *block, const void 
 }
 
 extern const gemm_kernel NAME(KERN_TYPE, KERN_ISA);
-const gemm_kernel NAME(KERN_TYPE, KERN_ISA) = {TEXT(KERN_ISA), 1, 1, HALVES == 1, product, NULL};
+const gemm_kernel NAME(KERN_TYPE, KERN_ISA) = {
+    .unit = TEXT(KERN_ISA),
+    .step = 1,
+    .zero = SIGNED ? 0 : GEMM_ZERO,
+    .takes_parts = 1,
+    .native = HALVES == 1,
+    .product = product,
+};

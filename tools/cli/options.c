@@ -16,7 +16,8 @@ static void add(option_set *set, const char *group, const mar_param *param, void
 
 void options_add(option_set *set, const mar_param *param, void *fields, int shared)
 {
-    add(set, param->group ? param->group : set->options[set->count - 1].group, param, fields, shared);
+    const char *before = set->count > 0 ? set->options[set->count - 1].group : NULL;
+    add(set, param->group ? param->group : before, param, fields, shared);
 }
 
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared)

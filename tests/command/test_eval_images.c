@@ -193,8 +193,7 @@ static void printed(void **state)
     r = command_run(directory, "$MAR eval --images a --features demo");
     assert_int_equal(r.status, 0);
     assert_has(r.out, "reference demo; features demo digits");
-    assert_int_equal(strncmp(r.out, "  Fréchet distance ", strlen("  Fréchet distance ")),
-                     0); /* only Inception gives a FID */
+    assert_int_equal(strncmp(r.out, "  Fréchet distance ", strlen("  Fréchet distance ")), 0); /* not named FID */
     assert_null(strstr(r.out, "  FID "));
     assert_has(r.out, "40 images of 32x32 in a (a directory)");
     assert_has(r.out, "a Frechet distance of 40 images is too high: fewer than 640 are too few for 64 features");

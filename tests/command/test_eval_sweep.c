@@ -208,8 +208,8 @@ static void the_front(void **state)
 
 /* --- the page ----------------------------------------------------------------------------------------------------- */
 
-/* Writes a page. Its points have one seed or three, no number or no result, and one point has two spellings. One point
- * has its own page with a picture. Pictures in other formats than PNG are not taken. */
+/* Tests the page of a sweep. Its points have one seed or three, no number or no result, and one point has two
+ * spellings. One point has its own page with a picture. Pictures in other formats than PNG are not taken. */
 static void the_page(void **state)
 {
     enum { N = 7 };

@@ -265,8 +265,8 @@ static void assert_counts(const cJSON *run, const char *name, int cells)
     assert_true(json_number(test, "total_variation_95") > 0 && json_number(test, "total_variation_95") <= 1);
 }
 
-/* Checks that a draft that keeps the distribution is not distinguished, and that half the temperature is. No output
- * mentions features of continuous tokens. */
+/* Checks that a draft that keeps the distribution is not distinguished, and that half the temperature is. The record
+ * has no statistic of continuous tokens. */
 static void discrete_tokens(void **state)
 {
     cJSON *record = report(*state, "--model demo-discrete --draft demo-discrete-draft --gamma 3 --versus "
@@ -300,7 +300,7 @@ static void discrete_tokens(void **state)
     command_result_free(&r);
 }
 
-/* Compares a model file, which comes without an image decoder. */
+/* Checks the refusal of discrete tokens without an image decoder. A model file has none. */
 static void discrete_tokens_without_a_codebook(void **state)
 {
     command_ok(*state, "convert demo-discrete plain.safetensors");

@@ -144,8 +144,7 @@ static void the_choice(void **state)
     assert_string_equal(s.points[s.chosen[1]].options, "--num_iter 8");
     assert_string_equal(s.points[s.chosen[2]].options, "--lazy --lazy_head");
     assert_true(point(&s, "--num_iter 16")->front && !point(&s, "--gtr")->front);
-    point(&s, "--num_iter 16")->final.token_distance =
-        0.0011; /* single tokens are farther away than those of another seed */
+    point(&s, "--num_iter 16")->final.token_distance = 0.0011; /* tokens are farther than another seed's */
     search_choose(&s);
     assert_string_equal(s.points[s.chosen[0]].options, "--num_iter 32");
     assert_true(search_reach(1) == 1 && search_reach(2) == 4 && search_reach(3) == 16);

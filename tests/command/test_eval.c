@@ -91,7 +91,7 @@ static void processes(void **state)
              "--out two --shard 2/2 --quiet && grep -q '\"processes\":.2,' two/result.json");
 }
 
-/* --- what was begun otherwise --------------------------------------------------------------------------- */
+/* --- runs begun with other settings --------------------------------------------------------------------- */
 
 static void other_settings(void **state)
 {

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- the order, with figures made up ------------------------------------------------------------------------------ */
+/* --- the order, with invented figures ----------------------------------------------------------------------------- */
 
 /* Begins a search of the demo's space without int8. The arithmetic is given. */
 static void begin(search *s, fidelity *f)

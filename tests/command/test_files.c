@@ -17,7 +17,7 @@
 #define TINY      "--num_iter", "1", "--num_sampling_steps", "2", "--threads", "1", "--quiet"
 #define TINY_TEXT " --num_iter 1 --num_sampling_steps 2 "
 
-/* --- the system's calls ------------------------------------------------------------------------------------------- */
+/* --- system calls ------------------------------------------------------------------------------------------------- */
 
 static struct {
     int fsyncs, syncfss, links, hidden; /* calls; hidden: files opened by a hidden name */

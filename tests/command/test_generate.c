@@ -96,8 +96,7 @@ static void text_chunks(void **state)
     close_picture(&p);
 }
 
-/* Checks that the images of a grid equal those of a directory, pixel by pixel, in the cells that the manual page
- * states. */
+/* Checks that the images of a grid equal those of a directory, pixel by pixel. The manual page states their cells. */
 static void grid_and_directory(void **state)
 {
     const char *d = *state;
@@ -440,7 +439,8 @@ static void progress_on_a_terminal(void **state)
     command_result_free(&r);
 }
 
-/* Checks that the terminal names what is being loaded or read. The line is gone before the next is printed. */
+/* Checks that the terminal names the file or model being loaded or read. The line is gone before the next is printed.
+ * */
 static void waiting_on_a_terminal(void **state)
 {
     static const struct {

@@ -128,9 +128,8 @@ static void steps_of_slurm(void **state)
     refuses("SLURM_PROCID=1 SLURM_NTASKS=many", "SLURM_NTASKS is \"many\", expected a number from 1 to 2147483646\n");
     refuses("SLURM_PROCID=1.5 SLURM_NTASKS=2", "SLURM_PROCID is \"1.5\", expected a number from 0 to 2147483646\n");
     refuses("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=-", "SLURM_LOCALID is \"-\"");
-    refuses(
-        "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=2147483647", /* the number of processes would exceed the limit */
-        "SLURM_LOCALID is \"2147483647\", expected a number from 0 to 2147483646\n");
+    refuses("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=2147483647", /* one more than the limit */
+            "SLURM_LOCALID is \"2147483647\", expected a number from 0 to 2147483646\n");
 }
 
 /* Tests mpirun where the command was built without MPI, or where MPI is missing. */

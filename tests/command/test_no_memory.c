@@ -1,5 +1,5 @@
-/* Every allocation of the command's own code fails once, and so do those of the C library, libpng and cJSON for it. A
- * subcommand ends with one line that says so and leaves no block and no half-written file, or writes its usual output.
+/* Every allocation of the command's own code fails once. So do those of the C library, libpng and cJSON for it. A
+ * subcommand ends with one line that says so, or writes its usual output. It leaves no block and no half-written file.
  * tests/mar/test_no_memory.c does the same for libmar. Skipped under the sanitizers (failing_allocations.h). */
 #include "tools/cli/command.h"
 #include "tools/eval/report.h"
@@ -37,7 +37,7 @@ int main(void)
 
 #else
 
-/* --- whose allocations count -------------------------------------------------------------------------------------- */
+/* --- counted allocations ------------------------------------------------------------------------------------------ */
 
 static struct {
     uintptr_t begin, end;

@@ -535,8 +535,7 @@ static int is_for_demo(const mar_param *p)
     return !p->tokens || strcmp(p->tokens, "continuous") == 0;
 }
 
-/* Checks that the parameters of a record are the options that have an effect with the given ones, each with its type.
- * */
+/* Checks the parameters of a record: the options that have an effect with the given ones, each with its type. */
 static void assert_parameters(const cJSON *parameters, const mar_params *given)
 {
     int expected = 0;

@@ -127,8 +127,7 @@ static void letters(void **state)
         assert_string_equal(got.out, "x.png");
         assert_true(is_given("seed") && is_given("out") && is_given("quiet") && !is_given("flag"));
     }
-    assert_int_equal(parse("-o -", message, sizeof message),
-                     OPTIONS_RUN); /* standard output, for commands that support it */
+    assert_int_equal(parse("-o -", message, sizeof message), OPTIONS_RUN); /* standard output, where supported */
     assert_string_equal(got.out, "-");
     assert_int_equal(parse("-o-5", message, sizeof message), OPTIONS_RUN);
     assert_string_equal(got.out, "-5");

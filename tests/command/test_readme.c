@@ -51,8 +51,7 @@ static void demo_says_what_is_next(void **state)
     free(readme);
     command_result_free(&r);
 
-    r = command_run(*state,
-                    "'a checkout/demo.sh' --class 3 --num 1 --json --out one.png"); /* a program reads the output */
+    r = command_run(*state, "'a checkout/demo.sh' --class 3 --num 1 --json --out one.png"); /* for a program */
     assert_int_equal(r.status, 0);
     assert_true(*r.out == '{' && strchr(r.out, '\n') && !strchr(r.out, '\n')[1]);
     command_result_free(&r);

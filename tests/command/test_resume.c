@@ -75,8 +75,7 @@ static void holes(void **state)
                   "rm -rf part && cp -r whole part && rm part/grid.png && for f in %s; do rm part/$f.png; done && "
                   "$MAR " RUN "--out part --grid --resume --quiet --batch %d && diff -r whole part",
                   cases[i].missing, cases[i].batches[b]);
-    sh_ok(d,
-          "$MAR " RUN "--out new/part --grid --resume --quiet && diff -r whole new/part"); /* all of them are missing */
+    sh_ok(d, "$MAR " RUN "--out new/part --grid --resume --quiet && diff -r whole new/part"); /* all are missing */
 }
 
 /* Checks that the summary and the record state the number of existing images. */

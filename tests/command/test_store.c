@@ -273,8 +273,8 @@ static void commands_share(void **state)
              "$MAR eval --cfg 2 --num_images 60 --store all --out more" QUICK "&& " TOKENS ">now && "
              "test $(grep -vxFf made now | wc -l) = 2 && $MAR eval --cfg 2 --num_images 60 --out plain" QUICK);
     same_numbers(d, "plain", "more");
-    /* Another reference uses the stored features. Another network uses the stored tokens, and so does a run without
-     * features. */
+    /* A run with another reference reuses the stored features. A run whose network has no stored features reuses the
+     * tokens. */
     shell(d,
           "$MAR generate --num 4 --class 3 --num_iter 2 --num_sampling_steps 2 --out real --quiet && ls all/runs/* "
           ">pieces "

@@ -1,4 +1,4 @@
-/* Wrong options and files of discrete tokens. Each is refused in one line that says what was expected; no picture is
+/* Wrong options and files of discrete tokens. Each is refused in one line that says what was expected. No image is
  * left. */
 #include "tests/support/command.h"
 #include "weights/npz.h"
@@ -97,7 +97,7 @@ static void files(void **state)
     command_refuses(*state, cases, LENGTH(cases));
 }
 
-/* A text-to-image model, whose captions have up to 120 positions of 12 features. */
+/* Tests captions with a text-to-image model: up to 120 positions of 12 features. */
 static void captions(void **state)
 {
     static const refusal cases[] = {
@@ -134,13 +134,13 @@ static void captions(void **state)
     assert_int_equal(npz_writer_commit(w, why), MAR_OK);
     command_refuses(*state, cases, LENGTH(cases));
     command_ok(*state, TEXT_TO_IMAGE "-q --captions c.npz");
-    /* The store knows its images by the captions' bytes. */
+    /* The store identifies images by the bytes of the captions. */
     command_ok(*state, TEXT_TO_IMAGE "-q --captions c.npz --store all --out a.png");
     sh_ok(*state, "cp c.npz d.npz && $MAR " TEXT_TO_IMAGE "--captions d.npz --store all --out b.png --json | grep -q "
                   "'\"images_stored\":2,' && cmp a.png mar.png");
 }
 
-/* Options that contradict the file, or that it cannot use. */
+/* Checks the refusal of options that contradict the file or that it cannot use. */
 static void inspected(void **state)
 {
     static const refusal cases[] = {
@@ -165,11 +165,11 @@ static void inspected(void **state)
         {"convert demo x.safetensors --heads 7", "demo: 7 attention heads (--heads) do not divide the width 64"},
     };
     command_refuses(*state, cases, LENGTH(cases));
-    command_ok(*state, "inspect demo-discrete --seq_len 64"); /* as its metadata say */
+    command_ok(*state, "inspect demo-discrete --seq_len 64"); /* as in its metadata */
     command_ok(*state, "inspect demo-discrete-eagle --heads 2");
 }
 
-/* The limits themselves are taken. */
+/* Checks that the limits themselves are accepted. */
 static void most(void **state)
 {
     command_ok(*state, DISCRETE "-q --class 3 --num 1 --spec sjd --window 64 --cfg_interval 62 --top_k 256");

@@ -1,4 +1,4 @@
-/* Bad input: one line on stderr that names what is wrong, status 1, and nothing left behind. And the help. */
+/* Bad input: one line on stderr names the fault, the status is 1 and no file is left. Also tests --help. */
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
 
@@ -138,7 +138,7 @@ static void options(void **state)
         {"generate --seq_len 64",
          "--seq_len has no effect: ", "a MAR model, whose file says how many tokens it makes\n"},
         {"stats images --seq_len 64", "--seq_len: unknown option", "mar stats --help\n"},
-        {"stats images --width 64", "--width: unknown option", "mar stats --help\n"}, /* it makes no images */
+        {"stats images --width 64", "--width: unknown option", "mar stats --help\n"}, /* stats makes no images */
         {"inspect model.pth --prompt x", "--prompt: unknown option", "mar inspect --help\n"},
         {"generate --accept_map x.png", "--accept_map x.png",
          "--spec path, sjd or sjd-pac, or --draft without --head_spec\n"},
@@ -166,7 +166,7 @@ static void options(void **state)
     command_refuses(*state, cases, LENGTH(cases));
 }
 
-/* A file that has one tensor of a number. */
+/* Writes a file with one tensor of one number. */
 static void write_named(const char *directory, const char *file, const char *tensor)
 {
     char header[256];
@@ -264,7 +264,7 @@ static void inputs(void **state)
         {"generate --draft demo-vae", "demo-vae: is an image decoder", "expected a MAR or LlamaGen model\n"},
         {"bench --model demo-vae", "demo-vae: is an image decoder", "; give it as --vae\n"},
         {"generate --model vae.safetensors", "vae.safetensors: is an image decoder", "; give it as --vae\n"},
-        {"generate --model num_iter --vae demo", "mar: num_iter: cannot open", "\n"}, /* a file's name stays */
+        {"generate --model num_iter --vae demo", "mar: num_iter: cannot open", "\n"}, /* file names stay as given */
         {"generate --draft seed", "mar: seed: cannot open", "\n"},
         {"generate --model \"$(printf 'a\\nb')\" --vae demo", "a\\nb", "No such file"},
         {"generate --model good.safetensors --vae demo", "--class is missing", "from 0 to 9"},
@@ -333,21 +333,21 @@ static void outputs(void **state)
         {"generate --num 10000 --out x --grid", "x", "pixels, expected 100000000 at most"},
     };
     command_refuses(*state, cases, LENGTH(cases));
-    /* 300 is too long for a name whether or not anything is added to it */
+    /* 300 bytes are too long for a name with or without a suffix. */
     command_refused(d, "$MAR generate --out $(printf %0300d 1).png", "00001.png", "File name too long");
 }
 
 static void unwritable_directory(void **state)
 {
     const char *d = *state;
-    if (geteuid() == 0) skip(); /* root may write anywhere; outputs() has /proc for that */
+    if (geteuid() == 0) skip(); /* root may write anywhere; outputs() uses /proc for that */
     sh_ok(d, "mkdir locked && chmod 555 locked");
     command_refused(d, "$MAR generate --out locked", "locked", "Permission denied");
     command_refused(d, "$MAR generate --out locked/x.png", "locked/x.png", "Permission denied");
     command_refused(d, "$MAR generate --out locked/sub", "locked/sub", "Permission denied");
 }
 
-/* A limit on file sizes is the full disk that any user can have; a unit is 512 bytes. The nightly lane has more of it
+/* Limits the file size, a full disk that any user can have; a unit is 512 bytes. The nightly tests do more
  * (test_full_disk.c). */
 static void full_disk(void **state)
 {
@@ -363,13 +363,13 @@ static void full_disk(void **state)
     free(text);
 }
 
-/* 80 columns with an example; a screen of 24 lines, or one and a half with the common options of a run, but where all
- * of these are listed; and where to read on. */
+/* Checks that help fits 80 columns, has an example and says where to read on. It has at most 24 lines. With the common
+ * options of a run it has at most 40. Help that lists all of these has no limit. */
 static void help(void **state)
 {
     static const struct {
         const char *line;
-        int most; /* lines; more than 24: with the options of a run */
+        int most; /* lines; more than 24 with the options of a run */
         int points;
     } lines[] = {{"--help", 24, 1},           {"", 24, 1},
                  {"inspect --help", 24, 0},   {"convert --help", 24, 0},
@@ -410,7 +410,7 @@ static void help(void **state)
         command_result_free(&part);
     }
     command_result r = command_run(*state, "$MAR generate --cfg 3 --help");
-    assert_has(r.out, "[2.9]"); /* the default, not what is given */
+    assert_has(r.out, "[2.9]"); /* the default, not the given value */
     command_result_free(&r);
     r = command_run(*state, "$MAR --version");
     command_result letter = command_run(*state, "$MAR -V");
@@ -427,7 +427,7 @@ static void letters(void **state)
                   "--out b.png && cmp a.png b.png >out && test ! -s out");
 }
 
-/* More threads than cores: a warning that says how many are used, once, and none if it is to be quiet. */
+/* Checks the warning about more threads than cores: once, with the number used, and not under --quiet. */
 static void threads(void **state)
 {
     static const char *const lines[] = {"generate --num 1 --threads 1024 " QUICK, "bench --threads 1024 " QUICK,

@@ -1,5 +1,5 @@
-/* mar bench of discrete tokens. Bytes and flop of the passes equal a count by hand, floors are these over the measured
- * rates, and every method has its speed by floors. Times must only be positive. */
+/* mar bench of discrete tokens. Bytes and flop of the passes equal a count by hand. Floors are these over the measured
+ * rates. Every method gets its speed from floors. Times must only be positive. */
 #include "tests/support/brief.h"
 #include "tests/support/command.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES = 4, TOKENS = 64, CONDITIONS = 2 }; /* of a number in f32; of an image of the demo; with guidance */
+enum { BYTES = 4, TOKENS = 64, CONDITIONS = 2 }; /* bytes of an f32; tokens of a demo image; cfg branches */
 
 /* The shapes of the demo's models, as mar inspect shows them. */
 static const double width = 128, depth = 6, hidden = 256, vocabulary = 256;
@@ -31,8 +31,8 @@ typedef struct {
     double bytes, flop;
 } work;
 
-/* Adds a pass of `images` images: under each condition the rows of each follow one another, so that row i of `rows`
- * attends to `before` + i + 1 positions. */
+/* Adds a pass of `images` images with `rows` rows each. Rows of each cfg branch follow one another. Row i attends to
+ * `before` + i + 1 positions. */
 static void add_pass(work *w, int images, int before, int rows, int laws)
 {
     const double sequences = images * CONDITIONS, layers = depth * width * (4 * width + 3 * hidden);
@@ -43,7 +43,8 @@ static void add_pass(work *w, int images, int before, int rows, int laws)
     w->flop += 2 * sequences * (rows * layers + 2 * attended * depth * width + laws * width * vocabulary);
 }
 
-/* One position in front of the image tokens, the first token's law, and a pass for each further one. */
+/* Counts plain decoding. One position precedes the image tokens: it gives the first token's distribution. Each further
+ * token takes a pass. */
 static work plain_work(int images)
 {
     work w = {0};
@@ -53,9 +54,9 @@ static work plain_work(int images)
     return w;
 }
 
-/* The model drafts for itself, so that all of gamma drafts are accepted, and gamma + 1 divides the tokens. A round of
- * the target has the token that came on top of the round before, and the drafts. The draft has not seen that token nor
- * the draft before it. */
+/* Counts drafts of the model itself: all gamma drafts are accepted, and gamma + 1 divides the tokens. A round of the
+ * target has the drafts and the extra token of the previous round. The draft model has seen neither that token nor the
+ * draft before it. */
 static void self_work(int images, int gamma, work *target, work *draft)
 {
     add_pass(target, images, 0, 1, 0);
@@ -79,7 +80,7 @@ static void assert_work(const cJSON *passes, const char *whose, const work *w, i
     assert_equal(name, json_number(passes, name), w->flop / images);
 }
 
-/* Of a run whose rounds are known beforehand: each accepts all drafts. */
+/* Counts a run whose rounds are known beforehand: each accepts all drafts. */
 static void work_is_that_counted_by_hand(void **state)
 {
     enum { IMAGES = 2, GAMMA = 3 };
@@ -102,7 +103,7 @@ static double floor_seconds(const cJSON *json, double bytes, double flop)
     return fmax(bytes / json_number(json, "memory_bandwidth"), flop / json_number(json, "matrix_peak"));
 }
 
-/* The floors of a list's passes; of chains of drafts, more take more. */
+/* Checks the floors of a list's passes. Longer chains of drafts take longer. */
 static void check_passes(const cJSON *json, const char *name, int chains)
 {
     const cJSON *pass, *before = NULL;
@@ -137,19 +138,20 @@ static double run_floor(const cJSON *json, const char *name)
     return floor;
 }
 
-/* What the target reads lies between weights alone and weights with as many keys and values as an image can have. */
+/* Checks that the target's bytes lie between two bounds: the weights alone, and the weights with all keys and values of
+ * an image. */
 static void check_target(const cJSON *json)
 {
     const double layers = depth * width * (4 * width + 3 * hidden), output = width * vocabulary;
     const double passes = json_number(json, "passes_in_sequence"),
                  found = json_number(json_at(json, "passes"), "target_bytes");
     const double weights =
-        BYTES * (passes * layers + passes * output); /* the first pass has no law, but then one has */
+        BYTES * (passes * layers + passes * output); /* the first pass has no logits; they follow alone */
     const double drafts = json_number(json, "contexts_per_image") / (passes - 1);
     const double most = weights + BYTES * passes * CONDITIONS * (1 + TOKENS + drafts) * depth * 2 * width;
     if (!(found > weights && found < most)) fail_msg("%g bytes in passes, expected %g to %g", found, weights, most);
     const double rows =
-        json_number(json, "contexts_per_image") * CONDITIONS; /* a law for each, a row for all but one */
+        json_number(json, "contexts_per_image") * CONDITIONS; /* logits for each context, a row for all but one */
     const double least = 2 * rows * (layers + output), flop = json_number(json_at(json, "passes"), "target_flop");
     const double attention = 2 * rows * 2 * (1 + TOKENS) * depth * width;
     if (!(flop >= least && flop <= least + attention))
@@ -158,8 +160,8 @@ static void check_target(const cJSON *json)
 
 typedef struct {
     const char *options;
-    int levels[8]; /* of an EAGLE drafter: its passes' drafts, by depth from 0 on; in the end -1 */
-    int most;      /* of it: new tokens of a round */
+    int levels[8]; /* drafts of an EAGLE drafter's passes by depth from 0; ends with -1 */
+    int most;      /* maximum of new tokens in a round */
 } method;
 
 static void check_method(const char *directory, const method *m)
@@ -207,7 +209,7 @@ static void methods_have_floors(void **state)
     for (size_t i = 0; i < (test_brief ? 2 : LENGTH(methods)); i++) check_method(*state, &methods[i]);
 }
 
-/* Plain decoding has passes and no speeds, and a table for people says the same. */
+/* Checks that plain decoding has passes and no speeds, in JSON and in the table. */
 static void plain_decoding(void **state)
 {
     const work plain = plain_work(1);
@@ -220,7 +222,7 @@ static void plain_decoding(void **state)
     char *shown = command_on_terminal(*state, argv);
     assert_has(shown, "\rloading demo-discrete\033[K");
     assert_has(shown, "100%  1 of 1 images  ");
-    assert_has(shown, "\rmeasuring passes\033[K\r\033[K"); /* the machine may be measured again after it */
+    assert_has(shown, "\rmeasuring passes\033[K\r\033[K"); /* a repeated measurement of the machine may follow it */
     assert_has(shown, "\r\033[Kdemo-discrete on cpu ");
     assert_has(shown, "measured memory bandwidth ");
     assert_has(shown, "all passes read 0.1");

@@ -1,5 +1,5 @@
-/* Captions' features from files: padding in front, behind and missing, one caption or several. Every other file is
- * refused in one line that says why. */
+/* Features of captions from files: padding in front, padding behind, missing captions, one caption or several. Every
+ * other file is refused in one line that says why. */
 #include "tests/support/command.h"
 
 #include "tools/generate/captions.h"
@@ -14,7 +14,8 @@ enum { TOKENS = 4, DIM = 3, MOST = 2 * 5 * DIM };
 
 static char why[NPZ_WHY_MAX];
 
-/* Writes DIR/c.npz of features [n][positions][DIM] = 1, 2, 3, ... and, if there is one, a mask [n][positions]. */
+/* Writes DIR/c.npz of features [n][positions][DIM] = 1, 2, 3, ... and, if `mask` is not NULL, the mask [n][positions].
+ * */
 static char *write_file(const char *directory, int n, int positions, int dim, const float *mask, float first)
 {
     float features[MOST];
@@ -30,7 +31,7 @@ static char *write_file(const char *directory, int n, int positions, int dim, co
     return path;
 }
 
-/* Caption i has features first, first + 1, ... at its last n positions, and zeros in front of them. */
+/* Checks that caption i has features first, first + 1, ... at its last n positions, and zeros before them. */
 static void check_caption(const captions *c, int i, int n, float first)
 {
     const float *x = c->features + i * TOKENS * DIM;
@@ -50,7 +51,7 @@ static void padding(void **state)
     char *path = write_file(*state, 2, TOKENS, DIM, mask, 1);
     assert_int_equal(captions_read(path, TOKENS, DIM, &c), 0);
     assert_int_equal(c.count, 2);
-    check_caption(&c, 0, 2, 1);                      /* padded behind, as T5 has it */
+    check_caption(&c, 0, 2, 1);                      /* padded behind, as in T5 */
     check_caption(&c, 1, 3, 1 + (TOKENS + 1) * DIM); /* padded in front */
     captions_free(&c);
     free(path);
@@ -61,7 +62,7 @@ static void padding(void **state)
     free(path);
 }
 
-/* A .npy of one caption, as numpy.save writes it. */
+/* Reads a .npy of one caption, as numpy.save writes it. */
 static void one_array(void **state)
 {
     static const char header[] = "\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
@@ -79,7 +80,7 @@ static void one_array(void **state)
     captions_free(&c);
 }
 
-/* Reading fails with one line that has these words in it, and leaves nothing. */
+/* Checks that reading fails with one line that contains `words`, and leaves no captions. */
 static void refused(char *path, const char *words)
 {
     captions c;

@@ -20,7 +20,7 @@ static void expect(const char *list, int classes, int count, const int *wanted)
     free(labels);
 }
 
-/* Refused, with each of the parts in the one line that says why. */
+/* Checks that the list is refused with both parts in one line. */
 static void refuse(const char *list, int classes, const char *part, const char *other_part)
 {
     char why[1024] = "";
@@ -50,9 +50,9 @@ static void numbers(void **state)
     refuse("1,", 10, "empty", NULL);
 #define FORTY "abcdefghijklmnopqrstuvwxyzabcdefghijklmn"
     refuse(FORTY, 10, "class \"" FORTY "\": ", NULL);
-    refuse(FORTY "o", 10, "class \"" FORTY "...\": ", NULL); /* what is cut says so */
+    refuse(FORTY "o", 10, "class \"" FORTY "...\": ", NULL); /* a cut word ends with dots */
     refuse("x" FORTY "\xc3\xa9", 10, "lm...\": ", NULL);
-    refuse("abcdefghijklmnopqrstuvwxyzabcdefghijklm\xc3\xa9", 10, "klm...\": ", NULL); /* no half of a character */
+    refuse("abcdefghijklmnopqrstuvwxyzabcdefghijklm\xc3\xa9", 10, "klm...\": ", NULL); /* no character is cut in half */
 }
 
 static void names(void **state)
@@ -61,7 +61,7 @@ static void names(void **state)
     expect("golden retriever", 1000, 1, (int[]){207});
     expect("Golden_Retriever,  TENCH,388", 1000, 3, (int[]){207, 0, 388});
     expect("sea slug, ear", 1000, 2, (int[]){115, 998});
-    expect("flat coated retriever", 1000, 1, (int[]){205}); /* spelled with a dash in the table */
+    expect("flat coated retriever", 1000, 1, (int[]){205}); /* the table spells it with a dash */
     expect("carassius auratus", 1000, 1, (int[]){1});       /* any synonym */
     expect("crane bird,crane_machine", 1000, 2, (int[]){134, 517});
     expect("toilet tissue", 1000, 1, (int[]){999});
@@ -80,7 +80,7 @@ static void near_names(void **state)
 {
     (void)state;
     refuse("goldn retriever", 1000, "\"goldn retriever\"", "\"golden retriever\" (207)");
-    refuse("retriever", 1000, "did you mean", "(207)"); /* part of several: never guessed */
+    refuse("retriever", 1000, "did you mean", "(207)"); /* matches several names: never guessed */
     refuse("labrador", 1000, "did you mean", "\"Labrador retriever\" (208)");
     refuse("xyzzyplugh", 1000, "a number from 0 to 999", "golden retriever");
     refuse("_", 1000, "\"_\"", NULL);
@@ -119,7 +119,7 @@ static void ranges(void **state)
     refuse("allall", 10, "class \"allall\"", "a number from 0 to 9");
     refuse("@list", 1000, "class \"@list\"", "not a file"); /* only classes_choose opens files */
 
-    /* bounded, however often */
+    /* The message stays bounded for a list of any length. */
     char *list = calloc(1, 4 * 1001 + 1);
     for (int i = 0; i < 1000; i++) strcat(list, i ? ",all" : "all");
     char why[1024];
@@ -132,7 +132,7 @@ static void ranges(void **state)
     free(list);
 }
 
-/* As expect and refuse, for the text of a file. */
+/* Does what expect and refuse do, for the text of a file. */
 static void texts(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void texts(void **state)
     }
 }
 
-/* --class @FILE, through the command. */
+/* Tests --class @FILE in the command. */
 static void files(void **state)
 {
     const char *d = *state;
@@ -208,7 +208,7 @@ static void files(void **state)
     }
 }
 
-/* mar classes: what it prints, and what it says if nothing has the words. */
+/* Tests the output of mar classes, and its message if no class matches. */
 static void searches(void **state)
 {
     static const struct {
@@ -220,7 +220,7 @@ static void searches(void **state)
         {"classes RETRIEVER gold", 0, "207  golden retriever\n", ""},
         {"classes sea-slug", 0, "115  sea slug, nudibranch\n", ""},
         {"classes 0", 0, "  0  tench, Tinca tinca\n", ""},
-        {"classes nudibranch slug", 0, "115  sea slug, nudibranch\n", ""}, /* of different names */
+        {"classes nudibranch slug", 0, "115  sea slug, nudibranch\n", ""}, /* from different names */
         {"classes retreiver", 1, "", "mar: \"retreiver\": is in no class's name, did you mean retriever?\n"},
         {"classes xyzzyplugh", 1, "", "mar: \"xyzzyplugh\": is in no class's name, expected words such as retriever\n"},
         {"classes retriever zebra", 1, "", "mar: \"retriever zebra\": no class has all these words in its names\n"},
@@ -256,7 +256,7 @@ static void table(void **state)
         assert_string_not_equal(class_name(i, 1000, name, sizeof name), "");
         assert_true(strlen(class_names(i)) < 128);
     }
-    /* Landmarks of the order: every block of the table would show a slip. */
+    /* Landmarks of the order. A shift in any block of the table would show. */
     static const struct {
         int label;
         const char *name;

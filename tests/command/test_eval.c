@@ -1,5 +1,5 @@
-/* mar eval of a model. The numbers are the same bits for any number of processes. Other settings, damage, links and
- * files of others are recognised. */
+/* mar eval of a model. The numbers have the same bits for any number of processes. Other settings, damage, links and
+ * foreign files are recognised. */
 #include "tests/support/brief.h"
 #include "tests/support/command.h"
 #include "tests/support/inception.h"
@@ -17,7 +17,7 @@
 
 enum { IMAGES = 50, SHARDS = 13, SIDE = 32, BYTES = SIDE * SIDE * 3 };
 
-/* The whole run, made once for all tests. */
+/* Makes the whole run once for all tests. */
 static int setup(void **state)
 {
     if (command_setup(state) != 0) return 1;
@@ -27,7 +27,7 @@ static int setup(void **state)
 
 /* --- how the work is divided ---------------------------------------------------------------------------- */
 
-/* One process after the other; the last one adds up, or --merge. */
+/* Runs one process after the other. The last one merges, or --merge does. */
 static void shards(void **state)
 {
     static const int counts[] = {1, 2, 16};
@@ -47,7 +47,7 @@ static void shards(void **state)
     }
 }
 
-/* At the same time. What is not there yet when the others end is made by a plain run. */
+/* Runs shards at the same time. A plain run makes the images that are missing at the end. */
 static void shards_at_a_time(void **state)
 {
     const char *d = *state;
@@ -57,7 +57,7 @@ static void shards_at_a_time(void **state)
     assert_same_run(d, "whole", "rest");
 }
 
-/* Ranks, by what mpirun leaves in the environment; the command is moved to where it finds no MPI to ask. */
+/* Tests ranks given by mpirun's environment. The command is moved to a place without MPI. */
 static void ranks(void **state)
 {
     const char *d = *state;
@@ -69,7 +69,7 @@ static void ranks(void **state)
     assert_same_run(d, "whole", "ranks.3");
 }
 
-/* A finished run is printed again and not made again; --merge adds up as often as one likes. */
+/* Checks that a finished run is printed again but not made again, and that --merge works any number of times. */
 static void finished_runs(void **state)
 {
     const char *d = *state;
@@ -81,7 +81,7 @@ static void finished_runs(void **state)
     sh_ok(d, "$MAR " RUN "--out whole --json >json && grep -q '\"numbers\":{\"fid\":' json");
 }
 
-/* A run that was stopped and went on took as many processes as worked at a time, of which its speed is told. */
+/* Checks the number of processes in the result of a resumed run: those that worked at the same time. */
 static void processes(void **state)
 {
     const char *d = *state;
@@ -91,7 +91,7 @@ static void processes(void **state)
              "--out two --shard 2/2 --quiet && grep -q '\"processes\":.2,' two/result.json");
 }
 
-/* --- what was begun otherwise --------------------------------------------------------------------------- */
+/* --- runs begun with other settings --------------------------------------------------------------------- */
 
 static void other_settings(void **state)
 {
@@ -140,7 +140,7 @@ static void protocol_says(const char *directory, const char *run, const char *wo
     free(text);
 }
 
-/* Inception-v3 judges in f32 unless asked otherwise. That is a setting, which --merge takes over. */
+/* Checks that Inception-v3 runs in f32 by default. Its arithmetic is a setting, and --merge takes it over. */
 static void arithmetic(void **state)
 {
     const char *d = *state;
@@ -160,7 +160,7 @@ static void arithmetic(void **state)
     command_refused(d, "$MAR eval --out f32 --merge --inception small.safetensors --features_dtype bf16",
                     "f32: was begun with --features_dtype f32, this is --features_dtype bf16", "");
     mar *bf16 = open_mar(MAR_DTYPE_BF16, 1);
-    if (!bf16) { /* not here */
+    if (!bf16) { /* this processor lacks bf16 */
         command_refused(d, "$MAR " JUDGED "--out bf16 --features_dtype bf16", "mar: --features_dtype bf16: ", "");
         return;
     }
@@ -176,17 +176,17 @@ static void arithmetic(void **state)
     free(one);
     free(other);
     write_whole_file(d, "axes.txt", "--features_dtype f32 | --features_dtype bf16\n", 45);
-    sh_ok(d, "$MAR " JUDGED "--sweep axes.txt --out sweep --quiet"); /* whose points share the model */
+    sh_ok(d, "$MAR " JUDGED "--sweep axes.txt --out sweep --quiet"); /* its points share the model */
     assert_same_run(d, "f32", "sweep/features_dtype-f32");
     assert_same_run(d, "bf16", "sweep/features_dtype-bf16");
-    /* Of the images, f32 and bf16 are told from one another as before. */
+    /* For images, f32 and bf16 are distinguished as before. */
     sh_ok(d, "$MAR " JUDGED "--out f32.f32 --dtype f32 --quiet && $MAR " JUDGED
              "--out f32.bf16 --dtype f32 --features_dtype bf16 --quiet");
     protocol_says(d, "f32.f32", "features inception-v3 in f32, ");
     protocol_says(d, "f32.bf16", "features inception-v3 in bf16, ");
 }
 
-/* A folder that images are compared with is known by its files, too. */
+/* Checks that a run notices a change in the files of its reference folder. */
 static void changed_folder(void **state)
 {
     static const struct {
@@ -215,7 +215,7 @@ static void changed_folder(void **state)
     sh_ok(d, "test ! -e new"); /* before any image was made */
 }
 
-/* --merge takes the reference that the run was begun with, a directory of images, too, and no other. */
+/* Checks that --merge accepts the reference of the run and no other. The reference may be a directory of images. */
 static void merged_reference(void **state)
 {
     const char *d = *state;
@@ -231,7 +231,7 @@ static void merged_reference(void **state)
     assert_same_run(d, "against", "again");
 }
 
-/* Files that the run would replace, or take for its own, in a directory that is no run. */
+/* Checks foreign files in a directory that is not a run: files that the run would replace or read. */
 static void foreign_files(void **state)
 {
     static const char *const names[] = {"result.json", "report.html", "images.npz", "images"};
@@ -244,13 +244,13 @@ static void foreign_files(void **state)
         command_refused(d, "$MAR " RUN "--out mine", says, "");
         sh_ok(d, "diff -r mine before && rm -r mine before");
     }
-    /* The numbers of other settings, whose file was lost. */
+    /* Results of other settings, whose settings file was lost. */
     sh_ok(d, "cp -r whole lost && rm lost/settings.json && cp -r lost before");
     command_refused(d, "$MAR " RUN "--cfg 2 --out lost", "lost: has result.json but no settings.json", "");
     sh_ok(d, "diff -r lost before");
 }
 
-/* Settings that others have written: no number of them reaches past an array, or is of another network. */
+/* Checks settings from others: no number overruns an array or belongs to another network. */
 static void hostile_settings(void **state)
 {
     static const struct {
@@ -281,11 +281,11 @@ static void hostile_settings(void **state)
     }
 }
 
-/* Links and pipes where a run has its files: none is waited for, and no file that a link leads to is written. */
+/* Puts links and pipes in place of the run's files. None is waited for, and no link's target is written. */
 static void links_and_pipes(void **state)
 {
     static const struct {
-        const char *line, *command, *says; /* NULL: nothing, it is made new */
+        const char *line, *command, *says; /* says: NULL if the file is made new */
     } cases[] = {
         {"rm settings.json && mkfifo settings.json", RUN,
          "settings.json: is not a regular file, expected the settings"},
@@ -333,7 +333,7 @@ static void links_and_pipes(void **state)
             sh_ok(d, line), assert_same_run(d, "whole", "bad");
         sh_ok(d, "cmp precious before");
     }
-    /* Where the pixels go, of a run that has only its settings. */
+    /* Links and pipes in place of the pixels' files, in a run that has only its settings. */
     static const char small[] =
         "timeout 60 $MAR eval --num_images 10 --save_npz --save_images --quiet" QUICK "--out bad";
     static const struct {
@@ -408,7 +408,7 @@ static void flip(const char *directory, const char *name, size_t at)
     free(data);
 }
 
-/* The first file of the pattern, to name, char [600]. */
+/* Writes the name of the first file that matches the pattern to name, char [600]. Returns it. */
 static const char *find(const char *directory, const char *pattern, char *name)
 {
     char line[300];
@@ -420,7 +420,7 @@ static const char *find(const char *directory, const char *pattern, char *name)
     return name;
 }
 
-/* A damaged piece is reported and made again; the numbers stay. */
+/* Checks that a damaged piece is reported and made again, with the same numbers. */
 static void damaged_pieces(void **state)
 {
     static const char *const kinds[] = {"part/runs/*/000028-000029.*.features-*",
@@ -446,7 +446,7 @@ static void damaged_pieces(void **state)
             command_result_free(&r);
             assert_same_run(d, "whole", "part");
         }
-        assert_in_range(noticed, count / 2 + 1, count); /* the rest are dates and the like in the zip's headers */
+        assert_in_range(noticed, count / 2 + 1, count); /* the rest are dates and the like in zip headers */
         static const char *const cuts[] = {"head -c 0 f >g", "head -c -1 f >g", "{ cat f; seq 1000; } >g",
                                            "cp ../../../whole/runs/*/$o g", "cp ../../../other/runs/*/$f g"};
         sh_ok(d, "rm -rf other && $MAR eval --num_images 50 --batch 2 --seed 4" QUICK "--out other --quiet");
@@ -465,7 +465,7 @@ static void damaged_pieces(void **state)
     }
 }
 
-/* As many as a machine that fails can leave, for one process or for ranks: each is said once, and made again. */
+/* Damages every piece of features, for one process and for ranks. Each piece is reported once and made again. */
 static void many_damaged_pieces(void **state)
 {
     const char *d = *state;
@@ -477,7 +477,7 @@ static void many_damaged_pieces(void **state)
     assert_same_run(d, "whole", "many.3");
 }
 
-/* An evaluation that an older mar has begun, with shards. */
+/* Continues an evaluation that an older mar has begun, with shards. */
 static void older_runs(void **state)
 {
     const char *d = *state;
@@ -508,7 +508,7 @@ static void damaged_settings(void **state)
 
 /* --- pictures ------------------------------------------------------------------------------------------- */
 
-/* arr_0 has the pixels of the PNGs, in the fixed order; those are what mar generate makes. */
+/* Checks that arr_0 has the pixels of the PNGs in the fixed order, and that mar generate makes the same. */
 static void pictures(void **state)
 {
     const char *d = *state;
@@ -551,10 +551,10 @@ static void pictures(void **state)
         image_file_free(&generated);
     }
     sh_ok(d, "test $(ls all/images | wc -l) = 50");
-    /* What is lost later finds its places in the finished file. */
+    /* Images lost later return to their places in the finished file. */
     sh_ok(d, "cp all/images.npz npz && rm all/runs/*/000020-*features* all/result.json && "
              "$MAR " RUN "--out all --save_npz --save_images --quiet && cmp npz all/images.npz");
-    /* Pictures that are gone, or others, are decoded again from the store. */
+    /* Missing or foreign pictures are decoded again from the store. */
     sh_ok(d, "rm -r all/images all/images.npz all/result.json && cp -r all/runs before && "
              "$MAR " RUN "--out all --save_npz --save_images --quiet && cmp npz all/images.npz && "
              "diff -r before all/runs && test $(ls all/images | wc -l) = 50");
@@ -565,7 +565,7 @@ static void pictures(void **state)
              "! cmp -s all/images/000001.png all/images/000003.png");
 }
 
-/* Pictures of the report that are lost, or damaged, are in the store again, and the page is what it was. */
+/* Checks that lost or damaged pictures of the report return to the store, and that the page stays the same. */
 static void report_pictures(void **state)
 {
     const char *d = *state;
@@ -578,7 +578,7 @@ static void report_pictures(void **state)
              "test $(wc -l <whole.pictures) -ge 50 && cmp whole.pictures part.pictures");
 }
 
-/* images.npz that was taken away is missed in words, and nothing is left in its place. */
+/* Checks the error for a missing images.npz: a message, and no file in its place. */
 static void lost_pictures(void **state)
 {
     const char *d = *state;
@@ -590,7 +590,7 @@ static void lost_pictures(void **state)
     assert_same_run(d, "whole", "part");
 }
 
-/* What --class_sampling says; each process draws the same classes. */
+/* Tests --class_sampling. Each process draws the same classes. */
 static void classes(void **state)
 {
     const char *d = *state;
@@ -616,7 +616,7 @@ static void classes(void **state)
     }
     for (int k = 0; k < 10; k++) assert_in_range(counts[k], 1, 12); /* 5 expected, standard deviation 2.1 */
     assert_in_range(runs, 38, 50);                                  /* 45 of 50 differ from the one before */
-    /* A list of many classes leaves the rest of the protocol its room. */
+    /* A long list of classes leaves room for the rest of the protocol. */
     sh_ok(d,
           "$MAR eval --num_images 1300 --batch 100 --class $(seq -s, 0 1199 | sed 's/[0-9]*\\([0-9]\\)/\\1/g') --out "
           "many "
@@ -634,7 +634,7 @@ static void classes(void **state)
     }
 }
 
-/* With a draft model, the result says what became of its tokens. */
+/* Checks that the result has the acceptance of a draft model by step. */
 static void drafts(void **state)
 {
     const char *d = *state;
@@ -645,7 +645,7 @@ static void drafts(void **state)
     assert_same_run(d, "spec", "one");
 }
 
-/* Drafts of the model itself, asked for in two ways that are one; by lateness, too. */
+/* Tests drafts of the model itself: two spellings give the same run. Also tests acceptance by lateness. */
 static void own_drafts(void **state)
 {
     const char *d = *state;

@@ -1,5 +1,5 @@
-/* mar stats and mar eval --images. A set is 0 from itself, as a directory or an npz and for any batch. Digits are
- * nearer to real ones than noise is. An error is one line. */
+/* mar stats and mar eval --images. A set has distance 0 from itself, as a directory or an npz and for any batch. Digits
+ * are nearer to real ones than noise is. An error is one line. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 #include "tests/support/golden_doubles.h"
@@ -17,7 +17,7 @@
 #define QUICK " --num 4 --num_iter 8 --num_sampling_steps 10 -q"
 enum { IMAGES = 40, SIDE = 32, PIXELS = SIDE * SIDE * 3 };
 
-/* A directory with 40 digits in a, and others in b. */
+/* Directory with 40 digits in a, and others in b. */
 static char *directory;
 
 static int set_up(void **state)
@@ -37,7 +37,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* "$MAR eval ARGUMENTS --features demo --json"; cJSON_Delete afterwards. */
+/* Runs "$MAR eval ARGUMENTS --features demo --json". The caller deletes the result. */
 static cJSON *evaluate(const char *arguments)
 {
     return command_json(directory, "eval %s --features demo --json", arguments);
@@ -99,7 +99,7 @@ static void with_itself(void **state)
     cJSON_Delete(record);
 }
 
-/* The statistics in the file are those of the features in it. */
+/* Checks that the statistics in the file are those of the features in it. */
 static void statistics(void **state)
 {
     (void)state;
@@ -138,14 +138,14 @@ static void one_directory_against_another(void **state)
     const double fid = number_in(there, "fid");
     assert_true(fid > 0.1);
     assert_near(number_in(back, "fid"), fid, 1e-8 * fid);
-    /* A reference of images has what these two need, and the other way round they change places. */
+    /* Precision and recall need a reference of images. They swap when the two sets swap. */
     assert_true(number_in(there, "precision") > 0 && number_in(there, "recall") > 0);
     assert_true(number_in(there, "precision") == number_in(back, "recall"));
     cJSON_Delete(there);
     cJSON_Delete(back);
 }
 
-/* As an npz, and in batches of other sizes: the same bits. */
+/* Checks that an npz and other batch sizes give the same bits. */
 static void same_numbers(void **state)
 {
     (void)state;
@@ -193,7 +193,7 @@ static void printed(void **state)
     r = command_run(directory, "$MAR eval --images a --features demo");
     assert_int_equal(r.status, 0);
     assert_has(r.out, "reference demo; features demo digits");
-    assert_int_equal(strncmp(r.out, "  Fréchet distance ", strlen("  Fréchet distance ")), 0); /* it is no FID */
+    assert_int_equal(strncmp(r.out, "  Fréchet distance ", strlen("  Fréchet distance ")), 0); /* not named FID */
     assert_null(strstr(r.out, "  FID "));
     assert_has(r.out, "40 images of 32x32 in a (a directory)");
     assert_has(r.out, "a Frechet distance of 40 images is too high: fewer than 640 are too few for 64 features");
@@ -206,14 +206,14 @@ static void printed(void **state)
 /* --- Inception -----------------------------------------------------------------------------------------------------
  */
 
-enum { FEATURES = 256, CLASSES = 1008, BATCH = 16 }; /* of the small network; as the command has it */
+enum { FEATURES = 256, CLASSES = 1008, BATCH = 16 }; /* features of the small network; batch of the command */
 
 typedef struct {
     float features[IMAGES * FEATURES];
     double score; /* the Inception score */
 } seen;
 
-/* Runs mar_features_run on the images in that arithmetic. Returns 0 if the processor lacks it. */
+/* Runs mar_features_run on the images in `dtype`. Returns 0 if the processor lacks it. */
 static int look(mar_dtype dtype, const uint8_t *rgb, seen *out)
 {
     static float logits[BATCH * CLASSES];
@@ -238,7 +238,7 @@ static int look(mar_dtype dtype, const uint8_t *rgb, seen *out)
     return 1;
 }
 
-/* The command's numbers are those, bit for bit. `option`: of the arithmetic, or "". */
+/* Checks that the command's numbers are `expected`, bit for bit. `option` sets the arithmetic, or is "". */
 static void same_as(const seen *expected, const char *option, const char *dtype)
 {
     static float features[IMAGES * FEATURES];
@@ -263,7 +263,7 @@ static void same_as(const seen *expected, const char *option, const char *dtype)
     command_result_free(&r);
 }
 
-/* The default is f32 on every processor. */
+/* Checks that the default is f32 on every processor. */
 static void arithmetic(void **state)
 {
     (void)state;
@@ -280,8 +280,7 @@ static void arithmetic(void **state)
     same_as(&bf16, "--features_dtype bf16", "bf16");
 }
 
-/* --out: the page with a sheet of the images, and the numbers that --json prints. A grid beside the images is no image.
- */
+/* Tests --out: the page has a sheet of the images and the numbers of --json. A grid beside the images is ignored. */
 static void page(void **state)
 {
     (void)state;
@@ -301,7 +300,7 @@ static void page(void **state)
     char *wrote = read_whole_file(directory, "deep/a/result.json", NULL);
     cJSON *found = cJSON_Parse(wrote);
     assert_true(end && cJSON_Compare(said, found, 1));
-    assert_has(end, "report: g2/report.html\n"); /* again, in their place */
+    assert_has(end, "report: g2/report.html\n"); /* again, in the same place */
     cJSON_Delete(found);
     free(wrote);
     wrote = read_whole_file(directory, "g2/result.json", NULL);
@@ -310,7 +309,7 @@ static void page(void **state)
     assert_near(number_in(found, "fid"), number_in(said, "fid"), 0);
     cJSON_Delete(found), cJSON_Delete(said);
     free(wrote);
-    assert_int_equal(access(file_in("evaluation"), F_OK), -1); /* what --out is without being given */
+    assert_int_equal(access(file_in("evaluation"), F_OK), -1); /* the default of --out in other runs */
     command_result_free(&r);
 }
 

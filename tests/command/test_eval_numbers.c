@@ -51,7 +51,8 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* Everything there is, of 20000 images with a published reference: what says so by itself has no warning. */
+/* Returns complete features of 20000 images with a published reference. A missing number that states its reason gets no
+ * warning. */
 static eval_gathered everything(void)
 {
     f.network = (mar_features_config){.name = "inception-v3", .features = DIM, .classes = CLASSES, .spatial = DIM};
@@ -146,7 +147,7 @@ static void reasons(void **state)
     assert_string_equal(r.why_no_sfid, "there is no reference");
     assert_string_equal(r.why_no_precision, "there is no reference");
     assert_int_equal(r.warning_count, 0);
-    f.images.images = 399; /* there is no FID to be warned of */
+    f.images.images = 399; /* without a FID there is no warning about it */
     r = numbers(&g);
     assert_int_equal(r.warning_count, 1);
     assert_has(r.warnings[0], "an Inception score of 399 images is too low");
@@ -200,7 +201,7 @@ static void warnings(void **state)
     assert_string_equal(r.warnings[EVAL_WARNINGS_MAX - 1], "number 11");
 }
 
-/* What the function prints is a line of its own. */
+/* Checks that the function fails and prints one line. */
 static void refused(const eval_gathered *g, const char *expected)
 {
     eval_result out = {0};

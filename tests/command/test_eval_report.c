@@ -1,4 +1,4 @@
-/* RUN/report.html: its record, its pictures, and text from outside as text; and the choice of images. */
+/* RUN/report.html: its record, its pictures, escaped text from outside, and the choice of images. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 #include "tools/generate/class_names.h"
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Writes the page of this result. Returns its record and *extras, both for the caller to delete. The record is that of
- * result.json, to the last digit. */
+/* Writes the page of this result. Checks that the record equals result.json to the last digit. Returns the record and
+ * *extras; the caller deletes both. */
 static cJSON *page(const char *directory, const eval_result *r, const eval_report_extras *x, cJSON **extras)
 {
     assert_int_equal(eval_report_write(r, x, path_in(directory, "report.html")), 0);
@@ -34,8 +34,7 @@ static void plain(eval_result *r)
     strcpy(r->protocol, "reference ref.npz");
 }
 
-/* Every text from outside, with what HTML would take for its own: page_record finds no markup of it, and the record has
- * it as it was. */
+/* Puts HTML markup into every text from outside. page_record finds no markup, and the record has the text as it was. */
 static void escapes(void **state)
 {
     static const char bad[] = "</script><!--<script>alert(1)</script>&\"'\x1b[31m\xe2\x80\xa8\xff";
@@ -63,7 +62,7 @@ static void escapes(void **state)
     cJSON_Delete(extras);
 }
 
-/* What the page says beside the result: its title, what the distance is called, what is published. */
+/* Checks what the page adds to the result: title, name of the distance, published numbers. */
 static void numbers(void **state)
 {
     static eval_result r;
@@ -93,7 +92,7 @@ static void numbers(void **state)
     cJSON_Delete(record), cJSON_Delete(extras);
 }
 
-/* Pictures are those that were given, and say what they are of. */
+/* Checks that the pictures are the given ones and have their captions. */
 static void images(void **state)
 {
     enum { SHEET = 20, SIDE = 8 };
@@ -133,7 +132,7 @@ static void images(void **state)
     cJSON_Delete(record), cJSON_Delete(extras);
 }
 
-/* Settings of every kind; numbers as they are written. */
+/* Checks settings of every type, with numbers as they are written. */
 static void settings(void **state)
 {
     static eval_result r;
@@ -165,7 +164,7 @@ static void evenly_spread(void **state)
     (void)state;
     const eval_layout many = {.images = 50000, .samples = 100};
     for (int k = 0; k < 100; k++)
-        assert_int_equal(eval_sample_at(&many, k), 500L * k); /* the first of every tenth class */
+        assert_int_equal(eval_sample_at(&many, k), 500L * k); /* the first image of every tenth class */
     for (long n = 1; n < 300; n++) {
         const eval_layout l = {.images = n, .samples = n < 40 ? (int)n : 40};
         int k = 0;
@@ -186,7 +185,7 @@ static int by_share(const void *a, const void *b)
     return left != right ? (left > right ? -1 : 1) : x->index < y->index ? -1 : 1;
 }
 
-/* The first sixteen of a sorted list, in whatever order the images come. */
+/* Checks that the list keeps the first sixteen in sorted order, for any order of images. */
 static void ranked(void **state)
 {
     enum { IMAGES = 60, EXPECTED = EVAL_REJECTED_MAX };
@@ -217,11 +216,11 @@ static void ranked(void **state)
         for (int i = 0; i < n; i++) assert_true(list[i].index == all[i].index);
     }
     int n = 0;
-    assert_int_equal(eval_report_rank(list, &n, &(eval_report_image){.index = 1}), -1); /* nothing was drafted */
+    assert_int_equal(eval_report_rank(list, &n, &(eval_report_image){.index = 1}), -1); /* no drafts */
     assert_int_equal(n, 0);
 }
 
-/* The official shapes, and those that differ in one number. */
+/* Checks the official shapes, and shapes that differ in one number. */
 static void published_by_shape(void **state)
 {
     mar_model_config c = {.width = 768, .encoder_depth = 12, .decoder_depth = 12, .seq_len = 256, .token_dim = 16};

@@ -1,4 +1,4 @@
-/* RUN/result.json: a result is read back to the bit; any other file is refused in one line. */
+/* RUN/result.json: a result is read back with the same bits. Any other file is refused in one line. */
 #include "tests/support/command.h"
 #include "tools/eval/result.h"
 #include "tools/cli/json.h"
@@ -20,7 +20,7 @@ static uint64_t random_bits(void)
     return random_state;
 }
 
-/* Any finite number: every exponent. */
+/* Returns any finite number, with any exponent. */
 static double random_number(void)
 {
     double v;
@@ -43,10 +43,10 @@ static void fill_text(char *text, size_t size, const char *with)
     text[n] = '\0';
 }
 
-/* Every number random, every text and list full. */
+/* Fills every number with random bits, and every text and list completely. */
 static void fill(eval_result *r)
 {
-    memset(r, 0, sizeof *r); /* padding, too */
+    memset(r, 0, sizeof *r); /* with the padding */
     double *const numbers[] = {&r->fid,    &r->sfid,     &r->is_mean,    &r->is_deviation, &r->is_adm,  &r->precision,
                                &r->recall, &r->accuracy, &r->generate_s, &r->features_s,   &r->write_s, &r->merge_s};
     for (size_t i = 0; i < LENGTH(numbers); i++) *numbers[i] = random_number();
@@ -83,7 +83,7 @@ static void fill(eval_result *r)
     s->head_call_products = 1, s->head_calls_max = 2147483647;
 }
 
-/* All fields, bit by bit; a field that fill leaves out would be 0 in both, so that is looked at, too. */
+/* Compares all fields, bit by bit. A field that fill forgets would be 0 in both: this is checked, too. */
 static void roundtrip(void **state)
 {
     static eval_result written, read;
@@ -103,7 +103,7 @@ static void roundtrip(void **state)
     }
 }
 
-/* Numbers that cJSON would round, zeros with a sign, NaN and infinity. */
+/* Tests numbers that cJSON would round, signed zeros, NaN and infinity. */
 static void special_numbers(void **state)
 {
     static const double numbers[] = {0.1, 1.0 / 3, 1.0000000000000002, 5e-324, 1.7976931348623157e308, -0.0};
@@ -122,7 +122,7 @@ static void special_numbers(void **state)
     assert_true(isnan(read.fid) && isnan(read.sfid) && isnan(read.recall) && read.precision == 0);
 }
 
-/* Text that is not UTF-8, as a file's name may be, leaves a file that is. */
+/* Checks that text of any bytes, such as a file's name, is written as UTF-8. */
 static void text_of_any_bytes(void **state)
 {
     static eval_result r;
@@ -134,7 +134,7 @@ static void text_of_any_bytes(void **state)
     assert_string_equal(r.model, "a\xef\xbf\xbd\xef\xbf\xbd\x1b[31mz");
 }
 
-/* "numbers" knows nothing of time, machine and processes. */
+/* Checks that "numbers" does not depend on time, machine and processes. */
 static void what_is_the_same_is_apart(void **state)
 {
     static eval_result a, b;
@@ -169,11 +169,11 @@ static int read_it(const char *path)
     static eval_result r;
     memset(&r, 0xab, sizeof r);
     const int status = eval_result_read(path, &r);
-    if (status != 0 && r.images != 0) return 2; /* nothing of it is left */
+    if (status != 0 && r.images != 0) return 2; /* a refused file leaves no result */
     return status;
 }
 
-/* The file is refused in one line that has this in it. */
+/* Checks that the file is refused in one line that contains `says`. */
 static void expect_refused(const char *directory, const char *text, size_t size, const char *says)
 {
     const char *path = path_in(directory, "bad.json");
@@ -186,7 +186,7 @@ static void expect_refused(const char *directory, const char *text, size_t size,
     command_result_free(&p);
 }
 
-/* `text` with the first `old` replaced. */
+/* Returns `text` with the first `old` replaced. The caller frees it. */
 static char *replaced(const char *text, const char *old, const char *new)
 {
     char *result, *at = strstr(text, old);
@@ -252,7 +252,7 @@ static void damaged(void **state)
     free(bad), free(text);
 }
 
-/* At once: a pipe is not waited for. */
+/* Checks that the file is refused at once: a pipe is not waited for. */
 static void expect_refused_at(const char *directory, const char *name, const char *says)
 {
     const char *path = path_in(directory, "%s", name);
@@ -273,7 +273,7 @@ static void no_file(void **state)
     expect_refused_at(*state, "link", "link: is a link, expected what mar eval wrote\n");
 }
 
-/* A file that cannot be written leaves the one that is there. */
+/* Checks that a failed write leaves no file. */
 static void whole_or_not_at_all(void **state)
 {
     static eval_result r;
@@ -318,7 +318,7 @@ static void in_words(void **state)
                    "  75.0 % of 200 drafted tokens were accepted\n"
                    "protocol: reference ref.npz\n"
                    "warning: FID of fewer than 10000 images is biased\n");
-    /* The demo's features; images made elsewhere; several processes. */
+    /* The demo's features, images made elsewhere, several processes. */
     r.accuracy = 0.975, r.is_mean = r.is_adm = r.precision = r.recall = NAN, r.why_no_sfid[0] = '\0';
     r.generate_s = 0, r.stats.drafted = 0, r.processes = 3, r.warning_count = 0;
     expect_printed(&r, "  Fréchet distance        2.31\n"

@@ -18,7 +18,7 @@
 
 enum { GOES_ON = 75 };
 
-/* How many files the pattern has. */
+/* Returns the number of files that match the pattern. */
 static int count_of(const char *directory, const char *pattern)
 {
     glob_t found;
@@ -41,7 +41,7 @@ static int wait_for(const char *directory, const char *pattern, int count, pid_t
 static int is_at_work(const char *directory, const char *run, pid_t child)
 {
     char pattern[100];
-    snprintf(pattern, sizeof pattern, "%s/settings.json", run); /* behind which it makes images */
+    snprintf(pattern, sizeof pattern, "%s/settings.json", run); /* images are made after this file */
     return wait_for(directory, pattern, 1, child);
 }
 
@@ -58,7 +58,7 @@ static int interrupt(const char *directory, const char *arguments, int number)
     return status;
 }
 
-/* Each has a status of its own and a line that says how to go on; the batch at hand is kept. */
+/* Checks that each signal has its own status and a line that says how to go on. The current batch is kept. */
 static void signals(void **state)
 {
     static const struct {
@@ -68,7 +68,7 @@ static void signals(void **state)
     int status;
     for (size_t i = 0; i < LENGTH(cases); i++) {
         while ((status = interrupt(d, "eval --num_images 200 --batch 20 --out cut" QUICK, cases[i].number)) == 0)
-            sh_ok(d, "rm -r cut"); /* it was faster */
+            sh_ok(d, "rm -r cut"); /* it had ended before */
         char *errors = read_whole_file(d, "errors", NULL);
         const char *says = strstr(errors, "mar: interrupted: ");
         const long made = says ? strtol(says + strlen("mar: interrupted: "), NULL, 10) : -1;
@@ -78,7 +78,7 @@ static void signals(void **state)
         free(errors);
         sh_ok(d, "rm -r cut");
     }
-    /* The second signal ends it. */
+    /* The second signal ends the process. */
     const pid_t child = command_start(d, "eval --num_images 500 --batch 500 --out cut");
     assert_true(is_at_work(d, "cut", child));
     sleep(1); /* the batch takes minutes */
@@ -96,7 +96,7 @@ static void signals(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
-/* The images of a reference are judged last, and may be many: a signal is not kept waiting for them. */
+/* Checks that a signal stops the judging of a reference's images. They come last and may be many. */
 static void signal_to_the_judge(void **state)
 {
     const char *d = *state;
@@ -110,7 +110,7 @@ static void signal_to_the_judge(void **state)
     }
     const pid_t child = command_start(d, RUN "--out cut --stats real");
     wait_for(d, "cut/runs/*/*.features-*", 20, child);
-    usleep(300000); /* until it has added up the shards; the reference takes seconds */
+    usleep(300000); /* until it has merged the shards; the reference takes seconds */
     kill(child, SIGTERM);
     assert_int_equal(waitpid(child, &status, 0), child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != GOES_ON) fail_msg("wait status 0x%x", (unsigned)status);
@@ -119,7 +119,7 @@ static void signal_to_the_judge(void **state)
 
 /* --- other processes ------------------------------------------------------------------------------------ */
 
-/* `arguments` are refused while the process has the directory, by a line that names it. */
+/* Checks that `arguments` are refused while the process holds the directory, with a line that names it. */
 static void expect_refused(const char *directory, const char *arguments, pid_t holder)
 {
     char line[500], who[100];
@@ -143,7 +143,7 @@ static void second_runs(void **state)
     expect_refused(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK, child);
     expect_refused(d, "eval --num_images 2000 --batch 4 --out cut --shard 2/2" QUICK, child);
     expect_refused(d, "eval --out cut --merge", child);
-    kill(child, SIGKILL); /* and with it its locks */
+    kill(child, SIGKILL); /* its locks end with it */
     assert_int_equal(waitpid(child, &status, 0), child);
 
     child = command_start(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK);
@@ -157,7 +157,7 @@ static void second_runs(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
 }
 
-/* A rank that ends leaves its shard to the others, who take what it has made from the store. */
+/* Checks that other ranks continue the shard of a killed rank, with its images from the store. */
 static void a_rank_that_is_killed(void **state)
 {
     const char *d = *state;
@@ -187,7 +187,8 @@ static void a_rank_that_is_killed(void **state)
 
 /* --- a full disk ---------------------------------------------------------------------------------------- */
 
-/* A limit on the size of files stands for it: one line that names the file and the reason; and then it goes on. */
+/* Checks a limit on file sizes in place of a full disk. One line names the file and the reason. A later run continues.
+ * */
 static void full_disk(void **state)
 {
     static const int blocks[] = {1, 2, 60, 70, 90, 100, 110, 115, 120, 130, 200, 240}; /* of 512 bytes */
@@ -214,7 +215,7 @@ static void full_disk(void **state)
 static void full_tmpfs(void **state)
 {
     const char *d = *state;
-    if (!can_mount(d)) return; /* the limits above do the same */
+    if (!can_mount(d)) return; /* the limits above test the same */
     command_ok(d, RUN "--out whole --quiet");
     for (int pages = 1; pages < 200; pages += 1 + (test_brief ? 7 : 1) * pages) {
         char line[800];
@@ -233,7 +234,7 @@ static void full_tmpfs(void **state)
 
 /* --- memory --------------------------------------------------------------------------------------------- */
 
-/* Peak memory of an evaluation, in kB. */
+/* Returns the peak memory of an evaluation in kB. */
 static long peak_of(const char *directory, int images)
 {
     char line[300];
@@ -248,7 +249,7 @@ static long peak_of(const char *directory, int images)
     return usage.ru_maxrss;
 }
 
-/* A reference that has nothing but the mean and the covariance. */
+/* Writes a reference with mean and covariance alone. */
 static void write_reference(const char *directory)
 {
     enum { NUMBERS = 64 };
@@ -259,7 +260,7 @@ static void write_reference(const char *directory)
     assert_int_equal(eval_reference_save(path_in(directory, "plain.npz"), &r, why, sizeof why), MAR_OK);
 }
 
-/* It does not grow with the images, but for some bytes an image of orders. */
+/* Checks that memory does not grow with the images, except for some bytes of orders for each image. */
 static void memory(void **state)
 {
     const char *d = *state;

@@ -1,6 +1,5 @@
 /* mar eval --sweep: the file of axes, the names of points, the front, the page; a sweep of the demo, killed and
- * resumed.
- */
+ * resumed. */
 #include "tests/support/command.h"
 #include "tests/support/page.h"
 #include "tools/cli/command.h"
@@ -18,7 +17,7 @@
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* The points of the text, one a line: "name: options (lines)". The caller frees it. */
+/* Returns the points of the text, one a line: "name: options (lines)". The caller frees it. */
 static char *points_of(const char *text)
 {
     sweep_grid g;
@@ -61,16 +60,16 @@ static void the_product(void **state)
                   "cfg-2.9+sampler-dpmpp+num_sampling_steps-20: --cfg 2.9 --sampler dpmpp --num_sampling_steps 20 "
                   "(lines 2, 4)\n");
     expect_points("--lazy", "lazy: --lazy (line 1)\n");
-    /* A bar at a line's end goes on, over empty lines and comments; spaces need not be; \r is one. */
+    /* A bar at a line's end continues the axis, over empty lines and comments. Spaces are optional. \r is a space. */
     expect_points("--cfg 1|\r\n\n # no\n  --cfg 2|--cfg 3",
                   "cfg-1: --cfg 1 (line 1)\ncfg-2: --cfg 2 (line 4)\ncfg-3: --cfg 3 (line 4)\n");
     expect_points("| --lazy", "plain:  ()\nlazy: --lazy (line 1)\n");
     expect_points("--cfg 1 | | --cfg 2", "cfg-1: --cfg 1 (line 1)\nplain:  ()\ncfg-2: --cfg 2 (line 1)\n");
-    /* # within a word is part of it. */
+    /* A # within a word is part of it. */
     expect_points("--model a#b.pth", "model-a-b.pth-42e0de1a: --model \"a#b.pth\" (line 1)\n");
 }
 
-/* Words in quotes keep what is in them. */
+/* Checks that quoted words keep their contents. */
 static void quotes(void **state)
 {
     static const char text[] = "--class 'sea slug' | --class \"a|b #c\" | --out a\"b c\"d | --vae ''";
@@ -85,7 +84,7 @@ static void quotes(void **state)
     sweep_grid_free(&g);
 }
 
-/* Other options, another name; only letters that any file system and any address takes. */
+/* Checks that other options give another name, with only letters that any file system and any address allows. */
 static void names(void **state)
 {
     static const char text[] =
@@ -113,7 +112,7 @@ static void names(void **state)
     for (int i = 0; i < g.points; i++) sweep_point_free(&p[i]);
     free(p);
     sweep_grid_free(&g);
-    /* The name is that of the options, whatever else is in the file. */
+    /* The name depends on the options alone. */
     expect_points("--cfg 2 --class 'sea slug'",
                   "cfg-2+class-sea-slug-da8af4b3: --cfg 2 --class \"sea slug\" (line 1)\n");
 }
@@ -141,7 +140,7 @@ static void refused_files(void **state)
         {"--shard 1/2\n", "axes.txt, line 1: --shard: has no place"},
         {"stray\n", "axes.txt, line 1: stray: unexpected argument"},
         {"--cfg 1\n|--gamma 2\n", "axes.txt, lines 1, 2: --gamma: needs --draft or --spec path"},
-        {"--lazy\n--gtr|--lazy_head\n--cfg 1\n", "axes.txt, lines 1, 2, 3: --"}, /* what a session refuses */
+        {"--lazy\n--gtr|--lazy_head\n--cfg 1\n", "axes.txt, lines 1, 2, 3: --"}, /* options that a session refuses */
         {"--num_iter 64 | --num_iter 65\n", "axes.txt, line 1: --num_iter 65"},
         {"--draft nowhere.pth --gamma 2\n", "axes.txt, line 1: nowhere.pth: "},
     };
@@ -154,7 +153,7 @@ static void refused_files(void **state)
             fail_msg("%s: status %d, \"%s\", \"%s\", expected \"%s\"", cases[i].text, r.status, r.out, r.err,
                      cases[i].says);
         command_result_free(&r);
-        assert_int_equal(count_files(d), 1); /* nothing was made */
+        assert_int_equal(count_files(d), 1); /* no file was made */
     }
     write_whole_file(d, "axes.txt", "--cfg 1\0", 8);
     command_result r = command_run(d, "$MAR eval --sweep axes.txt --out sweep; $MAR eval --sweep missing --out sweep; "
@@ -190,7 +189,7 @@ static void the_front(void **state)
     (void)state;
     sweep_front(distance, seconds, 9, front);
     assert_memory_equal(front, expected, sizeof expected);
-    /* Whatever the points: a point is off the front exactly if one on it beats it. */
+    /* For random points: a point is off the front exactly if one on it beats it. */
     srand(2);
     for (int turn = 0; turn < 500; turn++) {
         enum { N = 12 };
@@ -209,8 +208,8 @@ static void the_front(void **state)
 
 /* --- the page ----------------------------------------------------------------------------------------------------- */
 
-/* Points of one seed each, of three seeds, one of them spelled in two ways, without a number, and not there. One has a
- * page of its own, with a picture; a picture that is none of PNG is not taken from it. */
+/* Tests the page of a sweep. Its points have one seed or three, no number or no result, and one point has two
+ * spellings. One point has its own page with a picture. Pictures in other formats than PNG are not taken. */
 static void the_page(void **state)
 {
     enum { N = 7 };
@@ -247,7 +246,7 @@ static void the_page(void **state)
     assert_int_equal(cJSON_GetArraySize(pictures), 1);
     assert_string_equal(cJSON_GetStringValue(pictures->child), "data:image/png;base64,AA==");
     assert_null(cJSON_GetObjectItem(cJSON_GetArrayItem(points, 1), "pictures")->child);
-    /* The rest is what sweep.json has. */
+    /* The rest equals sweep.json. */
     assert_int_equal(sweep_write_json(&t, path_in(*state, "sweep.json")), 0);
     char *text = read_whole_file(*state, "sweep.json", NULL);
     cJSON *written = cJSON_Parse(text);
@@ -272,7 +271,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* The numbers of all points, as text. The caller frees it. */
+/* Returns the numbers of all points as text. The caller frees it. */
 static char *numbers_in(const char *directory, const char *name)
 {
     cJSON *json = read_json(directory, name), *all = cJSON_CreateArray();
@@ -300,7 +299,7 @@ static time_t written(const char *directory, const char *name, long *nanoseconds
     return st.st_mtim.tv_sec;
 }
 
-/* Points that were compared with a folder are not taken for those of a changed one. */
+/* Checks that points compared with a folder are made again when the folder has changed. */
 static void changed_folder(void **state)
 {
     const char *d = *state;
@@ -310,14 +309,14 @@ static void changed_folder(void **state)
     sh_ok(d, "$MAR generate --num 1 --num_iter 2 --num_sampling_steps 2 --out real --quiet");
     sh_ok(d, again);
     sh_ok(d, "mv sweep/runs gone");
-    sh_ok(d, again); /* nothing is made, or looked at */
+    sh_ok(d, again); /* nothing is made or read */
     sh_ok(d, "test ! -e sweep/runs && mv gone sweep/runs && touch -d 2001-01-01 real/000003.png");
     command_refused(d, again, "mar: cfg-1: sweep/cfg-1: was begun with stats_id 10 images, ", "");
     sh_ok(d, "rm -r real");
     command_refused(d, again, "real: cannot read", "");
 }
 
-/* Prints and writes its points; finished points are not made again. */
+/* Checks that a sweep prints and writes its points, and makes finished points only once. */
 static void a_sweep(void **state)
 {
     const char *d = *state;
@@ -342,14 +341,14 @@ static void a_sweep(void **state)
     sh_ok(d,
           "for p in cfg-1 cfg-3 cfg-1+head_spec-3 cfg-3+head_spec-3; do test -s sweep/$p/report.html || exit 1; done");
 
-    /* Each point is the run that it says. */
+    /* Each point equals the run of its options. */
     command_ok(d, "eval --num_images 40 --num_iter 2 --num_sampling_steps 4 --shard_images 16 --cfg 3 --head_spec 3 "
                   "--out alone --quiet");
     cJSON *alone = read_json(d, "alone/result.json"), *point = read_json(d, "sweep/cfg-3+head_spec-3/result.json");
     assert_true(cJSON_Compare(cJSON_GetObjectItem(alone, "numbers"), cJSON_GetObjectItem(point, "numbers"), 1));
     cJSON_Delete(alone), cJSON_Delete(point);
 
-    /* Again: nothing is made; one that is gone is. */
+    /* A repeated sweep makes only the points that are gone. */
     long before, after;
     char *whole = numbers_in(d, "sweep/sweep.json");
     const time_t was = written(d, "sweep/cfg-1/result.json", &before);
@@ -357,7 +356,7 @@ static void a_sweep(void **state)
     assert_true(written(d, "sweep/cfg-1/result.json", &after) == was && before == after);
     sh_ok(d, "rm -r sweep/cfg-3 && cp -rp sweep/runs before");
     r = command_run(d, "$MAR " RUN "--out sweep");
-    sh_ok(d, "diff -r before sweep/runs"); /* whose images are taken from the store */
+    sh_ok(d, "diff -r before sweep/runs"); /* its images come from the store */
     assert_has(r.out, "point 3 of 4, cfg-3: ");
     assert_null(strstr(r.out, "point 1 of 4"));
     command_result_free(&r);
@@ -366,7 +365,7 @@ static void a_sweep(void **state)
     assert_string_equal(whole, again);
     free(again);
 
-    /* As JSON. */
+    /* The same sweep as JSON. */
     r = command_run(d, "$MAR " RUN "--out sweep --json");
     write_whole_file(d, "printed.json", r.out, strlen(r.out));
     command_result_free(&r);
@@ -374,23 +373,23 @@ static void a_sweep(void **state)
     assert_string_equal(whole, again);
     free(again), free(whole);
 
-    /* Other options in common are another sweep: the first run refuses. */
+    /* Other common options make another sweep: the directory of the first is refused. */
     command_refused(d, "$MAR " RUN "--out sweep --temperature 0.9",
                     "cfg-1: sweep/cfg-1: was begun with --temperature 1, this is --temperature 0.9", "");
-    /* An axis more: the points that are there stay. */
+    /* Another axis keeps the existing points. */
     write_whole_file(d, "axes.txt", AXES "| --seed 1\n", strlen(AXES "| --seed 1\n"));
     r = command_run(d, "$MAR " RUN "--out sweep");
     assert_null(strstr(r.out, "point 1 of 8"));
     assert_has(r.out, "point 2 of 8, cfg-1+seed-1: ");
     assert_has(r.out, "chance: --cfg 1 and 1 other seed: ");
     command_result_free(&r);
-    /* What is no sweep's is refused, not written over. */
+    /* Foreign files are refused and not overwritten. */
     sh_ok(d, "echo '{' >sweep/sweep.json");
     command_refused(d, "$MAR " RUN "--out sweep",
                     "sweep/sweep.json: is no JSON object, expected what mar eval --sweep wrote", NULL);
 }
 
-/* Killed at any moment, it goes on, and ends with the same numbers. */
+/* Kills a sweep at many moments. Checks that it continues and ends with the same numbers. */
 static void killed(void **state)
 {
     const char *d = *state;
@@ -409,7 +408,7 @@ static void killed(void **state)
     char *cut = numbers_in(d, "cut/sweep.json");
     assert_string_equal(whole, cut);
     free(cut);
-    /* Two that share the work, one after the other: the second adds up. */
+    /* Two processes share the work, one after the other. The second merges. */
     command_result r =
         command_run(d, "$MAR " RUN "--out parts --shard 1/2 && $MAR " RUN "--out parts --shard 2/2 --quiet");
     if (r.status != 0) fail_msg("%s", r.err);

@@ -1,4 +1,4 @@
-/* --fast: the options of each level, which given options win, and that a level is exactly its options. */
+/* --fast: the options of each level, which given options win, and that a level equals its options. */
 #include "tests/support/command.h"
 
 #include <cjson/cJSON.h>
@@ -8,7 +8,7 @@
 
 #define FEW "--num 1 --class 3 --threads 1 "
 
-/* The line that a run with these arguments says. The caller frees it. */
+/* Returns the line on stderr of a run with these arguments. The caller frees it. */
 static char *line_of(const char *directory, const char *environment, const char *arguments)
 {
     char line[1024];
@@ -20,7 +20,8 @@ static char *line_of(const char *directory, const char *environment, const char 
     return said;
 }
 
-/* "--dtype int8 --num_iter 16" of "mar: fast 1: --dtype int8 --num_iter 16 (approximate; ...". The caller frees it. */
+/* Returns "--dtype int8 --num_iter 16" of "mar: fast 1: --dtype int8 --num_iter 16 (approximate; ...". The caller frees
+ * it. */
 static char *options_in(const char *line, int level)
 {
     char begin[32];
@@ -33,7 +34,7 @@ static char *options_in(const char *line, int level)
     return strndup(options, (size_t)(end - options));
 }
 
-/* A level makes the same picture, byte for byte, as the options that it says. */
+/* Checks that a level makes the same picture, byte for byte, as the options in its line. */
 static void levels_are_their_options(void **state)
 {
     const char *d = *state;
@@ -55,7 +56,7 @@ static void levels_are_their_options(void **state)
     free(before);
 }
 
-/* What is given stays. */
+/* Checks that given options override those of the level. */
 static void given_options_win(void **state)
 {
     const char *d = *state;
@@ -70,7 +71,7 @@ static void given_options_win(void **state)
     assert_null(strstr(options, "num_sampling_steps"));
     assert_has(options, "--num_iter ");
     free(line), free(options);
-    /* With gtr, which has steps of its own, num_iter would have no effect. */
+    /* gtr has its own number of steps: with it, num_iter would have no effect. */
     line = line_of(d, "", "--fast 1 --gtr --gtr_generation_steps 2 --num_sampling_steps 4");
     options = options_in(line, 1);
     assert_null(strstr(options, "num_iter"));
@@ -78,7 +79,7 @@ static void given_options_win(void **state)
     free(line), free(options);
 }
 
-/* Discrete tokens have no shortcuts, and relaxed verifiers only with a draft. */
+/* Checks that discrete tokens have no shortcuts, and relaxed verifiers only with a draft. */
 static void discrete_tokens(void **state)
 {
     const char *d = *state;
@@ -107,7 +108,7 @@ static void refused(void **state)
     command_refuses(*state, cases, LENGTH(cases));
 }
 
-/* Standard output is for the record, and quiet is quiet. */
+/* Checks that the line goes to stderr, and that --quiet suppresses it. Standard output is for the record. */
 static void where_it_is_said(void **state)
 {
     const char *d = *state;
@@ -128,7 +129,7 @@ static void where_it_is_said(void **state)
     command_result_free(&r);
 }
 
-/* The reference is not made faster by the run that it is compared with. */
+/* Checks that the level of a run does not apply to its reference. */
 static void fidelity_of_a_level(void **state)
 {
     command_result r = command_run(*state, "$MAR fidelity --fast 3 --versus --fast 2 --num_iter 2 --against "
@@ -146,7 +147,7 @@ static void fidelity_of_a_level(void **state)
     command_result_free(&r);
 }
 
-/* In a sweep a level is a point like others, which what is in common goes before. */
+/* Checks that a level can be a point of a sweep. Common options override those of the level. */
 static void evaluation(void **state)
 {
     const char *d = *state;

@@ -11,10 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Enough for recognisable digits. */
+/* Enough steps for recognisable digits. */
 #define QUICK "--num_iter 4 --num_sampling_steps 20 "
 
-/* Runs "$MAR fidelity arguments --json" in one thread, for tests that run side by side; the record, to be deleted. */
+/* Runs "$MAR fidelity arguments --json" in one thread, for tests that run side by side. Returns the record; the caller
+ * deletes it. */
 static cJSON *report(const char *directory, const char *arguments)
 {
     return command_json(directory, "fidelity %s --json --threads 1", arguments);
@@ -29,7 +30,7 @@ static int count_of(const char *page, const char *what)
 
 /* --- tests ------------------------------------------------------------------------------------------ */
 
-/* The command of the issue, and a page that needs nothing but itself. */
+/* Tests the command of the issue, and a self-contained page. */
 static void identical_runs(void **state)
 {
     const char *d = *state;
@@ -50,7 +51,7 @@ static void identical_runs(void **state)
     assert_true(cJSON_IsNull(cJSON_GetObjectItem(record, "spread")));
     assert_int_equal(count_files(d), 1); /* no temporary file */
 
-    /* The page has that record, and of both runs the same pictures. */
+    /* The page has that record, and the same pictures for both runs. */
     cJSON *extras, *shown = page_record(d, "a.html", "fidelity", &extras);
     assert_true(cJSON_Compare(record, shown, 1));
     assert_true(cJSON_IsFalse(cJSON_GetObjectItem(extras, "discrete")));
@@ -85,7 +86,7 @@ static void a_difference_is_found(void **state)
     cJSON_Delete(record);
 }
 
-/* The fewest images allowed are enough to find a gross difference. */
+/* Checks that the fewest images allowed are enough to find a gross difference. */
 static void a_gross_difference_is_found_in_few(void **state)
 {
     cJSON *record =
@@ -103,7 +104,7 @@ static void assert_verdict(const fidelity *f, const fidelity_run *r, fidelity_fi
     assert_in_range(strlen(verdict), 1, sizeof verdict - 2);
 }
 
-/* What says "the same" could have said "differs": up to 12 pairs that differ cannot be relied on. */
+/* Checks that "the same" is said only where "differs" was possible. With up to 12 differing pairs it is not. */
 static void verdicts(void **state)
 {
     (void)state;
@@ -145,8 +146,7 @@ static void drafts_are_mapped(void **state)
     cJSON *extras, *shown = page_record(*state, "e.html", "fidelity", &extras);
     const cJSON *runs = cJSON_GetObjectItem(extras, "runs"), *run = cJSON_GetArrayItem(runs, 1);
     int width, height;
-    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(runs->child, "maps")),
-                     0); /* the reference drafts nothing */
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(runs->child, "maps")), 0); /* the reference has no drafts */
     assert_int_equal(json_count(run, "maps"), 7);
     free(page_pixels(cJSON_GetObjectItem(run, "maps")->child, &width, &height));
     assert_true(width == 8 && height == 8); /* a pixel for each token */
@@ -154,7 +154,7 @@ static void drafts_are_mapped(void **state)
     cJSON_Delete(shown), cJSON_Delete(extras);
 }
 
-/* Drafts of the model itself, by step and by lateness; with a draft model no draft is late. */
+/* Tests drafts of the model itself, by step and by lateness. With a draft model no draft is late. */
 static void own_drafts(void **state)
 {
     cJSON *record = report(*state, "--draft self --head_spec 4 --num_iter 16 --num_sampling_steps 10 "
@@ -166,7 +166,7 @@ static void own_drafts(void **state)
     assert_string_equal(json_text(other, "draft"), "demo-draft");
     assert_null(cJSON_GetObjectItem(plain, "draft"));
     assert_string_equal(json_text(own, "options"), "--head_spec 4 --draft self --spec path");
-    /* the longest guarantee, whole */
+    /* the longest guarantee, complete */
     const char *end = "as later contexts saw it (accepted_shift measures the difference)",
                *promise = json_text(own, "guarantee");
     assert_int_equal(strncmp(promise, "exact: criterion path, ", 23), 0);
@@ -185,15 +185,14 @@ static void own_drafts(void **state)
     cJSON_Delete(record);
 }
 
-/* How runs are named. Guidance of the first run holds for the others, its steps do not; --num, --seed and the like may
- * stand anywhere. Without options of its own in front of the first separator there is no run; the first one behind it
- * is then the one whose model holds for all. A reference that is itself faster is named by its ways as given, and a run
- * by what it does without. An option that nobody gave, such as the steps that --lazy or --gtr has by default, is in no
- * name. */
+/* Checks how runs are named. Guidance of the first run holds for the others, its steps do not. --num, --seed and the
+ * like may stand anywhere. Without own options before the first separator, the run is the one after it. The model of
+ * the first run holds for all. An accelerated reference is named by its given accelerators. A run's name lists those
+ * that it lacks. Options that nobody gave, such as the default steps of --lazy or --gtr, are in no name. */
 static void names_of_runs(void **state)
 {
     static const struct {
-        const char *arguments, *reference, *run[2]; /* NULL: there is one */
+        const char *arguments, *reference, *run[2]; /* NULL: no second run */
     } cases[] = {
         {"--cfg 1.5 " QUICK "--versus " QUICK
          "--cfg 4 --num 20 --against --num_iter 2 --num_sampling_steps 20 --seed 9 "
@@ -228,7 +227,7 @@ static void names_of_runs(void **state)
             assert_int_equal(json_count(record, "classes"), 2);
             assert_true(json_number(record, "reference.parameters.num_iter") == 2);
         } else if (i == 1) {
-            /* the steps of other tokens are no more than those of detailed ones, 50 by default */
+            /* the steps of other tokens are at most those of detailed ones, 50 by default */
             assert_true(json_number(record, "runs.1.parameters.gtr_sampling_steps") == 10);
             assert_true(cJSON_IsTrue(json_find(record, "runs.1.parameters.gtr")));
             assert_null(json_find(record, "runs.1.parameters.num_iter")); /* has no effect with gtr */
@@ -245,7 +244,7 @@ static void printed(void **state)
     assert_string_equal(r.err, ""); /* no progress where there is no terminal */
     const char *heading = strstr(r.out, "s/image");
     assert_non_null(heading);
-    assert_in_range(strcspn(heading, "\n"), 40, 80 - 10); /* the names of the runs are in front */
+    assert_in_range(strcspn(heading, "\n"), 40, 80 - 10); /* the names of the runs stand before it */
     static const char *const parts[] = {"\nreference ", "\nrun 1 ", "identical: the same tokens to the last bit",
                                         "one turn, no spread"};
     for (size_t i = 0; i < LENGTH(parts); i++) assert_has(r.out, parts[i]);
@@ -266,8 +265,8 @@ static void assert_counts(const cJSON *run, const char *name, int cells)
     assert_true(json_number(test, "total_variation_95") > 0 && json_number(test, "total_variation_95") <= 1);
 }
 
-/* A draft that keeps the law is not told from it; half the temperature is. What is of continuous tokens alone is said
- * nowhere. */
+/* Checks that a draft that keeps the distribution is not distinguished, and that half the temperature is. The record
+ * has no statistic of continuous tokens. */
 static void discrete_tokens(void **state)
 {
     cJSON *record = report(*state, "--model demo-discrete --draft demo-discrete-draft --gamma 3 --versus "
@@ -301,7 +300,7 @@ static void discrete_tokens(void **state)
     command_result_free(&r);
 }
 
-/* A file brings no image decoder. */
+/* Checks the refusal of discrete tokens without an image decoder. A model file has none. */
 static void discrete_tokens_without_a_codebook(void **state)
 {
     command_ok(*state, "convert demo-discrete plain.safetensors");
@@ -327,7 +326,7 @@ static void spreads(void **state)
                                    "--against --num_iter 1 --num_sampling_steps 2 --num 38 --batch 4 --out t.html");
     const cJSON *reference = cJSON_GetObjectItem(record, "reference");
     assert_true(json_number(record, "turns") == 10);
-    assert_true(json_number(record, "turns_timed") == 8); /* neither the first nor that of 2 images */
+    assert_true(json_number(record, "turns_timed") == 8); /* neither the first nor the one of 2 images */
     assert_string_equal(json_text(record, "spread"), "quartiles");
     assert_true(json_number(reference, "speed") == 1 && json_number(reference, "speed_low") == 1);
     for (int i = 0; i < 2; i++) {
@@ -339,8 +338,8 @@ static void spreads(void **state)
     cJSON_Delete(record);
 }
 
-/* Times of a plan of 6 turns of 4 images and one of 2: the first turn and the last are not counted, and a turn in which
- * the machine was ten times slower changes no speed. */
+/* Plans 6 turns of 4 images and one of 2. The first turn and the last are not counted. A turn in which the machine was
+ * ten times slower changes no speed. */
 static void a_load_changes_no_speed(void **state)
 {
     (void)state;
@@ -355,15 +354,15 @@ static void a_load_changes_no_speed(void **state)
     assert_float_equal(f.runs[1].speed.high, 2.2, 1e-12);
     assert_true(f.runs[1].seconds.median == 1 && f.runs[1].seconds.low == 1 && f.runs[1].seconds.high == 10);
     assert_true(f.runs[0].speed.low == 1 && f.runs[0].speed.high == 1);
-    assert_true(reference[0] == 9 && fast[3] == 10); /* left in the order of the turns */
+    assert_true(reference[0] == 9 && fast[3] == 10); /* stays in the order of the turns */
 
-    f.num = f.batch = 26; /* one turn: there is no other */
+    f.num = f.batch = 26; /* one turn: no other is left */
     assert_int_equal(fidelity_time(&f, f.num), 0);
     assert_true(f.timed_turns == 1 && f.runs[1].speed.median == 9 && f.runs[1].speed.high == 9);
     assert_false(fidelity_has_spread(&f));
 }
 
-/* From eight turns on: a quarter of them on either side is left out. */
+/* Checks that from eight turns on, a quarter of them is omitted on either side. */
 static void quartiles(void **state)
 {
     (void)state;
@@ -380,7 +379,8 @@ static void quartiles(void **state)
     assert_float_equal(f.runs[1].speed.median, 0.2, 1e-12);
 }
 
-/* Every figure but the times is a run's own: turns with others change nothing, nor do models that it shares. */
+/* Checks that every figure except the times depends on its run alone. Turns with other runs and shared models change
+ * nothing. */
 static void turns_change_no_figure(void **state)
 {
     static const char *const names[] = {"p", "mean_gap", "covariance_gap", "head_calls_per_token",
@@ -401,7 +401,7 @@ static void turns_change_no_figure(void **state)
 
 /* --- the plot --------------------------------------------------------------------------------------- */
 
-/* Fails unless the text is XML as far as tags, quotes and entities go. */
+/* Fails unless tags, quotes and entities of the text are those of XML. */
 static void assert_xml(const char *page)
 {
     char open[32][16];
@@ -448,7 +448,7 @@ static void plot_file(void **state)
 
 /* --- interruption ----------------------------------------------------------------------------------- */
 
-/* No page, no half-written file, two lines. */
+/* Checks that an interrupted run leaves no page, no half-written file and two lines. */
 static void interrupt_fidelity(int store)
 {
     static const char first[] = "mar: stopping; again to quit at once\n";
@@ -464,7 +464,7 @@ static void interrupt_fidelity(int store)
         kill(child, SIGTERM);
         assert_int_equal(command_wait(child), 128 + SIGTERM);
         said = read_whole_file(d, "errors", NULL);
-        assert_in_range(count_files(d), 1, store ? 2 : 1); /* that, and the store if it was at work */
+        assert_in_range(count_files(d), 1, store ? 2 : 1); /* the output, and the store if it was at work */
     }
     assert_int_equal(count_files(d), store ? 2 : 1);
     assert_int_equal(strncmp(said, first, strlen(first)), 0);

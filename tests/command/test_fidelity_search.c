@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- the order, with figures made up ------------------------------------------------------------------------------ */
+/* --- the order, with invented figures ----------------------------------------------------------------------------- */
 
-/* A search of the demo's space without int8, whose arithmetic is given. */
+/* Begins a search of the demo's space without int8. The arithmetic is given. */
 static void begin(search *s, fidelity *f)
 {
     *f = (fidelity){.num = 100, .screen = 25, .points = 40};
@@ -49,7 +49,8 @@ static void expect_why(search *s, const char *options, const char *expected)
     assert_string_equal(search_why_untried(s, (int)(point(s, options) - s->points), why, sizeof why), expected);
 }
 
-/* The ways alone first, then what they predict, the fastest of the predicted front first. */
+/* Checks the order: each accelerator alone first, then the predicted combinations. The fastest of the predicted front
+ * comes first. */
 static void the_order(void **state)
 {
     static const char *const alone[] = {"--num_iter 32",
@@ -80,7 +81,7 @@ static void the_order(void **state)
         measured(&s.points[next].screened, f.screen, 1.01, 5); /* hopeless */
     }
     search_rank(&s);
-    assert_int_equal(search_next(&s), -1); /* what is predicted beyond the last level is not tried */
+    assert_int_equal(search_next(&s), -1); /* points predicted beyond the last level are not tried */
 
     measured(&point(&s, "--num_iter 16")->screened, f.screen, 2, -0.001); /* below 0 is 0 */
     measured(&point(&s, "--num_iter 8")->screened, f.screen, 3, 0.02);
@@ -96,7 +97,7 @@ static void the_order(void **state)
         if (i == 0) strcpy(s.points[next].refused, "do not go together");
         if (i == 1) measured(&s.points[next].screened, f.screen, 3.1, 0.001);
     }
-    /* A way that is refused alone is in no combination. */
+    /* An option that is refused alone is in no combination. */
     point(&s, "--num_sampling_steps 25")->screened.images = 0;
     strcpy(point(&s, "--num_sampling_steps 25")->refused, "no");
     search_rank(&s);
@@ -111,7 +112,8 @@ static void the_order(void **state)
     free(s.points);
 }
 
-/* Finals are those on the screened front; a level is the fastest within its reach in both distances. */
+/* Checks that finals are the points on the screened front. A level is the fastest point within its reach in both
+ * distances. */
 static void the_choice(void **state)
 {
     static fidelity f;
@@ -130,7 +132,7 @@ static void the_choice(void **state)
     for (size_t i = 0; i < LENGTH(screened); i++)
         measured(&point(&s, screened[i].options)->screened, f.screen, screened[i].speed, screened[i].distance);
     static const char *const expected[] = {"--lazy --lazy_head", "--num_iter 8", "--num_iter 16", "--num_iter 32"};
-    const int n = search_finals(&s, list); /* slower than the reference, beaten, and hopeless ones are not */
+    const int n = search_finals(&s, list); /* omits points that are slower than the reference, beaten or hopeless */
     assert_int_equal(n, 4);
     for (int i = 0; i < n; i++) {
         search_point *p = &s.points[list[i]];
@@ -142,7 +144,7 @@ static void the_choice(void **state)
     assert_string_equal(s.points[s.chosen[1]].options, "--num_iter 8");
     assert_string_equal(s.points[s.chosen[2]].options, "--lazy --lazy_head");
     assert_true(point(&s, "--num_iter 16")->front && !point(&s, "--gtr")->front);
-    point(&s, "--num_iter 16")->final.token_distance = 0.0011; /* single tokens are farther than another seed's */
+    point(&s, "--num_iter 16")->final.token_distance = 0.0011; /* tokens are farther than another seed's */
     search_choose(&s);
     assert_string_equal(s.points[s.chosen[0]].options, "--num_iter 32");
     assert_true(search_reach(1) == 1 && search_reach(2) == 4 && search_reach(3) == 16);
@@ -188,7 +190,7 @@ static void a_search(void **state)
     assert_string_equal(json_text(record, "search.reference"), "plain sampling, 4 autoregressive steps of 8");
     assert_int_equal(json_count(record, "levels"), 3);
 
-    /* The distance is that of a comparison of the same images. */
+    /* The distance equals that of a comparison of the same images. */
     cJSON *compared =
         command_json(d, "fidelity --num 20 --batch 10 --class 3,5 --threads 1 --num_iter 1 --num_sampling_steps 8 "
                         "--against --num_iter 4 --num_sampling_steps 8 --json --out c.html");
@@ -199,12 +201,12 @@ static void a_search(void **state)
     assert_float_equal(json_number(compared, "floor.image_95"), json_number(floor, "screen_image_95"), 1e-9);
     cJSON_Delete(compared);
 
-    /* A command line that it proposes makes images. */
+    /* A proposed command line makes images. */
     const char *line = json_text(record, "levels.2.command");
     assert_int_equal(strncmp(line, "mar generate ", 13), 0);
     command_ok(d, "%s --class 3 --num 1 --quiet --out p.png", line + 4);
 
-    /* The page has that record, and says of each point that was not tried why. */
+    /* The page has that record, and a reason for each point that was not tried. */
     cJSON *extras, *shown = page_record(d, "s.html", "search", &extras);
     assert_true(cJSON_Compare(record, shown, 1));
     assert_int_equal(json_number(extras, "screened"), 3);
@@ -220,7 +222,7 @@ static void a_search(void **state)
     cJSON_Delete(record), cJSON_Delete(shown), cJSON_Delete(extras);
 }
 
-/* With a draft, and with discrete tokens, there are other axes. */
+/* Checks the other axes of runs with a draft or with discrete tokens. */
 static void other_spaces(void **state)
 {
     const char *d = *state;
@@ -236,7 +238,7 @@ static void other_spaces(void **state)
     command_result_free(&r);
 }
 
-/* The beginning of the first point, which stays as it is. The caller frees it. */
+/* Returns the beginning of the first point, which stays as it is. The caller frees it. */
 static char *first_point(const char *directory)
 {
     cJSON *record = read_json(directory, "k.json");
@@ -246,7 +248,7 @@ static char *first_point(const char *directory)
     return first;
 }
 
-/* Killed at any moment it goes on, and what was finished is not measured again. */
+/* Kills a search at many moments. Checks that it continues and measures no finished point again. */
 static void killed(void **state)
 {
     const char *d = *state;
@@ -276,7 +278,7 @@ static void killed(void **state)
     }
     assert_int_equal(screened, 6);
     cJSON_Delete(record);
-    /* Again: nothing is measured or made, and the figures are the same, though they were lost. */
+    /* A repeated search measures and makes nothing. Its lost figures come out the same. */
     sh_ok(d, "ls -i k/runs/* >pieces && cp k.json before.json && rm k.json k.html && $MAR " SEARCH
              "--points 6 --out k.html >said && ! grep -e ': 20 images, ' -e ': 40 images, ' said && "
              "ls -i k/runs/* | cmp pieces - && cmp before.json k.json");
@@ -301,7 +303,7 @@ static void refused(void **state)
     };
     const char *d = *state;
     command_refuses(d, cases, LENGTH(cases));
-    /* Known once the model is loaded, before any image. */
+    /* These errors are known after loading the model, before any image. */
     sh_ok(d, "$MAR fidelity --search --num 40 --class 0-9,0-9 --num_iter 1 --num_sampling_steps 2 --screen 20 2>err; "
              "test $? = 1 && test ! -e search && grep -q '^mar: --screen 20: expected two images of each of 20 "
              "classes, to know what another "
@@ -319,7 +321,7 @@ static void refused(void **state)
     write_whole_file(d, "s.json", "{}", 2);
     command_refused(d, "$MAR " SEARCH "--points 1 --out s.html",
                     "mar: s.json: has no settings of a search, expected what mar", "");
-    /* What an older version wrote, which kept no images. */
+    /* A record from an older version, which kept no images. */
     cJSON *record = cJSON_Parse(text);
     cJSON_DeleteItemFromObject(cJSON_GetObjectItem(record, "search"), "run");
     char *older = cJSON_Print(record);

@@ -46,7 +46,7 @@ static void every_bit_counts(void **state)
     }
 }
 
-/* Also where all bytes are alike, and of parts that change places. */
+/* Checks that length and order count where all bytes are alike, and for parts that change places. */
 static void length_and_order_count(void **state)
 {
     (void)state;
@@ -67,7 +67,7 @@ static void length_and_order_count(void **state)
         }
 }
 
-/* Memory has the hash of a file of the same bytes. */
+/* Checks that memory has the hash of a file with the same bytes. */
 static void memory(void **state)
 {
     static const size_t sizes[] = {0, 1, 31, 32, 33, 4095, MEGABYTE, MEGABYTE + 1, MOST};

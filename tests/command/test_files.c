@@ -1,6 +1,6 @@
-/* How pictures are stored, with the system calls of this process watched. No file has a name before it is whole. A
- * directory is synced once, a single file by itself. A failure to store is an error. Also: missing parents, standard
- * output. */
+/* How pictures are stored, checked by recording the system calls of this process. A file gets its name only when
+ * complete. A directory is synced once, a single file by itself. A failure to store is an error. Also: missing parents,
+ * standard output. */
 #include "tests/support/command.h"
 #include "tools/cli/subcommands.h"
 
@@ -17,14 +17,14 @@
 #define TINY      "--num_iter", "1", "--num_sampling_steps", "2", "--threads", "1", "--quiet"
 #define TINY_TEXT " --num_iter 1 --num_sampling_steps 2 "
 
-/* --- the system's calls ------------------------------------------------------------------------------------------- */
+/* --- system calls ------------------------------------------------------------------------------------------------- */
 
 static struct {
-    int fsyncs, syncfss, links, hidden; /* calls; hidden: files that were opened by a hidden name */
-    int no_unnamed, no_proc;            /* 1: as a file system without O_TMPFILE, as a machine without /proc */
+    int fsyncs, syncfss, links, hidden; /* calls; hidden: files opened by a hidden name */
+    int no_unnamed, no_proc;            /* 1: a file system without O_TMPFILE, a machine without /proc */
     int sync_fails;                     /* errno of syncfs; 0: it works */
-    const char *place;                  /* where no name may be while a file is not whole */
-    int early;                          /* names that were there all the same */
+    const char *place;                  /* where no name may be before a file is complete */
+    int early;                          /* names that were there too early */
 } calls;
 
 int fsync(int fd)
@@ -79,7 +79,7 @@ static void watch(const char *place)
 
 /* --- tests -------------------------------------------------------------------------------------------------------- */
 
-/* mar generate, here. Returns its exit status. */
+/* Runs mar generate in this process. Returns its exit status. */
 static int generate(char *num, const char *out, char *more)
 {
     char *argv[] = {"generate", "--class", "1", "--num", num, "--out", (char *)(uintptr_t)out, TINY, more, NULL};
@@ -88,7 +88,7 @@ static int generate(char *num, const char *out, char *more)
     return cmd_generate(argc, argv);
 }
 
-/* One sync for 20 images and their grid, and one for a file. */
+/* Checks for one sync for 20 images and their grid, and one for a file. */
 static void syncs(void **state)
 {
     const char *d = path_in(*state, "d"), *file = path_in(*state, "x.png");
@@ -103,7 +103,7 @@ static void syncs(void **state)
     assert_int_equal(calls.syncfss, 0);
 }
 
-/* An image has no name of any kind before it is whole, and needs one more only to take another's place. */
+/* Checks that an image has no name before it is complete. It needs a hidden one only to replace another file. */
 static void unnamed_until_whole(void **state)
 {
     const char *file = path_in(*state, "x.png");
@@ -118,7 +118,7 @@ static void unnamed_until_whole(void **state)
     assert_int_equal(count_files(*state), 1);
 }
 
-/* A file system that has no files without a name, or a machine without /proc, gets the same files. */
+/* Checks that the files are the same on a file system without unnamed files and on a machine without /proc. */
 static void without_unnamed_files(void **state)
 {
     const char *plain = path_in(*state, "plain"), *other = path_in(*state, "other"), *bare = path_in(*state, "bare");
@@ -140,7 +140,7 @@ static void without_unnamed_files(void **state)
     watch(NULL);
 }
 
-/* What the disk reports when it is asked to store the images fails the run. */
+/* Checks that a disk error during the sync fails the run. */
 static void a_sync_that_fails(void **state)
 {
     static const int reasons[] = {EIO, ENOSPC, EDQUOT};
@@ -161,7 +161,7 @@ static void a_sync_that_fails(void **state)
     watch(NULL);
 }
 
-/* Parents are made, and none is left of a run that comes to nothing. */
+/* Checks that missing parents are made, and that a failed run leaves none. */
 static void parents(void **state)
 {
     command_ok(*state, "generate --class 1 --num 2 --quiet --out a/b//c/" TINY_TEXT);
@@ -182,7 +182,7 @@ static void parents(void **state)
     command_refused(*state, "$MAR generate --class 11 --num 2 --out g/h/i" TINY_TEXT, "class 11", ""); /* fails early */
 }
 
-/* The same bytes as a file has; nothing else on standard output. */
+/* Checks that standard output has the bytes of the file and nothing else. */
 static void standard_output(void **state)
 {
     command_ok(*state, "generate --class 1 --num 1 --out one.png --quiet" TINY_TEXT);
@@ -197,7 +197,7 @@ static void standard_output(void **state)
     command_result_free(&r);
     assert_int_equal(count_files(*state), 2);
 
-    /* A reader that has gone ends it as it ends other tools, in silence; or, if the signal is ignored, with a line. */
+    /* A closed pipe ends the command silently, like other tools. With SIGPIPE ignored it prints a line. */
     r = command_run(*state,
                     "{ $MAR generate --num 4 --quiet --out -" TINY_TEXT "; echo $? >status; } | true; cat status");
     assert_string_equal(r.out, "141\n");
@@ -211,7 +211,7 @@ static void standard_output(void **state)
     command_result_free(&r);
 }
 
-/* A terminal is no place for a picture. */
+/* Checks that a picture is not written to a terminal. */
 static void not_on_a_terminal(void **state)
 {
     command_result r = command_run(*state, "script -qec \"$MAR generate --num 1 --out -\" /dev/null");

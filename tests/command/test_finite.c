@@ -17,7 +17,7 @@ static void write_models(const char *directory)
     mar_close(m);
 }
 
-/* "$MAR arguments" fails in one line that has both in it, and leaves no file but the models. */
+/* Checks that "$MAR arguments" fails in one line with both texts, and leaves no file but the models. */
 static void refused(const char *directory, const char *arguments, const char *first, const char *last)
 {
     command_refuses(directory, &(const refusal){arguments, first, last}, 1);
@@ -57,7 +57,7 @@ static void nothing_is_measured_of_it(void **state)
             "image 0, step 0: a token is ", ": decoder_blocks.1.attn.proj\n");
 }
 
-/* The picture is the same, and does not say how it was looked at. */
+/* Checks that the check for finite values changes no byte of the picture. */
 static void check_changes_no_byte(void **state)
 {
     const char *directory = *state;

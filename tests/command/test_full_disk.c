@@ -1,6 +1,6 @@
-/* A full disk at every point at which a command writes: one line with the file and the reason, status 1. Finished files
- * stay, an unfinished one leaves nothing, and an older file in its place is kept. The disk is a small tmpfs where one
- * can be mounted, and a limit on the size of files. */
+/* A full disk at every write of a command: one line with the file and the reason, status 1. Finished files stay, an
+ * unfinished one leaves nothing, and an older file in its place is kept. The disk is a small tmpfs where one can be
+ * mounted, and a limit on file sizes. */
 #include "tests/support/command.h"
 
 #include <stdio.h>
@@ -12,12 +12,12 @@
 
 enum { FILES_MAX = 8 };
 
-/* What a command writes, in this order. */
+/* Files that a command writes, in this order. */
 typedef struct {
     const char *arguments;
-    const char *files[FILES_MAX]; /* in the disk; ends with NULL */
-    const char *folder;           /* that it makes; NULL: none */
-    int varies;                   /* the files have times in them */
+    const char *files[FILES_MAX]; /* on the disk; ends with NULL */
+    const char *folder;           /* folder that it makes, or NULL */
+    int varies;                   /* 1: the files contain times */
 } writer;
 
 static const writer writers[] = {
@@ -43,7 +43,7 @@ static int exists(const char *directory, const char *name)
     return access(path_in(directory, "%s", name), F_OK) == 0;
 }
 
-/* Whether the file in `directory` is the whole one in `expected`. */
+/* Returns whether the file in `directory` equals the complete one in `expected`. */
 static int is_whole(const writer *w, const char *directory, const char *expected, const char *name)
 {
     size_t n, m;
@@ -62,7 +62,7 @@ static int is_old(const char *directory, const char *name)
     return old;
 }
 
-/* Entries of a directory and of the writer's folder in it. */
+/* Counts the entries of a directory and of the writer's folder in it. */
 static int count_all(const writer *w, const char *directory)
 {
     char folder[1400];
@@ -72,7 +72,7 @@ static int count_all(const writer *w, const char *directory)
     return n - 1 + count_files(folder);
 }
 
-/* The writer's file that the error is about, -1: none. */
+/* Returns the writer's file that the error names; -1 if there is none. */
 static int file_of(const writer *w, const char *error)
 {
     for (int i = 0; w->files[i]; i++) {
@@ -83,7 +83,7 @@ static int file_of(const writer *w, const char *error)
     return -1;
 }
 
-/* What a run under a full disk has left in `disk`; `old`: there were older files in all places. Returns whether it
+/* Checks the files left in `disk` by a run under a full disk. `old`: all places had older files. Returns whether it
  * failed. */
 static int check(const writer *w, const char *what, const command_result *r, const char *disk, const char *expected,
                  int old)
@@ -95,7 +95,7 @@ static int check(const writer *w, const char *what, const command_result *r, con
     } else {
         const char *newline = strchr(r->err, '\n');
         reached = file_of(w, r->err);
-        /* Without room for one more entry the folder itself cannot be made, or a file in it be tried. */
+        /* Without room for one more entry, the folder or a file in it cannot be made. */
         if (reached < 0 && w->folder && strncmp(r->err, "mar: d: cannot ", 15) == 0) reached = 0;
         char kept[100] = ""; /* a second line: the images that were finished before */
         if (w->folder && reached > 0)
@@ -118,12 +118,12 @@ static int check(const writer *w, const char *what, const command_result *r, con
     return r->status != 0;
 }
 
-/* Runs the writer in `disk` below *state by `line`, a format with its arguments, and checks what it left; then removes
- * it. Returns whether it failed. */
+/* Runs the writer in `disk` below *state by `line`, a format with its arguments. Checks the files left and removes
+ * them. Returns whether it failed. */
 static int attempt(const char *directory, const writer *w, const char *what, const char *before, const char *after,
                    int old)
 {
-    old &= !w->folder; /* one that has pictures is refused, or they are removed first */
+    old &= !w->folder; /* a folder with pictures is refused, or they are removed first */
     char script[4000], *to = script, *end = script + sizeof script, disk[600], expected[600];
     to += snprintf(to, (size_t)(end - to), "rm -rf disk left && mkdir disk left && %s cd disk && ", before);
     for (int i = 0; old && w->files[i]; i++) to += snprintf(to, (size_t)(end - to), "printf old >%s && ", w->files[i]);
@@ -136,14 +136,14 @@ static int attempt(const char *directory, const writer *w, const char *what, con
     return failed;
 }
 
-/* What the writer leaves when nothing is in its way. */
+/* Writes the complete files of the writer to `expected`. */
 static void expect(const char *directory, const writer *w)
 {
     const char *quiet = strncmp(w->arguments, "convert", 7) == 0 ? "" : " --quiet";
     sh_ok(directory, "rm -rf expected && mkdir expected && cd expected && $MAR %s%s", w->arguments, quiet);
 }
 
-/* A limit on the size of files: those below it are written, the first one above it is not. */
+/* Sets limits on file sizes. Files below the limit are written, the first one above it is not. */
 static void limits(void **state)
 {
     static const int blocks[] = {1, 2, 3, 4, 8, 12, 20, 100}; /* of 512 bytes; the message needs one */
@@ -163,7 +163,7 @@ static void limits(void **state)
     }
 }
 
-/* Runs the writer in a file system of its own with these mount options. */
+/* Runs the writer in its own file system with these mount options. */
 static int on_disk(const char *directory, const writer *w, const char *options, int old)
 {
     char before[200], after[1000];
@@ -174,7 +174,7 @@ static int on_disk(const char *directory, const writer *w, const char *options, 
     return attempt(directory, w, options, before, after, old);
 }
 
-/* A tmpfs with room for a number of pages of 4 kB, or of entries. */
+/* Mounts a tmpfs with room for a number of 4 kB pages, or of entries. */
 static void disks(void **state)
 {
     const char *directory = *state;
@@ -200,12 +200,12 @@ static void disks(void **state)
     }
 }
 
-/* Standard output is full at once, or after 512 bytes. */
+/* Fills standard output at once, or after 512 bytes. */
 static void standard_output(void **state)
 {
     static const struct {
         const char *arguments;
-        int is_long; /* and goes to standard output alone */
+        int is_long; /* exceeds 512 bytes, on standard output alone */
     } lines[] = {
         {"--help", 1},
         {"--version", 0},

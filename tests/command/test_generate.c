@@ -1,4 +1,4 @@
-/* mar generate on the demo: files, their text, the record, progress, and what an image depends on. */
+/* mar generate on the demo: files, their text, the record, progress, and the options that change an image. */
 #include "tests/support/command.h"
 
 #include <cjson/cJSON.h>
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Enough to run everything, short enough to run it often. */
+/* Enough to run everything, short enough for many runs. */
 #define QUICK "--num_iter 4 --num_sampling_steps 8 "
 
 /* --- PNG, read back with libpng --------------------------------------------------------------------- */
@@ -63,7 +63,7 @@ static void assert_text(const picture *p, const char *key, const char *value)
     if (strcmp(text_of(p, key), value) != 0) fail_msg("%s is \"%s\", expected \"%s\"", key, text_of(p, key), value);
 }
 
-/* The texts of a list such as "class=7|image=2"; "(absent)" is none. */
+/* Checks the texts in a list such as "class=7|image=2". "(absent)" means that the text is missing. */
 static void assert_texts(const picture *p, const char *list)
 {
     char *all = strdup(list), *rest = all;
@@ -96,7 +96,7 @@ static void text_chunks(void **state)
     close_picture(&p);
 }
 
-/* The images of a grid are those of a directory, pixel by pixel, in the cells that the manual page says. */
+/* Checks that the images of a grid equal those of a directory, pixel by pixel. The manual page states their cells. */
 static void grid_and_directory(void **state)
 {
     const char *d = *state;
@@ -135,11 +135,11 @@ static void single_image(void **state)
 
     r = command_run(d,
                     "umask 027; $MAR generate --class 4 --num 1 " QUICK "--out One.PNG --quiet && stat -c %a One.PNG");
-    assert_string_equal(r.out, "640\n"); /* as a plain open would have made it; nothing else printed */
+    assert_string_equal(r.out, "640\n"); /* mode of a plain open; nothing else printed */
     command_result_free(&r);
 }
 
-/* The same seed gives the same bytes, whatever the batch, the threads, and how many images are made. */
+/* Checks that the same seed gives the same bytes for any batch, number of threads and number of images. */
 static void what_an_image_depends_on(void **state)
 {
     const char *d = *state;
@@ -196,7 +196,7 @@ static void json_record(void **state)
     cJSON_Delete(record);
 }
 
-/* mar bench says how the backend computes the head. */
+/* Checks that mar bench says how the backend computes the head. */
 static void bench_says_how(void **state)
 {
     static const char how[] = "head: matrix products in ";
@@ -213,7 +213,7 @@ static cJSON *generated(const char *directory, const char *arguments)
     return command_json(directory, "generate %s --json --threads 1", arguments);
 }
 
-/* A list of `length` rates, or null where nothing was verified. */
+/* Checks that the record has a list of `length` rates, or null where nothing was verified. */
 static void assert_rates(const cJSON *record, const char *key, int length)
 {
     const cJSON *list = cJSON_GetObjectItem(record, key), *rate;
@@ -228,7 +228,7 @@ static void assert_rates(const cJSON *record, const char *key, int length)
     assert_in_range(some, 1, length);
 }
 
-/* Counts the cells of a map of 8x8 tokens by colour; anything else, and a cell of two colours, fails. */
+/* Counts the cells of a map of 8x8 tokens by colour. Fails on other colours and on a cell of two colours. */
 static void count_map(const picture *p, int *accepted, int *replaced, int *target)
 {
     static const uint8_t green[3] = {27, 120, 55}, light[3] = {166, 219, 160}, grey[3] = {190, 190, 190};
@@ -246,7 +246,7 @@ static void count_map(const picture *p, int *accepted, int *replaced, int *targe
     assert_int_equal(*accepted + *replaced + *target, 64);
 }
 
-/* Every run says what its output is, on a line of its own; a picture has it, too. */
+/* Checks that every run states its guarantee on its own line, and in its pictures. */
 static void guarantee(void **state)
 {
     static const struct {
@@ -306,7 +306,7 @@ static void speculation(void **state)
     picture p = open_picture(d, "map.png");
     assert_int_equal(p.width, 32);
     count_map(&p, &accepted, &replaced, &target);
-    assert_true(target > 0 && accepted > 0); /* the first step is the target's */
+    assert_true(target > 0 && accepted > 0); /* the first step comes from the target */
     assert_true(fabs(json_number(record, "acceptance_rate") - accepted / (double)(accepted + replaced)) < 1e-12);
     assert_text(&p, "Title",
                 "accepted tokens: dark green accepted, light green replaced, grey made by the target alone");
@@ -328,7 +328,7 @@ static void head_speculation(void **state)
     cJSON_Delete(record);
 }
 
-/* Without a draft model: spec path, by itself or as --draft self, which are the same run. */
+/* Tests runs without a draft model: --spec path and --draft self are the same run. */
 static void own_drafts(void **state)
 {
     const char *d = *state;
@@ -371,12 +371,12 @@ static void own_drafts(void **state)
     command_result_free(&r);
     p = open_picture(d, "c.png");
     assert_texts(&p, "spec=path|context=full");
-    assert_has(text_of(&p, "backend"), "f32"); /* the head, which --spec path makes f32 */
+    assert_has(text_of(&p, "backend"), "f32"); /* --spec path computes the head in f32 */
     assert_has(text_of(&p, "draft_id"), " bytes, ");
     close_picture(&p);
 }
 
-/* Passes of the transformer, and their contexts. */
+/* Checks the passes of the transformer and their contexts. */
 static void passes(void **state)
 {
     static const struct {
@@ -402,7 +402,7 @@ static void passes(void **state)
     }
 }
 
-/* A picture has the name of the draft, not its path. */
+/* Checks that a picture has the name of the draft, not its path. */
 static void draft_in_the_text(void **state)
 {
     const char *d = *state;
@@ -439,12 +439,13 @@ static void progress_on_a_terminal(void **state)
     command_result_free(&r);
 }
 
-/* What is loaded or read is named while it is waited for, and the line is gone before the next is printed. */
+/* Checks that the terminal names the file or model being loaded or read. The line is gone before the next is printed.
+ * */
 static void waiting_on_a_terminal(void **state)
 {
     static const struct {
         char *argv[12];
-        const char *first, *then; /* what it begins with, and what comes later */
+        const char *first, *then; /* beginning of the output, and a later part */
     } cases[] = {
         {{"mar", "convert", "demo", "a.safetensors"},
          "\rconverting demo\033[K\r\033[K",

@@ -1,4 +1,4 @@
-/* Images made elsewhere. Every kind of PNG and JPEG is read as PIL reads it, to the bit. Folders and arrays are streams
+/* Images made elsewhere. Every kind of PNG and JPEG is read with the same bits as PIL. Folders and arrays are streams
  * in a fixed order. Other files are refused in one line. The files are from tests/golden/make_images.py. */
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
@@ -18,9 +18,9 @@
 
 enum { W = 37, H = 23, PIXELS = W * H * 3 };
 
-/* --- what is said on stderr --------------------------------------------------------------------------------------- */
+/* --- lines on stderr ---------------------------------------------------------------------------------------------- */
 
-/* The call failed, and the one line that was said has these words. */
+/* Checks that the call failed and printed one line with these words. */
 static void check_said(command_result r, const char *words)
 {
     assert_true(r.status);
@@ -99,7 +99,7 @@ static int decode(const void *data, size_t size, char *why)
     return failed;
 }
 
-/* Cut anywhere, none is a picture. */
+/* Checks that a picture cut anywhere is refused. */
 static void test_cut(void **state)
 {
     (void)state;
@@ -116,8 +116,8 @@ static void test_cut(void **state)
     }
 }
 
-/* With any bit of a PNG flipped it is refused, but for bytes that mean nothing. A JPEG has no checksum: it may be
- * another picture. */
+/* Flips each bit. A PNG is refused, except for flips in unused bytes. A JPEG has no checksum: it may become another
+ * picture. */
 static void test_flipped(void **state)
 {
     (void)state;
@@ -143,7 +143,7 @@ static void test_refused_pictures(void **state)
     (void)state;
     static const struct {
         const char *file, *words;
-        size_t at; /* where the file is changed to `to`; 0: not */
+        size_t at; /* where the file is changed to `to`; 0: nowhere */
         const char *to;
         size_t n;
     } cases[] = {
@@ -220,7 +220,7 @@ static void test_folder(void **state)
     assert_int_equal(image_source_open(path, &s), 0);
     assert_int_equal(image_source_count(s), N + 1);
     image_source_close(s);
-    copy_file("png2_8.png", dir, "000007.png"); /* what mar generate --grid writes of numbered images */
+    copy_file("png2_8.png", dir, "000007.png"); /* a numbered grid of mar generate --grid */
     assert_int_equal(image_source_open(path, &s), 0);
     assert_int_equal(image_source_count(s), N + 1);
     for (int i = 0; i <= N; i++) assert_string_not_equal(image_source_name(s, i), "grid.png");
@@ -341,7 +341,7 @@ static void test_bad_arrays(void **state)
     assert_not_opened("tests/weights/data/npz/v1.npy", "v1.npy: the array is float32 [4, 6], expected uint8");
     assert_not_opened(DATA "png2_8.png", "bytes that begin with \".PNG");
 
-    /* Damage that shows with the last image. */
+    /* Damage that shows only in the last image. */
     image_source *s = NULL;
     bytes b = bytes_from_file(DATA "stack.npz");
     b.data[5000] ^= 1;

@@ -1,4 +1,4 @@
-/* The image loop of the command: the order of batches, their contents, and how it ends. */
+/* The image loop of the command: the order of batches, their contents, and its end. */
 #include "tests/support/spy.h"
 #include "tests/support/command.h"
 
@@ -56,7 +56,7 @@ static int close_demo(void **state)
     return 0;
 }
 
-/* What the sinks were given, in order. */
+/* Records the calls of the sinks in order. */
 typedef struct {
     int count;
     struct {
@@ -66,8 +66,8 @@ typedef struct {
     } calls[CALLS_MAX];
     float tokens[3][IMAGES][TOKENS];   /* by run and image */
     uint8_t pixels[3][IMAGES][PIXELS]; /* the same */
-    int parts;                         /* 1: of whole batches the sinks may get parts */
-    int fail_at;                       /* the call that reports an error, from 1; 0: none */
+    int parts;                         /* 1: the sinks may get parts of batches */
+    int fail_at;                       /* the call that reports an error, from 1; 0: no error */
 } record;
 
 typedef struct {
@@ -107,7 +107,7 @@ static image_plan plan_of(const image_run *runs, int run_count)
                         .kept = "in memory"};
 }
 
-/* The same images without the loop. */
+/* Makes the same images without the loop. */
 static void make_directly(mar_session *s, const int *labels, float tokens[IMAGES][TOKENS])
 {
     for (int i = 0; i < IMAGES; i++) {
@@ -132,7 +132,8 @@ static void labels(void **state)
     }
 }
 
-/* Turn by turn, another run first in each; every sink of a batch in order; the rest of the images last. */
+/* Checks the order. Each turn begins with another run. All sinks of a batch are called in order. The remaining images
+ * come last. */
 static void order(void **state)
 {
     (void)state;
@@ -161,7 +162,7 @@ static void order(void **state)
     }
 }
 
-/* Nothing of an image depends on the loop: batches, turns, the other runs. */
+/* Checks that images do not depend on batches, turns or other runs. */
 static void same_tokens(void **state)
 {
     (void)state;
@@ -183,7 +184,7 @@ static void same_tokens(void **state)
     assert_true(memcmp(r.pixels[0][0], r.pixels[0][1], PIXELS) != 0);
 }
 
-/* One session several times: the same images each time (mar bench --repeat). */
+/* Runs one session several times. Each time gives the same images (mar bench --repeat). */
 static void one_session_again(void **state)
 {
     (void)state;
@@ -199,12 +200,12 @@ static void one_session_again(void **state)
     for (int i = 0; i < 3; i++) {
         assert_int_equal(r.calls[i].run, i);
         assert_int_equal(r.calls[i].first, 0);
-        assert_false(r.calls[i].has_pixels); /* nobody takes them */
+        assert_false(r.calls[i].has_pixels); /* no sink takes them */
         assert_memory_equal(r.tokens[i], r.tokens[0], BATCH * sizeof r.tokens[0][0]);
     }
 }
 
-/* A sink that reports an error is the last that is called. */
+/* Checks that no sink is called after one that reports an error. */
 static void a_sink_fails(void **state)
 {
     (void)state;
@@ -219,7 +220,7 @@ static void a_sink_fails(void **state)
     assert_false(r.calls[0].has_tokens || r.calls[0].has_pixels); /* not taken; no image decoder */
 }
 
-/* A failure of the session is one too, and no sink sees the batch. */
+/* Checks that a failure of the session fails the loop, and that no sink gets the batch. */
 static void a_session_fails(void **state)
 {
     (void)state;
@@ -236,7 +237,7 @@ static void a_session_fails(void **state)
     assert_non_null(strstr(mar_session_error(demo.without_decoder), "class 10"));
 }
 
-/* Images that are there are not made, and no others differ for that. */
+/* Checks that existing images are not made again, and that the others do not change. */
 static void some_are_there(void **state)
 {
     (void)state;
@@ -267,8 +268,8 @@ static void interrupt(mar_session *s)
     raise(SIGINT);
 }
 
-/* A signal in the middle of an image's decoding: the images of the batch before it are finished, and kept by a plan
- * that takes parts. Each in a process of its own, which cannot forget a signal, and opens the library itself. */
+/* Signals in the middle of an image's decoding. The images before it in the batch are finished. A plan that takes parts
+ * keeps them. Each signal needs a new process: a process cannot forget a signal, and it opens the library itself. */
 static void interrupted_while_decoding(void **state)
 {
     (void)state;
@@ -280,7 +281,7 @@ static void interrupted_while_decoding(void **state)
     r = (record){0};
     spy_on(demo.with_decoder, "conv", -1, NULL);
     assert_int_equal(run_images(&plan, &sink, 1), 0);
-    const long convolutions = spy_off() / IMAGES; /* of an image */
+    const long convolutions = spy_off() / IMAGES; /* of one image */
     static uint8_t expected[BATCH][PIXELS];
     memcpy(expected, r.pixels[0], sizeof expected);
     plan.kept = NULL;
@@ -306,7 +307,7 @@ static void interrupted_while_decoding(void **state)
         }
 }
 
-/* Runs that ask for the same file in the same way share it; arithmetic and heads are part of the way. */
+/* Checks that runs share a file if they load it with the same arithmetic and heads. */
 static void files_are_loaded_once(void **state)
 {
     (void)state;
@@ -326,7 +327,7 @@ static void files_are_loaded_once(void **state)
     options[7].machine.head_dtype = MAR_DTYPE_F32;
     options[8].params.spec = "path";
     options[9].params.spec = "path", options[9].machine.dtype = MAR_DTYPE_F32;
-    options[10].draft = "demo-draft"; /* alone: --spec path */
+    options[10].draft = "demo-draft"; /* without --spec: --spec path */
     options[11].model = "demo-discrete", options[11].draft = "demo-discrete-draft";
     for (int i = 0; i < RUNS; i++) assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
     assert_ptr_equal(models[2].model, models[1].draft);
@@ -334,10 +335,10 @@ static void files_are_loaded_once(void **state)
     assert_null(models[0].draft);
     assert_int_equal(mar_model_get_config(models[6].model)->heads, 2);
     assert_int_equal(options[8].machine.head_dtype, MAR_DTYPE_AUTO); /* as given, for the runs that inherit it */
-    const int half = strncmp(mar_backend_description(models[0].library), "cpu bf16", 8) == 0; /* what auto is */
+    const int half = strncmp(mar_backend_description(models[0].library), "cpu bf16", 8) == 0; /* arithmetic of auto */
     const struct {
         int run, other;
-        int library, model, vae; /* 1: the same, 0: another, -1: not asked */
+        int library, model, vae; /* 1: the same, 0: another, -1: not checked */
     } pairs[] = {
         {1, 0, 1, 1, 1},
         {3, 0, 0, 0, 0},
@@ -347,7 +348,7 @@ static void files_are_loaded_once(void **state)
         {4, 0, !half, !half, -1}, /* auto is one of the two arithmetics */
         {5, 0, half, half, -1},
         {6, 0, 1, 0, 1},
-        /* A head in f32, asked for or because paths are verified, is another model where the rest is bf16. */
+        /* A head in f32 is another model where the rest is bf16. It is given, or follows from verified paths. */
         {7, 0, !half, !half, -1},
         {8, 7, 1, 1, -1},
         {9, 4, 1, 1, -1},
@@ -363,16 +364,18 @@ static void files_are_loaded_once(void **state)
     for (int i = 0; i < RUNS; i++)
         assert_int_equal(strstr(mar_backend_description(models[i].library), "bf16, head f32") != NULL,
                          half && (i == 7 || i == 8 || i == 10));
-    /* A network without a head takes any of them. */
+    /* A network without a head takes any of these handles. */
     mar_options judge = run_machine(&options[8]);
     assert_ptr_equal(models_open(&store, &judge, "features_dtype"), models[0].library);
     assert_int_equal(store.handle_count, 3 + half);
-    /* model, decoder, draft; model, decoder of two; model; model, decoder, draft with a head in f32; discrete ones */
+    /* model, decoder, draft; model and decoder of two; model; model, decoder, draft with a head in f32; discrete ones
+     * */
     assert_int_equal(store.file_count, 3 + 2 * 2 + 1 + 3 * half + 3);
     models_free(&store);
 }
 
-/* Runs in int8 share a handle if their heads are in int8 at the same timesteps, which a network without one ignores. */
+/* Checks that runs in int8 share a handle if their heads are in int8 at the same timesteps. A network without a head
+ * ignores these. */
 static void int8_is_shared(void **state)
 {
     (void)state;

@@ -8,7 +8,7 @@
 
 #define QUICK " --num_iter 2 --num_sampling_steps 4 --threads 1 "
 
-/* Every processor has it: in int16, too. */
+/* Checks that every processor has int8, possibly computed in int16. */
 static void on_every_processor(void **state)
 {
     sh_ok(*state,
@@ -31,7 +31,7 @@ static void options(void **state)
     command_refuses(*state, cases, LENGTH(cases));
 }
 
-/* A file with int8 weights: what converting makes of it, and the line that says how they are multiplied as they are. */
+/* Tests a file with int8 weights: its conversion, and the line about multiplying them without restoring. */
 static void files(void **state)
 {
     const char *d = *state;
@@ -58,7 +58,7 @@ static void files(void **state)
 #undef GENERATE
 }
 
-/* Wherever a run's guarantee is told. */
+/* Checks the guarantee in all places that state it. */
 static void guarantees(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* Signals. One line follows at once, finished images stay and are whole, nothing else is left, and the status names the
+/* Signals. One line follows at once. Finished images stay and are whole, nothing else is left, and the status names the
  * signal. After SIGKILL every file with a name is whole. */
 #include "tests/support/command.h"
 
@@ -26,16 +26,16 @@ static const char stopping[] = "mar: stopping; again to quit at once";
 
 typedef struct {
     pid_t pid;
-    int from;         /* reads its terminal, or its standard error */
-    char text[TEXT];  /* what came from there */
+    int from;         /* file descriptor of its terminal or its standard error */
+    char text[TEXT];  /* output from there */
     size_t used;      /* of text */
     int status, over; /* over: it has ended, with this status of waitpid */
 } child;
 
 static child c;
 
-/* In `directory`, on a terminal of its own or with stderr into a pipe; stdout goes to `out`, or, if that is NULL, to
- * the terminal or nowhere. */
+/* Starts it in `directory`, on its own terminal or with stderr into a pipe. stdout goes to `out`. If `out` is NULL, it
+ * goes to the terminal or nowhere. */
 static void start(const char *directory, int on_terminal, const char *out, char *const *argv)
 {
     int ends[2];
@@ -43,7 +43,7 @@ static void start(const char *directory, int on_terminal, const char *out, char 
     c.used = 0, c.over = 0;
     memset(c.text, 0, sizeof c.text);
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-    /* A test that runs in the background may have them ignored. A child that a signal reaches at once inherits this. */
+    /* A test in the background may ignore them. A child that a signal reaches at once inherits this. */
     void (*const interrupted)(int) = signal(SIGINT, SIG_DFL), (*const hung_up)(int) = signal(SIGHUP, SIG_DFL);
     c.pid = on_terminal ? forkpty(&c.from, NULL, NULL, &window) : fork();
     assert_true(c.pid >= 0);
@@ -63,7 +63,7 @@ static void start(const char *directory, int on_terminal, const char *out, char 
         c.from = ends[0];
 }
 
-/* Reads what there is within `ms`; returns 0 at the end of it. */
+/* Reads available output within `ms`. Returns 0 at its end. */
 static int listen_to_it(int ms)
 {
     struct pollfd p = {.fd = c.from, .events = POLLIN};
@@ -81,7 +81,7 @@ static int running(void)
     return !c.over;
 }
 
-/* Until it has said `words`. */
+/* Waits until it has printed `words`. */
 static void wait_for(const char *words)
 {
     for (int ms = 0; !strstr(c.text, words); ms += 10) {
@@ -90,7 +90,7 @@ static void wait_for(const char *words)
     }
 }
 
-/* Until its bar has shown `n` finished images or more, of 8100. */
+/* Waits until its bar has shown at least `n` finished images of 8100. */
 static void wait_for_images(long n)
 {
     const char *shown = c.text;
@@ -118,7 +118,7 @@ static void wait_for_file(const char *directory, const char *name)
     }
 }
 
-/* Until it has ended. Returns its status as a shell shows it. */
+/* Waits until it has ended. Returns its status as a shell shows it. */
 static int wait_for_end(void)
 {
     int more = 1;
@@ -137,7 +137,7 @@ static int wait_for_end(void)
     return WIFEXITED(c.status) ? WEXITSTATUS(c.status) : 128 + WTERMSIG(c.status);
 }
 
-/* --- what it has left --------------------------------------------------------------------------------------------- */
+/* --- files left --------------------------------------------------------------------------------------------------- */
 
 static const char *text_of(const image_file *file, const char *key)
 {
@@ -155,7 +155,7 @@ static image_file read_image(const char *directory, const char *name, int width,
     return file;
 }
 
-/* All entries are whole numbered images; returns how many. A directory that is not there has none. */
+/* Checks that all entries are whole numbered images. Returns their number, 0 for a missing directory. */
 static int count_whole(const char *directory)
 {
     DIR *d = opendir(directory);
@@ -178,7 +178,7 @@ static char *into_directory[] = {"mar",     "generate", "--class", "1",     "--n
 
 /* --- tests -------------------------------------------------------------------------------------------------------- */
 
-/* Each signal, in the middle of the images. */
+/* Sends each signal in the middle of the images. */
 static void keeps_what_is_finished(void **state)
 {
     static const struct {
@@ -202,7 +202,7 @@ static void keeps_what_is_finished(void **state)
     }
 }
 
-/* On a terminal the bar goes, the line stands in its place, and no bar comes back. */
+/* Checks that the line replaces the bar on a terminal, and that no bar comes back. */
 static void ends_the_progress_line(void **state)
 {
     start(*state, 1, NULL, into_directory);
@@ -219,7 +219,7 @@ static void ends_the_progress_line(void **state)
     assert_string_equal(strchr(last + 1, '\n'), "\n");
 }
 
-/* At any moment: while the process starts, loads, makes a directory, or writes. */
+/* Sends signals at many moments: while the process starts, loads, makes a directory, or writes. */
 static void at_many_moments(void **state)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
@@ -239,7 +239,7 @@ static void at_many_moments(void **state)
     }
 }
 
-/* What has a name after SIGKILL is whole. */
+/* Checks that files with a name are whole after SIGKILL. */
 static void killed(void **state)
 {
     char sub[4096];
@@ -255,7 +255,7 @@ static void killed(void **state)
     }
 }
 
-/* A grid of what is finished: the first cells are those of a whole run, the others white. */
+/* Checks the grid of the finished images: the first cells equal those of a whole run, the others are white. */
 static void a_grid_of_what_is_finished(void **state)
 {
     enum { TOTAL = 8100, ROW = 90, GRID = ROW * (SIDE + GRID_GAP) - GRID_GAP };
@@ -294,7 +294,7 @@ static void a_grid_of_what_is_finished(void **state)
     image_file_free(&grid);
 }
 
-/* The same Ctrl-C ends the reader of standard error, as in "mar generate 2>&1 | tee log": nothing is lost by that. */
+/* Checks that nothing is lost if Ctrl-C also ends the reader of standard error, as in "mar generate 2>&1 | tee log". */
 static void nobody_reads_its_words(void **state)
 {
     enum { GRID = 90 * (SIDE + GRID_GAP) - GRID_GAP };
@@ -315,7 +315,7 @@ static void nobody_reads_its_words(void **state)
     image_file_free(&grid);
 }
 
-/* The second signal ends it whatever it does: here it waits for a reader of the grid. */
+/* Checks that the second signal ends the process at once. Here it waits for a reader of the grid. */
 static void the_second_ends_it(void **state)
 {
     char path[4096],
@@ -337,7 +337,7 @@ static void the_second_ends_it(void **state)
     close(reader);
 }
 
-/* What is ignored, as nohup does, stays ignored. */
+/* Checks that ignored signals, as under nohup, stay ignored. */
 static void ignored(void **state)
 {
     command_result r = command_run(*state, "trap '' HUP INT TERM; $MAR generate --class 1 --num 40 --num_iter 2 "
@@ -348,7 +348,7 @@ static void ignored(void **state)
     command_result_free(&r);
 }
 
-/* The other commands write nothing before they are done. */
+/* Checks that the other commands write nothing before they are done. */
 static void other_commands(void **state)
 {
     char *bench[] = {"mar", "bench", "--batch", "1", "--repeat", "1000", NULL};

@@ -1,5 +1,5 @@
-/* The place of a process among several: by --shard, Slurm's variables, mpirun's, or MPI. tests/launch/shown prints it.
- * $SHOWN has no plug-in beside it, $SHOWN_MPI has one that reports $FAKE_MPI. */
+/* The place of a process among several: from --shard, Slurm's variables, mpirun's variables, or MPI. tests/launch/shown
+ * prints it. $SHOWN has no plug-in beside it, $SHOWN_MPI has one that reports $FAKE_MPI. */
 #include "tests/support/command.h"
 
 #include <stdio.h>
@@ -56,7 +56,7 @@ static void shard(void **state)
     (void)state;
     check(SHOWN, "", "2/5", 0, "shard 1/5 local 0/1 by --shard 2/5\n");
     check(SHOWN, "", "1/1", 0, "alone 0/1 local 0/1 by --shard 1/1\n");
-    /* What is said goes before what is found, but for the place on this machine. */
+    /* --shard overrides the variables, except for the place on this machine. */
     check(SHOWN, "SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=4", "1/2", 0, "shard 0/2 local 0/1 by --shard 1/2\n");
     check(SHOWN, "SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_TASKS_PER_NODE='4(x2)'", "6/8", 0,
           "shard 5/8 local 1/4 by --shard 6/8\n");
@@ -80,7 +80,7 @@ static void arrays(void **state)
     finds("SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=9 SLURM_ARRAY_TASK_COUNT=5", "shard 3/5 ");
     finds("SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=9 SLURM_ARRAY_TASK_STEP=2", "shard 3/5 ");
     finds("SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=10 SLURM_ARRAY_TASK_STEP=2", "shard 3/5 ");
-    /* --array=3,7: two places, whatever _STEP says; --array=4 of one that failed */
+    /* --array=3,7 is two places, for any _STEP. --array=4 runs one failed task again. */
     finds("SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_MIN=3 SLURM_ARRAY_TASK_MAX=7 SLURM_ARRAY_TASK_STEP=1 "
           "SLURM_ARRAY_TASK_COUNT=2",
           "shard 1/2 ");
@@ -128,11 +128,11 @@ static void steps_of_slurm(void **state)
     refuses("SLURM_PROCID=1 SLURM_NTASKS=many", "SLURM_NTASKS is \"many\", expected a number from 1 to 2147483646\n");
     refuses("SLURM_PROCID=1.5 SLURM_NTASKS=2", "SLURM_PROCID is \"1.5\", expected a number from 0 to 2147483646\n");
     refuses("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=-", "SLURM_LOCALID is \"-\"");
-    refuses("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=2147483647", /* there would be one more */
+    refuses("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=2147483647", /* one more than the limit */
             "SLURM_LOCALID is \"2147483647\", expected a number from 0 to 2147483646\n");
 }
 
-/* mpirun where the command was built without MPI, or runs where there is none. */
+/* Tests mpirun where the command was built without MPI, or where MPI is missing. */
 static void mpirun_without_mpi(void **state)
 {
     (void)state;
@@ -185,7 +185,7 @@ static void mpirun_with_mpi(void **state)
     }
 }
 
-/* Nothing is loaded unless mpirun has started several. */
+/* Checks that MPI is loaded only if mpirun has started several processes. */
 static void mpi_is_not_loaded(void **state)
 {
     (void)state;
@@ -196,7 +196,7 @@ static void mpi_is_not_loaded(void **state)
     check(SHOWN_MPI, "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1", "1/3", 0, "shard 0/3 local 1/2 by --shard 1/3\n");
 }
 
-/* As it is installed: the plug-in is in ../lib. One that cannot be opened is as good as none. */
+/* Tests the installed layout: the plug-in is in ../lib. A plug-in that cannot be opened counts as missing. */
 static void installed(void **state)
 {
     const char *const variables = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1";

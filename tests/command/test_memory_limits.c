@@ -1,5 +1,5 @@
-/* The command with too little memory: with a limit of its address space or of its allocations, with one allocation that
- * fails in any library, with all later ones failing, and without a second thread. It makes its usual output, or ends
+/* The command with too little memory. Limits are set on its address space or on its allocations. One allocation fails
+ * in any library, or all later ones fail, too, or no second thread starts. The command makes its usual output, or ends
  * with status 1, one line that says so, and no file. Skipped under the sanitizers, which replace the allocator. */
 #include "tests/support/command.h"
 
@@ -22,7 +22,7 @@ int main(void)
 
 #else
 
-/* --- a job and how it ends ---------------------------------------------------------------------------------------- */
+/* --- a job and its end -------------------------------------------------------------------------------------------- */
 
 #define SHORT "--num_iter", "1", "--num_sampling_steps", "2"
 #define ONE   "--class", "1", "--num", "1", "--out", "out.png"
@@ -40,16 +40,16 @@ static const job convert = {"convert", {"mar", "convert", "demo", "out.safetenso
 static const job bench = {"bench", {"mar", "bench", "--batch", "1", SHORT, "--threads", "2"}, 0};
 
 typedef struct {
-    int status;           /* as of wait */
-    char *out, *err;      /* what it printed */
-    char *file;           /* what it wrote, or NULL */
-    size_t bytes;         /* of that */
+    int status;           /* as returned by wait */
+    char *out, *err;      /* its output on both streams */
+    char *file;           /* the file that it wrote, or NULL */
+    size_t bytes;         /* size of the file */
     int files;            /* in its directory */
-    long calls, failures; /* of allocations; -1: it did not say */
+    long calls, failures; /* of allocations; -1: not reported */
     long most;            /* bytes */
 } ending;
 
-static char *directory, *outside; /* the job's, and for what is about it */
+static char *directory, *outside; /* of the job; of files about the job */
 
 static void ending_free(ending *e)
 {
@@ -65,7 +65,7 @@ static void send_to(const char *name, int fd)
     close(file);
 }
 
-/* In the child. */
+/* Becomes the job, in the child. */
 static void become(const job *j, const char *settings, rlim_t address_space)
 {
     char words[256];
@@ -81,13 +81,13 @@ static void become(const job *j, const char *settings, rlim_t address_space)
     const struct rlimit limit = {address_space, address_space}, none = {0, 0};
     if (chdir(directory) != 0 || setrlimit(RLIMIT_CORE, &none) != 0) _exit(98);
     if (address_space && setrlimit(RLIMIT_AS, &limit) != 0) _exit(98);
-    alarm(60); /* ends what hangs */
+    alarm(60); /* ends a hanging job */
     execv(command, (char *const *)(uintptr_t)j->argv);
     _exit(127);
 }
 
-/* Runs the job with settings such as "FAIL_AT=3 FAIL_LAST=1" (tests/support/failing_process.c; NULL: without that) and
- * with a limit in bytes (0: none). */
+/* Runs the job with settings such as "FAIL_AT=3 FAIL_LAST=1" (tests/support/failing_process.c), or none if NULL.
+ * `address_space` is a limit in bytes (0: none). */
 static ending run(const job *j, const char *settings, rlim_t address_space)
 {
     char path[512];
@@ -114,7 +114,7 @@ static ending run(const job *j, const char *settings, rlim_t address_space)
     return e;
 }
 
-/* What it says on the standard error, but for the warning that it has fewer threads than it was asked for. */
+/* Returns its standard error without the warning about fewer threads than requested. */
 static const char *complaint(const ending *e)
 {
     static const char *const warnings[] = {
@@ -125,7 +125,7 @@ static const char *complaint(const ending *e)
     return e->err;
 }
 
-/* Whether it went well. Anything but that and a clean end without memory fails the test. */
+/* Returns whether it succeeded. Fails the test unless it succeeded or ended cleanly without memory. */
 static int check(const job *j, const char *how, const ending *e, const ending *expected)
 {
     if (!WIFEXITED(e->status)) fail_msg("%s, %s: signal %d: %s", j->name, how, WTERMSIG(e->status), e->err);
@@ -146,7 +146,7 @@ static int check(const job *j, const char *how, const ending *e, const ending *e
     return 0;
 }
 
-/* The job with all memory it wants. */
+/* Runs the job with unlimited memory. */
 static ending whole(const job *j, const char *settings)
 {
     const ending e = run(j, settings, 0);
@@ -156,7 +156,8 @@ static ending whole(const job *j, const char *settings)
 
 /* --- one call fails ----------------------------------------------------------------------------------------------- */
 
-/* About `rounds` of the job's calls, evenly spread, one a run; and with each all behind it. */
+/* Fails about `rounds` of the job's calls, evenly spread, one in each run. A second series also fails all later calls.
+ * */
 static void calls_fail(const job *j, long rounds)
 {
     char settings[64];
@@ -208,7 +209,7 @@ static void test_budget(void **state)
     }
 }
 
-/* From where the program cannot be loaded to where it has all it needs. */
+/* Raises the limit from where the program cannot be loaded to where it has enough. */
 static void test_address_space(void **state)
 {
     (void)state;
@@ -236,7 +237,7 @@ static void test_address_space(void **state)
 
 /* --- threads ------------------------------------------------------------------------------------------------------ */
 
-/* Without a second thread the picture is the same. */
+/* Checks that the picture is the same without a second thread. */
 static void test_no_threads(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* mar bench --micro: its parts, its sums, its refusals. Times must only be positive. */
+/* mar bench --micro: its parts, its sums, its errors. Times must only be positive. */
 #include "tests/support/command.h"
 #include "tools/cli/subcommands.h"
 
@@ -27,7 +27,7 @@ static const cJSON *measurement(const cJSON *json, const char *group, const char
     return NULL;
 }
 
-/* Of all percentages in a text. */
+/* Checks all percentages in a text. */
 static void no_share_is_above_100(const char *text)
 {
     for (const char *end = text; (end = strchr(end, '%')) != NULL; end++) {
@@ -87,15 +87,14 @@ static void micro_lists_the_parts(void **state)
     free(shown);
 }
 
-/* --- rates above what was measured -------------------------------------------------------------------------------- */
+/* --- rates above the measured peak -------------------------------------------------------------------------------- */
 
-/* Measurements in place of the library's: the link has --wrap for both functions. `machine`: a product's flop/s in the
- * first and in any further measurement, as mar_measure_peak and mar_session_measure find it; 0: the library measures.
- */
+/* Replaces the library's measurements: the link has --wrap for both functions. `machine`: flop/s of a product in the
+ * first and in any further measurement, for mar_measure_peak and mar_session_measure. 0: the library measures. */
 static struct {
     double machine[2];
-    double operation[2]; /* flop/s of an operation, as mar_session_measure finds it */
-    int calls;           /* of either function */
+    double operation[2]; /* flop/s of an operation, for mar_session_measure */
+    int calls;           /* of both functions */
 } fake;
 
 mar_status __real_mar_measure_peak(mar *m, double *flop_per_second);
@@ -122,7 +121,7 @@ mar_status __wrap_mar_session_measure(mar_session *s, mar_measurement_function *
     return MAR_OK;
 }
 
-/* What mar bench prints, run in this process with such measurements. The caller frees it. */
+/* Returns the output of mar bench, run in this process with these measurements. The caller frees it. */
 static char *bench_with(const char *option, const double machine[2], const double operation[2])
 {
     char *argv[] = {
@@ -138,8 +137,8 @@ static char *bench_with(const char *option, const double machine[2], const doubl
     return r.out;
 }
 
-/* A peak that another program slowed is measured again, and so is a rate that was too high. What stays above the peak
- * is shown as that, and what was in a cache, too. */
+/* Checks that a peak that another program slowed is measured again, and so is a rate that was too high. Rates that stay
+ * above the peak are marked. So are those from a cache. */
 static void rates_above_the_peak(void **state)
 {
     (void)state;
@@ -147,7 +146,7 @@ static void rates_above_the_peak(void **state)
         const char *option;
         double machine[2], operation[2];
         int calls;         /* measurements */
-        const char *shown; /* NULL: no row is above */
+        const char *shown; /* NULL: no row is above the peak */
     } cases[] = {
         {"--micro", {1000e9, 1000e9}, {736e9, 736e9}, 1, NULL},
         {"--micro", {100e9, 1000e9}, {736e9, 736e9}, 2, NULL},

@@ -1,5 +1,5 @@
-/* Names from outside may be any bytes. JSON is valid UTF-8, a terminal gets no control characters, and pages and the
- * text of pictures follow their formats. */
+/* Names from outside may be any bytes. JSON is valid UTF-8, a terminal gets no control characters, and pages and texts
+ * of pictures follow their formats. */
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
 #include "base/printable.h"
@@ -12,16 +12,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ESC, a newline, a byte that is no UTF-8, é, an override of the direction, CSI as one character, DEL */
+/* ESC, a newline, an invalid byte, é, a direction override, CSI as one character, DEL */
 #define ODD      "a\x1b[31m\n\xff\xc3\xa9\xe2\x80\xae\xc2\x9b\x7f"
 #define SHOWN    "a\\x1b[31m\\n\\xff\xc3\xa9\\u202e\\u009b\\x7f"
 #define REPLACED "a\x1b[31m\n\xef\xbf\xbd\xc3\xa9\xe2\x80\xae\xc2\x9b\x7f"
-/* REPLACED as a JSON text that may go to a terminal has it. */
+/* REPLACED in a JSON text that may go to a terminal. */
 #define SHOWN_IN_JSON "a\\u001b[31m\\n\xef\xbf\xbd\xc3\xa9\\u202e\\u009b\\u007f"
 /* The same for printf in a shell. */
 #define SHELL "\"$(printf 'a\\033[31m\\n\\377\\303\\251\\342\\200\\256\\302\\233\\177')"
 
-/* Whether text[0..n) is UTF-8, by the table of the standard (Unicode 15, table 3-7). */
+/* Returns whether text[0..n) is UTF-8, by the table of the standard (Unicode 15, table 3-7). */
 static int is_utf8(const char *text, size_t n)
 {
     static const unsigned char ranges[][8] = {
@@ -50,7 +50,7 @@ static int is_utf8(const char *text, size_t n)
     return 1;
 }
 
-/* What a terminal may get: UTF-8, and of control characters only newlines and tabs. */
+/* Checks that the text suits a terminal: UTF-8, with newlines and tabs as the only control characters. */
 static void assert_harmless(const char *text, const char *what)
 {
     if (!is_utf8(text, strlen(text))) fail_msg("%s: is not UTF-8: %s", what, text);
@@ -72,7 +72,7 @@ static command_result run(const char *directory, const char *line, int status)
     return r;
 }
 
-/* Runs one that must say this on either stream. */
+/* Runs a command that must print this text on either stream. */
 static void says(const char *directory, const char *line, int status, const char *text)
 {
     command_result r = run(directory, line, status);
@@ -89,7 +89,7 @@ static cJSON *json_of(const char *directory, const char *line, int status)
     return root;
 }
 
-/* The demo model and draft as files with odd names. */
+/* Writes the demo model and draft as files with odd names. */
 static void setup_models(const char *directory)
 {
     command_ok(directory, "convert demo " SHELL "-model.safetensors\"");
@@ -131,7 +131,7 @@ static void json_is_utf8(void **state)
     assert_string_equal(json_text(other, "draft"), REPLACED "-draft.safetensors");
     assert_has(json_text(other, "options"), SHOWN "-draft.safetensors");
     cJSON_Delete(root);
-    /* And its files. */
+    /* Its files are harmless, too. */
     char *page = read_whole_file(directory, ODD ".html", NULL), *plot = read_whole_file(directory, ODD ".svg", NULL);
     assert_harmless(page, "the page");
     assert_harmless(plot, "the plot");
@@ -143,7 +143,7 @@ static void json_is_utf8(void **state)
     cJSON_Delete(json_of(directory, "$MAR methods --json", 0));
 }
 
-/* A safetensors file of one tensor, whose name JSON has escapes for. */
+/* Writes a safetensors file of one tensor. JSON has escapes for its name. */
 static void write_named_tensor(const char *directory, const char *file, const char *name)
 {
     char header[400];
@@ -153,7 +153,7 @@ static void write_named_tensor(const char *directory, const char *file, const ch
     bytes_free(&b);
 }
 
-/* The same of a MAR model, in which such a tensor is one too many. */
+/* Writes a MAR model with one such tensor too many. */
 static void write_model_with(const char *directory, const char *name)
 {
     char path[600], length[8];
@@ -188,11 +188,11 @@ static void tensor_names_are_shown(void **state)
     cJSON_Delete(root);
     says(directory, "$MAR convert m.safetensors n.safetensors", 1, "tensor e\\x1b[2J\\n\\u202e");
     says(directory, "$MAR generate --vae demo --model m.safetensors --out o.png", 1, "");
-    /* Where the name is not UTF-8, the file may be refused or the name shown. */
+    /* If the name is not UTF-8, the file may be refused or the name shown. */
     write_named_tensor(directory, "t.safetensors", "e\xff\xe2\x80");
     says(directory, "$MAR inspect t.safetensors", 1, "");
     cJSON_Delete(json_of(directory, "$MAR inspect --json demo-vae", 0));
-    /* A PyTorch file: {"e ESC newline 0xff": ...} with a value that is no tensor. */
+    /* A PyTorch file: {"e ESC newline 0xff": ...} with a value that is not a tensor. */
     static const char pickle[] = "\x80\x02}X\x04\x00\x00\x00"
                                  "e\x1b\n\xff"
                                  "ccollections\nOrde\x1b\xff\n)Rs.";
@@ -222,7 +222,7 @@ static void lines_are_harmless(void **state)
     assert_has(r.out, "the page is " SHOWN ".html");
     assert_has(r.out, SHOWN "-draft.safetensors");
     command_result_free(&r);
-    /* Failures: the library's words and the command's. */
+    /* Errors: texts of the library and of the command. */
     static const char *const failing[] = {
         "$MAR inspect " SHELL "\"",
         "$MAR convert " SHELL "\" x.safetensors",
@@ -245,7 +245,7 @@ static void lines_are_harmless(void **state)
         if (strchr(r.err, '\n') != r.err + strlen(r.err) - 1) fail_msg("%s: not one line: %s", failing[i], r.err);
         command_result_free(&r);
     }
-    /* A long path of characters of three bytes: the reason is still there, and no character is cut. */
+    /* A long path of three-byte characters keeps the reason, and no character is cut. */
     r = run(directory, "$MAR inspect \"$(printf '\\346\\227\\245%.0s' $(seq 1 900))\"", 1);
     assert_has(r.err, "...");
     assert_null(strchr(r.err, '\\'));
@@ -253,7 +253,7 @@ static void lines_are_harmless(void **state)
     command_result_free(&r);
 }
 
-/* The text of a picture is UTF-8; an invalid byte becomes U+FFFD. */
+/* Checks that the text of a picture is UTF-8: an invalid byte becomes U+FFFD. */
 static void pictures_have_utf8(void **state)
 {
     const char *directory = *state;
@@ -281,7 +281,7 @@ static void pictures_have_utf8(void **state)
     fclose(file);
 }
 
-/* The functions themselves. */
+/* Tests the functions themselves. */
 static void text_is_printable(void **state)
 {
     (void)state;

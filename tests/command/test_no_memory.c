@@ -1,6 +1,6 @@
-/* Every allocation of the command's own code fails once; so do those of the C library, libpng and cJSON on its behalf.
- * A subcommand ends with one line that says so and leaves no block and no half-written file, or writes its usual
- * output. tests/mar/test_no_memory.c does the same for libmar. Skipped under the sanitizers (failing_allocations.h). */
+/* Every allocation of the command's own code fails once. So do those of the C library, libpng and cJSON for it. A
+ * subcommand ends with one line that says so, or writes its usual output. It leaves no block and no half-written file.
+ * tests/mar/test_no_memory.c does the same for libmar. Skipped under the sanitizers (failing_allocations.h). */
 #include "tools/cli/command.h"
 #include "tools/eval/report.h"
 #include "tools/cli/subcommands.h"
@@ -37,7 +37,7 @@ int main(void)
 
 #else
 
-/* --- whose allocations count -------------------------------------------------------------------------------------- */
+/* --- counted allocations ------------------------------------------------------------------------------------------ */
 
 static struct {
     uintptr_t begin, end;
@@ -72,14 +72,14 @@ static int counts(const void *caller)
 
 enum { FILES = 8, TEXT = 1 << 18, STORE = 1 << 22 };
 
-/* What a run has left: in the directory, which it empties, and on the two streams. */
+/* Files that a run leaves in the directory, which it empties, and its output on the two streams. */
 typedef struct {
     int status;
     int files;
     struct {
         char name[300];
         size_t size;
-        char *data; /* not of this test's counting: kept in `store` */
+        char *data; /* not counted by this test: kept in `store` */
     } file[FILES];
     char out[TEXT], err[TEXT];
     char store[STORE];
@@ -98,7 +98,7 @@ static size_t read_into(const char *path, char *data, size_t room)
     return n;
 }
 
-/* Seconds differ from run to run: numbers become one digit. */
+/* Replaces every number with one digit: seconds differ from run to run. */
 static void forget_numbers(char *text)
 {
     char *to = text;
@@ -113,7 +113,7 @@ static void forget_numbers(char *text)
     *to = '\0';
 }
 
-/* Reads and removes the files under a folder, whose names begin with prefix. */
+/* Reads and removes the files under a folder whose names begin with prefix. */
 static void collect(outcome *o, const char *folder, const char *prefix, size_t *used)
 {
     DIR *d = opendir(folder);
@@ -144,8 +144,7 @@ static void collect(outcome *o, const char *folder, const char *prefix, size_t *
 
 typedef int subcommand(int argc, char **argv);
 
-/* Runs a line such as "generate --num 1", with allocation `failing` of those that count failing, and with `last` those
- * behind it. */
+/* Runs a line such as "generate --num 1". Counted allocation `failing` fails. With `last`, all later ones fail, too. */
 static void run(subcommand *command, const char *line, long failing, int last, outcome *o)
 {
     char words[700], *argv[64], saved_folder[512];
@@ -163,7 +162,7 @@ static void run(subcommand *command, const char *line, long failing, int last, o
     if (!getcwd(saved_folder, sizeof saved_folder) || chdir(directory) != 0 || !freopen(out_path, "w", stdout) ||
         !freopen(err_path, "w", stderr))
         _exit(99);
-    static char buffer[BUFSIZ]; /* the stream would allocate one, and keep it */
+    static char buffer[BUFSIZ]; /* otherwise the stream would allocate one and keep it */
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     setvbuf(stderr, NULL, _IONBF, 0);
     failures = 0;
@@ -190,7 +189,7 @@ static int same_file(const outcome *a, int i, const outcome *b)
     const char *name = a->file[i].name, *end = strrchr(name, '.');
     for (int k = 0; k < b->files; k++) {
         if (strcmp(b->file[k].name, name) != 0) continue;
-        if (end && (strcmp(end, ".html") == 0 || strcmp(end, ".svg") == 0)) { /* they have seconds in them */
+        if (end && (strcmp(end, ".html") == 0 || strcmp(end, ".svg") == 0)) { /* they contain seconds */
             const size_t n = a->file[i].size;
             return n > 8 && strcmp(a->file[i].data + n - 8, b->file[k].data + b->file[k].size - 8) == 0;
         }
@@ -231,12 +230,12 @@ static void check(const char *line, long round, const outcome *o, const outcome 
         fail_msg("%s: allocation %ld: half of the output: \"%s\"", line, round, o->out);
 }
 
-/* Lets the first allocation fail, then that `step` further on, and so on, until the line gets by without the one. In
- * every other round memory stays out. */
+/* Fails the first allocation, then the one `step` later, and so on, until the line makes fewer. In every second round
+ * all later allocations fail, too. */
 static void fail_each(subcommand *command, const char *line, int step)
 {
     static outcome expected, o;
-    run(command, line, -1, 0, &o); /* what is made once is made */
+    run(command, line, -1, 0, &o); /* makes objects that are made only once */
     run(command, line, -1, 0, &expected);
     if (expected.status != 0) fail_msg("%s: %s", line, expected.err);
     long round = -step;
@@ -260,9 +259,9 @@ static void generating(void **state)
     fail_each(
         cmd_generate,
         "generate --class 1 --num 1 --out x.png --draft demo-draft --spec cspd --gamma 1 --accept_map map.png" TINY, 1);
-    /* The draft is loaded once more, to know that it is one of --spec path. */
+    /* The draft is loaded once more to see whether it is for --spec path. */
     fail_each(cmd_generate, "generate --class 1 --num 1 --quiet --out x.png --draft demo-draft" TINY, 7);
-    /* Most are those of the record, which are all alike, and of the text in the pictures. */
+    /* Steps: most allocations are the record's, which are alike, and those of text in the pictures. */
     fail_each(cmd_generate, "generate --class 1,2 --num 1 --out x --overwrite --grid --json" TINY, 9);
 }
 
@@ -274,7 +273,7 @@ static void reading(void **state)
     fail_each(cmd_methods, "methods --name cspd --json", 1);
     fail_each(cmd_classes, "classes crane --json", 1);
 
-    /* the list of classes from a file */
+    /* class list from a file */
     char path[300], line[512];
     snprintf(path, sizeof path, "%s.list", directory);
     FILE *list = fopen(path, "w");
@@ -295,15 +294,15 @@ static void converting(void **state)
 static void comparing(void **state)
 {
     (void)state;
-    /* A step, for time, which the statistics take: most are those of the record and of the pictures in the page. */
+    /* Steps: the statistics take time. Most allocations are those of the record and of the pictures in the page. */
     fail_each(cmd_fidelity,
               "fidelity --num 20 --class 1 --batch 20 --out p.html --plot p.svg --json --draft demo-draft --spec cspd "
               "--gamma 1" TINY "--against --num_iter 1 --num_sampling_steps 2",
               11);
 }
 
-/* What mar eval leaves: a result, its page, and those of a sweep. argv[1]: a result to read; argv[2]: a file of axes.
- */
+/* Writes the files of mar eval: a result, its page, and those of a sweep. argv[1]: a result to read; argv[2]: a file of
+ * axes. */
 static int evaluated(int argc, char **argv)
 {
     static eval_result r;
@@ -314,7 +313,7 @@ static int evaluated(int argc, char **argv)
     assert_int_equal(argc, 3);
     if (eval_result_read(argv[1], &r) != 0) return 1;
     int failed = sweep_grid_read(argv[2], &grid) || sweep_grid_point(&grid, 1, &point);
-    if (failed && grid.points > 0) tool_error("out of memory"); /* which is sweep_grid_point's caller's to say */
+    if (failed && grid.points > 0) tool_error("out of memory"); /* the caller of sweep_grid_point reports this */
     cJSON *settings = failed ? NULL : cJSON_CreateObject();
     if (!failed) {
         cJSON_AddStringToObject(settings, "model", "demo");

@@ -1,5 +1,5 @@
-/* The table of options is the only place that knows an option. Parser, help, manual and records are compared with it
- * row by row. */
+/* The table of options is the only place that knows an option. The test compares parser, help, manual and records with
+ * it row by row. */
 #include "tests/support/command.h"
 
 #include "mar/core/params.h"
@@ -15,13 +15,13 @@
 
 enum { NAMES_MAX = 128 };
 
-/* Both tables one behind the other; NULL behind the last. */
+/* Returns row i of both tables, one after the other; NULL after the last. */
 static const mar_param *any_row(int i)
 {
     return i < mar_param_count() ? mar_param_get(i) : mar_option_get(i - mar_param_count());
 }
 
-/* The default as --help and the manual print it, "" if they print none. */
+/* Returns the default as --help and the manual print it, "" if they print none. */
 static const char *default_text(const mar_param *p, char *text, size_t size)
 {
     mar_params params;
@@ -34,7 +34,7 @@ static const char *default_text(const mar_param *p, char *text, size_t size)
 
 /* --- (a) fields and rows -------------------------------------------------------------------------------- */
 
-/* The names of the fields of a struct of mar.h, "} mar_params;" being its end; their number. */
+/* Reads the names of the fields of a struct of mar.h that ends with e.g. "} mar_params;". Returns their number. */
 static int fields_of(const char *end_of_struct, char names[NAMES_MAX][64])
 {
     char *header = read_whole_file("include", "mar.h", NULL);
@@ -50,7 +50,7 @@ static int fields_of(const char *end_of_struct, char names[NAMES_MAX][64])
         while (length && isspace((unsigned char)field[length - 1])) length--;
         for (first = length; first && (isalnum((unsigned char)field[first - 1]) || field[first - 1] == '_');) first--;
         if (first == length) continue;
-        assert_true(n < NAMES_MAX && !memchr(field, ',', length)); /* one field a declaration */
+        assert_true(n < NAMES_MAX && !memchr(field, ',', length)); /* one field per declaration */
         snprintf(names[n++], 64, "%.*s", (int)(length - first), field + first);
     }
     free(header);
@@ -64,8 +64,8 @@ static int index_of(const char *name, char names[NAMES_MAX][64], int n)
     return -1;
 }
 
-/* Rows lie in the order of their fields without a gap but for alignment and for so many reserved ints, from `begin` to
- * `end`. */
+/* Checks that rows lie in the order of their fields from `begin` to `end`. Gaps are only alignment and `reserved` ints.
+ * */
 static void assert_tiles(const mar_param *(*get)(int), int count, size_t begin, size_t end, int reserved)
 {
     size_t at = begin;
@@ -107,7 +107,7 @@ static void a_row_is_a_field(void **state)
     assert_tiles(mar_param_get, mar_param_count(), sizeof(size_t), sizeof(mar_params), reserved);
 
     n = fields_of("} mar_options;", names);
-    const int log = index_of("log", names, n), log_user = index_of("log_user", names, n); /* are for programs */
+    const int log = index_of("log", names, n), log_user = index_of("log_user", names, n); /* for programs only */
     assert_true(log >= 0 && log_user == log + 1);
     assert_int_equal(n - 2, mar_option_count());
     memset(seen, 0, sizeof seen);
@@ -130,7 +130,7 @@ static void a_row_is_complete(void **state)
         if (!p->help || !*p->help || !p->group || !*p->group) fail_msg("%s: has no help or no group", p->name);
         if ((p->choices != NULL) != choice && p->type != MAR_TYPE_INT && p->type != MAR_TYPE_TEXT)
             fail_msg("%s: choices do not go with its type", p->name);
-        if (p->type != MAR_TYPE_NAME && p->type != MAR_TYPE_INT && /* in place of N */
+        if (p->type != MAR_TYPE_NAME && p->type != MAR_TYPE_INT && /* replaces N */
             (p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) != (p->argument != NULL))
             fail_msg("%s: argument does not go with its type", p->name);
         if ((p->type == MAR_TYPE_INT || p->type == MAR_TYPE_FLOAT) &&
@@ -144,7 +144,7 @@ static void a_row_is_complete(void **state)
     }
 }
 
-/* --- (b) what --help and the manual say ----------------------------------------------------------------- */
+/* --- (b) text of --help and the manual ------------------------------------------------------------------ */
 
 static int occurs(const char *text, const char *end, const char *what)
 {
@@ -152,7 +152,7 @@ static int occurs(const char *text, const char *end, const char *what)
     return at && at < end;
 }
 
-/* Takes every `what` out of the text; fails if there is none. */
+/* Removes every `what` from the text. Fails if there is none. */
 static void take_out(char *text, const char *what)
 {
     char *at = strstr(text, what);
@@ -160,7 +160,7 @@ static void take_out(char *text, const char *what)
     for (; at; at = strstr(at, what)) memmove(at, at + strlen(what), strlen(at + strlen(what)) + 1);
 }
 
-/* The entry of an option: from `heading` and its name to `next`. */
+/* Returns the entry of an option, from `heading` and its name to `next`. Returns NULL if there is none. */
 static const char *entry_of(const char *text, const char *heading, const char *name, const char *next, const char **end)
 {
     char start[96];
@@ -174,7 +174,7 @@ static const char *entry_of(const char *text, const char *heading, const char *n
     return at;
 }
 
-/* `between` the choices, `before` and `behind` the default. */
+/* Checks an entry. `between` separates the choices; `before` and `behind` enclose the default. */
 static void assert_entry(const char *where, const char *entry, const char *end, const mar_param *p, const char *between,
                          const char *before, const char *behind)
 {
@@ -184,22 +184,21 @@ static void assert_entry(const char *where, const char *entry, const char *end, 
         snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", i ? between : "", p->choices[i]);
     if (p->choices && p->type == MAR_TYPE_INT)
         snprintf(what + strlen(what), sizeof what - strlen(what), "%s%sN", between, *between == '|' ? "" : "Ar ");
-    if (p->type == MAR_TYPE_NAME && p->argument && *between == '|') /* in place of them */
+    if (p->type == MAR_TYPE_NAME && p->argument && *between == '|') /* replaces the choices */
         snprintf(what, sizeof what, " %s ", p->argument);
     if (p->choices && !occurs(entry, end, what)) fail_msg("%s: --%s without its choices%s", where, p->name, what);
     if (!p->choices && p->argument && !occurs(entry, end, p->argument))
         fail_msg("%s: --%s without %s", where, p->name, p->argument);
     if (!*default_text(p, value, sizeof value)) return;
     snprintf(what, sizeof what, "%s%s%s", before, value, behind);
-    if (*before == '[' && strcmp(value, "0") == 0 &&
-        occurs(entry, end, " 0: ")) { /* the words say what it stands for */
+    if (*before == '[' && strcmp(value, "0") == 0 && occurs(entry, end, " 0: ")) { /* the text explains it */
         if (occurs(entry, end, what)) fail_msg("%s: --%s with \"%s\" besides", where, p->name, what);
         return;
     }
     if (!occurs(entry, end, what)) fail_msg("%s: --%s without its default, \"%s\"", where, p->name, what);
 }
 
-/* Every word behind `heading` is an option that one of the commands takes. */
+/* Checks that every word after `heading` is an option of one of the commands. */
 static void assert_known(const char *directory, const char *text, const char *heading, const char *commands)
 {
     char seen[NAMES_MAX][64];
@@ -211,7 +210,7 @@ static void assert_known(const char *directory, const char *text, const char *he
         if (index_of(name, seen, n) >= 0) continue;
         assert_true(n < NAMES_MAX && *name);
         memcpy(seen[n++], name, sizeof name);
-        /* an empty value is refused by each, and an unknown option otherwise */
+        /* Options refuse an empty value. Other words are reported as unknown options. */
         snprintf(line, sizeof line, "for c in %s; do $MAR $c --%s= 2>&1 | grep -v unknown && break; done", commands,
                  name);
         command_result r = command_run(directory, line);
@@ -222,7 +221,7 @@ static void assert_known(const char *directory, const char *text, const char *he
     assert_true(n > 1);
 }
 
-/* What is the name of an option and no other word has its dashes wherever the text has it. */
+/* Checks that every option name in the text has its dashes, unless it is also another word. */
 static void assert_dashed(const char *where, const char *text, const char *dashes, const char *heading)
 {
     for (int i = 0; any_row(i); i++) {
@@ -247,7 +246,7 @@ static void help_names_every_row(void **state)
         snprintf(line, sizeof line, "$MAR %s --help all", commands[c]);
         command_result r = command_run(*state, line);
         assert_dashed(line, r.out, "--", "--");
-        take_out(r.out, "-s, "); /* the letters of options */
+        take_out(r.out, "-s, "); /* one-letter options */
         if (c != 1) take_out(r.out, "-o, "), take_out(r.out, "-q, ");
         for (int i = 0; any_row(i); i++) {
             const char *entry = entry_of(r.out, "\n  --", any_row(i)->name, "\n  --", &end);
@@ -267,7 +266,7 @@ static void manual_names_every_row(void **state)
     const char *end = NULL, *shared = strstr(manual, "\n.Ss Options of a run\n");
     assert_non_null(shared);
     assert_dashed("mar.1", manual, "\\-\\-", "Fl -");
-    assert_null(strstr(manual, "@\n")); /* places in the template that nothing filled */
+    assert_null(strstr(manual, "@\n")); /* unfilled places of the template */
     take_out(manual, "Fl s , ");
     take_out(manual, "Fl o , ");
     take_out(manual, "Fl q , ");
@@ -294,7 +293,7 @@ static void init_sets_every_default(void **state)
     assert_true(p.gamma == 8 && p.align == 1 && p.inner_temperature == 42 && !p.draft && !p.spec && !p.head_spec);
     for (int i = 0; i < mar_option_count(); i++) {
         const mar_options zero = {0};
-        assert_true(mar_param_is_default(mar_option_get(i), &zero)); /* as mar_open(NULL) */
+        assert_true(mar_param_is_default(mar_option_get(i), &zero)); /* equals mar_open(NULL) */
     }
 }
 
@@ -349,7 +348,7 @@ static void values_as_text(void **state)
         if (p->type == MAR_TYPE_FLOAT)
             reads_back(p, p->min < 1 ? "0.7" : "2.7"), is_refused(p, "nan"), is_refused(p, "inf");
         if (p->type != MAR_TYPE_INT && p->type != MAR_TYPE_FLOAT) continue;
-        int named = 0; /* values of an INT that have a name and no other text */
+        int named = 0; /* values of an INT that have only a name */
         while (p->choices && p->choices[named]) named++;
         const double bounds[] = {p->min + named, p->max, fmax(p->value, p->min + named)};
         for (int k = 0; k < 3; k++) reads_back(p, (snprintf(text, sizeof text, "%.10g", bounds[k]), text));
@@ -358,7 +357,7 @@ static void values_as_text(void **state)
     }
 }
 
-/* Names of the first values of a number, in any table. */
+/* Tests names for the first values of a number, in any table. */
 static void numbers_with_names(void **state)
 {
     (void)state;
@@ -397,7 +396,7 @@ static void numbers_with_names(void **state)
 
 /* --- (e) sizes -------------------------------------------------------------------------------------------- */
 
-/* What a program that was compiled with a mar.h up to field `last` passes: behind it is something else. */
+/* Returns the parameters of a program compiled with a mar.h up to field `last`. The bytes after it are arbitrary. */
 static mar_params older(const mar_param *last)
 {
     mar_params p;
@@ -413,7 +412,7 @@ static void structs_of_other_sizes(void **state)
     mar_err err;
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_params p = older(mar_param_get(i));
-        if (p.size % _Alignof(mar_params)) { /* no header's */
+        if (p.size % _Alignof(mar_params)) { /* size of no header */
             assert_int_equal(mar_params_read(&p, &out, &err), MAR_EARG);
             continue;
         }
@@ -470,7 +469,7 @@ static void structs_of_other_sizes(void **state)
 #define EXPANDED(...) TEXT_OF(__VA_ARGS__)
 /* clang-format on */
 
-/* Without spaces, comments, and the stars of a comment's lines. */
+/* Removes spaces, comments, and the stars of a comment's lines. */
 static char *squeezed(const char *text)
 {
     char *out = calloc(1, strlen(text) + 1), *to = out;
@@ -530,13 +529,13 @@ static int has_type(const mar_param *p, const cJSON *value)
     }
 }
 
-/* Whether the option is for the tokens of the demo model. */
+/* Returns whether the option is for the tokens of the demo model. */
 static int is_for_demo(const mar_param *p)
 {
     return !p->tokens || strcmp(p->tokens, "continuous") == 0;
 }
 
-/* The parameters of a record are the rows that have an effect with those given, each typed. */
+/* Checks the parameters of a record: the options that have an effect with the given ones, each with its type. */
 static void assert_parameters(const cJSON *parameters, const mar_params *given)
 {
     int expected = 0;
@@ -552,7 +551,7 @@ static void assert_parameters(const cJSON *parameters, const mar_params *given)
     assert_int_equal(cJSON_GetArraySize(parameters), expected);
 }
 
-/* The text of a picture: `names` and `values`; their number. */
+/* Reads the text of a picture into `names` and `values`. Returns their number. */
 static int texts_of(const char *directory, const char *name, char names[NAMES_MAX][64], char values[NAMES_MAX][64])
 {
     size_t size, at = 8;
@@ -573,7 +572,8 @@ static int texts_of(const char *directory, const char *name, char names[NAMES_MA
     return n;
 }
 
-/* A key of the picture is one of `other`, or an option that has an effect and a value, with that as text. */
+/* Checks that a key of the picture is one of `other`, or an option with an effect and a value. The text is that value.
+ * */
 static void assert_texts(const char *directory, const char *name, const mar_params *given, const cJSON *parameters)
 {
     static const char other[] = " Software class image model vae heads model_id vae_id draft_id backend guarantee ";
@@ -603,7 +603,7 @@ static void assert_texts(const char *directory, const char *name, const mar_para
 static void records_are_typed(void **state)
 {
     static const struct {
-        const char *line, *list; /* options of the command, and as params_with takes them */
+        const char *line, *list; /* options of the command; the same for params_with */
         int draft;
     } runs[] = {
         {"--num_iter 2 --num_sampling_steps 3 --seed 18446744073709551615 --temperature 0.7", "temperature 0.7", 0},
@@ -619,7 +619,7 @@ static void records_are_typed(void **state)
     for (size_t i = 0; i < LENGTH(runs); i++) {
         char line[512];
         mar_params given = params_with(runs[i].list);
-        given.draft = runs[i].draft ? (mar_model *)&given : NULL; /* never followed */
+        given.draft = runs[i].draft ? (mar_model *)&given : NULL; /* never dereferenced */
         if (runs[i].draft && !given.head_spec && !given.spec) given.spec = "path";
         snprintf(line, sizeof line, "generate %s --class 3 --num 1 --out a.png --json", runs[i].line);
         cJSON *record = command_json(*state, "%s", line), *parameters = cJSON_GetObjectItem(record, "parameters");
@@ -630,7 +630,7 @@ static void records_are_typed(void **state)
     }
 }
 
-/* The values are those that the session uses, and exact. */
+/* Checks that the values are exact and are those of the session. */
 static void records_are_resolved(void **state)
 {
     command_result r = command_run(*state, "$MAR generate --class 3 --num 1 --num_sampling_steps 2 --json --out b.png "

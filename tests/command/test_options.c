@@ -17,7 +17,7 @@ typedef struct {
     const char *text, *method, *out;
     int quiet;
 } values_of;
-static values_of got, shared;                   /* two structs of which a set has options */
+static values_of got, shared;                   /* two structs, both with options of a set */
 static const char *in, *out, *draft, *rest[16]; /* one for each argument */
 static int rest_count;
 static option_set set;
@@ -39,7 +39,7 @@ static const mar_param own_rows[] = {
 static const mar_param shared_rows[] = {
     {.name = "first", .type = MAR_TYPE_INT, .offset = offsetof(values_of, number), .min = 1, .max = 64},
     {.name = "second", .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, flag)},
-    {.name = "seed", .type = MAR_TYPE_UINT64, .offset = offsetof(values_of, seed)}, /* behind the other one */
+    {.name = "seed", .type = MAR_TYPE_UINT64, .offset = offsetof(values_of, seed)}, /* after the other seed */
     {0},
 };
 static const mar_param model = {.name = "draft", .type = MAR_TYPE_MODEL, .argument = "FILE", .help = "a model\nmore"};
@@ -49,11 +49,11 @@ static const operand *taken = operands;
 
 enum { ARGUMENTS = 16 };
 
-/* Parses "test IN OUT" and then the words of `line`, separated by single spaces ("''" is empty). What goes to
- * stderr is stored in message. */
+/* Parses "test IN OUT" and then the words of `line`, separated by single spaces ("''" is empty). Stores stderr in
+ * message. */
 static int parse(const char *line, char *message, size_t size)
 {
-    static char copy[256]; /* what got.text points into afterwards */
+    static char copy[256]; /* got.text points into it afterwards */
     char *argv[ARGUMENTS] = {"test", "a", "b"};
     int argc = 3;
     snprintf(copy, sizeof copy, "%s", line);
@@ -93,7 +93,7 @@ static void values(void **state)
     assert_int_equal(got.flag, 1);
     assert_int_equal(got.number, 64);
     assert_int_equal(got.choice, 1);
-    assert_true(got.seed == UINT64_MAX && shared.seed == 0); /* the first of two with one name */
+    assert_true(got.seed == UINT64_MAX && shared.seed == 0); /* the first of two with this name */
     assert_true(got.scale == 2.9f);
     assert_string_equal(got.text, "x");
     assert_string_equal(in, "a");
@@ -109,11 +109,11 @@ static void values(void **state)
     assert_true(shared.number == 3 && shared.flag == 1 && got.number == 0 && got.align == 1);
     assert_true(is_given("first") && is_given("second") && !is_given("num_iter"));
     assert_int_equal(parse("--draft x --method constant --draft=y", message, sizeof message), OPTIONS_RUN);
-    assert_string_equal(draft, "y"); /* of a model the file is kept */
+    assert_string_equal(draft, "y"); /* for a model, the file is kept */
     assert_string_equal(got.method, "constant");
 }
 
-/* A letter stands for the name, with its value behind it or joined, and flags in front of it. */
+/* Tests letters for names: the value follows or is joined, and flags may stand before. */
 static void letters(void **state)
 {
     (void)state;
@@ -127,7 +127,7 @@ static void letters(void **state)
         assert_string_equal(got.out, "x.png");
         assert_true(is_given("seed") && is_given("out") && is_given("quiet") && !is_given("flag"));
     }
-    assert_int_equal(parse("-o -", message, sizeof message), OPTIONS_RUN); /* standard output, to those who know it */
+    assert_int_equal(parse("-o -", message, sizeof message), OPTIONS_RUN); /* standard output, where supported */
     assert_string_equal(got.out, "-");
     assert_int_equal(parse("-o-5", message, sizeof message), OPTIONS_RUN);
     assert_string_equal(got.out, "-5");
@@ -139,7 +139,7 @@ static void letters(void **state)
     assert_int_equal(options_letter("num_iter"), 0);
 }
 
-/* Behind "--" are operands only, and the last one may take any number. */
+/* Checks that "--" is followed by operands only, and that the last operand may take any number of words. */
 static void operands_of_any_number(void **state)
 {
     (void)state;
@@ -193,7 +193,7 @@ static void errors(void **state)
         {"-n 3", "mar: -n: ", "unknown option of mar test, did you mean --num_iter?"},
         {"-d 3", "mar: -d: ", "did you mean --draft?"},
         {"-z 3", "mar: -z: ", "unknown option, see mar test --help"},
-        {"--prompt x", "mar: --prompt: unknown option, ", "see mar test --help\n"}, /* it has no --class */
+        {"--prompt x", "mar: --prompt: unknown option, ", "see mar test --help\n"}, /* mar test has no --class */
         {"--width 512", "mar: --width: unknown option", "see mar test --help\n"},
         {"--guidance_scale 3", "mar: --guidance_scale: ", "did you mean --cfg?"},
         {"--cfg_scale=3", "mar: --cfg_scale: ", "did you mean --cfg?"},
@@ -240,7 +240,7 @@ static void distances(void **state)
     static const char *const names[] = {"generate", "inspect", "convert", "bench", NULL};
     assert_string_equal(suggest_nearest("genrate", names), "generate");
     assert_string_equal(suggest_nearest("inspct", names), "inspect");
-    assert_string_equal(suggest_nearest("BENCH", names), "bench"); /* whatever the case */
+    assert_string_equal(suggest_nearest("BENCH", names), "bench"); /* in upper or lower case */
     assert_null(suggest_nearest("zzzzzzzz", names));
 }
 

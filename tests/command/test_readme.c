@@ -1,4 +1,4 @@
-/* The commands of README.md, docs/usage.md and docs/fast.md, pasted after demo.sh. Each must parse; those that need
+/* The commands of README.md, docs/usage.md and docs/fast.md, pasted after demo.sh. Each must parse. Commands that need
  * only the built-in models must work. */
 #include "tests/support/command.h"
 
@@ -9,7 +9,7 @@
 
 #define QUICK " --num_iter 4 --num_sampling_steps 8"
 
-/* Copies demo.sh into the directory, with nothing to install, and a build that makes a quick command. */
+/* Copies demo.sh into the directory, without anything to install. The build makes a quick command. */
 static void make_checkout(const char *directory)
 {
     static const char packages[] = "need_packages() { :; }\n", cuda[] = "have_gpu() { return 1; }\n",
@@ -28,7 +28,8 @@ static void make_checkout(const char *directory)
     free(demo);
 }
 
-/* demo.sh ends with the command's place, a line that puts it on the PATH, and one to try; both work as pasted. */
+/* Checks the end of demo.sh's output: the command's place, a line that puts it on the PATH, and an example. Both work
+ * when pasted. */
 static void demo_says_what_is_next(void **state)
 {
     make_checkout(*state);
@@ -50,13 +51,13 @@ static void demo_says_what_is_next(void **state)
     free(readme);
     command_result_free(&r);
 
-    r = command_run(*state, "'a checkout/demo.sh' --class 3 --num 1 --json --out one.png"); /* a program reads that */
+    r = command_run(*state, "'a checkout/demo.sh' --class 3 --num 1 --json --out one.png"); /* for a program */
     assert_int_equal(r.status, 0);
     assert_true(*r.out == '{' && strchr(r.out, '\n') && !strchr(r.out, '\n')[1]);
     command_result_free(&r);
 }
 
-/* The next command of the sh blocks from *at on, in one line and without its comment. Returns 0 at the end. */
+/* Reads the next command of the sh blocks from *at on, in one line and without its comment. Returns 0 at the end. */
 static int next_command(char **at, char *line, size_t size)
 {
     static const char begin[] = "```sh\n", end[] = "```\n";
@@ -88,7 +89,7 @@ static int next_command(char **at, char *line, size_t size)
     }
 }
 
-/* Commands that worked, whose options are known, and that lacked only a file. */
+/* Counts commands that worked, commands with known options, and commands that lacked only a file. */
 typedef struct {
     int worked, known, lack_files;
 } tally;
@@ -102,7 +103,7 @@ static void try_commands(const char *directory, const char *folder, const char *
         const int is_long = strncmp(line, "mar eval", 8) == 0 || strncmp(line, "mar bench ", 10) == 0 ||
                             strncmp(line, "mar fidelity ", 13) == 0;
         if (strncmp(line, "mar ", 4) != 0) continue;
-        /* One digit is enough. A long command gets a wrong last option, so that it fails once all others are known. */
+        /* One digit is enough. A long command gets a wrong last option: it fails once all others are accepted. */
         snprintf(run, sizeof run, "$MAR %s%s", line + 4,
                  is_long                          ? " --threads -1"
                  : !makes || strstr(line, " --v") ? ""

@@ -1,5 +1,5 @@
-/* mar generate --resume. A directory becomes what one run makes, byte by byte, whichever images were missing. Images of
- * another run are kept as they are, unless --overwrite is given. */
+/* mar generate --resume. A directory becomes what one run makes, byte by byte, for any missing images. Images of
+ * another run stay as they are, unless --overwrite is given. */
 #include "tests/support/command.h"
 
 #include <signal.h>
@@ -13,7 +13,7 @@
 #define QUICK " --num_iter 3 --num_sampling_steps 6 "
 #define RUN   "generate --class 3,1,4 --num 3 --seed 5" QUICK
 
-/* What a run that goes well says on stdout: it has this text. */
+/* Checks that a run succeeds and prints this text on stdout. */
 static void says(const char *directory, const char *arguments, const char *out)
 {
     command_result r = command_mar(directory, "%s", arguments);
@@ -22,13 +22,13 @@ static void says(const char *directory, const char *arguments, const char *out)
     command_result_free(&r);
 }
 
-/* A run that is refused in one line, and makes nothing. */
+/* Checks that a run is refused in one line and makes nothing. */
 static void refused(const char *directory, const char *arguments, const char *part)
 {
     command_refuses(directory, &(const refusal){arguments, part, ""}, 1);
 }
 
-/* The whole run, made once for all tests. */
+/* Makes the whole run once for all tests. */
 static int make_whole(void **state)
 {
     if (command_setup(state) != 0) return 1;
@@ -36,7 +36,8 @@ static int make_whole(void **state)
     return 0;
 }
 
-/* Images of two runs are never in one directory: it is refused, or those there are removed first. */
+/* Checks that images of two runs never share a directory. The second run is refused, or the images are removed first.
+ * */
 static void two_runs(void **state)
 {
     const char *d = *state;
@@ -49,14 +50,14 @@ static void two_runs(void **state)
     refused(d, RUN "--out one.png --overwrite", "mar: --overwrite: --out is one.png, expected a directory");
     sh_ok(d, "diff -r whole before");
     refused(d, "generate --class 2" QUICK "--out whole --overwrite --draft absent", "absent");
-    sh_ok(d, "diff -r whole before && echo mine >whole/mine.png && echo mine >whole/1.png"); /* nothing was removed */
+    sh_ok(d, "diff -r whole before && echo mine >whole/mine.png && echo mine >whole/1.png"); /* no image was removed */
     command_ok(d, "generate --class 2 --num 2" QUICK "--out whole --overwrite --quiet");
     sh_ok(d, "test \"$(ls whole | tr '\\n' ' ')\" = '000000.png 000001.png 1.png mine.png '");
     sh_ok(d, "mkdir other && touch other/grid.png && ! $MAR generate" QUICK "--num 1 --out other 2>err && grep -q "
              "'other: has grid.png of another run' err");
 }
 
-/* Any images may be missing, with any batch. */
+/* Removes images, with any batch. */
 static void holes(void **state)
 {
     static const struct {
@@ -74,10 +75,10 @@ static void holes(void **state)
                   "rm -rf part && cp -r whole part && rm part/grid.png && for f in %s; do rm part/$f.png; done && "
                   "$MAR " RUN "--out part --grid --resume --quiet --batch %d && diff -r whole part",
                   cases[i].missing, cases[i].batches[b]);
-    sh_ok(d, "$MAR " RUN "--out new/part --grid --resume --quiet && diff -r whole new/part"); /* and all of them */
+    sh_ok(d, "$MAR " RUN "--out new/part --grid --resume --quiet && diff -r whole new/part"); /* all are missing */
 }
 
-/* The summary and the record say what was there. */
+/* Checks that the summary and the record state the number of existing images. */
 static void what_is_said(void **state)
 {
     const char *d = *state;
@@ -95,7 +96,7 @@ static void what_is_said(void **state)
     sh_ok(d, "diff -r whole part");
 }
 
-/* More images of each class are another order of the same numbers; of one class they are a longer run. */
+/* Checks that more images are a longer run for one class. For several classes they change the order of the numbers. */
 static void a_longer_run(void **state)
 {
     const char *d = *state;
@@ -107,7 +108,7 @@ static void a_longer_run(void **state)
             "is not an image of this run, which has numbers up to 3");
 }
 
-/* Everything that could change the picture is compared. Nothing is written. */
+/* Checks that every option that changes the picture is compared, and that nothing is written. */
 static void another_run(void **state)
 {
     static const struct {
@@ -141,14 +142,14 @@ static void another_run(void **state)
         refused(d, line, cases[i].says);
         sh_ok(d, "diff -r before part");
     }
-    /* One with more options than this run. */
+    /* A run with more options than this one. */
     command_ok(d, "generate --class 3 --num 2 --head_spec 4 --quiet --out spec" QUICK);
     refused(d, "generate --class 3 --num 2 --out spec --resume" QUICK,
             "spec/000000.png: head_spec is 4, expected no such text: ");
 }
 
-/* Drafts of the model itself: what is missing comes out the same, whatever the batches and however it is asked for;
- * another gamma is another run, and so is a draft model. */
+/* Tests drafts of the model itself. Missing images come out the same for any batches and either spelling. Another gamma
+ * is another run, and so is a draft model. */
 static void own_drafts(void **state)
 {
     const char *d = *state;
@@ -163,7 +164,7 @@ static void own_drafts(void **state)
 #undef OWN
 }
 
-/* Two models of one name, as the official ones have, are told apart by what is in them. */
+/* Checks that two models of the same name, like the official ones, are distinguished by their contents. */
 static void another_model_of_the_same_name(void **state)
 {
     const char *d = *state;
@@ -179,7 +180,7 @@ static void another_model_of_the_same_name(void **state)
             "images/000000.png: model_id is ");
 }
 
-/* Any weight counts: the file is that of the images but for one bit. The built-in decoder has two names. */
+/* Checks that any weight counts: the file differs in one bit. The built-in decoder has two names. */
 static void one_weight_differs(void **state)
 {
     enum { PLACES = 8 };
@@ -189,7 +190,7 @@ static void one_weight_differs(void **state)
     command_ok(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --quiet --out images" QUICK);
     char *whole = read_whole_file(d, "m.safetensors", &size);
     for (size_t i = 0; i < PLACES; i++) {
-        const size_t at = size - 4 - (i * (size / 2) / PLACES & ~(size_t)3); /* behind the header */
+        const size_t at = size - 4 - (i * (size / 2) / PLACES & ~(size_t)3); /* after the header */
         whole[at] ^= 1;
         write_whole_file(d, "m.safetensors", whole, size);
         refused(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --out images --resume" QUICK,
@@ -202,7 +203,7 @@ static void one_weight_differs(void **state)
          "the image was there already");
 }
 
-/* Files with an image's name that are no images of ours. */
+/* Tests foreign files that have an image's name. */
 static void files_of_others(void **state)
 {
     static const struct {
@@ -232,7 +233,7 @@ static void files_of_others(void **state)
     sh_ok(d, "rm part/notes.txt && diff -r whole part");
 }
 
-/* After a signal, and after a crash. */
+/* Continues after a signal, and after a crash. */
 static void after_an_interruption(void **state)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGKILL};

@@ -1,4 +1,4 @@
-/* Statistics of batches are summed. */
+/* Sums the statistics of batches. */
 #include "tests/support/support.h"
 
 #include "tools/generate/stats.h"
@@ -38,7 +38,7 @@ static void sums_and_largest(void **state)
     assert_float_equal(sum.accepted_shift, sqrt(7), 1e-12); /* (1 + 3 * 9) / 4 */
 }
 
-/* Of one batch the sum has every field. */
+/* Checks that the sum over one batch has every field. */
 static void no_field_is_left_out(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The run store: pieces come back as they were written or not at all, whoever has damaged them; locks go with their
- * process; and commands that share a store make no image twice. */
+/* The run store. Pieces come back as they were written or not at all, after any damage. Locks end with their process.
+ * Commands that share a store make no image twice. */
 #include "tests/support/command.h"
 
 #include "tools/store/store.h"
@@ -60,7 +60,7 @@ static store_state read_back(const store_run *r, const store_range *at, const ch
 
 /* --- pieces --------------------------------------------------------------------------------------------- */
 
-/* Every bit of every type; other images, labels, kinds and runs are other pieces. */
+/* Compares every bit of every type. Other images, labels, kinds and runs are other pieces. */
 static void pieces(void **state)
 {
     static const image_text other_texts[] = {{"model", "demo"}, {"seed", "4"}};
@@ -82,7 +82,7 @@ static void pieces(void **state)
     assert_int_equal(read_back(&r, &range, "features-1", &back), STORE_MISSING);
     assert_int_equal(read_back(&other, &range, NULL, &back), STORE_MISSING);
 
-    /* Some of the arrays; none that is not there, or of another type or shape. */
+    /* Some of the arrays can be read. Missing arrays, other types and other shapes cannot. */
     store_array one = arrays[3];
     memset(c.seconds, 0, sizeof c.seconds);
     store_array all[4];
@@ -98,9 +98,9 @@ static void pieces(void **state)
         if (i == 3) all[1].shape[2]++;
         assert_int_equal(store_read(&r, &range, NULL, all, 4), STORE_DAMAGED);
     }
-    assert_int_equal(store_read(&r, &range, NULL, &one, 1), STORE_DAMAGED); /* it is larger than that could be */
+    assert_int_equal(store_read(&r, &range, NULL, &one, 1), STORE_DAMAGED); /* larger than possible for this shape */
 
-    /* What is there is replaced. */
+    /* Existing pieces are replaced. */
     c = example();
     c.tokens[2] = 9;
     list(&c, arrays);
@@ -110,7 +110,7 @@ static void pieces(void **state)
     store_close(&r), store_close(&other);
 }
 
-/* Any byte that is changed, cut or added: the piece is damaged, or has what was written. */
+/* Changes, cuts or adds any byte. The piece is damaged, or has its contents. */
 static void damage(void **state)
 {
     contents c = example(), back;
@@ -119,7 +119,7 @@ static void damage(void **state)
     size_t size;
     int damaged = 0;
     const int errors = dup(STDERR_FILENO);
-    assert_non_null(freopen("/dev/null", "w", stderr)); /* a line about each */
+    assert_non_null(freopen("/dev/null", "w", stderr)); /* one line for each piece */
     store_run r = open_in(*state, texts, 2), other = open_in(*state, texts, 1);
     list(&c, arrays);
     assert_int_equal(store_write(&r, &range, "kind", arrays, 4), 0);
@@ -144,7 +144,7 @@ static void damage(void **state)
     write_whole_file(*state, name, long_one, size + 1000000);
     assert_int_equal(read_back(&r, &range, "kind", &back), STORE_DAMAGED);
     free(long_one);
-    /* Whole, but of another run, or another kind. */
+    /* Complete pieces of another run or another kind. */
     assert_int_equal(store_write(&other, &range, "kind", arrays, 4), 0);
     free(whole);
     whole = read_whole_file(*state, store_path(&other, &range, "kind", path) + strlen(*state) + 1, &size);
@@ -159,8 +159,8 @@ static void damage(void **state)
     close(errors);
 }
 
-/* run.json says what was hashed, and is made again if it is damaged, but not if it is whole and another's. A run that
- * is only read makes nothing. */
+/* Checks that run.json lists the hashed values. A damaged one is made again, a whole one of another run is not. A run
+ * that is only read makes nothing. */
 static void runs(void **state)
 {
     const char *d = *state;
@@ -194,7 +194,7 @@ static void runs(void **state)
 
 /* --- locks ---------------------------------------------------------------------------------------------- */
 
-/* A range and a part of it are one process's until it unlocks them or ends. */
+/* Checks that a range and its parts belong to one process until it unlocks them or ends. */
 static void locks(void **state)
 {
     const store_range next = {33, 1, labels};
@@ -248,13 +248,14 @@ static void same_numbers(const char *directory, const char *a, const char *b)
     shell(directory, line);
 }
 
-/* The reference's options behind it: steps are each run's own. */
+/* Options of the reference after --against: steps are each run's own. */
 #define AGAINST " --against --num_iter 2 --num_sampling_steps 2 "
 
-/* Tokens in the store, by name and inode: what is made is a new file. */
+/* Tokens in the store, by name and inode: a new image is a new file. */
 #define TOKENS "(cd all/runs && ls -i */*.*.npz | grep -v -e features -e picture) "
 
-/* A sweep, then eval, then fidelity, in one store: the second and the third make no image. The other way round, too. */
+/* Runs a sweep, then eval, then fidelity, in one store. The second and the third make no image. Also tests the opposite
+ * order. */
 static void commands_share(void **state)
 {
     const char *d = *state;
@@ -272,7 +273,8 @@ static void commands_share(void **state)
              "$MAR eval --cfg 2 --num_images 60 --store all --out more" QUICK "&& " TOKENS ">now && "
              "test $(grep -vxFf made now | wc -l) = 2 && $MAR eval --cfg 2 --num_images 60 --out plain" QUICK);
     same_numbers(d, "plain", "more");
-    /* The features of another reference are those that are there; of another network, or of none, tokens are. */
+    /* A run with another reference reuses the stored features. A run whose network has no stored features reuses the
+     * tokens. */
     shell(d,
           "$MAR generate --num 4 --class 3 --num_iter 2 --num_sampling_steps 2 --out real --quiet && ls all/runs/* "
           ">pieces "
@@ -280,7 +282,7 @@ static void commands_share(void **state)
           "cmp pieces now && rm all/runs/*/*features* all/runs/*/*picture* && " TOKENS ">now && "
           "$MAR eval --cfg 2 --num_images 60 --store all --out again" QUICK "&& " TOKENS "| cmp now -");
     same_numbers(d, "plain", "again");
-    /* What fidelity has made, eval takes; with pictures. */
+    /* eval takes the images of fidelity, with pictures. */
     shell(d,
           "rm -r all && $MAR fidelity --num 20 --store all --out f.html --head_spec 3 --against --cfg 2" QUICK
           "&& " TOKENS ">made && test $(wc -l <made) = 4 && "
@@ -288,7 +290,7 @@ static void commands_share(void **state)
           "$MAR eval --cfg 2 --num_images 20 --save_npz --out second" QUICK
           "&& cmp first/images.npz second/images.npz");
     same_numbers(d, "first", "second");
-    /* A model of another name is the same model. */
+    /* A copy of a model under another name is the same model. */
     shell(d, "$MAR convert demo a.safetensors && cp a.safetensors b.safetensors && "
              "$MAR eval --model a.safetensors --vae demo --features demo --num_images 20 --store all --out a" QUICK
              "&& " TOKENS
@@ -296,7 +298,7 @@ static void commands_share(void **state)
              "--out b" QUICK "&& " TOKENS "| cmp made -");
 }
 
-/* generate makes no image that another command has made, nor they one of its own. */
+/* Checks that generate uses the images of other commands, and they use those of generate. */
 static void generate_shares(void **state)
 {
     const char *d = *state;
@@ -307,11 +309,11 @@ static void generate_shares(void **state)
           "&& cmp plain.png grid.png");
     shell(d, "$MAR eval --num_images 20 --store all --out eval2" QUICK "--class 1,3 && " TOKENS ">made && "
              "$MAR generate --num 10 --store all --out two.png" QUICK "--class 1,3 && " TOKENS "| cmp made -");
-    /* Any images may be missing in a directory; the text in its pictures is that of a run without a store. */
+    /* Any images may be missing in a directory. The text in its pictures equals that of a run without a store. */
     shell(d, "$MAR generate --num 12 --out plain" QUICK "&& $MAR generate --num 12 --out part --store all" QUICK
              "&& ls all/runs/* >pieces && rm part/00000[258].png && $MAR generate --num 12 --out part --store all "
              "--resume" QUICK "&& diff -r plain part && ls all/runs/* | cmp pieces -");
-    /* With drafts the status of the tokens is kept, for the map and the statistics. */
+    /* With drafts, the status of tokens is kept for the map and the statistics. */
     shell(d, "for i in 0 1; do $MAR generate --num 20 --draft self --out a --overwrite --json --accept_map map.$i.png "
              "--store all" QUICK ">record.$i || exit 1; done; " TOKENS ">made; "
              "$MAR generate --num 20 --draft self --out b --accept_map map.2.png" QUICK
@@ -354,7 +356,7 @@ static int stop_at(const char *directory, const char *arguments, int count, int 
     return command_wait(child);
 }
 
-/* A grid that is stopped at any moment goes on where it was, and ends as it would have. */
+/* Stops a grid at many moments. It continues where it was, and ends the same. */
 static void stopped_grids(void **state)
 {
     static const char run[] = "generate --class 3 --num 200 --batch 4 --num_iter 16 --num_sampling_steps 20 --store s "
@@ -372,7 +374,7 @@ static void stopped_grids(void **state)
           "&& cmp plain.png g.png");
 }
 
-/* Tokens alone, of a model without an image decoder: compared, kept and searched. */
+/* Compares, keeps and searches tokens of a model without an image decoder. */
 static void without_decoder(void **state)
 {
     const char *d = *state;
@@ -383,7 +385,7 @@ static void without_decoder(void **state)
     shell(d, "$MAR fidelity --search --model m.safetensors --num 20 --points 2 --out s.html" QUICK "&& test -s s.html");
 }
 
-/* Another image decoder makes the same tokens, unless drafts are accepted by its codebook. */
+/* Checks that another image decoder makes the same tokens, unless drafts are accepted by its codebook. */
 static void other_decoders(void **state)
 {
     const char *d = *state;
@@ -398,14 +400,14 @@ static void other_decoders(void **state)
     shell(d, line);
 }
 
-/* Another instruction set has other bits. */
+/* Checks that another instruction set, whose bits differ, makes its own images. */
 static void instruction_sets(void **state)
 {
     shell(*state, "for isa in generic other; do MAR_ISA=$isa $MAR eval --dtype f32 --num_images 20 --store all "
                   "--out $isa" QUICK "|| exit 1; done; test $(ls all/runs | wc -l) = 2");
 }
 
-/* Times of another number of threads are not taken for this one's. */
+/* Checks that times are kept separately for each number of threads. */
 static void times(void **state)
 {
     const char *d = *state;
@@ -424,7 +426,7 @@ static void times(void **state)
           "4 && test ! -e all/runs");
 }
 
-/* Different commands at a time, on the same images. */
+/* Runs different commands at the same time on the same images. */
 static void commands_at_a_time(void **state)
 {
     const char *d = *state;
@@ -436,7 +438,7 @@ static void commands_at_a_time(void **state)
     same_numbers(d, "plain", "run2");
 }
 
-/* A store that cannot be. */
+/* Tests stores that cannot be used. */
 static void refused_stores(void **state)
 {
     static const char *const lines[][2] = {

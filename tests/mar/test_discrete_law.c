@@ -6,8 +6,8 @@
  *
  * All seeds are fixed. With other seeds a correct session fails a sharp check with probability 1e-4, and there are
  * eighteen. It fails a broad check with probability 0.004, and there are three: 0.014 in all. The mutants show what the
- * tests find. Each line prints the shift of the mean of q / (p + q) that a check of its size detects in half of all
- * cases. With 2048 tokens this shift is 0.012 to 0.032. */
+ * tests find. Each line prints a shift of the mean of q / (p + q). A check of that size detects it in half of all
+ * cases. With 2048 tokens the shift is 0.012 to 0.032. */
 #include "eval/counts.h"
 #include "tests/support/brief.h"
 #include "tests/support/discrete_law.h"
@@ -119,8 +119,8 @@ TEST_CASE(tokens_have_the_targets_law)
     close_models(d);
 }
 
-/* One of these mutants keeps the distribution: drafts may come from any q, if q is also the reported distribution. It
- * shows that the tests do not merely detect a difference. */
+/* One of these mutants keeps the distribution: drafts may come from any distribution, if q is that one. It shows that
+ * the tests do not merely detect a difference. */
 static const struct {
     law_mutant mutant;
     drafter by;

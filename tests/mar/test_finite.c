@@ -48,8 +48,7 @@ static const struct {
     {"diffloss.net.cond_embed.weight", "diffloss.net.cond_embed"},
     {"diffloss.net.time_embed.mlp.2.weight", "diffloss.net.time_embed"},
     {"diffloss.net.res_blocks.1.adaLN_modulation.1.weight", "diffloss.net.res_blocks.1.adaLN_modulation.1"},
-    {"diffloss.net.res_blocks.0.in_ln.weight",
-     "diffloss.net.res_blocks.0.adaLN_modulation.1"}, /* folded into that layer */
+    {"diffloss.net.res_blocks.0.in_ln.weight", "diffloss.net.res_blocks.0.adaLN_modulation.1"}, /* folded into it */
     {"diffloss.net.input_proj.weight", "diffloss.net.input_proj"},
     {"diffloss.net.res_blocks.0.mlp.0.weight", "diffloss.net.res_blocks.0"},
     {"diffloss.net.res_blocks.1.mlp.2.weight", "diffloss.net.res_blocks.1"},
@@ -167,8 +166,8 @@ TEST_CASE(a_later_batch_is_not_concerned)
     demo_close(good);
 }
 
-/* Checks that the draft's layers are named with the draft in front. Without check such a draft costs time but changes
- * no distribution: all its tokens are replaced. */
+/* Checks that the draft's name precedes its layers' names. Without check such a draft costs time but changes no
+ * distribution: all its tokens are replaced. */
 TEST_CASE(the_draft_s_layers_are_told_apart)
 {
     char *directory = test_directory();

@@ -242,15 +242,14 @@ static void unpatchify(const float *tokens, float *latents)
                             tokens[(((h * GRID + w) * Z + c) * PATCH + p) * PATCH + q];
 }
 
-/* Checks that a model of 16 tokens of 2x2 latent pixels makes 32x32 images with the demo's decoder, given the patch
- * size. */
+/* Checks that 16 tokens of 2x2 latent pixels make 32x32 images with the demo's decoder, given the patch size. */
 TEST_CASE(tokens_may_be_patches)
 {
     static float tokens[2][GRID * GRID * PATCH * PATCH * Z], latents[GRID * PATCH * GRID * PATCH * Z];
     static uint8_t rgb[2][SIDE * SIDE * 3], expected[SIDE * SIDE * 3];
     static const int labels[2] = {1, 2};
     mar_params p = params_of(4, 10, 1.5f, MAR_CFG_LINEAR, 1.0f, 1);
-    p.sampler = MAR_SAMPLER_DDIM; /* with DDPM the random head's variances would diverge */
+    p.sampler = MAR_SAMPLER_DDIM; /* otherwise the random head's variances would diverge */
     char *dir = test_directory(), *path = write_mar(dir, "patches.safetensors", &patches, 1, "");
     mar *m = open_mar(MAR_DTYPE_F32, 2), *told;
     mar_model *model;

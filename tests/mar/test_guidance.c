@@ -48,7 +48,8 @@ static mar_params params_of(int way, mar_model *model)
     return p;
 }
 
-/* Generates tokens of N images. With `interval`, steps outside it have scale 1, but still compute both rows. */
+/* Generates tokens of N images. With `interval`, steps outside it have scale 1, as its options ask, but compute both
+ * rows. */
 static void generate(mar *m, mar_model *model, const mar_params *p, const mar_params *interval, float *tokens,
                      mar_stats *stats)
 {

@@ -225,7 +225,7 @@ HOSTILE(mar_params_unused)
 
 /* --- sessions ----------------------------------------------------------------------------------------------------- */
 
-/* Sets every number of the parameters out of its range, and every float to non-finite values. */
+/* Sets each parameter out of its range in turn, and floats to non-finite values. Each value is refused. */
 static void wrong_numbers(void)
 {
     mar_session *s;

@@ -199,7 +199,7 @@ static void say(const fixture *x, const char *from, const char *to)
     bytes_free(&b);
 }
 
-/* Checks that mar_inspect reports one problem, and that loading fails with the same text. */
+/* Checks that mar_inspect reports the problem first, and that loading fails with the same text. */
 static void expect(const fixture *x, const char *problem)
 {
     mar_report *r;

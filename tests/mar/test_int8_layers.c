@@ -1,5 +1,5 @@
-/* Tests the transformer's layers with dtype int8. Outlier channels made by norms cost no digits. A layer with a non-
- * finite output is found. */
+/* Tests the transformer's layers with dtype int8. Outlier channels made by norms cost no digits. A layer with a
+ * non-finite output is found. */
 #include "tests/support/changed.h"
 #include "tests/support/demo.h"
 

@@ -160,8 +160,7 @@ TEST_CASE(the_same_images)
     assert_true(precision == 1 && recall == 1);
     assert_library(handle, mar_precision_recall(handle, a, 2 * N, a + N * DIM, N, DIM, 3, &precision, &recall));
     assert_true(precision == 1);
-    for (int i = 0; i < 5; i++)
-        memcpy(a + i * DIM, a, DIM * sizeof *a); /* five copies of one image: its ball is a point */
+    for (int i = 0; i < 5; i++) memcpy(a + i * DIM, a, DIM * sizeof *a); /* five copies of one image: a point */
     for (int i = 0; i < 4; i++) memcpy(a + (N + i) * DIM, a, DIM * sizeof *a);
     for (int i = 4; i < N; i++)
         for (int d = 0; d < DIM; d++) a[(N + i) * DIM + d] = a[d] * (1 + (float)i * 1e-6f) + 1e-5f;

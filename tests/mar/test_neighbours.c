@@ -171,8 +171,7 @@ TEST_CASE(the_file_is_used)
     assert_int_equal(read_i32(z, "neighbours", values), NPZ_I32);
     for (int i = 0; i < SIZE * K; i++) assert_int_equal((int)values[i], table[i]);
     npz_close(z);
-    for (int i = 0; i < SIZE * K; i++)
-        other[i] = i % K ? table[i - i % K + K - i % K] : table[i]; /* in reverse order */
+    for (int i = 0; i < SIZE * K; i++) other[i] = i % K ? table[i - i % K + K - i % K] : table[i]; /* reversed */
     write_cache(x->cache, vae_decoder_embedding(x->vae->decoder), 0, K, other);
     mar_err err = {0};
     assert_ok(mar_neighbours(x->vae, MAR_METRIC_L2, K, table, &err), &err);
@@ -227,7 +226,7 @@ TEST_CASE(a_file_of_no_use_is_replaced)
         expect_replaced(x, x->cache);
     }
     for (size_t at = whole.size / 31; at < whole.size; at += whole.size / 31) {
-        whole.data[at] ^= 0x14; /* damaged: the table is right, with any log */
+        whole.data[at] ^= 0x14; /* damaged: the table is right, the log may vary */
         bytes_to_file(&whole, x->cache);
         whole.data[at] ^= 0x14;
         find(x, MAR_METRIC_L2, K, wrong);

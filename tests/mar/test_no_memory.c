@@ -74,7 +74,7 @@ static int rounds_failed(rounds *r, mar_status status, const char *reason)
     if (!failures && status != MAR_OK) fail_msg("%s: %s", r->what, reason);
     r->done = !failures;
     if (failures == threads_missing && status == MAR_OK) return 0;
-    if (status == MAR_OK && others_fail) return 0; /* qsort falls back to no allocation */
+    if (status == MAR_OK && others_fail) return 0; /* qsort works without memory */
     if (status == MAR_OK) fail_msg("%s: allocation %ld failed without a word", r->what, r->round);
     if (status != MAR_ENOMEM || !*reason || strchr(reason, '\n'))
         fail_msg("%s: allocation %ld: %s, \"%s\"", r->what, r->round, mar_status_name(status), reason);
@@ -129,7 +129,7 @@ TEST_CASE(opening)
             mar *m;
             const mar_status status = mar_open(o, &m);
             if (rounds_failed(&r, status, m ? mar_error(m) : mar_status_name(status)) && !m)
-                assert_int_equal(r.round, 0); /* the handle itself, which would hold the reason */
+                assert_int_equal(r.round, 0); /* the handle itself: nothing can hold the reason */
             if (status == MAR_OK && threads_missing) {
                 fewer++;
                 assert_non_null(strstr(mar_backend_description(m), "; the system starts no more)"));

@@ -1,9 +1,9 @@
 /* Tests the distribution of whole sessions with --spec path. Mutants must be caught.
  *
  * There are two kinds of tests. The sharp one checks that the path of every kept token is a draw from the target's
- * distribution. That is computed independently from the finished images (tests/support/path_spy.h). Some dozens of
- * images give tens of thousands of standard normals. The broad one compares images with plain sampling: with another
- * seed, and paired, with the same noise.
+ * distribution. That distribution is computed independently, from the finished images (tests/support/path_spy.h). Some
+ * dozens of images give tens of thousands of standard normals. The broad one compares images with plain sampling: with
+ * another seed, and paired, with the same noise.
  *
  * All seeds are fixed. With other seeds a correct session fails a check of paths with probability 1e-4 at most; there
  * are five. It fails each of the two comparisons of images with probability 0.005. The mutants show what the tests
@@ -93,8 +93,8 @@ TEST_CASE(paths_have_the_targets_law)
     demo_close(d);
 }
 
-/* Leaves out the density of the last index. The demo's distributions nearly agree there, so counting it changed no
- * verdict in these runs. No test of whole sessions can detect it; specdec.path does. */
+/* Skips the mutant that counts the density of the last index. The demo's distributions nearly agree there, so it
+ * changed no verdict in these runs. No test of whole sessions can catch it; specdec.path does. */
 TEST_CASE(mutants_are_caught)
 {
     static const char *const options = "num_iter 16, num_sampling_steps 12, cfg 1, gamma 8, head_spec 4";

@@ -220,7 +220,7 @@ TEST_CASE(gamma_1_verifies_every_step)
     demo_close(d);
 }
 
-/* Checks that a round ends with the first step in which a token is replaced, and not before it. */
+/* Checks that a round ends with the first step in which a token is replaced. Otherwise it has its full length. */
 TEST_CASE(stops_at_a_replacement)
 {
     static const char *const drafts[] = {"self", "draft"};

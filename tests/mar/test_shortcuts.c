@@ -177,7 +177,7 @@ TEST_CASE(batch_and_threads_do_not_matter)
         }
 }
 
-/* Checks counts of calls and arithmetic against counts made by hand. */
+/* Checks real calls and arithmetic against counts made by hand. */
 TEST_CASE(statistics)
 {
     enum { N = 2 };
@@ -268,7 +268,7 @@ TEST_CASE(detail_is_found)
         tokens[i][0] = i % GRID < 4 ? -1.0f : 1.0f;
         tokens[i][1] = 5;
         if ((i / GRID + i % GRID) % 2 == 0) continue;
-        tokens[i][0] = tokens[i][1] = NAN; /* unknown: must not */
+        tokens[i][0] = tokens[i][1] = NAN; /* unknown: must not be read */
         positions[n++] = i;
     }
     mar_gtr_select(tokens[0], GRID, 2, positions, n, 8, energy);

@@ -493,7 +493,7 @@ static kern_gaussian_rule accept_swapped(const double *parameter)
     return (kern_gaussian_rule){.temper = -1};
 }
 
-/* Replaces the residual by p itself: it has no constant c. */
+/* Removes the residual's constant c: draws come from p instead. */
 static kern_gaussian_rule no_residual(const double *parameter)
 {
     (void)parameter;

@@ -62,7 +62,7 @@ struct worker {
     uint64_t random;
     result *mine;
     char problem[256]; /* "" if none: a thread cannot fail a test by itself */
-    int cancelled;     /* number of cancelled calls */
+    int cancelled;     /* number of calls cancelled, by any thread */
 
     pthread_mutex_t lock; /* protects session, which other threads cancel while it exists */
     mar_session *session;

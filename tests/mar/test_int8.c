@@ -47,7 +47,7 @@ static void tear_down(fixture *x)
     mar_close(x->m);
 }
 
-/* --- what is in the files ----------------------------------------------------------------------------------------- */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 /* Checks that the blocks' matrices equal kern_int8_quantise of the source's. All else is bf16. */
 TEST_CASE(converted)
@@ -238,7 +238,7 @@ TEST_CASE(damaged)
     tear_down(&x);
 }
 
-/* --- what is computed --------------------------------------------------------------------------------------------- */
+/* --- arithmetic --------------------------------------------------------------------------------------------------- */
 
 /* Generates images 5, 6 and 7 with the file, in the handle's arithmetic. */
 static void generate(mar *m, const char *path, float *tokens)
@@ -316,7 +316,7 @@ TEST_CASE(automatic)
     tear_down(&x);
 }
 
-/* --- what is said of it ------------------------------------------------------------------------------------------- */
+/* --- descriptions ------------------------------------------------------------------------------------------------- */
 
 /* Checks that guarantees of exactness refer to the int8 model. */
 TEST_CASE(guarantees)

@@ -174,7 +174,7 @@ TEST_CASE(loading)
         mar_model *model;
         mar_vae *vae;
         rounds r = rounds_begin(files[i].path, 0, 1);
-        load(&d, (int)i, &model, &vae); /* makes what is cached */
+        load(&d, (int)i, &model, &vae); /* fills the caches */
         mar_model_free(model);
         mar_vae_free(vae);
         while (rounds_next(&r)) {
@@ -289,7 +289,7 @@ TEST_CASE(creating)
             mar_vae *vae = i == 0 ? d.vae : NULL;
             const mar_params p = params_of(&d, runs[i]);
             mar_session *s;
-            assert_library(d.m, mar_session_create(d.model, vae, &p, 2, &s)); /* makes what is cached */
+            assert_library(d.m, mar_session_create(d.model, vae, &p, 2, &s)); /* fills the caches */
             mar_session_free(s);
             rounds r = rounds_begin(runs[i], 140, 9);
             while (rounds_next(&r)) {
@@ -481,7 +481,7 @@ TEST_CASE(discrete_tokens)
         float expected[DEMO_TOKENS], tokens[DEMO_TOKENS];
         mar_session *s;
         if (discrete_runs[i].drafts) p.draft = d.model;
-        assert_library(d.m, discrete_image(&d, &p, &s, expected)); /* makes what is cached */
+        assert_library(d.m, discrete_image(&d, &p, &s, expected)); /* fills the caches */
         mar_session_free(s);
         rounds r = rounds_begin(discrete_runs[i].options, 60, 5);
         while (rounds_next(&r)) {

@@ -240,7 +240,7 @@ TEST_CASE(stops_at_a_replacement)
     demo_close(d);
 }
 
-/* --- what fails --------------------------------------------------------------------------------------------------- */
+/* --- failures ----------------------------------------------------------------------------------------------------- */
 
 static kern_head_ops hopeless; /* the queue's operations, except that no candidate is kept */
 static void (*real_decide)(kern_queue *k, const kern_path_verdict *job);

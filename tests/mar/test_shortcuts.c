@@ -281,7 +281,7 @@ TEST_CASE(detail_is_found)
     for (int i = 0; i < SEQ; i++) assert_int_equal(count[i], (i / GRID + i % GRID) % 2);
 }
 
-/* --- what they are worth, roughly --------------------------------------------------------------------------------- */
+/* --- quality, roughly --------------------------------------------------------------------------------------------- */
 
 enum { DEMO_IMAGES = 10 };
 

@@ -90,7 +90,7 @@ static mar_params params_of(const demo *d, int kind)
     return p;
 }
 
-/* --- what a thread does ------------------------------------------------------------------------------------------- */
+/* --- a thread's work ---------------------------------------------------------------------------------------------- */
 
 static void show(worker *w, mar_session *s)
 {

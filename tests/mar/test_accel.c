@@ -1,5 +1,5 @@
-/* The registry of accelerators: which of them go together, what they do to the output's distribution, and the guarantee
- * that says so. */
+/* Tests of the registry of accelerators: legal combinations, effect on the output's distribution, and the printed
+ * guarantee. */
 #include "mar/masked/masked.h"
 #include "mar/accel/registry.h"
 #include "mar/core/params.h"
@@ -17,7 +17,7 @@ enum {
     HEAD_SPEC = 16,
     GTR = 32,
     DRAFT = 64,
-    SPEC = 128, /* by another criterion than PATH, which has the same option */
+    SPEC = 128, /* excludes PATH: both are values of --spec */
     PATH = 256,
     INTERVAL = 512,
     ALL = 1024
@@ -41,7 +41,7 @@ static mar_params params_of(int set, mar_model *draft)
     return p;
 }
 
-/* The rules written out one by one, without stages. */
+/* Returns whether the accelerators of a set may be combined. Lists the rules one by one, without stages. */
 static int is_legal(int set)
 {
     set &= ~INTERVAL;                                              /* goes with all */
@@ -59,7 +59,7 @@ static int is_legal(int set)
     return 1;
 }
 
-/* Whether a refusal begins with two options of the set. */
+/* Returns whether a refusal begins with two options of the set. */
 static int names_two(const char *text, int set)
 {
     static const struct {
@@ -79,8 +79,8 @@ static int names_two(const char *text, int set)
     return 0;
 }
 
-/* All 768 sets of accelerators: 62 go together, and are what the rules allow; a refusal is one line that names two of
- * them. */
+/* Tries all 768 sets of accelerators. The rules allow 62 of them. Every other set is refused in one line that names two
+ * of its options. */
 TEST_CASE(combinations)
 {
     int legal = 0;
@@ -96,8 +96,7 @@ TEST_CASE(combinations)
         if ((status == MAR_OK) != is_legal(set))
             fail_msg("set %d: %s, %s", set, mar_status_name(status), status == MAR_OK ? "" : mar_error(m));
         if (status == MAR_OK) {
-            /* exact is what leaves the distribution: nothing, or speculation inside the head or by whole paths, with a
-             * draft or without */
+            /* Exact: no accelerator, or speculation inside the head or by whole paths, with a draft or without. */
             const int exact = (set & ~(HEAD_SPEC | DRAFT | PATH)) == 0;
             if ((strncmp(mar_session_guarantee(s), "exact: ", 7) == 0) != exact)
                 fail_msg("set %d: %s", set, mar_session_guarantee(s));
@@ -115,7 +114,7 @@ TEST_CASE(combinations)
     mar_close(m);
 }
 
-/* The stage is named, and what it is to either. */
+/* Checks that a refusal names the stage, and says how each of the two options uses it. */
 TEST_CASE(refusals_name_the_stage)
 {
     mar_err err = {0};
@@ -126,7 +125,7 @@ TEST_CASE(refusals_name_the_stage)
                         "needs unchanged; expected one of them");
     p = params_of(SAMPLER | LAZY, NULL);
     assert_int_equal(mar_accels_check(&p, &err), MAR_OK);
-    p = params_of(PATH | LAZY, NULL); /* one of several ways of an option is named with its value */
+    p = params_of(PATH | LAZY, NULL); /* an option with several methods is named with its value */
     assert_int_equal(mar_accels_check(&p, &err), MAR_EARG);
     assert_string_equal(err.text,
                         "--lazy and --spec path do not go together: --lazy changes the transformer passes, which "
@@ -152,15 +151,15 @@ TEST_CASE(guarantees)
     mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by lazy, guidance in an interval");
     p = params_of(0, NULL);
-    p.cfg = 2, p.cfg_high = 0.75f; /* either end */
+    p.cfg = 2, p.cfg_high = 0.75f; /* limited from above */
     mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "approximate: changed by guidance in an interval");
-    p.cfg = 1; /* there is no guidance to limit */
+    p.cfg = 1; /* no guidance to limit */
     mar_accels_describe(&p, text, sizeof text);
     assert_string_equal(text, "exact: the target's distribution");
 }
 
-/* Every accelerator is turned on by an option, and every option that asks for a method asks for one that there is. */
+/* Checks that an option turns each accelerator on, and that each option's method exists. */
 TEST_CASE(names)
 {
     for (const mar_accel *const *way = mar_accels(); *way; way++) {
@@ -170,7 +169,7 @@ TEST_CASE(names)
         assert_true(((*way)->changes & (*way)->needs) == 0);
         assert_true(!(*way)->draw == !(*way)->plan_draw);
         assert_true(!(*way)->create || !(*way)->lay_out || (*way)->destroy);
-        /* what replaces the drawing of tokens, or the step, is one accelerator's at a time */
+        /* Only one accelerator at a time may replace the drawing of tokens, or the step. */
         if ((*way)->draw) assert_true((*way)->changes & MAR_STAGE_CHAIN);
         if ((*way)->step) assert_true(((*way)->needs | (*way)->changes) & MAR_STAGE_CHAIN);
     }
@@ -202,8 +201,8 @@ TEST_CASE(names)
     }
 }
 
-/* Nothing is lost to a limit: every verifier and accelerator is in mar_method_get, with every option that is its own.
- */
+/* Checks that mar_method_get lists every verifier and accelerator, with all options of its own. No limit cuts the
+ * list. */
 TEST_CASE(methods)
 {
     int expected = 0, verifiers = 0, choices = 0;
@@ -231,7 +230,7 @@ TEST_CASE(methods)
 static const char *why_unused(int set, const char *name)
 {
     static char text[160];
-    const mar_params p = params_of(set, (mar_model *)text); /* only asked whether there is one */
+    const mar_params p = params_of(set, (mar_model *)text); /* never dereferenced: only its presence counts */
     int i = 0;
     while (strcmp(mar_param_get(i)->name, name) != 0) i++;
     const char *why = mar_params_unused(&p, i);
@@ -249,18 +248,18 @@ TEST_CASE(unused_options)
                         "has no effect with --gtr, expected --gtr_generation_steps and --gtr_reconstruction_steps");
     assert_string_equal(why_unused(DISA, "num_sampling_steps"),
                         "has no effect with --diff_annealing, expected --diff_upper_steps and --diff_lower_steps");
-    assert_string_equal(why_unused(0, "spec"), "used"); /* path is to be had */
+    assert_string_equal(why_unused(0, "spec"), "used"); /* path needs no draft */
     assert_string_equal(why_unused(SPEC, "spec"), "needs --draft");
     assert_string_equal(why_unused(DRAFT | SPEC, "spec"), "used");
     assert_string_equal(why_unused(PATH, "spec"), "used");
     assert_string_equal(why_unused(0, "gamma"), "needs --draft or --spec path");
-    assert_string_equal(why_unused(SPEC, "gamma"), "used");  /* what is missing is said of spec */
-    assert_string_equal(why_unused(DRAFT, "gamma"), "used"); /* spec is path then */
+    assert_string_equal(why_unused(SPEC, "gamma"), "used");  /* the missing draft is reported for spec */
+    assert_string_equal(why_unused(DRAFT, "gamma"), "used"); /* spec becomes path */
     assert_string_equal(why_unused(PATH, "gamma"), "used");
     assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "gamma"), "needs no --head_spec, or --spec path");
     assert_string_equal(why_unused(HEAD_SPEC, "gamma"), "needs --draft and no --head_spec, or --spec path");
     assert_string_equal(why_unused(PATH | HEAD_SPEC, "gamma"), "used");
-    assert_string_equal(why_unused(PATH | HEAD_SPEC, "head_spec"), "used"); /* inside */
+    assert_string_equal(why_unused(PATH | HEAD_SPEC, "head_spec"), "used"); /* path may speculate inside the head */
     assert_string_equal(why_unused(0, "context"), "needs --draft");
     assert_string_equal(why_unused(DRAFT, "context"), "used");
     assert_string_equal(why_unused(PATH, "context"), "needs --draft");
@@ -284,13 +283,13 @@ TEST_CASE(unused_options)
     assert_string_equal(why_unused(0, "diff_upper_steps"), "needs --diff_annealing linear, cosine or two-stage");
 }
 
-/* The same of options set by names, with a draft or without. */
+/* Does the same for options set by name, with a draft or without. */
 static const char *why_discrete(const char *options, int drafts, const char *name)
 {
     static char text[256];
     mar_params p;
     mar_params_init(&p, sizeof p);
-    if (drafts) p.draft = (mar_model *)text; /* only asked whether there is one */
+    if (drafts) p.draft = (mar_model *)text; /* never dereferenced: only its presence counts */
     char list[256], *rest;
     snprintf(list, sizeof list, "%s", options);
     for (char *word = strtok_r(list, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
@@ -360,7 +359,7 @@ TEST_CASE(unused_options_of_discrete_tokens)
     }
 }
 
-/* What gamma's automatic value becomes is up to the accelerator that has it. */
+/* Checks that the accelerator that uses gamma resolves its automatic value. */
 TEST_CASE(automatic_gamma)
 {
     char text[32];
@@ -373,14 +372,14 @@ TEST_CASE(automatic_gamma)
         assert_int_equal(p.gamma, 0);
         mar_accels_resolve(&p, "continuous");
         assert_int_equal(p.gamma, cases[i].gamma);
-        p.gamma = 3; /* what is given stays */
+        p.gamma = 3; /* explicit values are kept */
         mar_accels_resolve(&p, "continuous");
         assert_int_equal(p.gamma, 3);
     }
 }
 
-/* A draft alone is the exact method: whole paths, each token in its own context. Another method, or speculation inside
- * the head, is what is asked for. */
+/* Checks the defaults of a draft: spec path, which is exact, with each token in its own context. Another method, or
+ * speculation inside the head, must be requested. */
 TEST_CASE(a_draft_alone_is_exact)
 {
     char text[32];
@@ -390,7 +389,7 @@ TEST_CASE(a_draft_alone_is_exact)
         const char *spec;
     } cases[] = {
         {DRAFT, MAR_CONTEXT_AUTO, MAR_CONTEXT_FULL, "path"},
-        {DRAFT, MAR_CONTEXT_PREFIX, MAR_CONTEXT_PREFIX, "path"}, /* what is given stays */
+        {DRAFT, MAR_CONTEXT_PREFIX, MAR_CONTEXT_PREFIX, "path"}, /* explicit values are kept */
         {DRAFT | PATH, MAR_CONTEXT_AUTO, MAR_CONTEXT_FULL, "path"},
         {PATH, MAR_CONTEXT_AUTO, MAR_CONTEXT_FULL, "path"},
         {DRAFT | SPEC, MAR_CONTEXT_AUTO, MAR_CONTEXT_PREFIX, "paper"},

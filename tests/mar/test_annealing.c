@@ -1,6 +1,6 @@
-/* Speculation under DiSA's annealed numbers of diffusion steps: both distributions of a token have the count of its
- * step. A draft that is the target itself then drafts from the target's distribution, and whoever took another count,
- * or another respacing, would reject. */
+/* Tests speculation with DiSA's annealed numbers of diffusion steps. Target and draft distributions of a token use the
+ * count of its step. The target serves as its own draft, so both distributions agree. A wrong count or respacing on one
+ * side would cause rejections. */
 #include "tests/support/demo.h"
 
 #include <stdio.h>

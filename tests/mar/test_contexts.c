@@ -1,4 +1,4 @@
-/* Passes over contexts against the plain passes: the same conditions, bit for bit on a CPU. */
+/* Tests passes over contexts against plain passes. On a CPU the conditions are equal, bit for bit. */
 #include "tests/support/changed.h"
 #include "tests/support/contexts.h"
 
@@ -57,7 +57,7 @@ TEST_CASE(as_plain)
                 list[j] = t;
             }
             mar_recordings recordings = {0};
-            for (int again = 0; again < 2; again++) { /* the second time with what the first left behind */
+            for (int again = 0; again < 2; again++) { /* the second pass reuses the memory of the first */
                 assert_ok(mar_contexts_plan(&c, list, n, &err), &err);
                 mar_contexts_run(&c, list, n, &f.runner.embedded, again ? &recordings : NULL);
                 assert_ok(kern_check(f.k, &err), &err);
@@ -70,7 +70,7 @@ TEST_CASE(as_plain)
     }
 }
 
-/* What a pass of these contexts takes. */
+/* Measures the arithmetic of a pass over these contexts: encoder and decoder. */
 static void measure(const context_fixture *f, mar_contexts *c, const mar_image_context *list, int n, double flop[2])
 {
     mar_contexts_begin(c);
@@ -81,7 +81,7 @@ static void measure(const context_fixture *f, mar_contexts *c, const mar_image_c
     assert_true(c->encoder_s > 0 && c->decoder_s > 0);
 }
 
-/* The arithmetic is that of plain passes, one for each context. */
+/* Checks that the arithmetic equals that of plain passes, one for each context. */
 TEST_CASE(arithmetic)
 {
     dice d = {21};
@@ -98,17 +98,17 @@ TEST_CASE(arithmetic)
         measure(&f, &c, list + 1, 1, two);
         assert_float_equal(one[0], mar_encode_flop(m, conditions, 5), 1);
         assert_float_equal(one[1], mar_decode_flop(m, conditions, 5, 3), 1);
-        measure(&f, &c, list, 2, both); /* an image's */
+        measure(&f, &c, list, 2, both); /* two contexts of one image */
         assert_float_equal(both[0], one[0] + two[0], 1);
         assert_float_equal(both[1], one[1] + two[1], 1);
-        measure(&f, &c, list + 1, 2, both); /* two images' */
+        measure(&f, &c, list + 1, 2, both); /* one context of each image */
         assert_float_equal(both[0], 2 * two[0], 1);
         close_contexts(&f, &c, memory);
         close_context_fixture(&f);
     }
 }
 
-/* The search for the first layer that is not finite finds the one that it finds in a plain pass. */
+/* Checks that the search for the first non-finite layer finds the same layer as in a plain pass. */
 TEST_CASE(watched)
 {
     static const struct {
@@ -159,8 +159,8 @@ TEST_CASE(watched)
 
 #ifndef HAS_SANITIZER
 
-/* Every allocation of creating and planning fails once, with a reason and without a leak; a pass that was planned makes
- * none. */
+/* Fails every allocation of creating and planning once. Each gives a reason and leaks nothing. A planned pass allocates
+ * nothing. */
 TEST_CASE(no_memory)
 {
     dice d = {40};
@@ -170,7 +170,7 @@ TEST_CASE(no_memory)
     mar_err err = {0};
     mar_image_context list[CONTEXT_LIST];
     open_context_fixture(&f, open_mar(MAR_DTYPE_F32, 2), models[0], 2, 2, &d);
-    open_contexts(&f, CONTEXT_LIST, 5, &c, &memory); /* the device keeps the products that it makes for it */
+    open_contexts(&f, CONTEXT_LIST, 5, &c, &memory); /* the device caches its products */
     close_contexts(&f, &c, memory);
     const long before = held;
     long round = 0;

@@ -1,4 +1,4 @@
-/* Sessions of LlamaGen models through the public calls: what they make by every method, on small random models. */
+/* Tests sessions of LlamaGen models through the public calls: output of every method, on small random models. */
 #include "tests/support/demo.h"
 #include "tests/support/discrete_sessions.h"
 
@@ -9,8 +9,8 @@
 
 enum { SEQ = DISCRETE_SEQ, SIDE = DISCRETE_SIDE, RGB = DISCRETE_BYTES, BATCH = DISCRETE_BATCH };
 
-/* An image's tokens depend on its number, the label and the options, not on its batch, the number of threads, or what
- * the session has done before; and neither do its pixels. */
+/* Checks that an image's tokens and pixels depend on its number, the label and the options only. The batch, the number
+ * of threads and earlier work of the session do not matter. */
 TEST_CASE(images_are_their_own)
 {
     const discrete_models one = discrete_open(*state, 1), two = discrete_open(*state, 3);
@@ -46,7 +46,7 @@ TEST_CASE(images_are_their_own)
     discrete_close(two);
 }
 
-/* What the counts of a batch must come to. */
+/* Checks that the counts of a batch add up. */
 static void check_stats(const char *options, mar_session *s)
 {
     mar_stats t;
@@ -74,7 +74,7 @@ static void check_stats(const char *options, mar_session *s)
                  accepted, t.accepted);
     assert_int_equal(t.round_steps, BATCH * SEQ);
     assert_in_range(t.accepted, 1, t.drafted);
-    assert_in_range(t.accepted + t.rounds, BATCH * SEQ, BATCH * SEQ + BATCH); /* a round adds one token more */
+    assert_in_range(t.accepted + t.rounds, BATCH * SEQ, BATCH * SEQ + BATCH); /* each round adds a token */
     assert_int_equal(fates[MAR_TOKEN_ACCEPTED], t.accepted);
     if (mar_session_get_params(s)->draft) assert_true(t.draft_s > 0 && t.draft_flop > 0 && t.draft_calls > 0);
 }
@@ -97,7 +97,7 @@ TEST_CASE(counts_and_guarantees)
     discrete_close(s);
 }
 
-/* With temperature 0 the distribution is a point, and every exact method comes to the same tokens. */
+/* Checks that every exact method gives the same tokens at temperature 0. The distribution is a point there. */
 TEST_CASE(greedy)
 {
     const discrete_models s = discrete_open(*state, 1);
@@ -123,7 +123,8 @@ TEST_CASE(greedy)
     discrete_close(s);
 }
 
-/* Trees have siblings at temperature 0, too, where the distributions of plain decoding are points, and with top_k 1. */
+/* Checks that trees have siblings at temperature 0 and with top_k 1. Plain decoding's distributions are points
+ * there. */
 TEST_CASE(greedy_trees)
 {
     const discrete_models s = discrete_open(*state, 1);
@@ -154,7 +155,7 @@ TEST_CASE(greedy_trees)
     discrete_close(s);
 }
 
-/* A draft with the target's weights is always right. */
+/* Checks that a draft with the target's weights is always accepted. */
 TEST_CASE(itself_as_draft)
 {
     const discrete_models s = discrete_open(*state, 1);
@@ -196,7 +197,7 @@ TEST_CASE(captions)
         assert_session(session, mar_session_tokens(session, single));
         assert_memory_equal(single, both + i * SEQ, sizeof single);
     }
-    /* what the mask leaves out is not looked at, and without a mask it is all looked at */
+    /* Masked features are ignored; without a mask all features count. */
     for (int i = 0; i < TOKENS * DIM; i++)
         if (!mask[i / DIM]) features[i] = 7;
     assert_session(session, mar_session_begin_captions(session, 3, features, mask, 2));
@@ -231,7 +232,7 @@ TEST_CASE(captions)
     discrete_close(s);
 }
 
-/* Measuring needs neither a head nor classes. */
+/* Counts rows of measuring, which needs neither a head nor classes. */
 static void count_row(void *user, const mar_measurement *row)
 {
     if (strcmp(row->group, "pass") == 0) ++*(int *)user;

@@ -1,5 +1,5 @@
-/* The demo of discrete tokens: what is built in loads as what it is, and writes digits that the classifier recognises,
- * with and without drafts. */
+/* Tests the demo of discrete tokens. The built-in models load with the right kind. They write digits that the
+ * classifier recognises, with and without drafts. */
 #include "tests/support/demo.h"
 
 #include "eval/classifier.h"
@@ -51,7 +51,7 @@ TEST_CASE(shapes)
     assert_int_equal(mar_vae_get_config(decoder)->stride, 4);
 }
 
-/* Right answers of the classifier on a batch of images of each digit. */
+/* Returns the number of right answers of the classifier on a batch of images of each digit. */
 static int recognised(mar_session *s, int first)
 {
     static uint8_t rgb[IMAGES][DEMO_BYTES];
@@ -69,7 +69,8 @@ static int recognised(mar_session *s, int first)
     return demo_recognised(rgb[0], labels, IMAGES);
 }
 
-/* Nine of ten are right, where weights/demo/README.md has 99 in 100; and with drafts rounds accept some. */
+/* Checks that nine of ten digits are right; weights/demo/README.md has 99 in 100. With drafts, rounds must accept
+ * some. */
 TEST_CASE(digits)
 {
     const struct {

@@ -1,4 +1,4 @@
-/* Sessions of LlamaGen models that are disturbed: by weights, by cancels and failures, by one another. */
+/* Tests disturbed sessions of LlamaGen models: non-finite weights, cancels, failures, and other sessions at work. */
 #include "tests/support/changed.h"
 #include "tests/support/demo.h"
 #include "tests/support/discrete_sessions.h"
@@ -10,7 +10,7 @@
 
 enum { SEQ = DISCRETE_SEQ, BATCH = DISCRETE_BATCH };
 
-/* A weight that is NaN fails the batch with the token's place, and with check the layer. */
+/* Checks that a NaN weight fails the batch. The message names the token's place, and with check the layer. */
 TEST_CASE(numbers_that_are_not_finite)
 {
     const discrete_files *f = *state;
@@ -44,7 +44,7 @@ TEST_CASE(numbers_that_are_not_finite)
     mar_close(m);
 }
 
-/* A cancel or a failure before any operation ends the call at hand, and the next batch is that of a fresh session. */
+/* Cancels or fails before some operations: the current call ends. The next batch equals a fresh session's. */
 TEST_CASE(disturbances)
 {
     enum { PLACES = 5 };
@@ -76,7 +76,7 @@ TEST_CASE(disturbances)
     discrete_close(s);
 }
 
-/* Sessions of all methods at once, on threads of their own, make what they make alone. */
+/* Runs sessions of all methods at once, each on its own thread. Each gives the same tokens as alone. */
 typedef struct {
     const discrete_models *s;
     int run;

@@ -1,13 +1,13 @@
-/* The distribution of whole sessions of discrete tokens, by every lossless method, and mutants that must be caught.
+/* Tests the distribution of whole sessions of discrete tokens, by every lossless method. Mutants must be caught.
  *
- * Two kinds of tests. The sharp one asks whether the finished images' tokens are draws from the target's distributions,
- * which are computed anew from these images (tests/support/discrete_law.h). The broad one compares how often tokens
- * occur, at their places and beside one another, with images of plain decoding of another seed.
+ * There are two kinds of tests. The sharp one checks that finished tokens are draws from the target's distributions.
+ * These are recomputed from the finished images (tests/support/discrete_law.h). The broad one compares token
+ * frequencies with plain decoding of another seed: overall, by place and between neighbours.
  *
- * All seeds are fixed. With others a correct session fails a check of the sharp kind, of which there are eighteen, with
- * probability 1e-4, and one of the broad kind, of which there are three, with probability 0.004: 0.014 in all. What the
- * tests find is shown by the mutants, and each line says which shift of the mean of q / (p + q) a check of its size
- * finds in half of all cases: of 2048 tokens 0.012 to 0.032. */
+ * All seeds are fixed. With other seeds a correct session fails a sharp check with probability 1e-4, and there are
+ * eighteen. It fails a broad check with probability 0.004, and there are three: 0.014 in all. The mutants show what the
+ * tests find. Each line prints a shift of the mean of q / (p + q). A check of that size detects it in half of all
+ * cases. With 2048 tokens the shift is 0.012 to 0.032. */
 #include "eval/counts.h"
 #include "tests/support/brief.h"
 #include "tests/support/discrete_law.h"
@@ -119,8 +119,8 @@ TEST_CASE(tokens_have_the_targets_law)
     close_models(d);
 }
 
-/* One of these changes no distribution: drafts may come from anywhere as long as q is what they were drawn from. It
- * shows that what finds the others is not that something differs. */
+/* One of these mutants keeps the distribution: drafts may come from any distribution, if q is that one. It shows that
+ * the tests do not merely detect a difference. */
 static const struct {
     law_mutant mutant;
     drafter by;
@@ -157,7 +157,7 @@ TEST_CASE(mutants_are_caught)
 
 /* --- counts ------------------------------------------------------------------------------------------------------- */
 
-/* Of the small model, which makes an image in a tenth of the time. */
+/* Uses the small model, which takes a tenth of the time per image. */
 enum { IMAGES = test_brief ? 64 : 1280, AT_A_TIME = test_brief ? 32 : 64, PERMUTATIONS = 999 };
 
 static float *images_of(const models *d, const char *options, uint64_t seed, law_mutant m)
@@ -175,7 +175,7 @@ static float *images_of(const models *d, const char *options, uint64_t seed, law
     return tokens;
 }
 
-/* The least p of the three tests, corrected for their number. */
+/* Returns the least p-value of the three tests, corrected for their number. */
 static double counts_p(const float *a, const float *b, const char *name)
 {
     const eval_token_pairs pairs = {IMAGES, SIDE, a, b};

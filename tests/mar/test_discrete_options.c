@@ -1,4 +1,4 @@
-/* Sessions of LlamaGen models: options, and files, that go together or not. */
+/* Tests which options and files LlamaGen sessions accept together. */
 #include "llamagen/engine.h"
 #include "mar/accel/registry.h"
 #include "tests/support/discrete_sessions.h"
@@ -22,7 +22,7 @@ TEST_CASE(automatic_values)
                  {"gamma 16", NEAR, "gamma", "16"},
                  {"tree static", NEAR, "gamma", "5"},
                  {"tree 4/1, gamma 400", NEAR, "gamma", "2"},
-                 {"gamma 400", NO_DRAFT, "gamma", "16"}, /* which nothing uses */
+                 {"gamma 400", NO_DRAFT, "gamma", "16"}, /* not used without a draft */
                  {"window 400", NEAR, "window", "16"},
                  {"spec sjd, window 16", NO_DRAFT, "window", "16"},
                  {"tree 2/1", NEAR, "gamma", "2"},
@@ -41,7 +41,7 @@ TEST_CASE(automatic_values)
         for (int k = 0; k < mar_param_count(); k++)
             if (strcmp(mar_param_get(k)->name, cases[i].name) == 0)
                 assert_string_equal(mar_param_text(mar_param_get(k), p, text, sizeof text), cases[i].value);
-        mar_session *same; /* what was filled in is taken as it is */
+        mar_session *same; /* resolved values are accepted as they are */
         assert_library(s.m, mar_session_create(s.target, s.vae, p, 1, &same));
         mar_session_free(same);
         mar_session_free(session);
@@ -58,7 +58,7 @@ TEST_CASE(trees)
     assert_true(t.count == 10 && t.depth == 3);
     assert_memory_equal(t.parent, expected, sizeof expected);
     assert_ok(mar_tree_read("static", &t, &err), &err);
-    /* mc_sim_7b_63 of EAGLE's choices.py: the number of its drafts at each level, and of the first ones' children */
+    /* mc_sim_7b_63 of EAGLE's choices.py: number of drafts at each level, and children of the first drafts. */
     int depth[MAR_TREE_DRAFTS], levels[6] = {0}, children[MAR_TREE_DRAFTS] = {0};
     assert_true(t.count == 25 && t.depth == 5);
     for (int n = 0; n < t.count; n++) {
@@ -143,8 +143,8 @@ TEST_CASE(options_that_cannot_be)
     discrete_close(s);
 }
 
-/* A batch's size counts the drafts that the models are asked about, at a dynamic tree tree_top at each level but the
- * last. */
+/* Checks the limit on a batch's size, which counts the drafts in each model pass. A dynamic tree counts tree_top drafts
+ * at each level but the last. */
 TEST_CASE(batches_that_are_too_large)
 {
     const discrete_models s = discrete_open(*state, 1);
@@ -184,7 +184,7 @@ TEST_CASE(batches_that_are_too_large)
     discrete_close(s);
 }
 
-/* Loads a model of the small shape with something else in it as a draft. */
+/* Loads a model of the small shape, changed in one respect, as a draft. */
 static mar_model *other_model(const discrete_files *f, const discrete_models *s, const gpt_config *c)
 {
     mar_model *model;
@@ -263,7 +263,7 @@ TEST_CASE(files_that_do_not_go_together)
     discrete_close(s);
 }
 
-/* A file that does not say how large its images are is what the handle says; a converted one says it itself. */
+/* Checks that a file without an image size takes the handle's. A converted file has its own. */
 TEST_CASE(sizes_of_images)
 {
     const discrete_files *f = *state;

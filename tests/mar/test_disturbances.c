@@ -1,4 +1,5 @@
-/* A cancel or a failure before any operation of any accelerator ends the current call, and leaves nothing behind. */
+/* Tests a cancel or a failure before operations of every accelerator. It ends the current call and leaves nothing
+ * behind. */
 #include "tests/support/demo.h"
 #include "tests/support/spy.h"
 
@@ -8,10 +9,10 @@ enum { IMAGES = 2, TOKENS = DEMO_TOKENS, SEQ = DEMO_SEQ };
 
 static const char lazy_model[] = "tests/golden/data/lazy_small.safetensors"; /* deep enough to prune rows */
 
-/* Beside all of demo_runs. */
+/* Runs in addition to demo_runs. */
 static const struct {
     const char *options;
-    int draft;        /* 1: the draft model, -1: none, of lazy_model */
+    int draft;        /* 1: the draft model; -1: none, and lazy_model as target */
     const char *only; /* disturb this operation alone */
 } others[] = {
     {"num_iter 23, num_sampling_steps 2, cfg 2.9, lazy on", -1, NULL},
@@ -25,8 +26,8 @@ static const struct {
 };
 enum { OTHERS = sizeof others / sizeof *others };
 
-/* A batch dropped after its first step, then one that is cancelled or fails at some of its operations: the next is
- * that of a fresh session. */
+/* Drops a batch after its first step, then cancels or fails one at some of its operations. The next batch must equal a
+ * fresh session's. */
 static void disturb(const demo *d, const mar_params *p, const char *options, const char *only)
 {
     enum { PLACES = 4 };
@@ -39,7 +40,7 @@ static void disturb(const demo *d, const mar_params *p, const char *options, con
     assert_session(s, mar_session_step(s));
     demo_generate(s, IMAGES, tokens);
     if (memcmp(tokens, expected, bytes) != 0) fail_msg("%s: other tokens after a dropped batch", options);
-    spy_on(s, only, -1, NULL); /* the first batch does a little more */
+    spy_on(s, only, -1, NULL); /* the first batch does more work */
     assert_session(s, demo_run(s, IMAGES));
     const long all = spy_off();
     assert_in_range(all, 1, 100000);
@@ -76,7 +77,7 @@ TEST_CASE(any_operation_can_be_the_last)
     demo_close(l);
 }
 
-/* A failure in one session, which has others of its model at its sides, is its own. */
+/* Checks that a failure in one session does not affect other sessions of the same model. */
 TEST_CASE(others_go_on)
 {
     const demo l = demo_open(2);

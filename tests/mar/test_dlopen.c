@@ -1,4 +1,4 @@
-/* libmar as programs with plugins have it: opened by name, twice from two files, closed in either order. */
+/* Tests libmar as a plugin: opened by name, twice from two files, closed in either order. */
 #include "tests/support/support.h"
 
 #include <dlfcn.h>
@@ -16,7 +16,7 @@ typedef struct {
     void (*free)(mar_model *model);
 } library;
 
-/* In a child, whose exit status says what is missing. */
+/* Opens a copy of the library in a child. The exit status tells what is missing. */
 static library open_copy(const char *path)
 {
     library l = {dlopen(path, RTLD_NOW | RTLD_LOCAL), NULL, NULL, NULL, NULL};
@@ -29,7 +29,7 @@ static library open_copy(const char *path)
     return l;
 }
 
-/* Packs weights. */
+/* Loads a model, which packs its weights. */
 static void use(const library *l)
 {
     const mar_options options = {.dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU};

@@ -1,5 +1,5 @@
-/* The networks that judge images, through the public calls: the demo's digits against PyTorch, and Inception-v3 against
- * torch-fidelity, whose FID and Inception score come out of all parts together, too. */
+/* Tests the networks that judge images, through the public calls. The demo's digits are compared with PyTorch,
+ * Inception-v3 with torch-fidelity. FID and Inception score are compared, too. */
 #include "tests/support/demo.h"
 #include "tests/support/inception.h"
 
@@ -40,7 +40,7 @@ TEST_CASE(digits_against_pytorch)
     assert_ok(wt_read_bytes(golden, wt_find(golden, "rgb"), 0, sizeof rgb, rgb, &err), &err);
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_features *f = load(m, "demo", DIGITS);
-    mar_close(m); /* which the network needs, too */
+    mar_close(m); /* the network still needs its memory */
     const mar_features_config *config = mar_features_get_config(f);
     assert_string_equal(config->name, "demo digits");
     assert_int_equal(config->features, FEATURES);
@@ -60,7 +60,7 @@ TEST_CASE(digits_against_pytorch)
     wt_close(golden);
 }
 
-/* What is no such network is called by its name. */
+/* Checks that files of other kinds are refused by the name of their kind. */
 TEST_CASE(others_are_named)
 {
     mar *m = open_mar(MAR_DTYPE_F32, 1);
@@ -78,7 +78,7 @@ TEST_CASE(others_are_named)
 
 enum { BATCH = 20, SPATIAL = 17 * 17 * 7, MOST_FEATURES = 2048, INCEPTION_CLASSES = 1008 };
 
-/* Results of `images` images. */
+/* Results for `images` images */
 typedef struct {
     float *features, *logits, *spatial;
 } results;
@@ -123,7 +123,7 @@ static void check_one(const float *ours, const float *theirs, int n, double tole
         fail_msg("%s of image %d: relative error %.3g, allowed %.3g", what, image, error, tolerance);
 }
 
-/* The first `images` of the images of several sizes, one by one. */
+/* Checks the first `images` images, of several sizes, one by one. */
 static void check_single(mar *m, mar_features *f, const wt_file *golden, const char *which, int images,
                          double tolerance)
 {
@@ -149,7 +149,7 @@ static void check_single(mar *m, mar_features *f, const wt_file *golden, const c
     free_results(r);
 }
 
-/* The distance between rows 0, 2, .. and rows 1, 3, .. of x [2 * set][width]. */
+/* Returns the Frechet distance between rows 0, 2, .. and rows 1, 3, .. of x [2 * set][width]. */
 static double distance_of(const float *x, int set, int width)
 {
     const size_t n = (size_t)width;
@@ -180,7 +180,7 @@ static void check_number(double ours, double theirs, double tolerance, const cha
     if (!(fabs(ours - theirs) <= tolerance)) fail_msg("%s is %.7g, expected %.7g", what, ours, theirs);
 }
 
-/* Precision and recall of the even images against the odd ones: of f32, to an image. */
+/* Checks precision and recall of the even images against the odd ones. In f32 they must agree to one image. */
 static void check_precision(mar *m, const mar_features_config *c, const results *r, int set, const wt_file *golden,
                             const char *which, double distance)
 {
@@ -200,7 +200,7 @@ static void check_precision(mar *m, const mar_features_config *c, const results 
     for (int k = 0; k < 2; k++) free(parts[k]);
 }
 
-/* FID, sFID and Inception score of two sets of `set` images, with tolerances that are relative for the first two. */
+/* Checks FID, sFID and Inception score of two sets of `set` images. Tolerances of the first two are relative. */
 static void check_sets(mar *m, mar_features *f, int set, const wt_file *golden, const char *which, double distance,
                        double score)
 {
@@ -231,7 +231,7 @@ static void check_sets(mar *m, mar_features *f, int set, const wt_file *golden, 
     free_results(r);
 }
 
-static char *directory; /* of this test's files */
+static char *directory; /* for this test's files */
 
 static int make_directory(void **state)
 {
@@ -260,7 +260,7 @@ static void write_float(const char *path, long at, float value)
     assert_int_equal(fclose(f), 0);
 }
 
-/* The network's file, which the first call writes. */
+/* Returns the path of the network's file. The first call writes the file. */
 static const char *network(const wt_file *golden, int full)
 {
     static char paths[2][600];
@@ -272,14 +272,14 @@ static const char *network(const wt_file *golden, int full)
     return paths[full];
 }
 
-/* What a comparison takes of the golden file. */
+/* Parts of the golden file that a comparison uses */
 typedef struct {
-    int full;   /* the network of the published size, against torch-fidelity's; else the small one, against PyTorch's */
-    int single; /* images that are compared by themselves */
-    int sets;   /* whether sets of images are compared, too */
+    int full;   /* 1: published size, against torch-fidelity; 0: small, against PyTorch */
+    int single; /* number of images compared one by one */
+    int sets;   /* whether sets of images are compared */
 } extent;
 
-/* With a sanitizer an image takes as long as ten without: what needs many of them is compared once. */
+/* A sanitizer makes an image ten times slower. Comparisons of sets then run only once. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const extent small_f32 = {0, INCEPTION_SINGLE, 1}, small_bf16 = {0, INCEPTION_SINGLE, 0};
 static const extent full_f32 = {1, 2, 0}, full_bf16 = {1, 1, 0};
@@ -314,9 +314,8 @@ TEST_CASE(small_in_f32)
     compare(&small_f32, MAR_DTYPE_F32, 3e-5, 1e-5, 1e-5);
 }
 
-/* A network with random weights turns the rounding of operands to bf16 into much: in PyTorch, with convolutions of bf16
- * operands and everything else in f32, the small one's features differ by 0.05 to 0.11, the spatial ones by 0.03 to
- * 0.17. */
+/* Random weights amplify the rounding of operands to bf16. In PyTorch, with bf16 operands in convolutions and f32
+ * elsewhere, the small network's features differ by 0.05 to 0.11. The spatial ones differ by 0.03 to 0.17. */
 TEST_CASE(small_in_bf16)
 {
     compare(&small_bf16, MAR_DTYPE_BF16, 0.25, 0.05, 0.1);
@@ -332,8 +331,8 @@ TEST_CASE(full_in_bf16)
     compare(&full_bf16, MAR_DTYPE_BF16, 0.15, 0, 0);
 }
 
-/* A file as it is published: in the format before PyTorch 1.6, with counters of batches. mar inspect and mar convert
- * know it, what it becomes is the same network, and what expects something else says what it is. */
+/* Tests a file in its published form: the format before PyTorch 1.6, with counters of batches. mar inspect and mar
+ * convert accept it. The converted file gives the same network. Functions for other models name its kind. */
 TEST_CASE(the_published_format)
 {
     static const char published[] = "tests/golden/data/inception_tiny.pth";
@@ -342,8 +341,7 @@ TEST_CASE(the_published_format)
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     mar_features *f = load(m, published, 1);
     assert_int_equal(mar_features_get_config(f)->classes, 16);
-    check_single(m, f, golden, "tiny", INCEPTION_SINGLE,
-                 1e-3); /* with 8 channels in place of 192, roundings count for more */
+    check_single(m, f, golden, "tiny", INCEPTION_SINGLE, 1e-3); /* 8 channels instead of 192: roundings weigh more */
     mar_report *report;
     assert_library(m, mar_inspect(m, published, 0, &report));
     assert_int_equal(mar_report_kind(report), MAR_KIND_INCEPTION);
@@ -382,10 +380,10 @@ typedef struct {
     mar *m;
     const float *expected; /* features of image 1 */
     size_t bytes;
-    char problem[256]; /* "": none; a thread cannot fail a test by itself */
+    char problem[256]; /* "" if none; a thread cannot fail a test by itself */
 } judge;
 
-/* Loads a network of its own, several times, and runs it. */
+/* Loads its own network several times and runs it. */
 static void *judge_images(void *arg)
 {
     judge *j = arg;
@@ -431,7 +429,7 @@ TEST_CASE(networks_on_many_threads)
     mar_close(m);
 }
 
-/* Element `at` of a tensor of the file becomes `value`. Returns what it was. */
+/* Sets element `at` of a tensor of the file to `value`. Returns the old value. */
 static float change(const char *path, const char *tensor, size_t at, float value)
 {
     mar_err err = {0};
@@ -445,8 +443,7 @@ static float change(const char *path, const char *tensor, size_t at, float value
     return before;
 }
 
-/* A network whose numbers become too large, or none, fails the call and names the image; the next call is not harmed.
- */
+/* Checks that overflow or NaN in the network fails the call and names the image. The next call works. */
 TEST_CASE(numbers_that_are_not_finite)
 {
     static const struct {
@@ -457,7 +454,7 @@ TEST_CASE(numbers_that_are_not_finite)
         {"Mixed_7c.branch1x1.bn.bias", INFINITY, "image 0 of the batch: its features have"},
         {"Conv2d_2b_3x3.bn.weight", INFINITY, "image 0 of the batch: its "},
         {"fc.weight", INFINITY, "image 0 of the batch: its logits have"},
-        {"Mixed_6d.branch1x1.bn.bias", NAN, "image 0 of the batch: its "}, /* a ReLU keeps what is no number */
+        {"Mixed_6d.branch1x1.bn.bias", NAN, "image 0 of the batch: its "}, /* ReLU keeps NaN */
         {"Mixed_7a.branch3x3_1.bn.bias", NAN, "image 0 of the batch: its features have"},
     };
     wt_file *golden = golden_open("inception");
@@ -486,8 +483,8 @@ TEST_CASE(numbers_that_are_not_finite)
         }
 }
 
-/* Two weights are so large that their product is not finite, and a grey image, whose pixels are 0 for the network, does
- * not meet the first one: it is the image beside it that fails, and in the next call nothing does. */
+/* Checks which image is named. The product of two huge weights is not finite. A grey image, whose pixels are 0 for the
+ * network, avoids the first one. The image beside it fails; the next call succeeds. */
 TEST_CASE(the_image_is_named)
 {
     static uint8_t rgb[3][64 * 64 * 3];

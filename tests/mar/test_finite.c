@@ -1,5 +1,5 @@
-/* Numbers that are not finite: a batch with one in a token or a pixel fails, with a line that says where, and with
- * check the first layer whose output has one. */
+/* Tests non-finite numbers. A batch with one in a token or a pixel fails, and one line says where. With check it also
+ * names the first layer with a non-finite output. */
 #include "tests/support/changed.h"
 #include "tests/support/demo.h"
 
@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IMAGES = 2, TOKENS = DEMO_TOKENS, WIDTH = 64 /* of the demo's transformer */ };
+enum { IMAGES = 2, TOKENS = DEMO_TOKENS, WIDTH = 64 /* width of the demo's transformer */ };
 
-static const float huge = 3e38f; /* finite, but not what comes of it */
+static const float huge = 3e38f; /* finite, but products overflow */
 
-/* The demo with the weights of one tensor huge; the models are loaded from `file`, which the caller removes. */
+/* Opens the demo with huge weights in one tensor. The models are loaded from `file`, which the caller removes. */
 static demo open_changed(const char *directory, const char *tensor)
 {
     demo d = demo_open(1);
@@ -31,7 +31,7 @@ static mar_session *session_with(const demo *d, int run, int check)
 
 static const struct {
     const char *tensor;
-    const char *layer; /* the first whose output is not finite */
+    const char *layer; /* first layer with a non-finite output */
 } weights[] = {
     {"z_proj_ln.weight", "z_proj_ln"},
     {"encoder_blocks.0.norm1.weight", "encoder_blocks.0.norm1"},
@@ -48,7 +48,7 @@ static const struct {
     {"diffloss.net.cond_embed.weight", "diffloss.net.cond_embed"},
     {"diffloss.net.time_embed.mlp.2.weight", "diffloss.net.time_embed"},
     {"diffloss.net.res_blocks.1.adaLN_modulation.1.weight", "diffloss.net.res_blocks.1.adaLN_modulation.1"},
-    {"diffloss.net.res_blocks.0.in_ln.weight", "diffloss.net.res_blocks.0.adaLN_modulation.1"}, /* it is folded in */
+    {"diffloss.net.res_blocks.0.in_ln.weight", "diffloss.net.res_blocks.0.adaLN_modulation.1"}, /* folded into it */
     {"diffloss.net.input_proj.weight", "diffloss.net.input_proj"},
     {"diffloss.net.res_blocks.0.mlp.0.weight", "diffloss.net.res_blocks.0"},
     {"diffloss.net.res_blocks.1.mlp.2.weight", "diffloss.net.res_blocks.1"},
@@ -56,7 +56,7 @@ static const struct {
     {"diffloss.net.final_layer.linear.weight", "diffloss.net.final_layer"},
 };
 
-/* Whether the text ends with a layer's name, with or without the diffusion step. */
+/* Returns whether the text ends with a layer's name, with or without the diffusion step. */
 static int names_layer(const char *text, const char *layer)
 {
     const char *at = strstr(text, "; the first layer whose output is not finite: ");
@@ -66,8 +66,8 @@ static int names_layer(const char *text, const char *layer)
     return strncmp(at, layer, n) == 0 && (at[n] == '\0' || strncmp(at + n, " at diffusion step ", 19) == 0);
 }
 
-/* The step of "image 5, step 3: a token is NaN (position 40, channel 2)" and what follows; fails the test if the line
- * is another. */
+/* Returns the step in "image 5, step 3: a token is NaN (position 40, channel 2)". Sets *rest to the text that follows.
+ * Fails the test if the line differs. */
 static int token_step(const char *text, const char **rest)
 {
     int image, step, position, channel, length = 0;
@@ -84,7 +84,7 @@ static int token_step(const char *text, const char **rest)
     return step;
 }
 
-/* Every layer in turn, each with some of the runs, so that each run meets many. */
+/* Breaks every layer in turn, each in some of the runs. Each run meets many layers. */
 TEST_CASE(the_token_and_the_layer_are_named)
 {
     char *directory = test_directory();
@@ -104,14 +104,15 @@ TEST_CASE(the_token_and_the_layer_are_named)
                     fail_msg("%s with %s: %s, expected %s", weights[i].tensor, demo_runs[w].options,
                              mar_session_error(s), weights[i].layer);
                 demo_assert_dropped(s, "failed, begin another first: image ");
-                assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL); /* and again */
+                assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL); /* a repeated batch fails again */
                 mar_session_free(s);
             }
         demo_close(d);
     }
 }
 
-/* Where tokens are made known is after the step that made them; the tokens that come of it are the next step's. */
+/* Checks the reported step. Tokens are added to the known ones after the step that predicts them. Tokens that depend on
+ * them belong to the next step. */
 TEST_CASE(the_step_is_the_first_with_such_a_token)
 {
     char *directory = test_directory();
@@ -121,7 +122,7 @@ TEST_CASE(the_step_is_the_first_with_such_a_token)
     assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
     assert_int_equal(token_step(mar_session_error(s), &rest), 1);
     mar_session_free(s);
-    s = session_with(&d, 0, 1); /* knows before any token shows it */
+    s = session_with(&d, 0, 1); /* check finds it before any token is non-finite */
     assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
     assert_string_equal(mar_session_error(s), "images 5 to 6, step 0: the output of z_proj is not finite, although all "
                                               "tokens so far are");
@@ -129,7 +130,7 @@ TEST_CASE(the_step_is_the_first_with_such_a_token)
     demo_close(d);
 }
 
-/* One image of the batch has it; the next batch, without that class, is that of the model as it was. */
+/* Breaks one image of the batch, by its class. The next batch, without that class, equals the unchanged model's. */
 TEST_CASE(a_later_batch_is_not_concerned)
 {
     char *directory = test_directory();
@@ -165,8 +166,8 @@ TEST_CASE(a_later_batch_is_not_concerned)
     demo_close(good);
 }
 
-/* The draft's layers have its name in front. Without check such a draft costs time and changes no distribution: all it
- * drafts is replaced. */
+/* Checks that the draft's name precedes its layers' names. Without check such a draft costs time but changes no
+ * distribution: all its tokens are replaced. */
 TEST_CASE(the_draft_s_layers_are_told_apart)
 {
     char *directory = test_directory();
@@ -268,7 +269,8 @@ TEST_CASE(the_pixel_and_the_decoder_s_layer_are_named)
     demo_close(d);
 }
 
-/* Finite numbers whose variance is not: LayerNorm's output is none, rather than its bias in every row. */
+/* Tests finite numbers whose variance overflows. LayerNorm's output is then not finite; it must not be its bias in
+ * every row. */
 TEST_CASE(a_variance_that_overflows_shows)
 {
     static const char *const layers[][2] = {{"z_proj.weight", "z_proj_ln"},
@@ -289,7 +291,7 @@ TEST_CASE(a_variance_that_overflows_shows)
     }
 }
 
-/* Weights that are finite, and a picture that is, but out of all proportion. */
+/* Tests finite weights and a finite picture with values far out of range. */
 TEST_CASE(a_blank_picture_is_refused)
 {
     static const struct {
@@ -314,7 +316,7 @@ TEST_CASE(a_blank_picture_is_refused)
             assert_says(mar_session_error(s), "image 5: no value of the image decoder's output is between -1 and 1");
             assert_says(mar_session_error(s), "the picture would be blank");
         } else {
-            assert_int_equal(status, MAR_OK); /* too bright by far, but not blank */
+            assert_int_equal(status, MAR_OK); /* far too bright, but not blank */
         }
         mar_session_free(s);
     }

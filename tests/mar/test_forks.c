@@ -1,5 +1,5 @@
-/* A process forked from the one that opened a handle: its calls on what was made there are refused, nothing crashes or
- * hangs, and it can open a handle of its own. */
+/* Tests a process forked from one with an open handle. Calls on the parent's objects are refused. Nothing crashes or
+ * hangs. The child can open its own handle. */
 #include "tests/support/demo.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ static void ignore_measurement(void *user, const mar_measurement *m)
     (void)user, (void)m;
 }
 
-/* In a child: ends it with a message. cmocka's jumps belong to the parent. */
+/* Ends a child with a message. cmocka's jumps belong to the parent. */
 #define CHECK(condition, text)                                                                                         \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -26,7 +26,7 @@ static void ignore_measurement(void *user, const mar_measurement *m)
     } while (0)
 #define CHECK_FORKED(status, error) CHECK((status) == MAR_EARG && strstr(error, "forked from"), error)
 
-/* Forks; the child has 60 s before it is killed. Returns the child's process in the parent, 0 in the child. */
+/* Forks; the child is killed after 60 s. Returns the child's process id in the parent, 0 in the child. */
 static pid_t start_child(void)
 {
     fflush(NULL);
@@ -49,7 +49,7 @@ static void wait_for(pid_t child)
     assert_int_equal(exit_status_of(child), 0);
 }
 
-/* All that can be asked of what the parent has made, and its end. */
+/* Makes every call on the parent's objects, and frees them. */
 static void use_in_child(demo d, mar_session *s, const mar_params *p)
 {
     static float tokens[DEMO_TOKENS * DEMO_BATCH];
@@ -96,7 +96,7 @@ static void use_in_child(demo d, mar_session *s, const mar_params *p)
     demo_close(d);
 }
 
-/* Makes images in the child on a handle of its own. */
+/* Generates in the child on its own handle. */
 static void generate_in_child(const mar_params *p, const float *expected)
 {
     static const int labels[DEMO_BATCH] = {3, -1, 7};
@@ -164,7 +164,7 @@ TEST_CASE(a_child_is_told)
     demo_close(d);
 }
 
-static pid_t forked; /* by the callback */
+static pid_t forked; /* set by the callback */
 
 static void fork_there(void *user, mar_session *s, const mar_progress *p)
 {
@@ -172,7 +172,7 @@ static void fork_there(void *user, mar_session *s, const mar_progress *p)
     forked = start_child();
 }
 
-/* The call that the callback comes from ends with the reason in the child. */
+/* Checks that the call that runs the callback fails in the child, with a reason. */
 TEST_CASE(a_callback_may_fork)
 {
     const mar_params p = params_with("num_iter 4, num_sampling_steps 4");
@@ -198,7 +198,7 @@ TEST_CASE(a_callback_may_fork)
 typedef struct {
     const demo *d;
     const mar_params *p;
-    int loads; /* loads models and makes sessions, else only steps */
+    int loads; /* 1: loads models and makes sessions; 0: only steps */
     atomic_int *stop, *ready;
 } worker;
 
@@ -221,7 +221,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* What other threads hold at the moment of the fork keeps no child waiting: it generates on a handle of its own. */
+/* Checks that locks held by other threads at the fork do not block the child. It generates on its own handle. */
 static void fork_beside(int loads, int times)
 {
     enum { THREADS = 3 };

@@ -1,4 +1,4 @@
-/* The whole loop through the public API: against PyTorch, and the promises of mar.h. */
+/* Tests the whole loop through the public API: against PyTorch, and the promises of mar.h. */
 #include "mar.h"
 #include "mar/core/config.h"
 #include "mar/core/handle.h"
@@ -23,7 +23,7 @@ static mar_params params_of(int num_iter, int steps, float cfg, mar_cfg_schedule
     return p;
 }
 
-/* Tokens of images first..first+n-1, made in batches of at most `batch`. */
+/* Generates the tokens of images first..first+n-1, in batches of at most `batch`. */
 static void generate(mar *m, const char *path, const mar_params *p, const int *labels, int first, int n, int batch,
                      int tokens, float *out)
 {
@@ -66,7 +66,7 @@ TEST_CASE(matches_pytorch)
     wt_close(golden);
 }
 
-/* Another seed, image index, class or temperature gives another image. */
+/* Checks that another seed, image index, class or temperature gives another image. */
 TEST_CASE(everything_else_does_matter)
 {
     const mar_params base = params_of(4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1);
@@ -87,7 +87,7 @@ TEST_CASE(everything_else_does_matter)
     mar_close(m);
 }
 
-/* The demo models, whose chains are sane: final images against PyTorch's, to a grey level in f32. */
+/* Compares final images of the demo models with PyTorch's, to one grey level in f32. Their chains are stable. */
 TEST_CASE(demo_images)
 {
     enum { N = 3, SIDE = 32, BYTES = SIDE * SIDE * 3 };
@@ -116,7 +116,7 @@ TEST_CASE(demo_images)
             worst = fmax(worst, difference);
             mean += difference / (N * BYTES);
         }
-        if (bf16) { /* rounding sends a chain on a slightly different way: the same digits, not the same bits */
+        if (bf16) { /* rounding perturbs the chains: the same digits, not the same bits */
             assert_true(mean < 12);
         } else {
             assert_close(mine, tokens, N * 64 * 8, 1e-3);
@@ -208,7 +208,7 @@ static const mar_model_config patches = {.width = 32,
                                          .head_width = 32,
                                          .head_depth = 1};
 
-/* Pixels of the decoder for latents float [GRID * PATCH][GRID * PATCH][Z]. */
+/* Decodes latents float [GRID * PATCH][GRID * PATCH][Z] to pixels. */
 static void decode_latents(mar *m, const float *latents, uint8_t *rgb)
 {
     mar_vae *vae;
@@ -230,7 +230,7 @@ static void decode_latents(mar *m, const float *latents, uint8_t *rgb)
     mar_vae_free(vae);
 }
 
-/* unpatchify of models/mar.py: "nhwcpq->nchpwq", for latents whose channels come last. */
+/* Implements unpatchify of models/mar.py, "nhwcpq->nchpwq", for latents with channels last. */
 static void unpatchify(const float *tokens, float *latents)
 {
     for (int h = 0; h < GRID; h++)
@@ -242,14 +242,14 @@ static void unpatchify(const float *tokens, float *latents)
                             tokens[(((h * GRID + w) * Z + c) * PATCH + p) * PATCH + q];
 }
 
-/* A model of 16 tokens of 2x2 latent pixels makes images of 32x32 with the demo's decoder, if it is told so. */
+/* Checks that 16 tokens of 2x2 latent pixels make 32x32 images with the demo's decoder, given the patch size. */
 TEST_CASE(tokens_may_be_patches)
 {
     static float tokens[2][GRID * GRID * PATCH * PATCH * Z], latents[GRID * PATCH * GRID * PATCH * Z];
     static uint8_t rgb[2][SIDE * SIDE * 3], expected[SIDE * SIDE * 3];
     static const int labels[2] = {1, 2};
     mar_params p = params_of(4, 10, 1.5f, MAR_CFG_LINEAR, 1.0f, 1);
-    p.sampler = MAR_SAMPLER_DDIM; /* the random head's variances would grow beyond all bounds */
+    p.sampler = MAR_SAMPLER_DDIM; /* otherwise the random head's variances would diverge */
     char *dir = test_directory(), *path = write_mar(dir, "patches.safetensors", &patches, 1, "");
     mar *m = open_mar(MAR_DTYPE_F32, 2), *told;
     mar_model *model;
@@ -293,7 +293,7 @@ static void keep_model_line(void *user, mar_log_level level, const char *line)
     if (strncmp(line, "model ", 6) == 0) snprintf(user, 512, "%s", line);
 }
 
-/* What wrappers of a training run put in front of the names changes no number, and the log says that it is gone. */
+/* Checks that prefixes from wrappers of a training run change no number. The log reports that they were removed. */
 TEST_CASE(prefixes_are_no_part_of_names)
 {
     static const char *const prefixes[] = {"", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."};
@@ -316,11 +316,11 @@ TEST_CASE(prefixes_are_no_part_of_names)
     mar_close(m);
 }
 
-/* What is known of a patch without being told. */
+/* Checks the patch size found from the token's dimension, the given patch size and the channels. */
 TEST_CASE(patch_sizes)
 {
     static const struct {
-        int token_dim, said, channels, expected; /* 0: asked for */
+        int token_dim, said, channels, expected; /* expected 0: must be given */
     } cases[] = {{16, 0, 16, 1}, {64, 0, 16, 2}, {144, 0, 16, 3}, {64, 0, 64, 1}, {8, 0, 8, 1},   {16, 0, 4, 0},
                  {64, 0, 4, 0},  {32, 0, 8, 0},  {48, 0, 16, 0},  {16, 2, 4, 2},  {64, 2, 16, 2}, {64, 2, 64, 0},
                  {64, 1, 64, 1}, {64, 1, 16, 0}, {64, 4, 4, 4},   {16, 0, 64, 0}};

@@ -1,5 +1,5 @@
-/* Steps without guidance compute one row a token: the same tokens with every accelerator, and the arithmetic that
- * follows. And what guidance in an interval makes of the steps. */
+/* Tests that steps without guidance compute one row a token. Tokens are the same with every accelerator, and the
+ * arithmetic drops. Also tests guidance in an interval. */
 #include "tests/support/masked.h"
 #include "mar/core/params.h"
 #include "tests/support/support.h"
@@ -10,7 +10,7 @@
 static const char small[] = "tests/golden/data/lazy_small.safetensors";
 enum { SEQ = 64, CHANNELS = 5, TOKENS = SEQ * CHANNELS, STEPS = 24, N = 2 };
 
-/* The accelerators, by their options; `drafts`: with the model itself for a draft. */
+/* Accelerators by their options; `drafts`: the model is its own draft. */
 static const struct {
     const char *options;
     int drafts;
@@ -31,7 +31,7 @@ static const struct {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* Accelerators that work on tokens of several steps at once. */
+/* Returns whether an accelerator works on tokens of several steps at once. */
 static int in_blocks(int way)
 {
     return strstr(ways[way].options, "spec ") == ways[way].options;
@@ -48,7 +48,7 @@ static mar_params params_of(int way, mar_model *model)
     return p;
 }
 
-/* Tokens of N images. With `interval` the steps outside it have scale 1, as they would have by its options, but both
+/* Generates tokens of N images. With `interval`, steps outside it have scale 1, as its options ask, but compute both
  * rows. */
 static void generate(mar *m, mar_model *model, const mar_params *p, const mar_params *interval, float *tokens,
                      mar_stats *stats)
@@ -68,7 +68,7 @@ static void generate(mar *m, mar_model *model, const mar_params *p, const mar_pa
     mar_session_free(s);
 }
 
-/* Guidance in no step is no guidance: bit for bit, with the same arithmetic. */
+/* Checks that an interval without steps equals no guidance: bit for bit, with the same arithmetic. */
 TEST_CASE(nowhere)
 {
     mar *m = open_mar(MAR_DTYPE_F32, 1);
@@ -91,8 +91,8 @@ TEST_CASE(nowhere)
     mar_close(m);
 }
 
-/* Guidance in some steps: the tokens are those of two rows everywhere with scale 1 in the other steps, where the guided
- * prediction u + (c - u) is c but for rounding. */
+/* Checks guidance in some steps. The reference computes two rows everywhere, with scale 1 in the other steps. There the
+ * guided prediction u + (c - u) is c but for rounding. */
 TEST_CASE(somewhere)
 {
     static const float intervals[][2] = {{0, 0.3f}, {0.3f, 1}, {0.1f, 0.6f}};
@@ -121,7 +121,7 @@ TEST_CASE(somewhere)
     mar_close(m);
 }
 
-/* Which steps have guidance, and what they take: twice what the others do. */
+/* Checks which steps have guidance. They take twice the arithmetic of the others. */
 TEST_CASE(arithmetic)
 {
     mar *m = open_mar(MAR_DTYPE_F32, 1);
@@ -153,7 +153,7 @@ TEST_CASE(arithmetic)
     assert_true(steps > 3 && steps < STEPS - 3);
     mar_session_free(s);
     generate(m, model, &p, NULL, tokens, &stats);
-    /* both ends of the interval are known fractions: 16 and 32 of 64 */
+    /* Both ends of the interval are fractions of known tokens: 16 and 32 of 64. */
     assert_float_equal(stats.encoder_flop / encoder, 1, 1e-12);
     assert_float_equal(stats.decoder_flop / decoder, 1, 1e-12);
     assert_float_equal(stats.head_flop / unguided.head_flop, 1 + guided / (double)SEQ, 1e-12);
@@ -161,7 +161,7 @@ TEST_CASE(arithmetic)
     mar_close(m);
 }
 
-/* Counts the arithmetic of every step's passes anew. */
+/* Recounts the arithmetic of every step's passes. */
 TEST_CASE(arithmetic_is_counted)
 {
     mar *m = open_mar(MAR_DTYPE_F32, 1);
@@ -189,8 +189,8 @@ TEST_CASE(arithmetic_is_counted)
     mar_close(m);
 }
 
-/* cfg_interval LOW,HIGH by name is cfg_low and cfg_high; what is no interval is refused in one line that says what one
- * is. */
+/* Checks that cfg_interval LOW,HIGH sets cfg_low and cfg_high. Anything else is refused in one line that describes an
+ * interval. */
 TEST_CASE(by_name)
 {
     static const char *const bad[] = {"0.8,0.2", "-0.1,0.5", "0.5,1.5", "0.5,", ",", "0.2,0.4,0.6", "a,b", "nan,1"};
@@ -210,7 +210,7 @@ TEST_CASE(by_name)
         assert_string_equal(why, expected);
         assert_true(p.cfg_low == 0.25f && p.cfg_high == 0.75f);
     }
-    p.size = offsetof(mar_params, cfg_low); /* that of an older mar.h */
+    p.size = offsetof(mar_params, cfg_low); /* size in an older mar.h */
     assert_int_equal(mar_params_set(&p, "cfg_interval", "0,1", why, sizeof why), MAR_EARG);
     assert_string_equal(why, "--cfg_interval 0,1: the program was compiled with a mar.h that does not have --cfg_low");
 }

@@ -1,5 +1,5 @@
-/* A head in f32 beside a transformer in bf16: what it is for, what the handle says of it, and that everything that uses
- * a head works with it. Without bf16 in the processor both are f32, and all of it holds as well. */
+/* Tests a head in f32 with a transformer in bf16: its purpose, its text in the handle's description, and every use of a
+ * head. Without bf16 in the processor both are f32, and all checks hold as well. */
 #include "tests/support/demo.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ static void keep_warnings(void *user, mar_log_level level, const char *line)
     snprintf(j->line, sizeof j->line, "%s", line);
 }
 
-/* A handle on the CPU; dtype is bf16 where the processor has it. */
+/* Opens a handle on the CPU. dtype is bf16 where the processor has it. */
 static demo open_demo(mar_dtype dtype, mar_dtype head, journal *j)
 {
     demo d = {0};
@@ -42,7 +42,7 @@ static int is_bf16(const demo *d)
     return strncmp(mar_backend_description(d->m), "cpu bf16", 8) == 0;
 }
 
-/* The tokens of images 0..n-1, [n][TOKENS]; NULL: not wanted. */
+/* Generates the tokens of images 0..n-1, [n][TOKENS]; NULL: not wanted. */
 static mar_stats generate(const demo *d, const mar_params *p, int n, float *tokens)
 {
     int labels[N];
@@ -68,7 +68,7 @@ static mar_params path_params(void)
     return p;
 }
 
-/* The criterion compares two evaluations of one head at nearly equal conditions. */
+/* Tests acceptance of paths. The criterion compares two evaluations of one head at nearly equal conditions. */
 TEST_CASE(paths_are_accepted_with_a_head_in_f32)
 {
     const mar_params p = path_params();
@@ -144,7 +144,8 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(sum / (double)n);
 }
 
-/* Plain chains, speculation inside the head, solvers and LazyMAR's reuse; --check finds nothing and changes nothing. */
+/* Tests plain chains, speculation inside the head, solvers and LazyMAR's reuse. --check finds nothing and changes
+ * nothing. */
 TEST_CASE(every_use_of_a_head)
 {
     static float mixed[2 * TOKENS], checked[2 * TOKENS], half[2 * TOKENS], single[2 * TOKENS];
@@ -167,7 +168,7 @@ TEST_CASE(every_use_of_a_head)
         for (int i = 0; i < 2 * TOKENS; i++) assert_true(isfinite(mixed[i]));
         if (!is_bf16(&d)) assert_memory_equal(mixed, single, sizeof mixed);
         if (is_bf16(&d)) assert_true(distance(mixed, half, 2 * TOKENS) > 0);
-        if (is_bf16(&d)) assert_true(distance(mixed, single, 2 * TOKENS) > 0); /* the transformer still is bf16 */
+        if (is_bf16(&d)) assert_true(distance(mixed, single, 2 * TOKENS) > 0); /* the transformer is still bf16 */
     }
     demo_close(d), demo_close(e), demo_close(f);
 }

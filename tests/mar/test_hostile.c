@@ -1,5 +1,6 @@
-/* A host that makes every mistake there is: NULL for every pointer of every public function, numbers and indices out of
- * range, and a handle that was not opened. Nothing crashes or hangs; a call with a status says what is wrong. */
+/* Tests a host that makes every possible mistake. It passes NULL for every pointer of every public function. Numbers
+ * and indices are out of range; one handle is not open. Nothing crashes or hangs. A call with a status says what is
+ * wrong. */
 #include "tests/support/demo.h"
 
 #include <limits.h>
@@ -13,13 +14,13 @@
 static const int out_of_range[] = {INT_MIN, INT_MIN + 1, -1000, -1, 1 << 20, INT_MAX - 1, INT_MAX};
 enum { OUT_OF_RANGE = sizeof out_of_range / sizeof *out_of_range };
 
-/* What the calls are made with. */
+/* Arguments of the calls */
 static struct {
-    demo d;                    /* as it should be */
-    mar *failed;               /* was not opened */
+    demo d;                    /* a valid demo */
+    mar *failed;               /* handle that failed to open */
     mar_params p;              /* a short run */
     mar_session *s;            /* a finished batch of one image */
-    float tokens[DEMO_TOKENS]; /* of it */
+    float tokens[DEMO_TOKENS]; /* its tokens */
     mar_report *report;        /* of the demo */
     mar_features *features;    /* of the demo, one image at a time */
 } host;
@@ -62,7 +63,7 @@ static int session_is_unharmed(void **state)
 
 /* Begins the test of a function that mar.h declares. */
 #define HOSTILE(name) TEST_WITH(hostile_##name, NULL, session_is_unharmed)
-/* The same of one that takes NULL, and of one whose answer says it all. */
+/* HOSTILE_NULL tests a function that accepts NULL. HOSTILE_IS tests one whose return value suffices. */
 #define HOSTILE_NULL(name)                                                                                             \
     HOSTILE(name)                                                                                                      \
     {                                                                                                                  \
@@ -74,7 +75,7 @@ static int session_is_unharmed(void **state)
         assert_true(condition);                                                                                        \
     }
 
-/* The text is one line that says `what`. */
+/* Checks that the text is one line that says `what`. */
 static void one_line(const char *text, const char *what)
 {
     assert_non_null(text);
@@ -82,7 +83,7 @@ static void one_line(const char *text, const char *what)
     assert_says(text, what);
 }
 
-/* The call was refused, and the thread's reason for handle m, or for calls without one, says `what`. */
+/* Checks that the call was refused. The thread's reason says `what`: for handle m, or for calls without a handle. */
 static void refused(mar_status status, const mar *m, const char *what)
 {
     if (status != MAR_EARG) fail_msg("%s: %s, expected MAR_EARG", what, mar_status_name(status));
@@ -185,10 +186,10 @@ HOSTILE(mar_params_init)
     memset(p, 0x55, sizeof p);
     mar_params_init(p, 0); /* writes nothing */
     for (size_t i = 0; i < sizeof p; i++) assert_int_equal(((unsigned char *)p)[i], 0x55);
-    mar_params_init(p, 3); /* nor more than it may */
+    mar_params_init(p, 3); /* writes at most 3 bytes */
     for (size_t i = 3; i < sizeof p; i++) assert_int_equal(((unsigned char *)p)[i], 0x55);
     mar_session *s;
-    mar_params_init(p, sizeof p); /* that of a newer header */
+    mar_params_init(p, sizeof p); /* size in a newer header */
     refused(mar_session_create(host.d.model, NULL, p, 1, &s), host.d.m, "newer mar.h");
     static const size_t sizes[] = {0, 1, sizeof(size_t), sizeof(mar_params) - 1, sizeof(mar_params) + 1, SIZE_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -224,7 +225,7 @@ HOSTILE(mar_params_unused)
 
 /* --- sessions ----------------------------------------------------------------------------------------------------- */
 
-/* Every number of the parameters that is out of its range, and every float that is not finite. */
+/* Sets each parameter out of its range in turn, and floats to non-finite values. Each value is refused. */
 static void wrong_numbers(void)
 {
     mar_session *s;
@@ -240,7 +241,7 @@ static void wrong_numbers(void)
             }
         } else if (o->type == MAR_TYPE_FLAG || o->type == MAR_TYPE_INT || o->type == MAR_TYPE_CHOICE) {
             for (int k = 0; k < OUT_OF_RANGE; k++) {
-                if (out_of_range[k] == (int)o->value) continue; /* of an option that may be -1 */
+                if (out_of_range[k] == (int)o->value) continue; /* an option that may be -1 */
                 memcpy(field, &out_of_range[k], sizeof(int));
                 refused(mar_session_create(host.d.model, NULL, &p, 1, &s), host.d.m, o->name);
             }
@@ -282,7 +283,7 @@ HOSTILE(mar_session_begin)
     session_refused(mar_session_begin(host.s, 0, &label, 0), host.s, "0 images");
 }
 
-/* The demo knows classes; what a model of captions refuses is in mar.discrete. */
+/* The demo knows classes only. mar.discrete tests refusals of models with captions. */
 HOSTILE(mar_session_begin_captions)
 {
     const float feature = 1;
@@ -459,7 +460,7 @@ HOSTILE(mar_error)
     pthread_t thread;
     void *text;
     assert_non_null(mar_error(NULL));
-    pthread_create(&thread, NULL, error_of, host.failed); /* a thread that has seen nothing fail */
+    pthread_create(&thread, NULL, error_of, host.failed); /* a thread without failures of its own */
     pthread_join(thread, &text);
     one_line(text, "threads -1");
     mar_session *s;
@@ -662,7 +663,7 @@ HOSTILE(mar_precision_recall)
     refused(mar_precision_recall(m, x, 4, x, 4, 2, 3, &p, NULL), m, "recall is NULL");
     for (int i = 0; i < OUT_OF_RANGE; i++) {
         const int n = out_of_range[i];
-        if (n != 1 << 20) { /* which may be right */
+        if (n != 1 << 20) { /* may be valid */
             refused(mar_precision_recall(m, x, n, x, 4, 2, 3, &p, &r), m, "reference: ");
             refused(mar_precision_recall(m, x, 4, x, n, 2, 3, &p, &r), m, "images: ");
             refused(mar_precision_recall(m, x, 4, x, 4, n, 3, &p, &r), m, "dim ");
@@ -677,7 +678,7 @@ HOSTILE(mar_precision_recall)
     assert_true(p == 0 && r == 0);
 }
 
-/* Each function that the header declares is tested. */
+/* Checks that each function of the header is tested. */
 TEST_CASE(none_is_missing)
 {
     char line[400];

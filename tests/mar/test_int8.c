@@ -1,5 +1,4 @@
-/* dtype int8 above the kernels: files with int8 weights and what is made of them, what a session's guarantee says, what
- * a handle refuses. */
+/* Tests dtype int8 above the kernels: files with int8 weights, sessions' guarantees, and a handle's refusals. */
 #include "tests/support/archive.h"
 #include "tests/support/demo.h"
 
@@ -13,7 +12,7 @@
 
 static const struct {
     const char *model;
-    int matrices, tokens; /* of them int8; numbers of an image */
+    int matrices, tokens; /* number of int8 matrices; floats of an image */
 } families[] = {{"demo", 16, DEMO_TOKENS}, {"demo-discrete", 30, DEMO_SEQ}};
 enum { FAMILIES = 2, MOST_TOKENS = DEMO_TOKENS };
 
@@ -31,7 +30,7 @@ typedef struct {
     mar *m; /* in f32 */
 } fixture;
 
-/* The model as bf16, and as the int8 of that. */
+/* Converts the model to bf16, and that file to int8. */
 static fixture set_up(const char *model)
 {
     fixture x = {.dir = test_directory(), .m = open_mar(MAR_DTYPE_F32, 2)};
@@ -48,9 +47,9 @@ static void tear_down(fixture *x)
     mar_close(x->m);
 }
 
-/* --- what is in the files ----------------------------------------------------------------------------------------- */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* The matrices of the blocks are what kern_int8_quantise makes of the source's, all else is bf16. */
+/* Checks that the blocks' matrices equal kern_int8_quantise of the source's. All else is bf16. */
 TEST_CASE(converted)
 {
     for (int i = 0; i < FAMILIES; i++) {
@@ -96,7 +95,8 @@ static int same_bytes(const char *a, const char *b)
     return same;
 }
 
-/* auto and int8 keep int8 weights, the others write what they stand for: int8 of that are the same. */
+/* Checks that auto and int8 keep int8 weights. Other dtypes write the dequantised values; quantising those restores the
+ * same int8. */
 TEST_CASE(converted_again)
 {
     for (int i = 0; i < FAMILIES; i++) {
@@ -125,7 +125,7 @@ TEST_CASE(converted_again)
     }
 }
 
-/* Files that are no model have no transformer to be int8. */
+/* Checks files of other kinds, which have no transformer to quantise. */
 TEST_CASE(other_kinds)
 {
     fixture x = set_up("demo");
@@ -187,7 +187,7 @@ static void overwrite(const fixture *x, const char *name, size_t first, const vo
     bytes_free(&b);
 }
 
-/* Changes what the header of the file at x->int8 says, to text of the same length. */
+/* Replaces text in the header of the file at x->int8 by text of the same length. */
 static void say(const fixture *x, const char *from, const char *to)
 {
     bytes b = bytes_from_file(x->int8);
@@ -199,7 +199,7 @@ static void say(const fixture *x, const char *from, const char *to)
     bytes_free(&b);
 }
 
-/* mar_inspect's only problem is what keeps the file from being loaded. */
+/* Checks that mar_inspect reports the problem first, and that loading fails with the same text. */
 static void expect(const fixture *x, const char *problem)
 {
     mar_report *r;
@@ -238,9 +238,9 @@ TEST_CASE(damaged)
     tear_down(&x);
 }
 
-/* --- what is computed --------------------------------------------------------------------------------------------- */
+/* --- arithmetic --------------------------------------------------------------------------------------------------- */
 
-/* Images 5, 6 and 7 of the file, in the handle's arithmetic. */
+/* Generates images 5, 6 and 7 with the file, in the handle's arithmetic. */
 static void generate(mar *m, const char *path, float *tokens)
 {
     demo d = {.m = m};
@@ -254,8 +254,8 @@ static void generate(mar *m, const char *path, float *tokens)
     mar_model_free(d.model);
 }
 
-/* The int8 of a bf16 file are those that dtype int8 makes of it when it loads it: the same tokens to the bit. Without
- * dtype int8 they are the f32 that they stand for. */
+/* Checks that a bf16 file converted to int8 equals quantising it on load: the same tokens to the bit. Without dtype
+ * int8 the weights are dequantised to f32. */
 TEST_CASE(loaded)
 {
     mar *int8 = open_int8(NULL);
@@ -271,7 +271,7 @@ TEST_CASE(loaded)
         generate(int8, x.int8, b);
         generate(int8, x.other, c);
         assert_memory_equal(a, b, size);
-        assert_memory_equal(a, c, size); /* quantised again they are the same */
+        assert_memory_equal(a, c, size); /* quantising again gives the same weights */
         tear_down(&x);
     }
     mar_close(int8);
@@ -288,7 +288,7 @@ static void keep(void *user, mar_log_level level, const char *line)
     snprintf(j->lines, sizeof j->lines, "%s", line);
 }
 
-/* dtype auto never is int8: the log says of an int8 file that its weights are restored. */
+/* Checks that dtype auto never means int8. For an int8 file the log says that weights are dequantised. */
 TEST_CASE(automatic)
 {
     fixture x = set_up("demo-discrete");
@@ -316,9 +316,9 @@ TEST_CASE(automatic)
     tear_down(&x);
 }
 
-/* --- what is said of it ------------------------------------------------------------------------------------------- */
+/* --- descriptions ------------------------------------------------------------------------------------------------- */
 
-/* What is exact is so with respect to the int8 model. */
+/* Checks that guarantees of exactness refer to the int8 model. */
 TEST_CASE(guarantees)
 {
     static const struct {
@@ -359,12 +359,12 @@ TEST_CASE(guarantees)
     mar_close(m), mar_close(plain);
 }
 
-/* What the handle says of its heads, which is part of the texts that pictures and evaluations are known by. */
+/* Checks the handle's description of its heads. It is part of the texts that identify pictures and evaluations. */
 TEST_CASE(heads)
 {
     static const struct {
         mar_options options;
-        const char *says; /* behind "cpu int8, bf16" */
+        const char *says; /* text after "cpu int8, bf16" */
         int below;
     } cases[] = {{{.head_dtype = MAR_DTYPE_AUTO}, "", 985},
                  {{.head_dtype = MAR_DTYPE_INT8}, "", 985},
@@ -410,8 +410,8 @@ TEST_CASE(refused)
     }
 }
 
-/* Bytes that a step of LlamaGen's decoding reads: int8 weights of the layers are half of bf16's, a quarter of f32's,
- * and a scale for each output channel. */
+/* Checks the bytes read by a step of LlamaGen's decoding. Int8 weights of the layers take half of bf16's and a quarter
+ * of f32's. Each output channel adds a scale. */
 TEST_CASE(bytes_read)
 {
     enum { DEPTH = 6, WIDTH = 128, HIDDEN = 256 };

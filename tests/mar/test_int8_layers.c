@@ -1,5 +1,5 @@
-/* The transformer's layers with dtype int8: outlier channels that norms make cost no digits, and a layer whose output
- * is not finite is found. */
+/* Tests the transformer's layers with dtype int8. Outlier channels made by norms cost no digits. A layer with a
+ * non-finite output is found. */
 #include "tests/support/changed.h"
 #include "tests/support/demo.h"
 
@@ -27,8 +27,8 @@ static void scale(const bytes *file, const char *tensor, float factor)
         }
 }
 
-/* The demo as the same function of other weights: every block's norms make two channels `size` times as large, and the
- * layers behind them make that good. The caller removes the file, and frees its name. */
+/* Writes the demo with other weights that compute the same function. Every block's norms make two channels `size` times
+ * as large; the next layers undo that. The caller removes the file and frees its name. */
 static char *write_outliers(mar *m, const char *directory)
 {
     static const char *const stacks[] = {"encoder", "decoder"};
@@ -62,7 +62,7 @@ static void generate(mar *m, const char *path, float *tokens)
     mar_model_free(d.model);
 }
 
-/* Smoothing makes of them the weights that they were made of; without int8 no bit of theirs changes. */
+/* Checks that smoothing restores the original weights. Without int8 the outputs are equal to the bit, too. */
 TEST_CASE(outliers_of_norms_cost_nothing)
 {
     static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
@@ -80,7 +80,7 @@ TEST_CASE(outliers_of_norms_cost_nothing)
     }
 }
 
-/* So does mar_convert, which writes what loading would make. */
+/* Checks that mar_convert smooths, too: it writes the weights that loading computes. */
 TEST_CASE(files_are_smoothed_too)
 {
     static float plain[IMAGES * TOKENS], outliers[IMAGES * TOKENS];
@@ -100,7 +100,7 @@ TEST_CASE(files_are_smoothed_too)
 
 static const struct {
     const char *tensor;
-    const char *layer; /* the first whose output is not finite */
+    const char *layer; /* first layer with a non-finite output */
 } weights[] = {
     {"encoder_blocks.0.norm1.weight", "encoder_blocks.0.norm1"},
     {"encoder_blocks.0.attn.qkv.weight", "encoder_blocks.0.attn.qkv"},
@@ -113,7 +113,7 @@ static const struct {
     {"diffloss.net.res_blocks.1.mlp.2.weight", "diffloss.net.res_blocks.1"},
 };
 
-/* A weight that is NaN, at all timesteps in int8. */
+/* Sets a weight to NaN, at all timesteps in int8. */
 TEST_CASE(check_names_the_layer)
 {
     const mar_options options = {

@@ -1,5 +1,5 @@
-/* mar_precision_recall against all distances in double, on points whose distances f32 has exactly, and against the
- * formulas of ADM's evaluator. */
+/* Tests mar_precision_recall in two ways. One uses all distances in double, on points whose distances are exact in f32.
+ * The other uses the formulas of ADM's evaluator. */
 #include "kernels/rng.h"
 #include "tests/support/support.h"
 
@@ -38,7 +38,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* As ADM's evaluator: number k of the distances of a point from all of its set, itself being number 0. */
+/* Returns the radii as ADM's evaluator defines them: a point's k-th smallest distance to its set. The point itself is
+ * number 0. */
 static double *radii(const float *x, int n, int dim, int k)
 {
     double *radius = malloc((size_t)n * sizeof *radius), *all = malloc((size_t)n * sizeof *all);
@@ -52,7 +53,7 @@ static double *radii(const float *x, int n, int dim, int k)
     return radius;
 }
 
-/* The fraction of b's points that are in a ball of a. */
+/* Returns the fraction of b's points that lie in a ball of a. */
 static double fraction(const float *a, int n, const double *radius, const float *b, int m, int dim)
 {
     int inside = 0;
@@ -84,8 +85,8 @@ static uint32_t word(uint64_t image, int block, int i)
     return words[i];
 }
 
-/* Points of some clusters with numbers that are multiples of 1/4 up to `spread`, so that f32 has their distances
- * exactly and many are the same; some points are there more than once. */
+/* Makes points in clusters; the numbers are multiples of 1/4 up to `spread`. Their distances are exact in f32, and many
+ * are equal. Some points occur more than once. */
 static float *cluster_points(int n, int dim, int clusters, int spread, int seed)
 {
     float *x = malloc((size_t)n * (size_t)dim * sizeof *x);
@@ -118,14 +119,14 @@ TEST_CASE(points_are_judged_as_in_double)
     }
 }
 
-/* More points than are compared at a time, because there are many, or because they are large. */
+/* Tests more points than one block compares: many points, or large ones. */
 TEST_CASE(points_of_several_squares)
 {
     float *a = cluster_points(2300, 4, 40, 20, 1), *b = cluster_points(2049, 4, 50, 20, 2);
     check(a, 2300, b, 2049, 4, 3);
     check(a, 2300, b, 20, 4, 3);
     free(a), free(b);
-    enum { LARGE = 600000 }; /* six at a time */
+    enum { LARGE = 600000 }; /* six points fit in a block */
     a = malloc(13 * LARGE * sizeof *a);
     assert_non_null(a);
     for (int i = 0; i < 13 * LARGE; i++) a[i] = (float)(i % 7 == 0 ? i / LARGE * (i / LARGE) : i % 5) / 4;
@@ -133,7 +134,8 @@ TEST_CASE(points_of_several_squares)
     free(a);
 }
 
-/* Features far from 0 in which images differ little: |u|^2 + |v|^2 - 2 u v in f32 would be all rounding. */
+/* Tests features far from 0 that differ little between images. There |u|^2 + |v|^2 - 2 u v in f32 would be mostly
+ * rounding. */
 TEST_CASE(near_points_far_from_zero)
 {
     enum { N = 90, M = 70, DIM = 300 };
@@ -144,7 +146,8 @@ TEST_CASE(near_points_far_from_zero)
     free(a), free(b);
 }
 
-/* Images of the reference are in it, whatever their features: their distances are 0, or have equal bits. */
+/* Checks that images of the reference are inside it, whatever their features. Their distances are 0, or have equal
+ * bits. */
 TEST_CASE(the_same_images)
 {
     enum { N = 150, DIM = 77 };
@@ -157,7 +160,7 @@ TEST_CASE(the_same_images)
     assert_true(precision == 1 && recall == 1);
     assert_library(handle, mar_precision_recall(handle, a, 2 * N, a + N * DIM, N, DIM, 3, &precision, &recall));
     assert_true(precision == 1);
-    for (int i = 0; i < 5; i++) memcpy(a + i * DIM, a, DIM * sizeof *a); /* five times one image: its ball is a point */
+    for (int i = 0; i < 5; i++) memcpy(a + i * DIM, a, DIM * sizeof *a); /* five copies of one image: a point */
     for (int i = 0; i < 4; i++) memcpy(a + (N + i) * DIM, a, DIM * sizeof *a);
     for (int i = 4; i < N; i++)
         for (int d = 0; d < DIM; d++) a[(N + i) * DIM + d] = a[d] * (1 + (float)i * 1e-6f) + 1e-5f;
@@ -170,13 +173,13 @@ TEST_CASE(the_same_images)
 
 enum { DIM = 2048, CLUSTERS = 24 };
 
-/* Byte d of the random words at an image's addresses. */
+/* Returns byte d of the random words at an image's addresses. */
 static int octet(uint64_t image, int d)
 {
     return (int)(word(image, d / 16, d / 4 % 4) >> 8 * (d % 4) & 255);
 }
 
-/* Those of tests/golden/make_manifold.py. */
+/* Makes the features of tests/golden/make_manifold.py. */
 static float *features(int which, int n, int shift)
 {
     float *x = malloc((size_t)n * DIM * sizeof *x);
@@ -190,9 +193,8 @@ static float *features(int which, int n, int shift)
     return x;
 }
 
-/* Precision and recall by ADM's formulas in f32 and in fp16, in which its evaluator computes. These differ by as many
- * as 4 of 500 points. (Between two implementations on tens of thousands of images differences of 0.001 have been seen.)
- */
+/* Precision and recall by ADM's formulas in f32 and in fp16, which its evaluator uses. The two differ by up to 4 of 500
+ * points. (Two implementations on tens of thousands of images have differed by 0.001.) */
 static const struct {
     int n, m, k, shift;
     double f32[2], fp16[2];

@@ -1,5 +1,5 @@
-/* mar_session_measure: what it lists, that its sums agree with what sessions count, and that sessions go on after it.
- * No time decides anything but that it is positive. */
+/* Tests mar_session_measure: its rows, their sums against the session's counts, and sessions after it. Times need only
+ * be positive. */
 #include "base/cpus.h"
 #include "tests/support/demo.h"
 #include "tests/support/measured.h"
@@ -51,7 +51,7 @@ TEST_CASE(lists_every_part)
     demo_close(d);
 }
 
-/* The operations' arithmetic is that of the passes, which sessions have always counted. */
+/* Checks that the operations' arithmetic adds up to the passes', which sessions count. */
 TEST_CASE(operations_add_up)
 {
     static const char *const ways[] = {"num_iter 8, num_sampling_steps 8, cfg 2.9",
@@ -78,7 +78,7 @@ TEST_CASE(operations_add_up)
     demo_close(d);
 }
 
-/* A call that takes all steps at once leaves none for later: what is measured then is that call. */
+/* Measures a call that takes all steps at once. No later step is left to measure. */
 TEST_CASE(blocks_of_steps_are_measured)
 {
     const demo d = demo_open(1);
@@ -93,7 +93,8 @@ TEST_CASE(blocks_of_steps_are_measured)
     demo_close(d);
 }
 
-/* A batch after it has the tokens of a session that measured nothing; without a batch there is none to go on with. */
+/* Checks that a batch after measuring has the tokens of an unmeasured session. Without a batch the session cannot go
+ * on. */
 TEST_CASE(the_session_goes_on)
 {
     static float tokens[DEMO_TOKENS], again[DEMO_TOKENS];
@@ -112,7 +113,7 @@ TEST_CASE(the_session_goes_on)
     demo_close(d);
 }
 
-/* Cancelled or failing anywhere, it says so, shows nothing, and the next batch is whole. */
+/* Cancels or fails measuring at some operations. The call says so and lists nothing. The next batch is complete. */
 TEST_CASE(stops_where_it_is)
 {
     static float tokens[DEMO_TOKENS], again[DEMO_TOKENS];
@@ -134,7 +135,7 @@ TEST_CASE(stops_where_it_is)
             free(l);
             demo_assert_dropped(s,
                                 broken ? "the batch failed, begin another first: injected" : "the batch was cancelled");
-            if (i == 0) free(measured_session(s)); /* what became of it before is not told then */
+            if (i == 0) free(measured_session(s)); /* measuring replaces the earlier reason */
             if (i == 0) demo_assert_dropped(s, "the session was measured: begin a batch first");
             demo_generate(s, 1, again);
             assert_memory_equal(tokens, again, sizeof tokens);
@@ -143,7 +144,7 @@ TEST_CASE(stops_where_it_is)
     demo_close(d);
 }
 
-/* A rate that is possible: a machine reads more than 10 MB and less than 100 TB in a second. */
+/* Checks that the rate is plausible: a machine reads between 10 MB and 100 TB in a second. */
 TEST_CASE(bandwidth)
 {
     for (int threads = 1; threads <= 2; threads++) {

@@ -1,4 +1,4 @@
-/* The table of near tokens: what it has, and the file beside the checkpoint that keeps it. */
+/* Tests the table of near tokens: its content, and its cache file beside the checkpoint. */
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
@@ -18,7 +18,7 @@
 enum { SIZE = 50, DIM = 4, K = 7 };
 static const char golden_path[] = "tests/golden/data/vq.pth";
 
-/* A copy of the tokenizer in a folder of its own. */
+/* A copy of the tokenizer in its own folder */
 typedef struct {
     mar *m;
     mar_vae *vae;
@@ -71,7 +71,7 @@ static void end(fixture *x)
     free(x);
 }
 
-/* --- what near is ------------------------------------------------------------------------------------------------- */
+/* --- near tokens -------------------------------------------------------------------------------------------------- */
 
 static double distance(const float *a, const float *b, mar_metric metric)
 {
@@ -83,7 +83,8 @@ static double distance(const float *a, const float *b, mar_metric metric)
     return metric == MAR_METRIC_L2 ? square : aa * bb > 0 ? 1 - product / sqrt(aa * bb) : 1;
 }
 
-/* Each row has itself first, then the nearest by the rows of the file, and no nearer one is missing. */
+/* Checks that each row begins with its own token. The nearest tokens by the file's rows follow; no nearer token is
+ * missing. */
 static void check_table(const fixture *x, mar_metric metric, int k, const int *table)
 {
     const float *rows = vae_decoder_embedding(x->vae->decoder);
@@ -144,7 +145,7 @@ static int read_i32(npz *z, const char *name, float *values)
     return (int)a->dtype;
 }
 
-/* Writes a file like the cache's, of this codebook, metric and table. */
+/* Writes a cache file with this codebook, metric and table. */
 static void write_cache(const char *path, const float *codebook, int metric, int k, const int *table)
 {
     char why[NPZ_WHY_MAX];
@@ -170,7 +171,7 @@ TEST_CASE(the_file_is_used)
     assert_int_equal(read_i32(z, "neighbours", values), NPZ_I32);
     for (int i = 0; i < SIZE * K; i++) assert_int_equal((int)values[i], table[i]);
     npz_close(z);
-    for (int i = 0; i < SIZE * K; i++) other[i] = i % K ? table[i - i % K + K - i % K] : table[i]; /* backwards */
+    for (int i = 0; i < SIZE * K; i++) other[i] = i % K ? table[i - i % K + K - i % K] : table[i]; /* reversed */
     write_cache(x->cache, vae_decoder_embedding(x->vae->decoder), 0, K, other);
     mar_err err = {0};
     assert_ok(mar_neighbours(x->vae, MAR_METRIC_L2, K, table, &err), &err);
@@ -178,7 +179,7 @@ TEST_CASE(the_file_is_used)
     end(x);
 }
 
-/* The file is of no use: it is told, the table is right, and the file is replaced by one that is of use. */
+/* Checks that a useless file is reported and the table is right. A useful file replaces it. */
 static void expect_replaced(fixture *x, const char *reason)
 {
     int table[SIZE * K];
@@ -212,7 +213,7 @@ TEST_CASE(a_file_of_no_use_is_replaced)
         expect_replaced(x, "none of its tokens");
     }
     memcpy(wrong, table, sizeof wrong);
-    wrong[3 * K] = 4; /* a row that begins with another token than its own */
+    wrong[3 * K] = 4; /* a row that does not begin with its own token */
     write_cache(x->cache, rows, 0, K, wrong);
     expect_replaced(x, "none of its tokens");
     write_whole(x->cache, "", 0);
@@ -225,7 +226,7 @@ TEST_CASE(a_file_of_no_use_is_replaced)
         expect_replaced(x, x->cache);
     }
     for (size_t at = whole.size / 31; at < whole.size; at += whole.size / 31) {
-        whole.data[at] ^= 0x14; /* damaged: the table is right, whatever is told */
+        whole.data[at] ^= 0x14; /* damaged: the table is right, the log may vary */
         bytes_to_file(&whole, x->cache);
         whole.data[at] ^= 0x14;
         find(x, MAR_METRIC_L2, K, wrong);
@@ -242,7 +243,7 @@ static void expect_not_kept(fixture *x)
     if (!strstr(x->log, "are not kept")) fail_msg("the log has %s", x->log);
 }
 
-/* A folder in the file's place, and a folder in which nobody can write. */
+/* Tests a folder in the file's place, and a folder that is not writable. */
 TEST_CASE(it_is_done_without_a_file)
 {
     fixture *x = begin();
@@ -255,7 +256,7 @@ TEST_CASE(it_is_done_without_a_file)
     assert_non_null(x->vae->path);
     expect_not_kept(x);
     free(x->vae->path);
-    x->vae->path = NULL; /* as of a built-in one */
+    x->vae->path = NULL; /* as in a built-in model */
     int table[SIZE * K];
     find(x, MAR_METRIC_L2, K, table);
     assert_null(strstr(x->log, "kept"));
@@ -263,7 +264,7 @@ TEST_CASE(it_is_done_without_a_file)
     end(x);
 }
 
-/* A path from the working directory still holds when that has changed. */
+/* Checks that a relative path still holds after the working directory changes. */
 TEST_CASE(the_file_stays_beside_the_checkpoint)
 {
     fixture *x = begin();
@@ -284,7 +285,7 @@ TEST_CASE(the_file_stays_beside_the_checkpoint)
 
 /* --- several processes -------------------------------------------------------------------------------------------- */
 
-/* Finds the table many times; the file comes and goes meanwhile. Returns how often it was not the right one. */
+/* Finds the table many times while the file comes and goes. Returns the number of errors. */
 static int find_many_times(const char *path, const char *cache, const int *expected)
 {
     fixture x = {0};
@@ -297,7 +298,7 @@ static int find_many_times(const char *path, const char *cache, const int *expec
         *x.log = '\0';
         wrong += mar_neighbours(x.vae, MAR_METRIC_L2, K, table, &err) != MAR_OK;
         wrong += memcmp(table, expected, sizeof table) != 0;
-        /* The file is whole, or it is not there; it can go between two looks at it. */
+        /* The file is complete or absent. It may vanish between two accesses. */
         wrong += strstr(x.log, "anew") && !strstr(x.log, "No such file");
         wrong += strstr(x.log, "not kept") != NULL;
         if (i % 3 == 0) unlink(cache);

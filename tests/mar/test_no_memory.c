@@ -1,7 +1,7 @@
-/* Every allocation of libmar's own fails once, and every thread it starts, while a handle is opened, files are loaded,
- * and a session is made and works: the call says so, nothing is left, other sessions go on as if nothing had been, and
- * so does the session itself. Then those of all libraries. Without a thread that does not start
- * the handle does. Under the sanitizers this test is skipped (tests/support/failing_allocations.h). */
+/* Fails every allocation of libmar and every start of a thread once. This covers opening a handle, loading files, and
+ * making and running a session. The call reports the failure and leaks nothing. Other sessions are not affected, and
+ * the session itself still works. Then allocations of all libraries fail. A handle works with fewer threads if one does
+ * not start. The sanitizers skip this test (tests/support/failing_allocations.h). */
 #include "mar/core/handle.h"
 #include "tests/support/demo.h"
 #include "tests/support/llamagen.h"
@@ -20,9 +20,9 @@
 
 #ifndef HAS_SANITIZER
 
-static long threads_missing; /* that did not start in this round */
+static long threads_missing; /* failed starts in this round */
 
-/* Starting a thread is an allocation of its stack. The memory of generated code is mapped. */
+/* A thread's start allocates its stack. Generated code lies in mapped memory. */
 #pragma GCC visibility push(default)
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *arg)
 {
@@ -44,10 +44,10 @@ void *mmap(void *address, size_t size, int protection, int flags, int fd, off_t 
 
 typedef struct {
     const char *what; /* for messages */
-    long round;       /* the allocation that fails, from 0 */
-    int each, step; /* from one round to the next it is the next allocation in the first `each`, then one further on */
-    long before;    /* blocks of ours when the round begins */
-    int done;       /* in the last round nothing failed */
+    long round;       /* failing allocation, from 0 */
+    int each, step;   /* the round grows by 1 in the first `each` rounds, then by `step` */
+    long before;      /* allocated blocks at the round's begin */
+    int done;         /* set when a round had no failure */
 } rounds;
 
 static rounds rounds_begin(const char *what, int each, int step)
@@ -55,7 +55,7 @@ static rounds rounds_begin(const char *what, int each, int step)
     return (rounds){.what = what, .round = -1, .each = each, .step = step};
 }
 
-/* Makes the next allocation to fail that of the next round. Returns 0 after the round in which none failed. */
+/* Begins the next round, with its failing allocation. Returns 0 after a round without failures. */
 static int rounds_next(rounds *r)
 {
     if (r->done) return 0;
@@ -66,22 +66,22 @@ static int rounds_next(rounds *r)
     return 1;
 }
 
-/* Ends the round's failures; `status` is what the call returned. Returns whether it failed for want of memory, with a
- * reason of one line. Anything else fails the test. */
+/* Ends the round's failures; `status` is the call's. Returns whether it failed for lack of memory, with a reason of one
+ * line. Anything else fails the test. */
 static int rounds_failed(rounds *r, mar_status status, const char *reason)
 {
     until_failure = -1;
     if (!failures && status != MAR_OK) fail_msg("%s: %s", r->what, reason);
     r->done = !failures;
     if (failures == threads_missing && status == MAR_OK) return 0;
-    if (status == MAR_OK && others_fail) return 0; /* qsort does without */
+    if (status == MAR_OK && others_fail) return 0; /* qsort works without memory */
     if (status == MAR_OK) fail_msg("%s: allocation %ld failed without a word", r->what, r->round);
     if (status != MAR_ENOMEM || !*reason || strchr(reason, '\n'))
         fail_msg("%s: allocation %ld: %s, \"%s\"", r->what, r->round, mar_status_name(status), reason);
     return 1;
 }
 
-/* All that the round made has been freed. */
+/* Checks that the round's blocks are freed. */
 static void rounds_freed(const rounds *r)
 {
     if (held != r->before)
@@ -92,7 +92,7 @@ static void rounds_freed(const rounds *r)
 
 typedef struct {
     mar_session *s;
-    float tokens[DEMO_TOKENS]; /* that it makes */
+    float tokens[DEMO_TOKENS]; /* its expected tokens */
 } bystander;
 
 static bystander bystander_of(const demo *d)
@@ -129,7 +129,7 @@ TEST_CASE(opening)
             mar *m;
             const mar_status status = mar_open(o, &m);
             if (rounds_failed(&r, status, m ? mar_error(m) : mar_status_name(status)) && !m)
-                assert_int_equal(r.round, 0); /* the handle, which has the reason */
+                assert_int_equal(r.round, 0); /* the handle itself: nothing can hold the reason */
             if (status == MAR_OK && threads_missing) {
                 fewer++;
                 assert_non_null(strstr(mar_backend_description(m), "; the system starts no more)"));
@@ -157,7 +157,7 @@ static const struct {
              {"tests/golden/data/llamagen_c2i.safetensors", 0, 0},
              {"tests/golden/data/vq.pth", 0, 1}};
 
-/* Loads file i as what it is. */
+/* Loads file i with the function for its kind. */
 static mar_status load(const demo *d, int i, mar_model **model, mar_vae **vae)
 {
     *model = NULL;
@@ -174,7 +174,7 @@ TEST_CASE(loading)
         mar_model *model;
         mar_vae *vae;
         rounds r = rounds_begin(files[i].path, 0, 1);
-        load(&d, (int)i, &model, &vae); /* what is made once is made */
+        load(&d, (int)i, &model, &vae); /* fills the caches */
         mar_model_free(model);
         mar_vae_free(vae);
         while (rounds_next(&r)) {
@@ -183,7 +183,7 @@ TEST_CASE(loading)
             mar_model_free(model);
             mar_vae_free(vae);
             rounds_freed(&r);
-            if (r.round % 8 == 0) goes_on(&other, &r); /* for time */
+            if (r.round % 8 == 0) goes_on(&other, &r); /* to save time */
         }
         assert_in_range(r.round, 30, 10000);
     }
@@ -193,12 +193,12 @@ TEST_CASE(loading)
 
 /* --- networks that judge images ----------------------------------------------------------------------------------- */
 
-/* Loading reports each failure; running allocates nothing. */
+/* Checks that loading reports each failure, and that running allocates nothing. */
 TEST_CASE(judging)
 {
     static const struct {
         const char *path;
-        int side, step; /* not each allocation of the Inception, for time: its convolutions are all made alike */
+        int side, step; /* a step of 29 saves time: Inception's convolutions are made alike */
     } networks[] = {{"demo", 32, 1}, {"tests/golden/data/inception_tiny.pth", 48, 29}};
     static uint8_t rgb[2 * 48 * 48 * 3];
     for (size_t i = 0; i < sizeof rgb; i++) rgb[i] = (uint8_t)(i * i >> 5);
@@ -218,7 +218,7 @@ TEST_CASE(judging)
             if (rounds_failed(&r, status, mar_error(d.m))) assert_null(f);
             if (f) {
                 failures = 0;
-                until_failure = 0; /* the next allocation would fail */
+                until_failure = 0; /* the next allocation fails */
                 assert_library(d.m, mar_features_run(f, rgb, 2, side, side, features, NULL, NULL));
                 until_failure = -1;
                 assert_int_equal(failures, 0);
@@ -232,7 +232,7 @@ TEST_CASE(judging)
     }
 }
 
-/* Nothing of the two sets is left, whichever allocation fails, and both numbers are 0. */
+/* Checks that each failed allocation leaves nothing of the two sets, and both numbers 0. */
 TEST_CASE(precision_and_recall)
 {
     enum { N = 40, DIM = 3, K = 3 };
@@ -277,20 +277,19 @@ static mar_params params_of(const demo *d, const char *run)
     return p;
 }
 
-/* Made on a device that has its products already. The plan of the shapes comes last. It is the same allocations again
- * and again, one for the operands of a product, one for the list of its threads' and now and then one for more room.
- * There an odd step, for time, lets each kind fail many times. */
+/* Makes sessions on a device with cached products. The plan of the shapes comes last and repeats a few kinds of
+ * allocations. These are a product's operands, the list of its threads' operands and occasional growth. An odd step
+ * saves time and fails each kind many times. */
 TEST_CASE(creating)
 {
     for (int threads = 1; threads <= 2; threads++) {
         const demo d = demo_open(threads);
         bystander other = bystander_of(&d);
-        for (int i = 0; i < (threads == 1 ? RUNS : 1);
-             i++) { /* the other runs' calls differ before they get to threads */
+        for (int i = 0; i < (threads == 1 ? RUNS : 1); i++) { /* other runs differ only before threads matter */
             mar_vae *vae = i == 0 ? d.vae : NULL;
             const mar_params p = params_of(&d, runs[i]);
             mar_session *s;
-            assert_library(d.m, mar_session_create(d.model, vae, &p, 2, &s)); /* what is made once is made */
+            assert_library(d.m, mar_session_create(d.model, vae, &p, 2, &s)); /* fills the caches */
             mar_session_free(s);
             rounds r = rounds_begin(runs[i], 140, 9);
             while (rounds_next(&r)) {
@@ -298,7 +297,7 @@ TEST_CASE(creating)
                 if (rounds_failed(&r, status, mar_error(d.m))) assert_null(s);
                 mar_session_free(s);
                 rounds_freed(&r);
-                if (r.round % 16 == 0) goes_on(&other, &r); /* for time */
+                if (r.round % 16 == 0) goes_on(&other, &r); /* to save time */
             }
             assert_in_range(r.round, 30, 10000);
         }
@@ -319,8 +318,8 @@ static mar_status picture(const demo *d, const mar_params *p, uint8_t *rgb)
     return MAR_OK;
 }
 
-/* The first session of a device or a VAE makes what all others use: products, and filters in the layout that their
- * convolutions want. If it fails, the second one goes on with what is there. */
+/* Tests the first session of a device or a VAE. It makes what later ones share: products, and filters in their
+ * convolutions' layout. If it fails, the second session reuses the finished part. */
 TEST_CASE(first_sessions)
 {
     const mar_params p = params_with("num_iter 2, num_sampling_steps 2");
@@ -328,7 +327,7 @@ TEST_CASE(first_sessions)
     uint8_t expected[DEMO_BYTES], rgb[DEMO_BYTES];
     assert_library(reference.m, picture(&reference, &p, expected));
     for (int device = 0; device <= 1; device++) {
-        /* Not each allocation, for time: products are all made alike, and so are convolutions. */
+        /* Skips allocations to save time: products are all made alike, and so are convolutions. */
         rounds r =
             rounds_begin(device ? "the first session of a device" : "the first session of a VAE", 0, device ? 17 : 3);
         while (!r.done) {
@@ -354,8 +353,8 @@ TEST_CASE(first_sessions)
     demo_close(reference);
 }
 
-/* A session of a device that has none yet, with all it makes. Every library's allocations fail. It makes the same
- * afterwards as if it had not been. */
+/* Tests a first session on a new device. Allocations of every library fail. Afterwards a session gives the same output
+ * as without failures. */
 TEST_CASE(others)
 {
     const mar_params p = params_with("num_iter 2, num_sampling_steps 2");
@@ -390,7 +389,7 @@ TEST_CASE(others)
     }
 }
 
-/* Everything that can be had of a finished batch; no call of these allocates. */
+/* Reads all results of a finished batch. None of these calls allocates. */
 static void read_all(mar_session *s, const char *run, int has_decoder, float *tokens)
 {
     static uint8_t rgb[DEMO_BATCH * DEMO_BYTES], map[DEMO_BATCH * DEMO_SEQ];
@@ -404,8 +403,8 @@ static void read_all(mar_session *s, const char *run, int has_decoder, float *to
     if (allocations) fail_msg("%s: reading a batch makes %ld allocations", run, allocations);
 }
 
-/* A batch of another size than the one before, up to its first call that fails. Rounds in context full prepare shapes
- * as they come; no other step allocates. */
+/* Runs a batch of another size than the one before, up to its first failing call. Rounds in context full prepare shapes
+ * on demand; no other step allocates. */
 static mar_status one_image(mar_session *s, const mar_params *p)
 {
     mar_status status = mar_session_begin(s, DEMO_FIRST, (int[]){3}, 1);
@@ -415,14 +414,14 @@ static mar_status one_image(mar_session *s, const mar_params *p)
     return status;
 }
 
-/* A session for two images makes one. What it allocates is a plan of shapes, see above. */
+/* Makes one image in a session for two. Only the plan of shapes allocates, see above. */
 TEST_CASE(generating)
 {
     const demo all = demo_open(1);
     bystander other = bystander_of(&all);
     for (int i = 0; i < RUNS; i++) {
         demo d = all;
-        if (i > 0) d.vae = NULL; /* for time */
+        if (i > 0) d.vae = NULL; /* to save time */
         const mar_params p = params_of(&d, runs[i]);
         float expected[DEMO_TOKENS], tokens[DEMO_TOKENS];
         mar_session *alone = demo_session(&d, &p, 1);
@@ -452,7 +451,7 @@ TEST_CASE(generating)
 
 /* --- discrete tokens ---------------------------------------------------------------------------------------------- */
 
-/* A LlamaGen model as target, itself as draft or none. */
+/* A LlamaGen model as target, with itself or nothing as draft */
 static const struct {
     const char *options;
     int drafts;
@@ -460,7 +459,7 @@ static const struct {
                      {"num_iter 0, cfg 1, tree dynamic, gamma 3", 1},
                      {"num_iter 0, cfg 2, spec sjd-pac, window 6", 0}};
 
-/* A session, and an image of it. The first call that fails ends it; *s is what there is of it. */
+/* Makes a session and one image. The first failing call ends it; *s is the session, if it was made. */
 static mar_status discrete_image(const demo *d, const mar_params *p, mar_session **s, float tokens[DEMO_TOKENS])
 {
     mar_status status = mar_session_create(d->model, d->vae, p, 1, s);
@@ -468,7 +467,7 @@ static mar_status discrete_image(const demo *d, const mar_params *p, mar_session
     return status == MAR_OK ? mar_session_tokens(*s, tokens) : status;
 }
 
-/* Every allocation of a session fails, and then the session works, or the next one does. */
+/* Fails every allocation of a session. Then that session, or the next one, works. */
 TEST_CASE(discrete_tokens)
 {
     const gpt_config c = small_llamagen();
@@ -482,7 +481,7 @@ TEST_CASE(discrete_tokens)
         float expected[DEMO_TOKENS], tokens[DEMO_TOKENS];
         mar_session *s;
         if (discrete_runs[i].drafts) p.draft = d.model;
-        assert_library(d.m, discrete_image(&d, &p, &s, expected)); /* what is made once is made */
+        assert_library(d.m, discrete_image(&d, &p, &s, expected)); /* fills the caches */
         mar_session_free(s);
         rounds r = rounds_begin(discrete_runs[i].options, 60, 5);
         while (rounds_next(&r)) {

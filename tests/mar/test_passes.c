@@ -1,4 +1,4 @@
-/* Encoder and decoder of one autoregressive step against PyTorch, and the schedule of steps. */
+/* Tests encoder and decoder of one autoregressive step against PyTorch, and the schedule of steps. */
 #include "mar/masked/runner.h"
 #include "tests/support/support.h"
 
@@ -94,7 +94,7 @@ TEST_CASE(passes)
         mar_embed_tokens(mar_masked_model_of(f.model), &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
         mar_encoder_input(mar_masked_model_of(f.model), &f.w, &pass, KNOWN);
         mar_encode(mar_masked_model_of(f.model), &f.w, &pass);
-        /* PyTorch has the known tokens by ascending position, and the norm applied */
+        /* PyTorch keeps the known tokens by ascending position, with the norm applied */
         float *normed = array(IMAGES * (BUFFER + KNOWN) * D * 4), *sorted = array(IMAGES * (BUFFER + KNOWN) * D * 4);
         f.w.k->core->layer_norm(f.w.k, f.w.x, NULL, IMAGES * (BUFFER + KNOWN), D,
                                 mar_masked_model_of(f.model)->encoder_norm,
@@ -120,8 +120,8 @@ TEST_CASE(passes)
 
 enum { ENCODED = IMAGES * (BUFFER + KNOWN) * D, PREDICTIONS = IMAGES * PREDICTED * D };
 
-/* encoded [ENCODED] of a model with so many heads, and z [PREDICTIONS] that its decoder makes of `memory` [ENCODED], or
- * with NULL of that. */
+/* Computes encoded [ENCODED] with `heads` heads, and z [PREDICTIONS]. The decoder reads `memory` [ENCODED], or
+ * `encoded` if NULL. */
 static void pass_with(int heads, const float *tokens, const float *memory, float *encoded, float *z)
 {
     static const int label[IMAGES] = {3, 1};
@@ -149,8 +149,8 @@ static void pass_with(int heads, const float *tokens, const float *memory, float
     close_fixture(&f);
 }
 
-/* The model of `passes`, whose 3 heads are PyTorch's: each half of a model with two numbers of heads computes what that
- * half of the model with one of them does. */
+/* Tests separate numbers of heads for encoder and decoder. Each half equals that half of a model with its number of
+ * heads everywhere. The model is that of `passes`; its 3 heads are PyTorch's. */
 TEST_CASE(two_numbers_of_heads)
 {
     static float encoded[3][ENCODED], z[3][PREDICTIONS];
@@ -167,7 +167,7 @@ TEST_CASE(two_numbers_of_heads)
     wt_close(golden);
 }
 
-/* Every token is predicted exactly once, at least one a step, and the guidance follows the official formula. */
+/* Checks that every token is predicted exactly once, at least one a step. Guidance follows the official formula. */
 TEST_CASE(steps)
 {
     for (int seq = 1; seq <= 256; seq += 51)

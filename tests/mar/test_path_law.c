@@ -1,13 +1,13 @@
-/* The distribution of whole sessions with --spec path, and mutants that must be caught.
+/* Tests the distribution of whole sessions with --spec path. Mutants must be caught.
  *
- * Two kinds of tests. The sharp one takes the path of every token that stayed and asks whether it is a draw from the
- * target's distribution, computed independently from the finished images (tests/support/path_spy.h): tens of thousands
- * of standard normals in some dozens of images. The broad one compares images with those of plain sampling: with
+ * There are two kinds of tests. The sharp one checks that the path of every kept token is a draw from the target's
+ * distribution. That distribution is computed independently, from the finished images (tests/support/path_spy.h). Some
+ * dozens of images give tens of thousands of standard normals. The broad one compares images with plain sampling: with
  * another seed, and paired, with the same noise.
  *
- * All seeds are fixed. With other seeds a correct session fails a check of paths, of which there are five, with
- * probability 1e-4 at most, and one of the two comparisons of images with probability 0.005 each. What the tests find
- * is shown by the mutants. */
+ * All seeds are fixed. With other seeds a correct session fails a check of paths with probability 1e-4 at most; there
+ * are five. It fails each of the two comparisons of images with probability 0.005. The mutants show what the tests
+ * find. */
 #include "mar.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
@@ -20,7 +20,7 @@
 
 static const double rare = 1e-4, rare_of_images = 0.005;
 
-/* With a sanitizer an image takes as long as ten without. */
+/* A sanitizer makes an image ten times slower. */
 enum { BATCH = 16, BATCHES = test_brief ? 1 : 2, IMAGES = test_brief ? 80 : 240, COMPARED_MUTANTS = !test_brief };
 enum { CLASSES = 10 };
 
@@ -65,7 +65,7 @@ static innovation_test innovations_of(const demo *d, const mar_params *p, int ba
     print_message("%s: %ld of %zu accepted, gap %.2f; p of normal %.2g, along %.2g, balance %.2g, square %.2g\n",
                   spy_mutant_name(mutant), accepted, v.tokens, t.mean_gap, t.normal, t.along, t.balance, t.square);
     if (mutant == PATH_UNCHANGED) assert_true(accepted > 0 && accepted < drafted);
-    if (block == 1) assert_true(v.off == 0); /* later contexts have seen these very tokens */
+    if (block == 1) assert_true(v.off == 0); /* later contexts already contain these tokens */
     innovations_free(&v);
     mar_session_free(s);
     return t;
@@ -93,8 +93,8 @@ TEST_CASE(paths_have_the_targets_law)
     demo_close(d);
 }
 
-/* The density of the last index is left aside: the demo's distributions nearly agree there, so that counting it changed
- * no verdict in any of these runs, and no test of whole sessions can catch it. specdec.path does. */
+/* Skips the mutant that counts the density of the last index. The demo's distributions nearly agree there, so it
+ * changed no verdict in these runs. No test of whole sessions can catch it; specdec.path does. */
 TEST_CASE(mutants_are_caught)
 {
     static const char *const options = "num_iter 16, num_sampling_steps 12, cfg 1, gamma 8, head_spec 4";
@@ -114,7 +114,7 @@ TEST_CASE(mutants_are_caught)
 
 enum { SIDE = 8, PRODUCTS = 2 * SIDE * (SIDE - 1), PROJECTIONS = 100, NUMBERS = DEMO_TOKENS + PRODUCTS + PROJECTIONS };
 
-/* Tokens [IMAGES][DEMO_TOKENS] of images 0.. */
+/* Generates tokens [IMAGES][DEMO_TOKENS] of images 0.. */
 static float *images_of(const demo *d, const mar_params *p, int mutant)
 {
     float *tokens = malloc(sizeof(float) * IMAGES * DEMO_TOKENS);
@@ -141,7 +141,7 @@ static double uniform(uint64_t *state)
     return (words[0] + 0.5) / 4294967296.0;
 }
 
-/* Takes the class means of both samples together away, and divides by the deviation. */
+/* Subtracts the class means of both samples together, and divides by the deviation. */
 static void standardise(float *a, float *b)
 {
     for (int j = 0; j < DEMO_TOKENS; j++) {
@@ -158,7 +158,7 @@ static void standardise(float *a, float *b)
     }
 }
 
-/* The numbers of an image that are compared: [NUMBERS] coordinates, products of neighbouring tokens, random
+/* Computes the compared numbers of an image, [NUMBERS]: coordinates, products of neighbouring tokens, random
  * projections. */
 static void numbers_of(const float *image, const float *lines, float *out)
 {
@@ -178,7 +178,8 @@ static void numbers_of(const float *image, const float *lines, float *out)
     }
 }
 
-/* p of the sum over classes of the energy distances, labels permuted within classes, or swapped within pairs. */
+/* Returns the p-value of the energy distances' sum over classes. Labels are permuted within classes, or swapped within
+ * pairs. */
 static double energy_p(const float *a, const float *b, int paired)
 {
     enum { EACH = IMAGES / CLASSES, BOTH = 2 * EACH, PERMUTATIONS = 999 };
@@ -217,7 +218,7 @@ static double energy_p(const float *a, const float *b, int paired)
     return (double)above / (PERMUTATIONS + 1);
 }
 
-/* The least p-value of two samples of images, corrected for how many there are. */
+/* Returns the least p-value of two samples of images, corrected for the number of tests. */
 static double compare(const float *a, const float *b, int paired)
 {
     static float x[IMAGES][NUMBERS], y[IMAGES][NUMBERS], lines[PROJECTIONS * DEMO_TOKENS], u[IMAGES], v[IMAGES];

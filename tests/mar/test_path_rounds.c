@@ -1,5 +1,5 @@
-/* Speculation across tokens by whole paths: what is the same to the bit, and what its counts say. Its distribution is
- * in test_path_law.c. */
+/* Tests speculation across tokens by whole paths: equality to the bit, and its counts. test_path_law.c tests its
+ * distribution. */
 #include "mar.h"
 #include "mar/accel/path.h"
 #include "tests/support/masked.h"
@@ -14,7 +14,8 @@ enum { N = DEMO_BATCH };
 
 static const int labels[N] = {3, 9, -1};
 
-/* The tokens of N images, in batches of at most `batch`; the statistics of the last batch. */
+/* Generates the tokens of N images, in batches of at most `batch`. Returns the statistics of the last batch in
+ * *stats. */
 static void generate(const demo *d, const mar_params *p, int batch, float *tokens, mar_stats *stats)
 {
     mar_session *s = demo_session(d, p, batch);
@@ -48,7 +49,7 @@ static mar_params plain_of(const mar_params *p)
 
 /* --- the same to the bit ------------------------------------------------------------------------------------------ */
 
-/* A model that drafts for itself in the same context is always right: the image is the plain one. */
+/* Checks that a model that drafts for itself in the same context is always accepted. The image equals the plain one. */
 TEST_CASE(own_draft_is_plain)
 {
     static const char *const cases[] = {
@@ -75,7 +76,7 @@ TEST_CASE(own_draft_is_plain)
     demo_close(d);
 }
 
-/* The first step of a model that drafts for itself is drafted with its true conditions. */
+/* Checks that the first step of a model that drafts for itself is drafted with its true conditions. */
 TEST_CASE(one_step_is_plain)
 {
     static float plain[N * DEMO_TOKENS], tokens[N * DEMO_TOKENS];
@@ -94,8 +95,8 @@ TEST_CASE(one_step_is_plain)
     demo_close(d);
 }
 
-/* In few steps of many tokens many wait for candidates together. How many are drawn for each at a time depends on that,
- * which candidate is kept does not. */
+/* Checks that the batch does not matter. With few steps many tokens wait for candidates together. How many candidates
+ * are drawn at a time depends on that; which one is kept does not. */
 TEST_CASE(batch_does_not_matter)
 {
     static const char *const cases[][2] = {
@@ -126,7 +127,7 @@ TEST_CASE(batch_does_not_matter)
 
 /* --- counts ------------------------------------------------------------------------------------------------------- */
 
-/* What a batch's rounds and tokens must satisfy. */
+/* Checks the counts of a batch's rounds and tokens. */
 static void check_counts(const demo *d, const mar_params *p, int images)
 {
     static float tokens[N * DEMO_TOKENS];
@@ -194,7 +195,7 @@ TEST_CASE(counts)
     demo_close(d);
 }
 
-/* With one step a round, a model that drafts for itself verifies every token, one step late. */
+/* Checks that with one step a round a model that drafts for itself verifies every token, one step later. */
 TEST_CASE(gamma_1_verifies_every_step)
 {
     static int late[DEMO_SEQ], born[DEMO_SEQ];
@@ -219,7 +220,7 @@ TEST_CASE(gamma_1_verifies_every_step)
     demo_close(d);
 }
 
-/* A round ends with the first step in which a token is replaced, and no sooner than its length. */
+/* Checks that a round ends with the first step in which a token is replaced. Otherwise it has its full length. */
 TEST_CASE(stops_at_a_replacement)
 {
     static const char *const drafts[] = {"self", "draft"};
@@ -239,13 +240,13 @@ TEST_CASE(stops_at_a_replacement)
     demo_close(d);
 }
 
-/* --- what fails --------------------------------------------------------------------------------------------------- */
+/* --- failures ----------------------------------------------------------------------------------------------------- */
 
-static kern_head_ops hopeless; /* the queue's, but that keeps no candidate */
+static kern_head_ops hopeless; /* the queue's operations, except that no candidate is kept */
 static void (*real_decide)(kern_queue *k, const kern_path_verdict *job);
 static mar_paths *paths;
 
-/* The candidates that it is asked about are the last that a token may have. */
+/* Keeps no candidate. The candidates are the last that a token may have. */
 static void keep_none(kern_queue *k, const kern_path_verdict *job)
 {
     real_decide(k, job);
@@ -254,7 +255,7 @@ static void keep_none(kern_queue *k, const kern_path_verdict *job)
     for (int i = 0; i < paths->pending.n; i++) paths->tries[i] = PATH_TRIES_MOST;
 }
 
-/* A token for which no candidate is kept ends the batch, and the next one is whole. */
+/* Checks that a token without a kept candidate ends the batch. The next batch is complete. */
 TEST_CASE(no_candidate_is_kept)
 {
     static float first[N * DEMO_TOKENS], again[N * DEMO_TOKENS];

@@ -1,5 +1,5 @@
-/* Batches of spec path whose rounds have more rows than an int counts are refused before anything is allocated for
- * them. A session takes no such batch of the demo's small images, so that the engine is asked itself. */
+/* Tests that batches of spec path are refused if their rounds have more rows than an int counts. The refusal comes
+ * before any allocation. No session accepts such a batch of the demo's small images, so the test calls the engine. */
 #include "mar/masked/model.h"
 #include "mar/accel/registry.h"
 #include "tests/support/demo.h"
@@ -9,8 +9,8 @@
 
 TEST_CASE(batches_that_are_too_large)
 {
-    /* The least batch of which a product is above the limit: images x gamma x tokens of a round, and twice images x
-     * tokens of a round x head_spec, above INT_MAX / 2. All 64 steps of one token are one round. */
+    /* The smallest batches with a product above INT_MAX / 2. The first product is images x gamma x tokens of a round.
+     * The second is twice images x tokens of a round x head_spec. All 64 steps of one token are one round. */
     static const struct {
         const char *options;
         int with_draft, images, gamma;

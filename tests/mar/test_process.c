@@ -1,5 +1,5 @@
-/* No call changes what belongs to the process: umask, locale, signals, the affinity of the caller's threads. Nor does
- * it print. tests/rooms/test_symbols.sh looks for the means. None takes more of its thread's stack than mar.h says, or
+/* Checks that no call changes the process: umask, locale, signals, the affinity of the caller's threads. No call
+ * prints. tests/rooms/test_symbols.sh looks for the functions that could. No call uses more stack than mar.h says, or
  * more memory than there is. */
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
@@ -20,11 +20,11 @@ typedef struct {
     char locale[256];
     cpu_set_t processors;
     sigset_t blocked;
-    void (*handler[NSIG])(int); /* of each signal */
+    void (*handler[NSIG])(int); /* handler of each signal */
     int flags[NSIG];
 } process;
 
-/* What the process is like, in *p, which has zeros where nothing is written. */
+/* Records the state of the process in *p. Unused bytes are zero. */
 static void look(process *p)
 {
     memset(p, 0, sizeof *p);
@@ -46,7 +46,7 @@ static void note(void *user, mar_session *s, const mar_progress *p)
     (void)user, (void)s, (void)p;
 }
 
-/* Every call there is, some of them in vain. */
+/* Makes every public call; some fail. */
 static void call_everything(const char *directory)
 {
     char path[600];
@@ -96,7 +96,7 @@ static int redirect(FILE *stream, const char *directory, const char *name, int *
     return file;
 }
 
-/* Returns how many bytes were written in the meantime. */
+/* Restores the stream. Returns the number of bytes written in the meantime. */
 static long restore(FILE *stream, int file, int kept)
 {
     fflush(stream);
@@ -118,7 +118,7 @@ TEST_CASE(everything_is_as_it_was)
     cpu_set_t all, one;
     struct stat st;
     int kept[2];
-    /* What no library would choose by itself. */
+    /* Values that no library would choose by itself */
     const mode_t mask = umask(027);
     setlocale(LC_ALL, "C.UTF-8");
     const int signals[] = {SIGINT, SIGTERM, SIGPIPE, SIGCHLD, SIGUSR2};
@@ -139,7 +139,7 @@ TEST_CASE(everything_is_as_it_was)
     assert_int_equal(complained, 0);
     snprintf(path, sizeof path, "%s/demo.safetensors", directory);
     assert_int_equal(stat(path, &st), 0);
-    assert_int_equal(st.st_mode & 0777, 0640); /* what the umask leaves of 0666 */
+    assert_int_equal(st.st_mode & 0777, 0640); /* 0666 under the umask */
 
     sched_setaffinity(0, sizeof all, &all);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], SIG_DFL);
@@ -180,14 +180,14 @@ static void generate_as(mar_dtype dtype)
 static void *call_with_little_stack(void *directory)
 {
     call_everything(directory);
-    generate_as(MAR_DTYPE_AUTO); /* bf16, if it can */
+    generate_as(MAR_DTYPE_AUTO); /* bf16, if the processor has it */
     generate_as(MAR_DTYPE_INT8);
     return directory;
 }
 
 TEST_CASE(a_small_stack_is_enough)
 {
-    const size_t size = (test_brief ? 1024 : 64) * (size_t)1024; /* the sanitizers have much on it */
+    const size_t size = (test_brief ? 1024 : 64) * (size_t)1024; /* the sanitizers use much stack */
     char *directory = test_directory();
     void *done = NULL;
     pthread_attr_t attributes;
@@ -210,11 +210,11 @@ static long resident_kilobytes(void)
     return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-/* What is not there is not begun to be taken, and what is there is taken when it is used. */
+/* Checks that a session beyond the available memory is refused first. Available memory is taken on first use. */
 TEST_CASE(absurd_sessions)
 {
     const demo d = demo_open(1);
-    mar_params p = params_with("num_iter 1, num_sampling_steps 1000, spec path"); /* the path of every token is kept */
+    mar_params p = params_with("num_iter 1, num_sampling_steps 1000, spec path"); /* keeps the path of every token */
     mar_session *s;
     assert_int_equal(mar_session_create(d.model, d.vae, &p, 65536, &s), MAR_ENOMEM);
     assert_says(mar_error(d.m), "a batch of 65536 images needs ");

@@ -1,4 +1,4 @@
-/* What mar.h promises of a session: its errors, cancelling, progress, log, and lifetimes. */
+/* Tests the promises of mar.h for a session: errors, cancelling, progress, log, and lifetimes. */
 #include "tests/support/demo.h"
 #include "tests/support/spy.h"
 
@@ -12,13 +12,13 @@
 
 enum { TOKENS = DEMO_TOKENS, BYTES = DEMO_BYTES };
 
-/* Four steps of eight. */
+/* Returns parameters of four autoregressive steps, with eight diffusion steps each. */
 static mar_params quick(void)
 {
     return params_with("num_iter 4, num_sampling_steps 8, cfg 2.9");
 }
 
-/* The tokens that a session makes that nothing has happened to. */
+/* Generates the tokens of an undisturbed session. */
 static void generate_alone(const demo *d, const mar_params *p, int n, float *tokens)
 {
     mar_session *s = demo_session(d, p, n);
@@ -84,7 +84,7 @@ TEST_CASE(errors_belong_to_whom_they_concern)
     demo_close(l);
 }
 
-/* The verifier's name in a session is the registry's text, not that of a caller who may change it. */
+/* Checks that a session keeps the registry's text of the verifier's name. The caller may change its own. */
 TEST_CASE(parameters_are_copied)
 {
     const demo l = demo_open(1);
@@ -101,7 +101,7 @@ TEST_CASE(parameters_are_copied)
 
 /* --- cancelling --------------------------------------------------------------------------------------------------- */
 
-/* Between calls it concerns the next one, but not a batch that is begun afterwards. */
+/* Checks that a cancel between calls ends the next call, but not a batch begun afterwards. */
 TEST_CASE(cancel_between_calls)
 {
     const demo l = demo_open(1);
@@ -124,7 +124,7 @@ TEST_CASE(cancel_between_calls)
     }
     assert_session(s, mar_session_begin(s, 77, (int[]){8}, 1));
     assert_session(s, mar_session_step(s));
-    mar_session_cancel(s); /* no call sees this one */
+    mar_session_cancel(s); /* the next batch discards this cancel */
     demo_generate(s, 1, tokens);
     assert_memory_equal(tokens, expected, sizeof tokens);
     mar_session_cancel(s); /* finished tokens survive it */
@@ -161,7 +161,7 @@ TEST_CASE(cancel_from_the_callback)
         assert_int_equal(mar_session_step(s), MAR_ECANCELLED);
         if (step < 4) {
             demo_assert_dropped(s, "cancelled: begin another");
-        } else { /* that was the last: the images are whole */
+        } else { /* the last step: the images are complete */
             assert_int_equal(mar_session_done(s), 1);
             assert_session(s, mar_session_tokens(s, tokens));
             assert_memory_equal(tokens, expected, sizeof tokens);
@@ -174,8 +174,8 @@ TEST_CASE(cancel_from_the_callback)
     demo_close(l);
 }
 
-/* What is written when mar_session_images is cancelled is whole, what is not is as it was, and the second call makes
- * all of it. */
+/* Checks a cancelled mar_session_images: written images are complete, the others are untouched. The second call writes
+ * all of them. */
 TEST_CASE(cancel_images)
 {
     enum { N = 3 };
@@ -193,10 +193,10 @@ TEST_CASE(cancel_images)
     for (int whole = 0; whole <= N; whole++)
         for (int inside = 0; inside < 2; inside++) {
             moment when = {4, whole};
-            if (inside ? whole == N : whole == 0) continue; /* there is no such place */
+            if (inside ? whole == N : whole == 0) continue; /* no such place */
             memset(rgb, 0xa5, N * BYTES);
             if (inside)
-                spy_on(s, "conv", convolutions / N * whole + 3, spy_cancel); /* in the middle of the image after them */
+                spy_on(s, "conv", convolutions / N * whole + 3, spy_cancel); /* inside the next image */
             else
                 mar_session_on_progress(s, cancel_at, &when);
             assert_int_equal(mar_session_images(s, rgb), MAR_ECANCELLED);
@@ -215,7 +215,7 @@ TEST_CASE(cancel_images)
 typedef struct {
     mar_session *s;
     sem_t begun;
-    int seen; /* the cancel has done its work */
+    int seen; /* set when the cancel took effect */
 } canceller;
 
 static void *cancel_until_seen(void *arg)
@@ -399,13 +399,13 @@ TEST_CASE(lines_go_to_the_handles_host)
     assert_session(s, demo_run(s, 2));
     mar_session_free(s);
     demo_close(l);
-    assert_int_equal(mine.count, 5); /* nothing else is worth a line */
+    assert_int_equal(mine.count, 5); /* no other lines */
     assert_int_equal(other.count, 1);
     mar_close(n);
 }
 
-/* Tokens kept from a batch have its pixels, bit for bit, in whatever batches they are decoded; the session's own batch
- * is dropped. */
+/* Checks that tokens kept from a batch decode to its pixels, bit for bit, in any batches. The session's own batch is
+ * dropped. */
 TEST_CASE(decodes_given_tokens)
 {
     static const char *const models[][2] = {{"demo", "demo"}, {"demo-discrete", "demo-discrete"}};
@@ -432,7 +432,7 @@ TEST_CASE(decodes_given_tokens)
         demo_finish(s);
         assert_session(s, mar_session_tokens(s, tokens));
         assert_session(s, mar_session_images(s, made));
-        demo_begin(s, 1); /* which is dropped */
+        demo_begin(s, 1); /* dropped by the decoding */
         assert_session(s, mar_session_decode(s, DEMO_FIRST, tokens, DEMO_BATCH, decoded));
         assert_memory_equal(made, decoded, DEMO_BATCH * bytes);
         mar_stats stats;
@@ -448,7 +448,7 @@ TEST_CASE(decodes_given_tokens)
         tokens[1] = c->vocabulary ? (float)c->vocabulary : INFINITY;
         assert_int_equal(mar_session_decode(s, DEMO_FIRST, tokens, 1, decoded), MAR_EARG);
         assert_says(mar_session_error(s), c->vocabulary ? "expected one of the vocabulary" : "expected a finite one");
-        demo_begin(s, DEMO_BATCH); /* goes on as if nothing had been */
+        demo_begin(s, DEMO_BATCH); /* works as before */
         demo_finish(s);
         assert_session(s, mar_session_images(s, decoded));
         assert_memory_equal(made, decoded, DEMO_BATCH * bytes);
@@ -459,7 +459,8 @@ TEST_CASE(decodes_given_tokens)
     }
 }
 
-/* Every call on a session from a callback of its own: those with a status are refused, and it is not freed. */
+/* Makes every call on a session from its own callback. Calls with a status are refused, and the session is not
+ * freed. */
 typedef struct {
     mar_session *s;
     int count;
@@ -532,7 +533,7 @@ TEST_CASE(callbacks_do_not_use_their_session)
     assert_library(l.m, mar_model_load(l.m, "demo", 0, &l.model));
     assert_library(l.m, mar_vae_load(l.m, "demo", &l.vae));
     assert_library(l.m, mar_session_create(l.model, l.vae, &p, 3, &logging.s));
-    assert_int_equal(logging.count, 1); /* while it is made */
+    assert_int_equal(logging.count, 1); /* logged while the session is made */
     mar_session *s = other.s = logging.s;
 
     mar_session_on_progress(s, meddle_at_progress, &other);
@@ -561,7 +562,7 @@ TEST_CASE(callbacks_do_not_use_their_session)
 
 /* --- lifetimes ---------------------------------------------------------------------------------------------------- */
 
-/* How a session's batches are computed, in whatever room there is. */
+/* Checks the description of how a session computes its batches, in buffers of any size. */
 TEST_CASE(descriptions)
 {
     const demo l = demo_open(1);
@@ -582,7 +583,7 @@ TEST_CASE(descriptions)
     demo_close(l);
 }
 
-/* Handle, model, draft and VAE are freed in every order before the session has made its images. */
+/* Frees handle, model, draft and VAE in every order before the session has made its images. */
 TEST_CASE(any_order_of_freeing)
 {
     float expected[TOKENS], tokens[TOKENS];
@@ -608,7 +609,7 @@ TEST_CASE(any_order_of_freeing)
         assert_string_equal(mar_session_get_params(s)->spec, "conditional");
         mar_session_free(s);
     }
-    /* Models outlive the handle, too, and sessions can be made of them. */
+    /* Models outlive the handle, too, and still make sessions. */
     const demo l = demo_open(1);
     const mar_params p = quick();
     mar_session *s;

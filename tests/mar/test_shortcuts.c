@@ -1,5 +1,5 @@
-/* The shortcuts in the whole loop: DiSA's annealing, solvers, LazyMAR against the released code, GtR; what they cost,
- * what they refuse, and the promises of mar.h under each. */
+/* Tests the shortcuts in the whole loop: DiSA's annealing, solvers, LazyMAR against the released code, GtR. Covers
+ * their cost, their refusals, and the promises of mar.h under each. */
 #include "mar.h"
 #include "tests/support/masked.h"
 #include "mar/accel/gtr.h"
@@ -26,7 +26,7 @@ static mar_params defaults(int num_iter, int steps)
 
 /* --- annealing ---------------------------------------------------------------------------------------------------- */
 
-/* The number of diffusion steps of every autoregressive step, against DiSA's own DiffLoss.sample. */
+/* Checks the number of diffusion steps of every autoregressive step against DiSA's own DiffLoss.sample. */
 TEST_CASE(annealing)
 {
     static const char *const names[] = {"", "linear", "cosine", "two-stage"};
@@ -57,10 +57,9 @@ static int place_among(const int *positions, int n, int position)
     return before;
 }
 
-/* Compares the step's z, images x predicted in the order of `order`, conditional then unconditional, with the
- * release's, which come by ascending position. Returns how many rows there were. Which rows are kept hangs on
- * similarities of which some are equal but for rounding: a few rows may differ by what such a choice makes, 1e-4 or so.
- */
+/* Compares the step's z with the release's. Ours are images x predicted in the order of `order`, conditional then
+ * unconditional. The release's come by ascending position. Returns the number of rows. Similarities select the kept
+ * rows, and some are equal but for rounding. A few rows may therefore differ, by about 1e-4. */
 static int compare_z(const mar_masked *s, const mar_step *step, const float *expected, int *differing)
 {
     const int n = step->predicted, begin = SEQ - step->known - n;
@@ -75,7 +74,7 @@ static int compare_z(const mar_masked *s, const mar_step *step, const float *exp
     return 2 * s->images * n;
 }
 
-/* The release on the same weights, orders and noise: the conditions of every step, and the tokens. */
+/* Compares with the release on the same weights, orders and noise: the conditions of every step, and the tokens. */
 TEST_CASE(lazy_matches_release)
 {
     static const struct {
@@ -137,7 +136,8 @@ static mar_params mode(int i)
     return p;
 }
 
-/* Tokens of images 100.. made in batches of at most `batch`; the statistics of the last batch. */
+/* Generates tokens of images 100.. in batches of at most `batch`. Returns the statistics of the last batch in
+ * *stats. */
 static void generate(mar *m, mar_model *model, const mar_params *p, int n, int batch, float *tokens, mar_stats *stats)
 {
     const int labels[4] = {2, -1, 0, 4};
@@ -177,7 +177,7 @@ TEST_CASE(batch_and_threads_do_not_matter)
         }
 }
 
-/* Real calls and arithmetic, against counts made by hand. */
+/* Checks real calls and arithmetic against counts made by hand. */
 TEST_CASE(statistics)
 {
     enum { N = 2 };
@@ -191,7 +191,7 @@ TEST_CASE(statistics)
         generate(m, model, &p, N, N, tokens, &stats[i]);
         assert_int_equal(stats[i].tokens, N * SEQ);
         assert_true(stats[i].head_rows == stats[i].head_calls);
-        /* a pass with caches, or over half the tokens, is one pass */
+        /* A pass with caches, or over half the tokens, counts as one pass. */
         const double passes = p.gtr ? p.gtr_generation_steps + p.gtr_reconstruction_steps : p.num_iter;
         assert_true(stats[i].passes == passes && stats[i].contexts == N * passes);
     }
@@ -200,7 +200,7 @@ TEST_CASE(statistics)
         assert_true(stats[constant[i]].head_calls == 9.0 * N * SEQ);
         assert_int_equal(stats[constant[i]].head_calls_max, 9);
     }
-    /* the annealed chains, by the plan */
+    /* The annealed chains, by the plan */
     mar_step steps[STEPS];
     const mar_params p = mode(DISA);
     mar_steps_plan(STEPS, SEQ, p.cfg, p.cfg_schedule, steps);
@@ -211,8 +211,8 @@ TEST_CASE(statistics)
     assert_int_equal(steps[STEPS - 1].sampling_steps, 4);
     assert_true(stats[DISA].head_calls == calls);
     assert_int_equal(stats[DISA].head_calls_max, 12);
-    /* GtR: 9 for the first 32 tokens, and for 30 % of the 10 and 22 tokens of the second stage's two steps, rounded up
-     */
+    /* GtR: 9 steps for the first 32 tokens. The second stage's two steps have 10 and 22 tokens; 30 % of each, rounded
+     * up, take 9. */
     assert_true(stats[GTR].head_calls == N * (9 * 32 + 9 * (3 + 7) + 4 * (32 - 10)));
     assert_true(stats[GTR_DDIM].head_calls == stats[GTR].head_calls);
     assert_true(stats[GTR].encoder_flop < 0.5 * stats[PLAIN].encoder_flop);
@@ -227,7 +227,7 @@ TEST_CASE(statistics)
 
 /* --- GtR ---------------------------------------------------------------------------------------------------------- */
 
-/* Every order and plan: each token once, in its stage. */
+/* Checks that every order and plan has each token once, in its stage. */
 TEST_CASE(stages)
 {
     for (int grid = 2; grid <= 16; grid++) {
@@ -259,7 +259,7 @@ TEST_CASE(stages)
     }
 }
 
-/* A flat image with an edge: the tokens beside it are the detailed ones, and nothing is lost. */
+/* Checks a flat image with an edge: the tokens beside it are the detailed ones, and none is lost. */
 TEST_CASE(detail_is_found)
 {
     float tokens[SEQ][2], energy[SEQ];
@@ -268,7 +268,7 @@ TEST_CASE(detail_is_found)
         tokens[i][0] = i % GRID < 4 ? -1.0f : 1.0f;
         tokens[i][1] = 5;
         if ((i / GRID + i % GRID) % 2 == 0) continue;
-        tokens[i][0] = tokens[i][1] = NAN; /* not known: must not be read */
+        tokens[i][0] = tokens[i][1] = NAN; /* unknown: must not be read */
         positions[n++] = i;
     }
     mar_gtr_select(tokens[0], GRID, 2, positions, n, 8, energy);
@@ -281,11 +281,11 @@ TEST_CASE(detail_is_found)
     for (int i = 0; i < SEQ; i++) assert_int_equal(count[i], (i / GRID + i % GRID) % 2);
 }
 
-/* --- what they are worth, roughly --------------------------------------------------------------------------------- */
+/* --- quality, roughly --------------------------------------------------------------------------------------------- */
 
 enum { DEMO_IMAGES = 10 };
 
-/* Right answers of the digit classifier on the demo's images. */
+/* Returns the number of right answers of the digit classifier on the demo's images. */
 static int recognised(mar *m, mar_model *model, mar_vae *vae, const mar_params *p)
 {
     int labels[DEMO_IMAGES];
@@ -300,7 +300,7 @@ static int recognised(mar *m, mar_model *model, mar_vae *vae, const mar_params *
     return demo_recognised(rgb[0], labels, DEMO_IMAGES);
 }
 
-/* Each shortcut still writes digits: 7 of 10 right, where guessing gets that far once in 10^5. */
+/* Checks that each shortcut still writes digits: 7 of 10 right. Guessing reaches that once in 10^5. */
 TEST_CASE(demo_digits)
 {
     static const int modes[] = {DISA, DPMPP, GTR, LAZY_HEAD, LAZY_DPMPP_DISA};
@@ -334,7 +334,7 @@ static void solve(mar *m, mar_model *model, mar_sampler sampler, int steps, floa
     mar_session_free(s);
 }
 
-/* The solvers solve one equation: with many steps they meet, and the one of second order is there sooner. */
+/* Checks that the solvers converge to one result with many steps, the second-order one faster. */
 TEST_CASE(solvers_converge)
 {
     mar *m = open_mar(MAR_DTYPE_F32, 1);

@@ -1,4 +1,4 @@
-/* Speculation across tokens: what is exact, what is the same to the bit, and the released code's criterion. */
+/* Tests speculation across tokens: exactness, equality to the bit, and the released code's criterion. */
 #include "eval/statistics.h"
 #include "mar.h"
 #include "mar/accel/spec.h"
@@ -37,7 +37,7 @@ static mar_session *begin(mar_model *target, const mar_params *p, int first, int
     return s;
 }
 
-/* Tokens of images first.. [n][TOKENS], in one batch. stats may be NULL. */
+/* Generates tokens of images first.. [n][TOKENS], in one batch. stats may be NULL. */
 static void generate(mar_model *target, const mar_params *p, int first, int n, float *tokens, mar_stats *stats)
 {
     mar_session *s = begin(target, p, first, n);
@@ -51,7 +51,8 @@ static const char *const methods[] = {"conditional", "paper", "cspd"};
 
 /* --- the same to the bit --- */
 
-/* A model that drafts for itself in the same context is always right: the image is that without a draft. */
+/* Checks that a model that drafts for itself in the same context is always accepted. The image equals the one without a
+ * draft. */
 TEST_CASE(own_draft_is_accepted)
 {
     static const struct {
@@ -78,8 +79,8 @@ TEST_CASE(own_draft_is_accepted)
     demo_close(d);
 }
 
-/* The target at the steps that speculation in the context of the prefix comes down to: `prefill` steps of the plan,
- * then blocks of gamma of them at once. One image. */
+/* Runs the target at the steps that speculation in context prefix amounts to. These are `prefill` steps of the plan,
+ * then blocks of gamma steps at once. Makes one image. */
 static void coarse_run(mar_model *target, const mar_params *p, int prefill, int image, float *tokens)
 {
     mar_err reason = {0}, *err = &reason;
@@ -123,7 +124,8 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     free_queue(k);
 }
 
-/* Without noise at the verified step there is one right state, whatever was drafted: the target's at coarser steps. */
+/* Checks the case without noise at the verified step. There only one state is right, whatever was drafted: the target's
+ * at coarser steps. */
 TEST_CASE(prefix_is_the_target_at_coarser_steps)
 {
     static const struct {
@@ -144,12 +146,12 @@ TEST_CASE(prefix_is_the_target_at_coarser_steps)
     demo_close(d);
 }
 
-/* Images first.. [n][TOKENS] in batches of at most `batch`, with a handle of so many threads. */
+/* Generates images first.. [n][TOKENS] in batches of at most `batch`, with a handle of `threads` threads. */
 static void in_batches(mar_dtype dtype, int threads, int batch, int n, const char *spec, int context, float *tokens)
 {
     demo d = demo_open_in(dtype, threads);
     if (!d.m) return; /* no bf16 here */
-    /* some tokens are accepted, and in context full images go on at different paces */
+    /* Some tokens are accepted. In context full images advance at different rates. */
     mar_params p = params_of(context ? d.draft : d.model, spec, (mar_context)context, 4, 0.1f);
     p.num_iter = 6, p.num_sampling_steps = 5;
     p.inner_temperature = 400;
@@ -210,7 +212,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     assert_int_equal(stats.head_calls_max, p->num_sampling_steps);
     assert_true(stats.head_rows >= stats.head_calls);
     if (p->context == MAR_CONTEXT_PREFIX) assert_true(stats.head_rows == stats.head_calls);
-    assert_int_equal(stats.draft_flop > 0, prefill < p->num_iter); /* it makes passes only with drafts */
+    assert_int_equal(stats.draft_flop > 0, prefill < p->num_iter); /* the draft runs only for speculation */
     if (p->context == MAR_CONTEXT_PREFIX) {
         assert_true(stats.passes == prefill + blocks);
         assert_true(stats.contexts == N * stats.passes);
@@ -248,7 +250,7 @@ TEST_CASE(counts)
     demo_close(d);
 }
 
-/* A draft that nearly agrees, but whose paths have another spread: 3 % more noise in every step. */
+/* Heats the draft: it nearly agrees, but its paths have 3 % more noise in every step. */
 static void heat_draft(mar_session *s)
 {
     diff_chain *c = &speculation_of(s)->draft->runner.chain;
@@ -256,7 +258,7 @@ static void heat_draft(mar_session *s)
     for (int i = 1; i < c->schedule.steps; i++) c->schedule.coef[i].noise = c->temperature;
 }
 
-/* In context full a round ends with the first step in which a token is replaced. */
+/* Checks that in context full a round ends with the first step in which a token is replaced. */
 TEST_CASE(full_stops_at_a_replacement)
 {
     int ends[2] = {0};
@@ -273,7 +275,7 @@ TEST_CASE(full_stops_at_a_replacement)
     demo_close(d);
 }
 
-/* All prefill, no speculation: the target alone. */
+/* Checks that prefill of all steps leaves no speculation: the target alone. */
 TEST_CASE(prefill_of_all_is_the_target)
 {
     float plain[2 * TOKENS], tokens[2 * TOKENS];
@@ -286,7 +288,8 @@ TEST_CASE(prefill_of_all_is_the_target)
     demo_close(d);
 }
 
-/* In context full an accepted token is not the draft's to the bit, but near it; cspd keeps the draft's. */
+/* Checks the shift of accepted tokens. In context full they are near the draft's, not equal to the bit. cspd keeps the
+ * draft's. */
 TEST_CASE(shift_of_accepted_tokens)
 {
     demo d = demo_open(1);
@@ -373,12 +376,12 @@ TEST_CASE(refuses)
 
 /* --- the same in distribution --- */
 
-/* Standardised by the target's distribution at the verified step, verified states are independent standard normals,
- * whatever the draft. Beside their channels, the coordinate along the gap of the two means, in which errors show first.
- */
+/* Verified states are standardised by the target's distribution at the verified step. They are then independent
+ * standard normals, whatever the draft. A further coordinate lies along the gap of the two means, where errors show
+ * first. */
 enum { COORDINATES = CHANNELS + 1, IMAGES = 208, ROWS = IMAGES * SEQ, PERMUTATIONS = 499 };
 
-/* A backend array of so many elements, on the host; the caller frees. */
+/* Returns a host copy of a backend array of `count` elements. The caller frees it. */
 static void *fetch(mar_session *s, const void *array, size_t count, size_t size)
 {
     kern_queue *k = mar_masked_of(s)->k;
@@ -388,7 +391,7 @@ static void *fetch(mar_session *s, const void *array, size_t count, size_t size)
     return host;
 }
 
-/* A block's distributions and verified states: [rows][CHANNELS]. */
+/* A block's distributions and verified states: [rows][CHANNELS] */
 typedef struct {
     float *mean_p, *log_std_p, *mean_q, *state;
 } block;
@@ -401,7 +404,7 @@ static block fetch_block(mar_session *s)
                    fetch(s, sp->q.mean, count, size), fetch(s, sp->state, count, size)};
 }
 
-/* A standardised state and its coordinate along the gap: float [COORDINATES]. */
+/* Writes a standardised state and its coordinate along the gap: float [COORDINATES]. */
 static void project(const block *b, int row, const double *u, float *out)
 {
     double along = 0, length = 0;
@@ -415,8 +418,8 @@ static void project(const block *b, int row, const double *u, float *out)
     out[CHANNELS] = (float)(length > 0 ? along / sqrt(length) : u[0]);
 }
 
-/* Of every row the verified state, and standard normals from an address that no session uses: what a state drawn from
- * the target's distribution would be. */
+/* Collects the verified state of every row. Also collects standard normals from an address that no session uses. These
+ * stand for states drawn from the target's distribution. */
 static void collect(mar_session *s, float *states, float *noise)
 {
     const mar_masked *g = mar_masked_of(s);
@@ -439,10 +442,10 @@ static void collect(mar_session *s, float *states, float *noise)
     free(b.mean_p), free(b.log_std_p), free(b.mean_q), free(b.state);
 }
 
-/* Runs the model as its own draft, heated, two steps a block. Returns the smallest of the p-values that the states of
- * the method are standard normals, corrected for being the smallest: for an exact method it is below 0.01 at most once
- * in 100 seeds. 0 if the states grow until they are not finite, as those of no normal distribution do. States are
- * independent, so that they may be dealt out in 52 "images" of 256 to save O(images^2). */
+/* Runs the model as its own heated draft, two steps a block. Returns the least p-value of the tests that the method's
+ * states are standard normals, corrected for their number. An exact method gets a value below 0.01 at most once in 100
+ * seeds. Returns 0 if the states grow until they are not finite; normal states never do. States are independent, so
+ * they form 52 "images" of 256 tokens, which saves O(images^2). */
 static double law_p_value(demo d, const spec_method *method, mar_stats *stats)
 {
     float *states = calloc((size_t)ROWS * COORDINATES, sizeof *states);
@@ -477,7 +480,7 @@ static double law_p_value(demo d, const spec_method *method, mar_stats *stats)
     return fmin(p_values[0], fmin(p_values[1], p_values[2]));
 }
 
-/* The heated draft's standard deviations are the larger ones: without the exponents everything is accepted. */
+/* Accepts everything: drops the exponents. The heated draft's standard deviations are the larger ones. */
 static kern_gaussian_rule accept_all(const double *parameter)
 {
     (void)parameter;
@@ -490,7 +493,7 @@ static kern_gaussian_rule accept_swapped(const double *parameter)
     return (kern_gaussian_rule){.temper = -1};
 }
 
-/* A residual of no c, in whose place p is drawn from. */
+/* Removes the residual's constant c: draws come from p instead. */
 static kern_gaussian_rule no_residual(const double *parameter)
 {
     (void)parameter;
@@ -529,7 +532,7 @@ static double release_error(const float *mine, const float *theirs, int n)
     return worst;
 }
 
-/* Its acceptance probabilities and its residual, on distributions of the demo pair. */
+/* Checks its acceptance probabilities and its residual, on distributions of the demo pair. */
 TEST_CASE(cspd_is_the_released_criterion)
 {
     enum { N = 19 };
@@ -571,7 +574,7 @@ TEST_CASE(cspd_is_the_released_criterion)
     wt_close(f);
 }
 
-/* A block's distributions at the last index, of draft and target, against PyTorch's. */
+/* Compares a block's distributions of draft and target at the last index with PyTorch's. */
 TEST_CASE(laws_match_pytorch)
 {
     enum { N = 19 };

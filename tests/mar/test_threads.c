@@ -1,6 +1,6 @@
-/* One handle, one set of models, many threads: sessions of all kinds are made, used, cancelled and freed while others
- * are at work, models and handles are loaded and freed, and every token is that of a session that was alone. The
- * moments are random, by a seed for each thread. tests/cuda/test_threads.c does less of it with the CUDA backend. */
+/* Tests one handle and one set of models on many threads. Sessions of all kinds are made, used, cancelled and freed
+ * while others run. Models and handles are loaded and freed. Every token equals that of a session alone. Each thread's
+ * seed decides the random moments. tests/cuda/test_threads.c does less of it with the CUDA backend. */
 #include "tests/support/demo.h"
 
 #include <pthread.h>
@@ -40,7 +40,7 @@ static const struct {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* The tokens and pixels of a batch. */
+/* Tokens and pixels of a batch */
 typedef struct {
     float tokens[BATCH * DEMO_TOKENS];
     uint8_t rgb[BATCH * DEMO_BYTES];
@@ -51,7 +51,7 @@ typedef struct worker worker;
 typedef struct {
     demo demo;
     mar_dtype dtype;
-    pthread_barrier_t barrier; /* the workers and the test */
+    pthread_barrier_t barrier; /* of the workers and the test */
     result *expected;          /* [KINDS][BATCH], the batches of 1, 2, ... images */
     worker *workers;           /* [THREADS] */
 } stage;
@@ -61,10 +61,10 @@ struct worker {
     int number;
     uint64_t random;
     result *mine;
-    char problem[256]; /* "" if there is none: a thread cannot fail a test by itself */
-    int cancelled;     /* calls that were cancelled, by whomever */
+    char problem[256]; /* "" if none: a thread cannot fail a test by itself */
+    int cancelled;     /* number of calls cancelled, by any thread */
 
-    pthread_mutex_t lock; /* of session: others cancel it, which they may as long as it exists */
+    pthread_mutex_t lock; /* protects session, which other threads cancel while it exists */
     mar_session *session;
 };
 
@@ -90,7 +90,7 @@ static mar_params params_of(const demo *d, int kind)
     return p;
 }
 
-/* --- what a thread does ------------------------------------------------------------------------------------------- */
+/* --- a thread's work ---------------------------------------------------------------------------------------------- */
 
 static void show(worker *w, mar_session *s)
 {
@@ -99,7 +99,7 @@ static void show(worker *w, mar_session *s)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* NULL after a complaint. */
+/* Makes a session. Returns NULL after recording a problem. */
 static mar_session *create(worker *w, const demo *d, int kind, int n)
 {
     const mar_params p = params_of(d, kind);
@@ -115,7 +115,7 @@ static void release(worker *w, mar_session *s)
     mar_session_free(s);
 }
 
-/* A batch of n images, begun again as often as someone cancels it. */
+/* Makes a batch of n images. Begins it again whenever another thread cancels it. */
 static mar_status make(worker *w, mar_session *s, int n, result *r)
 {
     mar_status status;
@@ -158,7 +158,7 @@ static void abandon(worker *w)
     release(w, s);
 }
 
-/* Loads models, on the handle that all use or on one of its own, and frees all but the session before it works. */
+/* Loads models on the shared handle or on its own. Frees all but the session before it works. */
 static void load(worker *w)
 {
     const int kind = (int)draw(w, KINDS), own = (int)draw(w, 2);
@@ -178,7 +178,7 @@ static void load(worker *w)
     release(w, s);
 }
 
-/* The reason of a failure is that of this thread, whatever fails beside it. */
+/* Checks that a failure's reason is this thread's, whatever fails beside it. */
 static void fail_to_load(worker *w)
 {
     mar *m = w->stage->demo.m;
@@ -209,7 +209,7 @@ static void *work(void *arg)
         jobs[draw(w, sizeof jobs / sizeof *jobs)](w);
         cancel_another(w);
     }
-    /* The last session of each thread is at work when handle and models are freed. */
+    /* Each thread's last session still works when handle and models are freed. */
     const int kind = w->number % KINDS, n = 1 + w->number % BATCH;
     mar_session *s = create(w, &w->stage->demo, kind, n);
     pthread_barrier_wait(&w->stage->barrier);

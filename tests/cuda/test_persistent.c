@@ -320,8 +320,9 @@ static void clusters_change_nothing(void **state)
     (void)state;
     const struct {
         shape s;
-        const char *shared; /* bytes per block: one block alone then reads weights from global memory, and a cluster
-                               takes rows in chunks */
+        /* bytes of shared memory per block: one block alone then reads weights from global memory, and a cluster takes
+         * rows in chunks */
+        const char *shared;
     } heads[] = {
         {{160, 1, 4, "16"}, "24000"},  /* parts without channels; uneven tiles */
         {{256, 2, 16, "12"}, "40000"}, /* fewer tiles than the last cluster can hold */

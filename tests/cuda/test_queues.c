@@ -607,8 +607,7 @@ static void streams_of_the_caller(void **state)
     assert_int_equal(cudaStreamDestroy(stream), 0);
     expect_work(&s, 5, expected);
 
-    assert_int_equal(cudaStreamCreateWithFlags(&stream, 1),
-                     0); /* the session is freed while it works on the caller's stream */
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, 1), 0); /* closed while it works on the caller's stream */
     assert_ok(k->core->set_stream(k, stream, &err), &err);
     expect_work(&s, 5, expected);
     close_session(&s);

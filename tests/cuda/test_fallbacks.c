@@ -390,8 +390,7 @@ static void heads_of_other_kinds(void **state)
     }
 }
 
-/* --- recordings refused while they are made or used ----------------------------------------------------------------
- */
+/* --- recordings refused while they are made or used -------------------------------------------------------------- */
 
 static void recordings_are_refused(void **state)
 {

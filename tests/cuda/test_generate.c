@@ -261,8 +261,7 @@ static void a_device_that_is_not_there_is_named(void **state)
     mar_close(m);
 }
 
-/* Runs in the child and returns its exit status. 0 means that CUDA reports why it is unusable there and the CPU works.
- */
+/* Runs in the child and returns its exit status. 0: CUDA reports why it is unusable there, and the CPU works. */
 static int use_in_child(library l)
 {
     const mar_options cuda = {.backend = MAR_BACKEND_CUDA}, either = {0},

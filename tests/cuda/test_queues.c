@@ -101,7 +101,7 @@ static void unload(weights *w)
     w->device->core->close(w->device);
 }
 
-/* --- a session: a queue and the work of one thread -------------------------------------------------------------- */
+/* --- a session: a queue and the work of one thread --------------------------------------------------------------- */
 
 typedef struct {
     const weights *w;
@@ -453,8 +453,7 @@ static void cancels_from_another_thread(void **state)
 
 /* --- failing calls ---------------------------------------------------------------------------------------------- */
 
-/* Returns whether calls to CUDA can be made to fail. The tests below fail each call once, until the operation succeeds.
- */
+/* Returns whether calls to CUDA can be made to fail. The tests below fail each call once, until all succeed. */
 static int can_fail(void)
 {
     return cudahost_fail_after && cudahost_objects;

@@ -46,11 +46,9 @@ CUDAHOST_CALL long cudahost_launches(void);
 CUDAHOST_CALL long cudahost_waits(void);
 /* Returns the number of different kernels captured in cooperative launches since the last call. */
 CUDAHOST_CALL int cudahost_captured_together(void);
-/* Returns the number of frees since the program began while newer work was pending on a stream (MAR_CUDAHOST_LAZY=1).
- */
+/* Returns the number of frees since the program began while newer work was pending (MAR_CUDAHOST_LAZY=1). */
 CUDAHOST_CALL long cudahost_hasty_frees(void);
-/* Sets the offer of cuBLASLt's heuristic from now on: a working algorithm, none, or one that fails for every product.
- */
+/* Sets the offer of cuBLASLt's heuristic from now on: a working algorithm, none, or one that always fails. */
 enum { CUDAHOST_ALGORITHM, CUDAHOST_NO_ALGORITHM, CUDAHOST_BROKEN_ALGORITHM };
 CUDAHOST_CALL void cudahost_algorithms(int offered);
 /* Returns the devices on which a context was made since the last call: bit i is device i. */

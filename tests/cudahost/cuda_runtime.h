@@ -105,8 +105,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult *found = nullptr);
 
-/* --- memory: MAR_CUDAHOST_MEMORY bytes, initialized with NaNs ------------------------------------------------------
- */
+/* --- memory: MAR_CUDAHOST_MEMORY bytes, initialized with NaNs ---------------------------------------------------- */
 
 typedef enum {
     cudaMemcpyHostToHost = 0,

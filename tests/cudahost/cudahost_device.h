@@ -84,8 +84,7 @@ struct dim3 {
     constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
 };
 
-/* --- position of a thread ------------------------------------------------------------------------------------------
- */
+/* --- position of a thread ---------------------------------------------------------------------------------------- */
 
 struct cudahost_block;
 /* The public part of a thread's state; fibres.h has the rest. */
@@ -260,7 +259,7 @@ CUDAHOST_REDUCE(and, unsigned, r &v)
 CUDAHOST_REDUCE(xor, unsigned, r ^ v)
 #undef CUDAHOST_REDUCE
 
-/* --- atomics: not inline, as the check for races exempts them from each other ------------------------------------- */
+/* --- atomics: not inline, as the check for races exempts them from each other ------------------------------------ */
 
 #define CUDAHOST_ATOMICS(T)                                                                                            \
     T atomicAdd(T *p, T v);                                                                                            \

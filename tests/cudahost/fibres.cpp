@@ -222,7 +222,7 @@ static void fibre_main()
     }
 }
 
-/* --- descriptions of threads -------------------------------------------------------------------------------------- */
+/* --- descriptions of threads ------------------------------------------------------------------------------------- */
 
 std::string fibre_symbol(const void *code, bool with_line)
 {

@@ -410,8 +410,7 @@ __attribute__((constructor)) static void install()
     cudahost_race = &hooks;
 }
 
-/* --- entry points of the compiler ----------------------------------------------------------------------------------
- */
+/* --- entry points of the compiler -------------------------------------------------------------------------------- */
 
 #define HERE __builtin_return_address(0)
 extern "C" {

@@ -9,8 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- helpers -------------------------------------------------------------------------------------------------------
- */
+/* --- helpers ----------------------------------------------------------------------------------------------------- */
 
 /* Forks a process in which cmocka does not handle faults. */
 static struct sigaction of_faults;
@@ -58,8 +57,7 @@ static void assert_fine(void (*not_a_mistake)(int), int which)
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("case %d is no mistake", which);
 }
 
-/* --- cooperation of threads ----------------------------------------------------------------------------------------
- */
+/* --- cooperation of threads -------------------------------------------------------------------------------------- */
 
 __global__ static void barriers(int *y)
 {
@@ -182,7 +180,7 @@ static void test_atomics(void **)
     unsigned *du = device_copy(u, 3);
     float *df = device_copy(&f, 1);
     unsigned long long *dl = device_copy(&l, 1);
-    if (!cudahost_race) { /* there the plain read of u[1] is a race */
+    if (!cudahost_race) { /* the check reports the plain read of u[1] */
         assert_cuda(launch(atomics, 2, 64, 4, di, du, df, dl));
         host_copy(i, di, 3), host_copy(u, du, 3), host_copy(&f, df, 1), host_copy(&l, dl, 1);
         unsigned want = 0;

@@ -1,8 +1,7 @@
 /* Our Philox against cuRAND's, bit for bit, on cuRAND's host generator, which needs no GPU. The generator takes blocks
  * of four words from the subsequences in turn. Block b of its sequence has subsequence b mod 65536 and place b / 65536
- * in it. So
- * the word of an address is 4*((y << 32 | x) * 65536 + i): purpose 0, image i, counter words x, y. It holds for
- * i < 65536 and y < 2^14. */
+ * in it. So the word of an address is 4*((y << 32 | x) * 65536 + i): purpose 0, image i, counter words x, y. It holds
+ * for i < 65536 and y < 2^14. */
 #include "kernels/rng.h"
 #include "tests/support/support.h"
 

@@ -1,4 +1,5 @@
-/* Passes over contexts with the CUDA backend against the CPU's plain passes in f32, run, recorded and replayed. */
+/* Passes over contexts with the CUDA backend, run, recorded and replayed. They are compared with the CPU's plain passes
+ * in f32. */
 #include "tests/support/device.h"
 #include "tests/support/contexts.h"
 
@@ -13,7 +14,7 @@ static mar *open_backend(mar_backend backend, mar_dtype dtype)
     return m;
 }
 
-/* A new order for each image of both. */
+/* Gives each image a new order, the same in both fixtures. */
 static void shuffle_orders(context_fixture *f, context_fixture *theirs, dice *d)
 {
     for (int i = 0; i < f->images; i++) {
@@ -68,7 +69,7 @@ static void as_on_the_cpu(void **state)
         open_contexts(&f, CONTEXT_LIST, cases[i].chunk, &c, &memory);
         const int n = random_contexts(&f, &d, cases[i].gamma, list);
         assert_ok(mar_contexts_plan(&c, list, n, &err), &err);
-        for (int round = 0; round < 4; round++) { /* as it is, recorded, and twice replayed with other orders */
+        for (int round = 0; round < 4; round++) { /* plain, recorded, then replayed twice with other orders */
             shuffle_orders(&f, &theirs, &d);
             mar_contexts_run(&c, list, n, &f.runner.embedded, &recordings);
             check_kern(f.k);

@@ -56,15 +56,15 @@ static void memory(void **state)
     assert_int_equal(k->core->alloc(k->device, (size_t)1 << 46, &p, &err), MAR_ENOMEM);
     assert_null(p);
     assert_non_null(strstr(err.text, "out of GPU memory: 65536.0 GB asked, "));
-    check_kern(k); /* not a failure of the backend: a smaller one still works */
+    check_kern(k); /* the backend has not failed: a smaller allocation still works */
     p = to_device(k, host, N);
     k->core->free(k->device, p);
     close_queue(k);
     free(host);
 }
 
-/* The source of an upload may be changed when it returns. Many small ones, more than the ring has room for, and large
- * ones. */
+/* Checks that the source of an upload may change once the call has returned. Some uploads are large; the small ones
+ * exceed the staging ring. */
 static void uploads(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void uploads(void **state)
     free(host), free(got), free(piece), free(copy);
 }
 
-/* Arrays that need a larger ring, several to an operation. */
+/* Stages several host arrays per operation that need a larger ring. */
 static void large_host_arrays(void **state)
 {
     (void)state;
@@ -105,7 +105,7 @@ static void large_host_arrays(void **state)
     for (int r = 0; r < ROWS; r++) index[r] = (int)((long)r * 7919 % ROWS), reverse[r] = ROWS - 1 - r;
     float *src = to_device(k, x, ROWS * sizeof *x), *dst = to_device(k, NULL, ROWS * sizeof *y);
     for (int times = 0; times < 2; times++) k->core->copy_rows(k, dst, reverse, src, index, src, reverse, ROWS, 1);
-    for (int r = 0; r < ROWS; r++) index[r] = reverse[r] = 0; /* they have been read */
+    for (int r = 0; r < ROWS; r++) index[r] = reverse[r] = 0; /* the upload has already read them */
     from_device(k, y, dst, ROWS * sizeof *y);
     for (int r = 0; r < ROWS; r++) assert_float_equal(y[ROWS - 1 - r], x[(long)r * 7919 % ROWS] + x[ROWS - 1 - r], 0);
     k->core->free(k->device, src);
@@ -114,7 +114,7 @@ static void large_host_arrays(void **state)
     free(index), free(reverse), free(x), free(y);
 }
 
-/* Backends of one process do not affect each other. */
+/* Checks that the backends of one process do not affect each other. */
 static void side_by_side(void **state)
 {
     (void)state;
@@ -153,8 +153,8 @@ typedef struct {
     float *row, *sum;     /* device [DIM] */
     float *x, *y;         /* device [ROWS][DIM] */
     kern_recording *inner;
-    int staged; /* rows with indices */
-    int runs;   /* of the body */
+    int staged; /* number of rows with indices */
+    int runs;   /* runs of the body */
 } work;
 
 static void inner_body(void *arg)
@@ -163,7 +163,7 @@ static void inner_body(void *arg)
     w->k->core->copy_rows(w->k, w->y, w->to, w->x, w->from, NULL, NULL, w->staged, DIM);
 }
 
-/* y[to[r]] = x[from[r]], then y[3] = y[3] - fresh, and sum = sum - fresh. */
+/* Computes y[to[r]] = x[from[r]], then y[3] = y[3] - fresh and sum = sum - fresh. */
 static void body(void *arg)
 {
     work *w = arg;
@@ -218,7 +218,7 @@ static void recordings(void **state)
     float *x, *fresh = random_floats(8 * DIM, 1, 3);
     kern_recording *recording = NULL, *other = NULL;
     open_work(&w, &x, from, to);
-    for (int times = 0; times < 4; times++) { /* run, recorded, then replayed on other contents of the host arrays */
+    for (int times = 0; times < 4; times++) { /* run, recorded, then replayed with new contents in the host arrays */
         w.fresh = fresh + times * DIM;
         for (int r = 0; r < ROWS; r++) from[r] = (r * 7 + times) % ROWS, to[r] = (r * 11 + 3 * times) % ROWS;
         w.k->core->replay(w.k, &recording, body, &w);
@@ -226,7 +226,7 @@ static void recordings(void **state)
     }
     assert_null(w.inner); /* part of the outer recording */
     const int runs = w.runs;
-    for (int times = 4; times < 8; times++) { /* one right after the other; the arrays change in between */
+    for (int times = 4; times < 8; times++) { /* back to back; the arrays change in between */
         float changing[DIM];
         memcpy(changing, fresh + times * DIM, sizeof changing);
         for (int r = 0; r < ROWS; r++) from[r] = (r + times) % ROWS;
@@ -241,9 +241,9 @@ static void recordings(void **state)
     float sum[DIM], want[DIM] = {0};
     for (int times = 0; times < 8; times++)
         for (int i = 0; i < DIM; i++) want[i] -= fresh[times * DIM + i];
-    from_device(w.k, sum, w.sum, sizeof sum); /* each replay had its own */
+    from_device(w.k, sum, w.sum, sizeof sum); /* each replay read its own array */
     assert_memory_equal(sum, want, sizeof sum);
-    w.k->core->replay(w.k, &other, inner_body, &w); /* a second recording, and one without host arrays in between */
+    w.k->core->replay(w.k, &other, inner_body, &w); /* a second recording; one without host arrays in between */
     w.k->core->subtract(w.k, w.y + 3 * DIM, w.row, DIM, w.y + 3 * DIM);
     expect(&w, x);
     w.k->core->recording_free(w.k, recording);
@@ -278,7 +278,7 @@ static void expect_failure(kern_queue *k, const char *text)
     if (!strstr(err.text, text)) fail_msg("\"%s\" does not say \"%s\"", err.text, text);
 }
 
-/* A body whose host arrays differ in any way from the recorded ones is detected. */
+/* Checks that any change in a body's host arrays since the recording is detected. */
 static void changed_recordings(void **state)
 {
     (void)state;
@@ -298,7 +298,7 @@ static void changed_recordings(void **state)
         if (what == 2) w.staged = 1 << 20, w.from = w.to = calloc(1 << 20, sizeof(int));
         w.k->core->replay(w.k, &recording, body, &w);
         expect_failure(w.k, "internal error: a recording's host arrays are not those that were recorded");
-        w.k->core->download(w.k, got, w.x, sizeof got); /* what follows a failure does nothing, and ends */
+        w.k->core->download(w.k, got, w.x, sizeof got); /* after a failure, calls do nothing and return */
         assert_float_equal(got[0], 0, 0);
         w.k->core->replay(w.k, &recording, body, &w);
         if (what == 2) free((void *)(uintptr_t)w.to);
@@ -332,9 +332,9 @@ static void timing(void *arg)
     ((work *)arg)->k->core->timer_mark(((work *)arg)->k, NULL);
 }
 
-/* Calls that a recording refuses: when it is measured, recorded and refilled. */
+/* The call under test. A recording refuses it while it is measured, recorded or refilled. */
 static void (*forbidden)(void *arg);
-static int forbid; /* from this run on */
+static int forbid; /* first run that makes the forbidden call */
 
 static void forbidden_body(void *arg)
 {
@@ -356,8 +356,7 @@ static void forbidden_in_recordings(void **state)
         open_work(&w, &x, from, to);
         w.fresh = fresh;
         forbidden = calls[i % 4];
-        forbid =
-            1 + i / 4; /* when measured, when recorded, when refilled; not in the first use, which is no recording */
+        forbid = 1 + i / 4; /* when measured, recorded or refilled; the first use makes no recording */
         for (int times = 0; times < (i / 4 == 2 ? 3 : 2); times++) {
             check_kern(w.k);
             w.k->core->replay(w.k, &recording, forbidden_body, &w);
@@ -389,7 +388,7 @@ static void timer_marks(void **state)
     assert_true(work_time > 0 && rest >= 0 && work_time < 60 && rest < 60);
     const double before = work_time;
     k->core->subtract(k, x, x, N, x);
-    k->core->timer_mark(k, &work_time); /* from the last mark on, though there was a wait */
+    k->core->timer_mark(k, &work_time); /* counted from the last mark, despite the wait */
     k->core->finish(k);
     assert_true(work_time > before);
     k->core->timer_mark(k, NULL);

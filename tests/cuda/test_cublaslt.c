@@ -27,7 +27,8 @@ static float *product_of_64(int *status, mar_err *err)
     return y;
 }
 
-/* Without any algorithm the simple kernel computes. If the algorithm cannot be run, the product says so. */
+/* Checks that the simple kernel computes if cuBLASLt offers no algorithm. If the algorithm fails to run, the product
+ * reports it. */
 static void without_an_algorithm(void **state)
 {
     int status;

@@ -1,6 +1,4 @@
-/* The whole image decoder of the CUDA backend against the CPU's in f32: passes of several images, recorded and
- * replayed.
- */
+/* The CUDA backend's image decoder against the CPU's in f32. Passes of several images are recorded and replayed. */
 #include "tests/support/device.h"
 
 #include "kernels/pixels.h"
@@ -19,7 +17,7 @@ static wt_file *open_demo(void)
     return f;
 }
 
-/* A decoder with a run for batches of `batch` images, of which `fit` are decoded at a time, and its memory. */
+/* A decoder, its memory, and a run for batches of `batch` images. A pass decodes `fit` images. */
 typedef struct {
     kern_queue *k;
     vae_decoder *d;
@@ -53,8 +51,8 @@ static void close_decoder(decoder *o)
 
 enum { HEIGHT = 4, WIDTH = 5 };
 
-/* Decodes a batch, of images of `values` tokens' numbers and n pixels' each. Whose decoder has a codebook is cut off.
- */
+/* Decodes a batch. An image has `values` numbers in its tokens and n in its pixels. With a codebook, bytes are
+ * rounded down. */
 static void decode(const decoder *o, const float *tokens, size_t values, int images, float *pixels, size_t n)
 {
     mar_err err = {0};
@@ -91,11 +89,11 @@ static void check_decoder(mar_dtype dtype, double allowed)
     float *want = malloc(IMAGES * n * sizeof *want), *got = malloc(IMAGES * n * sizeof *got);
     assert_true(want && got);
     decode(&plain, tokens, values, IMAGES, want, n);
-    for (int images = 1; images <= IMAGES; images++) { /* replays of passes of 2 and of 1 */
+    for (int images = 1; images <= IMAGES; images++) { /* replays of passes of 2 images and of 1 */
         decode(&tested, tokens, values, images, got, n);
         for (int i = 0; i < images; i++) assert_close(got + (size_t)i * n, want + (size_t)i * n, n, allowed);
     }
-    /* What stands beside an image changes none of its bits. */
+    /* An image's bits do not depend on the other images of its batch. */
     float *again = malloc(IMAGES * n * sizeof *again);
     assert_non_null(again);
     for (size_t i = 0; i < values; i++) tokens[i] *= 3, tokens[3 * values + i] *= -2;
@@ -110,7 +108,7 @@ static void check_decoder(mar_dtype dtype, double allowed)
     wt_close(f);
 }
 
-/* LlamaGen's decoder: tokens are looked up, and the coarsest level attends. */
+/* Checks LlamaGen's decoder: it looks tokens up, and its coarsest level has attention. */
 static void check_vq(mar_dtype dtype, double allowed)
 {
     enum { IMAGES = 3, FIT = 2, TOKENS = HEIGHT * WIDTH };
@@ -144,7 +142,7 @@ static void vq_decoder_f32_is_the_cpus(void **unused)
     check_vq(MAR_DTYPE_F32, 1e-4);
 }
 
-/* The official code itself in bf16 is 0.034 to 0.047 from what it is in f32 (tests/vae/test_vq.c). */
+/* Source of the bound: the official code's own error in bf16 against f32 is 0.034 to 0.047 (tests/vae/test_vq.c). */
 static void vq_decoder_bf16_is_near(void **unused)
 {
     (void)unused;

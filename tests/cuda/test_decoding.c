@@ -1,5 +1,6 @@
-/* Decoding on the device: a step from the embedding of a drawn token to the next draw is one recording, whose laws and
- * tokens are, bit for bit, those of the same operations without a recording and with each token read by the host. */
+/* Decoding on the device. One recording runs a step: from the embedding of a drawn token to the next draw. The
+ * same operations also run without a recording, and with each token read by the host. Probabilities and tokens are
+ * equal, bit for bit. */
 #include "specdec/sampler.h"
 #include "tests/support/device.h"
 #include "tests/cudahost/control.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 
 enum { IMAGES = 3, TOKENS = 25, GAMMA = 3, VOCABULARY = 73 };
-enum { READ = 16 }; /* rounds of plain sampling whose tokens are read at a time (specdec/sampler.h) */
+enum { READ = 16 }; /* rounds of plain sampling per read of tokens (specdec/sampler.h) */
 
 static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 6, .temperature = 0.9f, .top_k = 40, .top_p = 0.95f};
 static const gpt_sampling unguided = {.cfg = 1, .cfg_interval = -1, .temperature = 0.8f, .top_p = 1};
@@ -19,8 +20,8 @@ static const gpt_sampling unguided = {.cfg = 1, .cfg_interval = -1, .temperature
 typedef enum {
     RECORDED,
     REFUSED, /* the device refuses to record */
-    WATCHED, /* as in the search for layers: nothing is recorded, and the host reads each token */
-    APART,   /* the verification is a call of its own behind the recorded pass, and the host reads each token */
+    WATCHED, /* as in the search for layers: no recordings, and the host reads each token */
+    APART,   /* the verification is a separate call after the recorded pass; the host reads each token */
     WAYS,
 } way;
 
@@ -29,11 +30,11 @@ typedef struct {
     gpt_runner *drafter;
     spec_sampler *s;
     void *memory[2];
-    float *laws;  /* host: all laws of all passes, or NULL */
-    size_t count; /* of them */
+    float *laws;  /* host [count][VOCABULARY]: log probabilities of all passes, or NULL */
+    size_t count; /* rows of `laws` */
 } decoder;
 
-/* Notes the laws of a pass. */
+/* Stores the log probabilities of a pass. */
 static mar_status note(decoder *d, const spec_request *request, int n, const float *log_probs, mar_status status)
 {
     for (int i = 0; i < n && d->laws && status == MAR_OK; i++)
@@ -57,7 +58,7 @@ static mar_status laws(void *state, const spec_request *request, int n, float *l
     return note(d, request, n, log_probs, gpt_runner_log_probs(d->f.runner, request, n, log_probs, err));
 }
 
-/* A sampler over a golden model, plain or with chains of GAMMA drafts of the same model without guidance. */
+/* Opens a sampler over a golden model: plain, or with chains of GAMMA drafts by the same model without guidance. */
 static void open_decoder(decoder *d, mar_dtype dtype, int drafts, way how)
 {
     const spec_method *vanilla = spec_method_find("vanilla");
@@ -111,7 +112,7 @@ static void decode_batch(decoder *d, uint64_t first, int *tokens)
     for (int i = 0; i < IMAGES; i++) memcpy(tokens + i * TOKENS, spec_sampler_tokens(d->s, i), TOKENS * sizeof *tokens);
 }
 
-/* All tokens of two batches. */
+/* Decodes all tokens of two batches. */
 static void decode(decoder *d, int *tokens)
 {
     decode_batch(d, 5, tokens);
@@ -127,7 +128,7 @@ static void compare_ways(mar_dtype dtype, int drafts)
     assert_true(expected && found);
     for (way how = RECORDED; how < WAYS; how++) {
         decoder d;
-        if (how == REFUSED && !cudahost_refuse) continue; /* a GPU that works does not */
+        if (how == REFUSED && !cudahost_refuse) continue; /* a real GPU never refuses */
         open_decoder(&d, dtype, drafts, how);
         d.laws = how == RECORDED ? expected : found;
         decode(&d, how == RECORDED ? tokens : again);
@@ -156,12 +157,13 @@ static void rounds_of_drafts_are_the_same_bits(void **state)
     compare_ways(MAR_DTYPE_F32, 1);
 }
 
-/* Kernels and products of a step: 8 a layer (norm, qkv, attention with rotation, wo, norm, w13, SwiGLU, w2), and in all
- * the embedding, the last norm, the output layer, the laws and the draw. One graph, no wait. */
+/* Counts the kernels and products of a step. A layer has 8: norm, qkv, attention with rotation, wo, norm, w13, SwiGLU
+ * and w2. Besides the layers there are the embedding, last norm, output layer, probabilities and draw. All are in one
+ * graph, without a wait. */
 static void a_step_is_one_graph(void **state)
 {
     (void)state;
-    enum { FIRST = 4, STEPS = 8 }; /* the first of a shape, and the one that is recorded, are before */
+    enum { FIRST = 4, STEPS = 8 }; /* before them: the first step of a shape, and the recorded one */
     decoder d;
     if (!cudahost_launches) skip();
     open_decoder(&d, MAR_DTYPE_BF16, 0, RECORDED);
@@ -180,7 +182,7 @@ static void a_step_is_one_graph(void **state)
     while (spec_sampler_left(d.s) > 0) run_round(&d);
     assert_int_equal(cudahost_waits() - read, (TOKENS + READ - 1) / READ);
     for (int i = 0; i < TOKENS; i++) assert_true(spec_sampler_tokens(d.s, 0)[i] >= 0);
-    /* Two tokens are drawn without a graph: the first, which has no rows, and the second, the first of its shape. */
+    /* Two tokens are drawn without a graph. The first has no rows; the second is the first of its shape. */
     assert_int_equal(cudahost_instantiated() - instantiated, 1);
     assert_int_equal(cudahost_graph_launches() - graphs, TOKENS - 2);
     assert_int_equal(d.f.k->recordings, 1);
@@ -188,8 +190,8 @@ static void a_step_is_one_graph(void **state)
     close_decoder(&d);
 }
 
-/* Passes recur although the images of a batch accept different numbers of drafts: in the second batch four of five are
- * replayed, the draft model's, too. */
+/* Checks that passes recur although the images of a batch accept different numbers of drafts. In the second batch four
+ * of five passes are replayed, including the draft model's. */
 static void most_passes_are_replayed(void **state)
 {
     (void)state;
@@ -207,7 +209,7 @@ static void most_passes_are_replayed(void **state)
     close_decoder(&d);
 }
 
-/* A model of two tokens, of which image 6 has no law behind token 6. */
+/* A model of two tokens whose image 6 has NaN logits after token 6. */
 static mar_status broken_laws(void *state, const spec_request *request, int n, float *log_probs,
                               const spec_continuation *continuation, mar_err *err)
 {
@@ -220,7 +222,8 @@ static mar_status broken_laws(void *state, const spec_request *request, int n, f
     return kern_check(k, err);
 }
 
-/* Tokens that are not read yet do not hide that a law is none: the message is that of a round whose token is read. */
+/* Checks that deferred reading of tokens does not hide NaN logits. The message equals that of a round whose token is
+ * read. */
 static void a_nan_shows_when_tokens_are_read(void **state)
 {
     (void)state;
@@ -239,7 +242,7 @@ static void a_nan_shows_when_tokens_are_read(void **state)
     assert_int_equal(status, MAR_EMODEL);
     assert_string_equal(err.text, "image 6, token 7: the logits are not finite");
     assert_int_equal(rounds, READ);
-    spec_sampler_begin(s, 7, 1, TOKENS); /* the next batch has nothing of it */
+    spec_sampler_begin(s, 7, 1, TOKENS); /* the failed batch has no effect on the next */
     while (spec_sampler_left(s) > 0) assert_ok(spec_sampler_round(s, &err), &err);
     for (int i = 0; i < TOKENS; i++) assert_true(spec_sampler_tokens(s, 0)[i] >= 0);
     spec_sampler_free(s);

@@ -1,6 +1,6 @@
-/* LlamaGen's runner and an EAGLE drafter over it on the CUDA backend, against the CPU's in f32: chains and trees asked
- * for as a sampler does, level by level, with guidance. Images are made again and again, so that passes are recorded,
- * and replayed with other tokens, slots and masks. */
+/* LlamaGen's runner with an EAGLE drafter on the CUDA backend, against the CPU in f32. Like a sampler, the test
+ * requests chains and trees level by level, with guidance. Images are made several times, so passes are recorded, then
+ * replayed with other tokens, slots and masks. */
 #include "tests/support/device.h"
 
 #include "llamagen/eagle.h"
@@ -21,7 +21,7 @@ typedef struct {
     eagle_model *eagle;
     eagle_runner *drafter;
     void *memory[2];
-    float *laws; /* device [2][IMAGES * LAWS][VOCABULARY]: the target's, the drafter's */
+    float *laws; /* device [2][IMAGES * LAWS][VOCABULARY]: log probabilities of the target, then of the drafter */
 } fixture;
 
 static void open_models(fixture *f, kern_queue *k)
@@ -57,7 +57,7 @@ static void close_models(fixture *f)
     gpt_model_free(f->gpt);
 }
 
-/* Tokens and drafts of an image; those of another `run` differ. */
+/* Tokens and drafts of an image; different in each `run`. */
 typedef struct {
     int token[TOKENS], draft[DRAFTS];
     spec_request request;
@@ -70,8 +70,7 @@ static void draft_anew(image_state *s, int round, int run)
     s->request.count = s->request.length + 3 <= TOKENS ? DRAFTS : 0;
 }
 
-/* A round: the drafter's laws by levels, then the target's, read as probabilities to p[2][IMAGES * LAWS][VOCABULARY].
- */
+/* Runs a round: the drafter's levels, then the target. Reads their probabilities to p[2][IMAGES * LAWS][VOCABULARY]. */
 static void run_round(fixture *f, image_state *image, float *p)
 {
     const size_t n = (size_t)IMAGES * LAWS * VOCABULARY;
@@ -92,7 +91,7 @@ static void run_round(fixture *f, image_state *image, float *p)
     for (size_t i = 0; i < 2 * n; i++) p[i] = expf(p[i]);
 }
 
-/* Accepts drafts 1 and 3 in some rounds, none in others, then another token. */
+/* Accepts drafts 1 and 3 in some rounds and none in others, then adds another token. */
 static void go_on(image_state *s, int round, int run)
 {
     spec_request *q = &s->request;

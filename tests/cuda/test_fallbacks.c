@@ -1,5 +1,5 @@
-/* What the backend does if the driver, or the device, refuses something: the next best way is taken, it makes the same
- * tokens, and what was refused is told. Only the host's imagined device can be told to refuse. */
+/* The backend's fallbacks when the driver or the device refuses an operation. The next best method runs, makes the same
+ * tokens, and the refusal is reported. Only the simulated device on the host can be told to refuse. */
 #include "mar.h"
 #include "tests/support/device.h"
 #include "tests/cudahost/control.h"
@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-int cudaDeviceSynchronize(void); /* CUDA's own, which is in the tested library, too */
+int cudaDeviceSynchronize(void); /* CUDA's own, also in the tested library */
 
 enum { TOKENS = 6, STEPS = 2 };
 
-/* Whether CUDA can be told to refuse something. */
+/* Returns whether CUDA can be told to refuse operations. */
 static int can_refuse(void)
 {
     return cudahost_refuse && cudahost_instantiated;
@@ -95,11 +95,11 @@ typedef struct {
 static const shape small = {64, 1, 8, "4", NULL}, streaming = {256, 6, 16, "8", "150000"},
                    clustered = {CUDA_TEST_BRIEF ? 160 : 1056, 1, 4, CUDA_TEST_BRIEF ? "16" : "66", NULL};
 
-/* A head with random weights, and a chain of it. */
+/* A head with random weights, and a chain to run on it. */
 typedef struct {
     kern_queue *k;
     kern_head *h;
-    size_t values; /* of the chain's result */
+    size_t values; /* floats in the chain's result */
     kern_chain_job job;
     kern_chain_coef coef[STEPS];
     float *start; /* [TOKENS][C] x_T */
@@ -109,7 +109,7 @@ typedef struct {
     void *memory[4];
 } bench;
 
-/* The next n of random numbers whose deviation is `scale`. */
+/* Returns the next n random numbers, of standard deviation `scale`. */
 static const float *draw(float **memory, size_t *at, size_t n, float scale)
 {
     float *x = random_floats(n, scale, 100 + *at);
@@ -117,7 +117,7 @@ static const float *draw(float **memory, size_t *at, size_t n, float scale)
     return x;
 }
 
-/* f32: whatever the device's operands are. */
+/* Makes a head; f32 selects f32 operands on any device. */
 static kern_head *make_head(kern_queue *k, shape s, int f32)
 {
     const size_t w = (size_t)s.width, c = (size_t)s.channels;
@@ -145,7 +145,7 @@ static kern_head *make_head(kern_queue *k, shape s, int f32)
     return h;
 }
 
-/* Modulation rows of all steps. */
+/* Makes the modulation rows of all steps. */
 static void *modulate(kern_queue *k, const kern_head *h, int width)
 {
     const int index[STEPS] = {0, 1}, rows = 2 * TOKENS;
@@ -219,7 +219,7 @@ static void chain_body(void *arg)
     b->k->head->chain_run(b->k, b->h, &b->job);
 }
 
-/* The chain, on a recording if one is given, to x [values]. */
+/* Runs the chain, on a recording if one is given, and writes the result to x [values]. */
 static void run_chain(bench *b, kern_recording **recording, float *x)
 {
     kern_queue *k = b->k;
@@ -231,7 +231,7 @@ static void run_chain(bench *b, kern_recording **recording, float *x)
     from_device(k, x, b->job.x, b->values * sizeof *x);
 }
 
-/* So many uses of a recording make the bits of the plain chain. */
+/* Checks that `uses` uses of a recording each give the bits of the plain chain. */
 static void expect_replays(bench *b, kern_recording **recording, int uses, const float *plain)
 {
     float x[TOKENS * 32];
@@ -243,8 +243,8 @@ static void expect_replays(bench *b, kern_recording **recording, int uses, const
 
 /* --- forms of the head ------------------------------------------------------------------------------------------- */
 
-/* Loads a head on a device that refuses `what`, and compares its chain with `expected`: to the bit, or to the rounding
- * of bf16. Returns how it is computed, which the caller frees. */
+/* Loads a head on a device that refuses `what`, and compares its chain with `expected`. The comparison is exact, or
+ * within the rounding of bf16. Returns the head's description, which the caller frees. */
 static char *load_refused(shape s, unsigned what, int cluster, int to_the_bit, const float *expected)
 {
     float x[TOKENS * 32];
@@ -256,10 +256,10 @@ static char *load_refused(shape s, unsigned what, int cluster, int to_the_bit, c
         assert_memory_equal(x, expected, b->values * sizeof *x);
     else
         assert_close(x, expected, b->values, 5e-2);
-    expect_replays(b, &recording, 1, x); /* the second use is to be recorded */
+    expect_replays(b, &recording, 1, x); /* the second use is recorded unless refused */
     char *how = strdup(b->k->head->describe(b->h));
     assert_non_null(how);
-    /* What is launched is what was found to work: a head that can be recorded is. */
+    /* Loading chooses a form that works. If graphs work, the head is recorded. */
     const unsigned graphs = CUDAHOST_COOPERATIVE_CAPTURED | CUDAHOST_BEGIN_CAPTURE | CUDAHOST_END_CAPTURE |
                             CUDAHOST_INSTANTIATE | CUDAHOST_GRAPH_LAUNCH;
     if (strncmp(b->k->head->describe(b->h), "cuBLASLt", 8) == 0) what = 0;
@@ -271,7 +271,7 @@ static char *load_refused(shape s, unsigned what, int cluster, int to_the_bit, c
     return how;
 }
 
-/* What a head makes that nothing is refused to, and how. */
+/* Runs a head with nothing refused. Stores its result and returns its description. */
 static char *load_whole(shape s, float *expected)
 {
     (void)cudahost_captured_together();
@@ -317,7 +317,7 @@ static void heads_without_cooperation(void **state)
     free(how), free(whole);
 }
 
-/* Without recordings at all nothing else is given up. */
+/* Checks that refused recordings cost no other feature. */
 static void heads_without_recordings(void **state)
 {
     (void)state;
@@ -341,7 +341,7 @@ static void heads_without_recordings(void **state)
     free(whole);
 }
 
-/* Refused clusters become smaller ones, and none at last. */
+/* Checks that refused clusters fall back to smaller ones, and finally to none. */
 static void heads_without_clusters(void **state)
 {
     (void)state;
@@ -370,7 +370,7 @@ static void heads_without_clusters(void **state)
     free(whole);
 }
 
-/* Heads for which there is no persistent kernel say so. */
+/* Checks that heads without a persistent kernel say so. */
 static void heads_of_other_kinds(void **state)
 {
     (void)state;
@@ -382,7 +382,7 @@ static void heads_of_other_kinds(void **state)
                                  "matrix products in f32"};
     for (int i = 0; i < 4; i++) {
         kern_queue *k = i < 3 ? open_cuda(i == 0 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16) : open_cpu();
-        const int f32 = i == 2; /* of a shape that a persistent kernel runs in bf16 */
+        const int f32 = i == 2; /* of a shape that has a persistent kernel in bf16 */
         kern_head *h = make_head(k, f32 ? small : odd, f32);
         expect_text(k->head->describe(h), says[i]);
         k->head->free(k->device, h);
@@ -390,7 +390,7 @@ static void heads_of_other_kinds(void **state)
     }
 }
 
-/* --- recordings that are refused while they are made or used --------------------------------------------------- */
+/* --- recordings refused while they are made or used -------------------------------------------------------------- */
 
 static void recordings_are_refused(void **state)
 {
@@ -401,7 +401,7 @@ static void recordings_are_refused(void **state)
     float plain[TOKENS * 32];
     bench *b = open_bench(small);
     run_chain(b, NULL, plain);
-    for (int late = 0; late < 2; late++) /* when it is made, or when it has been used for a time */
+    for (int late = 0; late < 2; late++) /* refused when it is made, or after several uses */
         for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
             kern_recording *recording = NULL;
             if (late) expect_replays(b, &recording, 3, plain);
@@ -414,10 +414,10 @@ static void recordings_are_refused(void **state)
             check_kern(b->k);
             assert_int_equal(b->k->recordings, late && !broken);
             assert_int_equal(b->k->unrecorded, broken);
-            if (!late) assert_int_equal(cudahost_objects(), objects); /* what was made for it is freed */
+            if (!late) assert_int_equal(cudahost_objects(), objects); /* its objects are freed */
             if (broken) expect_text(b->k->why_unrecorded.text, ": operation");
             const long launches = cudahost_graph_launches();
-            expect_replays(b, &recording, 4, plain); /* it stays so when nothing is refused any more */
+            expect_replays(b, &recording, 4, plain); /* the state stays after the refusal ends */
             assert_int_equal(cudahost_graph_launches() - launches, broken ? 0 : 4);
             b->k->core->recording_free(b->k, recording);
             assert_int_equal(b->k->recordings + b->k->unrecorded, 0);
@@ -426,11 +426,11 @@ static void recordings_are_refused(void **state)
     close_bench(b);
 }
 
-/* A program that waits for the whole GPU while something is recorded. */
+/* A program that waits for the whole GPU during a recording. */
 typedef struct {
     bench *b;
-    int runs;        /* of the body */
-    int from, until; /* the runs in which it waits */
+    int runs;        /* runs of the body */
+    int from, until; /* runs in which it waits */
 } disturbed;
 
 static void disturbed_body(void *arg)
@@ -475,12 +475,12 @@ static void make_batch(mar_session *s, uint64_t first, float *tokens)
     assert_session(s, mar_session_tokens(s, tokens));
 }
 
-/* The first image makes no graph, since nothing of it comes a second time; the second makes all, and the third none. A
- * device that refuses them makes the same images, and the log and the description say so. */
+/* Checks that only the second image makes graphs. The first has no repeated work, and the third replays. A device that
+ * refuses graphs makes the same images. The log and the description report the refusal. */
 static void sessions_record_at_the_second_use(void **state)
 {
     (void)state;
-    enum { VALUES = 64 * 8, BATCHES = 3, ITERATIONS = 3 }; /* the demo's; as p says */
+    enum { VALUES = 64 * 8, BATCHES = 3, ITERATIONS = 3 }; /* of the demo; as in p */
     if (!can_refuse()) skip();
     float tokens[2][BATCHES][VALUES];
     for (int refused = 0; refused < 2; refused++) {
@@ -504,7 +504,7 @@ static void sessions_record_at_the_second_use(void **state)
             if (refused || i != 1)
                 assert_int_equal(made, 0);
             else
-                assert_in_range(made, 2 * ITERATIONS, 5 * ITERATIONS); /* encoder and decoder, at least */
+                assert_in_range(made, 2 * ITERATIONS, 5 * ITERATIONS); /* at least those of encoder and decoder */
         }
         expect_text(mar_session_description(s, how, sizeof how), "head: persistent kernel up to 64 rows, ");
         expect_text(how, refused ? "; 0 recordings, " : " recordings");
@@ -512,7 +512,7 @@ static void sessions_record_at_the_second_use(void **state)
             expect_text(how, " refused: preparing a recording: operation not supported");
             const char *line = "warning: work that is repeated cannot be recorded, and takes longer: preparing";
             expect_text(lines.text, line);
-            expect_no_text(strstr(lines.text, line) + 1, line); /* once */
+            expect_no_text(strstr(lines.text, line) + 1, line); /* reported once */
         } else {
             expect_no_text(lines.text, "warning");
         }
@@ -524,7 +524,7 @@ static void sessions_record_at_the_second_use(void **state)
     assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
 }
 
-/* The image decoder's recording is made when pictures are had again, without a step. */
+/* Checks that the image decoder is recorded when images are decoded again without a step. */
 static void refused_decoders_are_told(void **state)
 {
     (void)state;
@@ -556,10 +556,9 @@ static void refused_decoders_are_told(void **state)
     mar_close(m);
 }
 
-/* --- what fails once --------------------------------------------------------------------------------------------- */
+/* --- failures that happen once ----------------------------------------------------------------------------------- */
 
-/* A capture that another thread has made invalid while a head was loaded is repeated: the head is as it is otherwise.
- */
+/* Checks that loading a head repeats a capture that another thread has invalidated. The head has the usual form. */
 static void captures_at_load_are_repeated(void **state)
 {
     (void)state;
@@ -571,14 +570,14 @@ static void captures_at_load_are_repeated(void **state)
     for (size_t i = 0; i < sizeof once / sizeof *once; i++) {
         (void)cudahost_refuse_once(once[i]);
         bench *b = open_bench(clustered);
-        assert_int_equal(cudahost_refuse_once(0), 0); /* it was refused */
+        assert_int_equal(cudahost_refuse_once(0), 0); /* the refusal took place */
         assert_string_equal(b->k->head->describe(b->h), whole);
         close_bench(b);
     }
     free(whole);
 }
 
-/* A recording for whose area there is no memory at one use is made at the next. */
+/* Checks that a recording without memory for its area at one use is made at the next use. */
 static void recordings_wait_for_memory(void **state)
 {
     (void)state;

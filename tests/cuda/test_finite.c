@@ -1,6 +1,5 @@
-/* Numbers that are not finite on a device that works on when a call returns (tests/mar/test_finite.c): the batch fails
- * when it is finished, or with check at the step. check finds the layer where a persistent kernel runs the whole chain,
- * too, and changes no bit. */
+/* Non-finite numbers on an asynchronous device (tests/mar/test_finite.c). The batch fails when it is finished, or at
+ * the step with check. check finds the layer even in a chain run by a persistent kernel. It changes no bit. */
 #include "mar.h"
 #include "mar/core/handle.h"
 #include "tests/support/masked.h"
@@ -18,7 +17,7 @@ enum {
     BATCH = 1,
     TOKENS = BATCH * SEQ * CHANNELS,
     BYTES = BATCH * 32 * 32 * 3
-}; /* the demo's */
+}; /* of the demo */
 
 static const float huge = 3e38f;
 
@@ -65,7 +64,7 @@ static mar_status run(mar_session *s, int class)
     return status;
 }
 
-/* In bf16 without guidance one token an image at a time suits the persistent kernels. */
+/* In bf16 without guidance, one token per image at a time suits the persistent kernels. */
 static const struct {
     const char *options;
     int draft;
@@ -98,7 +97,7 @@ static void check_changes_no_bit(void **state)
     close_library(&l);
 }
 
-/* In the first `count` ways. */
+/* Checks the failure with the first `count` sets of options. */
 static void fail_in_ways(int count, const char *directory, const char *tensor, const char *layer)
 {
     mar *m = open_mar(MAR_DTYPE_F32, 1);
@@ -129,7 +128,7 @@ static void token_and_layer_are_named(void **state)
     free(directory);
 }
 
-/* What a failed batch leaves in the images does not make the next one fail. */
+/* Checks that data left in the images by a failed batch do not make the next one fail. */
 static void a_later_batch_is_not_concerned(void **state)
 {
     enum { WIDTH = 64 };
@@ -190,7 +189,8 @@ static void count_images(void *user, mar_session *s, const mar_progress *p)
     *(int *)user = p->images;
 }
 
-/* Decoded together, the one image that is not finite is named; those before it are whole and were told of. */
+/* Checks that the non-finite image of a batch decoded together is named. Images before it are complete, and were
+ * reported. */
 static void the_image_of_a_batch_is_named(void **state)
 {
     enum { IMAGES = 5, IMAGE = 32 * 32 * 3 };
@@ -199,10 +199,10 @@ static void the_image_of_a_batch_is_named(void **state)
     (void)state;
     library l = open_library(MAR_DTYPE_BF16, "demo", "demo");
     const size_t budget = l.m->device->image_budget;
-    for (int pass = 3; pass <= (cuda_test_brief() ? 3 : IMAGES); pass += 2) { /* three images at a time, and all */
+    for (int pass = 3; pass <= (cuda_test_brief() ? 3 : IMAGES); pass += 2) { /* three images at a time, then all */
         mar_session *s = NULL;
         const mar_params p = params_with("num_iter 1, num_sampling_steps 2, cfg 1, sampler dpmpp");
-        l.m->device->image_budget = (size_t)pass * 3 * 32 * 32 * 32 * sizeof(float) - 1; /* as its streams need */
+        l.m->device->image_budget = (size_t)pass * 3 * 32 * 32 * 32 * sizeof(float) - 1; /* sized by its streams */
         assert_library(l.m, mar_session_create(l.model, l.vae, &p, IMAGES, &s));
         assert_session(s, mar_session_begin(s, 5, classes, IMAGES));
         while (!mar_session_done(s)) assert_session(s, mar_session_step(s));

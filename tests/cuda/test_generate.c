@@ -1,4 +1,4 @@
-/* The whole loop with the CUDA backend, by the public API, against the CPU in f32. */
+/* The whole generation loop of the CUDA backend, through the public API, against the CPU in f32. */
 #include "mar.h"
 #include "mar/core/handle.h"
 #include "tests/support/device.h"
@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, BATCH = 2 }; /* the demo's */
+enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, BATCH = 2 }; /* of the demo */
 
 static const int labels[BATCH] = {3, 7};
 
@@ -53,7 +53,7 @@ static void finish(mar_session *s, float *tokens)
     assert_session(s, mar_session_tokens(s, tokens));
 }
 
-/* n images from `first` on. */
+/* Makes n images starting at number `first`. */
 static void make(mar_session *s, uint64_t first, int n, float *tokens)
 {
     assert_session(s, mar_session_begin(s, first, labels, n));
@@ -74,20 +74,20 @@ static void compare_images(mar_session *s, mar_session *theirs)
     free(rgb);
 }
 
-/* Few steps: what they are made of is what is tested. But a chain from t = 999 on in very few of them would multiply
- * any rounding by thousands. */
+/* The tests cover the operations of a step, so few steps suffice. A very short chain from t = 999 would multiply any
+ * rounding error by thousands. */
 #define SEED     "seed 11, "
 #define DRAFTED  SEED "num_iter 4, num_sampling_steps 20, cfg 2.9, gamma 2, prefill 0.3, "
 #define ANNEALED SEED "diff_annealing linear, "
 #define PATHS    ANNEALED "num_iter 4, cfg 2.9, diff_upper_steps 7, diff_lower_steps 5, spec path, "
 
-enum { RECORDED = 1, SEVERAL = 2, BRIEF = 4 /* under AddressSanitizer, too */ };
+enum { RECORDED = 1, SEVERAL = 2, BRIEF = 4 /* also under AddressSanitizer */ };
 
 static const struct {
     const char *name;
     int drafts;
-    int bf16; /* close in bf16, too: a chain that does not start at t = 999, and no decisions that a rounding turns */
-    int host; /* what is done of it on the host */
+    int bf16; /* also close in bf16: the chain does not start at t = 999, and rounding changes no decision */
+    int host; /* flags of the runs on the host */
     const char *params;
 } cases[] = {
     {"annealing", 0, 1, RECORDED | SEVERAL | BRIEF,
@@ -116,8 +116,8 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Three batches: the second is recorded, the third replays it. Where time is short, only of some cases, and a batch is
- * of one image but for a few: plain, with a draft, with paths. */
+/* Checks three batches: the second is recorded, the third replays it. With little time only some cases run. A batch
+ * then has one image, except for plain, with a draft, and with paths. */
 static void f32_is_the_cpu(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void bf16_is_near(void **state)
     close_library(&cuda);
 }
 
-/* A batch does not depend on the one before, of the same size or of another. */
+/* Checks that a batch does not depend on the previous one, of the same or another size. */
 static void batches_stand_alone(void **state)
 {
     (void)state;
@@ -185,7 +185,7 @@ static void batches_stand_alone(void **state)
     mar_session *fresh = open_session(&l, &p, 0), *used = open_session(&l, &p, 0);
     float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
     make(fresh, 7, BATCH, expected);
-    for (int n = cuda_test_scale() > 1 ? BATCH : 1; n >= 1; n--) { /* where time is short, of another */
+    for (int n = cuda_test_scale() > 1 ? BATCH : 1; n >= 1; n--) { /* with little time, only another size */
         make(used, 5, n, tokens);
         make(used, 7, BATCH, tokens);
         assert_memory_equal(tokens, expected, sizeof tokens);
@@ -195,12 +195,12 @@ static void batches_stand_alone(void **state)
     close_library(&l);
 }
 
-/* Two sessions of a handle in turn, step by step, beside one of another handle; where time is short, of an image each.
- */
+/* Checks two sessions of one handle, alternating step by step, beside a session of another handle. With little time
+ * each has one image. */
 static void sessions_stand_alone(void **state)
 {
     (void)state;
-    enum { SESSIONS = 3, STEPS = 3 }; /* as p says */
+    enum { SESSIONS = 3, STEPS = 3 }; /* as in p */
     mar_params p = params_with(SEED "num_iter 3, num_sampling_steps 4, cfg 2.9");
     library l[2] = {open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32), open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32)};
     const int n = cuda_test_scale() > 1 ? BATCH : 1;
@@ -209,7 +209,7 @@ static void sessions_stand_alone(void **state)
     mar_session *dropped = open_session(&l[0], &p, 0);
     assert_session(dropped, mar_session_begin(dropped, 0, labels, n));
     assert_session(dropped, mar_session_step(dropped));
-    mar_session_free(dropped); /* in the middle: its times must not be written later */
+    mar_session_free(dropped); /* unfinished: its times must not be written later */
     for (int i = 0; i < SESSIONS; i++) {
         p.seed = 100 + (uint64_t)i;
         s[i] = open_session(&l[i / 2], &p, 0);
@@ -227,7 +227,7 @@ static void sessions_stand_alone(void **state)
     close_library(&l[1]);
 }
 
-/* Sessions for the largest number of images, until one does not fit in memory; those before still work. */
+/* Checks the error when sessions of the largest batch no longer fit in memory. Earlier sessions still work. */
 static void memory_that_runs_out_is_named(void **state)
 {
     (void)state;
@@ -261,7 +261,7 @@ static void a_device_that_is_not_there_is_named(void **state)
     mar_close(m);
 }
 
-/* What a child does, as the status of its end: 0 if CUDA says why it cannot be used there, and the CPU can. */
+/* Runs in the child and returns its exit status. 0: CUDA reports why it is unusable there, and the CPU works. */
 static int use_in_child(library l)
 {
     const mar_options cuda = {.backend = MAR_BACKEND_CUDA}, either = {0},
@@ -274,7 +274,7 @@ static int use_in_child(library l)
     if (mar_open(&cuda, &m) != MAR_EBACKEND || !strstr(mar_error(m), "forked from")) return 3;
     mar_close(m);
     if (mar_open(&either, &m) != MAR_EBACKEND || !strstr(mar_error(m), "forked from"))
-        return 4; /* not the CPU silently */
+        return 4; /* no silent fallback to the CPU */
     mar_close(m);
     if (mar_open(&cpu, &m) != MAR_OK || mar_model_load(m, "demo", 0, &model) != MAR_OK) return 5;
     mar_model_free(model);
@@ -298,7 +298,7 @@ static void forks_are_told(void **state)
     close_library(&l);
 }
 
-/* Distances depend on their two rows only, so the counts are equal. */
+/* Checks that the counts equal the CPU's. Distances depend only on their two rows. */
 static void precision_and_recall_are_the_cpus(void **unused)
 {
     (void)unused;

@@ -1,5 +1,5 @@
-/* LlamaGen's runner with the CUDA backend against the CPU in f32: whole images in rounds of drafts, as a sampler asks
- * for them, whose passes are recorded from the second of a shape on. */
+/* LlamaGen's runner with the CUDA backend against the CPU in f32. As with a sampler, whole images are made in rounds of
+ * drafts. Passes are recorded from the second of each shape on. */
 #include "tests/support/device.h"
 #include "tests/support/gpt_fixture.h"
 
@@ -10,7 +10,7 @@ enum { IMAGES = 2, DRAFTS = 4, LAWS = DRAFTS + 1, TOKENS = 16, VOCABULARY = 73 }
 
 static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 6, .temperature = 0.9f, .top_p = 1};
 
-/* A round of an image at `length` tokens: a tree of four drafts where they fit, else none. */
+/* Makes the request of an image at `length` tokens: a tree of four drafts if they fit, else none. */
 static spec_request request_at(int image, const int *token, int length, const int *draft)
 {
     static const int parent[DRAFTS] = {-1, -1, 0, 2};
@@ -23,8 +23,8 @@ static spec_request request_at(int image, const int *token, int length, const in
                           .row = image * LAWS};
 }
 
-/* Rounds of which each accepts the path of drafts 0 and 2, then single tokens; all laws of all rounds. Returns their
- * number. */
+/* Runs rounds that each accept the path of drafts 0 and 2, then single tokens. Stores the log probabilities of all
+ * rounds, and returns the number of rounds. */
 static size_t make_images(gpt_fixture *f, float *laws)
 {
     static const int label[IMAGES] = {3, -1};
@@ -67,7 +67,7 @@ static void images(void **state)
     gpt_fixture_close(&f);
     for (int d = 0; d < 2; d++) {
         gpt_fixture_open(&f, open_cuda(dtypes[d]), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
-        for (int batch = 0; batch <= d; batch++) { /* whole blocks are run, recorded and replayed in one */
+        for (int batch = 0; batch <= d; batch++) { /* whole blocks in one: run, recorded and replayed */
             assert_int_equal(make_images(&f, found), n);
             assert_close(found, expected, n * VOCABULARY, tolerance[d]);
         }
@@ -78,7 +78,7 @@ static void images(void **state)
     free(expected), free(found);
 }
 
-/* Captions, whose prefixes take two passes; their MLP has GELU in its tanh form. */
+/* Tests captions: their prefixes take two passes, and their MLP has GELU in tanh form. */
 static void captions(void **state)
 {
     (void)state;

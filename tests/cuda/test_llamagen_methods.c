@@ -1,5 +1,5 @@
-/* LlamaGen's models with the CUDA backend, by the public calls, against the CPU in f32: every way to draft and verify
- * discrete tokens. */
+/* LlamaGen's models with the CUDA backend, through the public API, against the CPU in f32. The cases cover every method
+ * to draft and verify discrete tokens. */
 #include "mar.h"
 #include "tests/support/device.h"
 #include "tests/support/llamagen.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQ = 16, BATCH = 2, TOKENS = BATCH * SEQ, RGB = BATCH * 16 * 16 * 3 }; /* of small_llamagen with vq.pth */
+enum { SEQ = 16, BATCH = 2, TOKENS = BATCH * SEQ, RGB = BATCH * 16 * 16 * 3 }; /* sizes of small_llamagen with vq.pth */
 
 static const int labels[BATCH] = {3, 0};
 
@@ -21,7 +21,7 @@ static int set_up(void **state)
     files *f = *state = calloc(1, sizeof *f);
     gpt_config c = small_llamagen();
     assert_non_null(f);
-    c.heads = 1; /* a head's attention takes a host longest; tests/ops/test_attention.c has more of them */
+    c.heads = 1; /* attention over heads is slowest on a host; tests/ops/test_attention.c has more heads */
     f->directory = temporary_directory();
     f->target = write_llamagen(f->directory, "target.safetensors", &c, 1, 0, 1);
     f->draft = write_llamagen(f->directory, "draft.safetensors", &c, 1, 0.4, 1);
@@ -65,7 +65,7 @@ static void close_library(library *l)
 
 static const struct {
     const char *params;
-    int drafts, batches; /* the second batch is recorded, where it is not recorded before, and the third one replays */
+    int drafts, batches; /* the second batch is recorded if it was not before; the third replays */
 } cases[] = {
     {"cfg 2", 0, 3},
     {"cfg 2, temperature 0", 0, 1},
@@ -102,7 +102,7 @@ static void make(mar_session *s, uint64_t first, float *tokens)
     assert_session(s, mar_session_tokens(s, tokens));
 }
 
-/* Tokens are the same: no decision here is as near as a rounding. */
+/* Checks that tokens are equal. No decision here is within rounding of its threshold. */
 static void f32_is_the_cpu(void **state)
 {
     library cpu = open_library(*state, MAR_BACKEND_CPU, MAR_DTYPE_F32);
@@ -136,7 +136,7 @@ static void f32_is_the_cpu(void **state)
     close_library(&cuda);
 }
 
-/* In bf16 tokens are others, but the same each time, whether the passes are recorded or not. */
+/* Checks that bf16 runs repeat their tokens, recorded or not. The tokens differ from those of f32. */
 static void bf16_repeats_itself(void **state)
 {
     library l = open_library(*state, MAR_BACKEND_CUDA, MAR_DTYPE_BF16);

@@ -1,4 +1,4 @@
-/* Whole paths of a head on the device, drawn and judged, against the CPU. */
+/* Whole paths of a head, drawn and judged on the device, against the CPU. */
 #include "diffusion/paths.h"
 #include "tests/support/device.h"
 
@@ -14,7 +14,7 @@ static const uint64_t seed = 20260714;
 enum { C = 8, Z = 32, STEPS = 20, TOKENS = 9, SOURCES = 4 };
 static const int sources[TOKENS] = {0, 0, 0, 1, 2, 2, 3, 3, 3};
 
-/* Paths of the demo draft's head, on conditions at random. Two conditions a token. */
+/* Paths of the demo draft's head on random conditions, two per token. */
 typedef struct {
     kern_queue *k;
     diff_head head;
@@ -90,16 +90,16 @@ static void judge(fixture *f, const diff_tokens *t, double *log_ratio)
     from_device(f->k, log_ratio, f->log_ratio, TOKENS * sizeof *log_ratio);
 }
 
-/* What the CPU has drawn is judged on both, in f32: in bf16 the head is another, and the chain's last steps are narrow.
- * What the device has drawn has a ratio near 0 under its own law, whether its conditions are shared or not, and however
- * few paths a call judges. */
+/* Checks that CPU and device judge a path drawn by the CPU alike in f32. In bf16 the head differs, and the last steps
+ * of the chain are narrow. A path drawn by the device has a ratio near 0 under its own law. That holds with shared or
+ * separate conditions, for any number of paths per call. */
 static void judgements_are_the_cpus(void **state)
 {
     (void)state;
     static const struct {
         mar_dtype dtype;
         int window, most;
-        double own; /* how near to 0 the ratios of a path's own law must be */
+        double own; /* bound on the ratios of a path under its own law */
     } cases[] = {{MAR_DTYPE_F32, 1, 100, 1e-3}, {MAR_DTYPE_F32, 8, 2, 1e-3}, {MAR_DTYPE_BF16, 8, 4, 0.5}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fixture cpu, f;

@@ -1,6 +1,6 @@
-/* The chain by the persistent kernel, all steps in one launch, against the CPU's f32: a relative error of at most 2e-2
- * for one step in bf16, and 5e-2 for a chain. The shapes cover every number of tiles and of mma pairs, weights that
- * stay in shared memory and weights that stream. */
+/* The chain by the persistent kernel, all steps in one launch, against the CPU's f32. The relative error is at most
+ * 2e-2 for one step in bf16, and 5e-2 for a chain. The shapes cover every number of tiles and of mma pairs. They also
+ * cover resident weights in shared memory, and streamed ones. */
 #include "kernels/cuda/persistent_form.h"
 #include "tests/support/device.h"
 
@@ -12,18 +12,18 @@ enum { STEPS = 3, MOST = 64 };
 
 typedef struct {
     int width, depth, channels;
-    const char *multiprocessors; /* of the host's device; a GPU has its own */
+    const char *multiprocessors; /* of the simulated device; a GPU has its own */
 } shape;
 
 enum { WIDE = 5 }; /* the shape that runs in clusters */
 static const shape shapes[] = {
-    {64, 3, 16, "4"},   /* the demo model's head; two tiles a block, warps without channels */
-    {160, 1, 4, "3"},   /* seven tiles a block, the last one has six */
+    {64, 3, 16, "4"},   /* the demo model's head; two tiles per block, warps without channels */
+    {160, 1, 4, "3"},   /* seven tiles per block, the last one has six */
     {256, 6, 16, "8"},  /* weights stream */
-    {288, 2, 32, "36"}, /* two pairs a warp, one tile a block */
-    {512, 1, 8, "16"},  /* four */
-    {1056, 1, 4, "66"}, /* five, in clusters; two tiles a block */
-    {1024, 6, 16, ""},  /* from here on too much for the host: MAR-B, MAR-L, MAR-H */
+    {288, 2, 32, "36"}, /* two pairs per warp, one tile per block */
+    {512, 1, 8, "16"},  /* four pairs */
+    {1056, 1, 4, "66"}, /* five pairs, in clusters; two tiles per block */
+    {1024, 6, 16, ""},  /* from here on too slow for the host: MAR-B, MAR-L, MAR-H */
     {1280, 8, 16, ""},  {1536, 12, 16, ""},
 };
 
@@ -62,7 +62,7 @@ static network make_network(shape s, uint64_t seed)
     float *p = n.weights;
     n.spec = (kern_head_spec){.width = s.width, .depth = s.depth, .channels = s.channels, .blocks = n.blocks};
     n.spec.in_weight = draw(&p, w * c, 1 / sqrtf((float)c), 0, ++seed);
-    n.spec.in_bias = draw(&p, w, 0.1f, 0.5f, ++seed); /* LN's input has a mean */
+    n.spec.in_bias = draw(&p, w, 0.1f, 0.5f, ++seed); /* gives the input of LayerNorm a nonzero mean */
     for (int b = 0; b < s.depth; b++) {
         kern_head_block *block = &n.blocks[b];
         block->ln_weight = draw(&p, w, 0.2f, 1, ++seed);
@@ -87,7 +87,7 @@ static void free_network(network *n)
     free(n->blocks);
 }
 
-/* A head on a backend, with modulation rows for MOST rows at STEPS steps: row r of step s at s*MOST + r. */
+/* A head on a backend, with modulation rows for MOST rows at STEPS steps. Row r of step s is at s*MOST + r. */
 typedef struct {
     kern_queue *k;
     kern_head *h;
@@ -130,7 +130,7 @@ typedef struct {
     float temperature;
 } run;
 
-/* A run in progress on a backend: what its recording calls again. */
+/* A run in progress on a backend: the arguments of its recorded calls. */
 typedef struct {
     const bench *b;
     kern_chain_job job;
@@ -148,7 +148,7 @@ static void chain_body(void *arg)
     c->b->k->head->chain_run(c->b->k, c->b->h, &c->job);
 }
 
-/* The host's arrays of a run; index i of the chain is the step's number counted from the end, plus one. */
+/* Fills the host arrays of a run. Index i of the chain is the step's number from the end, plus one. */
 static void fill_chain(chain *c, const run *r)
 {
     for (int i = 0; i <= STEPS; i++) {
@@ -157,7 +157,7 @@ static void fill_chain(chain *c, const run *r)
         c->ode[i] = (kern_ode_coef){1.1f, 0.5f, 0.7f, 0.25f, i < r->steps ? -0.1f * (float)i : 0};
         c->t[i] = 100 * i + 7;
     }
-    if (r->steps == 1) c->ode[1] = (kern_ode_coef){0, -1, 0, 1, 0}; /* x becomes the head's eps itself */
+    if (r->steps == 1) c->ode[1] = (kern_ode_coef){0, -1, 0, 1, 0}; /* x becomes the head's eps */
     for (int i = 0; i < r->tokens; i++) {
         const int token = r->from + i;
         c->cfg[i] = 1.5f + 0.1f * (float)token;
@@ -166,7 +166,7 @@ static void fill_chain(chain *c, const run *r)
     }
 }
 
-/* Fills a chain with fresh device memory. Modulation rows, too, are those of the token's own number. */
+/* Fills a chain with new device memory. Modulation rows also follow the token's number. */
 static void open_chain(const bench *b, const run *r, chain *c)
 {
     kern_queue *k = b->k;
@@ -226,11 +226,11 @@ static void run_chain(const bench *b, const run *r, float *x, float *x0)
 
 static bench open_cuda_bench(const network *n)
 {
-    setenv("MAR_CUDAHOST_SMS", n->s.multiprocessors, 1); /* means nothing to a GPU */
+    setenv("MAR_CUDAHOST_SMS", n->s.multiprocessors, 1); /* ignored by a GPU */
     return make_bench(open_cuda(MAR_DTYPE_BF16), n);
 }
 
-/* Whether one launch's rows give the CPU's results: their number, the solver, guidance and temperature vary. */
+/* Checks that the rows of one launch match the CPU's. Their number, the solver, guidance and temperature vary. */
 static void agrees_with_cpu(void **state)
 {
     (void)state;
@@ -263,8 +263,8 @@ static void agrees_with_cpu(void **state)
     }
 }
 
-/* A row's parts have different means here, and these are nearly all of its variance. The rounding of bf16 makes an
- * error of 5.2e-3; to take 31/32 of that variance makes 8.1e-3. */
+/* Checks parts of a row with different means, the source of nearly all its variance. bf16 rounding gives an error of
+ * 5.2e-3. Counting 31/32 of that variance gives 8.1e-3. */
 static void parts_differ_in_the_mean(void **state)
 {
     (void)state;
@@ -287,7 +287,7 @@ static void parts_differ_in_the_mean(void **state)
     free_network(&n);
 }
 
-/* A token's bits are the same alone and among any number of others: by every way to take so many rows. */
+/* Checks that a token's bits are the same alone and among others, for each method of loading that number of rows. */
 static void check_rows(shape s)
 {
     network n = make_network(s, 5000);
@@ -310,22 +310,23 @@ static void rows_are_independent(void **state)
 {
     (void)state;
     check_rows(shapes[0]);
-    if (cuda_test_scale() > 1) check_rows(shapes[WIDE]); /* on the host, see clusters_change_nothing */
+    if (cuda_test_scale() > 1) check_rows(shapes[WIDE]); /* for the host see clusters_change_nothing */
 }
 
-/* The bits do not depend on the size of the clusters, nor on whether weights are in shared memory. A GPU has its own
- * clusters and memory, and compares the same again and again. */
+/* Checks that bits do not depend on cluster size, nor on whether weights are in shared memory. A GPU ignores these
+ * settings, so there the same form is compared repeatedly. */
 static void clusters_change_nothing(void **state)
 {
     (void)state;
     const struct {
         shape s;
-        const char *shared; /* bytes of a block with which one block alone reads weights from global memory, and a
-                             * cluster takes the rows in chunks */
+        /* bytes of shared memory per block: one block alone then reads weights from global memory, and a cluster takes
+         * rows in chunks */
+        const char *shared;
     } heads[] = {
         {{160, 1, 4, "16"}, "24000"},  /* parts without channels; uneven tiles */
-        {{256, 2, 16, "12"}, "40000"}, /* fewer tiles than the last cluster has room for */
-        {{1056, 1, 4, "24"}, "90000"}, /* five pairs a part, the last part has none */
+        {{256, 2, 16, "12"}, "40000"}, /* fewer tiles than the last cluster can hold */
+        {{1056, 1, 4, "24"}, "90000"}, /* five pairs per part, the last part has none */
     };
     const run runs[] = {{9, 1, 1, 0, 5, 1}, {3, 2, 2, 1, 2, 0}, {17, 1, 1, 0, 5, 1}, {32, 2, 1, 0, 0, 0.9f}};
     enum { RUNS = sizeof runs / sizeof *runs };
@@ -335,7 +336,7 @@ static void clusters_change_nothing(void **state)
         network n = make_network(heads[h].s, 7000 + h);
         const int few = (h == 2 && cuda_test_scale() == 1) || cuda_test_brief() ? 1 : RUNS;
         for (int c = 0; c < 6; c++) {
-            if (h == 2 && cuda_test_brief() && c > 0 && c < 5) continue; /* the others have had these sizes */
+            if (h == 2 && cuda_test_brief() && c > 0 && c < 5) continue; /* the other heads cover these sizes */
             setenv("MAR_CUDAHOST_CLUSTER", sizes[c], 1);
             if (c >= 4) setenv("MAR_CUDAHOST_SHARED", heads[h].shared, 1);
             bench cuda = open_cuda_bench(&n);
@@ -351,7 +352,7 @@ static void clusters_change_nothing(void **state)
     }
 }
 
-/* Every MAR head has a form on every kind of GPU, whatever number of clusters the driver finds room for. */
+/* Checks that every MAR head has a form on every GPU, for any number of clusters the driver allows. */
 static void every_memory_has_a_form(void **state)
 {
     (void)state;
@@ -380,7 +381,7 @@ static void every_memory_has_a_form(void **state)
             assert_true(f.slices == f.resident || f.slices == f.resident + 2);
             assert_true(f.resident <= products && (f.resident == products) <= (f.slices == products));
         }
-    /* What the count of docs/persistent.md and bench/gpu_model.py assume. */
+    /* Values assumed by the counts in docs/persistent.md and bench/gpu_model.py. */
     static const struct {
         int width, depth, cluster, most, resident, chunk;
     } counted[] = {{1024, 6, 8, 16, 12, 4}, {1024, 6, 8, 15, 8, 4},  {1280, 8, 8, 16, 5, 4},
@@ -393,7 +394,7 @@ static void every_memory_has_a_form(void **state)
             fail_msg("width %d, %d clusters of %d: %d products stay, chunk %d", counted[i].width, counted[i].most,
                      counted[i].cluster, f.resident, f.chunk);
     }
-    /* Products that have no place of their own take turns in two; without such places they are read directly. */
+    /* Products without their own slot alternate between two slots; without such slots they are read directly. */
     assert_true(persistent_choose(1536, 12, 16, 8, 16, 232448, &f));
     assert_true(f.resident < 12 && f.slices == f.resident + 2);
     for (int i = 0; i < 24; i++) assert_false(persistent_is_direct(f.resident, f.slices, i));
@@ -405,7 +406,7 @@ static void every_memory_has_a_form(void **state)
     assert_false(persistent_choose(1040, 6, 16, 8, 16, 232448, &f));
 }
 
-/* The launch on a recording, with other host arrays at each call. */
+/* Checks the launch on a recording, with other host arrays at each call. */
 static void replays(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Several queues of one device: threads that use the same weights at a time get the bits that each gets alone, failures
- * and cancels stay in their queue, and a queue works on the caller's stream. */
+/* Several queues of one device. Threads that share weights get the same bits as each gets alone. Failures and cancels
+ * stay in their queue. A queue works on the caller's stream. */
 #include "diffusion/speculate.h"
 #include "tests/support/device.h"
 #include "tests/cudahost/control.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* CUDA's own, which are in the tested library, too. */
+/* CUDA's own functions, also in the tested library. */
 int cudaSetDevice(int device);
 int cudaGetDevice(int *device);
 int cudaStreamCreateWithFlags(void **stream, unsigned flags);
@@ -42,7 +42,7 @@ enum {
 
 typedef struct {
     kern_device *device;
-    diff_head head, draft; /* the demo models' */
+    diff_head head, draft; /* of the demo models */
     kern_linear *linear;   /* [LINEAR_OUT][Z_DIM] */
     kern_conv *conv;
 } weights;
@@ -88,7 +88,7 @@ static weights load(mar_dtype dtype)
     w.conv = make_conv(k);
     k->core->finish(k);
     check_kern(k);
-    free_queue(k); /* the weights stay */
+    free_queue(k); /* the weights survive the queue */
     return w;
 }
 
@@ -101,16 +101,16 @@ static void unload(weights *w)
     w->device->core->close(w->device);
 }
 
-/* --- a session: a queue and all that one thread does with it ---------------------------------------------------- */
+/* --- a session: a queue and the work of one thread --------------------------------------------------------------- */
 
 typedef struct {
     const weights *w;
     kern_queue *k;
     diff_chain few, many, draft_chain;
     diff_speculation by_filter, by_draft;
-    void *memory[5]; /* of these */
+    void *memory[5]; /* device memory of the chains and speculations */
     kern_recording *recording;
-    /* What a round's work reads: host [..] and device copies. */
+    /* Inputs of a round: host [..] and device copies. */
     float *z, *x;            /* host [2*MANY][Z_DIM], [ATTENTION_ROWS][3*Z_DIM] */
     float *device_z, *state; /* [2*MANY][Z_DIM], [MANY][CHANNELS] */
     act *row, *y, *qkv, *attended;
@@ -193,7 +193,7 @@ static void linear(session *s)
     k->core->linear(k, s->w->linear, s->row, LINEAR_ROWS, s->y);
 }
 
-/* The same, and a chain, as a recording. */
+/* Runs the same linear layer and a chain, as a recording. */
 static void recorded(void *arg)
 {
     session *s = arg;
@@ -201,7 +201,7 @@ static void recorded(void *arg)
     diff_chain_sample(&s->few, s->device_z, FEW, s->cfg, s->seed, s->image, s->position, s->state);
 }
 
-/* The bits, whatever their type. */
+/* Fetches the activations' bits, of any type. */
 static float *take_act(session *s, const act *from, size_t n, float *to)
 {
     memset(to, 0, n * sizeof *to);
@@ -243,7 +243,7 @@ static float *speculate(session *s, diff_speculation *by, float *out)
     return take_state(s, FEW, out);
 }
 
-/* Everything once, for a seed: out [VALUES]. A failed queue makes zeros of what it does not do any more. */
+/* Does each operation once, for a seed: out [VALUES]. A failed queue returns zeros for skipped work. */
 static void work(session *s, uint64_t seed, float *out)
 {
     s->seed = seed;
@@ -270,8 +270,8 @@ static void work(session *s, uint64_t seed, float *out)
     free(s->z), free(s->x);
 }
 
-/* What the work of a seed makes on a queue alone: [VALUES]; the caller frees. The seed is that of a recording too, so
- * each has a session of its own. */
+/* Runs the work of a seed on a queue alone. Returns [VALUES], which the caller frees. The seed is also the recording's,
+ * so each has its own session. */
 static float *alone(const weights *w, uint64_t seed)
 {
     float *x = malloc(VALUES * sizeof *x);
@@ -314,7 +314,7 @@ static void *thread_main(void *arg)
 {
     thread_job *job = arg;
     mar_err err = {0};
-    for (int round = 0; round < ROUNDS; round++) { /* opening and closing, too, while others work */
+    for (int round = 0; round < ROUNDS; round++) { /* queues also open and close while others work */
         session s;
         open_session(&s, job->w);
         for (int again = 0; again < 3; again++) work(&s, job->seed, job->made + round * VALUES);
@@ -349,14 +349,14 @@ static void threads_share_weights(void **state)
 {
     (void)state;
     check_threads(MAR_DTYPE_BF16);
-    setenv("MAR_CUDAHOST_LAZY", "1", 1); /* means nothing to a GPU, which always works late */
+    setenv("MAR_CUDAHOST_LAZY", "1", 1); /* ignored by a GPU, which is always asynchronous */
     check_threads(MAR_DTYPE_F32);
     unsetenv("MAR_CUDAHOST_LAZY");
 }
 
 /* --- failures --------------------------------------------------------------------------------------------------- */
 
-/* That of one queue is nothing to the other, and is forgotten by recover; recordings from before it still work. */
+/* Checks that a failure does not affect other queues, and that recover clears it. Earlier recordings still work. */
 static void failures_stay_in_their_queue(void **state)
 {
     (void)state;
@@ -394,7 +394,7 @@ static void failures_stay_in_their_queue(void **state)
     a.k->core->timer_mark(a.k, NULL);
     a.k->core->timer_mark(a.k, &seconds);
     kern_fail(a.k, err_set(&err, MAR_EBACKEND, "made to fail"), &err);
-    a.k->core->recover(a.k); /* a mark from before is not added any more */
+    a.k->core->recover(a.k); /* marks from before are no longer added */
     a.k->core->finish(a.k);
     assert_true(seconds == 0);
     check_kern(a.k);
@@ -422,7 +422,7 @@ static void *work_until_cancelled(void *arg)
     return NULL;
 }
 
-/* From another thread, wherever the work is. */
+/* Checks that another thread can cancel, at any point of the work. */
 static void cancels_from_another_thread(void **state)
 {
     (void)state;
@@ -453,13 +453,13 @@ static void cancels_from_another_thread(void **state)
 
 /* --- failing calls ---------------------------------------------------------------------------------------------- */
 
-/* Whether calls to CUDA can be made to fail. In the tests below each call fails once, until what is tried succeeds. */
+/* Returns whether calls to CUDA can be made to fail. The tests below fail each call once, until all succeed. */
 static int can_fail(void)
 {
     return cudahost_fail_after && cudahost_objects;
 }
 
-/* What cannot be opened leaves nothing behind. */
+/* Checks that a failed open leaves no objects. */
 static void failing_to_open(void **state)
 {
     (void)state;
@@ -491,7 +491,7 @@ static void failing_to_open(void **state)
     close_queue(k);
 }
 
-/* Neither do weights that cannot be loaded. */
+/* Checks that failed loading of weights leaves no objects. */
 static void failing_to_load(void **state)
 {
     (void)state;
@@ -526,7 +526,7 @@ static void failing_to_load(void **state)
     close_queue(k);
 }
 
-/* Nothing is freed that an upload, or what makes operands of it, may still write to. */
+/* Checks that no memory is freed while an upload, or the conversion of its operands, may still write to it. */
 static void failing_to_load_waits(void **state)
 {
     (void)state;
@@ -554,7 +554,7 @@ static void failing_to_load_waits(void **state)
     unsetenv("MAR_CUDAHOST_LAZY");
 }
 
-/* A queue recovers from the failure of some of its work's calls. */
+/* Checks that a queue recovers when some of its calls fail. */
 static void failing_work(void **state)
 {
     (void)state;
@@ -593,20 +593,20 @@ static void streams_of_the_caller(void **state)
     expect_work(&s, 5, expected);
     assert_int_equal(cudaStreamCreateWithFlags(&stream, 0), 0);
     assert_ok(k->core->set_stream(k, stream, &err), &err);
-    expect_work(&s, 5, expected); /* by the recording that was made on its own stream */
+    expect_work(&s, 5, expected); /* replays the recording made on the queue's own stream */
     k->core->recording_free(k, s.recording);
     s.recording = NULL;
     assert_ok(k->core->set_stream(k, legacy_stream, &err), &err);
-    for (int times = 0; times < 3; times++) expect_work(&s, 5, expected); /* by one that is made now */
+    for (int times = 0; times < 3; times++) expect_work(&s, 5, expected); /* uses a recording made on this stream */
     assert_int_equal(k->core->set_stream(k, per_thread_stream, &err), MAR_EARG);
     if (!strstr(err.text, "cudaStreamPerThread, which is another one on every thread: expected a stream that was"))
         fail_msg("\"%s\"", err.text);
-    expect_work(&s, 5, expected); /* on the stream of before */
+    expect_work(&s, 5, expected); /* on the previous stream */
     assert_ok(k->core->set_stream(k, NULL, &err), &err);
     assert_int_equal(cudaStreamDestroy(stream), 0);
     expect_work(&s, 5, expected);
 
-    assert_int_equal(cudaStreamCreateWithFlags(&stream, 1), 0); /* freed while it works on the caller's */
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, 1), 0); /* closed while it works on the caller's stream */
     assert_ok(k->core->set_stream(k, stream, &err), &err);
     expect_work(&s, 5, expected);
     close_session(&s);
@@ -622,7 +622,7 @@ static void expect_device(int expected)
     assert_int_equal(device, expected);
 }
 
-/* The thread's current GPU: that of the queue it has entered last, and its own after all of them. */
+/* Checks a thread's current GPU: that of its last bound queue, and its own after all are unbound. */
 static void current_device(void **state)
 {
     (void)state;
@@ -648,7 +648,7 @@ static void current_device(void **state)
     expect_device(0);
     k[0]->core->unbind(k[0]);
     for (int i = 0; i < 2; i++) k[i]->core->upload(k[i], p[i], x, sizeof x);
-    for (int times = 0; times < 2; times++) /* in turns */
+    for (int times = 0; times < 2; times++) /* alternating */
         for (int i = 0; i < 2; i++) {
             kern_linear *l = NULL;
             assert_ok(make_linear(k[i], &l, &err), &err);
@@ -673,7 +673,7 @@ static void current_device(void **state)
     unsetenv("MAR_CUDAHOST_DEVICES");
 }
 
-/* What a thread does with GPU 1 that has no context of its own. Returns NULL, or what is wrong. */
+/* Works on GPU 1 in a thread without a context. Returns NULL, or an error message. */
 static void *use_second_device(void *arg)
 {
     (void)arg;
@@ -698,7 +698,7 @@ static void *use_second_device(void *arg)
     k->core->upload(k, p, x, sizeof x);
     k->core->download(k, x, p, sizeof x);
     k->core->unbind(k);
-    /* Plans outside the brackets are of the queue's GPU, too. */
+    /* Plans made outside bind and unbind also belong to the queue's GPU. */
     if (k->core->linear_plan(k, l, LINEAR_ROWS, &err) != MAR_OK ||
         k->core->attention_plan(k, 16, 16, 2, 64, 3 * 128, 3 * 128, &err) != MAR_OK ||
         k->head->plan(k, head.net, 2 * FEW, &err) != MAR_OK ||
@@ -715,7 +715,7 @@ static void *use_second_device(void *arg)
     return cudahost_contexts() == 1u << 1 ? NULL : "there is a context on GPU 0";
 }
 
-/* A program that uses GPU 1 has nothing on GPU 0. */
+/* Checks that a program on GPU 1 creates no context on GPU 0. */
 static void no_context_elsewhere(void **state)
 {
     (void)state;
@@ -729,7 +729,7 @@ static void no_context_elsewhere(void **state)
     unsetenv("MAR_CUDAHOST_DEVICES");
 }
 
-/* A thread whose context the driver does not tell keeps the device's own, instead of none. */
+/* Checks a thread whose context the driver cannot report. It keeps the device's context, instead of none. */
 static void unknown_context(void **state)
 {
     (void)state;
@@ -743,7 +743,7 @@ static void unknown_context(void **state)
     expect_device(0);
     (void)cudahost_refuse_once(CUDAHOST_CURRENT_CONTEXT);
     assert_ok(d->core->alloc(d, 4, &p, &err), &err);
-    assert_int_equal(cudahost_refuse_once(0), 0); /* it was asked for, and not told */
+    assert_int_equal(cudahost_refuse_once(0), 0); /* the query was made, and refused */
     expect_device(1);
     assert_int_equal(cudaSetDevice(0), 0);
     d->core->free(d, p);
@@ -753,7 +753,7 @@ static void unknown_context(void **state)
 }
 
 #ifdef __SANITIZE_THREAD__
-enum { ONLY_THREADS = 1 }; /* ThreadSanitizer looks for what threads do to each other, where there are any */
+enum { ONLY_THREADS = 1 }; /* ThreadSanitizer checks only the tests that have several threads */
 #else
 enum { ONLY_THREADS = 0 };
 #endif

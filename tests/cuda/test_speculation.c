@@ -1,5 +1,5 @@
-/* Speculation inside the head on the device: the CPU's decisions, the plain chain's law, and both ways to run the
- * rounds. The heads are the demo models', on conditions of images with no token known. */
+/* Speculation inside the head on the device: the CPU's decisions, the plain chain's law, and both methods to run the
+ * rounds. The heads are the demo models'. Conditions are of images without known tokens. */
 #include "diffusion/speculate.h"
 #include "mar/core/handle.h"
 #include "mar/masked/runner.h"
@@ -33,7 +33,7 @@ typedef struct {
     float cfg[MOST];
 } fixture;
 
-/* Conditions of a digit's tokens, host [MOST or 2*MOST][z_dim]. */
+/* Returns the conditions of a digit's tokens, host [MOST or 2*MOST][z_dim]. */
 static float *conditions(const network *net, int guided)
 {
     const size_t n = (size_t)(guided ? 2 : 1) * MOST * (size_t)net->z_dim;
@@ -116,7 +116,7 @@ static void draw_plain(fixture *f, float *x)
     from_device(f->k, x, f->x, (size_t)f->tokens * CHANNELS * sizeof *x);
 }
 
-/* rule NULL: the exact rule. calls [tokens] may be NULL. */
+/* Runs speculation. rule NULL selects the exact rule. calls [tokens] may be NULL. */
 static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, const kern_gaussian_rule *rule,
                                         float *x, int *calls)
 {
@@ -133,7 +133,7 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     diff_speculate_sample(&s, &drawn, f->x, NULL, &stats);
     from_device(f->k, x, f->x, (size_t)f->tokens * CHANNELS * sizeof *x);
     if (calls) {
-        assert_true(s.w.group >= f->tokens); /* so the counts are all tokens' */
+        assert_true(s.w.group >= f->tokens); /* so the counts cover all tokens */
         from_device(f->k, calls, s.w.calls, (size_t)f->tokens * sizeof *calls);
     }
     f->k->core->free(f->k->device, memory);
@@ -141,8 +141,8 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     return stats;
 }
 
-/* Number of tokens that differ by more than the tolerance. A decision within rounding of its threshold can make another
- * token. */
+/* Returns the number of tokens that differ by more than the tolerance. A decision within rounding of its threshold can
+ * make another token. */
 static int count_others(const float *x, const float *y, int tokens, double tolerance)
 {
     int others = 0;
@@ -173,8 +173,8 @@ static void window_one_is_the_plain_chain(void **state)
         }
 }
 
-/* Asserts that the counts of two runs agree, whatever the groups, except for what `others` tokens with other decisions
- * can change. */
+/* Asserts that the counts of two runs agree, whatever their groups. The bound allows for other decisions in `others`
+ * tokens. */
 static void assert_counts(const diff_speculation_stats *a, const diff_speculation_stats *b, int others, int window)
 {
     const long most = (long)others * STEPS;
@@ -188,9 +188,9 @@ static void assert_counts(const diff_speculation_stats *a, const diff_speculatio
     assert_true(labs(a->draft_evaluations - b->draft_evaluations) <= most * window);
 }
 
-/* f32 against f32, by the filter and by a draft's head. A decision turns over where its uniform is within rounding of
- * the ratio. With log ratios to 1e-3, which products in another order may well make of 1e-6, that is one decision in a
- * thousand, 0.4 expected of a case's 400, and more than 2 in less than 1 % of cases. */
+/* Checks the device's decisions against the CPU's in f32, by the filter and by a draft's head. A decision flips if its
+ * uniform is within rounding of the ratio. Sums in another order may turn an error of 1e-6 into 1e-3 in a log ratio.
+ * Then one decision in a thousand flips: 0.4 of a case's 400. More than 2 flip in less than 1 % of cases. */
 static void decides_as_the_cpu_does(void **state)
 {
     (void)state;
@@ -227,8 +227,9 @@ static void decides_as_the_cpu_does(void **state)
     }
 }
 
-/* Nothing is accepted, and a c above 1 leaves so little of the residual that many replacements are tilted candidates,
- * which all warps of a block try together. The lowest kept one wins, as on the CPU, which tries them one by one. */
+/* Checks replacements when nothing is accepted. A c above 1 leaves little of the residual, so many replacements are
+ * tilted candidates. All warps of a block try these together. The lowest accepted one wins, as on the CPU, which tries
+ * them one by one. */
 static void replaces_as_the_cpu_does(void **state)
 {
     (void)state;
@@ -264,7 +265,7 @@ static int count_run(kern_queue *k, kern_speculation *w, const kern_speculation_
     return done;
 }
 
-static int looks; /* downloads by which a round begins */
+static int looks; /* downloads at the start of a round */
 static const kern_core_ops *real_core;
 static int (*real_propose)(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
 
@@ -285,7 +286,7 @@ static int count_propose(kern_queue *k, kern_speculation *w, const kern_speculat
     return slots;
 }
 
-/* Counts the backend's launches and looks. ops is the table it uses then, and must outlive the backend. */
+/* Counts the backend's launches and looks. The backend then uses the table ops, which must outlive it. */
 static void count_launches(kern_queue *k, kern_head_ops *ops)
 {
     *ops = *k->head;
@@ -297,16 +298,16 @@ static void count_launches(kern_queue *k, kern_head_ops *ops)
     launches = looks = 0;
 }
 
-/* A bound on what products of another number of rows may change. On the host they change nothing. On a GPU bf16 outputs
+/* Returns a bound on the effect of another number of rows on products. On the host there is none. On a GPU bf16 outputs
  * may round differently, and change decisions of a third of the tokens. */
 static double other_shapes(double tolerance)
 {
     return cuda_test_scale() > 1 ? tolerance : 0;
 }
 
-/* All rounds in one launch, in whose slots tokens take turns: a token does not depend on the other tokens. The round
- * loop and the CPU in f32 make some other decisions (x0 of the first outputs has a bf16 error magnified by
- * 1/sqrt(abar)), but reject as often. */
+/* Checks all rounds in one launch, whose slots tokens share in turn. A token does not depend on the other tokens. The
+ * round loop and the CPU in f32 make some other decisions, but reject as often. The cause is x0 of the first outputs:
+ * 1/sqrt(abar) magnifies its bf16 error. */
 static void one_launch(void **state)
 {
     (void)state;
@@ -326,7 +327,7 @@ static void one_launch(void **state)
             if (run > 0) ops.speculate_run = NULL;
             stats[run] = speculate(&f, NULL, cases[i].window, NULL, run ? others : x, NULL);
             assert_int_equal(launches, run == 0);
-            f.tokens = 1 + tokens / 3; /* the first ones alone; guidance reads the others' unconditional rows */
+            f.tokens = 1 + tokens / 3; /* only the first tokens; guidance reads the others' unconditional rows */
             if (run == 0 && !cases[i].guided) {
                 speculate(&f, NULL, cases[i].window, NULL, others, NULL);
                 assert_true(count_others(x, others, f.tokens, other_shapes(5e-2)) <= other_shapes(f.tokens / 3.0));
@@ -347,9 +348,9 @@ static void one_launch(void **state)
     }
 }
 
-/* The launch obeys the rule. A rule that accepts everything, or nothing, leaves no decision to rounding, so all counts
- * are known. With everything accepted the round loop and the CPU in f32 come to the same states, up to the error of the
- * first outputs; unrelated tokens are 1.4 apart. */
+/* Checks that the launch obeys the rule. If the rule accepts everything, or nothing, rounding changes no decision, so
+ * all counts are known. If everything is accepted, the round loop and the CPU in f32 reach the same states. They differ
+ * by the error of the first outputs. Unrelated tokens differ by 1.4. */
 static void one_launch_obeys_the_rule(void **state)
 {
     (void)state;
@@ -368,7 +369,7 @@ static void one_launch_obeys_the_rule(void **state)
             if (run > 0) ops.speculate_run = NULL;
             const diff_speculation_stats stats = speculate(&f, NULL, WINDOW, &rules[none], x[run], calls);
             assert_int_equal(launches, run == 0);
-            /* after rounds 10, 14, 17, 19 and 20: each time at most 4 later, and when a token can be finished */
+            /* Looks come after rounds 10, 14, 17, 19 and 20: each at most 4 later, and when a token can be finished. */
             if (run == 1) assert_int_equal(looks, none ? 5 : 1);
             for (int t = 0; t < tokens; t++) assert_int_equal(calls[t], rounds);
             assert_int_equal(stats.calls, tokens * rounds);
@@ -392,13 +393,13 @@ static void one_launch_obeys_the_rule(void **state)
 
 /* --- groups --------------------------------------------------------------------------------------------------- */
 
-/* If the modulation of all tokens does not fit in the budget, they go through the chain in groups, the last one
- * smaller. Tokens and counts are the same, except the number of rounds. */
+/* Checks that groups do not change tokens or counts, except the number of rounds. Groups arise if the modulation of all
+ * tokens exceeds the budget. The last group is smaller. */
 static void groups_change_nothing(void **state)
 {
     (void)state;
     enum { TOKENS = 12, GROUP = 5, WINDOW = 4 };
-    for (int way = 0; way < 3; way++) { /* f32, the head alone, too: round by round; bf16: one launch a group */
+    for (int way = 0; way < 3; way++) { /* f32, also the head alone: round by round; bf16: one launch per group */
         const int bf16 = way == 1;
         float x[2][TOKENS * CHANNELS];
         diff_speculation_stats stats[2];
@@ -427,16 +428,16 @@ static void groups_change_nothing(void **state)
 
 /* --- the law ------------------------------------------------------------------------------------------------- */
 
-/* Each call has its own noise addresses. Those from 0 on gave the exact method p = 0.01 (with the CPU's backend, too),
- * twelve other blocks 0.05 to 0.85. One of these is used here, with as many calls as both mutants need to fail. */
+/* Sets the noise addresses of a call. Addresses from 0 on gave the exact method p = 0.01, also on the CPU. Twelve other
+ * blocks gave 0.05 to 0.85. The test uses one of these, with enough calls for both mutants to fail. */
 static void set_call(fixture *f, int call)
 {
     for (int i = 0; i < f->tokens; i++) f->image[i] = (uint64_t)((call + 1000) * f->tokens + i);
 }
 
-/* Asserts that the tokens of `calls` calls have the law of `plain`, or, by a rule that is wrong on purpose, that they
- * do not. The test is that of tests/diffusion/test_speculate.c: energy distance with the plain chain of the same noise,
- * labels swapped within pairs. False positives: 1 %, for fixed seeds always or never. */
+/* Asserts that the tokens of `calls` calls have the law of `plain`, or that they do not, for a deliberately wrong rule.
+ * The test is that of tests/diffusion/test_speculate.c: energy distance with the plain chain of the same noise, labels
+ * swapped within pairs. False positives: 1 %; with fixed seeds the outcome is always the same. */
 static void assert_law(fixture *f, int calls, int window, const kern_gaussian_rule *rule, const float *plain, float *x)
 {
     const int n = calls * f->tokens;
@@ -454,7 +455,7 @@ static void assert_law(fixture *f, int calls, int window, const kern_gaussian_ru
     }
 }
 
-/* f32: round by round; bf16: one launch. */
+/* Checks the law: f32 runs round by round, bf16 in one launch. */
 static void check_law(int bf16, int calls)
 {
     static const kern_gaussian_rule mutants[] = {{.temper = 1, .path_accept = 1e9}, {.temper = -1}};
@@ -479,13 +480,13 @@ static void check_law(int bf16, int calls)
     free(x), free(plain);
 }
 
-/* p of the exact rule and the mutants, on the host: 0.82, 0.01, 0.01 (with 8 calls 0.92, 0.01, 0.01; with 6 the first
- * mutant passes, 0.04). The launch's law takes more tokens than the host draws in a test: with 10 calls, 0.09, 0.01 and
- * 0.66. With 192, as on a GPU, those of the CPU in f32 are 0.20, 0.01, 0.01. */
+/* p of the exact rule and the mutants on the host: 0.82, 0.01, 0.01. With 8 calls: 0.92, 0.01, 0.01. With 6 calls the
+ * first mutant passes (0.04). A test of the launch's law needs more tokens than the host draws: 10 calls give 0.09,
+ * 0.01 and 0.66. The CPU in f32 with 192 calls, as on a GPU: 0.20, 0.01, 0.01. */
 static void same_law_as_the_plain_chain(void **state)
 {
     (void)state;
-    if (cuda_test_brief()) return; /* what the others run, often enough for statistics */
+    if (cuda_test_brief()) return; /* the other tests run the same code; this one repeats it for statistics */
     check_law(0, 10 * cuda_test_scale());
     if (cuda_test_scale() > 1) check_law(1, 12 * cuda_test_scale());
 }

@@ -1,5 +1,5 @@
-/* mar_session_measure on the device: the operations of the CPU, with times of the queue's own. No time decides
- * anything but that it is positive. */
+/* mar_session_measure on the device: the CPU's operations, with the queue's own times. The test only requires times to
+ * be positive. */
 #include "mar.h"
 #include "tests/support/device.h"
 #include "tests/support/measured.h"
@@ -33,7 +33,7 @@ static void lists_what_the_cpu_lists(void **state)
 {
     static const char *const passes[] = {"encoder", "decoder", "head", "image decoder"};
     (void)state;
-    setenv("MAR_CUDAHOST_L2", "65536", 1); /* means nothing to a GPU */
+    setenv("MAR_CUDAHOST_L2", "65536", 1); /* ignored by a GPU */
     measured_list *cuda = measure(MAR_BACKEND_CUDA, MAR_DTYPE_F32), *cpu = measure(MAR_BACKEND_CPU, MAR_DTYPE_F32);
     int operations = 0;
     for (int i = 0; i < cpu->count; i++) {

@@ -1,5 +1,5 @@
-/* For tests: what the imagined GPU is told to refuse, and what it has been asked for. The functions are weak in C,
- * because a GPU has nothing like them: there their addresses are NULL. */
+/* Controls of the simulated GPU for tests: refusals, and counts of its calls. The functions are weak in C. A real GPU
+ * has no such functions, so there their addresses are NULL. */
 #ifndef CUDAHOST_CONTROL_H
 #define CUDAHOST_CONTROL_H
 
@@ -10,15 +10,15 @@ extern "C" {
 #define CUDAHOST_CALL __attribute__((weak))
 #endif
 
-/* After `calls` more calls of this thread that can fail on a GPU that works (allocations, copies, launches, new
- * streams, events, graphs), they fail; a negative number: none does. */
+/* Makes calls of this thread fail after `calls` more of them. They are the calls that can fail on a working GPU:
+ * allocations, copies, launches, new streams, events, graphs. With a negative number no call fails. */
 CUDAHOST_CALL void cudahost_fail_after(long calls);
 
-/* What may be refused, whatever thread asks. */
+/* Features that can be refused, for all threads. */
 enum {
     CUDAHOST_COOPERATIVE = 1 << 0,          /* cooperative launches */
     CUDAHOST_COOPERATIVE_CAPTURED = 1 << 1, /* cooperative launches that are captured */
-    CUDAHOST_CLUSTER_ROOM = 1 << 2,         /* there is room for no cluster (cudaOccupancyMaxActiveClusters) */
+    CUDAHOST_CLUSTER_ROOM = 1 << 2,         /* room for clusters (cudaOccupancyMaxActiveClusters) */
     CUDAHOST_CLUSTERS = 1 << 3,             /* launches in clusters */
     CUDAHOST_CLUSTERS_CAPTURED = 1 << 4,    /* launches in clusters that are captured */
     CUDAHOST_L2_POLICY = 1 << 5,            /* launches with an access policy window */
@@ -27,31 +27,31 @@ enum {
     CUDAHOST_INSTANTIATE = 1 << 8,
     CUDAHOST_GRAPH_LAUNCH = 1 << 9,
     CUDAHOST_PINNED = 1 << 10,          /* pinned memory */
-    CUDAHOST_CURRENT_CONTEXT = 1 << 11, /* to tell the thread's current context */
+    CUDAHOST_CURRENT_CONTEXT = 1 << 11, /* reports of the thread's current context */
 };
-/* Refuses a set of these from now on; 0: nothing. CUDAHOST_CLUSTER_ROOM and the like are of clusters of at least
- * `cluster` blocks, 2 to mean all. */
+/* Refuses a set of these from now on; 0 refuses nothing. The refusals of clusters apply to clusters of at least
+ * `cluster` blocks; 2 means all. */
 CUDAHOST_CALL void cudahost_refuse(unsigned what, int cluster);
-/* Refuses each of a set of these once, when it is asked for next. Returns those of the last set that were not. */
+/* Refuses each of a set of these once, at its next request. Returns those of the last set that were not requested. */
 CUDAHOST_CALL unsigned cudahost_refuse_once(unsigned what);
 
-/* How much there is: allocations, streams, events, graphs, handles. */
+/* Returns the number of allocations, streams, events, graphs and handles. */
 CUDAHOST_CALL long cudahost_objects(void);
-/* Graphs instantiated, and graphs launched, since the program began. */
+/* Return the number of graphs instantiated, and of graphs launched, since the program began. */
 CUDAHOST_CALL long cudahost_instantiated(void);
 CUDAHOST_CALL long cudahost_graph_launches(void);
-/* Kernels and products that have run, in graphs, too; and how often the host has waited for all work of a stream. */
+/* The first returns the number of kernels and products run, including those in graphs. The second returns the number of
+ * the host's waits for all work of a stream. */
 CUDAHOST_CALL long cudahost_launches(void);
 CUDAHOST_CALL long cudahost_waits(void);
-/* How many different kernels have been captured in cooperative launches since the last call. */
+/* Returns the number of different kernels captured in cooperative launches since the last call. */
 CUDAHOST_CALL int cudahost_captured_together(void);
-/* Memory freed while work that is younger was still to be done on any stream, since the program began
- * (MAR_CUDAHOST_LAZY=1). */
+/* Returns the number of frees since the program began while newer work was pending (MAR_CUDAHOST_LAZY=1). */
 CUDAHOST_CALL long cudahost_hasty_frees(void);
-/* What cuBLASLt's heuristic offers from now on: an algorithm, none, or one that no product can be made with. */
+/* Sets the offer of cuBLASLt's heuristic from now on: a working algorithm, none, or one that always fails. */
 enum { CUDAHOST_ALGORITHM, CUDAHOST_NO_ALGORITHM, CUDAHOST_BROKEN_ALGORITHM };
 CUDAHOST_CALL void cudahost_algorithms(int offered);
-/* The devices on which somebody has made a context, since the last call: bit i is device i. */
+/* Returns the devices on which a context was made since the last call: bit i is device i. */
 CUDAHOST_CALL unsigned cudahost_contexts(void);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Cooperative groups on the CPU: a block's cluster. */
+/* Cooperative groups on the CPU: the cluster of a block. */
 #ifndef CUDAHOST_COOPERATIVE_GROUPS_H
 #define CUDAHOST_COOPERATIVE_GROUPS_H
 
@@ -20,7 +20,7 @@ struct cluster_group {
     {
         return cudahost_cluster_blocks();
     }
-    /* The address in the shared memory of block `rank` that is p in this block's. */
+    /* Maps the address p of this block's shared memory to the shared memory of block `rank`. */
     template <typename T> T *map_shared_rank(T *p, unsigned rank, CUDAHOST_HERE) const
     {
         return (T *)cudahost_cluster_map(p, rank, file, line);

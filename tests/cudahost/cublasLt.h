@@ -1,4 +1,4 @@
-/* cuBLASLt on the CPU (cublaslt.cpp): the products the backend uses, with strict checks of what is asked for. */
+/* cuBLASLt on the CPU (cublaslt.cpp): the backend's products, with strict checks of the arguments. */
 #ifndef CUDAHOST_CUBLASLT_H
 #define CUDAHOST_CUBLASLT_H
 
@@ -30,7 +30,7 @@ typedef enum {
     CUBLASLT_EPILOGUE_RELU = 2,
     CUBLASLT_EPILOGUE_BIAS = 4,
     CUBLASLT_EPILOGUE_RELU_BIAS = 6,
-    CUBLASLT_EPILOGUE_GELU = 32, /* of the tanh form */
+    CUBLASLT_EPILOGUE_GELU = 32, /* the tanh form */
     CUBLASLT_EPILOGUE_GELU_BIAS = 36,
 } cublasLtEpilogue_t;
 typedef enum {
@@ -72,7 +72,7 @@ typedef enum {
 } cublasLtMatmulPreferenceAttributes_t;
 
 typedef struct cublasLtContext *cublasLtHandle_t;
-typedef struct { /* of CUDA's size; cublaslt.cpp knows what is in them */
+typedef struct { /* sizes as in CUDA; cublaslt.cpp defines the contents */
     uint64_t data[32];
 } cublasLtMatmulDescOpaque_t;
 typedef cublasLtMatmulDescOpaque_t *cublasLtMatmulDesc_t;

@@ -1,4 +1,5 @@
-/* Products D = epilogue(alpha op(A) op(B) + beta C + bias), in f32, refusing what cuBLASLt might refuse. */
+/* Computes products D = epilogue(alpha op(A) op(B) + beta C + bias) in f32. Refuses products that cuBLASLt might
+ * refuse. */
 #include "cublasLt.h"
 #include "fibres.h"
 #include "runtime.h"
@@ -14,7 +15,7 @@ struct desc_t {
     int32_t pointer_mode, transa, transb, transc;
     uint32_t epilogue;
     const void *bias;
-    int32_t bias_type; /* -1: D's */
+    int32_t bias_type; /* -1: type of D */
 };
 struct layout_t {
     uint32_t type;
@@ -41,7 +42,7 @@ static layout_t *content(cublasLtMatrixLayout_t layout)
     return (layout_t *)layout->data;
 }
 
-/* What an algorithm was chosen for. */
+/* The product for which an algorithm was chosen. */
 struct chosen {
     uint64_t magic, workspace;
     uint32_t align[4];
@@ -221,7 +222,7 @@ static bool layout_valid(const layout_t *l)
            l->cols && l->ld >= (int64_t)least && l->batch >= 1;
 }
 
-/* Elements from the first to one past the last of one matrix of the batch. */
+/* Returns the number of elements from the first to one past the last of one matrix of the batch. */
 static size_t layout_extent(const layout_t *l)
 {
     const bool row = l->order == CUBLASLT_ORDER_ROW;
@@ -247,7 +248,7 @@ static cublasStatus_t check(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_
     const uint64_t n = q->transb ? b->rows : b->cols;
     if ((q->transb ? b->cols : b->rows) != k || d->rows != m || d->cols != n || !same_shape(c, d))
         return CUBLAS_STATUS_INVALID_VALUE;
-    /* f32 by f32 to f32, or bf16 by bf16 to either; sums in f32 without less precise inputs. */
+    /* f32 by f32 to f32, or bf16 by bf16 to either; sums in f32, without less precise inputs. */
     if (q->compute != CUBLAS_COMPUTE_32F && q->compute != CUBLAS_COMPUTE_32F_PEDANTIC)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (q->scale != CUDA_R_32F || q->pointer_mode != CUBLASLT_POINTER_MODE_HOST || q->transc != CUBLAS_OP_N)
@@ -265,7 +266,7 @@ static cublasStatus_t check(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_
     default:
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    /* A bias is added along D's rows, and is of D's type. */
+    /* A bias is added along D's rows, and has D's type. */
     if (q->epilogue != CUBLASLT_EPILOGUE_DEFAULT && d->order != CUBLASLT_ORDER_COL) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (bias && q->bias_type != -1 && (uint32_t)q->bias_type != d->type) return CUBLAS_STATUS_NOT_SUPPORTED;
     *shape = chosen{algo_magic, 0, {}, m, n, k, a->type | d->type << 8 | (uint64_t)q->epilogue << 16};
@@ -285,7 +286,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     chosen shape;
     const cublasStatus_t status = check(desc, a, b, c, d, &shape);
     if (status) return status;
-    /* It takes some of the workspace and relies on the alignment it was promised. */
+    /* The algorithm takes some of the workspace, and relies on the promised alignment. */
     shape.workspace = preference->workspace < 65536 ? preference->workspace : 65536;
     memcpy(shape.align, preference->align, sizeof(shape.align));
     LOCK();
@@ -311,10 +312,10 @@ static size_t element(const layout_t *l, uint64_t row, uint64_t col)
     return (size_t)(l->order == CUBLASLT_ORDER_ROW ? row * (uint64_t)l->ld + col : col * (uint64_t)l->ld + row);
 }
 
-/* op(X) as f32, `outer` by `inner`, where op(X)'s row is the outer index if by_rows. */
+/* Returns op(X) as f32, `outer` by `inner`. If by_rows, the rows of op(X) are the outer index. */
 static std::vector<float> unpack(const void *p, const layout_t *l, bool transposed, bool by_rows)
 {
-    const bool rows_outside = by_rows != transposed; /* of X itself */
+    const bool rows_outside = by_rows != transposed; /* for X itself */
     const uint64_t outer = rows_outside ? l->rows : l->cols, inner = rows_outside ? l->cols : l->rows;
     std::vector<float> r((size_t)(outer * inner));
     for (uint64_t i = 0; i < outer; i++)
@@ -340,7 +341,7 @@ static float epilogue(const product *p, float x)
     return x;
 }
 
-/* The sums, of copies that unpack has made, are not looked at by sanitizers. */
+/* Adds a scaled column. Sanitizers skip it, since it reads only copies made by unpack. */
 __attribute__((no_sanitize("address"), no_sanitize("undefined"))) static void
 add_column(float *sum, const float *column, float factor, size_t m)
 {
@@ -379,7 +380,7 @@ static void multiply(const product *p)
     }
 }
 
-/* On the device with all its batch, and aligned as promised. */
+/* Checks that the whole batch of a matrix lies on the device, with the promised alignment. */
 static cublasStatus_t check_matrix(const void *p, const layout_t *l, uint32_t align)
 {
     const size_t size = type_size(l->type);

@@ -1,5 +1,5 @@
-/* CUDA's driver interface on the CPU, as far as the backend uses it: contexts. A thread gets one when it calls
- * cudaSetDevice, or what needs one, or cuCtxSetCurrent. */
+/* CUDA's driver interface on the CPU: the contexts that the backend uses. A thread gets a context from cudaSetDevice,
+ * from cuCtxSetCurrent, or from a call that needs one. */
 #ifndef CUDAHOST_CUDA_H
 #define CUDAHOST_CUDA_H
 

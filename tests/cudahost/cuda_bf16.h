@@ -1,4 +1,4 @@
-/* bf16 on the CPU: what kernels use of CUDA's header. Conversions round to nearest, ties to even. */
+/* bf16 on the CPU: the part of CUDA's header that kernels use. Conversions round to nearest, ties to even. */
 #ifndef CUDAHOST_BF16_H
 #define CUDAHOST_BF16_H
 

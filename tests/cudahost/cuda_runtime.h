@@ -1,6 +1,6 @@
-/* CUDA's runtime on the CPU, as far as the backend uses it (runtime.cpp). Work runs when it is enqueued, or with
- * MAR_CUDAHOST_LAZY=1 as late as CUDA permits. Numbers of CUDA's enumerations are its own. Any number of the program's
- * threads may call it, one of them at a time gets its turn. */
+/* CUDA's runtime on the CPU: the part that the backend uses (runtime.cpp). Work runs when it is enqueued. With
+ * MAR_CUDAHOST_LAZY=1 it runs as late as CUDA permits. Enumerations have CUDA's values. Any number of the program's
+ * threads may call it; calls run one at a time. */
 #ifndef CUDAHOST_RUNTIME_H
 #define CUDAHOST_RUNTIME_H
 
@@ -84,7 +84,7 @@ typedef enum {
     cudaLimitMaxL2FetchGranularity = 5,
     cudaLimitPersistingL2CacheSize = 6,
 } cudaLimit;
-cudaError_t cudaGetDeviceCount(int *count); /* MAR_CUDAHOST_DEVICES of them */
+cudaError_t cudaGetDeviceCount(int *count); /* MAR_CUDAHOST_DEVICES */
 extern "C" cudaError_t cudaSetDevice(int device);
 extern "C" cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
@@ -94,7 +94,7 @@ cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit);
 cudaError_t cudaCtxResetPersistingL2Cache();
 extern "C" cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceReset();
-cudaError_t cudaDriverGetVersion(int *version); /* MAR_CUDAHOST_DRIVER, such as 12080; 0: there is no driver */
+cudaError_t cudaDriverGetVersion(int *version); /* MAR_CUDAHOST_DRIVER, such as 12080; 0: no driver */
 cudaError_t cudaRuntimeGetVersion(int *version);
 typedef enum {
     cudaDriverEntryPointSuccess = 0,
@@ -105,7 +105,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult *found = nullptr);
 
-/* --- memory: MAR_CUDAHOST_MEMORY bytes, full of NaNs ------------------------------------------------------------- */
+/* --- memory: MAR_CUDAHOST_MEMORY bytes, initialized with NaNs ---------------------------------------------------- */
 
 typedef enum {
     cudaMemcpyHostToHost = 0,
@@ -251,7 +251,7 @@ typedef struct {
 
 /* A kernel with its arguments. */
 struct cudahost_call {
-    size_t bytes; /* of the whole object */
+    size_t bytes; /* size of the whole object */
     virtual void run() const = 0;
     virtual ~cudahost_call() {}
 };
@@ -267,7 +267,7 @@ template <typename... P> struct cudahost_call_of : cudahost_call {
         std::apply(kernel, arguments);
     }
 };
-/* Takes the call over. */
+/* Launches a kernel, and takes ownership of the call. */
 cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel, cudahost_call *call);
 cudaError_t cudahost_func_set(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudahost_func_get(cudaFuncAttributes *attributes, const void *kernel);

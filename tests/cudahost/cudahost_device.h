@@ -1,6 +1,6 @@
-/* CUDA C++ on the CPU, the device's part: what a kernel uses. Threads of a block are fibres (fibres.cpp); one runs at a
- * time, until it waits for others. Every wait knows its source line by default arguments, so that threads that meet at
- * different lines are reported. */
+/* CUDA C++ on the CPU: the device functions of a kernel. Threads of a block are fibres (fibres.cpp). One runs at a
+ * time, until it waits for others. Default arguments pass each wait its source line. Threads that meet at different
+ * lines are reported. */
 #ifndef CUDAHOST_DEVICE_H
 #define CUDAHOST_DEVICE_H
 
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#ifdef MAR_CUDAHOST_TSAN /* ThreadSanitizer watches the program's threads, of which one at a time runs kernels */
+#ifdef MAR_CUDAHOST_TSAN /* ThreadSanitizer watches the program's threads; only one of these runs kernels at a time */
 #define __global__ __attribute__((no_sanitize_thread))
 #define __device__ __attribute__((no_sanitize_thread))
 #else
@@ -84,21 +84,21 @@ struct dim3 {
     constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
 };
 
-/* --- where a thread is ------------------------------------------------------------------------------------------- */
+/* --- position of a thread ---------------------------------------------------------------------------------------- */
 
 struct cudahost_block;
-/* What a thread knows of itself; the rest of it is in fibres.h. */
+/* The public part of a thread's state; fibres.h has the rest. */
 struct cudahost_thread {
     uint3 index;
     struct cudahost_block *block;
-    void *shared; /* the block's */
+    void *shared; /* shared memory of the block */
 };
 extern __thread cudahost_thread *cudahost_now; /* the running thread; NULL in host code */
-extern uint3 threadIdx, blockIdx;              /* the running thread's */
+extern uint3 threadIdx, blockIdx;              /* of the running thread */
 extern dim3 blockDim, gridDim;
 const int warpSize = 32;
 
-/* The block's dynamic shared memory, full of NaNs at the start, exactly as large as the launch says. */
+/* Returns the block's dynamic shared memory. It has exactly the launch's size, and is initialized with NaNs. */
 static inline void *cudahost_shared()
 {
     return cudahost_now->shared;
@@ -124,9 +124,9 @@ enum cudahost_wait {
 int cudahost_sync_block(cudahost_wait kind, int value, const char *file, int line);
 /* Waits for the lanes of mask. Returns the values they passed, by lane, valid until the thread waits again. */
 const uint64_t *cudahost_sync_warp(cudahost_wait kind, unsigned mask, uint64_t value, const char *file, int line);
-/* The value that lane `source` of mask passed. */
+/* Returns the value passed by lane `source` of mask. */
 uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char *file, int line);
-/* plain::mma_bf16 of kernels/cuda/ptx.h, to the bit, with two waits where that has 32 shuffles. */
+/* Computes plain::mma_bf16 of kernels/cuda/ptx.h, to the bit, with two waits instead of its 32 shuffles. */
 void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], CUDAHOST_HERE);
 void cudahost_yield(const char *file, int line);
 unsigned cudahost_active();
@@ -394,7 +394,7 @@ static inline void sincospif(float x, float *s, float *c)
 {
     *s = sinpif(x), *c = cospif(x);
 }
-/* The C library has functions of these names, of its own. */
+/* The C library has its own functions of these names. */
 #define __expf(x)          expf(x)
 #define __exp10f(x)        exp10f(x)
 #define __logf(x)          logf(x)

@@ -1,4 +1,4 @@
-/* The imagined devices, which are all alike: their limits, errors, and what a launch may ask for. */
+/* The simulated devices, all alike: their limits, errors, and checks of launches. */
 #include "fibres.h"
 #include "runtime.h"
 
@@ -10,7 +10,7 @@ std::recursive_mutex runtime_mutex;
 
 static thread_local cudaError_t last_error = cudaSuccess;
 enum { MAX_DEVICES = 4 };
-static thread_local long calls_left = LONG_MAX; /* until one fails */
+static thread_local long calls_left = LONG_MAX; /* calls before the next failure */
 
 cudaError_t runtime_done(cudaError_t e)
 {
@@ -113,9 +113,9 @@ size_t runtime_environment(const char *name, size_t otherwise)
     return value && *value ? (size_t)strtoull(value, nullptr, 10) : otherwise;
 }
 
-/* An H100's limits with few multiprocessors; with MAR_CUDAHOST_CAPABILITY=8.0 an A100's. MAR_CUDAHOST_SMS is the number
- * of multiprocessors, MAR_CUDAHOST_SHARED a block's bytes of shared memory; there is room for clusters of up to
- * MAR_CUDAHOST_CLUSTER blocks, and for MAR_CUDAHOST_CLUSTERS of them. */
+/* Returns an H100's limits with few multiprocessors, or an A100's with MAR_CUDAHOST_CAPABILITY=8.0. MAR_CUDAHOST_SMS is
+ * the number of multiprocessors. MAR_CUDAHOST_SHARED is the shared memory of a block in bytes. There is room for
+ * MAR_CUDAHOST_CLUSTERS clusters of up to MAR_CUDAHOST_CLUSTER blocks. */
 cudaDeviceProp runtime_properties()
 {
     const char *capability = getenv("MAR_CUDAHOST_CAPABILITY");
@@ -151,7 +151,7 @@ static int driver_version()
 }
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 0; /* any driver of the runtime's major version will do */
+    *count = 0; /* any driver of the runtime's major version is valid */
     if (driver_version() < CUDART_VERSION / 1000 * 1000) return runtime_done(cudaErrorInsufficientDriver);
     *count = (int)runtime_environment("MAR_CUDAHOST_DEVICES", 1);
     return runtime_done(*count ? cudaSuccess : cudaErrorNoDevice);
@@ -169,7 +169,7 @@ struct CUctx_st {
 static CUctx_st contexts[MAX_DEVICES] = {{0}, {1}, {2}, {3}};
 static unsigned contexts_made;
 static thread_local CUcontext current;
-static thread_local int chosen_device; /* by cudaSetDevice */
+static thread_local int chosen_device; /* set by cudaSetDevice */
 
 static CUcontext make_context(int device)
 {
@@ -366,7 +366,7 @@ struct kernel_attributes {
     size_t shared = 48 << 10;
     bool large_clusters = false;
 };
-static std::map<std::pair<int, const void *>, kernel_attributes> of_kernels; /* in the context of a device */
+static std::map<std::pair<int, const void *>, kernel_attributes> of_kernels; /* by device and kernel */
 static kernel_attributes &attributes_of(const void *kernel)
 {
     return of_kernels[{runtime_device(), kernel}];
@@ -396,7 +396,7 @@ cudaError_t cudahost_func_get(cudaFuncAttributes *attributes, const void *kernel
     return cudaSuccess;
 }
 
-/* Registers are not known; blocks that fit as far as the rest goes. */
+/* Computes the blocks that fit. Registers are unknown, so they are ignored. */
 cudaError_t cudahost_occupancy(int *blocks, const void *kernel, int threads, size_t shared)
 {
     LOCK();
@@ -512,7 +512,7 @@ void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], con
     const uint64_t *given = cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, (uint64_t)(uintptr_t)&mine, file, line);
     const auto of = [given](unsigned lane) { return (const operands *)(uintptr_t)given[lane]; };
     const unsigned lane = static_cast<device_thread *>(cudahost_now)->number % 32, g = lane / 4, t = lane % 4;
-    float sum[4]; /* this and the operands in registers: what is read often is not looked at often */
+    float sum[4]; /* in registers, like the operands: sanitizers check each read of memory */
     memcpy(sum, d, sizeof(sum));
     for (unsigned quad = 0; quad < 4; quad++) {
         uint32_t row[4], column[2][2];
@@ -527,7 +527,7 @@ void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], con
                 }
     }
     memcpy(d, sum, sizeof(sum));
-    cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, 0, file, line); /* until all have read */
+    cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, 0, file, line); /* waits until all lanes have read */
 }
 
 /* --- atomics ----------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
-/* Launches on the CPU: a block's threads are fibres, one of which runs until it waits for others. Those that can run
- * are in a queue. If it is empty and some threads have not ended, these wait for something that cannot happen. One
- * thread of the program at a time launches, and stays with the launch to its end: what is here is runtime_mutex's. */
+/* Launches on the CPU. A block's threads are fibres; one runs until it waits for others. Ready fibres are in a queue.
+ * If the queue is empty and some threads have not ended, they are deadlocked. One thread of the program launches at a
+ * time, and stays with the launch to its end. runtime_mutex protects all data here. */
 #include "fibres.h"
 
 #include <cxxabi.h>
@@ -25,7 +25,7 @@ size_t fibre_bytes;
 
 /* --- stacks and switching ---------------------------------------------------------------------------------------- */
 
-/* Where a fibre, or the host, stopped. */
+/* State of a stopped fibre, or of the host. */
 struct fibre_stack {
     void *stopped; /* its stack pointer */
     ucontext_t context;
@@ -67,7 +67,7 @@ cudahost_switch:
 )");
 #endif
 
-/* `ends`: nobody will come back to `from`. */
+/* Switches stacks. `ends`: nothing returns to `from`. */
 static void switch_stacks(fibre_stack *from, fibre_stack *to, bool ends)
 {
 #if CUDAHOST_ASAN
@@ -97,12 +97,12 @@ static void *host_memory(size_t bytes)
     return p;
 }
 
-/* A stack on which fibre_main is about to begin. */
+/* Returns a stack that starts in fibre_main. */
 static fibre_stack *new_stack()
 {
     if (free_stacks.empty()) {
-        /* A page nobody may touch, the stack, and what is known of it, which begins elsewhere in its page than that of
-         * the stacks before: else the lines that all threads use would be in the same few sets of the cache. */
+        /* A guard page, the stack, and its header. The header's offset in its page differs between stacks. Otherwise
+         * the lines that all threads use would share a few sets of the cache. */
         static size_t stacks;
         const size_t guard = 4096, own = (sizeof(fibre_stack) + 63) / 64 * 64 + stacks++ % 13 * 320;
         unsigned char *memory = (unsigned char *)host_memory(guard + stack_bytes);
@@ -116,7 +116,7 @@ static fibre_stack *new_stack()
     free_stacks.pop_back();
 #ifdef __x86_64__
     void **top = (void **)((uintptr_t)s->bottom + s->bytes); /* 16-byte aligned, as before a call */
-    *--top = nullptr;                                        /* nowhere to return to */
+    *--top = nullptr;                                        /* no return address */
     *--top = (void *)(uintptr_t)fibre_main;
     for (int i = 0; i < 6; i++) *--top = nullptr;
     s->stopped = top;
@@ -137,7 +137,7 @@ const device_launch *fibre_running;
 static std::vector<device_thread *> queue; /* a ring */
 static size_t queue_first, queue_size;
 static size_t alive;         /* threads of the resident blocks that have not ended */
-static unsigned long yields; /* since something else than yielding happened */
+static unsigned long yields; /* consecutive yields without other progress */
 
 static uint32_t random_below(uint32_t n)
 {
@@ -186,7 +186,7 @@ static void set_now(device_thread *t)
     blockIdx = t->block->index;
 }
 
-/* Stops the running thread, which someone will make ready, and runs the next. */
+/* Stops the running thread, to be made ready by another, and runs the next. */
 static void run_others()
 {
     device_thread *me = now(), *next = take_ready();
@@ -198,7 +198,7 @@ static void run_others()
 
 static void thread_ends(device_thread *t);
 
-/* A fibre runs threads to their ends, one after another as long as the next one has not begun elsewhere. */
+/* Runs threads to their ends on one fibre, while the next thread has not begun elsewhere. */
 static void fibre_main()
 {
 #if CUDAHOST_ASAN
@@ -217,12 +217,12 @@ static void fibre_main()
             continue;
         }
         set_now(next);
-        free_stacks.push_back(stack); /* which is not taken before the switch */
+        free_stacks.push_back(stack); /* not reused before the switch */
         switch_stacks(stack, next ? next->stack : &host, true);
     }
 }
 
-/* --- what is said of threads ------------------------------------------------------------------------------------- */
+/* --- descriptions of threads ------------------------------------------------------------------------------------- */
 
 std::string fibre_symbol(const void *code, bool with_line)
 {
@@ -232,7 +232,7 @@ std::string fibre_symbol(const void *code, bool with_line)
     Dl_info info;
     if (!dladdr(code, &info) || !info.dli_fname) return hexadecimal;
     uintptr_t address = (uintptr_t)code;
-    /* Position independent objects are linked for address 0. Kernels are static: only the file knows their names. */
+    /* Position-independent objects are linked for address 0. Kernels are static: only the file has their names. */
     const bool independent = ((const unsigned char *)info.dli_fbase)[16] == 3;
     if (independent) address -= (uintptr_t)info.dli_fbase;
     snprintf(command, sizeof(command), "addr2line -f -C -i -e '%s' 0x%zx 2>/dev/null", info.dli_fname, (size_t)address);
@@ -281,7 +281,7 @@ static const char *wait_name(cudahost_wait w)
 
 static std::vector<cudahost_block *> resident;
 
-/* Where threads wait, each place once. */
+/* Reports where threads wait, each place once. */
 static void report_deadlock()
 {
     const device_thread *example = nullptr;
@@ -311,7 +311,7 @@ static void report_deadlock()
     fibre_fail(example, "deadlock, waiting for what cannot happen:%s", places.c_str());
 }
 
-/* Names of one file are mostly the same string. */
+/* Compares two file names. Names of one file are usually the same string. */
 static bool same_file(const char *a, const char *b)
 {
     return a == b || strcmp(a, b) == 0;
@@ -319,8 +319,8 @@ static bool same_file(const char *a, const char *b)
 
 /* --- barriers ---------------------------------------------------------------------------------------------------- */
 
-/* Waits until all of a barrier's threads have come to the same place. Returns whether the caller was the last, who runs
- * on; *value: the number of threads whose value is nonzero. */
+/* Waits until all of a barrier's threads have reached the same place. Returns whether the caller came last; it runs on.
+ * Sets *value to the number of threads with a nonzero value. */
 static bool barrier_wait(fibre_barrier *b, cudahost_wait kind, int *value, const char *file, int line)
 {
     device_thread *me = now();
@@ -402,7 +402,7 @@ const uint64_t *cudahost_sync_warp(cudahost_wait kind, unsigned mask, uint64_t v
         fibre_fail(me, "in %s at %s:%d with mask 0x%08x, which does not name its lane %u", wait_name(kind), file, line,
                    mask, lane);
     if (kind == CUDAHOST_SYNCWARP)
-        mask &= warp->exists & ~warp->exited; /* those that have ended are not waited for */
+        mask &= warp->exists & ~warp->exited; /* ended threads are not waited for */
     else if (mask & ~(warp->exists & ~warp->exited))
         fibre_fail(me, "in %s at %s:%d with mask 0x%08x, but the warp has only the lanes 0x%08x", wait_name(kind), file,
                    line, mask, warp->exists & ~warp->exited);
@@ -420,11 +420,11 @@ const uint64_t *cudahost_sync_warp(cudahost_wait kind, unsigned mask, uint64_t v
             fibre_fail(me, "in %s at %s:%d with mask 0x%08x, while lane %u is in %s at %s:%d with mask 0x%08x",
                        wait_name(kind), file, line, mask, i, wait_name(t->wait), t->file, t->line, t->mask);
     }
-    /* Other functions than __syncwarp order no accesses to memory. */
+    /* Only __syncwarp orders accesses to memory. */
     if (cudahost_race && kind == CUDAHOST_SYNCWARP) cudahost_race->warp_syncs(block, me->number / 32, mask);
     yields = 0;
     warp->waits &= ~mask;
-    /* The whole warp's values stay until all its lanes come again; of others each lane keeps its own copy. */
+    /* A whole warp's values stay until all its lanes come again. With a partial mask each lane keeps its own copy. */
     const bool whole = mask == ~0u || mask == warp->exists;
     if (whole) memcpy(warp->gave, warp->gives, sizeof(warp->gave));
     for (unsigned i = 0; i < 32; i++) {
@@ -453,7 +453,7 @@ unsigned cudahost_active()
 void cudahost_yield(const char *file, int line)
 {
     device_thread *me = now();
-    /* All others have had many turns, and did nothing but yield. */
+    /* All others have had many turns, and only yielded. */
     if (++yields > 1000000 + 1000 * alive) {
         me->wait = CUDAHOST_YIELDS, me->file = file, me->line = line;
         while (queue_size) take_ready()->wait = CUDAHOST_YIELDS;
@@ -508,8 +508,7 @@ static cudahost_block *block_create(const device_launch *l)
     const size_t n = (size_t)l->block.x * l->block.y * l->block.z;
     b->threads.resize(n);
     b->warps.resize((n + 31) / 32);
-    void *shared =
-        nullptr; /* of exactly that size: what AddressSanitizer puts around it finds what reaches out of it */
+    void *shared = nullptr; /* of exactly that size, so that AddressSanitizer finds accesses beyond it */
     if (posix_memalign(&shared, 128, l->shared_bytes)) abort();
     b->shared = (unsigned char *)shared;
     return b;
@@ -547,7 +546,7 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
     resident.push_back(b);
 }
 
-/* Runs the resident blocks to their end. */
+/* Runs the resident blocks to their ends. */
 static void run_resident()
 {
     alive = 0;
@@ -578,7 +577,7 @@ static void read_order()
     if (name && strcmp(name, "shuffled") == 0) order = SHUFFLED;
     if (random_state == 0) random_state = 1 + (seed ? strtoull(seed, nullptr, 10) : 0);
 #if CUDAHOST_ASAN
-    static thread_local void *bottom; /* to find it out takes longer than most launches */
+    static thread_local void *bottom; /* cached: the query takes longer than most launches */
     static thread_local size_t bytes;
     if (!bottom) {
         pthread_attr_t attributes;

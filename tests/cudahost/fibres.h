@@ -1,4 +1,4 @@
-/* Private to the shim: launches, as fibres.cpp runs them for runtime.cpp and race.cpp. */
+/* Private to the shim: launches. fibres.cpp runs them for runtime.cpp and race.cpp. */
 #ifndef CUDAHOST_FIBRES_H
 #define CUDAHOST_FIBRES_H
 
@@ -15,18 +15,18 @@
 
 struct fibre_stack;
 
-/* A device thread. What each meeting of a warp looks at, of all its lanes, is in one cache line. */
+/* A device thread. The fields that each meeting of a warp reads, for all lanes, are in one cache line. */
 struct alignas(64) device_thread : cudahost_thread {
     unsigned number; /* in its block */
-    /* what it waits for, and where */
+    /* reason and place of its wait */
     cudahost_wait wait;
     const char *file;
     int line;
     unsigned mask;
     fibre_stack *stack;
-    device_thread *next; /* in a list of those that wait */
+    device_thread *next; /* in a list of waiting threads */
     bool exited;
-    uint64_t got[32]; /* the values of the lanes of a partial mask */
+    uint64_t got[32]; /* values of the lanes of a partial mask */
 };
 
 /* Threads that wait for each other. */
@@ -40,7 +40,7 @@ struct fibre_barrier {
 };
 
 struct device_warp {
-    unsigned exists, exited, waits; /* lanes */
+    unsigned exists, exited, waits; /* bit masks of lanes */
     uint64_t gives[32], gave[32];
 };
 
@@ -57,7 +57,7 @@ struct cudahost_block {
     unsigned char *shared;
     device_cluster *cluster;
     unsigned rank; /* in the cluster */
-    void *race;    /* race.cpp's */
+    void *race;    /* data of race.cpp */
 };
 
 struct device_launch {
@@ -65,36 +65,36 @@ struct device_launch {
     const cudahost_call *call;
     dim3 grid, block, cluster;
     size_t shared_bytes;
-    bool together; /* all blocks at once: cooperative, or in clusters */
+    bool together; /* all blocks run at once: cooperative, or in clusters */
 };
 
 /* Runs a launch to its end. */
 void fibre_run(const device_launch *launch);
 extern const device_launch *fibre_running;
-static inline const device_launch *fibre_launch() /* the running one */
+static inline const device_launch *fibre_launch() /* returns the running launch */
 {
     return fibre_running;
 }
-/* The stack that the running thread is on. */
+/* The stack of the running thread. */
 extern uintptr_t fibre_bottom;
 extern size_t fibre_bytes;
 
-/* "kernel 'name', block (x,y,z), thread (x,y,z)" of a thread, and the name of what is at a code address. */
+/* Return "kernel 'name', block (x,y,z), thread (x,y,z)" of a thread, and the symbol at a code address. */
 std::string fibre_describe(const device_thread *t);
 std::string fibre_symbol(const void *code, bool with_line);
-/* Says what is wrong and with which thread, and aborts. */
+/* Reports an error of a thread, and aborts. */
 [[noreturn]] void fibre_fail(const device_thread *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* What the check for races (race.cpp) needs to know; NULL without it. */
+/* Events for the check for races (race.cpp); NULL without it. */
 struct race_hooks {
     void (*block_begins)(cudahost_block *b);
     void (*block_ends)(cudahost_block *b);
     void (*launch_ends)();
-    void (*block_syncs)(cudahost_block *b); /* all its threads have arrived */
+    void (*block_syncs)(cudahost_block *b); /* all threads of the block have arrived */
     void (*cluster_syncs)(device_cluster *c);
     void (*warp_syncs)(cudahost_block *b, unsigned warp, unsigned mask);
     void (*atomic)(void *p, size_t bytes, void *code);
-    void (*memory_ends)(void *p); /* of the device */
+    void (*memory_ends)(void *p); /* of device memory */
 };
 extern const race_hooks *cudahost_race;
 

@@ -1,5 +1,5 @@
-/* WMMA on the CPU: a warp's fragments of 16x16x16 bf16 products summed in f32. Of fragments nothing is said but their
- * number of elements a lane: here row and column of element i of lane l are those of 8 l + i, row by row. */
+/* WMMA on the CPU: a warp's fragments of 16x16x16 bf16 products summed in f32. CUDA specifies only the number of a
+ * fragment's elements per lane. Here element i of lane l is entry 8 l + i of the matrix, row by row. */
 #ifndef CUDAHOST_MMA_H
 #define CUDAHOST_MMA_H
 
@@ -40,7 +40,7 @@ template <> struct cudahost_by_rows<row_major> {
     static const bool value = true;
 };
 
-/* Both need ld to be whole 16 bytes and p to be 32-byte aligned. */
+/* Checks the tile of a load or store: ld must be a multiple of 16 bytes, and p 32-byte aligned. */
 template <typename T> static inline void cudahost_check_tile(const T *p, unsigned ld, const char *file, int line)
 {
     if ((uintptr_t)p % 32 || ld * sizeof(T) % 16) cudahost_trap(file, line);
@@ -70,7 +70,7 @@ static inline void store_matrix_sync(T *p, const fragment<accumulator, 16, 16, 1
     for (int i = 0; i < 8; i++) p[cudahost_fragment_offset(i, ld, layout == mem_row_major)] = f.x[i];
 }
 
-/* d = a b + c; a lane's eight elements lie in one row. */
+/* Computes d = a b + c. The eight elements of a lane lie in one row. */
 template <typename LayoutA, typename LayoutB>
 static inline void mma_sync(fragment<accumulator, 16, 16, 16, float> &d,
                             const fragment<matrix_a, 16, 16, 16, __nv_bfloat16, LayoutA> &a,
@@ -82,7 +82,7 @@ static inline void mma_sync(fragment<accumulator, 16, 16, 16, float> &d,
     for (int i = 0; i < 8; i++) sum[i] = c.x[i];
     for (int k = 0; k < 16; k++) {
         float mine[8], factor = 0;
-        for (int i = 0; i < 8; i++) { /* element k of the row, and of row k of b my columns */
+        for (int i = 0; i < 8; i++) { /* fetches element k of the row of a, and this lane's columns of row k of b */
             const float x = __shfl_sync(~0u, (float)a.x[i], 2 * row + k / 8, 32, file, line);
             if (i == k % 8) factor = x;
             mine[i] = __shfl_sync(~0u, (float)b.x[i], 2 * k + first / 8, 32, file, line);

@@ -1,11 +1,12 @@
-/* The check for races. The .cu files are compiled with -fsanitize=thread, but the functions that the compiler then
- * calls at each access are these. Reported are, once for each pair of code places, and failing the launch at its end,
- *   - two threads that touch one byte of memory, at least one writing, without an order between them;
- *   - reads of shared memory that nobody has written;
- *   - accesses of a kernel to memory that is not the device's.
- * Order is made by __syncthreads, within a warp by __syncwarp (shuffles and votes order no memory), between a cluster's
- * blocks by its barrier, and between any threads by atomics and volatile accesses to one address: what a thread did
- * before it wrote there is before what another does after reading it, as in a barrier of the grid. */
+/* The check for races. The .cu files are compiled with -fsanitize=thread, and the functions here replace the library's
+ * functions called at each access. An error is reported once per pair of code places, and fails the launch at its end.
+ * Errors are:
+ *   - two unordered accesses of different threads to one byte, at least one of them a write;
+ *   - reads of uninitialized shared memory;
+ *   - accesses of a kernel to memory outside the device's.
+ * __syncthreads orders a block's threads, __syncwarp those of a warp, and a cluster's barrier those of its blocks.
+ * Shuffles and votes order no memory. Atomics and volatile accesses to one address order any two threads. Accesses
+ * before the write to that address precede accesses after its read, as in a barrier of the grid. */
 #include "fibres.h"
 #include "runtime.h"
 
@@ -15,24 +16,24 @@
 #include <stdarg.h>
 #include <sys/mman.h>
 
-/* The time of an access. A block's epoch is a number that no other block has and that grows at each of its barriers;
- * the clock counts the thread's __syncwarp. Zero: never. */
+/* The time of an access. A block's epoch is unique among blocks, and grows at each of its barriers. The clock counts
+ * the thread's __syncwarp calls. Zero: never. */
 struct moment {
     uint32_t epoch;
     uint32_t atomic : 1, thread : 10, clock : 21;
 };
 struct access {
     moment when;
-    uint32_t code; /* relative to this program's */
+    uint32_t code; /* relative to the code of this program */
 };
-/* Of one byte of shared or two of global memory: the last write, and reads by two threads (if there are more, a write
- * by whomever meets one of them). */
+/* Accesses to one byte of shared memory, or to two of global memory: the last write, and reads by two threads. With
+ * more readers, a write is checked against these two. */
 struct cell {
     access write, read, other_read;
 };
 
-/* What one thread or block knows of others: of a block, epochs below `all`, and of its thread `thread` also what it did
- * in epoch `own`. By block of the launch. */
+/* Knowledge of one block of the launch, held by a thread or block. It covers the block's epochs below `all`, and epoch
+ * `own` of its thread `thread`. */
 struct knowledge {
     uint32_t all, own, thread;
 };
@@ -40,29 +41,29 @@ typedef std::vector<knowledge> known;
 
 struct warp_clocks {
     uint32_t clock[32];    /* of each lane */
-    uint32_t whole[32];    /* when the whole warp last met */
-    uint32_t part[32][32]; /* what a lane knows of another from __syncwarp of some lanes */
+    uint32_t whole[32];    /* time of the whole warp's last meeting */
+    uint32_t part[32][32]; /* a lane's knowledge of another, from __syncwarp of some lanes */
 };
 
 struct block_race {
     size_t number; /* in the grid */
     uint32_t begin, epoch;
-    uint32_t cluster_epoch; /* when the cluster last met */
+    uint32_t cluster_epoch; /* time of the cluster's last meeting */
     std::vector<warp_clocks> warps;
     cell *shared; /* [shared bytes] */
     known of_blocks;
-    std::map<unsigned, known> of_thread; /* what single threads know in addition */
+    std::map<unsigned, known> of_thread; /* additional knowledge of single threads */
 };
 
 static uint32_t epoch = 1;
-static uint32_t launch_epoch = 1;             /* the first of the running launch */
-static std::vector<block_race *> epoch_block; /* whose an epoch is, from launch_epoch */
-static std::map<uintptr_t, known> released;   /* what is known to who reads an address */
-static std::map<uintptr_t, cell *> global;    /* of allocations */
-static std::vector<block_race *> block_pool;  /* those of this launch */
-static std::vector<cell *> free_cells;        /* for shared memory of as many bytes as the launch's */
+static uint32_t launch_epoch = 1;             /* first epoch of the running launch */
+static std::vector<block_race *> epoch_block; /* owner of each epoch, from launch_epoch on */
+static std::map<uintptr_t, known> released;   /* knowledge gained by a read of an address */
+static std::map<uintptr_t, cell *> global;    /* cells of each allocation */
+static std::vector<block_race *> block_pool;  /* the blocks of this launch */
+static std::vector<cell *> free_cells;        /* cells for shared memory, of the launch's size */
 static std::set<std::pair<uint32_t, uint32_t>> reported;
-static const size_t most_blocks = 4096; /* of a launch in which atomics make order */
+static const size_t most_blocks = 4096; /* most blocks of a launch whose atomics make order */
 
 static const uintptr_t code_base = (uintptr_t)&cudahost_sync_block - 0x80000000u;
 
@@ -108,7 +109,7 @@ static bool knows(const known &k, size_t block, const moment &m)
     return block < k.size() && (m.epoch < k[block].all || (m.epoch == k[block].own && m.thread == k[block].thread));
 }
 
-/* Whether what happened then is before what the thread does now. */
+/* Returns whether the access at m precedes the thread's current one. */
 static bool is_before(const moment &m, const device_thread *t)
 {
     if (m.epoch < launch_epoch) return true;
@@ -135,7 +136,8 @@ static moment this_moment(const device_thread *t, bool atomic)
     return {b->epoch, atomic, t->number & 1023, b->warps[t->number / 32].clock[t->number % 32] & 0x1fffff};
 }
 
-/* An atomic or volatile access: the thread learns what is known there, and, writing, adds what it knows. */
+/* Orders an atomic or volatile access. The thread learns the knowledge stored at the address. A write adds the thread's
+ * own. */
 static void synchronize(const device_thread *t, uintptr_t p, bool writes)
 {
     const dim3 g = fibre_launch()->grid;
@@ -187,7 +189,8 @@ static void report_race(const device_thread *t, uint32_t code, bool writes, cons
 
 /* --- accesses ---------------------------------------------------------------------------------------------------- */
 
-/* What happened before epoch `since` was of another block's shared memory. */
+/* Checks and stores an access. Accesses before epoch `since` belong to another block's shared memory, so they are
+ * dropped. */
 static void touch(cell *c, uint32_t since, const device_thread *t, const access &now, bool writes, const char *memory,
                   size_t offset)
 {
@@ -204,16 +207,16 @@ static void touch(cell *c, uint32_t since, const device_thread *t, const access 
         c->write = now;
         return;
     }
-    /* A read that this thread knows of need not be kept: who comes after this one, comes after that. */
+    /* A read known to this thread need not be kept: accesses ordered after this read are ordered after that one. */
     if (!c->read.when.epoch || is_before(c->read.when, t))
         c->read = now;
     else if (!c->other_read.when.epoch || is_before(c->other_read.when, t))
         c->other_read = now;
     else if (c->read.when.thread / 32 == c->other_read.when.thread / 32)
-        c->other_read = now; /* best of two warps */
+        c->other_read = now; /* preferably readers of two warps */
 }
 
-/* The same for `n` cells from `first` on, of `bytes` bytes each. Cells that were alike become alike. */
+/* Does the same for `n` cells from `first` on, of `bytes` bytes each. Adjacent equal cells stay equal. */
 static void touch_cells(cell *cells, size_t first, size_t n, size_t bytes, uint32_t since, const device_thread *t,
                         const access &now, bool writes, const char *memory)
 {
@@ -245,7 +248,7 @@ static void touch_shared(const device_thread *t, const cudahost_block *b, uintpt
     touch_cells(cells, offset, n, 1, since, t, {this_moment(t, atomic), code}, writes, "shared memory");
 }
 
-/* The allocation last touched, and its cells; addresses are not used again. */
+/* The last accessed allocation, and its cells. Addresses are not reused. */
 static uintptr_t last_first;
 static cell *last_cells;
 
@@ -279,7 +282,7 @@ static void note(const void *address, size_t n, bool writes, bool atomic, bool i
     const uintptr_t p = (uintptr_t)address;
     if (p - fibre_bottom < fibre_bytes) return;
     const uint32_t code = (uint32_t)((uintptr_t)return_address - code_base);
-    static uintptr_t first; /* the allocation last touched; addresses are not used again */
+    static uintptr_t first; /* the last accessed allocation; addresses are not reused */
     static size_t bytes;
     if (p - first < bytes && !is_volatile && !atomic) return touch_global(t, first, bytes, p, n, code, writes, false);
     const cudahost_block *b = t->block;
@@ -328,7 +331,7 @@ static void block_begins(cudahost_block *b)
 }
 static void block_ends(cudahost_block *b)
 {
-    block_race *r = race_of(b); /* its epochs, and its number, may still be asked for */
+    block_race *r = race_of(b); /* kept: its epochs and its number may still be read */
     free_cells.push_back(r->shared);
     r->warps = {};
     r->of_blocks = {};
@@ -407,7 +410,7 @@ __attribute__((constructor)) static void install()
     cudahost_race = &hooks;
 }
 
-/* --- what the compiler calls ------------------------------------------------------------------------------------- */
+/* --- entry points of the compiler -------------------------------------------------------------------------------- */
 
 #define HERE __builtin_return_address(0)
 extern "C" {
@@ -454,7 +457,7 @@ void __tsan_func_entry(void *) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void *, void *) {}
 void __tsan_vptr_read(void *) {}
-/* Host code's static variables and atomics. */
+/* For static variables and atomics of host code. */
 #define ATOMICS(bits)                                                                                                  \
     uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *p, int)                                   \
     {                                                                                                                  \

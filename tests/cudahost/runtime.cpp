@@ -1,4 +1,4 @@
-/* The CUDA runtime of one imagined device: memory, streams, copies, events and graphs. */
+/* The CUDA runtime of one simulated device: memory, streams, copies, events and graphs. */
 #include "runtime.h"
 #include "fibres.h"
 
@@ -16,13 +16,13 @@
 /* --- memory ------------------------------------------------------------------------------------------------------ */
 
 struct allocation {
-    size_t bytes, pages; /* asked for, and those mapped, in bytes */
-    unsigned long born;  /* `works` then */
+    size_t bytes, pages; /* requested bytes; mapped bytes, in whole pages */
+    unsigned long born;  /* `works` at the allocation */
 };
 static std::map<uintptr_t, allocation> device_memory;
 static std::map<uintptr_t, size_t> pinned_memory;
 static size_t device_used;
-static unsigned long works; /* that any stream was given */
+static unsigned long works; /* work items given to any stream */
 static const size_t page = 4096;
 
 static const allocation *find_device(const void *p)
@@ -62,7 +62,8 @@ bool runtime_on_device(const void *p, size_t bytes)
     --next;
     return (uintptr_t)p + bytes <= next->first + next->second.bytes;
 }
-/* Under AddressSanitizer, host code that touches device memory is reported, as long as there is little of it. */
+/* Permits host code to access device memory, or forbids it. Under AddressSanitizer a forbidden access is reported,
+ * while at most 16 MiB of device memory are in use. */
 static void allow_device_memory(bool allowed)
 {
 #if CUDAHOST_ASAN
@@ -80,7 +81,7 @@ static void allow_device_memory(bool allowed)
 #endif
 }
 
-/* Does work of the device. */
+/* Runs work of the device. */
 static void perform(const std::function<void()> &work)
 {
     allow_device_memory(true);
@@ -137,7 +138,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     unsigned char *memory =
         (unsigned char *)mmap(nullptr, pages + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return runtime_done(cudaErrorMemoryAllocation);
-    memory += page; /* between pages nobody may touch */
+    memory += page; /* guard pages on both sides */
     if (mprotect(memory, pages, PROT_READ | PROT_WRITE)) return runtime_done(cudaErrorMemoryAllocation);
     memset(memory, 0xff, pages);
     device_memory[(uintptr_t)memory] = {bytes, pages, works};
@@ -164,7 +165,7 @@ cudaError_t cudaFree(void *p)
 #if CUDAHOST_ASAN
     ASAN_UNPOISON_MEMORY_REGION(p, a->second.pages);
 #endif
-    /* The addresses are not used again, so that a use after free is found. */
+    /* Addresses are not reused, so a use after free is found. */
     if (mmap(p, a->second.pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != p)
         return runtime_done(cudaErrorUnknown);
     if (cudahost_race) cudahost_race->memory_ends(p);
@@ -223,17 +224,17 @@ struct CUgraph_st {
     bool invalid = false;
     cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     cudaStream_t origin = nullptr;
-    std::thread::id thread; /* that began it */
+    std::thread::id thread; /* thread that began the capture */
 };
 struct CUgraphExec_st {
     std::vector<std::function<void()>> nodes;
 };
 struct CUstream_st {
-    bool blocking = true; /* with regard to the legacy stream */
+    bool blocking = true; /* synchronizes with the legacy stream */
     int device = 0;
     std::deque<std::function<void()>> pending;
     unsigned long enqueued = 0, performed = 0;
-    unsigned long last = 0; /* `works` when it was given some last */
+    unsigned long last = 0; /* `works` when it last got work */
     CUgraph_st *capture = nullptr;
 };
 struct CUevent_st {
@@ -273,7 +274,7 @@ static void finish(CUstream_st *s)
 {
     perform_until(s, s->enqueued);
 }
-/* Whether work is still to be done that a stream was given after so many others. */
+/* Returns whether work is pending on a stream that got work after item `since`. */
 static bool any_pending(unsigned long since)
 {
     for (CUstream_st *s : streams)
@@ -285,8 +286,8 @@ static void finish_all()
     for (CUstream_st *s : streams) finish(s);
 }
 
-/* The error of a call that must not happen while a stream captures, which spoils the capture; or success. Captures of
- * other threads matter only in the global mode. */
+/* Returns the error of a call that is forbidden while a stream captures, or success. The call invalidates the capture.
+ * Captures of other threads count only in the global mode. */
 static cudaError_t unsafe_now()
 {
     cudaError_t e = cudaSuccess;
@@ -310,7 +311,7 @@ bool runtime_is_current(cudaStream_t stream)
 {
     LOCK();
     const CUstream_st *s = stream_of(stream);
-    return !s || s == &legacy || s->device == runtime_device(); /* runtime_enqueue refuses what is no stream */
+    return !s || s == &legacy || s->device == runtime_device(); /* runtime_enqueue refuses invalid streams */
 }
 
 static long graphs, others;
@@ -325,7 +326,7 @@ long cudahost_objects()
     return (long)(device_memory.size() + pinned_memory.size() + streams.size() + events.size()) + graphs + others;
 }
 
-/* The same of work on the legacy stream. */
+/* Returns the same for work on the legacy stream. */
 static cudaError_t legacy_unsafe()
 {
     for (CUstream_st *s : streams) {
@@ -421,7 +422,7 @@ cudaError_t cudaDeviceSynchronize()
     LOCK();
     runtime_context();
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
-    bool captures = false; /* in whatever mode: it waits for the streams that capture, too */
+    bool captures = false; /* in any mode: the call also waits for streams that capture */
     for (CUstream_st *s : streams)
         if (s->capture) captures = s->capture->invalid = true;
     if (captures) return runtime_done(cudaErrorStreamCaptureUnsupported);
@@ -493,7 +494,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (const cudaError_t e = check_copy(to, from, bytes, &kind)) return runtime_done(e);
     CUstream_st *s = stream_of(stream);
     if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
-    if (!s->capture && kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) { /* read before the call returns */
+    if (!s->capture && kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) { /* read before it returns */
         auto copy = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
         return runtime_done(runtime_enqueue(stream, [to, copy] { memcpy(to, copy->data(), copy->size()); }));
     }
@@ -592,7 +593,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
 }
-/* Success also of an event that was never recorded. */
+/* Also returns success for an event that was never recorded. */
 static cudaError_t check_event(cudaEvent_t event)
 {
     if (!events.count(event)) return cudaErrorInvalidResourceHandle;

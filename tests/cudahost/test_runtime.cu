@@ -1,4 +1,4 @@
-/* The shim's runtime: graphs, streams, threads of the program, contexts, limits, and what it can be told to refuse. */
+/* Tests of the shim's runtime: graphs, streams, threads of the program, contexts, limits, and refusals. */
 #include "tests/cudahost/shim_support.h"
 
 /* --- the runtime ------------------------------------------------------------------------------------------------- */
@@ -30,7 +30,7 @@ static void test_graph(void **)
     assert_cuda(cudaGraphInstantiate(&exec, graph, 0));
     assert_cuda(cudaGraphDestroy(graph));
     host_copy(got, y, 3);
-    assert_true(isnan(got[0])); /* nothing has run, and memory starts so */
+    assert_true(isnan(got[0])); /* nothing has run, and memory starts with NaNs */
     for (int round = 1; round < 3; round++) {
         for (int i = 0; i < 3; i++) host[i] = (float)(10 * round + i);
         assert_cuda(cudaGraphLaunch(exec, stream));
@@ -64,7 +64,7 @@ static __global__ void add_block(int *y, int n)
     y[blockIdx.x * blockDim.x + threadIdx.x] += s[blockDim.x - 1 - threadIdx.x];
 }
 
-/* What a thread does on its own stream, over and over. Returns whether it has seen what it expects. */
+/* Works on its own stream repeatedly. Returns whether all results are as expected. */
 static void *use_stream(void *arg)
 {
     const int number = (int)(intptr_t)arg - 1;
@@ -83,7 +83,7 @@ static void *use_stream(void *arg)
         good &= cudaMemcpyAsync(got, y, sizeof got, cudaMemcpyDeviceToHost, stream) == cudaSuccess;
         good &= cudaStreamSynchronize(stream) == cudaSuccess;
         for (int i = 0; i < N; i++) good &= got[i] == 3 * (number + 1);
-        if (number == 0) good &= cudaFree(&good) == cudaErrorInvalidValue; /* an error of this thread alone */
+        if (number == 0) good &= cudaFree(&good) == cudaErrorInvalidValue; /* an error of this thread only */
         good &= cudaGetLastError() == (number == 0 ? cudaErrorInvalidValue : cudaSuccess);
         good &= cudaFree(y) == cudaSuccess;
     }
@@ -139,7 +139,7 @@ static cudaError_t allocate_elsewhere()
     return (cudaError_t)(intptr_t)error;
 }
 
-/* What one thread's capture forbids to others. */
+/* Checks the calls that a capture of one thread forbids to others. */
 static void test_capture_modes(void **)
 {
     cudaStream_t stream;
@@ -175,7 +175,8 @@ static void test_injection(void **)
     assert_int_equal(cudahost_objects(), before);
 }
 
-/* What cudahost_refuse refuses, and nothing else; and a wait for the device spoils captures of every mode. */
+/* Checks that cudahost_refuse refuses exactly the requested features. A wait for the device invalidates captures of
+ * every mode. */
 static void test_refusals(void **)
 {
     cudaStream_t stream;
@@ -231,7 +232,7 @@ static void *set_device_of_thread(void *)
     if (cuDevicePrimaryCtxRetain(&context, 1) || cuCtxSetCurrent(context)) return (void *)wrong;
     if (cudaGetDevice(&now) || now != 1 || cudaMalloc(&p, 16) || cudahost_contexts() != 2) return (void *)wrong;
     if (cuCtxSetCurrent(NULL) || cudaGetDevice(&now) || now != 0 || cudahost_contexts()) return (void *)wrong;
-    if (cudaFree(p) || cudahost_contexts() != 1) return (void *)wrong; /* such calls make one */
+    if (cudaFree(p) || cudahost_contexts() != 1) return (void *)wrong; /* such calls make a context */
     return cudaSetDevice(1) || cudahost_contexts() != 2 ? (void *)wrong : NULL;
 }
 
@@ -260,7 +261,7 @@ static void test_late(void **)
     assert_cuda(cudaMemcpyAsync(x, pageable, sizeof(got), cudaMemcpyHostToDevice, stream));
     assert_cuda(cudaMemcpyAsync(y, pinned, sizeof(got), cudaMemcpyHostToDevice, stream));
     assert_cuda(cudaEventRecord(event, stream));
-    pageable[0] = pinned[0] = 9; /* too early for the second */
+    pageable[0] = pinned[0] = 9; /* after the read of pageable memory, before that of pinned memory */
     assert_int_equal(cudaEventQuery(event), cudaErrorNotReady);
     assert_cuda(cudaStreamSynchronize(stream));
     assert_int_equal(cudaEventQuery(event), cudaSuccess);

@@ -1,6 +1,6 @@
-/* The shim itself: what CUDA promises a kernel holds, in each order of threads, and mistakes are found. Each mistake is
- * made in a process of its own, whose end and words are looked at. Compiled twice: in the build's kind, and with the
- * check for races. */
+/* Tests of the shim itself. CUDA's promises to a kernel hold in each order of threads, and mistakes are found. Each
+ * mistake runs in its own process, whose exit status and output are checked. The file is compiled twice: in the build's
+ * kind, and with the check for races. */
 #include "tests/cudahost/shim_support.h"
 
 #include <cooperative_groups.h>
@@ -9,9 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- help -------------------------------------------------------------------------------------------------------- */
+/* --- helpers ----------------------------------------------------------------------------------------------------- */
 
-/* A forked process, in which a fault is not cmocka's affair. */
+/* Forks a process in which cmocka does not handle faults. */
 static struct sigaction of_faults;
 static pid_t fork_bare()
 {
@@ -21,7 +21,7 @@ static pid_t fork_bare()
     return child;
 }
 
-/* Asserts that mistake(which) ends its process and says `words`. */
+/* Asserts that mistake(which) ends its process with an error, and prints `words`. */
 static void assert_found(void (*mistake)(int), int which, const char *words)
 {
     int ends[2];
@@ -57,7 +57,7 @@ static void assert_fine(void (*not_a_mistake)(int), int which)
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("case %d is no mistake", which);
 }
 
-/* --- what threads do together ------------------------------------------------------------------------------------ */
+/* --- cooperation of threads -------------------------------------------------------------------------------------- */
 
 __global__ static void barriers(int *y)
 {
@@ -96,7 +96,7 @@ __global__ static void lanes(int *y)
     r[9] = __any_sync(~0u, i == 40) + 2 * __all_sync(~0u, i < 64);
     r[10] = (int)__match_any_sync(~0u, i % 4);
     r[11] = __reduce_add_sync(~0u, i) + __reduce_max_sync(~0u, i);
-    /* Halves of a warp, each for itself. */
+    /* Each half of a warp acts alone. */
     const unsigned half = i % 32 < 16 ? 0xffffu : 0xffff0000u;
     int sum = i;
     if (i % 32 < 16)
@@ -121,7 +121,7 @@ static void test_lanes(void **)
         for (int k = 0; k < 32; k++)
             thirds |= (unsigned)((w + k) % 3 == 0) << k, same |= (unsigned)(k % 4 == l % 4) << k;
         for (int k = 0; k < 16; k++) low += w + k;
-        if (l >= 16) { /* each round triples a sum of equals but for the xor's order */
+        if (l >= 16) { /* each round triples equal values, and else shows the order of the xor */
             int v[16], u[16];
             for (int k = 0; k < 16; k++) v[k] = w + 16 + k;
             for (int k = 1; k < 16; k *= 2) {
@@ -180,7 +180,7 @@ static void test_atomics(void **)
     unsigned *du = device_copy(u, 3);
     float *df = device_copy(&f, 1);
     unsigned long long *dl = device_copy(&l, 1);
-    if (!cudahost_race) { /* where the plain read of u[1] is a race */
+    if (!cudahost_race) { /* the check reports the plain read of u[1] */
         assert_cuda(launch(atomics, 2, 64, 4, di, du, df, dl));
         host_copy(i, di, 3), host_copy(u, du, 3), host_copy(&f, df, 1), host_copy(&l, dl, 1);
         unsigned want = 0;
@@ -252,7 +252,7 @@ static void test_cluster(void **)
 
 /* --- matrices ---------------------------------------------------------------------------------------------------- */
 
-/* The plain twin of mma.sync, of A [16][16] and B [16][8] in the fragments of the instruction. */
+/* Computes the plain twin of mma.sync, for A [16][16] and B [16][8] in the instruction's fragments. */
 __global__ static void mma_twin(const bf16 *a, const bf16 *b, float *d)
 {
     const int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
@@ -270,7 +270,7 @@ __global__ static void mma_twin(const bf16 *a, const bf16 *b, float *d)
     d[g * 8 + 2 * t] = fd[0], d[g * 8 + 2 * t + 1] = fd[1];
     d[(g + 8) * 8 + 2 * t] = fd[2], d[(g + 8) * 8 + 2 * t + 1] = fd[3];
 }
-/* d = a b + d by WMMA; b by columns. */
+/* Computes d = a b + d by WMMA; b by columns. */
 __global__ static void wmma_tile(const bf16 *a, const bf16 *b, float *d)
 {
     using namespace nvcuda::wmma;
@@ -329,7 +329,7 @@ static void test_bf16(void **)
     assert_true(__bfloat1622float2(pair).x == 1.5f && __high2float(pair) == -2.0f);
 }
 
-/* y[rows][n] = epilogue(x[rows][k] w[n][k]^T + bias) as the backend asks for it: D^T = W X^T by columns. */
+/* Computes y[rows][n] = epilogue(x[rows][k] w[n][k]^T + bias) with the backend's arguments: D^T = W X^T by columns. */
 static cublasStatus_t matmul(const bf16 *x, const bf16 *w, const void *bias, void *y, cudaDataType_t out, int rows,
                              int n, int k, cublasLtEpilogue_t epilogue, cublasComputeType_t compute, uint32_t alignment,
                              float beta)
@@ -407,11 +407,11 @@ static void test_matmul(void **)
     assert_int_equal(matmul(dx, dw, NULL, dy, CUDA_R_16BF, ROWS, N, K, plain, CUBLAS_COMPUTE_32F_FAST_TF32, 16, 0),
                      CUBLAS_STATUS_NOT_SUPPORTED);
     assert_int_equal(matmul(dx + 4, dw, NULL, dy, CUDA_R_16BF, ROWS - 1, N, K, plain, CUBLAS_COMPUTE_32F, 16, 0),
-                     CUBLAS_STATUS_NOT_SUPPORTED); /* 8 bytes off */
+                     CUBLAS_STATUS_NOT_SUPPORTED); /* misaligned by 8 bytes */
     assert_int_equal(matmul(dx + 8, dw, NULL, dy, CUDA_R_16BF, ROWS - 1, N, K, plain, CUBLAS_COMPUTE_32F, 256, 0),
-                     CUBLAS_STATUS_NOT_SUPPORTED); /* not as aligned as was promised */
+                     CUBLAS_STATUS_NOT_SUPPORTED); /* less aligned than promised */
     assert_int_equal(matmul(dx, dw, NULL, dy, CUDA_R_16BF, ROWS + 1, N, K, plain, CUBLAS_COMPUTE_32F, 16, 0),
-                     CUBLAS_STATUS_INVALID_VALUE); /* more rows than there are */
+                     CUBLAS_STATUS_INVALID_VALUE); /* more rows than in memory */
     assert_int_equal(matmul(NULL, dw, NULL, dy, CUDA_R_16BF, ROWS, N, K, plain, CUBLAS_COMPUTE_32F, 16, 0),
                      CUBLAS_STATUS_INVALID_VALUE);
     cudaFree(dx), cudaFree(dw), cudaFree(dbias), cudaFree(dy), cudaFree(dsums);
@@ -422,7 +422,7 @@ static void test_matmul(void **)
 __global__ static void stray(int which, unsigned *count)
 {
     const unsigned i = threadIdx.x;
-    if (which == 0) { /* a barrier in two places */
+    if (which == 0) { /* a barrier at two places */
         if (i < 32)
             __syncthreads();
         else
@@ -430,10 +430,10 @@ __global__ static void stray(int which, unsigned *count)
     }
     if (which == 1 && i == 7) return;
     if (which == 1) __syncthreads();
-    if (which == 2) __shfl_sync(0xffffu, 1, 20); /* from a lane that is not named, and by lanes that are not */
+    if (which == 2) __shfl_sync(0xffffu, 1, 20); /* source lane not in the mask; callers not in the mask */
     if (which == 3 && i % 32 > 20) return;
     if (which == 3) __shfl_xor_sync(~0u, 1, 1);
-    if (which == 4 && i == 0) { /* more blocks than there are */
+    if (which == 4 && i == 0) { /* waits for more blocks than exist */
         fast::grid_arrive(count);
         fast::grid_wait(count, gridDim.x + 1);
     }
@@ -485,7 +485,7 @@ static void make_reach(int which)
 {
     float *y = (float *)device(32 * sizeof(float));
     if (which == 4) cudaFree(y);
-    if (which == 5) y[0] = 1; /* the host */
+    if (which == 5) y[0] = 1; /* the host writes device memory */
     launch(reach, 1, 32, 32 * sizeof(float), which, y);
 }
 static void test_out_of_bounds(void **)
@@ -510,17 +510,17 @@ __global__ static void race(int which, float *y, unsigned *count, const float *h
     s[i] = 1;
     s[n + i] = 1;
     if (which != 0) __syncthreads();
-    if (which < 2) v = s[(i + 40) % n];     /* 0: read of what another writes */
-    if (which == 2) v = s[i ^ 1], s[i] = v; /* write of what another has read */
+    if (which < 2) v = s[(i + 40) % n];     /* 0: reads another thread's write */
+    if (which == 2) v = s[i ^ 1], s[i] = v; /* writes after another thread's read */
     if (which == 3) s[i] = 2, v = s[i ^ 1];
-    if (which == 4) s[i] = 2, v = __shfl_xor_sync(~0u, v, 1), v = s[i ^ 1]; /* a shuffle orders nothing */
+    if (which == 4) s[i] = 2, v = __shfl_xor_sync(~0u, v, 1), v = s[i ^ 1]; /* a shuffle orders no memory */
     if (which == 5) s[i] = 2, __syncwarp(), v = s[i ^ 1];                   /* no mistake */
     if (which == 6) s[i] = 2, __syncwarp(), v = s[i ^ 32];                  /* another warp */
     if (which == 7) v = s[2 * n + i];                                       /* never written */
-    if (which == 8) y[i] = 1;                                               /* by all blocks */
+    if (which == 8) y[i] = 1;                                               /* written by all blocks */
     if (which == 9 || which == 10) {
         y[b * n + i] = 1;
-        if (which == 10) __syncthreads(); /* no mistake: what the block wrote is announced */
+        if (which == 10) __syncthreads(); /* no mistake: the barrier orders the block's writes */
         if (i == 0) {
             fast::grid_arrive(count);
             fast::grid_wait(count, gridDim.x);
@@ -529,13 +529,13 @@ __global__ static void race(int which, float *y, unsigned *count, const float *h
         v = y[(b + 1) % gridDim.x * n + i];
     }
     if (which == 11) v = *host;
-    if (which == 12) { /* bytes side by side are no mistake */
+    if (which == 12) { /* no mistake: adjacent bytes */
         ((unsigned char *)s)[i] = 1, ((bf16 *)y)[b * n + i] = __float2bfloat16(1);
         return;
     }
-    if (which == 13) atomicAdd(&s[0], 1.0f);           /* no mistake: by all */
-    if (which == 14) atomicAdd(&s[0], 1.0f), v = s[0]; /* but the read is */
-    if (which == 15) {                                 /* halves of a warp, for themselves */
+    if (which == 13) atomicAdd(&s[0], 1.0f);           /* no mistake: atomics of all threads */
+    if (which == 14) atomicAdd(&s[0], 1.0f), v = s[0]; /* the plain read is a mistake */
+    if (which == 15) {                                 /* each half of a warp synchronizes alone */
         s[i] = 2, __syncwarp(i % 32 < 16 ? 0xffffu : 0xffff0000u);
         v = s[i ^ 8];
     }
@@ -543,9 +543,9 @@ __global__ static void race(int which, float *y, unsigned *count, const float *h
         s[i] = 2, __syncwarp(i % 32 < 16 ? 0xffffu : 0xffff0000u);
         v = s[i ^ 16];
     }
-    if (which == 17 && i == 0) s[1] = 2; /* of many readers, one in the writer's warp */
+    if (which == 17 && i == 0) s[1] = 2; /* many readers, one in the writer's warp */
     if (which == 17 && i == 33) v = s[1];
-    if (which == 18 || which == 19) { /* the last part only of what is then read */
+    if (which == 18 || which == 19) { /* writes only the last part of a value read later */
         if (which == 18 && i == 1) ((unsigned char *)s)[3] = 1;
         if (which == 19 && i == 1) ((bf16 *)y)[2 * n * b + 1] = __float2bfloat16(1);
         v = __shfl_xor_sync(~0u, v, 1);

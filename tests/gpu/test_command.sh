@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_command.sh MAR: what the command built with CUDA does with and without a GPU.
+# test_command.sh MAR: checks the command built with CUDA, with and without a GPU.
 set -eu
 mar=$1
 work=$(mktemp -d)

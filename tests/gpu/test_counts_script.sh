@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_counts_script.sh SOURCE_DIR NVCC NVDISASM: scripts/kernel_counts.sh counts what a kernel of known instructions has.
+# test_counts_script.sh SOURCE_DIR NVCC NVDISASM: checks scripts/kernel_counts.sh on a kernel of known instructions.
 set -eu
 source_dir=$1 nvcc=$2 nvdisasm=$3
 work=$(mktemp -d)
@@ -38,14 +38,14 @@ fail() {
     exit 1
 }
 
-# count ROW CLASS: a number of the table; rows are counted from the kernel's on
+# count ROW CLASS: prints a number of the table; the kernel's row is 1
 count() {
     awk -v row="$1" -v class="$2" '
         FNR == 2 { for (i = 1; i <= NF; i++) if ($i == class) column = NF - i }
         FNR == 2 + row { print $(NF - column) }' "$work/table"
 }
 
-# expect ROW CLASS NUMBER
+# expect ROW CLASS NUMBER: checks a number of the table
 expect() {
     [ "$(count "$1" "$2")" = "$3" ] || fail "row $1 has $(count "$1" "$2") of $2, expected $3"
 }

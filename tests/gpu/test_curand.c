@@ -1,7 +1,7 @@
-/* Our Philox against cuRAND's, bit for bit, on cuRAND's host generator: no GPU is needed. That deals out subsequences
- * in turn, a block of four words from each: of block b of its sequence, the subsequence is b mod 65536 and the place in
- * that b / 65536. So an address of purpose 0, image i < 65536 and counter words x, y is at word
- * 4*((y << 32 | x) * 65536 + i), for y < 2^14. */
+/* Our Philox against cuRAND's, bit for bit, on cuRAND's host generator, which needs no GPU. The generator takes blocks
+ * of four words from the subsequences in turn. Block b of its sequence has subsequence b mod 65536 and place b / 65536
+ * in it. So the word of an address is 4*((y << 32 | x) * 65536 + i): purpose 0, image i, counter words x, y. It holds
+ * for i < 65536 and y < 2^14. */
 #include "kernels/rng.h"
 #include "tests/support/support.h"
 
@@ -25,7 +25,7 @@ static curandGenerator_t open_generator(uint64_t seed)
 
 static const uint64_t seeds[] = {0, 1, 0x1234567890ABCDEF, UINT64_MAX};
 
-/* The first words, over several turns of the subsequences. */
+/* Checks the first words, over several rounds of the subsequences. */
 static void rounds(void **state)
 {
     (void)state;

@@ -17,7 +17,7 @@ static void check(cudaError_t error)
     if (error != cudaSuccess) fail_msg("%s", cudaGetErrorString(error));
 }
 
-enum { ALONE, TOGETHER, IN_PAIRS }; /* blocks: as they come, all at once, in clusters of two */
+enum { ALONE, TOGETHER, IN_PAIRS }; /* launch of the blocks: plain, cooperative, in clusters of two */
 
 /* Runs kernel(arguments..., out) and fetches out[n]. */
 template <typename T, typename... P, typename... A>
@@ -46,7 +46,7 @@ static void run(void (*kernel)(P...), unsigned blocks, unsigned threads, T *out,
     check(cudaFree(device));
 }
 
-/* A pseudo-random pair of bf16 of moderate size. */
+/* Returns a pseudo-random pair of bf16 of moderate size. */
 static __device__ uint32_t operands(unsigned key)
 {
     uint32_t words[4];
@@ -81,7 +81,7 @@ static void test_mma(void **state)
             fail_msg("element %d: %g, expected %g", i, (double)fast_one[i], (double)plain_one[i]);
 }
 
-/* Rows of 8 values at odd places of shared memory, as they are and transposed. */
+/* Loads rows of 8 values at odd places of shared memory, direct and transposed. */
 template <int fast_one> static __global__ void load_rows(uint32_t *out)
 {
     uint4 *shared = (uint4 *)cuda_shared();
@@ -164,7 +164,7 @@ static void test_copy(void **state)
     assert_memory_equal(fast_one, host + 37, sizeof host - sizeof(uint4) * 37);
 }
 
-/* In each round every block writes a number, and after the barrier every block reads all numbers. */
+/* In each round every block writes a number, and reads all numbers after the barrier. */
 template <int fast_one> static __global__ void rounds(unsigned *count, unsigned *value, int n, unsigned *out)
 {
     unsigned sum = 0;
@@ -204,11 +204,11 @@ static void test_barrier(void **state)
         check(cudaFree(memory));
     }
     assert_memory_equal(fast_one, plain_one, sizeof fast_one);
-    for (int b = 1; b < BLOCKS; b++) /* what every block saw is the same */
+    for (int b = 1; b < BLOCKS; b++) /* every block saw the same */
         assert_memory_equal(fast_one, fast_one + b * THREADS, THREADS * sizeof *fast_one);
 }
 
-/* Each thread writes to the shared memory of its cluster's other block: four numbers, then two. */
+/* Writes four numbers, then two, from each thread to the shared memory of the cluster's other block. */
 template <int fast_one> static __global__ void exchange(float4 *out)
 {
     float4 *shared = (float4 *)cuda_shared();
@@ -218,7 +218,7 @@ template <int fast_one> static __global__ void exchange(float4 *out)
     const float4 x = make_float4(n, n * 3 + 1, -n, n / 4);
     const float2 y = make_float2(n + 7, n - 7);
     if (fast_one) {
-        ptx::cluster_sync(); /* both have begun */
+        ptx::cluster_sync(); /* both blocks have begun */
         ptx::cluster_store(shared + threadIdx.x, 1 - ptx::cluster_rank(), x);
         ptx::cluster_store(second + threadIdx.x, 1 - ptx::cluster_rank(), y);
         ptx::cluster_sync();
@@ -253,7 +253,7 @@ static void test_cluster(void **state)
         }
 }
 
-/* Block 0 writes numbers, then a flag; the others poll the flag by the load under test, then read the numbers. */
+/* Block 0 writes numbers, then a flag. The others poll the flag with the load under test, then read the numbers. */
 template <int fast_one> static __global__ void publish(unsigned *flag, unsigned *value, unsigned *out)
 {
     if (blockIdx.x == 0) {

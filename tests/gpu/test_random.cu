@@ -1,4 +1,4 @@
-/* The words of an address on the GPU: those of the CPU, and of cuRAND's device functions, bit for bit. */
+/* The words of an address on the GPU against the CPU's and those of cuRAND's device functions, bit for bit. */
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
@@ -42,7 +42,7 @@ static void words(void **state)
     (void)state;
     static address at[ADDRESSES];
     static uint32_t ours[ADDRESSES][4], curands[ADDRESSES][4];
-    for (uint32_t i = 0; i < ADDRESSES; i++) { /* all bits of all fields */
+    for (uint32_t i = 0; i < ADDRESSES; i++) { /* covers all bits of all fields */
         uint32_t w[8];
         const uint32_t counter[2][4] = {{i, 0, 0, 0}, {i, 1, 0, 0}};
         kern_philox(1, counter[0], w);

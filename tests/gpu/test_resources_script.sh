@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_resources_script.sh SOURCE_DIR NVCC: scripts/kernel_resources.sh tells small kernels from large ones, and those that
-# spill, on each architecture. It runs in a tree with a few kernels of its own.
+# test_resources_script.sh SOURCE_DIR NVCC: checks that scripts/kernel_resources.sh finds large kernels, and those
+# that spill, on each architecture. The script runs in a tree with a few kernels of its own.
 set -eu
 source_dir=$1 nvcc=$2
 work=$(mktemp -d)
@@ -15,17 +15,17 @@ fail() {
     exit 1
 }
 
-# resources: the table; the script's status
+# resources: writes the table, and returns the script's status
 resources() {
     "$work/scripts/kernel_resources.sh" "$nvcc" "$@" >"$work/table" 2>"$work/err"
 }
 
-# code KERNEL ARCHITECTURE: its bytes of machine code, from the table
+# code KERNEL ARCHITECTURE: prints the kernel's bytes of machine code, from the table
 code() {
     awk -v kernel="$1" -v sm="$2" '$2 == kernel && $3 == sm { print $NF }' "$work/table"
 }
 
-# A division that both kernels call, and that is not inlined, counts for both.
+# A division called by both kernels, and not inlined, counts for both.
 cat >"$persistent" <<'END'
 __noinline__ __device__ double divide(double x, int n) { for (int i = 1; i < n; i++) x /= 1 + x * i; return x; }
 template <int N> __global__ void calls(double *x, int n) { for (int i = 0; i < N; i++) x[i] = divide(x[i], n); }

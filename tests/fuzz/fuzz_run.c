@@ -187,7 +187,7 @@ void __wrap_lock_release(int fd, off_t byte)
     (void)fd, (void)byte;
 }
 
-/* A network of which only the sizes are used. */
+/* A network; only its sizes are used. */
 static const mar_features_config network = {"demo digits", 2, 3, 1, 1};
 const mar_features_config *__wrap_mar_features_get_config(const mar_features *f);
 const mar_features_config *__wrap_mar_features_get_config(const mar_features *f)

@@ -1,17 +1,18 @@
-/* An attack on the command: files with random damage, random sets of options, signals at random moments. Each case is
- * one run of `mar` in a directory of its own. Afterwards nothing may be wrong:
+/* An attack on the command with randomly damaged files, random sets of options, and signals at random moments. Each
+ * case is one run of `mar` in a directory of its own. Checked afterwards:
  *
- *   - it ended by itself, or by the signal it was sent, with an exit status that the manual knows; where no signal is
- * the case's own, a run that goes on is sent SIGINT, and must have been at work: it says that it stops, and does;
- *   - no sanitizer has anything to say;
- *   - every line on the standard error begins with "mar: " and is printable UTF-8, and there is one if it failed;
- *   - what it was to write is there and whole, and nothing else is: no other file, and no empty directory.
+ *   - The run ended by itself, or by the signal it was sent, with an exit status from the manual. In cases without
+ *     signals a long run gets SIGINT. It must say that it stops, and stop.
+ *   - No sanitizer reports anything.
+ *   - Every line on the standard error begins with "mar: " and is printable UTF-8. A failure prints at least one.
+ *   - The output is there and whole. Nothing else is: no other file, and no empty directory.
  *
  *     attack COMMAND SOURCE KIND COUNT [FIRST [SEED]]     KIND: files, options or signals
  *
- * SOURCE is the repository; the cases' directories are made under TMPDIR. A case depends on (KIND, SEED, its number)
- * only, so `attack ... KIND 1 NUMBER` repeats it; the directory of a case that found something stays. Two cases run at
- * a time. The last line has the counts. The exit status is 0 if nothing was found. */
+ * SOURCE is the repository. The cases' directories are made under TMPDIR. A case depends on (KIND, SEED, its number)
+ * only, so `attack ... KIND 1 NUMBER` repeats it. The directory of a case that found something stays. Two cases run
+ * at a time. The last line has the counts. The exit status is 0 if nothing was found.
+ */
 #include "mar.h"
 
 #include <ctype.h>
@@ -54,13 +55,13 @@ typedef struct {
     char directory[PATH], streams[PATH];
     char *args[ARGS];
     int arg_count;
-    const char *wrote;      /* in the directory: what the run writes if its exit status is 0; NULL: nothing */
-    int problems_on_stdout; /* a failure may be told there: inspect */
+    const char *wrote;      /* file in the directory, written if the exit status is 0; NULL: none */
+    int problems_on_stdout; /* inspect: it may report a failure there */
     /* Afterwards: */
     int status;   /* exit status, or -1 */
-    int ended_by; /* a signal, or 0 */
-    int sent[2];  /* the signals that it was sent, or 0 */
-    int found;    /* something was */
+    int ended_by; /* the signal that ended it, or 0 */
+    int sent[2];  /* the signals sent to it, or 0 */
+    int found;    /* 1 if anything was found */
     char err[TEXT];
 } attack_case;
 
@@ -96,7 +97,7 @@ __attribute__((format(printf, 2, 3))) static void add(attack_case *c, const char
     va_end(arguments);
 }
 
-/* Adds the words of a line, which are separated by single spaces. */
+/* Adds the words of a line, separated by single spaces. */
 static void add_words(attack_case *c, const char *line)
 {
     for (const char *at = line; *at; at += strcspn(at, " "), at += *at == ' ')
@@ -110,7 +111,7 @@ static int has(const attack_case *c, const char *argument)
     return 0;
 }
 
-/* Says what was found, with the command line, and keeps the directory. */
+/* Reports a finding with the command line, and keeps the directory. */
 __attribute__((format(printf, 3, 4))) static void find(attack_case *c, long *count, const char *format, ...)
 {
     char text[512];
@@ -178,8 +179,8 @@ static void remove_tree(const char *path)
     rmdir(path);
 }
 
-/* Damages a file in one to four places. Small files are all header; of large ones the header is hit every other time.
- */
+/* Damages a file in one to four places. A small file is all header; in a large one every other place is in the
+ * header. */
 static uint8_t *damage(attack_case *c, uint8_t *data, size_t *size)
 {
     static const uint64_t odd[] = {0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, ~0ull};
@@ -199,19 +200,19 @@ static uint8_t *damage(attack_case *c, uint8_t *data, size_t *size)
         case 2: /* cut */
             *size = at;
             break;
-        case 3: /* a piece taken out */
+        case 3: /* a piece removed */
             n = 1 + below(c, *size - at < 64 ? *size - at : 64);
             memmove(data + at, data + at + n, *size - at - n);
             *size -= n;
             break;
-        case 4: /* a piece twice */
+        case 4: /* a piece repeated */
             n = 1 + below(c, *size - at < 64 ? *size - at : 64);
             data = realloc(data, *size + n + 1);
             if (!data) abort();
             memmove(data + at + n, data + at, *size - at);
             *size += n;
             break;
-        case 5: /* an odd number of 2, 4 or 8 bytes */
+        case 5: /* 2, 4 or 8 bytes of a number in `odd` */
             n = (size_t)2 << below(c, 3);
             for (size_t i = 0, value = odd[below(c, 11)]; i < n && at + i < *size; i++, value >>= 8)
                 data[at + i] = (uint8_t)value;
@@ -236,7 +237,7 @@ static uint8_t *damage(attack_case *c, uint8_t *data, size_t *size)
     return data;
 }
 
-/* Writes the file of that name in the repository, damaged or not, as `as`. */
+/* Copies the repository's file `name`, damaged or not, to `as`. */
 static void copy_file(attack_case *c, const char *name, const char *as, int damaged)
 {
     size_t size;
@@ -250,7 +251,7 @@ static void copy_file(attack_case *c, const char *name, const char *as, int dama
     free(data);
 }
 
-/* Statistics of damaged images: an array, or a folder in which one of two is damaged. */
+/* Makes a case of statistics of damaged images: an array, or a folder with one of two images damaged. */
 static void make_image_case(attack_case *c)
 {
     static const char folder[] = "tests/golden/data/images/square";
@@ -273,7 +274,7 @@ static void make_image_case(attack_case *c)
     c->wrote = "out.npz";
 }
 
-/* A run on a damaged file. */
+/* Makes a case that runs on a damaged file. */
 static void make_file_case(attack_case *c)
 {
     static const struct {
@@ -303,7 +304,7 @@ static void make_file_case(attack_case *c)
         break;
     default:
         add_words(c, sources[which].vae ? "generate --vae in" : "generate --model in --vae demo");
-        if (strstr(sources[which].name, "mar.pth")) add_words(c, "--heads 2"); /* which it does not say */
+        if (strstr(sources[which].name, "mar.pth")) add_words(c, "--heads 2"); /* not in the file */
         add_words(c, "--class 1 --num 1 --num_iter 3 --num_sampling_steps 4 --out out.png");
         if (below(c, 4) == 0) add_words(c, "--head_spec 4");
         c->wrote = "out.png";
@@ -351,7 +352,7 @@ static void add_value(attack_case *c, const mar_param *p)
     case MAR_TYPE_FLAG:
         add(c, "%s", below(c, 2) ? "on" : "off");
         break;
-    default: /* whole numbers: mostly few steps, now and then the ends of the range and what is past them */
+    default: /* whole numbers: mostly few steps, now and then the ends of the range and beyond */
         if (p->choices && below(c, 4) == 0)
             add(c, "%s", one_of(c, p->choices));
         else if (below(c, 4))
@@ -361,7 +362,7 @@ static void add_value(attack_case *c, const mar_param *p)
     }
 }
 
-/* Up to six options of the library's tables, and up to three of the command's own. */
+/* Makes a case of up to six options from the library's tables, and up to three of the command's own. */
 static void make_option_case(attack_case *c)
 {
     static const struct {
@@ -445,7 +446,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Waits until the child has ended or `seconds` are over. Returns whether it has ended. */
+/* Waits until the child ends, `seconds` at most. Returns whether it has ended. */
 static int wait_for(pid_t child, double seconds, int *status)
 {
     const double end = now() + seconds;
@@ -481,7 +482,7 @@ static void execute(attack_case *c, totals *t)
             kill(child, c->sent[1] = numbers[below(c, 4)]);
     } else {
         ended = wait_for(child, PATIENCE, &status);
-        if (!ended) kill(child, c->sent[0] = SIGINT); /* a long run is none that hangs */
+        if (!ended) kill(child, c->sent[0] = SIGINT); /* a long run is not a hang */
     }
     if (!ended && !wait_for(child, GRACE, &status)) {
         kill(child, SIGKILL);
@@ -498,7 +499,7 @@ static void execute(attack_case *c, totals *t)
 
 /* --- what is wrong ------------------------------------------------------------------------------------------------ */
 
-/* The bytes of the printable character at s, or 0. */
+/* Returns the number of bytes of the printable character at s, 0 if there is none. */
 static int printable(const unsigned char *s)
 {
     static const unsigned char lead[] = {0xc2, 0xe0, 0xf0, 0xf5};
@@ -544,7 +545,8 @@ static int ends_with(const char *text, const char *end)
     return n >= m && strcasecmp(text + n - m, end) == 0;
 }
 
-/* A PNG with its end, an npz with its directory's, or a safetensors file as long as its header says. */
+/* Returns whether a file is whole: a PNG with its end, an npz with its directory's end, or a safetensors file as
+ * long as its header says. */
 static int is_whole(const char *directory, const char *name)
 {
     size_t size;
@@ -571,7 +573,7 @@ static int is_whole(const char *directory, const char *name)
     return whole;
 }
 
-/* Whether all pixels of a PNG are the same. */
+/* Returns whether all pixels of a PNG are the same. */
 static int is_blank(const char *directory, const char *name)
 {
     char path[4096];
@@ -586,7 +588,7 @@ static int is_blank(const char *directory, const char *name)
     return blank;
 }
 
-/* The last value of an option in the command line, or NULL. */
+/* Returns the last value of an option in the command line, or NULL. */
 static const char *value_of(const attack_case *c, const char *name)
 {
     const char *value = NULL;
@@ -595,9 +597,9 @@ static const char *value_of(const attack_case *c, const char *name)
     return value;
 }
 
-/* Whether a run may write a file of that name, which is relative to the case's directory: the one that the case is to
- * write, those that --out and --accept_map name, and in the directory that is --out the numbered images and with --grid
- * the grid. */
+/* Returns whether a run may write the file `name`, relative to the case's directory. It may write the case's output,
+ * and the files named by --out and --accept_map. In a directory --out it may write the numbered images and, with
+ * --grid, the grid. */
 static int is_expected(const attack_case *c, const char *name)
 {
     const char *out = value_of(c, "--out"), *map = value_of(c, "--accept_map"), *at = name;
@@ -614,7 +616,8 @@ static int is_expected(const attack_case *c, const char *name)
     return strspn(at, "0123456789") == 6 && strcmp(at + 6, ".png") == 0;
 }
 
-/* Whether files can be made there that have no name before they are whole; else SIGKILL may leave one with a dot. */
+/* Returns whether files can be made there without a name until they are whole. If not, SIGKILL may leave one whose
+ * name begins with a dot. */
 static int has_nameless_files(const char *directory)
 {
     const int fd = open(directory, O_TMPFILE | O_WRONLY, 0600);
@@ -622,8 +625,8 @@ static int has_nameless_files(const char *directory)
     return fd >= 0;
 }
 
-/* Looks at everything in the directory, and in those below it. `made` counts what is neither "in" nor a directory.
- * Returns the entries of this one. */
+/* Checks the directory and all directories below it. `made` counts everything except "in" and directories. Returns
+ * the number of entries of this directory. */
 static int check_files(attack_case *c, totals *t, const char *directory, int *made)
 {
     const int killed = c->ended_by == SIGKILL;
@@ -732,7 +735,7 @@ int main(int argc, char **argv)
     setenv("ASAN_OPTIONS", "detect_leaks=1:allocator_may_return_null=1", 0);
     for (int job = 0; job < JOBS; job++)
         if (fork() == 0) {
-            /* A signal that is ignored here, as in the background, would be ignored by the command. */
+            /* The command would inherit a signal that is ignored here, as in the background. */
             for (size_t i = 0; i < 3; i++) signal((const int[]){SIGINT, SIGTERM, SIGHUP}[i], SIG_DFL);
             for (long i = first + job; i < first + count; i += JOBS) run_case(&s, argv[3], i, &t[job]);
             _exit(0);

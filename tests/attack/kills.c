@@ -1,12 +1,13 @@
-/* Evaluations that are killed at random moments. A round takes random settings, makes a run that nothing stops, and
- * then the same run by processes of which one, or all, get SIGKILL, at times SIGTERM or SIGINT, again and again. In the
- * end the numbers of RUN/result.json, images.npz and the pictures must be the same, byte by byte, and the
- * store must have the same pieces.
+/* Evaluations that are killed at random moments. A round takes random settings and makes one uninterrupted run. Then
+ * it makes the same run by one or several processes. One of them, or all, get SIGKILL, at times SIGTERM or SIGINT,
+ * again and again. In the end the numbers of RUN/result.json, images.npz and the pictures must be the same, byte by
+ * byte. The store must have the same pieces.
  *
  *     kills COMMAND COUNT [SEED]
  *
- * It ends after COUNT signals that have met a process at work. A round's settings depend on SEED and its number; the
- * moments are fractions of what the first run took. The directory of a round that found something stays. */
+ * It ends after COUNT signals that reached a process at work. A round's settings depend on SEED and its number. The
+ * moments are fractions of the first run's time. The directory of a round that found something stays.
+ */
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -27,8 +28,8 @@ typedef struct {
     char directory[1024];
     char *args[ARGS]; /* without --out */
     int arg_count;
-    int ranks;      /* 0: one process alone */
-    double seconds; /* of the run that nothing stopped */
+    int ranks;      /* 0: a single process */
+    double seconds; /* of the uninterrupted run */
     long killed, stopped;
     int found;
 } round_state;
@@ -112,7 +113,7 @@ static pid_t start(round_state *r, const char *out, int rank)
     _exit(126);
 }
 
-/* Waits for a process, `seconds` at most. Returns 1, or 0 if it goes on. */
+/* Waits for a process, `seconds` at most. Returns 1, or 0 if it still runs. */
 static int wait_for(pid_t child, double seconds, int *status)
 {
     const double until = now() + seconds;
@@ -121,7 +122,7 @@ static int wait_for(pid_t child, double seconds, int *status)
     return ended == child;
 }
 
-/* Ends rightly: by itself, or by the signal it was sent, in the ways that the manual names. */
+/* Checks that a process ended by itself or by the signal it was sent, with a status from the manual. */
 static void check_end(round_state *r, int status, int sent)
 {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -132,7 +133,7 @@ static void check_end(round_state *r, int status, int sent)
     find(r, "signal %d, wait status 0x%x", sent, (unsigned)status);
 }
 
-/* One start of all processes of the run; some get the signal after a while, or none if that is 0. */
+/* Starts all processes of the run once. After a while one or all get the signal `number`, or none if it is 0. */
 static void start_and_stop(round_state *r, const char *out, int number, double after)
 {
     pid_t children[RANKS_MAX];
@@ -172,7 +173,7 @@ static void compare(round_state *r)
     must(r, "for d in whole cut; do sed -n '/\"numbers\"/,/\"run\"/p' $d/result.json >$d.numbers; done; "
             "test -s cut.numbers && cmp whole.numbers cut.numbers");
     must(r, "diff -r whole cut -x runs -x lock -x result.json -x report.html");
-    /* Those that the report may show of rejected drafts depend on what each process has made. */
+    /* The report's pictures of rejected drafts depend on the images that each process has made. */
     must(r, "for d in whole cut; do (cd $d && ls -A runs/* | grep -v picture) >$d.pieces; done; "
             "cmp whole.pieces cut.pieces");
 }
@@ -211,7 +212,7 @@ int main(int argc, char **argv)
         snprintf(r.directory, sizeof r.directory, "%s/kills-XXXXXX", base && *base ? base : "/tmp");
         char command[1100];
         if (!mkdtemp(r.directory)) abort();
-        snprintf(command, sizeof command, "%s/mar", r.directory); /* where it finds no MPI that it would ask */
+        snprintf(command, sizeof command, "%s/mar", r.directory); /* a folder without an MPI plug-in */
         char *copy;
         if (asprintf(&copy, "cp '%s' '%s'", argv[1], command) < 0 || system(copy) != 0) abort();
         free(copy);

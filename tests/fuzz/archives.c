@@ -1,4 +1,4 @@
-/* The archives of the mutators: taken apart, and written with a right directory and right checksums. */
+/* Takes archives apart for the mutators, and writes them with a right directory and right checksums. */
 #include "tests/fuzz/archives.h"
 
 #include "weights/number.h"

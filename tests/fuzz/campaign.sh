@@ -1,19 +1,20 @@
 #!/bin/sh
-# A long search: campaign.sh [EXECUTIONS [TARGET...]], by default 10 million executions of each target, two targets at a
-# time, in slices of at most 500 000 with a seed each. What it finds goes to build/fuzz/campaign; when it is interrupted and
-# started again, it goes on after the last whole slice. An input that takes more than 5 s is a finding. At its end it
-# writes bench/results/fuzz.json, a row a target: what has been executed of what was wanted, what was found, and the
-# coverage that the corpus found reaches, null where it cannot be measured.
-# campaign.sh --report [EXECUTIONS [TARGET...]]: only writes that, of what there is so far. With targets named, the rows
-# of others that have no campaign here stay as they were.
-# The exit status is 1 if anything was found, or if a target (of those named) has fewer executions than wanted.
+# A long search: campaign.sh [EXECUTIONS [TARGET...]], by default 10 million executions of each target.
+# Two targets run at a time, in slices of at most 500 000 executions with a seed each. Findings go to
+# build/fuzz/campaign. An interrupted campaign, started again, continues after the last whole slice. An input that takes
+# more than 5 s is a finding.
+# At its end it writes bench/results/fuzz.json, a row a target: executions done and wanted, findings, and the coverage
+# of the corpus found. Coverage is null where it cannot be measured.
+# campaign.sh --report [EXECUTIONS [TARGET...]]: only writes that file, from the results so far. With targets named, the
+# rows of others without a campaign here stay as they were.
+# The exit status is 1 if anything was found, or if a (named) target has fewer executions than wanted.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/fuzz/targets.sh
 state=build/fuzz/campaign
 result=bench/results/fuzz.json
 
-# A target's number in its slices: `total TARGET COLUMN`; the columns are executions, seconds and peak memory in MB.
+# `total TARGET COLUMN`: adds up a column over a target's slices: executions, seconds or peak memory in MB.
 total() {
     awk -v column="$2" '{ sum += $column } END { print sum + 0 }' "$state/$1/slices"
 }
@@ -86,7 +87,7 @@ if [ -z "$report" ]; then
     printf '%s\n' "$@" | xargs -P 2 -n 1 tests/fuzz/campaign.sh --one "$wanted" || :
 fi
 
-# The row of a target in the result that there is, as it stands in the middle of a list; nothing if there is none.
+# Prints the target's row of the existing result, as in the middle of a list; nothing if there is none.
 kept_row() {
     [ -e "$result" ] || return 0
     awk -v row="{\"target\": \"$1\"," '

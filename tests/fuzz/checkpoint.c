@@ -1,4 +1,4 @@
-/* What holds of every checkpoint, whatever its bytes. */
+/* Properties of every checkpoint, whatever its bytes. */
 #include "tests/fuzz/fuzz.h"
 
 #include "kernels/int8.h"
@@ -15,7 +15,7 @@ static int is_float(wt_dtype d)
     return d == WT_F64 || d == WT_F32 || d == WT_F16 || d == WT_BF16;
 }
 
-/* The values of t as f32, which the caller frees; NULL if it has no floating-point type. */
+/* Returns t's values as f32, freed by the caller; NULL if its type is not floating-point. */
 static float *read_values(const wt_file *f, const wt_tensor *t)
 {
     mar_err err = {0};
@@ -51,7 +51,7 @@ static int is_matrix(const wt_tensor *t)
     return t->rank == 2 && t->shape[0] <= INT_MAX && t->shape[1] <= INT_MAX;
 }
 
-/* A matrix as it is and as f32: both or neither, and one is what the other stands for. */
+/* Checks that a matrix loads both as stored and as f32, or neither way, and that the two agree. */
 static void check_matrix(const wt_file *f, const wt_tensor *t)
 {
     wt_matrix m[2];
@@ -71,7 +71,7 @@ static void check_matrix(const wt_file *f, const wt_tensor *t)
     for (int keep = 0; keep < 2; keep++) wt_matrix_free(&m[keep]);
 }
 
-/* Tensor i of both openings of one file. */
+/* Compares tensor i of two openings of one file. */
 static void check_tensor(const wt_file *f, const wt_file *again, int i)
 {
     char text[256];
@@ -156,7 +156,7 @@ static void check_saved(const wt_file *f, wt_dtype dtype)
     free(pairs);
 }
 
-/* A matrix, which is not empty, as int8 weights. */
+/* Checks a matrix, which must not be empty, as int8 weights. */
 static void check_quantised(const wt_file *f, const wt_tensor *t)
 {
     const int out = (int)t->shape[0], in = (int)t->shape[1];
@@ -194,7 +194,7 @@ void fuzz_check_checkpoint(const uint8_t *data, size_t size)
     const uint32_t h = fuzz_hash(data, size);
     if (status != MAR_OK) {
         if (strncmp(err.text, "input: ", 7) != 0) fuzz_fail("does not name the file: %s", err.text);
-        if (h % 8) return; /* what is refused is so again: seldom looked at, as most inputs are */
+        if (h % 8) return; /* a refusal is the same again: seldom checked, as most inputs are refused */
     }
     if (wt_open_memory(data, size, "input", &again, &second) != status || strcmp(err.text, second.text) != 0)
         fuzz_fail("the second opening: \"%s\", the first: \"%s\"", second.text, err.text);
@@ -204,7 +204,7 @@ void fuzz_check_checkpoint(const uint8_t *data, size_t size)
         fuzz_fail("%d tensors, the second time %d", wt_count(f), wt_count(again));
     for (int i = 0; i < wt_count(f); i++) check_tensor(f, again, i);
     check_metadata(f, again);
-    char *absent = malloc(size + 2); /* longer than all that was read: a short name might come to be in it */
+    char *absent = malloc(size + 2); /* longer than all that was read, as a short name might occur in it */
     if (!absent) fuzz_fail("no memory for a name");
     memset(absent, 'x', size + 1);
     absent[size + 1] = 0;
@@ -212,7 +212,7 @@ void fuzz_check_checkpoint(const uint8_t *data, size_t size)
     free(absent);
     if (h % 16 == 0) check_saved(f, dtypes[h / 16 % 4]);
     for (int i = 0; h % 16 == 1 && i < wt_count(f); i++) {
-        const wt_tensor *t = wt_at(f, i); /* one of no columns may have any number of rows, each with a scale */
+        const wt_tensor *t = wt_at(f, i); /* one without columns may have any number of rows, each with a scale */
         if (is_matrix(t) && t->count > 0 && is_float(t->dtype)) check_quantised(f, t);
     }
     wt_close(again);

@@ -1,6 +1,7 @@
 #!/bin/sh
-# How much of the files that a target aims at (targets.sh) a corpus reaches, in lines and regions: coverage.sh [--numbers]
-# [TARGET [CORPUS]], by default every target and its corpus here. With --numbers only the two percentages, lines first.
+# Measures how much of a target's files (targets.sh) a corpus reaches, in lines and regions:
+# coverage.sh [--numbers] [TARGET [CORPUS]], by default every target and its corpus here.
+# With --numbers it prints only the two percentages, lines first.
 # Needs llvm-profdata and llvm-cov (Debian: llvm); builds in build/fuzz-coverage.
 set -eu
 cd "$(dirname "$0")/../.."

@@ -1,7 +1,6 @@
-/* Lists of classes, as in --class and as in the text of a file. The first byte chooses which of them and the model's
- * number of classes, the rest is the list. In place of the 1000
- * ImageNet classes stands a table in which most have no name: comparing a word with all names of the real one takes a
- * thousand times as long as all else here. */
+/* Lists of classes, as in --class and as in the text of a file. The first byte chooses the form and the model's
+ * number of classes. The rest is the list. A table with few names replaces the 1000 names of the ImageNet classes.
+ * Comparing a word with all real names takes a thousand times as long as everything else here. */
 #include "tests/fuzz/fuzz.h"
 
 #include "tools/generate/classes.h"
@@ -15,7 +14,7 @@
 #define SIX   "\n\n\n\n\n\n"
 #define TEN   SIX "\n\n\n\n"
 #define FIFTY TEN TEN TEN TEN TEN
-/* The line of each class; those between have none. */
+/* One line a class. The lines between these are empty: their classes have no name. */
 char imagenet_classes[] = "tench, Tinca tinca\n" SIX                                                    /* 0 */
                           "cock\n" FIFTY FIFTY TEN TEN SIX                                              /* 7 */
                           "crane\n" FIFTY TEN TEN "\n\n"                                                /* 134 */
@@ -30,7 +29,7 @@ static char printed[8192];
 
 typedef int parser(const char *list, int classes, int **labels, int *count, char *why, size_t why_size);
 
-/* A list that means the same labels gives the same labels. */
+/* Checks that a list with the same meaning gives the same labels. */
 static void check_again(parser *parse, const char *list, int classes, const int *labels, int count)
 {
     char why[1024] = "";
@@ -70,7 +69,7 @@ static void check_name(int label, int classes)
     free(labels);
 }
 
-/* What the command prints of it. */
+/* Checks the line that the command prints for a refused list. */
 static void check_message(const char *why)
 {
     if (!*why) fuzz_fail("refused without a reason");

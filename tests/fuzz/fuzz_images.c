@@ -1,4 +1,4 @@
-/* PNG and JPEG. The mutator changes a PNG chunk by chunk, and gives each its checksum; of JPEGs it changes segments. */
+/* PNG and JPEG. The mutator changes a PNG chunk by chunk, with right checksums, and a JPEG segment by segment. */
 #include "tests/fuzz/fuzz.h"
 
 #include "tools/images/source.h"
@@ -34,7 +34,7 @@ enum { CHUNKS = 24, DATA_MAX = 4096, HEADER = 8 };
 
 typedef struct {
     char name[4];
-    uint8_t data[DATA_MAX]; /* [size]; of IDAT, inflated where that can be done */
+    uint8_t data[DATA_MAX]; /* [size]; IDAT is inflated where possible */
     size_t size;
     int inflated;
 } chunk;
@@ -136,7 +136,7 @@ static void mutate_chunks(chunk *chunks, int *n, fuzz_random *r)
             chunks[i + 1] = other;
         }
         break;
-    default: /* another one before the last */
+    default: /* another chunk before the last */
         if (*n == CHUNKS) break;
         if (*n > 0) chunks[*n] = chunks[*n - 1];
         chunk *c = &chunks[*n > 0 ? *n - 1 : 0];

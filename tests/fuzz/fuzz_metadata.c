@@ -1,6 +1,6 @@
-/* What mar makes of a file's tensors and metadata: the shape of a model or autoencoder, the report of mar inspect, and
- * whether mar convert takes it. A file of some sixty tensors is too much for mutation of its bytes, so the input is a
- * list of changes to the table of a small model, and the file is made from that table. */
+/* A file's tensors and metadata: the shape of a model or autoencoder, the report of mar inspect, and whether mar
+ * convert accepts the file. A file of some sixty tensors is too large for mutation of its bytes. The input is
+ * therefore a list of changes to the table of a small model. The file is made from that table. */
 #include "tests/fuzz/fuzz.h"
 
 #include "mar/core/config.h"
@@ -27,7 +27,7 @@ static int n_entries;
 static char pairs[PAIRS][2][NAME_SIZE];
 static int n_pairs;
 
-/* The file: a header that ends at HEADER_MAX, and data, zeros but for its first bytes. */
+/* The file: a header that ends at HEADER_MAX, then data. The data are zeros except for the first bytes. */
 static uint8_t image[HEADER_MAX + DATA_MAX];
 static struct {
     const uint8_t *data;
@@ -35,7 +35,7 @@ static struct {
     wt_file *opened;
 } file;
 
-/* mar_inspect looks at the file that is open already. */
+/* Makes mar_inspect use the file that is already open. */
 mar_status __wrap_wt_open_weights(const char *path, mar_weights which, wt_file **out, mar_err *err);
 void __wrap_wt_close(wt_file *f);
 void __real_wt_close(wt_file *f);
@@ -52,7 +52,7 @@ void __wrap_wt_close(wt_file *f)
     if (f != file.opened) __real_wt_close(f);
 }
 
-/* cJSON's memory, all of which is free again after each input: most of the time went into allocations. */
+/* cJSON's memory, released at once after each input: most of the time went into allocations. */
 static struct {
     _Alignas(16) unsigned char bytes[2 << 20];
     size_t used;
@@ -73,7 +73,7 @@ static void arena_give_back(void *p)
 
 /* --- the table --------------------------------------------------------------------------------------------- */
 
-/* The input, read byte by byte; zeros behind its end. */
+/* The input, read byte by byte; zeros past its end. */
 typedef struct {
     const uint8_t *at, *end;
 } input;
@@ -109,7 +109,7 @@ static void start_model(wt_dtype dtype)
     mar_config_tensors(&c, add_entry, &dtype);
 }
 
-/* The few tensors that the configuration is derived from. */
+/* Adds the few tensors that determine the configuration. */
 static void start_small_model(wt_dtype dtype)
 {
     add_entry(&dtype, "class_emb.weight", 2, (int64_t[]){3, 4});
@@ -174,7 +174,7 @@ static void take_text(input *in, char *text, size_t size)
     text[n] = '\0';
 }
 
-/* A number in a name, "encoder_blocks.0.": another one. */
+/* Replaces a number in a name, as in "encoder_blocks.0.". */
 static void renumber(entry *e, uint8_t value)
 {
     static const char *const numbers[] = {"1",  "2",  "7",  "8", "15",         "16",
@@ -203,7 +203,7 @@ static void change_metadata(input *in)
         take_text(in, pair[1], NAME_SIZE);
 }
 
-/* The scales of int8 weights. */
+/* Adds the scales of int8 weights. */
 static void add_scale(const entry *of)
 {
     if (n_entries == ENTRIES) return;
@@ -214,7 +214,7 @@ static void add_scale(const entry *of)
     strcat(e->name, "_scale");
 }
 
-/* One change. `fill` are the data's first bytes. */
+/* Applies one change. `fill` is the first bytes of the data. */
 static void change(input *in, uint8_t *fill)
 {
     static const char *const names[] = {"encoder.down.0.attn.0.q.weight",    "decoder.up.1.block.0.conv2.weight",
@@ -281,7 +281,7 @@ static void put_string(fuzz_bytes *out, const char *text)
     fuzz_text(out, "\"");
 }
 
-/* One tensor's entry; its bytes go to *offset on, or nowhere if there are too many. */
+/* Writes one tensor's entry. Its bytes begin at *offset, or nowhere if there are too many. */
 static void put_entry(fuzz_bytes *out, const entry *e, uint64_t *offset)
 {
     char text[64];
@@ -330,12 +330,12 @@ static void make_file(uint8_t fill)
 
 typedef struct {
     const wt_file *f;
-    int count, found; /* tensors of the model, and those of them in the file, with their shape and a float type */
-    int ignored;      /* tensors of the file that are none of the model's, and harmless; and scales */
+    int count, found; /* tensors of the model; those in the file with their shape and a float type */
+    int ignored;      /* harmless tensors outside the model, and scales */
     long parameters;
 } tally;
 
-/* Whether t is a matrix that may be int8, with scales of the right type and shape. */
+/* Returns whether t is a matrix that may be int8, with scales of the right type and shape. */
 static int is_int8(const wt_file *f, const wt_tensor *t)
 {
     const wt_tensor *scale = wt_scale_of(f, t);
@@ -362,7 +362,7 @@ static void visit(void *user, const char *name, int rank, const int64_t *shape)
     v->ignored += int8;
 }
 
-/* A file of the family whose shape could be derived, or not: the kind, once what was derived has been looked at. */
+/* Derives the shape of a file of the LlamaGen family, and checks it if there is one. Returns the kind. */
 static mar_kind derive_llamagen(const wt_file *f, int heads, tally *v)
 {
     gpt_config c;
@@ -398,7 +398,7 @@ static mar_kind derive_eagle(const wt_file *f, int heads, tally *v)
     return MAR_KIND_EAGLE;
 }
 
-/* Returns the kind that the file is, and the tally of that model's tensors. */
+/* Returns the file's kind, and the tally of that model's tensors. */
 static mar_kind derive(const wt_file *f, int heads, tally *v)
 {
     mar_model_config model;
@@ -455,8 +455,8 @@ static void check_failure(const char *what, mar_status status)
         fuzz_check_error(what, status, &err);
 }
 
-/* What the report says must be what the tensors say. A report takes longer than all else, so that
- * one input in eight gets one. */
+/* Checks that the report agrees with the tensors. A report takes longer than everything else, so one input in eight
+ * gets one. */
 static void check_report(const wt_file *f, int heads, int with_report)
 {
     mar_report *r = NULL;
@@ -516,7 +516,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_check_error("wt_open_memory", status, &err);
     if (status != MAR_OK) return 0;
     file.opened = f;
-    uint32_t h = 2166136261u; /* FNV-1a: depends on the input and on nothing else */
+    uint32_t h = 2166136261u; /* FNV-1a: depends on the input alone */
     for (size_t i = 0; i < size; i++) h = (h ^ data[i]) * 16777619u;
     check_report(f, heads < 0x80 ? 0 : (int8_t)(heads << 1) / 2, (h ^ h >> 15) % 8 == 0);
     file.opened = NULL;

@@ -1,5 +1,5 @@
-/* NumPy's files. The mutator takes the archive apart, makes other arrays, changes their headers as text or the entries,
- * and puts it together again, stored or deflated, with right checksums, or with one thing wrong. */
+/* NumPy's files. The mutator takes the archive apart, makes other arrays, and changes their headers as text, or the
+ * entries. It puts the archive together again, stored or deflated, with right checksums or with one error. */
 #include "tests/fuzz/archives.h"
 
 #include "weights/npy.h"
@@ -21,7 +21,8 @@ static void check_status(const char *what, mar_status status)
     fuzz_check_error(what, status, &err);
 }
 
-/* The numbers of an array, which the caller frees; NULL if they cannot be read, which must be so both ways. */
+/* Returns the numbers of an array, freed by the caller; NULL if they cannot be read. Reading as float and as double
+ * must agree. */
 static double *read_numbers(npz *z, const npz_array *a)
 {
     const size_t n = (size_t)a->count;
@@ -39,7 +40,7 @@ static double *read_numbers(npz *z, const npz_array *a)
     return NULL;
 }
 
-/* Reads it as a stream, in two pieces, and compares it with the numbers, if they can be read. */
+/* Reads the array as a stream, in two pieces, and compares it with `numbers`, NULL if they cannot be read. */
 static void check_stream(npz *z, const npz_array *a, const double *numbers)
 {
     const size_t n = (size_t)a->count, piece = n / 3;
@@ -58,7 +59,7 @@ static void check_stream(npz *z, const npz_array *a, const double *numbers)
     free(data);
 }
 
-/* Array i; of one input in four it is compared with that of a second opening, `again`, else NULL. */
+/* Checks array i. `again` is a second opening to compare with, for one input in four, else NULL. */
 static void check_array(npz *z, npz *again, int i)
 {
     const char *name = npz_name_at(z, i);
@@ -82,7 +83,7 @@ static void check_array(npz *z, npz *again, int i)
     free(y);
 }
 
-/* Writes all that can be read as float64, and compares what is read back. */
+/* Writes all readable arrays as float64, and compares what is read back. */
 static void check_written(npz *z, int deflated)
 {
     npz_writer *w = NULL;
@@ -151,7 +152,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 enum { CONTENTS_MAX = 2048, DATA_MAX = 512, HEADER = 10 };
 
-/* What the parts of an archive have in them, unpacked, while it is changed. */
+/* The unpacked contents of the archive's parts during the changes. */
 static struct {
     uint8_t data[CONTENTS_MAX]; /* [size] */
     size_t size;
@@ -181,7 +182,7 @@ static void unpack(archive *a)
     }
 }
 
-/* Lets the parts have the contents, deflated if they are to be. */
+/* Puts the contents into the parts, deflated where `deflated` is set. */
 static void pack(archive *a, fuzz_random *r)
 {
     static uint8_t packed[ARCHIVE_PARTS][CONTENTS_MAX + 64];
@@ -208,7 +209,7 @@ static void pack(archive *a, fuzz_random *r)
     }
 }
 
-/* An array of any type and a small shape. */
+/* Makes an array of any type and a small shape. */
 static void make_array(int i, fuzz_random *r)
 {
     static const npz_dtype dtypes[] = {NPZ_U8, NPZ_I32, NPZ_I64, NPZ_F16, NPZ_F32, NPZ_F64};
@@ -223,7 +224,7 @@ static void make_array(int i, fuzz_random *r)
     contents[i].deflated = fuzz_one_in(r, 2);
 }
 
-/* Puts another word in place of one in the header: a word that begins at or after a random byte. */
+/* Replaces one word of the header, the first that begins at or after a random byte. */
 static void change_word(int i, fuzz_random *r)
 {
     static const char *const words[] = {"<f2",
@@ -278,7 +279,7 @@ static void mutate_array(int i, fuzz_random *r)
     case 2:
         contents[i].deflated = !contents[i].deflated;
         break;
-    case 3: /* the whole as bytes */
+    case 3: /* the whole array as bytes */
         contents[i].size = LLVMFuzzerMutate(data, size, CONTENTS_MAX);
         break;
     case 4: /* version 2 or 3: two more bytes of length, taken from the padding */

@@ -13,7 +13,7 @@ enum { ARGUMENTS = 24, TEXT_SIZE = 1024 };
 
 static char printed[8192];
 
-/* What was printed to stderr since the last call, "" if nothing. */
+/* Returns what was printed to stderr since the last call, "" if nothing. */
 static const char *what_was_printed(void)
 {
     fflush(stderr);
@@ -35,7 +35,7 @@ static void check_printed(const char *what, int failed)
     if (strncmp(text, "mar: ", 5) != 0) fuzz_fail("%s: %s", what, text);
 }
 
-/* Value -> text -> value is the same value; and the text of one option in another struct, too. */
+/* Checks that value -> text -> value keeps the value, also from one struct to another. */
 static void check_round_trip(const mar_param *p, const void *fields, void *other)
 {
     char text[4 * TEXT_SIZE], again[4 * TEXT_SIZE], why[TEXT_SIZE] = "";
@@ -49,7 +49,7 @@ static void check_round_trip(const mar_param *p, const void *fields, void *other
         return;
     }
     if (mar_param_set(p, other, text, why, sizeof why) != MAR_OK) {
-        if (mar_param_is_default(p, fields)) return; /* 0 stands for what the run decides */
+        if (mar_param_is_default(p, fields)) return; /* 0: the run decides */
         fuzz_fail("%s: its own text is refused: %s", p->name, why);
     }
     mar_param_text(p, other, again, sizeof again);
@@ -66,7 +66,7 @@ static void check_values(const option_set *set)
     for (int i = 0; i < set->count; i++) {
         const option *o = &set->options[i];
         void *fields = o->fields;
-        union { /* large enough for each of the structs that options are in */
+        union { /* large enough for each struct of options */
             run_options run;
             mar_params params;
             mar_options machine;
@@ -76,7 +76,7 @@ static void check_values(const option_set *set)
     }
 }
 
-/* mar_params_set takes what the command takes, and changes nothing where it refuses. */
+/* Checks that mar_params_set accepts what the command accepts, and changes nothing where it refuses. */
 static void check_set_by_name(char *argument)
 {
     char why[TEXT_SIZE] = "", text[4 * TEXT_SIZE];

@@ -1,6 +1,6 @@
-/* PyTorch's files. The mutator takes a zip archive apart, changes the operations of its pickle, or its entries, and
- * puts it together again with a right directory and right checksums, or with one thing wrong. Of a file from before
- * PyTorch 1.6 it changes the operations of the object's pickle, or what follows it. */
+/* PyTorch's files. The mutator takes a zip archive apart, and changes the operations of its pickle, or its entries.
+ * It puts the archive together again with a right directory and right checksums, or with one error. In a file from
+ * before PyTorch 1.6 it changes the operations of the object's pickle, or the bytes after it. */
 #include "tests/fuzz/archives.h"
 #include "tests/fuzz/pickles.h"
 
@@ -124,7 +124,7 @@ static int is_legacy(const uint8_t *data, size_t size)
     return size > LEGACY_MAGIC && memcmp(data, legacy_head, LEGACY_MAGIC) == 0;
 }
 
-/* Where the pickle after the one at `from` begins, or `size`. */
+/* Returns where the pickle after the one at `from` begins, or `size`. */
 static size_t next_pickle(const uint8_t *data, size_t size, size_t from)
 {
     for (size_t i = from; i + 1 < size; i++)

@@ -1,11 +1,12 @@
-/* All that mar eval --merge reads: settings.json, what the run store has of the run, images.npz.part and result.json.
- * The files are in memory: what opens, names and removes files has stand-ins here.
+/* All files that mar eval --merge reads: settings.json, the run store's files, images.npz.part and result.json. The
+ * files are in memory: stand-ins open, name and remove them.
  *
- * An input is settings.json, a NUL, result.json, a NUL, and changes of the other files. These are what mar eval itself
- * writes with such settings; each change overwrites, cuts or removes one, and completes its checksums if it says so, as
- * whoever wants to be believed would. Of what is taken: all numbers are within their arrays, a piece that was changed
- * without its checksums is refused or has what was written, a result reads back as it was written. An error is one
- * line.
+ * An input is settings.json, a NUL, result.json, a NUL, and changes to the other files. These files are what mar
+ * eval writes with such settings. Each change overwrites, cuts or removes one. If it says so, it also completes the
+ * checksums, as a forger would.
+ *
+ * All numbers of accepted files are within their arrays. A piece changed without its checksums is refused, or has
+ * the data that were written. A result reads back as it was written. An error is one line.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -33,7 +34,7 @@
 enum { FILES = 64, NAME = 160, FILE_MAX = 1 << 20 };
 
 static struct {
-    char name[NAME]; /* "" : none */
+    char name[NAME]; /* "": no file */
     int fd;
 } files[FILES];
 
@@ -142,7 +143,7 @@ int __wrap_rename(const char *from, const char *to)
     return 0;
 }
 
-/* What the store writes. */
+/* The file that the store writes. */
 static char *written;
 static size_t written_size;
 mar_status __wrap_file_writer_open(const char *path, file_writer *out, mar_err *err);
@@ -186,7 +187,7 @@ void __wrap_lock_release(int fd, off_t byte)
     (void)fd, (void)byte;
 }
 
-/* A network of which nothing but its sizes is asked. */
+/* A network; only its sizes are used. */
 static const mar_features_config network = {"demo digits", 2, 3, 1, 1};
 const mar_features_config *__wrap_mar_features_get_config(const mar_features *f);
 const mar_features_config *__wrap_mar_features_get_config(const mar_features *f)
@@ -208,7 +209,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return stderr && stdout ? 0 : 1;
 }
 
-/* Whether a call has failed: it has said why in one line then, and else nothing. */
+/* Returns whether a call failed. A failure must print its reason in one line, a success nothing. */
 static int failed(const char *what, int status)
 {
     fflush(stderr);
@@ -228,7 +229,7 @@ static int failed(const char *what, int status)
 typedef struct {
     uint8_t what; /* bits 0-2: the file; 3: from its end; 4: complete its checksums; 5: cut it there; 6: remove it */
     uint16_t offset;
-    uint8_t size; /* of the bytes behind this */
+    uint8_t size; /* of the bytes after this */
 } change;
 
 static uint8_t contents[FILE_MAX + 256], before[FILE_MAX];
@@ -245,7 +246,7 @@ static void put_le32(uint8_t *at, uint32_t value)
     for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> 8 * i);
 }
 
-/* Completes the checksums of an npz as npz_writer makes it: those of its entries, and the same in its directory. */
+/* Completes the checksums of an npz by npz_writer: those of its entries, and the copies in its directory. */
 static void seal(uint8_t *data, size_t size)
 {
     enum { ENTRIES = 16, LOCAL = 30, DIRECTORY = 46 };
@@ -288,7 +289,7 @@ static void change_file(const char *name, const change *c, const uint8_t *bytes)
 
 enum { IMAGES = 16, PIXELS = 1024, PIECES = 7 };
 
-/* The piece of a batch, as mar eval makes it. */
+/* Makes the piece of a batch as mar eval does. */
 static void fill_batch(const eval_layout *l, const store_range *at, eval_batch *b)
 {
     static const uint8_t rgb[PIXELS * 3];
@@ -305,7 +306,7 @@ static void fill_batch(const eval_layout *l, const store_range *at, eval_batch *
     }
 }
 
-/* All that a run has before its numbers are added up. */
+/* Writes all files that a run has before its numbers are added up. */
 static void write_pieces(eval_job *job, eval_batch *b)
 {
     static const uint8_t rgb[PIXELS * 3], zeros[FILE_MAX];
@@ -325,7 +326,7 @@ static void write_pieces(eval_job *job, eval_batch *b)
     if (slots.size <= FILE_MAX) put_file("images.npz.part", zeros, slots.size);
 }
 
-/* Makes the changes: each is of a piece, or of images.npz.part. */
+/* Applies the changes, each to a piece or to images.npz.part. */
 static void change_files(eval_job *job, const uint8_t *data, size_t size)
 {
     char path[STORE_PATH];
@@ -344,7 +345,7 @@ static void change_files(eval_job *job, const uint8_t *data, size_t size)
     }
 }
 
-/* Pieces that are taken: their counts can be. Those that were not sealed have what was written. */
+/* Checks accepted pieces: their counts are possible, and those not sealed have the data that were written. */
 static void check_pieces(eval_job *job, eval_batch *b, int sealed)
 {
     const eval_layout *l = &job->layout;
@@ -367,7 +368,7 @@ static void check_pieces(eval_job *job, eval_batch *b, int sealed)
     eval_batch_free(&made);
 }
 
-/* A result that was taken is written as it is, and read back the same. */
+/* Checks that an accepted result is written as it is, and reads back the same. */
 static void check_result(const eval_result *r, int often)
 {
     static eval_result again;
@@ -417,7 +418,7 @@ static void check_layout(const eval_job *job)
     if (job->class_count < 1) fuzz_fail("%d classes", job->class_count);
 }
 
-/* Whether any change asks for checksums that fit it. */
+/* Returns whether any change completes its checksums. */
 static int is_sealed(const uint8_t *data, size_t size)
 {
     int sealed = 0;
@@ -426,7 +427,7 @@ static int is_sealed(const uint8_t *data, size_t size)
     return sealed;
 }
 
-/* The run of settings that were taken, if it is small. */
+/* Checks the run of accepted settings, if it is small. */
 static void check_run(eval_job *job, const uint8_t *changes, size_t size)
 {
     static eval_result r;
@@ -444,7 +445,7 @@ static void check_run(eval_job *job, const uint8_t *changes, size_t size)
     check_pieces(job, &batch, is_sealed(changes, size));
     eval_batch_free(&batch);
     const int status = eval_merge(job, &r);
-    if (status == EVAL_MERGE_AGAIN) { /* a damaged piece was said, one that is missing not */
+    if (status == EVAL_MERGE_AGAIN) { /* a damaged piece printed a line, a missing one did not */
         rewind(stderr);
     } else if (!failed("eval_merge", status)) {
         if (r.images != l->images || find("result.json") < 0) fuzz_fail("a result of %ld images", r.images);
@@ -490,7 +491,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 /* --- the mutator ------------------------------------------------------------------------------------------- */
 
-/* Adds a change of eight bytes, or of a few, sealed mostly. */
+/* Adds a change of eight bytes, or of a few. Most are sealed. */
 static size_t add_change(uint8_t *data, size_t size, size_t max_size, fuzz_random *r)
 {
     uint8_t made[4 + 8];
@@ -507,7 +508,7 @@ static size_t add_change(uint8_t *data, size_t size, size_t max_size, fuzz_rando
     return size + b.size;
 }
 
-/* Another number in the place of one in the texts. */
+/* Replaces a number in the texts. */
 static size_t change_number(uint8_t *data, size_t size, size_t max_size, fuzz_random *r)
 {
     char text[32];

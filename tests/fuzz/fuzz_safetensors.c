@@ -1,5 +1,5 @@
-/* Safetensors files. The mutator changes the header as JSON, lays the tensors out again, so that they cover the data,
- * and sets the header's length. */
+/* Safetensors files. The mutator changes the header as JSON, and sets the header's length. It lays the tensors out
+ * again, so that they cover the data. */
 #include "tests/fuzz/fuzz.h"
 
 #include "weights/number.h"
@@ -49,7 +49,7 @@ static cJSON *random_tensor(fuzz_random *r)
     return t;
 }
 
-/* Sets a member, which the object may or may not have. */
+/* Sets a member, whether or not the object has it. */
 static void set_member(cJSON *object, const char *key, cJSON *item)
 {
     if (cJSON_GetObjectItemCaseSensitive(object, key))
@@ -80,7 +80,7 @@ static cJSON *random_value(fuzz_random *r)
     }
 }
 
-/* Any item below `parent`, which is not empty: mostly one of its own. */
+/* Returns an item below `parent`, which must not be empty: mostly one of its own. */
 static cJSON *any_item(cJSON *parent, fuzz_random *r, cJSON **owner)
 {
     cJSON *item = NULL;
@@ -143,7 +143,7 @@ static void mutate_header(cJSON *root, fuzz_random *r)
     case 5:
         mutate_metadata(root, r);
         break;
-    case 6: /* twice, under the same name or another */
+    case 6: /* repeated, under the same name or another */
         cJSON_AddItemToObject(owner, item->string ? item->string : "", cJSON_Duplicate(item, 1));
         if (!fuzz_one_in(r, 4)) rename_item(owner->child->prev, r);
         break;
@@ -158,7 +158,7 @@ static void mutate_header(cJSON *root, fuzz_random *r)
     }
 }
 
-/* Bytes of a tensor, DATA_MAX + 1 if they are more or cannot be known. */
+/* Returns a tensor's bytes; DATA_MAX + 1 if there are more or the number is unknown. */
 static size_t tensor_bytes(const cJSON *tensor)
 {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(tensor, "dtype"),
@@ -184,7 +184,7 @@ static size_t lay_out(cJSON *root)
     return at;
 }
 
-/* The header's text as the file will have it, changed as text once in a while. Returns its length. */
+/* Writes the header's text as the file will have it, changed as text once in a while. Returns its length. */
 static size_t header_text(const cJSON *root, fuzz_random *r, char *text, size_t size)
 {
     if (!cJSON_PrintPreallocated((cJSON *)(uintptr_t)root, text, (int)size, 0)) return 0;

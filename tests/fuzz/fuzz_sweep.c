@@ -1,6 +1,6 @@
-/* The file of axes of mar eval --sweep. Of what is taken: the axes' product, points whose names differ and are safe as
- * names of files, words that are those of the file; a file made of the points' own words is taken again and says the
- * same. An error is one line. */
+/* The file of axes of mar eval --sweep. An accepted file has as many points as the product of its axes. The points'
+ * names differ and are safe as file names. Their words are those of the file. A file made of the points' own words
+ * is accepted again and means the same. An error is one line. */
 #include "tests/fuzz/fuzz.h"
 
 #include "tools/eval/sweep_file.h"
@@ -19,7 +19,8 @@ static void check_name(const sweep_point *p)
         fuzz_fail("%s: is no name for a directory", p->name);
 }
 
-/* The first points: of most inputs a few, which is faster than many of each. Two with one name are the same. */
+/* Checks the first points. Most inputs get a few, as many of each would be slow. Points with equal names must be
+ * equal. */
 static void check_points(const sweep_grid *g, uint32_t hash)
 {
     enum { COMPARED = 40, FEW = 6 };
@@ -40,7 +41,7 @@ static void check_points(const sweep_grid *g, uint32_t hash)
     for (int i = 0; i < n; i++) sweep_point_free(&points[i]);
 }
 
-/* The same with every word in quotes. A word with both kinds of quotes cannot be written as one. */
+/* Returns the same text with every character in quotes. A word with both kinds of quotes cannot be quoted whole. */
 static char *written_again(const sweep_grid *g)
 {
     char *text = NULL;
@@ -53,12 +54,12 @@ static char *written_again(const sweep_grid *g)
             for (int w = 0; w < choice->count; w++)
                 for (const char *word = choice->words[w];; word++) {
                     const char quote = *word == '"' ? '\'' : '"';
-                    if (word == choice->words[w]) fputs(" \"\"", out); /* a word that may be empty */
+                    if (word == choice->words[w]) fputs(" \"\"", out); /* the word may be empty */
                     if (!*word) break;
                     fputc(quote, out), fputc(*word, out), fputc(quote, out);
                 }
         }
-        /* An alternative that is empty would make the bar in front of it go on in the next line. */
+        /* After an empty alternative the bar in front of it would continue on the next line. */
         fputs(g->axes[a].choices[g->axes[a].count - 1].count ? "\n" : " | \"x\"\n", out);
     }
     fclose(out);

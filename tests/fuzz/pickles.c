@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What follows an operation's code: bytes, a little-endian length and as many bytes, or two lines. */
+/* The operand after an operation's code: bytes, or a little-endian length and as many bytes, or two lines. */
 typedef struct {
     uint8_t code;
     int8_t fixed;  /* bytes */
@@ -76,7 +76,7 @@ static const operation *find(uint8_t code)
     return NULL;
 }
 
-/* The operand at data[size]: sets where it begins and returns its length, or -1. */
+/* Finds the operand at data[size]: sets its begin and returns its length, or -1. */
 static int64_t operand(const operation *o, const uint8_t *data, size_t size, size_t *begin)
 {
     *begin = o->length > 0 ? (size_t)o->length : 0;
@@ -132,7 +132,7 @@ static void set_number(pickle_op *op, uint64_t value)
     for (int i = 0; i < op->size; i++) op->operand[i] = i < 8 ? (uint8_t)(value >> 8 * i) : 0;
 }
 
-/* An operand that the operation may have. */
+/* Fills in an operand that the operation may have. */
 static void fill(pickle_op *op, fuzz_random *r)
 {
     const operation *o = find(op->code);
@@ -184,7 +184,7 @@ static void mutate_once(pickle_program *p, fuzz_random *r)
     pickle_op op = {.code = operations[fuzz_next(r, OPERATIONS)].code};
     fill(&op, r);
     int with_operand = at;
-    for (int i = 0; i < 8 && p->count; i++) { /* most have none, and those that have one matter most */
+    for (int i = 0; i < 8 && p->count; i++) { /* most have no operand, and those that have one matter most */
         with_operand = (int)fuzz_next(r, (uint32_t)p->count);
         if (p->ops[with_operand].size) break;
     }
@@ -195,7 +195,7 @@ static void mutate_once(pickle_program *p, fuzz_random *r)
     case 1:
         erase(p, at, 1 + (int)fuzz_next(r, rest < 4 ? (uint32_t)rest : 4));
         break;
-    case 2: /* a sequence once more, elsewhere */
+    case 2: /* repeats a sequence elsewhere */
         for (int n = 1 + (int)fuzz_next(r, rest < 24 ? (uint32_t)rest : 24), i = n - 1; i >= 0; i--) {
             pickle_op copy = p->ops[at];
             if (at + i < p->count) copy = p->ops[at + i];
@@ -293,7 +293,7 @@ static void put_tuple(writer *w, const uint64_t *values, int n)
 }
 
 typedef struct {
-    int class;      /* of classes, below STORAGE_CLASSES */
+    int class;      /* index in classes, below STORAGE_CLASSES */
     uint64_t numel; /* elements */
 } storage;
 
@@ -310,7 +310,7 @@ static void put_storage(writer *w, int key, const storage *s)
     put_code(w, 'Q');
 }
 
-/* _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks): within the storage, mostly. */
+/* Writes _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks): mostly within the storage. */
 static void put_tensor(writer *w, int key, const storage *s)
 {
     uint64_t size[9], stride[9], count = 1;

@@ -1,5 +1,5 @@
-/* Stands in for libFuzzer where there is none: gives a target each file of the folder that is the last argument, and
- * the empty input, once. */
+/* Replaces libFuzzer where it is missing. Runs a target once on each file of a folder, the last argument, and once
+ * on the empty input. */
 #include "tests/fuzz/fuzz.h"
 
 #include <dirent.h>
@@ -15,7 +15,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size)
     return size;
 }
 
-/* Each input has memory of its own size, so that reading past its end is seen. */
+/* Runs one input, in memory of exactly its size, so that reading past its end is seen. */
 static void run(const char *path)
 {
     FILE *f = fopen(path, "rb");

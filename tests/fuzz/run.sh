@@ -1,8 +1,9 @@
 #!/bin/sh
-# Searches for inputs that break a property, about a quarter of a minute a target, two targets at a time, from the corpora,
-# which stay as they are: run.sh [TARGET...]. What fails is kept in build/fuzz/findings, with a line that says how to run it
-# again. The number of executions is fixed and so is the seed: the same code gets the same inputs, on a slow machine fewer,
-# and campaign.sh others. An input may take 25 s of the clock: other tests may be running.
+# Searches for inputs that break a property: run.sh [TARGET...]. It takes about 15 s a target, two targets at a time. It
+# starts from the corpora and leaves them unchanged. Failing inputs are kept in build/fuzz/findings, with a line that
+# says how to run them again.
+# The number of executions and the seed are fixed: the same code gets the same inputs, fewer on a slow machine.
+# campaign.sh gives it others. An input may take 25 s of the clock, as other tests may be running.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/fuzz/targets.sh

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A run takes a few allocations of up to 64 KB: kept in a small quarantine, they stay in the processor's cache. */
+/* Keeps the sanitizer's quarantine small. A run makes a few allocations of up to 64 KB, which then stay in the
+ * processor's cache. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -23,7 +24,7 @@ void fuzz_fail(const char *format, ...)
     abort();
 }
 
-/* The length of the UTF-8 character at s, 0 if there is none. Neither surrogates nor overlong forms. */
+/* Returns the length of the UTF-8 character at s, 0 if there is none. Rejects surrogates and overlong forms. */
 static size_t utf8_length(const unsigned char *s)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -1,4 +1,4 @@
-# Sourced: the fuzz targets, and how each is run.
+# Sourced: the fuzz targets, and the settings of each.
 
 fuzz_targets="safetensors pytorch npz images metadata options classes sweep run"
 
@@ -14,7 +14,7 @@ fuzz_runs() {
     esac
 }
 
-# `fuzz_length TARGET`: bytes of the largest input.
+# `fuzz_length TARGET`: size of the largest input in bytes.
 fuzz_length() {
     case $1 in
     safetensors | pytorch | npz | run) echo 4096 ;;
@@ -24,7 +24,7 @@ fuzz_length() {
     esac
 }
 
-# `fuzz_sources TARGET`: the files that the target aims at, for its coverage.
+# `fuzz_sources TARGET`: the files whose coverage the target measures.
 fuzz_sources() {
     case $1 in
     safetensors) echo weights/safetensors.c weights/table.c weights/hash.c weights/save.c weights/convert.c ;;
@@ -39,8 +39,8 @@ fuzz_sources() {
     esac
 }
 
-# `fuzz_run TARGET PREFIX [ARGUMENT...]`: runs the target with the limits of memory that are findings: 512 MB an input, 64
-# MB an allocation; that of time is the caller's, -timeout. Inputs that fail are written to PREFIX<kind>-<hash>.
+# `fuzz_run TARGET PREFIX [ARGUMENT...]`: runs the target. More than 512 MB an input or 64 MB an allocation is a
+# finding. The caller sets the limit of time, -timeout. Failing inputs are written to PREFIX<kind>-<hash>.
 fuzz_run() {
     fuzz_target=$1 fuzz_prefix=$2
     shift 2
@@ -53,14 +53,14 @@ fuzz_stat() {
     sed -n "s/^stat::$1: *//p" "$2" | tail -n 1
 }
 
-# `fuzz_llvm NAME [ARGUMENT...]`: runs llvm-cov or llvm-profdata, of the version that clang has.
+# `fuzz_llvm NAME [ARGUMENT...]`: runs llvm-cov or llvm-profdata of clang's version.
 fuzz_llvm() {
     fuzz_tool=$(clang -print-prog-name="$1")
     shift
     "$fuzz_tool" "$@"
 }
 
-# `fuzz_can_cover`: whether coverage can be measured; if not, says why.
+# `fuzz_can_cover`: succeeds if coverage can be measured; else says why not.
 fuzz_can_cover() {
     for fuzz_tool in llvm-profdata llvm-cov; do
         command -v "$(clang -print-prog-name=$fuzz_tool)" >/dev/null || {

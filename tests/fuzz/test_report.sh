@@ -1,5 +1,5 @@
 #!/bin/sh
-# campaign.sh --report, on campaigns made up here: the rows, in a file that is whole each time, and the exit status.
+# Checks campaign.sh --report on made-up campaigns: the rows, a file that is always whole, and the exit status.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -15,7 +15,7 @@ fail() {
 rows=$(echo "$fuzz_targets" | wc -w)
 mkdir -p "$work/tests/fuzz" "$work/bench/results" "$work/bin"
 cp "$here"/*.sh "$work/tests/fuzz"
-# A clang that has none of the tools that coverage takes.
+# A clang without the tools for coverage.
 printf '#!/bin/sh\necho no-such-tool\n' >"$work/bin/clang"
 chmod +x "$work/bin/clang"
 result=$work/bench/results/fuzz.json state=$work/build/fuzz/campaign
@@ -26,7 +26,7 @@ campaign() { # TARGET EXECUTIONS: as if that many had been made, in two slices
     echo seed >"$state/$1/corpus/seed"
 }
 
-# report STATUS: runs it, twice, as one that was interrupted is run again
+# report STATUS: runs it twice, the second time as after an interruption
 report() {
     for part in nothing half; do
         [ $part = nothing ] || echo '[ {"target": "half' >"$result.part"
@@ -63,7 +63,7 @@ report 1
 [ "$(grep -c '"crashes": 1,' "$result")" = 1 ] || fail "no crash: $(cat "$result")"
 grep -q 'options has findings' "$work/out" || fail "it does not say where the findings are"
 rm "$state/options/crash-1"
-# Rows at the beginning, in the middle and at the end of the list, and a campaign of one more.
+# Rows at the beginning, in the middle and at the end of the list, and one additional campaign.
 rm -r "$state/safetensors" "$state/options" "$state/sweep"
 campaign npz 2000
 PATH="$work/bin:$PATH" "$work/tests/fuzz/campaign.sh" --report 2000 npz >"$work/out" 2>&1 || fail "the exit status is $?"

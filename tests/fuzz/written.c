@@ -1,4 +1,4 @@
-/* Files that are written stay in memory: this is linked with --wrap for base/file.h's writer. */
+/* Keeps written files in memory. Linked with --wrap for the writer of base/file.h. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"

@@ -1,5 +1,4 @@
-/* A plug-in without MPI: $FAKE_MPI is "rank size local_rank local_size", or what is wrong. It says when it is loaded.
- */
+/* A plug-in without MPI. $FAKE_MPI is "rank size local_rank local_size", or an error. It prints a line when loaded. */
 #include "tools/cli/mpi_plugin.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Prints what launch_find says of this process: shown [--shard i/n]. */
+/* Prints the result of launch_find for this process: shown [--shard i/n]. */
 #include "tools/cli/launch.h"
 
 #include <stdio.h>

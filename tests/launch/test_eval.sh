@@ -1,6 +1,6 @@
 #!/bin/sh
-# mpirun -n N mar eval gives the same numbers for every N and without MPI, also if a rank is killed: test_eval.sh MAR.
-# Exit status 77, with a line SKIPPED, where there is no MPI.
+# Checks that mpirun -n N mar eval gives the same numbers for every N, without MPI, and if a rank is killed:
+# test_eval.sh MAR. Without MPI it prints a line SKIPPED; its exit status is then 77.
 set -eu
 mar=$1
 . "$(dirname "$0")/mpi.sh"
@@ -26,7 +26,7 @@ for n in 1 2 3; do
     same_numbers ranks.$n
 done
 
-# kill_rank_1 RUN: as soon as it has the run's store open; it is stopped when that is looked at
+# kill_rank_1 RUN: kills rank 1 once it has the run's store open. The rank is stopped during each look.
 kill_rank_1() {
     until [ -s pid.1 ]; do sleep 0.01; done
     pid=$(cat pid.1)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The ranks that mpirun starts find their places by MPI, and one of them may be killed: test_mpi.sh SHOWN.
-# SHOWN is tests/launch/shown beside libmar-mpi.so. Exit status 77, with a line SKIPPED, where there is no MPI.
+# Checks that the ranks of mpirun find their places by MPI, and that one of them may be killed: test_mpi.sh SHOWN.
+# SHOWN is tests/launch/shown beside libmar-mpi.so. Without MPI it prints a line SKIPPED; its exit status is then 77.
 set -eu
 shown=$1
 . "$(dirname "$0")/mpi.sh"
@@ -25,14 +25,14 @@ done
 [ "$(places 1 "$shown")" = "alone 0/1 local 0/1 by one process" ] || fail "mpirun -n 1: $(cat "$work/out")"
 [ "$(places 2 "$shown" 1/5 | sed 's/ local.* by/ by/' | uniq)" = "shard 0/5 by --shard 1/5" ] || fail "--shard: $(cat "$work/out")"
 
-# The launcher of another MPI sets its variables, and each process is alone.
+# The launcher of another MPI sets its own variables, so each process is alone.
 status=0
 PMI_RANK=1 PMI_SIZE=4 "$shown" >"$work/out" 2>"$work/err" || status=$?
 [ $status = 1 ] && grep -q '^mar: PMI_SIZE says that 4 processes were started, but each finds itself alone by ' "$work/err" ||
     fail "four worlds of one process: $status $(cat "$work/out" "$work/err")"
 
-# With --enable-recovery Open MPI lets the others go on when one is killed; they do not wait for it. Each of them waits
-# here until the killed one is gone.
+# With --enable-recovery Open MPI lets the others continue when one is killed. They do not wait for it. Here each of
+# them waits until the killed one is gone.
 if mpirun --version 2>/dev/null | grep -q 'Open MPI) 4'; then
     cat >"$work/rank.sh" <<'EOF'
 "$1" >"$2/place.$OMPI_COMM_WORLD_RANK"

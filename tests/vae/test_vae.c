@@ -50,7 +50,7 @@ static vae_run *make_run(kern_queue *k, vae_decoder *d, const int grid[2], int b
     return r;
 }
 
-/* One image: memory for it, then tokens in and pixels out. */
+/* Decodes one image: makes memory for it, takes tokens, and writes pixels. */
 static void run(kern_queue *k, vae_run *r, const int grid[2], const float *tokens, float *pixels)
 {
     const size_t n = (size_t)(grid[0] * grid[1]) * Z * sizeof *tokens;
@@ -62,7 +62,7 @@ static void run(kern_queue *k, vae_run *r, const int grid[2], const float *token
     k->core->free(k->device, latent);
 }
 
-/* One image by a fresh backend; the caller frees it. */
+/* Decodes one image by a fresh backend; the caller frees it. */
 static float *decode(const wt_file *f, mar_dtype dtype, int threads, const int grid[2])
 {
     float *tokens = golden_grid(f, "tokens", grid, (int64_t)grid[0] * grid[1] * Z);
@@ -95,10 +95,10 @@ static void check_golden(mar_dtype dtype, double tolerance)
 
 TEST_CASE(f32_is_pytorch)
 {
-    check_golden(MAR_DTYPE_F32, 5e-6); /* what must hold is 1/255 */
+    check_golden(MAR_DTYPE_F32, 5e-6); /* required: 1/255 */
 }
 
-/* Every operand is rounded to 8 bits, a relative error of 2e-3 that some twenty layers add to. */
+/* bf16 rounds every operand to 8 bits. Some twenty layers add up this relative error of 2e-3. */
 TEST_CASE(bf16_is_near)
 {
     check_golden(MAR_DTYPE_BF16, 2e-2);
@@ -122,10 +122,10 @@ static void check_threads(mar_dtype dtype)
 TEST_CASE(bits_do_not_depend_on_threads)
 {
     check_threads(MAR_DTYPE_F32);
-    check_threads(MAR_DTYPE_BF16); /* skipped by a processor without */
+    check_threads(MAR_DTYPE_BF16); /* skipped on processors without bf16 */
 }
 
-/* Runs of several sizes on one decoder, images in turn: each is what it is alone. */
+/* Checks runs of several sizes on one decoder, with images in turn: each image is as if decoded alone. */
 static void check_runs(mar_dtype dtype)
 {
     wt_file *f = golden_open("vae");
@@ -152,13 +152,13 @@ static void check_runs(mar_dtype dtype)
 TEST_CASE(runs_share_a_decoder)
 {
     check_runs(MAR_DTYPE_F32);
-    check_runs(MAR_DTYPE_BF16); /* skipped by a processor without */
+    check_runs(MAR_DTYPE_BF16); /* skipped on processors without bf16 */
 }
 
 /* --- patches ------------------------------------------------------------------------------------------------------ */
 
-/* The tokens of the images above in patches, as the official code packs them (tests/golden/make_patches.py), make the
- * same images, alone and beside each other. */
+/* Checks that tokens in patches, packed as by the official code (tests/golden/make_patches.py), give the same
+ * images. They are decoded alone and side by side. */
 TEST_CASE(tokens_may_be_patches)
 {
     static const int cases[][3] = {{4, 4, 2}, {4, 4, 4}, {8, 6, 2}}; /* rows, columns, patch */
@@ -199,7 +199,7 @@ TEST_CASE(tokens_may_be_patches)
 
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 
-/* Decodes `images` images, 3 of them different, in passes of at most what the run takes. */
+/* Decodes `images` images, 3 of them different, in passes of at most the run's size. */
 static void run_batch(kern_queue *k, vae_run *r, const int grid[2], const float *tokens, int images, float *pixels)
 {
     const size_t one = (size_t)(grid[0] * grid[1]) * Z, n = pixel_values(grid);
@@ -226,7 +226,7 @@ static void run_batch(kern_queue *k, vae_run *r, const int grid[2], const float 
     k->core->free(k->device, memory), k->core->free(k->device, latents);
 }
 
-/* Whatever the budget, an image is bit for bit what it is alone. */
+/* Checks that with any budget an image is bit for bit as if decoded alone. */
 static void check_batches(mar_dtype dtype)
 {
     enum { IMAGES = 7 };
@@ -252,7 +252,7 @@ static void check_batches(mar_dtype dtype)
             assert_memory_equal(pixels + (size_t)i * n, alone + (size_t)(i % 3) * n, n * sizeof *alone);
         vae_run_free(r);
     }
-    k->watch.on = 1; /* the search for layers is one image's */
+    k->watch.on = 1; /* the search for layers works on one image */
     r = make_run(k, d, grid, IMAGES);
     assert_int_equal(vae_run_images(r), 1);
     vae_run_free(r);
@@ -267,7 +267,7 @@ static void check_batches(mar_dtype dtype)
 TEST_CASE(images_of_a_batch_are_those_alone)
 {
     check_batches(MAR_DTYPE_F32);
-    check_batches(MAR_DTYPE_BF16); /* skipped by a processor without */
+    check_batches(MAR_DTYPE_BF16); /* skipped on processors without bf16 */
 }
 
 /* --- facts -------------------------------------------------------------------------------------------------------- */
@@ -292,7 +292,7 @@ TEST_CASE(config_bytes_and_flop)
     const double mid = 64 * (64 * 64 * 4) + 64 * (64 * 32 * 9 + 64 * 32 + 3 * c32);
     const double high = 256 * (32 * 32 * 4) + 256 * (4 * c32 + 32 * 3 * 9);
     assert_true(vae_run_flop(r) == 2 * (low + mid + high));
-    assert_int_equal(vae_run_images(r), 1); /* on a CPU, of a batch of three */
+    assert_int_equal(vae_run_images(r), 1); /* a CPU decodes one of the three images at a time */
     /* Two streams and one operand, 32 channels of 16x16 pixels. */
     assert_int_equal(vae_run_lay_out(r, NULL), 3 * 256 * 32 * sizeof(float));
     vae_run_free(r);
@@ -359,7 +359,7 @@ static void expect_refused(const char *bytes, size_t size, const char *reason)
     close_queue(k);
 }
 
-/* Each tensor in turn is renamed: the decoder is refused, the message names it, and nothing leaks
+/* Renames each tensor in turn. The decoder must be refused, the message must name the tensor, and nothing may leak
  * (sanitizers). */
 TEST_CASE(every_tensor_is_needed)
 {

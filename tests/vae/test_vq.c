@@ -1,5 +1,5 @@
-/* LlamaGen's image decoder against the official code (tests/golden/make_vq.py), in f32 and bf16: pixels, bytes,
- * batches; what the file says; files that are damaged. */
+/* LlamaGen's image decoder against the official code (tests/golden/make_vq.py), in f32 and bf16: pixels, bytes and
+ * batches. Also facts read from the file, and damaged files. */
 #include "tests/support/support.h"
 
 #include "kernels/pixels.h"
@@ -42,7 +42,7 @@ static vae_decoder *load(kern_queue *k)
     return d;
 }
 
-/* Decodes images of a grid's tokens, at most `at_a_time` of them, to pixels and bytes. */
+/* Decodes the images of a grid's tokens, at most `at_a_time` at once, to pixels and bytes. */
 static void decode(kern_queue *k, const vae_decoder *d, const int grid[3], const float *tokens, int images,
                    int at_a_time, float *pixels, uint8_t *bytes)
 {
@@ -107,13 +107,13 @@ TEST_CASE(f32_is_the_official_code)
     check_golden(MAR_DTYPE_F32, 1e-5, 1);
 }
 
-/* Every operand is rounded to 8 bits. The official code itself in bf16 is 0.034 to 0.047 from what it is in f32. */
+/* bf16 rounds every operand to 8 bits. The official code's own bf16 differs from its f32 by 0.034 to 0.047. */
 TEST_CASE(bf16_is_near)
 {
     check_golden(MAR_DTYPE_BF16, 5e-2, 20);
 }
 
-/* However many images are decoded at a time, and on however many threads, an image is bit for bit what it is alone. */
+/* Checks that an image is bit for bit as if decoded alone, whatever the number of images at a time and of threads. */
 static void check_batches(mar_dtype dtype)
 {
     enum { IMAGES = 5 };
@@ -143,7 +143,7 @@ static void check_batches(mar_dtype dtype)
 TEST_CASE(images_are_those_alone)
 {
     check_batches(MAR_DTYPE_F32);
-    check_batches(MAR_DTYPE_BF16); /* skipped by a processor without */
+    check_batches(MAR_DTYPE_BF16); /* skipped on processors without bf16 */
 }
 
 /* --- facts -------------------------------------------------------------------------------------------------------- */
@@ -170,7 +170,7 @@ TEST_CASE(config_codebook_and_flop)
         const float *a = rows + i * CHANNELS, *b = vae_decoder_codebook(d) + i * CHANNELS;
         double square = 0, product = 0;
         for (int j = 0; j < CHANNELS; j++) square += a[j] * a[j], product += a[j] * b[j];
-        assert_true(fabs(product - sqrt(square)) <= 1e-6 * sqrt(square)); /* row 7 is zero, and stays it */
+        assert_true(fabs(product - sqrt(square)) <= 1e-6 * sqrt(square)); /* row 7 is zero and stays zero */
         for (int j = 0; j < CHANNELS; j++) assert_true(fabs(b[j] * sqrt(square) - a[j]) <= 1e-6);
     }
     vae_run *r = NULL;
@@ -195,7 +195,8 @@ typedef struct {
     long parameters;
 } listing;
 
-/* The tensors come in the order of the official state dict, without codebook_used, and have their shapes. */
+/* Compares a tensor's name and shape with the file's. Tensors come in the order of the official state dict, without
+ * codebook_used. */
 static void compare_tensor(void *user, const char *name, int rank, const int64_t *shape)
 {
     listing *l = user;
@@ -221,7 +222,8 @@ TEST_CASE(all_tensors_are_listed)
     wt_close(f);
 }
 
-/* With a search for layers, a codebook that has a NaN is found by the name of the layer that it goes through. */
+/* Checks that the search for layers names the layer of a damaged tensor. A NaN in the codebook is found in the layer
+ * after it. */
 TEST_CASE(layers_have_the_files_names)
 {
     static const struct {
@@ -279,7 +281,7 @@ TEST_CASE(layers_have_the_files_names)
 
 /* --- files that are no decoder ------------------------------------------------------------------------------------ */
 
-/* What the decoder says of the golden file without tensor `without`, or with that tensor in another shape. */
+/* Expects the decoder to refuse the golden file without tensor `without`, or with that tensor in another shape. */
 static void expect_refused(const char *path, const char *without, int rank, const int64_t *shape, const char *reason)
 {
     wt_file *f = open_checkpoint(), *spoiled = NULL;
@@ -310,7 +312,8 @@ static void expect_refused(const char *path, const char *without, int rank, cons
     close_queue(k);
 }
 
-/* Without one of its tensors the decoder is refused, the message names it, and nothing leaks (sanitizers). */
+/* Removes each tensor in turn. The decoder must be refused, the message must name the tensor, and nothing may leak
+ * (sanitizers). */
 TEST_CASE(every_tensor_is_needed)
 {
     char *path = test_path("vq.safetensors");

@@ -1,5 +1,5 @@
-/* Checkpoints that change while they are read: loading, inspecting and converting end with a line that says so, never
- * with a crash, a wrong model or something left behind. */
+/* Checkpoints that change while they are read. Loading, inspecting and converting end with a line that says so,
+ * never with a crash, a wrong model or leftovers. */
 #include "tests/support/archive.h"
 #include "tests/support/disturbed_files.h"
 #include "tests/support/support.h"
@@ -19,7 +19,7 @@ typedef struct {
     mar *m;
 } fixture;
 
-static bytes *seen; /* if not NULL: what an operation made of the file is appended here */
+static bytes *seen; /* if not NULL: operations append their results here */
 
 static void copy_file(const char *from, const char *to)
 {
@@ -28,7 +28,7 @@ static void copy_file(const char *from, const char *to)
     bytes_free(&b);
 }
 
-/* Anew, not over: some file systems write out at once what replaces the contents of a file. */
+/* Restores a file anew, not in place: some file systems write replaced contents of a file to disk at once. */
 static void restore(const char *path, const bytes *contents)
 {
     assert_int_equal(unlink(path), 0);
@@ -89,7 +89,7 @@ static void add_one_byte(void)
     assert_int_equal(truncate(victim.path, (off_t)victim.contents->size + 1), 0);
 }
 
-/* Other bytes, as many, and a time that differs though the clock may not have advanced. */
+/* Writes as many other bytes, and a time that differs even if the clock has not advanced. */
 static void write_over(void)
 {
     const struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
@@ -104,7 +104,7 @@ static void write_over(void)
 
 typedef mar_status operation(const fixture *x, const char *path);
 
-/* The tokens of a short run, which depend on every weight. */
+/* Appends the tokens of a short run, which depend on every weight. */
 static void see_model(const fixture *x, mar_model *model)
 {
     const int label = 0;
@@ -173,8 +173,8 @@ static mar_status convert(const fixture *x, const char *path)
 
 /* --- at each read in turn ----------------------------------------------------------------------------------------- */
 
-/* The change comes before the first read, then before the second, and later at wider steps, until
- * the operation has no more. */
+/* Changes the file before the first read, then before the second, and later at wider steps, until the operation has
+ * no more reads. */
 static void change_at_each_read(const fixture *x, operation *run, const char *path, void (*change)(void))
 {
     bytes contents = bytes_from_file(path);
@@ -263,7 +263,7 @@ TEST_WITH(a_read_that_fails, set_up, tear_down)
     }
     assert_int_equal(access(x->out, F_OK), -1);
     disturbed.error = 0;
-    disturbed.most = 11; /* bytes a read, every other one interrupted: all goes on */
+    disturbed.most = 11; /* bytes a read, every other one interrupted: all must succeed */
     disturbed.interrupts = 1;
     for (int i = 0; i < 3; i++) assert_library(x->m, all[i](x, x->mar_safetensors));
 }
@@ -271,7 +271,7 @@ TEST_WITH(a_read_that_fails, set_up, tear_down)
 /* --- at any moment ------------------------------------------------------------------------------------------------ */
 
 static atomic_int stop;
-static atomic_int failed; /* the thread could not go on: cmocka's asserts are the main thread's */
+static atomic_int failed; /* the thread cannot continue: cmocka's asserts are the main thread's */
 
 static void *keep_changing(void *user)
 {
@@ -282,20 +282,20 @@ static void *keep_changing(void *user)
             pwrite(fd, contents->data, contents->size, 0) != (ssize_t)contents->size)
             atomic_store(&failed, 1), atomic_store(&stop, 1);
         if (fd >= 0) close(fd);
-        usleep(i * 37 % 11 * 500); /* so that some of the reading ends before the next change */
+        usleep(i * 37 % 11 * 500); /* so that some reads end before the next change */
     }
     return NULL;
 }
 
-/* Another thread cuts and writes the file, with pauses of up to 5 ms: what comes is what comes of the file that stays
- * as it is, to the bit, or one line. */
+/* Another thread cuts and writes the file, with pauses of up to 5 ms. Each operation gives the unchanged file's
+ * result, bit for bit, or one line. */
 TEST_WITH(at_any_moment, set_up, tear_down)
 {
     const fixture *x = *state;
     operation *const all[] = {load_model, inspect, convert};
     const char *const paths[] = {x->mar_safetensors, x->mar_pth};
     for (int p = 0; p < 2; p++) {
-        static bytes contents; /* static: the thread may go on after an assertion that fails */
+        static bytes contents; /* static: the thread may outlive a failed assertion */
         pthread_t thread;
         contents = bytes_from_file(paths[p]);
         const int files = count_files(x->dir);
@@ -344,7 +344,7 @@ static void end_at_once(void)
     raise(SIGKILL);
 }
 
-/* SIGKILL at each read of a conversion: nothing is left where the file system has files without a name. */
+/* Sends SIGKILL at each read of a conversion. Nothing may be left where the file system has files without a name. */
 TEST_WITH(a_killed_conversion_leaves_nothing, set_up, tear_down)
 {
     const fixture *x = *state;

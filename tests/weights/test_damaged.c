@@ -1,6 +1,6 @@
-/* Damaged files: cut at any length, with any bit flipped, with bytes of a pickle replaced. Each either opens,
- * and then every byte of every tensor is readable, or is refused with a message that names the file. The
- * copies end where unreadable memory begins, so that a read past the end crashes even without a sanitizer. */
+/* Damaged files: cut at any length, with any bit flipped, with bytes of a pickle replaced. Each is refused with a
+ * message that names the file, or opens with every byte of every tensor readable. The copies end where unreadable
+ * memory begins. A read past the end thus crashes even without a sanitizer. */
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
@@ -30,7 +30,7 @@ static void count_visit(void *user, const char *name, int rank, const int64_t *s
     ++*(int *)user;
 }
 
-/* Reads every tensor, and asks for the configuration that the tensors imply. */
+/* Reads every tensor, and derives the configuration from the tensors. */
 static void read_everything(const wt_file *f)
 {
     volatile uint8_t sum = 0;
@@ -54,7 +54,7 @@ static void read_everything(const wt_file *f)
         vae_config_tensors(f, &vae, count_visit, &visits);
 }
 
-/* Returns whether it opened. `data` lies before a guard. */
+/* Returns whether data[size] opened. A guard follows it. */
 static int try_open(const uint8_t *data, size_t size)
 {
     wt_file *f = NULL;
@@ -126,7 +126,7 @@ TEST_CASE(test_flipped_bits)
     assert_true(opened > tried / 10 && opened < tried * 9 / 10);
 }
 
-/* Copies of a file with a few bytes in begin..end-1 replaced by operations of a pickle. Returns how many open. */
+/* Replaces a few bytes in begin..end-1 of copies of a file by operations of a pickle. Returns how many open. */
 static int replace_operations(const bytes *b, size_t begin, size_t end, uint32_t *random)
 {
     static const uint8_t operations[] =
@@ -172,7 +172,7 @@ TEST_CASE(test_mutated_pickles)
     assert_true(opened > 100 && opened < 39000);
 }
 
-/* Random operations from nothing. */
+/* Opens pickles of random operations only. */
 TEST_CASE(test_random_pickles)
 {
     uint32_t random = 7;

@@ -71,7 +71,7 @@ TEST_CASE(test_convert)
     command_result_free(&r);
 }
 
-/* Tokens that are patches: what says so, what asks, and what refuses. */
+/* Tests tokens that are patches: where the patch size is reported, requested, recorded and refused. */
 TEST_WITH(test_patches, command_setup, command_teardown)
 {
     static const mar_model_config shape = {.width = 32,

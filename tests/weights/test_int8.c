@@ -1,5 +1,4 @@
-/* int8 weights: written as kern_int8_quantise makes them, read as they are and as what they stand for; files with
- * something wrong. */
+/* int8 weights: written as kern_int8_quantise makes them, read as int8 and as restored values. Also malformed files. */
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
@@ -72,7 +71,7 @@ static float rounded(float x, wt_dtype dtype)
     return dtype == WT_F16 ? wt_f32_from_f16(wt_f16_from_f32(x)) : x;
 }
 
-/* The int8 file's matrix as another type. */
+/* Checks the int8 file's matrix read as another type. */
 static void check_restored(const fixture *x, const wt_file *f, wt_dtype dtype)
 {
     const size_t n = (size_t)x->out * (size_t)x->in;
@@ -90,7 +89,7 @@ static void check_restored(const fixture *x, const wt_file *f, wt_dtype dtype)
     wt_close(back);
 }
 
-/* Matrices of one piece, of several, and with rows longer than a piece. */
+/* Tests matrices of one piece, of several, and with rows longer than a piece. */
 TEST_CASE(written_and_read_back)
 {
     static const int shapes[][2] = {{3, 4}, {1, 1}, {700, 331}, {5, 70001}};
@@ -113,7 +112,7 @@ TEST_CASE(written_and_read_back)
         assert_true(m.quantised == NULL && m.scale == NULL);
         assert_memory_equal(m.weight, x.restored, n * sizeof *m.weight);
         wt_matrix_free(&m);
-        assert_ok(wt_load_matrix(x.source, "w", x.out, x.in, 1, &m, &err), &err); /* one in f32 stays that */
+        assert_ok(wt_load_matrix(x.source, "w", x.out, x.in, 1, &m, &err), &err); /* f32 stays f32 */
         assert_true(m.quantised == NULL && m.scale == NULL);
         assert_memory_equal(m.weight, x.w, n * sizeof *m.weight);
         wt_matrix_free(&m);
@@ -125,7 +124,7 @@ TEST_CASE(written_and_read_back)
     }
 }
 
-/* Copies have the bytes of the source, whatever its type. */
+/* Checks that copies have the bytes of the source, whatever its type. */
 TEST_CASE(copied)
 {
     fixture x = set_up(300, 400);
@@ -145,7 +144,7 @@ TEST_CASE(copied)
     tear_down(&x);
 }
 
-/* What cannot be written is refused before there is a file. */
+/* Checks that an output that cannot be written is refused before a file exists. */
 TEST_CASE(bad_outputs)
 {
     fixture x = set_up(3, 4);
@@ -179,7 +178,7 @@ TEST_CASE(bad_outputs)
 
 /* --- files with something wrong ----------------------------------------------------------------------------------- */
 
-/* Offsets and shape of a second tensor, scales of "a" I8 [2, 3], which has bytes 0 to 5. */
+/* Header of "a" I8 [2, 3], bytes 0 to 5, and a second tensor. SCALES makes that tensor: scales of "a". */
 #define FILE_OF(second) "{\"a\":{\"dtype\":\"I8\",\"shape\":[2,3],\"data_offsets\":[0,6]}" second "}"
 #define SCALES(dtype, shape, end)                                                                                      \
     ",\"a_scale\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[6," end "]}"
@@ -242,7 +241,7 @@ TEST_CASE(wrong_files)
            "file: tensor a has dtype U8, expected F32, BF16, F16 or F64");
 }
 
-/* int8 is for matrices that are asked for as such. */
+/* Checks that wt_load_f32 refuses int8, and which names are layers. */
 TEST_CASE(not_for_others)
 {
     static const char header[] = FILE_OF(SCALES("F32", "[2]", "14"));

@@ -1,4 +1,4 @@
-/* Files made to mislead: every one is refused with a message that names the file and what is wrong. */
+/* Malicious files: each is refused with a message that names the file and the error. */
 #include "tests/support/archive.h"
 #include "tests/support/brief.h"
 #include "tests/support/support.h"
@@ -89,7 +89,7 @@ static void *refuse_deep(void *unused)
     return unused;
 }
 
-/* Nesting ends in an error, on a thread with little stack, too; brackets in strings are none. */
+/* Checks that deep nesting is an error, also on a thread with little stack. Brackets in strings do not count. */
 TEST_CASE(test_nesting)
 {
     pthread_attr_t attributes;
@@ -121,7 +121,7 @@ TEST_CASE(test_duplicates)
 
 /* --- many names --------------------------------------------------------------------------------------------------- */
 
-/* In place of the C library's, for the readers, too. */
+/* Calls of strcmp below, which replaces the C library's for the readers, too. */
 static long comparisons;
 
 int strcmp(const char *a, const char *b)
@@ -147,8 +147,8 @@ static void read_many(const char *header, size_t data_size, int tensors)
     bytes_free(&b);
 }
 
-/* Twice the names take twice the time, also if somebody has chosen names whose FNV-1a ends with the same 18 bits: each
- * is made of pieces after which that hash is what it was before. */
+/* Checks that twice the names take twice the time, even for names chosen to collide. Their FNV-1a hashes end with
+ * the same 18 bits: each name is made of pieces that leave the hash as it was. */
 TEST_CASE(test_many_names)
 {
     static const wt_hash_seed published = {{0x0706050403020100u, 0x0f0e0d0c0b0a0908u}}; /* the paper's test vector */
@@ -187,7 +187,7 @@ TEST_CASE(test_many_names)
     bytes_free(&header);
 }
 
-/* JSON can say NUL, at which C's strings end: "a" and "a\0b" would be one name. */
+/* JSON can express NUL, which ends C strings: "a" and "a\0b" would be one name. */
 TEST_CASE(test_nul)
 {
     const char *words = "expected names and metadata without";
@@ -400,7 +400,7 @@ TEST_CASE(test_pickle_machine)
     refuse_pickle("}q\0h\0h\0s.", "no tensors"); /* a dict that contains itself, under itself */
 }
 
-/* A name of a megabyte, and a stack that the message for it must not walk. */
+/* Tries a name of a megabyte, and a stack that its message must not walk. */
 TEST_CASE(test_pickle_size)
 {
     bytes b = {0};
@@ -471,7 +471,7 @@ TEST_CASE(test_tensors)
     refuse_pickle(W(FLOATS, "K\0J\x40\x42\x0f\0\x85K\0\x85"), "too large to copy");
 }
 
-/* A dict of so many tensors on one storage of `floats` f32, each with this offset, size and stride. */
+/* Makes a dict of `count` tensors on one storage of `floats` f32, each with this size and stride. */
 static bytes many_tensors(int count, uint32_t floats, uint32_t size, uint32_t stride)
 {
     static const char storage[] = "(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0"
@@ -500,11 +500,11 @@ static bytes many_tensors(int count, uint32_t floats, uint32_t size, uint32_t st
     return b;
 }
 
-/* What tensors take to read is bounded by the file's size, not by how many times a pickle names a large storage. */
+/* Checks that the file's size bounds the work of reading tensors, however often a pickle names a large storage. */
 TEST_CASE(test_work)
 {
     enum { FLOATS_MANY = 1 << 18 };
-    bytes b = many_tensors(70, FLOATS_MANY, FLOATS_MANY, 1); /* each is all of it */
+    bytes b = many_tensors(70, FLOATS_MANY, FLOATS_MANY, 1); /* each is the whole storage */
     expect_refusal(&b, "take more reading than 64 times the file");
     bytes_free(&b);
     b = many_tensors(2000, FLOATS_MANY, 2, FLOATS_MANY - 1); /* first and last element, read with what is around them */
@@ -533,7 +533,7 @@ TEST_CASE(test_directory_size)
     uint8_t *end = memmem(b.data, b.size, "PK\5\6", 4), *zeros = calloc(much, 1);
     assert_true(end && zeros);
     bytes_put(&padded, b.data, (size_t)(end - b.data));
-    bytes_put(&padded, zeros, much); /* the directory goes on to the end record, says that one */
+    bytes_put(&padded, zeros, much); /* the end record says that the directory reaches it */
     const uint32_t size = (uint32_t)((size_t)(end - b.data) + much - wt_le32(end + 16));
     for (int i = 0; i < 4; i++) end[12 + i] = (uint8_t)(size >> 8 * i);
     bytes_put(&padded, end, b.size - (size_t)(end - b.data));
@@ -588,7 +588,7 @@ TEST_CASE(test_bad_storage)
 #define LEGACY_OBJECT "\x80\2" W(FLOATS, "K\0K\6\x85K\1\x85")
 #define LEGACY_NAMES  "\x80\2]X\1\0\0\0000a."
 
-/* The text with `count` as the number of elements of the storages behind it, and `size` bytes. */
+/* Makes a file of `text`, `count` as the number of elements of the next storage, and `size` zero bytes. */
 static bytes make_legacy(const char *text, size_t text_size, uint64_t count, size_t size)
 {
     bytes b = {0};

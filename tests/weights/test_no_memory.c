@@ -1,6 +1,6 @@
-/* Every allocation fails once: opening, inspecting, converting, and reading and writing NumPy's files report it,
- * release what they hold and leave no file, or the one that was there. The allocator of the whole program is replaced,
- * which the sanitizers do too: under them this test is skipped. */
+/* Every allocation fails once. Opening, inspecting, converting, and reading and writing NumPy's files report it and
+ * release all that they hold. They leave no file, or the older one. The allocator of the whole program is replaced.
+ * The sanitizers replace it too, so under them this test is skipped. */
 #include "tests/support/support.h"
 
 #include "mar/core/handle.h"
@@ -42,7 +42,7 @@ static mar_status open_and_close(const char *path, const char *out)
     return mar_result(&handle, status, &err);
 }
 
-/* mar.pth does not say how many there are, and other files have none. */
+/* Returns the number of heads to pass: mar.pth does not give it, and other files have none. */
 static int heads_of(const char *path)
 {
     return strstr(path, "mar.pth") ? 2 : 0;
@@ -62,7 +62,7 @@ static mar_status convert(const char *path, const char *out)
     return mar_convert(&handle, path, out, MAR_DTYPE_BF16, heads_of(path));
 }
 
-/* As wt_open's, for what it says is looked up at the handle. */
+/* Records the result at the handle, as for wt_open: the message is looked up there. */
 static mar_status npz_result(mar_status status, const char *why)
 {
     mar_err err = {0};
@@ -97,7 +97,7 @@ static mar_status write_npz(const char *path, const char *out)
     return npz_result(status, why);
 }
 
-/* The only file in the directory is `out`, as it was before, or there is none. */
+/* Checks that the directory is empty, or with `older` that it has only `out`, unchanged. */
 static void nothing_is_new(const char *dir, const char *out, int older)
 {
     char text[4] = "";
@@ -118,8 +118,8 @@ static void write_old(const char *out)
     assert_int_equal(fclose(f), 0);
 }
 
-/* The first allocation fails, then only the second, and so on, until the operation gets by without the one. With `last`
- * all behind it fail, too, which no error can be mistaken for another's. In every other round there is an older file in
+/* Fails the first allocation, then only the second, and so on, until the operation ends before the failing one. With
+ * `last` all later ones fail, too, and the error must be MAR_ENOMEM. In every other round there is an older file in
  * the output's place. */
 static void fail_in_turn(operation *run, const char *path, int last)
 {
@@ -132,7 +132,7 @@ static void fail_in_turn(operation *run, const char *path, int last)
         unlink(out);
         if (older) write_old(out);
         long before = live;
-        mar_result(&handle, MAR_EARG, &(mar_err){""}); /* the reason of the round before */
+        mar_result(&handle, MAR_EARG, &(mar_err){""}); /* clears the previous round's reason */
         failures = 0;
         failures_last = last;
         until_failure = round++;

@@ -1,5 +1,5 @@
-/* Weights that are NaN or infinite: refused with a line that names file, tensor, number and place, unless they are
- * asked for. */
+/* Weights that are NaN or infinite. They are refused with a line that names file, tensor, number and place, unless
+ * they are allowed. */
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
@@ -55,7 +55,7 @@ TEST_CASE(every_dtype)
     const float f32[3] = {1, NAN, -INFINITY};
     expect("F32", f32, sizeof f32, 3, "1 value that is NaN and 1 that is infinite, the first at 1");
     assert_ok(load("F32", f32, sizeof f32, 3, 1, out, &err), &err);
-    assert_true(out[0] == 1 && isnan(out[1]) && out[2] == -INFINITY); /* they are what they were */
+    assert_true(out[0] == 1 && isnan(out[1]) && out[2] == -INFINITY); /* they are unchanged */
     const uint16_t bf16[3] = {0x7f80, 0x3f80, 0xff80}, f16[3] = {0x7c01, 0xfe00, 0x7bff};
     expect("BF16", bf16, sizeof bf16, 3, "2 values that are infinite, the first at 0");
     expect("F16", f16, sizeof f16, 3, "2 values that are NaN, the first at 0");
@@ -71,7 +71,7 @@ TEST_CASE(every_dtype)
     assert_ok(load("F64", good64, sizeof good64, 2, 0, NULL, &err), &err);
 }
 
-/* In tensors of many pieces, at any place. */
+/* Tests tensors of many pieces, with a value at any place. */
 TEST_CASE(every_place)
 {
     enum { N = 100003 };
@@ -93,8 +93,8 @@ TEST_CASE(every_place)
 
 /* --- models ------------------------------------------------------------------------------------------------------- */
 
-/* Converts `from`, a model of so many heads or with 0 none, to `to` as f32 and puts a NaN at element `at` of a tensor.
- */
+/* Converts the model `from` to `to` as f32 and puts a NaN at element `at` of a tensor. `heads` is 0 for a model
+ * without heads. */
 static void spoil(mar *m, const char *from, int heads, const char *to, const char *tensor, int at)
 {
     const float nan = NAN;
@@ -139,7 +139,7 @@ TEST_CASE(models_and_vaes)
     mar_model_free(model);
     mar_vae_free(vae);
 
-    /* Looking needs no permission, and rewriting gets none. */
+    /* Inspecting needs no permission. Converting is refused even with it. */
     mar_report *r;
     assert_library(lax, mar_inspect(lax, model_path, 0, &r));
     assert_int_equal(mar_report_problem_count(r), 1);

@@ -1,5 +1,5 @@
-/* NumPy's files: what NumPy wrote is read as NumPy reads it, and what is damaged is refused. The files and the numbers
- * are from tests/weights/make_npz.py. */
+/* NumPy's files: good files read as NumPy reads them, damaged ones are refused. The files and the numbers are from
+ * tests/weights/make_npz.py. */
 #include "tests/support/npz_arrays.h"
 
 #include <fcntl.h>
@@ -79,7 +79,7 @@ TEST_CASE(test_refused_arrays)
     npz_close(z);
 
     assert_npz(npz_open(DATA "bzip2.npz", &z, why));
-    assert_int_equal(npz_count(z), 1); /* what is not called .npy is no array */
+    assert_int_equal(npz_count(z), 1); /* an entry not named .npy is no array */
     npz_explain(z, "arr_0", why);
     assert_non_null(strstr(why, "is compressed in a way that is not known here"));
     npz_close(z);
@@ -120,7 +120,7 @@ TEST_CASE(test_headers)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int version = 1; version <= 3; version++) {
-            if (version > 1 && cases[i].words != malformed) continue; /* sizes are those of version 1 */
+            if (version > 1 && cases[i].words != malformed) continue; /* the sizes are those of version 1 */
             bytes b = make_npy(cases[i].dictionary, version, 16);
             const uint8_t *copy = guarded_copy(b.data, b.size);
             npz *z = NULL;
@@ -174,7 +174,7 @@ TEST_CASE(test_stream)
     assert_true(a && a->rank == 4 && (size_t)a->count == size);
     assert_refused(npz_stream_read(z, 1, got, why), MAR_EARG, "no array was begun");
     for (size_t piece = 1000; piece < 2 * size;
-         piece *= 7) { /* the first rounds begin again where others ended early */
+         piece *= 7) { /* later rounds begin again after a stream that ended early */
         assert_npz(npz_stream_begin(z, a, why));
         memset(got, 0, size);
         for (size_t at = 0; at < size; at += piece)
@@ -214,7 +214,7 @@ TEST_CASE(test_changed_file)
 
 /* --- damage ------------------------------------------------------------------------------------------------------- */
 
-/* What was opened from a damaged file: every array whose name is known is as NumPy wrote it, or it is refused. */
+/* Checks what opened from a damaged file. Every array of a known name is as NumPy wrote it, or is refused. */
 static int check_damaged(npz *z, const wt_file *expected)
 {
     int whole = 1;
@@ -250,7 +250,7 @@ static int try_damaged(const uint8_t *data, size_t size, const wt_file *expected
     return whole;
 }
 
-/* Thousands of entries of a directory may share one place in the file. */
+/* Checks that thousands of directory entries may share one place in the file. */
 TEST_CASE(test_many_arrays)
 {
     enum { MANY = 4097 };
@@ -285,12 +285,12 @@ TEST_CASE(test_damaged)
         }
         const uint8_t *guarded = guarded_copy(b.data, b.size);
         uint8_t *copy = (uint8_t *)(uintptr_t)guarded;
-        for (size_t bit = 0; bit < b.size * 8; bit += 3, tried++) { /* two or three of each byte */
+        for (size_t bit = 0; bit < b.size * 8; bit += 3, tried++) { /* two or three bits of each byte */
             copy[bit / 8] ^= (uint8_t)(1u << bit % 8);
             whole += (size_t)try_damaged(copy, b.size, expected);
             copy[bit / 8] ^= (uint8_t)(1u << bit % 8);
         }
-        /* What may change without harm: names, dates, versions, and sizes that the directory has, too. */
+        /* Harmless changes: names, dates, versions, and sizes that the directory repeats. */
         assert_in_range(whole, tried / 20, tried / 2);
         guarded_free(guarded, b.size);
         bytes_free(&b);
@@ -298,7 +298,7 @@ TEST_CASE(test_damaged)
     wt_close(expected);
 }
 
-/* Directories that promise other sizes than the data have, and damage that only shows in the data. */
+/* Tests directories whose sizes differ from the data's, and damage that only shows in the data. */
 TEST_CASE(test_disagreement)
 {
     npz *z = NULL;
@@ -335,7 +335,7 @@ TEST_CASE(test_disagreement)
     bytes_free(&b);
 }
 
-/* ZIP64 everywhere, and entries of which one has no array in it. */
+/* Tests ZIP64 everywhere, and an entry without an array. */
 TEST_CASE(test_zip64)
 {
     npz *z = NULL;

@@ -1,5 +1,4 @@
-/* Writing NumPy's files: what is written is what numpy.savez writes, byte for byte where zlib's version cannot matter.
- */
+/* Writing NumPy's files: the output is that of numpy.savez, byte for byte where zlib's version cannot matter. */
 #include "tests/support/npz_arrays.h"
 
 #include "weights/zip.h"
@@ -71,7 +70,7 @@ TEST_CASE(test_write_refused)
     assert_int_equal(rmdir(dir), 0); /* nothing is left in it */
 }
 
-/* Two deflated arrays of more than a buffer each, one that compresses and one that does not. */
+/* Writes two deflated arrays of more than a buffer each, one that compresses and one that does not. */
 TEST_CASE(test_write_large)
 {
     enum { N = 300001 };
@@ -100,7 +99,7 @@ TEST_CASE(test_write_large)
     free(got);
 }
 
-/* An array behind 4 GB of nothing. */
+/* Reads an array that begins beyond 4 GB. */
 TEST_CASE(test_far)
 {
     char *path = test_path("a.npz");
@@ -157,7 +156,8 @@ TEST_CASE(test_slots)
     wt_close(expected);
 }
 
-/* The last image's bytes, and what the directory says of the array, whose CRC-32 test_slots has seen to be right. */
+/* Checks the last image's bytes, and the array's entry in the directory. test_slots has checked that the CRC-32 is
+ * right. */
 static void check_huge_end(const char *path, const npz_slots *s, uint32_t crc)
 {
     file_source source;
@@ -177,8 +177,8 @@ static void check_huge_end(const char *path, const npz_slots *s, uint32_t crc)
     free(image);
 }
 
-/* More than 4 GB: sizes are ZIP64 in both headers, the directory's offset is, too. The file is sparse; only its ends
- * are read, as all of it takes seconds. */
+/* Writes more than 4 GB. Sizes are ZIP64 in both headers, and so is the directory's offset. The file is sparse. Only
+ * its ends are read, as reading all of it takes seconds. */
 TEST_CASE(test_huge_slots)
 {
     enum { N = 1400, SIDE = 1024, ITEM = SIDE * SIDE * 3 };

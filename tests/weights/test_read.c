@@ -1,4 +1,4 @@
-/* Good files: what PyTorch and safetensors write reads back as the values that PyTorch says are in them. */
+/* Good files: those of PyTorch and safetensors read back with the values that PyTorch reports. */
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
@@ -26,8 +26,8 @@ static void expect_refusal(const char *path, mar_status status, const char *word
         fail_msg("\"%s\" does not name the file and \"%s\"", err.text, words);
 }
 
-/* Every tensor of expected_path is in f with the same shape and, bit for bit, the same f32 values (any NaN
- * for NaN). */
+/* Checks that f has every tensor of expected_path with the same shape and, bit for bit, the same f32 values. Any NaN
+ * equals any NaN. */
 static void expect_values(const wt_file *f, const char *expected_path)
 {
     wt_file *expected = open_good(expected_path);
@@ -92,8 +92,7 @@ TEST_CASE(test_torch_dtypes)
     wt_close(f);
 }
 
-/* A training checkpoint: the averaged weights win; optimizer, scaler, Namespace and numpy scalars do not
- * disturb. */
+/* Reads a training checkpoint: the averaged weights win. Optimizer, scaler, Namespace and numpy scalars do no harm. */
 TEST_CASE(test_official_checkpoint)
 {
     wt_file *f = open_good(DATA "mar.pth");
@@ -146,8 +145,8 @@ TEST_CASE(test_which_dict)
     wt_close(f);
 }
 
-/* Weights under `module`, or bare, beside what a training run keeps: an optimizer, an average under another name, and
- * options with a date and a path in them. */
+/* Reads weights under `module`, or bare, beside other data of a training run. These are an optimizer, an average
+ * under another name, and options with a date and a path. */
 TEST_CASE(test_training)
 {
     static const char *const paths[] = {DATA "module.pt", DATA "options_beside.pt"};
@@ -163,7 +162,8 @@ TEST_CASE(test_training)
     }
 }
 
-/* The format before PyTorch 1.6: several protocols, storages that tensors share, others that nothing reads. */
+/* Reads the format before PyTorch 1.6: several protocols, storages shared by tensors, and storages that nothing
+ * reads. */
 TEST_CASE(test_legacy)
 {
     wt_file *f = open_good(DATA "legacy.pt");
@@ -190,7 +190,7 @@ TEST_CASE(test_legacy)
     wt_close(f);
 }
 
-/* os.system beside the tensors is passed over, in place of one refused; either way it does not run. */
+/* Checks that os.system beside the tensors is skipped, and in place of a tensor refused. It runs in neither case. */
 TEST_CASE(test_evil)
 {
     wt_file *f = open_good(DATA "evil_beside.pt");
@@ -236,7 +236,7 @@ TEST_CASE(test_load_f32)
     wt_close(f);
 }
 
-/* A ZIP64 archive whose second storage begins beyond 4 GB, as those of MAR-L with its optimizer. */
+/* Reads a ZIP64 archive whose second storage begins beyond 4 GB, as in MAR-L with its optimizer. */
 TEST_CASE(test_beyond_4_gb)
 {
     static const char pickle[] = "\x80\x02}(X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n("
@@ -258,7 +258,7 @@ TEST_CASE(test_beyond_4_gb)
     wt_close(f);
 }
 
-/* The models built into the library open, and are what they are called. */
+/* Checks that the models built into the library open and are of the named kind. */
 TEST_CASE(test_demo)
 {
     const struct {
@@ -291,7 +291,7 @@ TEST_CASE(test_demo)
         wt_close(f);
         if (i >= 3) total += all[i].file.size;
     }
-    assert_in_range(total, 1, 4000000); /* those of discrete tokens together */
+    assert_in_range(total, 1, 4000000); /* the models of discrete tokens together */
     assert_ptr_equal(wt_demo_vae("demo-vae").data, wt_demo_vae("demo").data);
     assert_ptr_equal(wt_demo_vae("demo-discrete-vq").data, wt_demo_vae("demo-discrete").data);
     assert_null(wt_demo_mar("other").data);

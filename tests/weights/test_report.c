@@ -1,4 +1,4 @@
-/* mar_inspect and mar_convert: a good checkpoint has no problem; each thing that can be wrong is one line. */
+/* mar_inspect and mar_convert: a good checkpoint has no problem; each possible error is one line. */
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
@@ -128,7 +128,7 @@ typedef struct {
     const char *reshape;         /* [a, b] becomes [b, a], or [a] [1, a] */
     const char *spoil;           /* gets two NaN and one -Inf */
     const char *extra;           /* a tensor [2] to add */
-    const char *prefix;          /* what all names begin with */
+    const char *prefix;          /* prefix of all names */
 } damage;
 
 static void add_tensor(cJSON *header, bytes *data, const char *name, const char *dtype, cJSON *shape,
@@ -169,7 +169,7 @@ static void add_damaged(cJSON *header, bytes *data, const wt_file *f, const wt_t
     free(values);
 }
 
-/* Writes `source` with its damage to `path`. */
+/* Writes the damaged `source` to `path`. */
 static void write_damaged(const char *path, const char *source, const damage *d)
 {
     cJSON *header = cJSON_CreateObject();
@@ -190,7 +190,7 @@ static void write_damaged(const char *path, const char *source, const damage *d)
     bytes_free(&file);
 }
 
-/* Inspect shows the problem, and convert refuses for it and leaves nothing behind. */
+/* Checks that inspect shows the problem, and that convert is refused for it and leaves nothing behind. */
 static void expect_one(const char *source, const damage *d, const char *problem)
 {
     char *dir = test_directory(), path[600], out[620];
@@ -234,7 +234,7 @@ TEST_CASE(test_vae_problems)
     expect_one(source, &(damage){.drop = "encoder.conv_out.bias"},
                "tensor encoder.conv_out.bias is missing, expected shape [8]");
     expect_one(source, &(damage){.drop = "post_quant_conv.weight"}, "tensor post_quant_conv.weight is missing");
-    expect_one(source, &(damage){.extra = "loss.logvar"}, NULL); /* what LDM trains with */
+    expect_one(source, &(damage){.extra = "loss.logvar"}, NULL); /* used by LDM's training */
     expect_one(source, &(damage){.extra = "losses"}, "tensor losses [2] is extra: no such tensor in this model");
     expect_one(source, &(damage){.spoil = "decoder.conv_in.bias"},
                "tensor decoder.conv_in.bias: 2 NaN and 1 Inf among 32 values");
@@ -243,7 +243,7 @@ TEST_CASE(test_vae_problems)
 TEST_CASE(test_vq_problems)
 {
     const char *source = "tests/golden/data/vq.pth";
-    expect_one(source, &(damage){0}, NULL); /* which has quantize.codebook_used */
+    expect_one(source, &(damage){0}, NULL); /* its file has quantize.codebook_used */
     expect_one(source, &(damage){.drop = "encoder.conv_blocks.2.attn.0.q.bias"},
                "tensor encoder.conv_blocks.2.attn.0.q.bias is missing, expected shape [64]");
     expect_one(source, &(damage){.drop = "quantize.embedding.weight"}, "tensor quantize.embedding.weight is missing");
@@ -271,7 +271,7 @@ TEST_CASE(test_many_problems)
     assert_non_null(strstr(mar_error(&handle), "fake_latent: 2 NaN and 1 Inf among 16 values (and more"));
 }
 
-/* out has the values of expected_path, rounded to `dtype`, bit for bit. */
+/* Checks that `out` has the values of expected_path, rounded to `dtype`, bit for bit. */
 static void expect_converted(const char *out, const char *expected_path, wt_dtype dtype)
 {
     wt_file *f, *expected;
@@ -298,7 +298,7 @@ static void expect_converted(const char *out, const char *expected_path, wt_dtyp
 
 /* --- training checkpoints ----------------------------------------------------------------------------------------- */
 
-/* The prefixes that wrappers of a training run put in front of names. */
+/* Tests the prefixes that training wrappers put in front of names. */
 TEST_CASE(test_prefixes)
 {
     static const char *const prefixes[] = {"module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."};
@@ -316,7 +316,7 @@ TEST_CASE(test_prefixes)
         assert_library(&handle, mar_convert(&handle, path, out, MAR_DTYPE_F32, 2));
         expect_converted(out, DATA "mar.pth.expected.safetensors", WT_F32);
     }
-    /* A name that has the prefix twice keeps one, and two names that become the same are one too many. */
+    /* A name with the prefix twice keeps one. Two names that become equal are a problem. */
     write_damaged(path, DATA "mar.pth", &(damage){.prefix = "module.module."});
     mar_report *r = inspect(path, 2);
     assert_int_equal(mar_report_kind(r), MAR_KIND_UNKNOWN);
@@ -326,7 +326,7 @@ TEST_CASE(test_prefixes)
     assert_non_null(strstr(mar_error(&handle), "tensor \"fake_latent\" appears twice"));
 }
 
-/* `model` beside `model_ema`: the latter unless the other is asked for; what is not there is refused. */
+/* Tests `model` beside `model_ema`: the latter is read unless the other is requested. Missing weights are refused. */
 TEST_CASE(test_weights)
 {
     static const struct {
@@ -374,7 +374,7 @@ TEST_CASE(test_weights)
     wt_close(expected);
 }
 
-/* Files that hold something else are named, in one line, and what was expected in their place. */
+/* Checks that files of another kind are named in one line, with the expected kind. */
 TEST_CASE(test_foreign_files)
 {
     static const struct {
@@ -456,7 +456,7 @@ TEST_CASE(test_convert_mar)
         r, "transformer: width 16, 2 encoder and 2 decoder blocks, 1 heads (a guess: nothing in the file says it), "
            "MLP 64");
     mar_report_free(r);
-    /* Onto itself: the source stays readable while the new file is made. */
+    /* Converts onto itself: the source stays readable while the new file is made. */
     assert_library(&handle, mar_convert(&handle, out, out, MAR_DTYPE_BF16, 0));
     expect_converted(out, DATA "mar.pth.expected.safetensors", WT_BF16);
 }

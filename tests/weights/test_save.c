@@ -15,7 +15,7 @@
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-/* The definition, in double arithmetic: every half is (-1)^s * m * 2^e. */
+/* Returns a half's value by definition, in double arithmetic: every half is (-1)^s * m * 2^e. */
 static double half_value(uint16_t h)
 {
     int exponent = h >> 10 & 31, mantissa = h & 0x3ff;
@@ -51,7 +51,7 @@ TEST_CASE(test_every_bfloat16)
     }
 }
 
-/* Between two neighbours a value goes to the nearer, and from the middle to the even one. */
+/* Checks that a value between two neighbours rounds to the nearer, and the middle to the even one. */
 TEST_CASE(test_rounding)
 {
     for (uint32_t h = 0; h < 0x7bff; h++) {
@@ -85,7 +85,7 @@ typedef struct {
     wt_output output;
 } fixture;
 
-/* A source of one f32 tensor "w" [2, n/2] with these values. */
+/* Makes a source of one f32 tensor "w" [2, n/2] with these values. */
 static void set_up(fixture *x, const float *values, int n, wt_dtype dtype)
 {
     char header[200];
@@ -133,7 +133,7 @@ TEST_CASE(test_layout)
     tear_down(&x);
 }
 
-/* Several chunks, so that their borders are written right; over a file that is there already. */
+/* Writes several chunks, to check their borders, over an existing file. */
 TEST_CASE(test_large_tensor)
 {
     enum { N = 300002 };
@@ -183,8 +183,8 @@ TEST_CASE(test_bad_outputs)
     tear_down(&x);
 }
 
-/* A full disk, played by a limit on file sizes: no output, no temporary file, and an existing file stays as
- * it was. */
+/* Simulates a full disk by a limit on file sizes: no output, no temporary file, and an existing file stays as it
+ * was. */
 TEST_CASE(test_full_disk)
 {
     enum { N = 300000 };
@@ -217,7 +217,7 @@ TEST_CASE(test_full_disk)
     tear_down(&x);
 }
 
-/* A rename would replace them by a file. */
+/* Checks that devices and pipes are refused. A rename would replace them by a file. */
 TEST_CASE(devices_and_pipes_stay)
 {
     char *path = test_path("pipe");

@@ -1,4 +1,4 @@
-/* The shape of a model from the tensors of a file, against the official lists of tensors
+/* Shapes of models derived from the tensors of a file, against the official lists of tensors
  * (tests/weights/data/formats). */
 #include "tests/support/shape_list.h"
 #include "tests/support/support.h"
@@ -65,7 +65,7 @@ TEST_CASE(test_heads)
     mar_err err = {0};
     assert_ok(derive_heads("6", 0, &heads, &err), &err);
     assert_int_equal(heads, 6);
-    assert_ok(derive_heads("6", 24, &heads, &err), &err); /* asked for wins */
+    assert_ok(derive_heads("6", 24, &heads, &err), &err); /* the requested number wins */
     assert_int_equal(heads, 24);
     assert_int_equal(derive_heads(NULL, 7, &heads, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "7 attention heads (--heads) do not divide the width 768"));
@@ -77,7 +77,8 @@ TEST_CASE(test_heads)
     assert_int_equal(derive_heads("99999999999999999999", 0, &heads, &err), MAR_EMODEL);
 }
 
-/* Of a width that no official model has, the number is a guess; two numbers are the encoder's and the decoder's. */
+/* Checks the number of heads of a width without an official model: it is a guess. Two numbers are the encoder's and
+ * the decoder's. */
 TEST_CASE(test_guessed_heads)
 {
     static const int widths[][2] = {{128, 2}, {1152, 18}, {100, 1}, {200, 2}, {1536, 24}};
@@ -161,8 +162,8 @@ TEST_CASE(test_bad_mar)
     cJSON_Delete(list);
 }
 
-/* A number that no file has blocks for must not make a model of two billion blocks; a gap in the numbers must
- * not end it early. */
+/* Checks that a block number beyond the file's blocks does not make a model of two billion blocks. A gap in the
+ * numbers must not end the model early. */
 TEST_CASE(test_block_numbers)
 {
     static const char *const strange[] = {"encoder_blocks.2000000000.norm1.weight", "encoder_blocks.14.norm1.weight",
@@ -214,7 +215,7 @@ TEST_CASE(test_kl16)
     cJSON_Delete(list);
 }
 
-/* Trained at a size where the lowest level is not 16x16, the encoder has no attention but in the middle. */
+/* Tests an encoder trained at a size where the lowest level is not 16x16. It has attention only in the middle. */
 TEST_CASE(test_kl_without_attention)
 {
     enum { WIDTH = 512, ATTENTION = 2 * WIDTH + 4 * (WIDTH * WIDTH + WIDTH) };
@@ -233,7 +234,7 @@ TEST_CASE(test_kl_without_attention)
     cJSON_Delete(list);
 }
 
-/* The small ones that the tests and the demo use, from PyTorch's names. */
+/* Tests the small ones of the tests and the demo, from PyTorch's names. */
 TEST_CASE(test_small_vae)
 {
     mar_vae_config c;

@@ -1,4 +1,5 @@
-/* The Frechet distance against ADM's and torch-fidelity's formulas, for covariances of full rank and of less. */
+/* Compares the Frechet distance with the formulas of ADM and torch-fidelity, for covariances of full and of lower rank.
+ */
 #include "tests/support/golden_doubles.h"
 
 #include "eval/frechet.h"

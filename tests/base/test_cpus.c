@@ -114,7 +114,7 @@ TEST_WITH(memory_of_version_2, make_root, remove_root)
     assert_true(gigabytes() == 1);
     put("sys/fs/cgroup/a/memory.stat", "anon 1\nfile 3000000000\ninactive_file 1500000000\nactive_file 500000000\n");
     assert_true(gigabytes() == 3);
-    put("sys/fs/cgroup/a/memory.max", "1000000000\n"); /* lowered below the usage */
+    put("sys/fs/cgroup/a/memory.max", "1000000000\n"); /* lowered below the usage: nothing is left */
     assert_true(memory_available(root) == 1);
 }
 

@@ -12,7 +12,7 @@ static const struct {
     {"\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80", "\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80"},
     {"c1 \xc2\x9b \xc2\x80 \xc2\x85", "c1 \\u009b \\u0080 \\u0085"}, /* C1 controls; 9b is ESC [ in one character */
     {"\xc2\xa0", "\xc2\xa0"},                                        /* the first character after C1 */
-    {"\xe2\x80\xaetxt.exe\xe2\x80\xac", "\\u202etxt.exe\\u202c"},    /* text direction is reversed */
+    {"\xe2\x80\xaetxt.exe\xe2\x80\xac", "\\u202etxt.exe\\u202c"},    /* reverses the text direction */
     {"\xe2\x81\xa6 \xe2\x81\xa9 \xe2\x80\xa8 \xe2\x81\xaa", "\\u2066 \\u2069 \\u2028 \xe2\x81\xaa"},
     {"\xff\xfe", "\\xff\\xfe"},
     {"cut \xe6\x97", "cut \\xe6\\x97"},

@@ -1,5 +1,4 @@
-/* Compares the Frechet distance with the formulas of ADM and torch-fidelity, for covariances of full and of lower rank.
- */
+/* Compares the Frechet distance with the formulas of ADM and torch-fidelity, for covariances of full and lower rank. */
 #include "tests/support/golden_doubles.h"
 
 #include "eval/frechet.h"

@@ -100,8 +100,7 @@ static mar_status derive(const cJSON *list, const char *key, const char *value, 
     return status;
 }
 
-/* Widths of gpt.py's models, including those of text-to-image models only. The last two widths belong to none of them.
- */
+/* Widths of gpt.py's models, including those of text-to-image models only. The last two are none of them. */
 TEST_CASE(heads)
 {
     static const int known[][3] = {

@@ -1,6 +1,6 @@
-/* Compares an EAGLE drafter with PyTorch (tests/golden/make_eagle.py). Distributions of chains and trees in the rounds
- * of whole images, after accepted and rejected drafts, with guidance and filters. Also checks the work of a round, and
- * refuses invalid files. */
+/* Compares an EAGLE drafter with PyTorch (tests/golden/make_eagle.py). Covers distributions of chains and trees in
+ * the rounds of whole images, after accepted and rejected drafts, with guidance and filters. Also checks the work of a
+ * round, and that invalid files are refused. */
 #include "tests/support/gpt_fixture.h"
 
 #include "llamagen/eagle.h"
@@ -126,7 +126,7 @@ static void start(fixture *f)
     eagle_runner_begin(f->runner, IMAGES);
 }
 
-/* Returns the computed tokens of both conditions. A round computes those followed by the last round's tokens. */
+/* Returns the number of computed tokens of both conditions. A round computes those after the last round's tokens. */
 static long rows_of(const fixture *f)
 {
     return eagle_runner_get_stats(f->runner)->rows;

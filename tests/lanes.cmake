@@ -1,5 +1,5 @@
-# costs.txt says what each test takes in each preset, and which of them only the nightly lane runs (MAR_TESTS is ALL).
-# ctest begins with the longest, so that none is left to run alone at the end.
+# costs.txt lists the cost of each test in each preset. It also marks the tests that only the nightly lane runs
+# (MAR_TESTS is ALL). ctest begins with the longest, so that none is left to run alone at the end.
 set(preset release)
 if(MAR_SANITIZE)
   set(preset asan)
@@ -35,7 +35,7 @@ function(has_test out name)
     set(${out} NO PARENT_SCOPE)
   endif()
 endfunction()
-# add_lane_test(NAME LABELS COMMAND... [PROPERTIES...]): add_test of what the lane has
+# add_lane_test(NAME LABELS COMMAND... [PROPERTIES...]): add_test, if the lane has the test
 function(add_lane_test name labels)
   cmake_parse_arguments(PARSE_ARGV 2 test "" "" "COMMAND;PROPERTIES")
   has_test(wanted ${name})
@@ -52,7 +52,7 @@ function(add_lane_test name labels)
   endif()
 endfunction()
 
-# Where the programs and libraries of this build look for libraries, and how release is hardened.
+# Checks where the programs and libraries of this build look for libraries, and how release is hardened.
 set(elf_test ${CMAKE_CURRENT_LIST_DIR}/rooms/test_elf.sh)
 function(add_elf_test)
   set(hardened)

@@ -1,5 +1,5 @@
-/* The number of processors and the memory that a process may use: affinity, what the machine has, and the limits of
- * control groups as files of both versions. */
+/* The number of processors and the memory that a process may use: affinity, the machine's own, and control group limits
+ * as files of both versions. */
 #include "base/cpus.h"
 #include "base/memory.h"
 #include "tests/support/support.h"
@@ -44,7 +44,7 @@ static int remove_root(void **state)
 
 TEST_WITH(none, make_root, remove_root)
 {
-    assert_true(cpus_quota(root) == 0); /* no files at all */
+    assert_true(cpus_quota(root) == 0); /* no files */
     put("proc/self/cgroup", "0::/a/b\n");
     assert_true(cpus_quota(root) == 0);
     put("sys/fs/cgroup/a/cpu.max", "max 100000\n");
@@ -79,12 +79,12 @@ TEST_WITH(version_1, make_root, remove_root)
     put("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "50000\n");
     put("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "25000\n");
     assert_true(cpus_quota(root) == 2);
-    put("sys/fs/cgroup/cpuset/x/cpu.cfs_quota_us", "1\n"); /* another controller's */
+    put("sys/fs/cgroup/cpuset/x/cpu.cfs_quota_us", "1\n"); /* belongs to another controller */
     put("sys/fs/cgroup/cpuset/x/cpu.cfs_period_us", "100000\n");
     assert_true(cpus_quota(root) == 2);
 }
 
-/* memory_available in GB */
+/* Returns memory_available in GB. */
 static double gigabytes(void)
 {
     return memory_available(root) / 1e9;
@@ -92,9 +92,9 @@ static double gigabytes(void)
 
 TEST_WITH(memory_of_the_machine, make_root, remove_root)
 {
-    assert_true(memory_available(root) == 0); /* nothing says */
+    assert_true(memory_available(root) == 0); /* no file */
     put("proc/meminfo", "MemTotal: 9000000 kB\nSwapFree: 1000000 kB\n");
-    assert_true(memory_available(root) == 0); /* swap alone says nothing */
+    assert_true(memory_available(root) == 0); /* swap alone is not enough */
     put("proc/meminfo",
         "MemTotal: 9000000 kB\nMemFree:  1000000 kB\nMemAvailable:    3000000 kB\nSwapFree: 1000000 kB\n");
     assert_true(gigabytes() == 4.096);
@@ -109,12 +109,12 @@ TEST_WITH(memory_of_version_2, make_root, remove_root)
     put("sys/fs/cgroup/a/b/memory.current", "6000000000\n");
     assert_true(gigabytes() == 8.192);
     put("sys/fs/cgroup/a/memory.max", "7000000000\n");
-    assert_true(gigabytes() == 8.192); /* what it uses is not known */
+    assert_true(gigabytes() == 8.192); /* the group's usage is unknown */
     put("sys/fs/cgroup/a/memory.current", "6000000000\n");
     assert_true(gigabytes() == 1);
     put("sys/fs/cgroup/a/memory.stat", "anon 1\nfile 3000000000\ninactive_file 1500000000\nactive_file 500000000\n");
     assert_true(gigabytes() == 3);
-    put("sys/fs/cgroup/a/memory.max", "1000000000\n"); /* lowered: nothing is left */
+    put("sys/fs/cgroup/a/memory.max", "1000000000\n"); /* lowered below the usage: nothing is left */
     assert_true(memory_available(root) == 1);
 }
 
@@ -122,7 +122,7 @@ TEST_WITH(memory_of_version_1, make_root, remove_root)
 {
     put("proc/meminfo", "MemAvailable:    8000000 kB\n");
     put("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/a\n");
-    put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
+    put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n"); /* no limit */
     put("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "4000000000\n");
     assert_true(gigabytes() == 8.192);
     put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "5000000000\n");

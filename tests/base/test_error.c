@@ -1,4 +1,4 @@
-/* Messages are one line that may be printed anywhere, whatever the names in them are. */
+/* A message is one line that may be printed anywhere, whatever names it contains. */
 #include "tests/support/support.h"
 
 #include <string.h>
@@ -10,14 +10,14 @@ static const struct {
     {"a\nb\tc\rd", "a\\nb\\tc\\rd"},
     {"\x1b[31mred\x7f\x01", "\\x1b[31mred\\x7f\\x01"},
     {"\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80", "\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80"},
-    {"c1 \xc2\x9b \xc2\x80 \xc2\x85", "c1 \\u009b \\u0080 \\u0085"}, /* ESC [ in one */
-    {"\xc2\xa0", "\xc2\xa0"},                                        /* the first behind them */
-    {"\xe2\x80\xaetxt.exe\xe2\x80\xac", "\\u202etxt.exe\\u202c"},    /* turned around */
+    {"c1 \xc2\x9b \xc2\x80 \xc2\x85", "c1 \\u009b \\u0080 \\u0085"}, /* C1 controls; 9b is ESC [ in one character */
+    {"\xc2\xa0", "\xc2\xa0"},                                        /* the first character after C1 */
+    {"\xe2\x80\xaetxt.exe\xe2\x80\xac", "\\u202etxt.exe\\u202c"},    /* reverses the text direction */
     {"\xe2\x81\xa6 \xe2\x81\xa9 \xe2\x80\xa8 \xe2\x81\xaa", "\\u2066 \\u2069 \\u2028 \xe2\x81\xaa"},
     {"\xff\xfe", "\\xff\\xfe"},
     {"cut \xe6\x97", "cut \\xe6\\x97"},
     {"\x9b alone, \xc3(", "\\x9b alone, \\xc3("},
-    {"\xc0\xaf \xe0\x80\xaf", "\\xc0\\xaf \\xe0\\x80\\xaf"}, /* longer than need be */
+    {"\xc0\xaf \xe0\x80\xaf", "\\xc0\\xaf \\xe0\\x80\\xaf"}, /* overlong encodings */
     {"\xed\xa0\x80", "\\xed\\xa0\\x80"},                     /* half of a UTF-16 pair */
     {"\xf4\x90\x80\x80 \xf8\x88\x80\x80\x80", "\\xf4\\x90\\x80\\x80 \\xf8\\x88\\x80\\x80\\x80"}, /* beyond Unicode */
 };
@@ -31,7 +31,7 @@ TEST_CASE(names_are_shown)
     }
 }
 
-/* Neither a character nor an escape is cut at any length, and the end of the message stays. */
+/* Checks that no length cuts a character or an escape, and that the end of the message stays. */
 TEST_CASE(nothing_is_cut)
 {
     static const char *const units[] = {"\xf0\x9f\x98\x80", "\xe6\x97\xa5", "\xc3\xa9", "\x1b", "\xe2\x80\xae", "x"};
@@ -44,7 +44,7 @@ TEST_CASE(nothing_is_cut)
             assert_true(strlen(text) < size);
             assert_int_equal(text[size], 'z');
             err_line(again, sizeof again, "%s", text);
-            assert_string_equal(again, text); /* no half of a character is in it */
+            assert_string_equal(again, text); /* it contains no part of a character */
             const char *backslash = strrchr(text, '\\');
             if (backslash) assert_true(strspn(backslash + 2, "0123456789abcdef") >= (backslash[1] == 'x' ? 2 : 4));
             if (size >= 16) assert_string_equal(text + strlen(text) - 5, ": why");

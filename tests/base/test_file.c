@@ -1,4 +1,4 @@
-/* Reading a file in pieces, which may change or fail meanwhile, and writing one completely or not at all. */
+/* Reads a file in pieces, while it may change or fail. Writes a file completely or not at all. */
 #include "tests/support/archive.h"
 #include "tests/support/disturbed_files.h"
 #include "tests/support/support.h"
@@ -134,13 +134,13 @@ TEST_WITH(a_change_is_noticed, set_up, tear_down)
 
     s = open_source(x);
     const struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
-    assert_int_equal(utimensat(AT_FDCWD, x->path, times, 0), 0); /* as if it had been written to, then or later */
+    assert_int_equal(utimensat(AT_FDCWD, x->path, times, 0), 0); /* as if written to, then or later */
     assert_int_equal(file_source_check(&s, &err), MAR_EIO);
     snprintf(expected, sizeof expected, "%s: the file changed while it was read: it was written to", x->path);
     assert_string_equal(err.text, expected);
     file_source_close(&s);
 
-    s = open_source(x); /* another in its place is no change: the open file goes on to be what it was */
+    s = open_source(x); /* Another file in its place is no change: the open file stays as it was. */
     char other[700];
     snprintf(other, sizeof other, "%s.other", x->path);
     write_data(x, other);
@@ -151,7 +151,7 @@ TEST_WITH(a_change_is_noticed, set_up, tear_down)
 
 /* --- writing ---------------------------------------------------------------------------------------- */
 
-/* Whether the directory's file system has files without a name. */
+/* Returns whether the directory's file system supports unnamed files. */
 static int has_unnamed(const char *dir)
 {
     const int fd = open(dir, O_TMPFILE | O_WRONLY, 0600);
@@ -169,7 +169,7 @@ static file_writer start(const fixture *x)
     return w;
 }
 
-/* Writes the file with a umask, over an older one if there is one. */
+/* Writes the file with a umask, over an older one if it exists. */
 static void write_whole(const fixture *x, mode_t mask)
 {
     mar_err err = {0};
@@ -188,8 +188,7 @@ static void write_whole(const fixture *x, mode_t mask)
     assert_int_equal(count_files(x->dir), 1);
 }
 
-/* The same file comes of every way to write it: by a file without a name, and, where there are none, by a hidden one.
- */
+/* Checks that every method writes the same file: an unnamed file, or a hidden one where those are not supported. */
 TEST_WITH(every_way_writes_the_same, set_up, tear_down)
 {
     const fixture *x = *state;
@@ -198,7 +197,7 @@ TEST_WITH(every_way_writes_the_same, set_up, tear_down)
         disturbed.no_proc = way == 2;
         unlink(x->path);
         write_whole(x, 022);
-        write_whole(x, 077); /* over the older one, whose permissions do not stay */
+        write_whole(x, 077); /* the older file's permissions do not stay */
         write_whole(x, 0);
     }
 }
@@ -234,7 +233,7 @@ TEST_WITH(a_killed_process_leaves_nothing, set_up, tear_down)
     assert_int_equal(count_files(x->dir), has_unnamed(x->dir) ? 0 : 1);
 }
 
-/* The older file stays, and the hidden name that the new one had for the rename goes. */
+/* Checks that the older file stays, and that the hidden name of the new one goes. */
 TEST_WITH(a_failing_rename_leaves_the_older_file, set_up, tear_down)
 {
     const fixture *x = *state;
@@ -256,7 +255,7 @@ TEST_WITH(a_failing_rename_leaves_the_older_file, set_up, tear_down)
     }
 }
 
-/* Without links the unnamed file is copied to a hidden one, and only the finished file is left. */
+/* Without links the unnamed file is copied to a hidden one. Only the finished file is left. */
 TEST_WITH(a_file_system_without_links_will_do, set_up, tear_down)
 {
     const fixture *x = *state;
@@ -274,7 +273,7 @@ TEST_WITH(a_file_system_without_links_will_do, set_up, tear_down)
     }
 }
 
-/* A path without a directory, as most are on a command line. */
+/* Writes to a path without a directory, like most paths on a command line. */
 TEST_WITH(the_current_directory_will_do, set_up, tear_down)
 {
     const fixture *x = *state;

@@ -1,4 +1,4 @@
-/* JSON: what is read, and that nothing else is. */
+/* JSON: what the reader accepts, and that it accepts nothing else. */
 #include "tests/support/brief.h"
 #include "tests/support/test.h"
 
@@ -157,7 +157,7 @@ TEST_CASE(test_syntax)
 static const char *const everything = "{\"name\":\"a\\u00e9\\ud83d\\ude00\\n\",\"list\":[1,-2.5e3,[],{\"x\":null}],"
                                       "\"\":true,\"n\":false,\"z\":\"\xe2\x82\xac\"} ";
 
-/* A text that ends early is refused where it ends, or at what is cut. */
+/* Checks that a truncated text is refused at its end or at the truncated value. */
 TEST_CASE(test_truncated)
 {
     const size_t n = strlen(everything);
@@ -197,15 +197,15 @@ TEST_CASE(test_values)
     assert_int_equal(json_member(root, "")->type, JSON_TRUE);
     assert_int_equal(json_member(root, "n")->type, JSON_FALSE);
     assert_true(json_is(json_member(root, "z"), "\xe2\x82\xac"));
-    assert_null(json_member(root, "x")); /* a member's member */
+    assert_null(json_member(root, "x")); /* a member of a member */
     assert_null(json_member(root, "nam"));
-    assert_null(json_member(v, "x")); /* an array has none */
+    assert_null(json_member(v, "x")); /* arrays have no members */
     assert_int_equal(json_children(json_member(root, "n")), 0);
     json_free(&j);
     free(text);
 }
 
-/* Names may repeat: the first is found, and all are there. */
+/* Names may repeat: the first one is found, and all are kept. */
 TEST_CASE(test_repeated)
 {
     char text[] = "{\"a\":1,\"\\u0061\":2}";
@@ -223,7 +223,7 @@ static void check_string(const char *quoted, const char *expected, size_t length
     json j;
     assert_int_equal(read_bytes(quoted, strlen(quoted), &text, &j), JSON_OK);
     assert_int_equal(j.values->length, length);
-    assert_memory_equal(j.values->text, expected, length + 1); /* and a NUL */
+    assert_memory_equal(j.values->text, expected, length + 1); /* includes a NUL */
     json_free(&j);
     free(text);
 }
@@ -246,7 +246,7 @@ TEST_CASE(test_strings)
     assert_int_equal(json_read(bad, sizeof bad - 1, LEVELS, &j), JSON_OK);
     assert_int_equal(j.not_utf8, 8);
     assert_int_equal(j.nul, sizeof bad - 1);
-    assert_memory_equal(j.values[2].text, "\n\xc3\x28", 4); /* such bytes stay */
+    assert_memory_equal(j.values[2].text, "\n\xc3\x28", 4); /* invalid UTF-8 stays */
     assert_memory_equal(j.values[3].text, "\xff", 2);
     json_free(&j);
 }
@@ -316,7 +316,7 @@ static void *read_nested(void *unused)
     return unused;
 }
 
-/* Levels take no stack; brackets in strings are no levels. */
+/* Nesting takes no stack. Brackets in strings do not nest. */
 TEST_CASE(test_nesting)
 {
     pthread_attr_t attributes;
@@ -331,7 +331,7 @@ TEST_CASE(test_nesting)
     refuse("[[[[[[[[[[[[[[[{\"a\":{", JSON_DEEP, 20);
 }
 
-/* Memory: 16 bytes a value, and no more than the text has values. */
+/* Checks the memory: 16 bytes a value, and no more values than the text has. */
 TEST_CASE(test_large)
 {
     enum { N = 1 << 20 };
@@ -368,7 +368,7 @@ TEST_CASE(test_no_memory)
         assert_null(j.values);
         assert_memory_equal(text, again, sizeof text);
     }
-    assert_int_equal(failures, 1); /* all of it is one allocation */
+    assert_int_equal(failures, 1); /* one allocation in all */
     json_free(&j);
     assert_int_equal(live, before);
 }

@@ -12,11 +12,11 @@ enum { THREADS = 4, MOST = 1000 };
 
 typedef struct {
     int n;
-    atomic_int runs[MOST];      /* how often an item has run */
-    atomic_int inside[THREADS]; /* bodies with this thread number now */
+    atomic_int runs[MOST];      /* runs of each item */
+    atomic_int inside[THREADS]; /* running bodies with this thread number */
     atomic_int by[THREADS];     /* items run with this thread number */
-    atomic_int outside, shared; /* bodies that got a number or range that they must not get */
-    int slow;                   /* microseconds an item takes a worker */
+    atomic_int outside, shared; /* bodies with an invalid number or range; with a number already in use */
+    int slow;                   /* microseconds a worker takes for an item */
 } loop;
 
 static void count(void *arg, int first, int last, int thread)
@@ -35,7 +35,7 @@ static void count(void *arg, int first, int last, int thread)
     atomic_fetch_sub(&l->inside[thread], 1);
 }
 
-/* Runs a loop of n items and returns how many of them ran other than once. */
+/* Runs a loop of n items. Returns how many items did not run exactly once. */
 static int wrong(pool_client *c, loop *l, int n)
 {
     int bad = 0;
@@ -69,7 +69,7 @@ TEST_CASE(every_item_once)
     }
 }
 
-/* Loops that come so late that the workers sleep; and workers that are late with what they have begun. */
+/* Runs loops after pauses, so that the workers sleep. Some workers are slow to finish their items. */
 TEST_CASE(sleepers_and_latecomers)
 {
     static loop l;
@@ -89,7 +89,7 @@ TEST_CASE(sleepers_and_latecomers)
     thread_pool_free(t);
 }
 
-/* A client that has not entered is alone; those that have divide the threads. */
+/* Checks that a client that has not entered runs alone, and that clients that have entered divide the threads. */
 TEST_CASE(who_helps)
 {
     static loop l;
@@ -104,8 +104,8 @@ TEST_CASE(who_helps)
     assert_int_equal(atomic_load(&l.by[0]), 64);
     pool_client_enter(a);
     pool_client_enter(b);
-    assert_int_equal(wrong(a, &l, 1), 0); /* with the first loop it has a share; one item is nothing to divide */
-    assert_int_equal(parallel_width(a), THREADS); /* b has had none */
+    assert_int_equal(wrong(a, &l, 1), 0);         /* its first loop gives it a share; a single item is not divided */
+    assert_int_equal(parallel_width(a), THREADS); /* b has run no loop yet */
     assert_int_equal(wrong(b, &l, 1), 0);
     assert_int_equal(parallel_width(a), THREADS / 2);
     assert_int_equal(parallel_width(b), THREADS / 2);
@@ -175,7 +175,7 @@ static void on_signal(int number)
     if (!pthread_equal(pthread_self(), main_thread)) atomic_fetch_add(&signals_of_workers, 1);
 }
 
-/* A host's signals reach the host's threads. */
+/* Checks that the host's signals reach the host's threads. */
 TEST_CASE(signals)
 {
     mar_err err = {0};
@@ -187,7 +187,7 @@ TEST_CASE(signals)
     assert_ok(thread_pool_create(THREADS, &t, &err), &err);
     sigemptyset(&set);
     sigaddset(&set, SIGUSR1);
-    pthread_sigmask(SIG_BLOCK, &set, &before); /* so that another thread would have to take it */
+    pthread_sigmask(SIG_BLOCK, &set, &before); /* so that only another thread could take the signal */
     assert_false(sigismember(&before, SIGUSR1));
     kill(getpid(), SIGUSR1);
     usleep(2000);

@@ -1,4 +1,4 @@
-/* The heads of the demo models, on conditions of half-generated images. */
+/* The heads of the demo models, with conditions of half-generated images. */
 #ifndef TESTS_DIFFUSION_DEMO_HEAD_H
 #define TESTS_DIFFUSION_DEMO_HEAD_H
 
@@ -18,15 +18,15 @@ static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 enum { IMAGES = 5, NUM_ITER = 8, AT = 4, SEQ = 64, CHANNELS = 8, MAX = IMAGES * 16 };
 
-/* A model with the conditions of the tokens that step AT of images of several classes predicts. */
+/* A model, with conditions of the tokens that step AT predicts in images of several classes. */
 typedef struct {
     mar *m;
     kern_queue *k;
     mar_model *model;
     mar_runner runner;
-    void *memory;      /* the runner's */
-    diff_chain *chain; /* the runner's */
-    int tokens;        /* of all images */
+    void *memory;      /* working memory of the runner */
+    diff_chain *chain; /* owned by the runner */
+    int tokens;        /* tokens of all images */
     float *z;          /* [2*tokens or tokens][width] */
     uint64_t image[MAX];
     int position[MAX];
@@ -55,7 +55,7 @@ static void list_tokens(fixture *f, const mar_step *step, const int *const *orde
     }
 }
 
-/* Working memory; the caller frees it. */
+/* Returns working memory. The caller frees it. */
 static void *memory(kern_queue *k, size_t bytes)
 {
     void *p = NULL;
@@ -64,7 +64,7 @@ static void *memory(kern_queue *k, size_t bytes)
     return p;
 }
 
-/* 0: no such processor */
+/* Opens the fixture. Returns 0 if the processor does not support dtype. */
 static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threads, mar_params p)
 {
     int order_data[IMAGES][SEQ], label[IMAGES], slot[MAX];

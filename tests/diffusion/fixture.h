@@ -24,7 +24,8 @@ typedef struct {
 static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
-/* Returns 0 if bf16 or int8 is asked for and the processor has none. A head with int8 has it below timestep 900. */
+/* Opens the fixture. Returns 0 if dtype is bf16 or int8 and the processor does not support it. With int8 the head uses
+ * it below timestep 900. */
 static int open_fixture(fixture *f, mar_dtype dtype, int threads)
 {
     mar_err err = {0};
@@ -52,7 +53,7 @@ static void close_fixture(fixture *f)
     close_queue(f->k);
 }
 
-/* Gives a chain its working memory, which the caller frees. */
+/* Gives a chain its working memory. The caller frees it. */
 static void *lay_out(kern_queue *k, diff_chain *c)
 {
     void *memory = backend_memory(k, diff_chain_lay_out(c, NULL));
@@ -60,7 +61,7 @@ static void *lay_out(kern_queue *k, diff_chain *c)
     return memory;
 }
 
-/* Asserts that a chain with guidance gives each token alone the bits that it has in all [N][CHANNELS]. */
+/* Asserts that a chain with guidance gives each token the same bits alone as in all [N][CHANNELS]. */
 __attribute__((unused)) static void assert_alone(const fixture *f, diff_chain *c, const float *all)
 {
     for (int r = 0; r < N; r++) {

@@ -5,7 +5,7 @@
 
 static const int timestep[N] = {0, 1, 10, 101, 500, 989, 999};
 
-/* One evaluation of the net at N different timesteps, rows in the order of x_index and mod_index. */
+/* Evaluates the net once at N different timesteps, with rows in the order of x_index and mod_index. */
 static void eval(fixture *f, int guided, float *out)
 {
     kern_queue *k = f->k;
@@ -15,7 +15,7 @@ static void eval(fixture *f, int guided, float *out)
     void *cond = NULL, *mod = NULL, *scratch = NULL;
     assert_ok(diff_head_time_embeddings(k, &f->head, timestep, N, &temb, &err), &err);
     assert_ok(k->core->alloc(k->device, (size_t)rows * WIDTH * 4, &cond, &err), &err);
-    /* every condition at every timestep; the diagonal is used */
+    /* Every condition at every timestep. Only the diagonal is used. */
     assert_ok(k->core->alloc(k->device, (size_t)rows * N * k->head->mod_bytes(f->head.net), &mod, &err), &err);
     assert_ok(k->core->alloc(k->device, k->head->scratch_bytes(f->head.net, rows * N), &scratch, &err), &err);
     int steps[N], x_index[2 * N], mod_index[2 * N];
@@ -75,8 +75,8 @@ static void run_chain(fixture *f, int steps, int first, int guided, float *x)
     k->core->free(k->device, memory);
 }
 
-/* Whole chains on addressed noise. Random weights make chains that start at t = 999 explode (an error of
- * eps is multiplied by 2e4): bf16 is judged on the chain that starts lower. */
+/* Whole chains on addressed noise. With random weights, chains from t = 999 explode: an error of eps grows by 2e4. So
+ * bf16 is judged on the chain that starts lower. */
 TEST_CASE(chains)
 {
     static const struct {
@@ -99,7 +99,7 @@ TEST_CASE(chains)
     }
 }
 
-/* A token's bits depend on neither the other tokens, nor threads, nor the chunks of the modulation. */
+/* Checks that a token's bits do not depend on the other tokens, the threads or the chunks of the modulation. */
 TEST_CASE(tokens_stand_alone)
 {
     for (int i = 0; i < DTYPES; i++) {
@@ -114,7 +114,7 @@ TEST_CASE(tokens_stand_alone)
             diff_chain c;
             mar_err err = {0};
             assert_ok(diff_chain_create(f.k, &f.head, 25, 0.9f, 1, 1, &c, &err), &err);
-            c.mod_rows = 2 * threads; /* chunks of as many steps as there are threads */
+            c.mod_rows = 2 * threads; /* chunks of as many steps as threads */
             void *memory = lay_out(f.k, &c);
             assert_alone(&f, &c, all);
             diff_chain_free(&c);

@@ -1,6 +1,6 @@
-/* Which steps of a chain are in int8: those at timesteps below the head's int8_below, by index of the respacing in use,
- * with each sampler, in the plain chain and in LazyMAR's. A step at a higher timestep has the bits of a head without
- * int8. */
+/* Checks which steps of a chain run in int8: those at timesteps below the head's int8_below. The index is that of the
+ * respacing in use. Covers each sampler, in the plain chain and with LazyMAR. A step at a higher timestep has the bits
+ * of a head without int8. */
 #include "tests/diffusion/fixture.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ static void run(fixture *f, const diff_head *head, const diff_spec *specs, int n
     assert_ok(diff_chain_create_for(f->k, head, specs, n, 1, N, 1, &c, &err), &err);
     if (reuse) diff_chain_reuse(&c);
     void *memory = lay_out(f->k, &c);
-    for (int i = n - 1; i >= 0; i--) diff_chain_use(&c, specs[i].steps); /* ends at the first */
+    for (int i = n - 1; i >= 0; i--) diff_chain_use(&c, specs[i].steps); /* ends with the first */
     assert_ok(diff_chain_plan(&c, N, &err), &err);
     diff_chain_start(&c, N, seed, image, f->position, x);
     diff_chain_run(&c, f->z, N, cfg, seed, image, f->position, first, last, x, NULL);
@@ -34,8 +34,8 @@ static diff_head load(fixture *f, int f32, int int8_below)
     return head;
 }
 
-/* `fine`: the indices without int8, from the top. 100 steps have timesteps 999, 989, 979, .., 908, 898, ..; 25 have
- * 999, 957, 916, 874, ..; the annealed chain of 11 has 950, 899, ..; and solvers of 50 steps 980, 960, .., 900, 880. */
+/* `fine`: indices without int8, from the top. 100 steps have timesteps 999, 989, 979, .., 908, 898, ..; 25 have 999,
+ * 957, 916, 874, ... The annealed chain of 11 has 950, 899, ...; solvers of 50 steps have 980, 960, .., 900, 880. */
 static const struct {
     diff_spec spec;
     int int8_below, fine;
@@ -52,18 +52,19 @@ TEST_CASE(the_boundary_is_at_its_timestep)
     if (!open_fixture(&f, MAR_DTYPE_INT8, 2)) skip();
     diff_head without = load(&f, 0, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        /* another respacing, whose steps are others, is there as in an annealed session */
+        /* As in an annealed session, the chain also has a respacing with other steps. */
         const diff_spec specs[2] = {cases[i].spec, {cases[i].spec.sampler, 37, cases[i].spec.top}};
         const int top = cases[i].spec.steps - 1, last = top - cases[i].fine;
         diff_head head = load(&f, 0, cases[i].int8_below);
         for (int reuse = 0; reuse < 2; reuse++) {
             float want[N * CHANNELS], got[N * CHANNELS];
-            if (cases[i].fine) { /* the steps without int8 */
+            if (cases[i].fine) { /* steps without int8 */
                 run(&f, &without, specs, 2, reuse, top, last + 1, want);
                 run(&f, &head, specs, 2, reuse, top, last + 1, got);
                 assert_memory_equal(got, want, sizeof got);
             }
-            /* And the first with it, by itself: in the states that random weights make from the top on, it is lost. */
+            /* The first int8 step runs alone. After steps from the top, its effect is lost in the states that random
+             * weights make. */
             run(&f, &without, specs, 2, reuse, last, last, want);
             run(&f, &head, specs, 2, reuse, last, last, got);
             assert_memory_not_equal(got, want, sizeof got);
@@ -74,7 +75,7 @@ TEST_CASE(the_boundary_is_at_its_timestep)
     close_fixture(&f);
 }
 
-/* Without int8 in the device, or in a head in f32, int8_below says nothing. */
+/* Checks that int8_below has no effect on a device without int8, or on a head in f32. */
 TEST_CASE(other_heads_have_no_boundary)
 {
     const diff_spec spec = {MAR_SAMPLER_DDPM, 100, DIFF_TOP};

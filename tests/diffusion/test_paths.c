@@ -1,12 +1,12 @@
-/* Whole paths: their records are the plain chain's states, their ratios those of the distributions that the chain
- * gives, 0 for a path under its own distribution, and no bit depends on what is drawn or judged together. The heads are
- * the demo models', on conditions of half-generated images. */
+/* Whole paths. Their records are the plain chain's states. Their ratios are those of the distributions that the chain
+ * gives. The ratio of a path under its own distribution is 0. No bit depends on the paths drawn or judged together. The
+ * heads are the demo models', with conditions of half-generated images. */
 #include "diffusion/paths.h"
 #include "tests/diffusion/demo_head.h"
 
 #include <math.h>
 
-/* Paths of the fixture's chain, with memory of their own. */
+/* Paths of the fixture's chain, with their own memory. */
 typedef struct {
     diff_paths p;
     void *memory;
@@ -35,19 +35,19 @@ static void close_work(work *w)
     free(w->path);
 }
 
-/* One token of each condition. */
+/* Makes one token of each condition. */
 static diff_tokens tokens_of(const fixture *f, const float *z)
 {
     return (diff_tokens){f->tokens, f->tokens, NULL, z, NULL, f->cfg, seed, f->image, f->position};
 }
 
-/* The state of a token before an index: [CHANNELS]. */
+/* Returns a token's state before an index: [CHANNELS]. */
 static float *state_of(const work *w, int token, int index)
 {
     return w->path + (size_t)token * (size_t)w->p.stride + (size_t)index * KERN_EVALUATED * CHANNELS;
 }
 
-/* Conditions near those of the fixture: each some of the way to the next token's. */
+/* Makes conditions near the fixture's: each moves the fraction `way` towards the next token's. */
 static float *other_conditions(const fixture *f, float way)
 {
     const int d = f->chain->head->z_dim, n = f->tokens, conditions = f->chain->guided ? 2 : 1;
@@ -68,7 +68,7 @@ static const struct {
              {10, 4, 3, 0},    {25, 16, 3, 0.95f}, {40, 5, 1, 1}};
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Each token has guidance of its own. */
+/* Opens case i. Each token has its own guidance. */
 static int open_case(fixture *f, int i, mar_dtype dtype)
 {
     const mar_params p = params_of(cases[i].steps, cases[i].cfg, MAR_CFG_CONSTANT, cases[i].temperature);
@@ -77,7 +77,7 @@ static int open_case(fixture *f, int i, mar_dtype dtype)
     return 1;
 }
 
-/* With window 1, step by step. */
+/* Compares records with the plain chain, step by step: window 1. */
 TEST_CASE(records_are_the_plain_chain)
 {
     for (int bf16 = 0; bf16 < 2; bf16++)
@@ -103,7 +103,7 @@ TEST_CASE(records_are_the_plain_chain)
         }
 }
 
-/* On a CPU, whatever the window and the numbers of a call: not nearly 0, but 0. */
+/* Checks that on a CPU the ratio is exactly 0, for any window and any sizes of calls. */
 TEST_CASE(own_law_has_ratio_0)
 {
     for (int bf16 = 0; bf16 < 2; bf16++)
@@ -123,7 +123,7 @@ TEST_CASE(own_law_has_ratio_0)
         }
 }
 
-/* The distribution of the transition from a path's states at an index, by the chain. */
+/* Computes with the chain the distribution of the transition from a path's states at an index. */
 static void chain_law(const fixture *f, const work *w, const float *z, int index, float *mean, float *log_std)
 {
     float x[MAX * CHANNELS];
@@ -132,15 +132,15 @@ static void chain_law(const fixture *f, const work *w, const float *z, int index
     diff_chain_run(f->chain, z, f->tokens, f->cfg, seed, f->image, f->position, index, index, x, &trace);
 }
 
-/* log N(x; mean, exp(log_std)), without its constant. */
+/* Returns log N(x; mean, exp(log_std)), without its constant. */
 static double log_density(double x, double mean, double log_std)
 {
     const double y = (x - mean) * exp(-log_std);
     return -log_std - 0.5 * y * y;
 }
 
-/* How far log ratios of paths are at most from the sums of those of the distributions that the two chains give, step by
- * step. */
+/* Returns the largest error of the log ratios of paths. The reference sums the log ratios of the distributions that the
+ * two chains give, step by step. */
 static double sum_error(const work *drawn, const work *judged, const fixture *p, const float *z_p, const fixture *q,
                         const float *z_q)
 {
@@ -158,7 +158,7 @@ static double sum_error(const work *drawn, const work *judged, const fixture *p,
     return worst;
 }
 
-/* Under other conditions. */
+/* Judges paths under other conditions. */
 TEST_CASE(ratio_is_the_sum_of_the_steps)
 {
     static const float ways[] = {0.001f, 0.1f, 1};
@@ -186,8 +186,8 @@ TEST_CASE(ratio_is_the_sum_of_the_steps)
         }
 }
 
-/* Paths of the draft model's head under the target's distribution, as drafts are verified, and the other way round, as
- * candidates are. */
+/* Judges the draft head's paths under the target's distribution, as drafts are verified. Then judges the target's paths
+ * under the draft's, as candidates are. */
 TEST_CASE(heads_judge_each_others_paths)
 {
     fixture f[2];
@@ -208,8 +208,8 @@ TEST_CASE(heads_judge_each_others_paths)
     }
 }
 
-/* Several tokens with the same conditions, as candidates have: the bits are those of conditions for each, and of fewer
- * tokens and paths at a time. What is computed is counted. */
+/* Several tokens share conditions, as candidates do. The bits equal those with separate conditions for each, and those
+ * with fewer tokens and paths at a time. Batched evaluations are counted. */
 TEST_CASE(shared_conditions_change_no_bit)
 {
     enum { COPIES = 3, SOME = 5, ALL = COPIES * SOME, T = 20 };
@@ -226,12 +226,12 @@ TEST_CASE(shared_conditions_change_no_bit)
         float cfg[ALL];
         assert_non_null(z);
         for (int i = 0; i < ALL; i++) {
-            source[i] = i / COPIES + (i / COPIES > 2); /* number 3 has none */
+            source[i] = i / COPIES + (i / COPIES > 2); /* condition 3 has no token */
             image[i] = f.image[source[i]] + ((uint64_t)(i % COPIES) << 40);
             position[i] = f.position[source[i]];
             cfg[i] = f.cfg[source[i]];
         }
-        /* work 0: conditions of their own; 1: shared; 2: shared, and few at a time */
+        /* work 0: separate conditions; 1: shared; 2: shared, few at a time */
         work w[3] = {open_work(f.chain, 8, ALL), open_work(f.chain, 8, ALL), open_work(f.chain, 8, 4)};
         diff_speculation_stats stats[3] = {{0}};
         w[2].p.draws.sources = 2;
@@ -249,7 +249,7 @@ TEST_CASE(shared_conditions_change_no_bit)
                     diff_paths_judge(&w[i].p, &t, w[i].path, w[i].log_ratio, w[i].last, &stats[i]);
                 else
                     diff_paths_draw(&w[i].p, &t, w[i].x, w[i].path, &stats[i]);
-                if (judged) assert_int_equal(stats[i].batched - batched, i == 2 ? 3 : 1); /* 0 1, 2, 4 5 */
+                if (judged) assert_int_equal(stats[i].batched - batched, i == 2 ? 3 : 1); /* conditions 0 1, 2, 4 5 */
             }
             assert_memory_equal(w[i].x, w[0].x, sizeof(float) * ALL * CHANNELS);
             assert_memory_equal(w[i].path, w[0].path, sizeof(float) * ALL * (size_t)w[0].p.stride);
@@ -268,7 +268,7 @@ TEST_CASE(shared_conditions_change_no_bit)
     }
 }
 
-/* What a judgement alone counts. */
+/* Checks the statistics of a judgement alone. */
 TEST_CASE(judgements_are_counted)
 {
     fixture f;
@@ -281,7 +281,7 @@ TEST_CASE(judgements_are_counted)
     w.p.most = (f.tokens + 2) / 3;
     assert_ok(diff_paths_plan(&w.p, f.tokens, 0, &err), &err);
     diff_paths_draw(&w.p, &t, w.x, w.path, &drawn);
-    for (int i = 0; i < 2; i++) { /* it adds */
+    for (int i = 0; i < 2; i++) { /* statistics accumulate */
         assert_ok(diff_paths_plan(&w.p, 0, f.tokens, &err), &err);
         diff_paths_judge(&w.p, &t, w.path, w.log_ratio, w.last, &stats);
     }
@@ -301,8 +301,8 @@ TEST_CASE(judgements_are_counted)
     close_fixture(&f);
 }
 
-/* Chains whose number of steps changes from call to call: a path keeps its stride, and is judged in the respacing it
- * was drawn in, with the bits of a chain with that respacing alone. */
+/* The chain's number of steps changes from call to call. A path keeps its stride, and is judged in the respacing it was
+ * drawn in. Its bits are those of a chain with that respacing alone. */
 TEST_CASE(respacings)
 {
     static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950}, {MAR_SAMPLER_DDPM, 11, 950}};
@@ -345,7 +345,7 @@ TEST_CASE(respacings)
     close_fixture(&f);
 }
 
-/* A judgement after a failed one, and after a failed draw, is as if that had not been. */
+/* Checks that a failed judgement or draw leaves no trace in the next judgement. */
 TEST_CASE(failures_leave_nothing)
 {
     fixture f;
@@ -354,7 +354,7 @@ TEST_CASE(failures_leave_nothing)
     float *z = other_conditions(&f, 0.2f);
     const diff_tokens own = tokens_of(&f, f.z), other = tokens_of(&f, z);
     double expected[MAX];
-    for (int failing = 0; failing < 3; failing++) { /* nothing, the draw, the judgement */
+    for (int failing = 0; failing < 3; failing++) { /* nothing fails, the draw fails, the judgement fails */
         diff_speculation_stats stats = {0};
         work w = open_work(f.chain, 4, 0);
         if (failing == 1) kern_fail(f.k, err_set(&err, MAR_EBACKEND, "injected"), &err);
@@ -380,7 +380,8 @@ TEST_CASE(failures_leave_nothing)
     close_fixture(&f);
 }
 
-/* A condition with a NaN: its paths' ratios are NaN, the others' bits stay, and the search for layers names it. */
+/* A NaN in a condition makes its paths' ratios NaN and leaves the other bits. The search for non-finite layers names
+ * its layer. */
 TEST_CASE(a_nan_shows)
 {
     fixture f;
@@ -399,7 +400,7 @@ TEST_CASE(a_nan_shows)
     diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);
     assert_string_equal(f.k->watch.layer, "diffusion_pos_embed_learned");
     for (int r = 0; r < f.tokens; r++) assert_true(r == 3 ? isnan(w.log_ratio[r]) : w.log_ratio[r] == expected[r]);
-    state_of(&w, 5, 4)[2] = NAN; /* a state, of which the head is the first to know */
+    state_of(&w, 5, 4)[2] = NAN; /* a NaN in a state: the head is the first layer to see it */
     kern_watch_begin(f.k);
     z[3 * f.chain->head->z_dim] = 0;
     diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);

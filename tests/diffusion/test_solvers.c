@@ -21,14 +21,14 @@ static void sample(const fixture *f, diff_chain *c, int steps, float *x)
     assert_ok(kern_check(f->k, &err), &err);
 }
 
-/* One chain for all step counts of a sampler, as a session has it. The order of use is such that each count follows a
- * longer and a shorter one in the same buffers. */
+/* One chain serves all step counts of a sampler, as in a session. The order is such that each count follows a longer
+ * and a shorter one in the same buffers. */
 TEST_CASE(matches_published_codes)
 {
     static const struct {
         const char *name;
         mar_sampler sampler;
-        int top, steps[4], plain; /* plain: the step count that also has a golden run without guidance */
+        int top, steps[4], plain; /* plain: step count that also has a golden run without guidance */
     } cases[] = {{"annealed", MAR_SAMPLER_DDPM, DIFF_TOP_ANNEALED, {50, 5, 23, 50}, 23},
                  {"ddim", MAR_SAMPLER_DDIM, DIFF_TOP_SOLVER, {50, 7, 20, 50}, 20},
                  {"dpmpp", MAR_SAMPLER_DPMPP, DIFF_TOP_SOLVER, {50, 7, 20, 50}, 20}};
@@ -63,7 +63,7 @@ TEST_CASE(matches_published_codes)
     wt_close(golden);
 }
 
-/* LazyMAR's head, six blocks deep. */
+/* LazyMAR's head is six blocks deep. */
 TEST_CASE(reuses_as_released)
 {
     enum { TOKENS = 4, SIZE = TOKENS * 5 };
@@ -72,8 +72,7 @@ TEST_CASE(reuses_as_released)
     wt_file *golden = golden_open("shortcuts"), *model = golden_open("lazy_small");
     float *z = golden_f32(golden, "reuse.z", 2 * TOKENS * 24), cfg[TOKENS] = {2.9f, 2.9f, 2.9f, 2.9f};
     for (int i = 0; i < 12; i++) {
-        const int guided = i % 2, steps = i / 2 % 2 ? 100 : 30,
-                  chunks = i / 4; /* of how many steps the modulation is made */
+        const int guided = i % 2, steps = i / 2 % 2 ? 100 : 30, chunks = i / 4; /* steps in a chunk of the modulation */
         char name[32];
         kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
         diff_head head;
@@ -101,7 +100,7 @@ TEST_CASE(reuses_as_released)
     wt_close(golden), wt_close(model);
 }
 
-/* DiSA's clipped timesteps, of which the duplicates are gone; and a solver's. */
+/* DiSA's clipped timesteps without duplicates, and a solver's timesteps. */
 TEST_CASE(timesteps)
 {
     static const int asked[3] = {5, 23, 50}, kept[3] = {5, 22, 48};
@@ -138,7 +137,7 @@ TEST_CASE(timesteps)
     wt_close(golden);
 }
 
-/* A token's bits depend on neither the other tokens, nor threads, nor the step counts that the chain has. */
+/* Checks that a token's bits do not depend on the other tokens, the threads or the chain's step counts. */
 TEST_CASE(tokens_stand_alone)
 {
     const diff_spec specs[3] = {{MAR_SAMPLER_DDPM, 20, DIFF_TOP_ANNEALED},

@@ -1,5 +1,5 @@
 /* Speculation inside the head: the plain chain's bits with window 1, its distribution with any window, and fewer calls.
- * The heads are the demo models', on conditions of half-generated images. */
+ * The heads are the demo models', with conditions of half-generated images. */
 #include "diffusion/speculate.h"
 #include "tests/diffusion/demo_head.h"
 #include "tests/support/brief.h"
@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* Speculation with memory of its own. */
+/* Opens speculation with its own memory. */
 static void *open_speculation(diff_chain *chain, diff_chain *draft, int window, diff_speculation *s)
 {
     mar_err err = {0};
@@ -24,7 +24,7 @@ static void close_speculation(diff_speculation *s, void *p)
     k->core->free(k->device, p);
 }
 
-/* One token of each condition. draft may be NULL. */
+/* Runs one token of each condition. draft may be NULL. */
 static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, float *x)
 {
     mar_err err = {0};
@@ -63,7 +63,7 @@ TEST_CASE(window_one_is_the_plain_chain)
         }
 }
 
-/* A token's bits depend on neither the other tokens, nor threads, nor groups. */
+/* Checks that a token's bits do not depend on the other tokens, the threads or the groups. */
 TEST_CASE(tokens_stand_alone)
 {
     for (int dtype = 0; dtype < DTYPES; dtype++) {
@@ -96,8 +96,8 @@ TEST_CASE(tokens_stand_alone)
     }
 }
 
-/* Sequential calls per token at 100 steps: at least 3, 4.5 and 6 times fewer, the project's goal (8 at window 16). A
- * sanitizer sees two of the four cases. */
+/* Checks sequential calls per token at 100 steps: at least 3, 4.5 and 6 times fewer, the project's goal. The goal at
+ * window 16 is 8. A sanitizer runs two of the four cases. */
 TEST_CASE(fewer_calls)
 {
     static const struct {
@@ -127,10 +127,10 @@ TEST_CASE(fewer_calls)
 
 /* --- the distribution --------------------------------------------------------------------------------------------- */
 
-/* DRAWS of each condition: more than 10^5 numbers in all; with a sanitizer fewer, which find no mutants */
+/* Draws of each condition: more than 10^5 numbers in all. A sanitizer has fewer, too few to detect mutants. */
 enum { STEPS = 20, SOME_DRAWS = 32, DRAWS = test_brief ? SOME_DRAWS : 256 };
 
-/* Draw number n of all conditions, at addresses of its own. */
+/* Gives draw number n of all conditions its own addresses. */
 static void set_draw(fixture *f, int n)
 {
     for (int i = 0; i < f->tokens; i++) f->image[i] = (uint64_t)(n * IMAGES + i * IMAGES / f->tokens);
@@ -166,10 +166,10 @@ static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int w
     return stats;
 }
 
-/* Two tests of x against the plain chain's law. Energy distance with the plain chain of the same noise, labels swapped
- * within pairs: the shared noise makes it sharp. Kolmogorov-Smirnov by channel with the plain chain of other noise.
- * False positives: 1 % by the first, below 0.1 % by the second (8 channels of 1e-4; the shared conditions make it
- * rarer), for fixed seeds either always or never. */
+/* Returns whether two tests accept x as drawn from the plain chain's law. Energy distance uses the plain chain with the
+ * same noise, and swaps labels within pairs. The shared noise makes it sensitive. Kolmogorov-Smirnov by channel uses
+ * the plain chain with other noise. The first has 1 % false positives. The second has below 0.1 %: 8 channels of 1e-4,
+ * and less by the shared conditions. With fixed seeds a false positive occurs always or never. */
 static int same_law(const float *x, const float *plain, const float *other, int n)
 {
     const double energy = stat_energy_p(x, plain, n, CHANNELS, 1, 5);
@@ -187,7 +187,8 @@ static int same_law(const float *x, const float *plain, const float *other, int 
 
 static int (*real_propose)(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
 
-/* A mutant: every q is as if an evaluation that depends on the noise had refined it, so it favours what was drawn. */
+/* A mutant: moves every q towards the drawn state, as if an evaluation that depends on the noise had refined it. So q
+ * favours what was drawn. */
 static int propose_knowing(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     const int unfinished = real_propose(k, w, draft);
@@ -241,7 +242,7 @@ TEST_CASE(same_law_as_the_plain_chain)
     close_fixture(&f);
 }
 
-/* The figures that fewer_calls asserts are for this chain: the target's, all its steps, guidance. */
+/* Tests the chain of the figures that fewer_calls asserts: the target's, with all its steps and guidance. */
 static void expect_law_at_full_length(mar_dtype dtype)
 {
     fixture f;
@@ -265,13 +266,13 @@ TEST_CASE(same_law_at_full_length)
     expect_law_at_full_length(MAR_DTYPE_F32);
 }
 
-/* The first two of the steps are without int8, so each token's first proposals are for states of both kinds. */
+/* The first two steps have no int8, so each token's first proposals are for states of both kinds. */
 TEST_CASE(same_law_with_int8)
 {
     expect_law_at_full_length(MAR_DTYPE_INT8);
 }
 
-/* The draft's head as the proposer, at a temperature: the same distribution, calls saved. */
+/* The draft's head proposes, at a temperature. The distribution stays the same, and calls are saved. */
 TEST_CASE(draft_proposes)
 {
     fixture target, draft;
@@ -297,7 +298,8 @@ TEST_CASE(draft_proposes)
     close_fixture(&target);
 }
 
-/* Any number of steps, and weights whose chain explodes, so that no guess is right: never more calls than steps. */
+/* Checks that speculation never makes more calls than steps, for any number of steps. The weights' chain explodes, so
+ * that no guess is right. */
 TEST_CASE(never_more_calls)
 {
     static const int steps[] = {2, 3, 7, 1000};
@@ -315,8 +317,8 @@ TEST_CASE(never_more_calls)
     }
 }
 
-/* Chains whose number of steps changes from call to call (DiSA) and starts below the top: the bits of a chain with that
- * respacing alone, and with window 1 the plain chain's. */
+/* Chains start below the top, and their number of steps changes from call to call (DiSA). The bits are those of a chain
+ * with that respacing alone. With window 1 they are the plain chain's. */
 TEST_CASE(respacings)
 {
     static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950}, {MAR_SAMPLER_DDPM, 11, 950}};

@@ -1,4 +1,4 @@
-/* The digit classifier against PyTorch, on real digits and on images of the demo. */
+/* Compares the digit classifier with PyTorch, on real digits and on images of the demo. */
 #include "tests/support/support.h"
 
 #include "eval/classifier.h"

@@ -1,5 +1,6 @@
-/* How often discrete tokens and their neighbours occur in two runs: numbers counted by hand and by a direct program,
- * p-values that are uniform where two runs have one distribution, and power where only the neighbours differ. */
+/* Counts of discrete tokens and their neighbours in two runs. Checks numbers counted by hand and by a direct program.
+ * p-values must be uniform where two runs have one distribution. The test must have power where only the neighbours
+ * differ. */
 #include "tests/support/support.h"
 
 #include "eval/counts.h"
@@ -11,7 +12,7 @@
 
 enum { SIDE = 3, CELLS = SIDE * SIDE, VOCABULARY = 5, PERMUTATIONS = 199 };
 
-/* A uniform number 0..n-1; `set` tells one array from another. */
+/* Returns a uniform number 0..n-1. `set` selects the array. */
 static int whole(uint64_t set, int at, int n)
 {
     const kern_address a = {29, set, (uint32_t)at, 0};
@@ -25,18 +26,19 @@ TEST_CASE(by_hand)
     const eval_token_pairs x = {2, 2, a, b};
     eval_counts_test tokens, places, neighbours;
     assert_int_equal(eval_token_counts(&x, 999, &tokens, &places, &neighbours), MAR_OK);
-    /* tokens: a has 3, 4, 1 of 0, 1, 2; b has 4, 2, 2 */
+    /* Tokens: a has 3, 4 and 1 of tokens 0, 1 and 2; b has 4, 2 and 2. */
     assert_int_equal(tokens.cells, 3);
     assert_float_equal(tokens.chi2, 1.0 / 7 + 4.0 / 6 + 1.0 / 3, 1e-6);
     assert_float_equal(tokens.tv, (1 + 2 + 1) / 16.0, 1e-6);
-    /* places: third is 1, 2 in a and 0, 2 in b; the last is 1, 1 in a and 1, 2 in b; the first two are the same */
+    /* Positions: the third has 1, 2 in a and 0, 2 in b. The last has 1, 1 in a and 1, 2 in b. The first two are equal.
+     */
     assert_int_equal(places.cells, 1 + 2 + 3 + 2);
     assert_float_equal(places.chi2, 1 + 1 + 1.0 / 3 + 1, 1e-6);
     assert_float_equal(places.tv, 4 / 16.0, 1e-6);
     /* right: 01 11 | 00 21 in a, 01 01 | 00 22 in b; below: 01 11 | 02 01 in a, 00 11 | 02 02 in b */
     assert_float_equal(neighbours.chi2, (1.0 / 3 + 1 + 0 + 1 + 1) + (4.0 / 2 + 0 + 1 + 1.0 / 3), 1e-6);
     assert_float_equal(neighbours.tv, (4 + 4) / 16.0, 1e-6);
-    /* Two pairs have four arrangements, two by two alike: no test can say anything. */
+    /* Two pairs have four arrangements, equal in twos: no test has power. */
     assert_true(tokens.p > 0.2);
 }
 
@@ -53,7 +55,8 @@ TEST_CASE(identical_runs)
     }
 }
 
-/* A run of N images: the first token uniform, each other one copies its left neighbour with probability `stay`. */
+/* Makes a run of N images. The first token is uniform. Each other one copies its left neighbour with probability
+ * `stay`. */
 static void make_run(uint64_t set, int images, double stay, float *out)
 {
     for (int i = 0; i < images * CELLS; i++) {
@@ -63,7 +66,8 @@ static void make_run(uint64_t set, int images, double stay, float *out)
     }
 }
 
-/* Under one distribution p is nearly uniform: of 200 repeats at most 3 standard deviations above 5 % lie below 0.05. */
+/* Checks that under one distribution p is nearly uniform. Of 200 repeats, the count of p < 0.05 exceeds 5 % by at most
+ * 3 standard deviations. */
 TEST_CASE(level)
 {
     enum { N = 30, REPEATS = 200 };
@@ -80,7 +84,7 @@ TEST_CASE(level)
     for (int i = 0; i < 3; i++) assert_in_range(low[i], 1, 10 + 9);
 }
 
-/* Tokens are uniform in both runs; their neighbours are not alike. Only the test of neighbours may see it. */
+/* Tokens are uniform in both runs, but their neighbours differ. Only the test of neighbours may detect it. */
 TEST_CASE(neighbours_alone)
 {
     enum { N = 200 };

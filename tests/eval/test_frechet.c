@@ -1,4 +1,4 @@
-/* The Frechet distance against ADM's and torch-fidelity's formulas, for covariances of full rank and of less. */
+/* Compares the Frechet distance with the formulas of ADM and torch-fidelity, for covariances of full and lower rank. */
 #include "tests/support/golden_doubles.h"
 
 #include "eval/frechet.h"

@@ -1,5 +1,5 @@
-/* Inception-v3 below the public calls: what its files must have, and that an image's numbers do not depend on the
- * others of its batch. What the numbers are is in tests/mar/test_features.c. */
+/* Inception-v3 below the public calls. Checks the requirements on its files, and that an image's numbers do not depend
+ * on the others of its batch. tests/mar/test_features.c checks the numbers themselves. */
 #include "tests/support/archive.h"
 #include "tests/support/inception.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The small network as a safetensors file in memory. */
+/* Makes the small network as a safetensors file in memory. */
 static bytes small_network(void)
 {
     char *path = test_path("small.safetensors");
@@ -29,7 +29,7 @@ static wt_file *open_bytes(const bytes *b)
     return f;
 }
 
-/* Replaces the first `old` of the header by `new`, of the same length. */
+/* Replaces the first `old` of the header by `new`, which has the same length. */
 static void edit(bytes *b, const char *old, const char *new)
 {
     uint8_t *at = memmem(b->data, b->size < 100000 ? b->size : 100000, old, strlen(old));
@@ -38,7 +38,7 @@ static void edit(bytes *b, const char *old, const char *new)
     memcpy(at, new, strlen(new));
 }
 
-/* Where the first float of a tensor is. */
+/* Returns the address of a tensor's first float. */
 static float *first_float(bytes *b, const char *name)
 {
     wt_file *f = open_bytes(b);
@@ -49,7 +49,7 @@ static float *first_float(bytes *b, const char *name)
     return at;
 }
 
-/* A network that is edited in one place is refused with these words. */
+/* Edits a network in one place, and checks that it is refused with these words. */
 static void refuse(const char *old, const char *new, const char *words)
 {
     bytes b = small_network();
@@ -146,7 +146,7 @@ static void assert_same(const outputs *a, const outputs *b)
     assert_memory_equal(a->logits, b->logits, sizeof a->logits);
 }
 
-/* The same bits in batches of any size, with any number of threads, and after other images. */
+/* Checks the same bits in batches of any size, with any number of threads, and after other images. */
 TEST_CASE(batches_do_not_matter)
 {
     enum { IMAGES = 7 };
@@ -157,7 +157,7 @@ TEST_CASE(batches_do_not_matter)
     for (int dtype = MAR_DTYPE_F32; dtype <= MAR_DTYPE_BF16; dtype++) {
         for (int threads = 1; threads <= 3; threads += 2) {
             kern_queue *k = open_queue((mar_dtype)dtype, threads);
-            if (!k) continue; /* no bf16 here */
+            if (!k) continue; /* no bf16 on this processor */
             wt_file *f = open_bytes(&b);
             eval_inception *e = NULL;
             mar_err err = {0};

@@ -1,4 +1,4 @@
-/* Sums of vectors against NumPy, and their bits: the same for any division into calls and any instruction set. */
+/* Compares sums of vectors with NumPy. Their bits are the same for any division into calls and any instruction set. */
 #include "tests/support/golden_doubles.h"
 
 #include "eval/moments.h"
@@ -47,7 +47,7 @@ TEST_CASE(against_numpy)
     wt_close(f);
 }
 
-/* n numbers that are not sums of few powers of 2 */
+/* Makes n numbers that are not sums of few powers of 2. */
 static float *numbers(size_t n)
 {
     float *x = malloc(n * sizeof *x);
@@ -60,7 +60,7 @@ static float *numbers(size_t n)
     return x;
 }
 
-/* One product after another, in the order of the rows: what every other way has to give. */
+/* Adds one product after another, in the order of the rows. Every other method must give this result. */
 static eval_moments plain_sums(const float *x, int rows, int dim)
 {
     eval_moments m = moments_of(dim);
@@ -113,6 +113,6 @@ TEST_CASE(merging)
     assert_true(a.sum[3] == sum && a.products[17] == product);
     eval_moments_free(&a);
     eval_moments_free(&b);
-    eval_moments_free(&b); /* {0} is fine */
+    eval_moments_free(&b); /* freeing {0} is allowed */
     free(x);
 }

@@ -1,4 +1,4 @@
-/* Orders of images against NumPy's RandomState.permutation. */
+/* Compares orders of images with NumPy's RandomState.permutation. */
 #include "tests/support/support.h"
 
 #include "eval/order.h"
@@ -29,7 +29,7 @@ TEST_CASE(against_numpy)
     wt_close(f);
 }
 
-/* The order that the Inception score of 50000 images depends on. */
+/* Checks the order behind the Inception score of 50000 images. */
 TEST_CASE(checksum)
 {
     wt_file *f = golden_open("numbers");

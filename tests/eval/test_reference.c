@@ -1,4 +1,5 @@
-/* Reference statistics: what is written reads back, the real digits' are right, and a wrong file gets a line. */
+/* Reference statistics. Written files read back, the statistics of the real digits are right, and a wrong file gets a
+ * message. */
 #include "tests/support/archive.h"
 #include "tests/support/golden_doubles.h"
 
@@ -26,7 +27,7 @@ static const char *file_path(void)
     return path;
 }
 
-/* Writes arrays up to one without a name. */
+/* Writes arrays up to the first without a name. */
 static void write_file(const array *a)
 {
     char why[NPZ_WHY_MAX] = "";
@@ -64,7 +65,7 @@ TEST_CASE(there_and_back)
     assert_memory_equal(back.features, features, sizeof features);
     eval_reference_free(&back);
 
-    /* of some there is less: no error, and no array */
+    /* Optional arrays may be absent: no error, and no array. */
     if (eval_reference_save(file_path(), &(eval_reference){.dim = 2, .mu = mu, .sigma = sigma}, why, sizeof why))
         fail_msg("%s", why);
     if (eval_reference_load(file_path(), &back, why, sizeof why) != MAR_OK) fail_msg("%s", why);
@@ -74,7 +75,7 @@ TEST_CASE(there_and_back)
     assert_non_null(strstr(why, "/nowhere/"));
 }
 
-/* A published statistics file: mean of float32, covariance of float64; and ADM's, with images. */
+/* Published statistics files: a float32 mean with a float64 covariance, and ADM's, with images. */
 TEST_CASE(as_published)
 {
     const float mu[2] = {1, 2};
@@ -103,7 +104,7 @@ TEST_CASE(digits)
     char why[512] = "";
     if (eval_reference_load("demo", &r, why, sizeof why) != MAR_OK) fail_msg("%s", why);
     assert_true(r.dim == 64 && r.spatial == 0 && r.feature_count == 1797 && r.images == 1797);
-    /* the statistics are those of the features, but for the rounding of these to float16 */
+    /* The statistics are those of the features, up to their rounding to float16. */
     eval_moments m;
     double mean[64], covariance[64 * 64], distance = -1;
     assert_int_equal(eval_moments_create(64, &m), MAR_OK);
@@ -117,7 +118,7 @@ TEST_CASE(digits)
     assert_near(distance, 0, 1e-4);
     eval_moments_free(&m);
     eval_reference_free(&r);
-    eval_reference_free(&r); /* {0} is fine */
+    eval_reference_free(&r); /* freeing {0} is allowed */
 }
 
 TEST_CASE(refused)
@@ -171,7 +172,7 @@ TEST_CASE(refused)
     assert_non_null(strstr(why, file_path()));
 }
 
-/* A .npy file of zeros. */
+/* Makes a .npy file of zeros. */
 static bytes zeros(npz_dtype dtype, int rank, const int64_t *shape, size_t size)
 {
     bytes b = {0};
@@ -200,7 +201,7 @@ static void expect_too_large(const zip_part *parts, int count, const char *claim
     bytes_free(&file);
 }
 
-/* Half a megabyte that claims to be 512 MB of compressed features is refused before 2 GB are taken for them. */
+/* Half a megabyte claims to be 512 MB of compressed features. Checks that it is refused before 2 GB are allocated. */
 TEST_CASE(small_files_stay_small)
 {
     enum { IMAGES = (1 << 23) + 1, DIM = 64, BLOCKS = 9 };
@@ -208,7 +209,7 @@ TEST_CASE(small_files_stay_small)
     bytes mu = zeros(NPZ_F64, 1, shape, DIM * 8), sigma = zeros(NPZ_F64, 2, shape, DIM * DIM * 8),
           wide_mu = zeros(NPZ_F64, 1, wide, 8193 * 8), header = zeros(NPZ_U8, 2, features, 0), packed = {0};
     assert_int_equal(header.size, 128);
-    bytes_put(&packed, (const uint8_t[]){0, 128, 0, 0x7f, 0xff}, 5); /* a block of 128 bytes as they are */
+    bytes_put(&packed, (const uint8_t[]){0, 128, 0, 0x7f, 0xff}, 5); /* a stored block of 128 bytes */
     bytes_put(&packed, header.data, header.size);
     for (int i = 0; i < BLOCKS; i++) {
         bytes_put(&packed, (const uint8_t[]){0, 0xff, 0xff, 0, 0}, 5);

@@ -1,4 +1,4 @@
-/* The Inception score against torch-fidelity and ADM's evaluator. */
+/* Compares the Inception score with torch-fidelity and with ADM's evaluator. */
 #include "tests/support/golden_doubles.h"
 
 #include "eval/score.h"
@@ -7,7 +7,7 @@
 
 enum { IMAGES = 203, CLASSES = 12, MANY = 10400, FEW_CLASSES = 4 };
 
-/* Added in calls of `piece` images. */
+/* Computes the score, adding `piece` images a call. */
 static void score(eval_score_order order, const float *logits, int images, int classes, int piece, double *mean,
                   double *deviation)
 {
@@ -33,7 +33,7 @@ TEST_CASE(against_torch_fidelity)
         assert_true(mean == first_mean);
     }
     score(EVAL_SCORE_ADM, logits, IMAGES, CLASSES, 64, &mean, &deviation);
-    assert_near(mean, expected[2], 1e-11); /* one split, so that the order is no matter */
+    assert_near(mean, expected[2], 1e-11); /* one split, so the order has no effect */
     assert_near(deviation, 0, 0);
     free(logits);
     free(expected);
@@ -57,8 +57,8 @@ TEST_CASE(against_adm)
     wt_close(f);
 }
 
-/* Logits far apart, as of a network that is sure: probabilities of 0 and no NaN. Ten classes, each the same number of
- * times in one split of ADM's: the score is 10. */
+/* Logits far apart, as of a network that is certain: probabilities of 0, but no NaN. Each of ten classes occurs equally
+ * often in one split of ADM's. So the score is 10. */
 TEST_CASE(certainty)
 {
     static float logits[1000 * 10];
@@ -68,5 +68,5 @@ TEST_CASE(certainty)
     score(EVAL_SCORE_ADM, logits, 1000, 10, 1000, &mean, &deviation);
     assert_near(mean, 10, 1e-12);
     score(EVAL_SCORE_TORCH_FIDELITY, logits, 9, 10, 9, &mean, &deviation);
-    assert_true(isnan(mean)); /* a split without images */
+    assert_true(isnan(mean)); /* a split is without images */
 }

@@ -1,5 +1,6 @@
-/* The two-sample statistics: numbers of numpy and scipy, p-values that are uniform when two runs have one distribution
- * (shared noise or not), power, and why pairs must be swapped. Every seed is fixed. */
+/* The two-sample statistics. Compares them with numpy and scipy. p-values must be uniform when two runs have one
+ * distribution, with shared noise or without. Checks their power, and why pairs must be swapped. Every seed is fixed.
+ */
 #include "tests/support/support.h"
 
 #include "eval/statistics.h"
@@ -11,7 +12,7 @@
 
 enum { N = 40, S = 4, C = 3, SIZE = N * S * C, PERMUTATIONS = 99 };
 
-/* n standard normals; `set` tells one array from another. */
+/* Fills x with n standard normals. `set` selects the array. */
 static void normals(uint64_t set, float *x, int n)
 {
     for (int i = 0; i < n; i += 4) {
@@ -33,7 +34,7 @@ TEST_CASE(against_numpy)
     assert_int_equal(eval_energy(&x, 20000, &image, &token), MAR_OK);
     assert_float_equal(image.distance, energy[0], 1e-5);
     assert_float_equal(token.distance, energy[1], 1e-5);
-    /* the golden p-values enumerate all 1024 swaps: four standard deviations of 20000 draws are 0.009 */
+    /* The golden p-values enumerate all 1024 swaps. Four standard deviations of 20000 draws are 0.009. */
     assert_float_equal(image.p, energy_p[0], 0.009);
     assert_float_equal(token.p, energy_p[1], 0.009);
     double d[4], p[4], mean, covariance;
@@ -71,12 +72,12 @@ TEST_CASE(identical_runs)
     assert_true(mean == 0 && covariance == 0);
 }
 
-/* How two runs of one distribution can hang together. */
+/* Dependence between two runs of one distribution */
 typedef enum {
     INDEPENDENT,
-    SHARED,   /* a common part of each pair, as from one seed and class */
-    MIRRORED, /* b = -a: one distribution, as far apart as can be */
-    LAGGED,   /* b is a's sequence moved on by one number: one distribution, far from exchangeable */
+    SHARED,   /* a common part in each pair, as from one seed and class */
+    MIRRORED, /* b = -a: one distribution, as distant as possible */
+    LAGGED,   /* b is a's sequence shifted by one number: one distribution, far from exchangeable */
 } coupling;
 
 static void make_runs(coupling how, uint64_t set, float shift, float *a, float *b)
@@ -100,7 +101,7 @@ static void make_runs(coupling how, uint64_t set, float shift, float *a, float *
 }
 
 typedef struct {
-    int image, token, ks; /* of the trials, how many had p <= 0.05 */
+    int image, token, ks; /* trials with p <= 0.05 */
 } rejections;
 
 static rejections count_rejections(coupling how, float shift, int trials)
@@ -122,8 +123,8 @@ static rejections count_rejections(coupling how, float shift, int trials)
     return r;
 }
 
-/* 200 trials at level 0.05: mean 10, standard deviation 3.1. A correct test leaves 1..21 once in 2000. The KS family of
- * C channels has one level of 0.05 too; its ties make it a little conservative. */
+/* 200 trials at level 0.05: mean 10, standard deviation 3.1. A correct test leaves 1..21 once in 2000. The KS tests of
+ * C channels together have the level 0.05, too. Ties make them slightly conservative. */
 TEST_CASE(false_positives)
 {
     for (coupling how = INDEPENDENT; how <= LAGGED; how++) {
@@ -176,7 +177,7 @@ static double unpaired_p(const float *a, const float *b, uint64_t set)
     return (1 + above) / (1.0 + PERMUTATIONS);
 }
 
-/* Runs that share noise and truly differ: swapping within pairs sees it, permuting everything does not. */
+/* The runs share noise and truly differ. Swapping within pairs detects it; permuting everything does not. */
 TEST_CASE(pairs_must_be_swapped)
 {
     static float a[SIZE], b[SIZE];

@@ -1,5 +1,5 @@
-/* The shape of a LlamaGen model from the tensors of a file, against the official lists of tensors
- * (tests/weights/data/formats) and against models made by gpt.py. */
+/* The shape of a LlamaGen model from the tensors of a file. Compares it with the official lists of tensors
+ * (tests/weights/data/formats), and with models made by gpt.py. */
 #include "llamagen/config.h"
 #include "mar/core/config.h"
 #include "tests/support/shape_list.h"
@@ -24,7 +24,7 @@ static void expect_config(const gpt_config *c, const gpt_config *expected)
     assert_int_equal(c->parameters, expected->parameters);
 }
 
-/* Depths, widths and heads: gpt.py; 111M, 343M, 775M, 1.4B, 3.1B. */
+/* Depths, widths and heads are those of gpt.py. The models have 111M, 343M, 775M, 1.4B and 3.1B parameters. */
 TEST_CASE(official_models)
 {
     static const struct {
@@ -68,7 +68,7 @@ static void list_visit(void *user, const char *name, int rank, const int64_t *sh
     snprintf(l->names + used, sizeof l->names - used, "%s ", name);
 }
 
-/* Models of gpt.py, one of them for captions: the names are those of state_dict, in its order. */
+/* Models of gpt.py, one of them for captions. The names are those of state_dict, in its order. */
 TEST_CASE(small_models)
 {
     static const struct {
@@ -100,11 +100,11 @@ static mar_status derive(const cJSON *list, const char *key, const char *value, 
     return status;
 }
 
-/* Widths of gpt.py's models, those that only text-to-image ones have among them, and one that is none of theirs. */
+/* Widths of gpt.py's models, including those of text-to-image models only. The last two are none of them. */
 TEST_CASE(heads)
 {
     static const int known[][3] = {
-        {768, 12, 0},  {1024, 16, 0}, {1280, 20, 0}, {1536, 24, 0}, {2048, 32, 0}, /* a guess */
+        {768, 12, 0},  {1024, 16, 0}, {1280, 20, 0}, {1536, 24, 0}, {2048, 32, 0}, /* width, heads, whether guessed */
         {2560, 40, 0}, {3200, 32, 0}, {4096, 32, 0}, {640, 10, 1},  {48, 1, 1}};
     gpt_config c;
     mar_err err = {0};
@@ -120,15 +120,15 @@ TEST_CASE(heads)
     SHAPE(list, "tok_embeddings.weight", 100, 768);
     assert_ok(derive(list, "mar.heads", "6", 0, &c, &err), &err);
     assert_int_equal(c.heads, 6);
-    assert_ok(derive(list, "mar.heads", "6", 24, &c, &err), &err); /* asked for wins */
+    assert_ok(derive(list, "mar.heads", "6", 24, &c, &err), &err); /* the requested number wins */
     assert_int_equal(c.heads, 24);
     assert_int_equal(derive(list, NULL, NULL, 7, &c, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "7 attention heads (--heads) do not divide the width 768 into multiples of 4"));
-    assert_int_equal(derive(list, NULL, NULL, 384, &c, &err), MAR_EARG); /* of size 2 */
-    assert_int_equal(derive(list, NULL, NULL, 2, &c, &err), MAR_EARG);   /* of size 384 */
+    assert_int_equal(derive(list, NULL, NULL, 384, &c, &err), MAR_EARG); /* heads of size 2 */
+    assert_int_equal(derive(list, NULL, NULL, 2, &c, &err), MAR_EARG);   /* heads of size 384 */
     assert_non_null(strstr(err.text, "2 attention heads (--heads) do not divide the width 768 into multiples of 4 up "
                                      "to 256"));
-    assert_ok(derive(list, NULL, NULL, 3, &c, &err), &err); /* of size 256 */
+    assert_ok(derive(list, NULL, NULL, 3, &c, &err), &err); /* heads of size 256 */
     assert_int_equal(derive(list, "mar.heads", "1", 0, &c, &err), MAR_EMODEL);
     assert_int_equal(derive(list, NULL, NULL, -1, &c, &err), MAR_EARG);
     assert_int_equal(derive(list, "mar.heads", "5", 0, &c, &err), MAR_EMODEL);
@@ -192,7 +192,7 @@ TEST_CASE(bad_models)
     cJSON_Delete(list);
 }
 
-/* Numbers that no file has layers for make no layers; a gap in the numbers ends nothing. */
+/* A number without layers in the file makes no layer. A gap in the numbers ends nothing. */
 TEST_CASE(layer_numbers)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* Trees of drafts in one pass of LlamaGen's runner: their distributions, and what is kept of those that become tokens,
- * are those of the same tokens one by one, bit for bit. */
+/* Trees of drafts in one pass of LlamaGen's runner. Their distributions equal those of the same tokens one by one, bit
+ * for bit. So does the state kept of drafts that become tokens. */
 #include "tests/support/gpt_fixture.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
 static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 5, .temperature = 0.9f, .top_p = 1};
 static const int label[IMAGES] = {2, 0};
 
-/* A runner that is tested, and one that computes a sequence's tokens one by one, each in a pass of its own. */
+/* A runner under test, and one that computes a sequence's tokens one by one, each in its own pass. */
 typedef struct {
     gpt_fixture tested, plain;
     uint64_t random;
@@ -40,14 +40,14 @@ static int random_below(fixture *f, int n)
     return (int)((f->random >> 33) % (uint64_t)n);
 }
 
-/* Computes an image's tokens one by one; then row 0 is the distribution of what follows them. */
+/* Computes an image's tokens one by one. Then row 0 is the distribution of the next token. */
 static void compute_plainly(fixture *f, int image, const int *token, int n)
 {
     gpt_runner_begin(f->plain.runner, 1, label + image);
     for (int i = 0; i <= n; i++) gpt_fixture_laws(&f->plain, &(spec_request){.prefix = token, .length = i}, 1);
 }
 
-/* The tokens from the first to this draft of a request. Returns how many. */
+/* Writes the tokens from the first to this draft of a request. Returns their number. */
 static int path_to(const spec_request *q, int draft, int *token)
 {
     int depth = 0, n = q->length;
@@ -57,7 +57,7 @@ static int path_to(const spec_request *q, int draft, int *token)
     return n + depth;
 }
 
-/* Laws from number `first` on are those that plain decoding has. */
+/* Checks that distributions from number `first` on equal those of plain decoding. */
 static void expect_laws(fixture *f, const spec_request *q, int first)
 {
     for (int site = first; site <= q->count; site++) {
@@ -67,13 +67,13 @@ static void expect_laws(fixture *f, const spec_request *q, int first)
     }
 }
 
-/* Tokens of an image, and a tree of drafts after them. */
+/* Tokens of an image, and a tree of drafts after them */
 typedef struct {
     int token[TOKENS], draft[DRAFTS], parent[DRAFTS], depth[DRAFTS];
     spec_request request;
 } image_state;
 
-/* A random tree of up to `most` drafts that fit in the image; no two of one parent are equal. */
+/* Makes a random tree of up to `most` drafts that fit in the image. Siblings differ. */
 static void grow_tree(fixture *f, image_state *s, int most)
 {
     spec_request *q = &s->request;
@@ -84,7 +84,7 @@ static void grow_tree(fixture *f, image_state *s, int most)
         if (q->length + depth > TOKENS) break;
         s->parent[n] = parent;
         s->depth[n] = depth;
-        s->draft[n] = (n + random_below(f, 7) * DRAFTS) % VOCABULARY; /* equal only if n is */
+        s->draft[n] = (n + random_below(f, 7) * DRAFTS) % VOCABULARY; /* equal only for equal n */
         q->count++;
     }
 }
@@ -102,7 +102,8 @@ static void random_tokens(fixture *f, image_state *s, int n)
     while (s->request.length < n) s->token[s->request.length++] = random_below(f, VOCABULARY);
 }
 
-/* A tree in one pass, in front of which tokens of both images have to be computed, and none of one. */
+/* Computes the trees of both images in one pass. Before one tree, its image's tokens must be computed, too. Before the
+ * other there are none. */
 TEST_CASE(trees)
 {
     for (int d = 0; d < 2; d++) {
@@ -122,7 +123,7 @@ TEST_CASE(trees)
     }
 }
 
-/* The same tree by levels: each request goes on with the one before, whose distributions stay. */
+/* Computes the same tree by levels. Each request continues the one before, whose distributions stay. */
 TEST_CASE(levels)
 {
     static const int ends[] = {2, 5, 6, DRAFTS}, parent[DRAFTS] = {-1, -1, 0, 0, 1, 4, 2, 2, 5};
@@ -142,7 +143,7 @@ TEST_CASE(levels)
             if (l) assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - rows, 2 * (ends[l] - ends[l - 1]));
         }
         expect_laws(&f, &s.request, 0);
-        /* one that only seems to go on is computed whole */
+        /* A request with a changed draft is no continuation: it is computed in full. */
         s.draft[1] = (s.draft[1] + 1) % VOCABULARY;
         s.request.from = DRAFTS;
         memset(f.tested.laws, 0, (size_t)IMAGES * LAWS * VOCABULARY * sizeof(float));
@@ -152,7 +153,7 @@ TEST_CASE(levels)
     }
 }
 
-/* The features of an image's tokens under both conditions are plain decoding's. */
+/* Checks that the features of an image's tokens under both conditions equal those of plain decoding. */
 static void expect_features(fixture *f, const image_state *s, int known)
 {
     const int d = f->tested.model->config.width, image = s->request.sequence;
@@ -184,7 +185,7 @@ static int accept(fixture *f, image_state *s)
     return accepted - before;
 }
 
-/* Whole images in rounds of trees. A round computes the drafts and the last token, and nothing twice. */
+/* Generates whole images in rounds of trees. A round computes the drafts and the last token, and nothing twice. */
 TEST_CASE(rounds)
 {
     for (int d = 0; d < 2; d++) {
@@ -213,7 +214,7 @@ TEST_CASE(rounds)
     }
 }
 
-/* Prefixes that do not go on with the last one: shorter, other tokens, the same again, much longer. */
+/* Prefixes that do not continue the last one: shorter, with other tokens, the same again, much longer. */
 TEST_CASE(jumps)
 {
     for (int d = 0; d < 2; d++) {
@@ -234,7 +235,7 @@ TEST_CASE(jumps)
     }
 }
 
-/* A request that fits no image is refused, and the next one is answered. */
+/* Checks that a request that fits no image is refused, and that the next one is answered. */
 TEST_CASE(refusals)
 {
     fixture f;
@@ -265,7 +266,8 @@ TEST_CASE(refusals)
     close_both(&f);
 }
 
-/* Nothing is computed after a failure, which the caller learns; after a new beginning all is as before. */
+/* Checks that nothing is computed after a failure, and that the caller learns of it. A new beginning restores
+ * everything. */
 TEST_CASE(failures)
 {
     fixture f;
@@ -286,7 +288,7 @@ TEST_CASE(failures)
     close_both(&f);
 }
 
-/* The search for layers that are not finite sees each layer by its name, and its part's. */
+/* Checks that the search for non-finite layers reports a layer by its name, behind the name of its part. */
 TEST_CASE(watching)
 {
     fixture f;
@@ -304,6 +306,6 @@ TEST_CASE(watching)
     k->core->upload(k, f.tested.model->layers[1].ffn_norm + 3, &nan, sizeof nan);
     assert_ok(gpt_runner_log_probs(f.tested.runner, &request, 1, f.tested.laws, &err), &err);
     assert_string_equal(k->watch.layer, "draft: layers.1.ffn_norm");
-    assert_true(f.tested.laws[0] != f.tested.laws[0]); /* the distribution shows it */
+    assert_true(f.tested.laws[0] != f.tested.laws[0]); /* the distribution has a NaN */
     close_both(&f);
 }

@@ -1,6 +1,6 @@
-/* An EAGLE drafter against PyTorch (tests/golden/make_eagle.py): distributions of chains and trees in the rounds of
- * whole images, after drafts were accepted and rejected, with guidance and filters. What a round computes. Files that
- * are none. */
+/* Compares an EAGLE drafter with PyTorch (tests/golden/make_eagle.py). Covers distributions of chains and trees in
+ * the rounds of whole images, after accepted and rejected drafts, with guidance and filters. Also checks the work of a
+ * round, and that invalid files are refused. */
 #include "tests/support/gpt_fixture.h"
 
 #include "llamagen/eagle.h"
@@ -16,7 +16,7 @@ enum { IMAGES = 2, ROUNDS = 7, DRAFTS = 7, LAWS = DRAFTS + 1, TOKENS = 16, VOCAB
 static const int label[IMAGES] = {2, 0};
 static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 5, .temperature = 0.8f, .top_k = 30, .top_p = 0.95f};
 
-/* A target with features, and a drafter over it. Row image * LAWS is the first of an image's laws. */
+/* A target with features, and a drafter over it. Row image * LAWS holds the first distribution of an image. */
 typedef struct {
     gpt_fixture target;
     eagle_model *model;
@@ -90,7 +90,7 @@ static void read_round(const wt_file *f, const char *name, int image, int i, gol
     q->prefix = out->prefix, q->draft = out->draft, q->parent = out->parent;
 }
 
-/* The distributions of a request are, as probabilities, those of the golden file. */
+/* Checks that the distributions of a request, as probabilities, equal those of the golden file. */
 static void expect_golden(const fixture *f, const wt_file *file, const char *name, int i, const spec_request *q,
                           double tolerance)
 {
@@ -110,8 +110,8 @@ static void ask(fixture *f, const spec_request *request, int n)
     assert_ok(eagle_runner_log_probs(f->runner, request, n, f->laws, &err), &err);
 }
 
-/* The target computes what a sampler would let it: in a round's end its drafts, and, if tokens were put behind them
- * that it has not seen, these but the last. */
+/* Computes in the target what a sampler would ask for. At a round's end these are the drafts. If unseen tokens follow
+ * them, these are computed, too, except the last. */
 static void compute_target(fixture *f, const spec_request *q, int with_drafts)
 {
     spec_request r = *q;
@@ -126,7 +126,7 @@ static void start(fixture *f)
     eagle_runner_begin(f->runner, IMAGES);
 }
 
-/* Tokens of both conditions that a round computes: those that the last round's tokens are followed by. */
+/* Returns the number of computed tokens of both conditions. A round computes those after the last round's tokens. */
 static long rows_of(const fixture *f)
 {
     return eagle_runner_get_stats(f->runner)->rows;
@@ -168,16 +168,16 @@ TEST_CASE(rounds_are_pytorchs)
     check_rounds(MAR_DTYPE_F32, "official", "eagle_official", &guided, 1e-5);
 }
 
-/* A relative error of a probability is an absolute one of a logit, some of which are about 5. Without filters: which
- * token is the last that one keeps depends on rounding. */
+/* A relative error of a probability is an absolute error of a logit. Some logits are about 5. No filters: the last
+ * token that a filter keeps depends on rounding. */
 TEST_CASE(rounds_in_bf16_are_near)
 {
     check_rounds(MAR_DTYPE_BF16, "plain", "eagle_plain", &gpt_fixture_plain, 6e-2);
 }
 
-/* --- the same distributions in other ways ------------------------------------------------------------------------- */
+/* --- the same distributions, computed differently ----------------------------------------------------------------- */
 
-/* Asks for one image's distributions in one call, from a new beginning. The target has the prefix then, but its last
+/* Asks for one image's distributions in one call, from a new beginning. The target then has the prefix without its last
  * token. */
 static void ask_anew(fixture *f, const spec_request *q, float *laws)
 {
@@ -187,7 +187,7 @@ static void ask_anew(fixture *f, const spec_request *q, float *laws)
     memcpy(laws, f->laws + (size_t)q->row * VOCABULARY, sizeof(float) * VOCABULARY * (size_t)(q->count + 1));
 }
 
-/* By levels, as a sampler drafts: each request goes on with the one before, and computes the new drafts only. */
+/* Drafts by levels, as a sampler does. Each request continues the one before, and computes only the new drafts. */
 TEST_CASE(levels_are_the_same)
 {
     static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
@@ -211,7 +211,7 @@ TEST_CASE(levels_are_the_same)
                 if (l) assert_int_equal(rows_of(&f) - rows, 2 * (ends[l] - ends[l - 1]));
             }
             assert_memory_equal(f.laws + LAWS * VOCABULARY, whole, sizeof whole);
-            q.from = DRAFTS; /* it only seems to go on: draft 1 is another one now */
+            q.from = DRAFTS; /* only seems to continue: draft 1 has changed */
             int other[DRAFTS];
             memcpy(other, draft, sizeof other);
             other[1] = 2;
@@ -226,9 +226,9 @@ TEST_CASE(levels_are_the_same)
         }
 }
 
-/* What a pass of one image under both conditions must read: the layer's weights and fc, keys and values, and for each
- * row its embedding and feature, in f32; the output layer, and the feature that the first distribution of an image is
- * of. Rows attend to so many positions in sum. */
+/* Checks what a pass of one image under both conditions must read. Always: the output layer, keys and values. With
+ * rows: the layer's weights and fc, and for each row its embedding and feature, in f32. Without rows: the feature of
+ * the image's first distribution. `attended` is the sum of positions that rows attend to. */
 static void expect_pass(const fixture *f, const gpt_runner_stats *before, int rows, int laws, int slots, int attended)
 {
     const gpt_runner_stats *now = eagle_runner_get_stats(f->runner);
@@ -269,8 +269,8 @@ TEST_CASE(passes_are_counted)
         }
 }
 
-/* An image's distributions have the bits that they have alone, whatever was asked before: longer and shorter prefixes,
- * more tokens than fit in a pass, the other image beside it. */
+/* Checks that an image's distributions have the same bits alone, whatever was asked before: longer and shorter
+ * prefixes, more tokens than fit in a pass, the other image beside it. */
 TEST_CASE(images_and_histories_do_not_matter)
 {
     uint64_t random = 7;
@@ -308,7 +308,7 @@ TEST_CASE(images_and_histories_do_not_matter)
     close_both(&plain);
 }
 
-/* Nothing is drawn yet: the distribution is the target's own, to rounding. */
+/* Nothing is drafted yet: the distribution is the target's own, up to rounding. */
 TEST_CASE(the_first_law_is_the_targets)
 {
     fixture f;
@@ -323,8 +323,8 @@ TEST_CASE(the_first_law_is_the_targets)
     close_both(&f);
 }
 
-/* Captions are 120 positions in front of the image tokens, some of them masked. An image's distributions are those that
- * it has alone, at its first token the target's, and depend on the caption. */
+/* Captions are 120 positions in front of the image tokens, some of them masked. An image's distributions are the same
+ * alone. At its first token they are the target's. They depend on the caption. */
 TEST_CASE(captions)
 {
     enum { CAPTIONS = 3, POSITIONS = 120, DIM = 12, OUT = 50 };
@@ -402,7 +402,7 @@ TEST_CASE(refusals_and_failures)
     compute_target(&f, &ahead, 0);
     ask(&f, &ahead, 1);
     assert_memory_equal(f.laws, before, sizeof before);
-    k->watch.on = 1; /* the search for layers sees the drafter's by their names */
+    k->watch.on = 1; /* the search for non-finite layers reports the drafter's by name */
     kern_watch_begin(k);
     const float nan = strtof("nan", NULL);
     k->core->upload(k, f.model->layer.ffn_norm + 3, &nan, sizeof nan);
@@ -414,7 +414,7 @@ TEST_CASE(refusals_and_failures)
     close_both(&f);
 }
 
-/* A drafter for another model is refused. */
+/* Checks that a drafter for another model is refused. */
 TEST_CASE(other_targets_are_refused)
 {
     gpt_fixture wide;
@@ -484,7 +484,7 @@ TEST_CASE(shapes_and_tensors)
     wt_close(f);
 }
 
-/* Writes the drafter without tensor number `without`, or with that one transposed, with this mar.heads. */
+/* Writes the drafter without tensor number `without`, or with that tensor transposed, and with this mar.heads. */
 static wt_file *spoil(const char *path, int without, int transposed, const char *heads)
 {
     wt_file *f = golden_open("eagle_plain"), *out = NULL;
@@ -525,7 +525,7 @@ TEST_CASE(damaged_files_are_refused)
     for (int i = 0; i < wt_count(f); i++) {
         const char *name = wt_at(f, i)->name;
         expect_refused(k, spoil(path, i, 1, "2"), name);
-        if (strcmp(name, "eagle.layers.0.attention_norm.weight") == 0) continue; /* can be missing */
+        if (strcmp(name, "eagle.layers.0.attention_norm.weight") == 0) continue; /* optional tensor */
         expect_refused(k, spoil(path, i, 0, "2"), name);
     }
     static const char *const heads[] = {"3", "0", "-2", "two", "2x", "", "99999999999999999999"};

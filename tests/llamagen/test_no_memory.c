@@ -1,7 +1,6 @@
-/* Every allocation of libmar's own fails once while a LlamaGen model is loaded and a runner is made, planned and at
- * work: the call says so, and nothing is left. Under the sanitizers this test is skipped
- * (tests/support/failing_allocations.h).
- */
+/* Lets every allocation of libmar's own fail once while a LlamaGen model is loaded and a runner is made, planned and at
+ * work. The call reports the failure and leaves nothing behind. Under the sanitizers this test is skipped
+ * (tests/support/failing_allocations.h). */
 #include "tests/support/gpt_fixture.h"
 
 #include "tests/support/failing_allocations.h"
@@ -13,7 +12,7 @@
 
 enum { IMAGES = 2, DRAFTS = 3, PASSES = 5, LAWS = IMAGES * (DRAFTS + 1) };
 
-/* All calls that may allocate, with what they make freed again. `laws` is memory for their results. */
+/* Makes all calls that may allocate, and frees their results. `laws` is memory for the distributions. */
 static mar_status use(kern_queue *k, const wt_file *file, float *laws, mar_err *err)
 {
     static const gpt_sampling sampling = {.cfg = 2, .cfg_interval = -1, .temperature = 1, .top_p = 1};
@@ -29,7 +28,7 @@ static mar_status use(kern_queue *k, const wt_file *file, float *laws, mar_err *
     if (status == MAR_OK) gpt_runner_lay_out(r, memory);
     if (status == MAR_OK) status = gpt_runner_plan(r, IMAGES, err);
     if (status == MAR_OK) gpt_runner_begin(r, IMAGES, label);
-    for (int i = 0; status == MAR_OK && i < PASSES; i++) { /* of other numbers of rows than the first */
+    for (int i = 0; status == MAR_OK && i < PASSES; i++) { /* passes with other numbers of rows than the first */
         const spec_request request = {.sequence = i % IMAGES,
                                       .prefix = token,
                                       .length = 2,
@@ -51,7 +50,7 @@ static void each_allocation(kern_queue *k, const wt_file *file)
 {
     mar_err err = {0};
     float *laws = backend_memory(k, LAWS * 73 * sizeof *laws);
-    assert_ok(use(k, file, laws, &err), &err); /* what the device keeps is there now */
+    assert_ok(use(k, file, laws, &err), &err); /* now the device has what it keeps */
     const long before = allocations, left = held;
     assert_ok(use(k, file, laws, &err), &err);
     const long n = allocations - before;

@@ -1,5 +1,5 @@
-/* LlamaGen's runner against gpt.py and generate.py (tests/golden/make_llamagen.py): distributions at every position,
- * with and without guidance, greedy sequences, captions. */
+/* Compares LlamaGen's runner with gpt.py and generate.py (tests/golden/make_llamagen.py): distributions at every
+ * position, with and without guidance, greedy sequences, captions. */
 #include "tests/support/gpt_fixture.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
 static const double tolerance[2] = {1e-5, 2e-2};
 enum { IMAGES = 4 };
 
-/* A golden array of whole numbers. */
+/* Returns a golden array of integers. */
 static int *golden_ints(const wt_file *f, const char *name, int64_t count)
 {
     float *values = golden_f32(f, name, count);
@@ -20,7 +20,7 @@ static int *golden_ints(const wt_file *f, const char *name, int64_t count)
     return ints;
 }
 
-/* What a case is about: names in the golden file. */
+/* A case: names in the golden file */
 typedef struct {
     const char *model, *tokens, *laws, *greedy;
     int seq_len; /* 0: the file's */
@@ -53,7 +53,7 @@ static void ask(gpt_fixture *f, int images, int *const *tokens, int length)
     gpt_fixture_laws(f, request, images);
 }
 
-/* Laws of what follows the golden tokens, at every position. */
+/* Compares the distributions after the golden tokens, at every position. */
 static void laws_case(const golden_case *c, int d)
 {
     gpt_fixture f;
@@ -77,7 +77,7 @@ static void laws_case(const golden_case *c, int d)
     gpt_fixture_close(&f);
 }
 
-/* Temperature 0: the same tokens as the official sampler's. */
+/* Checks that temperature 0 gives the official sampler's tokens. */
 static void greedy_case(const golden_case *c)
 {
     gpt_fixture f;
@@ -125,7 +125,7 @@ TEST_CASE(classes)
     run_cases(cases, sizeof cases / sizeof *cases);
 }
 
-/* Heads of 20, as uneven as those of 3B's 100; and the same model with more tokens than its file says. */
+/* Heads of size 20, uneven like 3B's heads of 100; and the same model with more tokens than its file states. */
 TEST_CASE(uneven_heads)
 {
     static const golden_case cases[] = {
@@ -135,7 +135,7 @@ TEST_CASE(uneven_heads)
     run_cases(cases, sizeof cases / sizeof *cases);
 }
 
-/* Captions of 1, 66 and 120 positions, and a mask with holes, also at the last position; prefixes take two passes. */
+/* Captions of 1, 66 and 120 positions; a mask with holes, also at the last position; prefixes that take two passes. */
 TEST_CASE(captions)
 {
     static const golden_case cases[] = {
@@ -145,7 +145,7 @@ TEST_CASE(captions)
     run_cases(cases, sizeof cases / sizeof *cases);
 }
 
-/* With temperature, top-k and top-p: the probabilities that sample of generate.py draws from. */
+/* With temperature, top-k and top-p: compares with the probabilities from which sample of generate.py draws. */
 TEST_CASE(filters)
 {
     const golden_case c = {"llamagen_c2i20", "c2i20.tokens", "c2i20.filtered", NULL, 0, 3, {1.7f, -1, 0.8f, 20, 0.9f}};
@@ -167,7 +167,7 @@ TEST_CASE(filters)
     gpt_fixture_close(&f);
 }
 
-/* Label -1 is the unconditional class: guidance between equal distributions changes nothing. */
+/* Label -1 is the unconditional class. Guidance between equal distributions changes nothing. */
 TEST_CASE(unconditional)
 {
     const gpt_sampling guided = SAMPLING(4, -1);
@@ -185,6 +185,6 @@ TEST_CASE(unconditional)
         memcpy(law[g], f.laws, sizeof law[g]);
         gpt_fixture_close(&f);
     }
-    assert_memory_equal(law[0][0], law[0][1], sizeof law[0][0]); /* class 5 is what -1 stands for */
+    assert_memory_equal(law[0][0], law[0][1], sizeof law[0][0]); /* -1 stands for class 5 */
     assert_close(law[1][0], law[0][0], 61, 1e-6);
 }

@@ -1,5 +1,5 @@
-/* The sampler over LlamaGen's runner. At temperature 0 every exact method makes the tokens that generate.py makes
- * greedily, whatever its drafts are, and its passes are fewer than tokens. */
+/* The sampler over LlamaGen's runner. At temperature 0 every exact method makes the greedy tokens of generate.py, for
+ * any drafts. It takes fewer passes than tokens. */
 #include "specdec/sampler.h"
 #include "tests/support/gpt_fixture.h"
 
@@ -11,14 +11,14 @@ enum { IMAGES = 2, TOKENS = 64, DRAFTS = 100 };
 static const int label[IMAGES] = {3, 0};
 static const gpt_sampling greedy = {.cfg = 2.5f, .cfg_interval = -1, .temperature = 0, .top_p = 1};
 
-/* A way to draft. The draft model is the target's weights without guidance, which is right about half of the time. */
+/* A drafting method. The draft model is the target's weights without guidance. It is right about half of the time. */
 typedef struct {
     const char *method; /* NULL: plain */
-    int drafts;         /* 1: there is a draft model, whose distributions are points; 2: it has its softmax */
+    int drafts;         /* 1: a draft model with point distributions; 2: a draft model with its softmax */
     spec_sampler_options options;
 } way;
 
-/* Returns the rounds. */
+/* Returns the number of rounds. */
 static long sample(const way *w, const int *expected)
 {
     spec_sampler_options options = w->options;
@@ -52,7 +52,7 @@ static long sample(const way *w, const int *expected)
     for (int i = 0; i < IMAGES; i++)
         assert_memory_equal(spec_sampler_tokens(s, i), expected + i * TOKENS, TOKENS * sizeof *expected);
     const spec_sampler_stats *stats = spec_sampler_get_stats(s);
-    /* One a call; the prefixes' is in place of that of a first distribution without drafts. */
+    /* One pass a call. With drafts there is also one for the prefixes, in place of the first distribution's. */
     assert_int_equal(gpt_runner_get_stats(f.runner)->passes, (w->drafts || w->method) + stats->calls);
     if (w->method) assert_true(stats->accepted > 0 && stats->calls < TOKENS);
     if (w->drafts) assert_int_equal(gpt_runner_get_stats(drafter)->passes, stats->draft_calls);
@@ -65,7 +65,7 @@ static long sample(const way *w, const int *expected)
     return rounds;
 }
 
-/* What generate.py makes greedily with guidance. */
+/* Reads the greedy tokens of generate.py with guidance. */
 static void read_expected(int *expected)
 {
     wt_file *golden = golden_open("llamagen");
@@ -91,8 +91,8 @@ TEST_CASE(greedy_tokens)
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) sample(&ways[i], expected);
 }
 
-/* At temperature 0 a draft's distribution is a point, of which a tree would be a chain. A tree of the softmax's
- * likeliest tokens saves rounds against a chain as deep. */
+/* At temperature 0 a draft's distribution is a point, and a tree of it is a chain. A tree of the softmax's likeliest
+ * tokens saves rounds against a chain of its depth. */
 TEST_CASE(greedy_trees)
 {
     static int tree[4 + 8 + 8];

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Whether this tree draws the same tokens as an older one, to the bit, in every configuration of tokens.c; and what
-# either takes, in turns:
+# Checks that this tree draws the same tokens as an older one, to the bit, in every configuration of tokens.c. Also
+# times both builds in turns:
 #   tests/record/compare.sh REV [ROUNDS]
-# ROUNDS (default 0) is how many times each command below is timed in either build.
+# ROUNDS (default 0) is the number of times that each command below is timed in each build.
 set -eu
 cd "$(dirname "$0")/../.."
 [ $# -ge 1 ] || { echo "usage: tests/record/compare.sh REV [ROUNDS]" >&2; exit 2; }
@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'git worktree remove --force "$work/old" 2>/dev/null || true; rm -rf "$work"' EXIT
 git worktree add --quiet --detach "$work/old" "$rev"
 
-# build TREE BUILD: the library, the command, and tokens.c against them
+# build TREE BUILD: builds the library, the command, and tokens.c with them
 build() {
     cmake -S "$1" -B "$2" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMAR_TESTS=OFF >"$2.log" 2>&1 &&
         cmake --build "$2" >>"$2.log" 2>&1 || { cat "$2.log" >&2; exit 1; }
@@ -28,7 +28,7 @@ if ! diff "$work/old.txt" "$work/new.txt"; then
 fi
 echo "$(wc -l <"$work/new.txt") configurations, identical to the bit to $1 ($(git describe --always "$rev"))"
 
-# Seconds per image of `mar bench` in turns; the arguments are its options.
+# Prints the seconds per image of `mar bench` in turns. The arguments are its options.
 time_runs() {
     for round in $(seq "$rounds"); do
         for build in old new; do

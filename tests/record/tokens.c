@@ -1,6 +1,6 @@
-/* Prints a hash of the tokens, and of the images, of every configuration that the tests know: one line each. Two builds
- * that print the same lines draw bit-identical tokens. It uses the public header only, so that it compiles against an
- * older tree: tests/record/compare.sh REV.
+/* Prints one line for every configuration that the tests know: a hash of the tokens, and of the images. Two builds with
+ * the same lines draw bit-identical tokens. It includes only the public header, so that it compiles against an older
+ * tree: tests/record/compare.sh REV.
  *   token_record [cpu|cuda] */
 #include "mar.h"
 
@@ -36,7 +36,7 @@ static mar_params plain(void)
 
 enum { SAMPLER = 1, DISA = 2, LAZY = 4, LAZY_HEAD = 8, HEAD_SPEC = 16, GTR = 32 };
 
-/* Turns on the ways of a set; those that do not go together are refused by mar_session_create. */
+/* Turns on the accelerators of a set. mar_session_create refuses those that conflict. */
 static void turn_on(mar_params *p, int set)
 {
     if (set & SAMPLER) p->sampler = MAR_SAMPLER_DPMPP;
@@ -56,7 +56,7 @@ static void run(mar_model *model, mar_vae *vae, const char *name, const mar_para
     const size_t size = (size_t)c->seq_len * (size_t)c->token_dim;
     mar_session *s;
     if (mar_session_create(model, vae, p, batch, &s) != MAR_OK) {
-        printf("%s: refused\n", name); /* messages may change */
+        printf("%s: refused\n", name); /* the message is omitted, since it may change */
         return;
     }
     int width = 0, height = 0;
@@ -80,7 +80,7 @@ static void run(mar_model *model, mar_vae *vae, const char *name, const mar_para
     fflush(stdout);
 }
 
-/* One model, whole: `brief` runs the plain configurations and every way alone only. */
+/* Runs one model in all configurations. `brief` runs only the plain ones and each accelerator alone. */
 static void run_all(const mar_options *o, const char *file, const char *draft_file, int brief)
 {
     static const char *const dtypes[] = {"auto", "f32", "bf16", "int8"};
@@ -155,7 +155,7 @@ static void run_all(const mar_options *o, const char *file, const char *draft_fi
         RUN(2, "draft, prefill 1");
         p = plain(), p.draft = draft, p.spec = "cspd", p.inner_temperature = 3, p.cfg = 1;
         RUN(1, "cspd, inner_temperature 3, no guidance");
-        for (int i = 0; i < 12; i++) { /* whole paths: the model's own drafts or those of another, with windows */
+        for (int i = 0; i < 12; i++) { /* whole paths: own drafts or those of another model, with windows */
             if (brief && i % 5) continue;
             p = plain();
             p.spec = "path", p.gamma = 2 + 3 * (i % 3), p.head_spec = i / 3 % 2 ? 4 : 1, p.draft = i / 6 ? draft : NULL;
@@ -171,7 +171,7 @@ close:
 #undef RUN
 }
 
-/* The demo of discrete tokens, whole: every method for them, chains and trees, both kinds of drafts. */
+/* Runs the demo of discrete tokens in full: every method for them, chains and trees, both kinds of drafts. */
 static void run_discrete(const mar_options *o)
 {
     static const char *const dtypes[] = {"auto", "f32", "bf16", "int8"};

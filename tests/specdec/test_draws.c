@@ -1,6 +1,6 @@
-/* Lossless methods with real random numbers: 60 000 sequences of each from a toy model against its distribution,
- * several at a time. With fixed seeds; at p < 10^-6 a correct sampler would fail once in 10^6 choices of the seed. What
- * the comparison notices is in test_laws.c. */
+/* Lossless methods with real random numbers. Checks 60 000 sequences of each from a toy model against its distribution,
+ * several at a time. The seeds are fixed. At p < 10^-6 a correct sampler would fail once in 10^6 choices of the seed.
+ * test_laws.c shows what the comparison detects. */
 #include "tests/support/discrete.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"

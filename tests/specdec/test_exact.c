@@ -1,5 +1,5 @@
-/* Discrete methods by enumeration: the law of one round, computed from the definitions of criterion and resampler over
- * every draft and every decision, the theorems about it, and the same law from the real code. */
+/* Discrete methods by enumeration. Computes the law of one round from the definitions of criterion and resampler, over
+ * every draft and every decision. Checks the theorems about it, and compares it with the law of the real code. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 5, LENGTH = 5 }; /* vocabulary, tokens of a round at most */
+enum { MOST = 5, LENGTH = 5 }; /* largest vocabulary, most tokens of a round */
 
-/* G(y) given that `rejected` was; NULL: the method's. */
+/* Writes G(y) after a rejection. NULL: the method's own G. */
 typedef void (*resampler)(const position_laws *s, double *g);
 
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
     int length; /* drafts */
     const int *neighbours;
     resampler g;
-    double *law;            /* [size^(length+1)]: the output, extended to length + 1 tokens from p */
+    double *law;            /* [size^(length+1)]: the output, extended with tokens from p to length + 1 */
     double expected;        /* Cool-SD Eq. 3: E[tau + 1] */
     double counted;         /* the same, from the decisions */
     double bound;           /* Cool-SD Eq. 4 */
@@ -42,7 +42,7 @@ static double accept_of(const enumeration *e, const position_laws *s, int i, int
     return plain_accept(s, x) + (i < 2 ? e->perturbation[i] : 0);
 }
 
-/* The sequence's first i tokens are decided: the rest is from p. */
+/* Extends a sequence with tokens from p. Its first i tokens are decided. */
 static void extend(enumeration *e, int *x, int i, double weight)
 {
     if (weight == 0) return;
@@ -121,7 +121,7 @@ static double total_variation(const enumeration *e)
     return sum;
 }
 
-/* Runs `check` on every case: sizes 3..5, lengths of the block to 4, spreads from near to far, laws with zeros. */
+/* Runs `check` on every case: sizes 3..5, blocks of up to 4 drafts, spreads from near to far, with zeros too. */
 static void each_case(const spec_method *m, const double *parameter, void (*check)(enumeration *e))
 {
     static const struct {
@@ -174,7 +174,7 @@ static void check_bound(enumeration *e)
     assert_true(fabs(e->expected - e->counted) < 2e-6);
 }
 
-/* Theorem 1 for the exact methods; Theorem 2, Eq. 3 and 4, for all. */
+/* Checks Theorem 1 for the exact methods, and Theorem 2 with Eq. 3 and 4 for all methods. */
 TEST_CASE(laws_of_all_methods)
 {
     int exact = 0, relaxed = 0;
@@ -245,12 +245,12 @@ static void random_law(const position_laws *s, double *g)
     for (int y = 0; y < s->size; y++) {
         uint32_t w[4];
         kern_random_words(17, KERN_NOISE_INIT, draws++, 0, 0, 0, w);
-        total += g[y] = pow(-log(kern_uniform(w)), 3); /* rough ones, too */
+        total += g[y] = pow(-log(kern_uniform(w)), 3); /* rough distributions are included */
     }
     for (int y = 0; y < s->size; y++) g[y] /= total;
 }
 
-/* G* of the method in force, pushed a little towards a random law. */
+/* Writes G* of the method under test, moved a little towards a random distribution. */
 static void near_best(const position_laws *s, double *g)
 {
     double other[MOST];
@@ -287,9 +287,9 @@ TEST_CASE(best_resampler)
     }
 }
 
-/* Minimisers of the bound are not unique: any G on the tokens with p > q f that gives none of them more than p - q f
- * after the rejection. LANTERN's own is one, too: with w_r the mass of the rejection of r, what it leaves outside A(r)
- * of [p - q]+ is at least the sum of all w. So at equal E[tau] the bound cannot tell it from G*. The total variation
+/* The bound has several minimisers: any G on the tokens with p > q f that gives each at most p - q f after the
+ * rejection. LANTERN's own resampler is one. Let w_r be the mass of the rejection of r: what it leaves of [p - q]+
+ * outside A(r) is at least the sum of all w. So at equal E[tau] the bound cannot tell it from G*. The total variation
  * itself can (Cool-SD Fig. 4). */
 TEST_CASE(lantern_against_best_resampler)
 {
@@ -353,7 +353,7 @@ TEST_CASE(proposition_1)
     toy_free(p), toy_free(q);
 }
 
-/* The linear schedule: 1.1 * 5 * (8 - i) / 25 at l = 8; nothing is accepted from i = l on. */
+/* The linear schedule: 1.1 * 5 * (8 - i) / 25 at l = 8. Nothing is accepted from i = l on. */
 TEST_CASE(linear_schedule)
 {
     const spec_method *m = spec_method_find("cool-sd-linear");
@@ -391,7 +391,7 @@ TEST_CASE(cool_sd_needs_the_general_resampler)
 
 /* --- Proposition 2 --- */
 
-/* One node of a model that meets the proposition's assumptions: half of q's mass where p >= q f, TV below 2/5. */
+/* Makes one node of a model that meets the proposition's assumptions: half of q's mass where p >= q f, TV below 2/5. */
 static void halved(uint64_t number, float *p, float *q)
 {
     double u[4], half[2];
@@ -439,7 +439,8 @@ TEST_CASE(proposition_2)
     toy_free(p), toy_free(q);
 }
 
-/* The schedule itself: falling omega against the same omega rising, each at the budget that gives E[tau + 1] = 3.2. */
+/* Returns the bound of a schedule at the budget that gives E[tau + 1] = 3.2. The test compares falling omega with the
+ * same omega rising. */
 static double bound_at_equal_length(enumeration *e, double nu)
 {
     double parameter[2] = {1, nu}, low = 0.01, high = 100;

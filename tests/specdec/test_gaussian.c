@@ -1,5 +1,5 @@
-/* Continuous tokens: what the verifier returns against the target's Gaussian, from identical distributions to disjoint
- * ones. */
+/* Continuous tokens: compares the verifier's output with the target's Gaussian, for distributions from identical to
+ * disjoint. */
 #include "specdec/verifier.h"
 #include "tests/support/brief.h"
 #include "tests/support/statistics.h"
@@ -19,8 +19,8 @@ typedef struct {
     /* [size] means and log standard deviations. All of log_std_p is -INFINITY if p is a point; log_std_q is finite
      * unless p is a point. */
     const float *mean_p, *mean_q, *log_std_p, *log_std_q;
-    /* The sum over the noisy steps above of (log|std_q| - log|std_p|), which is the log of the paper's Sigma (Eq. 4). 0
-     * if the method does not ask for it. */
+    /* Sum of (log|std_q| - log|std_p|) over the noisy steps above: the log of the paper's Sigma (Eq. 4). 0 if the
+     * method does not use it. */
     double path_log_ratio;
 } spec_site;
 
@@ -29,19 +29,19 @@ static kern_gaussians gaussians(const spec_site *s)
     return (kern_gaussians){s->size, s->mean_p, s->mean_q, s->log_std_p, s->log_std_q};
 }
 
-/* log p(x) - log q(x) at a site. */
+/* Returns log p(x) - log q(x) at a site. */
 static double spec_log_ratio(const spec_site *s, const float *x)
 {
     const kern_gaussians laws = gaussians(s);
     return kern_gaussian_log_ratio(&laws, x);
 }
 
-/* Verifies one continuous draft, by a method that does not decide on paths. A replacement is written to `replacement`
- * [size]. Returns SPEC_ACCEPTED or SPEC_REPLACED. *tries is the number of candidates drawn for the residual, which has
- * no limit; it is 0 for an accepted draft.
+/* Verifies one continuous draft with a method that does not decide on paths. Writes a replacement to `replacement`
+ * [size]. Returns SPEC_ACCEPTED or SPEC_REPLACED. *tries is the number of candidates drawn for the residual, without a
+ * limit. It is 0 for an accepted draft.
  *   - If p is a point (temperature 0), a draft is accepted if it is that point.
- *   - If an inexact criterion leaves next to no residual, the replacement is a draw from p (kernels/gaussian.h).
- *   - With NaN in a distribution the draft is rejected, and the replacement shows the NaN. */
+ *   - If an inexact criterion leaves almost no residual, the replacement is a draw from p (kernels/gaussian.h).
+ *   - If a distribution has a NaN, the draft is rejected, and the replacement shows the NaN. */
 static spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *s,
                                     const float *draft, const kern_address *address, float *replacement, long *tries)
 {
@@ -59,8 +59,8 @@ typedef struct {
     spec_site site;
 } laws;
 
-/* The means `gap` standard deviations apart in all, the draft's deviations `ratio` times the target's in every other
- * channel. */
+/* Sets means `gap` standard deviations apart in all. In every other channel the draft's deviation is `ratio` times the
+ * target's. */
 static void set_laws(laws *l, int dim, double gap, double ratio, double path)
 {
     for (int i = 0; i < dim; i++) {
@@ -92,10 +92,10 @@ static void draw(const float *mean, const float *log_std, int dim, uint64_t seed
 }
 
 typedef struct {
-    double acceptance, tries, ks_p, energy_p; /* tries per rejection; ks_p the smallest of the channels' */
+    double acceptance, tries, ks_p, energy_p; /* tries per rejection; ks_p is the least of all channels */
 } result;
 
-/* Drafts that are verified one by one; KS of each channel against p, energy distance from draws of p. */
+/* Verifies drafts one by one. Tests each channel against p by KS, and all against draws of p by energy distance. */
 static result verify(const spec_method *m, const double *parameter, const laws *l, int draws)
 {
     const int dim = l->site.size;
@@ -128,7 +128,7 @@ static result verify(const spec_method *m, const double *parameter, const laws *
     return r;
 }
 
-/* The verdict of the tests on a sample: a correct one fails KS once in 10^5 and energy distance once in 100. */
+/* Returns whether the tests reject a sample. A correct sample fails KS once in 10^5 and energy distance once in 100. */
 static int differs(const result *r)
 {
     return r->ks_p < 1e-5 || r->energy_p < 0.015;
@@ -139,7 +139,7 @@ static const struct {
 } cases[] = {{0, 1}, {0.02, 1}, {0.5, 0.8}, {1, 1.5}, {8, 1}};
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* The acceptance at dimension 1: integral min(p, q), by midpoints. */
+/* Returns the acceptance at dimension 1: integral min(p, q), by midpoints. */
 static double overlap(const laws *l)
 {
     double sum = 0;
@@ -151,7 +151,7 @@ static double overlap(const laws *l)
     return sum / sqrt(2 * 3.14159265358979323846);
 }
 
-/* 15 cases: with other seeds about one in seven runs would have a false alarm of the energy distance. */
+/* 15 cases. With other seeds about one run in seven would have a false alarm of the energy distance. */
 TEST_CASE(conditional_is_exact)
 {
     static const int dims[] = {1, 4, 16};
@@ -257,7 +257,7 @@ static double residual_p(const laws *l, double log_c, double *tries)
     return stat_chi2_p(count, probability, CELLS);
 }
 
-/* Also where candidates from p alone would take 10^3 to 10^6 tries. */
+/* Includes gaps at which candidates from p alone would take 10^3 to 10^6 tries. */
 TEST_CASE(residual_has_its_density)
 {
     static const struct {
@@ -275,7 +275,7 @@ TEST_CASE(residual_has_its_density)
     }
 }
 
-/* The test above detects a residual for another c. */
+/* Checks that the test above detects a residual for another c. */
 TEST_CASE(residual_test_has_power)
 {
     laws l, other;
@@ -288,17 +288,17 @@ TEST_CASE(residual_test_has_power)
     other.site.mean_q = other.mean_q;
     enum { N = 50000 };
     assert_true(residual_p(&other, 0, &tries) > 1e-5);
-    l.site = other.site; /* draws of one, density of the other */
+    l.site = other.site; /* draws of one residual, density of another */
     assert_true(residual_p(&l, 0, &tries) < 1e-5);
 }
 
-/* --- the tilt, against a bisection in long double that knows the Gaussians' formulas in another form -------------- */
+/* --- the tilt, against a long double bisection with the Gaussians' formulas in another form ---------------------- */
 
 typedef struct {
-    long double candidates, slope; /* log of the mean number of tilted candidates, and its derivative up to its sign */
+    long double candidates, slope; /* log of the mean number of tilted candidates; its derivative up to sign */
 } tilt;
 
-/* Where g has no finite variance, both are infinite. */
+/* Both results are infinite where g has no finite variance. */
 static tilt tilt_at(const kern_gaussians *g, double log_c, long double theta)
 {
     tilt t = {-theta * log_c - theta * log1pl(1 / theta) - log1pl(theta), -log_c - log1pl(1 / theta)};
@@ -316,7 +316,7 @@ static tilt tilt_at(const kern_gaussians *g, double log_c, long double theta)
     return t;
 }
 
-/* The best theta between the same bounds; 0 if the residual is empty. */
+/* Returns the best theta between the same bounds, or 0 if the residual is empty. */
 static long double best_theta(const kern_gaussians *g, double log_c)
 {
     long double low = ldexpl(1, -58), high = ldexpl(1, 40);
@@ -328,7 +328,7 @@ static long double best_theta(const kern_gaussians *g, double log_c)
     return low;
 }
 
-/* A uniform number in (-1, 1) by its address. */
+/* Returns a uniform number in (-1, 1), by address. */
 static double spread_at(uint64_t family, uint64_t n, uint32_t i)
 {
     const kern_address a = {51, n, i, (uint32_t)family};
@@ -337,7 +337,8 @@ static double spread_at(uint64_t family, uint64_t n, uint32_t i)
 
 enum { FAMILIES = 8, TILTS = 1000, WIDEST = 40 };
 
-/* Laws of many kinds: close and far, narrow and wide, few channels and more than are stored. Returns log c. */
+/* Makes distributions of many kinds: close and far, narrow and wide, few channels and more than are stored. Returns log
+ * c. */
 static double set_family(int family, uint64_t n, float values[4][WIDEST], kern_gaussians *g)
 {
     float *mean_p = values[0], *mean_q = values[1], *log_std_p = values[2], *log_std_q = values[3];
@@ -352,13 +353,13 @@ static double set_family(int family, uint64_t n, float values[4][WIDEST], kern_g
         mean_p[i] = (float)(0.1 * i), mean_q[i] = mean_p[i];
         if (family != 1) mean_q[i] += (float)((family == 3 ? 30 : close) * a * exp(level)); /* 1: equal means */
         if (family != 2) log_std_q[i] += (float)((family == 3 ? 3 : family == 4 ? 90 : close) * b);
-        if (family == 5) log_std_q[i] = log_std_p[i] + (float)fabs(close * b); /* q the wider one */
-        if (family == 6) log_std_q[i] = log_std_p[i] - (float)fabs(close * b); /* q the narrower one */
+        if (family == 5) log_std_q[i] = log_std_p[i] + (float)fabs(close * b); /* q is wider */
+        if (family == 6) log_std_q[i] = log_std_p[i] - (float)fabs(close * b); /* q is narrower */
     }
     return family == 7 ? 3 * spread_at(7, n, 2000) : n % 3 ? 0 : close * spread_at((uint64_t)family, n, 2000);
 }
 
-/* theta needs no more candidates than the best does, but for 1 in 1000, and is found in a few evaluations. */
+/* Checks that theta needs at most 1 in 1000 more candidates than the best theta, and takes few evaluations. */
 TEST_CASE(tilts_are_the_best)
 {
     long searches = 0, evaluations = 0, tilted = 0, empty = 0, most = 0;
@@ -382,7 +383,7 @@ TEST_CASE(tilts_are_the_best)
                 continue;
             }
             assert_false(r.empty);
-            if (best < ldexpl(1, -57)) continue; /* as good as p */
+            if (best < ldexpl(1, -57)) continue; /* p itself is as good */
             tilted++;
             const long double loss = tilt_at(&g, log_c, r.theta).candidates - tilt_at(&g, log_c, best).candidates;
             if (!(loss < 1e-3) || !(fabsl(r.theta / best - 1) < 2e-3L))
@@ -395,7 +396,8 @@ TEST_CASE(tilts_are_the_best)
     assert_true(2 * evaluations < 11 * searches);
 }
 
-/* Where nothing is left of [p - c q]+, or nothing that p would ever draw, the replacement is a draw from p. */
+/* Checks that the replacement is a draw from p where [p - c q]+ is empty, or holds only values that p would never draw.
+ */
 TEST_CASE(empty_residuals_end)
 {
     static const struct {
@@ -416,10 +418,10 @@ TEST_CASE(empty_residuals_end)
     }
 }
 
-/* The methods for a state at one step. */
+/* Methods for a state at one step */
 static const char *const one_step[] = {"conditional", "paper", "cspd"};
 
-/* A chain that has gone to infinity is not made worse: no endless loop, no invented numbers. */
+/* Checks that a chain with infinite values gets no endless loop and no invented numbers. */
 TEST_CASE(broken_laws_end)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f};
@@ -437,9 +439,9 @@ TEST_CASE(broken_laws_end)
             }
 }
 
-/* Behind a channel in which p is the wider one, so that a tilt exists there: a mean at infinity, a spread that
- * overflows when it is squared; a NaN, which is rejected and shows; and distributions narrower than the spacing of
- * floats, of which no float can be a draw that q would not make more often. */
+/* In all but the NaN case p is wider in the first channel, so that a tilt exists there. The cases: a mean at infinity;
+ * a spread that overflows when squared; a NaN, which is rejected and shows. The last has distributions narrower than
+ * the spacing of floats: q makes every possible float more often than p does. */
 TEST_CASE(hopeless_laws_end)
 {
     static const struct {
@@ -488,7 +490,7 @@ TEST_CASE(points)
     }
 }
 
-/* paper and cspd against their equations, evaluated naively. */
+/* Compares paper and cspd with their equations, evaluated naively. */
 TEST_CASE(criteria_of_the_papers)
 {
     laws l;

@@ -1,5 +1,5 @@
-/* Jacobi decoding: its rounds against an enumeration by the definitions, and what the methods are for. That its
- * sequences have the target's distribution is in test_laws.c. */
+/* Jacobi decoding: compares its rounds with an enumeration by the definitions, and checks the purpose of each method.
+ * test_laws.c checks that its sequences have the target's distribution. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -8,14 +8,14 @@
 
 enum { SIZE = 3, LENGTH = 4 };
 
-/* All drafts, decisions and replacements of every round, with the distributions that each draft was drawn from. */
+/* Enumeration of all drafts, decisions and replacements of every round. It knows the distribution behind each draft. */
 typedef struct {
     const spec_method *m;
     const toy *p;
     double rounds, total;
 } enumeration;
 
-/* A sequence with `known` final tokens; the others are drafts, token i drawn from q[i]. */
+/* Sequence with `known` final tokens. The others are drafts; token i was drawn from q[i]. */
 typedef struct {
     int known;
     int token[LENGTH];
@@ -25,11 +25,12 @@ typedef struct {
 
 static void round_of(enumeration *e, const jacobi_state *w);
 
-/* Position i of a round that turns `w` into `next`; `first` is the first rejection, LENGTH if there is none yet. */
+/* Decides position i of a round that turns `w` into `next`. `first` is the first rejection, LENGTH if there is none
+ * yet. */
 static void position(enumeration *e, const jacobi_state *w, jacobi_state next, int i, int first)
 {
     if (i == LENGTH) {
-        jacobi_state copy = next; /* not `next` itself: GCC 12 made a loop of the recursion, in which that changed */
+        jacobi_state copy = next; /* not `next` itself: GCC 12 made a loop of the recursion, and `next` changed in it */
         copy.known = first < LENGTH ? first + 1 : LENGTH;
         round_of(e, &copy);
         return;
@@ -121,7 +122,7 @@ TEST_CASE(as_many_rounds_as_the_definitions_say)
         }
 }
 
-/* --- a longer model: each distribution a function of the token before --------------------------------------------- */
+/* --- a longer model: each distribution depends on the token before ------------------------------------------------ */
 
 enum { SEQUENCES = 64, TOKENS = 64 };
 
@@ -139,8 +140,8 @@ static double tokens_per_round(toy *t, const char *name, const double *parameter
     return SEQUENCES * TOKENS / rounds;
 }
 
-/* The purpose of the methods (SJD-PAC Table 2): going on behind a rejection (AC) saves rounds, the tree (PD) saves some
- * with it and without it. */
+/* Checks the purpose of the methods (SJD-PAC Table 2). Continuing behind a rejection (AC) saves rounds. The tree (PD)
+ * saves some with and without AC. */
 TEST_CASE(continuation_and_tree_pay)
 {
     toy *t = toy_create(16, 1, 9, 1.2, NULL, 0);
@@ -160,7 +161,7 @@ TEST_CASE(continuation_and_tree_pay)
 
 enum { DEEPEST = 80, LONG = 200 };
 
-/* A model that notes how many drafts of each depth the largest request has. */
+/* A model that records the number of drafts at each depth of the largest request. */
 typedef struct {
     toy *t;
     int most, levels[DEEPEST];
@@ -183,8 +184,8 @@ static mar_status noted_laws(void *state, const spec_request *request, int n, fl
     return toy_laws(m->t, request, n, log_probs, err);
 }
 
-/* The tree's drafts are part of the window. The authors' code, with its L 64, K 4 and D 3, has 4, 16 and a chain of 43
- * drafts behind the token in front. */
+/* Checks that the tree's drafts count in the window. With its L 64, K 4 and D 3, the authors' code has 4, 16 and a
+ * chain of 43 drafts behind the token in front. */
 TEST_CASE(a_tree_is_part_of_the_window)
 {
     static const struct {
@@ -218,12 +219,12 @@ TEST_CASE(a_tree_is_part_of_the_window)
     toy_free(m.t);
 }
 
-/* Where tokens repeat their neighbour, its copy is the better first draft. */
+/* Where tokens repeat their neighbour, a copy of the neighbour is the better first draft. */
 TEST_CASE(copies_of_neighbours_pay)
 {
     toy *t = toy_create(16, 1, 9, 0.3, NULL, 0);
     t->markov = 1;
-    for (int x = 0; x < 16; x++) { /* the token before again with probability 0.9 */
+    for (int x = 0; x < 16; x++) { /* repeats the token before with probability 0.9 */
         float *law = t->log_probs + 16 * (1 + x);
         for (int y = 0; y < 16; y++) law[y] = (float)log(y == x ? 0.9 : 0.1 / 15);
     }

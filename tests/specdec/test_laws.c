@@ -1,6 +1,6 @@
-/* The exact distribution of whole sequences: the real sampler and operations run for every way that their decisions can
- * go, on toy models small enough for it. Lossless methods have the target's distribution; with a fault they have not.
- */
+/* The exact distribution of whole sequences. Runs the real sampler and operations through every outcome of their
+ * decisions, on toy models that are small enough. Lossless methods have the target's distribution. With a planted fault
+ * they do not. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -11,7 +11,7 @@
 enum { MOST = 256 }; /* sequences of a model */
 
 typedef struct {
-    const char *name; /* of a method; NULL: plain sampling */
+    const char *name; /* method; NULL: plain sampling */
     int size, n;      /* vocabulary, tokens */
     spec_sampler_options options;
     double parameter[SPEC_PARAMETERS_MAX];
@@ -41,7 +41,7 @@ static void one_result(void *arg, double weight)
     e->runs++;
 }
 
-/* Total variation between the distribution of a setup's sequences and the target's. */
+/* Returns the total variation between the distribution of a setup's sequences and the target's. */
 static double distance(const setup *u, uint64_t seed, fault f)
 {
     enumeration e = {.u = u};
@@ -132,7 +132,7 @@ TEST_CASE(lossless_without)
     is_exact(&pac_stops), is_exact(&pac_neither), is_exact(&pac_above);
 }
 
-/* Relaxed methods with no relaxation left, in chains and trees, where they meet residuals and points. */
+/* Runs relaxed methods without relaxation, in chains and trees that reach residuals and points. */
 TEST_CASE(unrelaxed)
 {
     static const char *const names[] = {"uniform-rsd", "cool-sd-exp",   "lantern",

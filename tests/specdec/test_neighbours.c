@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The table, against a sort of all distances; entries have whole numbers, so that many are equal. */
+/* Compares the table with a sort of all distances. Entries are whole numbers, so that many distances are equal. */
 TEST_CASE(neighbour_table)
 {
     enum { SIZE = 150, DIM = 3 };
@@ -18,7 +18,7 @@ TEST_CASE(neighbour_table)
         codebook[i] = (float)((int)(w[0] >> 29) - 3);
     }
     memset(codebook + 5 * DIM, 0, DIM * sizeof *codebook);
-    memcpy(codebook + 7 * DIM, codebook + 3 * DIM, DIM * sizeof *codebook); /* twins: each is its own nearest */
+    memcpy(codebook + 7 * DIM, codebook + 3 * DIM, DIM * sizeof *codebook); /* twins: each must be its own nearest */
     for (int metric = SPEC_METRIC_L2; metric <= SPEC_METRIC_COSINE; metric++)
         for (int k = 1; k <= SIZE; k += k == 1 ? 19 : 130) {
             assert_int_equal(spec_neighbour_table(codebook, SIZE, DIM, k, (spec_metric)metric, table), 0);
@@ -32,7 +32,7 @@ TEST_CASE(neighbour_table)
                         dot += a * b, xx += a * a, yy += b * b;
                     }
                     distance[y] = xx - 2 * dot + yy;
-                    if (metric == SPEC_METRIC_COSINE) /* twice 1 - cosine */
+                    if (metric == SPEC_METRIC_COSINE) /* 2 * (1 - cosine) */
                         distance[y] = xx > 0 && yy > 0 ? 2 - 2 * dot / sqrt(xx * yy) : 2;
                     if (distance[y] < 1e-12) distance[y] = 0;
                 }

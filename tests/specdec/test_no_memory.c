@@ -1,5 +1,5 @@
-/* Every allocation of a sampler and of a table of neighbours fails once: both say so and leave nothing behind. The
- * allocator of the whole program is replaced, which the sanitizers do too: under them this test is skipped. */
+/* Lets every allocation of a sampler and of a neighbour table fail once. Both report the failure and leave nothing
+ * behind. The test replaces the allocator of the whole program, as the sanitizers do. Under them it is skipped. */
 #include "specdec/neighbours.h"
 #include "tests/support/support.h"
 #include "tests/support/toy.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EVERY_ALLOCATION_COUNTS /* those of other libraries, too */
+#define EVERY_ALLOCATION_COUNTS /* also those of other libraries */
 #include "tests/support/failing_allocations.h"
 
 #ifndef HAS_SANITIZER

@@ -1,10 +1,10 @@
-/* The distribution of the verifier of paths alone: drafts from one linear-Gaussian chain, verified and replaced by the
- * real operations against another one, have the other chain's distribution, whose marginals are known in closed form.
- * Gaps between the two go from none to disjoint. Mutants must be caught by the same tests.
+/* The distribution of the path verifier alone. Drafts come from one linear-Gaussian chain. The real operations verify
+ * and replace them against another chain. The result must have the other chain's distribution, whose marginals are
+ * known in closed form. Gaps between the two chains range from none to disjoint. The same tests must catch mutants.
  *
- * A chain is what a head would be that knows its Gaussian data exactly: its x0 is linear in the state. Its words reach
- * the operations as eps and v. All seeds are fixed. A correct verifier fails a check here with probability 1e-6 at
- * most, for each of 121 checks, so for another choice of all seeds about once in eight thousand. */
+ * A chain is a head that knows its Gaussian data exactly: its x0 is linear in the state. The operations get its output
+ * as eps and v. All seeds are fixed. Each of the 121 checks fails a correct verifier with probability 1e-6 at most. So
+ * about one choice of all seeds in eight thousand fails. */
 #include "kernels/path.h"
 #include "tests/support/path_mutants.h"
 #include "tests/support/statistics.h"
@@ -17,20 +17,20 @@
 
 enum { STEPS_MAX = 20, CHANNELS_MAX = 2, TOKENS = 500, SIDE_BY_SIDE = 2, ROWS = TOKENS * SIDE_BY_SIDE };
 static const uint64_t seed = 20260711;
-static const double rare = 1e-6, sigmas = 4.9; /* of a normal beyond which both tails have 1e-6 */
+static const double rare = 1e-6, sigmas = 4.9; /* both tails of a normal beyond 4.9 sigmas together have 1e-6 */
 
 /* --- chains ------------------------------------------------------------------------------------------------------- */
 
 typedef double vector[CHANNELS_MAX];
 typedef double matrix[CHANNELS_MAX][CHANNELS_MAX];
 
-/* Gaussian data, and how wide the steps of a chain to it are. */
+/* Gaussian data, and the step width of chains to it */
 typedef struct {
-    double mean, variance, covariance; /* of every channel, and between two */
+    double mean, variance, covariance; /* of every channel, and between two channels */
     double v;                          /* of the head's output, at all indices */
 } data;
 
-/* The distribution of a chain: at index i the head predicts x0 = slope[i] x + offset[i]. */
+/* A chain's distribution: at index i the head predicts x0 = slope[i] x + offset[i]. */
 typedef struct {
     int steps, channels;
     double log_temperature;
@@ -40,7 +40,7 @@ typedef struct {
     double v;
 } chain;
 
-/* With a long step at the top, which matters like the others. */
+/* The top step is long, so that it matters like the others. */
 static double abar_of(int index, int steps)
 {
     if (index < 0) return 1;
@@ -81,7 +81,7 @@ static chain chain_of(int steps, int channels, double temperature, const data *d
     return l;
 }
 
-/* The mean after an index is  a x + b y + offset,  y the other channel. */
+/* The mean after an index is a x + b y + offset, where y is the other channel. */
 typedef struct {
     double a, b, offset, std;
 } transition;
@@ -94,7 +94,7 @@ static transition transition_of(const chain *l, int i)
                         c->coef_x0 * l->offset[i][0], exp(0.5 * log_var + l->log_temperature)};
 }
 
-/* Mean and standard deviation of a channel of the state before an index; -1: of the token. */
+/* Writes mean and standard deviation of a channel of the state before an index. Index -1 means the token. */
 static void marginal(const chain *l, int index, double *mean, double *std)
 {
     double m = 0, variance = 1, covariance = 0;
@@ -111,7 +111,7 @@ static void marginal(const chain *l, int index, double *mean, double *std)
 
 /* --- paths -------------------------------------------------------------------------------------------------------- */
 
-/* The head's output [2C] at a state. */
+/* Writes the head's output [2C] at a state. */
 static void say(const chain *l, int index, const float *x, float *out)
 {
     for (int c = 0; c < l->channels; c++) {
@@ -152,7 +152,7 @@ static void draw_path(const chain *l, uint64_t key, uint64_t image, float *recor
     memcpy(token, x, (size_t)channels * sizeof *x);
 }
 
-/* What is tested of a token that the verifier lets pass. */
+/* Statistics of an accepted or replaced token */
 enum { TOKEN, TOP, MIDDLE, LOWEST, NOISE_TOP, NOISE_MIDDLE, NOISE_LOWEST, NEIGHBOURS, PRODUCT, SEEN };
 static const char *const seen_names[SEEN] = {"token",
                                              "x_T",
@@ -164,7 +164,7 @@ static const char *const seen_names[SEEN] = {"token",
                                              "neighbouring states",
                                              "product"};
 
-/* The noise that chain l must have added after an index, a standard normal. */
+/* Returns the noise that chain l must have added after an index; it is a standard normal. */
 static float noise_of(const chain *l, const float *record, int index)
 {
     const float *x = record + index * KERN_EVALUATED * l->channels, *after = x - KERN_EVALUATED * l->channels;
@@ -191,16 +191,16 @@ static void see(const chain *l, const float *record, const float *token, float *
 typedef struct {
     kern_queue *k;
     chain p, q;
-    float *record; /* [ROWS][steps][KERN_EVALUATED][C] of rows drawn from one distribution */
-    float *out;    /* [ROWS][steps][2C] the other distribution's words */
+    float *record; /* [ROWS][steps][KERN_EVALUATED][C] rows drawn from one distribution */
+    float *out;    /* [ROWS][steps][2C] head output of the other distribution */
     float token[ROWS * CHANNELS_MAX], last[ROWS * CHANNELS_MAX];
     double log_ratio[ROWS];
     uint64_t image[ROWS];
     int position[ROWS], group[ROWS], order[ROWS], marked[ROWS], first[ROWS];
-    float *seen[SEEN], *plain[SEEN]; /* [n] of the verifier's tokens, and of the chain p's */
-    long n, accepted, candidates;    /* candidates until one is kept, of tokens that are replaced */
-    double overlap, overlap_squares; /* of min(1, P/Q) of the drafts, by the test's own densities */
-    int endless;                     /* a candidate was not kept for too long */
+    float *seen[SEEN], *plain[SEEN]; /* [n] of the verifier's tokens, and of chain p's tokens */
+    long n, accepted, candidates;    /* candidates up to the kept one, over replaced tokens */
+    double overlap, overlap_squares; /* sums of min(1, P/Q) and its square over drafts, by the test's own densities */
+    int endless;                     /* too many candidates were rejected in a row */
 } verifier;
 
 /* Draws rows from one distribution, and compares them with the other's. */
@@ -244,7 +244,7 @@ static void decide(verifier *v, int candidates, int rows, int groups)
     v->k->head->path_decide(v->k, &job);
 }
 
-/* log P/Q of a path, by the test's own densities. */
+/* Returns log P/Q of a path, by the test's own densities. */
 static double own_log_ratio(const verifier *v, const float *record)
 {
     const int channels = v->p.channels;
@@ -262,8 +262,8 @@ static double own_log_ratio(const verifier *v, const float *record)
     return sum;
 }
 
-/* Replaces the tokens whose numbers are in `tokens` by residual draws, some candidates of each side by side. Candidate
- * n of a token has the noise of image number token + (n + 1) 2^40. */
+/* Replaces the tokens numbered in `tokens` by residual draws, with several candidates of each side by side. Candidate n
+ * of a token has the noise of image number token + (n + 1) 2^40. */
 static void replace(verifier *v, int *tokens, int count)
 {
     enum { LONG = 100000 };
@@ -291,7 +291,7 @@ static void replace(verifier *v, int *tokens, int count)
     }
 }
 
-/* Tokens first .. first+TOKENS-1. An accepted one is the token that P makes of the draft's last state. */
+/* Verifies tokens first .. first+TOKENS-1. An accepted draft becomes P's token from the draft's last state. */
 static void verify_some(verifier *v, int first)
 {
     const int row = v->p.steps * KERN_EVALUATED * v->p.channels;
@@ -354,7 +354,7 @@ static void close_verifier(verifier *v)
 
 /* --- the distribution --------------------------------------------------------------------------------------------- */
 
-/* The least p-value of what is seen. */
+/* Returns the least p-value of all statistics. */
 static double least_p(verifier *v, int *which)
 {
     static const int states[SEEN] = {[TOKEN] = -1, [TOP] = 0, [MIDDLE] = 0, [LOWEST] = 0};
@@ -371,7 +371,7 @@ static double least_p(verifier *v, int *which)
     return least;
 }
 
-/* The integral of min(P, Q) of a chain of two steps and one channel, by the midpoint rule in both states. */
+/* Returns the integral of min(P, Q) of a chain of two steps and one channel, by the midpoint rule in both states. */
 static double integrated_overlap(const verifier *v)
 {
     enum { ACROSS = 400, ALONG = 4000 };
@@ -388,13 +388,13 @@ static double integrated_overlap(const verifier *v)
         }
         sum += exp(-0.5 * x * x) * 16 / ACROSS * within * width / ALONG;
     }
-    return sum / 6.283185307179586; /* of the two normals */
+    return sum / 6.283185307179586; /* for the two normals */
 }
 
 enum { WRONG_RATE = 1, WRONG_CANDIDATES = 2, WRONG_LAW = 4, ENDLESS = 8 };
 
-/* Runs n tokens through the verifier, and all checks. `shown`: whether to print what was seen. Returns what is wrong.
- */
+/* Runs n tokens through the verifier and all checks. `shown` prints the statistics. Returns the WRONG_ flags, or
+ * ENDLESS. */
 static int run(verifier *v, int n, int shown)
 {
     for (int first = 0; first < n && !v->endless; first += TOKENS) verify_some(v, first);
@@ -406,11 +406,11 @@ static int run(verifier *v, int n, int shown)
     const double variance = fmax(0, v->overlap_squares / tokens - estimate * estimate);
     const int integrated = v->p.steps == 2;
     const double overlap = integrated ? integrated_overlap(v) : estimate;
-    /* an estimate is of the same drafts, so that only the decisions on them differ from it */
+    /* An estimate uses the same drafts, so that only the decisions on them add a difference. */
     const double spread = sqrt(fmax(0, overlap * (1 - overlap) - (integrated ? 0 : variance)) / tokens) + 1e-9;
     const double tv = 1 - overlap, mean = replaced > 0 ? (double)v->candidates / replaced : 0;
     const double off = fabs(rate - overlap) / spread;
-    /* 1/TV candidates on average, a geometric law. The estimate of TV has an error of its own. */
+    /* The number of candidates is geometric with mean 1/TV. The estimate of TV has an error of its own. */
     const double own = integrated ? 0 : sqrt(variance / tokens) / (tv * tv);
     const double mean_spread = sqrt((1 - tv) / (tv * tv) / fmax(1, replaced) + own * own) + 1e-9;
     const double mean_off = replaced > 0 && tv > 0 ? fabs(mean - 1 / tv) / mean_spread : 0;
@@ -429,7 +429,7 @@ typedef struct {
     int n;
 } gap;
 
-/* A million draws in all. */
+/* a million draws in all */
 static const gap gaps[] = {
     {"two steps, identical", 2, 1, 1, {0.5, 0.3, 0, 0.2}, {0.5, 0.3, 0, 0.2}, 50000},
     {"two steps, close", 2, 1, 1, {0.5, 0.3, 0, 0.2}, {0.51, 0.3, 0, 0.2}, 150000},
@@ -458,7 +458,7 @@ TEST_CASE(paths_have_the_law_of_the_target)
         verifier *v = open_gap(k, &gaps[i]);
         print_message("%s\n", gaps[i].name);
         assert_int_equal(run(v, gaps[i].n, 1), 0);
-        if (strstr(gaps[i].name, "identical")) assert_int_equal(v->accepted, v->n); /* the ratio is exactly 0 */
+        if (strstr(gaps[i].name, "identical")) assert_int_equal(v->accepted, v->n); /* the log ratio is exactly 0 */
         if (strstr(gaps[i].name, "disjoint")) assert_int_equal(v->accepted, 0);
         draws += v->n;
         close_verifier(v);
@@ -467,14 +467,14 @@ TEST_CASE(paths_have_the_law_of_the_target)
     close_queue(k);
 }
 
-/* Each must be caught at one gap at least, of two and of twenty steps: by the distribution of what it lets pass,
- * whatever else is wrong with it. */
+/* Each mutant must be caught at one gap at least, with two steps and with twenty. The distribution of the resulting
+ * tokens must show it, whatever else is wrong. */
 TEST_CASE(mutants_are_caught)
 {
     static const struct {
         path_mutant mutant;
         int left_out;
-        int by; /* what must be wrong */
+        int by; /* flag that must be set */
     } mutants[] = {
         {PATH_SWAPPED, 0, WRONG_LAW},        {PATH_STEP_LEFT_OUT, 1, WRONG_LAW},
         {PATH_STEP_LEFT_OUT, -1, WRONG_LAW}, {PATH_STEP_LEFT_OUT, -10, WRONG_LAW},
@@ -483,10 +483,10 @@ TEST_CASE(mutants_are_caught)
     for (size_t m = 0; m < sizeof mutants / sizeof *mutants; m++)
         for (int steps = 2; steps <= 20; steps += 18) {
             int wrong = 0;
-            if (mutants[m].left_out < -steps + 1) continue; /* there is no such step */
+            if (mutants[m].left_out < -steps + 1) continue; /* the chain has no such step */
             for (int i = GAPS - 1; i >= 0 && !(wrong & mutants[m].by); i--) {
                 if (gaps[i].steps != steps || strstr(gaps[i].name, "identical") || strstr(gaps[i].name, "disjoint"))
-                    continue; /* there the mutants are no different, or find no candidate to keep */
+                    continue; /* here the mutants equal the original, or keep no candidate */
                 path_mutation mutation;
                 verifier *v = open_gap(k, &gaps[i]);
                 path_mutant_begin(&mutation, k, mutants[m].mutant, mutants[m].left_out);

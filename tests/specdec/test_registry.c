@@ -49,7 +49,7 @@ TEST_CASE(list_has_every_method)
             assert_int_equal(info->exact, m->exact);
             assert_string_equal(info->tokens, m->tokens == SPEC_DISCRETE ? "discrete" : "continuous");
             assert_non_null(info->option);
-            for (int j = 0; m->parameters[j].name; j++) /* by their options where they have some */
+            for (int j = 0; m->parameters[j].name; j++) /* info names a parameter by its option, if it has one */
                 assert_true(j < info->parameter_count && info->parameters[j].value == m->parameters[j].value);
         } else {
             shortcuts++;
@@ -63,7 +63,7 @@ TEST_CASE(list_has_every_method)
     assert_int_equal(shortcuts, 9);
     assert_null(mar_method_get(-1));
     assert_null(mar_method_get(mar_method_count()));
-    /* what the proofs say of each */
+    /* exact by the proofs */
     static const char *const exact[] = {"vanilla", "sjd", "sjd-pac", "conditional"};
     for (int i = 0; i < 4; i++) assert_true(spec_method_find(exact[i])->exact);
     assert_int_equal(spec_method_find("sjd-pac")->policy, SPEC_CONTINUE);

@@ -1,5 +1,5 @@
-/* The sampler of discrete tokens: what it asks of models, sequences that do not depend on those beside them, dynamic
- * trees, what it counts, and how it ends. */
+/* The sampler of discrete tokens: its requests to models, independent sequences, dynamic trees, its statistics, and how
+ * it ends. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -13,12 +13,12 @@ enum { SIZE = 12, TOKENS = 30, MOST_SEQUENCES = 6, MOST_DRAFTS = 200 };
 typedef struct {
     toy *t;
     const sampling *g;
-    int is_draft, drafts; /* drafts of a request, at most */
-    int fails_at;         /* the call that fails; 0: none */
-    int nan_at;           /* the position whose distribution is NaN; -1: none */
-    int cancels_at;       /* the call at which the user cancels; 0: none */
+    int is_draft, drafts; /* most drafts of a request */
+    int fails_at;         /* call that fails; 0: none */
+    int nan_at;           /* position with a NaN distribution; -1: none */
+    int cancels_at;       /* call at which the user cancels; 0: none */
     int cancel;
-    spec_request last[MOST_SEQUENCES]; /* each sequence's last one */
+    spec_request last[MOST_SEQUENCES]; /* last request of each sequence */
     int draft[MOST_SEQUENCES][MOST_DRAFTS], parent[MOST_SEQUENCES][MOST_DRAFTS];
 } checked;
 
@@ -28,16 +28,16 @@ static mar_status checked_laws(void *state, const spec_request *request, int n, 
     for (int r = 0; r < n; r++) {
         const spec_request *q = &request[r];
         spec_request *last = &c->last[q->sequence];
-        assert_true(r == 0 || q->sequence > request[r - 1].sequence); /* of different sequences */
+        assert_true(r == 0 || q->sequence > request[r - 1].sequence); /* increasing, so all differ */
         assert_int_equal(q->length, spec_sampler_known(c->g->s, q->sequence));
-        assert_true(q->length < TOKENS); /* a finished one takes no part */
+        assert_true(q->length < TOKENS); /* finished sequences make no request */
         assert_in_range(q->count, 0, c->drafts);
         assert_memory_equal(q->prefix, spec_sampler_tokens(c->g->s, q->sequence), (size_t)q->length * sizeof(int));
         for (int i = 0; i < q->count; i++) {
             int depth = 1;
             assert_true(q->parent[i] < i && q->parent[i] >= -1 && q->draft[i] >= 0 && q->draft[i] < SIZE);
             for (int p = q->parent[i]; p >= 0; p = q->parent[p]) depth++;
-            assert_true(q->length + depth < TOKENS); /* no distribution past the end */
+            assert_true(q->length + depth < TOKENS); /* no distribution beyond the end */
         }
         if (!c->is_draft) assert_int_equal(q->from, 0);
         if (q->from > 0) {
@@ -63,7 +63,7 @@ static mar_status checked_laws(void *state, const spec_request *request, int n, 
 static const int tree[] = {-1, -1, 0, 0, 1, 1, 2, 3, 4, 5};
 static const double pac[] = {3, 3, 1}, uniform[] = {1.5}, lantern[] = {5, 0.3};
 
-/* One of each kind. */
+/* One method of each kind */
 static const struct {
     const char *method;
     spec_sampler_options o;
@@ -122,18 +122,18 @@ static void tear_down(setup *u)
     toy_free(u->p), toy_free(u->q);
 }
 
-/* Tokens, fates and rounds of a sequence are the same alone and in a batch with others, which it ends before or after.
- * What is counted of a batch is the sum. */
+/* Checks that a sequence has the same tokens, statuses and rounds alone as in a batch, whether it ends first or last. A
+ * batch's statistics are the sum. */
 TEST_CASE(sequences_are_independent)
 {
-    int ends = 0; /* sequences that others went on without */
+    int ends = 0; /* sequences that ended before others */
     for (int kind = 0; kind < KINDS; kind++) {
         setup u, alone;
         spec_sampler_stats sum = {0};
         int rounds = 0;
         mar_err err;
         set_up(&u, kind, MOST_SEQUENCES), set_up(&alone, kind, 1);
-        for (int again = 0; again < 2; again++) { /* a sampler can be used again */
+        for (int again = 0; again < 2; again++) { /* a sampler can be reused */
             spec_sampler_begin(u.g.s, 50, MOST_SEQUENCES, TOKENS);
             for (rounds = 0; spec_sampler_left(u.g.s) > 0; rounds++) {
                 int known[MOST_SEQUENCES];
@@ -174,7 +174,7 @@ TEST_CASE(sequences_are_independent)
         assert_memory_equal(s->lengths, sum.lengths, sizeof sum.lengths);
         assert_true(s->rounds == sum.rounds && s->rows == sum.rows && s->drafted == sum.drafted);
         assert_true(s->positions == sum.positions && s->accepted == sum.accepted);
-        assert_int_equal(s->calls, rounds); /* one pass a round, for all */
+        assert_int_equal(s->calls, rounds); /* one pass a round for all sequences */
         assert_true(s->draft_calls <= rounds * kinds[kind].o.length && (s->draft_calls > 0) == (u.q->calls > 0));
         if (kinds[kind].method)
             assert_true(s->rounds < MOST_SEQUENCES * TOKENS);
@@ -189,11 +189,11 @@ TEST_CASE(sequences_are_independent)
 /* --- dynamic trees --- */
 
 typedef struct {
-    int token, parent, level; /* parent: a node's number, or -1 */
+    int token, parent, level; /* parent: node number, or -1 */
     double log_p;
 } node;
 
-/* EAGLE-2 by a sort: all candidates of every level, of which the first `top` are expanded; then the `total` best. */
+/* EAGLE-2 by sorting. Expands the `top` best candidates of every level. Keeps the `total` best of all candidates. */
 static int by_log_p(const void *a, const void *b)
 {
     const node *x = *(const node *const *)a, *y = *(const node *const *)b;
@@ -255,7 +255,7 @@ TEST_CASE(dynamic_trees)
             chosen++;
         }
         assert_int_equal(chosen, total);
-        assert_int_equal(u.draft.last[0].count, top * (length - 1)); /* what the last level was asked about */
+        assert_int_equal(u.draft.last[0].count, top * (length - 1)); /* size of the last level's request */
     }
     tear_down(&u);
 }
@@ -289,7 +289,7 @@ TEST_CASE(a_law_without_tokens_is_an_error)
         mar_err err = {0};
         mar_status status = MAR_OK;
         set_up(&u, kind, 3);
-        u.target.nan_at = 0; /* every prefix begins there */
+        u.target.nan_at = 0; /* every prefix begins with this position */
         spec_sampler_begin(u.g.s, 70, 3, TOKENS);
         status = spec_sampler_round(u.g.s, &err);
         assert_int_equal(status, MAR_EMODEL);
@@ -320,7 +320,7 @@ TEST_CASE(cancelling)
             u.g.k->cancel = NULL;
             u.g.k->core->recover(u.g.k);
             c->cancels_at = 0;
-            sampling_run(&u.g, 0, 2, TOKENS); /* and it can begin again */
+            sampling_run(&u.g, 0, 2, TOKENS); /* the sampler can begin again */
             tear_down(&u);
         }
 }

@@ -1,5 +1,5 @@
-/* Several drafts of one position: the distribution of the token by the definitions, over every draft and every
- * decision, and from the real code. */
+/* Several drafts of one position. Computes the token's distribution by the definitions, over every draft and every
+ * decision, and compares it with the real code's. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -13,11 +13,11 @@ typedef struct {
     double parameter[SPEC_PARAMETERS_MAX];
     int table[SIZE * SIZE];
     toy *p, *q;
-    int exact; /* with these parameters */
+    int exact; /* whether the method is exact with these parameters */
 } setup;
 
-/* Methods with their defaults; with `tight` UniformRSD with delta 0.6, which is exact, and leaves the rejected token in
- * the residual, where q no longer has it. 0: there is nothing to do. */
+/* Sets up a method with its defaults. With `tight`, UniformRSD has delta 0.6 and is exact. It then leaves the rejected
+ * token in the residual, where q no longer has it. Returns 0 if the combination does not apply. */
 static int set_up(setup *u, const spec_method *m, int tight)
 {
     const int scaled = strcmp(m->name, "uniform-rsd") == 0;
@@ -54,7 +54,7 @@ static void compare(setup *u, spec_sampler_options o, const double *law)
     toy_free(u->p), toy_free(u->q);
 }
 
-/* One position whose next child is drawn from q, `left` children in all (SJD-PAC Eq. 7 and 8). */
+/* Adds one position whose next child is drawn from q, with `left` children in all (SJD-PAC Eq. 7 and 8). */
 static void children(position_laws s, int left, double weight, double *law)
 {
     for (int x = 0; x < s.size; x++) {
@@ -88,7 +88,7 @@ TEST_CASE(drawn_siblings)
             }
 }
 
-/* Children that are chosen: the likeliest of q, each the only token that it could be. */
+/* Children that are chosen, not drawn: the likeliest of q, each with a point distribution. */
 TEST_CASE(chosen_siblings)
 {
     setup u;

@@ -2,11 +2,11 @@
  * thread start of every library. Counting begins with main, since ld.so and library constructors may allocate before
  * it.
  *
- *   FAIL_AT=N          call N fails, from 0
- *   FAIL_LAST=1        and all behind it
- *   FAIL_BUDGET=BYTES  calls fail that would make what is allocated and not freed more than this
- *   FAIL_THREAD=N      the start of thread N fails, from 0; -1: of all
- *   FAIL_COUNT=FILE    at its end the process writes "CALLS FAILURES MOST_BYTES" there */
+ *   FAIL_AT=N          call N fails, counted from 0
+ *   FAIL_LAST=1        all later calls also fail
+ *   FAIL_BUDGET=BYTES  calls fail that would make the live memory exceed BYTES
+ *   FAIL_THREAD=N      the start of thread N fails, counted from 0; -1: every start
+ *   FAIL_COUNT=FILE    at exit the process writes "CALLS FAILURES MOST_BYTES" to FILE */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

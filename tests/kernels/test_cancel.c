@@ -28,12 +28,14 @@ static void count_and_cancel(void *arg, int first, int last, int thread)
     }
 }
 
-/* Checks a cancelled loop of 1e14 multiply-adds, hours on any processor. Each thread ends its current item, and no other item begins. The queue fails, so that nobody takes the partial result as complete. */
+/* Checks a cancelled loop of 1e14 multiply-adds, hours on any processor. Each thread ends its current item, and no
+ * other item begins. The queue fails, so that nobody takes the partial result as complete. */
 static void cancelled_inside_a_loop(void **state)
 {
     enum { ITEMS = 100000, AT = 7 };
     (void)state;
-    for (int threads = 1; threads <= 4 && threads <= cpus_affinity(); threads++) { /* more threads than CPUs change nothing */
+    for (int threads = 1; threads <= 4 && threads <= cpus_affinity();
+         threads++) { /* no more threads than CPUs are started */
         kern_queue *k = open_queue(MAR_DTYPE_F32, threads);
         int cancel = 0;
         mar_err err = {0};

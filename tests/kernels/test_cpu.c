@@ -27,7 +27,8 @@ static void what_cannot_be_opened(void **state)
     }
 }
 
-/* Checks exp inside silu and softmax: near the exact value everywhere, and NaN for NaN. It must make no undefined conversion; the asan preset would report one. */
+/* Checks exp inside silu and softmax: near the exact value everywhere, and NaN for NaN. It must make no undefined
+ * conversion; the asan preset would report one. */
 static void exponentials(void **state)
 {
     (void)state;

@@ -70,7 +70,8 @@ static void free_product(product *p)
 
 enum { OUTLIERS = 8 };
 
-/* Makes a layer behind a norm: p.x = gain * n. Its first OUTLIERS channels have gains multiplied by `large` and columns divided by `compensated`. */
+/* Makes a layer behind a norm: p.x = gain * n. Its first OUTLIERS channels have gains multiplied by `large` and columns
+ * divided by `compensated`. */
 static product behind_a_norm(float large, float compensated, float *gain)
 {
     product p = {.rows = 32, .in = 320, .out = 96, .flags = KERN_OUT_F32 | KERN_INT8};

@@ -1,4 +1,5 @@
-/* Tests the int8 head against an oracle in plain C with the same integer products. A row's bits must not depend on other rows, also in calls that mix both arithmetics. Rows marked `fine` must equal those of a head without int8. */
+/* Tests the int8 head against an oracle in plain C with the same integer products. A row's bits must not depend on
+ * other rows, also in calls that mix both arithmetics. Rows marked `fine` must equal those of a head without int8. */
 #include "kernels/adaln.h"
 #include "kernels/int8.h"
 #include "tests/support/head_case.h"
@@ -198,7 +199,9 @@ static void expected(const rig *g, int step, call c, float *out)
     free(sum);
 }
 
-/* Compares rows. Another summation order changes one operand in thousands to the neighbouring integer or bf16. This shows in the row's digits. Most rows must agree to f32 precision; none may be off by more than a few such steps. An integer step is 1/127 of its row's greatest number. */
+/* Compares rows. Another summation order changes one operand in thousands to the neighbouring integer or bf16. This
+ * shows in the row's digits. Most rows must agree to f32 precision; none may be off by more than a few such steps. An
+ * integer step is 1/127 of its row's greatest number. */
 static void expect_rows(const float *got, const float *want, int rows, const char *what)
 {
     double worst = 0;
@@ -350,7 +353,8 @@ static void fine_rows_are_those_of_a_head_without_int8(void **state)
     free_head_case(&h);
 }
 
-/* Checks that the layer with a non-finite weight is named, and that non-finite modulation is found. */
+/* Checks that the layer with a non-finite weight is named. The watch must read each row's modulation in its own format.
+ */
 static void what_is_not_finite_is_found(void **state)
 {
     (void)state;

@@ -83,7 +83,8 @@ static int by_value(const void *a, const void *b)
     const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
 }
-/* Returns the Kolmogorov-Smirnov statistic against the normal distribution, times sqrt(n). It exceeds 2.69 once in 10^6. */
+/* Returns the Kolmogorov-Smirnov statistic against the normal distribution, times sqrt(n). It exceeds 2.69 once in
+ * 10^6. */
 static double ks_statistic(float *x, int n)
 {
     double worst = 0;

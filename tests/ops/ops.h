@@ -1,6 +1,7 @@
 /* One table of tests for the operations of kernels/ops.h: cases x backends x reference.
  *
- * An operation's table entry has two functions. `build` turns a case into arrays and computes the expected results in double. `run` calls the operation. This file checks for every case:
+ * An operation's table entry has two functions. `build` turns a case into arrays and computes the expected results in
+ * double. `run` calls the operation. ops.c checks for every case:
  *   - the operation runs on each backend, and its results are compared with the reference;
  *   - on a CPU every available instruction set and number of threads gives the same bits;
  *   - rows computed alone, or with fewer others, keep their bits;
@@ -8,7 +9,8 @@
  *   - on a GPU a recording, replayed with other contents of the same arrays, gives the bits of the calls.
  * Elements that the reference does not write must keep their bits.
  *
- * The same source tests the CPU backend (ops.*). Linked with a CUDA backend it tests CUDA: gpu.* on a GPU; cudarace.* and cudahost.* on the host, by tests/cudahost. */
+ * The same source tests the CPU backend (ops.*). Linked with a CUDA backend it tests CUDA: gpu.* on a GPU; cudarace.*
+ * and cudahost.* on the host, by tests/cudahost. */
 #ifndef TESTS_OPS_H
 #define TESTS_OPS_H
 
@@ -56,7 +58,7 @@ enum {
     OPS_ALONE = 1,        /* rows computed alone keep their bits on every backend */
     OPS_ALONE_ON_CPU = 2, /* the same on a CPU only */
     OPS_HOST = 4,         /* waits, or cannot be recorded for another reason */
-    OPS_INT8 = 8,         /* runs on a CPU with int8 */
+    OPS_INT8 = 8,         /* runs only on a CPU with int8 */
     OPS_ISAS_AGREE = 16,  /* all instruction sets give the same bits in f32 */
     OPS_LARGE = 32,       /* takes too long on the host's emulated GPU */
     OPS_LONG = 64,        /* takes too long there in the change lane */
@@ -89,7 +91,8 @@ int ops_scale(void);
 /* Opens a queue of the backend under test. Returns NULL if the processor does not support dtype. */
 kern_queue *ops_open(mar_dtype dtype);
 
-/* Add an array. ops_input returns its contents: normal numbers of deviation `scale`. ops_output returns its expected contents, everywhere ops_untouched; the output begins with arbitrary numbers. */
+/* Add an array. ops_input returns its contents: normal numbers of deviation `scale`. ops_output returns its expected
+ * contents, everywhere ops_untouched; the output begins with arbitrary numbers. */
 double *ops_input(ops_call *c, ops_element type, size_t n, size_t row, double scale);
 double *ops_output(ops_call *c, ops_element type, size_t n, size_t row, double f32, double bf16);
 /* Declares the last added array as written, too. Returns its expected contents, initially unchanged. */
@@ -100,7 +103,8 @@ ops_array *ops_last(ops_call *c);
 double ops_element_of(const ops_call *c, ops_element type, double x);
 double ops_bf16(double x);
 
-/* Return host memory that lives as long as the call: zeros, normal numbers, integers below a bound. ops_weights keeps its numbers when the case has other contents. */
+/* Return host memory that lives as long as the call: zeros, normal numbers, integers below a bound. ops_weights keeps
+ * its numbers when the case has other contents. */
 void *ops_host(ops_call *c, size_t bytes);
 void *ops_keep(ops_call *c, void *p); /* frees p with the call */
 float *ops_floats(ops_call *c, size_t n, double scale);

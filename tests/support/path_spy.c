@@ -113,8 +113,7 @@ void spy_end(path_spy *spy)
     free(spy->judged), free(spy->kept), free(spy->has);
 }
 
-/* --- the distribution of the kept paths -----------------------------------------------------------------------------
- */
+/* --- the distribution of the kept paths --------------------------------------------------------------------------- */
 
 /* Replaces a queue's path_ratio and records innovations. */
 typedef struct {

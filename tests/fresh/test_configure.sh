@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks that library and command are configured without a C++ compiler, nvcc or packages of the tests, and that demo.sh
-# installs none of them. CUDA architectures in CMake's form are accepted, others refused.
+# Checks that library and command are configured without a C++ compiler, nvcc or packages of the tests.
+# demo.sh must install none of them. CUDA architectures in CMake's form are accepted, others refused.
 # Called by ctest: test_configure.sh SOURCE_DIR CC GENERATOR
 set -eu
 source_dir=$1 cc=$2 generator=$3

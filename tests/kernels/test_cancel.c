@@ -34,8 +34,7 @@ static void cancelled_inside_a_loop(void **state)
 {
     enum { ITEMS = 100000, AT = 7 };
     (void)state;
-    for (int threads = 1; threads <= 4 && threads <= cpus_affinity();
-         threads++) { /* no more threads than CPUs are started */
+    for (int threads = 1; threads <= 4 && threads <= cpus_affinity(); threads++) { /* at most one per CPU */
         kern_queue *k = open_queue(MAR_DTYPE_F32, threads);
         int cancel = 0;
         mar_err err = {0};

@@ -1,5 +1,4 @@
-/* The CPU backend alone: opening, exponentials, and traces of its operations. tests/ops tests the operations.
- */
+/* The CPU backend: opening, exponentials, and traces of operations. tests/ops tests the operations. */
 #include "kernels/cpu/rows.h"
 #include "kernels/path.h"
 #include "kernels/trace.h"

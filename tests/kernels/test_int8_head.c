@@ -353,8 +353,7 @@ static void fine_rows_are_those_of_a_head_without_int8(void **state)
     free_head_case(&h);
 }
 
-/* Checks that the layer with a non-finite weight is named. The watch must read each row's modulation in its own format.
- */
+/* Checks that the layer with a non-finite weight is named. The watch must read a row's modulation in its own format. */
 static void what_is_not_finite_is_found(void **state)
 {
     (void)state;

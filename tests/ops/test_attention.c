@@ -271,9 +271,8 @@ static cache_lists *make_lists(ops_call *c)
     return l;
 }
 
-/* Arrays: q and cache, then the results. The first is a call's. On a CPU the next two are of each row alone, with its
- * slots by mask and in common.
- */
+/* Adds q, cache and the results. The first result is a call's. On a CPU the others are of single rows, with their slots
+ * by mask and in common. */
 static void build_cache(ops_call *c)
 {
     const int heads = c->n[CACHE_HEADS], dim = c->n[CACHE_DIM];

@@ -324,8 +324,7 @@ static const int pools[][11] = {
     {KERN_POOL_MEAN, 3, 1, 1, 2, 6, 5, 7, 7, 0, 0},    /* no vectors */
     {KERN_POOL_MAX, 2, 2, 0, 3, 5, 4, 5, 12, 3, 0},    /* no vectors; a row is left over */
     {KERN_POOL_MAX, 5, 3, 4, 2, 11, 9, 16, 20, 2, 0},  /* no vectors: y is not aligned */
-    {KERN_POOL_MAX, 3, 1, 1, 1, 9, 9, 8, 8, 0, 1}, /* a non-finite number appears in all its windows, and in no others
-                                                    */
+    {KERN_POOL_MAX, 3, 1, 1, 1, 9, 9, 8, 8, 0, 1},     /* NaN and infinity show exactly in their windows */
     {KERN_POOL_MEAN, 3, 1, 1, 1, 9, 9, 8, 8, 0, 1},    {KERN_POOL_MAX, 3, 1, 0, 2, 3, 3, 70, 70, 0, 1},
     {KERN_POOL_MEAN, 3, 1, 0, 2, 3, 3, 70, 70, 0, 1},
 };

@@ -32,8 +32,7 @@ static const law_setting laws[] = {
     {2, 64, 1, 0, 64, 1, 0.999f},
 };
 
-/* PyTorch's numbers; tests/golden/make_sampling.py has the same table. Odd case indices test the likeliest token.
- */
+/* PyTorch's numbers; tests/golden/make_sampling.py has the same table. Odd indices test the likeliest token. */
 typedef struct {
     float cfg, temperature;
     int top_k;
@@ -61,7 +60,7 @@ typedef struct {
     const float *golden;
 } law_call;
 
-/* Adds logits and their distributions. The latter's rows are in reverse order, with unwritten rows between. */
+/* Adds logits and their distributions. Rows of the distributions are in reverse order, with unwritten rows between. */
 static law_call *law_arrays(ops_call *c, law_setting s)
 {
     const size_t n = (size_t)(s.rows * s.size);
@@ -134,8 +133,7 @@ static void build_laws(ops_call *c)
             const float with = (float)logits[r * s.size + i];
             const float without = s.conditions == 2 ? (float)logits[(s.rows + r) * s.size + i] : 0;
             const int guided = s.conditions == 2 && l->cfg[r] > 1;
-            volatile float product =
-                guided ? (with - without) * l->cfg[r] : 0; /* volatile: prevents fused multiply-add */
+            volatile float product = guided ? (with - without) * l->cfg[r] : 0; /* no fused add */
             x[i] = (guided ? without + product : with) / divisor;
         }
         plain_law(l, x, c->array[1].want + (size_t)l->place[r] * (size_t)s.size);
@@ -163,8 +161,7 @@ static void build_golden_laws(ops_call *c)
         const double p = greedy ? x == (int)want[r] : (double)want[i];
         double *to = &c->array[1].want[l->place[r] * SIZE + x];
         *to = !greedy && p < 1e-6 ? ops_any : log(p);
-        if (r == 0 && (greedy || g->top_p < 1))
-            *to = ops_any; /* row 0 has equal logits; torch's order is unspecified */
+        if (r == 0 && (greedy || g->top_p < 1)) *to = ops_any; /* row 0 has equal logits, unordered in torch */
     }
 }
 
@@ -405,9 +402,8 @@ static double uniform_of(const walk *w, int position, kern_noise purpose, int bl
     return kern_uniform_at(&a, purpose, (uint32_t)block);
 }
 
-/* Verifies the children of `node` in turn, or only the first if first_only. Returns the accepted one, or -1 and its
- * replacement.
- */
+/* Verifies the children of `node` in turn, or only the first if first_only. Returns the accepted one, or -1 and a
+ * replacement. */
 static int plain_children(const walk *w, int node, int position, int child, int first_only, double *id)
 {
     const blocks *b = w->b;

@@ -89,8 +89,7 @@ static double rounding_of(ops_call *c, const head_data *d, int rows)
 }
 
 /* Returns the allowed error, in bf16 relative to the official form's own rounding. With norm weights much below 1 the
- * folded modulation costs more. SiLU takes f32 sums and is rounded once. The final layer is nearly f32 also in bf16.
- */
+ * folded modulation costs more. SiLU takes f32 sums and is rounded once. The final layer is nearly f32 in both. */
 static double allowed(ops_call *c, const head_data *d, int rows)
 {
     const int f32 = !c->bf16 || c->n[F32];

@@ -73,8 +73,8 @@ static double *build_arrays(ops_call *c, double scale)
     l->bias = ops_weights(c, (size_t)c->n[OUT], 1);
     double *x = ops_input(c, flags & KERN_IN_F32 ? OPS_FLOAT : OPS_ACT, (size_t)(rows * in), (size_t)in, 1);
     ops_last(c)->offset = (size_t)c->n[OFFSET];
-    const double coarse = c->n[ACTIVATION] == KERN_LINEAR ? (ops_on_cuda() ? 1e-4 : 1e-5)
-                                                          : 3e-3; /* a GPU approximates GELU and SiLU of operands */
+    const double coarse =
+        c->n[ACTIVATION] == KERN_LINEAR ? (ops_on_cuda() ? 1e-4 : 1e-5) : 3e-3; /* a GPU approximates GELU, SiLU */
     ops_output(c, flags & KERN_OUT_F32 ? OPS_FLOAT : OPS_ACT, (size_t)rows * stride, stride,
                ops_on_cuda() ? 1e-5 : 2e-6, flags & KERN_OUT_F32 ? coarse : 5e-3);
     ops_last(c)->offset = (size_t)c->n[OFFSET];
@@ -156,9 +156,8 @@ static void run_layer(kern_queue *k, const ops_call *c, void *const *a)
 
 enum { EXTREME = 60, GIVEN, INT8_CASES };
 
-/* Returns numbers of very different magnitudes, like activations. They are exact in bf16, so operands of both types are
- * equal.
- */
+/* Returns numbers of very different magnitudes, like activations. They are exact in bf16, so both operand types are
+ * equal. */
 static double uneven(double x, uint32_t word)
 {
     return ops_bf16(ops_bf16(x) * (word % 64 ? 1 : 20));

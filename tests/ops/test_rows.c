@@ -274,8 +274,7 @@ static void run_embed(kern_queue *k, const ops_call *c, void *const *a)
 enum { COPIED = 14, TO = 21, FROM = 9, MORE = 5 };
 enum { BY_TO = 1, BY_FROM = 2, BY_MORE = 4, ADDS = 8, UNALIGNED = 16 };
 
-/* dim, and the indexed sides. A copy without an added term keeps bits, so its floats are treated as arbitrary integers.
- */
+/* dim, and the indexed sides. A copy without an added term keeps bits, so it is tested with arbitrary integers. */
 static const int copies[][2] = {
     {20, 15}, {1, 0},    {1, 31},   {3, 7},    {3, 26},    {4, 1},     {4, 11},   {4, 23},  {16, 0},  {16, 9},
     {16, 18}, {16, 31},  {20, 6},   {20, 24},  {64, 3},    {64, 13},   {64, 22},  {64, 29}, {768, 2}, {768, 12},

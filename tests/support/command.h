@@ -78,13 +78,13 @@ cJSON *read_json(const char *directory, const char *name); /* cJSON_Delete after
 /* Fails the test unless both files have the same bytes. */
 void assert_same_file(const char *directory, const char *a, const char *b);
 
-/* Numbers of an evaluation's result.json, the same for every number of processes. The caller frees them. */
+/* Returns the numbers of an evaluation's result.json, equal for every number of processes. The caller frees them. */
 char *numbers_of_run(const char *directory, const char *run);
 void assert_same_run(const char *directory, const char *a, const char *b);
 
 void assert_has(const char *text, const char *part);
 
-/* Whether a tmpfs can be mounted. */
+/* Tells whether a tmpfs can be mounted. */
 int can_mount(const char *directory);
 
 #endif

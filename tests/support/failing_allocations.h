@@ -82,8 +82,7 @@ static void *noted(void *p, int counted)
 {
     const block_mark mark = counted ? mark_of(p) : 0;
     if (!p) return NULL;
-    if (counted || is_marked(p))
-        memcpy(place_of_mark(p), &mark, sizeof mark); /* erases stale bytes that look like a mark */
+    if (counted || is_marked(p)) memcpy(place_of_mark(p), &mark, sizeof mark); /* erases a stale mark */
     __atomic_add_fetch(&live, 1, __ATOMIC_RELAXED);
     if (counted) __atomic_add_fetch(&held, 1, __ATOMIC_RELAXED);
     return p;

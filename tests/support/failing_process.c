@@ -114,8 +114,7 @@ void *mmap(void *address, size_t size, int protection, int flags, int fd, off_t 
 {
     if (fails(fd < 0 ? size : 0)) return MAP_FAILED;
     void *p = (void *)syscall(SYS_mmap, address, size, protection, flags, fd, offset);
-    if (p != MAP_FAILED && fd < 0)
-        add((long)size); /* counted forever: there are few, and munmap does not say which mapping it ends */
+    if (p != MAP_FAILED && fd < 0) add((long)size); /* for good: few are, and munmap does not tell which */
     return p;
 }
 

@@ -60,7 +60,7 @@ static void spied_ratio(kern_queue *k, const kern_path_job *job)
     for (int r = 0; spy->mutant == SPY_ACCEPTS_ALL && r < job->paths; r++) job->log_ratio[r] = 0;
 }
 
-/* Stores row r of a verdict, which was kept. */
+/* Stores row r of a verdict as kept. */
 static void keep(path_spy *spy, const kern_path_verdict *job, int r)
 {
     const size_t floats = row_floats(spy), image = (size_t)(job->image[r] % PATH_CANDIDATE_IMAGES - spy->first_image);

@@ -4,8 +4,8 @@
  * drafts or contexts.
  *
  * Under that distribution the innovations u = (state after an index - mean) / standard deviation are independent
- * standard normals. So is the coordinate along the gap between the means of draft and target, since the gap depends
- * only on the past. A wrong verifier favours one of its two sides. */
+ * standard normals. So is the coordinate along the gap between the means of draft and target. For the gap depends only
+ * on the past. A wrong verifier favours one of its two sides. */
 #ifndef TESTS_PATH_SPY_H
 #define TESTS_PATH_SPY_H
 
@@ -31,15 +31,13 @@ typedef struct {
     int mutant;
     uint64_t first_image;
     int images, seq_len, channels, steps, stride;
-    float *judged; /* [rows][stride + steps * channels] paths since the last verdict, with the other distribution's
-                      means */
+    float *judged; /* [rows][stride + steps * channels] paths since the last verdict, other distribution's means */
     int rows, room;
     float *kept;  /* [images][seq_len][stride + steps * channels] paths of the kept tokens */
     uint8_t *has; /* [images][seq_len] */
 } path_spy;
 
-/* Begins to spy on a session with a batch of images first_image, ... Its head must have one number of diffusion steps.
- */
+/* Begins to spy on a session with a batch of images first_image, ... The head has one number of diffusion steps. */
 void spy_begin(path_spy *spy, mar_session *s, uint64_t first_image, int images, int mutant);
 void spy_end(path_spy *spy); /* the session continues without the spy */
 

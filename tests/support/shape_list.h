@@ -1,5 +1,4 @@
-/* Lists of tensors, {"name": [shape], ...} in a model's order (tests/weights/data/formats), and files made from them.
- */
+/* Lists of tensors, {"name": [shape], ...} in a model's order (tests/weights/data/formats), and their files. */
 #ifndef TESTS_SHAPE_LIST_H
 #define TESTS_SHAPE_LIST_H
 

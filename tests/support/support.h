@@ -46,8 +46,7 @@ mar *open_mar(mar_dtype dtype, int threads);
 
 /* Returns the default parameters without guidance: 64 steps of 100. */
 mar_params plain_params(void);
-/* Returns plain_params with the options of a list set, such as "num_iter 8, lazy on". Fails the test if one is refused.
- */
+/* Returns plain_params with the options of a list set, such as "num_iter 8, lazy on". A refused one fails the test. */
 mar_params params_with(const char *list);
 /* Returns p with the options of a list set. */
 mar_params params_set(mar_params p, const char *list);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests the installed header. It and the ten lines at its top must compile without a warning. This holds for
-# every promised version of C and C++ and each available compiler. gcc and g++ are required; a missing clang is reported.
+# Tests the installed header. It and the ten lines at its top must compile without a warning. This holds for every
+# promised version of C and C++ and each available compiler. gcc and g++ are required; a missing clang is reported.
 # Called by ctest: test_header.sh BUILD_DIR
 set -eu
 build_dir=$1

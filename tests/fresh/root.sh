@@ -1,14 +1,13 @@
 # Sourced by the tests that need a bare Debian 12: test_fresh.sh and test_kit.sh.
 #
-# debootstrap makes the root (minbase), within mount and process namespaces of its own, with /proc and /dev/pts in it: they
-# end with the test however that ends, and with them its processes and mounts. The folder is removed then, or, after SIGKILL,
-# when the test starts again.
+# debootstrap makes the root (minbase) in separate mount and process namespaces, with /proc and /dev/pts.
+# The namespaces, their processes and mounts end with the test, however it ends. The folder is removed then.
+# After SIGKILL it is removed when the test starts again.
 #
-# The root reaches the registries as this machine does: the mirror that apt uses for bookworm here (or else debootstrap's
-# own), apt's settings of proxies and checks, resolv.conf and hosts, the certificates, the proxy variables, pip's settings.
+# The root reaches the registries as this machine does. It gets this machine's bookworm mirror (or else debootstrap's
+# own), apt's proxy and check settings, resolv.conf and hosts, certificates, proxy variables and pip's settings.
 #
-# Exit status 77, which ctest lists as skipped: this machine cannot make such a root. The line SKIPPED says why; test.sh
-# shows it.
+# Exit status 77 (skipped for ctest): this machine cannot make such a root. The line SKIPPED says why; test.sh shows it.
 
 skip() {
     echo "SKIPPED: $name: $*"
@@ -20,7 +19,7 @@ fail() {
     exit 1
 }
 
-# step SECONDS COMMAND...: within that time, or the test fails; says how long it took
+# step SECONDS COMMAND...: runs the command with a time limit and prints the time it took. A timeout fails the test.
 step() {
     local limit=$1 started=$SECONDS status=0
     shift
@@ -30,8 +29,9 @@ step() {
     return "$status"
 }
 
-# in_namespaces SCRIPT SOURCE_DIR BUILD_DIR [ARGUMENT...]: checks what is needed, then runs `SCRIPT --inside SOURCE_DIR WORK
-# ARGUMENT...` in its namespaces, WORK being a folder in BUILD_DIR that goes with it, and ends with its status unless that is 0.
+# in_namespaces SCRIPT SOURCE_DIR BUILD_DIR [ARGUMENT...]: checks the requirements, then runs
+# `SCRIPT --inside SOURCE_DIR WORK ARGUMENT...` in separate namespaces. WORK is a temporary folder in BUILD_DIR.
+# Exits with the script's status unless that is 0.
 in_namespaces() {
     local script=$1 status=0
     source_dir=$(cd "$2" && pwd)
@@ -72,7 +72,7 @@ in_namespaces() {
     [ "$status" = 0 ] || exit "$status"
 }
 
-# make_root: a bare Debian 12 in $work/root, which becomes $root; `variables` is its environment
+# make_root: makes a bare Debian 12 in $work/root. Sets $root, and its environment in `variables`.
 make_root() {
     root=$work/root
     mirror=
@@ -106,7 +106,7 @@ make_root() {
         apt-config dump 2>/dev/null | grep -E '^Acquire::(https?::|Check-|ForceIPv)' || :
         echo 'Acquire::Retries "3";'
     } >"$root/etc/apt/apt.conf.d/90reach"
-    # Of this machine's variables only those that tell the way to a registry. Threads that wait do not spin: other tests run
+    # Keeps only this machine's variables for reaching a registry. Waiting threads do not spin, since other tests run
     # beside this one.
     variables=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin MAR_FRESH=yes OMP_WAIT_POLICY=passive)
     while IFS= read -r variable; do
@@ -114,8 +114,8 @@ make_root() {
     done < <(compgen -e | grep -E '^(PIP_.*|.*_proxy|.*_PROXY|SSL_CERT_FILE|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE)$')
 }
 
-# make_clone: the tree in $source_dir, with what is not committed, becomes $root$clone. It is made from outside, so that the
-# root has less than the README asks for: no git.
+# make_clone: clones $source_dir, with uncommitted changes, into $root$clone. It runs outside the root, so that the
+# root has no git. The README does not ask for git.
 make_clone() {
     git clone -q --depth 1 "file://$source_dir" "$root$clone"
     git -C "$source_dir" diff --binary --no-ext-diff --no-textconv --no-color HEAD >"$work/uncommitted"

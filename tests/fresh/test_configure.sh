@@ -1,6 +1,7 @@
 #!/bin/sh
-# The library and the command are configured without asking for a C++ compiler, nvcc or anything of the tests, and
-# demo.sh installs none of it. CUDA architectures are written as CMake writes them, or refused. Called by ctest: test_configure.sh SOURCE_DIR CC GENERATOR
+# Checks that library and command are configured without a C++ compiler, nvcc or packages of the tests.
+# demo.sh must install none of them. CUDA architectures in CMake's form are accepted, others refused.
+# Called by ctest: test_configure.sh SOURCE_DIR CC GENERATOR
 set -eu
 source_dir=$1 cc=$2 generator=$3
 work=$(mktemp -d)
@@ -31,7 +32,7 @@ for package in $test_packages $mpi_packages $fuzz_packages make; do
     esac
 done
 
-# No toolkit is needed to look at what nvcc would be told.
+# Checking nvcc's arguments needs no toolkit.
 configure_cuda() {
     CUDAARCHS=$1 cmake -G "$generator" -S "$source_dir" -B "$work/cuda" -DCMAKE_C_COMPILER="$cc" -DMAR_CUDA=ON \
         -DMAR_NVCC=/bin/true -DMAR_CUDART=cudart -DMAR_CUBLASLT=cublasLt -DMAR_CURAND=curand -DMAR_CUDA_INCLUDE=/ \

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # The README's two commands on a bare Debian 12. Called by ctest, or by hand as root:
 #   tests/fresh/test_fresh.sh SOURCE_DIR BUILD_DIR [--changed | ARGUMENTS]
-# ARGUMENTS are the second command's, by default 'release'; '' is all of it, as the README states it. With --changed an
-# install takes the second command's place, and nothing is done if the files that say what is installed, configured and
-# built are those of the last time, which the file `tried` beside this one knows. It is written whenever this test passes:
-# commit it.
+# ARGUMENTS are the second command's, by default 'release'. '' runs all of it, as in the README.
+# With --changed an install replaces the second command. Then the test is skipped if the files that determine
+# installation, configuration and build are unchanged. Their hash is in the file `tried` beside this one.
+# The test writes it whenever it passes: commit it.
 #
 # The root is made in BUILD_DIR/fresh (root.sh). In a clone there, the first command must make demo.png without
-# installing a C++ compiler, make or anything of the tests. Then the second command with ARGUMENTS must pass, `install`
-# among its tests. For the presets that it leaves out, what they need is installed (1 GB of CUDA toolkit is fetched), and
-# they are configured and compile a small program (CMake does that itself for CUDA).
+# installing a C++ compiler, make or packages of the tests. Then the second command with ARGUMENTS must pass, including
+# the test `install`. For the presets that it omits, the packages are installed (with 1 GB of CUDA toolkit). These
+# presets are configured and compile a small program (CMake does that itself for CUDA).
 #
-# Both are read from the README. The clone is of HEAD, with what is changed but not committed in tracked files applied to
-# it; files that git does not know are not in it, as they are in nobody's clone.
+# Both commands are read from the README. The clone is HEAD plus uncommitted changes of tracked files. Untracked files
+# are not in it, as in any clone.
 set -euo pipefail
 name=fresh
 . "$(dirname "$0")/root.sh"
@@ -37,7 +37,7 @@ make_root
 make_clone
 in_clone=(chroot "$root" env -i "${variables[@]}" sh -c "cd $clone && exec sh -c \"\$1\"" sh)
 
-# readme_command N: of the section Start, without its comment
+# readme_command N: prints command N of the section Start, without its comment
 readme_command() {
     sed -n '/^## Start$/,/^## /{/^```sh$/,/^```$/{/^```/!p}}' "$root$clone/README.md" | sed -n "$1{s/ *#.*//;p}"
 }
@@ -67,7 +67,7 @@ echo "== the second command: $second"
 step 4800 "${in_clone[@]}" "$second" 2>&1 | tee "$work/log" || fail "$second"
 grep -qE ' install \.+ +Passed' "$work/log" || fail "$second did not run the test install"
 
-# The presets that it left out are built from the same packages, with the compiler's own libraries: those must be there.
+# The omitted presets need the same packages and the compiler's own libraries. Checks that these are installed.
 for preset in asan:address,undefined tsan:thread; do
     if grep -q "^== ${preset%:*}\$" "$work/log"; then continue; fi
     third="cmake --preset ${preset%:*} -DMAR_TESTS=ON && for language in c c++; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The kit for a machine that reaches no package registry, on a bare Debian 12 with compilers, cmake and ninja and without
-# network: its CPU part, for which no nvcc is needed. Called by ctest, or by hand as root:
+# Tests the CPU part of the kit for machines without a package registry; it needs no nvcc. The test runs on a bare
+# Debian 12 with compilers, cmake and ninja, and without network. Called by ctest, or by hand as root:
 #   tests/fresh/test_kit.sh SOURCE_DIR BUILD_DIR
 set -euo pipefail
 name=kit
@@ -14,7 +14,7 @@ in_root=(chroot "$root" env -i "${variables[@]}" sh -c)
 offline=(unshare --net chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin)
 . "$root$clone/scripts/packages.sh"
 
-# says WHAT COMMAND...: the command fails, in one line that has WHAT in it
+# says WHAT COMMAND...: checks that the command fails with one line that contains WHAT
 says() {
     local expected=$1 output status=0
     shift
@@ -59,7 +59,7 @@ says "a package in /damaged is missing or damaged" "${offline[@]}" bash -c "set 
 cp -r "$root$kit" "$root/foreign"
 echo mips >"$root/foreign/architecture"
 says "the kit is for mips, this machine is" "${offline[@]}" bash -c ". /foreign/env.sh"
-# The kit's name has a space, so it is unpacked in /tmp: not into what another user has made there, nor through a link.
+# The kit's name has a space, so env.sh unpacks it in /tmp. It must not use another user's folder or follow a link.
 own=$root/tmp/libmar-kit-0
 mkdir "$own"
 chown 1 "$own"
@@ -70,7 +70,8 @@ ln -s /elsewhere "$own"
 says "/tmp/libmar-kit-0 is not a folder of this user" "${offline[@]}" bash -c ". '$kit/env.sh'"
 rm "$own"
 says "cannot make the folder /none/libmar-kit-0" "${offline[@]}" bash -c "TMPDIR=/none; . '$kit/env.sh'"
-# From another folder, in any sh and in bash, in a path with a space or not; once or twice is the same.
+# env.sh must work from another folder, in any sh and in bash, and in a path with or without a space. Sourcing it twice
+# must equal sourcing it once.
 source_it=". '$kit/env.sh' >/dev/null 2>/env.log"
 once=$("${offline[@]}" sh -c "set -eu; cd /elsewhere; kit='$kit'; $source_it; export -p") ||
     fail "env.sh in sh: $(cat "$root/env.log")"

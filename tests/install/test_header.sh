@@ -1,6 +1,6 @@
 #!/bin/sh
-# The installed header, from outside: it and the ten lines at its top compile without a warning in every version of C
-# and C++ that the header promises, with each compiler there is. gcc and g++ must be there; without clang that is said.
+# Tests the installed header. It and the ten lines at its top must compile without a warning. This holds for every
+# promised version of C and C++ and each available compiler. gcc and g++ are required; a missing clang is reported.
 # Called by ctest: test_header.sh BUILD_DIR
 set -eu
 build_dir=$1
@@ -20,7 +20,7 @@ cmake --install "$build_dir" --prefix "$work" >"$work/install.log" 2>&1 || {
 header=$work/include/mar.h
 [ -s "$header" ] || fail "mar.h is not installed"
 
-# The example as it stands in the comment: the lines that are set in.
+# The example in the header's comment: its indented lines.
 sed -n '/^#ifndef/q; s/^ \*     //p' "$header" >"$work/example"
 [ "$(grep -c mar_ "$work/example")" -ge 9 ] || fail "the header has no example: $(cat "$work/example")"
 cat >"$work/program.c" <<'END'
@@ -65,7 +65,7 @@ compile() {
     count=$((count + 1))
 }
 
-# takes COMPILER STANDARD LANGUAGE: whether the compiler knows the standard
+# takes COMPILER STANDARD LANGUAGE: tells whether the compiler knows the standard
 takes() {
     echo 'int unused;' | "$1" "-std=$2" -x "$3" -c -o "$work/empty.o" - 2>/dev/null
 }
@@ -83,7 +83,7 @@ for compiler in gcc clang; do
     echo "$compiler: $count standards of C"
 done
 
-# {0} would set the first field, an enumeration, from a number, which C++ does not allow.
+# {0} would set the first field, an enumeration, from a number. C++ does not allow this.
 sed -i 's/const mar_options o = {0};/const mar_options o = {};/' "$work/program.cpp"
 for compiler in g++ clang++; do
     count=0

@@ -1,6 +1,8 @@
 #!/bin/sh
-# Installs into a fresh prefix and builds and runs the examples against it, by pkg-config and by find_package, with libmar.so and with libmar.a. Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC GENERATOR [FLAGS]; GENERATOR is CMake's that the
-# build used, so that nothing else has to be installed.
+# Installs into a fresh prefix. Builds and runs the examples against it, by pkg-config and by find_package, with
+# libmar.so and with libmar.a.
+# Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC GENERATOR [FLAGS]
+# GENERATOR is the CMake generator of the build, so that no other has to be installed.
 set -eu
 source_dir=$1 build_dir=$2 cc=$3 generator=$4 flags=${5:-}
 
@@ -29,7 +31,7 @@ if [ -e "$build_dir/libmar-mpi.so" ]; then # built where there is MPI, which not
     if ldd "$prefix/bin/mar" "$lib/libmar.so" | grep 'libmpi'; then fail "the command or the library needs MPI"; fi
 fi
 
-# What is installed is used where it lies: nothing may point back into the trees it was built from.
+# Installed files must not refer to the source tree or the build tree.
 if grep -rlF -e "$build_dir" "$lib/cmake" "$pc"; then fail "these name the build tree"; fi
 
 echo "== by pkg-config"

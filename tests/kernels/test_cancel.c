@@ -1,4 +1,4 @@
-/* Cancelling inside an operation: how much a loop of the CPU backend still does. */
+/* Cancelling inside an operation: the work that a loop of the CPU backend still does. */
 #include "base/cpus.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/support/support.h"
@@ -8,12 +8,12 @@
 
 typedef struct {
     int *cancel;
-    atomic_long items, bodies; /* items that were run, calls of the body */
-    long at;                   /* the item, counted from 1, in which the queue is cancelled; 0: in none */
-    int threads;               /* that take part */
+    atomic_long items, bodies; /* items run, calls of the body */
+    long at;                   /* item in which the queue is cancelled, counted from 1; 0: none */
+    int threads;               /* participating threads */
 } planted_loop;
 
-/* The queue is cancelled when every thread is inside an item, that one or a later one, which it ends only then. */
+/* Cancels the queue in item `at`, once every other thread is inside a later item. No item from `at` on ends before. */
 static void count_and_cancel(void *arg, int first, int last, int thread)
 {
     planted_loop *l = arg;
@@ -28,13 +28,13 @@ static void count_and_cancel(void *arg, int first, int last, int thread)
     }
 }
 
-/* A loop of 1e14 multiply-adds, hours on any processor: once the queue is cancelled each thread ends the item it has
- * begun, nothing else is begun, and the queue has failed, so that nobody takes what is there for whole. */
+/* Checks a cancelled loop of 1e14 multiply-adds, hours on any processor. Each thread ends its current item, and no
+ * other item begins. The queue fails, so that nobody takes the partial result as complete. */
 static void cancelled_inside_a_loop(void **state)
 {
     enum { ITEMS = 100000, AT = 7 };
     (void)state;
-    for (int threads = 1; threads <= 4 && threads <= cpus_affinity(); threads++) { /* more would be as many */
+    for (int threads = 1; threads <= 4 && threads <= cpus_affinity(); threads++) { /* at most one per CPU */
         kern_queue *k = open_queue(MAR_DTYPE_F32, threads);
         int cancel = 0;
         mar_err err = {0};
@@ -45,12 +45,12 @@ static void cancelled_inside_a_loop(void **state)
         assert_int_equal(l.items, AT + threads - 1);
         assert_int_equal(kern_check(k, &err), MAR_ECANCELLED);
 
-        const long before = l.items; /* the operations that follow begin nothing, large or small */
+        const long before = l.items; /* later operations begin no item, large or small */
         cpu_for(cpu_of(k), ITEMS, 1e14, count_and_cancel, &l);
         cpu_for(cpu_of(k), 1, 1, count_and_cancel, &l);
         assert_int_equal(l.items, before);
 
-        cancel = 0; /* and without a cancel every item is run, those of a small loop in few calls */
+        cancel = 0; /* without a cancel every item runs; a small loop takes few calls */
         k->core->recover(k);
         l.at = 0;
         l.items = 0;

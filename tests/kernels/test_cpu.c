@@ -1,5 +1,4 @@
-/* The CPU backend's own: opening, exponentials, and what a trace says of its operations. tests/ops has the operations.
- */
+/* The CPU backend: opening, exponentials, and traces of operations. tests/ops tests the operations. */
 #include "kernels/cpu/rows.h"
 #include "kernels/path.h"
 #include "kernels/trace.h"
@@ -27,8 +26,8 @@ static void what_cannot_be_opened(void **state)
     }
 }
 
-/* exp inside silu and softmax: near the exact value everywhere, NaN for NaN, and no conversion that C leaves undefined
- * (which the asan preset would report). */
+/* Checks exp inside silu and softmax: near the exact value everywhere, and NaN for NaN. It must make no undefined
+ * conversion; the asan preset would report one. */
 static void exponentials(void **state)
 {
     (void)state;
@@ -55,7 +54,7 @@ static void exponentials(void **state)
     }
 }
 
-/* What mar_session_measure says of a call: one row for all calls of the same sizes. */
+/* Checks the trace behind mar_session_measure: one row for all calls of the same sizes. */
 static void traced_spans(void **state)
 {
     (void)state;
@@ -84,7 +83,7 @@ static void traced_spans(void **state)
     close_queue(k);
 }
 
-/* State, x0 and fraction of every path at every index; eps and v of both conditions. */
+/* Checks the traced bytes: state, x0 and fraction of every path at every index; eps and v of both conditions. */
 static void traced_paths(void **state)
 {
     (void)state;

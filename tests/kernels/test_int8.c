@@ -1,4 +1,4 @@
-/* int8 weights, and the smoothing of layers behind a norm. tests/ops/test_linear.c has the products. */
+/* int8 weights, and the smoothing of layers behind a norm. tests/ops/test_linear.c tests the products. */
 #include "kernels/int8.h"
 #include "kernels/ops.h"
 #include "tests/support/support.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Magnitudes of very different sizes, as activations have them. */
+/* Returns floats of very different magnitudes, like activations. */
 static float *random_floats(uint32_t seed, size_t n)
 {
     float *x = malloc((n + 1) * sizeof *x);
@@ -19,7 +19,7 @@ static float *random_floats(uint32_t seed, size_t n)
     return x;
 }
 
-/* Weights come back within half a step of their channel's scale, and int8 weights as they were. */
+/* Checks that weights round-trip within half a step of their channel's scale, and int8 weights exactly. */
 static void weights_round_trip(void **state)
 {
     (void)state;
@@ -39,7 +39,7 @@ static void weights_round_trip(void **state)
 
 /* --- smoothing ---------------------------------------------------------------------------------------------------- */
 
-/* A layer behind a norm, of f32 results, and its operands. */
+/* A layer behind a norm with f32 results, and its operands. */
 typedef struct {
     int rows, in, out, flags;
     float *w, *bias, *x;
@@ -70,7 +70,7 @@ static void free_product(product *p)
 
 enum { OUTLIERS = 8 };
 
-/* A layer behind a norm: p.x = gain * n. Its first OUTLIERS channels have a gain `large` times as large, and columns
+/* Makes a layer behind a norm: p.x = gain * n. Its first OUTLIERS channels have gains multiplied by `large` and columns
  * divided by `compensated`. */
 static product behind_a_norm(float large, float compensated, float *gain)
 {
@@ -84,7 +84,7 @@ static product behind_a_norm(float large, float compensated, float *gain)
     return p;
 }
 
-/* The factors go to operands and weights. */
+/* Computes the smoothing factors and applies them to operands and weights. */
 static void smooth(product *p, const float *gain, float *factor)
 {
     kern_int8_smooth(gain, p->w, p->out, p->in, factor);
@@ -92,7 +92,7 @@ static void smooth(product *p, const float *gain, float *factor)
     for (int i = 0; i < p->out * p->in; i++) p->w[i] *= factor[i % p->in];
 }
 
-/* ||y - product in double|| / ||product in double|| */
+/* Returns ||y - product in double|| / ||product in double||. */
 static double product_error(const product *p, const float *y)
 {
     double square = 0, error = 0;
@@ -130,7 +130,7 @@ static void smoothing_keeps_digits_beside_outliers(void **state)
     close_queue(k);
 }
 
-/* Powers of two leave products in other arithmetic as they are, to the bit. */
+/* Checks that power-of-two factors keep the bits of products in other arithmetic. */
 static void smoothing_changes_no_other_product(void **state)
 {
     (void)state;
@@ -158,8 +158,8 @@ static void factors_are_of_outliers_alone(void **state)
     gain[0] = 0, gain[1] = NAN, gain[2] = INFINITY;
     for (int o = 0; o < p.out; o++) p.w[o * p.in + 3] = 0;
     p.w[5 * p.in + 4] = NAN, p.w[5] = -INFINITY;
-    gain[6] = 1e30f;             /* at most 128 */
-    gain[200] = gain[201] / 100; /* never below 1 */
+    gain[6] = 1e30f;             /* factor is at most 128 */
+    gain[200] = gain[201] / 100; /* factor is never below 1 */
     kern_int8_smooth(gain, p.w, p.out, p.in, factor);
     for (int i = 0; i < p.in; i++) {
         if (i == 6)

@@ -1,5 +1,5 @@
-/* The head with int8 against an oracle in plain C, which has its integer products; that a row's bits are its own, in
- * calls for both arithmetics, too; and that rows marked `fine` are those of a head without int8. */
+/* Tests the int8 head against an oracle in plain C with the same integer products. A row's bits must not depend on
+ * other rows, also in calls that mix both arithmetics. Rows marked `fine` must equal those of a head without int8. */
 #include "kernels/adaln.h"
 #include "kernels/int8.h"
 #include "tests/support/head_case.h"
@@ -38,7 +38,7 @@ static float silu(float x)
     return (float)((double)x / (1 + exp(-(double)x)));
 }
 
-/* y [rows][out] = x [rows][in] w^T + bias by integers: x by row, w by output channel. */
+/* Computes y [rows][out] = x [rows][in] w^T + bias with integers. x is quantised by row, w by output channel. */
 static void int8_product(const float *w, const float *bias, int out, int in, const float *x, int rows, float *y)
 {
     int8_t *q = malloc((size_t)out * (size_t)in);
@@ -60,7 +60,7 @@ static void int8_product(const float *w, const float *bias, int out, int in, con
     free(q), free(scale), free(integers);
 }
 
-/* The same in double, of weights rounded to operands. */
+/* Computes the same in double, with weights rounded to operands. */
 static void fine_product(const float *w, const float *bias, int out, int in, const float *x, int rows, size_t act_size,
                          float *y)
 {
@@ -73,7 +73,7 @@ static void fine_product(const float *w, const float *bias, int out, int in, con
         }
 }
 
-/* What a call of the oracle is given. kept: [depth][rows][WIDTH], or NULL, as in kern_head_ops.eval_reusing. */
+/* Arguments of the oracle. kept: [depth][rows][WIDTH], or NULL, as in kern_head_ops.eval_reusing. */
 typedef struct {
     const head_case *h;
     size_t act_size;
@@ -100,7 +100,7 @@ static void modulated(const float *x, const float *shift, const float *scale, si
                       act_size);
 }
 
-/* Block b, at the modulation rows mod [rows][3*depth*WIDTH]. work [2][rows][WIDTH] */
+/* Adds block b with modulation rows mod [rows][3*depth*WIDTH]. work [2][rows][WIDTH]. */
 static void add_block(const call *c, int b, const float *mod, float *x, float *work)
 {
     const kern_head_block *block = &c->h->blocks[b];
@@ -122,7 +122,7 @@ static void add_block(const call *c, int b, const float *mod, float *x, float *w
     }
 }
 
-/* out [rows][OUT] = the head at the states x [rows][CHANNELS] and the conditions' sums cond [rows][WIDTH]. */
+/* Computes out [rows][OUT]: the head at states [rows][CHANNELS] and condition sums cond [rows][WIDTH]. */
 static void oracle(const call *c, const float *states, const float *cond, float *out)
 {
     const kern_head_spec *s = &c->h->spec;
@@ -147,7 +147,7 @@ static void oracle(const call *c, const float *states, const float *cond, float 
 
 /* --- a head on a queue -------------------------------------------------------------------------------------------- */
 
-/* A head with the modulation rows of STEPS steps for `rows` conditions. */
+/* A head with modulation rows of STEPS steps for `rows` conditions. */
 typedef struct {
     kern_queue *k;
     kern_head *net;
@@ -187,7 +187,7 @@ static const char *mod_of(const rig *g, int step)
     return g->mod + (size_t)(step * g->rows) * g->k->head->mod_bytes(g->net);
 }
 
-/* The oracle at that step's conditions. */
+/* Computes the oracle's output at a step's conditions. */
 static void expected(const rig *g, int step, call c, float *out)
 {
     const size_t n = (size_t)g->rows * WIDTH;
@@ -199,9 +199,9 @@ static void expected(const rig *g, int step, call c, float *out)
     free(sum);
 }
 
-/* A sum of another order turns one operand in thousands into its neighbour, an integer or a bf16, which shows in its
- * row's digits: most rows agree as f32 does, and none is off by more than a few of such neighbours. An integer is a
- * 127th of the greatest number of its row. */
+/* Compares rows. Another summation order changes one operand in thousands to the neighbouring integer or bf16. This
+ * shows in the row's digits. Most rows must agree to f32 precision; none may be off by more than a few such steps. An
+ * integer step is 1/127 of its row's greatest number. */
 static void expect_rows(const float *got, const float *want, int rows, const char *what)
 {
     double worst = 0;
@@ -235,7 +235,7 @@ static void the_head_is_the_oracle_s(void **state)
                 expected(&g, step, (call){.h = &h, .int8 = !second_fine[step]}, want);
                 expect_rows(got, want, ROWS, step ? "fine" : "int8");
                 expected(&g, step, (call){.h = &h, .int8 = second_fine[step]}, other);
-                assert_true(relative_error(got, other, ROWS * OUT) > 3e-3); /* this is no other arithmetic */
+                assert_true(relative_error(got, other, ROWS * OUT) > 3e-3); /* the other arithmetic differs */
             }
             close_rig(&g);
             free_head_case(&h);
@@ -244,7 +244,7 @@ static void the_head_is_the_oracle_s(void **state)
     }
 }
 
-/* LazyMAR's reuse, of outputs that the same or the other arithmetic has kept. */
+/* Checks LazyMAR's reuse of outputs kept by the same or the other arithmetic. */
 static void reuse_is_the_oracle_s(void **state)
 {
     (void)state;
@@ -254,7 +254,7 @@ static void reuse_is_the_oracle_s(void **state)
     head_case h = make_head_case(WIDTH, DEEP, CHANNELS, 900);
     rig g = open_rig(k, &h, 1, second_fine, ROWS);
     float *own = backend_memory(k, sizeof kept);
-    for (int turn = 0; turn < 6; turn++) { /* fresh at each step, then at another both kinds of reuse */
+    for (int turn = 0; turn < 6; turn++) { /* a fresh call at some step, then both kinds of reuse at other steps */
         static const int steps[6] = {0, 2, 1, 1, 0, 2};
         const kern_head_reuse reuse[3] = {KERN_HEAD_FRESH, KERN_HEAD_WARM, KERN_HEAD_KEPT};
         const int step = steps[turn];
@@ -271,7 +271,7 @@ static void reuse_is_the_oracle_s(void **state)
     close_queue(k);
 }
 
-/* In one call rows of all steps, in an order and at states of their own. */
+/* Checks calls that mix rows of all steps, in shuffled order and with separate states. */
 static void a_row_s_bits_are_its_own(void **state)
 {
     (void)state;
@@ -291,7 +291,7 @@ static void a_row_s_bits_are_its_own(void **state)
                 k->head->eval(k, g.net, g.x, x_index + r, g.mod, mod_index + r, 1, one, g.scratch);
                 assert_memory_equal(one, all + r * OUT, sizeof one);
             }
-            for (int step = 0; step < STEPS; step++) { /* unmixed, as many as there are */
+            for (int step = 0; step < STEPS; step++) { /* unmixed: all rows of one step */
                 static float some[ROWS * OUT];
                 int row[ROWS], xs[ROWS], mods[ROWS], n = 0;
                 for (int r = 0; r < ROWS; r++)
@@ -306,7 +306,7 @@ static void a_row_s_bits_are_its_own(void **state)
     free_head_case(&h);
 }
 
-/* Outputs at all steps, [STEPS][ROWS][OUT]. */
+/* Computes the outputs at all steps, [STEPS][ROWS][OUT]. */
 static void at_all_steps(kern_queue *k, const head_case *h, int int8, const uint8_t *fine, float *out)
 {
     rig g = open_rig(k, h, int8, fine, ROWS);
@@ -328,7 +328,7 @@ static void fine_rows_are_those_of_a_head_without_int8(void **state)
         kern_queue *plain = open_as(isas[isa], f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, 1);
         if (k) {
             at_all_steps(k, &h, 0, NULL, without);
-            at_all_steps(plain, &h, 1, NULL, bf16); /* a device without int8 has no such head */
+            at_all_steps(plain, &h, 1, NULL, bf16); /* a device without int8 ignores the request */
             assert_memory_equal(bf16, without, sizeof bf16);
             at_all_steps(k, &h, 1, all_fine, with);
             assert_memory_equal(with, without, sizeof with);
@@ -353,7 +353,7 @@ static void fine_rows_are_those_of_a_head_without_int8(void **state)
     free_head_case(&h);
 }
 
-/* The layer with a weight that is not finite is named, and the row's modulation is read as what it is. */
+/* Checks that the layer with a non-finite weight is named. The watch must read a row's modulation in its own format. */
 static void what_is_not_finite_is_found(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@ static void philox_known_answers(void **state)
     }
 }
 
-/* The numpy implementation of tests/golden/addressed_noise.py. */
+/* Compares with the numpy implementation of tests/golden/addressed_noise.py. */
 static void matches_numpy(void **state)
 {
     (void)state;
@@ -61,7 +61,7 @@ static void matches_numpy(void **state)
     wt_close(f);
 }
 
-/* Every field of the address matters: changing one changes the numbers. */
+/* Checks that changing any field of the address changes the numbers. */
 static void addresses_are_distinct(void **state)
 {
     (void)state;
@@ -83,7 +83,8 @@ static int by_value(const void *a, const void *b)
     const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
 }
-/* Kolmogorov-Smirnov against the normal distribution, times sqrt(n): above 2.69 once in 10^6. */
+/* Returns the Kolmogorov-Smirnov statistic against the normal distribution, times sqrt(n). It exceeds 2.69 once in
+ * 10^6. */
 static double ks_statistic(float *x, int n)
 {
     double worst = 0;
@@ -112,7 +113,7 @@ static void normals_are_normal(void **state)
     for (int a = 0; a < 4; a++) /* the four channels of a block are uncorrelated: 5 sigma of 1/sqrt(50000) */
         for (int b = 0; b < a; b++) assert_true(fabs(sum[a][b] / (N / 4)) < 5 / sqrt(N / 4));
     assert_true(ks_statistic(x, N) < 2.69);
-    assert_true(ks_statistic(broken, N) > 2.69); /* the test has the power to see 3 % */
+    assert_true(ks_statistic(broken, N) > 2.69); /* the test detects an error of 3 % */
     free(x), free(broken);
 }
 

@@ -155,7 +155,7 @@ static size_t size_of(const kern_queue *k, ops_element type)
     return type == OPS_ACT ? k->device->act_size : type == OPS_BYTE ? 1 : type == OPS_DOUBLE ? 8 : 4;
 }
 
-/* The numbers of an array as the backend has them, and back. */
+/* Convert an array's numbers to the backend's representation, and back. */
 static void to_bits(const kern_queue *k, const ops_array *a, unsigned char *bits)
 {
     const size_t size = size_of(k, a->type);
@@ -199,7 +199,7 @@ typedef struct {
     ops_call *c;
     kern_queue *k;
     unsigned char *memory[OPS_ARRAYS], *a[OPS_ARRAYS];
-    unsigned char *bits[OPS_ARRAYS]; /* of the last call */
+    unsigned char *bits[OPS_ARRAYS]; /* results of the last call */
     kern_recording *recording;
     void *object;
 } bench;
@@ -263,7 +263,7 @@ static void call(void *arg)
     b->e->run(b->k, b->c, at);
 }
 
-/* Calls the operation on fresh arrays; leaves what they are then in `bits`. */
+/* Calls the operation on fresh arrays. Stores the arrays' contents after it in `bits`. */
 static void run(bench *b, int recorded)
 {
     upload_all(b);
@@ -288,7 +288,7 @@ static int same(double a, double b)
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* Compares array i with what is expected of it. */
+/* Compares array i with its expected contents. */
 static void compare(const bench *b, int i, const double *got)
 {
     const ops_array *a = &b->c->array[i];
@@ -327,7 +327,7 @@ static void compare_all(bench *b)
     for (int i = 0; i < b->c->arrays; i++) free(got[i]);
 }
 
-/* Compares bits with those of another bench: of the rows that were called, and of others with what they were. */
+/* Compares the bits of called rows with another bench, and those of other rows with their previous contents. */
 static void compare_bits(const bench *b, const bench *whole, const char *what)
 {
     for (int i = 0; i < b->c->arrays; i++) {
@@ -353,7 +353,7 @@ static void compare_bits(const bench *b, const bench *whole, const char *what)
     }
 }
 
-/* Rows in calls of fewer. */
+/* Checks that calls with fewer rows give the same bits. */
 static void check_parts(bench *whole, int thorough)
 {
     static const int counts[] = {1, 2, 3, 5, 8, 17, 31, 63, 64, 65, 100, 128, 199};
@@ -385,7 +385,7 @@ static void check_nothing(bench *b, const char *what)
     }
 }
 
-/* Without rows, after a failure, and once it is cancelled, the operation leaves everything alone. */
+/* Checks that the operation changes nothing without rows, after a failure, and after a cancel. */
 static void check_idle(bench *b)
 {
     int cancel = 1;
@@ -414,7 +414,7 @@ static void check_idle(bench *b)
     }
 }
 
-/* Run, recorded, and replayed with other contents and again with these. */
+/* Checks a run, its recording, a replay with other contents, and a replay with the original contents. */
 static void check_recording(bench *b, ops_call *other)
 {
     ops_call *mine = b->c;
@@ -458,7 +458,7 @@ static void free_call(ops_call *c)
 
 enum { QUEUES = 16 };
 
-/* The queues to test operands of a type on; the first of an instruction set has two threads. */
+/* Queues for tests with one operand type. The first of an instruction set has two threads. */
 typedef struct {
     kern_queue *k;
     int isa;
@@ -490,7 +490,7 @@ static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
     return n;
 }
 
-/* A case's calls, for operands of f32 and of bf16. */
+/* Returns a case's call for the queue's operands, f32 or bf16. Builds it on first use. */
 static ops_call *call_of(const ops_entry *e, int index, const kern_queue *k, ops_call calls[2])
 {
     ops_call *c = &calls[k->device->act_size == 2];
@@ -498,7 +498,7 @@ static ops_call *call_of(const ops_entry *e, int index, const kern_queue *k, ops
     return c;
 }
 
-/* The first queue of an instruction set is compared with the reference, and what else must hold with that. */
+/* Tests a case. Compares the first queue of an instruction set with the reference, and other queues with that one. */
 static void test_case(const ops_entry *e, int index, const tested *q, int queues)
 {
     const unsigned alone = ops_on_cuda() ? OPS_ALONE : OPS_ALONE | OPS_ALONE_ON_CPU;
@@ -556,5 +556,5 @@ int ops_run(const ops_entry *table, size_t count, const struct CMUnitTest *other
     for (size_t i = 0; i < count; i++)
         tests[i] = (struct CMUnitTest){table[i].name, test_entry, NULL, NULL, (void *)(uintptr_t)&table[i]};
     if (other_count) memcpy(tests + count, others, other_count * sizeof *others);
-    return cmocka_run_group_tests(tests, NULL, NULL); /* those without a function are skipped */
+    return cmocka_run_group_tests(tests, NULL, NULL); /* it skips entries without a function */
 }

@@ -1,9 +1,9 @@
-/* Attention: of independent sequences, of sequences of different lengths, and over a cache of keys and values. */
+/* Attention: independent sequences, sequences of different lengths, and over a cache of keys and values. */
 #include "tests/ops/ops.h"
 
 #include <stdio.h>
 
-/* One query's part of the result. keys: [n] rows of key and value each `row` elements long, or by `slot`. */
+/* Computes one query's result. Key and value have n rows of `row` elements each, addressed directly or by `slot`. */
 static void attend(const double *q, const double *key, const double *value, size_t row, const int *slot, int n, int dim,
                    double *y)
 {
@@ -20,11 +20,10 @@ static void attend(const double *q, const double *key, const double *value, size
     free(weight);
 }
 
-/* --- independent sequences ------------------------------------------------------------------------------------------
- */
+/* --- independent sequences ---------------------------------------------------------------------------------------- */
 
-/* With as many queries as keys, q, key and value are side by side, as the models have them. Rows have `skew` more
- * elements: an odd number leaves them unaligned. Larger queries make the softmax sharper. */
+/* With N_Q == N_K, q, key and value are side by side, as in the models. Rows have SKEW more elements; an odd number
+ * leaves them unaligned. SHARP scales queries and makes the softmax sharper. */
 enum { N_SEQ, N_Q, N_K, HEADS, DIM, SKEW, SHARP };
 
 static const int sequences[][7] = {
@@ -87,8 +86,7 @@ static void run_attention(kern_queue *k, const ops_call *c, void *const *a)
                        a[2]);
 }
 
-/* --- sequences of different lengths
- * ------------------------------------------------------------------------------------ */
+/* --- sequences of different lengths ------------------------------------------------------------------------------- */
 
 enum { SPANS = 8, MANY = 150 };
 enum { RAGGED, SHORT, NONE, LONG, LENGTHS };
@@ -116,7 +114,7 @@ typedef struct {
     int rows, keys;
 } span_lists;
 
-/* The later half comes first in the arrays, and behind every third sequence there are rows that belong to nobody. */
+/* Places the later half first in the arrays. Unused rows follow every third sequence. */
 static void place_spans(span_lists *l, int count, int of)
 {
     l->rows = 3, l->keys = 5;
@@ -129,7 +127,7 @@ static void place_spans(span_lists *l, int count, int of)
     }
 }
 
-/* The result, and the same of each sequence by itself. */
+/* Results: of all sequences, and of each sequence alone. */
 static void build_spans(ops_call *c)
 {
     const int *n = c->n, heads = n[0], dim = n[1];
@@ -179,7 +177,7 @@ static void run_spans(kern_queue *k, const ops_call *c, void *const *a)
                              n[0], n[1], a[2]);
     for (int s = 0; s < n[3]; s++) {
         const size_t q_row = (size_t)l->q_first[s], from = (size_t)(l->k_first[s] * kv_stride) * size;
-        if (ops_on_cuda()) /* other kernels than `attention`'s */
+        if (ops_on_cuda()) /* its kernels differ from `attention`'s */
             k->core->attention_spans(k, a[0], q_stride, l->q_first + s, l->n_q + s, key, value, kv_stride,
                                      l->k_first + s, l->n_k + s, 1, n[0], n[1], a[3]);
         else if (l->n_q[s] > 0)
@@ -195,19 +193,18 @@ static void check_spans(const ops_call *c, double *const *got)
     assert_memory_equal(got[2], got[3], c->array[2].n * sizeof(double));
 }
 
-/* --- over a cache
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- over a cache ------------------------------------------------------------------------------------------------- */
 
 enum { MOST_SPANS = 6, CACHE_HEADS = 0, CACHE_DIM, CACHE_SPANS, NOT_FINITE };
 enum { NAN_KEY = 1, NAN_VALUE = 2 };
 
-/* heads, head_dim, spans, what is not finite in a slot that some rows know; then each span's queries, slots, and those
- * that all its rows know */
+/* heads, head_dim, spans, non-finite part of a slot that some rows know; then each span's queries, slots, and slots
+ * common to all its rows */
 static const int caches[][4 + 3 * MOST_SPANS] = {
     {2, 32, 2, 0, /* queries */ 3, 5, 0, 0, 0, 0, /* slots */ 13, 25, 0, 0, 0, 0, /* common */ 10, 20},
     {12, 64, 2, 0, 1, 1, 0, 0, 0, 0, 258, 257, 0, 0, 0, 0, 257, 256},
     {16, 64, 2, 0, 1, 1, 0, 0, 0, 0, 257, 257, 0, 0, 0, 0, 256, 257},     /* plain decoding */
-    {3, 64, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1},                 /* one slot, known to all */
+    {3, 64, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1},                 /* one slot, common to all rows */
     {1, 64, 1, 0, 3, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0},                 /* none in common */
     {5, 64, 4, 0, 17, 1, 8, 9, 0, 0, 60, 3, 40, 131, 0, 0, 31, 2, 32, 3}, /* trees */
     {2, 100, 3, 0, 4, 0, 21, 0, 0, 0, 19, 1, 90, 0, 0, 0, 16, 1, 17},
@@ -220,7 +217,7 @@ static const int caches[][4 + 3 * MOST_SPANS] = {
     {3, 8, 2, 0, 2, 9, 0, 0, 0, 0, 4, 16, 0, 0, 0, 0, 3, 0},
     {1, 250, 2, 0, 2, 1, 0, 0, 0, 0, 92, 41, 0, 0, 0, 0, 90, 40},
     {1, 64, 1, 0, 64, 0, 0, 0, 0, 0, 67, 0, 0, 0, 0, 0, 3},
-    {3, 32, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18}, /* what a tile takes, and multiples of it */
+    {3, 32, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18}, /* a tile's size and its multiples */
     {3, 96, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
     {3, 160, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
     {3, 192, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
@@ -238,11 +235,11 @@ typedef struct {
     int row[MOST_SPANS + 1], first[MOST_SPANS + 1], common[MOST_SPANS];
     int *slot, *span, *position, *own; /* span, position, own [rows] */
     uint64_t *mask;                    /* [rows][WORDS] */
-    int *known, *count;                /* [rows][slots] the slots that a row knows, in their order; [rows] */
+    int *known, *count;                /* [rows][slots] a row's known slots in order; [rows] */
 } cache_lists;
 
-/* Each row knows one of its own slots: odd rows no other, even ones about half of them. A replay has the spans in
- * another order. */
+/* Makes the lists. Each row knows one of its span's own slots. Even rows also know about half of the others. A replay
+ * has the spans in another order. */
 static cache_lists *make_lists(ops_call *c)
 {
     const int *n = c->n, spans_of = n[CACHE_SPANS];
@@ -274,8 +271,8 @@ static cache_lists *make_lists(ops_call *c)
     return l;
 }
 
-/* q and cache, then the results: of a call; on a CPU of each row alone that knows its slots by its mask, and in common.
- */
+/* Adds q, cache and the results. The first result is a call's. On a CPU the others are of single rows, with their slots
+ * by mask and in common. */
 static void build_cache(ops_call *c)
 {
     const int heads = c->n[CACHE_HEADS], dim = c->n[CACHE_DIM];
@@ -345,10 +342,10 @@ static void check_cache(const ops_call *c, double *const *got)
     if (!c->n[NOT_FINITE]) return;
     size_t others = 0;
     for (size_t j = 0; j < c->array[2].n; j++) others += isfinite(c->array[2].want[j]) != 0;
-    assert_in_range(others, c->array[2].n / 3, c->array[2].n - 1); /* of what was expected */
+    assert_in_range(others, c->array[2].n / 3, c->array[2].n - 1); /* of the expected numbers */
 }
 
-/* Attention that rotates gives the bits of both operations in turn: of y, of the queries, and of the whole cache. */
+/* Rotating attention gives the bits of both operations in turn: of y, the queries and the whole cache. */
 static const int turned[][4 + 3 * MOST_SPANS] = {
     {12, 64, 2, 0, 1, 1, 0, 0, 0, 0, 51, 4, 0, 0, 0, 0, 50, 3},
     {3, 100, 3, 0, 1, 1, 1, 0, 0, 0, 51, 4, 1, 0, 0, 0, 50, 3, 0},
@@ -418,7 +415,7 @@ static void build_golden_cache(ops_call *c)
         golden[i] = ops_golden(c, f, name, counts[i]);
     }
     wt_close(f);
-    c->other = 0; /* it is these numbers, and no others */
+    c->other = 0; /* the golden numbers have no other contents */
     cache_lists *l = make_lists(c);
     l->q_stride = width;
     for (int r = 0; r < rows; r++) {

@@ -1,5 +1,5 @@
-/* Steps of the diffusion chain and the verification of continuous drafts: addressed noise, DDPM's and solvers' steps,
- * the laws of a step, drafts against the target's distributions, whole paths against two laws. */
+/* Steps of the diffusion chain and verification of continuous drafts: addressed noise, DDPM and solver steps, a step's
+ * distributions, drafts against the target's distributions, whole paths under two distributions. */
 #include "kernels/path.h"
 #include "specdec/verifier.h"
 #include "tests/ops/ops.h"
@@ -39,8 +39,7 @@ static double normal_at(const lists *l, int r, int channel, kern_noise purpose, 
     return (double)four[channel % 4];
 }
 
-/* --- noise
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- noise -------------------------------------------------------------------------------------------------------- */
 
 /* rows, channels, purpose, step */
 static const int normals[][4] = {{30, 16, KERN_NOISE_STEP, 65535}, {300, 16, KERN_NOISE_INIT, 0},
@@ -64,13 +63,12 @@ static void run_normal(kern_queue *k, const ops_call *c, void *const *a)
                     c->n[3]);
 }
 
-/* --- steps
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- steps -------------------------------------------------------------------------------------------------------- */
 
 static const kern_chain_coef coefs[] = {
     {1.25f, 0.75f, 0.3f, 0.65f, -5, -1, 1},
-    {90, 89.99f, 0.01f, 0.97f, -0.1f, -0.02f, 0.9f}, /* as at the chain's beginning */
-    {1.0001f, 0.01f, 1, 0, -9, -9, 0},               /* at its end: no noise */
+    {90, 89.99f, 0.01f, 0.97f, -0.1f, -0.02f, 0.9f}, /* like the chain's beginning */
+    {1.0001f, 0.01f, 1, 0, -9, -9, 0},               /* like its end: no noise */
     {1.5f, 1.1f, 0.2f, 0.75f, -3, -2, 1},
 };
 static const kern_ode_coef odes[] = {{1.25f, 0.75f, 0.9f, 0.2f, 0}, {1.1f, 0.6f, 0.8f, 0.5f, -0.25f}};
@@ -79,7 +77,7 @@ enum { ROWS, CHANNELS, COEF, GUIDED };
 static const int steps[][4] = {{20, 16, 0, 1}, {150, 16, 0, 0}, {150, 16, 1, 1}, {150, 16, 2, 0},
                                {150, 6, 1, 0}, {150, 6, 2, 1},  {150, 6, 0, 1}};
 
-/* x and the head's output. Without guidance rows are divided. */
+/* Adds x and the head's output. Only unguided calls can be divided by rows. */
 static lists *step_arrays(ops_call *c)
 {
     const int rows = c->n[ROWS] * (c->n[ROWS] < 1000 ? ops_scale() : 1), guided = c->n[GUIDED];
@@ -115,7 +113,7 @@ static double mean_of(const kern_chain_coef *coef, double x, double eps)
     return (double)coef->coef_x0 * x0 + (double)coef->coef_xt * x;
 }
 
-/* At temperature 1; v is the head's. */
+/* Returns the log deviation at temperature 1. v is the head's output. */
 static double log_std_of(const kern_chain_coef *coef, double v)
 {
     const double fraction = (v + 1) / 2;
@@ -169,10 +167,10 @@ static void run_ode_step(kern_queue *k, const ops_call *c, void *const *a)
     k->head->chain_ode_step(k, a[0], a[2], a[1], row_count(c), c->n[CHANNELS], cfg_of(c), &odes[c->n[COEF]]);
 }
 
-/* The last has more of the host's arrays than a queue's staging area has room for at first. */
+/* The last case's host arrays exceed the initial size of a queue's staging area. */
 static const int chain_laws[][4] = {{20, 6, 9, 1}, {150, 6, 9, 0}, {150, 6, 0, 1}, {150, 6, 0, 0}, {12000, 1, 9, 1}};
 
-/* COEF: the temperature in tenths. Means, logarithms of the deviations, and sums of these. */
+/* COEF: temperature in tenths. Results: means, log deviations and their sums. */
 static void build_law(ops_call *c)
 {
     lists *l = step_arrays(c);
@@ -200,7 +198,7 @@ static void run_law(kern_queue *k, const ops_call *c, void *const *a)
     k->head->add_log_std(k, a[4], a[3], row_count(c), c->n[CHANNELS]);
 }
 
-/* The same numbers in the same order have the same sum. */
+/* Checks that the sums equal those of the same numbers in the same order. */
 static void check_law(const ops_call *c, double *const *got)
 {
     const int channels = c->n[CHANNELS];
@@ -211,14 +209,13 @@ static void check_law(const ops_call *c, double *const *got)
     }
 }
 
-/* --- verification of drafts
- * -------------------------------------------------------------------------------------------------- */
+/* --- verification of drafts --------------------------------------------------------------------------------------- */
 
 enum { STEP = 1000, GROUPS = 7, ORDERS = 5, ODD_ROWS = 8 };
 enum { DRAFT, MEAN_P, LOG_STD_P, MEAN_Q, LOG_STD_Q, PATH_P, PATH_Q, X, REPLACED, TRIES, FIRST }; /* the arrays */
 
-/* From equal laws to disjoint ones, in standard deviations, and by what these differ; if they are close, the
- * replacements are tilted candidates. */
+/* Pairs from equal laws to disjoint ones: gap of the means in standard deviations, and spread of the log deviations.
+ * Close laws have tilted candidates as replacements. */
 static const struct {
     double gap, spread;
 } law_pairs[] = {{0, 0}, {1e-4, 0}, {0.02, 1e-3}, {0.7, 0.2}, {8, 0}};
@@ -251,7 +248,7 @@ static void set_row(const ops_call *c, int r, double gap, double spread)
     }
 }
 
-/* Makes some laws broken and some points; one draft is its point. */
+/* Makes laws non-finite or points. One draft equals its point. */
 static void set_odd_row(const ops_call *c, int r, int kind)
 {
     const int first = r * c->n[CHANNELS], last = first + c->n[CHANNELS] - 1;
@@ -269,7 +266,7 @@ static void set_odd_row(const ops_call *c, int r, int kind)
     if (kind == 7) c->array[LOG_STD_Q].x[last] = (double)3e38f;
 }
 
-/* The job on host arrays of floats. */
+/* Makes the job with host arrays of floats. */
 static kern_verify_job host_job(ops_call *c, const lists *l)
 {
     float *f[5];
@@ -302,7 +299,7 @@ static kern_verify_job host_job(ops_call *c, const lists *l)
                              .tries = ops_host(c, rows * sizeof(int))};
 }
 
-/* log u - log f of a row. Negative: it is accepted. Near 0: rounding decides. */
+/* Returns log u - log f of a row. Negative: accepted. Near 0: rounding decides. */
 static double excess(const kern_verify_job *job, int r)
 {
     const size_t at = (size_t)r * (size_t)job->channels;
@@ -314,7 +311,8 @@ static double excess(const kern_verify_job *job, int r)
            kern_gaussian_log_accept(&job->rule, &s, path, job->draft + at);
 }
 
-/* Close laws reject seldom. This makes a draft that q would hardly draw, and finds an image number that rejects it. */
+/* Provokes a rejection, which is rare for close laws. Makes a draft that q would hardly draw, and finds an image number
+ * that rejects it. */
 static void provoke_rejection(const ops_call *c, const lists *l, int r)
 {
     const int channels = c->n[CHANNELS];
@@ -399,7 +397,7 @@ static void run_verify(kern_queue *k, const ops_call *c, void *const *a)
     k->head->verify(k, &job);
 }
 
-/* Accepted drafts keep their bits; points are compared as points; what is NaN shows. */
+/* Checks that accepted drafts keep their bits, points are compared exactly, and NaN shows. */
 static void check_verify(const ops_call *c, double *const *got)
 {
     const int rows = c->n[ROWS], channels = c->n[CHANNELS], regular = rows - ODD_ROWS;
@@ -417,8 +415,7 @@ static void check_verify(const ops_call *c, double *const *got)
     if (rows > 300) assert_true(replaced > 60 && rows - replaced > 60 && (tilted > 10 || c->n[2] != 0));
 }
 
-/* --- whole paths
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- whole paths -------------------------------------------------------------------------------------------------- */
 
 /* paths, channels, conditions, steps, floats between paths, temperature in tenths, whether the laws are equal */
 enum { PATHS, P_CHANNELS, CONDITIONS, STEPS, SPARE, TEMPERATURE, EQUAL };
@@ -435,7 +432,7 @@ typedef struct {
     int stride;
 } path_lists;
 
-/* An entry of a path's record, and the head's word on it under a condition: eps, and v behind it. */
+/* Return an entry of a path's record, and the head's output for it under a condition: eps, then v. */
 static double *record_of(const ops_call *c, int path, int index, int entry)
 {
     const path_lists *l = c->data;
@@ -455,7 +452,7 @@ static double path_mean(const ops_call *c, int path, int index, int j)
     return mean_of(&l->coef[index], record_of(c, path, index, KERN_EVALUATED_STATE)[j], eps);
 }
 
-/* Without the constant. */
+/* Returns the log density without its constant. */
 static double log_density(double x, double mean, double log_std)
 {
     const double y = (x - mean) / exp(log_std);
@@ -486,7 +483,7 @@ static double plain_ratio(const ops_call *c, int path)
     return sum;
 }
 
-/* Makes the record of a path the one that the head's words are stored as. */
+/* Stores the head's outputs in the record of a path. */
 static void store_words(const ops_call *c, int path)
 {
     const path_lists *l = c->data;
@@ -504,7 +501,8 @@ static void store_words(const ops_call *c, int path)
         }
 }
 
-/* The ratio is 0, not nearly 0. A word that differs shows, at temperature 0 as a point that differs; a NaN, too. */
+/* Changes some outputs of equal laws. The log ratio must be exactly 0. A different output shows, at temperature 0 as a
+ * different point. A NaN also shows. */
 static void change_equal_laws(const ops_call *c, double *ratio)
 {
     const int channels = c->n[P_CHANNELS], points = c->n[TEMPERATURE] == 0;
@@ -513,7 +511,7 @@ static void change_equal_laws(const ops_call *c, double *ratio)
     *eps = (double)(float)(*eps + 0.01), *v = (double)(float)(*v + 0.01);
     word_of(c, 0, 5, 7)[1] = NAN;
     double *unused = word_of(c, 0, 6, 0);
-    *unused = (double)(float)(*unused + 1); /* index 0 has no part in it */
+    *unused = (double)(float)(*unused + 1); /* index 0 does not enter the ratio */
     ratio[3] = points ? -INFINITY : plain_ratio(c, 3);
     ratio[4] = points ? 0 : plain_ratio(c, 4); /* a point has no variance */
     ratio[5] = NAN;
@@ -525,7 +523,7 @@ static void build_path_ratio(ops_call *c)
     path_lists *l = c->data = ops_host(c, sizeof *l);
     l->coef = ops_host(c, (size_t)count * sizeof *l->coef), l->cfg = ops_floats(c, (size_t)paths, 0.5);
     l->stride = (count + 1) * KERN_EVALUATED * channels + c->n[SPARE];
-    for (int i = 0; i < count; i++) { /* steps about as wide as means are far apart */
+    for (int i = 0; i < count; i++) { /* steps about as wide as the gap of the means */
         const float way = (float)(i + 1) / (float)(count + 1);
         l->coef[i] = (kern_chain_coef){1 / sqrtf(1 - way), sqrtf(way / (1 - way)), 1 - way, way, -3 - way, -1, i > 0};
     }
@@ -564,7 +562,7 @@ static void run_path_ratio(kern_queue *k, const ops_call *c, void *const *a)
     k->head->path_ratio(k, &job);
 }
 
-/* 0 is 0. */
+/* Checks that a log ratio of 0 is exact. */
 static void check_path_ratio(const ops_call *c, double *const *got)
 {
     for (int r = 0; r < c->n[PATHS] && c->n[EQUAL]; r++)
@@ -576,7 +574,7 @@ static void check_path_ratio(const ops_call *c, double *const *got)
 static const int path_verdicts[][2] = {{100, 0}, {100, 1}, {700, 0}, {700, 1}, {0, 0}};
 enum { PATH_GROUPS = 9 };
 
-/* P/Q, or Q/P, is a little above or below where the uniform decides; or it is odd. */
+/* Sets P/Q, or Q/P, slightly above or below the uniform, or to a special value. */
 static void build_path_decide(ops_call *c)
 {
     static const struct {
@@ -636,11 +634,10 @@ static const ops_entry table[] = {
      NULL, NULL},
 };
 
-/* --- the law of verified drafts
- * ---------------------------------------------------------------------------------------------- */
+/* --- the law of verified drafts ----------------------------------------------------------------------------------- */
 
-/* The smallest KS p-value of the channels and the energy distance's, of one law's verified drafts. The job's p and q
- * are those of the rows, or each other's. */
+/* Computes p-values of verified drafts: the smallest KS p-value of the channels, and that of the energy distance.
+ * `swapped` swaps the job's p and q. */
 static void law_p_values(kern_queue *k, kern_gaussian_rule rule, int swapped, double *ks, double *energy)
 {
     enum { C = 4 };
@@ -714,7 +711,7 @@ static void law_is_the_target(void **state)
                    {"swapped in the criterion", {-1, 0, 0}, 0},
                    {"half a residual", {1, 0, log(0.5) / 0.3}, 0},
                    {"always accepted", {1, 1e9, 0}, 0}};
-    if (!ops_on_cuda()) skip(); /* tests/specdec/test_gaussian.c has the CPU's */
+    if (!ops_on_cuda()) skip(); /* tests/specdec/test_gaussian.c tests the CPU */
     kern_queue *k = ops_open(MAR_DTYPE_AUTO);
     double ks, energy;
     law_p_values(k, exact, 0, &ks, &energy);

@@ -1,5 +1,5 @@
 /* Operations of convolutional networks: convolutions of every kernel, stride and padding, group norms, pools, means,
- * resizing, bytes of pictures. Rows are images here. */
+ * resizing, bytes of images. Rows are images here. */
 #include "kernels/pixels.h"
 #include "tests/ops/ops.h"
 
@@ -16,8 +16,7 @@ static double f32_tolerance(void)
     return ops_on_cuda() ? 1e-5 : 2e-6;
 }
 
-/* --- PyTorch's and TensorFlow's numbers (tests/golden/make_conv.py)
- * --------------------------------------------------- */
+/* --- PyTorch's and TensorFlow's numbers (tests/golden/make_conv.py) ----------------------------------------------- */
 
 static uint64_t hashed(int seed, size_t i)
 {
@@ -27,7 +26,7 @@ static uint64_t hashed(int seed, size_t i)
     return z ^ (z >> 31);
 }
 
-/* Inputs are hashes of their index, the same here as there. */
+/* Fills x with hashes of the index, as make_conv.py does. */
 static void fill_hashed(const ops_call *c, ops_element type, int seed, size_t n, double *x)
 {
     for (size_t i = 0; i < n; i++)
@@ -41,7 +40,7 @@ static float *hashed_floats(ops_call *c, int seed, size_t n)
     return x;
 }
 
-/* The numbers of a case. */
+/* Reads the numbers of a case. */
 static void golden_numbers(ops_call *c, const char *kind, int count, int *n)
 {
     char name[32];
@@ -52,8 +51,8 @@ static void golden_numbers(ops_call *c, const char *kind, int count, int *n)
     wt_close(f);
 }
 
-/* What is expected of n results, every `step`th of which the file has: result i is element i / width * stride + i %
- * width of the array. */
+/* Sets the expected n results. The file has every `step`th of them. Result i is element i / width * stride + i % width
+ * of the array. */
 static void golden_results(ops_call *c, const char *kind, int bf16, size_t n, size_t width, size_t stride)
 {
     enum { SAMPLES = 1009 };
@@ -67,8 +66,7 @@ static void golden_results(ops_call *c, const char *kind, int bf16, size_t n, si
     wt_close(f);
 }
 
-/* --- convolutions ---------------------------------------------------------------------------------------------------
- */
+/* --- convolutions ------------------------------------------------------------------------------------------------- */
 
 enum { IMAGES, HEIGHT, WIDTH, IN, OUT, KERNEL_H, KERNEL_W, STRIDE, PAD_H, PAD_W, FLAGS, Y_STRIDE, AT, KIND };
 enum { NORMAL, ODD_BIAS, GOLDEN }; /* kinds */
@@ -84,14 +82,14 @@ static const int convs[][14] = {
     {SQUARE(1, 1, 1, 8, 3, 3, F32)},
     {SQUARE(1, 5, 7, 32, 64, 3, F32)},
     {SQUARE(1, 6, 8, 64, 32, 3, 0)},
-    {SQUARE(1, 9, 4, 5, 6, 3, F32)},  /* a patch is no multiple of a vector */
+    {SQUARE(1, 9, 4, 5, 6, 3, F32)},  /* a patch is not a multiple of a vector */
     {SQUARE(1, 9, 4, 12, 7, 1, F32)}, /* nor is a row */
     {SQUARE(1, 16, 16, 64, 32, 1, F32)},
     {SQUARE(1, 9, 13, 96, 40, 1, ADD)},
     {SQUARE(1, 33, 3, 16, 48, 3, F32)},
     {SQUARE(1, 2, 40, 24, 17, 3, F32)},
     {SQUARE(1, 40, 33, 32, 3, 3, F32)},  /* the output convolution */
-    {SQUARE(1, 12, 13, 8, 512, 3, F32)}, /* more than one band, where there are few multiprocessors */
+    {SQUARE(1, 12, 13, 8, 512, 3, F32)}, /* several bands on few multiprocessors */
     {SQUARE(1, 1, 1, 32, 32, 3, UPSAMPLE)},
     {SQUARE(1, 7, 5, 32, 48, 3, UPSAMPLE)},
     {SQUARE(1, 4, 9, 6, 5, 3, UPSAMPLE)},
@@ -103,7 +101,7 @@ static const int convs[][14] = {
     {SQUARE(3, 7, 5, 32, 48, 3, UPSAMPLE)},
     {SQUARE(4, 4, 9, 6, 5, 3, UPSAMPLE)},
     {SQUARE(5, 5, 6, 8, 128, 3, UPSAMPLE)},
-    /* Layers of Inception-v3, images and channels smaller; odd ones among them, and channels that fill no vector. */
+    /* Layers of Inception-v3 with smaller images and fewer channels. Some sizes are odd, or channels fill no vector. */
     {2, 21, 19, 3, 32, 3, 3, 2, 0, 0, KERN_RELU, 0, 0, NORMAL},    /* Conv2d_1a */
     {2, 10, 9, 32, 32, 3, 3, 1, 0, 0, KERN_RELU, 0, 0, NORMAL},    /* 2a */
     {3, 9, 11, 32, 64, 3, 3, 1, 1, 1, KERN_RELU, 0, 0, NORMAL},    /* 2b */
@@ -114,7 +112,7 @@ static const int convs[][14] = {
     {2, 9, 8, 24, 16, 3, 3, 2, 0, 0, KERN_RELU, 48, 16, NORMAL},   /* 6a, even and odd */
     {3, 9, 7, 16, 24, 1, 7, 1, 0, 3, KERN_RELU, 0, 0, NORMAL},     /* 6b */
     {3, 9, 7, 24, 40, 7, 1, 1, 3, 0, KERN_RELU, 64, 24, NORMAL},   /* the same */
-    {2, 3, 2, 16, 16, 7, 1, 1, 3, 0, KERN_RELU, 0, 0, NORMAL},     /* less than a kernel high */
+    {2, 3, 2, 16, 16, 7, 1, 1, 3, 0, KERN_RELU, 0, 0, NORMAL},     /* lower than the kernel */
     {4, 5, 5, 32, 16, 1, 3, 1, 0, 1, KERN_RELU, 32, 0, NORMAL},    /* 7b */
     {4, 5, 5, 32, 16, 3, 1, 1, 1, 0, KERN_RELU, 32, 16, NORMAL},   /* beside it */
     {1, 3, 3, 8, 8, 3, 3, 2, 0, 0, KERN_RELU, 0, 0, NORMAL},       /* one pixel of y */
@@ -141,7 +139,7 @@ typedef struct {
     float *weight, *bias;
 } conv_sizes;
 
-/* x, then y: the results of an image are side by side in channels AT.. of every pixel. 8 more elements are nobody's. */
+/* Adds x and y. An image's results lie in channels AT.. of each pixel. y ends with 8 unused elements. */
 static conv_sizes *conv_arrays(ops_call *c)
 {
     const int *n = c->n, scale = n[FLAGS] & KERN_UPSAMPLE ? 2 : 1;
@@ -157,7 +155,7 @@ static conv_sizes *conv_arrays(ops_call *c)
     return s;
 }
 
-/* Of one result, over the kernel's pixels inside x. weight [out][kernel_h][kernel_w][in] */
+/* Returns one result's sum over the kernel's pixels inside x. weight [out][kernel_h][kernel_w][in]. */
 static double conv_sum(const int *n, const double *weight, const double *x, int top, int left, int out)
 {
     const int scale = n[FLAGS] & KERN_UPSAMPLE ? 2 : 1;
@@ -172,7 +170,7 @@ static double conv_sum(const int *n, const double *weight, const double *x, int 
     return sum;
 }
 
-/* Weights are multiples of 1/8: they and the sums of four that upsampling makes are exact in bf16. */
+/* Weights are multiples of 1/8. They and upsampling's sums of four weights are exact in bf16. */
 static void build_conv(ops_call *c)
 {
     const int *n = c->n, window = n[KERNEL_H] * n[KERNEL_W];
@@ -194,7 +192,7 @@ static void build_conv(ops_call *c)
         const double sum = (double)s->bias[o] + conv_sum(n, weight, x->x + (size_t)(i / image) * x->row,
                                                          row * n[STRIDE] - n[PAD_H], column * n[STRIDE] - n[PAD_W], o);
         if (n[FLAGS] & KERN_RELU && isnan(sum) && ops_on_cuda()) {
-            y->want[at] = ops_any; /* a GPU's ReLU may make 0 of it */
+            y->want[at] = ops_any; /* a GPU's ReLU may turn NaN into 0 */
             continue;
         }
         y->want[at] = n[FLAGS] & KERN_OUT_ADD ? sum + y->x[at] : n[FLAGS] & KERN_RELU && sum < 0 ? 0 : sum;
@@ -222,7 +220,7 @@ static void build_golden_conv(ops_call *c)
     c->array[1].allowed = c->bf16 && !(c->n[FLAGS] & KERN_OUT_F32) ? 2.5e-3 : f32_tolerance();
 }
 
-/* Every other weight is packed for another size first, which may need another layout. */
+/* Plans every other convolution for another size first, since that may need another weight layout. */
 static void *prepare_conv(kern_queue *k, const ops_call *c)
 {
     const conv_sizes *s = c->data;
@@ -259,11 +257,10 @@ static void run_conv(kern_queue *k, const ops_call *c, void *const *a)
     k->conv->conv(k, c->object, a[0], c->rows, c->n[HEIGHT], c->n[WIDTH], (char *)a[1] + (size_t)c->n[AT] * size);
 }
 
-/* --- group norms
- * ------------------------------------------------------------------------------------------------------ */
+/* --- group norms -------------------------------------------------------------------------------------------------- */
 
-/* Images, pixels, channels, groups, mean and spread of the input (in hundredths), SiLU, and the error allowed in f32 in
- * millionths: x*scale + shift cancels where the mean is far from 0. */
+/* MEAN and SPREAD: of the input, in hundredths. MILLIONTHS: allowed f32 error, in millionths. x*scale + shift cancels
+ * for means far from 0. */
 enum { N_IMAGES, PIXELS, CHANNELS, GROUPS, MEAN, SPREAD, SILU, MILLIONTHS };
 
 static const int group_norms[][8] = {
@@ -313,8 +310,7 @@ static void run_group_norm(kern_queue *k, const ops_call *c, void *const *a)
                         a[3]);
 }
 
-/* --- pools
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- pools -------------------------------------------------------------------------------------------------------- */
 
 enum { P_KIND, WINDOW, P_STRIDE, PAD, P_IMAGES, P_HEIGHT, P_WIDTH, P_CHANNELS, P_Y_STRIDE, P_AT, P_NAN };
 
@@ -326,9 +322,9 @@ static const int pools[][11] = {
     {KERN_POOL_MEAN, 3, 1, 1, 1, 1, 1, 8, 8, 0, 0},    /* one pixel of nine */
     {KERN_POOL_MEAN, 3, 2, 2, 2, 6, 7, 16, 32, 8, 0},  /* corners of one pixel */
     {KERN_POOL_MEAN, 3, 1, 1, 2, 6, 5, 7, 7, 0, 0},    /* no vectors */
-    {KERN_POOL_MAX, 2, 2, 0, 3, 5, 4, 5, 12, 3, 0},    /* nor here; a row is left over */
-    {KERN_POOL_MAX, 5, 3, 4, 2, 11, 9, 16, 20, 2, 0},  /* nor where y is not aligned */
-    {KERN_POOL_MAX, 3, 1, 1, 1, 9, 9, 8, 8, 0, 1},     /* what is not finite is in all its windows, and in no others */
+    {KERN_POOL_MAX, 2, 2, 0, 3, 5, 4, 5, 12, 3, 0},    /* no vectors; a row is left over */
+    {KERN_POOL_MAX, 5, 3, 4, 2, 11, 9, 16, 20, 2, 0},  /* no vectors: y is not aligned */
+    {KERN_POOL_MAX, 3, 1, 1, 1, 9, 9, 8, 8, 0, 1},     /* NaN and infinity show exactly in their windows */
     {KERN_POOL_MEAN, 3, 1, 1, 1, 9, 9, 8, 8, 0, 1},    {KERN_POOL_MAX, 3, 1, 0, 2, 3, 3, 70, 70, 0, 1},
     {KERN_POOL_MEAN, 3, 1, 0, 2, 3, 3, 70, 70, 0, 1},
 };
@@ -396,8 +392,7 @@ static void run_pool(kern_queue *k, const ops_call *c, void *const *a)
                   (char *)a[1] + (size_t)n[P_AT] * k->device->act_size, n[P_Y_STRIDE]);
 }
 
-/* --- means, channels
- * ---------------------------------------------------------------------------------------------------- */
+/* --- means, channels ---------------------------------------------------------------------------------------------- */
 
 /* images, pixels, channels */
 static const int means[][3] = {{3, 64, 264}, {1, 1, 8}, {2, 25, 7}, {2, 5, 1024}, {5, 63, 40}, {1, 1000, 16}};
@@ -452,8 +447,7 @@ static void run_take(kern_queue *k, const ops_call *c, void *const *a)
     k->conv->take_channels(k, a[0], c->rows, c->n[1], c->n[2], a[1]);
 }
 
-/* --- resizing
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- resizing ----------------------------------------------------------------------------------------------------- */
 
 /* images, height, width, side */
 static const int resizes[][4] = {{2, 32, 32, 75}, {1, 1, 1, 5},  {3, 64, 64, 64},
@@ -465,7 +459,7 @@ static void resize_arrays(ops_call *c)
     c->rows = c->n[0];
     ops_input(c, OPS_BYTE, images * in, in, 1);
     ops_output(c, OPS_ACT, images * side * side * 3, side * side * 3, 1, 1);
-    ops_last(c)->each = c->bf16 ? 1.0 / 512 + 1e-6 : 1e-6; /* half a unit of the last place of 1 */
+    ops_last(c)->each = c->bf16 ? 1.0 / 512 + 1e-6 : 1e-6; /* half a unit in the last place of 1 */
 }
 
 static void build_resize(ops_call *c)
@@ -475,7 +469,7 @@ static void build_resize(ops_call *c)
     for (int i = 0; i < (int)c->array[1].n; i++) {
         const int pixel = i / 3 % (side * side), image = i / 3 / (side * side);
         const double *rgb = c->array[0].x + image * height * width * 3 + i % 3;
-        /* the place as TensorFlow has it: a product of floats */
+        /* TensorFlow's position: a product of floats */
         const float row = (float)(pixel / side) * ((float)height / (float)side);
         const float column = (float)(pixel % side) * ((float)width / (float)side);
         const int top = (int)row, left = (int)column;
@@ -502,10 +496,9 @@ static void run_resize(kern_queue *k, const ops_call *c, void *const *a)
     k->conv->resize(k, a[0], c->rows, c->n[1], c->n[2], c->n[3], a[1]);
 }
 
-/* --- bytes
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- bytes -------------------------------------------------------------------------------------------------------- */
 
-/* images, values of each, how, and what they are */
+/* images, values of each, rounding, contents */
 enum { PICTURES, LISTED, TIES };
 static const int bytes[][4] = {
     {5, 48, KERN_BYTES_NEAREST, PICTURES}, {5, 1, KERN_BYTES_DOWN, PICTURES},
@@ -515,7 +508,7 @@ static const int bytes[][4] = {
     {18, 1, KERN_BYTES_NEAREST, LISTED},   {1, 255, KERN_BYTES_NEAREST, TIES},
 };
 
-/* Expected are numpy's round(clip(...)) and torch's own bytes; the last but three to six lie at halves. */
+/* Expected bytes: numpy's round(clip(...)) and torch's. Values 12 to 14, counted from 0, lie at or next to halves. */
 static const float listed[18] = {-1,
                                  1,
                                  0,
@@ -557,21 +550,21 @@ static void build_bytes(ops_call *c)
         if (c->n[3] != PICTURES) continue;
         if (i < 255) x[i] = (double)half;
         if (i >= 255 && i < 765) x[i] = (double)nextafterf(half, i < 510 ? -2 : 2);
-        if (image == 1) x[i] = i % 2 ? 1 : -1.5;                                              /* a blank one */
+        if (image == 1) x[i] = i % 2 ? 1 : -1.5;                                              /* a blank image */
         if (image == 2 && i % values == values * 2 / 3) x[i] = (double)wrong[c->index % 4];   /* not finite */
-        if (image == 4) x[i] = i % values + 1 < values ? 2 : (double)wrong[3 - c->index % 4]; /* both */
+        if (image == 4) x[i] = i % values + 1 < values ? 2 : (double)wrong[3 - c->index % 4]; /* both kinds */
     }
     double *y = ops_output(c, OPS_BYTE, (size_t)n, (size_t)values, 0, 0);
     for (int i = 0; i < n; i++) y[i] = byte_of((float)x[i], how);
     for (int i = 0; i < n && c->n[3] == LISTED; i++) y[i] = how == KERN_BYTES_DOWN ? listed_down[i] : listed_nearest[i];
-    for (int i = 0, ties = 0; i < n && c->n[3] == TIES; i++) { /* those that f32 hits exactly go to the even byte */
+    for (int i = 0, ties = 0; i < n && c->n[3] == TIES; i++) { /* exact f32 ties round to the even byte */
         if (((float)x[i] + 1.0f) / 2.0f * 255.0f != (float)i + 0.5f) continue;
         y[i] = i % 2 ? i + 1 : i;
         assert_true(++ties > 50 || i < 250);
     }
     double *found = ops_output(c, OPS_INT, (size_t)images, 1, 0, 0);
     for (int i = 0; i < images; i++) {
-        int what = 0; /* -1 and 1 are not between -1 and 1 */
+        int what = 0; /* -1 and 1 do not count as within */
         for (int j = i * values; j < (i + 1) * values; j++)
             what |= (fabs(x[j]) < 1 ? KERN_PIXELS_WITHIN : 0) | (isfinite(x[j]) ? 0 : KERN_PIXELS_NOT_FINITE);
         found[i] = what;
@@ -607,8 +600,7 @@ static const ops_entry table[] = {
     {"to_bytes", "images values how what", OPS_CASES(bytes), OPS_ALONE, build_bytes, run_bytes, NULL, NULL, NULL},
 };
 
-/* --- what is not planned, or not possible
- * ------------------------------------------------------------------------------- */
+/* --- unplanned and impossible calls ------------------------------------------------------------------------------- */
 
 static void expect_unplanned(kern_queue *k, const char *size)
 {
@@ -632,7 +624,7 @@ static void unplanned_shapes_fail(void **state)
     k->conv->conv(k, conv, x, 1, 4, 5, x);
     expect_unplanned(k, "4x5");
     k->core->recover(k);
-    if (!ops_on_cuda()) { /* a GPU has one for all queues, and needs none for group norms */
+    if (!ops_on_cuda()) { /* a GPU has one plan for all queues, and no plan for group norms */
         k->conv->group_norm(k, x, 1, 1, 64, 32, x, x, 1e-6f, 0, x);
         expect_unplanned(k, "");
         k->core->recover(k);
@@ -651,7 +643,7 @@ static void unplanned_shapes_fail(void **state)
     close_queue(k);
 }
 
-/* On a GPU a kernel that does not fit has no results. */
+/* Checks that images smaller than the kernel have no results on a GPU. */
 static void small_images_have_no_results(void **state)
 {
     (void)state;

@@ -1,17 +1,16 @@
-/* Operations on discrete tokens: laws of logits, draws from them, the likeliest tokens, and the verification of blocks
- * of drafts, which is here once more by the definitions (kernels/discrete.h). */
+/* Operations on discrete tokens: distributions from logits, draws, the likeliest tokens, and verification of draft
+ * blocks. The reference implements verification by the definitions (kernels/discrete.h). */
 #include "kernels/discrete.h"
 #include "tests/ops/ops.h"
 
 #include <stdio.h>
 
-/* --- laws
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- laws --------------------------------------------------------------------------------------------------------- */
 
 enum { LAW_ROWS = 6 };
 
 typedef struct {
-    int rows, size, conditions, steps; /* logits are multiples of 1/steps, so that some are equal; 0: none are */
+    int rows, size, conditions, steps; /* logits are multiples of 1/steps, so that some are equal; 0: not rounded */
     int top_k;
     float temperature, top_p;
 } law_setting;
@@ -33,8 +32,7 @@ static const law_setting laws[] = {
     {2, 64, 1, 0, 64, 1, 0.999f},
 };
 
-/* PyTorch's numbers (tests/golden/make_sampling.py, which has the same table); with an odd index the likeliest token.
- */
+/* PyTorch's numbers; tests/golden/make_sampling.py has the same table. Odd indices test the likeliest token. */
 typedef struct {
     float cfg, temperature;
     int top_k;
@@ -46,12 +44,12 @@ static const golden_setting golden_laws[] = {
     {4, 1, 0, 0.001f}, {1, 1, 1000, 1}, {1, 1, 7, 1},  {7.5f, 0.5f, 1, 1},    {1, 2, 0, 0.999f},
 };
 
-/* Of equal logits the first is the point; top-p counts them by their numbers; top-k keeps them all. */
+/* Among equal logits, greedy takes the first, top-p adds them by token id, top-k keeps all. */
 static const struct {
     float temperature;
     int top_k;
     float top_p;
-    int stay; /* a bit for each token */
+    int stay; /* bit mask of the kept tokens */
 } equal_laws[] = {{0, 0, 1, 2},         {1, 2, 1, 2 | 4 | 16 | 32}, {1, 0, 0.3f, 2 | 4}, {1, 0, 0.5f, 2 | 4 | 16},
                   {1, 4, 0.49f, 2 | 4}, {1, 5, 1, 63 - 1},          {1, 1, 0.2f, 2}};
 
@@ -62,7 +60,7 @@ typedef struct {
     const float *golden;
 } law_call;
 
-/* Logits, then the laws, whose rows are in turned order, between others that are not written. */
+/* Adds logits and their distributions. Rows of the distributions are in reverse order, with unwritten rows between. */
 static law_call *law_arrays(ops_call *c, law_setting s)
 {
     const size_t n = (size_t)(s.rows * s.size);
@@ -96,7 +94,7 @@ static int by_rank(const void *a, const void *b)
     return u->x != v->x ? (u->x < v->x) - (u->x > v->x) : u->token - v->token;
 }
 
-/* The law of logits after guidance and temperature, -INFINITY for those that are cut off. */
+/* Computes log probabilities of logits after guidance and temperature, -INFINITY for filtered tokens. */
 static void plain_law(const law_call *l, float *x, double *y)
 {
     const int size = l->job.size, k = l->job.top_k;
@@ -128,14 +126,14 @@ static void build_laws(ops_call *c)
     const float divisor = s.temperature > 0 ? fmaxf(s.temperature, 1e-5f) : 1;
     float *x = ops_host(c, (size_t)s.size * sizeof *x);
     if (s.size > 30) logits[7] = -INFINITY;
-    if (s.rows == 3) logits[s.size + 20] = NAN; /* its row only */
+    if (s.rows == 3) logits[s.size + 20] = NAN; /* affects only its row */
     if (s.rows == 5) logits[4 * s.size + 9] = INFINITY;
     for (int r = 0; r < s.rows; r++) {
         for (int i = 0; i < s.size; i++) {
             const float with = (float)logits[r * s.size + i];
             const float without = s.conditions == 2 ? (float)logits[(s.rows + r) * s.size + i] : 0;
             const int guided = s.conditions == 2 && l->cfg[r] > 1;
-            volatile float product = guided ? (with - without) * l->cfg[r] : 0; /* no sum without rounding */
+            volatile float product = guided ? (with - without) * l->cfg[r] : 0; /* no fused add */
             x[i] = (guided ? without + product : with) / divisor;
         }
         plain_law(l, x, c->array[1].want + (size_t)l->place[r] * (size_t)s.size);
@@ -163,11 +161,11 @@ static void build_golden_laws(ops_call *c)
         const double p = greedy ? x == (int)want[r] : (double)want[i];
         double *to = &c->array[1].want[l->place[r] * SIZE + x];
         *to = !greedy && p < 1e-6 ? ops_any : log(p);
-        if (r == 0 && (greedy || g->top_p < 1)) *to = ops_any; /* row 0 has equal ones, which torch does not order */
+        if (r == 0 && (greedy || g->top_p < 1)) *to = ops_any; /* row 0 has equal logits, unordered in torch */
     }
 }
 
-/* What torch's floats have no digits for, or make 0, is as little here. */
+/* Checks that probabilities too small for torch's floats are as small here. */
 static void check_golden_laws(const ops_call *c, double *const *got)
 {
     const law_call *l = c->data;
@@ -202,18 +200,17 @@ static void run_laws(kern_queue *k, const ops_call *c, void *const *a)
     k->discrete->probs(k, &job);
 }
 
-/* --- draws, and the likeliest tokens
- * ------------------------------------------------------------------------------------ */
+/* --- draws, and the likeliest tokens ------------------------------------------------------------------------------ */
 
 enum { LAWS = 4, DRAWN = 5, MOST_ROWS = 300 };
-enum { ALL_DRAWN, NAN_LAW }; /* the last law is NaN */
+enum { ALL_DRAWN, NAN_LAW }; /* the last distribution is NaN */
 
-/* rows, size, tokens of a law that have a probability (0: all), what is odd */
+/* rows, size, tokens with nonzero probability (0: all), special case */
 static const int draws[][4] = {{60, 300, 3, 0}, {300, 500, 0, 0},        {40, 16384, 0, 0}, {20, 7, 0, 0},
                                {5, 1, 0, 0},    {30, 2000, 40, NAN_LAW}, {40, 63, 0, 0},    {40, 64, 20, 0},
                                {40, 65, 0, 0},  {40, 4099, 0, 0}};
 
-/* Log laws of rows of `size`; of each row `spread` tokens have a probability. */
+/* Adds log distributions of `size` tokens. In each row `spread` tokens have nonzero probability. */
 static double *law_input(ops_call *c, int rows, int size, int spread)
 {
     double *law = ops_input(c, OPS_FLOAT, (size_t)(rows * size), 0, 2);
@@ -228,7 +225,7 @@ static double *law_input(ops_call *c, int rows, int size, int spread)
     return law;
 }
 
-/* The first token at which the running sum passes; -1: there is none. */
+/* Returns the first token at which the running sum exceeds uniform * total, or -1 if there is none. */
 static int plain_draw(const double *weight, int size, double uniform)
 {
     double total = 0, sum = 0;
@@ -289,7 +286,7 @@ static void run_draw(kern_queue *k, const ops_call *c, void *const *a)
     k->discrete->draw(k, &job);
 }
 
-/* size, tokens of a law that have a probability, how many are asked for */
+/* size, tokens with nonzero probability, requested tokens */
 static const int tops[][3] = {{900, 7, 12}, {16384, 0, 12}, {16384, 0, 1}, {900, 7, 1}, {5, 0, 12}, {5000, 0, 13}};
 
 static void build_top(ops_call *c)
@@ -321,8 +318,7 @@ static void run_top(kern_queue *k, const ops_call *c, void *const *a)
     k->discrete->top(k, a[0], (const int *)c->data + c->first, c->rows, c->n[0], c->n[2], a[1], a[2]);
 }
 
-/* --- verification
- * --------------------------------------------------------------------------------------------------------- */
+/* --- verification ------------------------------------------------------------------------------------------------- */
 
 enum { BLOCKS = 24, DRAFTS = 12, POSITIONS = DRAFTS + 1, SITES = BLOCKS * (DRAFTS + 1), NEIGHBOURS = 40 };
 
@@ -353,8 +349,8 @@ static const kern_discrete_rule rules[] = {
     {.neighbours = 10, .bound_p = 3},
 };
 
-/* The vocabulary; every so many sites q is a point (0: nowhere); go_on; how near q is to p, in tenths; the rule; what
- * is odd */
+/* SIZE: vocabulary. POINTS: q is a point at every POINTS-th site (0: nowhere). CLOSENESS of q to p, in tenths. RULE:
+ * index in rules. ODD: special case. */
 enum { SIZE, POINTS, GO_ON, CLOSENESS, RULE, ODD };
 enum { NAN_SITE = 1, ALL_OF_P, PLACED };
 static const int verifications[][6] = {
@@ -371,10 +367,10 @@ typedef struct {
     kern_discrete_rule rule[BLOCKS * POSITIONS];
     kern_address address[BLOCKS];
     const double *log_p, *log_q, *neighbours;     /* [SITES][size], [SITES][size], [size][NEIGHBOURS] */
-    double *verdict, *id, *law, *count, *work[2]; /* the results; laws at hand */
+    double *verdict, *id, *law, *count, *work[2]; /* results; current p and q */
 } blocks;
 
-/* A block by the definitions. */
+/* Verification of a block by the definitions. */
 typedef struct {
     blocks *b;
     int block, first, count; /* its drafts */
@@ -387,7 +383,7 @@ static int next_child(const walk *w, int node, int from)
     return from;
 }
 
-/* p and q at the site behind `node`, q of draft x if it is a point there; 0 if the point. */
+/* Loads p and q at the site behind `node`. Returns 0 if q is a point there; then it is not loaded. */
 static int load_site(const walk *w, int node)
 {
     const blocks *b = w->b;
@@ -406,8 +402,8 @@ static double uniform_of(const walk *w, int position, kern_noise purpose, int bl
     return kern_uniform_at(&a, purpose, (uint32_t)block);
 }
 
-/* Verifies the children of `node` in turn, one only if so told; returns the accepted one, or -1 and what replaces it.
- */
+/* Verifies the children of `node` in turn, or only the first if first_only. Returns the accepted one, or -1 and a
+ * replacement. */
 static int plain_children(const walk *w, int node, int position, int child, int first_only, double *id)
 {
     const blocks *b = w->b;
@@ -480,7 +476,7 @@ static void plain_block(const walk *w, double *count)
     }
 }
 
-/* A draft of each site, drawn from q without its elder siblings. */
+/* Draws each site's draft from q without its elder siblings. */
 static void draw_drafts(ops_call *c, blocks *b, int block)
 {
     const int first = b->node[block], size = b->job.size;
@@ -502,7 +498,7 @@ static void place_blocks(blocks *b, int points)
         const int shape = i % SHAPES, drafts = shapes[shape].drafts, sites = b->node[i] + i;
         b->node[i + 1] = b->node[i] + drafts;
         memcpy(b->parent + b->node[i], shapes[shape].parent, (size_t)drafts * sizeof(int));
-        for (int s = 0; s <= drafts; s++) { /* rows are not in the order of the sites */
+        for (int s = 0; s <= drafts; s++) { /* rows are in reverse order of the sites */
             b->p[sites + s] = SITES - 1 - (sites + s);
             b->q[sites + s] = points && (sites + s) % points == 0 ? -1 : SITES - 1 - (sites + s);
         }
@@ -510,8 +506,8 @@ static void place_blocks(blocks *b, int points)
     }
 }
 
-/* What is odd about a case's laws. Of ALL_OF_P a draft has no probability and two neighbours have all that there is, a
- * sum of 1/2, so that half of them are rejected without anything to replace them (LANTERN's own resampler). */
+/* Applies a case's special laws. With ALL_OF_P a draft has probability 0, and its two neighbours have all mass, 1/2 in
+ * total. So half of the drafts are rejected without any replacement (LANTERN's own resampler). */
 static void make_odd(const ops_call *c, const blocks *b, double *log_p)
 {
     const int size = c->n[SIZE];
@@ -525,7 +521,7 @@ static void make_odd(const ops_call *c, const blocks *b, double *log_p)
         }
 }
 
-/* log_p, log_q and neighbours; verdicts, tokens, their laws, counts, and the workspace. */
+/* Adds log_p, log_q and neighbours; verdicts, tokens, their distributions, counts, and the workspace. */
 static void build_verify(ops_call *c)
 {
     const int size = c->n[SIZE];
@@ -599,14 +595,15 @@ static void check_verify(const ops_call *c, double *const *got)
     for (int n = 0; n < b->node[BLOCKS]; n++) seen[(int)got[3][n]]++;
     if (c->index < 3) assert_true(seen[0] > 3 && seen[1] > 3 && seen[2] > 3);
     for (int i = 0; i < BLOCKS && c->n[ODD] == ALL_OF_P; i++)
-        if (i % SHAPES >= 1 && i % SHAPES <= 3) /* chains: every draft stays */
+        if (i % SHAPES >= 1 && i % SHAPES <= 3) /* chains: every draft is accepted */
             for (int n = b->node[i]; n < b->node[i + 1]; n++, chained++) assert_true(got[3][n] == KERN_DRAFT_ACCEPTED);
     assert_true(c->n[ODD] != ALL_OF_P || chained > 20);
 }
 
-/* 0/0 is 1; what rounding rejects where p = q stays; nothing of probability 0 comes out; a NaN shows. */
+/* Corner cases: 0/0 is 1. With p = q, drafts that only rounding rejects are kept. No result has probability 0. A NaN
+ * shows. */
 static const struct {
-    int draft, p, q; /* rows of the laws */
+    int draft, p, q; /* draft; rows of p and q */
     double log_omega;
     int verdict, id; /* id -2: 0 or 2 */
 } corners[] = {
@@ -614,10 +611,10 @@ static const struct {
     {1, 0, -1, 0, KERN_DRAFT_REPLACED, -2},        /* a point that p excludes */
     {2, 1, 0, 0, KERN_DRAFT_REPLACED, -1},         /* NaN */
     {2, 1, -1, 0, KERN_DRAFT_REPLACED, -1},        /* NaN */
-    {0, 2, 2, -1e-9, KERN_DRAFT_ACCEPTED, 0},      /* p = q = 1 but for rounding */
+    {0, 2, 2, -1e-9, KERN_DRAFT_ACCEPTED, 0},      /* p = q = 1 except for rounding */
     {0, 2, -1, 0, KERN_DRAFT_ACCEPTED, 0},         /* greedy */
     {1, 2, -1, 0, KERN_DRAFT_REPLACED, 0},         /* greedy */
-    {2, 0, 0, -INFINITY, KERN_DRAFT_REPLACED, -2}, /* nothing is accepted: a draw from p */
+    {2, 0, 0, -INFINITY, KERN_DRAFT_REPLACED, -2}, /* no draft is accepted: a draw from p */
 };
 
 static void build_corner(ops_call *c)

@@ -1,12 +1,12 @@
-/* The diffusion head against the official formulas in double, which do not fold the layer norm into adaLN: single
- * evaluations, LazyMAR's reuse, and chains. */
+/* Tests the diffusion head against the official formulas in double: single evaluations, LazyMAR's reuse, and chains.
+ * The formulas do not fold the layer norm into adaLN. */
 #include "tests/ops/ops.h"
 #include "tests/support/head_case.h"
 
 enum { STEPS = 5, TURNS = 5 };
 static const int step_of[STEPS] = {3, 0, 4, 1, 2};
 
-/* A case's head and what it is given, f32 on the host. */
+/* A case's head and its inputs, f32 on the host. */
 typedef struct {
     head_case h;
     int *indexed[2]; /* x_index, mod_index */
@@ -22,7 +22,7 @@ typedef struct {
 enum { WIDTH, DEPTH, CHANNELS, ROWS, F32, KIND };
 enum { OFFICIAL, FAINT, ROUNDING, FINAL, REUSE };
 
-/* Several warps a row, the last in part; one warp in part. F32: the head, whatever the device's operands are. */
+/* Rows of several warps with a partial last one; rows of one partial warp. F32: an f32 head on any device. */
 static const int heads[][6] = {
     {40, 6, 16, 13, 0, OFFICIAL},  {264, 6, 16, 13, 0, OFFICIAL}, {40, 6, 16, 13, 1, OFFICIAL},
     {264, 2, 16, 13, 1, OFFICIAL}, {128, 3, 8, 40, 0, OFFICIAL},  {128, 3, 8, 48, 1, OFFICIAL},
@@ -47,7 +47,7 @@ static head_case make_head(ops_call *c)
     head_case h = c->n[KIND] == FAINT      ? make_faint_case(w, c->n[DEPTH], c->n[CHANNELS], number)
                   : c->n[KIND] == ROUNDING ? make_rounding_case(w, c->n[CHANNELS], number)
                                            : make_head_case(w, c->n[DEPTH], c->n[CHANNELS], number);
-    if (c->n[KIND] == FINAL) { /* a block that adds nothing, a modulation that is its bias */
+    if (c->n[KIND] == FINAL) { /* the block adds nothing; the modulation is its bias */
         zero(h.blocks[0].ada_weight, 3 * (size_t)w * (size_t)w), zero(h.blocks[0].ada_bias, 3 * (size_t)w);
         zero(h.spec.ada_weight, 2 * (size_t)w * (size_t)w);
     }
@@ -63,7 +63,7 @@ static float *as_floats(ops_call *c, const ops_array *a)
     return x;
 }
 
-/* temb, cond and x. */
+/* Adds temb, cond and x. */
 static head_data *head_arrays(ops_call *c, int x_rows)
 {
     const size_t w = (size_t)c->n[WIDTH], channels = (size_t)c->n[CHANNELS], rows = (size_t)c->n[ROWS];
@@ -78,7 +78,7 @@ static head_data *head_arrays(ops_call *c, int x_rows)
     return d;
 }
 
-/* The reference's own rounding: what bf16 costs in the official form. */
+/* Returns the reference's own rounding error: bf16 in the official form. */
 static double rounding_of(ops_call *c, const head_data *d, int rows)
 {
     const size_t n = (size_t)(rows * 2 * c->n[CHANNELS]);
@@ -88,15 +88,14 @@ static double rounding_of(ops_call *c, const head_data *d, int rows)
     return relative_error(rounded, exact, n);
 }
 
-/* What may be wrong in bf16, in units of the official form's own rounding: where norms' weights are much below 1 the
- * folded modulation costs more. SiLU takes f32 sums, and is rounded once. The final layer is nearly f32, in bf16, too.
- */
+/* Returns the allowed error, in bf16 relative to the official form's own rounding. With norm weights much below 1 the
+ * folded modulation costs more. SiLU takes f32 sums and is rounded once. The final layer is nearly f32 in both. */
 static double allowed(ops_call *c, const head_data *d, int rows)
 {
     const int f32 = !c->bf16 || c->n[F32];
     switch (c->n[KIND]) {
     case FINAL:
-        return f32 ? 2e-6 : 2e-5; /* operands in two parts of bf16 */
+        return f32 ? 2e-6 : 2e-5; /* operands are split into two bf16 parts */
     case ROUNDING:
         return f32 ? 3e-6 : 2e-5;
     case FAINT:
@@ -108,7 +107,7 @@ static double allowed(ops_call *c, const head_data *d, int rows)
     }
 }
 
-/* Results: of a call with row r's state and modulation, of one with indices, and with reuse of TURNS calls. */
+/* Results: a call with row r's state and modulation, one with indices, and TURNS calls with reuse. */
 static void build_head(ops_call *c)
 {
     if (c->n[ROWS] > 10) c->n[ROWS] *= ops_scale();
@@ -156,7 +155,7 @@ static void *prepare_head(kern_queue *k, const ops_call *c)
     mar_err err = {0};
     assert_non_null(o);
     assert_ok(k->head->create(k, &d->h.spec, &o->net, &err), &err);
-    assert_ok(k->head->plan(k, o->net, (int)rows, &err), &err); /* of fewer it is optional */
+    assert_ok(k->head->plan(k, o->net, (int)rows, &err), &err); /* planning fewer rows is optional */
     assert_ok(k->head->plan(k, o->net, STEPS * (int)rows, &err), &err);
     o->mod = backend_memory(k, STEPS * rows * k->head->mod_bytes(o->net));
     o->scratch = backend_memory(k, k->head->scratch_bytes(o->net, STEPS * (int)rows));
@@ -182,7 +181,7 @@ static void run_head(kern_queue *k, const ops_call *c, void *const *a)
     const size_t step = (size_t)rows * k->head->mod_bytes(o->net);
     k->head->modulate(k, o->net, a[0], step_of, NULL, STEPS, a[1], rows, o->mod, o->scratch);
     k->head->eval(k, o->net, a[2], NULL, o->mod, NULL, rows, a[3], o->scratch);
-    if (rows < c->n[ROWS]) return; /* some rows alone */
+    if (rows < c->n[ROWS]) return; /* a call of some rows only */
     k->head->eval(k, o->net, a[2], d->indexed[0], o->mod, d->indexed[1], rows, a[4], o->scratch);
     static const kern_head_reuse how[TURNS] = {KERN_HEAD_FRESH, KERN_HEAD_KEPT, KERN_HEAD_WARM, KERN_HEAD_KEPT,
                                                KERN_HEAD_FRESH};
@@ -191,10 +190,9 @@ static void run_head(kern_queue *k, const ops_call *c, void *const *a)
                               o->kept, rows + 3, a[5 + i], o->scratch);
 }
 
-/* --- chains
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- chains ------------------------------------------------------------------------------------------------------- */
 
-/* ROWS: rows of the head, conditions times tokens. KIND: the sampler and the conditions. */
+/* ROWS: rows of the head, conditions times tokens. KIND: sampler and guidance. */
 enum { DDPM, SOLVER, GUIDED_DDPM, GUIDED_SOLVER };
 static const int chains[][6] = {
     {64, 6, 16, 6, 0, GUIDED_DDPM},    {64, 6, 16, 6, 0, DDPM},        {64, 6, 16, 6, 0, GUIDED_SOLVER},
@@ -213,7 +211,7 @@ static double normal_at(const head_data *d, int token, int channel, int step)
     return (double)four[channel % 4];
 }
 
-/* One index of the chain by its formulas: out [rows][2C], x and x0 [tokens][C]. */
+/* Computes one index of the chain by its formulas. out [rows][2C], x and x0 [tokens][C]. */
 static void plain_step(const ops_call *c, const head_data *d, int i, int tokens, const float *out, double *x,
                        double *x0)
 {
@@ -239,7 +237,7 @@ static void plain_step(const ops_call *c, const head_data *d, int i, int tokens,
     }
 }
 
-/* Indices STEPS-1 .. 1: x, and of a solver x0. */
+/* Results of indices STEPS-1 .. 1: x, and x0 for a solver. */
 static void build_chain(ops_call *c)
 {
     const int channels = c->n[CHANNELS], guided = c->n[KIND] >= GUIDED_DDPM, w = c->n[WIDTH];
@@ -306,10 +304,9 @@ static const ops_entry table[] = {
     {"chain_run", HEAD_NUMBERS, OPS_CASES(chains), 0, build_chain, run_chain, prepare_head, release_head, NULL},
 };
 
-/* --- what a head says, and what is found in it
- * ------------------------------------------------------------------------------ */
+/* --- a head's description, and its non-finite numbers ------------------------------------------------------------- */
 
-/* The layer with a number that is not finite is named. */
+/* Checks that the layer with a non-finite number is named. */
 static void what_is_not_finite_is_found(void **state)
 {
     (void)state;

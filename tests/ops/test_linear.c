@@ -1,4 +1,4 @@
-/* Linear layers: products in f32, bf16 and int8 with every activation, into rows of any stride, added or not. */
+/* Linear layers: products in f32, bf16 and int8 with every activation, into rows of any stride, stored or added. */
 #include "kernels/int8.h"
 #include "tests/ops/ops.h"
 
@@ -9,7 +9,7 @@ enum { ROWS, IN, OUT, ACTIVATION, FLAGS, GAP, NO_BIAS, OFFSET }; /* numbers of a
 #define ALL KERN_IN_F32 | KERN_OUT_F32
 
 static const int layers[][8] = {
-    {7, 33, 30, KERN_GELU, 0, 0, 0, 0}, /* rows that are not aligned */
+    {7, 33, 30, KERN_GELU, 0, 0, 0, 0}, /* unaligned rows */
     {1, 16, 16, KERN_LINEAR, 0, 0, 0, 0},
     {64, 96, 96, KERN_GELU, 0, 0, 0, 0},
     {33, 128, 64, KERN_GELU, 0, 0, 1, 0},
@@ -31,16 +31,16 @@ static const int layers[][8] = {
     {5, 6, 3, KERN_GELU, ALL, 2, 0, 0},
     {3, 100, 2, KERN_LINEAR, ALL, 0, 0, 0},
     {9, 6, 12, KERN_SILU, ALL, 0, 0, 0},
-    {18, 40, 48, KERN_GELU, 0, 0, 0, 3}, /* addresses that are not aligned */
+    {18, 40, 48, KERN_GELU, 0, 0, 0, 3}, /* unaligned addresses */
     {18, 40, 48, KERN_LINEAR, ADD, 16, 0, 1},
     {18, 40, 48, KERN_SILU, ALL, 0, 0, 1},
     {12, 40, 24, KERN_GELU_TANH, ALL, 0, 0, 0},
     {11, 32, 48, KERN_GELU_TANH, 0, 0, 0, 0},
     {13, 64, 48, KERN_SILU, F32, 0, 0, 0},
-    {13, 64, 48, KERN_LINEAR, F32 | KERN_INT8, 0, 0, 0}, /* a device without int8 multiplies as it does otherwise */
+    {13, 64, 48, KERN_LINEAR, F32 | KERN_INT8, 0, 0, 0}, /* a device without int8 ignores KERN_INT8 */
 };
 
-/* Several strips of every kernel, and a model's widths. */
+/* Several strips of every kernel, and widths of a model. */
 static const int large_layers[][8] = {
     {300, 96, 200, KERN_GELU, 0, 0, 0, 0},      {130, 768, 700, KERN_LINEAR, F32, 0, 0, 0},
     {65, 1024, 520, KERN_LINEAR, ADD, 0, 0, 0}, {13, 512, 200, KERN_SILU, F32, 0, 0, 0},
@@ -51,7 +51,7 @@ static const int large_layers[][8] = {
 
 typedef struct {
     const float *weight, *bias;
-    int8_t *quantised; /* given in place of the weight, or NULL; and so the next */
+    int8_t *quantised; /* replaces the weight unless NULL, with `scale` */
     float *scale;
 } layer;
 
@@ -63,7 +63,7 @@ static double activate(double x, int activation)
     return x;
 }
 
-/* x, then y. Rows of y have `gap` elements that are not the layer's. */
+/* Adds x and y. Rows of y have GAP elements outside the layer. */
 static double *build_arrays(ops_call *c, double scale)
 {
     const int rows = c->rows = c->n[ROWS], in = c->n[IN], flags = c->n[FLAGS];
@@ -74,7 +74,7 @@ static double *build_arrays(ops_call *c, double scale)
     double *x = ops_input(c, flags & KERN_IN_F32 ? OPS_FLOAT : OPS_ACT, (size_t)(rows * in), (size_t)in, 1);
     ops_last(c)->offset = (size_t)c->n[OFFSET];
     const double coarse =
-        c->n[ACTIVATION] == KERN_LINEAR ? (ops_on_cuda() ? 1e-4 : 1e-5) : 3e-3; /* a GPU's GELU and SiLU of operands */
+        c->n[ACTIVATION] == KERN_LINEAR ? (ops_on_cuda() ? 1e-4 : 1e-5) : 3e-3; /* a GPU approximates GELU, SiLU */
     ops_output(c, flags & KERN_OUT_F32 ? OPS_FLOAT : OPS_ACT, (size_t)rows * stride, stride,
                ops_on_cuda() ? 1e-5 : 2e-6, flags & KERN_OUT_F32 ? coarse : 5e-3);
     ops_last(c)->offset = (size_t)c->n[OFFSET];
@@ -99,7 +99,7 @@ static void build_layer(ops_call *c)
     }
 }
 
-/* GELU near 0, where bf16 rounds more finely than the stated error of a GPU's form: the layer is the identity. */
+/* Tests GELU near 0 with an identity layer. There bf16 is finer than the stated error of a GPU's form. */
 static void build_gelu(ops_call *c)
 {
     const double *x = build_arrays(c, 1);
@@ -152,19 +152,19 @@ static void run_layer(kern_queue *k, const ops_call *c, void *const *a)
     k->core->linear(k, c->object, a[0], c->rows, a[1]);
 }
 
-/* --- int8 -----------------------------------------------------------------------------------------------------------
- */
+/* --- int8 --------------------------------------------------------------------------------------------------------- */
 
 enum { EXTREME = 60, GIVEN, INT8_CASES };
 
-/* Magnitudes of very different sizes, as activations have them, and exact in bf16: operands of either type are equal.
- */
+/* Returns numbers of very different magnitudes, like activations. They are exact in bf16, so both operand types are
+ * equal. */
 static double uneven(double x, uint32_t word)
 {
     return ops_bf16(ops_bf16(x) * (word % 64 ? 1 : 20));
 }
 
-/* What is not finite is to be seen in its row or column and only there; rows and columns of zeros give the bias. */
+/* Plants non-finite numbers, which must show exactly in their row or column. Rows and columns of zeros must give the
+ * bias. */
 static void make_extreme(const ops_call *c, double *x, float *w)
 {
     const int in = c->n[IN];
@@ -172,7 +172,8 @@ static void make_extreme(const ops_call *c, double *x, float *w)
     for (int i = 0; i < in; i++) x[2 * in + i] = 0, w[2 * in + i] = 0;
 }
 
-/* Products of integers: x quantised by row, weights by output channel. In f32 and without activation to the bit. */
+/* Computes integer products: x quantised by row, weights by output channel. f32 results without activation must match
+ * to the bit. */
 static void build_int8(ops_call *c)
 {
     static const int flags[] = {F32, F32, ADD, 0};
@@ -182,7 +183,7 @@ static void build_int8(ops_call *c)
     c->n[ACTIVATION] = c->index % 4 ? (int)(ops_word(c) % 4) : KERN_LINEAR;
     if (c->index == EXTREME) c->n[ROWS] = 9, c->n[IN] = 77;
     if (c->n[FLAGS] & KERN_OUT_ADD) c->n[ACTIVATION] = KERN_LINEAR;
-    double *x = build_arrays(c, 0.02); /* GELU makes no number below the normal ones of it */
+    double *x = build_arrays(c, 0.02); /* keeps GELU's results out of the subnormal range */
     layer *l = c->data;
     const int in = c->n[IN], out = c->n[OUT], rows = c->rows, linear = c->n[ACTIVATION] == KERN_LINEAR;
     float *w = (float *)(uintptr_t)l->weight, *scale = ops_host(c, (size_t)out * sizeof *scale);
@@ -204,8 +205,7 @@ static void build_int8(ops_call *c)
             const int at = r * (out + c->n[GAP]) + o;
             for (int i = 0; i < in && !bad && most > 0; i++)
                 sum += (int)nearbyint(x[r * in + i] * (double)factor) * (long long)q[o * in + i];
-            volatile float both = most / 127.0f * scale[o],
-                           product = (float)sum * both; /* rounded one after the other */
+            volatile float both = most / 127.0f * scale[o], product = (float)sum * both; /* rounded separately */
             const float result = bad || isnan(scale[o]) ? NAN : product + l->bias[o];
             y->want[at] = activate((double)result, c->n[ACTIVATION]);
             if (c->n[FLAGS] & KERN_OUT_ADD) y->want[at] += y->x[at];

@@ -20,7 +20,7 @@ static const int norms[][6] = {
     {5632, 3, 0, 0, 0, PLAIN}, {768, 3, 0, 1, 0, HUGE_ROW},
 };
 
-/* x, weight and bias; the output. Of rms_norm there is no bias. */
+/* Adds x, weight, bias and the output. rms_norm has no bias. */
 static void build_norm(ops_call *c, int rms, double mean, double f32)
 {
     const int dim = c->n[DIM], rows = c->rows = c->n[ROWS] * (c->n[ROWS] > 100 ? ops_scale() : 1);
@@ -34,7 +34,7 @@ static void build_norm(ops_call *c, int rms, double mean, double f32)
         if (c->n[KIND] == HUGE_ROW && i / d == 1) x[i] = (double)(i % 3 ? 3e38f : -3e38f);
     }
     const double *weight = ops_input(c, OPS_FLOAT, d, 0, 1), *bias = ops_input(c, OPS_FLOAT, d, 0, 1);
-    /* A float of 50 is exact to 4e-6, which the scale of the result, 1/2, does not enlarge. */
+    /* A float near 50 is exact to 4e-6. The result's scale of 1/2 does not enlarge this. */
     double *y = ops_output(c, c->n[Y_F32] ? OPS_FLOAT : OPS_ACT, (size_t)rows * d, d, dim == 1 ? 1e-2 : f32, 3e-3);
     if (c->n[Y_F32] && dim > 1) ops_last(c)->allowed = f32;
     if (dim == 1) ops_last(c)->allowed = 1e-2;
@@ -155,7 +155,7 @@ static void build_rotate(ops_call *c)
     rotation *lists = c->data = ops_host(c, sizeof *lists);
     int *position = ops_below(c, (size_t)rows, POSITIONS), *slot = ops_host(c, (size_t)rows * sizeof *slot);
     *lists = (rotation){position, slot};
-    position[0] = 0; /* where keys and queries become zeros */
+    position[0] = 0; /* position 0 turns keys and queries into zeros */
     for (int r = 0; r < rows; r++) slot[r] = (r * 7 + c->other) % SLOTS;
     double *qkv = ops_input(c, OPS_ACT, 3 * (size_t)rows * width, 3 * width, 1);
     double *want = ops_written(c, 2e-6, 4e-3);
@@ -221,7 +221,7 @@ static void build_golden_rotate(ops_call *c)
 
 static const int look_ups[][3] = {{8, 700, 300}, {1, 700, 300}, {8, 16384, 4}}; /* dim, size, rows */
 
-/* Numbers that name no row of the table are the nearest. */
+/* Numbers outside the table take the nearest row. */
 static void build_look_up(ops_call *c)
 {
     const int dim = c->n[0], size = c->n[1], rows = c->rows = c->n[2];
@@ -269,13 +269,12 @@ static void run_embed(kern_queue *k, const ops_call *c, void *const *a)
     k->core->embed(k, a[0], 90, c->n[0], a[1], (const int *)c->data + c->first, c->rows, a[2]);
 }
 
-/* --- copies, differences, conversion --------------------------------------------------------------------------------
- */
+/* --- copies, differences, conversion ------------------------------------------------------------------------------ */
 
 enum { COPIED = 14, TO = 21, FROM = 9, MORE = 5 };
 enum { BY_TO = 1, BY_FROM = 2, BY_MORE = 4, ADDS = 8, UNALIGNED = 16 };
 
-/* dim, and what is indexed. Without anything to add bits are copied: floats are whole numbers here, of any bits. */
+/* dim, and the indexed sides. A copy without an added term keeps bits, so it is tested with arbitrary integers. */
 static const int copies[][2] = {
     {20, 15}, {1, 0},    {1, 31},   {3, 7},    {3, 26},    {4, 1},     {4, 11},   {4, 23},  {16, 0},  {16, 9},
     {16, 18}, {16, 31},  {20, 6},   {20, 24},  {64, 3},    {64, 13},   {64, 22},  {64, 29}, {768, 2}, {768, 12},
@@ -295,12 +294,12 @@ static void build_copy(ops_call *c)
     l->from = how & BY_FROM ? ops_below(c, COPIED, FROM) : NULL;
     l->more = how & BY_MORE ? ops_below(c, COPIED, MORE) : NULL;
     l->to = how & BY_TO ? ops_host(c, COPIED * sizeof(int)) : NULL;
-    for (int r = 0; r < COPIED && l->to; r++) l->to[r] = (r * 8 + 3 + c->other) % TO; /* each row once */
+    for (int r = 0; r < COPIED && l->to; r++) l->to[r] = (r * 8 + 3 + c->other) % TO; /* each row is written once */
     c->rows = how & (BY_TO | BY_FROM | BY_MORE) ? 0 : COPIED;
     double *src = ops_input(c, type, TO * dim, dim, 1);
     const double *add = ops_input(c, OPS_FLOAT, TO * dim, dim, 1);
     for (size_t i = 0; i < TO * dim && type == OPS_INT; i++) src[i] = (int)ops_word(c);
-    if (type == OPS_INT) src[0] = 0x7f812345, src[dim] = INT_MIN; /* a NaN that signals, -0 */
+    if (type == OPS_INT) src[0] = 0x7f812345, src[dim] = INT_MIN; /* a signalling NaN, -0 */
     double *dst = ops_output(c, type, TO * dim, dim, 0, 0);
     ops_last(c)->offset = how & UNALIGNED ? 1 : 0;
     for (size_t i = 0; i < COPIED * dim; i++) {
@@ -320,7 +319,7 @@ static void run_copy(kern_queue *k, const ops_call *c, void *const *a)
 
 static const int counts[][2] = {{1000, 0}, {0, 0}, {1, 0}, {3, 1}, {4, 0}, {17, 1}, {17, 0}, {4099, 1}, {70000, 0}};
 
-/* b = a - b, in place. */
+/* Computes b = a - b in place. */
 static void build_subtract(ops_call *c)
 {
     const size_t n = (size_t)c->n[0], offset = (size_t)c->n[1];
@@ -336,7 +335,7 @@ static void run_subtract(kern_queue *k, const ops_call *c, void *const *a)
     k->core->subtract(k, a[0], a[1], (size_t)c->n[0], a[1]);
 }
 
-/* Conversion rounds to nearest, ties to even, and keeps what is no number. */
+/* Conversion rounds to nearest, ties to even, and keeps NaN and infinities. */
 static void build_to_act(ops_call *c)
 {
     const uint32_t special[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x7f800000, 0xff800000,
@@ -359,8 +358,7 @@ static void run_to_act(kern_queue *k, const ops_call *c, void *const *a)
     k->core->to_act(k, a[0], (size_t)c->n[0], a[1]);
 }
 
-/* --- comparisons ----------------------------------------------------------------------------------------------------
- */
+/* --- comparisons -------------------------------------------------------------------------------------------------- */
 
 /* rows, heads, head_dim, stride */
 static const int similarities[][4] = {{13, 4, 64, 256}, {1, 1, 16, 16}, {9, 3, 80, 250}, {20, 16, 20, 960}};
@@ -398,7 +396,7 @@ static void run_similarity(kern_queue *k, const ops_call *c, void *const *a)
     k->core->upload(k, a[2], y, (size_t)c->rows * sizeof *y);
 }
 
-/* The row and value that is not finite; -1: none. Whatever lies behind the rows. */
+/* Row of the non-finite value (-1: none), and its kind. Non-finite numbers behind the rows must not matter. */
 static const int nonfinites[][2] = {{69, 0}, {-1, 0}, {40, 1}, {9, 2}, {0, 3}};
 enum { SEARCHED = 70, WIDTH = 37, STRIDE = 40 };
 
@@ -426,11 +424,11 @@ static void run_first_nonfinite(kern_queue *k, const ops_call *c, void *const *a
     k->core->upload(k, a[2], found, sizeof found);
 }
 
-/* rows, columns, dim, offset: one block and more, with vectors and without */
+/* rows, columns, dim, offset: one block or several, with or without vectors */
 static const int distances[][4] = {{3, 2, 64, 0}, {1, 1, 1, 0},    {130, 131, 24, 0}, {17, 140, 37, 0},
                                    {9, 5, 36, 1}, {2, 3, 2048, 0}, {100, 37, 2048, 0}};
 
-/* Equal rows have distance 0, however far they are from 0. The other array has the distances the other way round. */
+/* Equal rows must have distance 0, however far they are from 0. The other array has the transposed distances. */
 static void build_distances(ops_call *c)
 {
     const int rows = c->rows = c->n[0], columns = c->n[1], dim = c->n[2];

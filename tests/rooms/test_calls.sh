@@ -1,12 +1,12 @@
 #!/bin/sh
-# Which file may call which, by the symbols of the objects of a build: no circle of files, and no call upward in order.txt.
-# A reference to data counts as a call.
+# Checks calls between files by the symbols of a build's objects. Files must not form a cycle, and no call may go upward
+# in order.txt. A reference to data counts as a call.
 #
 # usage: test_calls.sh SOURCE BUILD
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
-# Prints "FROM TO" for every file of $1 that refers to a symbol of another; stdin: nm --format=posix -A of the objects.
+# Prints "FROM TO" for every file of $1 that refers to a symbol of another. stdin: nm --format=posix -A of the objects.
 calls() {
     awk -v source="$1" '
         { path = $1
@@ -26,7 +26,7 @@ calls() {
               } }' | sort -u
 }
 
-# Prints what is wrong with the edges on stdin.
+# Prints the faults of the edges on stdin.
 faults() {
     edges=$(cat)
     printf '%s\n' "$edges" | tsort 2>&1 >/dev/null | sed 's/^tsort: //'
@@ -44,7 +44,7 @@ faults() {
 
 fail() { echo "$*" >&2; exit 1; }
 
-# Planted faults are found.
+# Checks that planted faults are found.
 [ -z "$(printf 'tools/main tools/eval/a\nmar/api/a mar/core/b\nkernels/cpu/a kernels/b\n' | faults)" ] || fail "a right tree fails"
 printf 'mar/core/a mar/api/b\n' | faults | grep -q 'not below' || fail "an upward call is not found"
 printf 'eval/a vae/b\n' | faults | grep -q 'not below' || fail "a call aside is not found"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What was built loads no library from the working directory: no program and library there has an empty or a relative entry in
-# its RPATH or RUNPATH. With "hardened", those that users get are: all addresses of functions are bound and read-only when the
-# program begins, the stack is guarded and not executable, and calls that write to a buffer whose size is known are checked.
+# Checks that no built program or library loads a library from the working directory. Their RPATH and RUNPATH must have
+# no empty or relative entry. With "hardened" it also checks the files that users get. Function addresses are bound and
+# read-only at start. The stack is guarded and not executable. Writes to buffers of known size are checked.
 #
 # usage: test_elf.sh BUILD_DIR [hardened]
 set -eu
@@ -13,7 +13,7 @@ fail() {
     exit 1
 }
 
-# Prints "FILE: ENTRY" for each entry of `readelf -d` on standard input that the loader completes with the working directory.
+# Prints "FILE: ENTRY" for each entry of `readelf -d` on stdin that the loader resolves in the working directory.
 relative_entries() {
     awk '/^File: / { file = substr($0, 7) }
          /\((RPATH|RUNPATH)\)/ {
@@ -24,7 +24,7 @@ relative_entries() {
                  if (entry[i] !~ "^(/|[$]ORIGIN(/|$)|[$]{ORIGIN}(/|$))") print file ": \"" entry[i] "\" in \"" $0 "\"" }'
 }
 
-# What is looked for is found.
+# Checks that bad paths are found and good ones are not.
 for path in '/a/b:' ':/a' '/a::/b' 'lib' '.' '/a:$LIB' ''; do
     found=$(printf 'File: x\n 0x1d (RUNPATH)  Library runpath: [%s]\n' "$path" | relative_entries)
     [ -n "$found" ] || fail "nothing is found in the path \"$path\""
@@ -34,10 +34,10 @@ for path in '/a' '/a:/b/c' '$ORIGIN:$ORIGIN/../lib' '${ORIGIN}/x'; do
     [ -z "$found" ] || fail "a right path: $found"
 done
 
-# A bare Debian that another test makes here (tests/fresh) is none of the build's.
+# Excludes the bare Debian that another test makes here (tests/fresh).
 files=$(find "$1" \( -name CMakeFiles -o -path "$1/fresh" -o -path "$1/kit" \) -prune -o -type f \( -perm -u+x -o -name '*.so*' \) -print)
 [ -n "$files" ] || fail "no programs in $1"
-# shellcheck disable=SC2086  # the list is words; readelf only warns of files that are no ELF
+# shellcheck disable=SC2086  # the list is words; readelf only warns about other than ELF files
 found=$(readelf -d /dev/null $files 2>/dev/null | relative_entries)
 [ -z "$found" ] || fail "the loader looks in the working directory (build anew what is older than this):
 $found"

@@ -1,16 +1,17 @@
 #!/bin/sh
-# Which file may include which. A pair X.c and X.h (or .cu, .cuh) counts as one file:
+# Checks includes between files. A pair X.c and X.h (or .cu, .cuh) counts as one file:
 #
-# - No pair includes itself by way of others.
-# - A room includes those above it in order.txt. tools/ includes mar.h, headers of base and eval, and weights/npz.h.
+# - No pair includes itself through others.
+# - A room includes only rooms above it in order.txt. tools/ includes only mar.h, headers of base and eval, and
+#   weights/npz.h.
 #
 # usage: test_includes.sh SOURCE
 set -eu
 folders='base kernels weights specdec diffusion llamagen eval vae mar tools'
 order=$(cd "$(dirname "$0")" && pwd)/order.txt
 
-# Pairs that include each other, but not as files: the header that one half includes does not include that half.
-#   kernels/cuda/persistent_layers is the second half of one CUDA kernel, which persistent.cu includes.
+# Pairs that include each other without a cycle of files. The header that one half includes does not include that half.
+#   kernels/cuda/persistent_layers is the second half of one CUDA kernel; persistent.cu includes it.
 known='kernels/cuda/persistent kernels/cuda/persistent_layers'
 
 # Prints "FROM TO" for every include in the folders of $1, both without their endings.
@@ -26,7 +27,7 @@ includes() {
                   END { exit bad }'
 }
 
-# Prints what is wrong with the tree $1; nothing if it is right.
+# Prints the faults of the tree $1, or nothing if it has none.
 faults() {
   list=$(includes "$1" 2>&1) || { printf '%s\n' "$list" | grep ', expected'; return; }
   list=$(printf '%s\n' "$list" | sort -u)
@@ -51,7 +52,7 @@ fail() { echo "$*" >&2; exit 1; }
 found=$(faults "$1")
 [ -z "$found" ] || fail "$found"
 
-# What the check finds: each tree below has one fault.
+# Checks that faults are found: each tree below has one.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 expect() { # MESSAGE FILE INCLUDED...

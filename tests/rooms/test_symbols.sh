@@ -1,8 +1,8 @@
 #!/bin/sh
-# A library in someone's process does not end it, print, or change what all of its threads share.
-# test_symbols.sh LIBRARY ARCHIVE: fails if the library asks the C library for the means, or loads another library than the C
-# library and zlib. Library and archive export what mar.h declares and nothing else. The library's own calls to that cannot be
-# led to a function of the program with the same name.
+# Checks that the library does not end its process, print, or change state shared by all its threads.
+# test_symbols.sh LIBRARY ARCHIVE: fails if the library imports functions for that, or loads a library other than the
+# C library and zlib. Library and archive must export exactly the declarations of mar.h. The library's own calls to them
+# must not resolve to a program's function of the same name.
 set -eu
 library=$1 archive=$2
 header=$(dirname "$0")/../../include/mar.h
@@ -44,7 +44,7 @@ in_archive=$(nm -g --defined-only "$archive" | sed -n 's/.* [A-Z] //p' | sort -u
     echo "$archive does not export what mar.h declares:" $(printf '%s\n' "$in_archive" "$declared" | sort | uniq -u) >&2
     exit 1
 }
-# A relocation by name is looked up in the program first.
+# The loader looks up a relocation by name in the program first.
 found=$(readelf -rW "$library" | awk 'NF >= 5 { print $5 }' | sed 's/@.*//' | sort -u | grep -xF "$exported" || true)
 [ -z "$found" ] || {
     printf 'a program can take the place of %s in %s\n' "$found" "$library" >&2

@@ -71,7 +71,7 @@ bytes make_safetensors(const char *header, size_t data_size)
 
 /* --- zip ---------------------------------------------------------------------------------------------------------- */
 
-/* As PyTorch's writer: sizes only in the directory, padding in the extra field. */
+/* Writes a local header as PyTorch does: sizes only in the directory, padding in the extra field. */
 static void put_local(bytes *b, const zip_part *part)
 {
     bytes_number(b, 0x04034b50, 4);
@@ -115,7 +115,7 @@ static void put_entry(bytes *b, const zip_part *part, uint64_t offset, int zip64
     bytes_number(b, offset, 8);
 }
 
-/* The end records of a directory that begins at `offset`, where `size` bytes of it are. */
+/* Writes the end records of a directory of `size` bytes at `offset`. */
 static void put_end(bytes *b, int count, uint64_t offset, uint64_t size, int zip64)
 {
     if (zip64) {
@@ -140,7 +140,7 @@ static void put_end(bytes *b, int count, uint64_t offset, uint64_t size, int zip
     bytes_number(b, 0, 2);
 }
 
-/* Local parts, then directory and end; from part `sparse` on, `shift` bytes further into the file. */
+/* Writes local parts, then directory and end. Offsets from part `sparse` on are `shift` bytes larger. */
 static bytes build(const zip_part *parts, int count, int zip64, int sparse, uint64_t shift, size_t *sparse_at)
 {
     bytes b = {0}, directory = {0};

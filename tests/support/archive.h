@@ -1,4 +1,4 @@
-/* Files made by hand, valid or not: bytes, safetensors, and zip archives as torch.save writes them. */
+/* Handmade files, valid or not: bytes, safetensors, and zip archives as torch.save writes them. */
 #ifndef TESTS_ARCHIVE_H
 #define TESTS_ARCHIVE_H
 
@@ -17,7 +17,7 @@ void bytes_free(bytes *b);
 bytes bytes_from_file(const char *path);              /* a failure fails the test */
 void bytes_to_file(const bytes *b, const char *path); /* a failure fails the test */
 
-/* Length, JSON text, and data_size bytes of 0, 1, 2, ... */
+/* Returns a file of the header's length, the JSON header, and data_size bytes 0, 1, 2, ... */
 bytes make_safetensors(const char *header, size_t data_size);
 
 typedef struct {
@@ -25,17 +25,17 @@ typedef struct {
     const void *data;
     size_t size;
     int method, flags; /* 0: stored, plain */
-    uint32_t crc;      /* CRC-32, which PyTorch's reader does not look at */
+    uint32_t crc;      /* CRC-32; PyTorch's reader ignores it */
 } zip_part;
 
-/* A zip file; with zip64 every size and offset is in ZIP64 records. */
+/* Returns a zip file. With zip64 every size and offset is in ZIP64 records. */
 bytes make_zip(const zip_part *parts, int count, int zip64);
-/* Writes such a file as a sparse file, with the last part's local header at last_offset. */
+/* Writes a zip file as a sparse file, with the last part's local header at last_offset. */
 void write_sparse_zip(const char *path, const zip_part *parts, int count, uint64_t last_offset);
-/* archive/data.pkl with this pickle, and archive/data/0 with storage_size bytes of 0, 1, 2, ... */
+/* Returns an archive: archive/data.pkl is the pickle, archive/data/0 has storage_size bytes 0, 1, 2, ... */
 bytes make_torch(const void *pickle, size_t pickle_size, size_t storage_size);
 
-/* A copy of data that ends where unreadable memory begins, so that reading past its end crashes. */
+/* Copies data to the end of readable memory, so that reading past its end crashes. */
 const uint8_t *guarded_copy(const void *data, size_t size);
 void guarded_free(const uint8_t *copy, size_t size);
 

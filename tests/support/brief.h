@@ -1,6 +1,6 @@
-/* Whether a sanitizer is at work, with which everything takes several times as long. It looks for errors of memory, and
- * once is enough for what it sees: long lists of like cases, and samples as large as statistics need, are for the
- * builds without. */
+/* Tells whether a sanitizer is enabled. Sanitizers make tests several times slower. They look for memory errors, and
+ * one run of each kind of code suffices for that. Long lists of similar cases and large statistical samples run only
+ * without sanitizers. */
 #ifndef TESTS_BRIEF_H
 #define TESTS_BRIEF_H
 

@@ -5,12 +5,13 @@
 #include "mar.h"
 #include "tests/support/archive.h"
 
-/* Writes `model` ("demo", "demo-draft", "demo-vae") in f32 as directory/file, with `value` in numbers first ..
- * first+count-1 of a tensor; count 0: in all from `first` on. Fails the test if that fails. Returns the path, which the
- * caller frees. */
+/* Writes `model` ("demo", "demo-draft", "demo-vae") in f32 as directory/file, with `value` in elements first ..
+ * first+count-1 of a tensor. With count 0 it changes all elements from `first` on. A failure fails the test. Returns
+ * the path; the caller frees it. */
 char *write_changed(mar *m, const char *directory, const char *file, const char *model, const char *tensor, long first,
                     long count, float value);
-/* The data of a tensor of a safetensors file in f32, and how many numbers it has. Fails the test if there is none. */
+/* Returns the f32 data of a tensor in a safetensors file, and its number of elements in *count. Fails the test if the
+ * tensor is missing. */
 void *file_tensor(const bytes *file, const char *tensor, long *count);
 
 #endif

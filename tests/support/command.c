@@ -111,7 +111,7 @@ char *command_on_terminal(const char *directory, char *const *argv)
     return text;
 }
 
-/* Sets `text` to what the arguments of the function print. The caller frees it. */
+/* Sets `text` to the formatted arguments of the function. The caller frees it. */
 #define PRINTED(text, before)                                                                                          \
     char *text;                                                                                                        \
     do {                                                                                                               \

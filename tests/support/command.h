@@ -20,52 +20,54 @@ typedef struct {
 /* Setup and teardown of a test: *state is a fresh directory. */
 int command_setup(void **state);
 int command_teardown(void **state);
-/* Setup of a test in a group whose *state is a directory: a fresh one with a copy of what is in that. */
+/* Setup of a test in a group whose *state is a directory: copies that directory into a fresh one. */
 int command_copy(void **state);
 
-/* Runs `line` by /bin/sh in `directory`; $MAR in it is the command. command_result_free afterwards. */
+/* Runs `line` by /bin/sh in `directory`; $MAR in it is the command. command_result_free frees the result. */
 command_result command_run(const char *directory, const char *line);
 command_result command_mar(const char *directory, const char *format, ...) FORMAT(2); /* "$MAR ..." */
 void command_result_free(command_result *r);
 
-/* Run "$MAR ..." and a line of the shell, and fail the test unless the status is 0. */
+/* Run "$MAR ..." and a shell line. They fail the test unless the status is 0. */
 void command_ok(const char *directory, const char *format, ...) FORMAT(2);
 void sh_ok(const char *directory, const char *format, ...) FORMAT(2);
 
-/* Runs "$MAR ...", which must print JSON and no error. cJSON_Delete afterwards. */
+/* Runs "$MAR ...", which must print JSON and no error. The caller frees the result with cJSON_Delete. */
 cJSON *command_json(const char *directory, const char *format, ...) FORMAT(2);
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a refusal may have no `other` */
 
-/* A command that is refused: status 1, nothing on stdout, the number of files as before, and one line on stderr. It
- * begins with "mar: " and has both parts in it; with `other` NULL, `part` is all of it between "mar: " and newline. */
+/* A command that must be refused: status 1, nothing on stdout, no new file, and one line on stderr. The line begins
+ * with "mar: " and contains both parts. With `other` NULL, `part` is the whole line after "mar: ". */
 typedef struct {
     const char *arguments, *part, *other;
 } refusal;
 void command_refused(const char *directory, const char *line, const char *part, const char *other);
 void command_refuses(const char *directory, const refusal *cases, size_t count); /* runs "$MAR arguments" */
 
-/* Starts "mar arguments" (words without spaces) in the directory, stderr into the file "errors", stdout nowhere. */
+/* Starts "mar arguments" (words without spaces) in the directory. stderr goes to the file "errors"; stdout is
+ * discarded. */
 pid_t command_start(const char *directory, const char *arguments);
-/* Waits for it. Returns its status as a shell shows it. */
+/* Waits for the child. Returns its status as a shell shows it. */
 int command_wait(pid_t child);
 
-/* Runs mar in `directory` on a terminal of 80 columns and fails the test unless the status is 0. Returns what it
- * printed there, which the caller frees. */
+/* Runs mar in `directory` on a terminal of 80 columns. Fails the test unless the status is 0. Returns the output; the
+ * caller frees it. */
 char *command_on_terminal(const char *directory, char *const *argv);
 
-/* Collect what this process writes to stdout and stderr in between. capture_end returns it with this status. */
+/* Capture this process's stdout and stderr between the two calls. capture_end returns them with the given status. */
 void capture_begin(void);
 command_result capture_end(int status);
 
-/* A value by its path, such as "runs.0.options". json_find returns NULL if it is missing, the others fail the test. */
+/* Return a value by its path, such as "runs.0.options". If it is missing, json_find returns NULL; the others fail the
+ * test. */
 const cJSON *json_find(const cJSON *json, const char *path);
 const cJSON *json_at(const cJSON *json, const char *path);
 double json_number(const cJSON *json, const char *path);
 const char *json_text(const cJSON *json, const char *path);
 int json_count(const cJSON *json, const char *path); /* of a list; 0 if it is missing */
 
-/* A path in the directory, in one of eight buffers that are used in turn. */
+/* Returns a path in the directory, in one of eight buffers used in turn. */
 const char *path_in(const char *directory, const char *format, ...) FORMAT(2);
 
 /* Reads a whole file and adds a NUL. A failure fails the test. `size` may be NULL. The caller frees the result. */
@@ -76,13 +78,13 @@ cJSON *read_json(const char *directory, const char *name); /* cJSON_Delete after
 /* Fails the test unless both files have the same bytes. */
 void assert_same_file(const char *directory, const char *a, const char *b);
 
-/* Numbers of an evaluation's result.json, the same for every number of processes. The caller frees them. */
+/* Returns the numbers of an evaluation's result.json, equal for every number of processes. The caller frees them. */
 char *numbers_of_run(const char *directory, const char *run);
 void assert_same_run(const char *directory, const char *a, const char *b);
 
 void assert_has(const char *text, const char *part);
 
-/* Whether a tmpfs can be mounted. */
+/* Tells whether a tmpfs can be mounted. */
 int can_mount(const char *directory);
 
 #endif

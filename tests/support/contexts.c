@@ -81,7 +81,7 @@ void open_contexts(const context_fixture *f, int max_contexts, int chunk, mar_co
     assert_ok(mar_contexts_create(f->k, mar_masked_model_of(f->model), max_contexts, max_contexts * f->seq,
                                   f->conditions, c, &err),
               &err);
-    assert_int_equal(c->chunk, max_contexts); /* they are small */
+    assert_int_equal(c->chunk, max_contexts); /* the contexts are small */
     if (chunk < c->chunk) c->chunk = chunk;
     *memory = backend_memory(f->k, mar_contexts_lay_out(c, NULL));
     mar_contexts_lay_out(c, *memory);

@@ -1,5 +1,5 @@
-/* A model and images whose tokens are all known, for tests of passes over contexts (mar/masked/contexts.h): a pass sees
- * those that it is told are known. */
+/* A model and images whose tokens are all known, for tests of passes over contexts (mar/masked/contexts.h). A pass sees
+ * the tokens declared known to it. */
 #ifndef TESTS_CONTEXTS_H
 #define TESTS_CONTEXTS_H
 
@@ -8,7 +8,7 @@
 
 enum { CONTEXT_IMAGES = 4, CONTEXT_GAMMA = 6, CONTEXT_LIST = CONTEXT_IMAGES * CONTEXT_GAMMA, CONTEXT_SEQ = 64 };
 
-/* Pseudorandom numbers. */
+/* A pseudorandom number generator. */
 typedef struct {
     uint64_t state;
 } dice;
@@ -26,17 +26,17 @@ typedef struct {
     int labels[CONTEXT_IMAGES], order[CONTEXT_IMAGES][CONTEXT_SEQ];
 } context_fixture;
 
-/* Random tokens, classes and orders. close_context_fixture closes the handle, too. */
+/* Makes random tokens, classes and orders. close_context_fixture also closes the handle. */
 void open_context_fixture(context_fixture *f, mar *m, const char *path, int conditions, int images, dice *d);
 void close_context_fixture(context_fixture *f);
-/* Contexts of a fixture whose memory has been laid out, in which a batch has begun. */
+/* Opens a fixture's contexts, lays out their memory and begins a batch. */
 void open_contexts(const context_fixture *f, int max_contexts, int chunk, mar_contexts *c, void **memory);
 void close_contexts(const context_fixture *f, mar_contexts *c, void *memory);
 
-/* Contexts as a round of speculation has them: each image's steps one after another, from some step on. Some ask for
- * more than their step. Image 0 begins with no token known. Returns how many: at most images * gamma. */
+/* Makes contexts like those of a speculation round: consecutive steps of each image from a random step on. Some ask for
+ * more tokens than their step has. Image 0 begins with no token known. Returns their number: at most images * gamma. */
 int random_contexts(const context_fixture *f, dice *d, int gamma, mar_image_context *list);
-/* f->runner.z [conditions][asked][D] = a context's conditions by the plain passes of one image. */
+/* Computes a context's conditions by plain passes of one image: f->runner.z [conditions][asked][D]. */
 void plain_pass(context_fixture *f, const mar_image_context *x);
 
 #endif

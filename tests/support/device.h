@@ -9,38 +9,38 @@
 #include <stdlib.h>
 
 #ifdef CUDA_TEST_SCALE
-/* How much larger sizes may be than those the host runs in seconds: 1 on the host, more on a GPU; or what
- * MAR_CUDA_TEST_SCALE says, 1 under compute-sanitizer. */
+/* Returns a factor for sizes that the host runs in seconds: 1 on the host, more on a GPU. MAR_CUDA_TEST_SCALE overrides
+ * it; it is 1 under compute-sanitizer. */
 static inline int cuda_test_scale(void)
 {
     const char *scale = getenv("MAR_CUDA_TEST_SCALE");
     return scale ? atoi(scale) : CUDA_TEST_SCALE;
 }
 
-/* Whether AddressSanitizer is at work. The check for races (cudarace.*) runs the same in full, to the same bits, and
- * looks at every access of a kernel to shared memory and to allocations. What is left are arithmetic, stacks and the
- * host's code: each kernel and each variant once. */
+/* Tells whether AddressSanitizer is enabled. The race check (cudarace.*) runs the same tests in full, to the same bits.
+ * It checks every kernel access to shared memory and allocations. AddressSanitizer adds arithmetic, stacks and host
+ * code, so each kernel and variant runs once. */
 static inline int cuda_test_brief(void)
 {
     return CUDA_TEST_BRIEF;
 }
 #endif
 
-/* Open the oracle (CPU, f32, one thread) and the backend under test, each with a queue that is entered; close_queue
- * closes both. A failure to open fails the test. */
+/* Open the oracle (CPU, f32, one thread) and the backend under test, each with a bound queue. close_queue closes device
+ * and queue. A failure to open fails the test. */
 kern_queue *open_cpu(void);
 kern_queue *open_cuda(mar_dtype dtype);
-/* Another queue, entered; free_queue frees it. */
+/* Opens and binds another queue; free_queue frees it. */
 kern_queue *new_queue(kern_device *d);
 /* Fails the test if an operation has failed. */
 void check_kern(kern_queue *k);
 
 float *random_floats(size_t n, float scale, uint64_t seed); /* normal; the caller frees */
 
-/* New backend memory, which the caller frees: a copy of host memory, or zeros if host is NULL. */
+/* Returns new backend memory: a copy of host memory, or zeros if host is NULL. The caller frees it. */
 void *to_device(kern_queue *k, const void *host, size_t bytes);
 void from_device(kern_queue *k, void *host, const void *device, size_t bytes);
-/* Operands (bf16 or f32 by backend) from floats. The caller frees them. */
+/* Converts floats to operands (bf16 or f32 by backend). The caller frees them. */
 void *to_act(kern_queue *k, const float *host, size_t n);
 
 #endif

@@ -83,9 +83,9 @@ void sampling_run(sampling *g, uint64_t first_image, int sequences, int n)
 
 enum { DECISIONS = 256, OUTCOMES = 16 };
 
-/* The decisions of a run, in their order: which outcome, of which probabilities. */
+/* The decisions of a run in order: chosen outcome, number of outcomes, and their probabilities. */
 static struct {
-    int length, at; /* decisions that are fixed; the next one's number */
+    int length, at; /* number of fixed decisions; index of the next decision */
     int outcome[DECISIONS], outcomes[DECISIONS];
     double probability[DECISIONS][OUTCOMES];
 } script;
@@ -110,7 +110,7 @@ static int decide(const double *probability, int outcomes)
     return script.outcome[at];
 }
 
-/* The next run: the last decision that has outcomes left takes the next of them. 0 if there is none. */
+/* Advances to the next run: the last decision with outcomes left takes its next one. Returns 0 if none is left. */
 static int advance(void)
 {
     while (script.length > 0) {
@@ -136,7 +136,7 @@ void script_each(void (*body)(void *arg), void (*seen)(void *arg, double weight)
     } while (advance());
 }
 
-/* The real decisions, by uniforms that lie in the middle of what leads to the script's outcome. */
+/* Makes the real decisions with uniforms from the middle of the interval that leads to the script's outcome. */
 
 static int scripted_passes(double f)
 {
@@ -165,7 +165,7 @@ static double faulty_accept(double mass, double q)
     return faulty == FAULT_SWAPPED ? kern_draft_accept(q, mass) : kern_draft_accept(mass, q);
 }
 
-/* Of q without its elder siblings; of p without a point. */
+/* Total of q without its elder siblings, or of p without a point. */
 static double faulty_total(const float *w, int size)
 {
     return faulty == FAULT_SIBLINGS_Q ? 1 : weights_total(w, size);
@@ -199,7 +199,7 @@ static double faulty_residual(const float *p, const float *q, int n, double omeg
 #undef weights_draw
 #undef weights_total
 
-/* What the round before drafted, by position: FAULT_STALE_Q and FAULT_KEPT_TAIL. */
+/* Drafts of the previous round by position, for FAULT_STALE_Q and FAULT_KEPT_TAIL. */
 enum { POSITIONS = 32, ROWS = 512 };
 static struct {
     int token[POSITIONS];
@@ -237,7 +237,7 @@ static void draw_by_script(kern_queue *k, const kern_draw_job *job)
     for (int r = 0; r < job->rows; r++) draw_row_by_script(job, r);
 }
 
-/* Blocks of one sequence, a chain where a fault looks at the round before. */
+/* Verifies blocks of one sequence. They are chains for faults that use the previous round. */
 static void verify_by_script(kern_queue *k, const kern_block_job *real)
 {
     kern_block_job job = *real;

@@ -1,12 +1,12 @@
-/* Discrete tokens in tests: the definitions of criterion and residual, written down plainly; and the real sampler and
- * operations with decisions that a script takes, so that all of them can be enumerated, and with faults. */
+/* Discrete tokens in tests: plain definitions of acceptance criterion and residual, and the real sampler and
+ * operations. A script takes their decisions, so that all can be enumerated. Faults can be planted. */
 #ifndef TESTS_DISCRETE_H
 #define TESTS_DISCRETE_H
 
 #include "specdec/sampler.h"
 #include "tests/support/toy.h"
 
-enum { DISCRETE_MOST = 8 }; /* vocabulary, in the next two */
+enum { DISCRETE_MOST = 8 }; /* largest vocabulary of position_laws and the scripts */
 
 /* The distributions at one position, as probabilities. */
 typedef struct {
@@ -16,13 +16,13 @@ typedef struct {
     const int *neighbours; /* [size][size] */
 } position_laws;
 
-/* f(x), and G given that `rejected` was, [size]. G is not normalised. Returns its sum. */
+/* Return f(x), and G given that `rejected` was rejected, [size]. G is not normalised; the second returns its sum. */
 double plain_accept(const position_laws *l, int x);
 double plain_residual(const position_laws *l, int rejected, double *g);
-/* Neighbours of x on a circle: x, x+1, x-1, x+2, ... table [size][size] */
+/* Writes the neighbours of each x on a circle: x, x+1, x-1, x+2, ... table [size][size] */
 void circle(int size, int *table);
 
-/* A sampler on a CPU's queue. */
+/* A sampler on a CPU queue. */
 typedef struct {
     kern_device *device;
     kern_queue *k;
@@ -30,7 +30,7 @@ typedef struct {
     void *memory;
 } sampling;
 
-/* Opens a CPU with so many threads; then a sampler on it. A failure is the test's. */
+/* Open a CPU with this many threads, and then a sampler on it. A failure fails the test. */
 void sampling_open(sampling *g, int threads);
 void sampling_create(sampling *g, const spec_model *target, const spec_model *draft, const spec_sampler_options *o,
                      int sequences, int tokens);
@@ -44,24 +44,24 @@ typedef enum {
     FAULT_NONE,
     FAULT_SWAPPED,          /* accepts with q/p */
     FAULT_ALWAYS,           /* accepts everything */
-    FAULT_NO_RESIDUAL,      /* replacements are draws from p */
+    FAULT_NO_RESIDUAL,      /* replacements are drawn from p */
     FAULT_SWAPPED_RESIDUAL, /* [q - p]+ */
-    FAULT_STALE_Q,          /* Jacobi: a draft's q is that of the round before */
-    FAULT_KEPT_TAIL,        /* Jacobi with STOP: the tail is not drawn anew */
+    FAULT_STALE_Q,          /* Jacobi: a draft's q is that of the previous round */
+    FAULT_KEPT_TAIL,        /* Jacobi with STOP: the tail is not redrawn */
     FAULT_WITH_REPLACEMENT, /* siblings are drawn with replacement */
-    FAULT_SORTED_SIBLINGS,  /* they are in the order of their numbers */
+    FAULT_SORTED_SIBLINGS,  /* siblings are sorted by token id */
     FAULT_SIBLINGS_Q,       /* q without elder siblings is not normalised */
-    FAULT_POINT_AS_LAW,     /* a draft that could be one token only is taken for a draw */
+    FAULT_POINT_AS_LAW,     /* a deterministic draft is taken for a random draw */
     FAULT_WRONG_BONUS,      /* the bonus token comes from the first site's distribution */
 } fault;
 
-/* Lets a queue's discrete operations decide by a script, with a fault. */
+/* Makes a queue's discrete operations decide by a script, with a fault. */
 void script_install(sampling *g, fault f);
-/* Runs body for all ways that the decisions can go; weight is the probability of what it has just done. */
+/* Runs body for every sequence of decisions. weight is the probability of the run that has just ended. */
 void script_each(void (*body)(void *arg), void (*seen)(void *arg, double weight), void *arg);
 
-/* The distribution of one round of the real code: its tokens, extended to n from p, by their numbers, law [size^n].
- * Returns the mean of how many tokens it had. */
+/* Computes the distribution of one round's tokens in the real code. p extends them to n tokens. law [size^n] is indexed
+ * by sequence number. Returns the mean number of tokens. */
 double round_law(const toy *p, const toy *q, const spec_sampler_options *o, int n, double *law);
 
 #endif

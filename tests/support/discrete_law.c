@@ -67,13 +67,13 @@ static double mutant_residual(const float *p, const float *q, int n, double omeg
 #undef weights_total
 #undef cpu_discrete_ops
 
-/* --- mutants in what is verified ---------------------------------------------------------------------------------- */
+/* --- mutants in verification ---------------------------------------------------------------------------------- */
 
-/* Laws beside those of the session. */
+/* Distributions kept beside those of the session. */
 static struct {
-    const float *of; /* the array whose rows have beside here */
+    const float *of; /* the session's array; `rows` has a row for each of its rows */
     float *rows;
-    size_t count; /* rows there is room for */
+    size_t count; /* capacity in rows */
 } beside[2];
 
 static float *others_of(const float *log_probs, size_t rows, int size)
@@ -101,7 +101,7 @@ static void spied_laws(kern_queue *k, const kern_probs_job *job)
     real->probs(k, &unfiltered);
 }
 
-/* Of each image and position the distribution that it was drafted from in the round before. */
+/* The previous round's draft distribution of each image and position. */
 static float *stale;
 static uint8_t *has_stale;
 
@@ -128,7 +128,7 @@ static void verify_stale(kern_queue *k, kern_block_job *job, uint64_t first_imag
     free(q), free(row);
 }
 
-/* The rows of a chain's distributions in the draft model's: those of its sequence, one after the other. */
+/* Verifies chains with the rows of the draft model's distributions: consecutive rows of each sequence. */
 static void verify_points(kern_queue *k, kern_block_job *job, uint64_t first_image, int length)
 {
     const int sites = job->node[job->blocks] + job->blocks;
@@ -146,8 +146,8 @@ static void verify_points(kern_queue *k, kern_block_job *job, uint64_t first_ima
 static uint64_t batch_first;
 static int batch_length;
 
-/* What the final tokens' drafts were drawn from, by image and position: the distribution of their site, or the drafts
- * themselves where they were chosen. 0: there were none. */
+/* Draft distributions of the final tokens, by image and position. They are the site's distribution, or the drafts
+ * themselves where these were chosen. has 0: no drafts. */
 static struct {
     float *q; /* [BATCH_MOST][SEQ_MOST][SIZE_MOST] */
     uint8_t has[BATCH_MOST * SEQ_MOST];
@@ -214,7 +214,7 @@ static const kern_discrete_ops spied_ops = {spied_laws, spied_draw, spied_verify
 
 /* --- mutants in the engine ---------------------------------------------------------------------------------------- */
 
-/* What the target believes of an image: its tokens, with rejected drafts in place of what replaced them. */
+/* An image's tokens as the target sees them: rejected drafts stand in place of their replacements. */
 static struct {
     int draft[SEQ_MOST], drafts, length; /* of the last request, a chain */
     int kept[SEQ_MOST];                  /* the rejected draft at a position, or -1 */
@@ -278,7 +278,7 @@ static struct {
     kern_rows changed;
 } installed;
 
-/* The same engine, compiled with the mutants. */
+/* Gives the model the engine compiled with the mutants, unless it has an EAGLE drafter. */
 static void change_engine(mar_model *m, int i)
 {
     installed.model[i] = m;
@@ -383,7 +383,7 @@ static void add_to(double sum[2], const double *p, const double *g, int size, in
     sum[1] += square - mean * mean;
 }
 
-/* q NULL: nothing was drafted in the token's place. */
+/* Adds a token to the sums. q is NULL if its place had no draft. */
 static void add_token(law_sums *sums, const float *log_p, const float *q, int size, int token, int before)
 {
     double p[SIZE_MOST] = {0}, g[SIZE_MOST] = {0}, below = 0;

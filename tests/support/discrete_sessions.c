@@ -99,8 +99,8 @@ mar_params discrete_params(const char *list)
         char name[64], value[64];
         assert_int_equal(sscanf(word, " %63s %63s", name, value), 2);
         for (char *c = value; *c; c++)
-            if (*c == '/') *c = ',';               /* of a tree's levels */
-        const mar_param *o = mar_param_find(name); /* which does not keep the text */
+            if (*c == '/') *c = ',';               /* separates a tree's levels */
+        const mar_param *o = mar_param_find(name); /* it does not keep the text */
         if (o->type == MAR_TYPE_TEXT && mar_param_choice(o, value) < 0)
             *(const char **)mar_param_field(o, &p) = memcpy(trees_given[turn++ % 4], value, sizeof value);
         else if (mar_params_set(&p, name, value, why, sizeof why) != MAR_OK)

@@ -1,5 +1,5 @@
-/* The system calls of base/file.c, in place of the C library's for the whole program, which fail or do less when they
- * are told to. A test includes this in one file. */
+/* Replaces the C library's system calls used by base/file.c, for the whole program. They fail or do less on demand. A
+ * test includes this in one file. */
 #ifndef TESTS_DISTURBED_FILES_H
 #define TESTS_DISTURBED_FILES_H
 
@@ -18,7 +18,7 @@ static struct {
     int interrupts;   /* every other read fails with EINTR first */
     int error;        /* errno of every read; 0: none */
     int no_tmpfile;   /* O_TMPFILE is not supported */
-    int no_proc;      /* nor is there a /proc */
+    int no_proc;      /* /proc is missing */
     int rename_fails; /* with EACCES */
     int no_links;     /* linkat fails with EPERM */
 } disturbed;

@@ -1,7 +1,7 @@
-/* An allocator, in place of the C library's for the whole program, that fails when it is told to. A test includes this
- * in one file. Only allocations of the thread that asks for it fail: others may be at work beside
- * it. Sanitizers replace the allocator, too: HAS_SANITIZER is defined under them, and in systems without glibc, and
- * then there is none here. A program all of whose tests need it is skipped then (test.c). */
+/* Replaces the C library's allocator for the whole program; it fails on demand. A test includes this in one file. Only
+ * allocations of the requesting thread fail, since other threads may run beside it. Sanitizers also replace the
+ * allocator. Under them, and without glibc, HAS_SANITIZER is defined and this allocator is missing. A program whose
+ * tests all need it is then skipped (test.c). */
 #ifndef TESTS_FAILING_ALLOCATIONS_H
 #define TESTS_FAILING_ALLOCATIONS_H
 
@@ -22,19 +22,19 @@
 #ifndef HAS_SANITIZER
 
 /* Of the calling thread: */
-static _Thread_local long until_failure = -1; /* allocations that count left before one fails; -1: none does */
-static _Thread_local int failures_last;       /* 1: then all others fail, too, as long as until_failure is not -1 */
+static _Thread_local long until_failure = -1; /* counted allocations left before one fails; -1: none fails */
+static _Thread_local int failures_last;       /* 1: all later ones also fail, while until_failure is not -1 */
 static _Thread_local long failures;
-static _Thread_local long allocations; /* that count */
-static _Thread_local int others_fail;  /* 1: those that do not count fail as those that do */
+static _Thread_local long allocations; /* counted allocations */
+static _Thread_local int others_fail;  /* 1: uncounted allocations also fail */
 /* Of all threads, read and written atomically: */
 static long live; /* blocks not freed */
-static long held; /* those of them whose allocation counts */
+static long held; /* live blocks whose allocation was counted */
 
-/* Whether an allocation from this address is one that may fail: those of this program, which libmar is part of; not
- * those of other libraries. */
+/* Tells whether an allocation from this address may fail. Those of this program, including libmar, may; those of other
+ * libraries may not. */
 static int counts(const void *caller);
-#ifndef OWN_COUNTS /* else the test defines it */
+#ifndef OWN_COUNTS /* otherwise the test defines it */
 static int counts(const void *caller)
 {
 #ifdef EVERY_ALLOCATION_COUNTS
@@ -55,7 +55,7 @@ void __libc_free(void *p);
 
 size_t malloc_usable_size(void *p);
 
-/* A block whose allocation counts ends with a mark, for which it has room behind what was asked for. */
+/* A counted block ends with a mark, in room added behind the requested size. */
 typedef uint64_t block_mark;
 
 static char *place_of_mark(void *p)
@@ -77,18 +77,18 @@ static int is_marked(void *p)
     return found == expected;
 }
 
-/* Notes a new block, if there is one, and returns it. */
+/* Records a new block unless p is NULL, and returns it. */
 static void *noted(void *p, int counted)
 {
     const block_mark mark = counted ? mark_of(p) : 0;
     if (!p) return NULL;
-    if (counted || is_marked(p)) memcpy(place_of_mark(p), &mark, sizeof mark); /* what a mark looks like is none */
+    if (counted || is_marked(p)) memcpy(place_of_mark(p), &mark, sizeof mark); /* erases a stale mark */
     __atomic_add_fetch(&live, 1, __ATOMIC_RELAXED);
     if (counted) __atomic_add_fetch(&held, 1, __ATOMIC_RELAXED);
     return p;
 }
 
-/* Notes that a block is about to be freed. */
+/* Records that a block is about to be freed. */
 static void forget(void *p)
 {
     const block_mark none = 0;
@@ -98,7 +98,7 @@ static void forget(void *p)
     __atomic_sub_fetch(&held, 1, __ATOMIC_RELAXED);
 }
 
-/* Whether the allocation at hand is to fail. */
+/* Tells whether the current allocation must fail. */
 static int fails_now(int counted)
 {
     if (!counted && !others_fail) return 0;

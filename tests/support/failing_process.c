@@ -1,12 +1,12 @@
-/* Goes before the C library in a process (LD_PRELOAD) and lets its memory run out: every allocation, mapping and start
- * of a thread passes here, whichever library asks for it. Counting begins with main: what ld.so and the constructors of
- * libraries allocate before is nobody's to fail.
+/* Precedes the C library in a process (LD_PRELOAD) and makes its memory run out. It sees every allocation, mapping and
+ * thread start of every library. Counting begins with main, since ld.so and library constructors may allocate before
+ * it.
  *
- *   FAIL_AT=N          call N fails, from 0
- *   FAIL_LAST=1        and all behind it
- *   FAIL_BUDGET=BYTES  calls fail that would make what is allocated and not freed more than this
- *   FAIL_THREAD=N      the start of thread N fails, from 0; -1: of all
- *   FAIL_COUNT=FILE    at its end the process writes "CALLS FAILURES MOST_BYTES" there */
+ *   FAIL_AT=N          call N fails, counted from 0
+ *   FAIL_LAST=1        all later calls also fail
+ *   FAIL_BUDGET=BYTES  calls fail that would make the live memory exceed BYTES
+ *   FAIL_THREAD=N      the start of thread N fails, counted from 0; -1: every start
+ *   FAIL_COUNT=FILE    at exit the process writes "CALLS FAILURES MOST_BYTES" to FILE */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ static int fail(int error)
     return 1;
 }
 
-/* Whether the call at hand fails, which is for so many bytes more. */
+/* Tells whether the current call, for `bytes` more bytes, must fail. */
 static int fails(size_t bytes)
 {
     if (!counting) return 0;
@@ -114,7 +114,7 @@ void *mmap(void *address, size_t size, int protection, int flags, int fd, off_t 
 {
     if (fails(fd < 0 ? size : 0)) return MAP_FAILED;
     void *p = (void *)syscall(SYS_mmap, address, size, protection, flags, fd, offset);
-    if (p != MAP_FAILED && fd < 0) add((long)size); /* for good: few are, and munmap does not say which it ends */
+    if (p != MAP_FAILED && fd < 0) add((long)size); /* for good: few are, and munmap does not tell which */
     return p;
 }
 

@@ -1,4 +1,4 @@
-/* Double-precision golden data: written as a pair of float tensors, `name` and what is missing in it, `name.rest`. */
+/* Double-precision golden data, stored as two float tensors: `name` and its rounding error `name.rest`. */
 #ifndef TESTS_GOLDEN_DOUBLES_H
 #define TESTS_GOLDEN_DOUBLES_H
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The caller frees the result. */
+/* Returns the sum of both tensors. The caller frees it. */
 static inline double *golden_f64(const wt_file *f, const char *name, int64_t count)
 {
     char rest_name[128];
@@ -21,7 +21,7 @@ static inline double *golden_f64(const wt_file *f, const char *name, int64_t cou
     return sum;
 }
 
-/* Fails unless |a - b| <= tolerance. */
+/* Fails the test unless |a - b| <= tolerance. */
 static inline void assert_near(double a, double b, double tolerance)
 {
     if (!(a - b <= tolerance && b - a <= tolerance)) fail_msg("%.12g, expected %.12g within %g", a, b, tolerance);

@@ -14,11 +14,12 @@ typedef struct {
     int rows, vocabulary, seq_len;
 } gpt_fixture;
 
-/* What most tests sample with: the distributions are the softmax of the logits. */
+/* Sampling of most tests: the distributions are the softmax of the logits. */
 extern const gpt_sampling gpt_fixture_plain;
 
-/* Opens golden model `name` on a queue, with another number of tokens unless seq_len is 0, and a runner of it, planned
- * for `images` images, with room for `rows` laws. gpt_fixture_close closes the queue, too. Returns 0 if k is NULL. */
+/* Opens golden model `name` on a queue, and its runner, planned for `images` images. A seq_len other than 0 replaces
+ * the model's number of tokens. There is memory for `rows` distributions. gpt_fixture_close also closes the queue.
+ * Returns 0 if k is NULL. */
 int gpt_fixture_open(gpt_fixture *f, kern_queue *k, const char *name, int seq_len, const gpt_sampling *sampling,
                      int images, int drafts, int keep, int rows);
 void gpt_fixture_close(gpt_fixture *f);

@@ -16,7 +16,7 @@ float *even_floats(size_t n, float low, float high, uint64_t seed)
     return x;
 }
 
-/* Moves *at by n floats in low .. high. */
+/* Fills n floats at *at with values in low .. high and advances *at. */
 static const float *draw(float **at, size_t n, float low, float high, uint64_t seed)
 {
     float *x = even_floats(n, low, high, seed), *to = *at;
@@ -29,7 +29,7 @@ static const float *draw(float **at, size_t n, float low, float high, uint64_t s
 head_case make_head_case(int width, int depth, int channels, uint64_t seed)
 {
     const size_t w = (size_t)width, c = (size_t)channels;
-    const float scale = sqrtf(3 / (float)width); /* a product keeps the size of its operand */
+    const float scale = sqrtf(3 / (float)width); /* a product keeps its operand's magnitude */
     head_case h = {.spec = {.width = width, .depth = depth, .channels = channels}};
     h.blocks = calloc((size_t)depth + 1, sizeof *h.blocks);
     h.weights =
@@ -85,7 +85,7 @@ head_case make_faint_case(int width, int depth, int channels, uint64_t seed)
         float *weight = even_floats(w, 0.05f, 0.3f, ++seed);
         memcpy(norm, weight, w * sizeof *norm);
         memset((void *)(uintptr_t)block->ln_bias, 0, w * sizeof *norm);
-        memset((void *)(uintptr_t)block->ada_weight, 0, w * w * sizeof *norm); /* the shift's */
+        memset((void *)(uintptr_t)block->ada_weight, 0, w * w * sizeof *norm); /* the shift's rows */
         memset((void *)(uintptr_t)block->ada_bias, 0, w * sizeof *norm);
         for (size_t i = 0; i < w * w; i++) fc1[i] /= 0.175f;
         free(weight);
@@ -99,7 +99,7 @@ void free_head_case(head_case *h)
     free(h->weights);
 }
 
-/* To bf16 and back, if bf16. */
+/* Rounds x to bf16 if bf16. */
 static double rounded(double x, int bf16)
 {
     const float f = (float)x;
@@ -135,7 +135,7 @@ static void normalise(const double *x, int n, double *u)
     for (int i = 0; i < n; i++) u[i] = (x[i] - mean) / sqrt(square + 1e-6);
 }
 
-/* One row. work [8W]; kept NULL or the row's [depth][W] */
+/* Computes one row. work [8W]; kept is NULL or the row's [depth][W]. */
 static void reference_row(const kern_head_spec *s, const float *state, const float *cond, int bf16,
                           kern_head_reuse reuse, double *kept, double *work, float *out)
 {
@@ -148,7 +148,7 @@ static void reference_row(const kern_head_spec *s, const float *state, const flo
         const kern_head_block *block = &s->blocks[b];
         product(block->ada_weight, block->ada_bias, 3 * w, w, c, bf16, mod);
         for (int i = 0; i < 3 * w; i++) mod[i] = rounded(mod[i], bf16);
-        const int inner = b >= 1 && b <= 4; /* what is kept of these is gated */
+        const int inner = b >= 1 && b <= 4; /* kept outputs of these blocks are gated */
         double *keeps = kept ? kept + (size_t)b * (size_t)w : NULL;
         if (kept && (reuse == KERN_HEAD_KEPT || (reuse == KERN_HEAD_WARM && inner))) {
             for (int i = 0; i < w; i++) x[i] += inner ? keeps[i] : mod[2 * w + i] * keeps[i];

@@ -13,11 +13,11 @@ const int inception_single[INCEPTION_SINGLE][2] = {{256, 256}, {64, 64}, {299, 2
 
 typedef struct {
     const char *name;
-    int out, in, height, width; /* of fc: classes, features, 1, 1 */
-    double gain;                /* the mean variance of the results; of fc: the scale of the weights */
+    int out, in, height, width; /* for fc: classes, features, 1, 1 */
+    double gain;                /* mean variance of the results; for fc: scale of the weights */
 } layer;
 
-/* The layers in the order of their numbers. Returns how many there are. */
+/* Reads the layers in the order of their numbers. Returns their count. */
 static int read_layers(const wt_file *golden, const char *which, layer *layers)
 {
     char prefix[16];
@@ -37,7 +37,7 @@ static int read_layers(const wt_file *golden, const char *which, layer *layers)
     return count;
 }
 
-/* u[n]: uniform in (-1/2, 1/2), numbers 0..n-1 at this address. */
+/* Fills u[n] with uniform numbers in (-1/2, 1/2): numbers 0..n-1 at this address. */
 static void uniform(int number, int row, int step, int n, double *u)
 {
     uint32_t words[4];
@@ -49,7 +49,7 @@ static void uniform(int number, int row, int step, int n, double *u)
     }
 }
 
-/* A row of a convolution's weights. Those of all but the first layer have no mean. */
+/* Makes a row of a convolution's weights. Except in the first layer their mean is 0. */
 static void filter_row(int number, int row, int n, double *u)
 {
     double mean = 0;
@@ -155,7 +155,7 @@ void inception_write(const wt_file *golden, const char *which, const char *path)
 
 /* --- images ------------------------------------------------------------------------------------------------------- */
 
-/* Triangle waves of random frequency, direction and colour; those of odd images are longer. */
+/* Draws triangle waves of random frequency, direction and colour. Those of odd images are longer. */
 void inception_image(int number, int height, int width, uint8_t *rgb)
 {
     enum { WAVES = 3, WORDS = 10 };

@@ -13,7 +13,7 @@ typedef struct {
     bytes header, data;
     uint64_t random, other; /* states */
     double noise;
-    const char *prefix; /* of all names */
+    const char *prefix; /* begins every name */
 } writer;
 
 static double uniform(uint64_t *state) /* -1..1, xorshift64* */
@@ -24,7 +24,7 @@ static double uniform(uint64_t *state) /* -1..1, xorshift64* */
     return (double)((*state * 0x2545F4914F6CDD1D) >> 11) / (double)(1LL << 52) - 1;
 }
 
-/* Norms' weights are about 1. A matrix keeps the size of what it is given, the output layer's doubles it. */
+/* Draws a weight. Norm weights are about 1. A matrix keeps its input's magnitude; the output layer doubles it. */
 static float draw(writer *w, const char *name, int rank, const int64_t *shape)
 {
     const double own = uniform(&w->random), other = uniform(&w->other), u = own + w->noise * other;
@@ -63,7 +63,7 @@ static writer begin_file(unsigned seed, double noise)
                     .prefix = ""};
 }
 
-/* Writes what has been gathered; `metadata` is ",..." or "". */
+/* Writes the gathered tensors; `metadata` is ",..." or "". */
 static char *end_file(writer *w, const char *directory, const char *file, const char *metadata)
 {
     char *path;

@@ -4,22 +4,24 @@
 
 #include "llamagen/eagle_model.h"
 
-/* Writes directory/file with the tensors of this shape in f32, and heads and seq_len in its metadata if `says` is 1.
- * Weights are draws of `seed`, and so much noise of another seed is added: files that differ in noise alone are models
- * that are alike. Returns the path, which the caller frees. A failure fails the test. */
+/* Writes directory/file with the f32 tensors of configuration c. If `says` is 1, its metadata has heads and seq_len.
+ * Weights come from `seed`, plus noise of another seed scaled by `noise`. Files that differ only in noise are similar
+ * models. A failure fails the test. Returns the path; the caller frees it. */
 char *write_llamagen(const char *directory, const char *file, const gpt_config *c, unsigned seed, double noise,
                      int says);
 
-/* The same with an EAGLE drafter, whose metadata says nothing. */
+/* Writes an EAGLE drafter likewise, without metadata. */
 char *write_eagle(const char *directory, const char *file, const eagle_config *c, unsigned seed);
 
-/* The same with a MAR model, whose metadata say its heads, and all names of which begin with `prefix`. */
+/* Writes a MAR model likewise. Its metadata has the heads. All names begin with `prefix`. */
 char *write_mar(const char *directory, const char *file, const mar_model_config *c, unsigned seed, const char *prefix);
 
-/* A copy of tests/golden/data/vq.pth there: tables of near tokens are kept beside it. Returns its path likewise. */
+/* Copies tests/golden/data/vq.pth into the directory, since tables of near tokens are stored beside it. Returns the
+ * path; the caller frees it. */
 char *copy_vq(const char *directory);
 
-/* The shape of the models here: 16 tokens of 50, which is the codebook of tests/golden/data/vq.pth; 5 classes. */
+/* Returns the small models' configuration: 16 tokens, a vocabulary of 50, 5 classes. The vocabulary is the codebook of
+ * tests/golden/data/vq.pth. */
 gpt_config small_llamagen(void);
 
 #endif

@@ -12,8 +12,8 @@ static inline mar_masked *mar_masked_of(mar_session *s)
     return (mar_masked *)mar_session_engine_state(s);
 }
 
-/* Makes the batch of one image that has begun, in rounds of at most gamma steps. Each round ends with the first step in
- * which a token is replaced, and no sooner than its length. ends[0] counts those of full length, ends[1] the others. */
+/* Generates the begun batch of one image in rounds of at most gamma steps. Checks that a round ends only after its
+ * first step with a replaced token, or at full length. ends[0] counts rounds of full length, ends[1] the others. */
 static inline void check_rounds(mar_session *s, int seq_len, int num_iter, int gamma, int ends[2])
 {
     for (int first = 0, next; !mar_session_done(s); first = next) {

@@ -1,4 +1,4 @@
-/* What mar_session_measure lists, for the tests of both backends. */
+/* Collects the measurements of mar_session_measure, for the tests of both backends. */
 #ifndef TESTS_MEASURED_H
 #define TESTS_MEASURED_H
 
@@ -12,11 +12,11 @@ typedef struct {
     int count;
 } measured_list;
 
-/* A mar_measurement_function: adds to the measured_list `user`. */
+/* Adds a measurement to the measured_list `user`. It is a mar_measurement_function. */
 void measured_take(void *user, const mar_measurement *m);
-/* All that the session measures. The caller frees it. */
+/* Returns all measurements of the session. The caller frees them. */
 measured_list *measured_session(mar_session *s);
-/* Fails the test if there is none. rows -1: any. */
+/* Returns a measurement, or fails the test if there is none. rows -1: any. */
 const mar_measurement *measured_get(const measured_list *l, const char *group, const char *name, int rows);
 
 #endif

@@ -1,4 +1,4 @@
-/* For the tests of NumPy's files: the arrays that tests/weights/make_npz.py writes, and reading them. */
+/* The arrays that tests/weights/make_npz.py writes, and their readers, for the tests of NumPy files. */
 #ifndef TESTS_NPZ_ARRAYS_H
 #define TESTS_NPZ_ARRAYS_H
 
@@ -50,7 +50,7 @@ static inline wt_file *open_expected(void)
     return f;
 }
 
-/* The bytes of a tensor of expected.safetensors; the caller frees them. */
+/* Returns the bytes of a tensor of expected.safetensors. The caller frees them. */
 static inline void *expected_bytes(const wt_file *f, const char *name, size_t *size)
 {
     const wt_tensor *t = wt_find(f, name);
@@ -68,7 +68,7 @@ static inline int same_number(double a, double b)
     return isnan(b) ? isnan(a) : a == b && signbit(a) == signbit(b);
 }
 
-/* Whether array a of z can be read and is NAME.f64, in both precisions. What it cannot read is in `why`. */
+/* Tells whether array a of z can be read in both precisions and equals NAME.f64. `why` has a read error's reason. */
 static inline int reads_as(npz *z, const npz_array *a, const wt_file *expected, const char *name)
 {
     char key[64];
@@ -96,7 +96,7 @@ static inline void check_arrays(npz *z, const char *path, const wt_file *expecte
         if (!a) fail_msg("%s: no %s", path, arrays[i].name);
         assert_string_equal(a->name, arrays[i].name);
         assert_int_equal(a->dtype, arrays[i].dtype);
-        if (i != 7 || a->rank == 0) { /* asfortranarray makes [1] of a scalar */
+        if (i != 7 || a->rank == 0) { /* asfortranarray turns a scalar into [1] */
             assert_int_equal(a->rank, arrays[i].rank);
             assert_memory_equal(a->shape, arrays[i].shape, (size_t)a->rank * sizeof *a->shape);
         }
@@ -105,7 +105,7 @@ static inline void check_arrays(npz *z, const char *path, const wt_file *expecte
     }
 }
 
-/* Where the directory's entry of this name begins. */
+/* Returns the start of the directory entry of this name. */
 static inline uint8_t *find_entry(bytes *b, const char *name)
 {
     for (size_t at = 0; at + 46 + strlen(name) <= b->size; at++)
@@ -115,7 +115,7 @@ static inline uint8_t *find_entry(bytes *b, const char *name)
     return NULL;
 }
 
-/* A .npy file with this dictionary, padded, and 16 bytes of data. */
+/* Makes a .npy file with this dictionary, and `data` bytes of data: 0, 1, 2, ... */
 static inline bytes make_npy(const char *dictionary, int version, int data)
 {
     bytes b = {0};

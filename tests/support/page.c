@@ -20,7 +20,7 @@ static void check_text(const char *text)
     static const char *const present[] = {"prefers-color-scheme:dark", "name=\"viewport\"", "<noscript>"};
     assert_int_equal(strncmp(text, "<!DOCTYPE html>", 15), 0);
     assert_string_equal(text + strlen(text) - 8, "</html>\n");
-    assert_int_equal(count(text, "<script"), 2); /* the record, and what draws it */
+    assert_int_equal(count(text, "<script"), 2); /* the record and the script that draws it */
     assert_int_equal(count(text, "</script"), 2);
     assert_int_equal(count(text, "http"), 1); /* SVG's namespace */
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)

@@ -17,7 +17,7 @@ static const path_mutation *mutation_of(const kern_queue *k)
     return (const path_mutation *)k->head;
 }
 
-/* The term of an index, of all channels. */
+/* Returns the term of an index, summed over channels. */
 static double term_of(const kern_path_job *job, int path, int index)
 {
     double sum = 0;
@@ -25,7 +25,7 @@ static double term_of(const kern_path_job *job, int path, int index)
     return sum;
 }
 
-/* The term that index 0 would have if it added noise. The token of the path is the mean that the record has there. */
+/* Returns the term that index 0 would have if it added noise. The record's mean at index 0 is the path's token. */
 static double last_term(const kern_path_job *job, int path)
 {
     const kern_chain_coef *coef = &job->coef[0];

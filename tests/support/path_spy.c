@@ -32,8 +32,8 @@ static size_t row_floats(const path_spy *spy)
     return (size_t)spy->stride + (size_t)spy->steps * (size_t)spy->channels;
 }
 
-/* Keeps the paths of a job, and the other distribution's means: Q's if the paths are candidates. Those of a draft under
- * Q are in its record. */
+/* Stores a job's paths and the other distribution's means: P's, or Q's if the paths are candidates. A draft's record
+ * has its means under Q. */
 static void remember(path_spy *spy, const kern_path_job *job)
 {
     spy->steps = job->steps, spy->channels = job->channels, spy->stride = job->stride;
@@ -60,7 +60,7 @@ static void spied_ratio(kern_queue *k, const kern_path_job *job)
     for (int r = 0; spy->mutant == SPY_ACCEPTS_ALL && r < job->paths; r++) job->log_ratio[r] = 0;
 }
 
-/* Row r of a verdict stays. */
+/* Stores row r of a verdict as kept. */
 static void keep(path_spy *spy, const kern_path_verdict *job, int r)
 {
     const size_t floats = row_floats(spy), image = (size_t)(job->image[r] % PATH_CANDIDATE_IMAGES - spy->first_image);
@@ -113,14 +113,14 @@ void spy_end(path_spy *spy)
     free(spy->judged), free(spy->kept), free(spy->has);
 }
 
-/* --- the distribution of what it kept ----------------------------------------------------------------------------- */
+/* --- the distribution of the kept paths --------------------------------------------------------------------------- */
 
-/* A queue's path_ratio that notes innovations: rows of the job are tokens from `next` on. */
+/* Replaces a queue's path_ratio and records innovations. */
 typedef struct {
     kern_head_ops ops;
     const kern_head_ops *real;
     const path_spy *spy;
-    const size_t *place; /* of the rows: numbers in spy->kept */
+    const size_t *place; /* indices in spy->kept of the job's rows */
     innovations *out;
 } whitener;
 
@@ -173,7 +173,7 @@ static void make_room(innovations *v, const path_spy *spy, size_t more)
     free(old.u), free(old.gap);
 }
 
-/* How far an image's token is from the end of its path under the distribution that it was drawn from. */
+/* Returns the distance of an image's token from its path's end under the distribution of its draw. */
 static double token_off(const path_spy *spy, const kern_chain_coef *coef, size_t place, const float *token)
 {
     const float *record = spy->kept + place * row_floats(spy);
@@ -185,7 +185,7 @@ static double token_off(const path_spy *spy, const kern_chain_coef *coef, size_t
     return most;
 }
 
-/* The images as a plain run sees them. */
+/* A plain run over the finished images. */
 typedef struct {
     kern_queue *k;
     mar_runner runner;
@@ -231,7 +231,7 @@ static void close_run(plain_run *run, const path_spy *spy)
     free_queue(run->k);
 }
 
-/* The steps first .. last of the plan, of all images, in one context. */
+/* Whitens the plan's steps first .. last of all images, in one context. */
 static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *steps, int first, int last,
                          const float *tokens, innovations *out)
 {
@@ -300,7 +300,7 @@ static double two_sided(double z)
     return isnan(z) ? 0 : erfc(fabs(z) / sqrt(2));
 }
 
-/* Coordinates along the gap of an index, and sums over it: of gap times innovation, and of the gap's square. */
+/* Computes coordinates along the gap of an index. Also sums gap times innovation, and the gap's square. */
 static void along_gap(const innovations *v, int index, float *w, double *balance, double *square)
 {
     for (size_t t = 0; t < v->tokens; t++) {

@@ -1,4 +1,4 @@
-/* Lists of tensors, {"name": [shape], ...} in a model's order (tests/weights/data/formats), and files made of them. */
+/* Lists of tensors, {"name": [shape], ...} in a model's order (tests/weights/data/formats), and their files. */
 #ifndef TESTS_SHAPE_LIST_H
 #define TESTS_SHAPE_LIST_H
 
@@ -11,13 +11,13 @@ void set_shape(cJSON *list, const char *name, int rank, const double *shape);
 #define SHAPE(list, name, ...)                                                                                         \
     set_shape(list, name, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
 
-/* A safetensors file of F32 tensors with these names and shapes, all zero and none of it on disk. With metadata key =
- * value, unless value is NULL. */
+/* Opens a safetensors file of F32 tensors with these names and shapes, all zero and not stored on disk. Its metadata
+ * has key = value, unless value is NULL. */
 wt_file *open_list_with(const cJSON *list, const char *key, const char *value);
-/* The same with metadata mar.heads. */
+/* Opens the same with metadata mar.heads. */
 wt_file *open_list(const cJSON *list, const char *heads);
 
-/* Visits must be the list, in its order. */
+/* Compares visits with the list, in its order. */
 typedef struct {
     const cJSON *next;
     int visits;

@@ -1,5 +1,5 @@
-/* Counts the operations of one session, and does something before one of them: a test includes this in one file. The
- * tables of the session's queue are replaced by ones that count first. */
+/* Counts the operations of one session, and disturbs it before one of them. A test includes this in one file. Counting
+ * tables replace the tables of the session's queue. */
 #ifndef TESTS_SPY_H
 #define TESTS_SPY_H
 
@@ -12,7 +12,7 @@ static struct {
     mar_session *session;
     const char *only; /* count this operation alone; NULL: all */
     long count;       /* operations so far */
-    long at;          /* the number of the one that is disturbed; -1: none */
+    long at;          /* index of the disturbed operation; -1: none */
     void (*disturb)(mar_session *s);
     kern_core_ops core;
     kern_head_ops head;
@@ -30,7 +30,7 @@ static void spy_count(const char *operation)
     if (spy.count++ == spy.at) spy.disturb(spy.session);
 }
 
-/* TABLE.NAME with these parameters, which are called with these arguments. */
+/* Defines the counting form of TABLE.NAME with its parameters and arguments. */
 #define SPY_OPERATION(result, table, name, parameters, ...)                                                            \
     static result spy_##table##_##name parameters                                                                      \
     {                                                                                                                  \
@@ -97,7 +97,7 @@ SPY_OPERATION(void, discrete, probs, (kern_queue * k, const kern_probs_job *job)
 SPY_OPERATION(void, discrete, draw, (kern_queue * k, const kern_draw_job *job), k, job)
 SPY_OPERATION(void, discrete, verify, (kern_queue * k, const kern_block_job *job), k, job)
 
-/* What may happen before an operation. */
+/* Disturbances before an operation. */
 __attribute__((unused)) static void spy_cancel(mar_session *s)
 {
     mar_session_cancel(s);
@@ -109,7 +109,7 @@ __attribute__((unused)) static void spy_break(mar_session *s)
     kern_fail(mar_session_queue(s), err_set(&err, MAR_EBACKEND, "injected"), &err);
 }
 
-/* Begins to count. `disturb` is called before operation number `at` of those counted; at -1: before none. */
+/* Begins to count. Calls `disturb` before counted operation number `at`, or never if `at` is -1. */
 static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(mar_session *s))
 {
     kern_queue *k = mar_session_queue(s);
@@ -144,7 +144,7 @@ static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(ma
     k->core = &spy.core, k->head = &spy.head, k->conv = &spy.conv, k->discrete = &spy.discrete;
 }
 
-/* Ends it. Returns how many operations there were. */
+/* Ends counting. Returns the number of operations. */
 static long spy_off(void)
 {
     kern_queue *k = mar_session_queue(spy.session);

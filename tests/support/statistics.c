@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Q(a, x), the regularised upper incomplete gamma function: series below a + 1, continued fraction above. */
+/* Returns Q(a, x), the regularised upper incomplete gamma function: series below a + 1, continued fraction above. */
 static double gamma_q(double a, double x)
 {
     const double front = exp(a * log(x) - x - lgamma(a));
@@ -55,7 +55,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* P(sqrt(n) D > t) in the limit. */
+/* Returns P(sqrt(n) D > t) in the limit of large n. */
 static double kolmogorov(double t)
 {
     double sum = 0;
@@ -127,7 +127,7 @@ static void random_line(uint64_t *state, int dim, float *line)
     for (int i = 0; i < dim; i++) line[i] = (float)(line[i] / sqrt(norm));
 }
 
-/* The places of both samples on one line, sorted. */
+/* Projects both samples onto one line and sorts them. */
 static void project(const float *a, const float *b, int n, int dim, const float *line, projected *out)
 {
     for (int i = 0; i < 2 * n; i++) {
@@ -139,7 +139,7 @@ static void project(const float *a, const float *b, int n, int dim, const float 
     qsort(out, 2 * (size_t)n, sizeof *out, by_place);
 }
 
-/* n^2 integral (F - G)^2 with label +1 for one sample, -1 for the other. */
+/* Returns n^2 integral (F - G)^2. Labels are +1 for one sample, -1 for the other. */
 static double squared_area(const projected *x, int n, const signed char *label)
 {
     double sum = 0;

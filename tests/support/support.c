@@ -162,7 +162,7 @@ char *temporary_directory(void)
 
 static struct kept {
     struct kept *next;
-    char *path; /* of a directory or of a file in one */
+    char *path; /* path of a directory or of a file in one */
 } * kept;
 
 static void remove_kept(void)

@@ -1,5 +1,5 @@
-/* Tests that register themselves: a file of TEST_CASE(name) { ... } is a program, whose main is in test.c. They run in
- * the order of the file. */
+/* Self-registering tests. A file of TEST_CASE(name) { ... } is a program; test.c has its main. Tests run in the order
+ * of the file. */
 #ifndef TESTS_TEST_H
 #define TESTS_TEST_H
 
@@ -22,7 +22,7 @@ void test_register(registered_test *entry);
 /* Sets the set-up and tear-down of the program's tests as a whole. */
 void test_register_group(CMFixtureFunction set_up, CMFixtureFunction tear_down);
 
-/* Begins a test's definition. `state` is what the set-up has left. */
+/* Begins a test's definition. `state` is the state set by the set-up. */
 #define TEST_CASE(name) TEST_WITH(name, NULL, NULL)
 /* The same with a set-up and a tear-down of its own. */
 #define TEST_WITH(name, set_up, tear_down)                                                                             \

@@ -63,7 +63,7 @@ long toy_sequences(const toy *t, int n)
 const float *toy_law(const toy *t, const int *prefix, int length)
 {
     long before = 0;
-    if (length > t->length) length = t->length; /* past the end: some distribution, of no consequence */
+    if (length > t->length) length = t->length; /* past the end: any distribution will do */
     for (long l = 0, level = 1; l < length; l++, level *= t->size) before += level;
     return row(t, before + toy_number(t, prefix, length));
 }

@@ -11,7 +11,8 @@
 #include <sys/auxv.h>
 #endif
 
-/* Sets of instructions; each is wanted only with those before it. MAR_ISA names the last that may be used. */
+/* An instruction set, and what it computes. The sets of isa_set are in order; MAR_ISA names the last that may be used.
+ */
 typedef struct {
     int set;                  /* isa_set */
     const gemm_kernel *of[3]; /* kernel of each gemm_type; NULL: one further down */

@@ -473,19 +473,6 @@ static void mean_of_all(const void *x, int rows, size_t values, float *y, int bf
     }
 }
 
-static void relu(const void *x, size_t n, void *y, int bf16)
-{
-    if (bf16) {
-        const int16_t *in = x; /* negative with the sign bit; NaNs lie above -infinity, 0xff80 */
-        int16_t *out = y;
-        for (size_t i = 0; i < n; i++) out[i] = in[i] < 0 && (uint16_t)in[i] <= 0xff80u ? 0 : in[i];
-    } else {
-        const float *in = x;
-        float *out = y;
-        for (size_t i = 0; i < n; i++) out[i] = in[i] <= 0.0f ? 0.0f : in[i];
-    }
-}
-
 static void from_act(const void *x, size_t n, float *y, int bf16)
 {
     if (bf16)
@@ -665,7 +652,6 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .channel_sums = channel_sums,
     .add = add_rows,
     .distances = distances,
-    .relu = relu,
     .max_rows = max_rows,
     .mean_rows = mean_rows,
     .mean_of_all = mean_of_all,

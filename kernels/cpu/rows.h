@@ -40,8 +40,6 @@ typedef struct kern_rows {
     void (*add)(float *dst, const float *src, const float *add, size_t n);
     /* y[i*y_stride + j] = |a[i] - b[j]|^2, rows of dim values */
     void (*distances)(const float *a, int rows, const float *b, int columns, int dim, float *y, size_t y_stride);
-    /* y = max(x, 0), n values of act; y may be x. NaN stays NaN. */
-    void (*relu)(const void *x, size_t n, void *y, int bf16);
     /* y = the maximum or the mean of n rows of `values` act, n > 0. NaN stays NaN. */
     void (*max_rows)(const void *const *x, int n, size_t values, void *y, int bf16);
     void (*mean_rows)(const void *const *x, int n, size_t values, void *y, int bf16);

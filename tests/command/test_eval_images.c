@@ -14,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define QUICK " --num 4 --num_iter 8 --num_sampling_steps 10 -q"
+/* In f32: in bf16 the Frechet distance of 40 digits is 170 to 260, as roundings fall. */
+#define QUICK " --num 4 --num_iter 8 --num_sampling_steps 10 --dtype f32 -q"
 enum { IMAGES = 40, SIDE = 32, PIXELS = SIDE * SIDE * 3 };
 
 /* Directory with 40 digits in a, and others in b. */
@@ -178,7 +179,7 @@ static void against_real_digits(void **state)
     for (size_t i = 0; i < sizeof rgb; i++) rgb[i] = (uint8_t)((word = word * 1664525u + 1013904223u) >> 24);
     write_images("noise.npz", rgb, IMAGES, SIDE);
     const double digits = number("--images a", "fid"), noise = number("--images noise.npz", "fid");
-    if (!(digits < 300 && noise > 2 * digits)) fail_msg("digits %g, noise %g", digits, noise);
+    if (!(digits < 300 && noise > 3 * digits)) fail_msg("digits %g, noise %g", digits, noise);
     assert_true(number("--images a", "recall") > 0.1);
     assert_true(number("--images noise.npz", "recall") == 0);
 }

@@ -21,7 +21,7 @@ static inline __attribute__((always_inline)) void store_values(const gemm_out *o
     memcpy(y, &a, sizeof a);
 }
 
-/* The same for the last n < LANES values, by way of copies. */
+/* Writes the last n < LANES values, through copies of y and the gate. */
 static void store_some(const gemm_out *o, floats a, int c, const char *gate, void *y, int n)
 {
     char values[VECTOR] = {0}, gates[VECTOR] = {0};

@@ -175,55 +175,6 @@ static void affine_silu(const float *x, int n, int channels, const float *scale,
     }
 }
 
-/* x = exp((x - most) * scale) for `count` of LANES values, and 0 for the others; added to lane. */
-static inline void exp_lanes(float *x, float most, float scale, int count, float *lane)
-{
-    for (int j = 0; j < LANES; j++) {
-        const float e = exp_f32((x[j] - most) * scale);
-        x[j] = j < count ? e : 0.0f;
-        lane[j] += x[j];
-    }
-}
-
-static inline float lanes_max(const float lane[LANES])
-{
-    float m[8];
-    for (int i = 0; i < 8; i++) m[i] = lane[i + 8] > lane[i] ? lane[i + 8] : lane[i];
-    for (int i = 0; i < 4; i++) m[i] = m[i + 4] > m[i] ? m[i + 4] : m[i];
-    m[0] = m[2] > m[0] ? m[2] : m[0];
-    m[1] = m[3] > m[1] ? m[3] : m[1];
-    return m[1] > m[0] ? m[1] : m[0];
-}
-
-static inline void scale_lanes(const float *x, float factor, void *y, int bf16)
-{
-    if (bf16)
-        for (int j = 0; j < LANES; j++) ((uint16_t *)y)[j] = store_bf16(x[j] * factor);
-    else
-        for (int j = 0; j < LANES; j++) ((float *)y)[j] = x[j] * factor;
-}
-
-/* The remainder is copied to a full vector: one by one each value would take as long as all lanes. */
-static void softmax(float *s, int n, float scale, void *y, int bf16)
-{
-    const size_t size = bf16 ? sizeof(uint16_t) : sizeof(float);
-    float top[LANES], lane[LANES] = {0}, end[LANES], result[LANES];
-    int i = 0;
-    for (int j = 0; j < LANES; j++) top[j] = end[j] = -INFINITY;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) top[j] = s[i + j] > top[j] ? s[i + j] : top[j];
-    const int left = n - i;
-    memcpy(end, s + i, (size_t)left * sizeof *end);
-    for (int j = 0; j < LANES; j++) top[j] = end[j] > top[j] ? end[j] : top[j];
-    const float most = lanes_max(top);
-    for (i = 0; i + LANES <= n; i += LANES) exp_lanes(s + i, most, scale, LANES, lane);
-    if (left) exp_lanes(end, most, scale, left, lane);
-    const float inv = 1.0f / lanes_sum(lane);
-    for (i = 0; i + LANES <= n; i += LANES) scale_lanes(s + i, inv, (char *)y + (size_t)i * size, bf16);
-    scale_lanes(end, inv, result, bf16);
-    memcpy((char *)y + (size_t)i * size, result, (size_t)left * size);
-}
-
 static float maximum(const float *x, int n)
 {
     float top[LANES];
@@ -635,6 +586,7 @@ static unsigned read_all(const void *p, size_t n)
     return sum[0][0] + sum[0][5];
 }
 
+void PASTE(kern_softmax, KERN_ISA)(float *s, int n, float scale, void *y, int bf16);
 void PASTE(kern_cached, KERN_ISA)(const struct cached_task *t, const kern_rows *rows);
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
 const kern_rows PASTE(kern_rows, KERN_ISA) = {
@@ -644,7 +596,7 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .gate_add = gate_add,
     .silu_add = silu_add,
     .affine_silu = affine_silu,
-    .softmax = softmax,
+    .softmax = PASTE(kern_softmax, KERN_ISA),
     .maximum = maximum,
     .exponentials = exponentials,
     .residual = residual,

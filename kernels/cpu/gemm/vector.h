@@ -61,6 +61,18 @@ static inline floats choose(ints mask, floats a, floats b)
     return (floats)((mask & (ints)a) | (~mask & (ints)b));
 }
 
+/* Returns a where a > b, else b. */
+static inline floats larger(floats a, floats b)
+{
+#if defined(__AVX512F__)
+    return (floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (floats)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return choose(a > b, a, b);
+#endif
+}
+
 static inline floats from_bf16(const void *p)
 {
     halves h;

@@ -28,7 +28,8 @@ static inline float sum_of(floats v)
     return lane[0];
 }
 
-/* The last values, fewer than LANES, are computed in a vector of their own, whose other lanes become 0. */
+/* The last values, fewer than LANES, are computed in a vector of their own. Its other lanes add exp_v's least value,
+ * 2e-38, to a sum of 1 or more. */
 void PASTE(kern_softmax, KERN_ISA)(float *s, int n, float scale, void *y, int bf16)
 {
     const int whole = n / LANES * LANES;
@@ -37,13 +38,12 @@ void PASTE(kern_softmax, KERN_ISA)(float *s, int n, float scale, void *y, int bf
     floats top = end;
     for (int i = 0; i < whole; i += LANES) top = larger(load_floats(s + i), top);
     const floats most = all(largest(top));
-    const ints missing = end == -INFINITY;
     for (int i = 0; i < whole; i += LANES) {
         const floats e = exp_v((load_floats(s + i) - most) * scale);
         memcpy(s + i, &e, sizeof e);
         sum += e;
     }
-    end = choose(missing, all(0), exp_v((end - most) * scale));
+    end = exp_v((end - most) * scale);
     const float inv = 1 / sum_of(sum + end);
     for (int i = 0; i < whole; i += LANES) {
         const floats p = load_floats(s + i) * inv;

@@ -1,6 +1,4 @@
 /* The softmax of rows.h, compiled once per instruction set like rows.c. */
-#define KERN_FUSED 1
-
 #include "kernels/cpu/gemm/vector.h"
 #include "kernels/cpu/rows.h"
 

@@ -12,7 +12,6 @@
 #define PASTE_(a, b) a##_##b
 #define PASTE(a, b)  PASTE_(a, b)
 #define BF16         PASTE(IS, KERN_TYPE)
-#define KERN_FUSED   BF16
 
 #include "kernels/cpu/gemm/amx.h"
 #include "kernels/cpu/gemm/epilogue.h"

@@ -15,7 +15,6 @@
 #define IS_bf16      2
 #define IS_int8      3
 #define TYPE         PASTE(IS, KERN_TYPE)
-#define KERN_FUSED   (TYPE != IS_int8) /* int8 has the same bits on every instruction set */
 
 #include "kernels/cpu/gemm/epilogue.h"
 

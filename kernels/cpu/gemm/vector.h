@@ -27,12 +27,10 @@ typedef uint32_t uints __attribute__((vector_size(VECTOR), may_alias));
 typedef int16_t shorts __attribute__((vector_size(VECTOR), may_alias));
 typedef uint16_t halves __attribute__((vector_size(VECTOR / 2), may_alias)); /* bf16 of floats */
 
-/* Returns a * b + c, rounded once where KERN_FUSED is 1 and the processor can: never by a compiler's choice. */
+/* Returns a * b + c, rounded once where the instruction set can: never by a compiler's choice. */
 static inline floats multiply_add_v(floats a, floats b, floats c)
 {
-#if !KERN_FUSED
-    return a * b + c;
-#elif defined(__AVX512F__)
+#if defined(__AVX512F__)
     return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
     return (floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
@@ -130,7 +128,7 @@ static inline floats from_bf16(const void *p)
 /* Rounds to nearest even. A NaN may lose its payload but stays NaN: its top mantissa bit is kept. */
 static inline halves to_bf16(floats x)
 {
-#if KERN_FUSED && defined(__AVX512BF16__) /* subnormals become 0 */
+#if defined(__AVX512BF16__) /* subnormals become 0 */
     return (halves)_mm512_cvtneps_pbh((__m512)x);
 #else
     const uints bits = (uints)x, rounded = bits + 0x7fffu + (bits >> 16 & 1u);

@@ -1,5 +1,5 @@
-/* mar bench of discrete tokens. Bytes and flop of the passes equal a count by hand. Floors are these over the measured
- * rates. Every method gets its speed from floors. Times must only be positive. */
+/* mar bench, mostly of discrete tokens. Bytes and flop of the passes equal a count by hand. Floors are these over the
+ * measured rates. Every method gets its speed from floors. Times must only be positive. */
 #include "tests/support/brief.h"
 #include "tests/support/command.h"
 
@@ -230,9 +230,28 @@ static void plain_decoding(void **state)
     free(shown);
 }
 
+/* Checks that --repeat makes the same images each time: the counts of the fastest batch are those of the first. The
+ * first image of both seeds takes more work than the next ones. */
+static void repetitions_are_alike(void **state)
+{
+    static const char *const runs[] = {
+        "--model demo-discrete --draft demo-discrete-draft --spec vanilla --gamma 4 --seed 5",
+        "--model demo --num_iter 4 --num_sampling_steps 16 --head_spec 4 --seed 3"};
+    static const char *const counts[][3] = {
+        {"passes_in_sequence", "draft_calls_in_sequence", "mean_accepted_length"},
+        {"head_calls_per_token", "head_calls_in_sequence", "head_evaluations_per_token"}};
+    for (int i = 0; i < 2; i++) {
+        cJSON *once = command_json(*state, "bench --threads 1 --json %s", runs[i]),
+              *often = command_json(*state, "bench --threads 1 --json --repeat 4 %s", runs[i]);
+        for (int j = 0; j < 3; j++)
+            assert_equal(counts[i][j], json_number(often, counts[i][j]), json_number(once, counts[i][j]));
+        cJSON_Delete(once), cJSON_Delete(often);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {COMMAND_TEST(work_is_that_counted_by_hand), COMMAND_TEST(methods_have_floors),
-                                       COMMAND_TEST(plain_decoding)};
+                                       COMMAND_TEST(plain_decoding), COMMAND_TEST(repetitions_are_alike)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

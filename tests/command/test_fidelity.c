@@ -427,21 +427,26 @@ static void assert_xml(const char *page)
     assert_int_equal(depth, 0);
 }
 
+#define FIFTY "_model_with_a_name_longer_than_a_legend_has_room__"
+
+/* Checks the plot's XML and the texts on it. A tooltip has a run's whole name, of which the legend shows the ends. */
 static void plot_file(void **state)
 {
     const char *d = *state;
-    command_ok(d, "convert demo-draft 'a<b&\"c\377.safetensors'");
-    sh_ok(d, "$MAR fidelity --num_iter 1 --num_sampling_steps 2 --versus --model 'a<b&\"c\377.safetensors' --vae demo "
-             "--num_iter 1 --num_sampling_steps 2 --against --model demo --num_iter 1 --num_sampling_steps 2 "
-             "--num 20 --quiet --out v.html --plot v.svg >said && test ! -s said");
+    command_ok(d, "convert demo-draft 'a<b&\"c\377" FIFTY FIFTY ".safetensors'");
+    sh_ok(d, "$MAR fidelity --num_iter 1 --num_sampling_steps 2 --versus --model 'a<b&\"c\377" FIFTY FIFTY
+             ".safetensors' --vae demo --num_iter 1 --num_sampling_steps 2 --against --model demo --num_iter 1 "
+             "--num_sampling_steps 2 --num 20 --quiet --out v.html --plot v.svg >said && test ! -s said");
     cJSON *extras, *shown = page_record(d, "v.html", "fidelity", &extras);
-    assert_string_equal(json_text(shown, "runs.1.model"), "a<b&\"c\xef\xbf\xbd.safetensors");
+    assert_string_equal(json_text(shown, "runs.1.model"), "a<b&\"c\xef\xbf\xbd" FIFTY FIFTY ".safetensors");
     cJSON_Delete(shown), cJSON_Delete(extras);
     char *plot = read_whole_file(d, "v.svg", NULL);
     assert_int_equal(strncmp(plot, "<svg xmlns=\"http://www.w3.org/2000/svg\"", 39), 0);
     assert_xml(plot);
     assert_int_equal(count_of(plot, "<circle "), 3);
-    assert_has(plot, "a&lt;b&amp;&quot;c\\xff.safetensors");
+    assert_has(plot, "<title>--model a&lt;b&amp;&quot;c\\xff" FIFTY FIFTY ".safetensors</title>");
+    assert_has(plot, "\">--model a&lt;b&amp;&quot;c\\xff_model_with");
+    assert_int_equal(count_of(plot, FIFTY FIFTY), 1);
     assert_in_range(strlen(plot), 1000, 8000);
     free(plot);
 }

@@ -135,7 +135,7 @@ static void normalise(const double *x, int n, double *u)
     for (int i = 0; i < n; i++) u[i] = (x[i] - mean) / sqrt(square + 1e-6);
 }
 
-/* Computes one row. work [8W]; kept is NULL or the row's [depth][W]. */
+/* Computes one row. work [7W + 2C] receives the final layer's operand at W; kept is NULL or the row's [depth][W]. */
 static void reference_row(const kern_head_spec *s, const float *state, const float *cond, int bf16,
                           kern_head_reuse reuse, double *kept, double *work, float *out)
 {
@@ -175,6 +175,20 @@ static void reference_row(const kern_head_spec *s, const float *state, const flo
 void head_reference(const head_case *h, const float *x, const float *cond, int rows, int bf16, float *out)
 {
     head_reference_reusing(h, x, cond, rows, bf16, KERN_HEAD_FRESH, NULL, out);
+}
+
+double head_terms(const head_case *h, const float *x, const float *cond, int rows, int bf16)
+{
+    const size_t w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
+    double *work = malloc((7 * w + 2 * c) * sizeof *work), squares = 0;
+    float *out = malloc(2 * c * sizeof *out);
+    assert_non_null(work), assert_non_null(out);
+    for (size_t r = 0; r < (size_t)rows; r++) {
+        reference_row(&h->spec, x + r * c, cond + r * w, bf16, KERN_HEAD_FRESH, NULL, work, out);
+        for (size_t i = 0; i < 2 * c * w; i++) squares += pow((double)h->spec.out_weight[i] * work[w + i % w], 2);
+    }
+    free(work), free(out);
+    return sqrt(squares);
 }
 
 void head_reference_reusing(const head_case *h, const float *x, const float *cond, int rows, int bf16,

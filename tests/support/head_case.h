@@ -28,6 +28,10 @@ float *even_floats(size_t n, float low, float high, uint64_t seed);
  * norm keeps its own weight and bias. */
 void head_reference(const head_case *h, const float *x, const float *cond, int rows, int bf16, float *out);
 
+/* Returns the root of the sum of squares of the final layer's terms, weight times operand, over all outputs.
+ * Independent rounding errors of the operands add up to their relative size times this. */
+double head_terms(const head_case *h, const float *x, const float *cond, int rows, int bf16);
+
 /* Computes the same with LazyMAR's reuse (kern_head_ops.eval_reusing). kept [rows][depth][W], or NULL. */
 void head_reference_reusing(const head_case *h, const float *x, const float *cond, int rows, int bf16,
                             kern_head_reuse reuse, double *kept, float *out);

@@ -14,7 +14,7 @@
 typedef struct {
     run_options run; /* the run to measure */
     int batch;       /* images at a time */
-    int repeat;      /* batches measured */
+    int repeat;      /* times to make the batch */
     int json;        /* print JSON */
     int micro;       /* measure parts in place of images */
 } bench_options;
@@ -32,9 +32,10 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1000,
-     .help = "batches to measure; the best counts\n"
-             "For discrete tokens, the machine and single passes are measured as often, in turns. A pass counts in "
-             "its fastest turn, beside the machine as measured right before. On a GPU the second batch makes the "
+     .help = "times to make the batch; the fastest counts\n"
+             "The images are the same each time. For discrete tokens, the machine and single passes are measured as "
+             "often, in turns. A pass counts in "
+             "its fastest turn, beside the machine as measured right before. On a GPU the second time makes the "
              "recordings that the third replays."},
     {.name = "micro",
      .offset = offsetof(bench_options, micro),

@@ -34,7 +34,7 @@ int bench_images(const run_models *models, mar_session *const *sessions, int cou
                  progress *bar, mar_stats *best);
 
 /* Measures discrete tokens: plain decoding and speculation in turns, beside the machine's memory and matrix rates.
- * Measures `repeat` batches of `batch` images and keeps the fastest, and passes and the machine in as many turns.
+ * Makes a batch of `batch` images `repeat` times and keeps the fastest, and measures passes and the machine as often.
  * Prints a table, or JSON. Returns the exit status. */
 int bench_discrete(run_options *run, const run_models *models, int batch, int repeat, int json, progress *bar);
 

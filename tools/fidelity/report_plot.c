@@ -18,7 +18,7 @@ enum {
     BOTTOM = 48,
     LEGEND_LINE = 18,
     LETTER_WIDTH = 7, /* width of a legend letter, in monospace of 11.5 pixels, rounded up */
-    NAME_SIZE = 104   /* bytes of a run's name as shown, with a NUL */
+    NAME_SIZE = 104   /* bytes of a run's name in the legend, with a NUL; a longer one loses its middle */
 };
 
 static const char style[] = "text{font:12px system-ui,sans-serif;fill:#1d2530}.axis{stroke:#9aa3af}"
@@ -36,20 +36,16 @@ static const char *colour_of(int run)
     return run == 0 ? "#1d2530" : colours[(run - 1) % 7];
 }
 
-/* Writes a run's name as the content of an element: on one line, which loses its middle if it is too long. */
-static void write_name(FILE *out, const char *name)
+/* Writes text as the content of an element. Characters that XML excludes are escaped as in base/printable.h. */
+static void write_text(FILE *out, const char *text)
 {
-    char line[NAME_SIZE];
-    for (const char *c = printable(name, line, sizeof line); *c; c++) {
-        const char *entity = *c == '<'   ? "&lt;"
-                             : *c == '>' ? "&gt;"
-                             : *c == '&' ? "&amp;"
-                             : *c == '"' ? "&quot;"
-                                         : NULL;
-        if (entity)
-            fputs(entity, out);
-        else
-            putc(*c, out);
+    for (const char *const end = text + strlen(text); text < end;) {
+        char shown[PRINTABLE_MAX];
+        size_t length;
+        const char c = *text;
+        const char *entity = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : NULL;
+        text += printable_character(text, (size_t)(end - text), shown, &length);
+        fprintf(out, "%.*s", entity ? (int)strlen(entity) : (int)length, entity ? entity : shown);
     }
 }
 
@@ -148,7 +144,7 @@ static void write_points(FILE *out, const fidelity *f, const limits *l)
                 "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>"
                 "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"6\" fill=\"%s\" stroke=\"#fff\"><title>",
                 x_of(l, r->seconds.low), x_of(l, r->seconds.high), y, y, colour_of(i), x, y, colour_of(i));
-        write_name(out, r->name);
+        write_text(out, r->name);
         fputs("</title></circle>", out);
     }
     for (int i = 0, count = f->run_count; i < f->run_count; i++, count++) {
@@ -161,11 +157,12 @@ static void write_points(FILE *out, const fidelity *f, const limits *l)
 
 static void write_legend(FILE *out, const fidelity *f)
 {
+    char line[NAME_SIZE];
     for (int i = 0; i < f->run_count; i++) {
         const double y = HEIGHT + LEGEND_LINE * (i + 0.5) + 4;
         write_number(out, i, LEFT - 12, y);
         fprintf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", LEFT, y);
-        write_name(out, f->runs[i].name);
+        write_text(out, printable(f->runs[i].name, line, sizeof line));
         fputs("</text>", out);
     }
 }

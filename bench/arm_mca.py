@@ -19,7 +19,7 @@ KERNELS = [  # type, set, its multiplication, rows of a tall and of a flat tile
     ("int8", "generic", "smull", 12, 6),
     ("int8", "dotprod", "sdot", 14, 6),
 ]
-PROCESSORS = {  # multiplications of 128 bits a cycle, by Arm's optimisation guides
+PROCESSORS = {  # multiplications of 128 bits that begin in a cycle, by LLVM's models
     "neoverse-n1": {"fmla": 2, "smull": 1, "sdot": 2},
     "neoverse-v1": {"fmla": 4, "smull": 2, "sdot": 4, "bfdot": 4},
 }
@@ -32,10 +32,11 @@ def inner_loops(path, function):
     code = [(int(address, 16), line.split("//")[0]) for address, line in re.findall(r"^ +(\w+):\t(.*)$", text, re.M)]
     place = {address: i for i, (address, _) in enumerate(code)}
     loops = []
-    for end, (address, line) in enumerate(code):
+    for end, (_, line) in enumerate(code):
         target = re.match(r"[bct].*?\b([0-9a-f]+) <", line)
-        if target and int(target[1], 16) <= address:
-            loops.append((place[int(target[1], 16)], end))
+        first = place.get(int(target[1], 16)) if target else None
+        if first is not None and first <= end:
+            loops.append((first, end))
     for first, last in loops:
         if not any(first <= a and b <= last for a, b in loops if (a, b) != (first, last)):
             yield [re.sub(r"[0-9a-f]+ <.*", "loop", line) for _, line in code[first:last + 1]]

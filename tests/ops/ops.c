@@ -464,6 +464,15 @@ typedef struct {
     int isa;
 } tested;
 
+/* Returns 1 if a queue has the same kernels and number of threads as k: sets without kernels for a type change nothing,
+ * and a machine's processors limit the threads. */
+static int is_tested(const tested *q, int n, const kern_queue *k)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(q[i].k->device->description, k->device->description) == 0) return 1;
+    return 0;
+}
+
 static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
 {
 #if defined(__aarch64__)
@@ -483,7 +492,10 @@ static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
         for (int t = 0; t < (ops_brief() ? 2 : 4); t++) {
             if (isa > 0 && t > 1) continue;
             kern_queue *k = open_queue(dtype, threads[t]);
-            if (k) q[n++] = (tested){k, isa};
+            if (k && is_tested(q, n, k))
+                close_queue(k);
+            else if (k)
+                q[n++] = (tested){k, isa};
         }
         unsetenv("MAR_ISA");
     }

@@ -33,22 +33,32 @@ typedef floats sums;
 enum { HALVES = 1 };
 #elif TYPE == IS_bf16 && (defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC))
 enum { HALVES = 1 };
-#elif TYPE == IS_int8 && (defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD))
+#elif TYPE == IS_int8 && (defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__aarch64__))
 enum { HALVES = 1 };
 #else
 enum { HALVES = 2 };
 #endif
 
-#if TYPE == IS_int8 && defined(__ARM_FEATURE_DOTPROD)
+#if TYPE == IS_int8 && defined(__aarch64__)
 enum { SIGNED = 1 }; /* x is signed, so the sums have no offset */
 #else
 enum { SIGNED = 0 };
+#endif
+
+#if TYPE == IS_int8 && defined(__aarch64__) && !defined(__ARM_FEATURE_DOTPROD)
+enum { PAIRS = 1 }; /* products of bytes are added in pairs, in two more registers */
+#else
+enum { PAIRS = 0 };
 #endif
 
 #if TYPE != IS_int8
 /* Returns half of each word as a float. */
 static inline ints bf16_half(ints words, int half)
 {
+#if defined(__aarch64__) /* a permutation runs on more pipes than a shift does */
+    const int16x8_t zero = {0}, x = (int16x8_t)words;
+    return (ints)(half ? vtrn2q_s16(zero, x) : vtrn1q_s16(zero, x));
+#endif
     if (half) return words & -0x10000;
     return words << 16;
 }
@@ -66,7 +76,7 @@ static inline x_words x_half(const char *p, int half)
     uint32_t word;
     memcpy(&word, p, sizeof word);
     (void)half;
-    return HALVES == 1 ? vcreate_s32(word) : vget_low_s32(vshll_n_s16(vcreate_s16(word), 16));
+    return HALVES == 1 ? vcreate_s32(word) : (x_words)vzip1_s16(vcreate_s16(0), vcreate_s16(word));
 }
 #else
 enum { BY_LANE = 0 };
@@ -104,6 +114,10 @@ static inline sums multiply_add(sums s, x_words x, ints w)
     return (sums)_mm256_dpbusd_avx_epi32((__m256i)s, (__m256i)x, (__m256i)w);
 #elif TYPE == IS_int8 && defined(__ARM_FEATURE_DOTPROD)
     return (sums)vdotq_lane_s32((int32x4_t)s, (int8x16_t)w, (int8x8_t)x, 0);
+#elif TYPE == IS_int8 && defined(__aarch64__)
+    const int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)w), vget_low_s8((int8x16_t)x));
+    const int16x8_t high = vmull_high_s8((int8x16_t)w, (int8x16_t)x);
+    return (sums)vpadalq_s16((int32x4_t)s, vpaddq_s16(low, high)); /* |x| <= 127, so two products fit in 16 bits */
 #elif TYPE == IS_int8 && defined(__AVX512BW__)
     return s + (sums)_mm512_madd_epi16((__m512i)x, (__m512i)w);
 #elif TYPE == IS_int8 && defined(__AVX2__)
@@ -135,7 +149,7 @@ enum {
     FLAT_ROWS = REGISTERS == 32 ? (HALVES == 1 ? 6 : 4)
                 : HALVES == 1   ? 3
                                 : 2,
-    TALL_ROWS = REGISTERS == 32 ? (HALVES == 1 ? 14 : 12)
+    TALL_ROWS = REGISTERS == 32 ? (HALVES == 1 && !PAIRS ? 14 : 12)
                 : HALVES == 1   ? 6
                                 : 4,
     ROW = GEMM_COLS * 4, /* bytes of a row of sums, and of a block's word */

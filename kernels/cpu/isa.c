@@ -27,10 +27,10 @@ extern const kern_rows kern_rows_avx2, kern_rows_avx512;
 extern const gemm_kernel gemm_f32_avx2, gemm_f32_avx512;
 extern const gemm_kernel gemm_bf16_avx2, gemm_bf16_avx512, gemm_bf16_avx512_bf16, gemm_bf16_amx_bf16;
 extern const gemm_kernel gemm_int8_avx2, gemm_int8_avx_vnni, gemm_int8_avx512, gemm_int8_avx512_vnni;
-extern const gemm_kernel gemm_int8_amx_int8;
+extern const gemm_kernel gemm_int8_avx512_bf16, gemm_int8_amx_int8;
 cached_attend kern_cached_amx;
 static const choice choices[] = {{AMX, {NULL, &gemm_bf16_amx_bf16, &gemm_int8_amx_int8}},
-                                 {AVX512_BF16, {NULL, &gemm_bf16_avx512_bf16, NULL}},
+                                 {AVX512_BF16, {NULL, &gemm_bf16_avx512_bf16, &gemm_int8_avx512_bf16}},
                                  {AVX512_VNNI, {NULL, NULL, &gemm_int8_avx512_vnni}},
                                  {AVX512, {&gemm_f32_avx512, &gemm_bf16_avx512, &gemm_int8_avx512}},
                                  {AVX_VNNI, {NULL, NULL, &gemm_int8_avx_vnni}},
@@ -92,7 +92,7 @@ static int has(isa_set set)
     case AVX512_VNNI:
         return has(AVX512) && __builtin_cpu_supports("avx512vnni");
     case AVX512_BF16:
-        return has(AVX512) && __builtin_cpu_supports("avx512bf16");
+        return has(AVX512_VNNI) && __builtin_cpu_supports("avx512bf16");
     case AMX:
         return has(AVX512_BF16) && has_amx(AMX_BF16) && has_amx(AMX_INT8);
     default:

@@ -6,8 +6,8 @@
 #include "kernels/cpu/gemm/vector.h"
 
 /* Writes LANES values of a row from column c on. Reads and writes y as a whole vector. */
-static inline __attribute__((always_inline)) void store_values(const gemm_out *o, const int bf16, floats a, int c,
-                                                               const char *gate, void *y)
+static inline __attribute__((always_inline)) void store_values(const gemm_out *o, const int bf16, const int whole,
+                                                               floats a, int c, const char *gate, void *y)
 {
     if (bf16) {
         const halves h = to_bf16(a);
@@ -16,7 +16,7 @@ static inline __attribute__((always_inline)) void store_values(const gemm_out *o
     }
     if (gate)
         a = multiply_add_v(a, o->gate->f32 ? load_floats(gate + 4 * c) : from_bf16(gate + 2 * c), load_floats(y));
-    else if (o->add)
+    else if (!whole && o->add)
         a = load_floats(y) + a;
     memcpy(y, &a, sizeof a);
 }
@@ -28,42 +28,42 @@ static void store_some(const gemm_out *o, floats a, int c, const char *gate, voi
     const size_t bytes = (size_t)n * (o->y_bf16 ? 2 : 4), size = o->gate && o->gate->f32 ? 4 : 2;
     memcpy(values, y, bytes);
     if (gate) memcpy(gates, gate + (size_t)c * size, (size_t)n * size);
-    store_values(o, o->y_bf16, a, 0, gate ? gates : NULL, values);
+    store_values(o, o->y_bf16, 0, a, 0, gate ? gates : NULL, values);
     memcpy(y, values, bytes);
 }
 
-/* Column by column, so that what belongs to columns stays in registers for all rows; and so does what `out` says. */
+/* `whole`: the block has all columns, and y neither adds nor is scattered. So nothing is asked in the loops. */
 static inline __attribute__((always_inline)) void finish_rows(const kern_activation activation, const int bf16,
-                                                              const void *sum, const int int8, const int is_signed,
-                                                              int rows, int first, const gemm_out *out)
+                                                              const int whole, const void *sum, const int int8,
+                                                              const int is_signed, int rows, int first,
+                                                              const gemm_out *out)
 {
     const gemm_out o = *out;
-    const size_t size = bf16 ? 2 : 4;
-    for (int c = 0; c < o.cols; c += LANES) {
-        const floats bias = load_floats(o.bias + c), w_scale = load_floats(int8 ? o.w_scale + c : o.bias);
-        const ints offset = (ints)load_floats(int8 && !is_signed ? (const void *)(o.offset + c) : o.bias);
-        const char *at = (const char *)sum + 4 * c;
-        for (int r = 0; r < rows; r++, at += 4 * GEMM_COLS) {
-            const size_t row = (size_t)(first + r);
-            char *y = (char *)o.y + ((o.y_at ? o.y_at[row] : (ptrdiff_t)(row * o.y_stride)) + c) * (ptrdiff_t)size;
-            const char *gate = NULL;
-            if (!bf16 && o.gate)
-                gate = o.gate->base + (size_t)(o.gate->index ? o.gate->index[row] : (int)row) * o.gate->stride;
-            floats a = load_floats(at);
+    const ptrdiff_t size = bf16 ? 2 : 4;
+    const int cols = whole ? GEMM_COLS : o.cols;
+    const char *at = sum;
+    for (int r = 0; r < rows; r++, at += 4 * GEMM_COLS) {
+        const size_t row = (size_t)(first + r);
+        char *y = (char *)o.y + (whole || !o.y_at ? (ptrdiff_t)(row * o.y_stride) : o.y_at[row]) * size;
+        const char *gate = NULL;
+        if (!whole && o.gate)
+            gate = o.gate->base + (size_t)(o.gate->index ? o.gate->index[row] : (int)row) * o.gate->stride;
+        for (int c = 0; c < cols; c += LANES) {
+            floats a = load_floats(at + 4 * c);
             if (int8) {
                 ints exact = (ints)a;
-                if (!is_signed) exact -= offset;
-                a = __builtin_convertvector(exact, floats) * (w_scale * o.x_scale[row]);
+                if (!is_signed) exact -= (ints)load_floats(o.offset + c);
+                a = __builtin_convertvector(exact, floats) * (load_floats(o.w_scale + c) * o.x_scale[row]);
             }
-            a += bias;
+            a += load_floats(o.bias + c);
             if (activation == KERN_GELU) a = gelu_v(a);
             if (activation == KERN_SILU) a = silu_v(a);
             if (activation == KERN_GELU_TANH) a = gelu_tanh_v(a);
-            if (o.relu) a = choose(is_less(a, (floats){0}), (floats){0}, a);
-            if (c + LANES <= o.cols)
-                store_values(&o, bf16, a, c, gate, y);
+            if (!whole && o.relu) a = choose(is_less(a, (floats){0}), (floats){0}, a);
+            if (c + LANES <= cols)
+                store_values(&o, bf16, whole, a, c, gate, y + c * size);
             else
-                store_some(out, a, c, gate, y, o.cols - c);
+                store_some(out, a, c, gate, y + c * size, cols - c);
         }
     }
 }
@@ -72,10 +72,15 @@ static inline __attribute__((always_inline)) void finish_as(const kern_activatio
                                                             const int int8, const int is_signed, int rows, int first,
                                                             const gemm_out *o)
 {
-    if (o->y_bf16)
-        finish_rows(activation, 1, sum, int8, is_signed, rows, first, o);
+    const int whole = o->cols == GEMM_COLS && !o->y_at && !o->add && !o->relu;
+    if (whole && o->y_bf16)
+        finish_rows(activation, 1, 1, sum, int8, is_signed, rows, first, o);
+    else if (whole)
+        finish_rows(activation, 0, 1, sum, int8, is_signed, rows, first, o);
+    else if (o->y_bf16)
+        finish_rows(activation, 1, 0, sum, int8, is_signed, rows, first, o);
     else
-        finish_rows(activation, 0, sum, int8, is_signed, rows, first, o);
+        finish_rows(activation, 0, 0, sum, int8, is_signed, rows, first, o);
 }
 
 /* Writes rows first .. first+rows-1 of y from sum[rows][GEMM_COLS], float, or int32_t if `int8`. These have their

@@ -137,7 +137,7 @@ static gemm_rows queries_of(const attention_call *call, const attention_plan *p,
     const size_t bytes = (size_t)p->dim * call->queue->d->base.act_size;
     gemm_rows rows = {.base = q + (size_t)first * call->q_stride,
                       .stride = call->q_stride,
-                      .taps = 1,
+                      .parts = 1,
                       .words = gemm_words(type_of(call->queue), p->dim, 1)};
     if (!p->query_bytes) return rows;
     for (int r = 0; r < count; r++) {
@@ -160,7 +160,7 @@ static void attend(const attention_call *call, const attention_plan *p, const ch
     char *work = k->work[thread];
     float *scores = (float *)(void *)(work + p->scores);
     const gemm_rows weights = {
-        .base = work + p->weights, .stride = p->weight_stride, .taps = 1, .words = gemm_words(type_of(k), p->n_k, 1)};
+        .base = work + p->weights, .stride = p->weight_stride, .parts = 1, .words = gemm_words(type_of(k), p->n_k, 1)};
     pack(call, p, key, value, work);
     for (int i = first; i < last; i += p->block) {
         const int count = cpu_lesser(last - i, p->block);

@@ -1,10 +1,15 @@
 /* Convolutions as implicit matrix products (gemm/gemm.h): [pixels][taps * in] times the weights, whose left side is
- * never stored. The output pixels of all images form one sequence. It is divided into chunks whose input stays in L2,
- * and these into tiles. Each block of weights is used for a whole chunk. A result's bits depend on its own inputs only.
+ * never stored. A row of a result's window is contiguous in x. So it is one part of a product's row, and only taps
+ * inside the image are multiplied: results whose windows have the same taps inside are multiplied together. The rows of
+ * results of all images are divided into chunks whose input stays in L2, and these into tiles. Each block of weights is
+ * used for a whole chunk. A result's bits depend on its own inputs only.
  *
  * A 3x3 convolution of a nearest-neighbour upsampled image reads each input pixel more than once. An output pixel of a
  * given row and column parity depends on 2x2 different input pixels, with sums of weights. So it is four 2x2
- * convolutions of the small image, one a parity, with 4/9 of the arithmetic. */
+ * convolutions of the small image, one a parity, with 4/9 of the arithmetic.
+ *
+ * Few output channels would leave most of a vector empty. Then the product's columns are the taps of each: it computes
+ * an input pixel's terms, which are then added to the results around the pixel. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -12,7 +17,10 @@
 enum {
     CHUNK_BYTES = 384 << 10, /* input read by a chunk: part of a common L2, the rest is for the weights */
     CHUNK_PIXELS = 8 * GEMM_ROWS,
-    FEW_CHANNELS = 16 /* with fewer, a pixel's inputs are gathered first */
+    FEW_CHANNELS = 16, /* of x; with fewer, a pixel's inputs are gathered first */
+    FEW_OUT = 4,       /* output channels that are computed from terms */
+    TERM_COLS = 16,    /* a multiple of every vector's floats */
+    TERM_LINES = 16    /* rows of results from terms: each chunk computes the terms of tap_h - 1 rows again */
 };
 
 struct kern_conv {
@@ -22,16 +30,18 @@ struct kern_conv {
     int parities, tap_h, tap_w; /* products a pixel of x has results of: 4 when upsampling, or 1; and their windows */
     int size;                   /* bytes of an element of x */
     int plain;                  /* 1: a result's inputs are a pixel, so x is the product's rows */
+    int terms;                  /* 1: results are sums of terms */
     int gathers;                /* 1: a pixel's inputs are gathered into one part */
     int row;                    /* elements of a pixel's inputs, padded to whole words */
-    int taps, words;            /* parts of a row, and words of each, as the product takes them */
-    int pixels;                 /* maximum pixels of a chunk */
+    int words;                  /* of a tap, or of gathered inputs */
+    int pixels;                 /* maximum pixels of a chunk, if it has several rows of results */
     int blocks;                 /* of each parity */
     size_t block_bytes;
-    char *block; /* [parities][blocks] of block_bytes */
+    char *block; /* [parities][blocks] of block_bytes; the columns of terms: [out][taps] */
     float *bias; /* [blocks][GEMM_COLS] */
-    char *zeros; /* input of a tap outside the image */
 };
+
+static const float no_bias[GEMM_COLS];
 
 void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec)
 {
@@ -67,12 +77,11 @@ static mar_status pack(kern_conv *c, const kern_conv_spec *spec, mar_err *err)
 {
     const size_t blocks = (size_t)c->blocks, bytes = (size_t)c->parities * blocks * c->block_bytes;
     const size_t weights = (size_t)(c->in * c->kernel_h * c->kernel_w), row = (size_t)c->row;
-    const int words = (int)(c->block_bytes / (4 * GEMM_COLS));
+    const int words = (int)(c->block_bytes / (4 * GEMM_COLS)), terms = c->terms ? c->tap_h * c->tap_w : 1;
     float *rows = malloc(row * GEMM_COLS * sizeof *rows);
     c->block = cpu_pages(bytes);
     c->bias = calloc(blocks * GEMM_COLS, sizeof *c->bias);
-    c->zeros = calloc((size_t)c->in + 1, (size_t)c->size);
-    if (!rows || !c->block || !c->bias || !c->zeros) {
+    if (!rows || !c->block || !c->bias) {
         free(rows);
         return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of a convolution's weights", bytes);
     }
@@ -83,7 +92,7 @@ static mar_status pack(kern_conv *c, const kern_conv_spec *spec, mar_err *err)
             memset(rows, 0, row * GEMM_COLS * sizeof *rows);
             for (int o = 0; o < cols; o++)
                 add_weights(c, parity, spec->weight + (size_t)(first + o) * weights, rows + (size_t)o * row);
-            gemm_pack(c->type, rows, cols, c->row, words, block);
+            gemm_pack(c->type, rows, cols * terms, c->row / terms, words, block);
         }
     memcpy(c->bias, spec->bias, (size_t)c->out * sizeof *c->bias);
     free(rows);
@@ -115,11 +124,13 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
                      .row = d->bf16 ? (inputs + 1) / 2 * 2 : inputs,
                      .blocks = cpu_divide_up(spec->out, GEMM_COLS)};
     c->kernel = d->gemm[c->type];
+    const int whole = !d->bf16 || spec->in % 2 == 0; /* words of a pixel */
     c->plain = c->row == spec->in && spec->stride == 1 && spec->pad_h == 0 && spec->pad_w == 0;
-    c->gathers = !c->plain && (!c->kernel->takes_parts || (d->bf16 && spec->in % 2) || spec->in < FEW_CHANNELS);
-    c->taps = c->gathers || c->plain ? 1 : tap_h * tap_w;
+    c->terms = whole && !c->plain && !upsamples && spec->out <= FEW_OUT && tap_h * tap_w * spec->out <= GEMM_COLS &&
+               spec->stride == 1 && (spec->flags & (KERN_OUT_F32 | KERN_OUT_ADD)) == KERN_OUT_F32;
+    c->gathers = !c->plain && !c->terms && (!c->kernel->takes_parts || !whole || spec->in < FEW_CHANNELS);
     c->words = gemm_words(c->type, c->gathers ? c->row : c->in, 1);
-    c->block_bytes = gemm_block_bytes(c->type, gemm_words(c->type, c->row, c->kernel->step));
+    c->block_bytes = gemm_block_bytes(c->type, gemm_words(c->type, c->terms ? c->in : c->row, c->kernel->step));
     const int fit = CHUNK_BYTES / (c->in * c->size * c->stride * c->stride) / GEMM_ROWS * GEMM_ROWS;
     c->pixels = fit < GEMM_ROWS ? GEMM_ROWS : cpu_lesser(fit, CHUNK_PIXELS);
     const mar_status status = pack(c, spec, err);
@@ -137,30 +148,31 @@ void cpu_conv_free(kern_device *d, kern_conv *c)
     if (!c) return;
     free(c->block);
     free(c->bias);
-    free(c->zeros);
     free(c);
 }
 
 /* --- a call --------------------------------------------------------------------------------------------------------
  */
 
-/* Returns the bytes of a chunk's table, with each tap's input for each pixel; gathered inputs follow. */
-static size_t table_bytes(const kern_conv *c)
+/* Returns the terms of a pixel, [out][taps] and zeros: their number fills vectors. */
+static int term_columns(const kern_conv *c)
 {
-    return (size_t)c->pixels * (size_t)c->taps * sizeof(void *);
+    return cpu_divide_up(c->out * c->tap_h * c->tap_w, TERM_COLS) * TERM_COLS;
 }
 
-/* Returns the bytes of a thread's buffer. */
-static size_t work_bytes(const kern_conv *c)
+/* Returns the bytes of a thread's buffer: gathered inputs of a chunk, or terms [tap_h][width][term_columns]. */
+static size_t work_bytes(const kern_conv *c, int width)
 {
-    return table_bytes(c) + (c->gathers ? (size_t)c->pixels * (size_t)c->row * (size_t)c->size : 0);
+    if (c->gathers) return (size_t)c->pixels * (size_t)c->row * (size_t)c->size;
+    if (c->terms) return (size_t)c->tap_h * (size_t)width * (size_t)term_columns(c) * sizeof(float);
+    return 1; /* a queue without any plan is found */
 }
 
 mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err)
 {
-    (void)images, (void)height, (void)width; /* any */
+    (void)images, (void)height; /* any */
     cpu_queue *q = cpu_of(k);
-    return cpu_grow(q, q->work, &q->work_bytes, work_bytes(c), err);
+    return cpu_grow(q, q->work, &q->work_bytes, work_bytes(c, width), err);
 }
 
 typedef struct {
@@ -170,102 +182,140 @@ typedef struct {
     char *y;
     int height, width;  /* of x */
     int rows, columns;  /* of a parity's results in an image */
-    int pixels;         /* results of a parity in all images */
-    int chunks, groups; /* parts of the pixels, parts of the weight blocks */
+    int lines;          /* rows of results in all images; pixels, if their inputs are equally spaced */
+    int chunks, groups; /* parts of the lines, parts of the weight blocks */
 } conv_call;
 
-/* Results in one row of y: `count` from pixel `first` on, of the parity. */
+/* Results from .. to-1 along an axis, whose taps first .. last-1 are inside the image. Near an end of the image it is
+ * one result. */
 typedef struct {
-    int parity, first, count;
-    const char *image; /* of x */
-    int top, left;     /* row and column of the first one's first tap, possibly outside */
-} run;
+    int from, to, first, last;
+    int at; /* place of tap 0 of result `from` */
+} span;
 
-/* Returns the run that begins at a pixel, of at most `most` results. */
-static run run_at(const conv_call *call, int parity, int pixel, int most)
+/* Returns the span that begins at result `from`, of `results`, for an image of `size` pixels. */
+static span span_at(int from, int results, int size, int taps, int stride, int pad)
 {
-    const kern_conv *c = call->c;
-    const int area = call->rows * call->columns, in_image = pixel % area, column = in_image % call->columns;
-    const size_t image_bytes = (size_t)call->height * (size_t)call->width * (size_t)c->in * (size_t)c->size;
-    const int upsamples = c->parities == 4; /* the 2x2 window of an odd row or column begins at its own pixel */
-    return (run){parity,
-                 pixel,
-                 cpu_lesser(most, call->columns - column),
-                 call->x + (size_t)(pixel / area) * image_bytes,
-                 in_image / call->columns * c->stride - (upsamples ? 1 - parity / 2 : c->pad_h),
-                 column * c->stride - (upsamples ? 1 - parity % 2 : c->pad_w)};
+    const int at = from * stride - pad;
+    span s = {from, from + 1, at < 0 ? -at : 0, cpu_lesser(taps, size - at), at};
+    if (s.first == 0 && s.last == taps) s.to = cpu_lesser((size + pad - taps) / stride + 1, results);
+    return s;
 }
 
-/* Returns the inputs of tap (i, j) of the run's result p. */
-static const char *tap_of(const conv_call *call, const run *r, int p, int i, int j)
+/* Returns the span of rows, or of columns, that begins at result `from`. The 2x2 window of an upsampled odd row or
+ * column begins at its own pixel. */
+static span rows_at(const conv_call *call, int parity, int from)
 {
     const kern_conv *c = call->c;
-    const int row = r->top + i, column = r->left + p * c->stride + j;
-    if (row < 0 || row >= call->height || column < 0 || column >= call->width) return c->zeros;
-    return r->image + ((size_t)row * (size_t)call->width + (size_t)column) * (size_t)(c->in * c->size);
+    return span_at(from, call->rows, call->height, c->tap_h, c->stride, c->parities == 4 ? 1 - parity / 2 : c->pad_h);
 }
 
-/* Finds the inputs of tap (i, j) of all results of a run. */
-static void find_tap(const conv_call *call, const run *r, int i, int j, const char **part)
+static span columns_at(const conv_call *call, int parity, int from)
 {
     const kern_conv *c = call->c;
-    const int row = r->top + i, left = r->left + j;
+    return span_at(from, call->columns, call->width, c->tap_w, c->stride, c->parities == 4 ? 1 - parity % 2 : c->pad_w);
+}
+
+/* Returns the pixel of x at a row and column of an image. */
+static const char *x_at(const conv_call *call, int image, int row, int column)
+{
+    const size_t pixel = ((size_t)image * (size_t)call->height + (size_t)row) * (size_t)call->width + (size_t)column;
+    return call->x + pixel * (size_t)(call->c->in * call->c->size);
+}
+
+/* Gathers the inputs of a result; those outside the image are 0. */
+static void gather(const conv_call *call, int parity, int pixel, char *copy)
+{
+    const kern_conv *c = call->c;
     const size_t bytes = (size_t)(c->in * c->size);
-    if (row < 0 || row >= call->height || left < 0 || left + (r->count - 1) * c->stride >= call->width) {
-        for (int p = 0; p < r->count; p++) part[p] = tap_of(call, r, p, i, j);
-        return;
-    }
-    const char *x = r->image + ((size_t)row * (size_t)call->width + (size_t)left) * bytes;
-    for (int p = 0; p < r->count; p++, x += bytes * (size_t)c->stride) part[p] = x;
+    const int row = pixel / call->columns;
+    const span v = rows_at(call, parity, row % call->rows), h = columns_at(call, parity, pixel % call->columns);
+    memset(copy, 0, (size_t)c->row * (size_t)c->size);
+    for (int i = v.first; i < v.last; i++)
+        memcpy(copy + (size_t)(i * c->tap_w + h.first) * bytes, x_at(call, row / call->rows, v.at + i, h.at + h.first),
+               (size_t)(h.last - h.first) * bytes);
 }
 
-/* Gathers the inputs of the run's result p. */
-static void gather(const conv_call *call, const run *r, int p, char *copy)
+/* A part of the results that a block of weights is multiplied for: lines first .. last-1 of a parity. */
+typedef struct {
+    int parity, first, last;
+    const char *block;
+    const char *rows; /* inputs of the first line's pixels, equally spaced, or NULL */
+    gemm_out out;     /* y is pixel 0 of the parity's, the block's first column */
+} conv_part;
+
+/* Returns the offset in y of a result; rows are those of all images. */
+static ptrdiff_t offset_of(const conv_call *call, int parity, int row, int column)
+{
+    const int scale = call->c->parities == 4 ? 2 : 1;
+    const ptrdiff_t at = (ptrdiff_t)(scale * row + parity / 2) * scale * call->columns + scale * column + parity % 2;
+    return at * call->c->y_stride;
+}
+
+/* Multiplies lines of one pixel each, whose inputs are equally spaced. */
+static void multiply_pixels(const conv_call *call, const conv_part *p)
 {
     const kern_conv *c = call->c;
-    const size_t bytes = (size_t)(c->in * c->size), row_bytes = bytes * (size_t)c->tap_w;
-    const int left = r->left + p * c->stride;
-    memset(copy + (size_t)(c->row - 1) * (size_t)c->size, 0, (size_t)c->size);
-    for (int i = 0; i < c->tap_h; i++, copy += row_bytes) {
-        const int row = r->top + i;
-        if (row >= 0 && row < call->height && left >= 0 && left + c->tap_w <= call->width)
-            memcpy(copy, tap_of(call, r, p, i, 0), row_bytes);
-        else
-            for (int j = 0; j < c->tap_w; j++) memcpy(copy + (size_t)j * bytes, tap_of(call, r, p, i, j), bytes);
+    const gemm_rows x = {.base = p->rows, .stride = (size_t)c->row * (size_t)c->size, .parts = 1, .words = c->words};
+    ptrdiff_t at[CHUNK_PIXELS];
+    gemm_out out = p->out;
+    if (c->parities == 4) { /* results are every other pixel */
+        for (int pixel = p->first; pixel < p->last; pixel++)
+            at[pixel - p->first] = offset_of(call, p->parity, pixel / call->columns, pixel % call->columns);
+        out.y_at = at;
+    } else {
+        out.y = (char *)out.y + (size_t)p->first * out.y_stride * (out.y_bf16 ? 2 : 4);
     }
+    c->kernel->product(&x, p->last - p->first, p->block, NULL, &out);
 }
 
-/* Finds where `count` results from `first` on have their inputs; `table` and `copies` are the tile's. */
-static void find_inputs(const conv_call *call, int parity, int first, int count, const char **table, char *copies)
+/* Multiplies the results of lines that are in a span of rows and a span of columns. */
+static void multiply_spans(const conv_call *call, const conv_part *p, const span *v, const span *h)
 {
     const kern_conv *c = call->c;
-    for (int done = 0; done < count;) {
-        const run r = run_at(call, parity, first + done, count - done);
-        for (int p = 0; p < r.count && c->gathers; p++)
-            gather(call, &r, p, copies + (size_t)(done + p) * (size_t)c->row * (size_t)c->size);
-        for (int i = 0, t = 0; i < c->tap_h && !c->gathers; i++)
-            for (int j = 0; j < c->tap_w; j++, t++) find_tap(call, &r, i, j, table + t * GEMM_ROWS + done);
-        done += r.count;
+    const size_t pixel_bytes = (size_t)(c->in * c->size), x_stride = (size_t)c->stride * pixel_bytes;
+    const ptrdiff_t y_stride = offset_of(call, 0, 0, 1);
+    int row[CHUNK_PIXELS], rows = 0;
+    for (int line = p->first; line < p->last; line++)
+        if (line % call->rows >= v->from && line % call->rows < v->to) row[rows++] = line;
+    const int width = h->to - h->from, count = rows * width, tiles = cpu_divide_up(count, CHUNK_PIXELS);
+    const char *block = p->block + (size_t)((v->first * c->tap_w + h->first) * c->words) * 4 * GEMM_COLS;
+    for (int i = 0; i < tiles; i++) {
+        const int from = parallel_part(count, tiles, i), n = parallel_part(count, tiles, i + 1) - from;
+        const char *pixel[CHUNK_PIXELS];
+        ptrdiff_t at[CHUNK_PIXELS];
+        for (int r = 0, line = from / width, column = from % width; r < n; line++, column = 0) {
+            const int image = row[line] / call->rows, down = row[line] % call->rows - v->from;
+            const char *x = x_at(call, image, v->at + down * c->stride + v->first, h->at + h->first);
+            const ptrdiff_t y = offset_of(call, p->parity, row[line], h->from);
+            for (; column < width && r < n; r++, column++) {
+                pixel[r] = x + (size_t)column * x_stride;
+                at[r] = y + column * y_stride;
+            }
+        }
+        const gemm_rows x = {.row = pixel,
+                             .parts = v->last - v->first,
+                             .words = (h->last - h->first) * c->words,
+                             .x_step = (size_t)call->width * pixel_bytes,
+                             .w_step = c->tap_w * c->words};
+        gemm_out out = p->out;
+        out.y_at = at;
+        c->kernel->product(&x, n, block, NULL, &out);
     }
 }
 
-/* Finds the elements of y that `count` upsampled results begin at. */
-static void find_results(const conv_call *call, int parity, int first, int count, ptrdiff_t *at)
+/* Multiplies lines that are rows of results, span by span. */
+static void multiply_rows(const conv_call *call, const conv_part *p)
 {
-    for (int done = 0; done < count;) {
-        const int row = (first + done) / call->columns, column = (first + done) % call->columns; /* of all images */
-        const int n = cpu_lesser(count - done, call->columns - column);
-        const ptrdiff_t begin = (ptrdiff_t)(2 * row + parity / 2) * 2 * call->columns + 2 * column + parity % 2;
-        for (int p = 0; p < n; p++) at[done + p] = (begin + 2 * p) * call->c->y_stride;
-        done += n;
+    for (int row = 0; row < call->rows;) {
+        const span v = rows_at(call, p->parity, row);
+        for (int column = 0; column < call->columns;) {
+            const span h = columns_at(call, p->parity, column);
+            multiply_spans(call, p, &v, &h);
+            column = h.to;
+        }
+        row = v.to;
     }
-}
-
-/* Returns the first pixel of a chunk; it begins a tile. */
-static int chunk_start(const conv_call *call, int chunk)
-{
-    const int tiles = cpu_divide_up(call->pixels, GEMM_ROWS);
-    return cpu_lesser(parallel_part(tiles, call->chunks, chunk) * GEMM_ROWS, call->pixels);
 }
 
 /* Computes item i: group i % groups of the weight blocks, for chunk i / groups % chunks of parity i / groups / chunks.
@@ -274,44 +324,29 @@ static void run_item(const conv_call *call, int item, int thread)
 {
     const kern_conv *c = call->c;
     const int group = item % call->groups, chunk = item / call->groups % call->chunks;
-    const int parity = item / call->groups / call->chunks,
-              blocks_end = parallel_part(c->blocks, call->groups, group + 1);
-    const int first = chunk_start(call, chunk), last = chunk_start(call, chunk + 1);
     const int y_f32 = c->size == 4 || c->flags & KERN_OUT_F32;
     const size_t row_bytes = (size_t)c->row * (size_t)c->size;
-    const char **table = call->q->work[thread];
-    char *copies = (char *)table + table_bytes(c);
-    for (int start = first; start < last && !c->plain; start += GEMM_ROWS)
-        find_inputs(call, parity, start, cpu_lesser(GEMM_ROWS, last - start),
-                    table + (size_t)(start - first) * (size_t)c->taps, copies + (size_t)(start - first) * row_bytes);
-    for (int b = parallel_part(c->blocks, call->groups, group); b < blocks_end; b++) {
-        const char *block = c->block + ((size_t)parity * (size_t)c->blocks + (size_t)b) * c->block_bytes;
-        for (int start = first; start < last; start += GEMM_ROWS) {
-            const int count = cpu_lesser(GEMM_ROWS, last - start);
-            ptrdiff_t at[GEMM_ROWS];
-            gemm_rows x = {.stride = row_bytes, .taps = c->taps, .words = c->words};
-            gemm_out out = {.bias = c->bias + (size_t)b * GEMM_COLS,
-                            .relu = (c->flags & KERN_RELU) != 0,
-                            .cols = cpu_lesser(GEMM_COLS, c->out - b * GEMM_COLS),
-                            .y_stride = (size_t)c->y_stride,
-                            .y_bf16 = !y_f32,
-                            .add = (c->flags & KERN_OUT_ADD) != 0};
-            if (c->plain)
-                x.base = call->x + (size_t)start * row_bytes;
-            else if (c->gathers)
-                x.base = copies + (size_t)(start - first) * row_bytes;
-            else
-                x.part = table + (size_t)(start - first) * (size_t)c->taps;
-            size_t column = (size_t)b * GEMM_COLS;
-            if (c->parities == 4) {
-                find_results(call, parity, start, count, at);
-                out.y_at = at;
-            } else {
-                column += (size_t)start * out.y_stride;
-            }
-            out.y = call->y + column * (y_f32 ? 4 : 2);
-            c->kernel->product(&x, count, block, NULL, &out);
-        }
+    conv_part p = {.parity = item / call->groups / call->chunks,
+                   .first = parallel_part(call->lines, call->chunks, chunk),
+                   .last = parallel_part(call->lines, call->chunks, chunk + 1),
+                   .out = {.relu = (c->flags & KERN_RELU) != 0,
+                           .y_stride = (size_t)c->y_stride,
+                           .y_bf16 = !y_f32,
+                           .add = (c->flags & KERN_OUT_ADD) != 0}};
+    if (c->plain) p.rows = call->x + (size_t)p.first * row_bytes;
+    if (c->gathers) p.rows = call->q->work[thread];
+    for (int i = p.first; i < p.last && c->gathers; i++)
+        gather(call, p.parity, i, (char *)call->q->work[thread] + (size_t)(i - p.first) * row_bytes);
+    const int end = parallel_part(c->blocks, call->groups, group + 1);
+    for (int b = parallel_part(c->blocks, call->groups, group); b < end; b++) {
+        p.block = c->block + ((size_t)p.parity * (size_t)c->blocks + (size_t)b) * c->block_bytes;
+        p.out.bias = c->bias + (size_t)b * GEMM_COLS;
+        p.out.cols = cpu_lesser(GEMM_COLS, c->out - b * GEMM_COLS);
+        p.out.y = call->y + (size_t)b * GEMM_COLS * (y_f32 ? 4 : 2);
+        if (p.rows)
+            multiply_pixels(call, &p);
+        else
+            multiply_rows(call, &p);
     }
     if (c->kernel->end) c->kernel->end();
 }
@@ -321,10 +356,65 @@ static void items_body(void *arg, int first, int last, int thread)
     for (int i = first; i < last; i++) run_item(arg, i, thread);
 }
 
+/* --- results from terms --------------------------------------------------------------------------------------------
+ */
+
+/* Adds up the results of a line from the terms of the rows of x; row r is in place r % tap_h. */
+static void add_terms(const conv_call *call, int line, const span *v, const float *terms)
+{
+    const kern_conv *c = call->c;
+    const int taps = c->tap_h * c->tap_w, cols = term_columns(c);
+    float *y = (float *)(void *)call->y + (size_t)line * (size_t)call->columns * (size_t)c->y_stride;
+    for (int column = 0; column < call->columns; column++, y += c->y_stride) {
+        const span h = columns_at(call, 0, column);
+        for (int o = 0; o < c->out; o++) {
+            float sum = c->bias[o];
+            for (int i = v->first; i < v->last; i++) {
+                const size_t pixel = (size_t)((v->at + i) % c->tap_h * call->width + h.at + h.first);
+                const float *term = terms + pixel * (size_t)cols + o * taps + i * c->tap_w + h.first;
+                for (int j = h.first; j < h.last; j++, term += cols + 1) sum += *term;
+            }
+            y[o] = sum;
+        }
+    }
+}
+
+/* Computes a chunk of the lines. The terms of tap_h rows of x are kept; row `done` is the next. */
+static void run_terms(const conv_call *call, int chunk, int thread)
+{
+    const kern_conv *c = call->c;
+    const int first = parallel_part(call->lines, call->chunks, chunk),
+              last = parallel_part(call->lines, call->chunks, chunk + 1);
+    const int cols = term_columns(c);
+    float *terms = call->q->work[thread];
+    for (int line = first, done = 0; line < last; line++) {
+        const span v = rows_at(call, 0, line % call->rows);
+        if (line == first || line % call->rows == 0) done = v.at + v.first;
+        for (; done < v.at + v.last; done++) {
+            const gemm_rows x = {.base = x_at(call, line / call->rows, done, 0),
+                                 .stride = (size_t)(c->in * c->size),
+                                 .parts = 1,
+                                 .words = c->words};
+            const gemm_out out = {.bias = no_bias,
+                                  .cols = cols,
+                                  .y = terms + (size_t)(done % c->tap_h * call->width) * (size_t)cols,
+                                  .y_stride = (size_t)cols};
+            c->kernel->product(&x, call->width, c->block, c->block, &out);
+        }
+        add_terms(call, line, &v, terms);
+    }
+    if (c->kernel->end) c->kernel->end();
+}
+
+static void terms_body(void *arg, int first, int last, int thread)
+{
+    for (int i = first; i < last; i++) run_terms(arg, i, thread);
+}
+
 void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y)
 {
     cpu_queue *q = cpu_of(k);
-    const int upsamples = c->parities == 4;
+    const int upsamples = c->parities == 4, threads = q->d->threads;
     conv_call call = {.q = q,
                       .c = c,
                       .x = (const char *)x,
@@ -334,13 +424,19 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int h
                       .rows = upsamples ? height : (height + 2 * c->pad_h - c->kernel_h) / c->stride + 1,
                       .columns = upsamples ? width : (width + 2 * c->pad_w - c->kernel_w) / c->stride + 1};
     mar_err err = {0};
-    if (q->work_bytes < work_bytes(c))
+    if (q->work_bytes < work_bytes(c, width))
         kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
-    call.pixels = images * call.rows * call.columns;
     if (!kern_live(k) || images <= 0 || call.rows <= 0 || call.columns <= 0) return;
-    call.chunks = cpu_divide_up(call.pixels, c->pixels);
-    call.groups =
-        cpu_lesser(c->blocks, cpu_divide_up(4 * q->d->threads, c->parities * call.chunks)); /* for every thread */
-    cpu_for(q, c->parities * call.chunks * call.groups, (double)c->parities * call.pixels * c->row * c->out, items_body,
-            &call);
+    const int pixels = images * call.rows * call.columns;
+    const double work = (double)c->parities * pixels * c->row * c->out;
+    const int line = c->plain || c->gathers ? 1 : call.columns;
+    call.lines = pixels / line;
+    if (c->terms) {
+        call.chunks = cpu_lesser(4 * threads, cpu_divide_up(call.lines, TERM_LINES));
+        cpu_for(q, call.chunks, work, terms_body, &call);
+        return;
+    }
+    call.chunks = cpu_divide_up(call.lines, c->pixels > line ? c->pixels / line : 1);
+    call.groups = cpu_lesser(c->blocks, cpu_divide_up(4 * threads, c->parities * call.chunks)); /* for every thread */
+    cpu_for(q, c->parities * call.chunks * call.groups, work, items_body, &call);
 }

@@ -164,7 +164,7 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
                        const gemm_gate *gate, int from, int to, const char *next, int near)
 {
     const gemm_rows rows = {
-        .base = (const char *)x + (size_t)first * l->row_bytes, .stride = l->row_bytes, .taps = 1, .words = l->words};
+        .base = (const char *)x + (size_t)first * l->row_bytes, .stride = l->row_bytes, .parts = 1, .words = l->words};
     for (int b = from; b < to; b++) {
         const size_t column = (size_t)b * GEMM_COLS;
         const char *block = l->block + (size_t)b * l->block_bytes;

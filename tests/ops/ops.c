@@ -530,7 +530,6 @@ static void test_case(const ops_entry *e, int index, const tested *q, int queues
             continue;
         }
         compare_all(&b);
-        if (base.e && e->flags & OPS_ISAS_AGREE) compare_bits(&b, &base, "by another instruction set");
         if (base.e) close_bench(&base);
         base = b;
         if (ops_on_cuda() && !(e->flags & OPS_HOST) && thorough) {

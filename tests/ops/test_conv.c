@@ -123,6 +123,8 @@ static const int convs[][14] = {
     {2, 6, 7, 8, 16, 3, 5, 1, 0, 2, ADD, 20, 4, NORMAL},
     {7, 13, 9, 8, 512, 3, 3, 1, 1, 1, KERN_RELU, 520, 8, NORMAL}, /* bands that begin in the middle of an image */
     {1, 1, 1, 1, 64, 1, 1, 1, 0, 0, KERN_RELU, 0, 0, ODD_BIAS},
+    {SQUARE(3, 7, 5, 32, 3, 3, F32)}, /* few channels, of several images */
+    {2, 6, 7, 8, 4, 5, 3, 1, 2, 0, F32, 9, 3, NORMAL},
 };
 
 static const int large_convs[][14] = {
@@ -131,7 +133,7 @@ static const int large_convs[][14] = {
     {SQUARE(1, 4, 4, 64, 64, 3, UPSAMPLE)}, {SQUARE(1, 40, 37, 16, 16, 3, UPSAMPLE)},
     {SQUARE(2, 16, 16, 160, 192, 3, ADD)},  {SQUARE(1, 32, 32, 256, 128, 1, F32)},
     {SQUARE(1, 64, 64, 48, 48, 3, F32)},    {SQUARE(1, 16, 16, 96, 96, 3, UPSAMPLE)},
-    {SQUARE(1, 3, 70, 64, 64, 3, F32)},
+    {SQUARE(1, 3, 70, 64, 64, 3, F32)},     {SQUARE(1, 3, 600, 16, 16, 3, F32)}, /* a row of several chunks */
 };
 
 typedef struct {

@@ -19,12 +19,14 @@ enum {
 
 typedef enum { GEMM_F32, GEMM_BF16, GEMM_INT8 } gemm_type;
 
-/* Rows of x. A row is a sequence of `taps` parts with `words` words each, 4-byte aligned. */
+/* Rows of x. A row is a sequence of `parts` parts with `words` words each, 4-byte aligned. */
 typedef struct {
-    const char *base;        /* row 0; taps is 1 and `part` NULL */
-    size_t stride;           /* bytes from one row to the next */
-    const char *const *part; /* [taps][GEMM_ROWS] parts of the rows; NULL: equally spaced rows */
-    int taps, words;
+    const char *base;       /* row 0, if `row` is NULL */
+    size_t stride;          /* bytes from one row to the next */
+    const char *const *row; /* [rows]; NULL: equally spaced rows */
+    int parts, words;
+    size_t x_step; /* bytes from a row's part to the next; unused if there is one part */
+    int w_step;    /* words of the block from a part's weights to the next one's, likewise */
 } gemm_rows;
 
 /* A gate; row r is at base + (index ? index[r] : r) * stride bytes. */
@@ -56,11 +58,11 @@ typedef struct {
     const char *unit; /* for descriptions: "avx512_bf16" */
     int step;         /* a block's words are zero-padded to a multiple of it, at most GEMM_STEP */
     int zero;         /* zero point of int8's x: GEMM_ZERO, or 0 for signed x */
-    int takes_parts;  /* 1: takes rows in parts; 0: only equally spaced ones of one part */
+    int takes_parts;  /* 1: takes any rows; 0: only equally spaced ones of one part */
     int native;       /* 1: the processor has instructions for the type */
-    /* Multiplies `rows` rows (at most GEMM_ROWS if they are in parts) with a 64-byte aligned block. Prefetches `next`,
-     * the block this thread reads next, or NULL: otherwise memory and arithmetic alternate. If `next` is the block
-     * itself, it is in cache and nothing is fetched. */
+    /* Multiplies rows with a 64-byte aligned block. Prefetches `next`, the block this thread reads next, or NULL:
+     * otherwise memory and arithmetic alternate. If `next` is the block itself, it is in cache and nothing is
+     * fetched. */
     void (*product)(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out);
     /* Releases what the products set up, or NULL; a thread calls it after its products. */
     void (*end)(void);

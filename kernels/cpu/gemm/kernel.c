@@ -160,12 +160,13 @@ enum {
 
 /* What a tile multiplies. */
 typedef struct {
-    const char *const *x; /* [taps][GEMM_ROWS] first word of each part of its rows */
-    int taps, words;
-    int fresh;        /* 1: the sums begin at 0 */
-    const char *w;    /* weights of the first word and the tile's first column */
-    const char *next; /* prefetched meanwhile */
-    char *sum;        /* [rows][GEMM_COLS] its sums, at its first column */
+    const char *const *x; /* its rows' first words */
+    int parts, words;
+    size_t x_step, w_skip; /* bytes from a row's part to the next, and between their weights */
+    int fresh;             /* 1: the sums begin at 0 */
+    const char *w;         /* weights of the first word and the tile's first column */
+    const char *next;      /* prefetched meanwhile */
+    char *sum;             /* [rows][GEMM_COLS] its sums, at its first column */
 } tile;
 
 /* Computes a tile of `rows` rows and `wide` vectors. Prefetches `lines` cache lines of t->next with each word, and with
@@ -175,15 +176,16 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
 {
     const size_t bytes = 4 * (size_t)t->words;
     const char *w = t->w, *next = t->next;
+    char *const sum = t->sum;
     sums acc[TALL_ROWS][FLAT];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < wide; v++) acc[r][v] = t->fresh ? (sums){0} : *(sums *)(t->sum + r * ROW + v * VECTOR);
-    for (int tap = 0; tap < t->taps; tap++) {
+        for (int v = 0; v < wide; v++) acc[r][v] = t->fresh ? (sums){0} : *(sums *)(sum + r * ROW + v * VECTOR);
+    for (int part = 0; part < t->parts; part++, w += t->w_skip) {
         const char *x[TALL_ROWS];
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; r++) x[r] = t->x[(size_t)tap * GEMM_ROWS + (size_t)r];
+        for (int r = 0; r < rows; r++) x[r] = t->x[r] + (size_t)part * t->x_step;
         for (size_t i = 0; i < bytes; i += 4, w += ROW) {
             ints b[FLAT];
 #pragma GCC unroll 4
@@ -206,7 +208,7 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < wide; v++) *(sums *)(t->sum + r * ROW + v * VECTOR) = acc[r][v];
+        for (int v = 0; v < wide; v++) *(sums *)(sum + r * ROW + v * VECTOR) = acc[r][v];
 }
 
 /* Narrow tiles, of a block's last columns, prefetch no other weights. */
@@ -246,10 +248,10 @@ static int width_of(int cols, int part, int most)
     return vectors <= 0 ? 0 : vectors >= most ? most : vectors >= 3 ? 4 : vectors;
 }
 
-/* Returns the first word of part `tap` of a row. */
-static const char *part_of(const gemm_rows *x, int tap, int row)
+/* Returns a row's first word. */
+static const char *row_of(const gemm_rows *x, int row)
 {
-    return x->part ? x->part[tap * GEMM_ROWS + row] : x->base + (size_t)row * x->stride;
+    return x->row ? x->row[row] : x->base + (size_t)row * x->stride;
 }
 
 /* Computes the sums of all rows in flat tiles. A chunk of the block is used for all of them while it is in L1; the
@@ -259,29 +261,30 @@ static void run_few(const gemm_rows *x, int rows, const char *block, const char 
 {
     enum { PARTS = GEMM_COLS / (FLAT * LANES) };
     const int groups = (rows + FLAT_ROWS - 1) / FLAT_ROWS, tiles = groups * PARTS;
-    for (int tap = 0; tap < x->taps; tap++)
+    for (int p = 0; p < x->parts; p++)
         for (int first = 0, count; first < x->words; first += count) {
             count = x->words - first < CHUNK ? x->words - first : CHUNK;
-            const char *end = block + (size_t)count * ROW;
-            const char *ahead = tap == x->taps - 1 && first + count == x->words ? next : end;
+            const char *w = block + (size_t)(p * x->w_step + first) * ROW, *ahead = w + (size_t)count * ROW;
+            if (first + count == x->words)
+                ahead = p == x->parts - 1 ? next : block + (size_t)((p + 1) * x->w_step) * ROW;
             for (int part = 0, i = 0; part < PARTS; part++)
                 for (int g = 0, done = 0, taken; g < groups; g++, i++, done += taken) {
                     const int lines = prefetches && ahead ? LINES * (i + 1) / tiles - LINES * i / tiles : 0;
                     const int wide = width_of(cols, part, FLAT);
                     const char *spaced[FLAT_ROWS];
                     taken = (rows - done) / (groups - g);
-                    for (int r = 0; r < taken; r++) spaced[r] = part_of(x, tap, done + r) + 4 * (size_t)first;
+                    for (int r = 0; r < taken; r++)
+                        spaced[r] = row_of(x, done + r) + (size_t)p * x->x_step + 4 * (size_t)first;
                     const tile t = {.x = spaced,
-                                    .taps = 1,
+                                    .parts = 1,
                                     .words = count,
-                                    .fresh = tap == 0 && first == 0,
-                                    .w = block + part * FLAT * VECTOR,
+                                    .fresh = p == 0 && first == 0,
+                                    .w = w + part * FLAT * VECTOR,
                                     .next = ahead,
                                     .sum = sum + done * ROW + part * FLAT * VECTOR};
                     if (wide) flat_tiles[taken](&t, wide, lines);
                     if (lines) ahead += 64 * (size_t)(lines * count);
                 }
-            block = end;
         }
 }
 
@@ -292,12 +295,14 @@ static const char *run_tall(const gemm_rows *x, int first, int rows, const char 
 {
     enum { PARTS = GEMM_COLS / (TALL * LANES) };
     const char *spaced[TALL_ROWS];
-    for (int r = 0; r < rows && !x->part; r++) spaced[r] = part_of(x, 0, first + r);
+    for (int r = 0; r < rows; r++) spaced[r] = row_of(x, first + r);
     for (int part = 0; part < PARTS; part++) {
         const int wide = width_of(cols, part, TALL);
-        const tile t = {.x = x->part ? x->part + first : spaced,
-                        .taps = x->taps,
+        const tile t = {.x = spaced,
+                        .parts = x->parts,
                         .words = x->words,
+                        .x_step = x->x_step,
+                        .w_skip = x->parts > 1 ? (size_t)(x->w_step - x->words) * ROW : 0,
                         .fresh = 1,
                         .w = block + part * TALL * VECTOR,
                         .next = next,
@@ -306,6 +311,16 @@ static const char *run_tall(const gemm_rows *x, int first, int rows, const char 
         if (next) next += 64 * (size_t)x->words;
     }
     return next;
+}
+
+/* Prefetches the results' lines of rows first .. first+rows-1 for writing: large results come from memory. */
+static void prefetch_results(const gemm_out *o, int first, int rows)
+{
+    const ptrdiff_t size = o->y_bf16 ? 2 : 4;
+    for (int r = first; r < first + rows; r++) {
+        const char *y = (const char *)o->y + (o->y_at ? o->y_at[r] : r * (ptrdiff_t)o->y_stride) * size;
+        for (ptrdiff_t i = 0; i < o->cols * size; i += 64) __builtin_prefetch(y + i, 1);
+    }
 }
 
 static void product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
@@ -321,6 +336,7 @@ static void product(const gemm_rows *x, int rows, const void *block, const void 
     for (int i = 0, first = 0; i < tiles; i++) {
         const int taken = (rows - first) / (tiles - i);
         if (ahead >= end) ahead = NULL;
+        prefetch_results(out, first, taken);
         ahead = run_tall(x, first, taken, block, ahead, out->cols, sum);
         gemm_finish(sum, TYPE == IS_int8, SIGNED, taken, first, out);
         first += taken;

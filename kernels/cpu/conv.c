@@ -159,8 +159,7 @@ static size_t work_bytes(const kern_conv *c)
 mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err)
 {
     (void)images, (void)height, (void)width; /* any */
-    cpu_queue *q = cpu_of(k);
-    return cpu_grow(q, q->work, &q->work_bytes, work_bytes(c), err);
+    return cpu_work_room(cpu_of(k), work_bytes(c), err);
 }
 
 typedef struct {
@@ -333,10 +332,8 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int h
                       .width = width,
                       .rows = upsamples ? height : (height + 2 * c->pad_h - c->kernel_h) / c->stride + 1,
                       .columns = upsamples ? width : (width + 2 * c->pad_w - c->kernel_w) / c->stride + 1};
-    mar_err err = {0};
-    if (q->work_bytes < work_bytes(c))
-        kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
     call.pixels = images * call.rows * call.columns;
+    if (!cpu_planned(q, work_bytes(c) <= q->work_bytes, "convolution of %dx%d pixels", height, width)) return;
     if (!kern_live(k) || images <= 0 || call.rows <= 0 || call.columns <= 0) return;
     call.chunks = cpu_divide_up(call.pixels, c->pixels);
     call.groups =

@@ -285,10 +285,9 @@ void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows,
 
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows)
 {
-    mar_err err = {0};
-    const mar_status status = cpu_linear_plan(&q->base, l, rows, &err);
-    if (status != MAR_OK) kern_fail(&q->base, status, &err);
-    return status == MAR_OK;
+    const size_t n = (size_t)rows;
+    const int fits = n * l->row_bytes <= q->operand_bytes && n * sizeof(float) <= q->scale_bytes;
+    return cpu_planned(q, !l->copies || fits, "product of %d rows with %d x %d weights", rows, l->out, l->in);
 }
 
 void cpu_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)

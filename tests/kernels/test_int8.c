@@ -55,6 +55,7 @@ static float *run(kern_queue *k, const product *p)
     void *x = backend_memory(k, n * k->device->act_size);
     assert_non_null(y);
     assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
+    assert_ok(k->core->linear_plan(k, l, p->rows, &err), &err);
     k->core->to_act(k, p->x, n, x);
     k->core->linear(k, l, x, p->rows, y);
     assert_ok(kern_check(k, &err), &err);

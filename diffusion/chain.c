@@ -178,9 +178,11 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
 {
     kern_queue *k = c->k;
     const int rows = rows_of(c, tokens), chunk = chunk_steps(c, rows), first = c->schedule.steps - 1;
+    const int all = rows * c->schedule.steps, fewer = all < c->mod_rows ? all : c->mod_rows;
     mar_status status = k->core->linear_plan(k, c->head->cond, rows, err);
     if (status == MAR_OK) status = k->head->plan(k, c->head->net, rows, err);
     if (status == MAR_OK && c->reuse) status = k->head->plan(k, c->head->net, tokens, err);
+    if (status == MAR_OK) status = k->head->plan(k, c->head->net, fewer, err); /* modulation of fewer tokens */
     if (status == MAR_OK) /* the last chunk of a run that stops above index 0 */
         status = k->head->plan(k, c->head->net, first % chunk * rows, err);
     for (int top = first; status == MAR_OK && top >= 0; top -= chunk) {

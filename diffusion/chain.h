@@ -69,7 +69,8 @@ void diff_chain_use(diff_chain *c, int steps);
  * first. */
 void diff_chain_guide(diff_chain *c, int guided);
 void diff_chain_free(diff_chain *c);
-/* Prepares for calls with this many tokens in the respacing in use, so that diff_chain_sample allocates nothing. */
+/* Prepares for calls with this many tokens in the respacing in use, on a CPU also with fewer. diff_chain_sample then
+ * allocates nothing. */
 mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err);
 
 /* Output of a run for a verifier. All arrays are backend memory. */

@@ -154,6 +154,8 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const in
     if (status == MAR_OK) status = d->core->alloc(d, rows * FREQUENCIES * sizeof(float), &features, err);
     if (status == MAR_OK) status = d->core->alloc(d, rows * width * sizeof(float), &hidden, err);
     if (status == MAR_OK) status = d->core->alloc(d, rows * width * sizeof(float), &out, err);
+    if (status == MAR_OK) status = k->core->linear_plan(k, h->time1, n, err);
+    if (status == MAR_OK) status = k->core->linear_plan(k, h->time2, n, err);
     if (status == MAR_OK) {
         for (int i = 0; i < n; i++) time_features(t[i], host + (size_t)i * FREQUENCIES);
         k->core->upload(k, features, host, rows * FREQUENCIES * sizeof(float));

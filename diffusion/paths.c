@@ -47,25 +47,13 @@ void diff_paths_free(diff_paths *p)
     *p = (diff_paths){0};
 }
 
-/* Prepares the judgement of n paths, each with its own z, in one call of the head. */
-static mar_status plan_chunk(const diff_paths *p, int n, mar_err *err)
+mar_status diff_paths_plan(diff_paths *p, int tokens, mar_err *err)
 {
     const diff_chain *c = p->draws.target.chain;
-    const int rows = n * c->schedule.steps;
-    mar_status status = c->k->head->plan(c->k, c->head->net, rows, err);
-    return status == MAR_OK ? c->k->head->plan(c->k, c->head->net, p->draws.w.conditions * rows, err) : status;
-}
-
-mar_status diff_paths_plan(diff_paths *p, int drawn, int judged, mar_err *err)
-{
-    const diff_chain *c = p->draws.target.chain;
-    const int most = p->most < p->draws.sources ? p->most : p->draws.sources, full = judged < most ? judged : most;
-    mar_status status = drawn ? diff_speculate_plan(&p->draws, drawn, drawn, err) : MAR_OK;
-    if (status == MAR_OK && judged)
-        status = c->k->core->linear_plan(c->k, c->head->cond, p->draws.w.conditions * judged, err);
-    if (status == MAR_OK && judged) status = plan_chunk(p, full, err);
-    if (status == MAR_OK && judged % most) status = plan_chunk(p, judged % most, err);
-    return status;
+    const int judged = tokens < p->most ? tokens : p->most; /* in one call of the head */
+    const mar_status status = diff_speculate_plan(&p->draws, tokens, tokens, err);
+    if (status != MAR_OK) return status;
+    return c->k->head->plan(c->k, c->head->net, p->draws.w.conditions * judged * c->schedule.steps, err);
 }
 
 void diff_paths_draw(diff_paths *p, const diff_tokens *tokens, float *x, float *path, diff_speculation_stats *stats)

@@ -28,10 +28,9 @@ typedef struct {
 mar_status diff_paths_create(diff_chain *chain, int window, int tokens, diff_paths *out, mar_err *err);
 size_t diff_paths_lay_out(diff_paths *p, char *base); /* as diff_speculate_lay_out */
 void diff_paths_free(diff_paths *p);
-/* Prepares draws of `drawn` tokens and judgements of `judged` paths, each with its own z, in the respacing in use.
- * Either may be 0. Draws and judgements then allocate nothing. Products of other row counts are prepared at their first
- * use, so they must not be part of a recording. */
-mar_status diff_paths_plan(diff_paths *p, int drawn, int judged, mar_err *err);
+/* Prepares draws and judgements of this many tokens, each with its own z, in the respacing in use; on a CPU also of
+ * fewer tokens, and of tokens that share z. Draws and judgements then allocate nothing. */
+mar_status diff_paths_plan(diff_paths *p, int tokens, mar_err *err);
 
 /* Draws tokens as diff_speculate_sample does, x backend [count][C], and their paths, path backend [count][stride] or
  * NULL. Adds to *stats. */

@@ -77,8 +77,8 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
  * base NULL it only counts. */
 size_t diff_speculate_lay_out(diff_speculation *s, char *base);
 void diff_speculate_free(diff_speculation *s);
-/* Prepares for calls with this many tokens of this many sources in the respacing in use, so that diff_speculate_sample
- * allocates nothing. */
+/* Prepares for calls with this many tokens of this many sources in the respacing in use, on a CPU also with fewer.
+ * diff_speculate_sample then allocates nothing. */
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar_err *err);
 
 /* The tokens of one call. A source is a z with its modulation, computed once. Several tokens may share one, as

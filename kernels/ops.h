@@ -292,7 +292,8 @@ typedef struct {
     /* Creates a layer y[rows][N] = activation(x[rows][K] W^T + bias). Copies, converts and packs the weights, once. */
     mar_status (*linear_create)(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
     void (*linear_free)(kern_device *d, kern_linear *l); /* NULL is fine */
-    /* Prepares for calls on this queue with this row count, so that `linear` allocates nothing. Optional. */
+    /* Prepares for calls on this queue with this row count. On a CPU a plan also covers fewer rows. `linear` then
+     * allocates nothing; it fails without a plan. A GPU prepares other row counts at their first use. */
     mar_status (*linear_plan)(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
     void (*linear)(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
 
@@ -327,7 +328,7 @@ typedef struct {
      * f32. */
     void (*attention)(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                       int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
-    /* Prepares for calls of this shape, so that `attention` allocates nothing. */
+    /* Prepares for calls of this shape, as linear_plan does; fewer queries and keys are covered, too. */
     mar_status (*attention_plan)(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                  mar_err *err);
     /* Runs attention on sequences of different lengths. Sequence s has query rows q_first[s] .. q_first[s] + n_q[s] -
@@ -354,6 +355,8 @@ typedef struct {
     /* Runs multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
      * depend only on its queries and on the slots it attends to, in order. */
     void (*attention_cache)(kern_queue *k, const kern_cache_job *job);
+    /* Prepares for calls with spans of up to this many slots, as linear_plan does. */
+    mar_status (*attention_cache_plan)(kern_queue *k, int slots, int head_dim, mar_err *err);
     /* y[r] = row x[r] of table, float [size][dim]. x float [rows] holds token ids 0..size-1; kern_token_row
      * (kernels/discrete.h) maps other values. y float [rows][dim]. */
     void (*look_up)(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
@@ -389,7 +392,7 @@ typedef struct {
     const char *(*describe)(const kern_head *h);
     size_t (*mod_bytes)(const kern_head *h);               /* bytes of one modulation row */
     size_t (*scratch_bytes)(const kern_head *h, int rows); /* working memory of `modulate` and `eval` */
-    /* Prepares for calls on this queue with this row count, so that the operations below allocate nothing. */
+    /* Prepares for calls of the operations below on this queue with this row count, as linear_plan does. */
     mar_status (*plan)(kern_queue *k, const kern_head *h, int rows, mar_err *err);
     /* mod[s*rows + r] = modulation row of (temb[temb_index[s]], cond[r]); temb float [..][W], cond float [rows][W].
      * fine host [steps], or NULL for all 0. A row with fine 1 is computed and evaluated without int8. A head without

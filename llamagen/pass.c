@@ -273,7 +273,7 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base)
 mar_status gpt_pass_plan(const gpt_pass *p, int rows, int logit_rows, mar_err *err)
 {
     kern_queue *k = p->k;
-    mar_status status = MAR_OK;
+    mar_status status = k->core->attention_cache_plan(k, p->slots, head_dim(p), err);
     for (int i = 0; status == MAR_OK && i < p->model->config.depth; i++) {
         const gpt_layer *l = &p->model->layers[i];
         const kern_linear *layers[] = {l->qkv, l->wo, l->w13, l->w2};

@@ -32,32 +32,39 @@ static gemm_type type_of(const cpu_queue *k)
     return k->d->bf16 ? GEMM_BF16 : GEMM_F32;
 }
 
-static mar_status make_plan(cpu_queue *k, int n_q, int n_k, int dim, attention_plan *p, mar_err *err)
+/* Returns the plan of a shape with at least one query. Fewer queries or keys need less memory. */
+static attention_plan make_plan(const cpu_queue *k, int n_q, int n_k, int dim)
 {
     const gemm_type type = type_of(k);
     const int step = k->d->gemm[type]->step;
-    *p = (attention_plan){.n_q = n_q, .n_k = n_k, .dim = dim, .block = cpu_lesser(n_q, QUERY_BLOCK)};
-    p->blocks = cpu_divide_up(n_q, p->block);
-    p->key_words = gemm_words(type, dim, step);
-    p->value_words = gemm_words(type, n_k, step);
-    p->key_bytes = gemm_block_bytes(type, p->key_words);
-    p->value_bytes = gemm_block_bytes(type, p->value_words);
-    p->weight_stride = aligned(4 * (size_t)p->value_words);
-    p->value = (size_t)cpu_divide_up(n_k, GEMM_COLS) * p->key_bytes;
-    p->scores = p->value + (size_t)cpu_divide_up(dim, GEMM_COLS) * p->value_bytes;
-    p->weights = p->scores + aligned((size_t)p->block * (size_t)n_k * sizeof(float));
-    p->query = p->weights + (size_t)p->block * p->weight_stride;
-    p->query_bytes = type == GEMM_BF16 && dim % 2 ? 4 * (size_t)p->key_words : 0; /* padded to whole words */
-    p->total = p->query + (size_t)p->block * p->query_bytes;
-    return cpu_grow(k, k->work, &k->work_bytes, p->total, err);
+    attention_plan p = {.n_q = n_q, .n_k = n_k, .dim = dim, .block = cpu_lesser(n_q, QUERY_BLOCK)};
+    p.blocks = cpu_divide_up(n_q, p.block);
+    p.key_words = gemm_words(type, dim, step);
+    p.value_words = gemm_words(type, n_k, step);
+    p.key_bytes = gemm_block_bytes(type, p.key_words);
+    p.value_bytes = gemm_block_bytes(type, p.value_words);
+    p.weight_stride = aligned(4 * (size_t)p.value_words);
+    p.value = (size_t)cpu_divide_up(n_k, GEMM_COLS) * p.key_bytes;
+    p.scores = p.value + (size_t)cpu_divide_up(dim, GEMM_COLS) * p.value_bytes;
+    p.weights = p.scores + aligned((size_t)p.block * (size_t)n_k * sizeof(float));
+    p.query = p.weights + (size_t)p.block * p.weight_stride;
+    p.query_bytes = type == GEMM_BF16 && dim % 2 ? 4 * (size_t)p.key_words : 0; /* padded to whole words */
+    p.total = p.query + (size_t)p.block * p.query_bytes;
+    return p;
+}
+
+/* Returns 1 if a plan made room for this one. Otherwise fails the queue and returns 0. */
+static int has_room(cpu_queue *k, const attention_plan *p)
+{
+    return cpu_planned(k, p->total <= k->work_bytes, "attention of %d queries to %d keys", p->n_q, p->n_k);
 }
 
 mar_status cpu_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                               mar_err *err)
 {
     (void)heads, (void)q_stride, (void)kv_stride;
-    attention_plan plan;
-    return make_plan(cpu_of(k), n_q, n_k, head_dim, &plan, err);
+    cpu_queue *c = cpu_of(k);
+    return n_q > 0 ? cpu_work_room(c, make_plan(c, n_q, n_k, head_dim).total, err) : MAR_OK;
 }
 
 /* A sequence of a call: its first rows, and its first task. */
@@ -216,35 +223,26 @@ void cpu_attention(kern_queue *k, const act *q, int q_stride, const act *key, co
                    int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
 {
     attention_call c = call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
-    attention_plan plan;
-    mar_err err = {0};
     if (n_seq <= 0 || n_q <= 0 || !kern_live(k)) return;
-    mar_status status = make_plan(c.queue, n_q, n_k, head_dim, &plan, &err);
-    if (status != MAR_OK) {
-        kern_fail(k, status, &err);
-        return;
-    }
+    const attention_plan plan = make_plan(c.queue, n_q, n_k, head_dim);
+    if (!has_room(c.queue, &plan)) return;
     c.same = &plan;
     cpu_for(c.queue, n_seq * heads * parts_of(&c, &plan), 2.0 * n_seq * n_q * n_k * heads * head_dim, attention_body,
             &c);
 }
 
 /* Finds the plan of a shape among the first *count of `plans`, or makes it. */
-static mar_status plan_of(cpu_queue *k, int n_q, int n_k, int dim, attention_plan *plans, int *count,
-                          const attention_plan **out, mar_err *err)
+static const attention_plan *plan_of(const cpu_queue *k, int n_q, int n_k, int dim, attention_plan *plans, int *count)
 {
     int i = 0;
     while (i < *count && (plans[i].n_q != n_q || plans[i].n_k != n_k)) i++;
-    *out = &plans[i];
-    if (i < *count) return MAR_OK;
-    const mar_status status = make_plan(k, n_q, n_k, dim, &plans[i], err);
-    if (status == MAR_OK) ++*count;
-    return status;
+    if (i == *count) plans[(*count)++] = make_plan(k, n_q, n_k, dim);
+    return &plans[i];
 }
 
 /* Computes the first n sequences, at most SPANS, in one loop, so that many short ones use all threads. */
-static mar_status attend_spans(const attention_call *call, const int *q_first, const int *n_q, const int *k_first,
-                               const int *n_k, int n, int head_dim, mar_err *err)
+static void attend_spans(const attention_call *call, const int *q_first, const int *n_q, const int *k_first,
+                         const int *n_k, int n, int head_dim)
 {
     attention_plan plans[SPANS];
     attention_span spans[SPANS];
@@ -255,8 +253,8 @@ static mar_status attend_spans(const attention_call *call, const int *q_first, c
     for (int s = 0; s < n; s++) {
         if (n_q[s] <= 0) continue;
         attention_span *span = &spans[c.count++];
-        const mar_status status = plan_of(c.queue, n_q[s], n_k[s], head_dim, plans, &shapes, &span->plan, err);
-        if (status != MAR_OK) return status;
+        span->plan = plan_of(c.queue, n_q[s], n_k[s], head_dim, plans, &shapes);
+        if (!has_room(c.queue, span->plan)) return;
         span->q_row = (size_t)q_first[s];
         span->k_row = (size_t)k_first[s];
         span->task = tasks;
@@ -264,7 +262,6 @@ static mar_status attend_spans(const attention_call *call, const int *q_first, c
         work += 2.0 * n_q[s] * n_k[s] * c.heads * head_dim;
     }
     if (tasks) cpu_for(c.queue, tasks, work, spans_body, &c);
-    return MAR_OK;
 }
 
 void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
@@ -272,10 +269,6 @@ void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q
                          int head_dim, act *y)
 {
     const attention_call c = call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
-    for (int s = 0; s < n_seq && kern_live(k); s += SPANS) {
-        mar_err err = {0};
-        const mar_status status =
-            attend_spans(&c, q_first + s, n_q + s, k_first + s, n_k + s, cpu_lesser(n_seq - s, SPANS), head_dim, &err);
-        if (status != MAR_OK) kern_fail(k, status, &err);
-    }
+    for (int s = 0; s < n_seq && kern_live(k); s += SPANS)
+        attend_spans(&c, q_first + s, n_q + s, k_first + s, n_k + s, cpu_lesser(n_seq - s, SPANS), head_dim);
 }

@@ -61,6 +61,11 @@ static void cache_body(void *arg, int first, int last, int thread)
     }
 }
 
+mar_status cpu_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err)
+{
+    return cpu_work_room(cpu_of(k), cached_bytes(slots, head_dim), err);
+}
+
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
 {
     cpu_queue *q = cpu_of(k);
@@ -68,7 +73,7 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
     if (job->rope)
         cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
                    job->own);
-    int most = job->max_slots, blocks = 0, tallest = 0;
+    int most = 0, blocks = 0, tallest = 0;
     double pairs = 0;
     for (int s = 0; s < job->spans; s++) {
         const int slots = job->first[s + 1] - job->first[s];
@@ -78,12 +83,8 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
         if (rows > tallest) tallest = rows;
         pairs += (double)rows * slots;
     }
-    mar_err err = {0};
-    const mar_status status = cpu_grow(q, q->work, &q->work_bytes, cached_bytes(most, job->head_dim), &err);
-    if (status != MAR_OK) {
-        kern_fail(k, status, &err);
+    if (!cpu_planned(q, cached_bytes(most, job->head_dim) <= q->work_bytes, "attention over %d slots of a cache", most))
         return;
-    }
     const int fit = CACHED_PAIRS / cpu_lesser(tallest, CACHED_ROWS), fair = blocks * job->heads / (2 * q->d->threads);
     cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->heads)};
     cpu_for(q, blocks * groups_of(&c), 2 * pairs * job->heads * job->head_dim, cache_body, &c);

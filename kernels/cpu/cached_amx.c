@@ -6,12 +6,13 @@
 #include "kernels/cpu/gemm/amx.h"
 #include "kernels/cpu/rows.h"
 
+#include "kernels/cpu/gemm/vector.h"
+
 #include <math.h>
 
 cached_attend kern_cached_amx;
 
 enum {
-    LANES = 16,
     WORDS = 16, /* bf16 pairs in a row of a tile */
     DEPTH = 32, /* numbers of a head that a tile product sums */
     SLOTS = CACHED_SLOTS,
@@ -103,24 +104,6 @@ static void mask_slots(const cached_task *t, const workspace *w)
         }
 }
 
-/* Returns exp as exp_f32 does (kernels/cpu/rows.c). NaN stays NaN: min and max return their second operand
- * then. */
-static inline __m512 exp_ps(__m512 x)
-{
-    x = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(_mm512_set1_ps(-87.0f), x));
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.0f / 720);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 120));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 24));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 6));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
-}
-
 /* Turns scores into weights, without the factor 1 / their sum. */
 static void softmax(const cached_task *t, workspace *w)
 {
@@ -132,7 +115,8 @@ static void softmax(const cached_task *t, workspace *w)
         for (int i = 0; i < w->slots; i++) {
             const __m512 s = _mm512_loadu_ps(at + (size_t)i * w->across);
             const __mmask16 known = _mm512_cmp_ps_mask(s, none, _CMP_NEQ_UQ);
-            const __m512 e = _mm512_maskz_mov_ps(known, exp_ps(_mm512_mul_ps(_mm512_sub_ps(s, top), scale)));
+            const floats x = (floats)_mm512_mul_ps(_mm512_sub_ps(s, top), scale);
+            const __m512 e = _mm512_maskz_mov_ps(known, (__m512)exp_v(x));
             sum = _mm512_add_ps(sum, e);
             _mm512_storeu_ps(at + (size_t)i * w->across, e);
         }

@@ -171,8 +171,7 @@ static size_t work_bytes(const kern_conv *c, int width)
 mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err)
 {
     (void)images, (void)height; /* any */
-    cpu_queue *q = cpu_of(k);
-    return cpu_grow(q, q->work, &q->work_bytes, work_bytes(c, width), err);
+    return cpu_work_room(cpu_of(k), work_bytes(c, width), err);
 }
 
 typedef struct {
@@ -423,9 +422,7 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int h
                       .width = width,
                       .rows = upsamples ? height : (height + 2 * c->pad_h - c->kernel_h) / c->stride + 1,
                       .columns = upsamples ? width : (width + 2 * c->pad_w - c->kernel_w) / c->stride + 1};
-    mar_err err = {0};
-    if (q->work_bytes < work_bytes(c, width))
-        kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
+    if (!cpu_planned(q, work_bytes(c, width) <= q->work_bytes, "convolution of %dx%d pixels", height, width)) return;
     if (!kern_live(k) || images <= 0 || call.rows <= 0 || call.columns <= 0) return;
     const int pixels = images * call.rows * call.columns;
     const double work = (double)c->parities * pixels * c->row * c->out;

@@ -216,6 +216,7 @@ static const kern_core_ops cpu_core_ops = {
     .swiglu = cpu_swiglu,
     .rotate = cpu_rotate,
     .attention_cache = cpu_attention_cache,
+    .attention_cache_plan = cpu_attention_cache_plan,
     .look_up = cpu_look_up,
     .embed = cpu_embed,
 };

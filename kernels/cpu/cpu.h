@@ -68,21 +68,24 @@ static inline void *act_at(const kern_device *d, const void *p, size_t n)
     return (char *)(uintptr_t)p + n * d->act_size;
 }
 
-/* Makes room for an operand of `rows` rows, and their scales. */
+/* For plans: makes room for an operand of `rows` rows, and their scales. */
 mar_status cpu_operand_room(cpu_queue *q, int rows, size_t row_bytes, mar_err *err);
-/* Grows each thread's buffer to at least `bytes`. */
-mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, mar_err *err);
+/* For plans: grows each thread's buffer to at least `bytes`. */
+mar_status cpu_work_room(cpu_queue *q, size_t bytes, mar_err *err);
+/* For operations, which allocate nothing: returns 1 if their plan made room. Otherwise fails the queue and returns 0;
+ * the call's sizes follow as for printf. */
+int cpu_planned(cpu_queue *q, int has_room, const char *call, ...) __attribute__((format(printf, 3, 4)));
 
 /* pages.c: returns at least `bytes` bytes, 64-byte aligned, to be freed with free; NULL if memory runs out. Uses huge
  * pages where the system has them. A core then reads a fifth to a third more per second (measured on Zen 5): fewer TLB
  * misses, and prefetching across page ends. */
 void *cpu_pages(size_t bytes);
 
-/* linear.c. Prepares a call. Returns 0 after kern_fail if that fails. */
+/* linear.c. Returns 1 if a call is planned. Otherwise fails the queue and returns 0. */
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows);
-/* Runs a prepared call, tile by tile. */
+/* Runs a planned call, tile by tile. */
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y);
-/* Runs a prepared call, one block of columns after the other with all rows. A thread has the same columns at every
+/* Runs a planned call, one block of columns after the other with all rows. A thread has the same columns at every
  * call, so its weights can stay in a core's cache. With a gate: y += gate * result. `next` is the layer that follows,
  * or NULL; its weights are prefetched. */
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const gemm_gate *gate,
@@ -108,6 +111,7 @@ void cpu_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
 void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                 act *cache, const int *slot);
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job);
+mar_status cpu_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err);
 void cpu_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
 void cpu_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
                float *y);

@@ -20,9 +20,8 @@ static size_t work_bytes(int channels)
 
 mar_status cpu_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err)
 {
-    cpu_queue *q = cpu_of(k);
     (void)images, (void)pixels;
-    return cpu_grow(q, q->work, &q->work_bytes, work_bytes(channels), err);
+    return cpu_work_room(cpu_of(k), work_bytes(channels), err);
 }
 
 /* Computes scale and shift [channels], so that x*scale + shift normalises a channel. sums [chunks][2][channels]. */
@@ -92,11 +91,7 @@ void cpu_group_norm(kern_queue *k, const float *x, int images, int pixels, int c
     cpu_queue *q = cpu_of(k);
     const size_t n = (size_t)channels;
     if (!kern_live(k)) return;
-    if (q->work_bytes < work_bytes(channels)) {
-        mar_err err = {0};
-        kern_fail(k, err_set(&err, MAR_EBACKEND, "group norm of %d channels without a plan", channels), &err);
-        return;
-    }
+    if (!cpu_planned(q, work_bytes(channels) <= q->work_bytes, "group norm of %d channels", channels)) return;
     double *sums = q->work[0];
     float *scale = (float *)(sums + 2 * MAX_CHUNKS * n), *shift = scale + n;
     group_norm g = {q->d, x, pixels, channels, chunk_pixels(pixels), silu, sums, scale, shift, y};

@@ -6,7 +6,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { PANEL_BYTES = 512 << 10 }; /* weights that stay in a core's L2: half of a common one, the rest is for the rows */
+enum {
+    PANEL_BYTES = 512 << 10, /* weights that stay in a core's L2: half of a common one, the rest for rows */
+    INT8_INPUTS = INT32_MAX / (255 * 127) /* a sum of more products, byte times weight, may not fit 32 bits */
+};
 
 struct kern_linear {
     int out, in, flags, y_stride;
@@ -81,6 +84,9 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     *out = NULL;
     if ((spec->flags & KERN_IN_F32) && !(spec->flags & KERN_OUT_F32))
         return err_set(err, MAR_EARG, "a linear layer with f32 input needs f32 output");
+    const int int8 = d->base.int8 && spec->flags & KERN_INT8;
+    if (int8 && spec->in > INT8_INPUTS)
+        return err_set(err, MAR_EARG, "int8 layer of %d inputs: expected at most %d", spec->in, INT8_INPUTS);
     kern_linear *l = calloc(1, sizeof *l);
     if (!l) return err_set(err, MAR_ENOMEM, "out of memory");
     l->out = spec->out;
@@ -90,7 +96,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     l->activation = spec->activation;
     l->x_bf16 = d->bf16 && !(spec->flags & KERN_IN_F32);
     l->out_size = d->bf16 && !(spec->flags & KERN_OUT_F32) ? 2 : 4;
-    l->type = d->base.int8 && spec->flags & KERN_INT8 ? GEMM_INT8 : l->x_bf16 ? GEMM_BF16 : GEMM_F32;
+    l->type = int8 ? GEMM_INT8 : l->x_bf16 ? GEMM_BF16 : GEMM_F32;
     l->kernel = d->gemm[l->type];
     const int words = gemm_words(l->type, l->in, l->kernel->step);
     l->words = l->type == GEMM_INT8 ? words : gemm_words(l->type, l->in, 1);
@@ -285,10 +291,9 @@ void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows,
 
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows)
 {
-    mar_err err = {0};
-    const mar_status status = cpu_linear_plan(&q->base, l, rows, &err);
-    if (status != MAR_OK) kern_fail(&q->base, status, &err);
-    return status == MAR_OK;
+    const size_t n = (size_t)rows;
+    const int fits = n * l->row_bytes <= q->operand_bytes && n * sizeof(float) <= q->scale_bytes;
+    return cpu_planned(q, !l->copies || fits, "product of %d rows with %d x %d weights", rows, l->out, l->in);
 }
 
 void cpu_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)

@@ -1,6 +1,8 @@
 /* Queues of the CPU backend, and the loops that run on them. */
 #include "kernels/cpu/cpu.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* --- loops -------------------------------------------------------------------------------------------------------- */
@@ -41,17 +43,17 @@ void cpu_for(cpu_queue *q, int n, double work, parallel_body *body, void *arg)
 
 /* --- queues ------------------------------------------------------------------------------------------------------- */
 
-mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, mar_err *err)
+mar_status cpu_work_room(cpu_queue *q, size_t bytes, mar_err *err)
 {
-    if (bytes <= *size) return MAR_OK;
+    if (bytes <= q->work_bytes) return MAR_OK;
     bytes = (bytes + 4095) / 4096 * 4096;
     for (int t = 0; t < q->d->threads; t++) {
         void *larger = aligned_alloc(64, bytes);
         if (!larger) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of scratch for a thread", bytes);
-        free(buffers[t]);
-        buffers[t] = larger;
+        free(q->work[t]);
+        q->work[t] = larger;
     }
-    *size = bytes;
+    q->work_bytes = bytes;
     return MAR_OK;
 }
 
@@ -72,6 +74,19 @@ mar_status cpu_operand_room(cpu_queue *q, int rows, size_t row_bytes, mar_err *e
 {
     const mar_status status = grow(&q->operand, &q->operand_bytes, (size_t)rows * row_bytes, err);
     return status == MAR_OK ? grow(&q->operand_scale, &q->scale_bytes, (size_t)rows * sizeof(float), err) : status;
+}
+
+int cpu_planned(cpu_queue *q, int has_room, const char *call, ...)
+{
+    char sizes[128];
+    mar_err err = {0};
+    va_list arguments;
+    if (has_room) return 1;
+    va_start(arguments, call);
+    vsnprintf(sizes, sizeof sizes, call, arguments);
+    va_end(arguments);
+    kern_fail(&q->base, err_set(&err, MAR_EBACKEND, "%s without a plan", sizes), &err);
+    return 0;
 }
 
 void cpu_queue_free(kern_queue *k)

@@ -5,10 +5,7 @@
 
 mar_status cpu_speculate_plan(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err)
 {
-    mar_status status = MAR_OK;
-    for (int n = 1; status == MAR_OK && n <= w->tokens * w->window; n++) /* tokens finish one by one */
-        status = cpu_head_plan(k, h, w->conditions * n, err);
-    return status;
+    return cpu_head_plan(k, h, w->conditions * w->tokens * w->window, err);
 }
 
 void cpu_speculate_start(kern_queue *k, kern_speculation *w)

@@ -272,17 +272,23 @@ template <typename T> static void attention_cache(cuda_queue *c, const cache_cal
         launch<T, 1>(c, a, job->q, job->cache, job->y);
 }
 
+mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err)
+{
+    (void)k, (void)slots; /* any */
+    if (head_dim <= MOST_DIM) return MAR_OK;
+    return err_set(err, MAR_EBACKEND, "attention over a cache with heads of %d elements: a GPU takes up to %d",
+                   head_dim, MOST_DIM);
+}
+
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
 {
     cuda_queue *c = cuda_of(k);
     const size_t rows = (size_t)job->rows, spans = (size_t)job->spans;
     if (job->rows <= 0) return;
-    if (job->head_dim > MOST_DIM) {
-        mar_err err = {};
-        kern_fail(k,
-                  err_set(&err, MAR_EBACKEND, "attention over a cache with heads of %d elements: a GPU takes up to %d",
-                          job->head_dim, MOST_DIM),
-                  &err);
+    mar_err err = {};
+    const mar_status status = cuda_attention_cache_plan(k, job->max_slots, job->head_dim, &err);
+    if (status != MAR_OK) {
+        kern_fail(k, status, &err);
         return;
     }
     const int rotates = job->rope && job->rows == job->spans; /* the kernel for one query a span rotates by itself */

@@ -360,6 +360,7 @@ static kern_core_ops make_core_table(void)
     t.swiglu = cuda_swiglu;
     t.rotate = cuda_rotate;
     t.attention_cache = cuda_attention_cache;
+    t.attention_cache_plan = cuda_attention_cache_plan;
     t.look_up = cuda_look_up;
     t.embed = cuda_embed;
     return t;

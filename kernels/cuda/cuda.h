@@ -219,6 +219,7 @@ void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int 
 
 /* cache.cu */
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job);
+mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err);
 
 /* probs.cu */
 void cuda_probs(kern_queue *k, const kern_probs_job *job);

@@ -189,10 +189,10 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
 static mar_status plan_heads(mar_paths *s, int steps, mar_err *err)
 {
     diff_chain_use(&s->g->target.chain, steps);
-    mar_status status = diff_paths_plan(&s->target, s->max_drawn, s->max_rows, err);
+    mar_status status = diff_paths_plan(&s->target, s->max_drawn, err);
     if (status != MAR_OK || !s->draft) return status;
     diff_chain_use(&s->draft->runner.chain, steps);
-    return diff_paths_plan(&s->other, s->max_rows, s->max_rows, err);
+    return diff_paths_plan(&s->other, s->max_drawn, err);
 }
 
 /* Tells whether no step before step i takes as many diffusion steps. */
@@ -203,14 +203,17 @@ static int is_first_count(const mar_masked *g, int i)
     return 1;
 }
 
-/* The shapes of rounds depend on what is accepted, so passes are planned round by round. */
+/* The shapes of rounds depend on what is accepted, so the largest are planned. */
 static mar_status plan(void *state, int images, mar_err *err)
 {
     mar_paths *s = state;
-    const mar_masked *g = s->g;
-    mar_status status = MAR_OK;
+    mar_masked *g = s->g;
     (void)images;
     free_recordings(s);
+    mar_status status = mar_contexts_plan(&s->contexts, err);
+    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, s->max_rows, err);
+    if (status == MAR_OK && s->draft) status = mar_contexts_plan(&s->draft_contexts, err);
+    if (status == MAR_OK && s->draft) status = mar_runner_plan_known_tokens(&s->draft->runner, s->max_rows, err);
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++)
         if (is_first_count(g, i)) status = plan_heads(s, g->steps[i].sampling_steps, err);
     return status;

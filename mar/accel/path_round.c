@@ -284,25 +284,22 @@ static void add_context(mar_paths *s, int *n, int image, int step, int last)
     s->z_rows += n_queries;
 }
 
-static mar_status pass(mar_paths *s, int contexts, mar_recordings *recordings, mar_err *err)
+static void pass(mar_paths *s, int contexts, mar_recordings *recordings)
 {
     mar_masked *g = s->g;
-    const mar_status status = mar_contexts_plan(&s->contexts, s->list, contexts, err);
-    if (status != MAR_OK) return status;
     mar_contexts_run(&s->contexts, s->list, contexts, &g->target.embedded, recordings);
     g->stats.passes++;
     g->stats.contexts += contexts;
-    return MAR_OK;
 }
 
 /* Computes the first z of a target that drafts for itself: that of empty images. */
-static mar_status begin_images(mar_paths *s, mar_err *err)
+static void begin_images(mar_paths *s)
 {
     int n = 0;
     s->z_rows = 0;
     for (int i = 0; i < s->g->images; i++)
         add_context(s, &n, i, 0, s->gamma < s->g->params.num_iter ? s->gamma : s->g->params.num_iter - 1);
-    return pass(s, n, recordings_at(s, s->recordings, 0), err);
+    pass(s, n, recordings_at(s, s->recordings, 0));
 }
 
 /* Returns the step whose z the target's own drafts of the current round have: the last final one, or the first step if
@@ -314,13 +311,13 @@ static int drafted_in(const mar_paths *s, int image)
 
 /* Draws the target's own drafts, together with the first candidates for tokens to replace. Both have their z from the
  * last pass. */
-static mar_status draft_by_target(mar_paths *s, mar_err *err)
+static void draft_by_target(mar_paths *s)
 {
     mar_masked *g = s->g;
     list_drafts(s);
     if (s->pending.n) list_candidates(s, candidates(s, 0));
     const int sources = s->drafts + s->pending.n, width = target_width(s);
-    if (sources == 0) return MAR_OK;
+    if (sources == 0) return;
     for (int r = 0; r < s->drafts; r++) {
         const int image = s->drawn.group[r], context = drafted_in(s, image);
         s->index[0][r] = z_row(s, image, context, s->drawn.order[r], s->drawn.place[r]);
@@ -329,15 +326,12 @@ static mar_status draft_by_target(mar_paths *s, mar_err *err)
     gather(s, s->contexts.z, s->z_rows, sources, width, s->draft_z);
     s->draft_sources = sources;
     draw(s, &s->target, &(row_z){s->draft_z, sources, 0, width}, 0, s->drawn.n);
-    const mar_status status = mar_runner_plan_known_tokens(&g->target, s->drafts, err);
-    if (status == MAR_OK)
-        mar_runner_add_known_tokens(&g->target, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
-    return status;
+    mar_runner_add_known_tokens(&g->target, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
 }
 
 /* Draws the drafts of step j of all rounds, rows first .. end-1, by the draft model in the context of the drafts
  * before. */
-static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *err)
+static void draft_step(mar_paths *s, int j, int first, int end)
 {
     mar_masked *g = s->g;
     mar_runner *r = &s->draft->runner;
@@ -348,10 +342,6 @@ static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *e
         const mar_step *step = &g->steps[s->from[i] + j];
         s->list[contexts++] = (mar_image_context){i, g->order[i], step->known, step->predicted};
     }
-    mar_status status = mar_contexts_plan(&s->draft_contexts, s->list, contexts, err);
-    if (status == MAR_OK) status = mar_runner_plan_known_tokens(r, n, err);
-    if (status == MAR_OK && in_full(s)) status = mar_runner_plan_known_tokens(&g->target, n, err);
-    if (status != MAR_OK) return status;
     mar_contexts_run(&s->draft_contexts, s->list, contexts, &r->embedded,
                      recordings_at(s, s->draft_passes, s->from[0] + j));
     for (int c = 0; c < g->cfg_branches; c++)
@@ -363,33 +353,30 @@ static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *e
     mar_runner_add_known_tokens(r, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
     if (in_full(s))
         mar_runner_add_known_tokens(&g->target, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
-    return MAR_OK;
 }
 
-static mar_status draft_by_model(mar_paths *s, mar_err *err)
+static void draft_by_model(mar_paths *s)
 {
-    mar_status status = MAR_OK;
     list_drafts(s);
     s->draft_sources = s->drafts;
-    for (int j = 0, first = 0, end; status == MAR_OK && first < s->drafts; j++, first = end) {
+    for (int j = 0, first = 0, end; first < s->drafts; j++, first = end) {
         end = first;
         while (end < s->drafts && s->drawn.order[end] - s->from[s->drawn.group[end]] == j) end++;
-        status = draft_step(s, j, first, end, err);
+        draft_step(s, j, first, end);
     }
-    return status;
 }
 
 /* --- verification ------------------------------------------------------------------------------------------------- */
 
 /* Runs the target's pass over the contexts of all rounds. A step that was drafted with its true z needs none. */
-static mar_status pass_round(mar_paths *s, mar_err *err)
+static void pass_round(mar_paths *s)
 {
     const mar_masked *g = s->g;
     const int last_step = g->params.num_iter - 1, begins = !s->draft && g->step == 0;
     int contexts = 0, known = 0;
     for (int r = 0; begins && r < s->drafts; r++) known += s->drawn.order[r] == 0;
     s->known = known;
-    if (known == s->drafts) return MAR_OK; /* their z stays in contexts.z */
+    if (known == s->drafts) return; /* their z stays in contexts.z */
     s->z_rows = 0;
     for (int i = 0; i < g->images; i++) {
         const int begin = s->from[i], end = round_end(s, i);
@@ -402,7 +389,7 @@ static mar_status pass_round(mar_paths *s, mar_err *err)
             add_context(s, &contexts, i, begin, end - 1);
         }
     }
-    return pass(s, contexts, recordings_at(s, s->recordings, s->from[0] * (s->gamma + 1) + s->length[0]), err);
+    pass(s, contexts, recordings_at(s, s->recordings, s->from[0] * (s->gamma + 1) + s->length[0]));
 }
 
 /* Returns the step in whose context a draft is verified. */
@@ -448,20 +435,16 @@ static void note(mar_paths *s, int at, int image, int position, int step, mar_to
 
 /* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. make_known: makes them known to the
  * models. */
-static mar_status write_tokens(mar_paths *s, const float *from, int n, int make_known, mar_err *err)
+static void write_tokens(mar_paths *s, const float *from, int n, int make_known)
 {
     mar_masked *g = s->g;
     kern_queue *k = g->k;
     mar_runner *runners[2] = {&g->target, s->draft ? &s->draft->runner : NULL};
-    if (n == 0) return MAR_OK;
+    if (n == 0) return;
     k->core->copy_rows(k, g->sampled, NULL, from, s->index[1], NULL, NULL, n, g->model->base.config.token_dim);
     mar_masked_write_tokens(g, g->sampled, n);
-    for (int i = 0; make_known && i < 2 && runners[i]; i++) {
-        const mar_status status = mar_runner_plan_known_tokens(runners[i], n, err);
-        if (status != MAR_OK) return status;
+    for (int i = 0; make_known && i < 2 && runners[i]; i++)
         mar_runner_add_known_tokens(runners[i], g->sampled, n, g->row_slot, g->row_position, NULL);
-    }
-    return MAR_OK;
 }
 
 /* Advances every image past its last step that counts. first [images] is the first step with a replacement; NULL: no
@@ -515,7 +498,7 @@ static int commit_drafts(mar_paths *s, const path_verdicts *v)
 
 /* Commits the verdicts on drafts. In context full all models know the drafts. In context prefix no context has seen
  * one, and the accepted ones become the target's own last means. */
-static mar_status commit_verdicts(mar_paths *s, mar_err *err)
+static void commit_verdicts(mar_paths *s)
 {
     mar_masked *g = s->g;
     const int judged = s->drafts - s->known;
@@ -526,12 +509,12 @@ static mar_status commit_verdicts(mar_paths *s, mar_err *err)
     gather(s, s->draft_z, s->draft_sources, s->pending.n, drafter_width(s), s->pending_q[0]);
     for (int i = 0; i < s->pending.n; i++) s->index[0][i] = s->pending.source[i];
     gather(s, s->contexts.z, s->z_rows, s->pending.n, target_width(s), s->pending_p[0]);
-    return write_tokens(s, in_full(s) ? s->token : s->last, kept, !in_full(s), err);
+    write_tokens(s, in_full(s) ? s->token : s->last, kept, !in_full(s));
 }
 
 /* Takes the accepted candidates of a draw with `count` for each token, and keeps the tokens without one in the list.
  * first [pending.n] is the number of the first accepted one; INT_MAX: none. */
-static mar_status commit_candidates(mar_paths *s, const int *first, int count, int buffer, mar_err *err)
+static void commit_candidates(mar_paths *s, const int *first, int count, int buffer)
 {
     path_rows *p = &s->pending;
     const int n = p->n;
@@ -559,7 +542,7 @@ static mar_status commit_candidates(mar_paths *s, const int *first, int count, i
     }
     gather(s, s->pending_p[buffer], n, p->n, target_width(s), s->pending_p[1 - buffer]);
     gather(s, s->pending_q[buffer], n, p->n, drafter_width(s), s->pending_q[1 - buffer]);
-    return write_tokens(s, s->token, replaced, 1, err);
+    write_tokens(s, s->token, replaced, 1);
 }
 
 /* Draws from the residual for all tokens to replace. drawn: their first candidates are drawn already. */
@@ -579,8 +562,9 @@ static mar_status replace(mar_paths *s, int drawn, mar_err *err)
         const path_verdicts v = decide(s, s->drafts, s->drawn.n, n, 1);
         k->core->download(k, s->report, v.first, (size_t)n * sizeof *v.first);
         status = kern_check(k, err);
-        if (status == MAR_OK) status = commit_candidates(s, (const int *)s->report, count, buffer, err);
-        if (status == MAR_OK && s->pending.n && s->tries[0] >= PATH_TRIES_MOST)
+        if (status != MAR_OK) return status; /* there is nothing to read */
+        commit_candidates(s, (const int *)s->report, count, buffer);
+        if (s->pending.n && s->tries[0] >= PATH_TRIES_MOST)
             status = err_set(err, MAR_EMODEL, "image %llu, step %d: none of %d candidates for a token is kept",
                              (unsigned long long)s->pending.image[0], s->pending.order[0], s->tries[0]);
     }
@@ -592,18 +576,18 @@ static mar_status replace(mar_paths *s, int drawn, mar_err *err)
 mar_status mar_paths_round(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
-    mar_status status = MAR_OK;
     if (s->draft) {
-        status = draft_by_model(s, err);
+        draft_by_model(s);
     } else if (g->step == 0) {
-        status = begin_images(s, err);
-        if (status == MAR_OK) status = draft_by_target(s, err);
+        begin_images(s);
+        draft_by_target(s);
     }
-    if (status == MAR_OK) status = pass_round(s, err);
-    if (status == MAR_OK) status = verify(s, err);
-    if (status == MAR_OK) status = commit_verdicts(s, err);
-    if (status == MAR_OK && !s->draft) status = draft_by_target(s, err);
-    if (status == MAR_OK) status = replace(s, !s->draft, err);
+    pass_round(s);
+    mar_status status = verify(s, err);
+    if (status != MAR_OK) return status;
+    commit_verdicts(s);
+    if (!s->draft) draft_by_target(s);
+    status = replace(s, !s->draft, err);
     if (status != MAR_OK) return status;
     g->step = s->begin[0];
     for (int i = 1; i < g->images; i++)

@@ -182,22 +182,19 @@ static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)
     return status;
 }
 
-/* In context full images advance at their own pace. So passes are of one image, and the head's rows are planned by the
- * round. */
-enum { TILE_ROWS = 64 }; /* products of more rows split into tiles of this many and a rest */
-
-static mar_status plan_full(mar_speculation *sp, mar_err *err)
+/* In context full images advance at their own pace. So passes are of one image. The number of tokens drawn, or made
+ * known, at once depends on what is accepted. So the largest are planned. */
+static mar_status plan_full(mar_speculation *sp, int images, mar_err *err)
 {
     mar_masked *g = sp->g;
-    mar_status status = MAR_OK;
+    const int rows = (int)block_rows(sp);
+    mar_status status = mar_runner_plan_head(&g->target, rows, err);
+    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, rows, err);
+    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&sp->draft->runner, rows, err);
     for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i++) {
         status = mar_runner_plan(&sp->draft->runner, 1, &g->steps[i], err);
         if (status == MAR_OK) status = mar_runner_plan(&g->target, 1, &g->steps[i], err);
-    }
-    /* The number of tokens that become known at once depends on what is accepted. */
-    for (int rows = 1; status == MAR_OK && rows <= TILE_ROWS && rows <= (int)block_rows(sp); rows++) {
-        status = mar_runner_plan_known_tokens(&sp->draft->runner, rows, err);
-        if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, rows, err);
+        if (status == MAR_OK) status = mar_runner_plan_head(&sp->draft->runner, images * g->steps[i].predicted, err);
     }
     return status;
 }
@@ -205,7 +202,7 @@ static mar_status plan_full(mar_speculation *sp, mar_err *err)
 static mar_status plan(void *state, int images, mar_err *err)
 {
     mar_speculation *sp = state;
-    return in_full(sp) ? plan_full(sp, err) : plan_prefix(sp, images, err);
+    return in_full(sp) ? plan_full(sp, images, err) : plan_prefix(sp, images, err);
 }
 
 /* --- the rows of a block ------------------------------------------------------------------------------------------ */
@@ -519,15 +516,6 @@ static void keep(mar_speculation *sp)
 
 /* --- the round ---------------------------------------------------------------------------------------------------- */
 
-static mar_status plan_round(mar_speculation *sp, int longest, mar_err *err)
-{
-    mar_masked *g = sp->g;
-    mar_status status = mar_runner_plan_head(&g->target, sp->rows, err);
-    for (int j = 0; status == MAR_OK && j < longest; j++)
-        status = mar_runner_plan_head(&sp->draft->runner, list_step(sp, j), err);
-    return status;
-}
-
 static mar_status run_round(mar_speculation *sp, mar_err *err)
 {
     mar_masked *g = sp->g;
@@ -536,14 +524,12 @@ static mar_status run_round(mar_speculation *sp, mar_err *err)
     list_block(sp);
     for (int i = 0; i < g->images; i++)
         if (sp->length[i] > longest) longest = sp->length[i];
-    mar_status status = in_full(sp) ? plan_round(sp, longest, err) : MAR_OK;
-    if (status != MAR_OK) return status;
     for (int j = 0; j < longest; j++) draft_step(sp, j);
     predict_block(sp);
     trace_block(sp);
     verify_block(sp);
     finish_tokens(sp);
-    status = read_verdicts(sp, err);
+    const mar_status status = read_verdicts(sp, err);
     if (status != MAR_OK) return status;
     keep(sp);
     g->stats.head_batched += steps;

@@ -236,43 +236,24 @@ void mar_contexts_run(mar_contexts *c, const mar_image_context *list, int n, con
 
 /* --- memory and plans --------------------------------------------------------------------------------------------- */
 
-static mar_status plan_attention(const mar_contexts *c, int heads, int n_q, int n_k, int q_width, int kv_width,
-                                 mar_err *err)
-{
-    kern_queue *k = c->work.k;
-    const mar_model_config *config = &c->model->base.config;
-    return k->core->attention_plan(k, n_q, n_k, heads, config->width / heads, q_width * config->width,
-                                   kv_width * config->width, err);
-}
-
-static mar_status plan_chunk(mar_contexts *c, const mar_image_context *list, int n, mar_err *err)
+mar_status mar_contexts_plan(mar_contexts *c, mar_err *err)
 {
     kern_queue *k = c->work.k;
     const mar_masked_model *m = c->model;
     const mar_model_config *config = &m->base.config;
-    const mar_block *last = &m->decoder[config->decoder_depth - 1];
-    const extent e = survey(c, list, n);
-    mar_status status = k->core->linear_plan(k, m->decoder_embed, e.encoded, err);
+    const int sequences = c->chunk * c->cfg_branches, rows = sequences * length_of(c), queries = sequences * seq_of(c);
+    const int d = width_of(c), heads = config->heads, decoder_heads = config->decoder_heads;
+    mar_status status = k->core->linear_plan(k, m->decoder_embed, rows, err);
     for (int b = 0; status == MAR_OK && b < config->encoder_depth; b++)
-        status = mar_block_plan(k, &m->encoder[b], e.encoded, 0, err);
+        status = mar_block_plan(k, &m->encoder[b], rows, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < config->decoder_depth; b++)
-        status = mar_block_plan(k, &m->decoder[b], decoded(c, &e), 0, err);
-    if (status == MAR_OK) status = mar_block_plan(k, last, e.n_queries, decoded(c, &e), err);
-    for (int i = 0; status == MAR_OK && i < n; i++) {
-        const int encoded = buffer_of(c) + list[i].known;
-        status = plan_attention(c, config->heads, encoded, encoded, 3, 3, err);
-        if (status == MAR_OK)
-            status = plan_attention(c, config->decoder_heads, list[i].n_queries, length_of(c), 1, 2, err);
-    }
-    return status;
-}
-
-mar_status mar_contexts_plan(mar_contexts *c, const mar_image_context *list, int n, mar_err *err)
-{
-    const int heads = c->model->base.config.decoder_heads;
-    mar_status status = plan_attention(c, heads, length_of(c), length_of(c), 3, 3, err);
-    for (int i = 0; status == MAR_OK && i < n; i += c->chunk)
-        status = plan_chunk(c, list + i, chunk_size(c, i, n), err);
+        status = mar_block_plan(k, &m->decoder[b], rows, 0, err);
+    if (status == MAR_OK) status = mar_block_plan(k, &m->decoder[config->decoder_depth - 1], queries, rows, err);
+    if (status == MAR_OK)
+        status = k->core->attention_plan(k, length_of(c), length_of(c), heads, d / heads, 3 * d, 3 * d, err);
+    if (status == MAR_OK)
+        status =
+            k->core->attention_plan(k, length_of(c), length_of(c), decoder_heads, d / decoder_heads, 3 * d, 3 * d, err);
     return status;
 }
 

@@ -41,8 +41,8 @@ void mar_contexts_free(mar_contexts *c);
 size_t mar_contexts_lay_out(mar_contexts *c, char *base); /* as diff_chain_lay_out */
 /* Begins a batch: resets times and arithmetic. */
 void mar_contexts_begin(mar_contexts *c);
-/* Prepares a pass over these contexts, so that it allocates nothing. */
-mar_status mar_contexts_plan(mar_contexts *c, const mar_image_context *list, int n, mar_err *err);
+/* Prepares passes, so that they allocate nothing on a CPU. */
+mar_status mar_contexts_plan(mar_contexts *c, mar_err *err);
 /* Computes c->z of the query tokens, at least one a context. `recordings` are those of passes with the same images and,
  * for each context, the same known and n_queries; or NULL. A pass of more than one chunk is not recorded. */
 void mar_contexts_run(mar_contexts *c, const mar_image_context *list, int n, const mar_embeddings *embedded,

@@ -68,7 +68,7 @@ static void as_on_the_cpu(void **state)
                              cases[i].images, &same);
         open_contexts(&f, CONTEXT_LIST, cases[i].chunk, &c, &memory);
         const int n = random_contexts(&f, &d, cases[i].gamma, list);
-        assert_ok(mar_contexts_plan(&c, list, n, &err), &err);
+        assert_ok(mar_contexts_plan(&c, &err), &err);
         for (int round = 0; round < 4; round++) { /* plain, recorded, then replayed twice with other orders */
             shuffle_orders(&f, &theirs, &d);
             mar_contexts_run(&c, list, n, &f.runner.embedded, &recordings);

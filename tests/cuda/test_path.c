@@ -120,7 +120,7 @@ static void judgements_are_the_cpus(void **state)
         for (int shared = 0; shared < 2; shared++) {
             mar_err err = {0};
             const diff_tokens own = tokens_of(&f, shared ? f.z : f.each_z, shared);
-            assert_ok(diff_paths_plan(&f.paths, TOKENS, TOKENS, &err), &err);
+            assert_ok(diff_paths_plan(&f.paths, TOKENS, &err), &err);
             draw(&f, shared, x);
             judge(&f, &own, is);
             for (int r = 0; r < TOKENS; r++)

@@ -90,6 +90,8 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     const mar_batch batch = {.images = IMAGES, .order = order};
     for (int i = 0; i <= AT; i++) {
         list_tokens(f, &steps[i], order, slot);
+        assert_ok(mar_runner_plan(&f->runner, IMAGES, &steps[i], err), err);
+        assert_ok(mar_runner_plan_head(&f->runner, f->tokens, err), err);
         mar_runner_predict(&f->runner, &batch, &steps[i], 0, f->tokens, NULL);
         if (i == AT) break;
         const mar_draw draw = {f->tokens, seed, f->image, f->position, f->cfg};

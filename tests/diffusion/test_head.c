@@ -24,6 +24,8 @@ static void eval(fixture *f, int guided, float *out)
         x_index[r] = r % N;
         mod_index[r] = r % N * rows + r;
     }
+    assert_ok(k->core->linear_plan(k, f->head.cond, rows, &err), &err);
+    assert_ok(k->head->plan(k, f->head.net, rows * N, &err), &err);
     k->core->linear(k, f->head.cond, f->z, rows, cond);
     k->head->modulate(k, f->head.net, temb, steps, NULL, N, cond, rows, mod, scratch);
     k->head->eval(k, f->head.net, x, x_index, mod, mod_index, rows, out, scratch);

@@ -89,7 +89,7 @@ TEST_CASE(records_are_the_plain_chain)
             mar_err err = {0};
             float x[MAX * CHANNELS];
             work w = open_work(f.chain, 1, 0);
-            assert_ok(diff_paths_plan(&w.p, f.tokens, f.tokens, &err), &err);
+            assert_ok(diff_paths_plan(&w.p, f.tokens, &err), &err);
             diff_paths_draw(&w.p, &t, w.x, w.path, &stats);
             diff_chain_start(f.chain, f.tokens, seed, f.image, f.position, x);
             for (int s = cases[i].steps - 1; s >= 0; s--) {
@@ -279,12 +279,10 @@ TEST_CASE(judgements_are_counted)
     diff_speculation_stats drawn = {0}, stats = {0};
     work w = open_work(f.chain, 4, 0);
     w.p.most = (f.tokens + 2) / 3;
-    assert_ok(diff_paths_plan(&w.p, f.tokens, 0, &err), &err);
+    assert_ok(diff_paths_plan(&w.p, f.tokens, &err), &err);
     diff_paths_draw(&w.p, &t, w.x, w.path, &drawn);
-    for (int i = 0; i < 2; i++) { /* statistics accumulate */
-        assert_ok(diff_paths_plan(&w.p, 0, f.tokens, &err), &err);
+    for (int i = 0; i < 2; i++) /* statistics accumulate */
         diff_paths_judge(&w.p, &t, w.path, w.log_ratio, w.last, &stats);
-    }
     assert_int_equal(stats.batched, 2 * 3);
     assert_int_equal(stats.evaluations, 2 * f.tokens * 10);
     assert_int_equal(stats.modulations, 2 * f.tokens * 10);

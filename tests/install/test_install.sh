@@ -43,7 +43,7 @@ $cc -std=c11 -Wall -Wextra -Wpedantic -Werror $flags "$source_dir/examples/gener
 "$work/by_pkg_config" 7 "$work/a.ppm"
 
 echo "== libmar.a"
-libraries=$(pkg-config --static --libs-only-l libmar | sed 's/^-lmar //')
+libraries=$(pkg-config --static --libs libmar | sed 's/-lmar //') # CUDA's are paths
 # shellcheck disable=SC2086  # flags are words
 $cc -std=c11 $flags -I"$prefix/include" "$source_dir/examples/generate.c" "$lib/libmar.a" $libraries -o "$work/by_archive"
 "$work/by_archive" 7 "$work/static.ppm"

@@ -54,6 +54,67 @@ static void exponentials(void **state)
     }
 }
 
+static void assert_unplanned(kern_queue *k, const char *says)
+{
+    mar_err err = {0};
+    assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
+    assert_string_equal(err.text, says);
+    k->core->recover(k);
+}
+
+/* Checks that operations fail without a plan, as they allocate nothing, and that a plan covers smaller calls. The other
+ * operations with plans are in tests/ops/test_conv.c. */
+static void unplanned_calls_fail(void **state)
+{
+    (void)state;
+    enum { QUERIES = 2, KEYS = 3000, IN = 33, ROWS = 200 };
+    static const float weight[IN], zeros[KEYS * IN];
+    static float y[QUERIES * KEYS];
+    static int slot[KEYS];
+    const int zero = 0, queries = QUERIES, keys = KEYS, row[2] = {0, 1}, first[2] = {0, KEYS}, common = KEYS;
+    const kern_linear_spec spec = {.out = 1, .in = IN, .weight = weight, .flags = KERN_OUT_F32 | KERN_INT8};
+    const kern_cache_job cache = {.rows = 1,
+                                  .heads = 1,
+                                  .head_dim = 8,
+                                  .q = zeros,
+                                  .q_stride = 8,
+                                  .cache = zeros,
+                                  .spans = 1,
+                                  .row = row,
+                                  .first = first,
+                                  .common = &common,
+                                  .slot = slot,
+                                  .max_slots = KEYS,
+                                  .y = y};
+    mar_err err = {0};
+    for (int dtype = MAR_DTYPE_F32; dtype <= MAR_DTYPE_INT8; dtype++) {
+        kern_queue *k = open_queue((mar_dtype)dtype, 1);
+        if (!k) continue;
+        k->core->attention(k, zeros, 8, zeros, zeros, 8, 1, QUERIES, KEYS, 1, 8, y);
+        assert_unplanned(k, "attention of 2 queries to 3000 keys without a plan");
+        k->core->attention_spans(k, zeros, 8, &zero, &queries, zeros, zeros, 8, &zero, &keys, 1, 1, 8, y);
+        assert_unplanned(k, "attention of 2 queries to 3000 keys without a plan");
+        k->core->attention_cache(k, &cache);
+        assert_unplanned(k, "attention over 3000 slots of a cache without a plan");
+        assert_ok(k->core->attention_plan(k, 0, KEYS, 1, 8, 8, 8, &err), &err); /* no queries need no memory */
+        assert_ok(k->core->attention_plan(k, QUERIES + 1, KEYS + 1, 1, 8, 8, 8, &err), &err);
+        k->core->attention(k, zeros, 8, zeros, zeros, 8, 1, QUERIES, KEYS, 1, 8, y);
+        assert_ok(k->core->attention_cache_plan(k, KEYS + 1, 8, &err), &err);
+        k->core->attention_cache(k, &cache);
+        assert_ok(kern_check(k, &err), &err);
+        kern_linear *l;
+        assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
+        k->core->linear(k, l, zeros, ROWS, y);
+        if (dtype != MAR_DTYPE_F32) assert_unplanned(k, "product of 200 rows with 1 x 33 weights without a plan");
+        assert_ok(k->core->linear_plan(k, l, ROWS, &err), &err);
+        k->core->linear(k, l, zeros, ROWS, y);
+        k->core->linear(k, l, zeros, ROWS - 1, y);
+        assert_ok(kern_check(k, &err), &err);
+        k->core->linear_free(k->device, l);
+        close_queue(k);
+    }
+}
+
 /* Checks the trace behind mar_session_measure: one row for all calls of the same sizes. */
 static void traced_spans(void **state)
 {
@@ -66,6 +127,7 @@ static void traced_spans(void **state)
     kern_trace *trace;
     mar_err err = {0};
     int count;
+    assert_ok(k->core->attention_plan(k, 5, 4, 2, DIM, WIDTH, WIDTH, &err), &err);
     assert_ok(kern_trace_begin(k, &trace, &err), &err);
     for (int i = 0; i < 2; i++)
         k->core->attention_spans(k, x, WIDTH, q_first, n_q, x, x, WIDTH, k_first, n_k, 3, 2, DIM, y);
@@ -119,10 +181,8 @@ static void traced_paths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_cannot_be_opened),
-        cmocka_unit_test(exponentials),
-        cmocka_unit_test(traced_spans),
-        cmocka_unit_test(traced_paths),
+        cmocka_unit_test(what_cannot_be_opened), cmocka_unit_test(exponentials), cmocka_unit_test(unplanned_calls_fail),
+        cmocka_unit_test(traced_spans),          cmocka_unit_test(traced_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,6 +55,7 @@ static float *run(kern_queue *k, const product *p)
     void *x = backend_memory(k, n * k->device->act_size);
     assert_non_null(y);
     assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
+    assert_ok(k->core->linear_plan(k, l, p->rows, &err), &err);
     k->core->to_act(k, p->x, n, x);
     k->core->linear(k, l, x, p->rows, y);
     assert_ok(kern_check(k, &err), &err);
@@ -175,6 +176,33 @@ static void factors_are_of_outliers_alone(void **state)
     free_product(&p);
 }
 
+/* Checks sums at the limit of 32 bits: 255 * 127 times the most inputs; and that more inputs are refused. */
+static void sums_do_not_wrap(void **state)
+{
+    (void)state;
+    enum { MOST = 66311 };
+    kern_queue *k = open_queue(MAR_DTYPE_INT8, 1);
+    if (!k) skip();
+    product p = {.rows = 2, .in = MOST, .out = 1, .flags = KERN_OUT_F32 | KERN_INT8};
+    p.w = malloc((MOST + 1) * sizeof *p.w);
+    p.x = malloc(2 * MOST * sizeof *p.x);
+    p.bias = calloc(1, sizeof *p.bias);
+    for (int i = 0; i <= MOST; i++) p.w[i] = 1;
+    for (int i = 0; i < 2 * MOST; i++) p.x[i] = i < MOST ? 1 : -1;
+    float *y = run(k, &p);
+    assert_float_equal(y[0], MOST, 1);
+    assert_float_equal(y[1], -MOST, 1);
+    const kern_linear_spec spec = {.out = 1, .in = MOST + 1, .weight = p.w, .flags = p.flags};
+    mar_err err = {0};
+    kern_linear *l;
+    assert_int_equal(k->core->linear_create(k, &spec, &l, &err), MAR_EARG);
+    assert_null(l);
+    assert_string_equal(err.text, "int8 layer of 66312 inputs: expected at most 66311");
+    free(y);
+    free_product(&p);
+    close_queue(k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +210,7 @@ int main(void)
         cmocka_unit_test(smoothing_keeps_digits_beside_outliers),
         cmocka_unit_test(smoothing_changes_no_other_product),
         cmocka_unit_test(factors_are_of_outliers_alone),
+        cmocka_unit_test(sums_do_not_wrap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

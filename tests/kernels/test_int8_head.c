@@ -168,7 +168,7 @@ static rig open_rig(kern_queue *k, const head_case *h, int int8, const uint8_t *
     g.cond = even_floats((size_t)rows * WIDTH, -2, 2, 61);
     g.x = even_floats((size_t)rows * CHANNELS, -2, 2, 62);
     assert_ok(k->head->create(k, &spec, &g.net, &err), &err);
-    assert_ok(k->head->plan(k, g.net, rows, &err), &err);
+    assert_ok(k->head->plan(k, g.net, STEPS * rows, &err), &err);
     g.mod = backend_memory(k, STEPS * (size_t)rows * k->head->mod_bytes(g.net));
     g.scratch = backend_memory(k, k->head->scratch_bytes(g.net, STEPS * rows));
     k->head->modulate(k, g.net, g.temb, steps, fine, STEPS, g.cond, rows, g.mod, g.scratch);

@@ -58,7 +58,7 @@ TEST_CASE(as_plain)
             }
             mar_recordings recordings = {0};
             for (int again = 0; again < 2; again++) { /* the second pass reuses the memory of the first */
-                assert_ok(mar_contexts_plan(&c, list, n, &err), &err);
+                assert_ok(mar_contexts_plan(&c, &err), &err);
                 mar_contexts_run(&c, list, n, &f.runner.embedded, again ? &recordings : NULL);
                 assert_ok(kern_check(f.k, &err), &err);
                 assert_plain(&f, &c, list, n);
@@ -191,7 +191,7 @@ TEST_CASE(no_memory)
     round = 0;
     for (mar_status status = MAR_ENOMEM; status != MAR_OK; round++) {
         until_failure = round;
-        status = mar_contexts_plan(&c, list, n, &err);
+        status = mar_contexts_plan(&c, &err);
         until_failure = -1;
         if (status != MAR_OK) assert_int_equal(status, MAR_ENOMEM);
     }

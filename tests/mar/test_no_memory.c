@@ -389,66 +389,6 @@ TEST_CASE(others)
     }
 }
 
-/* Reads all results of a finished batch. None of these calls allocates. */
-static void read_all(mar_session *s, const char *run, int has_decoder, float *tokens)
-{
-    static uint8_t rgb[DEMO_BATCH * DEMO_BYTES], map[DEMO_BATCH * DEMO_SEQ];
-    static int step[DEMO_BATCH * DEMO_SEQ];
-    mar_stats stats;
-    allocations = 0;
-    assert_session(s, mar_session_tokens(s, tokens));
-    if (has_decoder) assert_session(s, mar_session_images(s, rgb));
-    assert_session(s, mar_session_fates(s, map, step));
-    mar_session_get_stats(s, &stats);
-    if (allocations) fail_msg("%s: reading a batch makes %ld allocations", run, allocations);
-}
-
-/* Runs a batch of another size than the one before, up to its first failing call. Rounds in context full prepare shapes
- * on demand; no other step allocates. */
-static mar_status one_image(mar_session *s, const mar_params *p)
-{
-    mar_status status = mar_session_begin(s, DEMO_FIRST, (int[]){3}, 1);
-    const long begun = allocations;
-    while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
-    if (p->context != MAR_CONTEXT_FULL) assert_int_equal(allocations, begun);
-    return status;
-}
-
-/* Makes one image in a session for two. Only the plan of shapes allocates, see above. */
-TEST_CASE(generating)
-{
-    const demo all = demo_open(1);
-    bystander other = bystander_of(&all);
-    for (int i = 0; i < RUNS; i++) {
-        demo d = all;
-        if (i > 0) d.vae = NULL; /* to save time */
-        const mar_params p = params_of(&d, runs[i]);
-        float expected[DEMO_TOKENS], tokens[DEMO_TOKENS];
-        mar_session *alone = demo_session(&d, &p, 1);
-        demo_generate(alone, 1, expected);
-        mar_session_free(alone);
-        rounds r = rounds_begin(runs[i], 20, 7);
-        mar_session *s = demo_session(&d, &p, 2);
-        while (rounds_next(&r)) {
-            const mar_status status = one_image(s, &p);
-            if (rounds_failed(&r, status, mar_session_error(s))) {
-                demo_assert_dropped(s, "failed, begin another first: ");
-                demo_generate(s, 1, tokens);
-                assert_memory_equal(tokens, expected, sizeof tokens);
-                goes_on(&other, &r);
-            } else {
-                read_all(s, runs[i], d.vae != NULL, tokens);
-                assert_memory_equal(tokens, expected, sizeof tokens);
-            }
-            mar_session_free(s);
-            s = demo_session(&d, &p, 2);
-        }
-        mar_session_free(s);
-    }
-    mar_session_free(other.s);
-    demo_close(all);
-}
-
 /* --- discrete tokens ---------------------------------------------------------------------------------------------- */
 
 /* A LlamaGen model as target, with itself or nothing as draft */

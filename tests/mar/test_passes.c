@@ -90,6 +90,8 @@ TEST_CASE(passes)
         if (!open_fixture(&f, runs[run].dtype, 0)) continue;
         const double tolerance = runs[run].tolerance;
         const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded};
+        assert_ok(mar_passes_plan(f.w.k, mar_masked_model_of(f.model), IMAGES, KNOWN, PREDICTED, &err), &err);
+        assert_ok(f.w.k->core->linear_plan(f.w.k, mar_masked_model_of(f.model)->z_proj, IMAGES * SEQ, &err), &err);
         mar_embed_batch(mar_masked_model_of(f.model), &f.w, &f.embedded, IMAGES, label);
         mar_embed_tokens(mar_masked_model_of(f.model), &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
         mar_encoder_input(mar_masked_model_of(f.model), &f.w, &pass, KNOWN);

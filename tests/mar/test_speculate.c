@@ -112,6 +112,8 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
         const mar_batch batch = {.images = 1, .order = orders};
         const mar_draw draw = {
             .count = step.predicted, .seed = p->seed, .image = images, .position = position, .cfg = cfg};
+        assert_ok(mar_runner_plan(&r, 1, &step, err), err);
+        assert_ok(mar_runner_plan_head(&r, step.predicted, err), err);
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
         mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
         mar_runner_add_known_tokens(&r, x, step.predicted, slot, position, NULL);

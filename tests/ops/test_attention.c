@@ -334,6 +334,13 @@ static void run_cache(kern_queue *k, const ops_call *c, void *const *a)
     }
 }
 
+static void *prepare_cache(kern_queue *k, const ops_call *c)
+{
+    mar_err err = {0};
+    assert_ok(k->core->attention_cache_plan(k, ((const cache_lists *)c->data)->most, c->n[CACHE_DIM], &err), &err);
+    return NULL;
+}
+
 static void check_cache(const ops_call *c, double *const *got)
 {
     for (int i = 3; i < 5 && !ops_on_cuda(); i++)
@@ -448,11 +455,11 @@ static const ops_entry table[] = {
      prepare_spans, NULL, check_spans},
     {"attention_spans, large", "heads dim skew count lengths replayed", OPS_CASES(large_spans), OPS_LONG, build_spans,
      run_spans, prepare_spans, NULL, check_spans},
-    {"attention_cache", CACHE_NUMBERS, OPS_CASES(caches), 0, build_cache, run_cache, NULL, NULL, check_cache},
-    {"attention_cache, turned", CACHE_NUMBERS, OPS_CASES(turned), 0, build_turned, run_turned, NULL, NULL,
+    {"attention_cache", CACHE_NUMBERS, OPS_CASES(caches), 0, build_cache, run_cache, prepare_cache, NULL, check_cache},
+    {"attention_cache, turned", CACHE_NUMBERS, OPS_CASES(turned), 0, build_turned, run_turned, prepare_cache, NULL,
      check_turned},
-    {"attention_cache, PyTorch", CACHE_NUMBERS, OPS_CASES(golden_caches), 0, build_golden_cache, run_cache, NULL, NULL,
-     check_cache},
+    {"attention_cache, PyTorch", CACHE_NUMBERS, OPS_CASES(golden_caches), 0, build_golden_cache, run_cache,
+     prepare_cache, NULL, check_cache},
 };
 
 int main(void)

@@ -137,7 +137,8 @@ static void *prepare_layer(kern_queue *k, const ops_call *c)
     kern_linear *made = NULL;
     mar_err err = {0};
     assert_ok(k->core->linear_create(k, &spec, &made, &err), &err);
-    if (c->rows % 2) assert_ok(k->core->linear_plan(k, made, c->rows, &err), &err); /* optional */
+    if (c->rows % 2 || !ops_on_cuda()) /* a GPU plans at the first use */
+        assert_ok(k->core->linear_plan(k, made, c->rows, &err), &err);
     return made;
 }
 

@@ -59,6 +59,7 @@ void open_context_fixture(context_fixture *f, mar *m, const char *path, int cond
     }
     mar_runner_begin(&f->runner, images, f->labels);
     f->k->core->upload(f->k, there, tokens, bytes);
+    assert_ok(mar_runner_plan_known_tokens(&f->runner, n, &err), &err);
     mar_runner_add_known_tokens(&f->runner, there, n, image, position, NULL);
     f->k->core->finish(f->k);
     assert_ok(kern_check(f->k, &err), &err);
@@ -101,6 +102,8 @@ void plain_pass(context_fixture *f, const mar_image_context *x)
     const int *order = x->order;
     const mar_batch batch = {.images = 1, .order = &order, .first = x->image};
     const mar_step step = {.known = x->known, .predicted = x->n_queries, .cfg_branches = f->conditions};
+    mar_err err = {0};
+    assert_ok(mar_runner_plan(r, 1, &step, &err), &err);
     mar_runner_predict(r, &batch, &step, 0, x->n_queries, NULL);
 }
 

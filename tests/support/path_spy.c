@@ -258,6 +258,9 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
         out->off = fmax(
             out->off, token_off(spy, run->runner.chain.schedule.coef, place[r], tokens + place[r] * (size_t)channels));
     }
+    mar_err err = {0};
+    assert_ok(mar_runner_plan(&run->runner, spy->images, &step, &err), &err);
+    assert_ok(diff_paths_plan(&run->paths, rows, &err), &err);
     mar_runner_predict(&run->runner, &batch, &step, 0, rows, NULL);
     if (kept) {
         const diff_tokens t = {.count = rows, .sources = rows, .z = run->runner.z, .cfg = cfg};

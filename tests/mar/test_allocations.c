@@ -1,0 +1,84 @@
+/* Counts allocations: after a session's creation the library makes none on a CPU, in any arithmetic, with any
+ * accelerator and for any batch. The sanitizers skip this test (tests/support/failing_allocations.h). */
+#include "tests/support/demo.h"
+
+#include "tests/support/failing_allocations.h"
+
+#ifndef HAS_SANITIZER
+
+/* Generates batches of all sizes and reads all results. Nothing is allocated after the session's creation. */
+static void generate_all(const demo *d, const mar_params *p, const char *run)
+{
+    static float tokens[DEMO_BATCH * DEMO_TOKENS];
+    static uint8_t rgb[DEMO_BATCH * DEMO_BYTES], map[DEMO_BATCH * DEMO_SEQ];
+    static int step[DEMO_BATCH * DEMO_SEQ];
+    mar_stats stats;
+    mar_session *s = demo_session(d, p, DEMO_BATCH);
+    allocations = 0;
+    for (int n = DEMO_BATCH; n > 0; n--) {
+        assert_session(s, demo_run(s, n));
+        assert_session(s, mar_session_tokens(s, tokens));
+        assert_session(s, mar_session_images(s, rgb));
+        assert_session(s, mar_session_fates(s, map, step));
+        mar_session_get_stats(s, &stats);
+        if (allocations) fail_msg("%s: %ld allocations in a batch of %d", run, allocations, n);
+    }
+    mar_session_free(s);
+}
+
+static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+
+TEST_CASE(generating)
+{
+    static const struct demo_run paths[] = {
+        {"num_iter 6, num_sampling_steps 6, cfg 2.9, spec path", 0},
+        {"num_iter 6, num_sampling_steps 6, cfg 2.9, spec path, gamma 3", 1},
+        {"num_iter 6, num_sampling_steps 6, cfg 2.9, spec path, gamma 3, context prefix", 1}};
+    for (int i = 0; i < DTYPES; i++) {
+        const demo d = demo_open_in(dtypes[i], 1);
+        if (!d.m) continue;
+        for (int run = 0; run < DEMO_RUNS; run++) {
+            const mar_params p = demo_params(&d, run);
+            generate_all(&d, &p, demo_runs[run].options);
+        }
+        for (size_t run = 0; run < sizeof paths / sizeof *paths; run++) {
+            mar_params p = params_with(paths[run].options);
+            if (paths[run].draft) p.draft = d.draft;
+            generate_all(&d, &p, paths[run].options);
+        }
+        demo_close(d);
+    }
+}
+
+TEST_CASE(generating_discrete_tokens)
+{
+    enum { PLAIN, DRAFT, EAGLE };
+    static const struct {
+        const char *options;
+        int draft;
+    } with[] = {{"cfg 2", PLAIN},
+                {"cfg 2, spec sjd, window 16", PLAIN},
+                {"cfg 2, spec vanilla", DRAFT},
+                {"cfg 1, spec vanilla, tree dynamic, gamma 3", EAGLE}};
+    for (int i = 0; i < DTYPES; i++) {
+        demo d = {.m = open_mar(dtypes[i], 1)};
+        mar_model *drafts[] = {[PLAIN] = NULL, [DRAFT] = NULL, [EAGLE] = NULL};
+        if (!d.m) continue;
+        assert_library(d.m, mar_model_load(d.m, "demo-discrete", 0, &d.model));
+        assert_library(d.m, mar_model_load(d.m, "demo-discrete-draft", 0, &drafts[DRAFT]));
+        assert_library(d.m, mar_model_load(d.m, "demo-discrete-eagle", 0, &drafts[EAGLE]));
+        assert_library(d.m, mar_vae_load(d.m, "demo-discrete", &d.vae));
+        for (size_t run = 0; run < sizeof with / sizeof *with; run++) {
+            mar_params p = params_with(with[run].options);
+            p.draft = drafts[with[run].draft];
+            generate_all(&d, &p, with[run].options);
+        }
+        for (int k = 0; k <= EAGLE; k++) mar_model_free(drafts[k]);
+        mar_vae_free(d.vae);
+        mar_model_free(d.model);
+        mar_close(d.m);
+    }
+}
+
+#endif

@@ -4,9 +4,8 @@
  * to. */
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/gemm/amx.h"
-#include "kernels/cpu/rows.h"
-
 #include "kernels/cpu/gemm/vector.h"
+#include "kernels/cpu/rows.h"
 
 #include <math.h>
 

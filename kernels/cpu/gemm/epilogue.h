@@ -21,6 +21,32 @@ static inline __attribute__((always_inline)) void store_values(const gemm_out *o
     memcpy(y, &a, sizeof a);
 }
 
+/* Writes rows from float sums in whole vectors, without activation and gate, as finish_rows does in more instructions.
+ * These are a large part of a product of few words. */
+static inline __attribute__((always_inline)) void finish_plain(const int y_bf16, const int add, const int relu,
+                                                               const void *sum, int rows, int first, const gemm_out *o)
+{
+    const ptrdiff_t size = y_bf16 ? 2 : 4, stride = (ptrdiff_t)o->y_stride, *y_at = o->y_at;
+    const float *bias = o->bias; /* copies, since a store to y could change *o for the compiler */
+    const int cols = o->cols;
+    char *const base = o->y;
+    const char *at = sum;
+    for (int r = 0; r < rows; r++, at += 4 * GEMM_COLS) {
+        char *y = base + (y_at ? y_at[first + r] : (first + r) * stride) * size;
+        for (int c = 0; c < cols; c += LANES, y += LANES * size) {
+            floats a = load_floats(at + 4 * c) + load_floats(bias + c);
+            if (relu) a = choose(a < 0.0f, (floats){0}, a);
+            if (y_bf16) {
+                const halves h = to_bf16(a);
+                memcpy(y, &h, sizeof h);
+                continue;
+            }
+            if (add) a = load_floats(y) + a;
+            memcpy(y, &a, sizeof a);
+        }
+    }
+}
+
 /* Writes the last n < LANES values, through copies of y and the gate. */
 static void store_some(const gemm_out *o, floats a, int c, const char *gate, void *y, int n)
 {
@@ -60,32 +86,6 @@ static inline __attribute__((always_inline)) void finish_rows(const kern_activat
                 store_values(o, a, c, gate, y + (size_t)c * size);
             else
                 store_some(o, a, c, gate, y + (size_t)c * size, o->cols - c);
-        }
-    }
-}
-
-/* Does the same for float sums in whole vectors, without activation and gate, in fewer instructions. They are a large
- * part of a product of few words. */
-static inline __attribute__((always_inline)) void finish_plain(const int y_bf16, const int add, const int relu,
-                                                               const void *sum, int rows, int first, const gemm_out *o)
-{
-    const ptrdiff_t size = y_bf16 ? 2 : 4, stride = (ptrdiff_t)o->y_stride, *y_at = o->y_at;
-    const float *bias = o->bias; /* copies, since a store to y could change *o for the compiler */
-    const int cols = o->cols;
-    char *const base = o->y;
-    const char *at = sum;
-    for (int r = 0; r < rows; r++, at += 4 * GEMM_COLS) {
-        char *y = base + (y_at ? y_at[first + r] : (first + r) * stride) * size;
-        for (int c = 0; c < cols; c += LANES, y += LANES * size) {
-            floats a = load_floats(at + 4 * c) + load_floats(bias + c);
-            if (relu) a = choose(a < 0.0f, (floats){0}, a);
-            if (y_bf16) {
-                const halves h = to_bf16(a);
-                memcpy(y, &h, sizeof h);
-                continue;
-            }
-            if (add) a = load_floats(y) + a;
-            memcpy(y, &a, sizeof a);
         }
     }
 }

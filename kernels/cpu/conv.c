@@ -1,8 +1,8 @@
 /* Convolutions as implicit matrix products (gemm/gemm.h): [pixels][taps * in] times the weights, whose left side is
  * never stored. A row of a result's window is contiguous in x. So it is one part of a product's row, and only taps
  * inside the image are multiplied: results whose windows have the same taps inside are multiplied together. The rows of
- * results of all images are divided into chunks whose input stays in L2, and these into tiles. Each block of weights is
- * used for a whole chunk. A result's bits depend on its own inputs only.
+ * results of all images are divided into chunks whose input stays in L2. Each block of weights is used for a whole
+ * chunk. A result's bits depend on its own inputs only.
  *
  * A 3x3 convolution of a nearest-neighbour upsampled image reads each input pixel more than once. An output pixel of a
  * given row and column parity depends on 2x2 different input pixels, with sums of weights. So it is four 2x2
@@ -15,12 +15,12 @@
 #include <stdlib.h>
 
 enum {
-    CHUNK_BYTES = 384 << 10, /* input read by a chunk: part of a common L2, the rest is for the weights */
-    CHUNK_PIXELS = 8 * GEMM_ROWS,
-    FEW_CHANNELS = 16, /* of x; with fewer, a pixel's inputs are gathered first */
-    FEW_OUT = 4,       /* output channels that are computed from terms */
-    TERM_COLS = 16,    /* a multiple of every vector's floats */
-    TERM_LINES = 16    /* rows of results from terms: each chunk computes the terms of tap_h - 1 rows again */
+    CHUNK_BYTES = 384 << 10,      /* input read by a chunk: part of a common L2, the rest is for the weights */
+    CHUNK_PIXELS = 8 * GEMM_ROWS, /* maximum rows of a product */
+    FEW_CHANNELS = 16,            /* of x; with fewer, a pixel's inputs are gathered first */
+    FEW_OUT = 4,                  /* output channels that are computed from terms */
+    TERM_COLS = 16,               /* a multiple of every vector's floats */
+    TERM_LINES = 16 /* rows of results from terms: each chunk computes the terms of tap_h - 1 rows again */
 };
 
 struct kern_conv {

@@ -582,7 +582,7 @@ static void assert_texts(const char *directory, const char *name, const mar_para
     for (int k = 0; k < n; k++) {
         const mar_param *p = mar_param_find(names[k]);
         assert_int_equal(index_of(names[k], names, n), k); /* once */
-        snprintf(word, sizeof word, " %s ", names[k]);
+        snprintf(word, sizeof word, " %.63s ", names[k]);
         if (!p && !strstr(other, word)) fail_msg("%s: is no option", names[k]);
     }
     for (int i = 0; i < mar_param_count(); i++) {

@@ -17,7 +17,6 @@
 enum {
     CHUNK_BYTES = 384 << 10,      /* input read by a chunk: part of a common L2, the rest is for the weights */
     CHUNK_PIXELS = 8 * GEMM_ROWS, /* maximum rows of a product */
-    FEW_CHANNELS = 16,            /* of x; with fewer, a pixel's inputs are gathered first */
     FEW_OUT = 4,                  /* output channels that are computed from terms */
     TERM_COLS = 16,               /* a multiple of every vector's floats */
     TERM_LINES = 16 /* rows of results from terms: each chunk computes the terms of tap_h - 1 rows again */
@@ -128,7 +127,7 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
     c->plain = c->row == spec->in && spec->stride == 1 && spec->pad_h == 0 && spec->pad_w == 0;
     c->terms = whole && !c->plain && !upsamples && spec->out <= FEW_OUT && tap_h * tap_w * spec->out <= GEMM_COLS &&
                spec->stride == 1 && (spec->flags & (KERN_OUT_F32 | KERN_OUT_ADD)) == KERN_OUT_F32;
-    c->gathers = !c->plain && !c->terms && (!c->kernel->takes_parts || !whole || spec->in < FEW_CHANNELS);
+    c->gathers = !c->plain && !c->terms && (!c->kernel->takes_parts || !whole);
     c->words = gemm_words(c->type, c->gathers ? c->row : c->in, 1);
     c->block_bytes = gemm_block_bytes(c->type, gemm_words(c->type, c->terms ? c->in : c->row, c->kernel->step));
     const int fit = CHUNK_BYTES / (c->in * c->size * c->stride * c->stride) / GEMM_ROWS * GEMM_ROWS;

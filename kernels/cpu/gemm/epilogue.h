@@ -32,38 +32,48 @@ static void store_some(const gemm_out *o, floats a, int c, const char *gate, voi
     memcpy(y, values, bytes);
 }
 
-/* Column by column, so that what belongs to columns stays in registers for all rows; and so does what `out` says. */
+/* Column by column, so that what belongs to columns stays in registers for all rows; and so does what `out` says.
+ * Activations have ABREAST rows at a time; the last ones may be fewer. */
 static inline __attribute__((always_inline)) void finish_rows(const kern_activation activation, const int bf16,
                                                               const void *sum, const int int8, const int is_signed,
                                                               int rows, int first, const gemm_out *out)
 {
     const gemm_out o = *out;
-    const size_t size = bf16 ? 2 : 4;
+    const ptrdiff_t size = bf16 ? 2 : 4;
+    const int abreast = activation == KERN_LINEAR ? 1 : ABREAST;
     for (int c = 0; c < o.cols; c += LANES) {
         const floats bias = load_floats(o.bias + c), w_scale = load_floats(int8 ? o.w_scale + c : o.bias);
         const ints offset = (ints)load_floats(int8 && !is_signed ? (const void *)(o.offset + c) : o.bias);
-        const char *at = (const char *)sum + 4 * c;
-        for (int r = 0; r < rows; r++, at += 4 * GEMM_COLS) {
-            const size_t row = (size_t)(first + r);
-            char *y = (char *)o.y + ((o.y_at ? o.y_at[row] : (ptrdiff_t)(row * o.y_stride)) + c) * (ptrdiff_t)size;
-            const char *gate = NULL;
-            if (!bf16 && o.gate)
-                gate = o.gate->base + (size_t)(o.gate->index ? o.gate->index[row] : (int)row) * o.gate->stride;
-            floats a = load_floats(at);
-            if (int8) {
-                ints exact = (ints)a;
-                if (!is_signed) exact -= offset;
-                a = __builtin_convertvector(exact, floats) * (w_scale * o.x_scale[row]);
+        for (int r = 0; r < rows; r += abreast) {
+            floats a[ABREAST];
+#pragma GCC unroll 4
+            for (int v = 0; v < abreast; v++) {
+                const int at = r + v < rows ? r + v : r;
+                a[v] = load_floats((const char *)sum + 4 * (at * GEMM_COLS + c));
+                if (int8) {
+                    ints exact = (ints)a[v];
+                    if (!is_signed) exact -= offset;
+                    a[v] = __builtin_convertvector(exact, floats) * (w_scale * o.x_scale[first + at]);
+                }
+                a[v] += bias;
             }
-            a += bias;
-            if (activation == KERN_GELU) a = gelu_v(a);
-            if (activation == KERN_SILU) a = silu_v(a);
-            if (activation == KERN_GELU_TANH) a = gelu_tanh_v(a);
-            if (o.relu) a = choose(is_less(a, (floats){0}), (floats){0}, a);
-            if (c + LANES <= o.cols)
-                store_values(&o, bf16, a, c, gate, y);
-            else
-                store_some(out, a, c, gate, y, o.cols - c);
+            if (activation == KERN_GELU) gelu_v(a);
+            if (activation == KERN_SILU) silu_v(a);
+            if (activation == KERN_GELU_TANH) gelu_tanh_v(a);
+#pragma GCC unroll 4
+            for (int v = 0; v < abreast; v++) {
+                if (r + v >= rows) break;
+                const size_t row = (size_t)(first + r + v);
+                char *y = (char *)o.y + ((o.y_at ? o.y_at[row] : (ptrdiff_t)(row * o.y_stride)) + c) * size;
+                const char *gate = NULL;
+                if (!bf16 && o.gate)
+                    gate = o.gate->base + (size_t)(o.gate->index ? o.gate->index[row] : (int)row) * o.gate->stride;
+                if (o.relu) a[v] = choose(is_less(a[v], (floats){0}), (floats){0}, a[v]);
+                if (c + LANES <= o.cols)
+                    store_values(&o, bf16, a[v], c, gate, y);
+                else
+                    store_some(out, a[v], c, gate, y, o.cols - c);
+            }
         }
     }
 }

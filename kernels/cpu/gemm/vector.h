@@ -21,6 +21,15 @@ enum { VECTOR = 16, REGISTERS = 16 };
 #endif
 enum { LANES = VECTOR / 4 };
 
+/* Leaves the vector as it is, in a register. */
+#if defined(__AVX512F__)
+#define KEEP(vector) __asm__("" : "+v"(vector))
+#elif defined(__x86_64__)
+#define KEEP(vector) __asm__("" : "+x"(vector))
+#else
+#define KEEP(vector) __asm__("" : "+w"(vector))
+#endif
+
 typedef float floats __attribute__((vector_size(VECTOR), may_alias));
 typedef int32_t ints __attribute__((vector_size(VECTOR), may_alias));
 typedef uint32_t uints __attribute__((vector_size(VECTOR), may_alias));
@@ -134,49 +143,80 @@ static inline halves to_bf16(floats x)
 #endif
 }
 
-/* Returns exp as exp_f32 does (kernels/cpu/rows.c): with a relative error below 2e-7, and NaN for NaN. */
-static inline floats exp_v(floats x)
+/* --- functions of ABREAST vectors at a time, step by step: a polynomial's steps wait for each other, and a processor
+ * looks ahead over a few vectors' only ----------------------------------------------------------------------------- */
+
+enum { ABREAST = 4 };
+
+#define FOR_ABREAST _Pragma("GCC unroll 4") for (int v = 0; v < ABREAST; v++)
+
+/* p = p * x + c. The barrier keeps the compiler from computing one vector after the other. */
+static inline __attribute__((always_inline)) void step(floats *p, const floats *x, float c)
 {
-    x = clamp(x, -87, 88);
-    const floats sum = multiply_add_v(x, all(1.44269504f), all(12582912.0f)), n = sum - 12582912.0f;
-    const floats r = multiply_add_v(n, all(2.12194440e-4f), multiply_add_v(n, all(-0.693359375f), x));
-    floats p = all(1.0f / 720);
-    p = multiply_add_v(p, r, all(1.0f / 120));
-    p = multiply_add_v(p, r, all(1.0f / 24));
-    p = multiply_add_v(p, r, all(1.0f / 6));
-    p = multiply_add_v(p, r, all(0.5f));
-    p = multiply_add_v(p, r, all(1.0f));
-    p = multiply_add_v(p, r, all(1.0f));
-    return p * (floats)(((uints)sum - 0x4b400000u + 127) << 23);
+    FOR_ABREAST
+    {
+        p[v] = multiply_add_v(p[v], x[v], all(c));
+        KEEP(p[v]);
+    }
 }
 
-static inline floats silu_v(floats x)
+/* x = exp(x) as exp_f32 does (kernels/cpu/rows.c): with a relative error below 2e-7, and NaN for NaN. */
+static inline __attribute__((always_inline)) void exp_v(floats *x)
 {
-    return x / (exp_v(-x) + 1.0f);
+    floats sum[ABREAST], p[ABREAST];
+    FOR_ABREAST x[v] = clamp(x[v], -87, 88);
+    FOR_ABREAST sum[v] = multiply_add_v(x[v], all(1.44269504f), all(12582912.0f));
+    FOR_ABREAST
+    {
+        const floats n = sum[v] - 12582912.0f;
+        x[v] = multiply_add_v(n, all(2.12194440e-4f), multiply_add_v(n, all(-0.693359375f), x[v]));
+        p[v] = all(1.0f / 720);
+    }
+    step(p, x, 1.0f / 120);
+    step(p, x, 1.0f / 24);
+    step(p, x, 1.0f / 6);
+    step(p, x, 0.5f);
+    step(p, x, 1.0f);
+    step(p, x, 1.0f);
+    FOR_ABREAST x[v] = p[v] * (floats)(((uints)sum[v] - 0x4b400000u + 127) << 23);
 }
 
-/* Returns x/2 * (1 + erf(x/sqrt(2))), erf with an absolute error below 2.5e-7. erf(z) = z p(t) with t = 2 (z/3.8)^2 - 1
- * for |z| <= 3.8, and exactly 1 above: p is the polynomial of degree 14 whose largest error of erf is least (8e-8;
- * Lawson's weighted least squares over 3000 Chebyshev points, with p = 1/3.8 at the end). In t, unlike in z^2, its
- * terms do not cancel. */
-static inline floats gelu_v(floats x)
+static inline __attribute__((always_inline)) void silu_v(floats *x)
+{
+    floats e[ABREAST];
+    FOR_ABREAST e[v] = -x[v];
+    exp_v(e);
+    FOR_ABREAST x[v] = x[v] / (e[v] + 1.0f);
+}
+
+/* x = x/2 * (1 + erf(x/sqrt(2))), erf with an absolute error below 2.5e-7. erf(z) = z p(t) with t = 2 (z/3.8)^2 - 1 for
+ * |z| <= 3.8, and exactly 1 above: p is the polynomial of degree 14 whose largest error of erf is least (8e-8; Lawson's
+ * weighted least squares over 3000 Chebyshev points, with p = 1/3.8 at the end). In t, unlike in z^2, its terms do not
+ * cancel. */
+static inline __attribute__((always_inline)) void gelu_v(floats *x)
 {
     static const float c[] = {0.00118928181f, -0.00282644038f, 0.00186556799f, -0.00292336987f, 0.0105306618f,
                               -0.0187449325f, 0.0263663996f,   -0.0387262218f, 0.0551482402f,   -0.0725684464f,
                               0.0908208862f,  -0.111180052f,   0.137740061f,   -0.185641363f,   0.372107625f};
-    const floats z = clamp(x * 0.70710678f, -3.8f, 3.8f), half = x * 0.5f;
-    const floats t = multiply_add_v(z * z, all(0.138504162f), all(-1));
-    floats p = all(c[0]);
+    floats z[ABREAST], t[ABREAST], p[ABREAST];
+    FOR_ABREAST
+    {
+        z[v] = clamp(x[v] * 0.70710678f, -3.8f, 3.8f);
+        t[v] = multiply_add_v(z[v] * z[v], all(0.138504162f), all(-1));
+        p[v] = all(c[0]);
+    }
 #pragma GCC unroll 16
-    for (size_t i = 1; i < sizeof c / sizeof *c; i++) p = multiply_add_v(p, t, all(c[i]));
-    return multiply_add_v(half, z * p, half);
+    for (size_t i = 1; i < sizeof c / sizeof *c; i++) step(p, t, c[i]);
+    FOR_ABREAST x[v] = multiply_add_v(x[v] * 0.5f, z[v] * p[v], x[v] * 0.5f);
 }
 
-/* Returns x/2 * (1 + tanh(u)) = x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3). */
-static inline floats gelu_tanh_v(floats x)
+/* x = x/2 * (1 + tanh(u)) = x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3). */
+static inline __attribute__((always_inline)) void gelu_tanh_v(floats *x)
 {
-    const floats cubic = multiply_add_v(x * x, all(0.044715f), all(1));
-    return x / (exp_v(x * cubic * -1.5957691216f) + 1.0f);
+    floats e[ABREAST];
+    FOR_ABREAST e[v] = x[v] * multiply_add_v(x[v] * x[v], all(0.044715f), all(1)) * -1.5957691216f;
+    exp_v(e);
+    FOR_ABREAST x[v] = x[v] / (e[v] + 1.0f);
 }
 
 #endif

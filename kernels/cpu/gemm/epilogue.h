@@ -32,18 +32,17 @@ static void store_some(const gemm_out *o, floats a, int c, const char *gate, voi
     memcpy(y, values, bytes);
 }
 
-/* Column by column, so that what belongs to columns stays in registers for all rows; and so does what `out` says.
+/* Column by column, so that what belongs to columns stays in registers for all rows.
  * Activations have ABREAST rows at a time; the last ones may be fewer. */
 static inline __attribute__((always_inline)) void finish_rows(const kern_activation activation, const int bf16,
                                                               const void *sum, const int int8, const int is_signed,
-                                                              int rows, int first, const gemm_out *out)
+                                                              int rows, int first, const gemm_out *restrict o)
 {
-    const gemm_out o = *out;
     const ptrdiff_t size = bf16 ? 2 : 4;
     const int abreast = activation == KERN_LINEAR ? 1 : ABREAST;
-    for (int c = 0; c < o.cols; c += LANES) {
-        const floats bias = load_floats(o.bias + c), w_scale = load_floats(int8 ? o.w_scale + c : o.bias);
-        const ints offset = (ints)load_floats(int8 && !is_signed ? (const void *)(o.offset + c) : o.bias);
+    for (int c = 0; c < o->cols; c += LANES) {
+        const floats bias = load_floats(o->bias + c), w_scale = load_floats(int8 ? o->w_scale + c : o->bias);
+        const ints offset = (ints)load_floats(int8 && !is_signed ? (const void *)(o->offset + c) : o->bias);
         for (int r = 0; r < rows; r += abreast) {
             floats a[ABREAST];
 #pragma GCC unroll 4
@@ -53,7 +52,7 @@ static inline __attribute__((always_inline)) void finish_rows(const kern_activat
                 if (int8) {
                     ints exact = (ints)a[v];
                     if (!is_signed) exact -= offset;
-                    a[v] = __builtin_convertvector(exact, floats) * (w_scale * o.x_scale[first + at]);
+                    a[v] = __builtin_convertvector(exact, floats) * (w_scale * o->x_scale[first + at]);
                 }
                 a[v] += bias;
             }
@@ -64,15 +63,15 @@ static inline __attribute__((always_inline)) void finish_rows(const kern_activat
             for (int v = 0; v < abreast; v++) {
                 if (r + v >= rows) break;
                 const size_t row = (size_t)(first + r + v);
-                char *y = (char *)o.y + ((o.y_at ? o.y_at[row] : (ptrdiff_t)(row * o.y_stride)) + c) * size;
+                char *y = (char *)o->y + ((o->y_at ? o->y_at[row] : (ptrdiff_t)(row * o->y_stride)) + c) * size;
                 const char *gate = NULL;
-                if (!bf16 && o.gate)
-                    gate = o.gate->base + (size_t)(o.gate->index ? o.gate->index[row] : (int)row) * o.gate->stride;
-                if (o.relu) a[v] = choose(is_less(a[v], (floats){0}), (floats){0}, a[v]);
-                if (c + LANES <= o.cols)
-                    store_values(&o, bf16, a[v], c, gate, y);
+                if (!bf16 && o->gate)
+                    gate = o->gate->base + (size_t)(o->gate->index ? o->gate->index[row] : (int)row) * o->gate->stride;
+                if (o->relu) a[v] = choose(is_less(a[v], (floats){0}), (floats){0}, a[v]);
+                if (c + LANES <= o->cols)
+                    store_values(o, bf16, a[v], c, gate, y);
                 else
-                    store_some(out, a[v], c, gate, y, o.cols - c);
+                    store_some(o, a[v], c, gate, y, o->cols - c);
             }
         }
     }

@@ -46,11 +46,11 @@ static void pack_int8(const kern_linear *l, const kern_linear_spec *spec, int fi
 {
     const size_t at = (size_t)first * (size_t)l->in;
     if (spec->quantised) {
-        gemm_pack_int8(spec->quantised + at, spec->scale + first, cols, l->in, l->words, block);
+        gemm_pack_int8(spec->quantised + at, spec->scale + first, cols, l->in, l->words, l->kernel->wide, block);
         return;
     }
     kern_int8_quantise(spec->weight + at, cols, l->in, q, scale);
-    gemm_pack_int8(q, scale, cols, l->in, l->words, block);
+    gemm_pack_int8(q, scale, cols, l->in, l->words, l->kernel->wide, block);
 }
 
 static mar_status pack(kern_linear *l, const kern_linear_spec *spec, mar_err *err)
@@ -100,7 +100,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     l->kernel = d->gemm[l->type];
     const int words = gemm_words(l->type, l->in, l->kernel->step);
     l->words = l->type == GEMM_INT8 ? words : gemm_words(l->type, l->in, 1);
-    l->row_bytes = l->type == GEMM_INT8 ? gemm_int8_stride(words) : 4 * (size_t)l->words;
+    l->row_bytes = l->type == GEMM_INT8 ? gemm_int8_stride(words << l->kernel->wide) : 4 * (size_t)l->words;
     l->copies = l->type == GEMM_INT8 || (l->type == GEMM_BF16 && l->in % 2);
     l->blocks = cpu_divide_up(l->out, GEMM_COLS);
     l->block_bytes = gemm_block_bytes(l->type, words);
@@ -147,9 +147,10 @@ static void operand_body(void *arg, int first, int last, int thread)
         }
         return;
     }
-    c->q->d->rows->quantise(c->x + (size_t)first * in, last - first, l->in, l->kernel->zero, (uint8_t *)row,
+    c->q->d->rows->quantise(c->x + (size_t)first * in, last - first, l->in, l->kernel->zero, l->kernel->wide, row,
                             l->row_bytes, (float *)c->q->operand_scale + first, l->x_bf16);
-    for (int r = first; r < last; r++, row += l->row_bytes) memset(row + l->in, l->kernel->zero, width - (size_t)l->in);
+    const size_t made = (size_t)l->in << l->kernel->wide, whole = width << l->kernel->wide;
+    for (int r = first; r < last; r++, row += l->row_bytes) memset(row + made, l->kernel->zero, whole - made);
 }
 
 /* Returns the product's operand: x itself, or what is made of it in the queue's buffer, until the next call. */

@@ -462,30 +462,37 @@ static inline float greatest_magnitude(const void *x, int n, int bf16)
     return greatest;
 }
 
-/* Returns zero + x * factor to the nearest, ties to even, for results 0 to 255: the lowest bits of one rounding sum,
- * the same on every instruction set. */
-static inline uint32_t to_byte(float x, float factor, float rounds)
+/* Returns zero + x * factor to the nearest, ties to even, in the lowest 16 bits: those of one rounding sum, the same on
+ * every instruction set. */
+static inline uint32_t to_integer(float x, float factor, float rounds)
 {
     const float sum = fmaf(x, factor, rounds);
     uint32_t bits;
     memcpy(&bits, &sum, sizeof bits);
-    return bits & 0xffu;
+    return bits;
 }
 
-static void quantise_row(const void *x, float greatest, int n, int zero, uint8_t *q, float *scale, int bf16)
+static void quantise_row(const void *x, float greatest, int n, int zero, int wide, void *out, float *scale, int bf16)
 {
     if (!(greatest <= FLT_MAX) || greatest < 1e-30f) {
-        memset(q, zero, (size_t)n);
+        memset(out, zero, (size_t)n << wide);
         *scale = greatest <= FLT_MAX ? 0.0f : NAN;
         return;
     }
     const float factor = 127.0f / greatest, rounds = 12582912.0f + (float)zero; /* 1.5*2^23 */
     *scale = greatest / 127.0f;
-    if (!bf16) {
-        for (int i = 0; i < n; i++) q[i] = (uint8_t)to_byte(((const float *)x)[i], factor, rounds);
+    uint8_t *q = out;
+    int16_t *q_wide = out;
+    const uint16_t *in = x;
+    if (wide) {
+        for (int i = 0; bf16 && i < n; i++) q_wide[i] = (int16_t)to_integer(load_bf16(in[i]), factor, rounds);
+        for (int i = 0; !bf16 && i < n; i++) q_wide[i] = (int16_t)to_integer(((const float *)x)[i], factor, rounds);
         return;
     }
-    const uint16_t *in = x;
+    if (!bf16) {
+        for (int i = 0; i < n; i++) q[i] = (uint8_t)to_integer(((const float *)x)[i], factor, rounds);
+        return;
+    }
     for (int i = 0; i + 1 < n; i += 2) { /* in pairs, so that both stay in one word */
         uint32_t pair, first, second;
         memcpy(&pair, in + i, sizeof pair);
@@ -493,15 +500,15 @@ static void quantise_row(const void *x, float greatest, int n, int zero, uint8_t
         float a, b;
         memcpy(&a, &first, sizeof a);
         memcpy(&b, &second, sizeof b);
-        const uint16_t both = (uint16_t)(to_byte(a, factor, rounds) | to_byte(b, factor, rounds) << 8);
+        const uint16_t both = (uint16_t)((to_integer(a, factor, rounds) & 0xffu) | to_integer(b, factor, rounds) << 8);
         memcpy(q + i, &both, sizeof both);
     }
-    if (n % 2) q[n - 1] = (uint8_t)to_byte(load_bf16(in[n - 1]), factor, rounds);
+    if (n % 2) q[n - 1] = (uint8_t)to_integer(load_bf16(in[n - 1]), factor, rounds);
 }
 
 /* Quantises rows. The largest magnitudes of several rows come first: a row's bytes wait for its own. The next rows are
  * prefetched with the bytes, a phase that leaves memory idle. */
-static void quantise(const void *x, int rows, int n, int zero, uint8_t *q, size_t stride, float *scale, int bf16)
+static void quantise(const void *x, int rows, int n, int zero, int wide, void *q, size_t stride, float *scale, int bf16)
 {
     enum { SOME = 4 };
     const size_t bytes = (size_t)n * (bf16 ? 2 : 4);
@@ -513,7 +520,7 @@ static void quantise(const void *x, int rows, int n, int zero, uint8_t *q, size_
         for (int r = 0; r < count; r++) {
             const char *later = from + (size_t)(SOME + r) * bytes;
             for (size_t i = 0; first + SOME + r < rows && i < bytes; i += 64) __builtin_prefetch(later + i);
-            quantise_row(from + (size_t)r * bytes, greatest[r], n, zero, q + (size_t)(first + r) * stride,
+            quantise_row(from + (size_t)r * bytes, greatest[r], n, zero, wide, (char *)q + (size_t)(first + r) * stride,
                          scale + first + r, bf16);
         }
     }

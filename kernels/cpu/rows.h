@@ -51,8 +51,9 @@ typedef struct kern_rows {
     void (*blend_pixels)(const float *a, const float *b, float t, size_t n, void *y, int bf16);
     /* q = zero + x / scale for each row of n act values, to the nearest, ties to even. scale is the row's largest
      * magnitude over 127. A NaN or an infinity makes the row's scale NaN, so that every result shows it. Magnitudes all
-     * below 1e-30 give scale 0. Rows of q are `stride` bytes apart. */
-    void (*quantise)(const void *x, int rows, int n, int zero, uint8_t *q, size_t stride, float *scale, int bf16);
+     * below 1e-30 give scale 0. q is uint8_t, or int16_t if `wide` (zero is 0); its rows are `stride` bytes apart. */
+    void (*quantise)(const void *x, int rows, int n, int zero, int wide, void *q, size_t stride, float *scale,
+                     int bf16);
     /* y = x / sqrt(mean of x^2 + eps) * weight; dim values, y act or float */
     void (*rms_norm)(const float *x, int dim, const float *weight, float eps, void *y, int bf16);
     /* y = silu(a) * b, n values of act */

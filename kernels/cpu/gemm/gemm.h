@@ -58,6 +58,7 @@ typedef struct {
     const char *unit; /* for descriptions: "avx512_bf16" */
     int step;         /* a block's words are zero-padded to a multiple of it, at most GEMM_STEP */
     int zero;         /* zero point of int8's x: GEMM_ZERO, or 0 for signed x */
+    int wide;         /* 1: int8's x is int16, and gemm_pack_int8 packs for it; the zero point is 0 */
     int takes_parts;  /* 1: takes any rows; 0: only equally spaced ones of one part */
     int native;       /* 1: the processor has instructions for the type */
     /* Multiplies rows with a 64-byte aligned block. Prefetches `next`, the block this thread reads next, or NULL:
@@ -87,8 +88,9 @@ size_t gemm_block_bytes(gemm_type type, int words);
 /* Packs w[cols][in] (float), rounded to the type, f32 or bf16. Missing columns and words are 0. */
 void gemm_pack(gemm_type type, const float *w, int cols, int in, int words, void *block);
 /* Packs q[cols][in] and scale[cols] as an int8 block: the weights, then float scale[GEMM_COLS], int32_t
- * offset[GEMM_COLS]. */
-void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int words, void *block);
+ * offset[GEMM_COLS]. For a `wide` kernel bytes 1 and 2 of a word are swapped: it multiplies bytes 0 and 2, as int16, by
+ * one pair of x, and bytes 1 and 3 by the next. */
+void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int words, int wide, void *block);
 /* Packs `cols` rows of `in` act, `stride` bytes apart, as the columns of a block: attention's keys. */
 void gemm_pack_columns(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block);
 /* Packs `in` rows of `cols` act, `stride` bytes apart, as the rows of a block: attention's values. */

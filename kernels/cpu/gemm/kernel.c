@@ -21,7 +21,8 @@
 /* --- a vector of words times another -------------------------------------------------------------------------------
  */
 
-/* Without instructions for it a product of words takes two: of their halves, which x_half and w_half unpack. */
+/* Without instructions for it a product of words takes two: of their halves, which x_half and w_half unpack. int8's x
+ * has come as int16. */
 
 #if TYPE == IS_int8
 typedef ints sums;
@@ -39,10 +40,12 @@ enum { HALVES = 1 };
 enum { HALVES = 2 };
 #endif
 
+enum { WIDE = TYPE == IS_int8 && HALVES == 2, X_WORD = WIDE ? 8 : 4 }; /* bytes of x for a word of weights */
+
 #if TYPE == IS_int8 && defined(__aarch64__)
 enum { SIGNED = 1 }; /* x is signed, so the sums have no offset */
 #else
-enum { SIGNED = 0 };
+enum { SIGNED = WIDE };
 #endif
 
 #if TYPE == IS_int8 && defined(__aarch64__) && !defined(__ARM_FEATURE_DOTPROD)
@@ -85,12 +88,10 @@ typedef ints x_words;
 static inline x_words x_half(const char *p, int half)
 {
     int32_t word;
-    memcpy(&word, p, sizeof word);
+    memcpy(&word, WIDE ? p + 4 * half : p, sizeof word);
     const ints words = (ints){0} + word;
-    if (HALVES == 1) return words;
-#if TYPE == IS_int8
-    return (half ? words >> 8 : words) & 0x00ff00ff; /* bytes 1 and 3, or 0 and 2, as int16 */
-#else
+    if (HALVES == 1 || WIDE) return words;
+#if TYPE != IS_int8
     return bf16_half(words, half);
 #endif
 }
@@ -142,6 +143,15 @@ static inline sums multiply_add(sums s, x_words x, ints w)
 /* --- tiles ----------------------------------------------------------------------------------------------------------
  */
 
+/* Leaves the vector as it is, in a register. */
+#if defined(__AVX512F__)
+#define KEEP(vector) __asm__("" : "+v"(vector))
+#elif defined(__x86_64__)
+#define KEEP(vector) __asm__("" : "+x"(vector))
+#else
+#define KEEP(vector) (void)(vector)
+#endif
+
 enum {
     FLAT = 4,      /* vectors of a flat tile */
     TALL = 2,      /* vectors of a tall one */
@@ -149,9 +159,9 @@ enum {
     FLAT_ROWS = REGISTERS == 32 ? (HALVES == 1 ? 6 : 4)
                 : HALVES == 1   ? 3
                                 : 2,
-    TALL_ROWS = REGISTERS == 32 ? (HALVES == 1 && !PAIRS ? 14 : 12)
-                : HALVES == 1   ? 6
-                                : 4,
+    TALL_ROWS = REGISTERS == 32       ? (HALVES == 1 && !PAIRS ? 14 : 12)
+                : HALVES == 1 || WIDE ? 6
+                                      : 4,
     ROW = GEMM_COLS * 4, /* bytes of a row of sums, and of a block's word */
     LINES = ROW / 64,    /* cache lines of a word */
     CHUNK = 64,          /* words of a flat tile: 16 KiB of weights, a third of a common L1 */
@@ -187,22 +197,28 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) x[r] = t->x[r] + (size_t)part * t->x_step;
         for (size_t i = 0; i < bytes; i += 4, w += ROW) {
-            ints b[FLAT];
 #pragma GCC unroll 4
             for (int l = 0; l < lines; l++, next += 64) __builtin_prefetch(next);
 #pragma GCC unroll 4
-            for (int v = 0; v < wide; v++) {
+            for (int v = 0; v < wide; v++)
                 if (near && v * VECTOR % 64 == 0) __builtin_prefetch(w + NEAR + v * VECTOR);
-                b[v] = *(const ints *)(w + v * VECTOR);
-            }
 #pragma GCC unroll 2
-            for (int half = 0; half < (BY_LANE ? 1 : HALVES); half++)
+            for (int half = 0; half < (BY_LANE ? 1 : HALVES); half++) {
+                const char *at = w;
+                ints b[FLAT];
+                __asm__("" : "+r"(at)); /* loads each half: registers have no room for both */
+#pragma GCC unroll 4
+                for (int v = 0; v < wide; v++) b[v] = w_half(*(const ints *)(at + v * VECTOR), half);
 #pragma GCC unroll 16
                 for (int r = 0; r < rows; r++) {
-                    const x_words a = x_half(x[r] + i, half);
+                    const x_words a = x_half(x[r] + i / 4 * X_WORD, half);
 #pragma GCC unroll 4
-                    for (int v = 0; v < wide; v++) acc[r][v] = multiply_add(acc[r][v], a, w_half(b[v], half));
+                    for (int v = 0; v < wide; v++) {
+                        acc[r][v] = multiply_add(acc[r][v], a, b[v]);
+                        if (WIDE) KEEP(acc[r][v]); /* else products wait for their sums, in memory */
+                    }
                 }
+            }
         }
     }
 #pragma GCC unroll 16
@@ -274,7 +290,7 @@ static void run_few(const gemm_rows *x, int rows, const char *block, const char 
                     const char *spaced[FLAT_ROWS];
                     taken = (rows - done) / (groups - g);
                     for (int r = 0; r < taken; r++)
-                        spaced[r] = row_of(x, done + r) + (size_t)p * x->x_step + 4 * (size_t)first;
+                        spaced[r] = row_of(x, done + r) + (size_t)p * x->x_step + X_WORD * (size_t)first;
                     const tile t = {.x = spaced,
                                     .parts = 1,
                                     .words = count,
@@ -348,6 +364,7 @@ const gemm_kernel NAME(KERN_TYPE, KERN_ISA) = {
     .unit = TEXT(KERN_ISA),
     .step = 1,
     .zero = SIGNED ? 0 : GEMM_ZERO,
+    .wide = WIDE,
     .takes_parts = 1,
     .native = HALVES == 1,
     .product = product,

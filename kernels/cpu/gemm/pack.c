@@ -128,8 +128,9 @@ void gemm_pack_rows(gemm_type type, const void *w, size_t stride, int cols, int 
         }
 }
 
-void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int words, void *block)
+void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int words, int wide, void *block)
 {
+    static const size_t place[2][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}};
     const size_t bytes = (size_t)words * 4 * GEMM_COLS;
     int8_t *to = block;
     float *scales = (float *)(void *)(to + bytes);
@@ -138,7 +139,7 @@ void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int w
     for (int c = 0; c < cols; c++, q += in) {
         int32_t sum = 0;
         for (int i = 0; i < in; i++) {
-            to[((size_t)(i / 4) * GEMM_COLS + (size_t)c) * 4 + (size_t)(i % 4)] = q[i];
+            to[((size_t)(i / 4) * GEMM_COLS + (size_t)c) * 4 + place[wide][i % 4]] = q[i];
             sum += q[i];
         }
         scales[c] = scale[c];

@@ -359,6 +359,16 @@ TEST_CASE(guarantees)
     mar_close(m), mar_close(plain);
 }
 
+/* Tells whether other products of an int8 handle are in bf16. They are in f32 without instructions for bf16, and then
+ * so is every head. */
+static int has_bf16(void)
+{
+    mar *m = open_int8(NULL);
+    const int bf16 = m->device->act_size == 2;
+    mar_close(m);
+    return bf16;
+}
+
 /* Checks the handle's description of its heads. It is part of the texts that identify pictures and evaluations. */
 TEST_CASE(heads)
 {
@@ -374,6 +384,7 @@ TEST_CASE(heads)
                  {{.head_dtype = MAR_DTYPE_F32}, ", head f32", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char expected[64];
+        if (cases[i].options.head_dtype == MAR_DTYPE_BF16 && !has_bf16()) continue;
         mar *m = open_int8(&cases[i].options);
         snprintf(expected, sizeof expected, "cpu int8, bf16%s (", cases[i].says);
         if (m->device->act_size == 2 && strncmp(mar_backend_description(m), expected, strlen(expected)) != 0)
@@ -404,6 +415,7 @@ TEST_CASE(refused)
         mar_options options = cases[i].options;
         mar *m;
         options.threads = 1, options.backend = MAR_BACKEND_CPU;
+        if (options.head_dtype == MAR_DTYPE_BF16 && !has_bf16()) continue;
         if (mar_open(&options, &m) != MAR_EARG) fail_msg("opened, expected \"%s\"", cases[i].says);
         if (!strstr(mar_error(m), cases[i].says)) fail_msg("\"%s\", expected \"%s\"", mar_error(m), cases[i].says);
         mar_close(m);

@@ -426,9 +426,9 @@ typedef struct mar_session mar_session;
  * copied. `vae` may be NULL if only tokens are wanted. On failure *out is NULL, and mar_error of the model's handle has
  * the reason.
  *
- * On a CPU nothing is allocated after that: not by batches of any size, nor by reading their results. A GPU prepares
- * products of new shapes at their first use. It also records work that a session repeats, such as the steps of the
- * second batch of a size (mar_stats.recorded_bytes).
+ * On a CPU neither batches of any size nor reading their results allocate anything. A GPU prepares products of new
+ * shapes at their first use. It also records work that a session repeats, such as the steps of the second batch of a
+ * size (mar_stats.recorded_bytes).
  *
  * MAR_ENOMEM names the block's size. A block larger than the available memory, where the system tells that, is refused.
  * Pages of a large block are allocated at first use. So creating a session is fast for any batch, and slow calls can be

@@ -70,9 +70,6 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
 {
     cpu_queue *q = cpu_of(k);
     if (job->rows <= 0 || !kern_live(k)) return;
-    if (job->rope)
-        cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
-                   job->own);
     int most = 0, blocks = 0, tallest = 0;
     double pairs = 0;
     for (int s = 0; s < job->spans; s++) {
@@ -85,6 +82,9 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
     }
     if (!cpu_planned(q, cached_bytes(most, job->head_dim) <= q->work_bytes, "attention over %d slots of a cache", most))
         return;
+    if (job->rope)
+        cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
+                   job->own);
     const int fit = CACHED_PAIRS / cpu_lesser(tallest, CACHED_ROWS), fair = blocks * job->heads / (2 * q->d->threads);
     cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->heads)};
     cpu_for(q, blocks * groups_of(&c), 2 * pairs * job->heads * job->head_dim, cache_body, &c);

@@ -123,10 +123,10 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
                      .row = d->bf16 ? (inputs + 1) / 2 * 2 : inputs,
                      .blocks = cpu_divide_up(spec->out, GEMM_COLS)};
     c->kernel = d->gemm[c->type];
-    const int whole = !d->bf16 || spec->in % 2 == 0; /* words of a pixel */
+    const int whole = !d->bf16 || spec->in % 2 == 0; /* 1: a pixel fills whole words */
     c->plain = c->row == spec->in && spec->stride == 1 && spec->pad_h == 0 && spec->pad_w == 0;
     c->terms = whole && !c->plain && !upsamples && spec->out <= FEW_OUT && tap_h * tap_w * spec->out <= GEMM_COLS &&
-               spec->stride == 1 && (spec->flags & (KERN_OUT_F32 | KERN_OUT_ADD)) == KERN_OUT_F32;
+               spec->stride == 1 && (spec->flags & (KERN_OUT_F32 | KERN_OUT_ADD | KERN_RELU)) == KERN_OUT_F32;
     c->gathers = !c->plain && !c->terms && (!c->kernel->takes_parts || !whole);
     c->words = gemm_words(c->type, c->gathers ? c->row : c->in, 1);
     c->block_bytes = gemm_block_bytes(c->type, gemm_words(c->type, c->terms ? c->in : c->row, c->kernel->step));
@@ -164,7 +164,7 @@ static size_t work_bytes(const kern_conv *c, int width)
 {
     if (c->gathers) return (size_t)c->pixels * (size_t)c->row * (size_t)c->size;
     if (c->terms) return (size_t)c->tap_h * (size_t)width * (size_t)term_columns(c) * sizeof(float);
-    return 1; /* a queue without any plan is found */
+    return 1; /* not 0, so that a queue without a plan fails */
 }
 
 mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err)
@@ -191,7 +191,8 @@ typedef struct {
     int at; /* place of tap 0 of result `from` */
 } span;
 
-/* Returns the span that begins at result `from`, of `results`, for an image of `size` pixels. */
+/* Returns the span that begins at result `from`, of `results`, for an image of `size` pixels. pad is less than taps, so
+ * every result has taps inside. */
 static span span_at(int from, int results, int size, int taps, int stride, int pad)
 {
     const int at = from * stride - pad;
@@ -272,7 +273,7 @@ static void multiply_spans(const conv_call *call, const conv_part *p, const span
 {
     const kern_conv *c = call->c;
     const size_t pixel_bytes = (size_t)(c->in * c->size), x_stride = (size_t)c->stride * pixel_bytes;
-    const ptrdiff_t y_stride = offset_of(call, 0, 0, 1);
+    const ptrdiff_t y_stride = (c->parities == 4 ? 2 : 1) * c->y_stride;
     int row[CHUNK_PIXELS], rows = 0;
     for (int line = p->first; line < p->last; line++)
         if (line % call->rows >= v->from && line % call->rows < v->to) row[rows++] = line;

@@ -7,7 +7,7 @@
 #define PASTE_(a, b) a##_##b
 #define PASTE(a, b)  PASTE_(a, b)
 
-/* Returns the largest of v's lanes. NaN is passed over. */
+/* Returns the largest of v's lanes. */
 static inline float largest(floats v)
 {
     float lane[LANES];
@@ -27,7 +27,7 @@ static inline float sum_of(floats v)
 }
 
 /* The last values, fewer than LANES, are computed in a vector of their own. Its other lanes add exp_v's least value,
- * 2e-38, to a sum of 1 or more. */
+ * 2e-38, to a sum of 1 or more. A NaN makes the sum NaN, so all results. */
 void PASTE(kern_softmax, KERN_ISA)(float *s, int n, float scale, void *y, int bf16)
 {
     const int whole = n / LANES * LANES;

@@ -101,6 +101,8 @@ static const int convs[][14] = {
     {SQUARE(3, 7, 5, 32, 48, 3, UPSAMPLE)},
     {SQUARE(4, 4, 9, 6, 5, 3, UPSAMPLE)},
     {SQUARE(5, 5, 6, 8, 128, 3, UPSAMPLE)},
+    {2, 6, 7, 8, 3, 3, 3, 1, 1, 1, KERN_OUT_F32 | KERN_RELU, 0, 0,
+     NORMAL}, /* few channels, but not summed from terms */
     /* Layers of Inception-v3 with smaller images and fewer channels. Some sizes are odd, or channels fill no vector. */
     {2, 21, 19, 3, 32, 3, 3, 2, 0, 0, KERN_RELU, 0, 0, NORMAL},    /* Conv2d_1a */
     {2, 10, 9, 32, 32, 3, 3, 1, 0, 0, KERN_RELU, 0, 0, NORMAL},    /* 2a */

@@ -32,7 +32,8 @@ static void store_some(const gemm_out *o, floats a, int c, const char *gate, voi
     memcpy(y, values, bytes);
 }
 
-/* `whole`: the block has all columns, and y neither adds nor is scattered. So nothing is asked in the loops. */
+/* Writes rows of y. `whole`: the block has all columns, and y neither adds nor is scattered. The loops then have no
+ * branches. */
 static inline __attribute__((always_inline)) void finish_rows(const kern_activation activation, const int bf16,
                                                               const int whole, const void *sum, const int int8,
                                                               const int is_signed, int rows, int first,
@@ -68,6 +69,7 @@ static inline __attribute__((always_inline)) void finish_rows(const kern_activat
     }
 }
 
+/* Writes rows of y by the loop for the case. */
 static inline __attribute__((always_inline)) void finish_as(const kern_activation activation, const void *sum,
                                                             const int int8, const int is_signed, int rows, int first,
                                                             const gemm_out *o)

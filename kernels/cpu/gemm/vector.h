@@ -53,7 +53,7 @@ static inline floats load_floats(const void *p)
     return v;
 }
 
-/* Comparisons, lane by lane, and what they choose: a where the mask is set, else b. */
+/* Masks compare lane by lane. `choose` returns a where the mask is set, else b. */
 #if defined(__AVX512F__)
 typedef __mmask16 mask;
 
@@ -144,7 +144,7 @@ static inline halves to_bf16(floats x)
 #endif
 }
 
-/* Returns exp as exp_f32 does (kernels/cpu/rows.c): with a relative error below 2e-7, and NaN for NaN. */
+/* Returns exp as exp_f32 does (kernels/cpu/rows.c): with a relative error below 2.5e-7, and NaN for NaN. */
 static inline floats exp_v(floats x)
 {
     x = clamp(x, -87, 88);
@@ -168,7 +168,7 @@ static inline floats silu_v(floats x)
 /* Returns x/2 * (1 + erf(x/sqrt(2))), erf with an absolute error below 2.5e-7. erf(z) = z p(t) with t = 2 (z/3.8)^2 - 1
  * for |z| <= 3.8, and exactly 1 above: p is the polynomial of degree 14 whose largest error of erf is least (8e-8;
  * Lawson's weighted least squares over 3000 Chebyshev points, with p = 1/3.8 at the end). In t, unlike in z^2, its
- * terms do not cancel. */
+ * terms do not cancel. Below x = -4 the result, at most 1.3e-4, has few correct digits. */
 static inline floats gelu_v(floats x)
 {
     static const float c[] = {0.00118928181f, -0.00282644038f, 0.00186556799f, -0.00292336987f, 0.0105306618f,

@@ -56,6 +56,7 @@ static float *conditions(const network *net, int guided)
     mar_runner_lay_out(&runner, memory);
     kern_random_order(seed, 0, SEQ, order_data);
     mar_steps_plan(1, SEQ, guided ? 3 : 1, MAR_CFG_CONSTANT, &step);
+    assert_ok(mar_runner_plan(&runner, 1, &step, &err), &err);
     mar_runner_begin(&runner, 1, &label);
     mar_runner_predict(&runner, &batch, &step, 0, MOST, NULL);
     from_device(k, z, runner.z, n * sizeof *z);

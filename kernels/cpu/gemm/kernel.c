@@ -62,7 +62,8 @@ static inline ints bf16_half(ints words, int half)
     const int16x8_t zero = {0}, x = (int16x8_t)words;
     return (ints)(half ? vtrn2q_s16(zero, x) : vtrn1q_s16(zero, x));
 #else
-    return half ? words & -0x10000 : words << 16;
+    if (half) return words & -0x10000;
+    return words << 16;
 #endif
 }
 #endif

@@ -6,8 +6,8 @@
 #include "kernels/cpu/gemm/vector.h"
 
 /* Writes LANES values of a row from column c on. Reads and writes y as a whole vector. */
-static inline __attribute__((always_inline)) void store_values(const gemm_out *o, const int bf16, const int whole,
-                                                               floats a, int c, const char *gate, void *y)
+static inline __attribute__((always_inline)) void store_values(const gemm_out *o, const int bf16, floats a, int c,
+                                                               const char *gate, void *y)
 {
     if (bf16) {
         const halves h = to_bf16(a);
@@ -16,7 +16,7 @@ static inline __attribute__((always_inline)) void store_values(const gemm_out *o
     }
     if (gate)
         a = multiply_add_v(a, o->gate->f32 ? load_floats(gate + 4 * c) : from_bf16(gate + 2 * c), load_floats(y));
-    else if (!whole && o->add)
+    else if (o->add)
         a = load_floats(y) + a;
     memcpy(y, &a, sizeof a);
 }
@@ -28,12 +28,12 @@ static void store_some(const gemm_out *o, floats a, int c, const char *gate, voi
     const size_t bytes = (size_t)n * (o->y_bf16 ? 2 : 4), size = o->gate && o->gate->f32 ? 4 : 2;
     memcpy(values, y, bytes);
     if (gate) memcpy(gates, gate + (size_t)c * size, (size_t)n * size);
-    store_values(o, o->y_bf16, 0, a, 0, gate ? gates : NULL, values);
+    store_values(o, o->y_bf16, a, 0, gate ? gates : NULL, values);
     memcpy(y, values, bytes);
 }
 
-/* Writes rows of y. `whole`: the block has all columns, and y neither adds nor is scattered. The loops then have no
- * branches. */
+/* Writes rows of y. `whole`: the block has all columns, without gate and ReLU, and y is not scattered. The loops then
+ * have hardly a branch. */
 static inline __attribute__((always_inline)) void finish_rows(const kern_activation activation, const int bf16,
                                                               const int whole, const void *sum, const int int8,
                                                               const int is_signed, int rows, int first,
@@ -62,7 +62,7 @@ static inline __attribute__((always_inline)) void finish_rows(const kern_activat
             if (activation == KERN_GELU_TANH) a = gelu_tanh_v(a);
             if (!whole && o.relu) a = choose(is_less(a, (floats){0}), (floats){0}, a);
             if (c + LANES <= cols)
-                store_values(&o, bf16, whole, a, c, gate, y + c * size);
+                store_values(&o, bf16, a, c, gate, y + c * size);
             else
                 store_some(out, a, c, gate, y + c * size, cols - c);
         }
@@ -74,7 +74,7 @@ static inline __attribute__((always_inline)) void finish_as(const kern_activatio
                                                             const int int8, const int is_signed, int rows, int first,
                                                             const gemm_out *o)
 {
-    const int whole = o->cols == GEMM_COLS && !o->y_at && !o->add && !o->relu;
+    const int whole = o->cols == GEMM_COLS && !o->y_at && !o->gate && !o->relu;
     if (whole && o->y_bf16)
         finish_rows(activation, 1, 1, sum, int8, is_signed, rows, first, o);
     else if (whole)

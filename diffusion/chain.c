@@ -182,10 +182,10 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
     mar_status status = k->core->linear_plan(k, c->head->cond, rows, err);
     if (status == MAR_OK) status = k->head->plan(k, c->head->net, rows, err);
     if (status == MAR_OK && c->reuse) status = k->head->plan(k, c->head->net, tokens, err);
-    if (status == MAR_OK)
-        status = k->head->plan(k, c->head->net, fewer, err); /* fewer tokens may fill the whole buffer */
-    if (status == MAR_OK)                                    /* the last chunk of a run that stops above index 0 */
-        status = k->head->plan(k, c->head->net, first % chunk * rows, err);
+    /* fewer tokens may fill the whole buffer */
+    if (status == MAR_OK) status = k->head->plan(k, c->head->net, fewer, err);
+    /* the last chunk of a run that stops above index 0 */
+    if (status == MAR_OK) status = k->head->plan(k, c->head->net, first % chunk * rows, err);
     for (int top = first; status == MAR_OK && top >= 0; top -= chunk) {
         const int bottom = top - chunk + 1 > 0 ? top - chunk + 1 : 0;
         const int full = count_in_full(c, top, bottom, first), others = top - bottom + 1 - full;

@@ -20,8 +20,6 @@ typedef struct {
     size_t value, scores, weights, query, total; /* offsets; the keys are at 0 */
 } attention_plan;
 
-static const float no_bias[GEMM_COLS];
-
 static size_t aligned(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
@@ -128,7 +126,7 @@ static void multiply(const gemm_kernel *kernel, const gemm_rows *x, int rows, co
                      int cols, void *y, size_t y_stride, size_t size)
 {
     for (int c = 0; c < cols; c += GEMM_COLS, blocks += block_bytes) {
-        const gemm_out out = {.bias = no_bias,
+        const gemm_out out = {.bias = gemm_no_bias,
                               .cols = cpu_lesser(cols - c, GEMM_COLS),
                               .y = (char *)y + (size_t)c * size,
                               .y_stride = y_stride,

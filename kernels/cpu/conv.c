@@ -40,8 +40,6 @@ struct kern_conv {
     float *bias; /* [blocks][GEMM_COLS] */
 };
 
-static const float no_bias[GEMM_COLS];
-
 void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec)
 {
     *spec = (kern_conv_spec){.out = c->out,
@@ -394,7 +392,7 @@ static void run_terms(const conv_call *call, int chunk, int thread)
                                  .stride = (size_t)(c->in * c->size),
                                  .parts = 1,
                                  .words = c->words};
-            const gemm_out out = {.bias = no_bias,
+            const gemm_out out = {.bias = gemm_no_bias,
                                   .cols = cols,
                                   .y = terms + (size_t)(done % c->tap_h * call->width) * (size_t)cols,
                                   .y_stride = (size_t)cols};

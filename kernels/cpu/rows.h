@@ -1,5 +1,5 @@
 /* Row kernels: simple loops, compiled once per instruction set (kernels/cpu/rows.c) and chosen at run time. The `bf16`
- * arguments select the type of act arrays. Sums run over 16 fixed lanes, so the bits of a row depend on that row
+ * arguments select the type of act arrays. Sums run over fixed lanes, so the bits of a row depend on that row
  * alone. */
 #ifndef KERNELS_CPU_ROWS_H
 #define KERNELS_CPU_ROWS_H

@@ -73,6 +73,8 @@ typedef struct {
  * one everywhere: without instructions for it, bf16 is multiplied in f32 and int8 in int16. */
 const gemm_kernel *gemm_best(gemm_type type);
 
+extern const float gemm_no_bias[GEMM_COLS]; /* zeros */
+
 /* --- packing ------------------------------------------------------------------------------------------------------ */
 
 /* Returns the words of a row of `in` numbers, padded to a multiple of `step`. */

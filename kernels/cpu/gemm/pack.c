@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+const float gemm_no_bias[GEMM_COLS];
+
 enum { TILE = 4 };
 
 typedef uint32_t words4 __attribute__((vector_size(4 * TILE)));

@@ -65,13 +65,14 @@ typedef struct {
                               * later,   or never used again */
 } kern_linear_spec;
 
-/* 2-D convolution, activations NHWC. y has (height + 2 pad_h - kernel_h) / stride + 1 rows, rounded down, and columns
- * likewise. With KERN_UPSAMPLE y has 2 height rows and 2 width columns. */
+/* 2-D convolution, activations NHWC. y has (height + 2 pad_h + pad_end - kernel_h) / stride + 1 rows, rounded down, and
+ * columns likewise. With KERN_UPSAMPLE y has 2 height rows and 2 width columns. */
 typedef struct {
     int out, in;            /* channels */
     int kernel_h, kernel_w; /* 1 or more */
     int stride;             /* 1 or 2, for rows and columns */
     int pad_h, pad_w;       /* rows of zeros above and below x, columns on either side; less than the kernel's size */
+    int pad_end;            /* more rows of zeros below, columns on the right; together less than the kernel's size */
     const float *weight;    /* host [out][in][kernel_h][kernel_w] */
     const float *bias;      /* host [out] */
     int flags;              /* KERN_OUT_F32, KERN_OUT_ADD, KERN_UPSAMPLE, KERN_RELU; the input is always act* */

@@ -334,8 +334,8 @@ static void conv(kern_queue *k, const kern_conv *c, const act *x, int images, in
     k->device->measure->conv_spec(c, &s);
     const int upsample = (s.flags & KERN_UPSAMPLE) != 0;
     const double in_pixels = (double)images * height * width;
-    const double rows = (height + 2 * s.pad_h - s.kernel_h) / s.stride + 1;
-    const double columns = (width + 2 * s.pad_w - s.kernel_w) / s.stride + 1;
+    const double rows = (height + 2 * s.pad_h + s.pad_end - s.kernel_h) / s.stride + 1;
+    const double columns = (width + 2 * s.pad_w + s.pad_end - s.kernel_w) / s.stride + 1;
     const double results = (upsample ? 4 * in_pixels : images * rows * columns) * s.out;
     const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* distinct input pixels, as in vae_run_flop */
     const double operands = in_pixels * s.in + (double)s.out * s.in * s.kernel_h * s.kernel_w;

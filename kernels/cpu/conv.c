@@ -25,7 +25,7 @@ enum {
 struct kern_conv {
     gemm_type type;
     const gemm_kernel *kernel;
-    int out, in, kernel_h, kernel_w, stride, pad_h, pad_w, flags, y_stride; /* of the spec */
+    int out, in, kernel_h, kernel_w, stride, pad_h, pad_w, pad_end, flags, y_stride; /* of the spec */
     int parities, tap_h, tap_w; /* products a pixel of x has results of: 4 when upsampling, or 1; and their windows */
     int size;                   /* bytes of an element of x */
     int plain;                  /* 1: a result's inputs are a pixel, so x is the product's rows */
@@ -49,6 +49,7 @@ void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec)
                              .stride = c->stride,
                              .pad_h = c->pad_h,
                              .pad_w = c->pad_w,
+                             .pad_end = c->pad_end,
                              .flags = c->flags,
                              .y_stride = c->y_stride};
 }
@@ -112,6 +113,7 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
                      .stride = spec->stride,
                      .pad_h = spec->pad_h,
                      .pad_w = spec->pad_w,
+                     .pad_end = spec->pad_end,
                      .flags = spec->flags,
                      .y_stride = spec->y_stride ? spec->y_stride : spec->out,
                      .parities = upsamples ? 4 : 1,
@@ -189,8 +191,8 @@ typedef struct {
     int at; /* place of tap 0 of result `from` */
 } span;
 
-/* Returns the span that begins at result `from`, of `results`, for an image of `size` pixels. pad is less than taps, so
- * every result has taps inside. */
+/* Returns the span that begins at result `from`, of `results`, for an image of `size` pixels. The padding of an end is
+ * less than taps, so every result has taps inside. */
 static span span_at(int from, int results, int size, int taps, int stride, int pad)
 {
     const int at = from * stride - pad;
@@ -418,8 +420,8 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int h
                       .y = y,
                       .height = height,
                       .width = width,
-                      .rows = upsamples ? height : (height + 2 * c->pad_h - c->kernel_h) / c->stride + 1,
-                      .columns = upsamples ? width : (width + 2 * c->pad_w - c->kernel_w) / c->stride + 1};
+                      .rows = upsamples ? height : (height + 2 * c->pad_h + c->pad_end - c->kernel_h) / c->stride + 1,
+                      .columns = upsamples ? width : (width + 2 * c->pad_w + c->pad_end - c->kernel_w) / c->stride + 1};
     if (!cpu_planned(q, work_bytes(c, width) <= q->work_bytes, "convolution of %dx%d pixels", height, width)) return;
     if (!kern_live(k) || images <= 0 || call.rows <= 0 || call.columns <= 0) return;
     const int pixels = images * call.rows * call.columns;

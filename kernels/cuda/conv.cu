@@ -21,7 +21,7 @@ enum { PATCH_BYTES = 36 << 20, TILE = 128 * 128, VECTOR = 16, WARPS = 8 };
 /* The convolution as computed: 4*channels, 2x2 and padding 1 when upsampling. */
 struct kern_conv {
     int out, in;
-    int kernel_h, kernel_w, stride, pad_h, pad_w;
+    int kernel_h, kernel_w, stride, pad_h, pad_w, pad_end;
     int flags;
     int y_stride; /* elements from one pixel of the result to the next */
     int row;      /* elements of a patch, a multiple of 16 bytes: [kernel_h][kernel_w][in], then zeros */
@@ -99,6 +99,7 @@ mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv
     conv->stride = spec->stride;
     conv->pad_h = spec->pad_h;
     conv->pad_w = spec->pad_w;
+    conv->pad_end = spec->pad_end;
     conv->flags = spec->flags;
     conv->y_stride = upsample || !spec->y_stride ? conv->out : spec->y_stride;
     conv->row = (conv->kernel_h * conv->kernel_w * conv->in + unit - 1) / unit * unit;
@@ -117,7 +118,8 @@ void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec)
     *spec = {};
     spec->out = upsample ? conv->out / 4 : conv->out, spec->in = conv->in;
     spec->kernel_h = upsample ? 3 : conv->kernel_h, spec->kernel_w = upsample ? 3 : conv->kernel_w;
-    spec->stride = conv->stride, spec->pad_h = conv->pad_h, spec->pad_w = conv->pad_w, spec->flags = conv->flags;
+    spec->stride = conv->stride, spec->pad_h = conv->pad_h, spec->pad_w = conv->pad_w, spec->pad_end = conv->pad_end;
+    spec->flags = conv->flags;
 }
 
 void cuda_conv_free(kern_device *d, kern_conv *conv)
@@ -165,8 +167,8 @@ static conv_bands divide(const cuda_queue *c, const kern_conv *conv, int images,
     p.of.pad_w = conv->pad_w;
     p.of.taps = conv->kernel_h * conv->kernel_w;
     p.of.kernel_w = cuda_divide_by(conv->kernel_w);
-    const int columns = cuda_results(width, conv->pad_w, conv->kernel_w, conv->stride);
-    const int image = cuda_results(height, conv->pad_h, conv->kernel_h, conv->stride) * columns;
+    const int columns = cuda_results(width + conv->pad_end, conv->pad_w, conv->kernel_w, conv->stride);
+    const int image = cuda_results(height + conv->pad_end, conv->pad_h, conv->kernel_h, conv->stride) * columns;
     if (images <= 0 || image == 0) return p;
     p.of.columns = cuda_divide_by(columns);
     p.of.image = cuda_divide_by(image);

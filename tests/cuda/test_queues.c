@@ -69,7 +69,7 @@ static mar_status make_linear(kern_queue *k, kern_linear **l, mar_err *err)
 static kern_conv *make_conv(kern_queue *k)
 {
     float *weight = random_floats(CONV_OUT * CONV_IN * 9, 0.2f, 3), *bias = random_floats(CONV_OUT, 1, 4);
-    const kern_conv_spec spec = {CONV_OUT, CONV_IN, 3, 3, 1, 1, 1, weight, bias, KERN_OUT_F32 | KERN_UPSAMPLE, 0};
+    const kern_conv_spec spec = {CONV_OUT, CONV_IN, 3, 3, 1, 1, 1, 0, weight, bias, KERN_OUT_F32 | KERN_UPSAMPLE, 0};
     kern_conv *conv = NULL;
     mar_err err = {0};
     assert_ok(k->conv->create(k, &spec, &conv, &err), &err);

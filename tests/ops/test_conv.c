@@ -68,7 +68,7 @@ static void golden_results(ops_call *c, const char *kind, int bf16, size_t n, si
 
 /* --- convolutions ------------------------------------------------------------------------------------------------- */
 
-enum { IMAGES, HEIGHT, WIDTH, IN, OUT, KERNEL_H, KERNEL_W, STRIDE, PAD_H, PAD_W, FLAGS, Y_STRIDE, AT, KIND };
+enum { IMAGES, HEIGHT, WIDTH, IN, OUT, KERNEL_H, KERNEL_W, STRIDE, PAD_H, PAD_W, FLAGS, Y_STRIDE, AT, KIND, PAD_END };
 enum { NORMAL, ODD_BIAS, GOLDEN }; /* kinds */
 
 #define F32      KERN_OUT_F32
@@ -77,7 +77,7 @@ enum { NORMAL, ODD_BIAS, GOLDEN }; /* kinds */
 #define SQUARE(images, height, width, in, out, size, flags)                                                            \
     images, height, width, in, out, size, size, 1, (size) / 2, (size) / 2, flags, 0, 0, NORMAL
 
-static const int convs[][14] = {
+static const int convs[][15] = {
     {SQUARE(3, 5, 7, 32, 64, 3, ADD)},
     {SQUARE(1, 1, 1, 8, 3, 3, F32)},
     {SQUARE(1, 5, 7, 32, 64, 3, F32)},
@@ -127,9 +127,15 @@ static const int convs[][14] = {
     {1, 1, 1, 1, 64, 1, 1, 1, 0, 0, KERN_RELU, 0, 0, ODD_BIAS},
     {SQUARE(3, 7, 5, 32, 3, 3, F32)}, /* few channels, of several images */
     {2, 6, 7, 8, 4, 5, 3, 1, 2, 0, F32, 9, 3, NORMAL},
+    /* Image encoders: zeros below and on the right only. */
+    {2, 8, 6, 32, 40, 3, 3, 2, 0, 0, F32, 0, 0, NORMAL, 1},
+    {1, 2, 2, 32, 32, 3, 3, 2, 0, 0, F32, 0, 0, NORMAL, 1}, /* one pixel of y */
+    {3, 7, 5, 6, 5, 3, 3, 2, 0, 0, F32, 0, 0, NORMAL, 1},   /* odd sides */
+    {2, 5, 6, 5, 8, 3, 3, 2, 1, 0, ADD, 9, 1, NORMAL, 1},   /* zeros on all sides but the left */
+    {2, 4, 7, 8, 3, 3, 3, 1, 0, 1, F32, 0, 0, NORMAL, 1},   /* without a stride, few channels */
 };
 
-static const int large_convs[][14] = {
+static const int large_convs[][15] = {
     {SQUARE(1, 131, 5, 32, 32, 3, ADD)}, /* uneven bands */
     {SQUARE(1, 150, 33, 32, 3, 3, F32)},    {SQUARE(1, 16, 16, 16, 128, 3, F32)},
     {SQUARE(1, 4, 4, 64, 64, 3, UPSAMPLE)}, {SQUARE(1, 40, 37, 16, 16, 3, UPSAMPLE)},
@@ -149,8 +155,8 @@ static conv_sizes *conv_arrays(ops_call *c)
     const int *n = c->n, scale = n[FLAGS] & KERN_UPSAMPLE ? 2 : 1;
     conv_sizes *s = c->data = ops_host(c, sizeof *s);
     c->rows = n[IMAGES];
-    s->rows = results(scale * n[HEIGHT], n[PAD_H], n[KERNEL_H], n[STRIDE]);
-    s->columns = results(scale * n[WIDTH], n[PAD_W], n[KERNEL_W], n[STRIDE]);
+    s->rows = results(scale * n[HEIGHT] + n[PAD_END], n[PAD_H], n[KERNEL_H], n[STRIDE]);
+    s->columns = results(scale * n[WIDTH] + n[PAD_END], n[PAD_W], n[KERNEL_W], n[STRIDE]);
     s->stride = n[Y_STRIDE] ? n[Y_STRIDE] : n[OUT];
     const size_t in = (size_t)(n[HEIGHT] * n[WIDTH] * n[IN]), out = (size_t)(s->rows * s->columns * s->stride);
     ops_input(c, OPS_ACT, (size_t)n[IMAGES] * in, in, 1);
@@ -236,6 +242,7 @@ static void *prepare_conv(kern_queue *k, const ops_call *c)
                                  .stride = n[STRIDE],
                                  .pad_h = n[PAD_H],
                                  .pad_w = n[PAD_W],
+                                 .pad_end = n[PAD_END],
                                  .weight = s->weight,
                                  .bias = s->bias,
                                  .flags = n[FLAGS],
@@ -583,8 +590,8 @@ static void run_bytes(kern_queue *k, const ops_call *c, void *const *a)
 #define NO_CASES(count) NULL, count, 0
 
 static const ops_entry table[] = {
-    {"conv", "images height width in out kernel_h kernel_w stride pad_h pad_w flags y_stride at kind", OPS_CASES(convs),
-     OPS_ALONE_ON_CPU, build_conv, run_conv, prepare_conv, release_conv, NULL},
+    {"conv", "images height width in out kernel_h kernel_w stride pad_h pad_w flags y_stride at kind pad_end",
+     OPS_CASES(convs), OPS_ALONE_ON_CPU, build_conv, run_conv, prepare_conv, release_conv, NULL},
     {"conv, large", "images height width in out kernel_h kernel_w stride pad_h pad_w flags", OPS_CASES(large_convs),
      OPS_ALONE_ON_CPU | OPS_LARGE, build_conv, run_conv, prepare_conv, release_conv, NULL},
     {"conv, PyTorch", "", NO_CASES(GOLDEN_CONVS), OPS_ALONE_ON_CPU | OPS_LARGE, build_golden_conv, run_conv,
@@ -620,7 +627,7 @@ static void unplanned_shapes_fail(void **state)
     kern_queue *k = ops_open(MAR_DTYPE_F32);
     mar_err err = {0};
     kern_conv *conv = NULL;
-    kern_conv_spec spec = {8, 8, 3, 3, 1, 1, 1, weight, bias, KERN_OUT_F32, 0};
+    kern_conv_spec spec = {8, 8, 3, 3, 1, 1, 1, 0, weight, bias, KERN_OUT_F32, 0};
     float *x = to_device(k, NULL, 20 * 8 * sizeof *x);
     assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
     k->conv->free(k->device, conv); /* never planned */
@@ -653,7 +660,7 @@ static void small_images_have_no_results(void **state)
     (void)state;
     if (!ops_on_cuda()) skip();
     static const float weight[9 * 64], bias[8];
-    const kern_conv_spec spec = {8, 8, 3, 3, 1, 0, 0, weight, bias, KERN_RELU, 0};
+    const kern_conv_spec spec = {8, 8, 3, 3, 1, 0, 0, 0, weight, bias, KERN_RELU, 0};
     const kern_pool pool = {KERN_POOL_MAX, 3, 2, 0};
     kern_queue *k = open_cuda(MAR_DTYPE_F32);
     mar_err err = {0};

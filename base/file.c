@@ -11,25 +11,31 @@
 
 /* --- reading ---------------------------------------------------------------------------------------- */
 
+mar_status file_source_of_fd(int fd, const char *label, file_source *out, mar_err *err)
+{
+    struct stat st;
+    *out = (file_source){.path = label, .fd = -1};
+    if (fstat(fd, &st) != 0) return err_set(err, MAR_EIO, "%s: cannot stat: %s", label, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, MAR_EIO, "%s: is not a regular file%s", label,
+                       S_ISDIR(st.st_mode)    ? ", but a directory"
+                       : S_ISFIFO(st.st_mode) ? ", but a pipe"
+                                              : "");
+    if ((fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY)
+        return err_set(err, MAR_EIO, "%s: is open for writing only, expected a file open for reading", label);
+    *out = (file_source){.path = label, .fd = fd, .borrowed = 1, .size = (uint64_t)st.st_size, .modified = st.st_mtim};
+    return MAR_OK;
+}
+
 mar_status file_source_open(const char *path, file_source *out, mar_err *err)
 {
     *out = (file_source){.path = path, .fd = -1};
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not block */
     if (fd < 0) return err_set(err, MAR_EIO, "%s: cannot open: %s", path, strerror(errno));
-    struct stat st;
-    mar_status status = MAR_OK;
-    if (fstat(fd, &st) != 0)
-        status = err_set(err, MAR_EIO, "%s: cannot stat: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        status = err_set(err, MAR_EIO, "%s: is not a regular file", path);
-    if (status != MAR_OK) {
-        close(fd);
-        return status;
-    }
-    out->fd = fd;
-    out->size = (uint64_t)st.st_size;
-    out->modified = st.st_mtim;
-    return MAR_OK;
+    const mar_status status = file_source_of_fd(fd, path, out, err);
+    if (status != MAR_OK) close(fd);
+    out->borrowed = 0;
+    return status;
 }
 
 file_source file_source_of_memory(const void *data, size_t size, const char *label)
@@ -39,7 +45,7 @@ file_source file_source_of_memory(const void *data, size_t size, const char *lab
 
 void file_source_close(file_source *s)
 {
-    if (s->fd >= 0) close(s->fd);
+    if (s->fd >= 0 && !s->borrowed) close(s->fd);
     *s = (file_source){.fd = -1};
 }
 

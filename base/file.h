@@ -14,12 +14,16 @@ typedef struct {
     const char *path;         /* path or label, for messages; owned by the caller */
     const uint8_t *memory;    /* [size]; NULL for a file */
     int fd;                   /* the open file; -1 for memory */
+    int borrowed;             /* 1: file_source_close leaves fd open */
     uint64_t size;            /* bytes; a file's size at its opening */
     struct timespec modified; /* a file's modification time at its opening */
 } file_source;
 
 /* Opens a regular file. Returns MAR_EIO, with the path and the system's reason, if that fails. */
 mar_status file_source_open(const char *path, file_source *out, mar_err *err);
+/* Makes a source of a regular file that the caller has opened for reading. Neither moves its position nor closes it.
+ * Returns MAR_EIO, with the label and the reason, for any other descriptor. */
+mar_status file_source_of_fd(int fd, const char *label, file_source *out, mar_err *err);
 /* Returns a source over data[size]. The memory must stay valid. */
 file_source file_source_of_memory(const void *data, size_t size, const char *label);
 void file_source_close(file_source *s);

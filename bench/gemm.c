@@ -53,8 +53,10 @@ static double now(void)
 
 static void *room(size_t bytes)
 {
-    void *p = cpu_pages(bytes);
-    if (!p) stop("out of memory");
+    static const cpu_device plain; /* memory of the C library */
+    void *p;
+    mar_err err;
+    if (cpu_pages(&plain, bytes, "an operand", &p, &err) != MAR_OK) stop(err.text);
     return memset(p, 0, bytes);
 }
 
@@ -432,7 +434,7 @@ int main(int argc, char **argv)
     if (threads < 1 || turns < 1 || turns > TURNS_MAX) stop("expected f32|bf16|int8 THREADS TURNS <shapes");
     o.type = strcmp(argv[1], "f32") == 0 ? GEMM_F32 : strcmp(argv[1], "bf16") == 0 ? GEMM_BF16 : GEMM_INT8;
     if (threads == 1) clock_id = CLOCK_THREAD_CPUTIME_ID;
-    check(kern_cpu_open((mar_dtype)(MAR_DTYPE_F32 + (int)o.type), threads, &d, &err), &err);
+    check(kern_cpu_open((mar_dtype)(MAR_DTYPE_F32 + (int)o.type), threads, NULL, &d, &err), &err);
     check(d->core->queue_create(d, &o.k, &err), &err);
     dnn(dnnl_engine_create(&t.engine, dnnl_cpu, 0));
     dnn(dnnl_stream_create(&t.stream, t.engine, dnnl_stream_default_flags));

@@ -77,7 +77,7 @@ typedef enum {
     /* a file's tensors are no model (missing, extra, wrong shape, NaN), or a generated token or pixel is not finite */
     MAR_EMODEL,
     MAR_EBACKEND,   /* the compute backend failed or is missing */
-    MAR_ECANCELLED, /* mar_session_cancel stopped the call */
+    MAR_ECANCELLED, /* mar_session_cancel, or the progress function of a load, stopped the call */
 } mar_status;
 
 typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8, MAR_DTYPE_F16 } mar_dtype;
@@ -149,6 +149,17 @@ typedef void mar_log_function(void *user, mar_log_level level, const char *line)
 /* Choice among the weights of a training checkpoint (mar_options.weights). */
 typedef enum { MAR_WEIGHTS_AUTO = 0, MAR_WEIGHTS_EMA, MAR_WEIGHTS_MODEL } mar_weights;
 
+/* Memory of the host (mar_options.alloc). Returns `bytes` bytes at a multiple of `alignment`, a power of two; or NULL:
+ * the call then returns MAR_ENOMEM and names the size. Another address is given back at once, and is MAR_EARG. The
+ * library writes zeros where it needs them, and does not compare the size with the system's available memory.
+ *
+ * These functions run on the thread of the call that needs or frees memory, so on several at a time if several threads
+ * use the handle. They must not call the library. They must work until the last object of the handle is freed. Small
+ * structs, the tensor that a load is packing, and a copy of a VQ codebook come from the C library. */
+typedef void *mar_alloc_function(void *user, size_t bytes, size_t alignment);
+/* Takes back memory with the `bytes` that it was asked with. Never called with NULL. */
+typedef void mar_free_function(void *user, void *p, size_t bytes);
+
 typedef struct {
     /* Arithmetic of matrix products: F32, BF16, INT8 (CPU, approximate) or AUTO. AUTO is bf16 on a GPU and on
      * processors with bf16 instructions, and never INT8. INT8 covers the blocks of the transformer and of the head, and
@@ -184,6 +195,11 @@ typedef struct {
      * of 16 channels (KL-16). MAR_EARG if its square does not divide token_dim. For files of another kind, mar_inspect
      * and mar_convert return MAR_EARG. */
     int patch_size;
+    /* Memory of a CPU handle's weights and working memory, as it is packed and laid out; NULL: the C library's, in huge
+     * pages where the system has them. Give both functions or neither. MAR_EARG on a GPU, which has its own memory. */
+    mar_alloc_function *alloc;
+    mar_free_function *free;
+    void *alloc_user; /* first argument of both */
 } mar_options;
 
 /* The options of mar_options that text can set: i = 0..count-1, static. Returns NULL for other i. */
@@ -268,9 +284,34 @@ typedef struct {
     int codebook; /* VQ: number of codes of z_channels numbers; 0: continuous latents */
 } mar_vae_config;
 
+/* Progress of a load: bytes of the file's tensors read so far, and of all. It runs on the loading thread, at most some
+ * hundred times: first with done 0, last with done == total, when everything else has succeeded. done never falls.
+ * Tensors that the model does not need count in the last call only. Returning nonzero cancels the load: it frees
+ * everything and returns MAR_ECANCELLED. The function may call the library, also to load another file. */
+typedef int mar_load_progress_function(void *user, uint64_t done, uint64_t total);
+
+/* Where a checkpoint is: exactly one of path, data and fd. */
+typedef struct {
+    size_t size;      /* sizeof(mar_source) in the caller, by mar_source_init */
+    const char *path; /* a file, or the name of a built-in model */
+    /* [bytes] a file's contents, read in place. They must not change during the call, and are not needed after it. */
+    const void *data;
+    size_t bytes;
+    /* A regular file open for reading; -1: none. It is read from offset 0, wherever its position is. The call neither
+     * moves that nor closes the descriptor. */
+    int fd;
+    const char *name;                     /* of data or fd in messages; NULL: "memory" or "fd 3" */
+    int heads;                            /* as in mar_model_load; 0 for a VAE */
+    mar_load_progress_function *progress; /* NULL: none */
+    void *user;                           /* first argument of progress */
+} mar_source;
+/* Sets fd to -1 and all else to nothing. Writes the first `size` bytes; pass sizeof *source. */
+MAR_API void mar_source_init(mar_source *source, size_t size);
+
 /* Loads a MAR or LlamaGen checkpoint: .safetensors, or the official PyTorch .pth or .pt. Built-in models have names:
  * "demo", "demo-draft", and with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle". The
- * file may be deleted afterwards.
+ * file may be deleted afterwards. Every call makes its own copy of the weights: two models of one file share nothing,
+ * on one handle or on two.
  *
  * `heads` is the number of attention heads, or mar_heads of two. 0 takes it from the metadata, or else from the
  * official model of that width (MAR: 768, 1024, 1280; LlamaGen: 768 to 4096). MAR_EMODEL if there is no such model: no
@@ -279,6 +320,8 @@ typedef struct {
  * MAR_EMODEL also for an image decoder, with a line that says so, and for NaN or infinite weights
  * (mar_options.allow_nonfinite). MAR_EIO if the file changes while it is read. */
 MAR_API mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out);
+/* Does the same from any source. MAR_EIO for a descriptor of a pipe, a directory or a file open for writing only. */
+MAR_API mar_status mar_model_load_from(mar *m, const mar_source *source, mar_model **out);
 /* Returns the `heads` of a MAR model whose encoder and decoder have different numbers of heads, each 1..1024. */
 static inline int mar_heads(int encoder, int decoder)
 {
@@ -292,6 +335,8 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
  * mar_model_load. Finding a codebook's neighbours takes seconds. Sessions with a method of LANTERN cache them in
  * PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
+/* Does the same from any source. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
+MAR_API mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
 /* Returns the codebook for lookup: float [codebook][z_channels], rows of length 1. Valid as long as the VAE. Returns

@@ -582,8 +582,16 @@ void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int 
 /* For backends: tests modulation rows of mod_bytes each: [depth][3W], act or, with f32, float, then float [2W]. */
 void kern_watch_modulation(kern_queue *k, const void *mod, int f32, int rows, int depth, int width, size_t mod_bytes);
 
-/* Opens the CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. */
-mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err);
+/* The host's memory (mar_options.alloc). */
+typedef struct {
+    mar_alloc_function *alloc;
+    mar_free_function *free;
+    void *user;
+} kern_memory;
+
+/* Opens the CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. Weights, arrays and scratch are
+ * in the host's memory, or with `memory` NULL in the C library's. */
+mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err);
 
 /* Opens the CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO; AUTO is bf16. The address is NULL in a
  * library built without the CUDA toolkit. */

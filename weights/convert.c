@@ -1,4 +1,4 @@
-/* Conversion of tensor elements to f32, piece by piece. */
+/* Tensors' values: reading them, with progress, and converting them to f32, piece by piece. */
 #include "weights/number.h"
 #include "weights/table.h"
 
@@ -40,11 +40,51 @@ static void widen(wt_dtype dtype, const uint8_t *src, size_t n, float *dst)
     }
 }
 
+/* --- progress ----------------------------------------------------------------------------------------------------- */
+
+static mar_status report(const wt_file *f, uint64_t done, mar_err *err)
+{
+    wt_progress *p = f->progress;
+    p->next = done + p->total / WT_PROGRESS_STEPS + 1;
+    if (!p->report(p->user, done, p->total)) return MAR_OK;
+    p->next = UINT64_MAX;
+    return err_set(err, MAR_ECANCELLED, "%s: loading was cancelled at %llu of %llu bytes", f->path,
+                   (unsigned long long)done, (unsigned long long)p->total);
+}
+
+mar_status wt_progress_begin(wt_file *f, wt_progress *p, mar_err *err)
+{
+    p->done = p->total = 0;
+    for (int i = 0; i < f->count; i++) p->total += (uint64_t)f->tensors[i].count * wt_dtype_size(f->tensors[i].dtype);
+    f->progress = p;
+    return report(f, 0, err);
+}
+
+mar_status wt_progress_end(wt_file *f, mar_err *err)
+{
+    const mar_status status = f->progress ? report(f, f->progress->total, err) : MAR_OK;
+    f->progress = NULL;
+    return status;
+}
+
+/* Adds n bytes. Leaves the report of all bytes to wt_progress_end. */
+static mar_status add_progress(const wt_file *f, size_t n, mar_err *err)
+{
+    wt_progress *p = f->progress;
+    p->done += n;
+    return p->done >= p->next && p->done < p->total ? report(f, p->done, err) : MAR_OK;
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
 mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, size_t n, void *dst, mar_err *err)
 {
-    if (!t->copy) return file_source_read(&f->source, t->offset + first, n, dst, err);
-    if (n) memcpy(dst, t->copy + first, n);
-    return MAR_OK;
+    mar_status status = MAR_OK;
+    if (!t->copy)
+        status = file_source_read(&f->source, t->offset + first, n, dst, err);
+    else if (n)
+        memcpy(dst, t->copy + first, n);
+    return status == MAR_OK && f->progress ? add_progress(f, n, err) : status;
 }
 
 mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, size_t n, float *dst, mar_err *err)

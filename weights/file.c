@@ -3,6 +3,7 @@
 #include "weights/start.h"
 #include "weights/table.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,9 +27,20 @@ static mar_status read_any(wt_file *f, mar_err *err)
     return refuse_unknown(f, err);
 }
 
-static mar_status open_file(const char *path, const void *data, size_t size, mar_weights which, wt_file **out,
-                            mar_err *err)
+/* Opens the source's bytes, under the label f->path. */
+static mar_status open_bytes(wt_file *f, const mar_source *source, mar_err *err)
 {
+    if (source->path) return file_source_open(f->path, &f->source, err);
+    if (!source->data) return file_source_of_fd(source->fd, f->path, &f->source, err);
+    f->source = file_source_of_memory(source->data, source->bytes, f->path);
+    return MAR_OK;
+}
+
+mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file **out, mar_err *err)
+{
+    char label[32] = "memory";
+    if (!source->data) snprintf(label, sizeof label, "fd %d", source->fd);
+    const char *path = source->path ? source->path : source->name ? source->name : label;
     *out = NULL;
     wt_file *f = calloc(1, sizeof *f);
     if (!f) return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
@@ -40,10 +52,8 @@ static mar_status open_file(const char *path, const void *data, size_t size, mar
     mar_status status = MAR_OK;
     if (!f->path || !wt_table_grow(f))
         status = err_set(err, MAR_ENOMEM, "%s: out of memory", path);
-    else if (data)
-        f->source = file_source_of_memory(data, size, f->path);
     else
-        status = file_source_open(f->path, &f->source, err);
+        status = open_bytes(f, source, err);
     if (status == MAR_OK) status = read_any(f, err);
     if (status != MAR_OK) status = wt_check_unchanged(f, status, err); /* a change of the file may explain the error */
     if (status != MAR_OK)
@@ -55,17 +65,13 @@ static mar_status open_file(const char *path, const void *data, size_t size, mar
 
 mar_status wt_open(const char *path, wt_file **out, mar_err *err)
 {
-    return open_file(path, NULL, 0, MAR_WEIGHTS_AUTO, out, err);
-}
-
-mar_status wt_open_weights(const char *path, mar_weights which, wt_file **out, mar_err *err)
-{
-    return open_file(path, NULL, 0, which, out, err);
+    return wt_open_source(&(mar_source){.path = path, .fd = -1}, MAR_WEIGHTS_AUTO, out, err);
 }
 
 mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_file **out, mar_err *err)
 {
-    return open_file(label, data ? data : "", data ? size : 0, MAR_WEIGHTS_AUTO, out, err);
+    const mar_source source = {.data = data ? data : "", .bytes = data ? size : 0, .fd = -1, .name = label};
+    return wt_open_source(&source, MAR_WEIGHTS_AUTO, out, err);
 }
 
 void wt_close(wt_file *f)
@@ -86,6 +92,7 @@ void wt_allow_nonfinite(wt_file *f, int allow)
 
 mar_status wt_check_unchanged(const wt_file *f, mar_status status, mar_err *err)
 {
+    if (status == MAR_ECANCELLED) return status;
     const mar_status changed = file_source_check(&f->source, err);
     return changed != MAR_OK ? changed : status;
 }

@@ -15,26 +15,27 @@ typedef struct {
 } wt_pair;
 
 struct wt_file {
-    file_source source;  /* the file, or the memory of wt_open_memory */
-    const char *path;    /* or the label of wt_open_memory */
-    uint8_t start[24];   /* [n_start] first bytes of the file */
-    size_t n_start;      /* less than sizeof start for a shorter file */
-    int allow_nonfinite; /* 1: wt_load_f32 accepts NaN and infinities */
-    char format[64];     /* returned by wt_format */
-    mar_weights weights; /* the requested set */
-    const char *set;     /* returned by wt_set, static */
-    mar_weights other;   /* returned by wt_other_weights */
-    char prefix[24];     /* the first prefix removed from a name */
-    int n_prefixed;      /* number of names with a prefix removed */
-    wt_tensor *tensors;  /* [count] in file order */
-    int count;           /* tensors used */
-    int capacity;        /* tensors allocated */
-    int *slots;          /* [n_slots] hash table with open addressing: index of a tensor, or -1 */
-    size_t n_slots;      /* a power of two */
-    wt_hash_seed seed;   /* key of the slots' hash */
-    wt_pair *metadata;   /* [n_metadata] safetensors' __metadata__ */
-    int n_metadata;      /* pairs */
-    wt_pool pool;        /* names, metadata, and copies of noncontiguous tensors */
+    file_source source;    /* the file, descriptor or memory */
+    const char *path;      /* or the label of memory or a descriptor */
+    uint8_t start[24];     /* [n_start] first bytes of the file */
+    size_t n_start;        /* less than sizeof start for a shorter file */
+    int allow_nonfinite;   /* 1: wt_load_f32 accepts NaN and infinities */
+    wt_progress *progress; /* NULL: reads report nothing */
+    char format[64];       /* returned by wt_format */
+    mar_weights weights;   /* the requested set */
+    const char *set;       /* returned by wt_set, static */
+    mar_weights other;     /* returned by wt_other_weights */
+    char prefix[24];       /* the first prefix removed from a name */
+    int n_prefixed;        /* number of names with a prefix removed */
+    wt_tensor *tensors;    /* [count] in file order */
+    int count;             /* tensors used */
+    int capacity;          /* tensors allocated */
+    int *slots;            /* [n_slots] hash table with open addressing: index of a tensor, or -1 */
+    size_t n_slots;        /* a power of two */
+    wt_hash_seed seed;     /* key of the slots' hash */
+    wt_pair *metadata;     /* [n_metadata] safetensors' __metadata__ */
+    int n_metadata;        /* pairs */
+    wt_pool pool;          /* names, metadata, and copies of noncontiguous tensors */
 };
 
 /* Makes room for one more tensor, so that at most half of the slots are full. Returns 0 without memory. */

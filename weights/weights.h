@@ -29,17 +29,32 @@ typedef struct wt_file wt_file;
  * `state_dict`, else of the top level. Noncontiguous tensors are copied. The prefixes of training wrappers, "module."
  * and "_orig_mod.", are removed from names. Returns MAR_EIO, MAR_EFORMAT or MAR_ENOMEM, naming the path. */
 mar_status wt_open(const char *path, wt_file **out, mar_err *err);
-/* Opens one set of a training checkpoint's weights: EMA is `model_ema` or `ema`; MODEL is `model`, `module` or
- * `state_dict`. Returns MAR_EARG if the file has only other sets. A file with one unnamed set always matches. */
-mar_status wt_open_weights(const char *path, mar_weights which, wt_file **out, mar_err *err);
 /* Opens a checkpoint in memory. The memory must stay valid until wt_close. `label` replaces the path in messages. */
 mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_file **out, mar_err *err);
+/* Opens the one of path, data and fd that `source` gives (mar.h); no other field but `name` counts. Memory and
+ * descriptor must stay valid until wt_close. Opens one set of a training checkpoint's weights: EMA is `model_ema` or
+ * `ema`; MODEL is `model`, `module` or `state_dict`. Returns MAR_EARG if the file has only other sets. A file with one
+ * unnamed set always matches. */
+mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file **out, mar_err *err);
 void wt_close(wt_file *f);
 /* Lets wt_load_f32 accept tensors with NaN or infinite values; 0, the state after opening, refuses them. */
 void wt_allow_nonfinite(wt_file *f, int allow);
 /* Returns `status` if the file's size and modification time are those of its opening, else MAR_EIO. Call it after the
- * last read: a change may explain any other error. */
+ * last read: a change may explain any error but a cancel. */
 mar_status wt_check_unchanged(const wt_file *f, mar_status status, mar_err *err);
+
+/* Progress of reading a file's tensors. The caller owns it, and sets `report` and `user`. */
+typedef struct {
+    mar_load_progress_function *report; /* called at most WT_PROGRESS_STEPS + 2 times; returns nonzero to cancel */
+    void *user;
+    uint64_t done, total; /* bytes read, and of all tensors; `done` exceeds `total` if some are read twice */
+    uint64_t next;        /* value of `done` to report next */
+} wt_progress;
+enum { WT_PROGRESS_STEPS = 200 };
+/* Reports that 0 bytes are read. Later reads of tensors report theirs to p, and return MAR_ECANCELLED if it cancels. */
+mar_status wt_progress_begin(wt_file *f, wt_progress *p, mar_err *err);
+/* Reports all bytes, those of tensors that nobody read included. Later reads report nothing. */
+mar_status wt_progress_end(wt_file *f, mar_err *err);
 
 const char *wt_path(const wt_file *f);   /* the path or label */
 const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_ema)", "PyTorch before 1.6", ... */

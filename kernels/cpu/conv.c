@@ -71,18 +71,16 @@ static void add_weights(const kern_conv *c, int parity, const float *w, float *r
             }
 }
 
-static mar_status pack(kern_conv *c, const kern_conv_spec *spec, mar_err *err)
+static mar_status pack(const cpu_device *d, kern_conv *c, const kern_conv_spec *spec, mar_err *err)
 {
     const size_t blocks = (size_t)c->blocks, bytes = (size_t)c->parities * blocks * c->block_bytes;
     const size_t weights = (size_t)(c->in * c->kernel_h * c->kernel_w), row = (size_t)c->row;
     const int words = (int)(c->block_bytes / (4 * GEMM_COLS)), terms = c->terms ? c->tap_h * c->tap_w : 1;
+    mar_status status = cpu_pages(d, bytes, "a convolution's weights", (void **)&c->block, err);
+    if (status == MAR_OK) status = cpu_zeros(d, blocks * GEMM_COLS, &c->bias, err);
+    if (status != MAR_OK) return status;
     float *rows = malloc(row * GEMM_COLS * sizeof *rows);
-    c->block = cpu_pages(bytes);
-    c->bias = calloc(blocks * GEMM_COLS, sizeof *c->bias);
-    if (!rows || !c->block || !c->bias) {
-        free(rows);
-        return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of a convolution's weights", bytes);
-    }
+    if (!rows) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of a convolution's weights", bytes);
     char *block = c->block;
     for (int parity = 0; parity < c->parities; parity++)
         for (int first = 0; first < c->out; first += GEMM_COLS, block += c->block_bytes) {
@@ -132,7 +130,7 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
     c->block_bytes = gemm_block_bytes(c->type, gemm_words(c->type, c->terms ? c->in : c->row, c->kernel->step));
     const int fit = CHUNK_BYTES / (c->in * c->size * c->stride * c->stride) / GEMM_ROWS * GEMM_ROWS;
     c->pixels = fit < GEMM_ROWS ? GEMM_ROWS : cpu_lesser(fit, CHUNK_PIXELS);
-    const mar_status status = pack(c, spec, err);
+    const mar_status status = pack(d, c, spec, err);
     if (status != MAR_OK) {
         cpu_conv_free(k->device, c);
         return status;
@@ -143,10 +141,9 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
 
 void cpu_conv_free(kern_device *d, kern_conv *c)
 {
-    (void)d;
     if (!c) return;
-    free(c->block);
-    free(c->bias);
+    cpu_pages_free((const cpu_device *)d, c->block);
+    cpu_pages_free((const cpu_device *)d, c->bias);
     free(c);
 }
 

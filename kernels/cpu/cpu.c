@@ -18,31 +18,32 @@ enum { MOD_BUDGET = 64 << 20 };
  * uses too much. */
 enum { LARGE = 64 << 20 };
 
-/* Writes zeros. Pages of a large, page-aligned block are made at first use, by calls that can be cancelled. */
-static void clear(char *block, size_t bytes)
+/* Writes zeros. Pages of a large block of the library's own, which is page-aligned, are made at first use, by calls
+ * that can be cancelled. */
+static void clear(char *block, size_t bytes, int own)
 {
-    size_t whole = bytes >= LARGE ? bytes / (size_t)sysconf(_SC_PAGESIZE) * (size_t)sysconf(_SC_PAGESIZE) : 0;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t whole = own && bytes >= LARGE ? bytes / page * page : 0;
     if (whole && madvise(block, whole, MADV_DONTNEED) != 0) whole = 0;
     memset(block + whole, 0, bytes - whole);
 }
 
 static mar_status cpu_alloc(kern_device *d, size_t bytes, void **out, mar_err *err)
 {
-    (void)d;
-    const double left = bytes >= LARGE ? memory_available("") : 0;
+    const cpu_device *cpu = (const cpu_device *)d;
+    const int own = !cpu->memory.alloc;
+    const double left = own && bytes >= LARGE ? memory_available("") : 0;
     *out = NULL;
     if (left > 0 && (double)bytes > left)
         return err_set(err, MAR_ENOMEM, "%.3g GB %s available", left / 1e9, left < 1e9 ? "is" : "are");
-    *out = cpu_pages(bytes);
-    if (!*out) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of working memory", bytes);
-    clear(*out, bytes);
-    return MAR_OK;
+    const mar_status status = cpu_pages(cpu, bytes, "working memory", out, err);
+    if (status == MAR_OK) clear(*out, bytes, own);
+    return status;
 }
 
 static void cpu_free(kern_device *d, void *p)
 {
-    (void)d;
-    free(p);
+    cpu_pages_free((const cpu_device *)d, p);
 }
 
 static void cpu_copy(kern_queue *k, void *dst, const void *src, size_t bytes)
@@ -260,7 +261,7 @@ static const kern_conv_ops cpu_conv_ops = {
     .resize = cpu_resize,
 };
 
-mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err)
+mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err)
 {
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
@@ -277,6 +278,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->base.discrete = &cpu_discrete_ops;
     d->base.measure = &cpu_measure_ops;
     d->base.mod_budget = (size_t)MOD_BUDGET;
+    if (memory) d->memory = *memory;
     d->rows = kern_rows_best();
     for (int type = GEMM_F32; type <= GEMM_INT8; type++) d->gemm[type] = gemm_best((gemm_type)type);
     d->bf16 = dtype == MAR_DTYPE_BF16 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);

@@ -19,6 +19,7 @@ typedef struct {
     const kern_rows *rows;      /* row kernels of the best instruction set available */
     cached_attend *attend;      /* attention over a cache */
     const gemm_kernel *gemm[3]; /* products of each gemm_type */
+    kern_memory memory;         /* the host's; alloc NULL: the C library's */
 } cpu_device;
 
 typedef struct {
@@ -76,10 +77,13 @@ mar_status cpu_work_room(cpu_queue *q, size_t bytes, mar_err *err);
  * the call's sizes follow as for printf. */
 int cpu_planned(cpu_queue *q, int has_room, const char *call, ...) __attribute__((format(printf, 3, 4)));
 
-/* pages.c: returns at least `bytes` bytes, 64-byte aligned, to be freed with free; NULL if memory runs out. Uses huge
- * pages where the system has them. A core then reads a fifth to a third more per second (measured on Zen 5): fewer TLB
- * misses, and prefetching across page ends. */
-void *cpu_pages(size_t bytes);
+/* pages.c: allocates at least `bytes` bytes for `what`, 64-byte aligned; *out is NULL on failure. Takes them from the
+ * host's functions if there are any. Else uses huge pages where the system has them. A core then reads a fifth to a
+ * third more per second (measured on Zen 5): fewer TLB misses, and prefetching across page ends. */
+mar_status cpu_pages(const cpu_device *d, size_t bytes, const char *what, void **out, mar_err *err);
+/* Does the same for n floats, and writes zeros: a bias. */
+mar_status cpu_zeros(const cpu_device *d, size_t n, float **out, mar_err *err);
+void cpu_pages_free(const cpu_device *d, void *p); /* NULL is fine */
 
 /* linear.c. Returns 1 if a call is planned. Otherwise fails the queue and returns 0. */
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows);

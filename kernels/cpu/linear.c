@@ -53,17 +53,15 @@ static void pack_int8(const kern_linear *l, const kern_linear_spec *spec, int fi
     gemm_pack_int8(q, scale, cols, l->in, l->words, l->kernel->wide, block);
 }
 
-static mar_status pack(kern_linear *l, const kern_linear_spec *spec, mar_err *err)
+static mar_status pack(const cpu_device *d, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
 {
     const int words = (int)(l->weight_bytes / (4 * GEMM_COLS));
-    const size_t blocks = (size_t)l->blocks, bytes = blocks * l->block_bytes;
-    l->block = cpu_pages(bytes);
-    l->bias = calloc(blocks * GEMM_COLS, sizeof *l->bias);
-    int8_t *q = l->type == GEMM_INT8 ? malloc((size_t)l->in * GEMM_COLS) : NULL;
-    if (!l->block || !l->bias || (l->type == GEMM_INT8 && !q)) {
-        free(q);
-        return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", bytes);
-    }
+    const size_t blocks = (size_t)l->blocks, channel = (size_t)l->in * GEMM_COLS;
+    mar_status status = cpu_pages(d, blocks * l->block_bytes, "weights", (void **)&l->block, err);
+    if (status == MAR_OK) status = cpu_zeros(d, blocks * GEMM_COLS, &l->bias, err);
+    if (status != MAR_OK) return status;
+    int8_t *q = l->type == GEMM_INT8 ? malloc(channel) : NULL;
+    if (l->type == GEMM_INT8 && !q) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", channel);
     for (int b = 0; b < l->blocks; b++) {
         const int first = b * GEMM_COLS, cols = cpu_lesser(l->out - first, GEMM_COLS);
         char *block = l->block + (size_t)b * l->block_bytes;
@@ -105,7 +103,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     l->blocks = cpu_divide_up(l->out, GEMM_COLS);
     l->block_bytes = gemm_block_bytes(l->type, words);
     l->weight_bytes = 4 * (size_t)words * GEMM_COLS;
-    const mar_status status = pack(l, spec, err);
+    const mar_status status = pack(d, l, spec, err);
     if (status != MAR_OK) {
         cpu_linear_free(k->device, l);
         return status;
@@ -117,10 +115,9 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
 
 void cpu_linear_free(kern_device *d, kern_linear *l)
 {
-    (void)d;
     if (!l) return;
-    free(l->block);
-    free(l->bias);
+    cpu_pages_free((const cpu_device *)d, l->block);
+    cpu_pages_free((const cpu_device *)d, l->bias);
     free(l);
 }
 

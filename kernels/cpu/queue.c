@@ -48,9 +48,10 @@ mar_status cpu_work_room(cpu_queue *q, size_t bytes, mar_err *err)
     if (bytes <= q->work_bytes) return MAR_OK;
     bytes = (bytes + 4095) / 4096 * 4096;
     for (int t = 0; t < q->d->threads; t++) {
-        void *larger = aligned_alloc(64, bytes);
-        if (!larger) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of scratch for a thread", bytes);
-        free(q->work[t]);
+        void *larger;
+        const mar_status status = cpu_pages(q->d, bytes, "scratch for a thread", &larger, err);
+        if (status != MAR_OK) return status;
+        cpu_pages_free(q->d, q->work[t]);
         q->work[t] = larger;
     }
     q->work_bytes = bytes;
@@ -58,13 +59,14 @@ mar_status cpu_work_room(cpu_queue *q, size_t bytes, mar_err *err)
 }
 
 /* Replaces *buffer by one of at least `bytes` bytes. */
-static mar_status grow(void **buffer, size_t *size, size_t bytes, mar_err *err)
+static mar_status grow(const cpu_device *d, void **buffer, size_t *size, size_t bytes, mar_err *err)
 {
+    void *larger;
     if (bytes <= *size) return MAR_OK;
     bytes = (bytes + 4095) / 4096 * 4096;
-    void *larger = aligned_alloc(64, bytes);
-    if (!larger) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of scratch", bytes);
-    free(*buffer);
+    const mar_status status = cpu_pages(d, bytes, "scratch", &larger, err);
+    if (status != MAR_OK) return status;
+    cpu_pages_free(d, *buffer);
     *buffer = larger;
     *size = bytes;
     return MAR_OK;
@@ -72,8 +74,9 @@ static mar_status grow(void **buffer, size_t *size, size_t bytes, mar_err *err)
 
 mar_status cpu_operand_room(cpu_queue *q, int rows, size_t row_bytes, mar_err *err)
 {
-    const mar_status status = grow(&q->operand, &q->operand_bytes, (size_t)rows * row_bytes, err);
-    return status == MAR_OK ? grow(&q->operand_scale, &q->scale_bytes, (size_t)rows * sizeof(float), err) : status;
+    const mar_status status = grow(q->d, &q->operand, &q->operand_bytes, (size_t)rows * row_bytes, err);
+    if (status != MAR_OK) return status;
+    return grow(q->d, &q->operand_scale, &q->scale_bytes, (size_t)rows * sizeof(float), err);
 }
 
 int cpu_planned(cpu_queue *q, int has_room, const char *call, ...)
@@ -93,10 +96,10 @@ void cpu_queue_free(kern_queue *k)
 {
     if (!k) return;
     cpu_queue *q = cpu_of(k);
-    for (int t = 0; q->work && t < q->d->threads; t++) free(q->work[t]);
+    for (int t = 0; q->work && t < q->d->threads; t++) cpu_pages_free(q->d, q->work[t]);
     free(q->work);
-    free(q->operand);
-    free(q->operand_scale);
+    cpu_pages_free(q->d, q->operand);
+    cpu_pages_free(q->d, q->operand_scale);
     pool_client_free(q->client);
     free(q);
 }

@@ -3,6 +3,7 @@
 
 #include "eval/manifold.h"
 #include "mar/api/kinds.h"
+#include "mar/api/source.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
  * checkpoint. */
 #include "kernels/int8.h"
 #include "mar/api/kinds.h"
+#include "mar/api/source.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -5,11 +5,9 @@
 #include "mar/core/config.h"
 #include "vae/vae.h"
 
-#include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 void mar_metadata_text(mar_metadata *m, const char *key, const char *value)
 {
@@ -457,49 +455,4 @@ mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err)
     if (heads < 65536 || !k || k->kind == MAR_KIND_MAR) return MAR_OK;
     return err_set(err, MAR_EARG, "--heads %d,%d: expected one number: %s is %s %s", heads % 65536, heads / 65536,
                    wt_path(f), k->article, k->name);
-}
-
-mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err)
-{
-    mar_status status = mar_check_handle(m, err);
-    if (status == MAR_OK) status = mar_check_given(path, "path", err);
-    return status == MAR_OK ? mar_check_given(out, "out", err) : status;
-}
-
-/* Returns whether the name ends like a checkpoint's. */
-static int has_ending(const char *name)
-{
-    static const char *const endings[] = {".safetensors", ".pth", ".pt", ".ckpt", ".bin"};
-    const char *dot = strrchr(name, '.');
-    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
-        if (strcmp(dot, endings[i]) == 0) return 1;
-    return 0;
-}
-
-/* Returns MAR_EIO for a directory, such as a Hugging Face model, naming the first checkpoint in it. */
-static mar_status refuse_directory(const char *path, mar_err *err)
-{
-    char name[256] = "";
-    int count = 0;
-    DIR *d = opendir(path);
-    for (const struct dirent *e; d && (e = readdir(d));) {
-        if (e->d_name[0] == '.' || !has_ending(e->d_name)) continue;
-        if (count++ == 0 || strcmp(e->d_name, name) < 0) snprintf(name, sizeof name, "%s", e->d_name);
-    }
-    if (d) closedir(d);
-    const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
-    if (count == 0)
-        return err_set(err, MAR_EIO, "%s: is a directory, expected a file: .safetensors, .pth, .pt or .ckpt", path);
-    return err_set(err, MAR_EIO, "%s: is a directory: give %s%s%s%s", path,
-                   count > 1 ? "one of its checkpoints, such as " : "", path, slash, name);
-}
-
-mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
-{
-    struct stat st;
-    wt_embedded demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
-    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
-    if (demo.data) return wt_open_memory(demo.data, demo.size, path, out, err);
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
-    return wt_open_weights(path, weights, out, err);
 }

@@ -1,4 +1,4 @@
-/* Kinds of files: how each is opened, recognised, described and converted. */
+/* Kinds of files: how each is recognised, described and converted. */
 #ifndef MAR_KINDS_H
 #define MAR_KINDS_H
 
@@ -71,11 +71,5 @@ const char *mar_kinds_lack(unsigned wanted, char *text, size_t size);
 /* Writes to text the set of weights and the prefix removed from names: " of model_ema, names without module.". Writes
  * "" if there is neither. */
 void mar_weights_text(const wt_file *f, char *text, size_t size);
-
-/* Begins a call that reads `path`. Returns MAR_OK if the handle can be used here, and path and out are not NULL. */
-mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err);
-/* Opens the file, or the built-in one of that name. If a model and an image decoder share a name, is_vae 1 opens the
- * decoder. Returns MAR_EIO for a directory, naming a file in it. */
-mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err);
 
 #endif

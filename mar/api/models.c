@@ -2,6 +2,7 @@
 #include "mar/core/engine.h"
 
 #include "mar/api/kinds.h"
+#include "mar/api/source.h"
 #include "mar/core/vae.h"
 
 static const mar_engine *const *engines(void)
@@ -30,26 +31,21 @@ static int has_int8(const wt_file *f)
 }
 
 /* Loads the model on a queue of its own. Once that queue has finished, all queues can use the model. */
-static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, mar_err *err)
+static mar_status load(mar *m, wt_file *file, const mar_source *source, mar_model **out, mar_err *err)
 {
-    kern_queue *k;
+    mar_loader l;
     mar_status status = mar_check_kind(file, MAR_KINDS_OF_MODELS, "a MAR or LlamaGen model", err);
-    if (status == MAR_OK) status = mar_check_heads(file, heads, err);
-    if (status == MAR_OK) status = m->device->core->queue_create(m->device, &k, err);
+    if (status == MAR_OK) status = mar_check_heads(file, source->heads, err);
+    if (status == MAR_OK) status = mar_loader_begin(&l, m, file, source, err);
     if (status != MAR_OK) return status;
     const mar_engine *engine = engine_of(file);
-    k->core->bind(k);
-    status = engine->load(m, k, file, heads, out, err);
+    status = engine->load(m, l.k, file, source->heads, out, err);
     const int loaded = status == MAR_OK;
-    k->core->finish(k);
-    if (loaded) status = kern_check(k, err);
-    status = wt_check_unchanged(file, status, err);
+    status = mar_loader_end(&l, status, err);
     if (loaded && status != MAR_OK) {
         engine->unload(*out);
         *out = NULL;
     }
-    k->core->unbind(k);
-    k->core->queue_free(k);
     if (status != MAR_OK) return status;
     (*out)->engine = engine;
     (*out)->config.int8_weights = has_int8(file);
@@ -58,32 +54,43 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
     return MAR_OK;
 }
 
-mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
+static void log_loaded(const mar *m, const mar_model *model, const wt_file *file, double seconds)
+{
+    char how[ERR_TEXT_MAX], weights[96];
+    mar_weights_text(file, weights, sizeof weights);
+    model->engine->describe(model, how, sizeof how);
+    mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters%s, loaded in %.3g s; %s%s", wt_path(file),
+            model->config.parameters, weights, seconds, how,
+            model->config.int8_weights && !m->device->int8
+                ? "; its int8 weights are restored, where --dtype int8 would multiply them as they are"
+                : "");
+}
+
+mar_status mar_model_load_from(mar *m, const mar_source *source, mar_model **out)
 {
     const double start = mar_now();
     mar_err err = {0};
-    char weights[96];
-    if (out) *out = NULL;
-    mar_status status = mar_check_load(m, path, out, &err);
-    if (status != MAR_OK) return mar_result(m, status, &err);
+    mar_source s;
     wt_file *file = NULL;
-    status = mar_open_checkpoint(path, 0, m->weights, &file, &err);
+    if (out) *out = NULL;
+    mar_status status = mar_check_source(m, source, out, &s, &err);
+    if (status == MAR_OK) status = mar_open_source(&s, 0, m->weights, &file, &err);
     if (status == MAR_OK) {
         wt_allow_nonfinite(file, m->allow_nonfinite);
-        status = load(m, file, heads, out, &err);
-        mar_weights_text(file, weights, sizeof weights);
-    }
-    wt_close(file);
-    if (status == MAR_OK) {
-        char how[ERR_TEXT_MAX];
-        (*out)->engine->describe(*out, how, sizeof how);
-        mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters%s, loaded in %.3g s; %s%s", path, (*out)->config.parameters,
-                weights, mar_now() - start, how,
-                (*out)->config.int8_weights && !m->device->int8
-                    ? "; its int8 weights are restored, where --dtype int8 would multiply them as they are"
-                    : "");
+        status = load(m, file, &s, out, &err);
+        if (status == MAR_OK) log_loaded(m, *out, file, mar_now() - start);
+        wt_close(file);
     }
     return mar_result(m, status, &err);
+}
+
+mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
+{
+    mar_source source;
+    mar_source_init(&source, sizeof source);
+    source.path = path;
+    source.heads = heads;
+    return mar_model_load_from(m, &source, out);
 }
 
 void mar_model_free(mar_model *model)

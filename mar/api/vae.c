@@ -1,6 +1,7 @@
 /* Public calls of the image decoder. */
 #include "mar/core/vae.h"
 #include "mar/api/kinds.h"
+#include "mar/api/source.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -9,20 +10,15 @@
 #include <unistd.h>
 
 /* Loads the decoder on a queue of its own. Once that queue has finished, all queues can use it. */
-static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *err)
+static mar_status load(mar *m, wt_file *file, const mar_source *source, vae_decoder **out, mar_err *err)
 {
-    kern_queue *k;
-    mar_status status = m->device->core->queue_create(m->device, &k, err);
+    mar_loader l;
+    mar_status status = mar_loader_begin(&l, m, file, source, err);
     if (status != MAR_OK) return status;
-    k->core->bind(k);
-    status = vae_decoder_create(k, file, out, err);
+    status = vae_decoder_create(l.k, file, out, err);
     const int loaded = status == MAR_OK;
-    k->core->finish(k);
-    if (loaded) status = kern_check(k, err);
-    status = wt_check_unchanged(file, status, err);
+    status = mar_loader_end(&l, status, err);
     if (loaded && status != MAR_OK) vae_decoder_free(*out);
-    k->core->unbind(k);
-    k->core->queue_free(k);
     return status;
 }
 
@@ -35,13 +31,15 @@ static char *path_from_root(const char *path)
 }
 
 /* Creates a VAE of an open file. */
-static mar_status create(mar *m, const wt_file *file, mar_vae **out, mar_err *err)
+static mar_status create(mar *m, wt_file *file, const mar_source *source, mar_vae **out, mar_err *err)
 {
     mar_status status = mar_check_kind(file, 1 << MAR_KIND_VAE, "an image decoder (KL or VQ autoencoder)", err);
+    if (status == MAR_OK && source->heads)
+        status = err_set(err, MAR_EARG, "--heads has no effect: %s is an image decoder", wt_path(file));
     if (status != MAR_OK) return status;
     mar_vae *vae = calloc(1, sizeof *vae);
     if (!vae) return err_set(err, MAR_ENOMEM, "out of memory");
-    status = load(m, file, &vae->decoder, err);
+    status = load(m, file, source, &vae->decoder, err);
     if (status != MAR_OK) {
         free(vae);
         return status;
@@ -53,28 +51,36 @@ static mar_status create(mar *m, const wt_file *file, mar_vae **out, mar_err *er
     return MAR_OK;
 }
 
-mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
+mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out)
 {
     const double start = mar_now();
     mar_err err = {0};
+    mar_source s;
     char weights[96];
-    if (out) *out = NULL;
-    mar_status status = mar_check_load(m, path, out, &err);
-    if (status != MAR_OK) return mar_result(m, status, &err);
     wt_file *file = NULL;
-    status = mar_open_checkpoint(path, 1, MAR_WEIGHTS_AUTO, &file, &err);
+    if (out) *out = NULL;
+    mar_status status = mar_check_source(m, source, out, &s, &err);
+    if (status == MAR_OK) status = mar_open_source(&s, 1, MAR_WEIGHTS_AUTO, &file, &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
+    wt_allow_nonfinite(file, m->allow_nonfinite);
+    status = create(m, file, &s, out, &err);
     if (status == MAR_OK) {
-        wt_allow_nonfinite(file, m->allow_nonfinite);
-        status = create(m, file, out, &err);
+        if (s.path && !wt_demo_vae(s.path).data && mar_vae_get_config(*out)->codebook)
+            (*out)->path = path_from_root(s.path);
         mar_weights_text(file, weights, sizeof weights);
+        mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded in %.3g s", wt_path(file),
+                mar_vae_get_config(*out)->parameters, weights, mar_now() - start);
     }
     wt_close(file);
-    if (status == MAR_OK && !wt_demo_vae(path).data && mar_vae_get_config(*out)->codebook)
-        (*out)->path = path_from_root(path);
-    if (status == MAR_OK)
-        mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded in %.3g s", path,
-                mar_vae_get_config(*out)->parameters, weights, mar_now() - start);
     return mar_result(m, status, &err);
+}
+
+mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
+{
+    mar_source source;
+    mar_source_init(&source, sizeof source);
+    source.path = path;
+    return mar_vae_load_from(m, &source, out);
 }
 
 void mar_vae_retain(mar_vae *vae)

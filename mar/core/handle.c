@@ -37,10 +37,13 @@ static mar_backend choose(mar_backend asked, mar_err *why)
 
 static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
 {
+    const kern_memory memory = {o->alloc, o->free, o->alloc_user};
     switch (m->backend) {
     case MAR_BACKEND_CPU:
-        return kern_cpu_open(o->dtype, o->threads, &m->device, err);
+        return kern_cpu_open(o->dtype, o->threads, &memory, &m->device, err);
     case MAR_BACKEND_CUDA:
+        if (o->alloc)
+            return err_set(err, MAR_EARG, "mar_options.alloc has no effect on a GPU: expected --backend cpu or NULL");
         if (cuda_in_forked_child())
             return err_set(
                 err, MAR_EBACKEND,
@@ -66,6 +69,8 @@ static mar_status check_options(const mar_options *options, mar_err *err)
         const mar_status status = mar_param_check(mar_option_get(i), options, err);
         if (status != MAR_OK) return status;
     }
+    if (options->alloc && !options->free) return err_set(err, MAR_EARG, "mar_options gives alloc but not free");
+    if (options->free && !options->alloc) return err_set(err, MAR_EARG, "mar_options gives free but not alloc");
     return MAR_OK;
 }
 

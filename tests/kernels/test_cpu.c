@@ -20,7 +20,7 @@ static void what_cannot_be_opened(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kern_device *d = NULL;
         mar_err err = {0};
-        assert_int_equal(kern_cpu_open(cases[i].dtype, cases[i].threads, &d, &err), cases[i].status);
+        assert_int_equal(kern_cpu_open(cases[i].dtype, cases[i].threads, NULL, &d, &err), cases[i].status);
         assert_null(d);
         assert_non_null(strstr(err.text, cases[i].says));
     }

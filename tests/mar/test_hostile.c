@@ -520,6 +520,57 @@ HOSTILE(mar_model_load)
     assert_null(model);
 }
 
+HOSTILE(mar_source_init)
+{
+    unsigned char raw[sizeof(mar_source) + 8];
+    mar_source_init(NULL, sizeof(mar_source));
+    mar_source_init(NULL, 0);
+    memset(raw, 0x55, sizeof raw);
+    mar_source_init((mar_source *)(void *)raw, 3); /* writes at most 3 bytes */
+    for (size_t i = 3; i < sizeof raw; i++) assert_int_equal(raw[i], 0x55);
+}
+
+HOSTILE(mar_model_load_from)
+{
+    static const size_t sizes[] = {0, 1, sizeof(mar_source) - 1, sizeof(mar_source) + 1, SIZE_MAX};
+    mar *m = host.d.m;
+    mar_model *model = host.d.model;
+    mar_source s, none;
+    mar_source_init(&none, sizeof none);
+    s = none;
+    s.path = "demo";
+    refused(mar_model_load_from(NULL, &s, &model), NULL, "handle is NULL");
+    assert_null(model);
+    refused(mar_model_load_from(m, NULL, &model), m, "source is NULL");
+    refused(mar_model_load_from(m, &s, NULL), m, "out is NULL");
+    refused(mar_model_load_from(host.failed, &s, &model), host.failed, "not opened: --threads -1");
+    refused(mar_model_load_from(NULL, NULL, NULL), NULL, "handle is NULL");
+    refused(mar_model_load_from(m, &none, &model), m, "path is NULL, data is NULL and fd is -1");
+    s.fd = 0;
+    refused(mar_model_load_from(m, &s, &model), m, "mar_source gives path and fd");
+    s.data = "";
+    refused(mar_model_load_from(m, &s, &model), m, "mar_source gives path, data and fd");
+    s.path = NULL;
+    refused(mar_model_load_from(m, &s, &model), m, "mar_source gives data and fd");
+    s.fd = INT_MIN;
+    s.bytes = SIZE_MAX; /* a failed call's -1 */
+    refused(mar_model_load_from(m, &s, &model), m, "mar_source.bytes is 18446744073709551615");
+    s.path = "demo";
+    refused(mar_model_load_from(m, &s, &model), m, "mar_source gives path and data");
+    s = none;
+    s.path = "demo";
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        s.size = sizes[i];
+        refused(mar_model_load_from(m, &s, &model), m, "mar_source of ");
+    }
+    s.size = sizeof s;
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        s.heads = out_of_range[i];
+        refused(mar_model_load_from(m, &s, &model), m, "head");
+    }
+    assert_null(model);
+}
+
 HOSTILE_NULL(mar_model_free)
 HOSTILE_IS(mar_model_get_config, !mar_model_get_config(NULL))
 
@@ -532,6 +583,22 @@ HOSTILE(mar_vae_load)
     refused(mar_vae_load(host.d.m, "demo", NULL), host.d.m, "out is NULL");
     refused(mar_vae_load(host.failed, "demo", &vae), host.failed, "not opened: --threads -1");
     refused(mar_vae_load(NULL, NULL, NULL), NULL, "handle is NULL");
+}
+
+HOSTILE(mar_vae_load_from)
+{
+    mar_vae *vae = host.d.vae;
+    mar_source s;
+    mar_source_init(&s, sizeof s);
+    s.path = "demo";
+    refused(mar_vae_load_from(NULL, &s, &vae), NULL, "handle is NULL");
+    assert_null(vae);
+    refused(mar_vae_load_from(host.d.m, NULL, &vae), host.d.m, "source is NULL");
+    refused(mar_vae_load_from(host.d.m, &s, NULL), host.d.m, "out is NULL");
+    refused(mar_vae_load_from(host.failed, &s, &vae), host.failed, "not opened: --threads -1");
+    s.heads = 2;
+    refused(mar_vae_load_from(host.d.m, &s, &vae), host.d.m, "--heads has no effect: demo is an image decoder");
+    assert_null(vae);
 }
 
 HOSTILE_NULL(mar_vae_free)

@@ -111,7 +111,7 @@ kern_queue *open_queue(mar_dtype dtype, int threads)
 {
     kern_device *d = NULL;
     mar_err err = {0};
-    const mar_status status = kern_cpu_open(dtype, threads, &d, &err);
+    const mar_status status = kern_cpu_open(dtype, threads, NULL, &d, &err);
     if ((dtype == MAR_DTYPE_BF16 || dtype == MAR_DTYPE_INT8) && status == MAR_EBACKEND) return NULL;
     assert_ok(status, &err);
     return enter_queue(d);

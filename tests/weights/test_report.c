@@ -353,7 +353,7 @@ TEST_CASE(test_weights)
         expect_fact(r, cases[i].format);
         expect_fact(r, cases[i].fact);
         mar_report_free(r);
-        assert_ok(wt_open_weights(DATA "mar.pth", cases[i].asked, &f, &err), &err);
+        assert_ok(wt_open_source(&(mar_source){.path = DATA "mar.pth", .fd = -1}, cases[i].asked, &f, &err), &err);
         float *values = golden_f32(f, "z_proj.weight", 64);
         assert_int_equal(memcmp(values, average, 64 * sizeof *values) == 0, cases[i].is_average);
         free(values);

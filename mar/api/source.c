@@ -1,0 +1,137 @@
+#include "mar/api/source.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
+
+void mar_source_init(mar_source *source, size_t size)
+{
+    const mar_source none = {.size = size, .fd = -1};
+    if (!source) return;
+    memset(source, 0, size);
+    memcpy(source, &none, size < sizeof none ? size : sizeof none);
+}
+
+mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err)
+{
+    mar_status status = mar_check_handle(m, err);
+    if (status == MAR_OK) status = mar_check_given(path, "path", err);
+    return status == MAR_OK ? mar_check_given(out, "out", err) : status;
+}
+
+/* Returns MAR_EARG unless exactly one of path, data and fd is given. */
+static mar_status check_given_once(const mar_source *s, mar_err *err)
+{
+    static const char *const more[] = {
+        [3] = "path and data", [5] = "path and fd", [6] = "data and fd", [7] = "path, data and fd"};
+    const int given = (s->path != NULL) | (s->data != NULL) << 1 | (s->fd >= 0) << 2;
+    if (!given)
+        return err_set(err, MAR_EARG, "path is NULL, data is NULL and fd is %d: expected one of the three", s->fd);
+    if (more[given]) return err_set(err, MAR_EARG, "mar_source gives %s: expected one of them", more[given]);
+    return MAR_OK;
+}
+
+mar_status mar_check_source(const mar *m, const mar_source *source, const void *out, mar_source *copy, mar_err *err)
+{
+    mar_status status = mar_check_handle(m, err);
+    if (status == MAR_OK) status = mar_check_given(source, "source", err);
+    if (status != MAR_OK) return status;
+    if (source->size != sizeof *source)
+        return err_set(err, MAR_EARG, "mar_source of %zu bytes: expected the %zu that mar_source_init sets up",
+                       source->size, sizeof *source);
+    *copy = *source;
+    status = check_given_once(copy, err);
+    if (status == MAR_OK && copy->bytes > PTRDIFF_MAX)
+        status = err_set(err, MAR_EARG, "mar_source.bytes is %zu: expected the size of the data", copy->bytes);
+    return status == MAR_OK ? mar_check_given(out, "out", err) : status;
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+/* Returns whether the name ends like a checkpoint's. */
+static int has_ending(const char *name)
+{
+    static const char *const endings[] = {".safetensors", ".pth", ".pt", ".ckpt", ".bin"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
+        if (strcmp(dot, endings[i]) == 0) return 1;
+    return 0;
+}
+
+/* Returns MAR_EIO for a directory, such as a Hugging Face model, naming the first checkpoint in it. */
+static mar_status refuse_directory(const char *path, mar_err *err)
+{
+    char name[256] = "";
+    int count = 0;
+    DIR *d = opendir(path);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        if (e->d_name[0] == '.' || !has_ending(e->d_name)) continue;
+        if (count++ == 0 || strcmp(e->d_name, name) < 0) snprintf(name, sizeof name, "%s", e->d_name);
+    }
+    if (d) closedir(d);
+    const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
+    if (count == 0)
+        return err_set(err, MAR_EIO, "%s: is a directory, expected a file: .safetensors, .pth, .pt or .ckpt", path);
+    return err_set(err, MAR_EIO, "%s: is a directory: give %s%s%s%s", path,
+                   count > 1 ? "one of its checkpoints, such as " : "", path, slash, name);
+}
+
+mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
+{
+    struct stat st;
+    const char *path = source->path;
+    if (!path) return wt_open_source(source, weights, out, err);
+    wt_embedded demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
+    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
+    if (demo.data) return wt_open_memory(demo.data, demo.size, path, out, err);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
+    return wt_open_source(source, weights, out, err);
+}
+
+mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
+{
+    return mar_open_source(&(mar_source){.path = path, .fd = -1}, is_vae, weights, out, err);
+}
+
+/* --- loading ------------------------------------------------------------------------------------------------------ */
+
+/* Calls the host outside the queue's bindings, so that it may use the handle. */
+static int report(void *user, uint64_t done, uint64_t total)
+{
+    const mar_loader *l = user;
+    l->k->core->unbind(l->k);
+    const int cancel = l->source->progress(l->source->user, done, total);
+    l->k->core->bind(l->k);
+    return cancel;
+}
+
+/* Unbinds and frees the queue. */
+static void free_queue(mar_loader *l)
+{
+    l->k->core->unbind(l->k);
+    l->k->core->queue_free(l->k);
+}
+
+mar_status mar_loader_begin(mar_loader *l, mar *m, wt_file *file, const mar_source *source, mar_err *err)
+{
+    *l = (mar_loader){.file = file, .source = source, .progress = {.report = report, .user = l}};
+    mar_status status = m->device->core->queue_create(m->device, &l->k, err);
+    if (status != MAR_OK) return status;
+    l->k->core->bind(l->k);
+    if (source->progress) status = wt_progress_begin(file, &l->progress, err);
+    if (status != MAR_OK) free_queue(l);
+    return status;
+}
+
+mar_status mar_loader_end(mar_loader *l, mar_status status, mar_err *err)
+{
+    l->k->core->finish(l->k);
+    if (status == MAR_OK) status = kern_check(l->k, err);
+    status = wt_check_unchanged(l->file, status, err);
+    if (status == MAR_OK) status = wt_progress_end(l->file, err);
+    free_queue(l);
+    return status;
+}

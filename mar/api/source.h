@@ -1,0 +1,34 @@
+/* Sources of checkpoints: files, memory and descriptors; and loading one, with progress. */
+#ifndef MAR_API_SOURCE_H
+#define MAR_API_SOURCE_H
+
+#include "mar/core/handle.h"
+#include "weights/weights.h"
+
+/* Begins a call that reads `path`. Returns MAR_OK if the handle can be used here, and path and out are not NULL. */
+mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err);
+/* Begins a call that loads `source`, and copies its fields to `copy`. Returns MAR_OK if the handle can be used here,
+ * the source gives one of path, data and fd, and out is not NULL. */
+mar_status mar_check_source(const mar *m, const mar_source *source, const void *out, mar_source *copy, mar_err *err);
+
+/* Opens the file, or the built-in one of that name. If a model and an image decoder share a name, is_vae 1 opens the
+ * decoder. Returns MAR_EIO for a directory, naming a file in it. */
+mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err);
+/* Does the same for any source. */
+mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights weights, wt_file **out, mar_err *err);
+
+/* Loading of an open file on a queue of its own. */
+typedef struct {
+    kern_queue *k;            /* bound between begin and end */
+    wt_file *file;            /* the caller's */
+    const mar_source *source; /* the caller's */
+    wt_progress progress;
+} mar_loader;
+
+/* Creates the queue, and begins the progress. */
+mar_status mar_loader_begin(mar_loader *l, mar *m, wt_file *file, const mar_source *source, mar_err *err);
+/* Waits for the queue and frees it. All queues can use what was loaded then. Returns `status`, or why what was loaded
+ * must be freed: a failure of the queue, a changed file, or a cancel. */
+mar_status mar_loader_end(mar_loader *l, mar_status status, mar_err *err);
+
+#endif

@@ -12,6 +12,7 @@ enum { TOKENS, DRAFTS };
 /* An image's cache, and the state of its request. */
 typedef struct {
     gpt_slots slots;
+    float cfg;  /* guidance scale */
     int known;  /* tokens computed */
     int tokens; /* tokens to compute in this pass, from token `known` on */
     int drafts; /* first draft to compute */
@@ -34,6 +35,7 @@ struct eagle_runner {
     int *site;                              /* [logit_rows_max] own feature that an logit row reads */
     float *cfg;                             /* [images * rows] guidance scale of an logit row */
     int *place;                             /* [images * rows] row of log_probs that it becomes */
+    gpt_start *start;                       /* [images] images that eagle_runner_begin starts */
     gpt_recordings recordings;
     gpt_runner_stats stats;
 
@@ -113,7 +115,8 @@ static void add_logit_row(eagle_runner *r, const spec_request *q, int branch, in
 {
     gpt_pass *p = &r->pass;
     if (branch == 0) {
-        r->cfg[p->logit_rows] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, site - 1));
+        r->cfg[p->logit_rows] =
+            gpt_guidance(&r->sampling, r->image[q->sequence].cfg, q->length + gpt_request_depth(q, site - 1));
         r->place[p->logit_rows] = q->row + site;
     }
     r->site[p->logit_rows++] = gpt_sequence(r->images, q->sequence, branch) * r->image[q->sequence].slots.count + slot;
@@ -277,19 +280,28 @@ mar_status eagle_runner_log_probs(void *runner, const spec_request *request, int
     return kern_check(r->k, err);
 }
 
-void eagle_runner_begin(eagle_runner *r, int images)
+void eagle_runner_admit(eagle_runner *r, const gpt_start *start, int n)
 {
     const gpt_pass *p = &r->pass;
-    int n = 0;
-    r->stats = (gpt_runner_stats){0};
-    for (int i = 0; i < images; i++) gpt_slots_begin(&r->image[i].slots);
+    int rows = 0;
+    for (int i = 0; i < n; i++) {
+        gpt_slots_begin(&r->image[start[i].image].slots);
+        r->image[start[i].image].cfg = start[i].cfg;
+    }
     for (int c = 0; c < r->cfg_branches; c++)
-        for (int i = 0; i < images; i++, n++) {
-            r->feature[n] = gpt_runner_slot(r->target, i, c, -1);
-            p->slot[n] = gpt_sequence(r->images, i, c) * p->slots + BEFORE;
+        for (int i = 0; i < n; i++, rows++) {
+            r->feature[rows] = gpt_runner_slot(r->target, start[i].image, c, -1);
+            p->slot[rows] = gpt_sequence(r->images, start[i].image, c) * p->slots + BEFORE;
         }
-    r->k->core->copy_rows(r->k, p->features, p->slot, gpt_runner_features(r->target), r->feature, NULL, NULL, n,
+    r->k->core->copy_rows(r->k, p->features, p->slot, gpt_runner_features(r->target), r->feature, NULL, NULL, rows,
                           r->one.config.width);
+}
+
+void eagle_runner_begin(eagle_runner *r, int images)
+{
+    for (int i = 0; i < images; i++) r->start[i] = (gpt_start){.image = i, .cfg = r->sampling.cfg};
+    r->stats = (gpt_runner_stats){0};
+    eagle_runner_admit(r, r->start, images);
 }
 
 const gpt_runner_stats *eagle_runner_get_stats(const eagle_runner *r)
@@ -311,7 +323,9 @@ static mar_status create_lists(eagle_runner *r, mar_err *err)
     r->site = calloc(rows, sizeof *r->site);
     r->cfg = calloc(logit_rows, sizeof *r->cfg);
     r->place = calloc(logit_rows, sizeof *r->place);
-    if (!r->image || !r->feature || !r->place_of_token || !r->place_of_feature || !r->site || !r->cfg || !r->place)
+    r->start = calloc((size_t)r->images, sizeof *r->start);
+    if (!r->image || !r->feature || !r->place_of_token || !r->place_of_feature || !r->site || !r->cfg || !r->place ||
+        !r->start)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", r->images);
     for (size_t i = 0; i < rows; i++) {
         r->place_of_token[i] = 2 * (int)i;
@@ -364,6 +378,7 @@ void eagle_runner_free(eagle_runner *r)
     int *lists[] = {r->feature, r->place_of_token, r->place_of_feature, r->site, r->place};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     free(r->cfg);
+    free(r->start);
     free(r);
 }
 

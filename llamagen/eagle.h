@@ -23,7 +23,9 @@ mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gp
 void eagle_runner_free(eagle_runner *r);                  /* r may be NULL */
 size_t eagle_runner_lay_out(eagle_runner *r, char *base); /* as gpt_runner_lay_out */
 mar_status eagle_runner_plan(eagle_runner *r, int images, mar_err *err);
-/* Starts the images that the target has just started (gpt_runner_begin). */
+/* Starts images that the target has just started (gpt_runner_admit), beside those at work. */
+void eagle_runner_admit(eagle_runner *r, const gpt_start *start, int n);
+/* Clears the statistics, and starts the images that the target has just started (gpt_runner_begin). */
 void eagle_runner_begin(eagle_runner *r, int images);
 /* Implements spec_model.log_probs, with the drafter as its state. The target must have computed all of a request's
  * prefix but its last token; else it returns MAR_EARG. Other errors are those of gpt_runner_log_probs. */

@@ -137,8 +137,7 @@ static mar_status create_sampler(discrete *g, mar_err *err)
                                           .first = (spec_first)p->first,
                                           .side = mar_grid_side(c),
                                           .neighbours = g->neighbours,
-                                          .neighbour_count = plan->neighbours,
-                                          .seed = p->seed};
+                                          .neighbour_count = plan->neighbours};
     const spec_model target = {c->vocabulary, g, target_log_probs, target_log_probs_then};
     const spec_model draft = {c->vocabulary, g, draft_log_probs, NULL};
     return spec_sampler_create(g->k, &target, p->draft ? &draft : NULL, &options, g->max_images, c->seq_len,
@@ -239,7 +238,12 @@ static void begin_tokens(discrete *g, uint64_t first_image, int images)
     g->images = images;
     g->first_image = first_image;
     kern_watch_begin(g->k);
-    spec_sampler_begin(g->sampler, first_image, images, g->model->base.config.seq_len);
+    spec_sampler_begin(g->sampler);
+    for (int i = 0; i < images; i++) {
+        const spec_start start = {
+            .seed = g->plan.params.seed, .image = first_image + (uint64_t)i, .n = g->model->base.config.seq_len};
+        spec_sampler_admit(g->sampler, i, &start);
+    }
 }
 
 static void begin_captions(mar_engine_state *engine_state, uint64_t first_image, const float *features,
@@ -279,7 +283,12 @@ static void begin(mar_engine_state *engine_state, uint64_t first_image, const in
 
 static int steps_left(const mar_engine_state *g)
 {
-    return spec_sampler_left(of_const(g)->sampler);
+    int most = 0;
+    for (int i = 0; i < of_const(g)->images; i++) {
+        const int left = spec_sampler_left(of_const(g)->sampler, i);
+        if (left > most) most = left;
+    }
+    return most;
 }
 
 /* Passes the token ids to the image decoder. */
@@ -311,10 +320,11 @@ static mar_status step(mar_engine_state *engine_state, mar_err *err)
     mar_err why = {0};
     mar_status status = spec_sampler_round(g->sampler, &why);
     if (status == MAR_OK && kern_check(g->k, NULL) != MAR_OK) return kern_check(g->k, err);
+    for (int i = 0; i < g->images && status == MAR_OK; i++) status = spec_sampler_failed(g->sampler, i, &why);
     if (status == MAR_EMODEL) return err_set(err, status, "%s%s", why.text, mar_layer_text(g->k, layer));
     if (status != MAR_OK) return err_set(err, status, "%s", why.text);
     if (g->k->watch.layer[0]) return refuse_layer(g, err);
-    if (spec_sampler_left(g->sampler) == 0) finish_tokens(g);
+    if (steps_left(engine_state) == 0) finish_tokens(g);
     return MAR_OK;
 }
 
@@ -356,7 +366,7 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
                          .draft_calls = (double)s->draft_calls,
                          .passes = (double)t->passes,
                          .contexts = (double)s->rows};
-    for (int i = 0; i < g->images; i++) stats->tokens += spec_sampler_known(g->sampler, i);
+    stats->tokens = s->tokens;
     if (!g->plan.method) return;
     stats->drafted = s->drafted;
     stats->accepted = s->accepted;

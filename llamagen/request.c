@@ -12,9 +12,9 @@ int gpt_sequence(int images, int image, int branch)
     return branch * images + image;
 }
 
-float gpt_guidance(const gpt_sampling *s, int token)
+float gpt_guidance(const gpt_sampling *s, float cfg, int token)
 {
-    return s->cfg_interval > -1 && token - 1 > s->cfg_interval ? 1 : s->cfg;
+    return s->cfg_interval > -1 && token - 1 > s->cfg_interval ? 1 : cfg;
 }
 
 int gpt_request_depth(const spec_request *q, int draft)

@@ -9,7 +9,7 @@
 
 /* Parameters that turn logits into log probabilities (kernels/discrete.h). */
 typedef struct {
-    float cfg;        /* above 1: guidance, with two sequences an image */
+    float cfg;        /* above 1: guidance, with two sequences an image, whose scale each image has for itself */
     int cfg_interval; /* -1: off; else tokens at positions above cfg_interval + 1 are drawn without guidance */
     float temperature;
     int top_k;
@@ -19,8 +19,20 @@ typedef struct {
 int gpt_cfg_branches(const gpt_sampling *s); /* 2 with guidance, else 1 */
 /* Returns the number of an image's sequence in a branch. Conditional sequences come first. */
 int gpt_sequence(int images, int image, int branch);
-/* Returns the guidance scale of a token, as decode_n_tokens of generate.py: decode step i makes token i + 1. */
-float gpt_guidance(const gpt_sampling *s, int token);
+/* Returns the guidance scale of a token of an image whose scale is cfg. As decode_n_tokens of generate.py: decode step
+ * i makes token i + 1. */
+float gpt_guidance(const gpt_sampling *s, float cfg, int token);
+
+/* An image to start, in place of image 0 <= image < images of a runner. */
+typedef struct {
+    int image;
+    int label;             /* class; -1: unconditional. Unused by a model of captions */
+    const float *features; /* caption host [prefix][caption_dim]. Unused by a model of classes */
+    const uint8_t *mask;   /* host [prefix], 1 at positions of the caption; NULL: all. Unused by a model of classes */
+    float cfg;             /* guidance scale; 1 or less: none. Unused without guidance in gpt_sampling */
+    const int *token;      /* host [given] its first tokens, in the vocabulary */
+    int given;
+} gpt_start;
 
 /* Returns the depth of a draft: itself and its ancestors. Returns 0 for draft -1. */
 int gpt_request_depth(const spec_request *q, int draft);

@@ -10,11 +10,13 @@
 #include <string.h>
 
 enum { PREFIX_ROWS = 64 }; /* caption positions that a pass computes at a time: one word of mask */
+enum { GIVEN_ROWS = 16 };  /* given tokens that a pass computes at a time, at least. More would need more memory */
 
 /* An image's cache, and the state of its request. */
 typedef struct {
     gpt_slots slots;
     uint8_t *mask; /* [prefix] 1: later positions attend to it */
+    float cfg;     /* guidance scale */
     int known;     /* tokens computed */
     int tokens;    /* tokens to compute in this pass, from token `known` on */
     int drafts;    /* first draft to compute */
@@ -31,9 +33,11 @@ struct gpt_runner {
     gpt_image *image; /* [images] */
     uint8_t *mask;    /* [images][prefix] */
     gpt_pass pass;
-    float *cfg; /* [images * (drafts + 1)] guidance scale of an logit row */
-    int *place; /* [images * (drafts + 1)] row of log_probs that it becomes */
-    int *index; /* [images * branches] first row of a sequence's prefix in the embedding table */
+    float *cfg;            /* [images * (drafts + 1)] guidance scale of an logit row */
+    int *place;            /* [images * (drafts + 1)] row of log_probs that it becomes */
+    int *index;            /* [images * branches] first row of a sequence's prefix in the embedding table */
+    gpt_start *start;      /* [images] images that gpt_runner_begin starts */
+    spec_request *request; /* [images] given tokens of the images that start */
     gpt_recordings recordings;
     gpt_runner_stats stats;
 
@@ -80,9 +84,9 @@ static void count_pass(gpt_runner *r)
     r->stats.bytes += gpt_pass_bytes(&r->pass);
 }
 
-/* Computes all positions before the image tokens. embedding host [sequences] is the row of `table` where a sequence
- * begins. Keeps the residual stream of their last rows: the first token's distribution is computed from it. */
-static void compute_prefixes(gpt_runner *r, int images, const float *table, const int *embedding)
+/* Computes all positions before the image tokens. r->index has the row of `table` where a sequence begins. Keeps the
+ * residual stream of their last rows: the first token's distribution is computed from it. */
+static void compute_prefixes(gpt_runner *r, const gpt_start *start, int n, const float *table)
 {
     gpt_pass *p = &r->pass;
     const int prefix = r->model->config.prefix, d = r->model->config.width;
@@ -92,59 +96,45 @@ static void compute_prefixes(gpt_runner *r, int images, const float *table, cons
         end = first + chunk < prefix ? first + chunk : prefix;
         gpt_pass_begin(p, table, NULL);
         for (int c = 0; c < r->cfg_branches; c++)
-            for (int i = 0; i < images; i++) add_prefix(r, i, c, embedding, first, end);
+            for (int i = 0; i < n; i++) add_prefix(r, start[i].image, c, r->index, first, end);
         gpt_pass_rows(p);
         count_pass(r);
     }
     for (int s = 0; s < p->spans; s++) {
-        p->slot[s] = p->rows_max + gpt_sequence(r->images, s % images, s / images);
+        p->slot[s] = p->rows_max + gpt_sequence(r->images, start[s % n].image, s / n);
         p->position[s] = p->row[s + 1] - 1;
     }
     r->k->core->copy_rows(r->k, p->x, p->slot, p->x, p->position, NULL, NULL, p->spans, d);
 }
 
-static void begin(gpt_runner *r, int images)
-{
-    r->stats = (gpt_runner_stats){0};
-    for (int i = 0; i < images; i++) gpt_slots_begin(&r->image[i].slots);
-    r->k->watch.part = r->part;
-    r->k->core->timer_mark(r->k, NULL);
-}
-
-void gpt_runner_begin(gpt_runner *r, int images, const int *label)
+static void compute_class_prefixes(gpt_runner *r, const gpt_start *start, int n)
 {
     const int classes = r->model->config.classes;
-    begin(r, images);
-    for (int i = 0; i < images; i++) {
-        r->index[gpt_sequence(r->images, i, 0)] = label[i] < 0 ? classes : label[i];
-        if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, i, 1)] = classes;
+    for (int i = 0; i < n; i++) {
+        r->index[gpt_sequence(r->images, start[i].image, 0)] = start[i].label < 0 ? classes : start[i].label;
+        if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, start[i].image, 1)] = classes;
     }
-    compute_prefixes(r, images, r->model->class_emb, r->index);
-    r->k->core->timer_mark(r->k, &r->stats.prefix_s);
+    compute_prefixes(r, start, n, r->model->class_emb);
 }
 
-void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features, const uint8_t *mask)
+static void compute_caption_prefixes(gpt_runner *r, const gpt_start *start, int n)
 {
     kern_queue *k = r->k;
     const gpt_model *m = r->model;
     const int prefix = m->config.prefix, dim = m->config.caption_dim;
     const size_t caption = (size_t)prefix * (size_t)dim;
-    const int rows = (images + r->cfg_branches - 1) * prefix;
-    begin(r, images);
-    memcpy(r->mask, mask, (size_t)images * (size_t)prefix);
-    k->core->upload(k, r->caption, features, (size_t)images * caption * sizeof *features);
+    const int rows = (n + r->cfg_branches - 1) * prefix;
+    for (int i = 0; i < n; i++) {
+        k->core->upload(k, r->caption + (size_t)i * caption, start[i].features, caption * sizeof *start[i].features);
+        r->index[gpt_sequence(r->images, start[i].image, 0)] = i * prefix;
+        if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, start[i].image, 1)] = n * prefix;
+    }
     if (r->cfg_branches == 2)
-        k->core->copy_rows(k, r->caption + (size_t)images * caption, NULL, m->no_caption, NULL, NULL, NULL, prefix,
-                           dim);
+        k->core->copy_rows(k, r->caption + (size_t)n * caption, NULL, m->no_caption, NULL, NULL, NULL, prefix, dim);
     k->core->linear(k, m->caption_fc1, r->caption, rows, r->caption_hidden);
     k->core->linear(k, m->caption_fc2, r->caption_hidden, rows, r->caption_emb);
-    for (int i = 0; i < images; i++) {
-        r->index[gpt_sequence(r->images, i, 0)] = i * prefix;
-        if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, i, 1)] = images * prefix;
-    }
-    compute_prefixes(r, images, r->caption_emb, r->index);
+    compute_prefixes(r, start, n, r->caption_emb);
     r->stats.flop += 2.0 * rows * m->config.width * (dim + m->config.width);
-    k->core->timer_mark(k, &r->stats.prefix_s);
 }
 
 /* --- tokens and drafts -------------------------------------------------------------------------------------------- */
@@ -180,9 +170,11 @@ static void add_tokens(gpt_runner *r, const spec_request *q, int branch, int las
     }
 }
 
-/* Computes the first tokens of requests that have too many rows for one pass, until the rest fits. */
-static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
+/* Computes the first tokens of requests that have too many rows for one pass, until the rest fits. The rest has at
+ * least `kept` tokens; with 0, it is empty. */
+static void compute_ahead(gpt_runner *r, const spec_request *request, int n, int kept)
 {
+    const int room = kept ? r->rows : 0;
     gpt_pass *p = &r->pass;
     for (;;) {
         int most = 0;
@@ -190,7 +182,7 @@ static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
             const spec_request *q = &request[i];
             gpt_image *im = &r->image[q->sequence];
             const int left = im->slots.known - im->known, drafts = q->count - im->drafts;
-            im->tokens = left + drafts <= r->rows ? 0 : left - 1 < r->rows ? left - 1 : r->rows;
+            im->tokens = left + drafts <= room ? 0 : left - kept < r->rows ? left - kept : r->rows;
             if (im->tokens > most) most = im->tokens;
         }
         if (most == 0) return;
@@ -221,6 +213,19 @@ static void prepare_request(gpt_runner *r, const spec_request *q)
     gpt_slots_add(s, q);
 }
 
+/* Computes the given tokens but the last, whose pass gives the first distribution. */
+static void compute_given(gpt_runner *r, const gpt_start *start, int n)
+{
+    int requests = 0;
+    for (int i = 0; i < n; i++) {
+        if (start[i].given < 2) continue;
+        r->request[requests] =
+            (spec_request){.sequence = start[i].image, .prefix = start[i].token, .length = start[i].given - 1};
+        prepare_request(r, &r->request[requests++]);
+    }
+    compute_ahead(r, r->request, requests, 0);
+}
+
 /* Adds the logit rows of a request's sites from im->from on. `row` is its first row in the pass. */
 static void add_logit_rows(gpt_runner *r, const spec_request *q, int branch, int row)
 {
@@ -229,7 +234,7 @@ static void add_logit_rows(gpt_runner *r, const spec_request *q, int branch, int
     for (int site = im->from; site <= q->count; site++) {
         const int draft = site - 1;
         if (branch == 0) {
-            r->cfg[p->logit_rows] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, draft));
+            r->cfg[p->logit_rows] = gpt_guidance(&r->sampling, im->cfg, q->length + gpt_request_depth(q, draft));
             r->place[p->logit_rows] = q->row + site;
         }
         if (site == 0)
@@ -238,6 +243,49 @@ static void add_logit_rows(gpt_runner *r, const spec_request *q, int branch, int
         else
             p->logit_row[p->logit_rows++] = row + im->tokens + draft - im->drafts;
     }
+}
+
+/* --- images that start -------------------------------------------------------------------------------------------- */
+
+void gpt_runner_admit(gpt_runner *r, const gpt_start *start, int n)
+{
+    const size_t prefix = (size_t)r->model->config.prefix;
+    r->k->watch.part = r->part;
+    r->k->core->timer_mark(r->k, NULL);
+    for (int i = 0; i < n; i++) {
+        gpt_image *im = &r->image[start[i].image];
+        gpt_slots_begin(&im->slots);
+        im->cfg = start[i].cfg;
+        if (r->model->config.caption_dim && start[i].mask)
+            memcpy(im->mask, start[i].mask, prefix);
+        else
+            memset(im->mask, 1, prefix);
+    }
+    if (r->model->config.caption_dim)
+        compute_caption_prefixes(r, start, n);
+    else
+        compute_class_prefixes(r, start, n);
+    compute_given(r, start, n);
+    r->k->core->timer_mark(r->k, &r->stats.prefix_s);
+}
+
+void gpt_runner_begin(gpt_runner *r, int images, const int *label)
+{
+    for (int i = 0; i < images; i++) r->start[i] = (gpt_start){.image = i, .label = label[i], .cfg = r->sampling.cfg};
+    r->stats = (gpt_runner_stats){0};
+    gpt_runner_admit(r, r->start, images);
+}
+
+void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features, const uint8_t *mask)
+{
+    const size_t prefix = (size_t)r->model->config.prefix, caption = prefix * (size_t)r->model->config.caption_dim;
+    for (int i = 0; i < images; i++)
+        r->start[i] = (gpt_start){.image = i,
+                                  .features = features + (size_t)i * caption,
+                                  .mask = mask + (size_t)i * prefix,
+                                  .cfg = r->sampling.cfg};
+    r->stats = (gpt_runner_stats){0};
+    gpt_runner_admit(r, r->start, images);
 }
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
@@ -327,7 +375,7 @@ mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, 
     for (int i = 0; i < n; i++) prepare_request(r, &request[i]);
     status = check_drawn(r, request, n, err);
     if (status != MAR_OK) return status;
-    compute_ahead(r, request, n);
+    compute_ahead(r, request, n, 1);
     list_requests(r, request, n);
     if (r->pass.logit_rows > 0)
         run_log_probs(r, log_probs, continuation);
@@ -370,12 +418,17 @@ void gpt_runner_name(gpt_runner *r, const char *part)
     r->part = part;
 }
 
+static int greater(int a, int b)
+{
+    return a > b ? a : b;
+}
+
 /* Returns the rows of a sequence in a pass: the last known token, one that was drafted but not computed, and the
- * drafts. Prefix positions may need more. */
+ * drafts. Prefix positions and given tokens may need more. */
 static int rows_of(const gpt_config *c, int drafts)
 {
     const int prefix = c->prefix < PREFIX_ROWS ? c->prefix : PREFIX_ROWS;
-    return drafts + 2 > prefix ? drafts + 2 : prefix;
+    return greater(drafts + 2, greater(prefix, GIVEN_ROWS));
 }
 
 static mar_status create_images(gpt_runner *r, mar_err *err)
@@ -388,7 +441,9 @@ static mar_status create_images(gpt_runner *r, mar_err *err)
     r->cfg = calloc(logit_rows, sizeof *r->cfg);
     r->place = calloc(logit_rows, sizeof *r->place);
     r->index = calloc(2 * images, sizeof *r->index);
-    if (!r->image || !r->mask || !r->cfg || !r->place || !r->index)
+    r->start = calloc(images, sizeof *r->start);
+    r->request = calloc(images, sizeof *r->request);
+    if (!r->image || !r->mask || !r->cfg || !r->place || !r->index || !r->start || !r->request)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", r->images);
     memset(r->mask, 1, images * prefix);
     for (int i = 0; status == MAR_OK && i < r->images; i++) {
@@ -434,6 +489,8 @@ void gpt_runner_free(gpt_runner *r)
     free(r->cfg);
     free(r->place);
     free(r->index);
+    free(r->start);
+    free(r->request);
     free(r);
 }
 
@@ -461,11 +518,13 @@ static mar_status plan_shape(const gpt_runner *r, int images, int rows, int logi
 mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err)
 {
     const gpt_model *m = r->model;
-    const int captions = (images + r->cfg_branches - 1) * m->config.prefix;
     mar_status status = MAR_OK;
     gpt_recordings_free(r->k, &r->recordings);
-    if (m->caption_fc1) status = r->k->core->linear_plan(r->k, m->caption_fc1, captions, err);
-    if (m->caption_fc2 && status == MAR_OK) status = r->k->core->linear_plan(r->k, m->caption_fc2, captions, err);
+    for (int n = 1; status == MAR_OK && m->caption_fc1 && n <= images; n++) {
+        const int rows = (n + r->cfg_branches - 1) * m->config.prefix;
+        status = r->k->core->linear_plan(r->k, m->caption_fc1, rows, err);
+        if (status == MAR_OK) status = r->k->core->linear_plan(r->k, m->caption_fc2, rows, err);
+    }
     /* Plain steps and whole blocks are the most frequent passes. */
     if (status == MAR_OK) status = plan_shape(r, images, 1, 1, err);
     if (status == MAR_OK) status = plan_shape(r, images, r->drafts + 1, r->drafts + 1, err);

@@ -24,11 +24,13 @@ void gpt_runner_name(gpt_runner *r, const char *part);
 size_t gpt_runner_lay_out(gpt_runner *r, char *base); /* as diff_chain_lay_out */
 /* Prepares passes over this many images, so that they allocate nothing. */
 mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err);
-/* Starts images with these labels, host [images] (-1: unconditional), and computes their prefixes. */
+/* Starts n images beside those at work, and computes their positions before the image tokens, and their given tokens
+ * but the last. The mask is 1 at the end of the prefix. As in generate.py, a masked position is attended to only by
+ * itself. The unconditional caption has the caption's mask. */
+void gpt_runner_admit(gpt_runner *r, const gpt_start *start, int n);
+/* Clears the statistics, and starts images 0, 1, ... with the guidance of gpt_sampling: of these labels, host [images],
+ * or captions, features host float [images][prefix][caption_dim], mask host uint8_t [images][prefix]. */
 void gpt_runner_begin(gpt_runner *r, int images, const int *label);
-/* Starts images with captions: features host float [images][prefix][caption_dim], mask host uint8_t [images][prefix].
- * The mask is 1 at positions of the caption, at the end of the prefix. As in generate.py, a masked position is attended
- * to only by itself. The unconditional caption has the caption's mask. */
 void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features, const uint8_t *mask);
 /* Implements spec_model.log_probs, with the runner as its state. A request's sequence is the image's number in the
  * batch. It may have any prefix; the runner computes what it has not computed yet. Returns MAR_EARG if a token or
@@ -55,7 +57,7 @@ typedef struct {
     long passes, rows; /* rows: tokens computed in all branches */
     double flop;       /* 2 a multiply-add */
     double bytes;      /* weights, keys and values that the passes had to read, each once a pass */
-    double prefix_s;   /* seconds of gpt_runner_begin */
+    double prefix_s;   /* seconds of gpt_runner_admit */
 } gpt_runner_stats;
 const gpt_runner_stats *gpt_runner_get_stats(const gpt_runner *r);
 

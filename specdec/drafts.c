@@ -7,9 +7,9 @@
 
 /* --- draws, for all sequences at once ----------------------------------------------------------------------------- */
 
-static kern_address address_at(const spec_sampler *s, const spec_sequence *q, int position)
+static kern_address address_at(const spec_sequence *q, int position)
 {
-    return (kern_address){s->options.seed, q->image, (uint32_t)(q->known + position), q->step};
+    return (kern_address){q->seed, q->image, (uint32_t)(q->known + position), q->step};
 }
 
 /* Adds a row to the next draw. `earlier` has the `given` candidates drawn already. */
@@ -20,9 +20,8 @@ static void add_draw(spec_sampler *s, int *rows, int row, int given, const int *
     for (int i = 0; i < given; i++) s->draw_earlier[r * s->children + i] = earlier[i];
 }
 
-/* Draws, and reads the results: drawn_id [rows][children] and drawn [rows], each at least 1. `model` names the model in
- * the error message. */
-static mar_status run_draw(spec_sampler *s, int rows, const float *log_p, const char *model, mar_err *err)
+/* Draws, and reads the results: drawn_id [rows][children] and drawn [rows]. 0 drawn: the distribution has a NaN. */
+static mar_status run_draw(spec_sampler *s, int rows, const float *log_p, mar_err *err)
 {
     if (rows == 0) return kern_check(s->k, err);
     int *drawn = s->draw_result + (size_t)rows * (size_t)s->children;
@@ -40,11 +39,7 @@ static mar_status run_draw(spec_sampler *s, int rows, const float *log_p, const 
     s->k->discrete->draw(s->k, &job);
     s->k->core->download(s->k, s->drawn_id, s->draw_result, (size_t)(drawn + rows - s->draw_result) * sizeof(int));
     s->drawn = s->drawn_id + (drawn - s->draw_result);
-    mar_status status = kern_check(s->k, err);
-    for (int r = 0; r < rows && status == MAR_OK; r++)
-        if (s->drawn[r] == 0)
-            status = spec_no_token(err, model, s->draw_address[r].image, (int)s->draw_address[r].position);
-    return status;
+    return kern_check(s->k, err);
 }
 
 static void begin_block(spec_sequence *q)
@@ -56,7 +51,7 @@ static void begin_block(spec_sequence *q)
 /* Tells whether a sequence drafts position `level`: it lacks tokens there, and has drafts before it. */
 static int takes_part(const spec_sampler *s, const spec_sequence *q, int level)
 {
-    return level < spec_deepest(s, q) && q->depth == level;
+    return spec_is_running(q) && level < spec_deepest(s, q) && q->depth == level;
 }
 
 /* Adds a request for the successors of `draft`. The rows of all levels but the last are there already. */
@@ -105,7 +100,6 @@ static mar_status run_likeliest(spec_sampler *s, int rows, mar_err *err)
         int n = 0;
         while (n < s->draw_wanted[r] && s->drawn_id[r * s->children + n] >= 0) n++;
         s->drawn[r] = n;
-        if (n == 0) return spec_no_token(err, "draft: ", s->draw_address[r].image, (int)s->draw_address[r].position);
     }
     return MAR_OK;
 }
@@ -153,6 +147,7 @@ static void append_level(const spec_sampler *s, spec_sequence *q, int first, int
     for (int n = first; n < last;) {
         const int end = siblings_end(s, n), parent = parent_place(s, q, n), r = *row;
         const int drawn = parent > -2 ? s->drawn[(*row)++] : 0;
+        if (parent > -2 && drawn == 0) spec_no_token(q, "draft: ", q->known + q->depth);
         for (int k = 0; n < end; n++, k++) {
             q->place[n] = k < drawn ? q->count : -2;
             if (k >= drawn) continue;
@@ -170,7 +165,7 @@ static mar_status draft_level(spec_sampler *s, int level, int first, int last, i
 {
     int rows = 0, row = 0;
     *requests = 0;
-    for (int i = 0; i < s->running; i++)
+    for (int i = 0; i < s->sequences; i++)
         if (takes_part(s, &s->sequence[i], level))
             add_request(s, requests, i, s->sequence[i].draft, s->sequence[i].parent, s->sequence[i].count);
     if (*requests == 0) return MAR_OK;
@@ -182,9 +177,9 @@ static mar_status draft_level(spec_sampler *s, int level, int first, int last, i
         for (int n = first; n < last; n = siblings_end(s, n))
             if (parent_place(s, q, n) > -2)
                 add_draw(s, &rows, a->row + parent_place(s, q, n) + 1, 0, NULL, siblings_end(s, n) - n,
-                         address_at(s, q, level));
+                         address_at(q, level));
     }
-    status = s->options.likeliest ? run_likeliest(s, rows, err) : run_draw(s, rows, s->draft_log_probs, "draft: ", err);
+    status = s->options.likeliest ? run_likeliest(s, rows, err) : run_draw(s, rows, s->draft_log_probs, err);
     for (int j = 0; j < *requests && status == MAR_OK; j++)
         append_level(s, &s->sequence[s->request[j].sequence], first, last, &row);
     return status;
@@ -193,14 +188,14 @@ static mar_status draft_level(spec_sampler *s, int level, int first, int last, i
 mar_status spec_draft_levels(spec_sampler *s, mar_err *err)
 {
     int requests = 1;
-    for (int i = 0; i < s->running; i++) begin_block(&s->sequence[i]);
+    for (int i = 0; i < s->sequences; i++) begin_block(&s->sequence[i]);
     for (int level = 0, first = 0; first < tree_size(s) && requests > 0; level++) {
         const int last = level_end(s, first);
         const mar_status status = draft_level(s, level, first, last, &requests, err);
         if (status != MAR_OK) return status;
         first = last;
     }
-    for (int i = 0; i < s->running; i++)
+    for (int i = 0; i < s->sequences; i++)
         for (int n = 0; n <= s->sequence[i].count; n++)
             s->sequence[i].row_q[n] = s->options.likeliest ? -1 : spec_draft_row(s, i) + n;
     return MAR_OK;
@@ -251,7 +246,7 @@ static mar_status expand_level(spec_sampler *s, int level, int *requests, mar_er
 {
     int rows = 0, row = 0;
     *requests = 0;
-    for (int i = 0; i < s->running; i++) {
+    for (int i = 0; i < s->sequences; i++) {
         const spec_sequence *q = &s->sequence[i];
         if (!takes_part(s, q, level)) continue;
         add_request(s, requests, i, q->expanded_draft, q->expanded_parent, q->expanded);
@@ -264,10 +259,9 @@ static mar_status expand_level(spec_sampler *s, int level, int *requests, mar_er
     for (int j = 0; j < *requests && status == MAR_OK; j++) {
         spec_sequence *q = &s->sequence[s->request[j].sequence];
         const int first = q->candidates;
-        for (int e = level == 0 ? -1 : q->level; e < q->expanded; e++) {
-            if (s->top_id[row * s->options.top] < 0)
-                return spec_no_token(err, "draft: ", q->image, q->known + q->depth);
-            add_candidates(s, q, e, row++);
+        for (int e = level == 0 ? -1 : q->level; e < q->expanded; e++, row++) {
+            if (s->top_id[row * s->options.top] < 0) spec_no_token(q, "draft: ", q->known + q->depth);
+            add_candidates(s, q, e, row);
         }
         q->depth++;
         if (level + 1 < spec_deepest(s, q)) expand(s, q, first);
@@ -300,7 +294,7 @@ static void choose_block(const spec_sampler *s, spec_sequence *q)
 mar_status spec_draft_dynamic(spec_sampler *s, mar_err *err)
 {
     int requests = 1;
-    for (int i = 0; i < s->running; i++) {
+    for (int i = 0; i < s->sequences; i++) {
         begin_block(&s->sequence[i]);
         s->sequence[i].candidates = s->sequence[i].expanded = s->sequence[i].level = 0;
     }
@@ -308,7 +302,7 @@ mar_status spec_draft_dynamic(spec_sampler *s, mar_err *err)
         const mar_status status = expand_level(s, level, &requests, err);
         if (status != MAR_OK) return status;
     }
-    for (int i = 0; i < s->running; i++) choose_block(s, &s->sequence[i]);
+    for (int i = 0; i < s->sequences; i++) choose_block(s, &s->sequence[i]);
     return MAR_OK;
 }
 
@@ -347,9 +341,9 @@ static void add_drafts(spec_sampler *s, spec_sequence *q, int *rows)
     for (int i = 0; i < q->depth; i++) {
         const int given = is_tail(q, i) && i < q->tail_known;
         if (is_tail(q, i))
-            add_draw(s, rows, q->tail_row[i], given, &q->tail_token[i], wanted_at(s, q, i), address_at(s, q, i));
+            add_draw(s, rows, q->tail_row[i], given, &q->tail_token[i], wanted_at(s, q, i), address_at(q, i));
         else if (copied_from(s, q->known + i) < 0)
-            add_draw(s, rows, spec_uniform_row(s), 0, NULL, 1, address_at(s, q, i));
+            add_draw(s, rows, spec_uniform_row(s), 0, NULL, 1, address_at(q, i));
     }
 }
 
@@ -365,6 +359,7 @@ static void take_candidates(const spec_sampler *s, spec_sequence *q, int i, int 
         return;
     }
     q->drawn_count[i] = s->drawn[*row];
+    if (s->drawn[*row] == 0) spec_no_token(q, "", q->known + i);
     memcpy(drawn, s->drawn_id + (size_t)*row * (size_t)s->children, (size_t)s->drawn[*row] * sizeof *drawn);
     q->tail_row[i] = s->draw_row[*row];
     ++*row;
@@ -393,12 +388,13 @@ static void list_block(const spec_sampler *s, spec_sequence *q)
 mar_status spec_draft_jacobi(spec_sampler *s, mar_err *err)
 {
     int rows = 0, row = 0;
-    for (int i = 0; i < s->running; i++) {
-        s->sequence[i].depth = spec_deepest(s, &s->sequence[i]);
-        add_drafts(s, &s->sequence[i], &rows);
+    for (int i = 0; i < s->sequences; i++) {
+        spec_sequence *q = &s->sequence[i];
+        q->depth = spec_is_running(q) ? spec_deepest(s, q) : 0;
+        add_drafts(s, q, &rows);
     }
-    const mar_status status = run_draw(s, rows, s->log_probs[!s->now], "", err);
-    for (int i = 0; i < s->running && status == MAR_OK; i++) {
+    const mar_status status = run_draw(s, rows, s->log_probs[!s->now], err);
+    for (int i = 0; i < s->sequences && status == MAR_OK; i++) {
         for (int j = 0; j < s->sequence[i].depth; j++) take_candidates(s, &s->sequence[i], j, &row);
         list_block(s, &s->sequence[i]);
     }

@@ -6,9 +6,14 @@
 
 /* One sequence and the block that it has drafted in this round. Arrays are host memory. */
 typedef struct {
-    uint64_t image;
+    uint64_t seed, image;  /* of its noise addresses */
+    int n;                 /* tokens of the whole sequence; 0: none is admitted */
+    int given;             /* tokens that were known at its admission */
     int known;             /* final tokens */
-    uint32_t step;         /* rounds so far */
+    uint32_t step;         /* given tokens and rounds so far. In plain sampling it equals known */
+    int on_device;         /* 1: the last round left its last token in `plain` */
+    const char *failed;    /* NULL, or the model that gave no token a probability: "" or "draft: " */
+    int failed_at;         /* position of that token */
     int *token;            /* [tokens] */
     uint8_t *token_status; /* [tokens] spec_verdict */
     int *round;            /* [tokens] round that made the token final */
@@ -53,8 +58,8 @@ struct spec_sampler {
     int draft_capacity;    /* drafts of a request to the draft model, at most */
     int candidates;        /* candidates of a dynamic tree, at most */
     int top, top_rows;     /* k of a top-k operation, and its maximum rows of a sequence */
-    int running, n;        /* sequences begun, and tokens of each */
     int unread;            /* rounds of plain sampling whose tokens are on the device only */
+    int next;              /* row of `plain` for the next round */
     spec_sampler_stats stats;
 
     void *host; /* owns all host arrays */
@@ -84,7 +89,9 @@ struct spec_sampler {
     int *top_result_id;
     float *top_result_log_p;
     int *verdict, *block_result;
-    int *plain; /* [tokens][sequences] tokens that plain sampling draws on an asynchronous device */
+    /* [SPEC_READ][sequences] tokens that plain sampling has drawn on an asynchronous device, by round. After the last
+     * row comes the first; then all are read. */
+    int *plain;
     float *workspace;
 };
 
@@ -108,6 +115,12 @@ static inline int spec_uniform_row(const spec_sampler *s)
     return s->sequences * (s->capacity + 1);
 }
 
+/* Tells whether a sequence takes part in rounds: it is admitted, unfinished, and has not failed. */
+static inline int spec_is_running(const spec_sequence *q)
+{
+    return q->known < q->n && !q->failed;
+}
+
 static inline int spec_lesser(int a, int b)
 {
     return a < b ? a : b;
@@ -117,18 +130,19 @@ static inline int spec_lesser(int a, int b)
  * the target gives it without a draft as well. A Jacobi draft costs nothing there. */
 static inline int spec_deepest(const spec_sampler *s, const spec_sequence *q)
 {
-    return spec_lesser(s->options.length, s->n - q->known - (s->draft.log_probs != NULL));
+    return spec_lesser(s->options.length, q->n - q->known - (s->draft.log_probs != NULL));
 }
 
-/* Sets and returns MAR_EMODEL: a model ("" or "draft: ") gave no token a probability. Only a NaN causes that. */
-static inline mar_status spec_no_token(mar_err *err, const char *model, uint64_t image, int token)
+/* Fails a sequence: a model ("" or "draft: ") gave no token a probability. Only a NaN causes that. */
+static inline void spec_no_token(spec_sequence *q, const char *model, int token)
 {
-    return err_set(err, MAR_EMODEL, "%simage %llu, token %d: the logits are not finite", model,
-                   (unsigned long long)image, token);
+    if (q->failed) return;
+    q->failed = model;
+    q->failed_at = token;
 }
 
-/* Draft the blocks of all unfinished sequences: with a draft model a chain or static tree, with a draft model a dynamic
- * tree, or from the round before. */
+/* Draft the blocks of all running sequences, and fail those without a distribution: with a draft model a chain or
+ * static tree, with a draft model a dynamic tree, or from the round before. */
 mar_status spec_draft_levels(spec_sampler *s, mar_err *err);
 mar_status spec_draft_dynamic(spec_sampler *s, mar_err *err);
 mar_status spec_draft_jacobi(spec_sampler *s, mar_err *err);

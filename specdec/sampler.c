@@ -132,7 +132,7 @@ static size_t lay_out_host(spec_sampler *s, char *base)
     s->address = arena_carve(base, &used, sequences, sizeof *s->address);
     s->result = arena_carve(base, &used, sequences * (2 * positions + KERN_BLOCK_COUNTS), sizeof *s->result);
     s->place = arena_carve(base, &used, sequences, sizeof *s->place);
-    s->read = arena_carve(base, &used, SPEC_READ * sequences, sizeof *s->read);
+    s->read = arena_carve(base, &used, (size_t)SPEC_READ * sequences, sizeof *s->read);
     s->uniform = arena_carve(base, &used, (size_t)s->target.size, sizeof *s->uniform);
     return used;
 }
@@ -157,7 +157,7 @@ size_t spec_sampler_lay_out(spec_sampler *s, char *base)
     s->verdict = arena_carve(base, &used, sequences * drafts + 1, sizeof *s->verdict);
     s->block_result =
         arena_carve(base, &used, sequences * (2 * positions + KERN_BLOCK_COUNTS), sizeof *s->block_result);
-    s->plain = arena_carve(base, &used, (size_t)s->tokens * sequences, sizeof *s->plain);
+    s->plain = arena_carve(base, &used, (size_t)SPEC_READ * sequences, sizeof *s->plain);
     s->workspace = arena_carve(base, &used, sequences * 2 * size, sizeof *s->workspace);
     return used;
 }
@@ -205,28 +205,73 @@ int spec_sampler_draft_drafts(const spec_sampler *s)
     return s->draft_capacity;
 }
 
-/* --- a round ------------------------------------------------------------------------------------------------------ */
+/* --- sequences ---------------------------------------------------------------------------------------------------- */
 
-void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n)
+void spec_sampler_begin(spec_sampler *s)
 {
-    s->running = sequences;
-    s->n = n;
-    s->unread = 0;
+    s->unread = s->next = 0;
     s->stats = (spec_sampler_stats){0};
-    for (int i = 0; i < sequences; i++) {
-        spec_sequence *q = &s->sequence[i];
-        q->image = first_image + (uint64_t)i;
-        q->known = q->count = q->depth = q->tail = q->tail_known = 0;
-        q->step = 0;
-    }
+    for (int i = 0; i < s->sequences; i++) spec_sampler_release(s, i);
     for (int i = 0; i < 2 && s->options.method && !s->draft.log_probs; i++)
         s->k->core->upload(s->k, s->log_probs[i] + (size_t)spec_uniform_row(s) * (size_t)s->target.size, s->uniform,
                            (size_t)s->target.size * sizeof *s->uniform);
 }
 
+/* Tells whether the host lacks a sequence's last tokens. */
+static int has_unread(const spec_sequence *q)
+{
+    return q->known > 0 && q->token[q->known - 1] == SPEC_UNREAD && !q->failed;
+}
+
+/* Reads the tokens of plain sampling that the host lacks. Sequences that lack some took part in the same rounds,
+ * because none is admitted, and none ends, between them and this call. */
+static mar_status read_tokens(spec_sampler *s, mar_err *err)
+{
+    const int sequences = s->sequences, first = s->next - s->unread;
+    s->k->core->download(s->k, s->read, s->plain + (size_t)first * (size_t)sequences,
+                         (size_t)s->unread * (size_t)sequences * sizeof *s->read);
+    s->k->core->timer_mark(s->k, &s->stats.verify_s);
+    const mar_status status = kern_check(s->k, err);
+    for (int i = 0; i < sequences && status == MAR_OK; i++) {
+        spec_sequence *q = &s->sequence[i];
+        for (int t = 0, at = q->known - s->unread; has_unread(q) && t < s->unread; t++) {
+            q->token[at + t] = s->read[t * sequences + i];
+            if (q->token[at + t] < 0) spec_no_token(q, "", at + t);
+        }
+    }
+    s->unread = 0;
+    s->next %= SPEC_READ;
+    return status;
+}
+
+void spec_sampler_admit(spec_sampler *s, int sequence, const spec_start *start)
+{
+    spec_sequence *q = &s->sequence[sequence];
+    if (s->unread) read_tokens(s, NULL); /* a failure is the queue's, and shows in the next round */
+    spec_sampler_release(s, sequence);
+    q->seed = start->seed, q->image = start->image;
+    q->n = start->n;
+    q->given = q->known = start->given;
+    q->step = (uint32_t)start->given;
+    for (int i = 0; i < start->given; i++) {
+        q->token[i] = start->token[i];
+        q->token_status[i] = SPEC_DROPPED;
+        q->round[i] = 0;
+    }
+}
+
+void spec_sampler_release(spec_sampler *s, int sequence)
+{
+    spec_sequence *q = &s->sequence[sequence];
+    q->n = q->given = q->known = q->count = q->depth = q->tail = q->tail_known = q->on_device = 0;
+    q->failed = NULL;
+}
+
+/* --- a round ------------------------------------------------------------------------------------------------------ */
+
 static mar_status draft_blocks(spec_sampler *s, mar_err *err)
 {
-    for (int i = 0; i < s->running; i++) s->sequence[i].count = s->sequence[i].depth = 0;
+    for (int i = 0; i < s->sequences; i++) s->sequence[i].count = s->sequence[i].depth = 0;
     if (!s->options.method) return MAR_OK;
     if (!s->draft.log_probs) return spec_draft_jacobi(s, err);
     return s->options.top ? spec_draft_dynamic(s, err) : spec_draft_levels(s, err);
@@ -234,13 +279,13 @@ static mar_status draft_blocks(spec_sampler *s, mar_err *err)
 
 /* Returns the number of drafts whose successors are still part of the sequence. They come first, because drafts are
  * listed by levels. */
-static int followed_drafts(const spec_sampler *s, const spec_sequence *q)
+static int followed_drafts(const spec_sequence *q)
 {
     int n = 0;
     for (; n < q->count; n++) {
         int depth = 1;
         for (int parent = q->parent[n]; parent >= 0; parent = q->parent[parent]) depth++;
-        if (q->known + depth >= s->n) break;
+        if (q->known + depth >= q->n) break;
     }
     return n;
 }
@@ -250,7 +295,7 @@ static void add_block(spec_sampler *s, int i, kern_block_job *job)
 {
     spec_sequence *q = &s->sequence[i];
     const int b = job->blocks++, node = s->node[b], sites = node + b, row = spec_row(s, i);
-    const int followed = followed_drafts(s, q);
+    const int followed = followed_drafts(q);
     s->block_sequence[b] = i;
     s->node[b + 1] = node + q->count;
     memcpy(s->block_draft + node, q->draft, (size_t)q->count * sizeof *q->draft);
@@ -259,7 +304,7 @@ static void add_block(spec_sampler *s, int i, kern_block_job *job)
     for (int n = 0; n <= q->count; n++) s->row_p[sites + n] = n <= followed ? row + n : -1;
     for (int d = 0; d < job->positions && d < q->depth; d++)
         s->rule[b * job->positions + d] = s->options.method->discrete_rule(s->options.parameter, d + 1, q->depth);
-    s->address[b] = (kern_address){s->options.seed, q->image, (uint32_t)q->known, q->step};
+    s->address[b] = (kern_address){q->seed, q->image, (uint32_t)q->known, q->step};
     s->request[b] = (spec_request){.sequence = i,
                                    .prefix = q->token,
                                    .length = q->known,
@@ -278,26 +323,28 @@ static int is_followed(const spec_sequence *q, int site)
     return 0;
 }
 
-static void count_block(spec_sampler *s, const spec_sequence *q, int accepted)
+static void count_block(spec_sampler *s, const spec_sequence *q, int accepted, int final)
 {
     s->stats.rounds++;
+    s->stats.tokens += final;
     s->stats.drafted += q->count, s->stats.positions += q->depth;
     s->stats.accepted += accepted;
     s->stats.lengths[spec_lesser(accepted, SPEC_LENGTHS - 1)]++;
 }
 
-/* Commits a block's verdicts: makes its tokens final and keeps the tail for the next round. */
-static mar_status commit_block(spec_sampler *s, spec_sequence *q, const int *id, const int *site, const int *count,
-                               int row, mar_err *err)
+/* Commits a block's verdicts: makes its tokens final and keeps the tail for the next round. A token that is missing
+ * fails the sequence. */
+static void commit_block(spec_sampler *s, spec_sequence *q, const int *id, const int *site, const int *count, int row)
 {
     const int accepted = count[KERN_BLOCK_ACCEPTED], final = count[KERN_BLOCK_FINAL], length = count[KERN_BLOCK_LENGTH];
     for (int i = 0; i < length; i++)
-        if (id[i] < 0) return spec_no_token(err, "", q->image, q->known + i);
+        if (id[i] < 0) spec_no_token(q, "", q->known + i);
+    if (q->failed) return;
     for (int i = 0; i < final; i++) {
         const int at = q->known + i;
         q->token[at] = id[i];
         q->token_status[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, site[i]) ? SPEC_REPLACED : SPEC_DROPPED;
-        q->round[at] = (int)q->step;
+        q->round[at] = (int)q->step - q->given;
     }
     q->tail = q->depth > final ? q->depth - final : 0;
     q->tail_known = length - final;
@@ -307,8 +354,8 @@ static mar_status commit_block(spec_sampler *s, spec_sequence *q, const int *id,
     }
     q->known += final;
     q->step++;
-    count_block(s, q, accepted);
-    return MAR_OK;
+    q->on_device = 0;
+    count_block(s, q, accepted, final);
 }
 
 /* The continuation of the target's pass: the verification. */
@@ -361,59 +408,46 @@ static mar_status read_blocks(spec_sampler *s, const kern_block_job *job, mar_er
     const size_t results = 2 * tokens + (size_t)job->blocks * KERN_BLOCK_COUNTS;
     s->k->core->download(s->k, s->result, s->block_result, results * sizeof *s->result);
     s->k->core->timer_mark(s->k, &s->stats.verify_s);
-    mar_status status = kern_check(s->k, err);
+    const mar_status status = kern_check(s->k, err);
     for (int b = 0; b < job->blocks && status == MAR_OK; b++) {
         const int *id = s->result + b * job->positions, *count = s->result + 2 * tokens + b * KERN_BLOCK_COUNTS;
-        status = commit_block(s, &s->sequence[s->block_sequence[b]], id, id + tokens, count,
-                              spec_row(s, s->block_sequence[b]), err);
+        commit_block(s, &s->sequence[s->block_sequence[b]], id, id + tokens, count, spec_row(s, s->block_sequence[b]));
     }
     return status;
 }
 
-/* Reads the tokens of plain sampling that the host lacks. All sequences are at the same position. */
-static mar_status read_tokens(spec_sampler *s, mar_err *err)
-{
-    const int sequences = s->sequences, first = s->sequence[0].known - s->unread;
-    s->k->core->download(s->k, s->read, s->plain + (size_t)first * (size_t)sequences,
-                         (size_t)s->unread * (size_t)sequences * sizeof *s->read);
-    s->k->core->timer_mark(s->k, &s->stats.verify_s);
-    const mar_status status = kern_check(s->k, err);
-    for (int t = 0; t < s->unread && status == MAR_OK; t++)
-        for (int i = 0; i < s->running; i++) {
-            spec_sequence *q = &s->sequence[i];
-            q->token[first + t] = s->read[t * sequences + i];
-            if (q->token[first + t] < 0) return spec_no_token(err, "", q->image, first + t);
-        }
-    s->unread = 0;
-    return status;
-}
-
-/* Directs the round's tokens to `plain`, and the requests to the tokens that the round before left there. */
+/* Directs the round's tokens to `plain`, and the requests to the tokens that the round before left there. The requests
+ * name tokens of the host if a sequence was not in that round, because a call has requests of one kind. */
 static void write_tokens_on_device(spec_sampler *s, kern_block_job *job)
 {
+    const int last = (s->next + SPEC_READ - 1) % SPEC_READ * s->sequences;
+    int on_device = 1;
+    for (int b = 0; b < job->blocks; b++) on_device &= s->sequence[s->block_sequence[b]].on_device;
     for (int b = 0; b < job->blocks; b++) {
-        const int i = s->block_sequence[b], known = s->sequence[i].known;
-        s->place[b] = known * s->sequences + i;
-        if (known == 0) continue;
+        s->place[b] = s->next * s->sequences + s->block_sequence[b];
+        if (!on_device) continue;
         s->request[b].drawn = s->plain;
-        s->request[b].last = s->place[b] - s->sequences;
+        s->request[b].last = last + s->block_sequence[b];
     }
     job->id = s->plain;
     job->place = s->place;
 }
 
 /* Advances each sequence by a token that the host has not read. */
-static mar_status commit_unread(spec_sampler *s, mar_err *err)
+static mar_status commit_unread(spec_sampler *s, int blocks, mar_err *err)
 {
-    for (int i = 0; i < s->running; i++) {
-        spec_sequence *q = &s->sequence[i];
+    int ends = 0;
+    for (int b = 0; b < blocks; b++) {
+        spec_sequence *q = &s->sequence[s->block_sequence[b]];
         q->token[q->known] = SPEC_UNREAD;
         q->token_status[q->known] = SPEC_DROPPED;
-        q->round[q->known++] = (int)q->step++;
-        count_block(s, q, 0);
+        q->round[q->known++] = (int)q->step++ - q->given;
+        q->on_device = 1;
+        ends |= q->known == q->n;
+        count_block(s, q, 0, 1);
     }
-    s->unread++;
-    return s->unread == SPEC_READ || spec_sampler_left(s) == 0 ? read_tokens(s, err) : MAR_OK;
+    s->unread++, s->next++;
+    return s->next == SPEC_READ || ends ? read_tokens(s, err) : MAR_OK;
 }
 
 mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
@@ -439,10 +473,10 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
     mar_status status = draft_blocks(s, err);
     s->k->core->timer_mark(s->k, &s->stats.draft_s);
     if (status != MAR_OK) return status;
-    for (int i = 0; i < s->running; i++)
+    for (int i = 0; i < s->sequences; i++)
         if (s->sequence[i].depth + 1 > job.positions) job.positions = s->sequence[i].depth + 1;
-    for (int i = 0; i < s->running; i++)
-        if (s->sequence[i].known < s->n) add_block(s, i, &job);
+    for (int i = 0; i < s->sequences; i++)
+        if (spec_is_running(&s->sequence[i])) add_block(s, i, &job);
     if (job.blocks == 0) return kern_check(s->k, err);
     job.id = s->block_result;
     job.site = job.id + (size_t)job.blocks * (size_t)job.positions;
@@ -450,19 +484,31 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
     if (keeps_tokens_on_device(s)) write_tokens_on_device(s, &job);
     status = run_target(s, &job, log_probs, err);
     if (status != MAR_OK) return status;
-    status = job.place ? commit_unread(s, err) : read_blocks(s, &job, err);
+    status = job.place ? commit_unread(s, job.blocks, err) : read_blocks(s, &job, err);
     s->now = !s->now;
     return status;
 }
 
 /* --- results ------------------------------------------------------------------------------------------------------ */
 
-int spec_sampler_left(const spec_sampler *s)
+int spec_sampler_running(const spec_sampler *s)
 {
-    int left = 0;
-    for (int i = 0; i < s->running; i++)
-        if (s->n - s->sequence[i].known > left) left = s->n - s->sequence[i].known;
-    return left;
+    int running = 0;
+    for (int i = 0; i < s->sequences; i++) running += spec_is_running(&s->sequence[i]);
+    return running;
+}
+
+int spec_sampler_left(const spec_sampler *s, int sequence)
+{
+    return s->sequence[sequence].n - s->sequence[sequence].known;
+}
+
+mar_status spec_sampler_failed(const spec_sampler *s, int sequence, mar_err *why)
+{
+    const spec_sequence *q = &s->sequence[sequence];
+    if (!q->failed) return MAR_OK;
+    return err_set(why, MAR_EMODEL, "%simage %llu, token %d: the logits are not finite", q->failed,
+                   (unsigned long long)q->image, q->failed_at);
 }
 
 int spec_sampler_known(const spec_sampler *s, int sequence)

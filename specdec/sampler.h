@@ -1,4 +1,5 @@
-/* Sampling of discrete tokens, with or without speculation. Several sequences run at a time, each at its own pace.
+/* Sampling of discrete tokens, with or without speculation. Several sequences run at a time, each at its own pace. They
+ * come and go between rounds.
  *
  * Plain sampling is a round without drafts. With a draft model a round drafts a chain or a tree and verifies it in one
  * call of the target. If all drafts of a path are accepted, the target gives a bonus token. Without a draft model it is
@@ -6,13 +7,15 @@
  *
  *     spec_sampler_create(k, &target, &draft, &options, sequences, n, &s, err);
  *     spec_sampler_lay_out(s, memory);
- *     spec_sampler_begin(s, first_image, sequences, n);
- *     while (status == MAR_OK && spec_sampler_left(s) > 0) status = spec_sampler_round(s, err);
- *     spec_sampler_tokens(s, i);
+ *     spec_sampler_begin(s);
+ *     spec_sampler_admit(s, i, &start);
+ *     while (status == MAR_OK && spec_sampler_running(s) > 0) status = spec_sampler_round(s, err);
+ *     if (spec_sampler_failed(s, i, err) == MAR_OK) spec_sampler_tokens(s, i);
+ *     spec_sampler_release(s, i);
  *
  * Log probabilities stay in backend memory; the host reads each round's tokens. On an asynchronous device plain
  * sampling passes its tokens to the next round on the device. The host reads those of 16 rounds at a time. A sequence's
- * tokens depend only on the options, the seed and its image number, as far as its log probabilities do. */
+ * tokens depend only on the options, its given tokens, seed and image number, as far as its log probabilities do. */
 #ifndef SPECDEC_SAMPLER_H
 #define SPECDEC_SAMPLER_H
 
@@ -33,19 +36,28 @@ size_t spec_sampler_lay_out(spec_sampler *s, char *base);
 int spec_sampler_target_drafts(const spec_sampler *s);
 int spec_sampler_draft_drafts(const spec_sampler *s);
 
-/* Starts sequences of n tokens each. Their random numbers are those of images first_image, first_image + 1, ... */
-void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n);
-/* Runs one round. Each unfinished sequence gains at least one token. Returns MAR_EMODEL if a distribution gave no token
- * a probability (NaN); the message names the image and the token's position. Rounds whose tokens are still unread
- * return MAR_OK. */
+/* Releases all sequences and clears the statistics. Must precede the first sequence, and follow a failure. */
+void spec_sampler_begin(spec_sampler *s);
+/* Starts a sequence in place of sequence 0 <= sequence < sequences. Its given tokens are copied. They come back
+ * unchanged, and the others follow the target's distribution after them. In plain sampling the others are those of a
+ * run that drew the given ones itself. First reads tokens that the host lacks. */
+void spec_sampler_admit(spec_sampler *s, int sequence, const spec_start *start);
+/* Ends a sequence at any time. Its place is then free. */
+void spec_sampler_release(spec_sampler *s, int sequence);
+/* Runs one round. Each running sequence gains at least one token, or fails. Other sequences are not affected by that.
+ * Returns a failure of a model or the queue. Then call spec_sampler_begin. */
 mar_status spec_sampler_round(spec_sampler *s, mar_err *err);
-int spec_sampler_left(const spec_sampler *s); /* tokens that the slowest sequence lacks */
+int spec_sampler_running(const spec_sampler *s);            /* sequences that lack tokens and have not failed */
+int spec_sampler_left(const spec_sampler *s, int sequence); /* tokens that it lacks; 0 if it is released */
+/* Sets and returns MAR_EMODEL if a distribution of the sequence gave no token a probability (NaN). The message names
+ * the image and the token's position. Returns MAR_OK otherwise, also if the token is still unread. */
+mar_status spec_sampler_failed(const spec_sampler *s, int sequence, mar_err *why);
 int spec_sampler_known(const spec_sampler *s, int sequence);
 /* Returns host [n], of which the known tokens come first. SPEC_UNREAD stands for tokens that the host has not read.
  * When none is left, all are read. */
 const int *spec_sampler_tokens(const spec_sampler *s, int sequence);
-/* Copies what is known of each token. token_status [n] is a spec_verdict (SPEC_DROPPED: drawn from the target alone),
- * and round [n] is the round that made it final. Either may be NULL. */
+/* Copies what is known of each token. token_status [n] is a spec_verdict (SPEC_DROPPED: given, or drawn from the target
+ * alone), and round [n] is the sequence's round that made it final, 0 for a given token. Either may be NULL. */
 void spec_sampler_token_status(const spec_sampler *s, int sequence, uint8_t *token_status, int *round);
 const spec_sampler_stats *spec_sampler_get_stats(const spec_sampler *s);
 

@@ -72,13 +72,21 @@ typedef struct {
     int side;              /* Jacobi: tokens in a row of the image */
     const int *neighbours; /* backend [size][neighbour_count], each token itself first; NULL if not needed */
     int neighbour_count;
-    uint64_t seed;
 } spec_sampler_options;
+
+/* A sequence to admit (spec_sampler_admit). */
+typedef struct {
+    uint64_t seed, image; /* of the noise addresses */
+    int n;                /* tokens of the whole sequence */
+    const int *token;     /* host [given] its first tokens, below `size`; NULL if none is given */
+    int given;            /* 0..n */
+} spec_start;
 
 enum { SPEC_LENGTHS = 66 }; /* accepted drafts of a round: 0..64, and more than 64 */
 
 /* Statistics since spec_sampler_begin, summed over sequences. */
 typedef struct {
+    long tokens;                /* made final; given ones do not count */
     long rounds;                /* verifications of a sequence's block; plain sampling: tokens */
     long calls;                 /* passes of the target, each for all unfinished sequences */
     long draft_calls;           /* passes of the draft model */

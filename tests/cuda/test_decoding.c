@@ -4,6 +4,7 @@
 #include "specdec/sampler.h"
 #include "tests/support/device.h"
 #include "tests/cudahost/control.h"
+#include "tests/support/discrete.h"
 #include "tests/support/gpt_fixture.h"
 
 #include <math.h>
@@ -62,7 +63,7 @@ static mar_status laws(void *state, const spec_request *request, int n, float *l
 static void open_decoder(decoder *d, mar_dtype dtype, int drafts, way how)
 {
     const spec_method *vanilla = spec_method_find("vanilla");
-    const spec_sampler_options options = {.method = drafts ? vanilla : NULL, .length = GAMMA, .seed = 9};
+    const spec_sampler_options options = {.method = drafts ? vanilla : NULL, .length = GAMMA};
     mar_err err = {0};
     *d = (decoder){0};
     gpt_fixture_open(&d->f, open_cuda(dtype), "llamagen_c2i20", TOKENS, &guided, IMAGES, GAMMA, 0, 1);
@@ -96,7 +97,7 @@ static void begin(decoder *d, uint64_t first)
     kern_watch_begin(d->f.k);
     gpt_runner_begin(d->f.runner, IMAGES, label);
     gpt_runner_begin(d->drafter, IMAGES, label);
-    spec_sampler_begin(d->s, first, IMAGES, TOKENS);
+    sampling_begin(d->s, &(spec_start){.seed = 9, .image = first, .n = TOKENS}, IMAGES);
 }
 
 static void run_round(decoder *d)
@@ -108,7 +109,7 @@ static void run_round(decoder *d)
 static void decode_batch(decoder *d, uint64_t first, int *tokens)
 {
     begin(d, first);
-    while (spec_sampler_left(d->s) > 0) run_round(d);
+    while (spec_sampler_running(d->s) > 0) run_round(d);
     for (int i = 0; i < IMAGES; i++) memcpy(tokens + i * TOKENS, spec_sampler_tokens(d->s, i), TOKENS * sizeof *tokens);
 }
 
@@ -179,7 +180,7 @@ static void a_step_is_one_graph(void **state)
     d.f.k->core->finish(d.f.k);
     assert_int_equal(cudahost_launches() - launches, STEPS * (8 * depth + 5));
     const long read = cudahost_waits();
-    while (spec_sampler_left(d.s) > 0) run_round(&d);
+    while (spec_sampler_running(d.s) > 0) run_round(&d);
     assert_int_equal(cudahost_waits() - read, (TOKENS + READ - 1) / READ);
     for (int i = 0; i < TOKENS; i++) assert_true(spec_sampler_tokens(d.s, 0)[i] >= 0);
     /* Two tokens are drawn without a graph. The first has no rows; the second is the first of its shape. */
@@ -223,28 +224,88 @@ static mar_status broken_laws(void *state, const spec_request *request, int n, f
 }
 
 /* Checks that deferred reading of tokens does not hide NaN logits. The message equals that of a round whose token is
- * read. */
+ * read. The other image goes on. */
 static void a_nan_shows_when_tokens_are_read(void **state)
 {
     (void)state;
-    static const spec_sampler_options plain = {.seed = 1};
+    static const spec_sampler_options plain = {.length = 0};
     kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     const spec_model target = {2, k, NULL, broken_laws};
     spec_sampler *s = NULL;
     mar_err err = {0};
-    mar_status status = MAR_OK;
     int rounds = 0;
     assert_ok(spec_sampler_create(k, &target, NULL, &plain, 2, TOKENS, &s, &err), &err);
     void *memory = backend_memory(k, spec_sampler_lay_out(s, NULL));
     spec_sampler_lay_out(s, memory);
-    spec_sampler_begin(s, 5, 2, TOKENS);
-    while (status == MAR_OK && spec_sampler_left(s) > 0) status = spec_sampler_round(s, &err), rounds++;
-    assert_int_equal(status, MAR_EMODEL);
+    sampling_begin(s, &(spec_start){.seed = 1, .image = 5, .n = TOKENS}, 2);
+    for (; spec_sampler_running(s) > 0; rounds++) {
+        assert_int_equal(spec_sampler_failed(s, 1, &err), rounds < READ ? MAR_OK : MAR_EMODEL);
+        assert_ok(spec_sampler_round(s, &err), &err);
+    }
+    assert_int_equal(rounds, TOKENS);
+    assert_int_equal(spec_sampler_failed(s, 1, &err), MAR_EMODEL);
     assert_string_equal(err.text, "image 6, token 7: the logits are not finite");
-    assert_int_equal(rounds, READ);
-    spec_sampler_begin(s, 7, 1, TOKENS); /* the failed batch has no effect on the next */
-    while (spec_sampler_left(s) > 0) assert_ok(spec_sampler_round(s, &err), &err);
+    assert_ok(spec_sampler_failed(s, 0, &err), &err);
     for (int i = 0; i < TOKENS; i++) assert_true(spec_sampler_tokens(s, 0)[i] >= 0);
+    spec_sampler_free(s);
+    k->core->free(k->device, memory);
+    close_queue(k);
+}
+
+/* A model of two tokens whose distributions depend on the last token, which it reads where the request says it is. */
+static mar_status chained_laws(void *state, const spec_request *request, int n, float *log_probs,
+                               const spec_continuation *continuation, mar_err *err)
+{
+    kern_queue *k = state;
+    for (int i = 0; i < n; i++) {
+        const spec_request *q = &request[i];
+        int last = q->length ? q->prefix[q->length - 1] : 1;
+        assert_true((q->drawn != NULL) == (request[0].drawn != NULL));
+        if (q->drawn) k->core->download(k, &last, q->drawn + q->last, sizeof last);
+        assert_in_range(last, 0, 1);
+        const float p = 0.2f + 0.5f * (float)last + 0.02f * (float)(q->length % 10), law[2] = {logf(1 - p), logf(p)};
+        k->core->upload(k, log_probs + 2 * q->row, law, sizeof law);
+    }
+    continuation->run(continuation->arg);
+    return kern_check(k, err);
+}
+
+/* Checks that images have the tokens that they have alone, while others come and go beside them. Most rounds leave
+ * their tokens on the device. */
+static void images_come_and_go(void **state)
+{
+    (void)state;
+    enum { PLACES = 3, GUESTS = 12, FEW = 5 };
+    static const spec_sampler_options plain = {.length = 0};
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    const spec_model target = {2, k, NULL, chained_laws};
+    int given[FEW] = {1, 0, 0, 1, 1}, expected[GUESTS][TOKENS], at[PLACES] = {-1, -1, -1}, next = 0, done = 0;
+    spec_sampler *s = NULL;
+    mar_err err = {0};
+    assert_ok(spec_sampler_create(k, &target, NULL, &plain, PLACES, TOKENS, &s, &err), &err);
+    void *memory = backend_memory(k, spec_sampler_lay_out(s, NULL));
+    spec_sampler_lay_out(s, memory);
+    spec_start guest[GUESTS];
+    for (int i = 0; i < GUESTS; i++) {
+        guest[i] = (spec_start){.seed = (uint64_t)i / 2, .image = 7, .n = TOKENS - i % 4, .token = given};
+        guest[i].given = i % 3 == 1 ? FEW : 0;
+        sampling_begin(s, &guest[i], 1);
+        while (spec_sampler_running(s) > 0) assert_ok(spec_sampler_round(s, &err), &err);
+        memcpy(expected[i], spec_sampler_tokens(s, 0), (size_t)guest[i].n * sizeof **expected);
+    }
+    spec_sampler_begin(s);
+    for (int round = 0; done < GUESTS; round++) {
+        for (int p = 0; p < PLACES; p++) {
+            if (at[p] < 0 && next < GUESTS && round % 7 == p * 3) spec_sampler_admit(s, p, &guest[at[p] = next++]);
+            if (at[p] % 5 == 4 && round % 11 == 0) spec_sampler_release(s, p), at[p] = -1, done++; /* leaves early */
+        }
+        assert_ok(spec_sampler_round(s, &err), &err);
+        for (int p = 0; p < PLACES; p++) {
+            if (at[p] < 0 || spec_sampler_left(s, p) > 0) continue;
+            assert_memory_equal(spec_sampler_tokens(s, p), expected[at[p]], (size_t)guest[at[p]].n * sizeof **expected);
+            at[p] = -1, done++;
+        }
+    }
     spec_sampler_free(s);
     k->core->free(k->device, memory);
     close_queue(k);
@@ -258,6 +319,7 @@ int main(void)
         cmocka_unit_test(a_step_is_one_graph),
         cmocka_unit_test(most_passes_are_replayed),
         cmocka_unit_test(a_nan_shows_when_tokens_are_read),
+        cmocka_unit_test(images_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

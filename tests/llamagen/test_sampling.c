@@ -1,6 +1,7 @@
 /* The sampler over LlamaGen's runner. At temperature 0 every exact method makes the greedy tokens of generate.py, for
  * any drafts. It takes fewer passes than tokens. */
 #include "specdec/sampler.h"
+#include "tests/support/discrete.h"
 #include "tests/support/gpt_fixture.h"
 
 #include <stdlib.h>
@@ -47,8 +48,8 @@ static long sample(const way *w, const int *expected)
     spec_sampler_lay_out(s, others);
     gpt_runner_begin(f.runner, IMAGES, label);
     gpt_runner_begin(drafter, IMAGES, label);
-    spec_sampler_begin(s, 0, IMAGES, TOKENS);
-    while (spec_sampler_left(s) > 0) assert_ok(spec_sampler_round(s, &err), &err);
+    sampling_begin(s, &(spec_start){.n = TOKENS}, IMAGES);
+    while (spec_sampler_running(s) > 0) assert_ok(spec_sampler_round(s, &err), &err);
     for (int i = 0; i < IMAGES; i++)
         assert_memory_equal(spec_sampler_tokens(s, i), expected + i * TOKENS, TOKENS * sizeof *expected);
     const spec_sampler_stats *stats = spec_sampler_get_stats(s);

@@ -58,13 +58,13 @@ TEST_CASE(sequences_have_the_law)
                                         .first = setups[i].first,
                                         .side = 2,
                                         .neighbours = near,
-                                        .neighbour_count = SIZE,
-                                        .seed = 7};
+                                        .neighbour_count = SIZE};
         const int cells = (int)toy_sequences(p, LENGTH);
         long *count = calloc((size_t)cells, sizeof *count), rounds = 0;
         double *probability = malloc((size_t)cells * sizeof *probability);
         sampling g;
         sampling_open(&g, 1);
+        g.start.seed = 7;
         sampling_create(&g, &target, m && !m->stale ? &draft : NULL, &o, BATCH, LENGTH);
         for (int n = 0; n < SEQUENCES; n += BATCH) {
             sampling_run(&g, (uint64_t)n, BATCH, LENGTH);

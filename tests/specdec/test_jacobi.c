@@ -130,10 +130,11 @@ static double tokens_per_round(toy *t, const char *name, const double *parameter
 {
     const spec_model target = {t->size, t, toy_laws, NULL};
     const spec_sampler_options o = {
-        .method = spec_method_find(name), .parameter = parameter, .length = 32, .first = first, .side = 8, .seed = 5};
+        .method = spec_method_find(name), .parameter = parameter, .length = 32, .first = first, .side = 8};
     sampling g;
     sampling_open(&g, 1);
     sampling_create(&g, &target, NULL, &o, SEQUENCES, TOKENS);
+    g.start.seed = 5;
     sampling_run(&g, 0, SEQUENCES, TOKENS);
     const double rounds = (double)spec_sampler_get_stats(g.s)->rounds;
     sampling_close(&g);
@@ -201,7 +202,7 @@ TEST_CASE(a_tree_is_part_of_the_window)
         const double parameter[] = {cases[i].children, cases[i].depth, 1};
         const spec_model target = {16, &m, noted_laws, NULL};
         const spec_sampler_options o = {
-            .method = spec_method_find("sjd-pac"), .parameter = parameter, .length = cases[i].window, .seed = 5};
+            .method = spec_method_find("sjd-pac"), .parameter = parameter, .length = cases[i].window};
         sampling g;
         int depth = 0;
         m.most = 0;
@@ -209,6 +210,7 @@ TEST_CASE(a_tree_is_part_of_the_window)
         sampling_create(&g, &target, NULL, &o, 1, LONG);
         assert_int_equal(spec_sampler_target_drafts(g.s), cases[i].window);
         assert_int_equal(spec_sampler_draft_drafts(g.s), 0);
+        g.start.seed = 5;
         sampling_run(&g, 0, 1, LONG);
         sampling_close(&g);
         assert_int_equal(m.most, cases[i].window);

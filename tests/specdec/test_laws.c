@@ -41,8 +41,23 @@ static void one_result(void *arg, double weight)
     e->runs++;
 }
 
-/* Returns the total variation between the distribution of a setup's sequences and the target's. */
-static double distance(const setup *u, uint64_t seed, fault f)
+static const int given[] = {1, 2};
+
+/* Computes the distribution of sequences of n tokens whose first `count` are given. */
+static void conditional(const toy *p, int n, int count, double *probability)
+{
+    int x[DISCRETE_MOST];
+    for (long number = 0; number < toy_sequences(p, n); number++) {
+        long digits = number;
+        for (int i = n - 1; i >= 0; i--) x[i] = (int)(digits % p->size), digits /= p->size;
+        probability[number] = memcmp(x, given, (size_t)count * sizeof *x) == 0;
+        for (int i = count; i < n; i++) probability[number] *= exp((double)toy_law(p, x, i)[x[i]]);
+    }
+}
+
+/* Returns the total variation between the distribution of a setup's sequences and the target's, both after `count`
+ * given tokens. */
+static double distance(const setup *u, uint64_t seed, fault f, int count)
 {
     enumeration e = {.u = u};
     double probability[MOST], sum = 0;
@@ -52,17 +67,18 @@ static double distance(const setup *u, uint64_t seed, fault f)
     const spec_model target = {u->size, p, toy_laws, NULL}, draft = {u->size, u->same ? p : q, toy_laws, NULL};
     const spec_method *m = u->name ? spec_method_find(u->name) : NULL;
     spec_sampler_options o = u->options;
-    o.method = m, o.parameter = u->parameter, o.seed = 3;
+    o.method = m, o.parameter = u->parameter;
     circle(u->size, table);
     if (m && m->neighbours) o.neighbours = table, o.neighbour_count = u->size;
     e.p = p;
     sampling_open(&e.g, 1);
+    e.g.start = (spec_start){.seed = 3, .token = given, .given = count};
     script_install(&e.g, f);
     sampling_create(&e.g, &target, m && !m->stale ? &draft : NULL, &o, 1, u->n);
     script_each(one_run, one_result, &e);
     sampling_close(&e.g);
     if (!(fabs(e.total - 1) < 1e-6)) fail_msg("%s: probabilities sum to %g", u->name, e.total);
-    toy_probabilities(p, u->n, probability);
+    conditional(p, u->n, count, probability);
     for (long i = 0; i < toy_sequences(p, u->n); i++) sum += 0.5 * fabs(probability[i] - e.law[i]);
     toy_free(p), toy_free(q);
     if (getenv("SHOW")) print_message("%s %g: %ld runs\n", u->name ? u->name : "plain", sum, e.runs);
@@ -72,8 +88,11 @@ static double distance(const setup *u, uint64_t seed, fault f)
 static void is_exact(const setup *u)
 {
     for (uint64_t seed = 0; seed < 2; seed++) {
-        const double tv = distance(u, seed, FAULT_NONE);
-        if (!(tv < 2e-6)) fail_msg("%s: total variation %g", u->name ? u->name : "plain", tv);
+        for (int count = 0; count <= 2; count++) {
+            const double tv = distance(u, seed, FAULT_NONE, count);
+            if (!(tv < 2e-6))
+                fail_msg("%s: total variation %g after %d tokens", u->name ? u->name : "plain", tv, count);
+        }
     }
 }
 
@@ -185,7 +204,7 @@ TEST_CASE(faults_are_noticed)
         {"wrong bonus, sjd", &sjd_short, FAULT_WRONG_BONUS},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const double tv = distance(cases[i].u, 0, cases[i].f);
+        const double tv = distance(cases[i].u, 0, cases[i].f, 0);
         if (!(tv > 1e-4)) fail_msg("%s: total variation %g", cases[i].name, tv);
     }
 }

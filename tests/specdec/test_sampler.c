@@ -1,5 +1,5 @@
-/* The sampler of discrete tokens: its requests to models, independent sequences, dynamic trees, its statistics, and how
- * it ends. */
+/* The sampler of discrete tokens: its requests to models, independent sequences that come and go, dynamic trees, its
+ * statistics, and how it ends. */
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -15,7 +15,8 @@ typedef struct {
     const sampling *g;
     int is_draft, drafts; /* most drafts of a request */
     int fails_at;         /* call that fails; 0: none */
-    int nan_at;           /* position with a NaN distribution; -1: none */
+    int nan_at;           /* prefix length from which on all distributions are NaN; -1: none */
+    int nan_of;           /* sequence with these distributions; -1: all */
     int cancels_at;       /* call at which the user cancels; 0: none */
     int cancel;
     spec_request last[MOST_SEQUENCES]; /* last request of each sequence */
@@ -55,8 +56,8 @@ static mar_status checked_laws(void *state, const spec_request *request, int n, 
     if (c->t->calls == c->fails_at) return err_set(err, MAR_EBACKEND, "no luck");
     if (c->t->calls == c->cancels_at) __atomic_store_n(&c->cancel, 1, __ATOMIC_RELAXED);
     for (int r = 0; r < n && c->nan_at >= 0; r++)
-        if (request[r].length == c->nan_at)
-            for (int x = 0; x < SIZE; x++) log_probs[request[r].row * SIZE + x] = NAN;
+        if (request[r].length >= c->nan_at && (c->nan_of < 0 || request[r].sequence == c->nan_of))
+            for (int x = 0; x < SIZE * (request[r].count + 1); x++) log_probs[request[r].row * SIZE + x] = NAN;
     return status;
 }
 
@@ -92,7 +93,7 @@ static mar_status try_create(setup *u, int kind, int sequences, mar_err *err)
 {
     spec_sampler_options o = kinds[kind].o;
     o.method = kinds[kind].method ? spec_method_find(kinds[kind].method) : NULL;
-    o.neighbours = u->near, o.neighbour_count = SIZE, o.seed = 31;
+    o.neighbours = u->near, o.neighbour_count = SIZE;
     const spec_model target = {SIZE, &u->target, checked_laws, NULL}, draft = {SIZE, &u->draft, checked_laws, NULL};
     const mar_status status = spec_sampler_create(u->g.k, &target, o.method && !o.method->stale ? &draft : NULL, &o,
                                                   sequences, TOKENS, &u->g.s, err);
@@ -109,10 +110,11 @@ static void set_up(setup *u, int kind, int sequences)
     memset(u, 0, sizeof *u);
     u->p = toy_create(SIZE, 1, 3, 1, NULL, 0), u->q = toy_create(SIZE, 1, 4, 0.7, u->p, 0);
     u->p->markov = u->q->markov = 1;
-    u->target = (checked){.t = u->p, .g = &u->g, .nan_at = -1}, u->draft = u->target;
+    u->target = (checked){.t = u->p, .g = &u->g, .nan_at = -1, .nan_of = -1}, u->draft = u->target;
     u->draft.t = u->q, u->draft.is_draft = 1;
     circle(SIZE, u->near);
     sampling_open(&u->g, 2);
+    u->g.start = (spec_start){.seed = 31, .n = TOKENS};
     assert_ok(try_create(u, kind, sequences, &err), &err);
 }
 
@@ -134,8 +136,9 @@ TEST_CASE(sequences_are_independent)
         mar_err err;
         set_up(&u, kind, MOST_SEQUENCES), set_up(&alone, kind, 1);
         for (int again = 0; again < 2; again++) { /* a sampler can be reused */
-            spec_sampler_begin(u.g.s, 50, MOST_SEQUENCES, TOKENS);
-            for (rounds = 0; spec_sampler_left(u.g.s) > 0; rounds++) {
+            u.g.start.image = 50;
+            sampling_begin(u.g.s, &u.g.start, MOST_SEQUENCES);
+            for (rounds = 0; spec_sampler_running(u.g.s) > 0; rounds++) {
                 int known[MOST_SEQUENCES];
                 for (int i = 0; i < MOST_SEQUENCES; i++) known[i] = spec_sampler_known(u.g.s, i);
                 assert_ok(spec_sampler_round(u.g.s, &err), &err);
@@ -186,6 +189,87 @@ TEST_CASE(sequences_are_independent)
     assert_true(ends > 2 * KINDS);
 }
 
+/* --- sequences that come and go --- */
+
+enum { GUESTS = 16 };
+
+/* Returns sequence number i of GUESTS: seeds, lengths and given tokens differ. */
+static spec_start guest(int i, const int *given)
+{
+    return (spec_start){.seed = 31 + (uint64_t)(i % 3),
+                        .image = 50 + (uint64_t)i,
+                        .n = i % 4 == 3 ? TOKENS - 7 : TOKENS,
+                        .token = given,
+                        .given = i % 5 == 2 ? i : 0};
+}
+
+/* Checks that a sequence has the same tokens, statuses and rounds alone as beside others, which come and go. */
+TEST_CASE(sequences_come_and_go)
+{
+    enum { PLACES = 3 };
+    int given[GUESTS];
+    for (int i = 0; i < GUESTS; i++) given[i] = (i * 5 + 3) % SIZE;
+    for (int kind = 0; kind < KINDS; kind++) {
+        setup u, alone;
+        mar_err err;
+        int at[PLACES] = {-1, -1, -1}, next = 0, done = 0;
+        set_up(&u, kind, PLACES), set_up(&alone, kind, 1);
+        spec_sampler_begin(u.g.s);
+        for (int round = 0; done < GUESTS; round++) {
+            for (int p = 0; p < PLACES; p++) {
+                if (at[p] >= 0 && at[p] % 6 == 4 && round % 5 == 0) { /* leaves early */
+                    spec_sampler_release(u.g.s, p);
+                    assert_int_equal(spec_sampler_left(u.g.s, p), 0);
+                    at[p] = -1, done++;
+                }
+                if (at[p] >= 0 || next == GUESTS || (round + p) % 3) continue;
+                const spec_start start = guest(at[p] = next++, given);
+                spec_sampler_admit(u.g.s, p, &start);
+                assert_int_equal(spec_sampler_left(u.g.s, p), start.n - start.given);
+            }
+            assert_ok(spec_sampler_round(u.g.s, &err), &err);
+            for (int p = 0; p < PLACES; p++) {
+                if (at[p] < 0 || spec_sampler_left(u.g.s, p) > 0) continue;
+                uint8_t fate[2][TOKENS];
+                int rounds[2][TOKENS];
+                const spec_start start = guest(at[p], given);
+                sampling_begin(alone.g.s, &start, 1);
+                while (spec_sampler_running(alone.g.s)) assert_ok(spec_sampler_round(alone.g.s, &err), &err);
+                const int *tokens = spec_sampler_tokens(u.g.s, p);
+                const size_t n = (size_t)start.n;
+                assert_memory_equal(tokens, spec_sampler_tokens(alone.g.s, 0), n * sizeof *tokens);
+                assert_memory_equal(tokens, given, (size_t)start.given * sizeof *tokens);
+                spec_sampler_token_status(u.g.s, p, fate[0], rounds[0]);
+                spec_sampler_token_status(alone.g.s, 0, fate[1], rounds[1]);
+                assert_memory_equal(fate[0], fate[1], n);
+                assert_memory_equal(rounds[0], rounds[1], n * sizeof *rounds[0]);
+                assert_int_equal(spec_sampler_get_stats(alone.g.s)->tokens, start.n - start.given);
+                at[p] = -1, done++;
+                if (done % 2) spec_sampler_release(u.g.s, p); /* a finished sequence may also be replaced */
+            }
+        }
+        assert_int_equal(next, GUESTS);
+        tear_down(&u), tear_down(&alone);
+    }
+}
+
+/* Checks that plain sampling continues its own tokens, any number of them, as if it had drawn them. */
+TEST_CASE(plain_sampling_continues_itself)
+{
+    setup u;
+    int tokens[TOKENS];
+    set_up(&u, 0, 1);
+    sampling_run(&u.g, 9, 1, TOKENS);
+    memcpy(tokens, spec_sampler_tokens(u.g.s, 0), sizeof tokens);
+    u.g.start.token = tokens;
+    for (u.g.start.given = 1; u.g.start.given <= TOKENS; u.g.start.given++) {
+        sampling_run(&u.g, 9, 1, TOKENS);
+        assert_memory_equal(spec_sampler_tokens(u.g.s, 0), tokens, sizeof tokens);
+        assert_int_equal(spec_sampler_get_stats(u.g.s)->calls, TOKENS - u.g.start.given);
+    }
+    tear_down(&u);
+}
+
 /* --- dynamic trees --- */
 
 typedef struct {
@@ -215,8 +299,9 @@ TEST_CASE(dynamic_trees)
     set_up(&u, kind, 1);
     assert_int_equal(spec_sampler_target_drafts(u.g.s), total);
     assert_int_equal(spec_sampler_draft_drafts(u.g.s), top * (length - 1));
-    spec_sampler_begin(u.g.s, 9, 1, TOKENS);
-    while (spec_sampler_left(u.g.s) > length) {
+    u.g.start.image = 9;
+    sampling_begin(u.g.s, &u.g.start, 1);
+    while (spec_sampler_left(u.g.s, 0) > length) {
         static node all[1000];
         node *best[1000], *expanded[100] = {NULL};
         int prefix[TOKENS], count = 0, from = 1, chosen = 0;
@@ -271,12 +356,12 @@ TEST_CASE(failures_end_the_round)
             mar_status status = MAR_OK;
             set_up(&u, kind, 2);
             *(of_draft ? &u.draft.fails_at : &u.target.fails_at) = 2;
-            spec_sampler_begin(u.g.s, 0, 2, TOKENS);
-            while (status == MAR_OK && spec_sampler_left(u.g.s) > 0) status = spec_sampler_round(u.g.s, &err);
+            sampling_begin(u.g.s, &u.g.start, 2);
+            while (status == MAR_OK && spec_sampler_running(u.g.s) > 0) status = spec_sampler_round(u.g.s, &err);
             if (!of_draft || u.q->calls > 1) {
                 assert_int_equal(status, MAR_EBACKEND);
                 assert_string_equal(err.text, "no luck");
-                assert_true(spec_sampler_left(u.g.s) > 0);
+                assert_true(spec_sampler_running(u.g.s) > 0);
             }
             tear_down(&u);
         }
@@ -289,18 +374,53 @@ TEST_CASE(a_law_without_tokens_is_an_error)
         mar_err err = {0};
         mar_status status = MAR_OK;
         set_up(&u, kind, 3);
-        u.target.nan_at = 0; /* every prefix begins with this position */
-        spec_sampler_begin(u.g.s, 70, 3, TOKENS);
-        status = spec_sampler_round(u.g.s, &err);
-        assert_int_equal(status, MAR_EMODEL);
-        assert_string_equal(err.text, "image 70, token 0: the logits are not finite");
+        u.target.nan_at = 0;
+        u.g.start.image = 70;
+        sampling_begin(u.g.s, &u.g.start, 3);
+        assert_ok(spec_sampler_round(u.g.s, &err), &err);
+        assert_int_equal(spec_sampler_running(u.g.s), 0);
+        assert_int_equal(spec_sampler_failed(u.g.s, 1, &err), MAR_EMODEL);
+        assert_string_equal(err.text, "image 71, token 0: the logits are not finite");
         u.target.nan_at = -1, u.draft.nan_at = 0;
-        spec_sampler_begin(u.g.s, 70, 3, TOKENS);
-        status = spec_sampler_round(u.g.s, &err);
+        sampling_begin(u.g.s, &u.g.start, 3);
+        assert_ok(spec_sampler_round(u.g.s, &err), &err);
+        status = spec_sampler_failed(u.g.s, 0, &err);
         assert_int_equal(status, u.q->calls > 0 ? MAR_EMODEL : MAR_OK);
         if (status != MAR_OK) assert_string_equal(err.text, "draft: image 70, token 0: the logits are not finite");
         tear_down(&u);
     }
+}
+
+/* Checks that a NaN fails its own sequence. The others go on, and a new one takes its place. */
+TEST_CASE(a_failure_is_its_sequence_s)
+{
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int of_draft = 0; of_draft < 2; of_draft++) {
+            setup u, alone;
+            mar_err err = {0};
+            set_up(&u, kind, 3), set_up(&alone, kind, 1);
+            checked *bad = of_draft ? &u.draft : &u.target;
+            bad->nan_at = 6, bad->nan_of = 1;
+            u.g.start.image = 70;
+            sampling_begin(u.g.s, &u.g.start, 3);
+            while (spec_sampler_running(u.g.s) == 3) assert_ok(spec_sampler_round(u.g.s, &err), &err);
+            if (!of_draft || u.q->calls > 0) {
+                assert_int_equal(spec_sampler_failed(u.g.s, 1, &err), MAR_EMODEL);
+                assert_non_null(strstr(err.text, "image 71, token "));
+                assert_int_equal(strncmp(err.text, "draft: ", 7) == 0, of_draft);
+                bad->nan_at = -1;
+                u.g.start.image = 73;
+                spec_sampler_admit(u.g.s, 1, &u.g.start);
+            }
+            while (spec_sampler_running(u.g.s) > 0) assert_ok(spec_sampler_round(u.g.s, &err), &err);
+            for (int i = 0; i < 3; i++) {
+                assert_ok(spec_sampler_failed(u.g.s, i, &err), &err);
+                sampling_run(&alone.g, i == 1 ? u.g.start.image == 73 ? 73 : 71 : 70 + (uint64_t)i, 1, TOKENS);
+                assert_memory_equal(spec_sampler_tokens(u.g.s, i), spec_sampler_tokens(alone.g.s, 0),
+                                    TOKENS * sizeof(int));
+            }
+            tear_down(&u), tear_down(&alone);
+        }
 }
 
 TEST_CASE(cancelling)
@@ -314,8 +434,8 @@ TEST_CASE(cancelling)
             checked *c = of_draft ? &u.draft : &u.target;
             c->cancels_at = 2;
             u.g.k->cancel = &c->cancel;
-            spec_sampler_begin(u.g.s, 0, 2, TOKENS);
-            while (status == MAR_OK && spec_sampler_left(u.g.s) > 0) status = spec_sampler_round(u.g.s, &err);
+            sampling_begin(u.g.s, &u.g.start, 2);
+            while (status == MAR_OK && spec_sampler_running(u.g.s) > 0) status = spec_sampler_round(u.g.s, &err);
             if (c->t->calls > 1) assert_int_equal(status, MAR_ECANCELLED);
             u.g.k->cancel = NULL;
             u.g.k->core->recover(u.g.k);

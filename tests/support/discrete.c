@@ -71,12 +71,23 @@ void sampling_close(sampling *g)
     close_queue(g->k);
 }
 
+void sampling_begin(spec_sampler *s, const spec_start *first, int sequences)
+{
+    spec_start start = *first;
+    spec_sampler_begin(s);
+    for (int i = 0; i < sequences; i++, start.image++) spec_sampler_admit(s, i, &start);
+}
+
 void sampling_run(sampling *g, uint64_t first_image, int sequences, int n)
 {
     mar_err err;
-    spec_sampler_begin(g->s, first_image, sequences, n);
-    while (spec_sampler_left(g->s) > 0)
+    g->start.image = first_image;
+    g->start.n = n;
+    sampling_begin(g->s, &g->start, sequences);
+    while (spec_sampler_running(g->s) > 0)
         if (spec_sampler_round(g->s, &err) != MAR_OK) fail_msg("%s", err.text);
+    for (int i = 0; i < sequences; i++)
+        if (spec_sampler_failed(g->s, i, &err) != MAR_OK) fail_msg("%s", err.text);
 }
 
 /* --- scripts --- */
@@ -293,7 +304,7 @@ static void run_round(void *arg)
 {
     one_round *r = arg;
     mar_err err;
-    spec_sampler_begin(r->g.s, 0, 1, r->n);
+    sampling_begin(r->g.s, &(spec_start){.n = r->n}, 1);
     assert_ok(spec_sampler_round(r->g.s, &err), &err);
 }
 

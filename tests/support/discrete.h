@@ -28,6 +28,7 @@ typedef struct {
     kern_queue *k;
     spec_sampler *s;
     void *memory;
+    spec_start start; /* seed and given tokens of the sequences that sampling_run runs */
 } sampling;
 
 /* Open a CPU with this many threads, and then a sampler on it. A failure fails the test. */
@@ -35,6 +36,8 @@ void sampling_open(sampling *g, int threads);
 void sampling_create(sampling *g, const spec_model *target, const spec_model *draft, const spec_sampler_options *o,
                      int sequences, int tokens);
 void sampling_close(sampling *g);
+/* Begins sequences 0, 1, ...: *first, with the next image numbers. */
+void sampling_begin(spec_sampler *s, const spec_start *first, int sequences);
 /* Runs a batch to its end. */
 void sampling_run(sampling *g, uint64_t first_image, int sequences, int n);
 

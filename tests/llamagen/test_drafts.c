@@ -14,12 +14,14 @@ static const int label[IMAGES] = {2, 0};
 /* A runner under test, and one that computes a sequence's tokens one by one, each in its own pass. */
 typedef struct {
     gpt_fixture tested, plain;
+    gpt_start start[IMAGES]; /* how the images of `tested` were started */
     uint64_t random;
 } fixture;
 
 static int open_both(fixture *f, mar_dtype dtype)
 {
     f->random = 1;
+    for (int i = 0; i < IMAGES; i++) f->start[i] = (gpt_start){.image = i, .label = label[i], .cfg = guided.cfg};
     if (!gpt_fixture_open(&f->tested, open_queue(dtype, 2), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1,
                           IMAGES * LAWS))
         return 0;
@@ -43,7 +45,8 @@ static int random_below(fixture *f, int n)
 /* Computes an image's tokens one by one. Then row 0 is the distribution of the next token. */
 static void compute_plainly(fixture *f, int image, const int *token, int n)
 {
-    gpt_runner_begin(f->plain.runner, 1, label + image);
+    const gpt_start alone = {.label = f->start[image].label, .cfg = f->start[image].cfg};
+    gpt_runner_admit(f->plain.runner, &alone, 1);
     for (int i = 0; i <= n; i++) gpt_fixture_laws(&f->plain, &(spec_request){.prefix = token, .length = i}, 1);
 }
 
@@ -119,6 +122,41 @@ TEST_CASE(trees)
         }
         gpt_fixture_laws(&f.tested, both, IMAGES);
         for (int i = 0; i < IMAGES; i++) expect_laws(&f, &both[i], 0);
+        close_both(&f);
+    }
+}
+
+/* Starts images beside others, with a class, a guidance scale and given tokens of their own. */
+TEST_CASE(admissions)
+{
+    static const float scales[] = {1, 1.7f, 4};
+    for (int d = 0; d < 2; d++) {
+        fixture f;
+        image_state image[IMAGES];
+        if (!open_both(&f, dtypes[d])) continue;
+        for (int i = 0; i < IMAGES; i++) start(&image[i], i);
+        for (int round = 0; round < 10; round++) {
+            const int i = random_below(&f, IMAGES);
+            spec_request both[IMAGES];
+            start(&image[i], i);
+            random_tokens(&f, &image[i], random_below(&f, TOKENS + 1));
+            f.start[i] = (gpt_start){.image = i,
+                                     .label = random_below(&f, 5) - 1,
+                                     .cfg = scales[random_below(&f, 3)],
+                                     .token = image[i].token,
+                                     .given = image[i].request.length};
+            const long rows = gpt_runner_get_stats(f.tested.runner)->rows;
+            gpt_runner_admit(f.tested.runner, &f.start[i], 1);
+            const int computed = f.start[i].given > 1 ? f.start[i].given - 1 : 0;
+            assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - rows, 2 * (1 + computed));
+            for (int j = 0; j < IMAGES; j++) {
+                grow_tree(&f, &image[j], DRAFTS);
+                both[j] = image[j].request;
+            }
+            gpt_fixture_laws(&f.tested, both, IMAGES);
+            for (int j = 0; j < IMAGES; j++)
+                if (both[j].length < TOKENS) expect_laws(&f, &both[j], 0);
+        }
         close_both(&f);
     }
 }

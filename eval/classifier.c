@@ -22,10 +22,7 @@ struct eval_classifier {
     long parameters;
 };
 
-/* eval/classifier.S; hidden visibility keeps references inside the library */
-#pragma GCC visibility push(hidden)
-extern const uint8_t eval_file_classifier[], eval_file_classifier_end[];
-#pragma GCC visibility pop
+static const wt_demo classifier = {"digit classifier", "classifier.safetensors"};
 
 static mar_status load(const wt_file *f, eval_classifier *c, mar_err *err)
 {
@@ -55,14 +52,13 @@ static mar_status load(const wt_file *f, eval_classifier *c, mar_err *err)
 
 mar_status eval_classifier_open(eval_classifier **out, char *why, size_t why_size)
 {
-    const size_t size = (size_t)((uintptr_t)eval_file_classifier_end - (uintptr_t)eval_file_classifier);
     mar_err err = {0};
     mar_status status = MAR_OK;
     wt_file *f = NULL;
     *out = NULL;
     eval_classifier *c = calloc(1, sizeof *c);
     if (!c) status = err_set(&err, MAR_ENOMEM, "out of memory for the digit classifier");
-    if (status == MAR_OK) status = wt_open_memory(eval_file_classifier, size, "digit classifier", &f, &err);
+    if (status == MAR_OK) status = wt_open_demo(&classifier, &f, &err);
     if (status == MAR_OK) status = load(f, c, &err);
     for (int i = 0; status == MAR_OK && i < wt_count(f); i++) c->parameters += (long)wt_at(f, i)->count;
     wt_close(f);

@@ -85,6 +85,11 @@ void wt_close(wt_file *f)
     free(f);
 }
 
+void wt_set_label(wt_file *f, const char *label)
+{
+    f->path = f->source.path = label;
+}
+
 void wt_allow_nonfinite(wt_file *f, int allow)
 {
     f->allow_nonfinite = allow;

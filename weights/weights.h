@@ -37,6 +37,8 @@ mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_f
  * unnamed set always matches. */
 mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file **out, mar_err *err);
 void wt_close(wt_file *f);
+/* Replaces the path in messages from now on. The label must stay valid until wt_close. */
+void wt_set_label(wt_file *f, const char *label);
 /* Lets wt_load_f32 accept tensors with NaN or infinite values; 0, the state after opening, refuses them. */
 void wt_allow_nonfinite(wt_file *f, int allow);
 /* Returns `status` if the file's size and modification time are those of its opening, else MAR_EIO. Call it after the
@@ -152,15 +154,18 @@ typedef struct {
 mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int count, const char *const (*metadata)[2],
                                int n_metadata, mar_err *err);
 
-/* A model built into the library; data is NULL for an unknown name. */
+/* A demo model, a file that comes with the library (base/data.h). */
 typedef struct {
-    const void *data;
-    size_t size;
-} wt_embedded;
-/* Returns a built-in model: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
- * "demo-discrete-eagle". */
-wt_embedded wt_demo_mar(const char *name);
-/* Returns a built-in image decoder: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq". */
-wt_embedded wt_demo_vae(const char *name);
+    const char *name; /* label in messages */
+    const char *file; /* in demo/ of the data folder */
+} wt_demo;
+/* Returns a demo model: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
+ * "demo-discrete-eagle". Returns NULL for another name. */
+const wt_demo *wt_demo_mar(const char *name);
+/* Returns a demo's image decoder: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq"; NULL for another name.
+ */
+const wt_demo *wt_demo_vae(const char *name);
+/* Opens its file, labelled with its name. Errors of opening name the path, or the folders without it. */
+mar_status wt_open_demo(const wt_demo *demo, wt_file **out, mar_err *err);
 
 #endif

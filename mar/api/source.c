@@ -84,9 +84,9 @@ mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights wei
     struct stat st;
     const char *path = source->path;
     if (!path) return wt_open_source(source, weights, out, err);
-    wt_embedded demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
-    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
-    if (demo.data) return wt_open_memory(demo.data, demo.size, path, out, err);
+    const wt_demo *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
+    if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
+    if (demo) return wt_open_demo(demo, out, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
     return wt_open_source(source, weights, out, err);
 }

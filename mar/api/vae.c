@@ -65,7 +65,7 @@ mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out)
     wt_allow_nonfinite(file, m->allow_nonfinite);
     status = create(m, file, &s, out, &err);
     if (status == MAR_OK) {
-        if (s.path && !wt_demo_vae(s.path).data && mar_vae_get_config(*out)->codebook)
+        if (s.path && !wt_demo_vae(s.path) && mar_vae_get_config(*out)->codebook)
             (*out)->path = path_from_root(s.path);
         mar_weights_text(file, weights, sizeof weights);
         mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded in %.3g s", wt_path(file),

@@ -11,9 +11,7 @@ static wt_file *open_demo(void)
 {
     mar_err err = {0};
     wt_file *f = NULL;
-    const wt_embedded demo = wt_demo_vae("demo");
-    assert_non_null(demo.data);
-    assert_ok(wt_open_memory(demo.data, demo.size, "demo-vae", &f, &err), &err);
+    assert_ok(wt_open_demo(wt_demo_vae("demo"), &f, &err), &err);
     return f;
 }
 

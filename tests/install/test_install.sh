@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs into a fresh prefix. Builds and runs the examples against it, by pkg-config and by find_package, with
-# libmar.so and with libmar.a.
+# libmar.so and with libmar.a. Then moves the prefix.
 # Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC GENERATOR [FLAGS]
 # GENERATOR is the CMake generator of the build, so that no other has to be installed.
 set -eu
@@ -22,7 +22,7 @@ cmake --install "$build_dir" --prefix "$prefix" >"$work/install.log" 2>&1 || {
 pc=$(find "$prefix" -name libmar.pc)
 [ -n "$pc" ] || fail "no libmar.pc installed"
 lib=$(dirname "$(dirname "$pc")")
-for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$lib/libmar.so" "$lib/libmar.a" "$prefix/share/man/man1/mar.1" \
+for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$prefix/share/libmar/demo/target.safetensors" "$lib/libmar.so" "$lib/libmar.a" "$prefix/share/man/man1/mar.1" \
     "$lib/cmake/libmar/libmar-config.cmake" "$lib/cmake/libmar/libmar-config-version.cmake"; do
     [ -e "$file" ] || fail "not installed: ${file#"$prefix"/}"
 done
@@ -46,7 +46,14 @@ echo "== libmar.a"
 libraries=$(pkg-config --static --libs libmar | sed 's/-lmar //') # CUDA's are paths
 # shellcheck disable=SC2086  # flags are words
 $cc -std=c11 $flags -I"$prefix/include" "$source_dir/examples/generate.c" "$lib/libmar.a" $libraries -o "$work/by_archive"
-"$work/by_archive" 7 "$work/static.ppm"
+if [ ! -e /usr/share/libmar ] && [ ! -e /usr/local/share/libmar ]; then # no libmar is installed on this system
+    if "$work/by_archive" 7 "$work/none.ppm" 2>"$work/error"; then fail "the demo was found without its folder"; fi
+    grep -qF "not found in share/libmar beside or above $work" "$work/error" || fail "no folder is named: $(cat "$work/error")"
+    [ "$(wc -l <"$work/error")" = 1 ] || fail "an error is not one line: $(cat "$work/error")"
+fi
+MAR_DATA_DIR=$prefix/share/libmar "$work/by_archive" 7 "$work/static.ppm"
+cp "$work/by_archive" "$prefix/bin" # beside the folder
+"$prefix/bin/by_archive" 7 "$work/beside.ppm"
 if ldd "$work/by_archive" | grep libmar; then fail "libmar.so is loaded beside libmar.a"; fi
 
 echo "== by find_package"
@@ -57,11 +64,11 @@ if ! cmake -G "$generator" -S "$source_dir/examples" -B "$work/build" -DCMAKE_PR
     fail "find_package(libmar)"
 fi
 "$work/build/generate" 7 "$work/b.ppm"
-"$work/build/generate_static" 7 "$work/c.ppm"
+MAR_DATA_DIR=$prefix/share/libmar "$work/build/generate_static" 7 "$work/c.ppm"
 
 [ "$(head -c 2 "$work/a.ppm")" = P6 ] || fail "not a PPM file"
 [ "$(wc -c <"$work/a.ppm")" -gt 3000 ] || fail "the picture is too small: $(wc -c <"$work/a.ppm") bytes"
-for other in b c static; do cmp "$work/a.ppm" "$work/$other.ppm" || fail "two programs differ"; done
+for other in b c static beside; do cmp "$work/a.ppm" "$work/$other.ppm" || fail "two programs differ"; done
 if "$work/by_pkg_config" 10 "$work/none.ppm" 2>"$work/error"; then fail "class 10 of 10 was accepted"; fi
 [ "$(wc -l <"$work/error")" = 1 ] || fail "an error is not one line: $(cat "$work/error")"
 
@@ -78,3 +85,10 @@ echo "== the installed command"
 "$prefix/bin/mar" --version
 "$prefix/bin/mar" generate --class 7 --num 1 --out "$work/seven.png"
 [ -s "$work/seven.png" ] || fail "no picture"
+
+echo "== moved"
+mv "$prefix" "$work/moved"
+LD_LIBRARY_PATH=$work/moved/${lib#"$prefix"/} "$work/by_pkg_config" 7 "$work/moved.ppm"
+cmp "$work/a.ppm" "$work/moved.ppm" || fail "the moved library makes another picture"
+"$work/moved/bin/mar" generate --class 7 --num 1 --out "$work/moved.png"
+cmp "$work/seven.png" "$work/moved.png" || fail "the moved command makes another picture"

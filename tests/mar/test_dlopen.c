@@ -1,4 +1,5 @@
-/* Tests libmar as a plugin: opened by name, twice from two files, closed in either order. */
+/* Tests libmar as a plugin: opened by name, twice from two files, closed in either order. The demo
+ * model is beside the copies, as in a Python package. */
 #include "tests/support/support.h"
 
 #include <dlfcn.h>
@@ -44,17 +45,19 @@ static void use(const library *l)
 static void copy(const char *from, const char *to)
 {
     char line[2048];
-    snprintf(line, sizeof line, "cp '%s' '%s'", from, to);
+    snprintf(line, sizeof line, "install -D '%s' '%s'", from, to);
     if (system(line) != 0) fail_msg("%s", line);
 }
 
 TEST_CASE(two_copies)
 {
-    char *directory = test_directory(), a[512], b[512];
+    char *directory = test_directory(), a[512], b[512], model[512];
     snprintf(a, sizeof a, "%s/a.so", directory);
     snprintf(b, sizeof b, "%s/b.so", directory);
     copy(LIBMAR, a);
     copy(LIBMAR, b);
+    snprintf(model, sizeof model, "%s/share/libmar/demo/target.safetensors", directory);
+    copy("weights/demo/target.safetensors", model);
     for (int order = 0; order < 2; order++) {
         const pid_t child = fork();
         if (child == 0) {

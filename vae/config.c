@@ -249,13 +249,11 @@ static void visit_attentions(const visitor *v, const char *prefix, int blocks, i
     }
 }
 
-/* Returns 1 if an encoder level has attention after each residual block. In a KL autoencoder this depends on the image
- * size in training, so it is read from the file. */
-static int level_has_attention(const visitor *v, const wt_file *f, int level)
+int vae_encoder_attends(const wt_file *f, const vae_names *names, int levels, int level)
 {
     char prefix[64];
-    if (v->names->attends_at_coarsest) return level == v->levels - 1;
-    snprintf(prefix, sizeof prefix, "%s%d.attn.", v->names->encoder_level, level);
+    if (names->attends_at_coarsest) return level == levels - 1;
+    snprintf(prefix, sizeof prefix, "%s%d.attn.", names->encoder_level, level);
     return wt_count_parts(f, prefix, BLOCKS_MAX) > 0;
 }
 
@@ -269,7 +267,7 @@ static void visit_encoder(const visitor *v, const wt_file *f, const mar_vae_conf
         snprintf(prefix, sizeof prefix, "%s%d", v->names->encoder_level, level);
         visit_blocks(v, prefix, v->res_blocks, width, v->width[level]);
         width = v->width[level];
-        if (level_has_attention(v, f, level)) visit_attentions(v, prefix, v->res_blocks, width);
+        if (vae_encoder_attends(f, v->names, v->levels, level)) visit_attentions(v, prefix, v->res_blocks, width);
         if (level != last) visit_conv(v, strcat(prefix, "."), "downsample.conv", width, width, 3);
     }
     visit_middle(v, "encoder", width);
@@ -297,14 +295,9 @@ static void visit_decoder(const visitor *v)
     visit_conv(v, "decoder.", "conv_out", 3, v->width[0], 3);
 }
 
-/* Returns 1 if the file has a tensor of the encoder, or the convolution after it. */
-static int has_encoder(const wt_file *f)
+int vae_config_has_encoder(const wt_file *f)
 {
-    for (int i = 0; i < wt_count(f); i++) {
-        const char *name = wt_at(f, i)->name;
-        if (strncmp(name, "encoder.", 8) == 0 || strncmp(name, "quant_conv.", 11) == 0) return 1;
-    }
-    return 0;
+    return has_part(f, "encoder.") || has_part(f, "quant_conv.");
 }
 
 /* Visits the tensors between encoder and decoder. */
@@ -313,7 +306,7 @@ static void visit_latent(const visitor *v, const wt_file *f, const mar_vae_confi
     const int64_t codebook[2] = {c->codebook, c->z_channels};
     const int out = c->codebook ? c->z_channels : 2 * v->latent, in = c->codebook ? v->latent : 2 * v->latent;
     if (c->codebook) v->visit(v->user, embedding_name, 2, codebook);
-    if (has_encoder(f)) visit_conv(v, "", "quant_conv", out, in, 1);
+    if (vae_config_has_encoder(f)) visit_conv(v, "", "quant_conv", out, in, 1);
     visit_conv(v, "", "post_quant_conv", v->latent, c->z_channels, 1);
 }
 
@@ -330,7 +323,7 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
     v.latent = (int)post_quant->shape[0];
     for (int i = 0; i < v.levels; i++)
         if (vae_level_width(f, v.names, v.levels, i, &v.width[i], NULL) != MAR_OK) return;
-    if (has_encoder(f)) visit_encoder(&v, f, config);
+    if (vae_config_has_encoder(f)) visit_encoder(&v, f, config);
     visit_decoder(&v);
     visit_latent(&v, f, config);
 }

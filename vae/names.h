@@ -25,5 +25,8 @@ void vae_name_level(const vae_names *names, int levels, int level, char *name);
 /* Sets *out to the output channels of the level's residual blocks. Returns MAR_EMODEL if the tensor is missing or its
  * size is invalid. */
 mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels, int level, int *out, mar_err *err);
+/* Returns 1 if an encoder level has attention after each residual block. In a KL autoencoder this depends on the image
+ * size in training, so it is read from the file. Level 0 is the finest. */
+int vae_encoder_attends(const wt_file *f, const vae_names *names, int levels, int level);
 
 #endif

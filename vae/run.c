@@ -1,21 +1,28 @@
-/* Decodes images: executes the list of steps with three buffers, on as many images at a time as the device allows. */
+/* Decodes and encodes images: executes the list of steps with three buffers. Decodes as many images at a time as the
+ * device allows, and encodes one. */
 #include "vae/steps.h"
 
 #include "base/arena.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
+
+typedef struct {
+    int height, width;
+} extent;
 
 struct vae_run {
     kern_queue *k;
     const vae_decoder *d;
-    int grid_h, grid_w;
+    extent grid;
     int images;          /* most images decoded at a time */
-    float *stream[2];    /* [images] buffers of x and h; they swap */
+    float *stream[2];    /* [images] buffers of x and h */
     act *a;              /* [images][pixels][channels] input of a product or convolution */
     size_t stream_bytes; /* bytes of an image in each stream */
     size_t act_bytes;    /* bytes of an image in a */
-    double flop;         /* of an image */
+    double flop;         /* of an image's decoding */
+    float *host;         /* [pixels][3] input of the encoder, or its result for a VQ decoder; NULL without encoder */
     /* [images][pixels][z_channels] position in the latents of each number of the tokens; NULL: unchanged. */
     int *position;
 
@@ -25,7 +32,7 @@ struct vae_run {
         kern_recording *recording;
     } recorded[2];
 
-    /* State of a decode. */
+    /* State of a call. */
     int n;          /* images */
     float *x;       /* [n][pixels][channels] residual stream */
     float *h;       /* same size: result between two convolutions, or q, k, v as act */
@@ -33,9 +40,24 @@ struct vae_run {
     int *found;     /* [n] KERN_PIXELS_* of each, in front of bytes */
 };
 
-typedef struct {
-    int height, width;
-} extent;
+static size_t pixels_of(extent e)
+{
+    return (size_t)e.height * (size_t)e.width;
+}
+
+/* Returns the size of the images. */
+static extent image_size(const vae_run *r)
+{
+    const int stride = r->d->config.stride;
+    return (extent){r->grid.height * stride, r->grid.width * stride};
+}
+
+/* Returns the size of a step's output. */
+static extent size_after(const vae_step *s, extent e)
+{
+    if (s->kind == VAE_UPSAMPLE) return (extent){2 * e.height, 2 * e.width};
+    return s->kind == VAE_DOWNSAMPLE ? (extent){e.height / 2, e.width / 2} : e;
+}
 
 static size_t max_size(size_t a, size_t b)
 {
@@ -49,52 +71,66 @@ static double conv_flop(double pixels, int in, int out, int taps)
 
 /* --- preparation: buffer sizes and flop of an image --------------------------------------------------------------- */
 
-static void measure_residual(vae_run *r, const vae_step *s, double pixels)
+/* Makes the buffers fit x of `streamed` floats and an operand of `operand` elements. */
+static void fit(vae_run *r, size_t streamed, size_t operand)
 {
-    r->flop += conv_flop(pixels, s->in, s->out, 9) + conv_flop(pixels, s->out, s->out, 9);
-    if (s->shortcut) r->flop += conv_flop(pixels, s->in, s->out, 1);
+    r->stream_bytes = max_size(r->stream_bytes, sizeof(float) * streamed);
+    r->act_bytes = max_size(r->act_bytes, r->k->device->act_size * operand);
 }
 
-static void measure_attention(vae_run *r, const vae_step *s, size_t pixels)
+static double residual_flop(const vae_step *s, double pixels)
+{
+    const double shortcut = s->shortcut ? conv_flop(pixels, s->in, s->out, 1) : 0;
+    return conv_flop(pixels, s->in, s->out, 9) + conv_flop(pixels, s->out, s->out, 9) + shortcut;
+}
+
+static double measure_attention(vae_run *r, const vae_step *s, size_t pixels)
 {
     const double n = (double)pixels;
-    r->flop += conv_flop(n, s->in, s->in, 4) + 4.0 * n * n * s->in;
     r->stream_bytes = max_size(r->stream_bytes, 3 * pixels * (size_t)s->in * r->k->device->act_size);
+    return conv_flop(n, s->in, s->in, 4) + 4.0 * n * n * s->in;
 }
 
-/* Adds one step's buffers and flop. Sets *e to the size of its output. */
-static void measure_step(vae_run *r, const vae_step *s, extent *e)
+/* Fits one step's buffers. Sets *e to the size of its output. Returns its flop. */
+static double measure_step(vae_run *r, const vae_step *s, extent *e)
 {
-    const size_t pixels = (size_t)e->height * (size_t)e->width;
-    const size_t channels = (size_t)(s->in > s->out ? s->in : s->out);
-    r->stream_bytes = max_size(r->stream_bytes, pixels * channels * sizeof(float));
-    r->act_bytes = max_size(r->act_bytes, pixels * channels * r->k->device->act_size);
+    const size_t pixels = pixels_of(*e), channels = (size_t)(s->in > s->out ? s->in : s->out);
+    fit(r, pixels * channels, pixels * channels);
+    *e = size_after(s, *e);
     switch (s->kind) {
     case VAE_RESIDUAL:
-        measure_residual(r, s, (double)pixels);
-        break;
+        return residual_flop(s, (double)pixels);
     case VAE_ATTENTION:
-        measure_attention(r, s, pixels);
-        break;
+        return measure_attention(r, s, pixels);
     case VAE_UPSAMPLE:
-        *e = (extent){2 * e->height, 2 * e->width};
-        r->stream_bytes = max_size(r->stream_bytes, 4 * pixels * (size_t)s->out * sizeof(float));
+        fit(r, 4 * pixels * (size_t)s->out, 0);
         /* 4 of the 9 input pixels of an output pixel differ */
-        r->flop += conv_flop(4.0 * (double)pixels, s->in, s->out, 4);
-        break;
+        return conv_flop(4.0 * (double)pixels, s->in, s->out, 4);
+    case VAE_DOWNSAMPLE:
+        return conv_flop((double)pixels_of(*e), s->in, s->out, 9);
     }
+    return 0;
+}
+
+/* Fits the buffers of a side, whose input has the size e. Returns its flop. */
+static double measure_network(vae_run *r, const vae_network *net, extent e)
+{
+    const size_t in = pixels_of(e) * (size_t)net->in;
+    fit(r, in, in);
+    double flop = conv_flop((double)pixels_of(e), net->in, net->width_in, 9);
+    for (int i = 0; i < net->n_steps; i++) flop += measure_step(r, &net->steps[i], &e);
+    fit(r, pixels_of(e) * (size_t)net->out, 0);
+    return flop + conv_flop((double)pixels_of(e), net->width_out, net->out, 9);
 }
 
 static void measure(vae_run *r)
 {
     const vae_decoder *d = r->d;
-    const int z = d->latent, tokens = r->grid_h * r->grid_w;
-    extent e = {r->grid_h, r->grid_w};
-    r->stream_bytes = sizeof(float) * (size_t)tokens * max_size((size_t)z, (size_t)d->config.z_channels);
-    r->act_bytes = r->k->device->act_size * (size_t)tokens * (size_t)z;
-    r->flop = (d->table ? 0 : conv_flop(tokens, z, z, 1)) + conv_flop(tokens, z, d->width_in, 9);
-    for (int i = 0; i < d->n_steps; i++) measure_step(r, &d->steps[i], &e);
-    r->flop += conv_flop((double)e.height * e.width, d->width_out, 3, 9);
+    const size_t tokens = pixels_of(r->grid);
+    fit(r, tokens * (size_t)d->config.z_channels, 0);
+    r->flop = d->table ? 0 : conv_flop((double)tokens, d->latent, d->latent, 1);
+    r->flop += measure_network(r, &d->network, r->grid);
+    if (d->encoder) measure_network(r, &d->encoder->network, image_size(r));
 }
 
 /* --- preparation: plans of each step for n images ----------------------------------------------------------------- */
@@ -117,39 +153,53 @@ static mar_status plan_attention(kern_queue *k, const vae_step *s, int n, extent
     return status == MAR_OK ? k->core->linear_plan(k, s->proj, n * pixels, err) : status;
 }
 
-/* Plans one step. Sets *e to the size of its output. */
-static mar_status plan_step(kern_queue *k, const vae_step *s, int n, extent *e, mar_err *err)
+static mar_status plan_step(kern_queue *k, const vae_step *s, int n, extent e, mar_err *err)
 {
-    const extent in = *e;
     switch (s->kind) {
     case VAE_RESIDUAL:
-        return plan_residual(k, s, n, in, err);
+        return plan_residual(k, s, n, e, err);
     case VAE_ATTENTION:
-        return plan_attention(k, s, n, in, err);
+        return plan_attention(k, s, n, e, err);
     case VAE_UPSAMPLE:
-        *e = (extent){2 * in.height, 2 * in.width};
-        return k->conv->plan(k, s->conv[0], n, in.height, in.width, err);
+    case VAE_DOWNSAMPLE:
+        return k->conv->plan(k, s->conv[0], n, e.height, e.width, err);
     }
     return MAR_OK;
 }
 
-static mar_status plan_pass(vae_run *r, int n, mar_err *err)
+static mar_status plan_network(kern_queue *k, const vae_network *net, int n, extent e, mar_err *err)
+{
+    mar_status status = k->conv->plan(k, net->conv_in, n, e.height, e.width, err);
+    for (int i = 0; status == MAR_OK && i < net->n_steps; i++) {
+        status = plan_step(k, &net->steps[i], n, e, err);
+        e = size_after(&net->steps[i], e);
+    }
+    if (status == MAR_OK) status = k->conv->group_norm_plan(k, n, e.height * e.width, net->width_out, err);
+    return status == MAR_OK ? k->conv->plan(k, net->conv_out, n, e.height, e.width, err) : status;
+}
+
+static mar_status plan_decoder(vae_run *r, int n, mar_err *err)
 {
     const vae_decoder *d = r->d;
     kern_queue *k = r->k;
-    extent e = {r->grid_h, r->grid_w};
-    mar_status status = d->table ? MAR_OK : k->core->linear_plan(k, d->post_quant, n * e.height * e.width, err);
-    if (status == MAR_OK) status = k->conv->plan(k, d->conv_in, n, e.height, e.width, err);
-    for (int i = 0; status == MAR_OK && i < d->n_steps; i++) status = plan_step(k, &d->steps[i], n, &e, err);
-    if (status == MAR_OK) status = k->conv->group_norm_plan(k, n, e.height * e.width, d->width_out, err);
-    return status == MAR_OK ? k->conv->plan(k, d->conv_out, n, e.height, e.width, err) : status;
+    mar_status status = d->table ? MAR_OK : k->core->linear_plan(k, d->post_quant, n * (int)pixels_of(r->grid), err);
+    return status == MAR_OK ? plan_network(k, &d->network, n, r->grid, err) : status;
+}
+
+static mar_status plan_encoder(vae_run *r, mar_err *err)
+{
+    const vae_encoder *encoder = r->d->encoder;
+    if (!encoder) return MAR_OK;
+    const mar_status status = r->k->core->linear_plan(r->k, encoder->quant, (int)pixels_of(r->grid), err);
+    return status == MAR_OK ? plan_network(r->k, &encoder->network, 1, image_size(r), err) : status;
 }
 
 mar_status vae_run_plan(vae_run *r, int images, mar_err *err)
 {
     const int rest = images % r->images;
-    mar_status status = images >= r->images ? plan_pass(r, r->images, err) : MAR_OK;
-    return status == MAR_OK && rest > 0 ? plan_pass(r, rest, err) : status;
+    mar_status status = plan_encoder(r, err);
+    if (status == MAR_OK && images >= r->images) status = plan_decoder(r, r->images, err);
+    return status == MAR_OK && rest > 0 ? plan_decoder(r, rest, err) : status;
 }
 
 /* Returns the number of images that fit the device's budget, at least one, or one while layers are searched. */
@@ -184,10 +234,15 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
     if (!r) return err_set(err, MAR_ENOMEM, "out of memory");
     r->k = k;
     r->d = d;
-    r->grid_h = grid_h;
-    r->grid_w = grid_w;
+    r->grid = (extent){grid_h, grid_w};
     measure(r);
     r->images = images_at_a_time(r, batch);
+    const size_t pixels = pixels_of(image_size(r));
+    const size_t host = max_size(3 * pixels, pixels_of(r->grid) * (size_t)d->config.z_channels);
+    if (d->encoder && !(r->host = malloc(host * sizeof *r->host))) {
+        vae_run_free(r);
+        return err_set(err, MAR_ENOMEM, "out of memory for an image of %zu pixels", pixels);
+    }
     *out = r;
     return MAR_OK;
 }
@@ -197,14 +252,15 @@ void vae_run_free(vae_run *r)
     if (!r) return;
     for (int i = 0; i < 2; i++) r->k->core->recording_free(r->k, r->recorded[i].recording);
     free(r->position);
+    free(r->host);
     free(r);
 }
 
 /* Inverts patchify of models/mar.py, "nhwcpq->nchpwq", with the latents' channels last. */
 mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err)
 {
-    const int channels = r->d->config.z_channels, rows = r->grid_h / patch, columns = r->grid_w / patch;
-    const size_t count = (size_t)r->images * (size_t)r->grid_h * (size_t)r->grid_w * (size_t)channels;
+    const int channels = r->d->config.z_channels, rows = r->grid.height / patch, columns = r->grid.width / patch;
+    const size_t count = (size_t)r->images * pixels_of(r->grid) * (size_t)channels;
     if (patch == 1) return MAR_OK;
     int *at = r->position = count > INT_MAX ? NULL : malloc(count * sizeof *at);
     if (!at) return err_set(err, MAR_ENOMEM, "out of memory for the places of %zu numbers", count);
@@ -214,7 +270,8 @@ mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err)
                 for (int c = 0; c < channels; c++)
                     for (int p = 0; p < patch; p++)
                         for (int q = 0; q < patch; q++)
-                            *at++ = ((n * r->grid_h + h * patch + p) * r->grid_w + w * patch + q) * channels + c;
+                            *at++ =
+                                ((n * r->grid.height + h * patch + p) * r->grid.width + w * patch + q) * channels + c;
     return MAR_OK;
 }
 
@@ -223,7 +280,7 @@ double vae_run_flop(const vae_run *r)
     return r->flop;
 }
 
-/* --- decoding ---------------------------------------------------------------------------------------------------- */
+/* --- the steps ---------------------------------------------------------------------------------------------------- */
 
 /* Passes the output of a layer to kern_watch; f32: 1 for float, 0 for act. */
 static void watch(vae_run *r, const char *step, const char *layer, const void *x, int f32, extent e, int channels)
@@ -245,7 +302,7 @@ static void run_residual(vae_run *r, const vae_step *s, extent e)
     k->conv->conv(k, s->conv[0], r->a, r->n, e.height, e.width, r->h);
     watch(r, s->name, ".conv1", r->h, 1, e, s->out);
     if (s->shortcut) { /* x becomes shortcut(x), from its copy in a */
-        k->core->to_act(k, r->x, (size_t)r->n * (size_t)e.height * (size_t)e.width * (size_t)s->in, r->a);
+        k->core->to_act(k, r->x, (size_t)r->n * pixels_of(e) * (size_t)s->in, r->a);
         k->conv->conv(k, s->shortcut, r->a, r->n, e.height, e.width, r->x);
         watch(r, s->name, ".nin_shortcut", r->x, 1, e, s->out);
     }
@@ -272,53 +329,62 @@ static void run_attention(vae_run *r, const vae_step *s, extent e)
     watch(r, s->name, ".proj_out", r->x, 1, e, c);
 }
 
-static void run_upsample(vae_run *r, const vae_step *s, extent *e)
+static void run_resample(vae_run *r, const vae_step *s, extent e)
 {
     kern_queue *k = r->k;
-    float *larger = r->h;
-    k->core->to_act(k, r->x, (size_t)r->n * (size_t)e->height * (size_t)e->width * (size_t)s->in, r->a);
-    k->conv->conv(k, s->conv[0], r->a, r->n, e->height, e->width, larger);
-    r->h = r->x;
-    r->x = larger;
-    *e = (extent){2 * e->height, 2 * e->width};
-    watch(r, s->name, ".upsample.conv", r->x, 1, *e, s->out);
+    k->core->to_act(k, r->x, (size_t)r->n * pixels_of(e) * (size_t)s->in, r->a);
+    k->conv->conv(k, s->conv[0], r->a, r->n, e.height, e.width, r->x);
+    watch(r, s->name, s->kind == VAE_UPSAMPLE ? ".upsample.conv" : ".downsample.conv", r->x, 1, size_after(s, e),
+          s->out);
 }
+
+static void run_step(vae_run *r, const vae_step *s, extent e)
+{
+    switch (s->kind) {
+    case VAE_RESIDUAL:
+        run_residual(r, s, e);
+        break;
+    case VAE_ATTENTION:
+        run_attention(r, s, e);
+        break;
+    case VAE_UPSAMPLE:
+    case VAE_DOWNSAMPLE:
+        run_resample(r, s, e);
+        break;
+    }
+}
+
+/* Runs the layers of a side on r->stream[0], of size e. The result is in r->h. */
+static void run_network(vae_run *r, const vae_network *net, extent e)
+{
+    kern_queue *k = r->k;
+    r->x = r->stream[0], r->h = r->stream[1];
+    k->core->to_act(k, r->x, (size_t)r->n * pixels_of(e) * (size_t)net->in, r->a);
+    k->conv->conv(k, net->conv_in, r->a, r->n, e.height, e.width, r->x);
+    watch(r, net->side, ".conv_in", r->x, 1, e, net->width_in);
+    for (int i = 0; i < net->n_steps; i++) {
+        run_step(r, &net->steps[i], e);
+        e = size_after(&net->steps[i], e);
+    }
+    norm(r, r->x, e, net->width_out, &net->norm_out, 1);
+    watch(r, net->side, ".norm_out", r->a, 0, e, net->width_out);
+    k->conv->conv(k, net->conv_out, r->a, r->n, e.height, e.width, r->h);
+    watch(r, net->side, ".conv_out", r->h, 1, e, net->out);
+}
+
+/* --- decoding ----------------------------------------------------------------------------------------------------- */
 
 /* Decodes the latents in r->stream[0] to pixels in r->h and bytes in r->bytes. */
 static void decode(void *arg)
 {
     vae_run *r = arg;
-    r->x = r->stream[0], r->h = r->stream[1];
     const vae_decoder *d = r->d;
-    kern_queue *k = r->k;
-    extent e = {r->grid_h, r->grid_w};
-    const size_t n = (size_t)r->n * (size_t)(r->grid_h * r->grid_w) * (size_t)d->latent;
-    k->core->to_act(k, r->x, n, r->a);
-    k->conv->conv(k, d->conv_in, r->a, r->n, e.height, e.width, r->x);
-    watch(r, "", "decoder.conv_in", r->x, 1, e, d->width_in);
-    for (int i = 0; i < d->n_steps; i++) {
-        const vae_step *s = &d->steps[i];
-        switch (s->kind) {
-        case VAE_RESIDUAL:
-            run_residual(r, s, e);
-            break;
-        case VAE_ATTENTION:
-            run_attention(r, s, e);
-            break;
-        case VAE_UPSAMPLE:
-            run_upsample(r, s, &e);
-            break;
-        }
-    }
-    norm(r, r->x, e, d->width_out, &d->norm_out, 1);
-    watch(r, "", "decoder.norm_out", r->a, 0, e, d->width_out);
-    k->conv->conv(k, d->conv_out, r->a, r->n, e.height, e.width, r->h);
-    watch(r, "", "decoder.conv_out", r->h, 1, e, 3);
+    run_network(r, &d->network, r->grid);
     /* Fits into x: it has 4 bytes per channel of each pixel, and at least VAE_GROUPS channels. */
     r->found = (int *)(void *)r->x;
     r->bytes = (uint8_t *)(r->found + r->n);
-    k->conv->to_bytes(k, r->h, r->n, e.height * e.width * 3, d->table ? KERN_BYTES_DOWN : KERN_BYTES_NEAREST, r->bytes,
-                      r->found);
+    r->k->conv->to_bytes(r->k, r->h, r->n, (int)pixels_of(image_size(r)) * 3,
+                         d->table ? KERN_BYTES_DOWN : KERN_BYTES_NEAREST, r->bytes, r->found);
 }
 
 /* Returns the slot of the recording for n images. */
@@ -337,7 +403,7 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
 {
     kern_queue *k = r->k;
     const vae_decoder *d = r->d;
-    const int rows = n * r->grid_h * r->grid_w;
+    const int rows = n * (int)pixels_of(r->grid);
     k->watch.part = "";
     r->n = n;
     if (r->position) { /* the second stream is free until the first residual block */
@@ -348,10 +414,71 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
         k->core->look_up(k, d->table, d->config.codebook, d->latent, tokens, rows, r->stream[0]);
     else
         k->core->linear(k, d->post_quant, tokens, rows, r->stream[0]);
-    watch(r, "", "post_quant_conv", r->stream[0], 1, (extent){r->grid_h, r->grid_w}, d->latent);
+    watch(r, "", "post_quant_conv", r->stream[0], 1, r->grid, d->latent);
     if (k->watch.on) /* it waits between layers */
         decode(r);
     else
         k->core->replay(k, recording_of(r, n), decode, r);
     return (vae_pictures){n, r->h, r->bytes, r->found};
+}
+
+/* --- encoding ----------------------------------------------------------------------------------------------------- */
+
+/* Converts bytes to -1..1, as the official code does: ToTensor, Normalize(0.5, 0.5). */
+static void to_floats(const uint8_t *pixels, size_t stride, int channels, extent e, float *y)
+{
+    for (int i = 0; i < e.height; i++, pixels += stride)
+        for (int j = 0; j < e.width; j++)
+            for (int c = 0; c < 3; c++) *y++ = (float)pixels[j * channels + c] / 127.5f - 1;
+}
+
+/* Returns the codebook row nearest to an encoding of length 1, the first of several, or NaN if none is comparable. The
+ * distance is the official one without its constant |z|^2: |row|^2 - 2 row z. A row of zeros can be nearest. */
+static float nearest(const float *codebook, int rows, int channels, const float *z)
+{
+    double least = INFINITY;
+    float found = NAN;
+    for (int i = 0; i < rows; i++, codebook += channels) {
+        double distance = 0;
+        for (int c = 0; c < channels; c++) distance += (double)codebook[c] * ((double)codebook[c] - 2 * (double)z[c]);
+        if (distance < least) least = distance, found = (float)i;
+    }
+    return found;
+}
+
+/* Downloads the encodings `z` and writes the tokens of their nearest rows. */
+static void quantise(vae_run *r, const float *z, float *tokens)
+{
+    const mar_vae_config *c = &r->d->config;
+    const size_t rows = pixels_of(r->grid), channels = (size_t)c->z_channels;
+    r->k->core->download(r->k, r->host, z, rows * channels * sizeof *z);
+    for (size_t i = 0; i < rows; i++) {
+        vae_normalise(r->host + i * channels, c->z_channels, r->host + i * channels);
+        tokens[i] = nearest(r->d->codebook, c->codebook, c->z_channels, r->host + i * channels);
+    }
+}
+
+void vae_encode(vae_run *r, const uint8_t *pixels, size_t stride, int channels, float *tokens)
+{
+    kern_queue *k = r->k;
+    const vae_encoder *encoder = r->d->encoder;
+    const extent e = image_size(r);
+    const int rows = (int)pixels_of(r->grid), z = r->d->config.z_channels;
+    k->watch.part = "";
+    r->n = 1;
+    to_floats(pixels, stride, channels, e, r->host);
+    k->core->upload(k, r->stream[0], r->host, 3 * pixels_of(e) * sizeof *r->host);
+    run_network(r, &encoder->network, e);
+    k->core->linear(k, encoder->quant, r->h, rows, r->x);
+    watch(r, "", "quant_conv", r->x, 1, r->grid, z);
+    if (r->d->codebook) {
+        quantise(r, r->x, tokens);
+        return;
+    }
+    const float *out = r->x;
+    if (r->position) { /* the inverse of vae_decode's */
+        k->core->copy_rows(k, r->h, NULL, r->x, r->position, NULL, NULL, rows * z, 1);
+        out = r->h;
+    }
+    k->core->download(k, tokens, out, (size_t)rows * (size_t)z * sizeof *tokens);
 }

@@ -1,6 +1,9 @@
 /* Image decoder of a KL or VQ autoencoder (LDM architecture: conv_in, mid, up levels, norm_out, conv_out). MAR uses a
  * KL autoencoder. LlamaGen uses a VQ one (Sun et al. 2024): a token is the index of a codebook row. The row is
- * normalised and goes through post_quant_conv. The coarsest level has attention after each residual block. */
+ * normalised and goes through post_quant_conv. The coarsest level has attention after each residual block.
+ *
+ * The encoder is loaded only if asked for: conv_in, down levels, mid, norm_out, conv_out, quant_conv. Its token is the
+ * mean of the posterior, or the codebook row nearest to its result. */
 #ifndef VAE_VAE_H
 #define VAE_VAE_H
 
@@ -17,6 +20,8 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
 /* Return 1 if the tensor names are those of a KL or VQ autoencoder, or of a VQ one. */
 int vae_config_recognise(const wt_file *f);
 int vae_config_is_vq(const wt_file *f);
+/* Returns 1 if the file has a tensor of the encoder, or of quant_conv after it. */
+int vae_config_has_encoder(const wt_file *f);
 
 typedef struct vae_decoder vae_decoder; /* weights on the device, shared by any number of runs */
 
@@ -24,6 +29,11 @@ typedef struct vae_decoder vae_decoder; /* weights on the device, shared by any 
  * file and tensor, if one is missing or has another shape. Other queues can use the decoder once k has finished. */
 mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err);
 void vae_decoder_free(vae_decoder *d); /* call it after freeing its runs; NULL is fine */
+/* Loads encoder.* and quant_conv of `f`, the file of the decoder, so that later runs can encode. Call it at most once.
+ * Returns MAR_EMODEL, as vae_decoder_create does, if the file has no encoder or a part of one; the decoder stays
+ * usable. */
+mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file *f, mar_err *err);
+int vae_decoder_has_encoder(const vae_decoder *d); /* 1: loaded */
 const mar_vae_config *vae_decoder_config(const vae_decoder *d);
 /* Returns a VQ codebook for lookup: host float [codebook][z_channels], rows of length 1. Valid as long as the decoder.
  * Returns NULL for a KL autoencoder. */
@@ -31,10 +41,10 @@ const float *vae_decoder_codebook(const vae_decoder *d);
 /* Returns the codebook as stored, rows of any length. LANTERN's code measures the distance of tokens on it. */
 const float *vae_decoder_embedding(const vae_decoder *d);
 
-typedef struct vae_run vae_run; /* decodes latents of one size, any aspect ratio, on one queue */
+typedef struct vae_run vae_run; /* decodes and encodes latents of one size, any aspect ratio, on one queue */
 
 /* Creates a run for at most `batch` latents of grid_h x grid_w pixels, one token each. Queue k must outlive it. Call
- * vae_run_lay_out and vae_run_plan before vae_decode. */
+ * vae_run_lay_out and vae_run_plan before vae_decode and vae_encode. */
 mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, vae_run **out,
                           mar_err *err);
 void vae_run_free(vae_run *r);
@@ -54,7 +64,7 @@ size_t vae_run_lay_out(vae_run *r, char *base);
  * 4 input pixels per output pixel, since only 4 of the 9 differ. */
 double vae_run_flop(const vae_run *r);
 
-/* The decoded images, in the backend's memory. Owned by the run, valid until its next vae_decode. */
+/* The decoded images, in the backend's memory. Owned by the run, valid until its next vae_decode or vae_encode. */
 typedef struct {
     int n;
     const float *pixels; /* [n][H][W][3] nominally in [-1,1], not clipped */
@@ -70,5 +80,11 @@ typedef struct {
  * [n][grid_h*grid_w] indices. Allocates nothing except for recordings; kern_check reports a failure. An image is
  * independent of the others, except for the last bits of a GPU's products. */
 vae_pictures vae_decode(vae_run *r, const float *tokens, int n);
+
+/* Encodes an image of the run's size, whose decoder has the encoder. pixels is host [H][W][channels], rows `stride`
+ * bytes apart, channels 3 (RGB) or 4 (the last is ignored). tokens is host float, as vae_decode takes them for an
+ * image. A VQ token is NaN if its encoding is not finite. Allocates nothing; kern_check reports a failure, after which
+ * tokens are invalid. Waits as `download` does. */
+void vae_encode(vae_run *r, const uint8_t *pixels, size_t stride, int channels, float *tokens);
 
 #endif

@@ -1,4 +1,5 @@
-/* The CUDA backend's image decoder against the CPU's in f32. Passes of several images are recorded and replayed. */
+/* The CUDA backend's image decoder and encoder against the CPU's in f32. Passes of several images are recorded and
+ * replayed. */
 #include "tests/support/device.h"
 
 #include "kernels/pixels.h"
@@ -140,6 +141,53 @@ static void vq_decoder_f32_is_the_cpus(void **unused)
     check_vq(MAR_DTYPE_F32, 1e-4);
 }
 
+/* Encodes random bytes on both backends: a demo image into patches, or an image of the VQ checkpoint. */
+static void check_encoder(const char *path, mar_dtype dtype, int patch, double allowed)
+{
+    wt_file *f = NULL;
+    mar_err err = {0};
+    assert_ok(wt_open(path, &f, &err), &err);
+    kern_queue *queue[] = {open_cpu(), open_cuda(dtype)};
+    float tokens[2][HEIGHT * 4 * 8];
+    uint8_t pixels[HEIGHT * 4 * 4 * 4 * 3];
+    size_t values = 0;
+    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * i * 31 % 251);
+    for (int i = 0; i < 2; i++) {
+        kern_queue *k = queue[i];
+        decoder o = {.k = k};
+        assert_ok(vae_decoder_create(k, f, &o.d, &err), &err);
+        assert_ok(vae_decoder_add_encoder(o.d, k, f, &err), &err);
+        assert_ok(vae_run_create(k, o.d, HEIGHT, 4, 1, &o.r, &err), &err);
+        assert_ok(vae_run_unpatchify(o.r, patch, &err), &err);
+        assert_ok(vae_run_plan(o.r, 1, &err), &err);
+        vae_run_lay_out(o.r, o.memory = to_device(k, NULL, vae_run_lay_out(o.r, NULL)));
+        vae_encode(o.r, pixels, 4 * 4 * 3, 3, tokens[i]);
+        check_kern(k);
+        const mar_vae_config *c = vae_decoder_config(o.d);
+        values = (size_t)(HEIGHT * 4 * (c->codebook ? 1 : c->z_channels));
+        close_decoder(&o);
+        close_queue(k);
+    }
+    if (allowed > 0)
+        assert_close(tokens[1], tokens[0], values, allowed);
+    else
+        assert_memory_equal(tokens[1], tokens[0], values * sizeof **tokens);
+    wt_close(f);
+}
+
+static void encoder_f32_is_the_cpus(void **unused)
+{
+    (void)unused;
+    check_encoder("weights/demo/vae.safetensors", MAR_DTYPE_F32, 2, 1e-4);
+    check_encoder("tests/golden/data/vq.pth", MAR_DTYPE_F32, 1, 0);
+}
+
+static void encoder_bf16_is_near(void **unused)
+{
+    (void)unused;
+    check_encoder("weights/demo/vae.safetensors", MAR_DTYPE_BF16, 1, 2e-2);
+}
+
 /* Source of the bound: the official code's own error in bf16 against f32 is 0.034 to 0.047 (tests/vae/test_vq.c). */
 static void vq_decoder_bf16_is_near(void **unused)
 {
@@ -162,10 +210,9 @@ static void decoder_bf16_is_near(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoder_f32_is_the_cpus),
-        cmocka_unit_test(decoder_bf16_is_near),
-        cmocka_unit_test(vq_decoder_f32_is_the_cpus),
-        cmocka_unit_test(vq_decoder_bf16_is_near),
+        cmocka_unit_test(decoder_f32_is_the_cpus),    cmocka_unit_test(decoder_bf16_is_near),
+        cmocka_unit_test(vq_decoder_f32_is_the_cpus), cmocka_unit_test(vq_decoder_bf16_is_near),
+        cmocka_unit_test(encoder_f32_is_the_cpus),    cmocka_unit_test(encoder_bf16_is_near),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

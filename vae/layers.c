@@ -1,0 +1,214 @@
+/* Layers of either side, by official names and exact shapes. */
+#include "vae/steps.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void vae_name(char *name, const char *prefix, const char *format, ...)
+{
+    va_list args;
+    int n = snprintf(name, VAE_NAME_SIZE, "%s", prefix);
+    va_start(args, format);
+    if (n >= 0 && n < VAE_NAME_SIZE) vsnprintf(name + n, (size_t)(VAE_NAME_SIZE - n), format, args);
+    va_end(args);
+}
+
+mar_status vae_load(const vae_loader *l, const char *prefix, const char *suffix, int rank, const int64_t *shape,
+                    float **out)
+{
+    char name[VAE_NAME_SIZE];
+    vae_name(name, prefix, ".%s", suffix);
+    return wt_load_f32(l->f, name, rank, shape, out, l->err);
+}
+
+/* Loads a vector of n floats into the backend's memory. */
+static mar_status load_vector(const vae_loader *l, const char *prefix, const char *suffix, int n, float **out)
+{
+    float *host = NULL;
+    void *p = NULL;
+    mar_status status = vae_load(l, prefix, suffix, 1, (int64_t[]){n}, &host);
+    if (status == MAR_OK) status = l->k->core->alloc(l->k->device, sizeof(float) * (size_t)n, &p, l->err);
+    if (status == MAR_OK) l->k->core->upload(l->k, p, host, sizeof(float) * (size_t)n);
+    free(host);
+    *out = p;
+    return status;
+}
+
+static mar_status load_norm(const vae_loader *l, const char *prefix, int channels, vae_norm *out)
+{
+    mar_status status = load_vector(l, prefix, "weight", channels, &out->weight);
+    return status == MAR_OK ? load_vector(l, prefix, "bias", channels, &out->bias) : status;
+}
+
+/* Loads the convolution `spec`, whose weights are not set. */
+static mar_status load_conv(const vae_loader *l, const char *prefix, kern_conv_spec spec, kern_conv **conv)
+{
+    float *weight = NULL, *bias = NULL;
+    mar_status status =
+        vae_load(l, prefix, "weight", 4, (int64_t[]){spec.out, spec.in, spec.kernel_h, spec.kernel_w}, &weight);
+    if (status == MAR_OK) status = vae_load(l, prefix, "bias", 1, (int64_t[]){spec.out}, &bias);
+    spec.weight = weight;
+    spec.bias = bias;
+    if (status == MAR_OK) status = l->k->conv->create(l->k, &spec, conv, l->err);
+    free(weight);
+    free(bias);
+    return status;
+}
+
+/* Returns a convolution whose results have the size of its input. */
+static kern_conv_spec same_size(int in, int out, int kernel, int flags)
+{
+    return (kern_conv_spec){.out = out,
+                            .in = in,
+                            .kernel_h = kernel,
+                            .kernel_w = kernel,
+                            .stride = 1,
+                            .pad_h = kernel / 2,
+                            .pad_w = kernel / 2,
+                            .flags = flags};
+}
+
+mar_status vae_load_linear(const vae_loader *l, const char *prefix, const char *const *names, int n, int channels,
+                           float input_scale, int flags, kern_linear **out)
+{
+    const size_t size = (size_t)channels * (size_t)channels;
+    float *weight = malloc(sizeof *weight * size * (size_t)n);
+    float *bias = malloc(sizeof *bias * (size_t)channels * (size_t)n);
+    mar_status status = weight && bias ? MAR_OK : err_set(l->err, MAR_ENOMEM, "out of memory");
+    for (int i = 0; status == MAR_OK && i < n; i++) {
+        char name[VAE_NAME_SIZE];
+        float *w = NULL, *b = NULL;
+        vae_name(name, prefix, "%s", names[i]);
+        status = vae_load(l, name, "weight", 4, (int64_t[]){channels, channels, 1, 1}, &w);
+        if (status == MAR_OK) status = vae_load(l, name, "bias", 1, (int64_t[]){channels}, &b);
+        if (status == MAR_OK) {
+            for (size_t j = 0; j < size; j++) weight[size * (size_t)i + j] = w[j] / input_scale;
+            memcpy(bias + (size_t)channels * (size_t)i, b, sizeof *b * (size_t)channels);
+        }
+        free(w);
+        free(b);
+    }
+    const kern_linear_spec spec = {.out = n * channels, .in = channels, .weight = weight, .bias = bias, .flags = flags};
+    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, out, l->err);
+    free(weight);
+    free(bias);
+    return status;
+}
+
+/* --- steps ------------------------------------------------------------------------------------------------------- */
+
+mar_status vae_network_begin(const vae_loader *l, vae_network *net, const char *side, int most)
+{
+    net->side = side;
+    net->steps = calloc((size_t)most, sizeof *net->steps);
+    return net->steps ? MAR_OK : err_set(l->err, MAR_ENOMEM, "out of memory");
+}
+
+static vae_step *new_step(vae_network *net, vae_step_kind kind, const char *prefix, int in, int out)
+{
+    vae_step *s = &net->steps[net->n_steps++];
+    *s = (vae_step){.kind = kind, .in = in, .out = out};
+    snprintf(s->name, sizeof s->name, "%s", prefix);
+    return s;
+}
+
+mar_status vae_add_residual(const vae_loader *l, vae_network *net, const char *prefix, int in, int out)
+{
+    vae_step *s = new_step(net, VAE_RESIDUAL, prefix, in, out);
+    char name[VAE_NAME_SIZE];
+    vae_name(name, prefix, ".norm1");
+    mar_status status = load_norm(l, name, in, &s->norm[0]);
+    vae_name(name, prefix, ".conv1");
+    if (status == MAR_OK) status = load_conv(l, name, same_size(in, out, 3, KERN_OUT_F32), &s->conv[0]);
+    vae_name(name, prefix, ".norm2");
+    if (status == MAR_OK) status = load_norm(l, name, out, &s->norm[1]);
+    vae_name(name, prefix, ".conv2");
+    if (status == MAR_OK) status = load_conv(l, name, same_size(out, out, 3, KERN_OUT_F32 | KERN_OUT_ADD), &s->conv[1]);
+    vae_name(name, prefix, ".nin_shortcut");
+    if (status == MAR_OK && in != out) status = load_conv(l, name, same_size(in, out, 1, KERN_OUT_F32), &s->shortcut);
+    return status;
+}
+
+mar_status vae_add_attention(const vae_loader *l, vae_network *net, const char *prefix, int channels)
+{
+    static const char *const qkv[] = {".q", ".k", ".v"}, *const proj[] = {".proj_out"};
+    vae_step *s = new_step(net, VAE_ATTENTION, prefix, channels, channels);
+    char name[VAE_NAME_SIZE];
+    vae_name(name, prefix, ".norm");
+    mar_status status = load_norm(l, name, channels, &s->norm[0]);
+    if (status == MAR_OK) status = vae_load_linear(l, prefix, qkv, 3, channels, 1, 0, &s->qkv);
+    if (status == MAR_OK)
+        status = vae_load_linear(l, prefix, proj, 1, channels, 1, KERN_OUT_F32 | KERN_OUT_ADD, &s->proj);
+    return status;
+}
+
+mar_status vae_add_upsample(const vae_loader *l, vae_network *net, const char *prefix, int channels)
+{
+    vae_step *s = new_step(net, VAE_UPSAMPLE, prefix, channels, channels);
+    char name[VAE_NAME_SIZE];
+    vae_name(name, prefix, ".upsample.conv");
+    return load_conv(l, name, same_size(channels, channels, 3, KERN_OUT_F32 | KERN_UPSAMPLE), &s->conv[0]);
+}
+
+/* The official padding: zeros below and on the right only. */
+mar_status vae_add_downsample(const vae_loader *l, vae_network *net, const char *prefix, int channels)
+{
+    const kern_conv_spec spec = {.out = channels,
+                                 .in = channels,
+                                 .kernel_h = 3,
+                                 .kernel_w = 3,
+                                 .stride = 2,
+                                 .pad_end = 1,
+                                 .flags = KERN_OUT_F32};
+    vae_step *s = new_step(net, VAE_DOWNSAMPLE, prefix, channels, channels);
+    char name[VAE_NAME_SIZE];
+    vae_name(name, prefix, ".downsample.conv");
+    return load_conv(l, name, spec, &s->conv[0]);
+}
+
+mar_status vae_add_middle(const vae_loader *l, vae_network *net, const vae_names *names, int channels)
+{
+    char name[3][VAE_NAME_SIZE];
+    for (int i = 0; i < 3; i++) vae_name(name[i], net->side, ".%s", names->middle[i]);
+    mar_status status = vae_add_residual(l, net, name[0], channels, channels);
+    if (status == MAR_OK) status = vae_add_attention(l, net, name[1], channels);
+    return status == MAR_OK ? vae_add_residual(l, net, name[2], channels, channels) : status;
+}
+
+mar_status vae_load_ends(const vae_loader *l, vae_network *net)
+{
+    char name[VAE_NAME_SIZE];
+    vae_name(name, net->side, ".conv_in");
+    mar_status status = load_conv(l, name, same_size(net->in, net->width_in, 3, KERN_OUT_F32), &net->conv_in);
+    vae_name(name, net->side, ".norm_out");
+    if (status == MAR_OK) status = load_norm(l, name, net->width_out, &net->norm_out);
+    vae_name(name, net->side, ".conv_out");
+    return status == MAR_OK ? load_conv(l, name, same_size(net->width_out, net->out, 3, KERN_OUT_F32), &net->conv_out)
+                            : status;
+}
+
+static void free_norm(kern_device *device, vae_norm *n)
+{
+    device->core->free(device, n->weight);
+    device->core->free(device, n->bias);
+}
+
+void vae_network_free(kern_device *device, vae_network *net)
+{
+    for (int i = 0; i < net->n_steps; i++) {
+        vae_step *s = &net->steps[i];
+        for (int j = 0; j < 2; j++) {
+            free_norm(device, &s->norm[j]);
+            device->conv->free(device, s->conv[j]);
+        }
+        device->conv->free(device, s->shortcut);
+        device->core->linear_free(device, s->qkv);
+        device->core->linear_free(device, s->proj);
+    }
+    free(net->steps);
+    device->conv->free(device, net->conv_in);
+    device->conv->free(device, net->conv_out);
+    free_norm(device, &net->norm_out);
+}

@@ -309,7 +309,7 @@ int main(int count, char **argument)
 {
     const int tree = count == 4 && strcmp(argument[1], "tree") == 0;
     const int first = count == 4 ? atoi(argument[2]) : -1, images = count == 4 ? atoi(argument[3]) : 0;
-    const mar_options options = {.threads = 1, .backend = MAR_BACKEND_CPU};
+    const mar_options options = {.size = sizeof options, .threads = 1, .backend = MAR_BACKEND_CPU};
     mar *m = NULL;
     mar_model *target, *draft;
     mar_vae *vae;

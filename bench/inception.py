@@ -47,7 +47,7 @@ def images(n, seed, tint=0.0):
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("dtype", ctypes.c_int), ("threads", ctypes.c_int), ("backend", ctypes.c_int), ("device", ctypes.c_int),
+    _fields_ = [("size", ctypes.c_size_t), ("dtype", ctypes.c_int), ("threads", ctypes.c_int), ("backend", ctypes.c_int), ("device", ctypes.c_int),
                 ("log", ctypes.c_void_p), ("log_user", ctypes.c_void_p), ("allow_nonfinite", ctypes.c_int),
                 ("head_dtype", ctypes.c_int)]
 
@@ -60,7 +60,7 @@ class Libmar:
         self.lib.mar_error.restype = self.lib.mar_backend_description.restype = ctypes.c_char_p
         self.handle, self.features = ctypes.c_void_p(), ctypes.c_void_p()
         dtypes, cpu = {"f32": 1, "bf16": 2}, 1  # mar_dtype and mar_backend
-        options = Options(dtype=dtypes[args.dtype], threads=args.threads, backend=cpu)
+        options = Options(size=ctypes.sizeof(Options), dtype=dtypes[args.dtype], threads=args.threads, backend=cpu)
         self.check(self.lib.mar_open(ctypes.byref(options), ctypes.byref(self.handle)))
         self.check(self.lib.mar_features_load(self.handle, args.weights.encode(), 64, ctypes.byref(self.features)))
 

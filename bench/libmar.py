@@ -13,7 +13,7 @@ DTYPES = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3}  # mar_dtype
 class Option(ctypes.Structure):
     """mar_param, up to the offset."""
 
-    _fields_ = [("name", ctypes.c_char_p), ("help", ctypes.c_char_p), ("group", ctypes.c_char_p), ("type", ctypes.c_int),
+    _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("help", ctypes.c_char_p), ("group", ctypes.c_char_p), ("type", ctypes.c_int),
                 ("offset", ctypes.c_size_t)]
 
 
@@ -29,10 +29,13 @@ class Library:
             getattr(lib, name).restype = ctypes.POINTER(Option)
         lib.mar_session_free.argtypes = [ctypes.c_void_p]
         self.handle, self.models = ctypes.c_void_p(), {}
-        options = (ctypes.c_int * 64)(DTYPES[dtype], threads, 1)  # mar_options: dtype, threads, backend CPU
+        options = (ctypes.c_char * 512)()  # mar_options: size, and fields by their rows
         offsets = {row.name: row.offset for row in (lib.mar_option_get(i).contents for i in range(lib.mar_option_count()))}
-        ctypes.c_int.from_buffer(options, offsets[b"head_dtype"]).value = DTYPES[head_dtype]
-        ctypes.c_int.from_buffer(options, offsets[b"int8_below"]).value = int8_below
+        size = (max(offsets.values()) + 4 + 7) // 8 * 8  # the last field has 4 bytes, the structure pointers
+        lib.mar_options_init(options, ctypes.c_size_t(size))
+        for name, value in {"dtype": DTYPES[dtype], "threads": threads, "backend": 1, "head_dtype": DTYPES[head_dtype],
+                            "int8_below": int8_below}.items():
+            ctypes.c_int.from_buffer(options, offsets[name.encode()]).value = value
         self.check(lib.mar_open(options, ctypes.byref(self.handle)))
 
     def check(self, status, session=None):

@@ -20,6 +20,12 @@
  * size, the number of threads, or earlier images. On a CPU this holds bit for bit. On a GPU some products depend on the
  * batch in their last bits. Processors with other instruction sets have other bits.
  *
+ * Structs: each begins with its size, which tells which fields it has; new fields come last. The caller's structs are
+ * set up by an initialiser, mar_X_init(&x, sizeof x). A program may be older than the library: fields that its mar.h
+ * lacks have their defaults, and the library does not write them. A newer program is refused with MAR_EARG, because the
+ * library does not know its fields. In the library's structs, size is that of the library's mar.h: a program that may
+ * run with an older library reads a later field only if it lies within size.
+ *
  * Threads: any number of threads may share a handle, its models and its VAEs. Models and VAEs do not change after
  * loading, and their weights are in memory once. One thread may load a model while others generate. A session belongs
  * to one thread at a time; only mar_session_cancel may be called from any thread. To generate on several threads, make
@@ -62,11 +68,23 @@
 extern "C" {
 #endif
 
-#if defined(_WIN32)
+/* MAR_STATIC: the program links the static library. MAR_BUILDING: the library itself is compiled. */
+#if defined(_WIN32) && !defined(MAR_STATIC)
+#ifdef MAR_BUILDING
 #define MAR_API __declspec(dllexport)
 #else
-#define MAR_API __attribute__((visibility("default")))
+#define MAR_API __declspec(dllimport)
 #endif
+#elif defined(__GNUC__) && !defined(_WIN32)
+#define MAR_API __attribute__((visibility("default")))
+#else
+#define MAR_API
+#endif
+
+/* Version of this header. mar_version_number() has that of the library. */
+#define MAR_VERSION_MAJOR 0
+#define MAR_VERSION_MINOR 1
+#define MAR_VERSION_PATCH 0
 
 typedef enum {
     MAR_OK = 0,
@@ -96,8 +114,10 @@ typedef enum {
     MAR_TYPE_MODEL,  /* mar_model *: NULL, or a model; on the command line a file. No text sets it */
 } mar_type;
 
-/* An option. The command line, --help, the manual, records and hosts are all made from this table. */
+/* An option. The command line, --help, the manual, records and hosts are all made from this table. A program may have
+ * rows of its own, with size = sizeof(mar_param). */
 typedef struct {
+    size_t size;
     const char *name;  /* name of the field, for mar_params_set, and of the command line's --name */
     const char *help;  /* first line: --help; the rest: the manual only */
     const char *group; /* heading in lists: "Sampling" */
@@ -161,6 +181,7 @@ typedef void *mar_alloc_function(void *user, size_t bytes, size_t alignment);
 typedef void mar_free_function(void *user, void *p, size_t bytes);
 
 typedef struct {
+    size_t size; /* sizeof(mar_options) in the caller, by mar_options_init; new fields come last */
     /* Arithmetic of matrix products: F32, BF16, INT8 (CPU, approximate) or AUTO. AUTO is bf16 on a GPU and on
      * processors with bf16 instructions, and never INT8. INT8 covers the blocks of the transformer and of the head, and
      * is AUTO elsewhere. Weights are quantised per output channel, activations per row. A file's int8 weights
@@ -202,12 +223,15 @@ typedef struct {
     void *alloc_user; /* first argument of both */
 } mar_options;
 
+/* Sets every field to its default. Writes the first `size` bytes; pass sizeof *options. */
+MAR_API void mar_options_init(mar_options *options, size_t size);
+
 /* The options of mar_options that text can set: i = 0..count-1, static. Returns NULL for other i. */
 MAR_API int mar_option_count(void);
 MAR_API const mar_param *mar_option_get(int i);
 
-/* Opens the library. `options` may be NULL for the defaults; `mar_options o = {0};`, in C++ `{}`, are the defaults too.
- * *out is set even on failure, so that mar_error(*out) has the reason; it is NULL only without memory. Close such a
+/* Opens the library. `options` are as mar_options_init has set them up, and NULL for the defaults. *out is set even on
+ * failure, so that mar_error(*out) has the reason; it is NULL only without memory. Close such a
  * handle with mar_close. All other calls on it fail with that reason. */
 MAR_API mar_status mar_open(const mar_options *options, mar **out);
 /* Drops the caller's reference. Existing models, VAEs and sessions keep working. NULL is fine. */
@@ -219,7 +243,8 @@ MAR_API void mar_close(mar *m);
  * failing call on any handle. mar_error(NULL) covers calls that were given neither handle nor session. */
 MAR_API const char *mar_error(const mar *m);
 MAR_API const char *mar_status_name(mar_status status); /* "bad argument" */
-MAR_API const char *mar_version(void);                  /* "MAJOR.MINOR.PATCH" */
+MAR_API const char *mar_version(void);                  /* the library's, "MAJOR.MINOR.PATCH" */
+MAR_API int mar_version_number(void);                   /* MAJOR * 10000 + MINOR * 100 + PATCH */
 
 /* Describes the handle's device: "cpu bf16 (avx512_bf16), 2 threads", or "cpu bf16, head f32 (...". Returns "" if the
  * handle failed to open. */
@@ -246,18 +271,20 @@ typedef struct mar_vae mar_vae;     /* image decoder */
 
 /* Shape of a model. All but `heads` is derived from the tensors. */
 typedef struct {
+    size_t size;
     int width;         /* embedding size D of the transformer */
     int encoder_depth; /* transformer blocks in the encoder */
     int decoder_depth;
-    int heads;       /* attention heads of the encoder (mar_model_load) */
-    int mlp_hidden;  /* hidden size of the transformer's MLP, 4 * width */
-    int buffer;      /* class tokens before the image tokens (official: 64) */
-    int seq_len;     /* image tokens (official: 256, a 16x16 grid) */
-    int token_dim;   /* channels of one token (official: 16) */
-    int classes;     /* labels are 0..classes-1 */
-    int head_width;  /* width of the diffusion head */
-    int head_depth;  /* residual blocks of the diffusion head */
-    long parameters; /* number of weights */
+    int heads;         /* attention heads of the encoder (mar_model_load) */
+    int decoder_heads; /* attention heads of the decoder */
+    int mlp_hidden;    /* hidden size of the transformer's MLP, 4 * width */
+    int buffer;        /* class tokens before the image tokens (official: 64) */
+    int seq_len;       /* image tokens (official: 256, a 16x16 grid) */
+    int token_dim;     /* channels of one token (official: 16) */
+    int classes;       /* labels are 0..classes-1 */
+    int head_width;    /* width of the diffusion head */
+    int head_depth;    /* residual blocks of the diffusion head */
+    long parameters;   /* number of weights */
     /* "mar"; "llamagen": autoregressive over discrete tokens; "eagle": a drafter for a LlamaGen model, makes no images.
      * Static. */
     const char *family;
@@ -266,7 +293,6 @@ typedef struct {
     int caption_tokens; /* text-to-image: positions of a caption's features; 0: class-conditional */
     int caption_dim;    /* numbers of one of these features */
     int int8_weights;   /* 1: loaded from a file with int8 weights (mar_convert) */
-    int decoder_heads;  /* attention heads of the decoder */
     /* 1: the file does not give the number of heads, so mar_model_load fails without it. Only in mar_report_model. */
     int heads_guessed;
     /* Latent pixels per side of a token, by mar_options or the metadata. 0: unknown; the image decoder's channels
@@ -275,13 +301,14 @@ typedef struct {
 } mar_model_config;
 
 typedef struct {
+    size_t size;
     int z_channels; /* latent channels: the model's token_dim / patch_size^2 */
     int stride;     /* pixels per latent pixel, per axis (KL-16: 16) */
     int channels;   /* base width, the official `ch` */
     int levels;     /* number of resolutions */
     int res_blocks; /* residual blocks per level of the encoder; the decoder has one more */
+    int codebook;   /* VQ: number of codes of z_channels numbers; 0: continuous latents */
     long parameters;
-    int codebook; /* VQ: number of codes of z_channels numbers; 0: continuous latents */
 } mar_vae_config;
 
 /* Progress of a load: bytes of the file's tensors read so far, and of all. It runs on the loading thread, at most some
@@ -454,6 +481,10 @@ typedef struct {
 
 /* Sets every field to the command's default. Writes the first `size` bytes; pass sizeof *params. */
 MAR_API void mar_params_init(mar_params *params, size_t size);
+/* For bindings that do not know the struct: returns the library's mar_params, set up; NULL without memory.
+ * mar_params_set sets a field. mar_params_free accepts NULL. */
+MAR_API mar_params *mar_params_new(void);
+MAR_API void mar_params_free(mar_params *params);
 
 /* The options of mar_params, one per field: i = 0..count-1, static. Returns NULL for other i. */
 MAR_API int mar_param_count(void);
@@ -525,6 +556,7 @@ MAR_API void mar_session_cancel(mar_session *s);
 
 /* Progress of the batch. */
 typedef struct {
+    size_t size;
     int step, steps;      /* autoregressive steps done, and in total */
     int images, batch;    /* images that the running mar_session_images has finished, and in total */
     uint64_t first_image; /* that of mar_session_begin */
@@ -565,6 +597,7 @@ MAR_API const mar_params *mar_session_get_params(const mar_session *s);
  * multiply-add. encoder_, decoder_ and head_ are the target's. draft_ is the draft's, except that its head inside
  * head_spec counts as head_. verify_s belongs to speculation across tokens. */
 typedef struct {
+    size_t size; /* sizeof(mar_stats) in the caller, by mar_stats_init; new fields come last */
     double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;
     double encoder_flop, decoder_flop, head_flop, vae_flop, draft_flop;
     /* Discrete tokens: bytes of weights, keys and values that the passes of target and draft must read, each once per
@@ -602,12 +635,16 @@ typedef struct {
      * contexts have seen the draft's version. */
     double accepted_shift;
 } mar_stats;
-/* Fills *stats after waiting for pending steps. All fields are 0 in a forked process. */
+/* Sets size, and every other field to 0. Writes the first `size` bytes; pass sizeof *stats. */
+MAR_API void mar_stats_init(mar_stats *stats, size_t size);
+/* Writes the fields within stats->size after waiting for pending steps; with size 0 nothing. All are 0 in a forked
+ * process. */
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
 
 /* A measurement. Values of `group`: "machine", the device's description and rates; "pass", passes of one autoregressive
  * step, and the image decoder; "operation", operations of that step; "image decoder", its operations. */
 typedef struct {
+    size_t size;
     const char *group; /* static */
     const char *name;  /* "linear 3072 x 768, gelu"; valid during the call */
     int rows;          /* rows it works on; 0: none */
@@ -651,6 +688,7 @@ MAR_API const char *mar_session_description(const mar_session *s, char *text, si
 typedef struct mar_features mar_features;
 
 typedef struct {
+    size_t size;
     const char *name; /* "inception-v3" or "demo digits"; static */
     int features;     /* length of a feature vector, 2048: FID, precision and recall */
     int classes;      /* number of logits, 1008: Inception score */
@@ -737,6 +775,7 @@ MAR_API mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtyp
 
 /* An accelerator, and its effect on the output distribution. */
 typedef struct {
+    size_t size;
     const char *name; /* "conditional" */
     const char *kind; /* "verifier": tests drafts against the target, a value of `spec`; else "shortcut" */
     /* Options that enable it, optional ones in brackets: "--draft FILE --spec conditional", "[--draft FILE] --spec
@@ -745,19 +784,24 @@ typedef struct {
     const char *tokens;    /* "continuous", "discrete", "continuous, discrete" */
     const char *topology;  /* verifiers: accepted shapes of drafts, "chain, tree"; else NULL */
     int exact;             /* 1: the output distribution is the target's */
+    int parameter_count;   /* mar_method_get_parameter */
     const char *guarantee; /* the guarantee in words */
     const char *source;    /* paper and equation */
     const char *summary;   /* one line */
-    int parameter_count;
-    struct {
-        const char *name, *meaning;
-        double value, min, max; /* default and inclusive range */
-    } parameters[8];
 } mar_method_info;
+
+/* A parameter of a method. */
+typedef struct {
+    size_t size;
+    const char *name, *meaning;
+    double value, min, max; /* default and inclusive range */
+} mar_method_parameter;
 
 /* All methods: i = 0..count-1, static. Returns NULL for other i. */
 MAR_API int mar_method_count(void);
 MAR_API const mar_method_info *mar_method_get(int i);
+/* Parameters of method `method`: i = 0..parameter_count-1, static. Returns NULL for others. */
+MAR_API const mar_method_parameter *mar_method_get_parameter(int method, int i);
 
 #ifdef __cplusplus
 }

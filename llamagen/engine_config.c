@@ -15,7 +15,8 @@ mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_co
 
 mar_model_config mar_discrete_public_config(const gpt_config *c)
 {
-    return (mar_model_config){.width = c->width,
+    return (mar_model_config){.size = sizeof(mar_model_config),
+                              .width = c->width,
                               .decoder_depth = c->depth,
                               .heads = c->heads,
                               .decoder_heads = c->heads,
@@ -34,7 +35,8 @@ mar_model_config mar_discrete_public_config(const gpt_config *c)
 
 mar_model_config mar_eagle_public_config(const eagle_config *c)
 {
-    return (mar_model_config){.width = c->width,
+    return (mar_model_config){.size = sizeof(mar_model_config),
+                              .width = c->width,
                               .decoder_depth = 1,
                               .heads = c->heads,
                               .decoder_heads = c->heads,

@@ -17,7 +17,7 @@ typedef struct {
 
 static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "f16", NULL}; /* mar_dtype */
 static const mar_param dtype = {
-    .name = "dtype",
+    .name = OPTION("dtype"),
     .offset = offsetof(convert_options, dtype),
     .group = "Options",
     .type = MAR_TYPE_CHOICE,
@@ -31,6 +31,7 @@ static const mar_param dtype = {
 static void set_up(convert_options *o, option_set *set)
 {
     *o = (convert_options){0};
+    run_options_init(&o->run);
     o->operands[0] = (operand){
         "IN", &o->in,
         "a MAR or LlamaGen model, or their autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it", NULL};

@@ -19,6 +19,7 @@ typedef struct {
 static void set_up(inspect_options *o, option_set *set)
 {
     *o = (inspect_options){0};
+    run_options_init(&o->run);
     o->operands[0] = (operand){"FILE", &o->path,
                                "a MAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, or .pth or "
                                ".ckpt as PyTorch writes it; or built in: demo, demo-draft, demo-vae, "

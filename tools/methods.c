@@ -15,7 +15,7 @@ typedef struct {
     int json;
 } methods_options;
 
-static const mar_param method = {.name = "name",
+static const mar_param method = {.name = OPTION("name"),
                                  .offset = offsetof(methods_options, name),
                                  .group = "Options",
                                  .type = MAR_TYPE_TEXT,
@@ -48,8 +48,9 @@ static void print_options(const mar_method_info *m)
     puts(" (man mar)");
 }
 
-static void print_method(const mar_method_info *m)
+static void print_method(int at)
 {
+    const mar_method_info *m = mar_method_get(at);
     printf("%s  (%s, %s tokens%s%s)\n", m->name, m->kind, m->tokens, m->topology ? ", " : "",
            m->topology ? m->topology : "");
     printf("  %s\n", m->summary);
@@ -58,13 +59,14 @@ static void print_method(const mar_method_info *m)
     printf("  source:     %s\n", m->source);
     if (m->option && m->topology) print_options(m);
     for (int i = 0; i < m->parameter_count; i++) {
-        const mar_param *p = run_option(m->parameters[i].name);
-        printf("  %s = ", m->parameters[i].name);
+        const mar_method_parameter *n = mar_method_get_parameter(at, i);
+        const mar_param *p = run_option(n->name);
+        printf("  %s = ", n->name);
         if (p && p->type == MAR_TYPE_CHOICE)
-            printf("%s (%s or %s)", p->choices[(int)m->parameters[i].value], p->choices[0], p->choices[1]);
+            printf("%s (%s or %s)", p->choices[(int)n->value], p->choices[0], p->choices[1]);
         else
-            printf("%g (%g..%g)", m->parameters[i].value, m->parameters[i].min, m->parameters[i].max);
-        printf(": %s\n", m->parameters[i].meaning);
+            printf("%g (%g..%g)", n->value, n->min, n->max);
+        printf(": %s\n", n->meaning);
     }
 }
 
@@ -76,8 +78,9 @@ static void add_text(cJSON *object, const char *name, const char *text)
         cJSON_AddNullToObject(object, name);
 }
 
-static cJSON *method_json(const mar_method_info *m)
+static cJSON *method_json(int at)
 {
+    const mar_method_info *m = mar_method_get(at);
     cJSON *object = cJSON_CreateObject();
     add_text(object, "name", m->name);
     add_text(object, "kind", m->kind);
@@ -90,12 +93,13 @@ static cJSON *method_json(const mar_method_info *m)
     add_text(object, "summary", m->summary);
     cJSON *parameters = cJSON_AddArrayToObject(object, "parameters");
     for (int i = 0; i < m->parameter_count; i++) {
+        const mar_method_parameter *n = mar_method_get_parameter(at, i);
         cJSON *parameter = cJSON_CreateObject();
-        add_text(parameter, "name", m->parameters[i].name);
-        cJSON_AddNumberToObject(parameter, "default", m->parameters[i].value);
-        cJSON_AddNumberToObject(parameter, "min", m->parameters[i].min);
-        cJSON_AddNumberToObject(parameter, "max", m->parameters[i].max);
-        add_text(parameter, "meaning", m->parameters[i].meaning);
+        add_text(parameter, "name", n->name);
+        cJSON_AddNumberToObject(parameter, "default", n->value);
+        cJSON_AddNumberToObject(parameter, "min", n->min);
+        cJSON_AddNumberToObject(parameter, "max", n->max);
+        add_text(parameter, "meaning", n->meaning);
         tool_json_append(parameters, parameter);
     }
     return object;
@@ -111,7 +115,7 @@ static int print_json(const char *name)
     cJSON *root = tool_json();
     cJSON *methods = cJSON_AddArrayToObject(root, "methods");
     for (int i = 0; i < mar_method_count(); i++)
-        if (is_shown(mar_method_get(i), name)) tool_json_append(methods, method_json(mar_method_get(i)));
+        if (is_shown(mar_method_get(i), name)) tool_json_append(methods, method_json(i));
     return tool_print_json(root, 1);
 }
 
@@ -158,7 +162,7 @@ int cmd_methods(int argc, char **argv)
         if (!is_shown(mar_method_get(i), o.name)) continue;
         if (!first) putchar('\n');
         first = 0;
-        print_method(mar_method_get(i));
+        print_method(i);
     }
     return 0;
 }

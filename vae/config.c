@@ -145,7 +145,7 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
     const wt_tensor *conv_in;
     const int is_vq = vae_config_is_vq(f);
     const vae_names *names = vae_names_of(is_vq);
-    *config = (mar_vae_config){0};
+    *config = (mar_vae_config){.size = sizeof *config};
     mar_status status = derive_latent(f, is_vq, config, err);
     if (status == MAR_OK) status = refuse_upper_attention(f, names, err);
     if (status == MAR_OK) status = derive_levels(f, names, config, err);

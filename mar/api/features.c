@@ -16,7 +16,8 @@ static mar_status load_digits(mar_features *f, mar_err *err)
     char why[ERR_TEXT_MAX];
     const mar_status status = eval_classifier_open(&f->digits, why, sizeof why);
     if (status != MAR_OK) return err_set(err, status, "%s", why);
-    f->config = (mar_features_config){.name = "demo digits",
+    f->config = (mar_features_config){.size = sizeof f->config,
+                                      .name = "demo digits",
                                       .features = EVAL_DIGIT_FEATURES,
                                       .classes = EVAL_DIGITS,
                                       .parameters = eval_classifier_parameters(f->digits)};
@@ -39,7 +40,12 @@ static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *
     status = wt_check_unchanged(file, status, err);
     if (status != MAR_OK) return status;
     const eval_inception_config *c = eval_inception_get_config(f->inception);
-    f->config = (mar_features_config){"inception-v3", c->features, c->classes, c->spatial, c->parameters};
+    f->config = (mar_features_config){.size = sizeof f->config,
+                                      .name = "inception-v3",
+                                      .features = c->features,
+                                      .classes = c->classes,
+                                      .spatial = c->spatial,
+                                      .parameters = c->parameters};
     return MAR_OK;
 }
 

@@ -8,13 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    METHODS_MAX = 64,
-    TEXT_MAX = 96,
-    PARAMETERS_MAX = sizeof((mar_method_info){0}.parameters) / sizeof((mar_method_info){0}.parameters[0])
-};
+enum { METHODS_MAX = 64, TEXT_MAX = 96, PARAMETERS_MAX = 8 };
 
 static mar_method_info infos[METHODS_MAX];
+static mar_method_parameter parameters[METHODS_MAX][PARAMETERS_MAX];
 static char options[METHODS_MAX][TEXT_MAX];
 static char meanings[METHODS_MAX][PARAMETERS_MAX][TEXT_MAX];
 static int count;
@@ -50,10 +47,20 @@ static void write_option(const mar_param *o, const char *value, char *text, size
     }
 }
 
+/* Adds a parameter, if there is room for one more (mar.accel). */
+static void add_parameter(mar_method_info *info, const char *name, const char *meaning, double value, double min,
+                          double max)
+{
+    if (info->parameter_count == PARAMETERS_MAX) return;
+    parameters[info - infos][info->parameter_count++] = (mar_method_parameter){
+        .size = sizeof(mar_method_parameter), .name = name, .meaning = meaning, .value = value, .min = min, .max = max};
+}
+
 static void add_verifier(const spec_method *m)
 {
     mar_method_info *info = &infos[count];
-    *info = (mar_method_info){.name = m->name,
+    *info = (mar_method_info){.size = sizeof *info,
+                              .name = m->name,
                               .kind = "verifier",
                               .tokens = m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete",
                               .topology = shapes(m->topologies),
@@ -75,21 +82,17 @@ static void add_verifier(const spec_method *m)
     for (int i = 0; m->parameters[i].name; i++) {
         const spec_parameter *p = &m->parameters[i];
         const mar_param *o = mar_param_of_method(m->name, p->name);
-        info->parameters[i].name = o ? o->name : p->name, info->parameters[i].meaning = p->meaning;
-        info->parameters[i].value = p->value, info->parameters[i].min = p->min, info->parameters[i].max = p->max;
-        info->parameter_count = i + 1;
+        add_parameter(info, o ? o->name : p->name, p->meaning, p->value, p->min, p->max);
     }
     count++;
 }
 
-static void add_parameter(mar_method_info *info, const mar_param *o)
+static void add_option(mar_method_info *info, const mar_param *o)
 {
     if (info->parameter_count == PARAMETERS_MAX) return;
-    const int n = info->parameter_count++;
-    char *meaning = meanings[info - infos][n];
+    char *meaning = meanings[info - infos][info->parameter_count];
     snprintf(meaning, TEXT_MAX, "%.*s", (int)strcspn(o->help, "\n"), o->help);
-    info->parameters[n].name = o->name, info->parameters[n].meaning = meaning;
-    info->parameters[n].value = o->value, info->parameters[n].min = o->min, info->parameters[n].max = o->max;
+    add_parameter(info, o->name, meaning, o->value, o->min, o->max);
 }
 
 static void add_accel(const mar_accel *accel, const mar_accel_method *m)
@@ -103,7 +106,8 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
         snprintf(options[count] + used, TEXT_MAX - used, " ");
         write_option(also, NULL, options[count] + used + 1, TEXT_MAX - used - 1);
     }
-    *info = (mar_method_info){.name = m->name,
+    *info = (mar_method_info){.size = sizeof *info,
+                              .name = m->name,
                               .kind = "shortcut",
                               .option = options[count],
                               .tokens = "continuous",
@@ -111,11 +115,11 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
                               .guarantee = m->guarantee,
                               .source = m->source,
                               .summary = m->summary};
-    if (is_number(turns_on)) add_parameter(info, turns_on);
-    if (also) add_parameter(info, also);
+    if (is_number(turns_on)) add_option(info, turns_on);
+    if (also) add_option(info, also);
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *o = mar_param_get(i);
-        if (mar_is_listed(o->method, accel->name)) add_parameter(info, o);
+        if (mar_is_listed(o->method, accel->name)) add_option(info, o);
     }
     count++;
 }
@@ -125,6 +129,7 @@ static void add_int8(void)
 {
     mar_method_info *info = &infos[count++];
     *info = (mar_method_info){
+        .size = sizeof *info,
         .name = "int8",
         .kind = "shortcut",
         .option = "--dtype int8",
@@ -134,7 +139,7 @@ static void add_int8(void)
         .summary =
             "multiplies in int8 on a CPU, weights with a scale for each output channel, activations for each row"};
     for (int i = 0; i < mar_option_count(); i++)
-        if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_parameter(info, mar_option_get(i));
+        if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_option(info, mar_option_get(i));
 }
 
 static void fill(void)
@@ -156,4 +161,10 @@ int mar_method_count(void)
 const mar_method_info *mar_method_get(int i)
 {
     return i >= 0 && i < mar_method_count() ? &infos[i] : NULL;
+}
+
+const mar_method_parameter *mar_method_get_parameter(int method, int i)
+{
+    const mar_method_info *info = mar_method_get(method);
+    return info && i >= 0 && i < info->parameter_count ? &parameters[method][i] : NULL;
 }

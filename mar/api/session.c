@@ -5,6 +5,7 @@
 #include "mar/core/config.h"
 #include "mar/core/measure_session.h"
 #include "mar/core/params.h"
+#include "mar/core/sized.h"
 #include "mar/core/conditioning.h"
 #include "mar/core/vae.h"
 #include "mar/accel/registry.h"
@@ -356,7 +357,8 @@ static mar_status stop_reading(mar_session *s, mar_status status)
 
 static mar_status report(mar_session *s)
 {
-    const mar_progress p = {.step = s->steps - mar_session_steps_left(s),
+    const mar_progress p = {.size = sizeof p,
+                            .step = s->steps - mar_session_steps_left(s),
                             .steps = s->steps,
                             .images = s->decoded,
                             .batch = s->images,
@@ -698,20 +700,28 @@ mar_status mar_session_decode(mar_session *s, uint64_t first_image, const float 
 
 /* --- statistics and measurement ----------------------------------------------------------------------------------- */
 
+void mar_stats_init(mar_stats *stats, size_t size)
+{
+    mar_sized_init(stats, size, &(const mar_stats){0}, sizeof *stats);
+}
+
 void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 {
-    if (stats) *stats = (mar_stats){0};
-    if (!stats || !is_usable(s)) return;
-    kern_queue *k = s->k;
-    k->core->bind(k);
-    k->core->finish(k); /* completes the times */
-    k->core->unbind(k);
-    s->model->engine->stats(s->engine_state, stats);
-    stats->arena_bytes = s->arena_bytes;
-    stats->recorded_bytes = k->recorded_bytes;
-    stats->vae_s = s->vae_s;
-    stats->vae_flop = s->vae_flop;
-    stats->total_s = s->total_s;
+    mar_stats all = {0};
+    if (!stats) return;
+    if (is_usable(s)) {
+        kern_queue *k = s->k;
+        k->core->bind(k);
+        k->core->finish(k); /* completes the times */
+        k->core->unbind(k);
+        s->model->engine->stats(s->engine_state, &all);
+        all.arena_bytes = s->arena_bytes;
+        all.recorded_bytes = k->recorded_bytes;
+        all.vae_s = s->vae_s;
+        all.vae_flop = s->vae_flop;
+        all.total_s = s->total_s;
+    }
+    mar_sized_write(stats, &all, sizeof all);
 }
 
 mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
@@ -761,7 +771,14 @@ static mar_status measure_and_report(mar_session *s, mar_measurement_function *f
     s->since = "was measured";
     for (int i = 0; i < all.count; i++) {
         const mar_measured *m = &all.row[i];
-        const mar_measurement shown = {m->group, m->name, m->rows, m->count, m->seconds, m->bytes, m->flop};
+        const mar_measurement shown = {.size = sizeof shown,
+                                       .group = m->group,
+                                       .name = m->name,
+                                       .rows = m->rows,
+                                       .count = m->count,
+                                       .seconds = m->seconds,
+                                       .bytes = m->bytes,
+                                       .flop = m->flop};
         f(user, &shown);
     }
     mar_measurements_free(&all);

@@ -1,5 +1,7 @@
 #include "mar/api/source.h"
 
+#include "mar/core/sized.h"
+
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,10 +11,7 @@
 
 void mar_source_init(mar_source *source, size_t size)
 {
-    const mar_source none = {.size = size, .fd = -1};
-    if (!source) return;
-    memset(source, 0, size);
-    memcpy(source, &none, size < sizeof none ? size : sizeof none);
+    mar_sized_init(source, size, &(const mar_source){.fd = -1}, sizeof *source);
 }
 
 mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err)
@@ -39,11 +38,9 @@ mar_status mar_check_source(const mar *m, const mar_source *source, const void *
     mar_status status = mar_check_handle(m, err);
     if (status == MAR_OK) status = mar_check_given(source, "source", err);
     if (status != MAR_OK) return status;
-    if (source->size != sizeof *source)
-        return err_set(err, MAR_EARG, "mar_source of %zu bytes: expected the %zu that mar_source_init sets up",
-                       source->size, sizeof *source);
-    *copy = *source;
-    status = check_given_once(copy, err);
+    mar_source_init(copy, sizeof *copy);
+    status = mar_sized_read(source, copy, sizeof *copy, "mar_source", err);
+    if (status == MAR_OK) status = check_given_once(copy, err);
     if (status == MAR_OK && copy->bytes > PTRDIFF_MAX)
         status = err_set(err, MAR_EARG, "mar_source.bytes is %zu: expected the size of the data", copy->bytes);
     return status == MAR_OK ? mar_check_given(out, "out", err) : status;

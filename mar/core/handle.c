@@ -1,6 +1,7 @@
 #include "mar/core/handle.h"
 
 #include "mar/core/option.h"
+#include "mar/core/sized.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -121,10 +122,9 @@ static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
 mar_status mar_open(const mar_options *options, mar **out)
 {
     static atomic_uint_fast64_t handles;
-    const mar_options defaults = {0};
+    mar_options all = {0};
     mar_err err = {0}, why_cpu = {0};
     if (mar_check_given(out, "out", &err) != MAR_OK) return mar_result(NULL, MAR_EARG, &err);
-    if (!options) options = &defaults;
     *out = NULL;
     mar *m = calloc(1, sizeof *m);
     if (!m) return mar_result(NULL, err_set(&err, MAR_ENOMEM, "out of memory"), &err);
@@ -132,13 +132,15 @@ mar_status mar_open(const mar_options *options, mar **out)
     m->process = getpid();
     m->serial = atomic_fetch_add(&handles, 1) + 1;
     m->references = 1;
+    mar_status status = options ? mar_sized_read(options, &all, sizeof all, "mar_options", &err) : MAR_OK;
+    options = &all;
     m->log = options->log;
     m->log_user = options->log_user;
     m->allow_nonfinite = options->allow_nonfinite;
     m->seq_len = options->seq_len;
     m->patch_size = options->patch_size;
     m->weights = options->weights;
-    mar_status status = check_options(options, &err);
+    if (status == MAR_OK) status = check_options(options, &err);
     if (status == MAR_OK) m->backend = choose(options->backend, &why_cpu);
     if (status == MAR_OK) status = open_backend(m, options, &err);
     if (status == MAR_OK) status = set_head(m, options, &err);
@@ -226,11 +228,6 @@ double mar_now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-const char *mar_version(void)
-{
-    return MAR_VERSION;
 }
 
 const char *mar_backend_description(const mar *m)

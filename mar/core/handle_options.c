@@ -2,28 +2,27 @@
  * each. */
 #include "mar/core/config.h"
 #include "mar/core/params.h"
+#include "mar/core/sized.h"
 
 static const char *const automatic[] = {"auto", NULL};                     /* 0 */
 static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", NULL}; /* mar_dtype, of arithmetic */
 static const char *const weights[] = {"auto", "ema", "model", NULL};       /* mar_weights */
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};       /* mar_backend */
 
+#define FIELD(name) #name, .size = sizeof(mar_param), .offset = offsetof(mar_options, name)
 static const mar_param rows[] = {
-    {.name = "backend",
-     .offset = offsetof(mar_options, backend),
+    {.name = FIELD(backend),
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = backends,
      .help = "where to compute; auto: a GPU if there is one\n"
              "auto is the GPU if there is one and the library was built with CUDA, else the CPU."},
-    {.name = "device",
-     .offset = offsetof(mar_options, device),
+    {.name = FIELD(device),
      .group = "Machine",
      .type = MAR_TYPE_INT,
      .max = 1023,
      .help = "number of the GPU, from 0, with CUDA"},
-    {.name = "dtype",
-     .offset = offsetof(mar_options, dtype),
+    {.name = FIELD(dtype),
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = dtypes,
@@ -31,8 +30,7 @@ static const mar_param rows[] = {
          "arithmetic of matrix products; auto: bf16 where it is fast\n"
          "auto is bf16 on a GPU and on processors with instructions for it. int8 needs a CPU and is approximate: the "
          "blocks of the transformer and of the head compute in int8, the rest as with auto."},
-    {.name = "threads",
-     .offset = offsetof(mar_options, threads),
+    {.name = FIELD(threads),
      .group = "Machine",
      .type = MAR_TYPE_INT,
      .max = 1024,
@@ -40,16 +38,14 @@ static const mar_param rows[] = {
          "threads of the CPU; 0: one per core\n"
          "No more than the cores that the process may use. A quota of its control group (a container's limit) lowers "
          "the number that 0 stands for. While other processes keep the cores busy, fewer are used."},
-    {.name = "head_dtype",
-     .offset = offsetof(mar_options, head_dtype),
+    {.name = FIELD(head_dtype),
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = dtypes,
      .help = "arithmetic of the diffusion head; auto: f32 with spec path\n"
              "auto is f32 with the criterion path, else as dtype. That criterion compares two evaluations of the "
              "head, and rounding in bf16 alone rejects many drafts. In the library auto is always as dtype."},
-    {.name = "int8_below",
-     .offset = offsetof(mar_options, int8_below),
+    {.name = FIELD(int8_below),
      .group = "Machine",
      .type = MAR_TYPE_INT,
      .max = 1000,
@@ -57,15 +53,13 @@ static const mar_param rows[] = {
      .help = "dtype int8: the head is in int8 below this timestep\n"
              "Timesteps are 0 to 999. At the others the head computes as with dtype auto, because the first steps "
              "of a chain multiply its error by up to 20000. auto is 985."},
-    {.name = "allow_nonfinite",
-     .offset = offsetof(mar_options, allow_nonfinite),
+    {.name = FIELD(allow_nonfinite),
      .group = "Model",
      .type = MAR_TYPE_FLAG,
      .max = 1,
      .help = "load weights even if they are NaN or infinite\n"
              "Such a model is refused otherwise, because its images are not finite either."},
-    {.name = "seq_len",
-     .offset = offsetof(mar_options, seq_len),
+    {.name = FIELD(seq_len),
      .group = "Model",
      .type = MAR_TYPE_INT,
      .max = MAR_STEPS_MAX,
@@ -73,8 +67,7 @@ static const mar_param rows[] = {
      .help = "LlamaGen: tokens of an image, if the file does not say\n"
              "A square number. No tensor stores it. auto is 256, for images of 256 pixels; the official models for "
              "384 pixels need 576. mar convert writes it into its files. It is refused for files of other kinds."},
-    {.name = "patch_size",
-     .offset = offsetof(mar_options, patch_size),
+    {.name = FIELD(patch_size),
      .group = "Model",
      .type = MAR_TYPE_INT,
      .max = MAR_PATCH_MAX,
@@ -83,8 +76,7 @@ static const mar_param rows[] = {
              "The official option. auto is 1 if a token has as many channels as the image decoder. Otherwise it "
              "follows from KL-16's 16 channels: 2 for tokens of 64 channels. For another image decoder give it, or "
              "let mar convert --patch_size write it into the file."},
-    {.name = "weights",
-     .offset = offsetof(mar_options, weights),
+    {.name = FIELD(weights),
      .group = "Model",
      .type = MAR_TYPE_CHOICE,
      .choices = weights,
@@ -95,6 +87,11 @@ static const mar_param rows[] = {
              "auto."},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
+
+void mar_options_init(mar_options *options, size_t size)
+{
+    mar_sized_init(options, size, &(const mar_options){0}, sizeof *options);
+}
 
 int mar_option_count(void)
 {

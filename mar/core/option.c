@@ -1,5 +1,6 @@
 /* One option: its value from text and to text (mar.h, mar_param). */
 #include "mar/core/option.h"
+#include "mar/core/sized.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -59,17 +60,23 @@ static void list_choices(const mar_param *o, char *text, size_t size)
     }
 }
 
+/* Copies a host's row, of this or an older mar.h. Returns 0 for NULL, and if its size is that of none. */
+static int read_row(const mar_param *o, mar_param *row)
+{
+    *row = (mar_param){0};
+    return mar_sized_read(o, row, sizeof *row, "mar_param", NULL) == MAR_OK;
+}
+
 /* Returns the text; "" for NULL. An option made by the host may have NULL. */
 static const char *given(const char *text)
 {
     return text ? text : "";
 }
 
-const char *mar_param_expects(const mar_param *o, char *text, size_t size)
+/* As mar_param_expects, of a row of this mar.h and with room for text. */
+static const char *write_expected(const mar_param *o, char *text, size_t size)
 {
-    if (!text || size == 0) return "";
     *text = '\0';
-    if (!o) return text;
     switch (o->type) {
     case MAR_TYPE_FLAG:
         snprintf(text, size, "on or off");
@@ -97,6 +104,14 @@ const char *mar_param_expects(const mar_param *o, char *text, size_t size)
         break;
     }
     return text;
+}
+
+const char *mar_param_expects(const mar_param *o, char *text, size_t size)
+{
+    mar_param row;
+    if (!text || size == 0) return "";
+    *text = '\0';
+    return read_row(o, &row) ? write_expected(&row, text, size) : text;
 }
 
 /* Stores the value. Returns 0 if the option does not accept it. */
@@ -155,18 +170,23 @@ static int store(const mar_param *o, void *field, const char *text)
 mar_status mar_param_set(const mar_param *o, void *fields, const char *text, char *why, size_t size)
 {
     char expected[256];
-    if (o && fields && text && store(o, mar_param_field(o, fields), text)) return MAR_OK;
+    mar_param row;
+    const int is_row = read_row(o, &row);
+    if (is_row && fields && text && store(&row, mar_param_field(&row, fields), text)) return MAR_OK;
     if (!why) return MAR_EARG;
     if (!o)
         err_line(why, size, "the option is NULL");
+    else if (!is_row)
+        err_line(why, size, "mar_param.size is %zu: expected sizeof(mar_param), at most %zu with libmar %s", o->size,
+                 sizeof row, mar_version());
     else if (!fields)
-        err_line(why, size, "--%s: the fields are NULL", given(o->name));
+        err_line(why, size, "--%s: the fields are NULL", given(row.name));
     else
-        err_line(why, size, "--%s %s: expected %s", given(o->name),
+        err_line(why, size, "--%s %s: expected %s", given(row.name),
                  !text   ? "NULL"
                  : *text ? text
                          : "(empty)",
-                 mar_param_expects(o, expected, sizeof expected));
+                 write_expected(&row, expected, sizeof expected));
     return MAR_EARG;
 }
 
@@ -201,11 +221,13 @@ static int in_range(const mar_param *o, const void *fields)
     }
 }
 
-const char *mar_param_text(const mar_param *o, const void *fields, char *text, size_t size)
+const char *mar_param_text(const mar_param *given_row, const void *fields, char *text, size_t size)
 {
+    mar_param row;
+    const mar_param *o = &row;
     if (!text || size == 0) return "";
     *text = '\0';
-    if (!o || !fields) return text;
+    if (!read_row(given_row, &row) || !fields) return text;
     const void *field = mar_param_field(o, fields);
     switch (o->type) {
     case MAR_TYPE_FLAG:
@@ -260,9 +282,11 @@ void mar_param_reset(const mar_param *o, void *fields)
         *(void **)field = NULL;
 }
 
-int mar_param_is_default(const mar_param *o, const void *fields)
+int mar_param_is_default(const mar_param *given_row, const void *fields)
 {
-    if (!o || !fields) return 0;
+    mar_param row;
+    const mar_param *o = &row;
+    if (!read_row(given_row, &row) || !fields) return 0;
     const void *field = mar_param_field(o, fields);
     if (o->type == MAR_TYPE_FLOAT) return *(const float *)field == (float)o->value;
     if (o->type == MAR_TYPE_UINT64) return *(const uint64_t *)field == (uint64_t)o->value;
@@ -275,5 +299,5 @@ mar_status mar_param_check(const mar_param *o, const void *fields, mar_err *err)
     char expected[256], value[64];
     if (in_range(o, fields)) return MAR_OK;
     return err_set(err, MAR_EARG, "--%s %s: expected %s", o->name, mar_param_text(o, fields, value, sizeof value),
-                   mar_param_expects(o, expected, sizeof expected));
+                   write_expected(o, expected, sizeof expected));
 }

@@ -20,7 +20,7 @@ static const char *verifiers[32]; /* filled in below */
 
 static const char continuous[] = "continuous", discrete[] = "discrete"; /* kinds of tokens */
 
-#define FIELD(name) #name, .offset = offsetof(mar_params, name)
+#define FIELD(name) #name, .size = sizeof(mar_param), .offset = offsetof(mar_params, name)
 static mar_param rows[] = {
     {.name = FIELD(num_iter),
      .group = "Steps",

@@ -1,29 +1,34 @@
 /* A session's options from a program: set up, set by name, and read, of this or an older mar.h. */
 #include "mar/core/params.h"
+#include "mar/core/sized.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void mar_params_init(mar_params *params, size_t size)
 {
     mar_params all = {0};
     for (int i = 0; i < mar_param_count(); i++) mar_param_reset(mar_param_get(i), &all);
-    all.size = size;
-    if (!params) return;
-    memset(params, 0, size);
-    memcpy(params, &all, size < sizeof all ? size : sizeof all);
+    mar_sized_init(params, size, &all, sizeof all);
+}
+
+mar_params *mar_params_new(void)
+{
+    mar_params *params = malloc(sizeof *params);
+    mar_params_init(params, sizeof *params); /* NULL is fine */
+    return params;
+}
+
+void mar_params_free(mar_params *params)
+{
+    free(params);
 }
 
 /* Returns whether the field lies in a struct of `size` bytes. */
 static int is_within(const mar_param *o, size_t size)
 {
     return o->offset + mar_param_size(o) <= size;
-}
-
-/* Returns whether the size can be that of a struct: in every header it is a multiple of the alignment. */
-static int is_set_up(const mar_params *params)
-{
-    return is_within(mar_param_get(0), params->size) && params->size % _Alignof(mar_params) == 0;
 }
 
 /* Returns whether the text sets two options: cfg_interval as LOW,HIGH. */
@@ -54,26 +59,26 @@ static mar_status set_interval(mar_params *params, const char *text, mar_err *er
     return MAR_OK;
 }
 
+/* Returns MAR_EARG if these parameters have no option of that name that text can set. */
+static mar_status check_settable(const mar_params *params, const char *name, const mar_param *o, mar_err *err)
+{
+    const mar_status status = mar_sized_check(params, sizeof *params, "mar_params", err);
+    if (status != MAR_OK) return status;
+    if (!o) return err_set(err, MAR_EARG, "%s: no such option", name ? name : "NULL");
+    if (!is_within(o, params->size))
+        return err_set(err, MAR_EARG, "--%s: the program was compiled with a mar.h that does not have it", name);
+    if (o->type == MAR_TYPE_MODEL)
+        return err_set(err, MAR_EARG, "--%s: is a model that the program loads, expected its field to be set", name);
+    return MAR_OK;
+}
+
 mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size)
 {
     mar_err err;
     const mar_param *o = name ? mar_param_find(name) : NULL;
-    mar_status status = MAR_OK;
-    if (!params)
-        status = err_set(&err, MAR_EARG, "params is NULL");
-    else if (!o)
-        status = err_set(&err, MAR_EARG, "%s: no such option", name ? name : "NULL");
-    else if (!is_set_up(params))
-        status = err_set(&err, MAR_EARG, "mar_params of %zu bytes: expected mar_params_init to have set them up",
-                         params->size);
-    else if (is_interval(name, text))
-        status = set_interval(params, text, &err);
-    else if (!is_within(o, params->size))
-        status = err_set(&err, MAR_EARG, "--%s: the program was compiled with a mar.h that does not have it", name);
-    else if (o->type == MAR_TYPE_MODEL)
-        status = err_set(&err, MAR_EARG, "--%s: is a model that the program loads, expected its field to be set", name);
-    else
-        return mar_param_set(o, params, text, why, size);
+    mar_status status = check_settable(params, name, o, &err);
+    if (status == MAR_OK && !is_interval(name, text)) return mar_param_set(o, params, text, why, size);
+    if (status == MAR_OK) status = set_interval(params, text, &err);
     if (why && status != MAR_OK) err_line(why, size, "%s", err.text);
     return status;
 }
@@ -81,23 +86,13 @@ mar_status mar_params_set(mar_params *params, const char *name, const char *text
 mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err)
 {
     mar_params_init(out, sizeof *out);
-    if (!params) return err_set(err, MAR_EARG, "params is NULL, expected what mar_params_init has set up");
-    if (!is_set_up(params))
-        return err_set(err, MAR_EARG, "mar_params of %zu bytes: expected mar_params_init to have set them up",
-                       params->size);
-    if (params->size > sizeof *out)
-        return err_set(err, MAR_EARG,
-                       "mar_params of %zu bytes: the program was compiled with a newer mar.h, expected %zu at most "
-                       "with libmar %s",
-                       params->size, sizeof *out, mar_version());
-    for (int i = 0; i < mar_param_count(); i++) {
+    mar_status status = mar_sized_read(params, out, sizeof *out, "mar_params", err);
+    for (int i = 0; i < mar_param_count() && status == MAR_OK; i++) {
         const mar_param *o = mar_param_get(i);
-        if (!is_within(o, params->size)) continue;
-        memcpy(mar_param_field(o, out), mar_param_field(o, params), mar_param_size(o));
-        const mar_status status = mar_param_check(o, out, err);
-        if (status != MAR_OK) return status;
+        status = mar_param_check(o, out, err);
+        if (status != MAR_OK) break;
         const char **name = mar_param_field(o, out);
         if (o->type == MAR_TYPE_NAME && *name) *name = o->choices[mar_param_choice(o, *name)];
     }
-    return MAR_OK;
+    return status;
 }

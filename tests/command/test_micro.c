@@ -113,10 +113,11 @@ mar_status __wrap_mar_session_measure(mar_session *s, mar_measurement_function *
 {
     if (fake.machine[0] == 0) return __real_mar_session_measure(s, f, user);
     const int i = fake.calls++ > 0;
-    const mar_measurement rows[] = {{"machine", "matrix product", 1024, 1, 1e9 / fake.machine[i], 0, 1e9},
-                                    {"machine", "memory", 0, 1, 1e-3, 1e6, 0},
-                                    {"operation", "linear", 8, 1, 1e9 / fake.operation[i], 0, 1e9},
-                                    {"operation", "copy rows", 8, 1, 1e-3, 7.36e6, 0}};
+    enum { SIZE = sizeof(mar_measurement) };
+    const mar_measurement rows[] = {{SIZE, "machine", "matrix product", 1024, 1, 1e9 / fake.machine[i], 0, 1e9},
+                                    {SIZE, "machine", "memory", 0, 1, 1e-3, 1e6, 0},
+                                    {SIZE, "operation", "linear", 8, 1, 1e9 / fake.operation[i], 0, 1e9},
+                                    {SIZE, "operation", "copy rows", 8, 1, 1e-3, 7.36e6, 0}};
     for (size_t k = 0; k < LENGTH(rows); k++) f(user, &rows[k]);
     return MAR_OK;
 }

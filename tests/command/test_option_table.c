@@ -25,7 +25,7 @@ static const mar_param *any_row(int i)
 static const char *default_text(const mar_param *p, char *text, size_t size)
 {
     mar_params params;
-    const mar_options options = {0};
+    const mar_options options = {.size = sizeof options};
     mar_params_init(&params, sizeof params);
     if (p->type == MAR_TYPE_FLAG) return "";
     const int of_params = mar_param_find(p->name) == p;
@@ -107,7 +107,7 @@ static void a_row_is_a_field(void **state)
     assert_tiles(mar_param_get, mar_param_count(), sizeof(size_t), sizeof(mar_params), reserved);
 
     n = fields_of("} mar_options;", names);
-    static const char *const others[] = {"log", "log_user", "alloc", "free", "alloc_user"}; /* for programs only */
+    static const char *const others[] = {"size", "log", "log_user", "alloc", "free", "alloc_user"}; /* for programs only */
     enum { OTHERS = sizeof others / sizeof *others };
     assert_int_equal(n - OTHERS, mar_option_count());
     memset(seen, 0, sizeof seen);
@@ -297,7 +297,7 @@ static void init_sets_every_default(void **state)
     assert_true(p.num_iter == 0 && p.num_sampling_steps == 100 && p.cfg == 2.9f && p.temperature == 1 && p.seed == 0);
     assert_true(p.gamma == 8 && p.align == 1 && p.inner_temperature == 42 && !p.draft && !p.spec && !p.head_spec);
     for (int i = 0; i < mar_option_count(); i++) {
-        const mar_options zero = {0};
+        const mar_options zero = {.size = sizeof zero};
         assert_true(mar_param_is_default(mar_option_get(i), &zero)); /* equals mar_open(NULL) */
     }
 }
@@ -367,7 +367,8 @@ static void numbers_with_names(void **state)
 {
     (void)state;
     static const char *const names[] = {"none", "auto", NULL};
-    const mar_param p = {.name = "depth",
+    const mar_param p = {.size = sizeof p,
+                         .name = "depth",
                          .help = "how deep",
                          .group = "Test",
                          .type = MAR_TYPE_INT,
@@ -448,7 +449,7 @@ static void structs_of_other_sizes(void **state)
         assert_int_equal(mar_session_create(model, NULL, &newer.params, 1, &s), MAR_EARG);
         assert_null(s);
         const char *why = mar_error(m);
-        if (!strstr(why, "mar_params of ") || !strstr(why, "expected") || strchr(why, '\n')) fail_msg("%s", why);
+        if (!strstr(why, "mar_params.size is ") || !strstr(why, "expected") || strchr(why, '\n')) fail_msg("%s", why);
     }
     assert_non_null(strstr(mar_error(m), "newer mar.h"));
     mar_model_free(model);

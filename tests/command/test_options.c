@@ -24,25 +24,34 @@ static option_set set;
 
 static const char *const choices[] = {"linear", "constant", NULL}, *const switches[] = {"off", "on", NULL};
 static const mar_param own_rows[] = {
-    {.name = "flag", .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, flag)},
-    {.name = "num_iter", .type = MAR_TYPE_INT, .offset = offsetof(values_of, number), .min = 1, .max = 64},
-    {.name = "choice", .type = MAR_TYPE_CHOICE, .offset = offsetof(values_of, choice), .choices = choices},
-    {.name = "align", .type = MAR_TYPE_CHOICE, .offset = offsetof(values_of, align), .choices = switches},
-    {.name = "seed", .type = MAR_TYPE_UINT64, .offset = offsetof(values_of, seed)},
-    {.name = "cfg", .type = MAR_TYPE_FLOAT, .offset = offsetof(values_of, scale), .max = 100},
-    {.name = "text", .type = MAR_TYPE_TEXT, .offset = offsetof(values_of, text), .argument = "FILE", .help = "a file"},
-    {.name = "out", .type = MAR_TYPE_TEXT, .offset = offsetof(values_of, out), .argument = "WHERE", .help = "where"},
-    {.name = "quiet", .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, quiet)},
-    {.name = "method", .type = MAR_TYPE_NAME, .offset = offsetof(values_of, method), .choices = choices},
+    {.name = OPTION("flag"), .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, flag)},
+    {.name = OPTION("num_iter"), .type = MAR_TYPE_INT, .offset = offsetof(values_of, number), .min = 1, .max = 64},
+    {.name = OPTION("choice"), .type = MAR_TYPE_CHOICE, .offset = offsetof(values_of, choice), .choices = choices},
+    {.name = OPTION("align"), .type = MAR_TYPE_CHOICE, .offset = offsetof(values_of, align), .choices = switches},
+    {.name = OPTION("seed"), .type = MAR_TYPE_UINT64, .offset = offsetof(values_of, seed)},
+    {.name = OPTION("cfg"), .type = MAR_TYPE_FLOAT, .offset = offsetof(values_of, scale), .max = 100},
+    {.name = OPTION("text"),
+     .type = MAR_TYPE_TEXT,
+     .offset = offsetof(values_of, text),
+     .argument = "FILE",
+     .help = "a file"},
+    {.name = OPTION("out"),
+     .type = MAR_TYPE_TEXT,
+     .offset = offsetof(values_of, out),
+     .argument = "WHERE",
+     .help = "where"},
+    {.name = OPTION("quiet"), .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, quiet)},
+    {.name = OPTION("method"), .type = MAR_TYPE_NAME, .offset = offsetof(values_of, method), .choices = choices},
     {0},
 };
 static const mar_param shared_rows[] = {
-    {.name = "first", .type = MAR_TYPE_INT, .offset = offsetof(values_of, number), .min = 1, .max = 64},
-    {.name = "second", .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, flag)},
-    {.name = "seed", .type = MAR_TYPE_UINT64, .offset = offsetof(values_of, seed)}, /* after the other seed */
+    {.name = OPTION("first"), .type = MAR_TYPE_INT, .offset = offsetof(values_of, number), .min = 1, .max = 64},
+    {.name = OPTION("second"), .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, flag)},
+    {.name = OPTION("seed"), .type = MAR_TYPE_UINT64, .offset = offsetof(values_of, seed)}, /* after the other seed */
     {0},
 };
-static const mar_param model = {.name = "draft", .type = MAR_TYPE_MODEL, .argument = "FILE", .help = "a model\nmore"};
+static const mar_param model = {
+    .name = OPTION("draft"), .type = MAR_TYPE_MODEL, .argument = "FILE", .help = "a model\nmore"};
 static const operand operands[] = {{"IN", &in, "read", NULL}, {"OUT", &out, "written", NULL}, {0}};
 static const operand any_number[] = {{"IN", &in, "read", NULL}, {"MORE", rest, "read, too", &rest_count}, {0}};
 static const operand *taken = operands;

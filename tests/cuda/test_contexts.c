@@ -8,7 +8,7 @@
 
 static mar *open_backend(mar_backend backend, mar_dtype dtype)
 {
-    const mar_options options = {.dtype = dtype, .threads = 1, .backend = backend};
+    const mar_options options = {.size = sizeof options, .dtype = dtype, .threads = 1, .backend = backend};
     mar *m = NULL;
     assert_int_equal(mar_open(&options, &m), MAR_OK);
     return m;

@@ -58,8 +58,8 @@ static void drivers_are_named(void **state)
     if (!can_refuse()) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         log_lines lines = {""};
-        const mar_options cuda = {.backend = MAR_BACKEND_CUDA},
-                          either = {.threads = 1, .log = take_line, .log_user = &lines};
+        const mar_options cuda = {.size = sizeof cuda, .backend = MAR_BACKEND_CUDA},
+                          either = {.size = sizeof either, .threads = 1, .log = take_line, .log_user = &lines};
         mar *m = NULL;
         setenv("MAR_CUDAHOST_DRIVER", cases[i].version, 1);
         assert_int_equal(mar_open(&cuda, &m), cases[i].says ? MAR_EBACKEND : MAR_OK);
@@ -77,7 +77,7 @@ static void drivers_are_named(void **state)
     setenv("MAR_CUDAHOST_DRIVER", "13000", 1);
     setenv("MAR_CUDAHOST_DEVICES", "0", 1);
     mar *m = NULL;
-    const mar_options cuda = {.backend = MAR_BACKEND_CUDA};
+    const mar_options cuda = {.size = sizeof cuda, .backend = MAR_BACKEND_CUDA};
     assert_int_equal(mar_open(&cuda, &m), MAR_EBACKEND);
     expect_text(mar_error(m), "no GPU: no CUDA-capable device is detected; use the CPU backend");
     mar_close(m);
@@ -485,7 +485,8 @@ static void sessions_record_at_the_second_use(void **state)
     float tokens[2][BATCHES][VALUES];
     for (int refused = 0; refused < 2; refused++) {
         log_lines lines = {""};
-        const mar_options options = {.backend = MAR_BACKEND_CUDA, .log = take_line, .log_user = &lines};
+        const mar_options options = {
+            .size = sizeof options, .backend = MAR_BACKEND_CUDA, .log = take_line, .log_user = &lines};
         mar_params p = params_with("seed 11, num_iter 3, num_sampling_steps 4, cfg 2.9");
         mar *m;
         mar_model *model;
@@ -532,7 +533,8 @@ static void refused_decoders_are_told(void **state)
     static float tokens[64 * 8];
     static uint8_t rgb[2][32 * 32 * 3];
     log_lines lines = {""};
-    const mar_options options = {.backend = MAR_BACKEND_CUDA, .log = take_line, .log_user = &lines};
+    const mar_options options = {
+        .size = sizeof options, .backend = MAR_BACKEND_CUDA, .log = take_line, .log_user = &lines};
     const mar_params p = params_with("seed 11, num_iter 2, num_sampling_steps 2, cfg 1");
     mar *m;
     mar_model *model;

@@ -29,7 +29,7 @@ typedef struct {
 
 static library open_library(mar_dtype dtype, const char *model, const char *vae)
 {
-    const mar_options options = {.dtype = dtype, .backend = MAR_BACKEND_CUDA};
+    const mar_options options = {.size = sizeof options, .dtype = dtype, .backend = MAR_BACKEND_CUDA};
     library l = {0};
     const mar_status status = mar_open(&options, &l.m);
     assert_library(l.m, status);

@@ -20,7 +20,7 @@ typedef struct {
 
 static library open_library(mar_backend backend, mar_dtype dtype)
 {
-    const mar_options options = {.dtype = dtype, .threads = 1, .backend = backend};
+    const mar_options options = {.size = sizeof options, .dtype = dtype, .threads = 1, .backend = backend};
     library l = {0};
     const mar_status status = mar_open(&options, &l.m);
     assert_library(l.m, status);
@@ -138,7 +138,7 @@ static void f32_is_the_cpu(void **state)
             if (!(error <= 1e-3)) fail_msg("%s: relative error %.3g, allowed 1e-3", cases[i].name, error);
             if (i == 0) compare_images(b, a);
         }
-        mar_stats stats, theirs;
+        mar_stats stats = {.size = sizeof stats}, theirs = {.size = sizeof theirs};
         mar_session_get_stats(a, &theirs);
         mar_session_get_stats(b, &stats);
         assert_true(stats.passes == theirs.passes && stats.accepted == theirs.accepted);
@@ -254,7 +254,7 @@ static void memory_that_runs_out_is_named(void **state)
 static void a_device_that_is_not_there_is_named(void **state)
 {
     (void)state;
-    const mar_options options = {.backend = MAR_BACKEND_CUDA, .device = 1000};
+    const mar_options options = {.size = sizeof options, .backend = MAR_BACKEND_CUDA, .device = 1000};
     mar *m = NULL;
     assert_int_equal(mar_open(&options, &m), MAR_EARG);
     assert_non_null(strstr(mar_error(m), "1000"));
@@ -264,8 +264,8 @@ static void a_device_that_is_not_there_is_named(void **state)
 /* Runs in the child and returns its exit status. 0: CUDA reports why it is unusable there, and the CPU works. */
 static int use_in_child(library l)
 {
-    const mar_options cuda = {.backend = MAR_BACKEND_CUDA}, either = {0},
-                      cpu = {.threads = 1, .backend = MAR_BACKEND_CPU};
+    const mar_options cuda = {.size = sizeof cuda, .backend = MAR_BACKEND_CUDA}, either = {.size = sizeof either},
+                      cpu = {.size = sizeof cpu, .threads = 1, .backend = MAR_BACKEND_CPU};
     mar_model *model;
     mar *m;
     if (mar_model_load(l.m, "demo", 0, &model) != MAR_EARG || !strstr(mar_error(l.m), "forked from")) return 1;
@@ -306,7 +306,8 @@ static void precision_and_recall_are_the_cpus(void **unused)
     float *a = random_floats(N * DIM, 1, 3), *b = random_floats(M * DIM, 0.8f, 4);
     double got[2][2];
     for (int i = 0; i < 2; i++) {
-        const mar_options options = {.backend = i ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU, .dtype = MAR_DTYPE_F32};
+        const mar_options options = {
+            .size = sizeof options, .backend = i ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU, .dtype = MAR_DTYPE_F32};
         mar *m = NULL;
         assert_int_equal(mar_open(&options, &m), MAR_OK);
         const mar_status status = mar_precision_recall(m, a, N, b, M, DIM, 3, &got[i][0], &got[i][1]);

@@ -45,7 +45,7 @@ typedef struct {
 
 static library open_library(const files *f, mar_backend backend, mar_dtype dtype)
 {
-    const mar_options options = {.dtype = dtype, .threads = 1, .backend = backend};
+    const mar_options options = {.size = sizeof options, .dtype = dtype, .threads = 1, .backend = backend};
     library l = {0};
     const mar_status status = mar_open(&options, &l.m);
     assert_library(l.m, status);
@@ -119,7 +119,7 @@ static void f32_is_the_cpu(void **state)
                     fail_msg("%s: token %d of batch %d is %g, the CPU's %g", cases[i].params, k, j, (double)tokens[k],
                              (double)expected[k]);
         }
-        mar_stats stats, theirs;
+        mar_stats stats = {.size = sizeof stats}, theirs = {.size = sizeof theirs};
         mar_session_get_stats(a, &theirs);
         mar_session_get_stats(b, &stats);
         assert_true(stats.passes == theirs.passes && stats.accepted == theirs.accepted);

@@ -10,7 +10,7 @@
 
 static measured_list *measure(mar_backend backend, mar_dtype dtype)
 {
-    const mar_options options = {.dtype = dtype, .threads = 1, .backend = backend};
+    const mar_options options = {.size = sizeof options, .dtype = dtype, .threads = 1, .backend = backend};
     mar *m;
     mar_model *model;
     mar_vae *vae;

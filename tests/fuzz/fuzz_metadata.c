@@ -487,7 +487,7 @@ static void check_report(const wt_file *f, int heads, int with_report)
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 1};
+    const mar_options options = {.size = sizeof options, .backend = MAR_BACKEND_CPU, .threads = 1};
     (void)argc, (void)argv;
     cJSON_InitHooks(&(cJSON_Hooks){arena_take, arena_give_back});
     if (mar_open(&options, &handle) != MAR_OK) fuzz_fail("mar_open: %s", mar_error(handle));

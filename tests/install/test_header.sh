@@ -37,10 +37,10 @@ uint8_t *image(uint8_t *rgb)
     return rgb;
 }
 
-/* The options as the header has them set up. */
 mar_status open_defaults(mar **out)
 {
-    const mar_options o = {0};
+    mar_options o;
+    mar_options_init(&o, sizeof o);
     return mar_open(&o, out);
 }
 
@@ -48,6 +48,7 @@ mar_status open_cpu(mar **out)
 {
     EMPTY(mar_options, o);
     EMPTY(mar_stats, stats);
+    o.size = sizeof o;
     o.backend = MAR_BACKEND_CPU;
     o.threads = stats.tokens == 0 ? 1 : 2;
     return mar_open(&o, out);
@@ -83,8 +84,6 @@ for compiler in gcc clang; do
     echo "$compiler: $count standards of C"
 done
 
-# {0} would set the first field, an enumeration, from a number. C++ does not allow this.
-sed -i 's/const mar_options o = {0};/const mar_options o = {};/' "$work/program.cpp"
 for compiler in g++ clang++; do
     count=0
     if ! command -v "$compiler" >/dev/null; then

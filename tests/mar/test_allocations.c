@@ -12,7 +12,7 @@ static void generate_all(const demo *d, const mar_params *p, const char *run)
     static float tokens[DEMO_BATCH * DEMO_TOKENS];
     static uint8_t rgb[DEMO_BATCH * DEMO_BYTES], map[DEMO_BATCH * DEMO_SEQ];
     static int step[DEMO_BATCH * DEMO_SEQ];
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     mar_session *s = demo_session(d, p, DEMO_BATCH);
     allocations = 0;
     for (int n = DEMO_BATCH; n > 0; n--) {

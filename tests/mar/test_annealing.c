@@ -18,7 +18,7 @@ static mar_params annealed(const char *with, mar_model *draft)
 static mar_stats run(const demo *d, const mar_params *p)
 {
     static float tokens[2 * DEMO_TOKENS];
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     mar_session *s = demo_session(d, p, 2);
     demo_generate(s, 2, tokens);
     mar_session_get_stats(s, &stats);

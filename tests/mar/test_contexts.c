@@ -127,7 +127,7 @@ TEST_CASE(watched)
     };
     char *directory = test_directory();
     const mar_options options = {
-        .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
+        .size = sizeof options, .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dice d = {22 + i};
         context_fixture f;

@@ -49,7 +49,7 @@ TEST_CASE(images_are_their_own)
 /* Checks that the counts of a batch add up. */
 static void check_stats(const char *options, mar_session *s)
 {
-    mar_stats t;
+    mar_stats t = {.size = sizeof t};
     uint8_t fate[BATCH * SEQ];
     int round[BATCH * SEQ], late[BATCH * SEQ];
     long fates[3] = {0}, rounds = 0, accepted = 0;
@@ -140,7 +140,7 @@ TEST_CASE(greedy_trees)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         float tokens[BATCH * SEQ];
-        mar_stats chain, tree;
+        mar_stats chain = {.size = sizeof chain}, tree = {.size = sizeof tree};
         mar_session *a = discrete_session(&s, "temperature 0, gamma 3", cases[i].draft, BATCH);
         mar_session *b = discrete_session(&s, cases[i].options, cases[i].draft, BATCH);
         discrete_generate(a, 0, discrete_labels, BATCH, tokens),
@@ -160,7 +160,7 @@ TEST_CASE(itself_as_draft)
 {
     const discrete_models s = discrete_open(*state, 1);
     float tokens[BATCH * SEQ];
-    mar_stats t;
+    mar_stats t = {.size = sizeof t};
     mar_session *session = discrete_session(&s, "cfg 2, gamma 3, top_k 20", ITSELF, BATCH);
     discrete_generate(session, 0, discrete_labels, BATCH, tokens);
     mar_session_get_stats(session, &t);

@@ -85,7 +85,7 @@ TEST_CASE(digits)
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         mar_params p;
         mar_session *s;
-        mar_stats stats;
+        mar_stats stats = {.size = sizeof stats};
         int right = 0;
         mar_params_init(&p, sizeof p);
         p.draft = ways[i].draft;

@@ -15,7 +15,7 @@ TEST_CASE(numbers_that_are_not_finite)
 {
     const discrete_files *f = *state;
     const mar_options options = {
-        .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
+        .size = sizeof options, .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
     mar *m;
     assert_int_equal(mar_open(&options, &m), MAR_OK);
     char *path =

@@ -64,7 +64,7 @@ static law_test sums_of(const models *d, const mar_params *p, int batches, law_m
     static float tokens[BATCH * SEQ];
     mar_session *s = law_session(d->target, p, BATCH, m);
     law_sums sums = {0};
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     double drafted = 0, accepted = 0;
     int labels[BATCH];
     for (int first = 0; first < batches * BATCH; first += BATCH) {

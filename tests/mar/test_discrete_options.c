@@ -274,8 +274,11 @@ TEST_CASE(sizes_of_images)
     } cases[] = {{0, 256}, {36, 36}, {576, 576}, {35, 0}};
     assert_true(asprintf(&converted, "%s/converted.safetensors", f->directory) > 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const mar_options options = {
-            .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .seq_len = cases[i].asked};
+        const mar_options options = {.size = sizeof options,
+                                     .dtype = MAR_DTYPE_F32,
+                                     .threads = 1,
+                                     .backend = MAR_BACKEND_CPU,
+                                     .seq_len = cases[i].asked};
         mar *m;
         mar_model *model, *again;
         assert_int_equal(mar_open(&options, &m), MAR_OK);

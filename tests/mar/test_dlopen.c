@@ -33,7 +33,8 @@ static library open_copy(const char *path)
 /* Loads a model, which packs its weights. */
 static void use(const library *l)
 {
-    const mar_options options = {.dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU};
+    const mar_options options = {
+        .size = sizeof options, .dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU};
     mar *m = NULL;
     mar_model *model = NULL;
     if (l->open(&options, &m) != MAR_OK) _exit(12);

@@ -460,7 +460,8 @@ TEST_CASE(numbers_that_are_not_finite)
     wt_file *golden = golden_open("inception");
     const char *path = network(golden, 0);
     wt_close(golden);
-    const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 2, .allow_nonfinite = 1};
+    const mar_options options = {
+        .size = sizeof options, .backend = MAR_BACKEND_CPU, .threads = 2, .allow_nonfinite = 1};
     for (int dtype = MAR_DTYPE_F32; dtype <= MAR_DTYPE_BF16; dtype++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             mar_options o = options;

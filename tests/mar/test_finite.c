@@ -183,7 +183,7 @@ TEST_CASE(the_draft_s_layers_are_told_apart)
         assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
         assert_says(mar_session_error(s), "the output of draft: diffloss.net.cond_embed is not finite");
         mar_session_free(s);
-        mar_stats stats;
+        mar_stats stats = {.size = sizeof stats};
         s = session_with(&d, w, 0);
         demo_generate(s, IMAGES, tokens);
         mar_session_get_stats(s, &stats);

@@ -60,7 +60,7 @@ static void use_in_child(demo d, mar_session *s, const mar_params *p)
     mar_session *other;
     mar_report *report;
     mar_features *f;
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     double peak;
     int width, height;
     const int label = 1;
@@ -101,7 +101,8 @@ static void generate_in_child(const mar_params *p, const float *expected)
 {
     static const int labels[DEMO_BATCH] = {3, -1, 7};
     static float tokens[DEMO_TOKENS];
-    const mar_options options = {.dtype = MAR_DTYPE_F32, .backend = MAR_BACKEND_CPU, .threads = 2};
+    const mar_options options = {
+        .size = sizeof options, .dtype = MAR_DTYPE_F32, .backend = MAR_BACKEND_CPU, .threads = 2};
     demo d = {0};
     mar_session *s = NULL;
     CHECK(mar_open(&options, &d.m) == MAR_OK, mar_error(d.m));

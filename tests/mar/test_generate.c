@@ -262,7 +262,8 @@ TEST_CASE(tokens_may_be_patches)
     assert_string_equal(mar_error(m), "the VAE decodes 8 channels but the model's tokens have 32; if a token is 2x2 "
                                       "latent pixels, expected --patch_size 2");
     mar_model_free(model), mar_vae_free(vae);
-    const mar_options options = {.dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU, .patch_size = PATCH};
+    const mar_options options = {
+        .size = sizeof options, .dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU, .patch_size = PATCH};
     assert_library(told, mar_open(&options, &told));
     assert_library(told, mar_model_load(told, path, 0, &model));
     assert_library(told, mar_vae_load(told, "demo-vae", &vae));
@@ -301,8 +302,12 @@ TEST_CASE(prefixes_are_no_part_of_names)
     char line[512], *dir = test_directory(), wanted[128];
     mar_params p = params_of(4, 10, 1.0f, MAR_CFG_LINEAR, 1.0f, 1);
     p.sampler = MAR_SAMPLER_DDIM;
-    const mar_options options = {
-        .dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU, .log = keep_model_line, .log_user = line};
+    const mar_options options = {.size = sizeof options,
+                                 .dtype = MAR_DTYPE_F32,
+                                 .threads = 2,
+                                 .backend = MAR_BACKEND_CPU,
+                                 .log = keep_model_line,
+                                 .log_user = line};
     mar *m;
     assert_library(m, mar_open(&options, &m));
     for (int i = 0; i < 5; i++) {

@@ -64,7 +64,10 @@ static void generate(mar *m, mar_model *model, const mar_params *p, const mar_pa
     assert_session(s, mar_session_begin(s, 100, labels, N));
     while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
     assert_session(s, mar_session_tokens(s, tokens));
-    if (stats) mar_session_get_stats(s, stats);
+    if (stats) {
+        mar_stats_init(stats, sizeof *stats);
+        mar_session_get_stats(s, stats);
+    }
     mar_session_free(s);
 }
 

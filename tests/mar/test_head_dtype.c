@@ -26,7 +26,8 @@ static void keep_warnings(void *user, mar_log_level level, const char *line)
 static demo open_demo(mar_dtype dtype, mar_dtype head, journal *j)
 {
     demo d = {0};
-    const mar_options options = {.dtype = dtype,
+    const mar_options options = {.size = sizeof options,
+                                 .dtype = dtype,
                                  .head_dtype = head,
                                  .threads = 2,
                                  .backend = MAR_BACKEND_CPU,
@@ -47,7 +48,7 @@ static mar_stats generate(const demo *d, const mar_params *p, int n, float *toke
 {
     int labels[N];
     mar_session *s;
-    mar_stats stats = {0};
+    mar_stats stats = {.size = sizeof stats};
     for (int i = 0; i < n; i++) labels[i] = i;
     assert_library(d->m, mar_session_create(d->model, NULL, p, n, &s));
     assert_session(s, mar_session_begin(s, 0, labels, n));
@@ -120,8 +121,11 @@ TEST_CASE(the_handle_says_it)
 
 TEST_CASE(a_head_in_bf16_needs_it)
 {
-    const mar_options options = {
-        .dtype = MAR_DTYPE_F32, .head_dtype = MAR_DTYPE_BF16, .threads = 1, .backend = MAR_BACKEND_CPU};
+    const mar_options options = {.size = sizeof options,
+                                 .dtype = MAR_DTYPE_F32,
+                                 .head_dtype = MAR_DTYPE_BF16,
+                                 .threads = 1,
+                                 .backend = MAR_BACKEND_CPU};
     mar *m;
     mar_model *model;
     assert_int_equal(mar_open(&options, &m), MAR_EARG);
@@ -131,8 +135,11 @@ TEST_CASE(a_head_in_bf16_needs_it)
     assert_int_equal(mar_model_load(m, "demo", 0, &model), MAR_EARG);
     mar_close(m);
     mar *half = NULL;
-    const mar_options both = {
-        .dtype = MAR_DTYPE_BF16, .head_dtype = MAR_DTYPE_BF16, .threads = 1, .backend = MAR_BACKEND_CPU};
+    const mar_options both = {.size = sizeof both,
+                              .dtype = MAR_DTYPE_BF16,
+                              .head_dtype = MAR_DTYPE_BF16,
+                              .threads = 1,
+                              .backend = MAR_BACKEND_CPU};
     if (mar_open(&both, &half) == MAR_OK) assert_null(strstr(mar_backend_description(half), "head"));
     mar_close(half);
 }

@@ -27,7 +27,7 @@ static struct {
 
 static int set_up(void **state)
 {
-    const mar_options bad = {.backend = MAR_BACKEND_CPU, .threads = -1};
+    const mar_options bad = {.size = sizeof bad, .backend = MAR_BACKEND_CPU, .threads = -1};
     (void)state;
     host.d = demo_open(2);
     host.p = params_with("num_iter 4, num_sampling_steps 4");
@@ -102,7 +102,10 @@ HOSTILE(mar_param_set)
 {
     char why[128];
     const mar_param *cfg = mar_param_get(2);
-    const mar_param choice = {.type = MAR_TYPE_CHOICE}, name = {.type = MAR_TYPE_NAME}, odd = {.type = (mar_type)99};
+    const mar_param choice = {.size = sizeof choice, .type = MAR_TYPE_CHOICE},
+                    name = {.size = sizeof name, .type = MAR_TYPE_NAME},
+                    odd = {.size = sizeof odd, .type = (mar_type)99}, no_size = {.type = MAR_TYPE_FLAG},
+                    newer = {.size = 2 * sizeof newer, .type = MAR_TYPE_FLAG};
     int field[4] = {7, 7, 7, 7};
     assert_string_equal(cfg->name, "cfg");
     assert_int_equal(mar_param_set(NULL, &host.p, "1", why, sizeof why), MAR_EARG);
@@ -123,6 +126,10 @@ HOSTILE(mar_param_set)
     assert_int_equal(mar_param_set(&choice, field, "on", why, sizeof why), MAR_EARG);
     assert_int_equal(mar_param_set(&name, field, "on", why, sizeof why), MAR_EARG);
     assert_int_equal(mar_param_set(&odd, field, "on", why, sizeof why), MAR_EARG);
+    assert_int_equal(mar_param_set(&no_size, field, "on", why, sizeof why), MAR_EARG);
+    one_line(why, "mar_param.size is 0: expected sizeof(mar_param)");
+    assert_int_equal(mar_param_set(&newer, field, "on", why, sizeof why), MAR_EARG);
+    one_line(why, "mar_param.size is ");
     assert_int_equal(field[0], 7);
 }
 
@@ -134,7 +141,7 @@ HOSTILE(mar_param_expects)
     assert_string_equal(mar_param_expects(mar_param_get(0), NULL, 10), "");
     assert_string_equal(mar_param_expects(mar_param_get(0), text, 0), "");
     for (int type = -1; type < 12; type++) {
-        const mar_param empty = {.type = (mar_type)type};
+        const mar_param empty = {.size = sizeof empty, .type = (mar_type)type};
         assert_non_null(mar_param_expects(&empty, text, sizeof text));
         for (int i = 0; i < mar_param_count(); i++) mar_param_expects(mar_param_get(i), text, 1);
     }
@@ -150,7 +157,7 @@ HOSTILE(mar_param_text)
     assert_string_equal(mar_param_text(mar_param_get(0), &host.p, NULL, sizeof text), "");
     assert_string_equal(mar_param_text(mar_param_get(0), &host.p, text, 0), "");
     for (int type = MAR_TYPE_FLAG; type <= MAR_TYPE_CHOICE; type++) {
-        const mar_param empty = {.type = (mar_type)type};
+        const mar_param empty = {.size = sizeof empty, .type = (mar_type)type};
         assert_non_null(mar_param_text(&empty, fields, text, sizeof text));
     }
 }
@@ -160,6 +167,23 @@ HOSTILE(mar_param_is_default)
     assert_int_equal(mar_param_is_default(NULL, &host.p), 0);
     assert_int_equal(mar_param_is_default(mar_param_get(0), NULL), 0);
     assert_int_equal(mar_param_is_default(NULL, NULL), 0);
+}
+
+HOSTILE(mar_options_init)
+{
+    unsigned char bytes[sizeof(mar_options) + 8];
+    mar *m;
+    mar_options_init(NULL, sizeof(mar_options));
+    memset(bytes, 0x55, sizeof bytes);
+    mar_options_init((mar_options *)(void *)bytes, 3); /* writes at most 3 bytes */
+    for (size_t i = 3; i < sizeof bytes; i++) assert_int_equal(bytes[i], 0x55);
+    static const size_t sizes[] = {0, 1, sizeof(size_t), sizeof(mar_options) - 1, sizeof(mar_options) + 8, SIZE_MAX};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const mar_options o = {.size = sizes[i]};
+        const mar_status status = mar_open(&o, &m);
+        refused(status, m, "mar_options.size is ");
+        mar_close(m);
+    }
 }
 
 HOSTILE_IS(mar_option_count, mar_option_count() > 0)
@@ -195,9 +219,23 @@ HOSTILE(mar_params_init)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         p[0] = host.p;
         p[0].size = sizes[i];
-        refused(mar_session_create(host.d.model, NULL, p, 1, &s), host.d.m, "mar_params of ");
+        refused(mar_session_create(host.d.model, NULL, p, 1, &s), host.d.m, "mar_params.size is ");
         assert_null(mar_params_unused(p, 0));
     }
+}
+
+HOSTILE(mar_params_new)
+{
+    mar_params *p = mar_params_new();
+    assert_non_null(p);
+    assert_int_equal(p->size, sizeof *p);
+    for (int i = 0; i < mar_param_count(); i++) assert_true(mar_param_is_default(mar_param_get(i), p));
+    mar_params_free(p);
+}
+
+HOSTILE(mar_params_free)
+{
+    mar_params_free(NULL);
 }
 
 HOSTILE(mar_params_set)
@@ -383,14 +421,27 @@ HOSTILE(mar_session_image_size)
 
 HOSTILE_IS(mar_session_get_params, !mar_session_get_params(NULL))
 
-HOSTILE(mar_session_get_stats)
+HOSTILE(mar_stats_init)
 {
     mar_stats stats;
-    const mar_stats none = {0};
+    mar_stats_init(NULL, sizeof stats);
     memset(&stats, 0x55, sizeof stats);
+    mar_stats_init(&stats, 3); /* writes at most 3 bytes */
+    for (size_t i = 3; i < sizeof stats; i++) assert_int_equal(((unsigned char *)&stats)[i], 0x55);
+}
+
+HOSTILE(mar_session_get_stats)
+{
+    mar_stats stats, zeros = {0};
+    memset(&stats, 0x55, sizeof stats);
+    stats.size = 0;
+    mar_session_get_stats(host.s, &stats); /* writes nothing */
+    assert_int_equal(stats.size, 0);
+    for (size_t i = sizeof(size_t); i < sizeof stats; i++) assert_int_equal(((unsigned char *)&stats)[i], 0x55);
+    stats.size = sizeof stats;
     mar_session_get_stats(NULL, &stats);
-    assert_int_equal(stats.tokens, 0);
-    assert_true(stats.total_s == none.total_s && stats.accepted_shift == none.accepted_shift);
+    zeros.size = sizeof zeros;
+    assert_memory_equal(&stats, &zeros, sizeof zeros);
     mar_session_get_stats(host.s, NULL);
     mar_session_get_stats(NULL, NULL);
 }
@@ -434,7 +485,7 @@ HOSTILE(mar_open)
     for (int i = 0; i < OUT_OF_RANGE; i++)
         for (int option = 0; option < mar_option_count(); option++) {
             const mar_param *o = mar_option_get(option);
-            mar_options bad = {.backend = MAR_BACKEND_CPU, .threads = 1};
+            mar_options bad = {.size = sizeof bad, .backend = MAR_BACKEND_CPU, .threads = 1};
             memcpy((char *)&bad + o->offset, &out_of_range[i], sizeof(int));
             const mar_status status = mar_open(&bad, &m);
             assert_non_null(m);
@@ -442,7 +493,7 @@ HOSTILE(mar_open)
             one_line(mar_error(m), "expected");
             mar_close(m);
         }
-    const mar_options half = {.dtype = MAR_DTYPE_F16, .backend = MAR_BACKEND_CPU};
+    const mar_options half = {.size = sizeof half, .dtype = MAR_DTYPE_F16, .backend = MAR_BACKEND_CPU};
     const mar_status status = mar_open(&half, &m);
     refused(status, m, "expected auto, f32, bf16 or int8");
     mar_close(m);
@@ -475,6 +526,8 @@ HOSTILE(mar_status_name)
         assert_string_equal(mar_status_name((mar_status)out_of_range[i]), "unknown status");
 }
 
+HOSTILE_IS(mar_version_number,
+           mar_version_number() == MAR_VERSION_MAJOR * 10000 + MAR_VERSION_MINOR * 100 + MAR_VERSION_PATCH)
 HOSTILE_IS(mar_version, mar_version())
 
 HOSTILE(mar_backend_description)
@@ -561,7 +614,7 @@ HOSTILE(mar_model_load_from)
     s.path = "demo";
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         s.size = sizes[i];
-        refused(mar_model_load_from(m, &s, &model), m, "mar_source of ");
+        refused(mar_model_load_from(m, &s, &model), m, "mar_source.size is ");
     }
     s.size = sizeof s;
     for (int i = 0; i < OUT_OF_RANGE; i++) {
@@ -714,6 +767,17 @@ HOSTILE(mar_method_get)
 {
     for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_method_get(out_of_range[i]));
     assert_null(mar_method_get(mar_method_count()));
+}
+
+HOSTILE(mar_method_get_parameter)
+{
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        assert_null(mar_method_get_parameter(out_of_range[i], 0));
+        assert_null(mar_method_get_parameter(0, out_of_range[i]));
+    }
+    assert_null(mar_method_get_parameter(mar_method_count(), 0));
+    for (int i = 0; i < mar_method_count(); i++)
+        assert_null(mar_method_get_parameter(i, mar_method_get(i)->parameter_count));
 }
 
 HOSTILE(mar_precision_recall)

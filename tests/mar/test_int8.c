@@ -20,6 +20,7 @@ static mar *open_int8(const mar_options *with)
 {
     mar_options options = with ? *with : (mar_options){0};
     mar *m;
+    options.size = sizeof options;
     options.dtype = MAR_DTYPE_INT8, options.threads = 2, options.backend = MAR_BACKEND_CPU;
     if (mar_open(&options, &m) != MAR_OK) fail_msg("%s", mar_error(m));
     return m;
@@ -293,7 +294,8 @@ TEST_CASE(automatic)
 {
     fixture x = set_up("demo-discrete");
     journal j = {""};
-    const mar_options options = {.threads = 1, .backend = MAR_BACKEND_CPU, .log = keep, .log_user = &j};
+    const mar_options options = {
+        .size = sizeof options, .threads = 1, .backend = MAR_BACKEND_CPU, .log = keep, .log_user = &j};
     static const char restored[] = "its int8 weights are restored, where --dtype int8 would multiply them as they are";
     mar *m;
     mar_model *model;
@@ -414,7 +416,7 @@ TEST_CASE(refused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mar_options options = cases[i].options;
         mar *m;
-        options.threads = 1, options.backend = MAR_BACKEND_CPU;
+        options.size = sizeof options, options.threads = 1, options.backend = MAR_BACKEND_CPU;
         if (options.head_dtype == MAR_DTYPE_BF16 && !has_bf16()) continue;
         if (mar_open(&options, &m) != MAR_EARG) fail_msg("opened, expected \"%s\"", cases[i].says);
         if (!strstr(mar_error(m), cases[i].says)) fail_msg("\"%s\", expected \"%s\"", mar_error(m), cases[i].says);
@@ -433,7 +435,7 @@ TEST_CASE(bytes_read)
     for (int i = 0; i < 2; i++) {
         demo d = {.m = handles[i]};
         mar_params p;
-        mar_stats stats;
+        mar_stats stats = {.size = sizeof stats};
         static float tokens[DEMO_SEQ];
         mar_params_init(&p, sizeof p);
         p.cfg = 1;
@@ -453,12 +455,14 @@ TEST_CASE(bytes_read)
 TEST_CASE(listed)
 {
     const mar_method_info *info = NULL;
+    const mar_method_parameter *parameter = NULL;
     for (int i = 0; i < mar_method_count(); i++)
-        if (strcmp(mar_method_get(i)->name, "int8") == 0) info = mar_method_get(i);
+        if (strcmp(mar_method_get(i)->name, "int8") == 0)
+            info = mar_method_get(i), parameter = mar_method_get_parameter(i, 0);
     assert_non_null(info);
     assert_false(info->exact);
     assert_string_equal(info->option, "--dtype int8");
     assert_string_equal(info->tokens, "continuous, discrete");
     assert_int_equal(info->parameter_count, 1);
-    assert_string_equal(info->parameters[0].name, "int8_below");
+    assert_string_equal(parameter->name, "int8_below");
 }

@@ -116,8 +116,12 @@ static const struct {
 /* Sets a weight to NaN, at all timesteps in int8. */
 TEST_CASE(check_names_the_layer)
 {
-    const mar_options options = {
-        .dtype = MAR_DTYPE_INT8, .threads = 2, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1, .int8_below = 1000};
+    const mar_options options = {.size = sizeof options,
+                                 .dtype = MAR_DTYPE_INT8,
+                                 .threads = 2,
+                                 .backend = MAR_BACKEND_CPU,
+                                 .allow_nonfinite = 1,
+                                 .int8_below = 1000};
     char *directory = test_directory();
     mar *m = NULL;
     const mar_status opened = mar_open(&options, &m);

@@ -370,7 +370,8 @@ static void host_free(void *user, void *p, size_t size)
 
 static mar_options host_options(host_memory *h)
 {
-    return (mar_options){.dtype = MAR_DTYPE_F32,
+    return (mar_options){.size = sizeof(mar_options),
+                         .dtype = MAR_DTYPE_F32,
                          .backend = MAR_BACKEND_CPU,
                          .threads = 2,
                          .alloc = host_alloc,
@@ -382,7 +383,7 @@ static mar_options host_options(host_memory *h)
  * reason. Frees everything. */
 static mar_status picture(host_memory *h, uint8_t rgb[DEMO_BYTES], char why[ERR_TEXT_MAX])
 {
-    mar_options o = {.dtype = MAR_DTYPE_F32, .backend = MAR_BACKEND_CPU, .threads = 2};
+    mar_options o = {.size = sizeof o, .dtype = MAR_DTYPE_F32, .backend = MAR_BACKEND_CPU, .threads = 2};
     if (h) o = host_options(h);
     const mar_params p = params_with("num_iter 2, num_sampling_steps 2");
     demo d = {0};

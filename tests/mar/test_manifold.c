@@ -12,7 +12,7 @@ static mar *handle;
 static int open_handle(void **unused)
 {
     (void)unused;
-    const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 2};
+    const mar_options options = {.size = sizeof options, .backend = MAR_BACKEND_CPU, .threads = 2};
     return mar_open(&options, &handle) == MAR_OK ? 0 : -1;
 }
 

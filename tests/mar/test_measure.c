@@ -36,6 +36,7 @@ TEST_CASE(lists_every_part)
         if (strcmp(m->group, "machine") != 0)
             if (!(m->seconds > 0 && isfinite(m->seconds)))
                 fail_msg("%s %s of %d rows takes %g s", m->group, m->name, m->rows, m->seconds);
+        assert_int_equal(m->size, sizeof *m);
         if (!(m->count > 0 && m->bytes >= 0 && m->flop >= 0))
             fail_msg("%s %s: count %g, bytes %g, flop %g", m->group, m->name, m->count, m->bytes, m->flop);
     }

@@ -116,8 +116,9 @@ static void goes_on(const bystander *b, const rounds *r)
 
 TEST_CASE(opening)
 {
-    static const mar_options options[] = {
-        {.dtype = MAR_DTYPE_F32, .threads = 1}, {.dtype = MAR_DTYPE_F32, .threads = 4}, {.threads = 2}};
+    static const mar_options options[] = {{.size = sizeof *options, .dtype = MAR_DTYPE_F32, .threads = 1},
+                                          {.size = sizeof *options, .dtype = MAR_DTYPE_F32, .threads = 4},
+                                          {.size = sizeof *options, .threads = 2}};
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     for (size_t i = 0; i < 4 * sizeof options / sizeof *options; i++) {
         const mar_options *o = &options[i / 4];

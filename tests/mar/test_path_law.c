@@ -45,7 +45,7 @@ static innovation_test innovations_of(const demo *d, const mar_params *p, int ba
     static float tokens[BATCH * DEMO_TOKENS];
     mar_session *s = demo_session(d, p, BATCH);
     innovations v = {0};
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     long drafted = 0, accepted = 0;
     int labels[BATCH];
     for (int first = 0; first < batches * BATCH; first += BATCH) {

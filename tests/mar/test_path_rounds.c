@@ -25,7 +25,10 @@ static void generate(const demo *d, const mar_params *p, int batch, float *token
         demo_finish(s);
         assert_session(s, mar_session_tokens(s, tokens + i * DEMO_TOKENS));
     }
-    if (stats) mar_session_get_stats(s, stats);
+    if (stats) {
+        mar_stats_init(stats, sizeof *stats);
+        mar_session_get_stats(s, stats);
+    }
     mar_session_free(s);
 }
 
@@ -136,7 +139,7 @@ static void check_counts(const demo *d, const mar_params *p, int images)
     int made[DEMO_SEQ] = {0}, of_fate[3] = {0}, rounds = 0;
     const int self = !p->draft;
     mar_step steps[DEMO_SEQ];
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     mar_steps_plan(p->num_iter, DEMO_SEQ, p->cfg, p->cfg_schedule, steps);
     mar_session *s = demo_session(d, p, N);
     assert_session(s, mar_session_begin(s, 31, labels, images));
@@ -203,7 +206,7 @@ TEST_CASE(gamma_1_verifies_every_step)
     demo d = demo_open(1);
     const mar_params p = params_of(&d, "self", "num_iter 16, num_sampling_steps 8, cfg 2.9, gamma 1");
     mar_session *s = demo_session(&d, &p, 1);
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     demo_begin(s, 1);
     for (int step = 0; !mar_session_done(s); step++) {
         assert_int_equal(mar_session_steps_left(s), p.num_iter - step);

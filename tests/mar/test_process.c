@@ -55,7 +55,7 @@ static void call_everything(const char *directory)
     int width, height;
     mar_report *report;
     mar_session *s;
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     mar_model *none;
     double peak;
     const demo d = demo_open(2);
@@ -155,7 +155,10 @@ static void generate_as(mar_dtype dtype)
     static float numbers[DEMO_TOKENS];
     mar *m;
     mar_features *features;
-    assert_int_equal(mar_open(&(mar_options){.backend = MAR_BACKEND_CPU, .dtype = dtype, .threads = 2}, &m), MAR_OK);
+    assert_int_equal(
+        mar_open(&(mar_options){.size = sizeof(mar_options), .backend = MAR_BACKEND_CPU, .dtype = dtype, .threads = 2},
+                 &m),
+        MAR_OK);
     for (int i = 0; i < 2; i++) {
         mar_model *model;
         mar_vae *vae;
@@ -222,7 +225,7 @@ TEST_CASE(absurd_sessions)
     p = params_with("num_iter 4, num_sampling_steps 4");
     const long before = resident_kilobytes();
     s = demo_session(&d, &p, 4096);
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     mar_session_get_stats(s, &stats);
     const long kilobytes = (long)(stats.arena_bytes / 1024), taken = resident_kilobytes() - before;
     if (taken > kilobytes / 4) fail_msg("%ld of %ld kB are taken at once", taken, kilobytes);

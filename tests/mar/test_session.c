@@ -74,7 +74,9 @@ TEST_CASE(errors_belong_to_whom_they_concern)
     assert_says(mar_error(l.m), "different handles");
 
     mar *closed;
-    assert_int_equal(mar_open(&(mar_options){.backend = MAR_BACKEND_CPU, .threads = -1}, &closed), MAR_EARG);
+    assert_int_equal(
+        mar_open(&(mar_options){.size = sizeof(mar_options), .backend = MAR_BACKEND_CPU, .threads = -1}, &closed),
+        MAR_EARG);
     assert_says(mar_error(closed), "threads -1");
     assert_string_equal(mar_error(NULL), "");
     mar_close(closed);
@@ -378,9 +380,18 @@ TEST_CASE(lines_go_to_the_handles_host)
     const mar_params p = quick();
     mar *n;
     demo l = {0};
-    assert_int_equal(mar_open(&(mar_options){.backend = MAR_BACKEND_CPU, .log = keep_line, .log_user = &mine}, &l.m),
+    assert_int_equal(mar_open(&(mar_options){.size = sizeof(mar_options),
+                                             .backend = MAR_BACKEND_CPU,
+                                             .log = keep_line,
+                                             .log_user = &mine},
+                              &l.m),
                      0);
-    assert_int_equal(mar_open(&(mar_options){.backend = MAR_BACKEND_CPU, .log = keep_line, .log_user = &other}, &n), 0);
+    assert_int_equal(mar_open(&(mar_options){.size = sizeof(mar_options),
+                                             .backend = MAR_BACKEND_CPU,
+                                             .log = keep_line,
+                                             .log_user = &other},
+                              &n),
+                     0);
     assert_library(l.m, mar_model_load(l.m, "demo", 0, &l.model));
     assert_library(l.m, mar_vae_load(l.m, "demo", &l.vae));
     mar_session *s = demo_session(&l, &p, 2);
@@ -435,7 +446,7 @@ TEST_CASE(decodes_given_tokens)
         demo_begin(s, 1); /* dropped by the decoding */
         assert_session(s, mar_session_decode(s, DEMO_FIRST, tokens, DEMO_BATCH, decoded));
         assert_memory_equal(made, decoded, DEMO_BATCH * bytes);
-        mar_stats stats;
+        mar_stats stats = {.size = sizeof stats};
         mar_session_get_stats(s, &stats);
         assert_true(stats.vae_flop > 0 && stats.total_s >= stats.vae_s);
         assert_int_equal(mar_session_done(s), 1);
@@ -472,7 +483,7 @@ static void meddle(meddler *m)
     static float tokens[3 * TOKENS];
     static int numbers[3 * DEMO_SEQ];
     char text[256];
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     mar_session *s = m->s;
     m->count++;
     assert_int_equal(mar_session_begin(s, 9, (int[]){1, 2, 3}, 3), MAR_EARG);
@@ -523,7 +534,8 @@ TEST_CASE(callbacks_do_not_use_their_session)
     generate_alone(&l, &p, 3, expected);
     demo_close(l);
     l.draft = NULL;
-    assert_int_equal(mar_open(&(mar_options){.dtype = MAR_DTYPE_F32,
+    assert_int_equal(mar_open(&(mar_options){.size = sizeof(mar_options),
+                                             .dtype = MAR_DTYPE_F32,
                                              .backend = MAR_BACKEND_CPU,
                                              .threads = 1,
                                              .log = meddle_in_log,

@@ -43,7 +43,10 @@ static void generate(mar_model *target, const mar_params *p, int first, int n, f
     mar_session *s = begin(target, p, first, n);
     demo_finish(s);
     assert_session(s, mar_session_tokens(s, tokens));
-    if (stats) mar_session_get_stats(s, stats);
+    if (stats) {
+        mar_stats_init(stats, sizeof *stats);
+        mar_session_get_stats(s, stats);
+    }
     mar_session_free(s);
 }
 
@@ -185,7 +188,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     enum { N = 2 };
     mar_session *s = begin(target, p, 0, N);
     mar_step steps[SEQ];
-    mar_stats stats;
+    mar_stats stats = {.size = sizeof stats};
     uint8_t fate[N * SEQ];
     int born[N * SEQ], late[N * SEQ], made[SEQ] = {0}, of_fate[3] = {0};
     mar_steps_plan(p->num_iter, SEQ, p->cfg, p->cfg_schedule, steps);
@@ -300,7 +303,7 @@ TEST_CASE(shift_of_accepted_tokens)
         p.inner_temperature = 400;
         mar_session *s = begin(d.model, &p, 0, 12);
         demo_finish(s);
-        mar_stats stats;
+        mar_stats stats = {.size = sizeof stats};
         mar_session_get_stats(s, &stats);
         assert_true(stats.accepted > 0);
         const double shift = stats.accepted_shift;
@@ -462,6 +465,7 @@ static double law_p_value(demo d, const spec_method *method, mar_stats *stats)
         status = mar_session_step(s);
         if (status == MAR_OK) collect(s, states, noise);
     }
+    mar_stats_init(stats, sizeof *stats);
     mar_session_get_stats(s, stats);
     if (status == MAR_EMODEL) {
         mar_session_free(s);

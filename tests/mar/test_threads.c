@@ -163,7 +163,8 @@ static void load(worker *w)
 {
     const int kind = (int)draw(w, KINDS), own = (int)draw(w, 2);
     demo d = {.m = w->stage->demo.m};
-    const mar_options options = {.dtype = w->stage->dtype, .threads = 1 + (int)draw(w, 2), .backend = backend};
+    const mar_options options = {
+        .size = sizeof options, .dtype = w->stage->dtype, .threads = 1 + (int)draw(w, 2), .backend = backend};
     mar_session *s = NULL;
     if ((own && mar_open(&options, &d.m) != MAR_OK) || mar_model_load(d.m, "demo", 0, &d.model) != MAR_OK ||
         mar_model_load(d.m, "demo-draft", 0, &d.draft) != MAR_OK || mar_vae_load(d.m, "demo", &d.vae) != MAR_OK)
@@ -241,7 +242,7 @@ static void together(mar_dtype dtype)
     stage g = {.dtype = dtype, .workers = workers};
     pthread_t threads[THREADS];
     int cancelled = 0;
-    const mar_options options = {.dtype = dtype, .threads = 2, .backend = backend};
+    const mar_options options = {.size = sizeof options, .dtype = dtype, .threads = 2, .backend = backend};
     mar *m;
     const mar_status opened = mar_open(&options, &m);
     if (dtype == MAR_DTYPE_BF16 && opened == MAR_EBACKEND) { /* a processor without bf16 */

@@ -8,6 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef MAR_VERSION_MAJOR /* since then structs begin with their size; older revisions are built with this file, too */
+#define SIZE(type) .size = sizeof(type),
+#else
+#define SIZE(type)
+#endif
+
 enum { IMAGES = 3, TOKENS_MAX = 256 * 16, PIXELS_MAX = 256 * 256 * 3 };
 
 /* FNV-1a */
@@ -70,7 +76,7 @@ static void run(mar_model *model, mar_vae *vae, const char *name, const mar_para
         if (status == MAR_OK) status = mar_session_tokens(s, tokens + (size_t)i * size);
         if (status == MAR_OK && vae) status = mar_session_images(s, pixels + (size_t)i * bytes);
     }
-    mar_stats stats;
+    mar_stats stats = {SIZE(mar_stats).total_s = 0};
     mar_session_get_stats(s, &stats);
     printf("%s: %s %016llx %016llx, %.0f %.0f %.0f calls, %ld of %ld\n", name, mar_status_name(status),
            (unsigned long long)hash(tokens, IMAGES * size * sizeof *tokens),
@@ -233,7 +239,8 @@ int main(int argc, char **argv)
     static const char lazy_small[] = "tests/golden/data/lazy_small.safetensors";
     const int cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     for (int dtype = MAR_DTYPE_F32; dtype <= (cuda ? MAR_DTYPE_BF16 : MAR_DTYPE_INT8); dtype++) {
-        mar_options o = {.dtype = (mar_dtype)dtype, .threads = 1, .backend = cuda ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU};
+        mar_options o = {SIZE(mar_options).dtype = (mar_dtype)dtype, .threads = 1,
+                         .backend = cuda ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU};
         run_all(&o, lazy_small, NULL, cuda);
         if (cuda) continue;
         run_all(&o, "demo", "demo-draft", 0);

@@ -50,7 +50,8 @@ TEST_CASE(list_has_every_method)
             assert_string_equal(info->tokens, m->tokens == SPEC_DISCRETE ? "discrete" : "continuous");
             assert_non_null(info->option);
             for (int j = 0; m->parameters[j].name; j++) /* info names a parameter by its option, if it has one */
-                assert_true(j < info->parameter_count && info->parameters[j].value == m->parameters[j].value);
+                assert_true(j < info->parameter_count &&
+                            mar_method_get_parameter(i, j)->value == m->parameters[j].value);
         } else {
             shortcuts++;
             assert_null(m);

@@ -59,7 +59,8 @@ double max_difference(const float *a, const float *b, size_t n)
 
 mar *open_mar(mar_dtype dtype, int threads)
 {
-    const mar_options options = {.dtype = dtype, .threads = threads, .backend = MAR_BACKEND_CPU};
+    const mar_options options = {
+        .size = sizeof options, .dtype = dtype, .threads = threads, .backend = MAR_BACKEND_CPU};
     mar *m = NULL;
     mar_status status = mar_open(&options, &m);
     if ((dtype == MAR_DTYPE_BF16 || dtype == MAR_DTYPE_INT8) && status == MAR_EBACKEND) {

@@ -118,7 +118,7 @@ TEST_CASE(models_and_vaes)
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     strict = open_mar(MAR_DTYPE_F32, 1);
     const mar_options options = {
-        .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
+        .size = sizeof options, .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
     assert_library(lax, mar_open(&options, &lax));
     spoil(strict, DATA "mar.pth", 2, model_path, "z_proj.weight", 17);
     spoil(strict, DATA "vae.ckpt", 0, vae_path, "decoder.conv_in.bias", 3);

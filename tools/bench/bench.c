@@ -20,14 +20,14 @@ typedef struct {
 } bench_options;
 
 static const mar_param rows[] = {
-    {.name = "batch",
+    {.name = OPTION("batch"),
      .offset = offsetof(bench_options, batch),
      .group = "Measurement",
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 65536,
      .help = "images to make at a time"},
-    {.name = "repeat",
+    {.name = OPTION("repeat"),
      .offset = offsetof(bench_options, repeat),
      .type = MAR_TYPE_INT,
      .min = 1,
@@ -37,7 +37,7 @@ static const mar_param rows[] = {
              "often, in turns. A pass counts in "
              "its fastest turn, beside the machine as measured right before. On a GPU the second time makes the "
              "recordings that the third replays."},
-    {.name = "micro",
+    {.name = OPTION("micro"),
      .offset = offsetof(bench_options, micro),
      .group = "Parts",
      .type = MAR_TYPE_FLAG,

@@ -39,7 +39,8 @@ const char *tool_base_name(const char *path)
 
 int tool_open_files(const mar_options *about, mar **out)
 {
-    mar_options options = {0};
+    mar_options options;
+    mar_options_init(&options, sizeof options);
     if (about) options = *about;
     options.backend = MAR_BACKEND_CPU;
     options.threads = 1;

@@ -26,7 +26,7 @@ void options_add_table(option_set *set, const mar_param *table, void *fields, in
 }
 
 const mar_param option_json = {
-    .name = "json", .group = "Options", .type = MAR_TYPE_FLAG, .help = "print one JSON object instead of text"};
+    .name = OPTION("json"), .group = "Options", .type = MAR_TYPE_FLAG, .help = "print one JSON object instead of text"};
 
 void options_add_under(option_set *set, const char *group, const mar_param *param, void *fields)
 {

@@ -9,6 +9,9 @@ enum { OPTIONS_MAX = 128 };
 
 /* One option: `--name value` or `--name=value`, or a flag without a value. Dashes inside a name count as underscores.
  * The last occurrence counts. Some have a letter: `-o value`, `-ovalue`, and behind flags: `-qo value`. */
+/* Begins a row of a table: {.name = OPTION("batch"), ...}. */
+#define OPTION(name) name, .size = sizeof(mar_param)
+
 typedef struct {
     const mar_param *param; /* name, type, range and help */
     void *fields; /* struct of its field; unchanged if the option is absent. MODEL: the field is a const char * for the

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static const mar_param rows[] = {
-    {.name = "model",
+    {.name = OPTION("model"),
      .offset = offsetof(run_options, model),
      .group = "Model",
      .type = MAR_TYPE_TEXT,
@@ -21,14 +21,14 @@ static const mar_param rows[] = {
      .help = "checkpoint: .safetensors, official .pth, demo or demo-discrete\n"
              "demo (continuous tokens) and demo-discrete (discrete tokens) are built in, as are the drafts "
              "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
-    {.name = "vae",
+    {.name = OPTION("vae"),
      .offset = offsetof(run_options, vae),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "image decoder: .safetensors, kl16.ckpt, demo\n"
              "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models have their own. mar generate "
              "needs it for any other model; mar bench and mar fidelity then go without images."},
-    {.name = "captions",
+    {.name = OPTION("captions"),
      .offset = offsetof(run_options, captions),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.npz",
@@ -36,7 +36,7 @@ static const mar_param rows[] = {
              "T5's output for the captions, made elsewhere: a .npz with features [captions, positions, numbers] "
              "and, if captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. "
              "The captions take the place of classes, numbered from 0."},
-    {.name = "heads",
+    {.name = OPTION("heads"),
      .offset = offsetof(run_options, heads),
      .type = MAR_TYPE_TEXT,
      .argument = "N",
@@ -44,7 +44,7 @@ static const mar_param rows[] = {
              "No tensor stores them. A file with the width of an official model has that model's heads. For "
              "another width, give them or let mar convert --heads write them into the file. ENCODER,DECODER is for "
              "a MAR model with two numbers of heads."},
-    {.name = "fast",
+    {.name = OPTION("fast"),
      .offset = offsetof(run_options, fast),
      .group = "Presets, for speed",
      .type = MAR_TYPE_INT,
@@ -78,6 +78,7 @@ void run_options_init(run_options *o)
 {
     *o = (run_options){.model = "demo"};
     mar_params_init(&o->params, sizeof o->params);
+    mar_options_init(&o->machine, sizeof o->machine);
 }
 
 static void copy_group(run_options *to, const run_options *from, const char *group)

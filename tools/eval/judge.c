@@ -41,7 +41,7 @@ static const char *const networks[] = {"inception", "demo", NULL};
 const char *const judge_dtypes[] = {[JUDGE_F32] = "f32", [JUDGE_BF16] = "bf16", NULL};
 
 const mar_param judge_rows[] = {
-    {.name = "features",
+    {.name = OPTION("features"),
      .offset = offsetof(judge_options, features),
      .group = "Judging",
      .type = MAR_TYPE_NAME,
@@ -49,14 +49,14 @@ const mar_param judge_rows[] = {
      .help = "network that judges; default demo for the demo, else inception\n"
              "inception is Inception-v3, which defines FID and the others. demo is the built-in classifier of "
              "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance."},
-    {.name = "inception",
+    {.name = OPTION("inception"),
      .offset = offsetof(judge_options, inception),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "Inception-v3's weights, .pth or .safetensors\n"
              "weights-inception-2015-12-05-6726825d.pth of torch-fidelity, or pt_inception-2015-12-05-6726825d.pth of "
              "pytorch-fid."},
-    {.name = "features_dtype",
+    {.name = OPTION("features_dtype"),
      .offset = offsetof(judge_options, dtype),
      .type = MAR_TYPE_CHOICE,
      .choices = judge_dtypes,

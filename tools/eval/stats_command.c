@@ -24,7 +24,7 @@ typedef struct {
 } stats_options;
 
 static const mar_param rows[] = {
-    {.name = "out",
+    {.name = OPTION("out"),
      .offset = offsetof(stats_options, out),
      .group = "Options",
      .type = MAR_TYPE_TEXT,
@@ -32,18 +32,18 @@ static const mar_param rows[] = {
      .help = "file to write, completely or not at all\n"
              "It has mu and sigma in float64, num_images, and mu_s and sigma_s if the network has spatial "
              "features."},
-    {.name = "keep_features",
+    {.name = OPTION("keep_features"),
      .offset = offsetof(stats_options, keep_features),
      .type = MAR_TYPE_FLAG,
      .help = "also write the features of every image\n"
              "Precision and recall need them. They take 8 KB an image, all in memory until the file is written."},
-    {.name = "batch",
+    {.name = OPTION("batch"),
      .offset = offsetof(stats_options, batch),
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1024,
      .help = "images to judge at a time: memory against speed"},
-    {.name = "quiet",
+    {.name = OPTION("quiet"),
      .offset = offsetof(stats_options, quiet),
      .type = MAR_TYPE_FLAG,
      .help = "no progress and no summary; errors only"},
@@ -54,6 +54,7 @@ static const mar_param rows[] = {
 static void set_up(stats_options *o, option_set *set)
 {
     *o = (stats_options){.batch = BATCH_DEFAULT};
+    mar_options_init(&o->machine, sizeof o->machine);
     o->operands[0] = (operand){"IMAGES", &o->images, "a directory of PNG and JPEG files, or an npz with arr_0", NULL};
     *set = (option_set){
         .command = "stats",

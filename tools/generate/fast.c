@@ -65,7 +65,8 @@ int fast_has_int8(const mar_options *machine)
     static int known[MAR_BACKEND_CUDA + 1]; /* by backend: 0 unknown, 1 int8 works, -1 it does not */
     int *const answer = &known[machine->backend];
     if (*answer == 0) {
-        const mar_options asked = {.dtype = MAR_DTYPE_INT8, .backend = machine->backend, .threads = 1};
+        const mar_options asked = {
+            .size = sizeof asked, .dtype = MAR_DTYPE_INT8, .backend = machine->backend, .threads = 1};
         mar *library = NULL;
         *answer = mar_open(&asked, &library) == MAR_OK ? 1 : -1;
         mar_close(library);

@@ -28,7 +28,7 @@ enum {
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
 static const mar_param image_rows[] = {
-    {.name = "class",
+    {.name = OPTION("class"),
      .offset = offsetof(generate_options, classes),
      .group = "Images",
      .type = MAR_TYPE_TEXT,
@@ -39,14 +39,14 @@ static const mar_param image_rows[] = {
              "Names are those of ImageNet, for models of 1000 classes; mar classes lists them. They ignore case, "
              "and spaces, dashes and underscores are the same. A name of two classes is refused with the numbers "
              "to choose from. A class may occur several times. The default for the demo is all ten digits."},
-    {.name = "num",
+    {.name = OPTION("num"),
      .offset = offsetof(generate_options, num),
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = NUM_MAX,
      .help = "images of each class; default 1, of the demo 4\n"
              "Images are numbered from 0 through all classes in the given order, those of the first class first."},
-    {.name = "out",
+    {.name = OPTION("out"),
      .offset = offsetof(generate_options, out),
      .type = MAR_TYPE_TEXT,
      .argument = "WHERE",
@@ -54,24 +54,24 @@ static const mar_param image_rows[] = {
              "A name that ends in .png is a file: the image, or a grid of several. A single dash is standard "
              "output, which must not be a terminal. Any other name is a directory for 000000.png, 000001.png and "
              "so on, in class order. Missing directories are made."},
-    {.name = "grid",
+    {.name = OPTION("grid"),
      .offset = offsetof(generate_options, grid),
      .type = MAR_TYPE_FLAG,
      .help = "with a directory: also write all images to DIR/grid.png\n"
              "A row is a class, or a column if there are more classes than images of each."},
-    {.name = "resume",
+    {.name = OPTION("resume"),
      .offset = offsetof(generate_options, resume),
      .type = MAR_TYPE_FLAG,
      .help = "with a directory: make only the missing images\n"
              "All its numbered images must be whole and have the text that this run would write, else nothing is "
              "written. The directory then equals that of one run."},
-    {.name = "overwrite",
+    {.name = OPTION("overwrite"),
      .offset = offsetof(generate_options, overwrite),
      .type = MAR_TYPE_FLAG,
      .help = "with a directory: replace the images of another run\n"
              "It removes numbered images and grid.png before the first image is written. Without it and --resume a "
              "directory that has any is refused, so images of two runs are never mixed."},
-    {.name = "store",
+    {.name = OPTION("store"),
      .offset = offsetof(generate_options, store),
      .type = MAR_TYPE_TEXT,
      .argument = "DIR",
@@ -79,7 +79,7 @@ static const mar_param image_rows[] = {
              "Images that an earlier command with the same options kept there are decoded, not made: those of mar "
              "generate, mar eval and mar fidelity, where number, class and --batch agree. A run that was stopped goes "
              "on with the same bits, one picture or grid, too."},
-    {.name = "accept_map",
+    {.name = OPTION("accept_map"),
      .offset = offsetof(generate_options, accept_map),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.png",
@@ -90,7 +90,7 @@ static const mar_param image_rows[] = {
 };
 
 static const mar_param other_rows[] = {
-    {.name = "batch",
+    {.name = OPTION("batch"),
      .offset = offsetof(generate_options, batch),
      .group = "Machine",
      .type = MAR_TYPE_INT,
@@ -98,13 +98,13 @@ static const mar_param other_rows[] = {
      .max = 1024,
      .help = "images to make at a time; fewer need less memory\n"
              "More is faster for small models. Fewer show finished images earlier."},
-    {.name = "json",
+    {.name = OPTION("json"),
      .offset = offsetof(generate_options, json),
      .group = "Messages",
      .type = MAR_TYPE_FLAG,
      .help = "print a JSON record instead of the summary\n"
              "One JSON object on standard output: the parameters, the files, and the cost of the run, see below."},
-    {.name = "quiet",
+    {.name = OPTION("quiet"),
      .offset = offsetof(generate_options, quiet),
      .type = MAR_TYPE_FLAG,
      .help = "no progress and no summary; errors only"},

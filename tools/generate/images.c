@@ -270,6 +270,7 @@ static outcome get_stored(image_loop *loop, const image_run *r, const image_batc
 static mar_status decode(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
 {
     mar_stats taken;
+    mar_stats_init(&taken, sizeof taken);
     if (interruption_came() && !loop->plan->finishes_batch)
         return MAR_ECANCELLED; /* mar_session_decode forgets a cancel that came before it */
     const mar_status status = mar_session_decode(r->session, (uint64_t)b->first, loop->tokens, b->n, loop->rgb);
@@ -314,7 +315,7 @@ static int is_there(const image_plan *plan, long i)
 /* Hands images first .. first+n-1 of the batch to the sinks. */
 static int hand_part(image_loop *loop, const image_batch *b, int first, int n, const image_sink *sinks, int sink_count)
 {
-    static const mar_stats none;
+    static const mar_stats none = {.size = sizeof none};
     const image_run *r = &loop->plan->runs[b->run];
     const size_t at = (size_t)first, places = at * (size_t)mar_model_get_config(r->model)->seq_len;
     image_batch part = *b;
@@ -349,6 +350,7 @@ static int make_batch(image_loop *loop, const image_batch *shape, const image_si
     const image_run *r = &loop->plan->runs[shape->run];
     image_batch batch = *shape;
     mar_stats stats;
+    mar_stats_init(&stats, sizeof stats);
     batch.labels = loop->labels;
     for (int i = 0; i < batch.n; i++) loop->labels[i] = image_plan_label(loop->plan, batch.first + i);
     if (!loop->plan->finishes_batch) interruption_cancels(r->session);

@@ -127,7 +127,8 @@ static const model_file *find_file(const model_store *store, const mar *library,
 /* Prints once that the processor could multiply the file's int8 weights directly. */
 static void warn_of_int8(const model_store *store, const mar_options *machine, const model_file *file)
 {
-    const mar_options options = {.dtype = MAR_DTYPE_INT8, .threads = 1, .backend = MAR_BACKEND_CPU};
+    const mar_options options = {
+        .size = sizeof options, .dtype = MAR_DTYPE_INT8, .threads = 1, .backend = MAR_BACKEND_CPU};
     const char *backend = mar_backend_description(file->library);
     char path[4096];
     mar *library = NULL;

@@ -331,6 +331,8 @@ typedef struct {
     int heads;                            /* as in mar_model_load; 0 for a VAE */
     mar_load_progress_function *progress; /* NULL: none */
     void *user;                           /* first argument of progress */
+    int encoder;                          /* VAE: 1 loads the image encoder, too; 0: the decoder alone */
+    int reserved;                         /* 0 */
 } mar_source;
 /* Sets fd to -1 and all else to nothing. Writes the first `size` bytes; pass sizeof *source. */
 MAR_API void mar_source_init(mar_source *source, size_t size);
@@ -362,7 +364,8 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
  * mar_model_load. Finding a codebook's neighbours takes seconds. Sessions with a method of LANTERN cache them in
  * PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
-/* Does the same from any source. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
+/* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none. A
+ * codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
 MAR_API mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);

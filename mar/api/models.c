@@ -36,6 +36,9 @@ static mar_status load(mar *m, wt_file *file, const mar_source *source, mar_mode
     mar_loader l;
     mar_status status = mar_check_kind(file, MAR_KINDS_OF_MODELS, "a MAR or LlamaGen model", err);
     if (status == MAR_OK) status = mar_check_heads(file, source->heads, err);
+    if (status == MAR_OK && source->encoder)
+        status =
+            err_set(err, MAR_EARG, "mar_source.encoder is 1: %s is a model, expected an image decoder", wt_path(file));
     if (status == MAR_OK) status = mar_loader_begin(&l, m, file, source, err);
     if (status != MAR_OK) return status;
     const mar_engine *engine = engine_of(file);

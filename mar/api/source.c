@@ -43,6 +43,8 @@ mar_status mar_check_source(const mar *m, const mar_source *source, const void *
     if (status == MAR_OK) status = check_given_once(copy, err);
     if (status == MAR_OK && copy->bytes > PTRDIFF_MAX)
         status = err_set(err, MAR_EARG, "mar_source.bytes is %zu: expected the size of the data", copy->bytes);
+    if (status == MAR_OK && copy->encoder != 0 && copy->encoder != 1)
+        status = err_set(err, MAR_EARG, "mar_source.encoder is %d: expected 0 or 1", copy->encoder);
     return status == MAR_OK ? mar_check_given(out, "out", err) : status;
 }
 

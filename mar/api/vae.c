@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Loads the decoder on a queue of its own. Once that queue has finished, all queues can use it. */
+/* Loads the decoder, and the encoder if the source asks for it, on a queue of its own. Once that queue has finished,
+ * all queues can use them. */
 static mar_status load(mar *m, wt_file *file, const mar_source *source, vae_decoder **out, mar_err *err)
 {
     mar_loader l;
@@ -17,6 +18,7 @@ static mar_status load(mar *m, wt_file *file, const mar_source *source, vae_deco
     if (status != MAR_OK) return status;
     status = vae_decoder_create(l.k, file, out, err);
     const int loaded = status == MAR_OK;
+    if (loaded && source->encoder) status = vae_decoder_add_encoder(*out, l.k, file, err);
     status = mar_loader_end(&l, status, err);
     if (loaded && status != MAR_OK) vae_decoder_free(*out);
     return status;
@@ -65,11 +67,10 @@ mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out)
     wt_allow_nonfinite(file, m->allow_nonfinite);
     status = create(m, file, &s, out, &err);
     if (status == MAR_OK) {
-        if (s.path && !wt_demo_vae(s.path) && mar_vae_get_config(*out)->codebook)
-            (*out)->path = path_from_root(s.path);
+        if (s.path && !wt_demo_vae(s.path) && mar_vae_get_config(*out)->codebook) (*out)->path = path_from_root(s.path);
         mar_weights_text(file, weights, sizeof weights);
-        mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded in %.3g s", wt_path(file),
-                mar_vae_get_config(*out)->parameters, weights, mar_now() - start);
+        mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded%s in %.3g s", wt_path(file),
+                mar_vae_get_config(*out)->parameters, weights, s.encoder ? " with its encoder" : "", mar_now() - start);
     }
     wt_close(file);
     return mar_result(m, status, &err);

@@ -621,6 +621,11 @@ HOSTILE(mar_model_load_from)
         s.heads = out_of_range[i];
         refused(mar_model_load_from(m, &s, &model), m, "head");
     }
+    s.heads = 0;
+    s.encoder = 1;
+    refused(mar_model_load_from(m, &s, &model), m, "mar_source.encoder is 1: demo");
+    s.encoder = 2;
+    refused(mar_model_load_from(m, &s, &model), m, "mar_source.encoder is 2: expected 0 or 1");
     assert_null(model);
 }
 

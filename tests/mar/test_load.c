@@ -1,5 +1,6 @@
 /* Loading from a path, a descriptor and memory; its progress and cancel; the host's memory for weights and working
  * memory; two handles on one file. */
+#include "mar/core/vae.h"
 #include "tests/support/archive.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
@@ -260,6 +261,36 @@ TEST_CASE(truncated_memory_is_refused)
         }
         bytes_free(&whole);
     }
+    mar_close(m);
+}
+
+/* --- the image encoder -------------------------------------------------------------------------------------------- */
+
+TEST_CASE(an_encoder_is_loaded_if_asked_for)
+{
+    static const char *const with[] = {"demo", "weights/demo/vae.safetensors", GOLDEN "encoder.pth", GOLDEN "vq.pth"};
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    loaded l;
+    mar_source s = empty_source();
+    for (size_t i = 0; i < 2 * sizeof with / sizeof *with; i++) {
+        s.path = with[i / 2];
+        s.encoder = (int)i % 2;
+        assert_library(m, load(m, &s, 1, &l));
+        assert_int_equal(vae_decoder_has_encoder(l.vae->decoder), s.encoder);
+        unload(l);
+    }
+    s.path = "demo-discrete";
+    s.encoder = 0;
+    assert_library(m, load(m, &s, 1, &l));
+    unload(l);
+    s.encoder = 1;
+    assert_int_equal(load(m, &s, 1, &l), MAR_EMODEL);
+    assert_null(l.vae);
+    assert_says(mar_error(m), "demo-discrete has no encoder");
+    s.path = GOLDEN "lazy_small.safetensors";
+    assert_int_equal(load(m, &s, 0, &l), MAR_EARG);
+    assert_says(mar_error(m),
+                "mar_source.encoder is 1: " GOLDEN "lazy_small.safetensors is a model, expected an image");
     mar_close(m);
 }
 

@@ -39,6 +39,8 @@ step() {
 need_packages $test_packages
 if [ -z "${MAR_FRESH:-}" ]; then # the bare Debian of the test `fresh` goes without
     want_packages debootstrap    # without it that test is skipped
+    # shellcheck disable=SC2086
+    if [ $tests = --all-tests ]; then want_packages lintian $package_packages; fi # the test `packages`
     want_packages ccache         # the C files of cuda are compiled as those of release; all, when this is run again
     # shellcheck disable=SC2086
     want_packages $mpi_packages # without them the build leaves out libmar-mpi.so, and its tests are skipped

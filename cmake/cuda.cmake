@@ -36,8 +36,11 @@ if(NOT "$ENV{CUDAARCHS}" STREQUAL "")
 endif()
 set(MAR_CUDA_ARCHITECTURES "${architectures}" CACHE STRING
     "compute capabilities; N or N-real: machine code, N-virtual: PTX for later ones")
-set(MAR_CUDA_FLAGS -std=c++17 -O3 -Xptxas -v -Werror all-warnings
+set(MAR_CUDA_FLAGS -std=c++17 -O3 -Xptxas -v
     -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-O2 -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
+if(MAR_WERROR)
+  list(APPEND MAR_CUDA_FLAGS -Werror all-warnings)
+endif()
 if(NOT MAR_CUDA_ARCHITECTURES MATCHES "virtual")
   message(STATUS "No PTX: this build runs on GPUs of ${MAR_CUDA_ARCHITECTURES} only")
 endif()

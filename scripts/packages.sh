@@ -7,6 +7,7 @@ test_compiler_packages="g++"
 test_packages="$test_compiler_packages libcmocka-dev" # what only the tests need
 mpi_packages="libopenmpi-dev openmpi-bin" # what libmar-mpi.so is built with, if it is there; mpirun
 fuzz_packages="clang libclang-rt-dev" # what only the fuzz targets need
+package_packages="dpkg-dev file" # what cpack makes Debian packages with
 
 have_package() {
     dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^.i'

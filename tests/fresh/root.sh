@@ -1,4 +1,4 @@
-# Sourced by the tests that need a bare Debian 12: test_fresh.sh and test_kit.sh.
+# Sourced by the tests that need a bare Debian 12: test_fresh.sh, test_packages.sh and test_kit.sh.
 #
 # debootstrap makes the root (minbase) in separate mount and process namespaces, with /proc and /dev/pts.
 # The namespaces, their processes and mounts end with the test, however it ends. The folder is removed then.

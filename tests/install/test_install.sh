@@ -23,6 +23,7 @@ pc=$(find "$prefix" -name libmar.pc)
 [ -n "$pc" ] || fail "no libmar.pc installed"
 lib=$(dirname "$(dirname "$pc")")
 for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$prefix/share/libmar/demo/target.safetensors" "$lib/libmar.so" "$lib/libmar.a" "$prefix/share/man/man1/mar.1" \
+    "$prefix/share/doc/libmar/LICENSE" "$prefix/share/doc/libmar/demo-models.md" \
     "$lib/cmake/libmar/libmar-config.cmake" "$lib/cmake/libmar/libmar-config-version.cmake"; do
     [ -e "$file" ] || fail "not installed: ${file#"$prefix"/}"
 done
@@ -92,3 +93,8 @@ LD_LIBRARY_PATH=$work/moved/${lib#"$prefix"/} "$work/by_pkg_config" 7 "$work/mov
 cmp "$work/a.ppm" "$work/moved.ppm" || fail "the moved library makes another picture"
 "$work/moved/bin/mar" generate --class 7 --num 1 --out "$work/moved.png"
 cmp "$work/seven.png" "$work/moved.png" || fail "the moved command makes another picture"
+
+echo "== the folder of a Python package"
+cmake --install "$build_dir" --component python --prefix "$work/python" >/dev/null
+LD_LIBRARY_PATH=$work/python "$work/by_pkg_config" 7 "$work/python.ppm"
+cmp "$work/a.ppm" "$work/python.ppm" || fail "the library beside its data makes another picture"

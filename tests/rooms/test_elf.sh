@@ -35,7 +35,7 @@ for path in '/a' '/a:/b/c' '$ORIGIN:$ORIGIN/../lib' '${ORIGIN}/x'; do
 done
 
 # Excludes the bare Debian that another test makes here (tests/fresh).
-files=$(find "$1" \( -name CMakeFiles -o -path "$1/fresh" -o -path "$1/kit" \) -prune -o -type f \( -perm -u+x -o -name '*.so*' \) -print)
+files=$(find "$1" \( -name CMakeFiles -o -path "$1/fresh" -o -path "$1/kit" -o -path "$1/packages" \) -prune -o -type f \( -perm -u+x -o -name '*.so*' \) -print)
 [ -n "$files" ] || fail "no programs in $1"
 # shellcheck disable=SC2086  # the list is words; readelf only warns about other than ELF files
 found=$(readelf -d /dev/null $files 2>/dev/null | relative_entries)

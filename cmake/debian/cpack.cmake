@@ -1,0 +1,10 @@
+# Read by cpack for each generator. Debian's packages are groups of components; a tarball is all that is installed.
+if(CPACK_GENERATOR STREQUAL "DEB")
+  set(CPACK_DEB_COMPONENT_INSTALL ON)
+  set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
+  set(CPACK_COMPONENTS_ALL ${CPACK_DEBIAN_COMPONENTS})
+  set(CPACK_PRE_BUILD_SCRIPTS ${CPACK_DEBIAN_FOLDER}/compress.cmake)
+  set(CPACK_POST_BUILD_SCRIPTS ${CPACK_DEBIAN_FOLDER}/finish.cmake)
+else()
+  set(CPACK_MONOLITHIC_INSTALL ON)
+endif()

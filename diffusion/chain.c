@@ -265,7 +265,7 @@ static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first
 typedef struct {
     int tokens, first;
     const float *cfg; /* NULL without guidance */
-    uint64_t seed;
+    const uint64_t *seed;
     const uint64_t *image;
     const int *position;
     float *x;
@@ -328,8 +328,8 @@ static void take_steps_watched(diff_chain *c, const run *r, int top, int bottom)
     for (int i = top; i >= bottom; i--) take_step(c, r, i, NULL);
 }
 
-void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed, const uint64_t *image,
-                    const int *position, int first, int last, float *x, diff_trace *trace)
+void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, const uint64_t *seed,
+                    const uint64_t *image, const int *position, int first, int last, float *x, diff_trace *trace)
 {
     kern_queue *k = c->k;
     const int rows = rows_of(c, tokens), chunk = rows ? chunk_steps(c, rows) : 0;
@@ -358,13 +358,14 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
     }
 }
 
-void diff_chain_start(diff_chain *c, int tokens, uint64_t seed, const uint64_t *image, const int *position, float *x)
+void diff_chain_start(diff_chain *c, int tokens, const uint64_t *seed, const uint64_t *image, const int *position,
+                      float *x)
 {
     kern_queue *k = c->k;
     k->head->normal(k, x, tokens, c->head->channels, seed, KERN_NOISE_INIT, image, position, 0);
 }
 
-void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed,
+void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *cfg, const uint64_t *seed,
                        const uint64_t *image, const int *position, float *x)
 {
     diff_chain_start(c, tokens, seed, image, position, x);

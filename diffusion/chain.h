@@ -82,17 +82,18 @@ typedef struct {
 } diff_trace;
 
 /* Draws x [tokens][channels] from the chain: the official p_sample_loop with clip_denoised=False. x_T and every eps_t
- * come from the addresses of (image, position), both host [tokens]. z is backend float [tokens or 2*tokens][z_dim]:
- * conditional rows, then the unconditional ones if guided. cfg is host [tokens], the guidance scale of each token; it
- * acts on eps only and is unused unless guided. */
-void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed,
+ * come from the addresses of (seed, image, position), each host [tokens]. z is backend float [tokens or
+ * 2*tokens][z_dim]: conditional rows, then the unconditional ones if guided. cfg is host [tokens], the guidance scale
+ * of each token; it acts on eps only and is unused unless guided. */
+void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *cfg, const uint64_t *seed,
                        const uint64_t *image, const int *position, float *x);
 /* Runs the chain from the state x before index `first` to the state after index `last`. trace may be NULL, and must be
  * for a solver. A second-order solver can only continue where its last call with these tokens ended. */
-void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed, const uint64_t *image,
-                    const int *position, int first, int last, float *x, diff_trace *trace);
+void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, const uint64_t *seed,
+                    const uint64_t *image, const int *position, int first, int last, float *x, diff_trace *trace);
 /* Draws the x_T of diff_chain_sample into x [tokens][channels]. */
-void diff_chain_start(diff_chain *c, int tokens, uint64_t seed, const uint64_t *image, const int *position, float *x);
+void diff_chain_start(diff_chain *c, int tokens, const uint64_t *seed, const uint64_t *image, const int *position,
+                      float *x);
 
 /* Shows the search for a non-finite layer (kern_watch) a run's z [rows][z_dim], its embedding c->cond, and the time
  * embeddings. */

@@ -6,6 +6,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Bytes of a token's entries of seed, image, position, source and cfg (kern_speculation), uploaded in one piece. */
+enum { TOKEN_BYTES = 2 * sizeof(uint64_t) + 2 * sizeof(int) + sizeof(float) };
+
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the maximum rows of one call of the head. Modulation handles one branch at a time. */
@@ -47,10 +50,7 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->t = arena_carve(base, &used, steps, i);
     w->snr = arena_carve(base, &used, steps + 1, f);
     w->gain = arena_carve(base, &used, steps + 1, f);
-    w->image = arena_carve(base, &used, g, sizeof *w->image);
-    w->position = arena_carve(base, &used, g, i);
-    w->cfg = arena_carve(base, &used, g, f);
-    w->source = arena_carve(base, &used, g, i);
+    w->seed = arena_carve(base, &used, g, TOKEN_BYTES);
     w->token = arena_carve(base, &used, g * c, f);
     w->index = arena_carve(base, &used, g, i);
     w->lowest = arena_carve(base, &used, g, i);
@@ -115,8 +115,8 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     out->sources = fit < 1 ? 1 : fit < (size_t)target->max_tokens ? (int)fit : target->max_tokens;
     w->group = tokens ? tokens : out->sources;
     out->table = malloc(((size_t)w->max_steps + 1) * sizeof *out->table);
-    out->source = malloc((size_t)w->group * sizeof *out->source);
-    if (out->table && out->source) return MAR_OK;
+    out->packed = malloc((size_t)w->group * TOKEN_BYTES);
+    if (out->table && out->packed) return MAR_OK;
     diff_speculate_free(out);
     return err_set(err, MAR_ENOMEM, "out of memory");
 }
@@ -124,7 +124,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
 void diff_speculate_free(diff_speculation *s)
 {
     free(s->table);
-    free(s->source);
+    free(s->packed);
     *s = (diff_speculation){0};
 }
 
@@ -276,19 +276,37 @@ int diff_tokens_from(const diff_tokens *t, int first, int most, int sources)
     return n;
 }
 
+/* Places the arrays behind w->seed that belong to n tokens, and uploads them. */
+static void upload_tokens(diff_speculation *s, const diff_tokens *t, int first, int n)
+{
+    kern_queue *k = s->target.chain->k;
+    kern_speculation *w = &s->w;
+    uint64_t *seed = s->packed, *image = seed + n;
+    int *position = (int *)(image + n), *source = position + n;
+    float *cfg = (float *)(source + n);
+    const int from = diff_tokens_source(t, first);
+    for (int i = 0; i < n; i++) {
+        seed[i] = t->seed[first + i];
+        image[i] = t->image[first + i];
+        position[i] = t->position[first + i];
+        source[i] = diff_tokens_source(t, first + i) - from;
+        cfg[i] = s->target.chain->guided ? t->cfg[first + i] : 1;
+    }
+    w->image = w->seed + n;
+    w->position = (int *)(w->image + n);
+    w->source = w->position + n;
+    w->cfg = (float *)(w->source + n);
+    k->core->upload(k, w->seed, s->packed, (size_t)n * TOKEN_BYTES);
+}
+
 /* Sets the working memory to tokens first .. first+n-1. */
 static void begin_group(diff_speculation *s, const diff_tokens *t, int first, int n)
 {
-    kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
     const int from = diff_tokens_source(t, first), sources = diff_tokens_source(t, first + n - 1) - from + 1;
     w->tokens = n;
     w->sources = sources;
-    for (int i = 0; i < n; i++) s->source[i] = diff_tokens_source(t, first + i) - from;
-    k->core->upload(k, w->image, t->image + first, (size_t)n * sizeof *t->image);
-    k->core->upload(k, w->position, t->position + first, (size_t)n * sizeof *t->position);
-    k->core->upload(k, w->source, s->source, (size_t)n * sizeof *s->source);
-    if (s->target.chain->guided) k->core->upload(k, w->cfg, t->cfg + first, (size_t)n * sizeof *t->cfg);
+    upload_tokens(s, t, first, n);
     diff_speculate_modulate(s, &s->target, t->sources, from, sources);
     if (s->draft.chain) diff_speculate_modulate(s, &s->draft, t->sources, from, sources);
 }
@@ -303,7 +321,6 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
     if (t->count == 0) return;
     use_schedule(s);
     use_guidance(s);
-    w->seed = t->seed;
     diff_speculate_embed(s, &s->target, t->z, t->sources);
     if (s->draft.chain) diff_speculate_embed(s, &s->draft, t->draft_z, t->sources);
     for (int first = 0, n; first < t->count; first += n) {

@@ -46,7 +46,7 @@ typedef struct {
     const kern_chain_coef *schedule; /* the respacing whose tables are on the backend */
     int sources;                     /* maximum sources whose modulation fits */
     float *table;                    /* host [max_steps+1] working memory */
-    int *source;                     /* host [w.group] working memory */
+    uint64_t *packed;                /* host working memory: a group's arrays w.seed .. w.cfg, one after the other */
 } diff_speculation;
 
 typedef struct {
@@ -92,7 +92,7 @@ typedef struct {
     const float *z;        /* backend [branches][sources][z_dim] */
     const float *draft_z;  /* the draft's z of the same tokens; unused without a draft */
     const float *cfg;      /* host [count]; unused without guidance */
-    uint64_t seed;         /* of the noise addresses */
+    const uint64_t *seed;  /* host [count], of the noise addresses */
     const uint64_t *image; /* host [count], of the noise addresses */
     const int *position;   /* host [count], of the noise addresses */
 } diff_tokens;

@@ -143,7 +143,7 @@ typedef struct {
     const kern_ode_coef *ode;    /* host, by index; NULL for DDPM */
     const int *t;                /* host, by index: step in the noise address */
     const float *cfg;            /* host [tokens] guidance scale; unused with one condition */
-    uint64_t seed;               /* seed of the noise address */
+    const uint64_t *seed;        /* host [tokens], seed of the noise address */
     const uint64_t *image;       /* host [tokens], image of the noise address */
     const int *position;         /* host [tokens], position of the noise address */
     float *out;                  /* [rows][2C] working memory */
@@ -168,8 +168,8 @@ typedef struct {
     const float *mean_q, *log_std_q; /* [rows][C] draft distributions */
     const double *path_p, *path_q;   /* [rows]; NULL means 0 */
     kern_gaussian_rule rule;
-    uint64_t seed;         /* seed of the noise addresses, purposes VERIFY and RESIDUAL */
-    uint32_t step;         /* step of the noise addresses */
+    uint32_t step;         /* step of the noise addresses, purposes VERIFY and RESIDUAL */
+    const uint64_t *seed;  /* host [rows], seed of the noise addresses */
     const uint64_t *image; /* host [rows], image of the noise addresses */
     const int *position;   /* host [rows], position of the noise addresses */
     const int *group;      /* host [rows] a row's group, 0..groups-1 */
@@ -206,8 +206,8 @@ typedef struct {
     int rows;
     int candidates;          /* 0: rows are drafts, log_ratio is log P/Q; 1: candidates, log_ratio is log Q/P */
     const double *log_ratio; /* [rows] */
-    uint64_t seed;           /* seed of u's address, purpose VERIFY */
-    uint32_t step;           /* step of u's address */
+    uint32_t step;           /* step of u's address, purpose VERIFY */
+    const uint64_t *seed;    /* host [rows], seed of u's address */
     const uint64_t *image;   /* host [rows], image of u's address */
     const int *position;     /* host [rows], position of u's address */
     const int *group;        /* host [rows] 0..groups-1 */
@@ -411,12 +411,12 @@ typedef struct {
 
     /* Runs all steps of a job: at each index eval, then chain_step or chain_ode_step. */
     void (*chain_run)(kern_queue *k, const kern_head *h, const kern_chain_job *job);
-    /* x[r][c] <- p_sample(x, out) with the noise at address (KERN_NOISE_STEP, image[r], position[r], step, c). A row of
-     * out is eps [C], then the variance fraction v [C]. cfg host [rows], or NULL without guidance. With guidance out
-     * has 2*rows rows; row rows+r is the unconditional one of row r. Guidance acts on eps only; v is the conditional
-     * row's. */
+    /* x[r][c] <- p_sample(x, out) with the noise at address (seed[r], KERN_NOISE_STEP, image[r], position[r], step, c).
+     * A row of out is eps [C], then the variance fraction v [C]. cfg host [rows], or NULL without guidance. With
+     * guidance out has 2*rows rows; row rows+r is the unconditional one of row r. Guidance acts on eps only; v is the
+     * conditional row's. */
     void (*chain_step)(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
-                       const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position,
+                       const kern_chain_coef *coef, const uint64_t *seed, const uint64_t *image, const int *position,
                        int step);
     /* x <- the solver's next state. x0 [rows][C] is the previous step's x0 on entry, and this step's on return. It is
      * not read where coef_previous is 0. out and cfg as in chain_step; v is not used. */
@@ -435,8 +435,8 @@ typedef struct {
     void (*path_ratio)(kern_queue *k, const kern_path_job *job);
     /* Accepts or rejects whole paths. */
     void (*path_decide)(kern_queue *k, const kern_path_verdict *job);
-    /* x[r][c] = standard normal at address (purpose, image[r], position[r], step, c). */
-    void (*normal)(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+    /* x[r][c] = standard normal at address (seed[r], purpose, image[r], position[r], step, c). */
+    void (*normal)(kern_queue *k, float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
                    const uint64_t *image, const int *position, int step);
 
     /* Prepares for speculation inside the head, for w->tokens tokens (diffusion/speculate.h). */

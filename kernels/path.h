@@ -74,7 +74,7 @@ KERN_LANE_FN double kern_path_terms(const kern_path_job *job, int path, int firs
 /* Returns 1 if row r of a verdict is marked. A NaN marks it. */
 KERN_LANE_FN int kern_path_marked(const kern_path_verdict *job, int r)
 {
-    const kern_address a = {job->seed, job->image[r], (uint32_t)job->position[r], job->step};
+    const kern_address a = {job->seed[r], job->image[r], (uint32_t)job->position[r], job->step};
     const double log_ratio = job->log_ratio[r];
     if (isnan(log_ratio)) return 1;
     if (log_ratio >= 0) return 0;

@@ -434,7 +434,7 @@ KERN_LANE_FN int kern_verify_row(const kern_verify_job *job, int r, kern_residua
     const size_t at = (size_t)r * (size_t)job->channels;
     const kern_gaussians s = {job->channels, job->mean_p + at, job->mean_q + at, job->log_std_p + at,
                               job->log_std_q + at};
-    const kern_address a = {job->seed, job->image[r], (uint32_t)job->position[r], job->step};
+    const kern_address a = {job->seed[r], job->image[r], (uint32_t)job->position[r], job->step};
     const double path = job->path_p ? job->path_q[r] - job->path_p[r] : 0;
     const float *draft = job->draft + at;
     float *x = job->x + at;

@@ -48,16 +48,16 @@ struct kern_speculation {
     int rows;       /* backend's own: rows of this round */
     kern_gaussian_rule rule; /* must be exact given the context: all noise of the transitions above */
     float log_temperature;
-    uint64_t seed;
 
     kern_chain_coef *coef; /* [S] */
     int *t;                /* [S] step in the noise address */
     float *snr;            /* [S+1] abar / (1 - abar), by index; 0 at index `steps` */
     float *gain;           /* [S+1] y = gain * x, by index; 0 at index `steps` */
+    uint64_t *seed;        /* [G] seed of the noise address */
     uint64_t *image;       /* [G] image of the noise address */
     int *position;         /* [G] position of the noise address */
-    float *cfg;            /* [G] guidance scale; not read with one condition */
     int *source;           /* [G] source of a token's modulation rows, 0..sources-1 */
+    float *cfg;            /* [G] guidance scale; not read with one condition */
 
     float *token;     /* [G][C] current state of each token; the sample when the token is finished */
     int *index;       /* [G] a token's step index; -1 when it is finished */
@@ -247,7 +247,7 @@ KERN_FN kern_gaussians kern_speculation_gaussians(const kern_speculation *w, int
 /* Returns the address of transition k's random numbers. */
 KERN_FN kern_address kern_speculation_address(const kern_speculation *w, int token, int k)
 {
-    const kern_address address = {w->seed, w->image[token], (uint32_t)w->position[token], (uint32_t)w->t[k]};
+    const kern_address address = {w->seed[token], w->image[token], (uint32_t)w->position[token], (uint32_t)w->t[k]};
     return address;
 }
 

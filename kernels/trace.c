@@ -293,7 +293,7 @@ static void path_decide(kern_queue *k, const kern_path_verdict *job)
     end(k, job->rows, 12.0 * job->rows, 0, "path verdict");
 }
 
-static void normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+static void normal(kern_queue *k, float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
                    const uint64_t *image, const int *position, int step)
 {
     begin(k)->real_head->normal(k, x, rows, channels, seed, purpose, image, position, step);

@@ -4,7 +4,7 @@
 
 enum { NUMBER_WORK = 200 }; /* multiply-adds equivalent to drawing or updating a number */
 
-/* Writes e [channels], the normals at addresses (purpose, image, position, step, 0..channels-1). */
+/* Writes e [channels], the normals at addresses (seed, purpose, image, position, step, 0..channels-1). */
 static void row_noise(float *e, int channels, uint64_t seed, kern_noise purpose, uint64_t image, int position, int step)
 {
     uint32_t words[4];
@@ -25,8 +25,8 @@ typedef struct {
     const kern_chain_coef *coef;
     const kern_chain_coef *const *row_coef;
     const kern_ode_coef *ode;
-    uint64_t seed;
     kern_noise purpose;
+    const uint64_t *seed;
     const uint64_t *image;
     const int *position;
     int step;
@@ -53,11 +53,11 @@ static void normal_body(void *arg, int first, int last, int thread)
     const rows_loop *l = arg;
     (void)thread;
     for (int r = first; r < last; r++)
-        row_noise(l->x + (size_t)r * (size_t)l->channels, l->channels, l->seed, l->purpose, l->image[r], l->position[r],
-                  l->step);
+        row_noise(l->x + (size_t)r * (size_t)l->channels, l->channels, l->seed[r], l->purpose, l->image[r],
+                  l->position[r], l->step);
 }
 
-void cpu_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+void cpu_normal(kern_queue *k, float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
                 const uint64_t *image, const int *position, int step)
 {
     rows_loop l = {.x = x,
@@ -84,7 +84,7 @@ static void step_body(void *arg, int first, int last, int thread)
             float noise[4] = {0};
             if (l->coef->noise != 0) {
                 uint32_t words[4];
-                kern_random_words(l->seed, KERN_NOISE_STEP, l->image[r], (uint32_t)l->position[r], (uint32_t)l->step,
+                kern_random_words(l->seed[r], KERN_NOISE_STEP, l->image[r], (uint32_t)l->position[r], (uint32_t)l->step,
                                   (uint32_t)c / 4, words);
                 kern_normal4(words, noise);
             }
@@ -96,7 +96,8 @@ static void step_body(void *arg, int first, int last, int thread)
 }
 
 void cpu_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
-                    const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step)
+                    const kern_chain_coef *coef, const uint64_t *seed, const uint64_t *image, const int *position,
+                    int step)
 {
     rows_loop l = {.x = x,
                    .out = out,

@@ -135,7 +135,8 @@ void cpu_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, co
                            float *out, void *scratch);
 void cpu_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job);
 void cpu_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
-                    const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step);
+                    const kern_chain_coef *coef, const uint64_t *seed, const uint64_t *image, const int *position,
+                    int step);
 void cpu_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
                         const kern_ode_coef *coef);
 void cpu_similarity(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y);
@@ -148,7 +149,7 @@ void cpu_add_log_std(kern_queue *k, double *path, const float *log_std, int rows
 void cpu_verify(kern_queue *k, const kern_verify_job *job);
 void cpu_path_ratio(kern_queue *k, const kern_path_job *job);
 void cpu_path_decide(kern_queue *k, const kern_path_verdict *job);
-void cpu_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+void cpu_normal(kern_queue *k, float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
                 const uint64_t *image, const int *position, int step);
 
 mar_status cpu_speculate_plan(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err);

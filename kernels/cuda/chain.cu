@@ -33,23 +33,26 @@ static __device__ inline void quad_noise(uint64_t seed, kern_noise purpose, uint
     kern_normal4(words, noise);
 }
 
-static __global__ void normal_kernel(float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+static __global__ void normal_kernel(float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
                                      const uint64_t *image, const int *position, const int *step)
 {
     int r, c;
     float noise[4];
     if (!quad_of(rows, channels, &r, &c)) return;
-    quad_noise(seed, purpose, image[r], position[r], *step, c, noise);
+    quad_noise(seed[r], purpose, image[r], position[r], *step, c, noise);
     for (int j = 0; j < 4 && c + j < channels; j++) x[(size_t)r * channels + c + j] = noise[j];
 }
 
-void cuda_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+void cuda_normal(kern_queue *k, float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
                  const uint64_t *image, const int *position, int step)
 {
     cuda_queue *c = cuda_of(k);
+    cuda_stage_hold(c);
+    seed = cuda_stage(c, seed, (size_t)rows);
     image = cuda_stage(c, image, (size_t)rows);
     position = cuda_stage(c, position, (size_t)rows);
     const int *at = cuda_stage(c, &step, 1);
+    cuda_stage_send(c);
     cuda_launch(c, normal_kernel, quad_blocks(rows, channels), THREADS, 0, x, rows, channels, seed, purpose, image,
                 position, at);
 }
@@ -72,7 +75,7 @@ static __global__ void step_kernel(cuda_chain_state s, const kern_chain_coef *co
     const kern_chain_coef coef = *coef_at;
     const float *cond = cond_row(&s, r), *uncond = uncond_row(&s, r), cfg = s.cfg ? s.cfg[r] : 1;
     float *x = s.x + (size_t)r * s.channels;
-    if (coef.noise != 0) quad_noise(s.seed, KERN_NOISE_STEP, s.image[r], s.position[r], *t, c, noise);
+    if (coef.noise != 0) quad_noise(s.seed[r], KERN_NOISE_STEP, s.image[r], s.position[r], *t, c, noise);
     for (int j = 0; j < 4 && c + j < s.channels; j++) {
         const int i = c + j;
         x[i] = kern_chain_next(&coef, x[i], kern_chain_eps(cond[i], uncond[i], cfg), cond[s.channels + i], noise[j]);
@@ -85,14 +88,18 @@ void cuda_chain_advance(cuda_queue *c, const cuda_chain_state *s, const kern_cha
 }
 
 void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
-                     const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step)
+                     const kern_chain_coef *coef, const uint64_t *seed, const uint64_t *image, const int *position,
+                     int step)
 {
     cuda_queue *c = cuda_of(k);
+    cuda_stage_hold(c);
     cfg = cuda_stage(c, cfg, (size_t)rows);
+    seed = cuda_stage(c, seed, (size_t)rows);
     image = cuda_stage(c, image, (size_t)rows);
     position = cuda_stage(c, position, (size_t)rows);
     coef = cuda_stage(c, coef, 1);
     const int *t = cuda_stage(c, &step, 1);
+    cuda_stage_send(c);
     const cuda_chain_state s = {rows, channels, x, NULL, out, cfg, seed, image, position};
     cuda_chain_advance(c, &s, coef, t);
 }
@@ -119,7 +126,7 @@ void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, i
     cuda_queue *c = cuda_of(k);
     cfg = cuda_stage(c, cfg, (size_t)rows);
     coef = cuda_stage(c, coef, 1);
-    const cuda_chain_state s = {rows, channels, x, x0, out, cfg, 0, NULL, NULL};
+    const cuda_chain_state s = {rows, channels, x, x0, out, cfg, NULL, NULL, NULL};
     cuda_chain_ode_advance(c, &s, coef);
 }
 
@@ -151,7 +158,7 @@ void cuda_chain_gaussian(kern_queue *k, const float *x, const float *out, int ro
     cfg = cuda_stage(c, cfg, (size_t)rows);
     const kern_chain_coef *staged = cuda_stage(c, each, (size_t)rows);
     free(each);
-    const cuda_chain_state s = {rows, channels, (float *)x, NULL, out, cfg, 0, NULL, NULL}; /* x is only read */
+    const cuda_chain_state s = {rows, channels, (float *)x, NULL, out, cfg, NULL, NULL, NULL}; /* x is only read */
     cuda_launch(c, gaussian_kernel, quad_blocks(rows, channels), THREADS, 0, s, staged, logf(temperature), mean,
                 log_std);
 }

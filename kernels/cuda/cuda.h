@@ -260,12 +260,13 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
 
 /* chain.cu */
 void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
-                     const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step);
+                     const kern_chain_coef *coef, const uint64_t *seed, const uint64_t *image, const int *position,
+                     int step);
 void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
                          const kern_ode_coef *coef);
 void cuda_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
                          const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
-void cuda_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+void cuda_normal(kern_queue *k, float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
                  const uint64_t *image, const int *position, int step);
 void cuda_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels);
 

@@ -255,14 +255,17 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
         return;
     }
     const size_t tokens = (size_t)job->tokens, steps = (size_t)(job->first - last + 1);
+    cuda_stage_hold(c);
     const float *cfg = cuda_stage(c, job->conditions == 2 ? job->cfg : NULL, tokens);
+    const uint64_t *seed = cuda_stage(c, job->seed, tokens);
     const uint64_t *image = cuda_stage(c, job->image, tokens);
     const int *position = cuda_stage(c, job->position, tokens);
     const int *t = cuda_stage(c, job->t ? job->t + last : NULL, steps);
     const kern_chain_coef *coef = cuda_stage(c, job->coef ? job->coef + last : NULL, steps);
     const kern_ode_coef *ode = cuda_stage(c, job->coef ? NULL : job->ode + last, steps);
+    cuda_stage_send(c);
     if (!cuda_live(c)) return;
-    const cuda_chain_state s = {job->tokens, h->channels, job->x, job->x0, job->out, cfg, job->seed, image, position};
+    const cuda_chain_state s = {job->tokens, h->channels, job->x, job->x0, job->out, cfg, seed, image, position};
     cuda_evaluation e = cuda_evaluation_in(c, h, job->mod, NULL, rows, job->scratch);
     /* Not e.x with two conditions: both read a token's projection. */
     float *entry = job->conditions == 2 ? e.entry : e.x;

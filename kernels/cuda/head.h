@@ -117,7 +117,7 @@ typedef struct {
     float *x, *x0;
     const float *out; /* [tokens or 2*tokens][2C] */
     const float *cfg; /* NULL: one condition */
-    uint64_t seed;
+    const uint64_t *seed;
     const uint64_t *image;
     const int *position;
 } cuda_chain_state;

@@ -55,10 +55,13 @@ void cuda_path_decide(kern_queue *k, const kern_path_verdict *job)
     cuda_queue *c = cuda_of(k);
     const size_t rows = (size_t)job->rows;
     kern_path_verdict device = *job;
+    cuda_stage_hold(c);
+    device.seed = cuda_stage(c, job->seed, rows);
     device.image = cuda_stage(c, job->image, rows);
     device.position = cuda_stage(c, job->position, rows);
     device.group = cuda_stage(c, job->group, rows);
     device.order = cuda_stage(c, job->order, rows);
+    cuda_stage_send(c);
     cuda_launch(c, clear_kernel, cuda_blocks((size_t)job->groups, VERDICT_THREADS), VERDICT_THREADS, 0, job->first,
                 job->groups);
     cuda_launch(c, decide_kernel, cuda_blocks(rows, VERDICT_THREADS), VERDICT_THREADS, 0, device);

@@ -17,7 +17,7 @@ typedef struct {
     const kern_ode_coef *ode;
     const int *t;
     const float *cfg;
-    uint64_t seed;
+    const uint64_t *seed;
     const uint64_t *image;
     const int *position;
 } persistent_job;
@@ -75,8 +75,8 @@ static __device__ __forceinline__ void persistent_ddpm_step(const persistent_arg
     for (int i = 0; i < PERSISTENT_STATES; i++) {
         if (coef.noise == 0 || !persistent_state(a, j, i, &token, &channel)) continue;
         uint32_t words[4];
-        kern_random_words(j.seed, KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token], (uint32_t)j.t[step],
-                          (uint32_t)channel / 4, words);
+        kern_random_words(j.seed[token], KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token],
+                          (uint32_t)j.t[step], (uint32_t)channel / 4, words);
         kern_normal4(words, noise[i]);
     }
     persistent_wait(a, f);
@@ -198,13 +198,15 @@ void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job
     j.mod = (const unsigned char *)job->mod;
     j.x = job->x;
     j.x0 = job->x0;
+    cuda_stage_hold(c);
     j.coef = job->coef ? cuda_stage(c, job->coef + job->last, steps) : NULL;
     j.ode = job->coef ? NULL : cuda_stage(c, job->ode + job->last, steps);
     j.t = job->coef ? cuda_stage(c, job->t + job->last, steps) : NULL;
     j.cfg = job->conditions > 1 ? cuda_stage(c, job->cfg, tokens) : NULL;
-    j.seed = job->seed;
+    j.seed = job->coef ? cuda_stage(c, job->seed, tokens) : NULL;
     j.image = job->coef ? cuda_stage(c, job->image, tokens) : NULL;
     j.position = job->coef ? cuda_stage(c, job->position, tokens) : NULL;
+    cuda_stage_send(c);
     persistent_launch(c, h->persistent, persistent_chains, j);
 }
 

@@ -347,8 +347,8 @@ static __global__ void start_kernel(kern_speculation w)
     float *to = index ? kern_speculation_noise(&w, token, index) : w.token + (size_t)token * (size_t)w.channels;
     uint32_t words[4];
     float noise[4];
-    kern_random_words(w.seed, index ? KERN_NOISE_STEP : KERN_NOISE_INIT, w.image[token], (uint32_t)w.position[token],
-                      index ? (uint32_t)w.t[index] : 0, (uint32_t)c / 4, words);
+    kern_random_words(w.seed[token], index ? KERN_NOISE_STEP : KERN_NOISE_INIT, w.image[token],
+                      (uint32_t)w.position[token], index ? (uint32_t)w.t[index] : 0, (uint32_t)c / 4, words);
     kern_normal4(words, noise);
     for (int n = 0; n < 4 && c + n < w.channels; n++) {
         to[c + n] = noise[n];

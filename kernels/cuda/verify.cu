@@ -34,10 +34,13 @@ void cuda_verify(kern_queue *k, const kern_verify_job *job)
     cuda_queue *c = cuda_of(k);
     const size_t rows = (size_t)job->rows;
     kern_verify_job device = *job;
+    cuda_stage_hold(c);
+    device.seed = cuda_stage(c, job->seed, rows);
     device.image = cuda_stage(c, job->image, rows);
     device.position = cuda_stage(c, job->position, rows);
     device.group = cuda_stage(c, job->group, rows);
     device.order = cuda_stage(c, job->order, rows);
+    cuda_stage_send(c);
     cuda_launch(c, clear_kernel, cuda_blocks((size_t)job->groups, 128), 128, 0, job->first_replaced, job->groups);
     cuda_launch(c, verify_kernel, cuda_blocks(rows, ROWS), 32 * ROWS, ROWS * sizeof(kern_residual), device);
 }

@@ -42,9 +42,10 @@ static size_t verdict_words(const mar_paths *s)
 
 static int allocate_rows(path_rows *r, size_t n)
 {
+    r->seed = calloc(n, sizeof *r->seed);
     r->image = calloc(n, sizeof *r->image);
     int **lists[] = {&r->position, &r->group, &r->order, &r->place, &r->source, &r->steps};
-    int whole = r->image != NULL;
+    int whole = r->seed && r->image;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         *lists[i] = calloc(n, sizeof(int));
         whole &= *lists[i] != NULL;
@@ -55,7 +56,7 @@ static int allocate_rows(path_rows *r, size_t n)
 
 static void free_rows(path_rows *r)
 {
-    void *lists[] = {r->image, r->position, r->group, r->order, r->place, r->source, r->steps, r->cfg};
+    void *lists[] = {r->seed, r->image, r->position, r->group, r->order, r->place, r->source, r->steps, r->cfg};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
 }
 

@@ -46,6 +46,7 @@ enum {
 /* Tokens that are drawn, verified or replaced; host arrays. */
 typedef struct {
     int n;
+    uint64_t *seed;  /* noise address */
     uint64_t *image; /* noise address */
     int *position;   /* noise address, and the position in the image */
     int *group;      /* index of the image in the batch; of a candidate: row of `pending` */

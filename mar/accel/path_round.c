@@ -46,6 +46,7 @@ static int round_length(const mar_paths *s, int image)
 static void append(path_rows *r, const path_rows *row)
 {
     const int n = r->n++;
+    r->seed[n] = *row->seed;
     r->image[n] = *row->image;
     r->position[n] = *row->position;
     r->group[n] = *row->group;
@@ -62,12 +63,12 @@ static void list_step(mar_paths *s, int image, int step)
     const mar_masked *g = s->g;
     const mar_step *t = &g->steps[step];
     const int *position = g->order[image] + g->model->base.config.seq_len - t->known - t->predicted;
-    uint64_t number = g->first_image + (uint64_t)image;
+    uint64_t seed = g->params.seed, number = g->first_image + (uint64_t)image;
     int diffusion = t->sampling_steps;
     float cfg = t->cfg;
     for (int place = 0; place < t->predicted; place++) {
         int at = position[place], source = s->drawn.n;
-        const path_rows row = {1, &number, &at, &image, &step, &place, &source, &diffusion, &cfg};
+        const path_rows row = {1, &seed, &number, &at, &image, &step, &place, &source, &diffusion, &cfg};
         append(&s->drawn, &row);
     }
 }
@@ -98,8 +99,8 @@ static void list_candidates(mar_paths *s, int count)
         for (int k = 0; k < count; k++) {
             int number = s->tries[i] + k, source = s->drafts + i;
             uint64_t image = p->image[i] + (uint64_t)(number + 1) * PATH_CANDIDATE_IMAGES;
-            const path_rows row = {1,       &image,       &p->position[i], &i, &number, &p->place[i],
-                                   &source, &p->steps[i], &p->cfg[i]};
+            const path_rows row = {1,       &p->seed[i],  &image,  &p->position[i], &i,
+                                   &number, &p->place[i], &source, &p->steps[i],    &p->cfg[i]};
             append(&s->drawn, &row);
         }
 }
@@ -170,7 +171,7 @@ static diff_tokens same_steps(mar_paths *s, const row_z *c, int first, int end)
                          .source = s->relative,
                          .z = z,
                          .cfg = r->cfg + first,
-                         .seed = s->g->params.seed,
+                         .seed = r->seed + first,
                          .image = r->image + first,
                          .position = r->position + first};
 }
@@ -249,8 +250,8 @@ static path_verdicts decide(mar_paths *s, int first, int end, int groups, int ar
     const kern_path_verdict job = {.rows = end - first,
                                    .candidates = are_candidates,
                                    .log_ratio = s->log_ratio + first,
-                                   .seed = s->g->params.seed,
                                    .step = DIFF_BASE_STEPS, /* no step of a chain */
+                                   .seed = s->drawn.seed + first,
                                    .image = s->drawn.image + first,
                                    .position = s->drawn.position + first,
                                    .group = s->drawn.group + first,
@@ -478,8 +479,9 @@ static int commit_drafts(mar_paths *s, const path_verdicts *v)
         g->stats.drafted += judged >= 0;
         if (judged >= 0 && v->marked[judged]) {
             int z = z_row(s, image, verified_in(s, image, step), step, d->place[r]);
-            const path_rows row = {1,  &d->image[r], &d->position[r], &d->group[r], &d->order[r], &d->place[r],
-                                   &z, &d->steps[r], &d->cfg[r]};
+            const path_rows row = {
+                1,  &d->seed[r],  &d->image[r], &d->position[r], &d->group[r], &d->order[r], &d->place[r],
+                &z, &d->steps[r], &d->cfg[r]};
             s->tries[s->pending.n] = 0;
             s->index[0][s->pending.n] = r;
             append(&s->pending, &row);
@@ -523,6 +525,7 @@ static void commit_candidates(mar_paths *s, const int *first, int count, int buf
     for (int i = 0; i < n; i++) {
         if (first[i] == INT_MAX) {
             const path_rows row = {1,
+                                   &p->seed[i],
                                    &p->image[i],
                                    &p->position[i],
                                    &p->group[i],

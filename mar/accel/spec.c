@@ -76,10 +76,11 @@ static mar_status allocate_host(mar_speculation *sp, mar_err *err)
     sp->row = calloc(rows, sizeof *sp->row);
     sp->slot = calloc(rows, sizeof *sp->slot);
     sp->position = calloc(rows, sizeof *sp->position);
+    sp->seed = calloc(rows, sizeof *sp->seed);
     sp->image = calloc(rows, sizeof *sp->image);
     sp->cfg = calloc(rows, sizeof *sp->cfg);
     if (!sp->begin || !sp->row_step || !sp->row_status || !sp->report || !sp->row || !sp->slot || !sp->position ||
-        !sp->image || !sp->cfg)
+        !sp->seed || !sp->image || !sp->cfg)
         return err_set(err, MAR_ENOMEM, "out of memory for blocks of %zu tokens", rows);
     sp->length = sp->begin + images;
     sp->first = sp->length + images;
@@ -136,8 +137,8 @@ static void describe(const void *state, char *text, size_t size)
 static void destroy(void *state)
 {
     mar_speculation *sp = state;
-    void *host[] = {sp->begin, sp->row_step, sp->row_status, sp->report, sp->row,
-                    sp->slot,  sp->position, sp->image,      sp->cfg,    sp};
+    void *host[] = {sp->begin,    sp->row_step, sp->row_status, sp->report, sp->row, sp->slot,
+                    sp->position, sp->seed,     sp->image,      sp->cfg,    sp};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
@@ -150,7 +151,6 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     sp->method = spec_method_find(g->params.spec);
     sp->index = sp->method->last_index ? 0 : 1;
     sp->prefill = prefill_steps(&g->params);
-    sp->draft_seed = g->params.align ? g->params.seed : ~g->params.seed;
     sp->rule = rule_of(sp->method, &g->params);
     return allocate_host(sp, err);
 }
@@ -224,6 +224,7 @@ static void list_image(mar_speculation *sp, int image)
         const int first = first_row(sp, image, j);
         for (int r = 0; r < step->predicted; r++) {
             g->row_slot[first + r] = image;
+            g->row_seed[first + r] = g->params.seed;
             g->row_image[first + r] = g->first_image + (uint64_t)image;
             g->row_position[first + r] = position[r];
             g->row_cfg[first + r] = step->cfg;
@@ -259,6 +260,7 @@ static int list_step(mar_speculation *sp, int j)
         for (int r = first; r < first + count; r++, n++) {
             sp->row[n] = r;
             sp->slot[n] = g->row_slot[r];
+            sp->seed[n] = g->params.align ? g->row_seed[r] : ~g->row_seed[r]; /* aligned: the target's noise */
             sp->image[n] = g->row_image[r];
             sp->position[n] = g->row_position[r];
             sp->cfg[n] = g->row_cfg[r];
@@ -333,8 +335,7 @@ static void draft_step(mar_speculation *sp, int j)
 {
     mar_masked *g = sp->g;
     const int n = list_step(sp, j), top = sp->draft->runner.chain.schedule.steps - 1;
-    const mar_draw draw = {
-        .count = n, .seed = sp->draft_seed, .image = sp->image, .position = sp->position, .cfg = sp->cfg};
+    const mar_draw draw = {.count = n, .seed = sp->seed, .image = sp->image, .position = sp->position, .cfg = sp->cfg};
     diff_trace trace = trace_into(sp, &sp->step_q);
     mar_recordings *t = recordings_at(sp, sp->draft->recordings, g->step + j);
     predict_step(sp, j, n);
@@ -388,9 +389,9 @@ static void verify_block(mar_speculation *sp)
                                  .path_p = path ? sp->p.path : NULL,
                                  .path_q = path ? sp->q.path : NULL,
                                  .rule = sp->rule,
-                                 .seed = g->params.seed,
                                  /* verifications inside the head have a step of the chain as address, never this one */
                                  .step = DIFF_BASE_STEPS,
+                                 .seed = g->row_seed,
                                  .image = g->row_image,
                                  .position = g->row_position,
                                  .group = g->row_slot,
@@ -408,11 +409,8 @@ static void verify_block(mar_speculation *sp)
 static mar_draw block_draw(const mar_speculation *sp)
 {
     mar_masked *g = sp->g;
-    return (mar_draw){.count = sp->rows,
-                      .seed = g->params.seed,
-                      .image = g->row_image,
-                      .position = g->row_position,
-                      .cfg = g->row_cfg};
+    return (mar_draw){
+        .count = sp->rows, .seed = g->row_seed, .image = g->row_image, .position = g->row_position, .cfg = g->row_cfg};
 }
 
 /* Runs every row through the target's head down to the index, and records the distributions there. */

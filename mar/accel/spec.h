@@ -42,7 +42,6 @@ typedef struct {
     kern_gaussian_rule rule; /* the method's, with its parameters */
     int index;               /* chain index whose distributions are compared: 1, the last noisy one, or 0 */
     int prefill;             /* steps of the target alone */
-    uint64_t draft_seed;     /* seed of the draft's noise: the target's own if they are aligned */
 
     int *begin;          /* host [images] first step of an image's block */
     int *length;         /* host [images] steps of its block; 0: the image is finished */
@@ -54,6 +53,7 @@ typedef struct {
 
     /* Host [rows]: numbers and lists of the rows of one draft step, or of those that stay. */
     int *row, *slot, *position;
+    uint64_t *seed; /* of the draft's noise */
     uint64_t *image;
     float *cfg;
 

@@ -27,6 +27,7 @@ static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first
         for (int j = 0; j < count; j++, r++) {
             g->row_slot[r] = i;
             g->row_position[r] = g->order[i][begin + j];
+            g->row_seed[r] = g->params.seed;
             g->row_image[r] = g->first_image + (uint64_t)i;
             g->row_cfg[r] = cfg;
         }
@@ -43,7 +44,7 @@ static void use_chain(mar_masked *g, int steps, int cfg_branches)
 /* Draws n tokens of a step, rows `first`.. of the lists, in `steps` diffusion steps. */
 static void draw(mar_masked *g, const mar_step *step, int first, int n, int steps, kern_recording **recording)
 {
-    const mar_draw d = {n, g->params.seed, g->row_image + first, g->row_position + first, g->row_cfg + first};
+    const mar_draw d = {n, g->row_seed + first, g->row_image + first, g->row_position + first, g->row_cfg + first};
     float *x = g->sampled + (size_t)first * (size_t)g->model->base.config.token_dim;
     if (n == 0) return;
     use_chain(g, steps, step->cfg_branches);
@@ -322,6 +323,7 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
     g->order = calloc(images, sizeof *g->order);
     g->order_data = calloc(images * seq, sizeof *g->order_data);
     g->label = calloc(images, sizeof *g->label);
+    g->row_seed = calloc(rows, sizeof *g->row_seed);
     g->row_image = calloc(rows, sizeof *g->row_image);
     g->row_slot = calloc(rows, sizeof *g->row_slot);
     g->row_position = calloc(rows, sizeof *g->row_position);
@@ -330,8 +332,8 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
     g->token_status = calloc(images * seq, sizeof *g->token_status);
     g->ar_step = calloc(images * seq, sizeof *g->ar_step);
     g->staleness = calloc(images * seq, sizeof *g->staleness);
-    if (!g->order || !g->order_data || !g->label || !g->row_image || !g->row_slot || !g->row_position || !g->row_cfg ||
-        !g->row_place || !g->token_status || !g->ar_step || !g->staleness)
+    if (!g->order || !g->order_data || !g->label || !g->row_seed || !g->row_image || !g->row_slot || !g->row_position ||
+        !g->row_cfg || !g->row_place || !g->token_status || !g->ar_step || !g->staleness)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     for (size_t i = 0; i < images; i++) g->order[i] = g->order_data + i * seq;
     return MAR_OK;
@@ -350,9 +352,9 @@ static void destroy(mar_engine_state *engine_state)
     for (int i = g->accel_count - 1; i >= 0; i--)
         if (g->accels[i].state) g->accels[i].accel->destroy(g->accels[i].state);
     mar_runner_free(&g->target);
-    void *host[] = {
-        g->steps,        g->recordings, g->order,     g->order_data,   g->label,   g->row_image, g->row_slot,
-        g->row_position, g->row_cfg,    g->row_place, g->token_status, g->ar_step, g->staleness, g};
+    void *host[] = {g->steps,     g->recordings,   g->order,    g->order_data,   g->label,
+                    g->row_seed,  g->row_image,    g->row_slot, g->row_position, g->row_cfg,
+                    g->row_place, g->token_status, g->ar_step,  g->staleness,    g};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 

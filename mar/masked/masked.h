@@ -43,6 +43,7 @@ struct mar_masked {
 
     /* The rows of the tokens being drawn: image after image of a step, in the order of `order`. Host [max_images *
      * max_tokens]. */
+    uint64_t *row_seed;  /* noise address */
     uint64_t *row_image; /* noise address */
     int *row_slot;       /* index of the image in the batch */
     int *row_position;

@@ -111,7 +111,7 @@ void mar_runner_add_known_tokens(mar_runner *r, const float *tokens, int n, cons
 /* Tokens drawn together: noise addresses and guidance scales, host [count]. Their z is in the runner's z. */
 typedef struct {
     int count;
-    uint64_t seed;
+    const uint64_t *seed;
     const uint64_t *image;
     const int *position;
     const float *cfg;
@@ -119,7 +119,7 @@ typedef struct {
 
 /* Runs the head's chain from index `first` to `last`, with fresh x_T if `first` is the top. Writes x backend
  * [count][token_dim]. `row` is the first row of its z in the runner's z. `recording` is that of calls that differ at
- * most in image, position and cfg, or NULL. */
+ * most in seed, image, position and cfg, or NULL. */
 void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
                      kern_recording **recording);
 

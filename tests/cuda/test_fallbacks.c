@@ -104,7 +104,7 @@ typedef struct {
     kern_chain_coef coef[STEPS];
     float *start; /* [TOKENS][C] x_T */
     float cfg[TOKENS];
-    uint64_t image[TOKENS];
+    uint64_t seed[TOKENS], image[TOKENS];
     int position[TOKENS], t[STEPS];
     void *memory[4];
 } bench;
@@ -184,7 +184,8 @@ static bench *open_bench(shape s)
         b->coef[i] = (kern_chain_coef){1.1f, 0.5f, 0.4f, 0.55f, -4, -2.5f, (float)i};
         b->t[i] = 100 * i + 7;
     }
-    for (int i = 0; i < TOKENS; i++) b->cfg[i] = 1.5f + 0.1f * (float)i, b->image[i] = 5, b->position[i] = 3 * i;
+    for (int i = 0; i < TOKENS; i++)
+        b->cfg[i] = 1.5f + 0.1f * (float)i, b->seed[i] = 11, b->image[i] = 5, b->position[i] = 3 * i;
     b->job = (kern_chain_job){.tokens = TOKENS,
                               .conditions = 2,
                               .first = STEPS - 1,
@@ -193,7 +194,7 @@ static bench *open_bench(shape s)
                               .coef = b->coef,
                               .t = b->t,
                               .cfg = b->cfg,
-                              .seed = 11,
+                              .seed = b->seed,
                               .image = b->image,
                               .position = b->position,
                               .out = b->memory[2],

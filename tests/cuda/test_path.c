@@ -21,7 +21,7 @@ typedef struct {
     diff_chain chain;
     diff_paths paths;
     void *memory[2], *z, *other_z, *each_z, *x, *path, *log_ratio, *last;
-    uint64_t image[TOKENS];
+    uint64_t seed[TOKENS], image[TOKENS];
     int position[TOKENS];
     float cfg[TOKENS];
 } fixture;
@@ -53,7 +53,10 @@ static void open_fixture(fixture *f, kern_queue *k, int window)
     f->path = to_device(k, NULL, TOKENS * (size_t)f->paths.stride * sizeof(float));
     f->log_ratio = to_device(k, NULL, TOKENS * sizeof(double));
     f->last = to_device(k, NULL, TOKENS * C * sizeof(float));
-    for (int i = 0; i < TOKENS; i++) f->image[i] = (uint64_t)i, f->position[i] = 5, f->cfg[i] = 2.5f;
+    for (int i = 0; i < TOKENS; i++) {
+        f->seed[i] = seed + (uint64_t)(i % 3) * 0x100000001; /* both words of the key differ */
+        f->image[i] = (uint64_t)i, f->position[i] = 5, f->cfg[i] = 2.5f;
+    }
     free(z), free(other);
 }
 
@@ -72,7 +75,7 @@ static void close_fixture(fixture *f)
 static diff_tokens tokens_of(const fixture *f, const float *z, int shared)
 {
     return (diff_tokens){
-        TOKENS, shared ? SOURCES : TOKENS, shared ? sources : NULL, z, NULL, f->cfg, seed, f->image, f->position};
+        TOKENS, shared ? SOURCES : TOKENS, shared ? sources : NULL, z, NULL, f->cfg, f->seed, f->image, f->position};
 }
 
 static void draw(fixture *f, int shared, float *x)

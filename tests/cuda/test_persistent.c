@@ -139,7 +139,7 @@ typedef struct {
     kern_ode_coef ode[STEPS + 1];
     int t[STEPS + 1], position[MOST];
     float cfg[MOST];
-    uint64_t image[MOST];
+    uint64_t seed[MOST], image[MOST];
 } chain;
 
 static void chain_body(void *arg)
@@ -161,6 +161,7 @@ static void fill_chain(chain *c, const run *r)
     for (int i = 0; i < r->tokens; i++) {
         const int token = r->from + i;
         c->cfg[i] = 1.5f + 0.1f * (float)token;
+        c->seed[i] = 0x123456789abcdef + (uint64_t)(token % 5) * 0x100000001; /* both words of the key differ */
         c->image[i] = (uint64_t)token << 31 | 5;
         c->position[i] = 3 * token + 1;
     }
@@ -197,7 +198,7 @@ static void open_chain(const bench *b, const run *r, chain *c)
         .ode = r->ode ? c->ode : NULL,
         .t = c->t,
         .cfg = c->cfg,
-        .seed = 0x123456789abcdefull,
+        .seed = c->seed,
         .image = c->image,
         .position = c->position,
         .out = to_device(k, NULL, (size_t)rows * 2 * (size_t)b->channels * sizeof *x),

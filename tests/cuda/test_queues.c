@@ -115,7 +115,7 @@ typedef struct {
     float *device_z, *state; /* [2*MANY][Z_DIM], [MANY][CHANNELS] */
     act *row, *y, *qkv, *attended;
     float *decoded;
-    uint64_t seed, image[MANY];
+    uint64_t seed[MANY], image[MANY];
     int position[MANY];
     float cfg[MANY];
 } session;
@@ -246,22 +246,22 @@ static float *speculate(session *s, diff_speculation *by, float *out)
 /* Does each operation once, for a seed: out [VALUES]. A failed queue returns zeros for skipped work. */
 static void work(session *s, uint64_t seed, float *out)
 {
-    s->seed = seed;
     s->z = random_floats(2 * MANY * Z_DIM, 1, seed + 1000);
     s->x = random_floats(ATTENTION_ROWS * 3 * Z_DIM, 1, seed + 2000);
     for (int i = 0; i < MANY; i++) {
+        s->seed[i] = seed;
         s->image[i] = seed + (uint64_t)i / 7;
         s->position[i] = i % 7;
         s->cfg[i] = 1.5f + 0.25f * (float)(i % 5);
     }
     linear(s);
     out = take_act(s, s->y, LINEAR_ROWS * LINEAR_OUT, out);
-    diff_chain_sample(&s->few, s->device_z, FEW, s->cfg, seed, s->image, s->position, s->state);
+    diff_chain_sample(&s->few, s->device_z, FEW, s->cfg, s->seed, s->image, s->position, s->state);
     out = take_state(s, FEW, out);
     s->k->core->replay(s->k, &s->recording, recorded, s);
     out = take_act(s, s->y, LINEAR_ROWS * LINEAR_OUT, out);
     out = take_state(s, FEW, out);
-    diff_chain_sample(&s->many, s->device_z, MANY, s->cfg, seed, s->image, s->position, s->state);
+    diff_chain_sample(&s->many, s->device_z, MANY, s->cfg, s->seed, s->image, s->position, s->state);
     out = take_state(s, MANY, out);
     out = speculate(s, &s->by_filter, out);
     out = speculate(s, &s->by_draft, out);
@@ -270,8 +270,7 @@ static void work(session *s, uint64_t seed, float *out)
     free(s->z), free(s->x);
 }
 
-/* Runs the work of a seed on a queue alone. Returns [VALUES], which the caller frees. The seed is also the recording's,
- * so each has its own session. */
+/* Runs the work of a seed on a queue alone. Returns [VALUES], which the caller frees. */
 static float *alone(const weights *w, uint64_t seed)
 {
     float *x = malloc(VALUES * sizeof *x);

@@ -28,7 +28,7 @@ typedef struct {
     diff_chain chain;
     int tokens;
     void *z, *x, *memory;
-    uint64_t image[MOST];
+    uint64_t seed[MOST], image[MOST];
     int position[MOST];
     float cfg[MOST];
 } fixture;
@@ -89,6 +89,7 @@ static void open_head(fixture *f, kern_queue *k, const network *net, int head_f3
     f->x = to_device(k, NULL, (size_t)tokens * CHANNELS * sizeof(float));
     free(z);
     for (int i = 0; i < tokens; i++) {
+        f->seed[i] = seed + (uint64_t)(i % 5) * 0x100000001; /* both words of the key differ */
         f->image[i] = (uint64_t)i / 7 + ((uint64_t)1 << 33);
         f->position[i] = i % 7;
         f->cfg[i] = 1.5f + 0.25f * (float)(i % 5);
@@ -113,7 +114,7 @@ static void draw_plain(fixture *f, float *x)
 {
     mar_err err = {0};
     assert_ok(diff_chain_plan(&f->chain, f->tokens, &err), &err);
-    diff_chain_sample(&f->chain, f->z, f->tokens, f->cfg, seed, f->image, f->position, f->x);
+    diff_chain_sample(&f->chain, f->z, f->tokens, f->cfg, f->seed, f->image, f->position, f->x);
     from_device(f->k, x, f->x, (size_t)f->tokens * CHANNELS * sizeof *x);
 }
 
@@ -130,7 +131,7 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     if (rule) s.w.rule = *rule;
     assert_ok(diff_speculate_plan(&s, f->tokens, f->tokens, &err), &err);
     const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
-                               f->cfg,    seed,      f->image, f->position};
+                               f->cfg,    f->seed,   f->image, f->position};
     diff_speculate_sample(&s, &drawn, f->x, NULL, &stats);
     from_device(f->k, x, f->x, (size_t)f->tokens * CHANNELS * sizeof *x);
     if (calls) {
@@ -433,7 +434,7 @@ static void groups_change_nothing(void **state)
  * blocks gave 0.05 to 0.85. The test uses one of these, with enough calls for both mutants to fail. */
 static void set_call(fixture *f, int call)
 {
-    for (int i = 0; i < f->tokens; i++) f->image[i] = (uint64_t)((call + 1000) * f->tokens + i);
+    for (int i = 0; i < f->tokens; i++) f->seed[i] = seed, f->image[i] = (uint64_t)((call + 1000) * f->tokens + i);
 }
 
 /* Asserts that the tokens of `calls` calls have the law of `plain`, or that they do not, for a deliberately wrong rule.

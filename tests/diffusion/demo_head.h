@@ -28,7 +28,7 @@ typedef struct {
     diff_chain *chain; /* owned by the runner */
     int tokens;        /* tokens of all images */
     float *z;          /* [2*tokens or tokens][width] */
-    uint64_t image[MAX];
+    uint64_t seed[MAX], image[MAX];
     int position[MAX];
     float cfg[MAX];
 } fixture;
@@ -49,6 +49,7 @@ static void list_tokens(fixture *f, const mar_step *step, const int *const *orde
     f->tokens = IMAGES * step->predicted;
     for (int i = 0; i < f->tokens; i++) {
         slot[i] = i / step->predicted;
+        f->seed[i] = seed;
         f->image[i] = (uint64_t)slot[i] + ((uint64_t)1 << 33);
         f->position[i] = order[slot[i]][SEQ - step->known - step->predicted + i % step->predicted];
         f->cfg[i] = step->cfg;
@@ -94,7 +95,7 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
         assert_ok(mar_runner_plan_head(&f->runner, f->tokens, err), err);
         mar_runner_predict(&f->runner, &batch, &steps[i], 0, f->tokens, NULL);
         if (i == AT) break;
-        const mar_draw draw = {f->tokens, seed, f->image, f->position, f->cfg};
+        const mar_draw draw = {f->tokens, f->seed, f->image, f->position, f->cfg};
         mar_runner_draw(&f->runner, 0, &draw, p.num_sampling_steps - 1, 0, x, NULL, NULL);
         mar_runner_add_known_tokens(&f->runner, x, f->tokens, slot, f->position, NULL);
     }
@@ -111,6 +112,12 @@ static void close_fixture(fixture *f)
     free_queue(f->k);
     mar_model_free(f->model);
     mar_close(f->m);
+}
+
+/* Gives each token a seed of its own. Both words of the keys differ. */
+__attribute__((unused)) static void mix_seeds(fixture *f)
+{
+    for (int i = 0; i < f->tokens; i++) f->seed[i] = seed + (uint64_t)i * 0x100000001;
 }
 
 __attribute__((unused)) static void *lay_out_chain(diff_chain *c)

@@ -38,7 +38,7 @@ static void close_work(work *w)
 /* Makes one token of each condition. */
 static diff_tokens tokens_of(const fixture *f, const float *z)
 {
-    return (diff_tokens){f->tokens, f->tokens, NULL, z, NULL, f->cfg, seed, f->image, f->position};
+    return (diff_tokens){f->tokens, f->tokens, NULL, z, NULL, f->cfg, f->seed, f->image, f->position};
 }
 
 /* Returns a token's state before an index: [CHANNELS]. */
@@ -68,11 +68,12 @@ static const struct {
              {10, 4, 3, 0},    {25, 16, 3, 0.95f}, {40, 5, 1, 1}};
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Opens case i. Each token has its own guidance. */
+/* Opens case i. Each token has its own seed and guidance. */
 static int open_case(fixture *f, int i, mar_dtype dtype)
 {
     const mar_params p = params_of(cases[i].steps, cases[i].cfg, MAR_CFG_CONSTANT, cases[i].temperature);
     if (!open_fixture(f, target_path, dtype, 1, p)) return 0;
+    mix_seeds(f);
     for (int r = 0; r < f->tokens; r++) f->cfg[r] = 1.5f + 0.25f * (float)(r % 5);
     return 1;
 }
@@ -91,11 +92,11 @@ TEST_CASE(records_are_the_plain_chain)
             work w = open_work(f.chain, 1, 0);
             assert_ok(diff_paths_plan(&w.p, f.tokens, &err), &err);
             diff_paths_draw(&w.p, &t, w.x, w.path, &stats);
-            diff_chain_start(f.chain, f.tokens, seed, f.image, f.position, x);
+            diff_chain_start(f.chain, f.tokens, f.seed, f.image, f.position, x);
             for (int s = cases[i].steps - 1; s >= 0; s--) {
                 for (int r = 0; r < f.tokens; r++)
                     assert_memory_equal(state_of(&w, r, s), x + r * CHANNELS, CHANNELS * sizeof *x);
-                diff_chain_run(f.chain, f.z, f.tokens, f.cfg, seed, f.image, f.position, s, s, x, NULL);
+                diff_chain_run(f.chain, f.z, f.tokens, f.cfg, f.seed, f.image, f.position, s, s, x, NULL);
             }
             assert_memory_equal(w.x, x, sizeof(float) * (size_t)f.tokens * CHANNELS);
             close_work(&w);
@@ -129,7 +130,7 @@ static void chain_law(const fixture *f, const work *w, const float *z, int index
     float x[MAX * CHANNELS];
     diff_trace trace = {index, mean, log_std, NULL};
     for (int r = 0; r < f->tokens; r++) memcpy(x + r * CHANNELS, state_of(w, r, index), CHANNELS * sizeof *x);
-    diff_chain_run(f->chain, z, f->tokens, f->cfg, seed, f->image, f->position, index, index, x, &trace);
+    diff_chain_run(f->chain, z, f->tokens, f->cfg, f->seed, f->image, f->position, index, index, x, &trace);
 }
 
 /* Returns log N(x; mean, exp(log_std)), without its constant. */
@@ -222,11 +223,12 @@ TEST_CASE(shared_conditions_change_no_bit)
         float *z = malloc((size_t)(2 * ALL * d) * sizeof *z);
         float *other = other_conditions(&f, 0.1f);
         int source[ALL], position[ALL];
-        uint64_t image[ALL];
+        uint64_t seeds[ALL], image[ALL];
         float cfg[ALL];
         assert_non_null(z);
         for (int i = 0; i < ALL; i++) {
             source[i] = i / COPIES + (i / COPIES > 2); /* condition 3 has no token */
+            seeds[i] = f.seed[source[i]];
             image[i] = f.image[source[i]] + ((uint64_t)(i % COPIES) << 40);
             position[i] = f.position[source[i]];
             cfg[i] = f.cfg[source[i]];
@@ -243,7 +245,7 @@ TEST_CASE(shared_conditions_change_no_bit)
                     for (int r = 0; r < sources; r++)
                         memcpy(z + (c * sources + r) * d, from + (c * f.tokens + (i ? r : source[r])) * d,
                                (size_t)d * sizeof *z);
-                const diff_tokens t = {ALL, sources, i ? source : NULL, z, NULL, cfg, seed, image, position};
+                const diff_tokens t = {ALL, sources, i ? source : NULL, z, NULL, cfg, seeds, image, position};
                 const long batched = stats[i].batched;
                 if (judged)
                     diff_paths_judge(&w[i].p, &t, w[i].path, w[i].log_ratio, w[i].last, &stats[i]);

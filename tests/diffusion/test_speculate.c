@@ -33,7 +33,7 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     void *p = open_speculation(f->chain, draft ? draft->chain : NULL, window, &s);
     assert_ok(diff_speculate_plan(&s, f->tokens, f->tokens, &err), &err);
     const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
-                               f->cfg,    seed,      f->image, f->position};
+                               f->cfg,    f->seed,   f->image, f->position};
     diff_speculate_sample(&s, &drawn, x, NULL, &stats);
     assert_ok(kern_check(f->k, &err), &err);
     assert_true(stats.flop > 0);
@@ -53,7 +53,8 @@ TEST_CASE(window_one_is_the_plain_chain)
             const mar_params p = params_of(cases[i].steps, cases[i].cfg, MAR_CFG_LINEAR, cases[i].temperature);
             if (!open_fixture(&f, target_path, dtypes[dtype], 1, p)) continue;
             float plain[MAX * CHANNELS], x[MAX * CHANNELS];
-            diff_chain_sample(f.chain, f.z, f.tokens, f.cfg, seed, f.image, f.position, plain);
+            mix_seeds(&f);
+            diff_chain_sample(f.chain, f.z, f.tokens, f.cfg, f.seed, f.image, f.position, plain);
             const diff_speculation_stats stats = speculate(&f, NULL, cases[i].window, x);
             assert_memory_equal(x, plain, sizeof(float) * (size_t)f.tokens * CHANNELS);
             assert_int_equal(stats.calls, (long)f.tokens * cases[i].steps);
@@ -73,12 +74,13 @@ TEST_CASE(tokens_stand_alone)
             const mar_params p = params_of(50, 2.9f, MAR_CFG_LINEAR, 1);
             if (!open_fixture(&f, target_path, dtypes[dtype], threads, p)) continue;
             const size_t bytes = sizeof(float) * (size_t)f.tokens * CHANNELS;
+            mix_seeds(&f);
             if (threads == 1) speculate(&f, NULL, 8, all);
             diff_speculation s;
             diff_speculation_stats stats = {0};
             void *arena = open_speculation(f.chain, NULL, 8, &s);
             s.w.group = s.sources = 2 + 5 * threads;
-            const diff_tokens drawn = {f.tokens, f.tokens, NULL, f.z, NULL, f.cfg, seed, f.image, f.position};
+            const diff_tokens drawn = {f.tokens, f.tokens, NULL, f.z, NULL, f.cfg, f.seed, f.image, f.position};
             diff_speculate_sample(&s, &drawn, x, NULL, &stats);
             assert_memory_equal(x, all, bytes);
             const int d = f.chain->head->z_dim;
@@ -86,7 +88,7 @@ TEST_CASE(tokens_stand_alone)
                 float z[2 * 64], one[CHANNELS];
                 memcpy(z, f.z + r * d, (size_t)d * sizeof *z);
                 memcpy(z + d, f.z + (f.tokens + r) * d, (size_t)d * sizeof *z);
-                const diff_tokens alone = {1, 1, NULL, z, NULL, f.cfg + r, seed, f.image + r, f.position + r};
+                const diff_tokens alone = {1, 1, NULL, z, NULL, f.cfg + r, f.seed + r, f.image + r, f.position + r};
                 diff_speculate_sample(&s, &alone, one, NULL, &stats);
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
@@ -139,9 +141,11 @@ static void set_draw(fixture *f, int n)
 /* x [draws][tokens][CHANNELS] */
 static void draw_plain(fixture *f, int draws, uint64_t key, float *x)
 {
+    uint64_t keys[MAX];
+    for (int i = 0; i < f->tokens; i++) keys[i] = key;
     for (int n = 0; n < draws; n++) {
         set_draw(f, n);
-        diff_chain_sample(f->chain, f->z, f->tokens, f->cfg, key, f->image, f->position, x);
+        diff_chain_sample(f->chain, f->z, f->tokens, f->cfg, keys, f->image, f->position, x);
         x += f->tokens * CHANNELS;
     }
 }
@@ -157,7 +161,7 @@ static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int w
     for (int n = 0; n < draws; n++) {
         set_draw(f, n);
         const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
-                                   f->cfg,    seed,      f->image, f->position};
+                                   f->cfg,    f->seed,   f->image, f->position};
         diff_speculate_sample(&s, &drawn, x, NULL, &stats);
         x += f->tokens * CHANNELS;
     }
@@ -341,10 +345,10 @@ TEST_CASE(respacings)
             assert_ok(diff_chain_create_for(f.k, f.chain->head, &specs[i % 2], 1, 1, MAX, 1, &one, &err), &err);
             void *one_memory = lay_out_chain(&one), *q = open_speculation(&one, NULL, windows[w], &alone);
             diff_chain_use(&both, specs[i % 2].steps);
-            const diff_tokens drawn = {f.tokens, f.tokens, NULL, f.z, NULL, f.cfg, seed, f.image, f.position};
+            const diff_tokens drawn = {f.tokens, f.tokens, NULL, f.z, NULL, f.cfg, f.seed, f.image, f.position};
             diff_speculate_sample(&s, &drawn, x, NULL, &stats);
             if (windows[w] == 1)
-                diff_chain_sample(&one, f.z, f.tokens, f.cfg, seed, f.image, f.position, expected);
+                diff_chain_sample(&one, f.z, f.tokens, f.cfg, f.seed, f.image, f.position, expected);
             else
                 diff_speculate_sample(&alone, &drawn, expected, NULL, &stats);
             assert_memory_equal(x, expected, bytes);
@@ -368,16 +372,16 @@ TEST_CASE(random_weights)
     diff_speculation s;
     diff_speculation_stats stats = {0};
     mar_err err = {0};
-    uint64_t image[N];
+    uint64_t seeds[N], image[N];
     int position[N];
     float cfg[N], x[N * C];
     wt_file *model = golden_open("mar_small"), *golden = golden_open("mar");
     float *z = golden_f32(golden, "head.z", 2 * N * Z);
-    for (int i = 0; i < N; i++) image[i] = 0, position[i] = i, cfg[i] = 2.9f;
+    for (int i = 0; i < N; i++) seeds[i] = seed, image[i] = 0, position[i] = i, cfg[i] = 2.9f;
     assert_ok(diff_head_load(k, model, WIDTH, DEPTH, C, Z, 0, 0, &head, &err), &err);
     assert_ok(diff_chain_create(k, &head, T, 1, N, 1, &chain, &err), &err);
     void *chain_memory = lay_out_chain(&chain), *p = open_speculation(&chain, NULL, 16, &s);
-    const diff_tokens drawn = {N, N, NULL, z, NULL, cfg, seed, image, position};
+    const diff_tokens drawn = {N, N, NULL, z, NULL, cfg, seeds, image, position};
     diff_speculate_sample(&s, &drawn, x, NULL, &stats);
     assert_true(stats.calls_max <= T);
     for (int i = 0; i < N * C; i++) assert_true(isfinite(x[i]));

@@ -153,14 +153,14 @@ static void traced_paths(void **state)
     static float path[PATHS * STRIDE], out[2 * PATHS * STEPS * 2 * CHANNELS], cfg[PATHS], last[PATHS * CHANNELS];
     static const kern_chain_coef coef[STEPS];
     double log_ratio[PATHS];
-    const uint64_t image[PATHS] = {1, 2};
+    const uint64_t seed[PATHS] = {1, 3}, image[PATHS] = {1, 2};
     const int zero[PATHS] = {0, 0};
     int marked[PATHS], first, count;
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     kern_trace *trace;
     mar_err err = {0};
     const kern_path_job job = {PATHS, CHANNELS, 2, STEPS, STRIDE, path, out, coef, cfg, 0, log_ratio, last};
-    const kern_path_verdict verdict = {PATHS, 0, log_ratio, 1, 2, image, zero, zero, zero, 1, marked, &first};
+    const kern_path_verdict verdict = {PATHS, 0, log_ratio, 2, seed, image, zero, zero, zero, 1, marked, &first};
     assert_ok(kern_trace_begin(k, &trace, &err), &err);
     k->head->path_ratio(k, &job);
     k->head->path_ratio(k, &job);

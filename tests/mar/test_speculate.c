@@ -92,7 +92,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     int order[SEQ], position[SEQ], slot[SEQ] = {0};
     const int label = image % CLASSES, *orders[1] = {order};
     float cfg[SEQ];
-    uint64_t images[SEQ];
+    uint64_t seeds[SEQ], images[SEQ];
     float *x;
     mar_runner r;
     assert_ok(plain_runner(k, target, 1, 2, SEQ, p, &r, err), err);
@@ -110,11 +110,11 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
             const int place = SEQ - until + t;
             int of = i;
             while (place < SEQ - steps[of].known - steps[of].predicted) of++;
-            position[t] = order[place], images[t] = (uint64_t)image, cfg[t] = steps[of].cfg;
+            position[t] = order[place], seeds[t] = p->seed, images[t] = (uint64_t)image, cfg[t] = steps[of].cfg;
         }
         const mar_batch batch = {.images = 1, .order = orders};
         const mar_draw draw = {
-            .count = step.predicted, .seed = p->seed, .image = images, .position = position, .cfg = cfg};
+            .count = step.predicted, .seed = seeds, .image = images, .position = position, .cfg = cfg};
         assert_ok(mar_runner_plan(&r, 1, &step, err), err);
         assert_ok(mar_runner_plan_head(&r, step.predicted, err), err);
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);

@@ -11,7 +11,7 @@ static const uint64_t seed = 0xC0FFEE1234567890;
 
 /* Host arrays of the noise addresses and the guidance. */
 typedef struct {
-    uint64_t *image;
+    uint64_t *seed, *image;
     int *position, *group, *order;
     float *cfg;
     const kern_chain_coef **coef;
@@ -20,9 +20,11 @@ typedef struct {
 static lists *make_lists(ops_call *c, int rows)
 {
     lists *l = c->data = ops_host(c, sizeof *l);
+    l->seed = ops_host(c, (size_t)rows * sizeof *l->seed);
     l->image = ops_host(c, (size_t)rows * sizeof *l->image), l->position = ops_host(c, (size_t)rows * sizeof(int));
     l->coef = ops_host(c, (size_t)rows * sizeof *l->coef), l->cfg = ops_floats(c, (size_t)rows, 2);
     for (int r = 0; r < rows; r++) {
+        l->seed[r] = seed + (uint64_t)(r % 4 + 4 * c->other) * 0x100000001; /* both words of the key differ */
         l->image[r] = (uint64_t)(r % 3 + c->other) << 32 | (uint64_t)((long)r * r);
         l->position[r] = (int)((long)r * 7919 % (1 << 24));
     }
@@ -33,7 +35,7 @@ static double normal_at(const lists *l, int r, int channel, kern_noise purpose, 
 {
     uint32_t words[4];
     float four[4];
-    kern_random_words(seed, purpose, l->image[r], (uint32_t)l->position[r], (uint32_t)step, (uint32_t)channel / 4,
+    kern_random_words(l->seed[r], purpose, l->image[r], (uint32_t)l->position[r], (uint32_t)step, (uint32_t)channel / 4,
                       words);
     kern_normal4(words, four);
     return (double)four[channel % 4];
@@ -59,8 +61,8 @@ static void build_normal(ops_call *c)
 static void run_normal(kern_queue *k, const ops_call *c, void *const *a)
 {
     const lists *l = c->data;
-    k->head->normal(k, a[0], c->rows, c->n[1], seed, (kern_noise)c->n[2], l->image + c->first, l->position + c->first,
-                    c->n[3]);
+    k->head->normal(k, a[0], c->rows, c->n[1], l->seed + c->first, (kern_noise)c->n[2], l->image + c->first,
+                    l->position + c->first, c->n[3]);
 }
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
@@ -139,7 +141,7 @@ static void build_step(ops_call *c)
 static void run_step(kern_queue *k, const ops_call *c, void *const *a)
 {
     const lists *l = c->data;
-    k->head->chain_step(k, a[0], a[1], row_count(c), c->n[CHANNELS], cfg_of(c), &coefs[c->n[COEF]], seed,
+    k->head->chain_step(k, a[0], a[1], row_count(c), c->n[CHANNELS], cfg_of(c), &coefs[c->n[COEF]], l->seed + c->first,
                         l->image + c->first, l->position + c->first, 7);
 }
 
@@ -287,8 +289,8 @@ static kern_verify_job host_job(ops_call *c, const lists *l)
                              .path_p = paths ? path[0] : NULL,
                              .path_q = paths ? path[1] : NULL,
                              .rule = rule,
-                             .seed = seed,
                              .step = STEP,
+                             .seed = l->seed,
                              .image = l->image,
                              .position = l->position,
                              .group = l->group,
@@ -305,7 +307,7 @@ static double excess(const kern_verify_job *job, int r)
     const size_t at = (size_t)r * (size_t)job->channels;
     const kern_gaussians s = {job->channels, job->mean_p + at, job->mean_q + at, job->log_std_p + at,
                               job->log_std_q + at};
-    const kern_address a = {seed, job->image[r], (uint32_t)job->position[r], STEP};
+    const kern_address a = {job->seed[r], job->image[r], (uint32_t)job->position[r], STEP};
     const double path = job->path_p ? job->path_q[r] - job->path_p[r] : 0;
     return log(kern_uniform_at(&a, KERN_NOISE_VERIFY, 0)) -
            kern_gaussian_log_accept(&job->rule, &s, path, job->draft + at);
@@ -330,6 +332,7 @@ static void provoke_rejection(const ops_call *c, const lists *l, int r)
                                  .mean_q = f[MEAN_Q],
                                  .log_std_q = f[LOG_STD_Q],
                                  .rule = {1, 0, 0},
+                                 .seed = l->seed + r,
                                  .image = l->image + r,
                                  .position = l->position + r};
     for (int i = 0; i < 100000 && excess(&one, 0) < 0; i++) l->image[r] += 1u << 20;
@@ -383,8 +386,8 @@ static void run_verify(kern_queue *k, const ops_call *c, void *const *a)
                                  .path_p = paths ? a[PATH_P] : NULL,
                                  .path_q = paths ? a[PATH_Q] : NULL,
                                  .rule = rule,
-                                 .seed = seed,
                                  .step = STEP,
+                                 .seed = l->seed,
                                  .image = l->image,
                                  .position = l->position,
                                  .group = l->group,
@@ -590,7 +593,7 @@ static void build_path_decide(ops_call *c)
            *first = ops_output(c, OPS_INT, PATH_GROUPS, 0, 0, 0);
     for (int g = 0; g < PATH_GROUPS; g++) first[g] = INT_MAX;
     for (int r = 0; r < rows; r++) {
-        const kern_address a = {seed, l->image[r], (uint32_t)(l->position[r] = r % 64), 3};
+        const kern_address a = {l->seed[r], l->image[r], (uint32_t)(l->position[r] = r % 64), 3};
         const double u = kern_uniform_at(&a, KERN_NOISE_VERIFY, 0) * (r % 2 ? 1 + 1e-9 : 1 - 1e-9);
         l->group[r] = (r * 5 + c->other) % (PATH_GROUPS - 1), l->order[r] = rows - r / 2; /* the last has no rows */
         ratio[r] = r < 10 ? odd[r].log_ratio : candidates ? log1p(-u) : log(u);
@@ -605,8 +608,8 @@ static void run_path_decide(kern_queue *k, const ops_call *c, void *const *a)
     const kern_path_verdict job = {.rows = c->n[0],
                                    .candidates = c->n[1],
                                    .log_ratio = a[0],
-                                   .seed = seed,
                                    .step = 3,
+                                   .seed = l->seed,
                                    .image = l->image,
                                    .position = l->position,
                                    .group = l->group,
@@ -647,6 +650,7 @@ static void law_p_values(kern_queue *k, kern_gaussian_rule rule, int swapped, do
     ops_call c = {.stream = 77};
     lists *l = make_lists(&c, rows);
     int *zero = ops_host(&c, (size_t)rows * sizeof *zero);
+    for (int r = 0; r < rows; r++) l->seed[r] = seed;
     float *x = ops_floats(&c, (size_t)values, 1), *plain = ops_floats(&c, (size_t)values, 1);
     float *channel = ops_floats(&c, (size_t)rows, 1), *law[4];
     double *path = ops_host(&c, (size_t)rows * sizeof *path);
@@ -673,8 +677,8 @@ static void law_p_values(kern_queue *k, kern_gaussian_rule rule, int swapped, do
                                  .path_p = on[6], /* zeros */
                                  .path_q = on[5],
                                  .rule = rule,
-                                 .seed = seed,
                                  .step = STEP,
+                                 .seed = l->seed,
                                  .image = l->image,
                                  .position = l->position,
                                  .group = zero,

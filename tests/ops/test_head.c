@@ -12,7 +12,7 @@ typedef struct {
     int *indexed[2]; /* x_index, mod_index */
     float *cond, *x; /* [STEPS][rows][W]: temb + cond; [rows][C] */
     float *cfg;
-    uint64_t *image;
+    uint64_t *seed, *image;
     int *position;
     kern_chain_coef coef[STEPS];
     kern_ode_coef ode[STEPS];
@@ -218,7 +218,7 @@ static double normal_at(const head_data *d, int token, int channel, int step)
 {
     uint32_t words[4];
     float four[4];
-    kern_random_words(5, KERN_NOISE_STEP, d->image[token], (uint32_t)d->position[token], (uint32_t)step,
+    kern_random_words(d->seed[token], KERN_NOISE_STEP, d->image[token], (uint32_t)d->position[token], (uint32_t)step,
                       (uint32_t)channel / 4, words);
     kern_normal4(words, four);
     return (double)four[channel % 4];
@@ -259,9 +259,12 @@ static void build_chain(ops_call *c)
     const size_t n = (size_t)(tokens * channels);
     head_data *d = head_arrays(c, tokens);
     d->cfg = ops_floats(c, (size_t)tokens, 1.5);
+    d->seed = ops_host(c, (size_t)tokens * sizeof *d->seed);
     d->image = ops_host(c, (size_t)tokens * sizeof *d->image), d->position = ops_host(c, (size_t)tokens * sizeof(int));
-    for (int t = 0; t < tokens; t++)
+    for (int t = 0; t < tokens; t++) {
+        d->seed[t] = 5 + (uint64_t)(t % 4 + 4 * c->other) * 0x100000001; /* both words of the key differ */
         d->image[t] = (uint64_t)(1 + c->other) << 32 | (uint64_t)(t / 3), d->position[t] = 31 * t;
+    }
     for (int i = 0; i < STEPS; i++) {
         const float u = (float)i / STEPS;
         d->coef[i] = (kern_chain_coef){1 + u, 0.5f + u, 0.5f - 0.3f * u, 0.4f + 0.3f * u, -5 + u, -2 + u, 0.9f};
@@ -298,7 +301,7 @@ static void run_chain(kern_queue *k, const ops_call *c, void *const *a)
                                 .ode = solver ? d->ode : NULL,
                                 .t = d->t,
                                 .cfg = d->cfg,
-                                .seed = 5,
+                                .seed = d->seed,
                                 .image = d->image,
                                 .position = d->position,
                                 .out = o->out,

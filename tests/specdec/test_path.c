@@ -195,7 +195,7 @@ typedef struct {
     float *out;    /* [ROWS][steps][2C] head output of the other distribution */
     float token[ROWS * CHANNELS_MAX], last[ROWS * CHANNELS_MAX];
     double log_ratio[ROWS];
-    uint64_t image[ROWS];
+    uint64_t seed[ROWS], image[ROWS];
     int position[ROWS], group[ROWS], order[ROWS], marked[ROWS], first[ROWS];
     float *seen[SEEN], *plain[SEEN]; /* [n] of the verifier's tokens, and of chain p's tokens */
     long n, accepted, candidates;    /* candidates up to the kept one, over replaced tokens */
@@ -208,6 +208,7 @@ static void draw_and_compare(verifier *v, const chain *from, const chain *other,
 {
     const int row = from->steps * KERN_EVALUATED * from->channels, words = from->steps * 2 * from->channels;
     for (int r = 0; r < rows; r++) {
+        v->seed[r] = seed;
         draw_path(from, seed, v->image[r], v->record + r * row, v->token + r * from->channels);
         for (int i = 0; i < from->steps; i++)
             say(other, i, v->record + r * row + i * KERN_EVALUATED * from->channels,
@@ -232,8 +233,8 @@ static void decide(verifier *v, int candidates, int rows, int groups)
     const kern_path_verdict job = {.rows = rows,
                                    .candidates = candidates,
                                    .log_ratio = v->log_ratio,
-                                   .seed = seed,
                                    .step = 1,
+                                   .seed = v->seed,
                                    .image = v->image,
                                    .position = v->position,
                                    .group = v->group,

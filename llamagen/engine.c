@@ -22,6 +22,7 @@ typedef struct {
     /* Batch in progress. */
     int images;
     uint64_t first_image;
+    int *label;    /* host [max_images] */
     float *number; /* host [max_images][seq_len] token ids */
     uint8_t *mask; /* host [max_images][caption_tokens] of 1: used for captions without a mask */
     float *zero;   /* host [max_images][caption_tokens][caption_dim] of 0: captions to measure; NULL before the first */
@@ -149,8 +150,9 @@ static mar_status allocate_host(discrete *g, mar_err *err)
     const mar_model_config *c = &g->model->base.config;
     const size_t images = (size_t)g->max_images, positions = images * (size_t)c->caption_tokens;
     g->number = calloc(images * (size_t)c->seq_len, sizeof *g->number);
+    g->label = calloc(images, sizeof *g->label);
     g->mask = malloc(positions + 1);
-    if (!g->number || !g->mask)
+    if (!g->number || !g->label || !g->mask)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     memset(g->mask, 1, positions + 1);
     return MAR_OK;
@@ -180,6 +182,7 @@ static void destroy(mar_engine_state *engine_state)
     gpt_runner_free(g->target);
     g->k->device->core->free(g->k->device, g->neighbours);
     free(g->number);
+    free(g->label);
     free(g->mask);
     free(g->zero);
     free(g);
@@ -269,26 +272,64 @@ static void begin_any(discrete *g, uint64_t first_image, int images)
         kern_fail(g->k, err_set(&err, MAR_ENOMEM, "out of memory for %d captions to measure", images), &err);
 }
 
-static void begin(mar_engine_state *engine_state, uint64_t first_image, const int *labels, int images)
+static int together(const mar_engine_state *g)
 {
-    discrete *g = of(engine_state);
-    if (g->model->base.config.caption_tokens) {
-        begin_any(g, first_image, images);
-        return;
-    }
-    begin_tokens(g, first_image, images);
-    gpt_runner_begin(g->target, images, labels);
-    mar_drafter_begin(&g->draft, images, labels);
+    (void)g;
+    return 1;
 }
 
-static int steps_left(const mar_engine_state *g)
+static mar_status check_image(const mar_engine_state *g, const mar_image *image, mar_err *err)
 {
-    int most = 0;
-    for (int i = 0; i < of_const(g)->images; i++) {
-        const int left = spec_sampler_left(of_const(g)->sampler, i);
-        if (left > most) most = left;
+    const mar_params *p = &of_const(g)->plan.params;
+    if (image->seed != p->seed || image->cfg != p->cfg || image->tokens)
+        return err_set(err, MAR_EARG, "discrete tokens: expected the session's seed and guidance, and no known token");
+    return MAR_OK;
+}
+
+static void admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
+{
+    discrete *g = of(engine_state);
+    (void)slot;
+    if (g->model->base.config.caption_tokens && !images->features) {
+        begin_any(g, images->number, n);
+        return;
     }
-    return most;
+    if (images->features) {
+        begin_captions(engine_state, images->number, images->features, images->mask, n);
+        return;
+    }
+    int *labels = g->label;
+    begin_tokens(g, images->number, n);
+    for (int i = 0; i < n; i++) labels[i] = images[i].label;
+    gpt_runner_begin(g->target, n, labels);
+    mar_drafter_begin(&g->draft, n, labels);
+}
+
+static void release(mar_engine_state *g, int slot)
+{
+    (void)g, (void)slot;
+}
+
+static mar_status examine(mar_engine_state *g, int slot, mar_err *err)
+{
+    (void)g, (void)slot, (void)err;
+    return MAR_OK;
+}
+
+static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, uint8_t *known)
+{
+    const discrete *g = of(engine_state);
+    const int n = g->model->base.config.seq_len;
+    const int *token = spec_sampler_tokens(g->sampler, slot);
+    for (int i = 0; i < n; i++) {
+        known[i] = i < spec_sampler_known(g->sampler, slot) && token[i] != SPEC_UNREAD;
+        tokens[i] = known[i] ? (float)token[i] : 0;
+    }
+}
+
+static int steps_left(const mar_engine_state *g, int slot)
+{
+    return slot < of_const(g)->images ? spec_sampler_left(of_const(g)->sampler, slot) : 0;
 }
 
 /* Passes the token ids to the image decoder. */
@@ -324,7 +365,9 @@ static mar_status step(mar_engine_state *engine_state, mar_err *err)
     if (status == MAR_EMODEL) return err_set(err, status, "%s%s", why.text, mar_layer_text(g->k, layer));
     if (status != MAR_OK) return err_set(err, status, "%s", why.text);
     if (g->k->watch.layer[0]) return refuse_layer(g, err);
-    if (steps_left(engine_state) == 0) finish_tokens(g);
+    int left = 0;
+    for (int i = 0; i < g->images; i++) left += steps_left(engine_state, i);
+    if (left == 0) finish_tokens(g);
     return MAR_OK;
 }
 
@@ -390,21 +433,18 @@ static mar_status measure(mar_engine_state *engine_state, mar_measurements *all,
                                 err);
 }
 
-static void get_token_status(const mar_engine_state *engine_state, uint8_t *map, int *round)
+static void get_token_status(const mar_engine_state *g, int slot, uint8_t *map, int *round)
 {
-    const discrete *g = of_const(engine_state);
-    const size_t n = (size_t)g->model->base.config.seq_len;
     _Static_assert((int)SPEC_DROPPED == (int)MAR_TOKEN_TARGET && (int)SPEC_ACCEPTED == (int)MAR_TOKEN_ACCEPTED &&
                        (int)SPEC_REPLACED == (int)MAR_TOKEN_REPLACED,
                    "a verdict is a status");
-    for (size_t i = 0; i < (size_t)g->images; i++)
-        spec_sampler_token_status(g->sampler, (int)i, map ? map + i * n : NULL, round ? round + i * n : NULL);
+    spec_sampler_token_status(of_const(g)->sampler, slot, map, round);
 }
 
-static void get_staleness(const mar_engine_state *engine_state, int *staleness)
+static void get_staleness(const mar_engine_state *g, int slot, int *staleness)
 {
-    const discrete *g = of_const(engine_state);
-    memset(staleness, 0, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *staleness);
+    (void)slot;
+    memset(staleness, 0, (size_t)of_const(g)->model->base.config.seq_len * sizeof *staleness);
 }
 
 extern const mar_engine mar_discrete_engine;
@@ -422,10 +462,14 @@ const mar_engine mar_discrete_engine = {
     .warning = warning_of,
     .lay_out = lay_out,
     .plan = plan,
-    .begin = begin,
-    .begin_captions = begin_captions,
+    .together = together,
+    .check = check_image,
+    .admit = admit,
+    .release = release,
     .step = step,
     .steps_left = steps_left,
+    .examine = examine,
+    .snapshot = snapshot,
     .latents = latents,
     .stats = stats_of,
     .measure = measure,

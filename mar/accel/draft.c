@@ -110,6 +110,7 @@ static void stats(const void *state, mar_stats *sum)
 
 const mar_accel mar_accel_draft = {
     .name = "draft",
+    .together = 1,
     .changes = MAR_STAGE_DRAFT,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
     .exact = 1,

@@ -152,6 +152,7 @@ static void select_detailed(void *state, const mar_step *step)
 
 const mar_accel mar_accel_gtr = {
     .name = "gtr",
+    .together = 1,
     .changes = MAR_STAGE_AR_STEPS,
     .needs = MAR_STAGE_COUNTS,
     .replaces = "num_iter",

@@ -66,13 +66,12 @@ static const float *predict_draft_z(head_spec *h, const mar_draw *d, int steps)
     return r->z;
 }
 
-static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
+static void draw(void *state, const mar_draw *d, int z_row, int steps, float *x)
 {
     head_spec *h = state;
     mar_masked *g = h->g;
     kern_queue *k = g->k;
-    const float *z =
-        g->target.z + (size_t)(first * g->steps[g->step].cfg_branches) * (size_t)g->model->base.config.width;
+    const float *z = g->target.z + (size_t)z_row * (size_t)g->model->base.config.width;
     const float *draft_z = h->draft ? predict_draft_z(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};
     k->core->timer_mark(k, NULL);

@@ -14,7 +14,7 @@ static void plan_steps(const mar_masked *g, mar_step *steps)
     const mar_params *p = &g->params;
     for (int i = 0; i < p->num_iter; i++) {
         const float known = (float)steps[i].known / (float)g->model->base.config.seq_len;
-        if (known < p->cfg_low || known > p->cfg_high) steps[i].cfg = 1;
+        if (known < p->cfg_low || known > p->cfg_high) steps[i].cfg = 1, steps[i].share = 0;
     }
 }
 

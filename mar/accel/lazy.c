@@ -483,6 +483,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 
 const mar_accel mar_accel_lazy = {
     .name = "lazy",
+    .together = 1,
     .changes = MAR_STAGE_PASSES,
     .needs = MAR_STAGE_AR_STEPS,
     .methods = (const mar_accel_method[]){{.name = "lazymar",

@@ -234,9 +234,10 @@ static mar_status step(void *state, mar_err *err)
 {
     mar_paths *s = state;
     const mar_masked *g = s->g;
-    if (g->first_image > PATH_CANDIDATE_IMAGES - (uint64_t)g->images)
-        return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
-                       (unsigned long long)g->first_image + (unsigned long long)g->images - 1);
+    for (int i = 0; i < g->images; i++)
+        if (g->slot[i].number >= PATH_CANDIDATE_IMAGES)
+            return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
+                           (unsigned long long)g->slot[i].number);
     return mar_paths_round(s, err);
 }
 
@@ -287,6 +288,7 @@ static const char *warn(const void *state)
 const mar_accel mar_accel_path = {
     .name = "spec",
     .is_on = mar_verifies_paths,
+    .together = 1,
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_PASSES | MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .default_with = "draft",

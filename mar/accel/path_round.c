@@ -63,7 +63,7 @@ static void list_step(mar_paths *s, int image, int step)
     const mar_masked *g = s->g;
     const mar_step *t = &g->steps[step];
     const int *position = g->order[image] + g->model->base.config.seq_len - t->known - t->predicted;
-    uint64_t seed = g->params.seed, number = g->first_image + (uint64_t)image;
+    uint64_t seed = g->slot[image].seed, number = g->slot[image].number;
     int diffusion = t->sampling_steps;
     float cfg = t->cfg;
     for (int place = 0; place < t->predicted; place++) {
@@ -279,7 +279,8 @@ static void add_context(mar_paths *s, int *n, int image, int step, int last)
     const mar_masked *g = s->g;
     const size_t at = (size_t)image * (size_t)g->params.num_iter + (size_t)step;
     const int n_queries = tokens_of(s, step, last);
-    s->list[(*n)++] = (mar_image_context){image, g->order[image], g->steps[step].known, n_queries};
+    s->list[(*n)++] = (mar_image_context){
+        .image = image, .order = g->order[image], .known = g->steps[step].known, .n_queries = n_queries};
     s->z_first[at] = s->z_rows;
     s->z_queries[at] = n_queries;
     s->z_rows += n_queries;
@@ -288,6 +289,7 @@ static void add_context(mar_paths *s, int *n, int image, int step, int last)
 static void pass(mar_paths *s, int contexts, mar_recordings *recordings)
 {
     mar_masked *g = s->g;
+    mar_contexts_place(s->list, contexts);
     mar_contexts_run(&s->contexts, s->list, contexts, &g->target.embedded, recordings);
     g->stats.passes++;
     g->stats.contexts += contexts;
@@ -341,8 +343,10 @@ static void draft_step(mar_paths *s, int j, int first, int end)
     for (int i = 0; i < g->images; i++) {
         if (j >= s->length[i]) continue;
         const mar_step *step = &g->steps[s->from[i] + j];
-        s->list[contexts++] = (mar_image_context){i, g->order[i], step->known, step->predicted};
+        s->list[contexts++] =
+            (mar_image_context){.image = i, .order = g->order[i], .known = step->known, .n_queries = step->predicted};
     }
+    mar_contexts_place(s->list, contexts);
     mar_contexts_run(&s->draft_contexts, s->list, contexts, &r->embedded,
                      recordings_at(s, s->draft_passes, s->from[0] + j));
     for (int c = 0; c < g->cfg_branches; c++)

@@ -224,8 +224,8 @@ static void list_image(mar_speculation *sp, int image)
         const int first = first_row(sp, image, j);
         for (int r = 0; r < step->predicted; r++) {
             g->row_slot[first + r] = image;
-            g->row_seed[first + r] = g->params.seed;
-            g->row_image[first + r] = g->first_image + (uint64_t)image;
+            g->row_seed[first + r] = g->slot[image].seed;
+            g->row_image[first + r] = g->slot[image].number;
             g->row_position[first + r] = position[r];
             g->row_cfg[first + r] = step->cfg;
             sp->row_step[first + r] = sp->begin[image] + j;
@@ -572,6 +572,7 @@ static void resolve(mar_params *p)
 
 const mar_accel mar_accel_spec = {
     .name = "spec",
+    .together = 1,
     .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
     .asks_for = "draft",
     .tokens = "continuous",

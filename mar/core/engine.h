@@ -20,6 +20,17 @@ struct mar_model {
 
 void mar_model_retain(mar_model *model);
 
+/* An image to make: its conditioning, noise address and guidance, and the tokens that it begins with. */
+typedef struct {
+    int label;             /* class; -1: unconditional. Unused with features */
+    const float *features; /* host [caption_tokens][caption_dim] of a caption; NULL: a class */
+    const uint8_t *mask;   /* host [caption_tokens], 1 at the caption's tokens; NULL: 1 everywhere */
+    uint64_t seed, number; /* noise address */
+    float cfg;             /* guidance scale */
+    const float *tokens;   /* host [seq_len][token_dim]; NULL: no token is known */
+    const uint8_t *known;  /* host [seq_len] 1: this one of `tokens` is known */
+} mar_image;
+
 typedef struct mar_engine_state mar_engine_state; /* a family's part of a session */
 typedef struct mar_accel mar_accel;               /* mar/masked/accel.h */
 enum { MAR_ACCELS_MAX = 16 };                     /* maximum accelerators on at a time */
@@ -54,24 +65,33 @@ struct mar_engine {
     size_t (*lay_out)(mar_engine_state *g, char *base);
     /* Prepares batches of `images` images, so that their steps allocate nothing. */
     mar_status (*plan)(mar_engine_state *g, int images, mar_err *err);
-    /* Starts images first_image.. with labels host [images]; -1 is unconditional. A model of captions has no labels and
-     * starts arbitrary images, for measurement. */
-    void (*begin)(mar_engine_state *g, uint64_t first_image, const int *labels, int images);
-    /* Starts images of captions (mar_session_begin_captions). NULL in a family without captions. */
-    void (*begin_captions)(mar_engine_state *g, uint64_t first_image, const float *features, const uint8_t *mask,
-                           int images);
-    mar_status (*step)(mar_engine_state *g, mar_err *err); /* not called when no step is left */
-    int (*steps_left)(const mar_engine_state *g);
-    /* Returns the image decoder's input: backend float [images][seq_len][token_dim]. */
+    /* 1: images in progress begin together, since an accelerator keeps a state of the whole batch. All have the
+     * session's guidance, and none has known tokens. 0: an image may begin at any step of the others. */
+    int (*together)(const mar_engine_state *g);
+    /* Returns MAR_EARG if the engine cannot make the image. Shapes and ranges have been checked. */
+    mar_status (*check)(const mar_engine_state *g, const mar_image *image, mar_err *err);
+    /* Begins n images in free slots, host slot [n], in increasing order. The arrays of the images are not used after
+     * the call. */
+    void (*admit)(mar_engine_state *g, const int *slot, const mar_image *images, int n);
+    void (*release)(mar_engine_state *g, int slot); /* frees a slot, also of an unfinished image, also a free one */
+    /* Makes one step, or round, of all unfinished images. Not called without one. */
+    mar_status (*step)(mar_engine_state *g, mar_err *err);
+    int (*steps_left)(const mar_engine_state *g, int slot); /* 0 of a free slot */
+    /* Returns MAR_EMODEL if the image has a non-finite token or distribution, by its last step. Waits for the
+     * device. */
+    mar_status (*examine)(mar_engine_state *g, int slot, mar_err *err);
+    /* Copies the image so far: tokens host [seq_len][token_dim], and known host [seq_len], 1: the token is known.
+     * Others are 0. Waits for the device. */
+    void (*snapshot)(mar_engine_state *g, int slot, float *tokens, uint8_t *known);
+    /* Returns the image decoder's input: backend float [max_images][seq_len][token_dim], by slot. */
     const float *(*latents)(const mar_engine_state *g);
     /* Writes every field but arena_bytes, recorded_bytes, vae_s, vae_flop and total_s. */
     void (*stats)(const mar_engine_state *g, mar_stats *stats);
     /* Measures parts of the model by themselves (mar_session_measure). NULL: it has none. */
     mar_status (*measure)(mar_engine_state *g, mar_measurements *all, mar_err *err);
-    /* Implements mar_session_fates: arrays [images * seq_len]. */
-    void (*token_status)(const mar_engine_state *g, uint8_t *map, int *step);
-    /* Implements mar_session_lateness: array [images * seq_len]. */
-    void (*staleness)(const mar_engine_state *g, int *staleness);
+    /* Implement mar_session_fates and mar_session_lateness of one image: arrays [seq_len]; map and step may be NULL. */
+    void (*token_status)(const mar_engine_state *g, int slot, uint8_t *map, int *step);
+    void (*staleness)(const mar_engine_state *g, int slot, int *staleness);
 };
 
 /* Returns MAR_EMODEL: nothing gives the number of heads of a model of this width. */

@@ -10,23 +10,34 @@
 /* Begins a batch of arbitrary images. */
 static mar_status start(const mar_measured_parts *p, mar_err *err)
 {
-    int *labels = calloc((size_t)p->images, sizeof *labels);
-    if (!labels) return err_set(err, MAR_ENOMEM, "out of memory");
+    const size_t n = (size_t)p->images;
+    int *slot = malloc(n * sizeof *slot);
+    mar_image *images = calloc(n, sizeof *images);
+    const mar_params *params = p->engine->params(p->engine_state);
+    mar_status status = slot && images ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     p->k->core->finish(p->k); /* pending timers belong to the batch before */
-    if (kern_check(p->k, err) == MAR_OK) p->engine->begin(p->engine_state, 0, labels, p->images);
-    free(labels);
-    return kern_check(p->k, err);
+    for (int i = 0; status == MAR_OK && i < p->images; i++) {
+        p->engine->release(p->engine_state, i);
+        slot[i] = i;
+        images[i] = (mar_image){.seed = params->seed, .number = (uint64_t)i, .cfg = params->cfg};
+    }
+    if (status == MAR_OK) status = kern_check(p->k, err);
+    if (status == MAR_OK) p->engine->admit(p->engine_state, slot, images, p->images);
+    free(slot);
+    free(images);
+    return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
 /* Runs a batch to the middle of its steps. A batch that takes several steps a call may have ended by then. It begins
- * anew, and its first call is measured. */
+ * anew, and its first call is measured. All images have as many steps left. */
 static mar_status start_middle(const mar_measured_parts *p, mar_err *err)
 {
     const mar_engine *engine = p->engine;
+    mar_engine_state *g = p->engine_state;
     mar_status status = start(p, err);
-    const int steps = engine->steps_left(p->engine_state), half = steps - steps / 2;
-    while (status == MAR_OK && engine->steps_left(p->engine_state) > half) status = engine->step(p->engine_state, err);
-    if (status == MAR_OK && engine->steps_left(p->engine_state) <= 0) status = start(p, err);
+    const int steps = engine->steps_left(g, 0), half = steps - steps / 2;
+    while (status == MAR_OK && engine->steps_left(g, 0) > half) status = engine->step(g, err);
+    if (status == MAR_OK && engine->steps_left(g, 0) <= 0) status = start(p, err);
     p->k->core->finish(p->k);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
@@ -128,5 +139,6 @@ mar_status mar_measure_parts(const mar_measured_parts *p, mar_measurements *all,
     if (status == MAR_OK && p->engine->measure) status = p->engine->measure(p->engine_state, all, err);
     if (status == MAR_OK) status = measure_step(p, all, err);
     if (status == MAR_OK && p->decoder) status = measure_decoder(p, all, err);
+    for (int i = 0; i < p->images; i++) p->engine->release(p->engine_state, i);
     return status == MAR_OK && all->out_of_memory ? err_set(err, MAR_ENOMEM, "out of memory") : status;
 }

@@ -50,6 +50,7 @@ struct mar_accel {
     /* Option with which resolve turns it on, unless another accelerator of its own option is on; or NULL. */
     const char *default_with;
     const char *default_without; /* option that suppresses default_with, or NULL */
+    int together;                /* 1: keeps a state of the whole batch, so that its images begin together */
     int exact;                   /* 1: preserves the target's distribution */
     const char *exact_by;        /* reason, for the guarantee: "speculation inside the head"; NULL: not mentioned */
     const char *replaces;        /* option that has no effect with it, or NULL */
@@ -88,9 +89,9 @@ struct mar_accel {
     void (*order)(void *state, int *order);
     /* Sorts the tokens that a step with `detailed` tokens predicts in g->order, the detailed ones to the end. */
     void (*select)(void *state, const mar_step *step);
-    /* Draws the tokens of rows first.. of the lists to x [count][token_dim], in `steps` diffusion steps. Without the
-     * hook the chain draws them. */
-    void (*draw)(void *state, const mar_draw *d, int first, int steps, float *x);
+    /* Draws tokens to x [count][token_dim] in `steps` diffusion steps. Their z begins at row z of the target's z.
+     * Without the hook the chain draws them. */
+    void (*draw)(void *state, const mar_draw *d, int z, int steps, float *x);
     /* Notes that the step's n tokens, g->sampled, are known to the target. */
     void (*add_known_tokens)(void *state, int n);
     /* Takes one step or several in place of mar_masked_step. */

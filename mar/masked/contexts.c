@@ -44,10 +44,10 @@ static int decoded(const mar_contexts *c, const extent *e)
 
 static extent survey(const mar_contexts *c, const mar_image_context *list, int n)
 {
-    extent e = {.sequences = n * c->cfg_branches};
+    extent e = {.sequences = n * c->branches};
     for (int i = 0; i < n; i++) {
-        e.encoded += c->cfg_branches * (buffer_of(c) + list[i].known);
-        e.n_queries += c->cfg_branches * list[i].n_queries;
+        e.encoded += c->branches * (buffer_of(c) + list[i].known);
+        e.n_queries += c->branches * list[i].n_queries;
     }
     return e;
 }
@@ -71,12 +71,11 @@ typedef struct {
     int n;
     extent extent;
     const mar_embeddings *embedded;
-    int z_first, z_total; /* query tokens in the chunks before this one, and in all */
 } chunk_pass;
 
 static const mar_image_context *context_of(const chunk_pass *p, int sequence)
 {
-    return &p->list[sequence / p->c->cfg_branches];
+    return &p->list[sequence / p->c->branches];
 }
 
 /* Adds a sequence of `count` rows to a list of spans, after `rows` others. Returns the new number of rows. */
@@ -110,7 +109,7 @@ static void encoder_input(const chunk_pass *p)
     for (int s = 0; s < p->extent.sequences; s++)
         for (int i = 0; i < buffer; i++, n++) {
             w->rows[0][n] = c->span[0][s] + i;
-            w->rows[1][n] = mar_class_row(m, p->embedded, context_of(p, s)->image, s % c->cfg_branches) + i;
+            w->rows[1][n] = mar_class_row(m, p->embedded, context_of(p, s)->image, s % c->branches) + i;
         }
     mar_gather_classes(m, w, p->embedded, n);
     n = 0;
@@ -170,16 +169,14 @@ static void run_last_block(const chunk_pass *p, const mar_spans *keys)
     const mar_masked_model *m = c->model;
     const mar_block *last = &m->decoder[m->base.config.decoder_depth - 1];
     const mar_spans queries = {p->extent.sequences, p->extent.n_queries, c->span[4], c->span[5]};
-    int n = 0, before = p->z_first;
+    int n = 0;
     for (int s = 0; s < p->extent.sequences; s++) {
         const mar_image_context *x = context_of(p, s);
-        const int branch = s % c->cfg_branches;
         for (int i = 0; i < x->n_queries; i++, n++) {
             w->rows[1][n] = x->order[seq_of(c) - x->known - x->n_queries + i];
             w->rows[0][n] = c->span[2][s] + buffer_of(c) + w->rows[1][n];
-            c->z_index[n] = branch * p->z_total + before + i;
+            c->z_index[n] = x->z_row[s % c->branches] + i;
         }
-        if (branch == c->cfg_branches - 1) before += x->n_queries;
     }
     mar_last_block_kv(m, w, last, w->x, keys->rows);
     mar_last_block_run(m, w, last, w->x, w->rows[0], &queries, w->qkv, keys, w->memory);
@@ -204,8 +201,8 @@ static void count(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
     for (int i = 0; i < p->n; i++) {
-        c->encoder_flop += mar_encode_flop(c->model, c->cfg_branches, p->list[i].known);
-        c->decoder_flop += mar_decode_flop(c->model, c->cfg_branches, p->list[i].known, p->list[i].n_queries);
+        c->encoder_flop += mar_encode_flop(c->model, c->branches, p->list[i].known);
+        c->decoder_flop += mar_decode_flop(c->model, c->branches, p->list[i].known, p->list[i].n_queries);
     }
 }
 
@@ -216,13 +213,19 @@ void mar_contexts_begin(mar_contexts *c)
     c->encoder_s = c->decoder_s = c->encoder_flop = c->decoder_flop = 0;
 }
 
+void mar_contexts_place(mar_image_context *list, int n)
+{
+    int total = 0;
+    for (int i = 0; i < n; i++) list[i].z_row[0] = total, total += list[i].n_queries;
+    for (int i = 0; i < n; i++) list[i].z_row[1] = total + list[i].z_row[0];
+}
+
 void mar_contexts_run(mar_contexts *c, const mar_image_context *list, int n, const mar_embeddings *embedded,
                       mar_recordings *recordings)
 {
     kern_queue *k = c->work.k;
     chunk_pass p = {.c = c, .embedded = embedded};
     mar_recordings *recorded = n <= c->chunk ? recordings : NULL;
-    for (int i = 0; i < n; i++) p.z_total += list[i].n_queries;
     for (int i = 0; i < n; i += p.n) {
         p.list = list + i;
         p.n = chunk_size(c, i, n);
@@ -230,7 +233,6 @@ void mar_contexts_run(mar_contexts *c, const mar_image_context *list, int n, con
         mar_run_recorded(k, c->part, recorded ? &recorded->encode : NULL, encode, &p, &c->encoder_s);
         mar_run_recorded(k, c->part, recorded ? &recorded->decode : NULL, decode, &p, &c->decoder_s);
         count(&p);
-        p.z_first += p.extent.n_queries / c->cfg_branches;
     }
 }
 
@@ -262,6 +264,11 @@ size_t mar_contexts_lay_out(mar_contexts *c, char *base)
     const size_t d = (size_t)width_of(c);
     const size_t rows = (size_t)c->chunk * (size_t)c->cfg_branches * (size_t)length_of(c);
     size_t used = 0;
+    if (c->runner) {
+        c->work = c->runner->work;
+        c->z = c->runner->z;
+        return 0;
+    }
     mar_workspace_lay_out(&c->work, base, &used, rows, d, mar_hidden_width(c->model));
     c->z = arena_carve(base, &used, (size_t)c->cfg_branches * (size_t)c->max_queries * d, sizeof(float));
     return used;
@@ -271,9 +278,11 @@ static mar_status allocate_host(mar_contexts *c, mar_err *err)
 {
     const size_t sequences = (size_t)c->chunk * (size_t)c->cfg_branches, rows = sequences * (size_t)length_of(c);
     int complete = 1;
-    for (int i = 0; i < 3; i++) complete &= (c->work.rows[i] = calloc(rows, sizeof(int))) != NULL;
     for (int i = 0; i < 6; i++) complete &= (c->span[i] = calloc(sequences, sizeof(int))) != NULL;
-    c->z_index = calloc((size_t)c->cfg_branches * (size_t)c->max_queries, sizeof *c->z_index);
+    if (!c->runner) {
+        for (int i = 0; i < 3; i++) complete &= (c->work.rows[i] = calloc(rows, sizeof(int))) != NULL;
+        c->z_index = calloc((size_t)c->cfg_branches * (size_t)c->max_queries, sizeof *c->z_index);
+    }
     if (complete && c->z_index) return MAR_OK;
     return err_set(err, MAR_ENOMEM, "out of memory for %d contexts", c->max_contexts);
 }
@@ -287,6 +296,7 @@ mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max
                           .max_contexts = max_contexts,
                           .max_queries = max_queries,
                           .cfg_branches = cfg_branches,
+                          .branches = cfg_branches,
                           .chunk = max_contexts < chunk ? max_contexts : chunk,
                           .work = {.k = k},
                           .part = ""};
@@ -295,10 +305,27 @@ mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max
     return status;
 }
 
+mar_status mar_contexts_create_in(mar_runner *r, mar_contexts *out, mar_err *err)
+{
+    *out = (mar_contexts){.model = r->model,
+                          .max_contexts = r->max_images,
+                          .max_queries = r->max_images * r->max_tokens,
+                          .cfg_branches = r->cfg_branches,
+                          .branches = r->cfg_branches,
+                          .chunk = r->max_images,
+                          .runner = r,
+                          .work = r->work,
+                          .z_index = r->z_index,
+                          .part = r->chain.part};
+    const mar_status status = allocate_host(out, err);
+    if (status != MAR_OK) mar_contexts_free(out);
+    return status;
+}
+
 void mar_contexts_free(mar_contexts *c)
 {
-    for (int i = 0; i < 3; i++) free(c->work.rows[i]);
+    for (int i = 0; i < 3 && !c->runner; i++) free(c->work.rows[i]);
     for (int i = 0; i < 6; i++) free(c->span[i]);
-    free(c->z_index);
+    if (!c->runner) free(c->z_index);
     *c = (mar_contexts){0};
 }

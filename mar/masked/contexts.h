@@ -13,13 +13,16 @@ typedef struct {
     const int *order;
     int known;     /* known tokens: order[seq_len-known .. seq_len-1] */
     int n_queries; /* tokens whose z is computed: order[seq_len-known-n_queries .. seq_len-known-1] */
+    int z_row[2];  /* rows of z where those of its conditional and its unconditional branch begin */
 } mar_image_context;
 
 typedef struct {
     const mar_masked_model *model;
     int max_contexts, max_queries;
-    int cfg_branches;                  /* 2 with guidance, else 1 */
+    int cfg_branches;                  /* of a context, at most: 2 with guidance, else 1 */
+    int branches;                      /* of each context of the next run; at first cfg_branches */
     int chunk;                         /* maximum contexts in memory at a time */
+    mar_runner *runner;                /* its workspace and z are used; NULL: it has its own */
     mar_workspace work;                /* of a chunk's rows */
     const char *part;                  /* as diff_chain.part */
     double encoder_flop, decoder_flop; /* since mar_contexts_begin */
@@ -30,14 +33,18 @@ typedef struct {
     int *z_index; /* [branches * max_queries] */
 
     /* Backend memory, from mar_contexts_lay_out. */
-    float *z; /* [branches][queries of all contexts][D]: contexts one after another, a context's tokens in its order */
+    float *z; /* [cfg_branches * max_queries][D]: a context's tokens in its order, from its z_row on */
 } mar_contexts;
 
 /* Creates passes over at most max_contexts contexts, with at most max_queries tokens in all. k and m must outlive
  * it. */
 mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max_contexts, int max_queries,
                                int cfg_branches, mar_contexts *out, mar_err *err);
+/* Creates passes over the images of a runner, one context an image, in the runner's memory. r must outlive it. */
+mar_status mar_contexts_create_in(mar_runner *r, mar_contexts *out, mar_err *err);
 void mar_contexts_free(mar_contexts *c);
+/* Places the z of all contexts one after another: all conditional rows, then the unconditional ones. */
+void mar_contexts_place(mar_image_context *list, int n);
 size_t mar_contexts_lay_out(mar_contexts *c, char *base); /* as diff_chain_lay_out */
 /* Begins a batch: resets times and arithmetic. */
 void mar_contexts_begin(mar_contexts *c);

@@ -17,17 +17,17 @@ int mar_class_row(const mar_masked_model *m, const mar_embeddings *e, int image,
     return (branch ? e->images : image) * m->base.config.buffer;
 }
 
-static void embed_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int images,
+static void embed_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n, const int *slot,
                           const int *label)
 {
     kern_queue *k = w->k;
     const int buffer = m->base.config.buffer, d = m->base.config.width;
-    const int rows = (images + e->cfg_branches - 1) * buffer; /* one class an image, and the unconditional one */
+    const int rows = (n + e->cfg_branches - 1) * buffer; /* one class an image, and the unconditional one */
     for (int r = 0; r < rows; r++) {
-        const int i = r / buffer, conditional = i < images;
+        const int i = r / buffer, conditional = i < n;
         w->rows[0][r] = conditional ? label[i] : m->base.config.classes;
         w->rows[1][r] = r % buffer;
-        w->rows[2][r] = mar_class_row(m, e, i, !conditional) + r % buffer;
+        w->rows[2][r] = mar_class_row(m, e, slot && conditional ? slot[i] : i, !conditional) + r % buffer;
     }
     k->core->copy_rows(k, w->x, NULL, m->class_emb, w->rows[0], m->encoder_pos, w->rows[1], rows, d);
     mar_watch(k, m, NULL, "class_emb", w->x, 1, rows, d);
@@ -48,9 +48,10 @@ static void embed_masks(const mar_masked_model *m, mar_workspace *w, const mar_e
     mar_watch(k, m, NULL, "decoder_pos_embed_learned", e->mask_rows, 1, n, d);
 }
 
-void mar_embed_batch(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int images, const int *label)
+void mar_embed_batch(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n, const int *slot,
+                     const int *label)
 {
-    embed_classes(m, w, e, images, label);
+    embed_classes(m, w, e, n, slot, label);
     embed_masks(m, w, e);
 }
 

@@ -19,9 +19,9 @@ typedef struct {
 /* Carves the arrays out of base from *used on. images and cfg_branches must be set. */
 void mar_embeddings_lay_out(mar_embeddings *e, const mar_masked_model *m, char *base, size_t *used);
 
-/* Computes the rows of the classes label [images], of all masked positions, and with guidance of the unconditional
- * class. A label is a class number; `classes` is unconditional. */
-void mar_embed_batch(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int images,
+/* Computes the rows of the classes label [n] of the images slot [n], of all masked positions, and with guidance of the
+ * unconditional class. A label is a class number; `classes` is unconditional. slot NULL: images 0 .. n - 1. */
+void mar_embed_batch(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n, const int *slot,
                      const int *label);
 /* Computes the rows of n tokens: tokens backend [n][token_dim]; image and position host [n]. */
 void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, const float *tokens, int n,

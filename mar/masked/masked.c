@@ -19,19 +19,25 @@ mar_batch mar_masked_batch(const mar_masked *g)
     return (mar_batch){.images = g->images, .order = (const int *const *)g->order};
 }
 
-/* Lists as rows first.. the tokens at `begin` to begin + count of each order. Returns the row behind them. */
-static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first)
+int mar_masked_list(mar_masked *g, int slot, const mar_step *step, int begin, int count, int first)
 {
-    int r = first;
-    for (int i = 0; i < g->images; i++)
-        for (int j = 0; j < count; j++, r++) {
-            g->row_slot[r] = i;
-            g->row_position[r] = g->order[i][begin + j];
-            g->row_seed[r] = g->params.seed;
-            g->row_image[r] = g->first_image + (uint64_t)i;
-            g->row_cfg[r] = cfg;
-        }
-    return r;
+    const mar_slot *s = &g->slot[slot];
+    const float cfg = mar_step_scale(step, s->cfg);
+    for (int j = 0, r = first; j < count; j++, r++) {
+        g->row_slot[r] = slot;
+        g->row_position[r] = g->order[slot][begin + j];
+        g->row_image[r] = s->number;
+        g->row_seed[r] = s->seed;
+        g->row_cfg[r] = cfg;
+    }
+    return first + count;
+}
+
+/* Lists as rows first.. the tokens at `begin` to begin + count of each order. Returns the row behind them. */
+static int list_tokens(mar_masked *g, const mar_step *step, int begin, int count, int first)
+{
+    for (int i = 0; i < g->images; i++) first = mar_masked_list(g, i, step, begin, count, first);
+    return first;
 }
 
 /* Sets the target's chain to `steps` diffusion steps and cfg_branches rows a token. */
@@ -41,23 +47,22 @@ static void use_chain(mar_masked *g, int steps, int cfg_branches)
     diff_chain_guide(&g->target.chain, cfg_branches == 2);
 }
 
-/* Draws n tokens of a step, rows `first`.. of the lists, in `steps` diffusion steps. */
-static void draw(mar_masked *g, const mar_step *step, int first, int n, int steps, kern_recording **recording)
+void mar_masked_draw(mar_masked *g, int first, int n, int z, int cfg_branches, int steps, kern_recording **recording)
 {
     const mar_draw d = {n, g->row_seed + first, g->row_image + first, g->row_position + first, g->row_cfg + first};
     float *x = g->sampled + (size_t)first * (size_t)g->model->base.config.token_dim;
     if (n == 0) return;
-    use_chain(g, steps, step->cfg_branches);
+    use_chain(g, steps, cfg_branches);
     if (!g->drawer) {
         const int calls = g->target.chain.schedule.steps;
-        mar_runner_draw(&g->target, first * step->cfg_branches, &d, calls - 1, 0, x, NULL, recording);
+        mar_runner_draw(&g->target, z, &d, calls - 1, 0, x, NULL, recording);
         g->stats.head_batched += calls;
         g->stats.head_calls += (double)n * calls;
         g->stats.head_rows += (double)n * calls;
         if (calls > g->stats.head_calls_max) g->stats.head_calls_max = calls;
         return;
     }
-    g->drawer->draw(g->drawer_state, &d, first, steps, x);
+    g->drawer->draw(g->drawer_state, &d, z, steps, x);
 }
 
 void mar_masked_write_tokens(mar_masked *g, const float *from, int n)
@@ -65,6 +70,20 @@ void mar_masked_write_tokens(mar_masked *g, const float *from, int n)
     kern_queue *k = g->k;
     k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
     g->stats.tokens += n;
+}
+
+void mar_masked_keep(mar_masked *g, int n, kern_recording **recording)
+{
+    const int seq = g->model->base.config.seq_len;
+    for (int r = 0; r < n; r++) {
+        const int place = g->row_place[r] = g->row_slot[r] * seq + g->row_position[r];
+        g->token_status[place] = MAR_TOKEN_TARGET;
+        g->ar_step[place] = g->together ? g->step : g->slot[g->row_slot[r]].step;
+    }
+    mar_masked_write_tokens(g, g->sampled, n);
+    mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, recording);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->add_known_tokens) g->accels[i].accel->add_known_tokens(g->accels[i].state, n);
 }
 
 int mar_masked_first_alike(const mar_masked *g, int i)
@@ -81,34 +100,29 @@ void mar_masked_step(mar_masked *g)
     const mar_step *step = &g->steps[g->step];
     const mar_model_config *c = &g->model->base.config;
     const int begin = c->seq_len - step->known - step->predicted, others = step->predicted - step->detailed;
-    mar_recordings *alike = &g->recordings[mar_masked_first_alike(g, g->step)];
+    const int recorded = g->images == g->planned;
+    mar_recordings *alike = recorded ? &g->recordings[mar_masked_first_alike(g, g->step)] : NULL;
 
     /* Choose the tokens: the last masked ones of each order, those with detailed_steps first. */
     for (int i = 0; i < g->accel_count && step->detailed; i++)
         if (g->accels[i].accel->select) g->accels[i].accel->select(g->accels[i].state, step);
-    const int detailed = list_tokens(g, begin + others, step->detailed, step->cfg, 0);
-    const int n = list_tokens(g, begin, others, step->cfg, detailed);
+    const int detailed = list_tokens(g, step, begin + others, step->detailed, 0);
+    const int n = list_tokens(g, step, begin, others, detailed);
 
     /* Compute z: the encoder over the known tokens, the decoder over all. */
     const mar_batch batch = mar_masked_batch(g);
-    mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
+    mar_runner_predict(&g->target, &batch, step, 0, n, recorded ? &g->recordings[g->step] : NULL);
     g->stats.passes++;
     g->stats.contexts += g->images;
 
     /* Draw the tokens: the head's diffusion chain. */
-    draw(g, step, 0, detailed, step->detailed_steps, &alike->draw[1]);
-    draw(g, step, detailed, n - detailed, step->sampling_steps, &alike->draw[0]);
+    const int branches = step->cfg_branches;
+    mar_masked_draw(g, 0, detailed, 0, branches, step->detailed_steps, alike ? &alike->draw[1] : NULL);
+    mar_masked_draw(g, detailed, n - detailed, detailed * branches, branches, step->sampling_steps,
+                    alike ? &alike->draw[0] : NULL);
 
     /* Write them to the images, and add them to what later passes know. */
-    for (int r = 0; r < n; r++) {
-        const int place = g->row_place[r] = g->row_slot[r] * c->seq_len + g->row_position[r];
-        g->token_status[place] = MAR_TOKEN_TARGET;
-        g->ar_step[place] = g->step;
-    }
-    mar_masked_write_tokens(g, g->sampled, n);
-    mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->known_tokens);
-    for (int i = 0; i < g->accel_count; i++)
-        if (g->accels[i].accel->add_known_tokens) g->accels[i].accel->add_known_tokens(g->accels[i].state, n);
+    mar_masked_keep(g, n, alike ? &alike->known_tokens : NULL);
     g->step++;
 }
 
@@ -124,83 +138,237 @@ static float number_at(const mar_masked *g, int place, int c)
     return number;
 }
 
-/* Returns the place of the batch's first token with a NaN or an infinity, by autoregressive step, then image, then
- * position; -1 if there is none. Tokens without a step are left from an earlier batch. */
-static int find_nonfinite(const mar_masked *g)
+/* Returns the position of a slot's first token with a NaN or an infinity, by step, then position; -1 if there is none.
+ * Tokens without a step are left from an earlier image, or were given. */
+static int find_nonfinite(const mar_masked *g, int slot)
 {
     kern_queue *k = g->k;
-    const int dim = g->model->base.config.token_dim, count = g->images * g->model->base.config.seq_len;
+    const int dim = g->model->base.config.token_dim, count = g->model->base.config.seq_len, first = slot * count;
     int bad = -1;
-    for (int place = 0; place < count; place++) {
-        const float *token = g->tokens + (size_t)place * (size_t)dim;
-        const int next = k->core->first_nonfinite(k, token, 1, count - place, dim, dim);
+    for (int at = 0; at < count; at++) {
+        const float *token = g->tokens + (size_t)(first + at) * (size_t)dim;
+        const int next = k->core->first_nonfinite(k, token, 1, count - at, dim, dim);
         if (next < 0) break;
-        place += next;
-        if (g->ar_step[place] >= 0 && (bad < 0 || g->ar_step[place] < g->ar_step[bad])) bad = place;
+        at += next;
+        const int step = g->ar_step[first + at];
+        if (step >= 0 && (bad < 0 || step < g->ar_step[first + bad])) bad = at;
     }
     return bad;
 }
 
-/* Reports a layer whose output has a NaN or an infinity while no token has. */
-static mar_status refuse_layer(const mar_masked *g, mar_err *err)
+static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err)
 {
-    char others[32] = "";
-    const unsigned long long first = g->first_image;
-    if (g->images > 1) snprintf(others, sizeof others, " to %llu", first + (unsigned long long)g->images - 1);
-    return err_set(err, MAR_EMODEL,
-                   "image%s %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
-                   others[0] ? "s" : "", first, others, g->step - 1, g->k->watch.layer);
-}
-
-/* Returns MAR_EMODEL if a token of the batch, or the output of a watched layer, has a NaN or an infinity. */
-static mar_status check_tokens(const mar_masked *g, mar_err *err)
-{
+    mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     char layer[MAR_LAYER_TEXT];
-    const int place = find_nonfinite(g);
-    if (place < 0) return g->k->watch.layer[0] ? refuse_layer(g, err) : MAR_OK;
+    const int position = find_nonfinite(g, slot), place = slot * c->seq_len + position;
+    if (position < 0) return MAR_OK;
     int channel = 0;
     float number = number_at(g, place, channel);
     while (fabsf(number) <= FLT_MAX && channel + 1 < c->token_dim) number = number_at(g, place, ++channel);
     const mar_status status = kern_check(g->k, err);
     if (status != MAR_OK) return status; /* the numbers were not read */
     return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
-                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->ar_step[place],
-                   mar_not_finite(number), place % c->seq_len, channel, mar_layer_text(g->k, layer));
+                   (unsigned long long)g->slot[slot].number, g->ar_step[place], mar_not_finite(number), position,
+                   channel, mar_layer_text(g->k, layer));
+}
+
+/* --- a step of the images in progress ----------------------------------------------------------------------------- */
+
+static int steps_left(const mar_engine_state *engine_state, int slot)
+{
+    const mar_masked *g = (const mar_masked *)engine_state;
+    if (!g->slot[slot].busy) return 0;
+    return g->params.num_iter - (g->together ? g->step : g->slot[slot].step);
+}
+
+int mar_masked_branches(const mar_masked *g, int slot)
+{
+    const mar_slot *s = &g->slot[slot];
+    const mar_step *step = &g->steps[s->step];
+    return s->cfg == g->params.cfg ? step->cfg_branches : mar_cfg_branches(mar_step_scale(step, s->cfg));
+}
+
+/* Returns the number of unfinished images if they are those of slots 0, 1, .. and take the same step of the plan as it
+ * is; else 0. */
+static int count_aligned(const mar_masked *g)
+{
+    int n = 0;
+    while (n < g->max_images && steps_left((const mar_engine_state *)g, n) > 0) n++;
+    for (int i = 0; i < g->max_images; i++) {
+        if (steps_left((const mar_engine_state *)g, i) <= 0) continue;
+        const mar_slot *s = &g->slot[i];
+        const mar_step *step = &g->steps[s->step];
+        if (i >= n || s->step != g->slot[0].step || s->known != step->known) return 0;
+        if (mar_masked_branches(g, i) != step->cfg_branches) return 0;
+    }
+    return n;
+}
+
+/* Takes the step of images at the same step of the plan. */
+static void step_aligned(mar_masked *g, int n)
+{
+    g->images = n;
+    g->step = g->slot[0].step;
+    mar_masked_step(g);
+    for (int i = 0; i < n; i++) {
+        g->slot[i].step = g->step;
+        g->slot[i].known += g->steps[g->step - 1].predicted;
+    }
+}
+
+/* Reports a layer whose output has a NaN or an infinity while no token has. */
+static mar_status refuse_layer(mar_masked *g, mar_err *err)
+{
+    int first = -1, last = 0;
+    char others[32] = "";
+    for (int i = 0; i < g->max_images; i++) {
+        if (!g->slot[i].busy) continue;
+        if (find_nonfinite(g, i) >= 0) return MAR_OK; /* the image's own error says more */
+        if (first < 0) first = i;
+        last = i;
+    }
+    if (last > first) snprintf(others, sizeof others, " to %llu", (unsigned long long)g->slot[last].number);
+    const int step = g->together ? g->step : g->slot[first].step;
+    return err_set(
+        err, MAR_EMODEL, "image%s %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
+        others[0] ? "s" : "", (unsigned long long)g->slot[first].number, others, step - 1, g->k->watch.layer);
 }
 
 static mar_status step(mar_engine_state *engine_state, mar_err *err)
 {
     mar_masked *g = (mar_masked *)engine_state;
     mar_status status = MAR_OK;
+    const int aligned = g->together ? 0 : count_aligned(g);
     if (g->stepper)
         status = g->stepper->step(g->stepper_state, err);
-    else
+    else if (g->together)
         mar_masked_step(g);
-    /* An asynchronous device waits only at the last step, or when searching for a layer. */
-    const int waits = !g->k->device->asynchronous || g->step == g->params.num_iter || g->k->watch.on;
-    return status == MAR_OK && waits ? check_tokens(g, err) : status;
+    else if (aligned)
+        step_aligned(g, aligned);
+    else
+        mar_masked_step_apart(g);
+    return status == MAR_OK && g->k->watch.layer[0] ? refuse_layer(g, err) : status;
 }
 
-static void begin(mar_engine_state *engine_state, uint64_t first_image, const int *labels, int images)
+/* --- beginning and ending images ---------------------------------------------------------------------------------- */
+
+static int together(const mar_engine_state *g)
+{
+    return ((const mar_masked *)g)->together;
+}
+
+static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
+{
+    const mar_masked *g = (const mar_masked *)engine_state;
+    const float cfg = g->params.cfg;
+    const char *name = NULL;
+    for (int i = 0; !name && i < g->accel_count; i++)
+        if (g->accels[i].accel->together) name = g->accels[i].accel->name;
+    if (name && image->cfg != cfg)
+        return err_set(err, MAR_EARG, "guidance %g: with --%s expected that of the session, %g", (double)image->cfg,
+                       name, (double)cfg);
+    if (name && image->tokens)
+        return err_set(err, MAR_EARG, "known tokens: expected a session without --%s, which begins with none", name);
+    if (cfg == 1 && image->cfg != 1)
+        return err_set(err, MAR_EARG, "guidance %g: the session was created with guidance 1 and has no memory for more",
+                       (double)image->cfg);
+    return MAR_OK;
+}
+
+/* Moves an image's known tokens to the end of its order, where they count as predicted first. Returns their number. */
+static int order_known(mar_masked *g, int *order, const uint8_t *known)
+{
+    const int seq = g->model->base.config.seq_len;
+    int *kept = g->place_slot, masked = 0, n = 0; /* scratch here */
+    for (int i = 0; i < seq; i++) {
+        if (known[order[i]])
+            kept[n++] = order[i];
+        else
+            order[masked++] = order[i];
+    }
+    memcpy(order + masked, kept, (size_t)n * sizeof *order);
+    return n;
+}
+
+/* Makes the given tokens known to the target. Those that are not known get their place's row anew when they are. */
+static void give_tokens(mar_masked *g, int slot, const mar_image *image)
+{
+    kern_queue *k = g->k;
+    const int seq = g->model->base.config.seq_len;
+    const size_t dim = (size_t)g->model->base.config.token_dim, bytes = (size_t)seq * dim * sizeof(float);
+    float *tokens = g->tokens + (size_t)slot * (size_t)seq * dim;
+    for (int i = 0; i < seq; i++) {
+        g->place_slot[i] = slot;
+        for (size_t c = 0; c < dim; c++)
+            g->given[(size_t)i * dim + c] = image->known[i] ? image->tokens[(size_t)i * dim + c] : 0;
+    }
+    k->core->upload(k, tokens, g->given, bytes);
+    mar_runner_add_known_tokens(&g->target, tokens, seq, g->place_slot, g->place, NULL);
+}
+
+static void begin_image(mar_masked *g, int slot, const mar_image *image)
+{
+    const mar_model_config *c = &g->model->base.config;
+    mar_slot *s = &g->slot[slot];
+    *s = (mar_slot){.busy = 1, .seed = image->seed, .number = image->number, .cfg = image->cfg};
+    g->label[slot] = image->label < 0 ? c->classes : image->label;
+    for (int i = slot * c->seq_len; i < (slot + 1) * c->seq_len; i++)
+        g->ar_step[i] = -1, g->token_status[i] = MAR_TOKEN_TARGET, g->staleness[i] = 0;
+    kern_random_order(s->seed, s->number, c->seq_len, g->order[slot]);
+    for (int i = 0; i < g->accel_count; i++)
+        if (g->accels[i].accel->order) g->accels[i].accel->order(g->accels[i].state, g->order[slot]);
+    if (image->tokens) s->known = s->given = order_known(g, g->order[slot], image->known);
+    while (s->step < g->params.num_iter && g->steps[s->step].known + g->steps[s->step].predicted <= s->known) s->step++;
+}
+
+static int is_idle(const mar_masked *g)
+{
+    for (int i = 0; i < g->max_images; i++)
+        if (steps_left((const mar_engine_state *)g, i) > 0) return 0;
+    return 1;
+}
+
+static void reset_stats(mar_masked *g)
+{
+    g->stats = (mar_stats){0};
+    mar_runner_reset(&g->target);
+    mar_contexts_begin(&g->contexts);
+    kern_watch_begin(g->k);
+}
+
+static void admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
 {
     mar_masked *g = (mar_masked *)engine_state;
-    const mar_model_config *c = &g->model->base.config;
-    g->images = images;
-    g->first_image = first_image;
+    if (is_idle(g)) reset_stats(g);
+    for (int i = 0; i < n; i++) begin_image(g, slot[i], &images[i]);
+    for (int i = 0; i < n; i++) g->label_list[i] = g->label[slot[i]];
+    mar_runner_admit(&g->target, n, slot, g->label_list);
+    for (int i = 0; i < n; i++)
+        if (images[i].tokens) give_tokens(g, slot[i], &images[i]);
+    if (!g->together) return;
+    g->images = n;
     g->step = 0;
-    g->stats = (mar_stats){0};
-    for (int i = 0; i < images * c->seq_len; i++) g->ar_step[i] = -1, g->staleness[i] = 0;
-    kern_watch_begin(g->k);
-    for (int i = 0; i < images; i++) {
-        g->label[i] = labels[i] < 0 ? c->classes : labels[i];
-        kern_random_order(g->params.seed, first_image + (uint64_t)i, c->seq_len, g->order[i]);
-        for (int k = 0; k < g->accel_count; k++)
-            if (g->accels[k].accel->order) g->accels[k].accel->order(g->accels[k].state, g->order[i]);
-    }
-    mar_runner_begin(&g->target, images, g->label);
     for (int i = 0; i < g->accel_count; i++)
         if (g->accels[i].accel->begin) g->accels[i].accel->begin(g->accels[i].state);
+}
+
+static void release(mar_engine_state *g, int slot)
+{
+    ((mar_masked *)g)->slot[slot].busy = 0;
+}
+
+static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, uint8_t *known)
+{
+    const mar_masked *g = (const mar_masked *)engine_state;
+    kern_queue *k = g->k;
+    const int seq = g->model->base.config.seq_len;
+    const size_t dim = (size_t)g->model->base.config.token_dim, first = (size_t)slot * (size_t)seq;
+    k->core->download(k, tokens, g->tokens + first * dim, (size_t)seq * dim * sizeof *tokens);
+    for (int i = 0; i < seq; i++) known[i] = g->ar_step[first + (size_t)i] >= 0;
+    for (int i = 0; i < g->slot[slot].given; i++) known[g->order[slot][seq - 1 - i]] = 1;
+    for (int i = 0; i < seq; i++)
+        for (size_t c = 0; !known[i] && c < dim; c++) tokens[(size_t)i * dim + c] = 0;
 }
 
 /* --- plan --------------------------------------------------------------------------------------------------------- */
@@ -304,6 +472,7 @@ static int others_change(const mar_masked *g, int i)
 static mar_status create_accels(mar_masked *g, mar_err *err)
 {
     mar_status status = MAR_OK;
+    if (!g->together) status = mar_contexts_create_in(&g->target, &g->contexts, err);
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++) {
         const mar_accel *accel = g->accels[i].accel;
         if (accel->create) status = accel->create(g, &g->accels[i].state, err);
@@ -316,26 +485,42 @@ static mar_status create_accels(mar_masked *g, mar_err *err)
     return status;
 }
 
-static mar_status allocate_host(mar_masked *g, mar_err *err)
+/* Assigns parts of the host memory at base. Returns its size in bytes. base NULL only counts. */
+static size_t lay_out_host(mar_masked *g, char *base)
 {
     const size_t images = (size_t)g->max_images, seq = (size_t)g->model->base.config.seq_len;
-    const size_t rows = images * (size_t)g->max_tokens;
-    g->order = calloc(images, sizeof *g->order);
-    g->order_data = calloc(images * seq, sizeof *g->order_data);
-    g->label = calloc(images, sizeof *g->label);
-    g->row_seed = calloc(rows, sizeof *g->row_seed);
-    g->row_image = calloc(rows, sizeof *g->row_image);
-    g->row_slot = calloc(rows, sizeof *g->row_slot);
-    g->row_position = calloc(rows, sizeof *g->row_position);
-    g->row_cfg = calloc(rows, sizeof *g->row_cfg);
-    g->row_place = calloc(rows, sizeof *g->row_place);
-    g->token_status = calloc(images * seq, sizeof *g->token_status);
-    g->ar_step = calloc(images * seq, sizeof *g->ar_step);
-    g->staleness = calloc(images * seq, sizeof *g->staleness);
-    if (!g->order || !g->order_data || !g->label || !g->row_seed || !g->row_image || !g->row_slot || !g->row_position ||
-        !g->row_cfg || !g->row_place || !g->token_status || !g->ar_step || !g->staleness)
-        return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
-    for (size_t i = 0; i < images; i++) g->order[i] = g->order_data + i * seq;
+    const size_t rows = images * (size_t)g->max_tokens, tokens = images * seq;
+    size_t used = 0;
+    g->slot = arena_carve(base, &used, images, sizeof *g->slot);
+    g->parts = arena_carve(base, &used, images, sizeof *g->parts);
+    g->list = arena_carve(base, &used, images, sizeof *g->list);
+    g->label = arena_carve(base, &used, images, sizeof *g->label);
+    g->label_list = arena_carve(base, &used, images, sizeof *g->label_list);
+    g->order = arena_carve(base, &used, images, sizeof *g->order);
+    g->order_data = arena_carve(base, &used, tokens, sizeof *g->order_data);
+    g->token_status = arena_carve(base, &used, tokens, sizeof *g->token_status);
+    g->ar_step = arena_carve(base, &used, tokens, sizeof *g->ar_step);
+    g->staleness = arena_carve(base, &used, tokens, sizeof *g->staleness);
+    g->given = arena_carve(base, &used, seq, (size_t)g->model->base.config.token_dim * sizeof *g->given);
+    g->place = arena_carve(base, &used, seq, sizeof *g->place);
+    g->place_slot = arena_carve(base, &used, seq, sizeof *g->place_slot);
+    g->row_seed = arena_carve(base, &used, rows, sizeof *g->row_seed);
+    g->row_image = arena_carve(base, &used, rows, sizeof *g->row_image);
+    g->row_slot = arena_carve(base, &used, rows, sizeof *g->row_slot);
+    g->row_position = arena_carve(base, &used, rows, sizeof *g->row_position);
+    g->row_cfg = arena_carve(base, &used, rows, sizeof *g->row_cfg);
+    g->row_place = arena_carve(base, &used, rows, sizeof *g->row_place);
+    return used;
+}
+
+static mar_status allocate_host(mar_masked *g, mar_err *err)
+{
+    const int seq = g->model->base.config.seq_len;
+    g->host = calloc(1, lay_out_host(g, NULL));
+    if (!g->host) return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
+    lay_out_host(g, g->host);
+    for (int i = 0; i < g->max_images; i++) g->order[i] = g->order_data + (size_t)i * (size_t)seq;
+    for (int i = 0; i < seq; i++) g->place[i] = i;
     return MAR_OK;
 }
 
@@ -351,11 +536,12 @@ static void destroy(mar_engine_state *engine_state)
     free_recordings(g);
     for (int i = g->accel_count - 1; i >= 0; i--)
         if (g->accels[i].state) g->accels[i].accel->destroy(g->accels[i].state);
+    mar_contexts_free(&g->contexts);
     mar_runner_free(&g->target);
-    void *host[] = {g->steps,     g->recordings,   g->order,    g->order_data,   g->label,
-                    g->row_seed,  g->row_image,    g->row_slot, g->row_position, g->row_cfg,
-                    g->row_place, g->token_status, g->ar_step,  g->staleness,    g};
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+    free(g->steps);
+    free(g->recordings);
+    free(g->host);
+    free(g);
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
@@ -375,7 +561,10 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->max_images = max_images;
     g->grid = mar_grid_side(&base->config);
     g->step = p.num_iter;
-    for (; *accels; accels++) g->accels[g->accel_count++].accel = *accels;
+    for (; *accels; accels++) {
+        g->accels[g->accel_count++].accel = *accels;
+        g->together |= (*accels)->together;
+    }
     status = plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
@@ -403,6 +592,7 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
     g->tokens = arena_carve(base, &used, images * (size_t)c->seq_len, token);
     g->sampled = arena_carve(base, &used, images * (size_t)g->max_tokens, token);
     used += mar_runner_lay_out(&g->target, base ? base + used : NULL);
+    if (!g->together) mar_contexts_lay_out(&g->contexts, base); /* they have the runner's memory */
     for (int i = 0; i < g->accel_count; i++)
         if (g->accels[i].accel->lay_out)
             used += g->accels[i].accel->lay_out(g->accels[i].state, base ? base + used : NULL);
@@ -418,10 +608,23 @@ static mar_status plan_draw(mar_masked *g, int n, int steps, int cfg_branches, m
     return mar_runner_plan_head(&g->target, n, err);
 }
 
+/* Prepares steps of images at different places of the plan, and images with known tokens. */
+static mar_status plan_apart(mar_masked *g, int images, mar_err *err)
+{
+    mar_status status = mar_runner_plan_known_tokens(&g->target, images * g->max_tokens, err);
+    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, g->model->base.config.seq_len, err);
+    if (status == MAR_OK) status = mar_contexts_plan(&g->contexts, err);
+    for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++)
+        if (mar_masked_first_alike(g, i) == i)
+            status = plan_draw(g, images * g->max_tokens, g->steps[i].sampling_steps, g->cfg_branches, err);
+    return status;
+}
+
 static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
     mar_masked *g = (mar_masked *)engine_state;
     free_recordings(g);
+    g->planned = images;
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
         const mar_step *s = &g->steps[i];
@@ -431,6 +634,7 @@ static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
         if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
         if (status == MAR_OK) status = kern_check(g->k, err); /* planning takes long enough to be cancelled */
     }
+    if (status == MAR_OK && !g->together) status = plan_apart(g, images, err);
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
         if (g->accels[i].accel->plan) status = g->accels[i].accel->plan(g->accels[i].state, images, err);
     return status;
@@ -463,12 +667,6 @@ static const char *warning_of(const mar_engine_state *engine_state)
     return warning;
 }
 
-static int steps_left(const mar_engine_state *engine_state)
-{
-    const mar_masked *g = (const mar_masked *)engine_state;
-    return g->params.num_iter - g->step;
-}
-
 static const float *latents(const mar_engine_state *g)
 {
     return ((const mar_masked *)g)->tokens;
@@ -479,11 +677,11 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     const mar_masked *g = (const mar_masked *)engine_state;
     const mar_runner *t = &g->target;
     *stats = g->stats;
-    stats->encoder_s = t->encoder_s;
-    stats->decoder_s = t->decoder_s;
+    stats->encoder_s = t->encoder_s + g->contexts.encoder_s;
+    stats->decoder_s = t->decoder_s + g->contexts.decoder_s;
     stats->head_s = t->head_s;
-    stats->encoder_flop = t->encoder_flop;
-    stats->decoder_flop = t->decoder_flop;
+    stats->encoder_flop = t->encoder_flop + g->contexts.encoder_flop;
+    stats->decoder_flop = t->decoder_flop + g->contexts.decoder_flop;
     stats->head_flop = t->head_flop;
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
     stats->head_call_products = 2 * g->model->head.depth + 2;
@@ -491,18 +689,19 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
         if (g->accels[i].accel->stats) g->accels[i].accel->stats(g->accels[i].state, stats);
 }
 
-static void get_token_status(const mar_engine_state *engine_state, uint8_t *map, int *ar_step)
+static void get_token_status(const mar_engine_state *engine_state, int slot, uint8_t *map, int *ar_step)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
-    const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
-    if (map) memcpy(map, g->token_status, count * sizeof *map);
-    if (ar_step) memcpy(ar_step, g->ar_step, count * sizeof *ar_step);
+    const size_t count = (size_t)g->model->base.config.seq_len, first = (size_t)slot * count;
+    if (map) memcpy(map, g->token_status + first, count * sizeof *map);
+    if (ar_step) memcpy(ar_step, g->ar_step + first, count * sizeof *ar_step);
 }
 
-static void get_staleness(const mar_engine_state *engine_state, int *staleness)
+static void get_staleness(const mar_engine_state *engine_state, int slot, int *staleness)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
-    memcpy(staleness, g->staleness, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *staleness);
+    const size_t count = (size_t)g->model->base.config.seq_len;
+    memcpy(staleness, g->staleness + (size_t)slot * count, count * sizeof *staleness);
 }
 
 extern const mar_engine mar_masked_engine;
@@ -520,9 +719,14 @@ const mar_engine mar_masked_engine = {
     .warning = warning_of,
     .lay_out = lay_out,
     .plan = plan,
-    .begin = begin,
+    .together = together,
+    .check = check_image,
+    .admit = admit,
+    .release = release,
     .step = step,
     .steps_left = steps_left,
+    .examine = examine,
+    .snapshot = snapshot,
     .latents = latents,
     .stats = stats_of,
     .token_status = get_token_status,

@@ -4,6 +4,26 @@
 #define MAR_MASKED_H
 
 #include "mar/masked/accel.h"
+#include "mar/masked/contexts.h"
+
+/* A place for an image. */
+typedef struct {
+    int busy;              /* 1: an image is in progress, or finished and not released */
+    uint64_t seed, number; /* noise address */
+    float cfg;             /* guidance scale */
+    int step;              /* next step of the plan; num_iter: done. Images that begin together have mar_masked.step */
+    int given;             /* tokens that it began with */
+    int known;             /* tokens known before it: as many as the plan's step has, or more if the image began with
+                              known tokens */
+} mar_slot;
+
+/* An image's part of a step that images take at different steps of the plan. */
+typedef struct {
+    int slot;
+    const mar_step *step;
+    int predicted;    /* tokens that the step adds to this image */
+    int cfg_branches; /* rows a token */
+} mar_part;
 
 struct mar_masked {
     const mar_masked_model *model;
@@ -25,18 +45,27 @@ struct mar_masked {
 
     mar_runner target;
     mar_recordings *recordings; /* [num_iter] recordings of the target's steps, for batches of the planned size */
+    int planned;                /* images that were planned */
+    int together;               /* 1: an accelerator that is on keeps a state of the batch */
+    mar_contexts contexts;      /* passes over images at different steps; none with `together` */
     float *tokens;              /* backend [max_images][seq_len][token_dim] tokens generated so far */
     float *sampled;             /* backend [max_images * max_tokens][token_dim] tokens drawn last */
 
-    /* Batch in progress. */
-    int images;
-    uint64_t first_image;
-    int *label;  /* host [max_images] `classes` is unconditional */
-    int **order; /* host [max_images] -> [seq_len]: masked tokens first, known ones last */
+    void *host;              /* memory of the host arrays below */
+    mar_slot *slot;          /* host [max_images] */
+    int images;              /* images of the step: those in slots 0 .. images - 1 */
+    mar_part *parts;         /* host [max_images] */
+    mar_image_context *list; /* host [max_images] the same as contexts */
+    int *label;              /* host [max_images] `classes` is unconditional */
+    int *label_list;         /* host [max_images] labels of the images that begin */
+    float *given;            /* host [seq_len][token_dim] an image's known tokens, while it begins */
+    int *place;              /* host [seq_len] 0, 1, ..: positions of these tokens */
+    int *place_slot;         /* host [seq_len] their slot */
+    int **order;             /* host [max_images] -> [seq_len]: masked tokens first, known ones last */
     int *order_data;
-    int step;              /* next step; num_iter: done */
+    int step;              /* next step of the images in progress; num_iter: done */
     uint8_t *token_status; /* host [max_images][seq_len] mar_token_fate */
-    int *ar_step;          /* host [max_images][seq_len] autoregressive step that made the token */
+    int *ar_step;          /* host [max_images][seq_len] step that made the token; -1: none yet, or it was given */
     int *staleness; /* host [max_images][seq_len] steps by which the z of the token's draft was stale; 0: no such draft
                      */
     mar_stats stats;
@@ -62,8 +91,18 @@ mar_batch mar_masked_batch(const mar_masked *g);
 /* Returns the first step of the plan with as many tokens and diffusion steps as step i. Draws of such steps share
  * recordings. */
 int mar_masked_first_alike(const mar_masked *g, int i);
-/* Takes one autoregressive step of the target alone. */
+/* Takes one autoregressive step of the target alone, for images at the same step. */
 void mar_masked_step(mar_masked *g);
+/* Takes one step of every unfinished image, each at its own place of the plan (mar/masked/apart.c). */
+void mar_masked_step_apart(mar_masked *g);
+/* Returns the rows a token of a slot's next step: as planned, or fewer or more if its guidance is not the session's. */
+int mar_masked_branches(const mar_masked *g, int slot);
+/* Lists as rows first.. the `count` tokens of a slot's order from `begin` on. Returns the row behind them. */
+int mar_masked_list(mar_masked *g, int slot, const mar_step *step, int begin, int count, int first);
+/* Draws n tokens, rows `first`.. of the lists, in `steps` diffusion steps. Row z of the target's z is their first. */
+void mar_masked_draw(mar_masked *g, int first, int n, int z, int cfg_branches, int steps, kern_recording **recording);
+/* Writes the n tokens drawn, g->sampled, to the images, and adds them to what later passes know. */
+void mar_masked_keep(mar_masked *g, int n, kern_recording **recording);
 /* Writes the n tokens at `from`, backend [n][token_dim], to their places row_place[n]. */
 void mar_masked_write_tokens(mar_masked *g, const float *from, int n);
 

@@ -303,13 +303,23 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
     r->head_flop += diff_chain_flop(&r->chain, d->count) * (first - last + 1) / r->chain.schedule.steps;
 }
 
+void mar_runner_reset(mar_runner *r)
+{
+    r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
+}
+
 void mar_runner_begin(mar_runner *r, int images, const int *label)
 {
+    mar_runner_reset(r);
+    mar_runner_admit(r, images, NULL, label);
+}
+
+void mar_runner_admit(mar_runner *r, int n, const int *slot, const int *label)
+{
     kern_queue *k = r->work.k;
-    r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
     k->watch.part = r->chain.part;
     k->core->timer_mark(k, NULL);
-    mar_embed_batch(r->model, &r->work, &r->embedded, images, label);
+    mar_embed_batch(r->model, &r->work, &r->embedded, n, slot, label);
     k->core->timer_mark(k, &r->encoder_s);
 }
 

@@ -94,8 +94,13 @@ mar_status mar_runner_plan_known_tokens(mar_runner *r, int tokens, mar_err *err)
 /* Prepares the head for this many tokens, in the respacing in use (diff_chain_use). */
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err);
 
-/* Starts images with these labels, host [images]. A label is a class number; `classes` is unconditional. */
+/* Resets times and arithmetic. */
+void mar_runner_reset(mar_runner *r);
+/* Resets times and arithmetic, and starts images 0 .. images - 1 as mar_runner_admit does. */
 void mar_runner_begin(mar_runner *r, int images, const int *label);
+/* Starts the n images slot [n] with these labels, host [n]. A label is a class number; `classes` is unconditional. slot
+ * NULL: images 0 .. n - 1. */
+void mar_runner_admit(mar_runner *r, int n, const int *slot, const int *label);
 /* Computes z of the tokens that `step` predicts, image after image in the order of `order`. Conditional rows begin at
  * row `first` of r->z, unconditional ones at row total + first. `total` is the number of tokens that the head will draw
  * at once; a plain step has first 0 and total images * predicted. A step with `detailed` tokens has two such lists of

@@ -9,6 +9,11 @@ int mar_cfg_branches(float cfg)
     return cfg == 1.0f ? 1 : 2;
 }
 
+float mar_step_scale(const mar_step *step, float cfg)
+{
+    return step->share == 1 ? cfg : 1.0f + (cfg - 1.0f) * step->share;
+}
+
 void mar_steps_plan_part(int n, int known, int until, int seq_len, float cfg, mar_cfg_schedule schedule,
                          mar_step *steps)
 {
@@ -22,9 +27,10 @@ void mar_steps_plan_part(int n, int known, int until, int seq_len, float cfg, ma
         const int predicted = i == n - 1 ? masked - last : masked - after;
         /* The last step too is guided as if one token were left, as in the official code. */
         const float share = (float)(seq_len - after) / (float)seq_len;
-        const float scale = schedule == MAR_CFG_CONSTANT ? cfg : 1.0f + (cfg - 1.0f) * share;
         steps[i] = (mar_step){
-            .known = seq_len - masked, .predicted = predicted, .cfg = scale, .cfg_branches = mar_cfg_branches(scale)};
+            .known = seq_len - masked, .predicted = predicted, .share = schedule == MAR_CFG_CONSTANT ? 1 : share};
+        steps[i].cfg = mar_step_scale(&steps[i], cfg);
+        steps[i].cfg_branches = mar_cfg_branches(steps[i].cfg);
         masked = after;
     }
 }

@@ -71,6 +71,7 @@ static void as_on_the_cpu(void **state)
         assert_ok(mar_contexts_plan(&c, &err), &err);
         for (int round = 0; round < 4; round++) { /* plain, recorded, then replayed twice with other orders */
             shuffle_orders(&f, &theirs, &d);
+            mar_contexts_place(list, n);
             mar_contexts_run(&c, list, n, &f.runner.embedded, &recordings);
             check_kern(f.k);
             assert_near(&f, &c, list, n, &theirs, cases[i].dtype == MAR_DTYPE_BF16 ? 2e-2 : 1e-5);

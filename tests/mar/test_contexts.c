@@ -59,6 +59,7 @@ TEST_CASE(as_plain)
             mar_recordings recordings = {0};
             for (int again = 0; again < 2; again++) { /* the second pass reuses the memory of the first */
                 assert_ok(mar_contexts_plan(&c, &err), &err);
+                mar_contexts_place(list, n);
                 mar_contexts_run(&c, list, n, &f.runner.embedded, again ? &recordings : NULL);
                 assert_ok(kern_check(f.k, &err), &err);
                 assert_plain(&f, &c, list, n);
@@ -71,9 +72,10 @@ TEST_CASE(as_plain)
 }
 
 /* Measures the arithmetic of a pass over these contexts: encoder and decoder. */
-static void measure(const context_fixture *f, mar_contexts *c, const mar_image_context *list, int n, double flop[2])
+static void measure(const context_fixture *f, mar_contexts *c, mar_image_context *list, int n, double flop[2])
 {
     mar_contexts_begin(c);
+    mar_contexts_place(list, n);
     mar_contexts_run(c, list, n, &f->runner.embedded, NULL);
     f->k->core->finish(f->k);
     flop[0] = c->encoder_flop;
@@ -93,7 +95,7 @@ TEST_CASE(arithmetic)
         open_context_fixture(&f, open_mar(MAR_DTYPE_F32, 2), "demo", conditions, 2, &d);
         open_contexts(&f, 4, 4, &c, &memory);
         const mar_masked_model *m = mar_masked_model_of(f.model);
-        const mar_image_context list[] = {{1, f.order[1], 5, 3}, {1, f.order[1], 9, 2}, {0, f.order[0], 9, 2}};
+        mar_image_context list[] = {{1, f.order[1], 5, 3, {0}}, {1, f.order[1], 9, 2, {0}}, {0, f.order[0], 9, 2, {0}}};
         measure(&f, &c, list, 1, one);
         measure(&f, &c, list + 1, 1, two);
         assert_float_equal(one[0], mar_encode_flop(m, conditions, 5), 1);
@@ -140,13 +142,14 @@ TEST_CASE(watched)
         f.k->watch.on = 1;
         kern_watch_begin(f.k);
         mar_runner_begin(&f.runner, 1, f.labels);
-        const mar_image_context list[] = {{0, f.order[0], 4, 2}, {0, f.order[0], 6, 3}};
+        mar_image_context list[] = {{0, f.order[0], 4, 2, {0}}, {0, f.order[0], 6, 3, {0}}};
         plain_pass(&f, list);
         assert_string_equal(f.k->watch.layer, cases[i].layer);
         open_contexts(&f, 2, 2, &c, &memory);
         c.part = f.runner.chain.part = "draft: ";
         kern_watch_begin(f.k);
         mar_runner_begin(&f.runner, 1, f.labels);
+        mar_contexts_place(list, 2);
         mar_contexts_run(&c, list, 2, &f.runner.embedded, NULL);
         char expected[128];
         snprintf(expected, sizeof expected, "draft: %s", cases[i].layer);
@@ -198,6 +201,7 @@ TEST_CASE(no_memory)
     assert_true(round > 1);
     until_failure = 0, failures = 0, failures_last = 1;
     mar_contexts_begin(&c);
+    mar_contexts_place(list, n);
     mar_contexts_run(&c, list, n, &f.runner.embedded, NULL);
     until_failure = -1, failures_last = 0;
     assert_int_equal(failures, 0);

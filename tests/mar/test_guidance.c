@@ -59,7 +59,7 @@ static void generate(mar *m, mar_model *model, const mar_params *p, const mar_pa
     mar_masked *g = mar_masked_of(s);
     for (int i = 0; interval && i < g->params.num_iter; i++) {
         const float known = (float)g->steps[i].known / SEQ;
-        if (known < interval->cfg_low || known > interval->cfg_high) g->steps[i].cfg = 1;
+        if (known < interval->cfg_low || known > interval->cfg_high) g->steps[i].cfg = 1, g->steps[i].share = 0;
     }
     assert_session(s, mar_session_begin(s, 100, labels, N));
     while (!mar_session_done(s)) assert_session(s, mar_session_step(s));

@@ -1,0 +1,243 @@
+/* Batches: images that begin together, of consecutive numbers (mar/api/session.h). A batch is as many requests, with
+ * the session's seed and guidance, which keep the slots 0, 1, .. until the next batch. */
+#include "mar/api/session.h"
+
+#include "mar/core/conditioning.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+mar_status mar_session_drop(mar_session *s, mar_status status)
+{
+    s->dropped = status;
+    s->why = s->err;
+    s->since = NULL;
+    s->planned = 0;
+    for (int i = 0; i < s->max_images; i++)
+        if (s->at[i]) mar_session_release(s, s->at[i]);
+    if (status != MAR_ECANCELLED)
+        mar_log(s->model->m, MAR_LOG_WARNING, "the batch of %d images from number %llu failed: %s", s->images,
+                (unsigned long long)s->first_image, s->why.text);
+    s->err = s->why; /* the log callback may have made a refused call */
+    return status;
+}
+
+void mar_session_drop_since(mar_session *s, const char *since)
+{
+    for (int i = 0; i < s->max_images; i++)
+        if (s->at[i]) mar_session_release(s, s->at[i]);
+    s->dropped = MAR_EARG;
+    s->since = since;
+}
+
+mar_status mar_session_stop_reading(mar_session *s, mar_status status)
+{
+    if (status != MAR_ECANCELLED) return mar_session_drop(s, status);
+    __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
+    s->k->core->bind(s->k);
+    s->k->core->recover(s->k);
+    s->k->core->unbind(s->k);
+    return status;
+}
+
+int mar_session_steps_left(const mar_session *s)
+{
+    int most = 0;
+    if (!mar_session_is_usable(s)) return 0;
+    for (int i = 0; i < s->max_images; i++) {
+        const int left = s->at[i] ? s->model->engine->steps_left(s->engine_state, i) : 0;
+        if (left > most) most = left;
+    }
+    return most ? most : s->pending; /* a request that waits has one step at least */
+}
+
+int mar_session_done(const mar_session *s)
+{
+    return mar_session_steps_left(s) <= 0;
+}
+
+mar_status mar_session_report(mar_session *s)
+{
+    const mar_progress p = {.size = sizeof p,
+                            .step = s->steps - mar_session_steps_left(s),
+                            .steps = s->steps,
+                            .images = s->decoded,
+                            .batch = s->images,
+                            .first_image = s->first_image};
+    if (!s->progress) return MAR_OK;
+    s->progress(s->progress_user, s, &p);
+    return mar_check_handle(s->model->m, &s->err);
+}
+
+/* --- beginning ---------------------------------------------------------------------------------------------------- */
+
+/* Lists the images of the batch in s->admit_image. */
+static void list_images(mar_session *s, const mar_conditioning *of)
+{
+    const mar_params *p = mar_session_get_params(s);
+    const mar_model_config *c = &s->model->config;
+    const size_t positions = (size_t)c->caption_tokens, features = positions * (size_t)c->caption_dim;
+    for (int i = 0; i < s->images; i++) {
+        s->admit_slot[i] = i;
+        s->admit_image[i] = (mar_image){.label = of->labels ? of->labels[i] : -1,
+                                        .features = of->features ? of->features + (size_t)i * features : NULL,
+                                        .mask = of->mask ? of->mask + (size_t)i * positions : NULL,
+                                        .seed = p->seed,
+                                        .number = s->first_image + (uint64_t)i,
+                                        .cfg = p->cfg};
+        s->batch[i] = (mar_entry){.id = ++s->last_id, .image = {.number = s->first_image + (uint64_t)i}};
+        s->admit_entry[i] = &s->batch[i];
+    }
+}
+
+static mar_status start(mar_session *s, const mar_conditioning *of)
+{
+    const mar_status status = mar_session_prepare(s, s->images);
+    if (status != MAR_OK) return status;
+    const double begun = mar_now();
+    list_images(s, of);
+    mar_session_admit(s, s->admit_entry, s->images);
+    s->steps = mar_session_steps_left(s);
+    s->total_s = mar_now() - begun;
+    return kern_check(s->k, &s->err);
+}
+
+static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditioning *of, int n)
+{
+    if (n < 1 || n > s->max_images)
+        return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
+    mar_status status = mar_conditioning_check(of, &s->model->config, n, &s->err);
+    if (status == MAR_OK) status = mar_session_refuse_requests(s);
+    if (status != MAR_OK) return status;
+    __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED); /* the flag concerned the previous batch */
+    mar_session_drop_since(s, NULL);                   /* frees the slots */
+    s->images = n;
+    s->first_image = first_image;
+    s->decoded = 0;
+    s->dropped = MAR_OK;
+    s->k->core->bind(s->k);
+    status = start(s, of);
+    s->k->core->unbind(s->k);
+    return status == MAR_OK ? MAR_OK : mar_session_drop(s, status);
+}
+
+mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n)
+{
+    mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    status = mar_check_given(labels, "labels", &s->err);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.labels = labels}, n);
+    return mar_session_leave(s, status);
+}
+
+mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features, const uint8_t *mask,
+                                      int n)
+{
+    mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    status = mar_check_given(features, "features", &s->err);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.features = features, .mask = mask}, n);
+    return mar_session_leave(s, status);
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+static mar_status refuse_dropped(mar_session *s)
+{
+    if (s->dropped == MAR_OK) return MAR_OK;
+    if (s->dropped == MAR_ECANCELLED) return err_set(&s->err, MAR_EARG, "the batch was cancelled: begin another first");
+    if (s->since) return err_set(&s->err, MAR_EARG, "the session %s: begin a batch first", s->since);
+    return err_set(&s->err, MAR_EARG, "the batch failed, begin another first: %s", s->why.text);
+}
+
+static mar_status step(mar_session *s)
+{
+    mar_entry *failed;
+    mar_status status = refuse_dropped(s);
+    if (status != MAR_OK) return status;
+    kern_queue *k = s->k;
+    if (mar_session_done(s)) return err_set(&s->err, MAR_EARG, "no step left: begin a batch first");
+    k->core->bind(k);
+    status = mar_session_run_step(s, &failed);
+    const int done = mar_session_done(s);
+    for (int i = 0; done && i < s->images; i++) s->batch[i].state = MAR_REQUEST_DONE;
+    /* A cancel after the last step leaves the images whole. */
+    const int whole = status == MAR_OK && k->failed == MAR_OK && done;
+    if (status == MAR_OK) status = kern_check(k, &s->err);
+    k->core->unbind(k);
+    mar_session_log_unrecorded(s);
+    if (status == MAR_OK) {
+        status = mar_session_report(s);
+        if (status == MAR_OK) status = kern_check(k, &s->err); /* the callback may have cancelled */
+    }
+    if (status == MAR_OK) return MAR_OK;
+    return whole ? mar_session_stop_reading(s, status) : mar_session_drop(s, status);
+}
+
+mar_status mar_session_step(mar_session *s)
+{
+    const mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    return mar_session_leave(s, s->requests ? mar_session_step_requests(s) : step(s));
+}
+
+uint64_t mar_session_batch_request(const mar_session *s, int i)
+{
+    if (!mar_session_is_usable(s) || s->dropped != MAR_OK || i < 0 || i >= s->images) return 0;
+    return s->batch[i].id;
+}
+
+/* --- results ------------------------------------------------------------------------------------------------------ */
+
+mar_status mar_session_check_finished(mar_session *s)
+{
+    if (s->images == 0) return err_set(&s->err, MAR_EARG, "no images: begin a batch first");
+    if (s->dropped == MAR_OK && !mar_session_done(s))
+        return err_set(&s->err, MAR_EARG, "the images are not finished: %d steps left", mar_session_steps_left(s));
+    return refuse_dropped(s);
+}
+
+static mar_status fetch_tokens(mar_session *s, float *tokens)
+{
+    mar_status status = mar_check_given(tokens, "tokens", &s->err);
+    if (status == MAR_OK) status = mar_session_check_finished(s);
+    if (status != MAR_OK) return status;
+    kern_queue *k = s->k;
+    k->core->bind(k);
+    k->core->download(k, tokens, s->model->engine->latents(s->engine_state),
+                      (size_t)s->images * mar_session_token_count(s) * sizeof *tokens);
+    k->core->unbind(k);
+    status = kern_check(k, &s->err);
+    return status == MAR_OK ? MAR_OK : mar_session_stop_reading(s, status);
+}
+
+mar_status mar_session_tokens(mar_session *s, float *tokens)
+{
+    const mar_status status = mar_session_enter(s);
+    return status == MAR_OK ? mar_session_leave(s, fetch_tokens(s, tokens)) : status;
+}
+
+mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
+{
+    mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    const size_t n = (size_t)s->model->config.seq_len;
+    status = mar_session_check_finished(s);
+    for (int i = 0; status == MAR_OK && i < s->images; i++)
+        s->model->engine->token_status(s->engine_state, i, map ? map + (size_t)i * n : NULL,
+                                       step ? step + (size_t)i * n : NULL);
+    return mar_session_leave(s, status);
+}
+
+mar_status mar_session_lateness(mar_session *s, int *late)
+{
+    mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    const size_t n = (size_t)s->model->config.seq_len;
+    status = mar_check_given(late, "late", &s->err);
+    if (status == MAR_OK) status = mar_session_check_finished(s);
+    for (int i = 0; status == MAR_OK && i < s->images; i++)
+        s->model->engine->staleness(s->engine_state, i, late + (size_t)i * n);
+    return mar_session_leave(s, status);
+}

@@ -343,6 +343,154 @@ HOSTILE(mar_session_step)
 
 HOSTILE_IS(mar_session_done, mar_session_done(NULL) == 1)
 HOSTILE_IS(mar_session_steps_left, mar_session_steps_left(NULL) == 0)
+
+/* A request that the demo's session takes. */
+static mar_request a_request(void)
+{
+    mar_request r;
+    mar_request_init(host.s, &r, sizeof r);
+    r.label = 1;
+    return r;
+}
+
+HOSTILE(mar_request_init)
+{
+    mar_request r;
+    mar_request_init(NULL, NULL, 0);
+    mar_request_init(host.s, NULL, sizeof r);
+    mar_request_init(NULL, &r, sizeof r);
+    assert_int_equal(r.size, sizeof r);
+    assert_int_equal(r.label, -1);
+}
+
+HOSTILE(mar_session_submit)
+{
+    mar_request r = a_request();
+    uint64_t id = 3;
+    session_refused(mar_session_submit(NULL, &r, &id), NULL, "session is NULL");
+    assert_int_equal(id, 0);
+    session_refused(mar_session_submit(host.s, NULL, &id), host.s, "mar_request is NULL");
+    session_refused(mar_session_submit(host.s, &r, NULL), host.s, "id is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        r = a_request();
+        if (out_of_range[i] != -1) r.label = out_of_range[i];
+        if (out_of_range[i] != -1) session_refused(mar_session_submit(host.s, &r, &id), host.s, "class ");
+        r = a_request();
+        r.cfg = out_of_range[i] > 0 ? (float)out_of_range[i] : -1;
+        session_refused(mar_session_submit(host.s, &r, &id), host.s, "cfg ");
+    }
+    r = a_request();
+    r.size = sizeof r + 8;
+    session_refused(mar_session_submit(host.s, &r, &id), host.s, "newer mar.h");
+}
+
+HOSTILE(mar_request_info_init)
+{
+    mar_request_info info;
+    mar_request_info_init(NULL, sizeof info);
+    mar_request_info_init(&info, sizeof info);
+    assert_int_equal(info.size, sizeof info);
+}
+
+HOSTILE(mar_session_get_request)
+{
+    mar_request_info info;
+    mar_request_info_init(&info, sizeof info);
+    session_refused(mar_session_get_request(NULL, 1, &info), NULL, "session is NULL");
+    session_refused(mar_session_get_request(host.s, 1, NULL), host.s, "mar_request_info is NULL");
+    assert_session(host.s, mar_session_get_request(host.s, UINT64_MAX, &info));
+    assert_int_equal(info.state, MAR_REQUEST_UNKNOWN);
+    info.size = 0;
+    session_refused(mar_session_get_request(host.s, 1, &info), host.s, "expected mar_request_info_init");
+}
+
+HOSTILE_IS(mar_session_pending, mar_session_pending(NULL) == 0 && mar_session_pending(host.s) == 0)
+HOSTILE_IS(mar_session_next_finished, mar_session_next_finished(NULL) == 0 && mar_session_next_finished(host.s) == 0)
+
+HOSTILE(mar_session_take)
+{
+    float tokens[DEMO_TOKENS];
+    session_refused(mar_session_take(NULL, 1, tokens, NULL), NULL, "session is NULL");
+    session_refused(mar_session_take(host.s, 0, tokens, NULL), host.s, "request 0: expected one that was submitted");
+    session_refused(mar_session_take(host.s, UINT64_MAX, NULL, NULL), host.s, "expected one that was submitted");
+    session_refused(mar_session_take(host.s, mar_session_batch_request(host.s, 0), tokens, NULL), host.s,
+                    "is an image of a batch");
+}
+
+HOSTILE(mar_session_cancel_request)
+{
+    session_refused(mar_session_cancel_request(NULL, 1), NULL, "session is NULL");
+    session_refused(mar_session_cancel_request(host.s, 0), host.s, "expected one that was submitted");
+    session_refused(mar_session_cancel_request(host.s, mar_session_batch_request(host.s, 0)), host.s,
+                    "is an image of a batch");
+}
+
+HOSTILE(mar_session_batch_request)
+{
+    assert_int_equal(mar_session_batch_request(NULL, 0), 0);
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_int_equal(mar_session_batch_request(host.s, out_of_range[i]), 0);
+}
+
+HOSTILE(mar_pixels_init)
+{
+    mar_pixels p;
+    mar_pixels_init(NULL, sizeof p);
+    mar_pixels_init(&p, sizeof p);
+    assert_int_equal(p.size, sizeof p);
+}
+
+/* Tries every bad description of memory for pixels. `call` writes pixels of host.s. */
+static void bad_pixels(mar_status (*call)(mar_session *s, mar_pixels *pixels))
+{
+    uint8_t rgb[DEMO_BYTES];
+    mar_pixels p;
+    mar_pixels_init(&p, sizeof p);
+    session_refused(call(host.s, NULL), host.s, "mar_pixels is NULL");
+    session_refused(call(host.s, &p), host.s, "mar_pixels.data is NULL");
+    p.data = rgb;
+    session_refused(call(host.s, &p), host.s, "mar_pixels.capacity 0: too few bytes");
+    p.capacity = sizeof rgb;
+    p.stride = 1;
+    session_refused(call(host.s, &p), host.s, "mar_pixels.stride 1: expected 96");
+    p.stride = SIZE_MAX;
+    session_refused(call(host.s, &p), host.s, "mar_pixels.capacity 3072: too few bytes");
+    p.stride = 0;
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        p.format = (mar_pixel_format)out_of_range[i];
+        session_refused(call(host.s, &p), host.s, "mar_pixels.format ");
+    }
+    p.size = 3;
+    session_refused(call(host.s, &p), host.s, "expected mar_pixels_init");
+}
+
+static mar_status image_0(mar_session *s, mar_pixels *pixels)
+{
+    return mar_session_image(s, 0, pixels);
+}
+
+static mar_status preview_0(mar_session *s, mar_pixels *pixels)
+{
+    return mar_session_preview(s, mar_session_batch_request(s, 0), pixels);
+}
+
+HOSTILE(mar_session_image)
+{
+    mar_pixels p;
+    mar_pixels_init(&p, sizeof p);
+    session_refused(mar_session_image(NULL, 0, &p), NULL, "session is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        session_refused(mar_session_image(host.s, out_of_range[i], &p), host.s, "expected 0..0, one of the batch");
+    bad_pixels(image_0);
+}
+
+HOSTILE(mar_session_preview)
+{
+    mar_pixels p;
+    mar_pixels_init(&p, sizeof p);
+    session_refused(mar_session_preview(NULL, 1, &p), NULL, "session is NULL");
+    session_refused(mar_session_preview(host.s, 0, &p), host.s, "expected one that was submitted");
+    bad_pixels(preview_0);
+}
 HOSTILE_NULL(mar_session_cancel)
 
 static void note(void *user, mar_session *s, const mar_progress *p)

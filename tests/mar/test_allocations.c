@@ -26,6 +26,32 @@ static void generate_all(const demo *d, const mar_params *p, const char *run)
     mar_session_free(s);
 }
 
+/* Makes requests at different steps. Only submitting one allocates. */
+static void request_all(const demo *d, const mar_params *p, const char *run)
+{
+    static uint8_t rgb[DEMO_BYTES];
+    static float tokens[DEMO_TOKENS];
+    mar_session *s = demo_session(d, p, DEMO_BATCH - 1);
+    mar_pixels pixels = {.size = sizeof pixels, .data = rgb, .capacity = sizeof rgb};
+    long made = 0;
+    for (int n = 0, taken = 0; taken < DEMO_BATCH; n++) {
+        mar_request r;
+        uint64_t id;
+        mar_request_init(s, &r, sizeof r);
+        r.label = n % 10, r.image = (uint64_t)n;
+        if (n < DEMO_BATCH) assert_session(s, mar_session_submit(s, &r, &id));
+        allocations = 0;
+        if (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+        for (; (id = mar_session_next_finished(s)) != 0; taken++) {
+            assert_session(s, mar_session_preview(s, id, &pixels));
+            assert_session(s, mar_session_take(s, id, tokens, &pixels));
+        }
+        made += allocations;
+    }
+    if (made) fail_msg("%s: %ld allocations in requests", run, made);
+    mar_session_free(s);
+}
+
 static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
@@ -41,6 +67,7 @@ TEST_CASE(generating)
         for (int run = 0; run < DEMO_RUNS; run++) {
             const mar_params p = demo_params(&d, run);
             generate_all(&d, &p, demo_runs[run].options);
+            request_all(&d, &p, demo_runs[run].options);
         }
         for (size_t run = 0; run < sizeof paths / sizeof *paths; run++) {
             mar_params p = params_with(paths[run].options);

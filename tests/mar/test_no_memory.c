@@ -354,6 +354,39 @@ TEST_CASE(first_sessions)
     demo_close(reference);
 }
 
+/* Tests requests: one that cannot be had leaves the others as they are, and steps, previews and results need no
+ * memory. */
+TEST_CASE(requests)
+{
+    const mar_params p = params_with("num_iter 3, num_sampling_steps 2, cfg 2.9");
+    const demo d = demo_open(1);
+    static float tokens[2][DEMO_TOKENS];
+    static uint8_t rgb[DEMO_BYTES], known[DEMO_SEQ] = {1, 1};
+    mar_session *s = demo_session(&d, &p, 2);
+    mar_pixels pixels = {.size = sizeof pixels, .data = rgb, .capacity = sizeof rgb};
+    mar_request request;
+    mar_request_init(s, &request, sizeof request);
+    rounds r = rounds_begin("requests", 100, 1);
+    while (rounds_next(&r)) {
+        uint64_t first, second;
+        mar_status status = mar_session_submit(s, &request, &first);
+        mar_request edit = request;
+        edit.tokens = tokens[0], edit.known = known;
+        if (status == MAR_OK) status = mar_session_submit(s, &edit, &second);
+        const int some = mar_session_pending(s) > 0;
+        if (some) assert_session(s, mar_session_step(s));
+        if (some) assert_session(s, mar_session_preview(s, first, &pixels));
+        while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+        if (some) assert_session(s, mar_session_take(s, first, tokens[some && r.round > 1], &pixels));
+        if (!rounds_failed(&r, status, mar_session_error(s))) assert_session(s, mar_session_cancel_request(s, second));
+        rounds_freed(&r);
+    }
+    assert_int_equal(r.round, 2); /* an allocation each */
+    assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
+    mar_session_free(s);
+    demo_close(d);
+}
+
 /* Tests a first session on a new device. Allocations of every library fail. Afterwards a session gives the same output
  * as without failures. */
 TEST_CASE(others)

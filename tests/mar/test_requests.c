@@ -65,10 +65,11 @@ static int is_together(int run)
 }
 
 /* Images that come and go beside others have the bits of images made alone. */
-TEST_CASE(company)
+static void in_company(mar_dtype dtype, int run_step)
 {
-    const demo d = demo_open(2);
-    for (int run = 0; run < DEMO_RUNS; run++) {
+    const demo d = demo_open_in(dtype, 2);
+    if (!d.m) skip();
+    for (int run = 0; run < DEMO_RUNS; run += run_step) {
         const mar_params p = demo_params(&d, run);
         const int together = is_together(run);
         static float alone[DEMO_TOKENS], tokens[DEMO_TOKENS];
@@ -95,6 +96,21 @@ TEST_CASE(company)
         mar_session_free(s);
     }
     demo_close(d);
+}
+
+TEST_CASE(company)
+{
+    in_company(MAR_DTYPE_F32, 1);
+}
+
+TEST_CASE(company_in_bf16)
+{
+    in_company(MAR_DTYPE_BF16, 4);
+}
+
+TEST_CASE(company_in_int8)
+{
+    in_company(MAR_DTYPE_INT8, 4);
 }
 
 /* Makes an image with its tokens' steps. */

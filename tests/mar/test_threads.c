@@ -148,6 +148,45 @@ static void generate(worker *w)
     release(w, s);
 }
 
+/* Makes the image of a batch of one by a request, beside a second one that begins a step later. Submits both again
+ * whenever another thread cancels them. */
+static mar_status take_requests(mar_session *s, mar_pixels *pixels, result *r)
+{
+    mar_request request;
+    uint64_t id[2] = {0};
+    mar_request_init(s, &request, sizeof request);
+    request.label = labels[0], request.image = DEMO_FIRST;
+    mar_status status = mar_session_submit(s, &request, &id[0]);
+    if (status == MAR_OK) status = mar_session_step(s);
+    request.label = labels[1], request.image = 0;
+    if (status == MAR_OK) status = mar_session_submit(s, &request, &id[1]);
+    if (status == MAR_OK) status = mar_session_preview(s, id[0], pixels);
+    while (status == MAR_OK && mar_session_pending(s)) status = mar_session_step(s);
+    if (status == MAR_OK) status = mar_session_take(s, id[0], r->tokens, pixels);
+    mar_session_cancel_request(s, id[1]);
+    if (status == MAR_ECANCELLED) mar_session_cancel_request(s, id[0]); /* in whatever state */
+    return status;
+}
+
+static void request(worker *w)
+{
+    const int kind = (int)draw(w, KINDS);
+    const result *expected = &w->stage->expected[kind * BATCH];
+    mar_session *s = create(w, &w->stage->demo, kind, 2);
+    mar_pixels pixels;
+    mar_pixels_init(&pixels, sizeof pixels);
+    pixels.data = w->mine->rgb, pixels.capacity = DEMO_BYTES;
+    mar_status status = s ? MAR_ECANCELLED : MAR_OK;
+    for (; s && status == MAR_ECANCELLED; w->cancelled += status == MAR_ECANCELLED)
+        status = take_requests(s, &pixels, w->mine);
+    if (s && status != MAR_OK)
+        complain(w, kinds[kind].options, mar_session_error(s));
+    else if (s && (memcmp(w->mine->tokens, expected->tokens, DEMO_TOKENS * sizeof(float)) != 0 ||
+                   memcmp(w->mine->rgb, expected->rgb, DEMO_BYTES) != 0))
+        complain(w, kinds[kind].options, "another image by a request than alone");
+    release(w, s);
+}
+
 /* Frees a session in the middle of a batch. */
 static void abandon(worker *w)
 {
@@ -203,8 +242,8 @@ static void cancel_another(worker *w)
 static void *work(void *arg)
 {
     worker *w = arg;
-    static void (*const jobs[])(worker * w) = {generate, generate, generate, generate,    abandon,
-                                               load,     load,     abandon,  fail_to_load};
+    static void (*const jobs[])(worker * w) = {generate, generate, request, request,     request,
+                                               load,     load,     abandon, fail_to_load};
     fail_to_load(w);
     for (int i = 0; i < JOBS && !*w->problem; i++) {
         jobs[draw(w, sizeof jobs / sizeof *jobs)](w);

@@ -47,7 +47,7 @@ echo "== the command"
 in_root 600 "apt-get -q update; $install /made/libmar0_*.deb /made/mar_*.deb
     mar --version; mar generate --class 7 --seed 3 --out seven.png; mar generate --model demo-discrete --class 7 --out other.png
     mar eval --num_images 20 --num_iter 4 --num_sampling_steps 4 --out judged
-    [ -s /usr/share/man/man1/mar.1.gz ] && [ ! -e /usr/include/mar.h ]"
+    [ -s /usr/share/man/man1/mar.1.gz ]; [ ! -e /usr/include/mar.h ]"
 [ "$(head -c 4 "$root/tmp/seven.png" | tail -c 3)" = PNG ] || fail "the command left no picture"
 
 echo "== a project with libmar inside"

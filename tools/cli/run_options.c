@@ -19,7 +19,7 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "checkpoint: .safetensors, official .pth, demo or demo-discrete\n"
-             "demo (continuous tokens) and demo-discrete (discrete tokens) are built in, as are the drafts "
+             "demo (continuous tokens) and demo-discrete (discrete tokens) come with libmar, as do the drafts "
              "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
     {.name = OPTION("vae"),
      .offset = offsetof(run_options, vae),

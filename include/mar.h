@@ -342,6 +342,10 @@ MAR_API void mar_source_init(mar_source *source, size_t size);
  * file may be deleted afterwards. Every call makes its own copy of the weights: two models of one file share nothing,
  * on one handle or on two.
  *
+ * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself
+ * (or the program that libmar.a is linked into) and in the two folders above, then where it was to be installed. The
+ * environment's MAR_DATA_DIR names another folder with `demo`. MAR_EIO, naming all these, without the file.
+ *
  * `heads` is the number of attention heads, or mar_heads of two. 0 takes it from the metadata, or else from the
  * official model of that width (MAR: 768, 1024, 1280; LlamaGen: 768 to 4096). MAR_EMODEL if there is no such model: no
  * tensor shows the number of heads, and a wrong number makes wrong images.

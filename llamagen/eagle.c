@@ -297,10 +297,15 @@ void eagle_runner_admit(eagle_runner *r, const gpt_start *start, int n)
                           r->one.config.width);
 }
 
+void eagle_runner_clear_stats(eagle_runner *r)
+{
+    r->stats = (gpt_runner_stats){0};
+}
+
 void eagle_runner_begin(eagle_runner *r, int images)
 {
     for (int i = 0; i < images; i++) r->start[i] = (gpt_start){.image = i, .cfg = r->sampling.cfg};
-    r->stats = (gpt_runner_stats){0};
+    eagle_runner_clear_stats(r);
     eagle_runner_admit(r, r->start, images);
 }
 

@@ -25,6 +25,7 @@ size_t eagle_runner_lay_out(eagle_runner *r, char *base); /* as gpt_runner_lay_o
 mar_status eagle_runner_plan(eagle_runner *r, int images, mar_err *err);
 /* Starts images that the target has just started (gpt_runner_admit), beside those at work. */
 void eagle_runner_admit(eagle_runner *r, const gpt_start *start, int n);
+void eagle_runner_clear_stats(eagle_runner *r);
 /* Clears the statistics, and starts the images that the target has just started (gpt_runner_begin). */
 void eagle_runner_begin(eagle_runner *r, int images);
 /* Implements spec_model.log_probs, with the drafter as its state. The target must have computed all of a request's

@@ -6,6 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* A place for an image. */
+typedef struct {
+    int busy;        /* 1: an image is here, finished or not */
+    int in_latents;  /* 1: it is finished, and its tokens are in `latents` */
+    uint64_t number; /* of the image, for messages */
+    mar_err failure; /* its error; "": it has not failed */
+} discrete_slot;
+
 typedef struct {
     const mar_discrete_model *model;
     kern_queue *k; /* the session's queue */
@@ -17,15 +25,13 @@ typedef struct {
     mar_drafter draft;
     spec_sampler *sampler;
     int *neighbours; /* backend [vocabulary][plan.neighbours]; NULL: the method needs none */
-    float *latents;  /* backend [max_images][seq_len] token ids, after the last step */
+    float *latents;  /* backend [max_images][seq_len] token ids of finished images */
 
-    /* Batch in progress. */
-    int images;
-    uint64_t first_image;
-    int *label;    /* host [max_images] */
-    float *number; /* host [max_images][seq_len] token ids */
-    uint8_t *mask; /* host [max_images][caption_tokens] of 1: used for captions without a mask */
-    float *zero;   /* host [max_images][caption_tokens][caption_dim] of 0: captions to measure; NULL before the first */
+    discrete_slot *slot; /* [max_images] */
+    gpt_start *start;    /* [max_images] the images that begin */
+    int *given;          /* [max_images][seq_len] their known tokens */
+    float *number;       /* host [max_images][seq_len] token ids on their way to `latents` */
+    float *zero;         /* host [caption_tokens][caption_dim] of 0: a caption to measure; NULL before the first */
 } discrete;
 
 static discrete *of(mar_engine_state *g)
@@ -147,15 +153,13 @@ static mar_status create_sampler(discrete *g, mar_err *err)
 
 static mar_status allocate_host(discrete *g, mar_err *err)
 {
-    const mar_model_config *c = &g->model->base.config;
-    const size_t images = (size_t)g->max_images, positions = images * (size_t)c->caption_tokens;
-    g->number = calloc(images * (size_t)c->seq_len, sizeof *g->number);
-    g->label = calloc(images, sizeof *g->label);
-    g->mask = malloc(positions + 1);
-    if (!g->number || !g->label || !g->mask)
-        return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
-    memset(g->mask, 1, positions + 1);
-    return MAR_OK;
+    const size_t images = (size_t)g->max_images, tokens = images * (size_t)g->model->base.config.seq_len;
+    g->slot = calloc(images, sizeof *g->slot);
+    g->start = calloc(images, sizeof *g->start);
+    g->given = calloc(tokens, sizeof *g->given);
+    g->number = calloc(tokens, sizeof *g->number);
+    if (g->slot && g->start && g->given && g->number) return MAR_OK;
+    return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
 }
 
 /* Writes the guarantee, one line (mar_session_guarantee). */
@@ -181,9 +185,10 @@ static void destroy(mar_engine_state *engine_state)
     mar_drafter_free(&g->draft);
     gpt_runner_free(g->target);
     g->k->device->core->free(g->k->device, g->neighbours);
+    free(g->slot);
+    free(g->start);
+    free(g->given);
     free(g->number);
-    free(g->label);
-    free(g->mask);
     free(g->zero);
     free(g);
 }
@@ -233,142 +238,192 @@ static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
     return status == MAR_OK ? kern_check(g->k, err) : status;
 }
 
-/* --- a batch ------------------------------------------------------------------------------------------------------ */
+/* --- images that begin -------------------------------------------------------------------------------------------- */
 
-/* Begins a batch of labels or captions. */
-static void begin_tokens(discrete *g, uint64_t first_image, int images)
-{
-    g->images = images;
-    g->first_image = first_image;
-    kern_watch_begin(g->k);
-    spec_sampler_begin(g->sampler);
-    for (int i = 0; i < images; i++) {
-        const spec_start start = {
-            .seed = g->plan.params.seed, .image = first_image + (uint64_t)i, .n = g->model->base.config.seq_len};
-        spec_sampler_admit(g->sampler, i, &start);
-    }
-}
-
-static void begin_captions(mar_engine_state *engine_state, uint64_t first_image, const float *features,
-                           const uint8_t *mask, int images)
-{
-    discrete *g = of(engine_state);
-    begin_tokens(g, first_image, images);
-    if (!mask) mask = g->mask;
-    gpt_runner_begin_captions(g->target, images, features, mask);
-    mar_drafter_begin_captions(&g->draft, images, features, mask);
-}
-
-/* Begins captions to measure, whose features are 0. */
-static void begin_any(discrete *g, uint64_t first_image, int images)
-{
-    const mar_model_config *c = &g->model->base.config;
-    const size_t n = (size_t)g->max_images * (size_t)c->caption_tokens * (size_t)c->caption_dim;
-    mar_err err;
-    if (!g->zero) g->zero = calloc(n, sizeof *g->zero);
-    if (g->zero)
-        begin_captions((mar_engine_state *)g, first_image, g->zero, NULL, images);
-    else
-        kern_fail(g->k, err_set(&err, MAR_ENOMEM, "out of memory for %d captions to measure", images), &err);
-}
-
+/* Returns 0: each image of the batch goes at its own pace. */
 static int together(const mar_engine_state *g)
 {
     (void)g;
+    return 0;
+}
+
+/* Checks that the known tokens are the image's first. */
+static mar_status check_known(const mar_model_config *c, const uint8_t *known, mar_err *err)
+{
+    int unknown = 0;
+    while (unknown < c->seq_len && known[unknown]) unknown++;
+    for (int i = unknown; i < c->seq_len; i++)
+        if (known[i])
+            return err_set(err, MAR_EARG,
+                           "discrete tokens are made in raster order: expected known tokens to be a prefix, but token "
+                           "%d is known and token %d is not",
+                           i, unknown);
+    return MAR_OK;
+}
+
+static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
+{
+    const discrete *g = of_const(engine_state);
+    const gpt_sampling sampling = sampling_of(g);
+    if (image->cfg > 1 && gpt_cfg_branches(&sampling) == 1)
+        return err_set(err, MAR_EARG,
+                       "guidance %g: the session was created with guidance %g and has no memory for more",
+                       (double)image->cfg, (double)sampling.cfg);
+    return image->known ? check_known(&g->model->base.config, image->known, err) : MAR_OK;
+}
+
+static int is_idle(const discrete *g)
+{
+    for (int i = 0; i < g->max_images; i++)
+        if (g->slot[i].busy) return 0;
     return 1;
 }
 
-static mar_status check_image(const mar_engine_state *g, const mar_image *image, mar_err *err)
+/* Begins a session's work: what happened before counts no more. */
+static void begin_work(discrete *g)
 {
-    const mar_params *p = &of_const(g)->plan.params;
-    if (image->seed != p->seed || image->cfg != p->cfg || image->tokens)
-        return err_set(err, MAR_EARG, "discrete tokens: expected the session's seed and guidance, and no known token");
-    return MAR_OK;
+    kern_watch_begin(g->k);
+    spec_sampler_begin(g->sampler);
+    gpt_runner_clear_stats(g->target);
+    mar_drafter_clear_stats(&g->draft);
+}
+
+/* Returns the features of a caption. NULL means a caption to measure. */
+static const float *features_of(discrete *g, const mar_image *image)
+{
+    const mar_model_config *c = &g->model->base.config;
+    const size_t n = (size_t)c->caption_tokens * (size_t)c->caption_dim;
+    mar_err err;
+    if (image->features || n == 0) return image->features;
+    if (!g->zero) g->zero = calloc(n, sizeof *g->zero);
+    if (!g->zero) kern_fail(g->k, err_set(&err, MAR_ENOMEM, "out of memory for a caption to measure"), &err);
+    return g->zero;
+}
+
+/* Begins an image in a slot, but for the models' part: fills *start for them. */
+static void begin_image(discrete *g, int slot, const mar_image *image, int *given, gpt_start *start)
+{
+    const int n = g->model->base.config.seq_len;
+    int known = 0;
+    for (; image->known && known < n && image->known[known]; known++) given[known] = (int)image->tokens[known];
+    g->slot[slot] = (discrete_slot){.busy = 1, .number = image->number};
+    *start = (gpt_start){.image = slot,
+                         .label = image->label,
+                         .features = features_of(g, image),
+                         .mask = image->mask,
+                         .cfg = image->cfg,
+                         .token = given,
+                         .given = known};
+    const spec_start sequence = {.seed = image->seed, .image = image->number, .n = n, .token = given, .given = known};
+    spec_sampler_admit(g->sampler, slot, &sequence);
+}
+
+/* Moves the tokens of images that are finished to `latents`. */
+static void move_finished(discrete *g)
+{
+    const size_t n = (size_t)g->model->base.config.seq_len;
+    for (int i = 0; i < g->max_images; i++) {
+        discrete_slot *s = &g->slot[i];
+        const int *token = spec_sampler_tokens(g->sampler, i);
+        float *number = g->number + (size_t)i * n;
+        if (!s->busy || s->in_latents || s->failure.text[0] || spec_sampler_left(g->sampler, i) > 0) continue;
+        for (size_t t = 0; t < n; t++) number[t] = (float)token[t];
+        g->k->core->upload(g->k, g->latents + (size_t)i * n, number, n * sizeof *number);
+        s->in_latents = 1;
+    }
 }
 
 static void admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
 {
     discrete *g = of(engine_state);
-    (void)slot;
-    if (g->model->base.config.caption_tokens && !images->features) {
-        begin_any(g, images->number, n);
-        return;
+    if (is_idle(g)) begin_work(g);
+    for (int i = 0; i < n; i++)
+        begin_image(g, slot[i], &images[i], g->given + (size_t)i * (size_t)g->model->base.config.seq_len, &g->start[i]);
+    if (kern_check(g->k, NULL) != MAR_OK) return;
+    gpt_runner_admit(g->target, g->start, n);
+    mar_drafter_admit(&g->draft, g->start, n);
+    move_finished(g);
+}
+
+static void release(mar_engine_state *engine_state, int slot)
+{
+    discrete *g = of(engine_state);
+    g->slot[slot].busy = 0;
+    spec_sampler_release(g->sampler, slot);
+}
+
+/* --- a round ------------------------------------------------------------------------------------------------------ */
+
+static int is_running(const discrete *g, int slot)
+{
+    return g->slot[slot].busy && !g->slot[slot].in_latents && !g->slot[slot].failure.text[0];
+}
+
+/* Returns 0 for an image that has failed, too. */
+static int steps_left(const mar_engine_state *engine_state, int slot)
+{
+    const discrete *g = of_const(engine_state);
+    return is_running(g, slot) ? spec_sampler_left(g->sampler, slot) : 0;
+}
+
+/* Fails the images that a model gave no distribution for. Returns their number. */
+static int fail_images(discrete *g)
+{
+    char layer[MAR_LAYER_TEXT];
+    mar_err why;
+    int failed = 0;
+    for (int i = 0; i < g->max_images; i++) {
+        if (!is_running(g, i) || spec_sampler_failed(g->sampler, i, &why) == MAR_OK) continue;
+        err_set(&g->slot[i].failure, MAR_EMODEL, "%s%s", why.text, mar_layer_text(g->k, layer));
+        failed++;
     }
-    if (images->features) {
-        begin_captions(engine_state, images->number, images->features, images->mask, n);
-        return;
+    return failed;
+}
+
+/* Fails all images of the round: a layer's output has a NaN or an infinity, while every distribution had a token. */
+static void fail_round(discrete *g)
+{
+    int running = 0;
+    for (int i = 0; i < g->max_images; i++) running += is_running(g, i);
+    for (int i = 0; i < g->max_images; i++) {
+        if (!is_running(g, i)) continue;
+        err_set(&g->slot[i].failure, MAR_EMODEL,
+                "image %llu%s, token %d: the output of %s is not finite, although all tokens so far are",
+                (unsigned long long)g->slot[i].number, running > 1 ? " or one beside it" : "",
+                spec_sampler_known(g->sampler, i), g->k->watch.layer);
     }
-    int *labels = g->label;
-    begin_tokens(g, images->number, n);
-    for (int i = 0; i < n; i++) labels[i] = images[i].label;
-    gpt_runner_begin(g->target, n, labels);
-    mar_drafter_begin(&g->draft, n, labels);
-}
-
-static void release(mar_engine_state *g, int slot)
-{
-    (void)g, (void)slot;
-}
-
-static mar_status examine(mar_engine_state *g, int slot, mar_err *err)
-{
-    (void)g, (void)slot, (void)err;
-    return MAR_OK;
-}
-
-static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, uint8_t *known)
-{
-    const discrete *g = of(engine_state);
-    const int n = g->model->base.config.seq_len;
-    const int *token = spec_sampler_tokens(g->sampler, slot);
-    for (int i = 0; i < n; i++) {
-        known[i] = i < spec_sampler_known(g->sampler, slot) && token[i] != SPEC_UNREAD;
-        tokens[i] = known[i] ? (float)token[i] : 0;
-    }
-}
-
-static int steps_left(const mar_engine_state *g, int slot)
-{
-    return slot < of_const(g)->images ? spec_sampler_left(of_const(g)->sampler, slot) : 0;
-}
-
-/* Passes the token ids to the image decoder. */
-static void finish_tokens(discrete *g)
-{
-    const size_t n = (size_t)g->model->base.config.seq_len;
-    for (int i = 0; i < g->images; i++) {
-        const int *token = spec_sampler_tokens(g->sampler, i);
-        for (size_t t = 0; t < n; t++) g->number[(size_t)i * n + t] = (float)token[t];
-    }
-    g->k->core->upload(g->k, g->latents, g->number, (size_t)g->images * n * sizeof *g->number);
-}
-
-/* Reports a layer whose output has a NaN or an infinity while every distribution so far had a token. */
-static mar_status refuse_layer(const discrete *g, mar_err *err)
-{
-    char others[32] = "";
-    const unsigned long long first = g->first_image;
-    if (g->images > 1) snprintf(others, sizeof others, " to %llu", first + (unsigned long long)g->images - 1);
-    return err_set(
-        err, MAR_EMODEL, "image%s %llu%s, round %ld: the output of %s is not finite, although all tokens so far are",
-        others[0] ? "s" : "", first, others, spec_sampler_get_stats(g->sampler)->calls - 1, g->k->watch.layer);
 }
 
 static mar_status step(mar_engine_state *engine_state, mar_err *err)
 {
     discrete *g = of(engine_state);
-    char layer[MAR_LAYER_TEXT];
-    mar_err why = {0};
-    mar_status status = spec_sampler_round(g->sampler, &why);
-    if (status == MAR_OK && kern_check(g->k, NULL) != MAR_OK) return kern_check(g->k, err);
-    for (int i = 0; i < g->images && status == MAR_OK; i++) status = spec_sampler_failed(g->sampler, i, &why);
-    if (status == MAR_EMODEL) return err_set(err, status, "%s%s", why.text, mar_layer_text(g->k, layer));
-    if (status != MAR_OK) return err_set(err, status, "%s", why.text);
-    if (g->k->watch.layer[0]) return refuse_layer(g, err);
-    int left = 0;
-    for (int i = 0; i < g->images; i++) left += steps_left(engine_state, i);
-    if (left == 0) finish_tokens(g);
+    mar_status status = spec_sampler_round(g->sampler, err);
+    if (status == MAR_OK) status = kern_check(g->k, err);
+    if (status != MAR_OK) return status;
+    const int failed = fail_images(g);
+    if (g->k->watch.layer[0]) {
+        if (!failed) fail_round(g);
+        kern_watch_begin(g->k); /* those who go on have layers of their own */
+    }
+    move_finished(g);
     return MAR_OK;
+}
+
+static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err)
+{
+    const char *text = of(engine_state)->slot[slot].failure.text;
+    return text[0] ? err_set(err, MAR_EMODEL, "%s", text) : MAR_OK;
+}
+
+static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, uint8_t *known)
+{
+    const discrete *g = of(engine_state);
+    spec_sampler_read(g->sampler);
+    const int *token = spec_sampler_tokens(g->sampler, slot), n = spec_sampler_known(g->sampler, slot);
+    for (int i = 0; i < g->model->base.config.seq_len; i++) {
+        known[i] = i < n && token[i] >= 0; /* a failed queue or image leaves tokens unread */
+        tokens[i] = known[i] ? (float)token[i] : 0;
+    }
 }
 
 /* --- statistics, guarantee and parameters ------------------------------------------------------------------------- */

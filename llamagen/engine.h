@@ -84,9 +84,9 @@ mar_status mar_drafter_create(kern_queue *k, const mar_model *draft, const mar_d
 void mar_drafter_free(mar_drafter *d); /* call before the target is freed */
 size_t mar_drafter_lay_out(mar_drafter *d, char *base);
 mar_status mar_drafter_plan(mar_drafter *d, int images, mar_err *err);
-/* Begins a batch after the target has begun it, with the same labels or captions. */
-void mar_drafter_begin(mar_drafter *d, int images, const int *labels);
-void mar_drafter_begin_captions(mar_drafter *d, int images, const float *features, const uint8_t *mask);
+void mar_drafter_clear_stats(mar_drafter *d);
+/* Starts images that the target has just started. */
+void mar_drafter_admit(mar_drafter *d, const gpt_start *start, int n);
 /* Implements spec_model.log_probs. */
 mar_status mar_drafter_log_probs(mar_drafter *d, const spec_request *request, int n, float *log_probs, mar_err *err);
 /* Returns the draft's statistics; NULL without a draft. */

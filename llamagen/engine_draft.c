@@ -31,16 +31,16 @@ mar_status mar_drafter_plan(mar_drafter *d, int images, mar_err *err)
     return d->model ? gpt_runner_plan(d->model, images, err) : MAR_OK;
 }
 
-void mar_drafter_begin(mar_drafter *d, int images, const int *labels)
+void mar_drafter_clear_stats(mar_drafter *d)
 {
-    if (d->eagle) eagle_runner_begin(d->eagle, images);
-    if (d->model) gpt_runner_begin(d->model, images, labels);
+    if (d->eagle) eagle_runner_clear_stats(d->eagle);
+    if (d->model) gpt_runner_clear_stats(d->model);
 }
 
-void mar_drafter_begin_captions(mar_drafter *d, int images, const float *features, const uint8_t *mask)
+void mar_drafter_admit(mar_drafter *d, const gpt_start *start, int n)
 {
-    if (d->eagle) eagle_runner_begin(d->eagle, images);
-    if (d->model) gpt_runner_begin_captions(d->model, images, features, mask);
+    if (d->eagle) eagle_runner_admit(d->eagle, start, n);
+    if (d->model) gpt_runner_admit(d->model, start, n);
 }
 
 mar_status mar_drafter_log_probs(mar_drafter *d, const spec_request *request, int n, float *log_probs, mar_err *err)

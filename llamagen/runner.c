@@ -269,10 +269,15 @@ void gpt_runner_admit(gpt_runner *r, const gpt_start *start, int n)
     r->k->core->timer_mark(r->k, &r->stats.prefix_s);
 }
 
+void gpt_runner_clear_stats(gpt_runner *r)
+{
+    r->stats = (gpt_runner_stats){0};
+}
+
 void gpt_runner_begin(gpt_runner *r, int images, const int *label)
 {
     for (int i = 0; i < images; i++) r->start[i] = (gpt_start){.image = i, .label = label[i], .cfg = r->sampling.cfg};
-    r->stats = (gpt_runner_stats){0};
+    gpt_runner_clear_stats(r);
     gpt_runner_admit(r, r->start, images);
 }
 
@@ -284,7 +289,7 @@ void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features,
                                   .features = features + (size_t)i * caption,
                                   .mask = mask + (size_t)i * prefix,
                                   .cfg = r->sampling.cfg};
-    r->stats = (gpt_runner_stats){0};
+    gpt_runner_clear_stats(r);
     gpt_runner_admit(r, r->start, images);
 }
 

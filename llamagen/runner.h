@@ -28,6 +28,7 @@ mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err);
  * but the last. The mask is 1 at the end of the prefix. As in generate.py, a masked position is attended to only by
  * itself. The unconditional caption has the caption's mask. */
 void gpt_runner_admit(gpt_runner *r, const gpt_start *start, int n);
+void gpt_runner_clear_stats(gpt_runner *r);
 /* Clears the statistics, and starts images 0, 1, ... with the guidance of gpt_sampling: of these labels, host [images],
  * or captions, features host float [images][prefix][caption_dim], mask host uint8_t [images][prefix]. */
 void gpt_runner_begin(gpt_runner *r, int images, const int *label);

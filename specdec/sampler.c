@@ -244,10 +244,15 @@ static mar_status read_tokens(spec_sampler *s, mar_err *err)
     return status;
 }
 
+void spec_sampler_read(spec_sampler *s)
+{
+    if (s->unread) read_tokens(s, NULL); /* a failure is the queue's, and shows in the next round */
+}
+
 void spec_sampler_admit(spec_sampler *s, int sequence, const spec_start *start)
 {
     spec_sequence *q = &s->sequence[sequence];
-    if (s->unread) read_tokens(s, NULL); /* a failure is the queue's, and shows in the next round */
+    spec_sampler_read(s);
     spec_sampler_release(s, sequence);
     q->seed = start->seed, q->image = start->image;
     q->n = start->n;
@@ -256,7 +261,7 @@ void spec_sampler_admit(spec_sampler *s, int sequence, const spec_start *start)
     for (int i = 0; i < start->given; i++) {
         q->token[i] = start->token[i];
         q->token_status[i] = SPEC_DROPPED;
-        q->round[i] = 0;
+        q->round[i] = -1;
     }
 }
 

@@ -42,6 +42,8 @@ void spec_sampler_begin(spec_sampler *s);
  * unchanged, and the others follow the target's distribution after them. In plain sampling the others are those of a
  * run that drew the given ones itself. First reads tokens that the host lacks. */
 void spec_sampler_admit(spec_sampler *s, int sequence, const spec_start *start);
+/* Reads tokens that the host lacks. */
+void spec_sampler_read(spec_sampler *s);
 /* Ends a sequence at any time. Its place is then free. */
 void spec_sampler_release(spec_sampler *s, int sequence);
 /* Runs one round. Each running sequence gains at least one token, or fails. Other sequences are not affected by that.
@@ -57,7 +59,7 @@ int spec_sampler_known(const spec_sampler *s, int sequence);
  * When none is left, all are read. */
 const int *spec_sampler_tokens(const spec_sampler *s, int sequence);
 /* Copies what is known of each token. token_status [n] is a spec_verdict (SPEC_DROPPED: given, or drawn from the target
- * alone), and round [n] is the sequence's round that made it final, 0 for a given token. Either may be NULL. */
+ * alone), and round [n] is the sequence's round that made it final, -1 for a given token. Either may be NULL. */
 void spec_sampler_token_status(const spec_sampler *s, int sequence, uint8_t *token_status, int *round);
 const spec_sampler_stats *spec_sampler_get_stats(const spec_sampler *s);
 

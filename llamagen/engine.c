@@ -318,18 +318,23 @@ static void begin_image(discrete *g, int slot, const mar_image *image, int *give
     spec_sampler_admit(g->sampler, slot, &sequence);
 }
 
+/* Tells whether an image is in progress: here, without an error, and not yet in `latents`. */
+static int is_running(const discrete *g, int slot)
+{
+    return g->slot[slot].busy && !g->slot[slot].in_latents && !g->slot[slot].failure.text[0];
+}
+
 /* Moves the tokens of images that are finished to `latents`. */
 static void move_finished(discrete *g)
 {
     const size_t n = (size_t)g->model->base.config.seq_len;
     for (int i = 0; i < g->max_images; i++) {
-        discrete_slot *s = &g->slot[i];
         const int *token = spec_sampler_tokens(g->sampler, i);
         float *number = g->number + (size_t)i * n;
-        if (!s->busy || s->in_latents || s->failure.text[0] || spec_sampler_left(g->sampler, i) > 0) continue;
+        if (!is_running(g, i) || spec_sampler_left(g->sampler, i) > 0) continue;
         for (size_t t = 0; t < n; t++) number[t] = (float)token[t];
         g->k->core->upload(g->k, g->latents + (size_t)i * n, number, n * sizeof *number);
-        s->in_latents = 1;
+        g->slot[i].in_latents = 1;
     }
 }
 
@@ -353,11 +358,6 @@ static void release(mar_engine_state *engine_state, int slot)
 }
 
 /* --- a round ------------------------------------------------------------------------------------------------------ */
-
-static int is_running(const discrete *g, int slot)
-{
-    return g->slot[slot].busy && !g->slot[slot].in_latents && !g->slot[slot].failure.text[0];
-}
 
 /* Returns 0 for an image that has failed, too. */
 static int steps_left(const mar_engine_state *engine_state, int slot)

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { PREFIX_ROWS = 64 }; /* caption positions that a pass computes at a time: one word of mask */
-enum { GIVEN_ROWS = 16 };  /* given tokens that a pass computes at a time, at least. More would need more memory */
+enum { GIVEN_ROWS = 16 };  /* given tokens that a pass computes at a time, of all images, at least */
 
 /* An image's cache, and the state of its request. */
 typedef struct {
@@ -46,6 +46,16 @@ struct gpt_runner {
     float *caption_hidden; /* [images + 1][prefix][D] */
     float *caption_emb;    /* [images + 1][prefix][D] */
 };
+
+static int lesser(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int greater(int a, int b)
+{
+    return a > b ? a : b;
+}
 
 /* --- positions before the image tokens ---------------------------------------------------------------------------- */
 
@@ -170,28 +180,32 @@ static void add_tokens(gpt_runner *r, const spec_request *q, int branch, int las
     }
 }
 
-/* Computes the first tokens of requests that have too many rows for one pass, until the rest fits. The rest has at
- * least `kept` tokens; with 0, it is empty. */
-static void compute_ahead(gpt_runner *r, const spec_request *request, int n, int kept)
+/* Computes the next `tokens` tokens of the requests' images. */
+static void compute_tokens(gpt_runner *r, const spec_request *request, int n)
 {
-    const int room = kept ? r->rows : 0;
     gpt_pass *p = &r->pass;
+    gpt_pass_begin(p, r->model->token_emb, NULL);
+    for (int c = 0; c < r->cfg_branches; c++)
+        for (int i = 0; i < n; i++) add_tokens(r, &request[i], c, 0);
+    gpt_pass_rows(p);
+    count_pass(r);
+    for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
+}
+
+/* Computes the first tokens of requests that have too many rows for one pass, until the rest fits. */
+static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
+{
     for (;;) {
         int most = 0;
         for (int i = 0; i < n; i++) {
             const spec_request *q = &request[i];
             gpt_image *im = &r->image[q->sequence];
             const int left = im->slots.known - im->known, drafts = q->count - im->drafts;
-            im->tokens = left + drafts <= room ? 0 : left - kept < r->rows ? left - kept : r->rows;
+            im->tokens = left + drafts <= r->rows ? 0 : left - 1 < r->rows ? left - 1 : r->rows;
             if (im->tokens > most) most = im->tokens;
         }
         if (most == 0) return;
-        gpt_pass_begin(p, r->model->token_emb, NULL);
-        for (int c = 0; c < r->cfg_branches; c++)
-            for (int i = 0; i < n; i++) add_tokens(r, &request[i], c, 0);
-        gpt_pass_rows(p);
-        count_pass(r);
-        for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
+        compute_tokens(r, request, n);
     }
 }
 
@@ -213,7 +227,13 @@ static void prepare_request(gpt_runner *r, const spec_request *q)
     gpt_slots_add(s, q);
 }
 
-/* Computes the given tokens but the last, whose pass gives the first distribution. */
+static int left_of(const gpt_runner *r, const spec_request *q)
+{
+    return r->image[q->sequence].slots.known - r->image[q->sequence].known;
+}
+
+/* Computes the given tokens but the last, whose pass gives the first distribution. Images that have some share the rows
+ * that a pass has for all images. */
 static void compute_given(gpt_runner *r, const gpt_start *start, int n)
 {
     int requests = 0;
@@ -223,7 +243,15 @@ static void compute_given(gpt_runner *r, const gpt_start *start, int n)
             (spec_request){.sequence = start[i].image, .prefix = start[i].token, .length = start[i].given - 1};
         prepare_request(r, &r->request[requests++]);
     }
-    compute_ahead(r, r->request, requests, 0);
+    for (;;) {
+        int unfinished = 0;
+        for (int i = 0; i < requests; i++) unfinished += left_of(r, &r->request[i]) > 0;
+        if (unfinished == 0) return;
+        const int most = lesser(r->images * r->rows / unfinished, 64 * r->pass.words);
+        for (int i = 0; i < requests; i++)
+            r->image[r->request[i].sequence].tokens = lesser(left_of(r, &r->request[i]), most);
+        compute_tokens(r, r->request, requests);
+    }
 }
 
 /* Adds the logit rows of a request's sites from im->from on. `row` is its first row in the pass. */
@@ -380,7 +408,7 @@ mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, 
     for (int i = 0; i < n; i++) prepare_request(r, &request[i]);
     status = check_drawn(r, request, n, err);
     if (status != MAR_OK) return status;
-    compute_ahead(r, request, n, 1);
+    compute_ahead(r, request, n);
     list_requests(r, request, n);
     if (r->pass.logit_rows > 0)
         run_log_probs(r, log_probs, continuation);
@@ -423,17 +451,12 @@ void gpt_runner_name(gpt_runner *r, const char *part)
     r->part = part;
 }
 
-static int greater(int a, int b)
-{
-    return a > b ? a : b;
-}
-
 /* Returns the rows of a sequence in a pass: the last known token, one that was drafted but not computed, and the
- * drafts. Prefix positions and given tokens may need more. */
-static int rows_of(const gpt_config *c, int drafts)
+ * drafts. Prefix positions may need more, and given tokens in a runner for few images. */
+static int rows_of(const gpt_config *c, int images, int drafts)
 {
-    const int prefix = c->prefix < PREFIX_ROWS ? c->prefix : PREFIX_ROWS;
-    return greater(drafts + 2, greater(prefix, GIVEN_ROWS));
+    const int rows = greater(drafts + 2, lesser(c->prefix, PREFIX_ROWS));
+    return greater(rows, (GIVEN_ROWS + images - 1) / images);
 }
 
 static mar_status create_images(gpt_runner *r, mar_err *err)
@@ -470,7 +493,7 @@ mar_status gpt_runner_create(kern_queue *k, const gpt_model *model, const gpt_sa
                       .images = images,
                       .cfg_branches = gpt_cfg_branches(sampling),
                       .drafts = drafts,
-                      .rows = rows_of(&model->config, drafts),
+                      .rows = rows_of(&model->config, images, drafts),
                       .part = ""};
     mar_status status = create_images(r, err);
     if (status == MAR_OK)

@@ -365,6 +365,7 @@ static void build_verify(ops_call *c)
         kern_residual residual;
         kern_verify_row(&job, r, &residual);
         const int decided = !(fabs(excess(&job, r)) < 1e-9); /* two roundings of one sum */
+        if (decided && r < regular) assert_int_equal(job.replaced[r], excess(&job, r) > 0); /* the row's own address */
         replaced[r] = decided ? job.replaced[r] : ops_any, tries[r] = decided ? job.tries[r] : ops_any;
         for (int j = 0; j < channels; j++) x[r * channels + j] = decided ? (double)job.x[r * channels + j] : ops_any;
         if (job.replaced[r] && l->order[r] < first[l->group[r]]) first[l->group[r]] = l->order[r];

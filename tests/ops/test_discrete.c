@@ -253,7 +253,8 @@ static void build_draw(ops_call *c)
     for (int r = 0; r < rows; r++) {
         l->law[r] = (int)(ops_word(c) % LAWS), l->given[r] = size > 2 ? (int)(ops_word(c) % 3) : 0;
         l->wanted[r] = l->given[r] + (int)(ops_word(c) % (uint32_t)(DRAWN + 1 - l->given[r]));
-        l->address[r] = (kern_address){(uint64_t)c->index + 5, (uint64_t)r << 33, (uint32_t)(r % 9), 3};
+        l->address[r] = (kern_address){(uint64_t)(c->index + 5) + (uint64_t)r * 0x100000001, (uint64_t)r << 33,
+                                       (uint32_t)(r % 9), 3};
         for (int i = 0; i < DRAWN; i++) l->earlier[r * DRAWN + i] = (2 * i + r) % size, id[r * DRAWN + i] = ops_any;
         for (int x = 0; x < size; x++) weight[x] = exp(log_probs[l->law[r] * size + x]);
         int n = 0;
@@ -539,7 +540,8 @@ static void build_verify(ops_call *c)
     for (int i = 0; i < 2; i++) b->work[i] = ops_host(c, (size_t)size * sizeof(double));
     place_blocks(b, c->n[POINTS]);
     for (int i = 0; i < BLOCKS; i++) {
-        b->address[i] = (kern_address){(uint64_t)c->index, (uint64_t)i << 35, (uint32_t)(3 * i + c->other), 7};
+        b->address[i] = (kern_address){(uint64_t)c->index + (uint64_t)i * 0x100000001, (uint64_t)i << 35,
+                                       (uint32_t)(3 * i + c->other), 7};
         b->place[i] = c->n[ODD] == PLACED ? (BLOCKS - 1 - i + c->other) % BLOCKS : i;
         for (int d = 0; d < POSITIONS; d++) b->rule[i * POSITIONS + d] = rules[c->n[RULE]];
     }

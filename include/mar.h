@@ -22,9 +22,10 @@
  *
  * Structs: each begins with its size, which tells which fields it has; new fields come last. The caller's structs are
  * set up by an initialiser, mar_X_init(&x, sizeof x). A program may be older than the library: fields that its mar.h
- * lacks have their defaults, and the library does not write them. A newer program is refused with MAR_EARG, because the
- * library does not know its fields. In the library's structs, size is that of the library's mar.h: a program that may
- * run with an older library reads a later field only if it lies within size.
+ * lacks have their defaults, and the library does not write them. A newer program's parameters are refused with
+ * MAR_EARG, because the library does not know them. In the library's structs, size is that of the library's mar.h: a
+ * program that may run with an older library reads a later field only if it lies within size. Enumerations may get new
+ * values.
  *
  * Threads: any number of threads may share a handle, its models and its VAEs. Models and VAEs do not change after
  * loading, and their weights are in memory once. One thread may load a model while others generate. A session belongs
@@ -738,8 +739,8 @@ typedef struct {
 } mar_stats;
 /* Sets size, and every other field to 0. Writes the first `size` bytes; pass sizeof *stats. */
 MAR_API void mar_stats_init(mar_stats *stats, size_t size);
-/* Writes the fields within stats->size after waiting for pending steps; with size 0 nothing. All are 0 in a forked
- * process. */
+/* Writes the fields within stats->size after waiting for pending steps; with size 0 nothing. Fields that the library
+ * lacks stay. All others are 0 in a forked process. */
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
 
 /* A measurement. Values of `group`: "machine", the device's description and rates; "pass", passes of one autoregressive

@@ -66,6 +66,18 @@ compile() {
     count=$((count + 1))
 }
 
+# declares FLAGS TEXT: checks the declaration of mar_gpu_count with these flags
+declares() {
+    # shellcheck disable=SC2086  # flags are words
+    echo '#include <mar.h>' | gcc -E -P $1 -I"$work/include" - | tr -s '\n ' ' ' | grep -qF "$2 int mar_gpu_count(void);" ||
+        fail "gcc $1 does not declare \"$2 int mar_gpu_count\""
+}
+declares -U_WIN32 '__attribute__((visibility("default")))'
+declares -D_WIN32 '__declspec(dllimport)'
+declares '-D_WIN32 -DMAR_BUILDING' '__declspec(dllexport)'
+declares '-D_WIN32 -DMAR_STATIC' ';'
+declares '-U__GNUC__' ';'
+
 # takes COMPILER STANDARD LANGUAGE: tells whether the compiler knows the standard
 takes() {
     echo 'int unused;' | "$1" "-std=$2" -x "$3" -c -o "$work/empty.o" - 2>/dev/null

@@ -83,7 +83,9 @@ diff -r "$work/by_1" "$work/by_4" || fail "the pictures depend on the number of 
 cmp "$work/by_1/0-0.ppm" "$work/by_1/10-0.ppm" >/dev/null && fail "two images of a class are the same"
 
 echo "== the installed command"
-"$prefix/bin/mar" --version
+version=$(sed -n 's/^#define MAR_VERSION_[A-Z]* //p' "$prefix/include/mar.h" | tr '\n' . | sed 's/[.]$//')
+[ "$("$prefix/bin/mar" --version)" = "mar $version" ] || fail "the command's version is not $version"
+[ "$(pkg-config --modversion libmar)" = "$version" ] || fail "libmar.pc's version is not $version"
 "$prefix/bin/mar" generate --class 7 --num 1 --out "$work/seven.png"
 [ -s "$work/seven.png" ] || fail "no picture"
 

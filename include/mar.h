@@ -231,9 +231,9 @@ MAR_API void mar_options_init(mar_options *options, size_t size);
 MAR_API int mar_option_count(void);
 MAR_API const mar_param *mar_option_get(int i);
 
-/* Opens the library. `options` are as mar_options_init has set them up, and NULL for the defaults. *out is set even on
- * failure, so that mar_error(*out) has the reason; it is NULL only without memory. Close such a
- * handle with mar_close. All other calls on it fail with that reason. */
+/* Opens the library. `options` are as mar_options_init has set them up; NULL: the defaults. *out is set even on
+ * failure, so that mar_error(*out) has the reason; it is NULL only without memory. Close such a handle with mar_close.
+ * All other calls on it fail with that reason. */
 MAR_API mar_status mar_open(const mar_options *options, mar **out);
 /* Drops the caller's reference. Existing models, VAEs and sessions keep working. NULL is fine. */
 MAR_API void mar_close(mar *m);

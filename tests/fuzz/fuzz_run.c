@@ -188,7 +188,8 @@ void __wrap_lock_release(int fd, off_t byte)
 }
 
 /* A network; only its sizes are used. */
-static const mar_features_config network = {"demo digits", 2, 3, 1, 1};
+static const mar_features_config network = {
+    .name = "demo digits", .features = 2, .classes = 3, .spatial = 1, .parameters = 1};
 const mar_features_config *__wrap_mar_features_get_config(const mar_features *f);
 const mar_features_config *__wrap_mar_features_get_config(const mar_features *f)
 {

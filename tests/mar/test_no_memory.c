@@ -144,6 +144,19 @@ TEST_CASE(opening)
     failures_last = others_fail = 0;
 }
 
+/* NULL is the only sign of failure. */
+TEST_CASE(parameters)
+{
+    rounds r = rounds_begin("mar_params_new", 0, 1);
+    while (rounds_next(&r)) {
+        mar_params *p = mar_params_new();
+        rounds_failed(&r, p ? MAR_OK : MAR_ENOMEM, "NULL");
+        mar_params_free(p);
+        rounds_freed(&r);
+    }
+    assert_int_equal(r.round, 1);
+}
+
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
 static const struct {

@@ -43,6 +43,23 @@ static void init_stats(void *s, size_t size)
     mar_stats_init(s, size);
 }
 
+static mar_session *owner; /* of requests */
+
+static void init_request(void *r, size_t size)
+{
+    mar_request_init(owner, r, size);
+}
+
+static void init_info(void *i, size_t size)
+{
+    mar_request_info_init(i, size);
+}
+
+static void init_pixels(void *p, size_t size)
+{
+    mar_pixels_init(p, size);
+}
+
 TEST_CASE(older_options)
 {
     mar *m;
@@ -126,6 +143,49 @@ TEST_CASE(older_stats)
     assert_int_equal(newer.stats.tokens, all.tokens);
     assert_canaries(&newer, sizeof newer.stats, sizeof newer);
     mar_session_free(s);
+    demo_close(d);
+}
+
+/* Checks requests, their states, and pixels, of which all fields but the format are necessary. */
+TEST_CASE(older_requests)
+{
+    const demo d = demo_open(1);
+    const mar_params p = params_with("num_iter 2, num_sampling_steps 2");
+    mar_request_info all;
+    uint64_t id;
+    owner = demo_session(&d, &p, 1);
+    for (size_t size = 2 * sizeof(size_t); size <= sizeof(mar_request); size += sizeof(size_t)) {
+        mar_request *r = older(sizeof *r, size, init_request);
+        assert_session(owner, mar_session_submit(owner, r, &id));
+        assert_canaries(r, size, sizeof *r);
+        assert_session(owner, mar_session_cancel_request(owner, id));
+        free(r);
+    }
+    mar_request whole;
+    mar_request_init(owner, &whole, sizeof whole);
+    assert_session(owner, mar_session_submit(owner, &whole, &id));
+    assert_session(owner, mar_session_step(owner));
+    mar_request_info_init(&all, sizeof all);
+    assert_session(owner, mar_session_get_request(owner, id, &all));
+    assert_int_equal(all.step, 1);
+    for (size_t size = 2 * sizeof(size_t); size <= sizeof all; size += sizeof(size_t)) {
+        mar_request_info *o = older(sizeof *o, size, init_info);
+        assert_session(owner, mar_session_get_request(owner, id, o));
+        assert_int_equal(o->size, size);
+        assert_memory_equal((char *)o + sizeof size, (char *)&all + sizeof size, size - sizeof size);
+        assert_canaries(o, size, sizeof *o);
+        free(o);
+    }
+    for (size_t size = 2 * sizeof(size_t); size < sizeof(mar_pixels); size += sizeof(size_t)) {
+        mar_pixels *o = older(sizeof *o, size, init_pixels);
+        if (size > offsetof(mar_pixels, data)) o->data = &all;
+        assert_int_equal(mar_session_preview(owner, id, o), MAR_EARG);
+        assert_says(mar_session_error(owner),
+                    size > offsetof(mar_pixels, data) ? "mar_pixels.capacity 0" : "mar_pixels.data is NULL");
+        assert_canaries(o, size, sizeof *o);
+        free(o);
+    }
+    mar_session_free(owner);
     demo_close(d);
 }
 

@@ -618,6 +618,12 @@ MAR_API void mar_pixels_init(mar_pixels *pixels, size_t size);
 /* Writes image i of the finished batch, as mar_session_images does all of them. */
 MAR_API mar_status mar_session_image(mar_session *s, int i, mar_pixels *pixels);
 
+/* Writes the tokens [seq_len][token_dim] of a picture of the session's size, RGB8 or RGBA8 (alpha is ignored), as
+ * mar_request.tokens takes them: the mean of the KL posterior times 0.2325, or the nearest rows of a VQ codebook. The
+ * images in progress are not affected. MAR_EARG if the VAE was loaded without its encoder (mar_source.encoder). After a
+ * failure the tokens are undefined. */
+MAR_API mar_status mar_session_encode(mar_session *s, const mar_pixels *pixels, float *tokens);
+
 /* --- requests: images that come and go one at a time -------------------------------------------------------------- */
 
 /* An image to make. It is a function of (model, the session's parameters, and the fields here), whatever runs beside

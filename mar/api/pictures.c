@@ -2,6 +2,7 @@
 #include "mar/api/session.h"
 
 #include "mar/core/sized.h"
+#include "mar/core/vae.h"
 
 #include <float.h>
 #include <math.h>
@@ -321,4 +322,46 @@ mar_status mar_session_decode(mar_session *s, uint64_t first_image, const float 
 {
     const mar_status status = mar_session_enter(s);
     return status == MAR_OK ? mar_session_leave(s, decode_given(s, first_image, tokens, n, rgb)) : status;
+}
+
+/* --- pictures of the host ----------------------------------------------------------------------------------------- */
+
+/* Returns MAR_EMODEL if one of a picture's tokens is not finite. */
+static mar_status check_encoded(mar_session *s, const float *tokens)
+{
+    char layer[MAR_LAYER_TEXT];
+    for (size_t i = 0; i < mar_session_token_count(s); i++)
+        if (!mar_session_is_token(s, tokens[i]))
+            return err_set(&s->err, MAR_EMODEL, "number %zu of the picture's tokens is %s%s", i,
+                           mar_not_finite(tokens[i]), mar_layer_text(s->k, layer));
+    return MAR_OK;
+}
+
+static mar_status encode(mar_session *s, const mar_pixels *pixels, float *tokens)
+{
+    mar_pixels in;
+    kern_queue *k = s->k;
+    mar_status status = mar_check_given(tokens, "tokens", &s->err);
+    if (status == MAR_OK) status = mar_session_read_pixels(s, pixels, &in);
+    if (status != MAR_OK) return status;
+    if (in.format == MAR_PIXELS_RGB_F32)
+        return err_set(&s->err, MAR_EARG, "mar_pixels.format MAR_PIXELS_RGB_F32: expected RGB8 or RGBA8 to encode");
+    if (!vae_decoder_has_encoder(s->vae->decoder))
+        return err_set(&s->err, MAR_EARG,
+                       "the image decoder was loaded without its encoder: expected mar_source.encoder = 1");
+    const int idle = mar_session_steps_left(s) <= 0; /* else a failure of the queue is that of images in progress */
+    k->core->bind(k);
+    if (idle && kern_check(k, NULL) != MAR_OK) k->core->recover(k);
+    kern_watch_begin(k);
+    vae_encode(s->decoder, in.data, in.stride, (int)pixel_bytes(in.format), tokens);
+    status = kern_check(k, &s->err);
+    k->core->unbind(k);
+    if (status == MAR_OK) return check_encoded(s, tokens);
+    return idle && status == MAR_ECANCELLED ? mar_session_stop_reading(s, status) : status;
+}
+
+mar_status mar_session_encode(mar_session *s, const mar_pixels *pixels, float *tokens)
+{
+    const mar_status status = mar_session_enter(s);
+    return status == MAR_OK ? mar_session_leave(s, encode(s, pixels, tokens)) : status;
 }

@@ -540,6 +540,31 @@ HOSTILE(mar_session_images)
     session_refused(mar_session_images(NULL, NULL), NULL, "session is NULL");
 }
 
+HOSTILE(mar_session_encode)
+{
+    static uint8_t rgb[DEMO_BYTES];
+    float tokens[DEMO_TOKENS];
+    mar_pixels pixels;
+    mar_pixels_init(&pixels, sizeof pixels);
+    session_refused(mar_session_encode(NULL, &pixels, tokens), NULL, "session is NULL");
+    session_refused(mar_session_encode(host.s, NULL, tokens), host.s, "mar_pixels is NULL");
+    session_refused(mar_session_encode(host.s, &pixels, NULL), host.s, "tokens is NULL");
+    session_refused(mar_session_encode(host.s, &pixels, tokens), host.s, "mar_pixels.data is NULL");
+    pixels.data = rgb;
+    pixels.capacity = DEMO_BYTES - 1;
+    session_refused(mar_session_encode(host.s, &pixels, tokens), host.s, "mar_pixels.capacity 3071: too few bytes");
+    pixels.capacity = DEMO_BYTES;
+    pixels.stride = 1;
+    session_refused(mar_session_encode(host.s, &pixels, tokens), host.s, "mar_pixels.stride 1: expected 96");
+    pixels.stride = 0;
+    session_refused(mar_session_encode(host.s, &pixels, tokens), host.s, "loaded without its encoder");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        pixels.format = (mar_pixel_format)out_of_range[i];
+        session_refused(mar_session_encode(host.s, &pixels, tokens), host.s, "mar_pixels.format");
+    }
+    session_refused(mar_session_encode(NULL, NULL, NULL), NULL, "session is NULL");
+}
+
 HOSTILE(mar_session_decode)
 {
     static float tokens[DEMO_TOKENS];

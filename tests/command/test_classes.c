@@ -4,33 +4,54 @@
 #include "tests/support/command.h"
 
 #include "tools/generate/classes.h"
+#include "tools/images/image.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void expect(const char *list, int classes, int count, const int *wanted)
+/* Choices of a model of ImageNet's or of other classes. */
+static class_choices of(int classes)
+{
+    return (class_choices){.count = classes, .names = class_table_of(classes)};
+}
+
+static const class_choices ten = {.count = 10, .no_none = "why"};
+
+static void expect_of(const char *list, const class_choices *choices, int count, const int *wanted)
 {
     char why[1024] = "";
     int *labels, n;
-    if (classes_parse(list, classes, &labels, &n, why, sizeof why) != 0) fail_msg("%s: %s", list, why);
+    if (classes_parse(list, choices, &labels, &n, why, sizeof why) != 0) fail_msg("%s: %s", list, why);
     assert_int_equal(n, count);
     assert_memory_equal(labels, wanted, (size_t)count * sizeof *wanted);
     free(labels);
 }
 
+static void expect(const char *list, int classes, int count, const int *wanted)
+{
+    const class_choices choices = of(classes);
+    expect_of(list, &choices, count, wanted);
+}
+
 /* Checks that the list is refused with both parts in one line. */
-static void refuse(const char *list, int classes, const char *part, const char *other_part)
+static void refuse_of(const char *list, const class_choices *choices, const char *part, const char *other_part)
 {
     char why[1024] = "";
     int *labels, n;
-    if (classes_parse(list, classes, &labels, &n, why, sizeof why) == 0) fail_msg("%s: accepted", list);
+    if (classes_parse(list, choices, &labels, &n, why, sizeof why) == 0) fail_msg("%s: accepted", list);
     assert_null(labels);
     assert_int_equal(n, 0);
     if (!strstr(why, part)) fail_msg("%s: \"%s\" is not in \"%s\"", list, part, why);
     if (other_part && !strstr(why, other_part)) fail_msg("%s: \"%s\" is not in \"%s\"", list, other_part, why);
     assert_null(strchr(why, '\n'));
+}
+
+static void refuse(const char *list, int classes, const char *part, const char *other_part)
+{
+    const class_choices choices = of(classes);
+    refuse_of(list, &choices, part, other_part);
 }
 
 static void numbers(void **state)
@@ -53,6 +74,68 @@ static void numbers(void **state)
     refuse(FORTY "o", 10, "class \"" FORTY "...\": ", NULL); /* a cut word ends with dots */
     refuse("x" FORTY "\xc3\xa9", 10, "lm...\": ", NULL);
     refuse("abcdefghijklmnopqrstuvwxyzabcdefghijklm\xc3\xa9", 10, "klm...\": ", NULL); /* no character is cut in half */
+}
+
+static void unconditional(void **state)
+{
+    (void)state;
+    expect("none", 10, 1, (int[]){-1});
+    expect("3,None,0-1", 10, 4, (int[]){3, -1, 0, 1});
+    expect("tench,none", 1000, 2, (int[]){0, -1});
+    refuse_of("3,none", &ten, "class none: why", NULL);
+}
+
+/* Parses the text of a file of names. Returns class_table_parse's status. */
+static int parse_names(const char *text, size_t size, class_table *t, char why[256])
+{
+    char *copy = malloc(size + 1);
+    memcpy(copy, text, size);
+    copy[size] = '\0';
+    return class_table_parse(copy, size, "d/my.txt", t, why, 256);
+}
+
+static void tables_of_files(void **state)
+{
+    (void)state;
+    static const char good[] = "\xef\xbb\xbf cat\t\r\nC# , my dog,Hund\n# 3\nall\n\n \r\n";
+    char why[256], name[128];
+    class_table t;
+    assert_int_equal(parse_names(good, sizeof good - 1, &t, why), 0);
+    assert_int_equal(t.count, 4);
+    static const char *const first[] = {"cat", "C#", "# 3", "all"};
+    for (int i = 0; i < 4; i++) assert_string_equal(class_name(&t, i, name, sizeof name), first[i]);
+    assert_string_equal(class_name(&t, 4, name, sizeof name), "");
+    const class_choices mine = {.count = 4, .names = &t};
+    expect_of("my_dog,CAT,hund,c#,# 3,3,0-1", &mine, 8, (int[]){1, 0, 1, 1, 2, 3, 0, 1});
+    expect_of("all", &mine, 4, (int[]){0, 1, 2, 3}); /* a word of the list, not a name */
+    refuse_of("my dgo", &mine, "class \"my dgo\": not a class of my.txt, did you mean \"my dog\" (1)?", NULL);
+    refuse_of("xyzzyplugh", &mine, "not a class of my.txt, expected a number from 0 to 3,", "a name such as \"cat\"");
+    class_table_free(&t);
+
+    char long_name[CLASS_NAME_MAX + 4];
+    memset(long_name, 'x', sizeof long_name);
+    assert_int_equal(parse_names(long_name, CLASS_NAME_MAX, &t, why), 0);
+    class_table_free(&t);
+    static const struct {
+        const char *text;
+        size_t size;
+        const char *why;
+    } bad[] = {
+        {"", 0, "no name in it, expected the names of a class on each line"},
+        {" \n\r\n", 4, "no name in it, expected the names of a class on each line"},
+        {"a\n\nb", 4, "line 2: is empty, expected the name of class 1"},
+        {"a\nb,\n", 5, "line 2: an empty name, expected names of class 1 separated by commas"},
+        {"a\nb, ,c", 7, "line 2: an empty name, expected names of class 1 separated by commas"},
+        {"a\nb\0c", 5, "line 2: the byte 0x00, expected text"},
+        {"a\rb", 3, "line 1: the byte 0x0d, expected text"},
+    };
+    for (size_t i = 0; i < LENGTH(bad); i++) {
+        assert_int_equal(parse_names(bad[i].text, bad[i].size, &t, why), 1);
+        assert_true(!t.lines && !t.text && t.count == 0);
+        assert_string_equal(why, bad[i].why);
+    }
+    assert_int_equal(parse_names(long_name, CLASS_NAME_MAX + 1, &t, why), 1);
+    assert_string_equal(why, "line 1: a name of 127 bytes, expected 126 at most");
 }
 
 static void names(void **state)
@@ -124,7 +207,8 @@ static void ranges(void **state)
     for (int i = 0; i < 1000; i++) strcat(list, i ? ",all" : "all");
     char why[1024];
     int *labels, n;
-    assert_int_equal(classes_parse(list, 1000, &labels, &n, why, sizeof why), 0);
+    const class_choices imagenet = of(1000);
+    assert_int_equal(classes_parse(list, &imagenet, &labels, &n, why, sizeof why), 0);
     assert_int_equal(n, CLASSES_LIST_MAX);
     free(labels);
     strcat(list, ",7");
@@ -139,7 +223,8 @@ static void texts(void **state)
     char why[1024];
     int *labels, n;
     static const char good[] = "# birds\r\n\r\n  0-2, 7,\n\nsea slug # not a bird\n#\n207";
-    assert_int_equal(classes_parse_text(good, 1000, &labels, &n, why, sizeof why), 0);
+    const class_choices imagenet = of(1000);
+    assert_int_equal(classes_parse_text(good, &imagenet, &labels, &n, why, sizeof why), 0);
     assert_int_equal(n, 6);
     assert_memory_equal(labels, ((int[]){0, 1, 2, 7, 115, 207}), 6 * sizeof *labels);
     free(labels);
@@ -153,7 +238,7 @@ static void texts(void **state)
         {"7\n@other", "line 2: class \"@other\": expected a class, not a file"},
     };
     for (size_t i = 0; i < LENGTH(bad); i++) {
-        assert_int_equal(classes_parse_text(bad[i].text, 1000, &labels, &n, why, sizeof why), 1);
+        assert_int_equal(classes_parse_text(bad[i].text, &imagenet, &labels, &n, why, sizeof why), 1);
         assert_true(labels == NULL && n == 0 && !strchr(why, '\n'));
         if (!strstr(why, bad[i].part)) fail_msg("\"%s\", expected \"%s\"", why, bad[i].part);
     }
@@ -208,6 +293,66 @@ static void files(void **state)
     }
 }
 
+/* Tests --class_names in mar generate and mar classes. */
+static void own_names(void **state)
+{
+    const char *d = *state;
+    sh_ok(d, "printf '%%s\\n' null Eins,one zwei drei vier fuenf sechs sieben acht 'my dog' >ten");
+    sh_ok(d, "printf 'a\\n\\nb\\n' >bad; printf 'a\\n' >short");
+    static const struct {
+        const char *line;
+        int status;
+        const char *said;
+    } cases[] = {
+        {"classes --class_names ten eins", 0, "  1  Eins,one\n"},
+        {"classes --class_names ten --json 9", 0,
+         "{\n\t\"classes\":\t[{\n\t\t\t\"class\":\t9,\n\t\t\t\"names\":\t[\"my dog\"]\n\t\t}]\n}\n"},
+        {"classes --class_names ten zwci", 1, "mar: \"zwci\": is in no class's name, did you mean zwei?\n"},
+        {"classes --class_names ten xyzzyplugh", 1, "mar: \"xyzzyplugh\": is in no class's name\n"},
+        {"classes --class_names bad", 1, "mar: bad: line 2: is empty, expected the name of class 1\n"},
+        {"generate --class_names bad --model absent.pth --vae demo", 1,
+         "mar: bad: line 2: is empty, expected the name of class 1\n"}, /* before loading */
+        {"generate --class_names absent", 1, "mar: absent: cannot read: No such file or directory\n"},
+        {"generate --class_names short", 1,
+         "mar: --class_names short: has the names of 1 class, expected those of the 10 of demo\n"},
+        {"generate --class_names ten --class 'my god'", 1,
+         "mar: --class: class \"my god\": not a class of ten, did you mean \"my dog\" (9)?\n"},
+        {"generate --class 'my dog'", 1,
+         "mar: --class: class \"my dog\": expected a number from 0 to 9 or a range of them (names need a model of "
+         "ImageNet's 1000 classes, or --class_names)\n"},
+        {"eval --class none --num_images 10", 1, "mar: --class: class none: mar eval judges images of classes\n"},
+        {"bench --class_names ten", 1, "mar: --class_names has no effect in mar bench, which shows no class\n"},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        command_result r = command_mar(d, "%s", cases[i].line);
+        if (r.status != cases[i].status || strcmp(cases[i].status ? r.err : r.out, cases[i].said) != 0)
+            fail_msg("%s: %d, %s%s", cases[i].line, r.status, r.out, r.err);
+        command_result_free(&r);
+    }
+#define QUICK "--num 1 --num_iter 2 --num_sampling_steps 4 "
+    cJSON *record =
+        command_json(d, "generate --class_names ten --class 'My_Dog,none,one' " QUICK "--json --out d --grid");
+    assert_true(json_number(record, "classes.0.class") == 9 && json_number(record, "classes.2.class") == 1);
+    assert_string_equal(json_text(record, "classes.0.name"), "my dog");
+    assert_true(cJSON_IsNull(json_at(record, "classes.1.class")) && !json_find(record, "classes.1.name"));
+    assert_string_equal(json_text(record, "classes.2.name"), "Eins");
+    assert_true(cJSON_IsNull(json_at(record, "files.1.class")));
+    cJSON_Delete(record);
+    sh_ok(d, "grep -aq 'class_name.my dog' d/000000.png && grep -aq 'class.none' d/000001.png && "
+             "! grep -aq class_name d/000001.png && grep -aq 'class.9,none,1' d/grid.png && "
+             "grep -aq 'class_name.my dog,none,Eins' d/grid.png");
+
+    /* Without a class guidance has nothing to guide: both of its branches are the same. */
+    command_ok(d, "generate --class none --cfg 1 " QUICK "--out 1.png");
+    command_ok(d, "generate --class none --cfg 4 " QUICK "--out 4.png");
+    image_file a, b;
+    assert_int_equal(image_read_png(path_in(d, "1.png"), 32, 32, &a), 0);
+    assert_int_equal(image_read_png(path_in(d, "4.png"), 32, 32, &b), 0);
+    assert_memory_equal(a.picture.rgb, b.picture.rgb, 32 * 32 * 3);
+    image_file_free(&a), image_file_free(&b);
+#undef QUICK
+}
+
 /* Tests the output of mar classes, and its message if no class matches. */
 static void searches(void **state)
 {
@@ -251,10 +396,11 @@ static void table(void **state)
 {
     (void)state;
     char name[128];
+    const class_table *t = class_table_of(1000);
     for (int i = 0; i < IMAGENET_CLASSES; i++) {
-        assert_non_null(class_names(i));
-        assert_string_not_equal(class_name(i, 1000, name, sizeof name), "");
-        assert_true(strlen(class_names(i)) < 128);
+        assert_non_null(t->lines[i]);
+        assert_string_not_equal(class_name(t, i, name, sizeof name), "");
+        assert_true(strlen(t->lines[i]) < 128);
     }
     /* Landmarks of the order. A shift in any block of the table would show. */
     static const struct {
@@ -266,15 +412,19 @@ static void table(void **state)
         {737, "pop bottle"},   {817, "sports car"},  {933, "cheeseburger"}, {980, "volcano"},           {985, "daisy"},
         {999, "toilet tissue"}};
     for (size_t i = 0; i < LENGTH(marks); i++)
-        assert_string_equal(class_name(marks[i].label, 1000, name, sizeof name), marks[i].name);
-    assert_string_equal(class_name(3, 10, name, sizeof name), "");
+        assert_string_equal(class_name(t, marks[i].label, name, sizeof name), marks[i].name);
+    assert_null(class_table_of(10));
+    assert_string_equal(class_name(NULL, 3, name, sizeof name), "");
+    assert_string_equal(class_name(t, -1, name, sizeof name), "");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers),    cmocka_unit_test(names),  cmocka_unit_test(shared_names),
-        cmocka_unit_test(near_names), cmocka_unit_test(ranges), cmocka_unit_test(texts),
-        COMMAND_TEST(files),          COMMAND_TEST(searches),   cmocka_unit_test(table)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(numbers),       cmocka_unit_test(names),
+                                       cmocka_unit_test(unconditional), cmocka_unit_test(tables_of_files),
+                                       COMMAND_TEST(own_names),         cmocka_unit_test(shared_names),
+                                       cmocka_unit_test(near_names),    cmocka_unit_test(ranges),
+                                       cmocka_unit_test(texts),         COMMAND_TEST(files),
+                                       COMMAND_TEST(searches),          cmocka_unit_test(table)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

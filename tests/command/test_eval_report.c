@@ -107,7 +107,7 @@ static void images(void **state)
     }
     rejected[0] = sheet[3], rejected[0].verified = 64, rejected[0].replaced = 16;
     eval_report_extras x = {
-        .sheet = sheet, .sheet_count = SHEET, .rejected = rejected, .rejected_count = 1, .classes = IMAGENET_CLASSES};
+        .sheet = sheet, .sheet_count = SHEET, .rejected = rejected, .rejected_count = 1, .names = class_table_of(1000)};
     record = page(*state, &r, &x, &extras);
     const cJSON *list = cJSON_GetObjectItem(extras, "sheet"), *worst = cJSON_GetObjectItem(extras, "rejected")->child;
     assert_int_equal(cJSON_GetArraySize(list), SHEET);
@@ -126,7 +126,7 @@ static void images(void **state)
     assert_int_equal(cJSON_GetObjectItem(worst, "verified")->valueint, 64);
     assert_int_equal(cJSON_GetObjectItem(worst, "replaced")->valueint, 16);
     cJSON_Delete(record), cJSON_Delete(extras);
-    x.classes = 10;
+    x.names = NULL;
     record = page(*state, &r, &x, &extras);
     assert_string_equal(json_text(cJSON_GetArrayItem(cJSON_GetObjectItem(extras, "sheet"), 1), "label"), "0");
     cJSON_Delete(record), cJSON_Delete(extras);

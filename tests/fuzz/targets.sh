@@ -33,7 +33,7 @@ fuzz_sources() {
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
     metadata) echo mar/core/config.c vae/config.c mar/api/inspect.c weights/shape.c ;;
     options) echo tools/cli/options.c mar/core/option.c mar/core/params.c mar/core/params_read.c mar/core/handle_options.c tools/cli/suggest.c ;;
-    classes) echo tools/generate/classes.c tools/generate/class_names.c tools/cli/suggest.c ;;
+    classes) echo tools/generate/classes.c tools/generate/class_names.c tools/generate/class_table.c tools/cli/suggest.c ;;
     sweep) echo tools/eval/sweep_file.c ;;
     run) echo tools/store/store.c tools/eval/settings.c tools/eval/batch.c tools/eval/merge.c tools/eval/ranges.c tools/eval/pictures.c tools/eval/result.c ;;
     esac

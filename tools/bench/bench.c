@@ -207,6 +207,7 @@ int cmd_bench(int argc, char **argv)
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (run_options_done(&o.run, &set) != 0) return 1;
+    if (o.run.class_names) return tool_error("--class_names has no effect in mar bench, which shows no class");
     if (o.micro && options_find(&set, "repeat")->given) return tool_error("--repeat has no effect with --micro");
     model_store store = {0};
     run_models models;

@@ -36,6 +36,14 @@ static const mar_param rows[] = {
              "T5's output for the captions, made elsewhere: a .npz with features [captions, positions, numbers] "
              "and, if captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. "
              "The captions take the place of classes, numbered from 0."},
+    {.name = OPTION("class_names"),
+     .offset = offsetof(run_options, class_names),
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "names of the model's classes, one class a line\n"
+             "For a model of your own classes: line 1 has the name of class 0, or several separated by commas. The first "
+             "is written to pictures and records. A line is needed for each class; none is a comment. --class takes "
+             "the names as it takes ImageNet's; a number is always a class's number."},
     {.name = OPTION("heads"),
      .offset = offsetof(run_options, heads),
      .type = MAR_TYPE_TEXT,
@@ -97,6 +105,7 @@ void run_options_inherit(run_options *o, const run_options *first)
     o->model = first->model;
     o->vae = first->vae;
     o->captions = first->captions;
+    o->class_names = first->class_names;
     o->heads = first->heads;
     o->machine = first->machine;
     memcpy(o->was_given + mar_param_count(), first->was_given + mar_param_count(), (size_t)mar_option_count());

@@ -16,6 +16,7 @@ typedef struct {
     const char *model, *vae;            /* as given; vae may be NULL */
     const char *draft;                  /* file as given; NULL: none. run_options_done removes "self" */
     const char *captions;               /* file of captions' features, for text-to-image models; NULL: none */
+    const char *class_names;            /* file of the classes' names; NULL: ImageNet's, for models of its classes */
     int self_is_path;                   /* 1: --draft self was given without --spec, and spec is path */
     const char *heads;                  /* as given; NULL: the file's */
     mar_params params;                  /* as given; models_load sets draft */
@@ -47,7 +48,7 @@ int run_open_file(const run_options *o, mar **library, int *heads);
 void run_options_note(run_options *o, const option_set *set);
 /* Returns whether the library's option of that name was given. */
 int run_was_given(const run_options *o, const char *name);
-/* Returns the library's option of that name, or "model", "vae", "captions" or "heads"; NULL if there is none. */
+/* Returns the library's option of that name, or "model", "vae", "captions", "class_names" or "heads"; NULL if there is none. */
 const mar_param *run_option(const char *name);
 /* Sets *heads for mar_model_load from the text, "12" or "12,16"; 0 for NULL. Returns 0, or 1 with the error printed. */
 int run_read_heads(const char *text, int *heads);

@@ -316,7 +316,8 @@ static int write_report(const merger *m)
                                        .sheet_count = m->sheet_count,
                                        .rejected = m->rejected,
                                        .rejected_count = m->rejected_count,
-                                       .classes = job->facts.classes};
+                                       .names = job->models.model ? job->models.classes.names
+                                                                  : class_table_of(job->facts.classes)};
     const int failed = eval_report_write(m->r, &extras, run_path(&job->directory, "report.html", path));
     cJSON_Delete(settings);
     cJSON_InitHooks(NULL);

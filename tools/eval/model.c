@@ -71,7 +71,9 @@ static int load_models(eval_job *job)
     eval_options *o = job->options;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
     if (models_load(files_of(job), &o->run, job->bar, &job->models) != 0) return 1;
-    if (classes_choose(o->classes, job->models.class_count, 1, &job->classes, &job->class_count) != 0) return 1;
+    class_choices choices = job->models.classes;
+    choices.no_none = "mar eval judges images of classes";
+    if (classes_choose(o->classes, &choices, 1, &job->classes, &job->class_count) != 0) return 1;
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
                           o->num_images, job->class_count);
@@ -129,7 +131,7 @@ static void find_facts(eval_job *job)
     snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
     run_options_accelerators(run, f->accelerators, sizeof f->accelerators);
     if (job->options->asked) snprintf(f->asked, sizeof f->asked, "%016" PRIx64, job->options->asked);
-    f->classes = job->models.class_count;
+    f->classes = job->models.classes.count;
     f->demo = !job->options->judge.inception;
 }
 

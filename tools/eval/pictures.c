@@ -122,7 +122,7 @@ static int write_png(const eval_pixels *p, long index, int label, const uint8_t 
 {
     const eval_job *job = p->job;
     record_texts texts = {0};
-    char name[128];
+    char name[CLASS_NAME_MAX + 2];
     record_texts_add(&texts, "Software", "libmar %s", mar_version());
     record_texts_add(&texts, "class", "%d", label);
     if (*models_class_name(&job->models, label, name, sizeof name)) record_texts_add(&texts, "class_name", "%s", name);

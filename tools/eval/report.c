@@ -3,7 +3,6 @@
 
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
-#include "tools/generate/class_names.h"
 #include "tools/page/page.h"
 
 #include <cjson/cJSON.h>
@@ -100,16 +99,16 @@ static void add_published(cJSON *list, const char *model)
     }
 }
 
-static void add_images(cJSON *list, const eval_report_image *images, int count, int classes)
+static void add_images(cJSON *list, const eval_report_image *images, int count, const class_table *names)
 {
-    char name[128], label[160];
+    char name[CLASS_NAME_MAX + 2], label[160];
     for (int k = 0; k < count; k++) {
         const eval_report_image *i = &images[k];
         const image picture = {i->width, i->height,
                                (uint8_t *)(uintptr_t)i->rgb}; /* the cast is safe: the pixels are only read */
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "index", (double)i->index);
-        if (i->label >= 0 && *class_name(i->label, classes, name, sizeof name))
+        if (*class_name(names, i->label, name, sizeof name))
             snprintf(label, sizeof label, "%d %s", i->label, name);
         else
             snprintf(label, sizeof label, i->label < 0 ? "no class" : "%d", i->label);
@@ -129,7 +128,7 @@ int eval_report_write(const eval_result *r, const eval_report_extras *x, const c
     cJSON_AddNumberToObject(extras, "images_per_second", eval_result_rate(r));
     add_published(cJSON_AddArrayToObject(extras, "published"), r->published);
     if (x->settings) tool_json_add(extras, "settings", cJSON_Duplicate(x->settings, 1));
-    add_images(cJSON_AddArrayToObject(extras, "sheet"), x->sheet, x->sheet_count, x->classes);
-    add_images(cJSON_AddArrayToObject(extras, "rejected"), x->rejected, x->rejected_count, x->classes);
+    add_images(cJSON_AddArrayToObject(extras, "sheet"), x->sheet, x->sheet_count, x->names);
+    add_images(cJSON_AddArrayToObject(extras, "rejected"), x->rejected, x->rejected_count, x->names);
     return page_write(record, path);
 }

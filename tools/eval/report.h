@@ -3,6 +3,7 @@
 #define TOOLS_EVAL_REPORT_H
 
 #include "tools/eval/result.h"
+#include "tools/generate/class_names.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -32,7 +33,7 @@ typedef struct {
     const eval_report_image
         *rejected;      /* [rejected_count] images with the largest share of rejected drafts, in descending order */
     int rejected_count; /* at most EVAL_REJECTED_MAX; 0: no draft model */
-    int classes;        /* classes of the model, for the names of labels; 0: labels are numbers */
+    const class_table *names; /* names of the model's classes; NULL: labels are numbers */
 } eval_report_extras;
 
 /* Keeps the EVAL_REJECTED_MAX images with the largest share replaced / verified in list[0..*count), in descending

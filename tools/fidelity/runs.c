@@ -37,7 +37,7 @@ static int resolve(fidelity *f)
 {
     const run_models *models = &f->runs[0].models;
     const mar_model_config *model = mar_model_get_config(models->model);
-    f->class_total = models->class_count;
+    f->class_total = models->classes.count;
     f->positions = model->seq_len;
     f->channels = model->token_dim;
     f->vocabulary = model->vocabulary;
@@ -59,7 +59,9 @@ static int resolve(fidelity *f)
         if (f->shown > f->num) f->shown = f->num;
     }
     const int all = run_is_demo(f->runs[0].options.model) || f->class_total <= CLASSES_MAX;
-    return classes_choose(f->class_list, f->class_total, all, &f->classes, &f->class_count);
+    class_choices choices = models->classes;
+    choices.no_none = "mar fidelity compares images of classes";
+    return classes_choose(f->class_list, &choices, all, &f->classes, &f->class_count);
 }
 
 /* Writes "a vocabulary of 16384" or "continuous numbers" to text. Returns text. */
@@ -81,10 +83,10 @@ static int same_shape(const fidelity *f, const fidelity_run *r)
         return tool_error("%s: tokens of %s, expected those of %s as in the reference %s", r->options.model,
                           kind_of(model, kind[0]), kind_of(reference, kind[1]), f->runs[0].options.model);
     if (model->seq_len != f->positions || model->token_dim != reference->token_dim ||
-        r->models.class_count != f->class_total)
+        r->models.classes.count != f->class_total)
         return tool_error(
             "%s: %d tokens of %d channels and %d classes, expected %d of %d and %d as in the reference %s",
-            r->options.model, model->seq_len, model->token_dim, r->models.class_count, f->positions,
+            r->options.model, model->seq_len, model->token_dim, r->models.classes.count, f->positions,
             reference->token_dim, f->class_total, f->runs[0].options.model);
     if (width > 0 && f->width == 0)
         return tool_error("--vae is missing: the reference %s has no image decoder, but %s brings its own",

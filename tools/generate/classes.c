@@ -106,7 +106,7 @@ int class_file_read(const char *name, char **text, char *why, size_t size)
 typedef struct {
     int *labels; /* [capacity]; count are set */
     int count, capacity;
-    int classes; /* classes of the model */
+    const class_choices *choices;
 } label_list;
 
 static int add_range(label_list *l, int first, int last, char *why, size_t size)
@@ -164,17 +164,28 @@ static int is_range(const char *item, int n, const char **second)
     return item[i] != '+' && item[i] != '-' && is_number(item + i, n - i);
 }
 
-static int is_all(const char *item, int n)
+static int is_word(const char *item, int n, const char *word)
 {
-    return n == 3 && strncasecmp(item, "all", 3) == 0;
+    return n == (int)strlen(word) && strncasecmp(item, word, (size_t)n) == 0;
 }
 
 enum { SHOWN = 40 }; /* bytes of an item shown in messages */
 
+/* Refuses a name for a model whose classes have none. */
+static int has_no_names(const label_list *l, const char *shown, char *why, size_t size)
+{
+    return text_fail(
+        why, size,
+        "class \"%s\": expected a number from 0 to %d or a range of them (names need a model of ImageNet's "
+        "1000 classes, or --class_names)",
+        shown, l->choices->count - 1);
+}
+
 /* Parses one item of the list, item[0..n), without surrounding blanks. */
 static int parse_item(label_list *l, const char *item, int n, char *why, size_t size)
 {
-    const int classes = l->classes, is_long = n > SHOWN;
+    const class_choices *c = l->choices;
+    const int classes = c->count, is_long = n > SHOWN;
     const char *second;
     char shown[SHOWN + 4];
     snprintf(shown, sizeof shown, "%.*s%s", is_long ? (int)printable_whole(item, SHOWN) : n, item,
@@ -194,16 +205,13 @@ static int parse_item(label_list *l, const char *item, int n, char *why, size_t 
     }
     if (n == 0)
         return text_fail(why, size, "class \"\": empty, expected numbers%s separated by commas",
-                         classes == IMAGENET_CLASSES ? " or names" : "");
-    if (is_all(item, n)) return add_range(l, 0, classes - 1, why, size);
+                         c->names ? " or names" : "");
+    if (is_word(item, n, "all")) return add_range(l, 0, classes - 1, why, size);
+    if (is_word(item, n, "none"))
+        return c->no_none ? text_fail(why, size, "class none: %s", c->no_none) : add_range(l, -1, -1, why, size);
     if (item[0] == '@') return text_fail(why, size, "class \"%s\": expected a class, not a file with classes", shown);
-    if (classes != IMAGENET_CLASSES)
-        return text_fail(
-            why, size,
-            "class \"%s\": expected a number from 0 to %d or a range of them (names are those of ImageNet and "
-            "need a model of 1000 classes)",
-            shown, classes - 1);
-    return class_find(item, n, &label, why, size) || add_range(l, label, label, why, size);
+    if (!c->names) return has_no_names(l, shown, why, size);
+    return class_find(c->names, item, n, &label, why, size) || add_range(l, label, label, why, size);
 }
 
 /* Finds the item at text, up to one of `ends`. Stores its begin, and its length without surrounding blanks. Returns its
@@ -236,7 +244,7 @@ static int parse_text(label_list *l, const char *text, char *why, size_t size)
     }
     if (l->count > before) return 0;
     return text_fail(why, size, "no class in it, expected numbers%s, one a line or separated by commas",
-                     l->classes == IMAGENET_CLASSES ? " or names" : "");
+                     l->choices->names ? " or names" : "");
 }
 
 /* Adds the classes of the file "@FILE" or "@-" that item[0..n) names. */
@@ -268,15 +276,16 @@ static int parse_list(label_list *l, const char *list, int with_files, char *why
     }
 }
 
-int classes_parse(const char *list, int classes, int **labels, int *count, char *why, size_t why_size)
+int classes_parse(const char *list, const class_choices *choices, int **labels, int *count, char *why, size_t why_size)
 {
-    label_list l = {.classes = classes};
+    label_list l = {.choices = choices};
     return hand_out(&l, parse_list(&l, list, 0, why, why_size), labels, count);
 }
 
-int classes_parse_text(const char *text, int classes, int **labels, int *count, char *why, size_t why_size)
+int classes_parse_text(const char *text, const class_choices *choices, int **labels, int *count, char *why,
+                       size_t why_size)
 {
-    label_list l = {.classes = classes};
+    label_list l = {.choices = choices};
     return hand_out(&l, parse_text(&l, text, why, why_size), labels, count);
 }
 
@@ -296,13 +305,15 @@ int classes_check_files(const char *list)
     }
 }
 
-int classes_choose(const char *list, int classes, int default_all, int **labels, int *count)
+int classes_choose(const char *list, const class_choices *choices, int default_all, int **labels, int *count)
 {
-    char why[1536];
-    label_list l = {.classes = classes};
+    char why[1536], name[CLASS_NAME_MAX + 2], example[CLASS_NAME_MAX + 64] = "";
+    label_list l = {.choices = choices};
+    if (choices->names)
+        snprintf(example, sizeof example, " or names such as \"%s\" (mar classes)",
+                 class_name(choices->names, class_example(choices->names), name, sizeof name));
     if (!list && !default_all)
-        return tool_error("--class is missing, expected numbers from 0 to %d%s", classes - 1,
-                          classes == IMAGENET_CLASSES ? " or names such as \"golden retriever\" (mar classes)" : "");
+        return tool_error("--class is missing, expected numbers from 0 to %d%s", choices->count - 1, example);
     const int failed = parse_list(&l, list ? list : "all", 1, why, sizeof why);
     if (failed) tool_error("--class: %s", why);
     return hand_out(&l, failed, labels, count);

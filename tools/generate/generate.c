@@ -33,10 +33,12 @@ static const mar_param image_rows[] = {
      .group = "Images",
      .type = MAR_TYPE_TEXT,
      .argument = "LIST",
-     .help = "classes: 0-9,207,sea_slug, all or @FILE; demo: 0 to 9\n"
-             "Numbers, ranges of numbers and names, separated by commas. all is every class. @FILE reads classes "
+     .help = "classes: 0-9,207,sea_slug, all, none or @FILE; demo: 0 to 9\n"
+             "Numbers, ranges of numbers and names, separated by commas. all is every class. none makes images of no "
+             "class, which guidance does not change. @FILE reads classes "
              "from a file, one a line or separated by commas, with comments after #; @- reads standard input. "
-             "Names are those of ImageNet, for models of 1000 classes; mar classes lists them. They ignore case, "
+             "Names are those of ImageNet, for models of 1000 classes, or of --class_names; mar classes lists them. "
+             "They ignore case, "
              "and spaces, dashes and underscores are the same. A name of two classes is refused with the numbers "
              "to choose from. A class may occur several times. The default for the demo is all ten digits."},
     {.name = OPTION("num"),
@@ -182,7 +184,7 @@ static int resolve_classes(generate_job *job)
 {
     const generate_options *o = &job->options;
     const int demo = run_is_demo(o->run.model);
-    if (classes_choose(o->classes, job->models.class_count, demo || job->models.captions, &job->classes,
+    if (classes_choose(o->classes, &job->models.classes, demo || job->models.captions, &job->classes,
                        &job->class_count) != 0)
         return 1;
     job->num = o->num ? o->num : demo ? 4 : 1;

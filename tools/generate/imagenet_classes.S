@@ -1,6 +1,6 @@
 /* The 1000 classes of ImageNet-1k (ILSVRC 2012), one a line, in the order every classifier and MAR use: the WordNet
  * synsets sorted by id (n01440764 ... n15075141), each with its synonyms. "crane" is two classes; each has one added name
- * to distinguish them. Writable: class_names splits the text into lines. */
+ * to distinguish them. Writable: class_table_of splits the text into lines. */
         .data
         .hidden imagenet_classes
         .globl  imagenet_classes

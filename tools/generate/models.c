@@ -1,6 +1,5 @@
 #include "tools/generate/models.h"
 
-#include "tools/generate/class_names.h"
 #include "tools/cli/command.h"
 #include "tools/generate/fast.h"
 #include "base/printable.h"
@@ -194,7 +193,7 @@ static int learn_tokens(model_store *store, run_options *o, progress *bar)
 static int get_captions(model_store *store, const run_options *o, run_models *models)
 {
     const mar_model_config *c = mar_model_get_config(models->model);
-    models->class_count = c->classes;
+    models->classes = (class_choices){.count = c->classes};
     if (c->caption_tokens == 0 && o->captions)
         return tool_error("--captions: %s makes images of classes, expected a text-to-image model", o->model);
     if (c->caption_tokens == 0) return 0;
@@ -212,7 +211,37 @@ static int get_captions(model_store *store, const run_options *o, run_models *mo
         store->texts[store->text_count++].path = o->captions;
     }
     models->captions = &store->texts[i].captions;
-    models->class_count = models->captions->count;
+    models->classes = (class_choices){.count = models->captions->count, .no_none = "the model needs a caption"};
+    return 0;
+}
+
+/* Reads the file of --class_names, if there is one, unless the store has it. Call it before anything is loaded, which
+ * may take long. */
+static int read_class_names(model_store *store, const run_options *o)
+{
+    for (int i = 0; i < store->name_count; i++)
+        if (o->class_names && strcmp(store->names[i].path, o->class_names) == 0) return 0;
+    if (!o->class_names) return 0;
+    if (class_table_read(o->class_names, &store->names[store->name_count].table) != 0) return 1;
+    store->names[store->name_count++].path = o->class_names;
+    return 0;
+}
+
+/* Sets the names of the classes: those of the file, or ImageNet's. */
+static int get_class_names(const model_store *store, const run_options *o, run_models *models)
+{
+    const int classes = models->classes.count;
+    if (!o->class_names && !models->captions) models->classes.names = class_table_of(classes);
+    if (!o->class_names) return 0;
+    if (models->captions)
+        return tool_error("--class_names: %s makes images of captions, expected a model of classes", o->model);
+    const class_table *table = NULL;
+    for (int i = 0; i < store->name_count; i++)
+        if (strcmp(store->names[i].path, o->class_names) == 0) table = &store->names[i].table;
+    if (table->count != classes)
+        return tool_error("--class_names %s: has the names of %d class%s, expected those of the %d of %s",
+                          o->class_names, table->count, table->count > 1 ? "es" : "", classes, o->model);
+    models->classes.names = table;
     return 0;
 }
 
@@ -259,6 +288,7 @@ static void report_fast(const model_store *store, run_options *o, progress *bar)
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
+    if (read_class_names(store, o) != 0) return 1;
     fast_set_machine(o);
     if (learn_tokens(store, o, bar) != 0) return 1;
     const mar_options machine = run_machine(o);
@@ -279,13 +309,12 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     o->tokens = tokens_of(out->model);
     if (fast_set_params(o, out->model, out->vae) != 0) return 1;
     report_fast(store, o, bar);
-    return get_captions(store, o, out);
+    return get_captions(store, o, out) || get_class_names(store, o, out);
 }
 
 const char *models_class_name(const run_models *models, int label, char *text, size_t size)
 {
-    *text = '\0';
-    return models->captions ? text : class_name(label, models->class_count, text, size);
+    return class_name(models->classes.names, label, text, size);
 }
 
 int models_have(const model_store *store, const run_options *o)
@@ -365,5 +394,6 @@ void models_free(model_store *store)
     }
     for (int i = 0; i < store->handle_count; i++) mar_close(store->handles[i].library);
     for (int i = 0; i < store->text_count; i++) captions_free(&store->texts[i].captions);
+    for (int i = 0; i < store->name_count; i++) class_table_free(&store->names[i].table);
     *store = (model_store){0};
 }

@@ -4,6 +4,7 @@
 
 #include "mar.h"
 #include "tools/generate/captions.h"
+#include "tools/generate/classes.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/run_options.h"
 
@@ -25,7 +26,7 @@ typedef struct {
     mar_model *draft;         /* NULL: none */
     mar_vae *vae;             /* NULL: none */
     const captions *captions; /* captions of a text-to-image model; NULL: it has classes */
-    int class_count;          /* classes, or captions */
+    class_choices classes;    /* classes and their names, or captions */
     record_ids ids;           /* identities of the files; record_identify sets them */
 } run_models;
 
@@ -52,6 +53,11 @@ typedef struct {
         captions captions;
     } texts[MODELS_RUNS_MAX]; /* one for each file and shape */
     int text_count;           /* texts in use */
+    struct {
+        const char *path; /* as given; not copied */
+        class_table table;
+    } names[MODELS_RUNS_MAX]; /* one for each file of --class_names */
+    int name_count;           /* names in use */
     int quiet;                /* 1: no warnings; set before the first models_load */
     int warned;               /* 1: models_load has reported fewer threads than requested */
 } model_store;
@@ -64,7 +70,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
  * that options->dtype is from, for errors. An open handle with the same options, resolved, is reused, whatever the
  * arithmetic of its heads. Returns NULL with the error printed. */
 mar *models_open(model_store *store, const mar_options *options, const char *dtype);
-/* Writes class_name of a label of the run; captions have none. */
+/* Writes class_name of a label of the run; captions and -1 have none. */
 const char *models_class_name(const run_models *models, int label, char *text, size_t size);
 /* Returns whether all files of the run are loaded. */
 int models_have(const model_store *store, const run_options *o);

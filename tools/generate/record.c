@@ -166,36 +166,43 @@ int record_open_store(const char *directory, const run_options *run, const run_m
     return failed;
 }
 
-/* Returns "207,281" or "golden retriever,tabby" for the grid; NULL without memory. */
+static const char unconditional[] = "none"; /* in place of a class, as --class has it */
+
+/* Returns "207,none" or "golden retriever,none" for the grid; NULL without memory. */
 static char *class_list(const generate_job *job, int names)
 {
     text_buffer text;
     FILE *stream = text_open(&text);
     if (!stream) return NULL;
     for (int i = 0; i < job->class_count; i++) {
-        char name[128];
-        if (names)
-            fprintf(stream, "%s%s", i ? "," : "", models_class_name(&job->models, job->classes[i], name, sizeof name));
+        char name[CLASS_NAME_MAX + 2];
+        const int label = job->classes[i];
+        if (label < 0)
+            fprintf(stream, "%s%s", i ? "," : "", unconditional);
+        else if (names)
+            fprintf(stream, "%s%s", i ? "," : "", models_class_name(&job->models, label, name, sizeof name));
         else
-            fprintf(stream, "%s%d", i ? "," : "", job->classes[i]);
+            fprintf(stream, "%s%d", i ? "," : "", label);
     }
     return text_close(stream, &text) == 0 ? text.data : NULL;
 }
 
 int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out)
 {
-    char name[128];
-    int first = job->classes[index < 0 ? 0 : index / job->num];
-    int named = *models_class_name(&job->models, first, name, sizeof name) != '\0';
-
+    char name[CLASS_NAME_MAX + 2];
+    const int label = index < 0 ? 0 : job->classes[index / job->num];
     *out = (record_texts){0};
     if (title) record_texts_add(out, "Title", "%s", title);
     record_texts_add(out, "Software", "libmar %s", mar_version());
     if (index >= 0) {
-        record_texts_add(out, "class", "%d", first);
-        if (named) record_texts_add(out, "class_name", "%s", name);
+        if (label < 0)
+            record_texts_add(out, "class", "%s", unconditional);
+        else
+            record_texts_add(out, "class", "%d", label);
+        if (*models_class_name(&job->models, label, name, sizeof name)) record_texts_add(out, "class_name", "%s", name);
         record_texts_add(out, "image", "%ld", index);
     } else {
+        const int named = job->models.classes.names != NULL;
         char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
         out->lacks |= !list || (named && !names);
         if (list) record_texts_add(out, "class", "%s", list);
@@ -221,13 +228,21 @@ void record_texts_free(record_texts *texts)
 
 /* --- JSON ----------------------------------------------------------------------------------------------- */
 
+static void add_class(cJSON *o, int label)
+{
+    if (label < 0)
+        cJSON_AddNullToObject(o, "class");
+    else
+        cJSON_AddNumberToObject(o, "class", label);
+}
+
 static void add_classes(cJSON *record, const generate_job *job)
 {
     cJSON *list = cJSON_AddArrayToObject(record, "classes");
     for (int i = 0; i < job->class_count; i++) {
-        char name[128];
+        char name[CLASS_NAME_MAX + 2];
         cJSON *o = cJSON_CreateObject();
-        cJSON_AddNumberToObject(o, "class", job->classes[i]);
+        add_class(o, job->classes[i]);
         if (*models_class_name(&job->models, job->classes[i], name, sizeof name))
             cJSON_AddStringToObject(o, "name", name);
         tool_json_append(list, o);
@@ -252,7 +267,7 @@ static int add_files(cJSON *record, const generate_job *job)
             cJSON *o = cJSON_CreateObject();
             complete = add_file(o, output_image_path(&job->out, i));
             cJSON_AddNumberToObject(o, "image", (double)i);
-            cJSON_AddNumberToObject(o, "class", job->classes[i / job->num]);
+            add_class(o, job->classes[i / job->num]);
             tool_json_append(list, o);
         }
     }

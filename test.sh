@@ -43,6 +43,8 @@ if [ -z "${MAR_FRESH:-}" ]; then # the bare Debian of the test `fresh` goes with
     if [ $tests = --all-tests ]; then want_packages lintian $package_packages; fi # the test `packages`
     want_packages ccache         # the C files of cuda are compiled as those of release; all, when this is run again
     # shellcheck disable=SC2086
+    want_packages $webp_packages
+    # shellcheck disable=SC2086
     want_packages $mpi_packages # without them the build leaves out libmar-mpi.so, and its tests are skipped
 fi
 # shellcheck disable=SC2086

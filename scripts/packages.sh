@@ -6,6 +6,7 @@ packages="$compiler_packages pkg-config zlib1g-dev libpng-dev libjpeg62-turbo-de
 test_compiler_packages="g++"
 test_packages="$test_compiler_packages libcmocka-dev" # what only the tests need
 mpi_packages="libopenmpi-dev openmpi-bin" # what libmar-mpi.so is built with, if it is there; mpirun
+webp_packages="libwebp-dev" # with it mar generate writes WebP, too
 fuzz_packages="clang libclang-rt-dev" # what only the fuzz targets need
 package_packages="dpkg-dev file" # what cpack makes Debian packages with
 

@@ -244,8 +244,8 @@ static const operand *take_operand(const operand *o, const char *argument)
 /* Reports an argument that is neither an option nor a value; a file's ending suggests the option meant. Returns 1. */
 static int unexpected_argument(const option_set *set, const char *argument)
 {
-    static const char *const endings[][2] = {
-        {".png", "out"}, {".safetensors", "model"}, {".pth", "model"}, {".pt", "model"}};
+    static const char *const endings[][2] = {{".png", "out"},           {".jpg", "out"},   {".webp", "out"},
+                                             {".safetensors", "model"}, {".pth", "model"}, {".pt", "model"}};
     const char *name = set->word;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         if (tool_ends_with(argument, endings[i][0]) && find(set, endings[i][1]) >= 0) name = endings[i][1];

@@ -23,7 +23,7 @@ int run_directory_check(const char *path, run_directory *out)
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
         return tool_error("--out %s: is a file, expected a directory", path);
-    if (output_check(&out->out, path) != 0) return 1;
+    if (output_check(&out->out, path, IMAGE_PNG) != 0) return 1;
     if (out->out.is_file) return tool_error("--out %s: expected a directory, which gets several files", path);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* mar generate: makes PNGs from a checkpoint and classes. */
+/* mar generate: makes pictures from a checkpoint and classes. */
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
@@ -20,12 +20,18 @@
 #include <string.h>
 
 enum {
-    NUM_MAX = 1000000,          /* images of a run: file names have six digits */
+    NUM_MAX = 1000000, /* images of a run: file names have six digits */
+    QUALITY_DEFAULT = 90,
     BATCH_DEFAULT = 16,         /* keeps the matrix units busy; at MAR-H still well under 8 GB */
     GRID_PIXELS_MAX = 100000000 /* 300 MB in memory; 32x32 images of 256x256 are two thirds of it */
 };
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
+
+static const char *const formats[] = {[IMAGE_PNG] = "png", [IMAGE_JPEG] = "jpeg", [IMAGE_WEBP] = "webp", NULL};
+
+static const char *const default_names[] = {
+    [IMAGE_PNG] = "mar.png", [IMAGE_JPEG] = "mar.jpg", [IMAGE_WEBP] = "mar.webp"};
 
 static const mar_param image_rows[] = {
     {.name = OPTION("class"),
@@ -52,10 +58,25 @@ static const mar_param image_rows[] = {
      .offset = offsetof(generate_options, out),
      .type = MAR_TYPE_TEXT,
      .argument = "WHERE",
-     .help = "a directory, FILE.png, or - for standard output\n"
-             "A name that ends in .png is a file: the image, or a grid of several. A single dash is standard "
-             "output, which must not be a terminal. Any other name is a directory for 000000.png, 000001.png and "
-             "so on, in class order. Missing directories are made."},
+     .help = "a directory, FILE.png, .jpg or .webp, or - for standard output\n"
+             "A name that ends in .png, .jpg, .jpeg or .webp is a file: the image, or a grid of several. A single "
+             "dash is standard output, which must not be a terminal. Any other name is a directory for 000000.png, "
+             "000001.png and so on, in class order. Missing directories are made."},
+    {.name = OPTION("format"),
+     .offset = offsetof(generate_options, format),
+     .type = MAR_TYPE_CHOICE,
+     .choices = formats,
+     .help =
+         "format of the pictures in a directory or on standard output\n"
+         "png keeps every pixel, and the parameters as text; --resume needs it. jpeg keeps the text as a comment, a "
+         "JSON object. webp keeps no text, and needs a mar that was built with libwebp."},
+    {.name = OPTION("quality"),
+     .offset = offsetof(generate_options, quality),
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 100,
+     .help = "quality of JPEG and WebP\n"
+             "From 90 on a JPEG keeps the colour of each pixel; below, of two by two."},
     {.name = OPTION("grid"),
      .offset = offsetof(generate_options, grid),
      .type = MAR_TYPE_FLAG,
@@ -139,14 +160,15 @@ static void set_up(generate_options *o, option_set *set)
         .command = "generate",
         .about = "usage: mar generate [OPTIONS]\n"
                  "\n"
-                 "Makes images and writes them as PNG. With no options: digits from the demo.\n"
+                 "Makes images and writes them as PNG, JPEG or WebP. With no options: digits from\n"
+                 "the demo.\n"
                  "man mar explains every option, mar methods every accelerator.\n",
         .common = common,
         .word = "class",
         .example = "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
                    "             --class \"golden retriever\" --seed 7 --out dog.png\n",
     };
-    *o = (generate_options){.out = "mar.png", .batch = BATCH_DEFAULT};
+    *o = (generate_options){.out = default_names[IMAGE_PNG], .batch = BATCH_DEFAULT, .quality = QUALITY_DEFAULT};
     run_options_init(&o->run);
     options_add_table(set, image_rows, o, 0);
     run_options_add(&o->run, set);
@@ -158,9 +180,17 @@ static int check_together(const generate_options *o, const output *out)
 {
     if (out->is_stream && o->json)
         return tool_error("--json: needs standard output for itself, expected another --out than -");
+    if (o->gives_format && out->is_file && !out->is_stream && out->format != (image_format)o->format)
+        return tool_error("--format %s: --out is %s, whose name says %s", formats[o->format], o->out,
+                          image_format_name(out->format));
+    if (o->gives_quality && out->format == IMAGE_PNG)
+        return tool_error("--quality: has no effect on PNG, expected JPEG or WebP with it: a name ending in .jpg or "
+                          ".webp, or --format");
     if (o->grid && out->is_file)
         return tool_error("--grid: --out is %s, one picture, expected a directory for images and grid", o->out);
     if (o->resume && out->is_file) return tool_error("--resume: --out is %s, expected a directory", o->out);
+    if (o->resume && out->format != IMAGE_PNG)
+        return tool_error("--resume: compares the text of PNGs, expected --format png, found %s", formats[o->format]);
     if (o->overwrite && out->is_file)
         return tool_error("--overwrite: --out is %s, expected a directory; a file is replaced without it", o->out);
     if (o->resume && o->overwrite)
@@ -175,6 +205,9 @@ static int parse(int argc, char **argv, generate_options *o)
     option_set set;
     set_up(o, &set);
     const int status = options_read(&set, argc, argv);
+    o->gives_format = options_find(&set, "format")->given;
+    o->gives_quality = options_find(&set, "quality")->given;
+    if (o->gives_format && !options_find(&set, "out")->given) o->out = default_names[o->format];
     return status == OPTIONS_RUN && run_options_done(&o->run, &set) != 0 ? 1 : status;
 }
 
@@ -231,13 +264,18 @@ static void grid_place(const generate_job *job, image *canvas, long index, const
     image_grid_set(canvas, row, column, job->width, job->height, rgb);
 }
 
-static int make_canvas(const generate_job *job, const char *path, image *canvas)
+static int make_canvas(const generate_job *job, const char *path, image_format format, image *canvas)
 {
     double pixels = image_grid_pixels(job->rows, job->columns, job->width, job->height);
     if (pixels > GRID_PIXELS_MAX)
         return tool_error("%s: a grid of %ld images of %dx%d has %.0f pixels, expected %d at most: use fewer images or "
                           "--out DIR without --grid",
                           path, job->total, job->width, job->height, pixels, GRID_PIXELS_MAX);
+    const double side =
+        fmax(image_grid_pixels(1, job->columns, job->width, 1), image_grid_pixels(job->rows, 1, 1, job->height));
+    if (side > image_format_side_max(format))
+        return tool_error("%s: a grid with a side of %.0f pixels, expected %d at most in %s", path, side,
+                          image_format_side_max(format), image_format_name(format));
     if (image_grid_create(job->rows, job->columns, job->width, job->height, canvas) != 0)
         return tool_error("out of memory for a grid of %.0f pixels", pixels);
     return 0;
@@ -248,11 +286,11 @@ static int make_canvases(generate_job *job)
     const char *map = job->options.accept_map;
     const int grid = job->out.is_file ? job->total > 1 : job->options.grid;
     grid_shape(job);
-    if (grid && make_canvas(job, job->out.path, &job->grid) != 0) return 1;
+    if (grid && make_canvas(job, job->out.path, job->out.format, &job->grid) != 0) return 1;
     if (!map) return 0;
     job->map_cell = malloc((size_t)job->width * (size_t)job->height * 3);
     if (!job->map_cell) return tool_error("out of memory for the map of an image");
-    return make_canvas(job, map, &job->map);
+    return make_canvas(job, map, IMAGE_PNG, &job->map);
 }
 
 /* --- --resume ------------------------------------------------------------------------------------------ */
@@ -360,8 +398,8 @@ static int prepare(generate_job *job, progress *bar)
     generate_options *o = &job->options;
     double began = tool_seconds();
     if (classes_check_files(o->classes) != 0) return 1;
-    if (output_check(&job->out, o->out) != 0 || check_together(o, &job->out) != 0 || check_map(job) != 0 ||
-        record_check_store(o->store, &job->tokens) != 0)
+    if (output_check(&job->out, o->out, (image_format)o->format) != 0 || check_together(o, &job->out) != 0 ||
+        check_map(job) != 0 || record_check_store(o->store, &job->tokens) != 0)
         return 1;
     if (!o->resume && !o->overwrite && output_check_free(&job->out) != 0) return 1;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
@@ -390,13 +428,13 @@ static image_store store_of(const generate_job *job)
 
 /* Writes `picture` with its text and frees the path. index and title are those of record_texts_make. */
 static int write_picture(const generate_job *job, long index, const char *title, char *path, const image *picture,
-                         image_store store)
+                         image_format format, image_store store)
 {
     record_texts texts;
     if (!path) return 1;
     int failed = record_texts_make(job, index, title, &texts) != 0;
     if (!failed) {
-        failed = image_write_png(path, picture, texts.texts, texts.count, store);
+        failed = image_write(path, picture, format, job->options.quality, texts.texts, texts.count, store);
         record_texts_free(&texts);
     }
     free(path);
@@ -409,7 +447,8 @@ static int keep_image(generate_job *job, long index, const uint8_t *rgb)
     if (job->grid.rgb && job->out.is_file) return 0;
     const image picture = {job->width, job->height,
                            (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
-    return write_picture(job, index, NULL, output_image_path(&job->out, index), &picture, store_of(job));
+    return write_picture(job, index, NULL, output_image_path(&job->out, index), &picture, job->out.format,
+                         store_of(job));
 }
 
 /* Keeps the map of image `index`, number i of the batch whose figures were taken last. */
@@ -450,7 +489,7 @@ static int write_map(const generate_job *job)
     if (!job->map.rgb) return 0;
     char *path = strdup(job->options.accept_map);
     if (!path) return tool_error("%s: out of memory", job->options.accept_map);
-    return write_picture(job, index, title, path, &job->map, IMAGE_SYNCED);
+    return write_picture(job, index, title, path, &job->map, IMAGE_PNG, IMAGE_SYNCED);
 }
 
 /* --- the run ------------------------------------------------------------------------------------ */
@@ -528,7 +567,7 @@ static int make_files(generate_job *job, progress *bar)
     if (status == 1) return report_failure(job);
     if (interrupted && job->made == 0) return report_interruption(job);
     if (job->grid.rgb && (one_picture || !interrupted))
-        failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid, store_of(job));
+        failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid, job->out.format, store_of(job));
     if (!failed) failed = write_map(job);
     if (failed) return report_failure(job);
     if (output_sync(&job->out) != 0) return 1;
@@ -557,7 +596,7 @@ static void print_summary(const generate_job *job)
             fprintf(stream, "%s: the image was there already", path);
         else
             fprintf(stream, "%s: all %ld images were there already", path, job->total);
-        fputs(job->grid.rgb ? ", wrote grid.png\n" : "\n", stream);
+        fputs(job->grid.rgb ? ", wrote grid.png\n" : "\n", stream); /* --resume, so PNG */
         return;
     }
     fprintf(stream, "wrote %s: %ld image%s of %dx%d in %.*f s", path, job->made, job->made > 1 ? "s" : "", job->width,

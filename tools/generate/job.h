@@ -17,6 +17,10 @@ typedef struct {
     const char *store;      /* directory of the run store; NULL: none */
     const char *accept_map; /* file of the map of accepted tokens; NULL: none */
     int num;                /* images per class; 0: the default */
+    int format;             /* image_format of pictures in a directory and on standard output */
+    int quality;            /* 1..100, of JPEG and WebP */
+    int gives_format;       /* 1: --format was given */
+    int gives_quality;      /* 1: --quality was given */
     int batch;              /* images at a time; later at most the total */
     int grid;               /* 1: write a grid besides single images */
     int resume;             /* 1: keep the images in the directory and make the rest */

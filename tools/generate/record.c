@@ -138,7 +138,7 @@ enum { ARITHMETIC = 1 };
 int record_check_store(const char *directory, output *out)
 {
     if (!directory) return 0;
-    if (output_check(out, directory) != 0) return 1;
+    if (output_check(out, directory, IMAGE_PNG) != 0) return 1;
     return out->is_file ? tool_error("--store %s: expected a directory", directory) : 0;
 }
 

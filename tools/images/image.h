@@ -1,4 +1,4 @@
-/* Pictures: RGB bytes, PNG files with text, grids. */
+/* Pictures: RGB bytes, files with text, grids. */
 #ifndef TOOLS_IMAGE_H
 #define TOOLS_IMAGE_H
 
@@ -12,25 +12,43 @@ typedef struct {
 
 enum { IMAGE_WHY_MAX = 256, IMAGE_SIDE_MAX = 16384 };
 
-/* Text stored in a PNG. */
+/* Text stored in a picture. */
 typedef struct {
     const char *key;   /* 1..79 Latin-1 characters */
     const char *value; /* may be UTF-8 */
 } image_text;
 
-/* Encodes as PNG. Returns its *size bytes, which the caller frees. Returns NULL with the reason in `why`. */
+/* Formats of pictures that are written. PNG keeps pixels and texts. JPEG keeps the texts as a comment, one JSON object,
+ * in further comments from 65533 bytes on. WebP keeps no text. */
+typedef enum { IMAGE_PNG = 0, IMAGE_JPEG, IMAGE_WEBP, IMAGE_FORMATS } image_format;
+
+/* Returns the format that the path's ending names: .png, .jpg, .jpeg or .webp, in either case; -1 for another. */
+int image_format_of(const char *path);
+const char *image_format_name(image_format format);   /* "PNG" */
+const char *image_format_ending(image_format format); /* ".png" */
+/* Returns the most pixels of a picture's side. */
+int image_format_side_max(image_format format);
+/* Returns NULL if the format can be written, else why not, to follow "PATH: ": WebP without libwebp. */
+const char *image_format_lacks(image_format format);
+
+/* Encode a picture. Return its *size bytes, which the caller frees. Return NULL with the reason in `why`. quality:
+ * 1..100. */
 uint8_t *image_encode_png(const image *picture, const image_text *texts, int text_count, size_t *size,
                           char why[IMAGE_WHY_MAX]);
+uint8_t *image_encode_jpeg(const image *picture, int quality, const image_text *texts, int text_count, size_t *size,
+                           char why[IMAGE_WHY_MAX]);
+uint8_t *image_encode_webp(const image *picture, int quality, size_t *size, char why[IMAGE_WHY_MAX]);
 
-/* Destination and manner of writing a PNG. */
+/* Destination and manner of writing a picture. */
 typedef enum {
     IMAGE_SYNCED,   /* as tool_write_file */
     IMAGE_UNSYNCED, /* as tool_write_file_unsynced: the caller syncs many at once */
     IMAGE_STREAM    /* standard output; the path is for messages */
 } image_store;
 
-/* Encodes as PNG and writes it. Returns 0, or 1 with the error printed. */
-int image_write_png(const char *path, const image *picture, const image_text *texts, int text_count, image_store store);
+/* Encodes a picture and writes it. PNG has no quality. Returns 0, or 1 with the error printed. */
+int image_write(const char *path, const image *picture, image_format format, int quality, const image_text *texts,
+                int text_count, image_store store);
 
 /* A PNG as read. */
 typedef struct {
@@ -39,7 +57,7 @@ typedef struct {
     int count;         /* of texts */
 } image_file;
 
-/* Reads a whole PNG of width x height pixels as image_write_png writes it. Returns 0, or 1 with the error printed and
+/* Reads a whole PNG of width x height pixels as image_write writes it. Returns 0, or 1 with the error printed and
  * nothing to free. */
 int image_read_png(const char *path, int width, int height, image_file *out);
 void image_file_free(image_file *file);

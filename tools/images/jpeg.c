@@ -1,5 +1,9 @@
-/* Reads JPEGs with libjpeg's default settings, as PIL does. The same library gives the same pixels, to the bit. */
+/* Reads JPEGs with libjpeg's default settings, as PIL does: the same library gives the same pixels, to the bit. Writes
+ * JPEGs with texts as comments. */
+#include "tools/cli/json.h"
 #include "tools/images/image.h"
+
+#include <cjson/cJSON.h>
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -9,6 +13,8 @@
 #include <jpeglib.h> /* needs stdio.h */
 
 #include <jerror.h>
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     struct jpeg_decompress_struct cinfo;
@@ -102,4 +108,127 @@ int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_
                        read_rows(&r, out);
     jpeg_destroy_decompress(&r.cinfo);
     return failed;
+}
+
+/* --- writing: in memory, so that encoding cannot fail within a file ----------------------------------------------- */
+
+enum { COMMENT_MAX = 65533 /* bytes of a marker */, FULL_COLOUR = 90 /* quality from which no colour is averaged */ };
+
+typedef struct {
+    struct jpeg_compress_struct cinfo;
+    struct jpeg_error_mgr errors;
+    struct jpeg_destination_mgr destination;
+    jmp_buf failed;
+    uint8_t *data; /* [capacity] */
+    size_t capacity;
+    char *why; /* char [IMAGE_WHY_MAX], reason of failure */
+} jpeg_writer;
+
+static void writing_failed(j_common_ptr cinfo)
+{
+    jpeg_writer *w = cinfo->client_data;
+    char message[JMSG_LENGTH_MAX];
+    cinfo->err->format_message(cinfo, message);
+    snprintf(w->why, IMAGE_WHY_MAX, "%s", message);
+    longjmp(w->failed, 1);
+}
+
+static void ignore_warning(j_common_ptr cinfo, int level)
+{
+    (void)cinfo, (void)level;
+}
+
+/* Makes room behind the `used` bytes. libjpeg's own memory destination loses its buffer after an error. */
+static void make_room(j_compress_ptr cinfo, size_t used)
+{
+    jpeg_writer *w = cinfo->client_data;
+    const size_t capacity = 2 * w->capacity + 65536;
+    uint8_t *grown = realloc(w->data, capacity);
+    if (!grown) ERREXIT1(cinfo, JERR_OUT_OF_MEMORY, 0);
+    w->data = grown;
+    w->capacity = capacity;
+    w->destination.next_output_byte = grown + used;
+    w->destination.free_in_buffer = capacity - used;
+}
+
+static void begin_output(j_compress_ptr cinfo)
+{
+    make_room(cinfo, 0);
+}
+
+static boolean continue_output(j_compress_ptr cinfo)
+{
+    make_room(cinfo, ((jpeg_writer *)cinfo->client_data)->capacity); /* the whole buffer is used, whatever is free */
+    return TRUE;
+}
+
+static void end_output(j_compress_ptr cinfo)
+{
+    (void)cinfo;
+}
+
+static void write_comment(j_compress_ptr c, const char *text)
+{
+    for (size_t left = strlen(text), n; left > 0; left -= n, text += n) {
+        n = left < COMMENT_MAX ? left : COMMENT_MAX;
+        jpeg_write_marker(c, JPEG_COM, (const JOCTET *)text, (unsigned)n);
+    }
+}
+
+/* Writes the picture and its comment. */
+static int write_picture(jpeg_writer *w, const image *picture, int quality, const char *comment)
+{
+    struct jpeg_compress_struct *c = &w->cinfo;
+    if (setjmp(w->failed)) return 1;
+    jpeg_create_compress(c);
+    w->destination = (struct jpeg_destination_mgr){
+        .init_destination = begin_output, .empty_output_buffer = continue_output, .term_destination = end_output};
+    c->dest = &w->destination;
+    c->image_width = (JDIMENSION)picture->width;
+    c->image_height = (JDIMENSION)picture->height;
+    c->input_components = 3;
+    c->in_color_space = JCS_RGB;
+    jpeg_set_defaults(c);
+    jpeg_set_quality(c, quality, TRUE);
+    if (quality >= FULL_COLOUR) c->comp_info[0].h_samp_factor = c->comp_info[0].v_samp_factor = 1;
+    c->optimize_coding = TRUE;
+    jpeg_start_compress(c, TRUE);
+    write_comment(c, comment);
+    while (c->next_scanline < c->image_height) {
+        JSAMPROW row = picture->rgb + (size_t)c->next_scanline * (size_t)picture->width * 3;
+        jpeg_write_scanlines(c, &row, 1);
+    }
+    jpeg_finish_compress(c);
+    return 0;
+}
+
+/* Returns the texts as one JSON object, which the caller frees; NULL without memory. */
+static char *comment_of(const image_text *texts, int count)
+{
+    size_t size;
+    cJSON *object = tool_json();
+    for (int i = 0; i < count; i++) cJSON_AddStringToObject(object, texts[i].key, texts[i].value);
+    char *text = tool_json_text(object, 0, &size);
+    if (text) text[size - 1] = '\0'; /* the newline */
+    return text;
+}
+
+uint8_t *image_encode_jpeg(const image *picture, int quality, const image_text *texts, int text_count, size_t *size,
+                           char why[IMAGE_WHY_MAX])
+{
+    jpeg_writer w = {.why = why};
+    char *comment = text_count > 0 ? comment_of(texts, text_count) : NULL;
+    snprintf(why, IMAGE_WHY_MAX, "out of memory");
+    if (text_count > 0 && !comment) return NULL;
+    w.cinfo.err = jpeg_std_error(&w.errors);
+    w.cinfo.client_data = &w;
+    w.errors.error_exit = writing_failed;
+    w.errors.emit_message = ignore_warning;
+    const int failed = write_picture(&w, picture, quality, comment ? comment : "");
+    *size = w.capacity - w.destination.free_in_buffer;
+    jpeg_destroy_compress(&w.cinfo);
+    free(comment);
+    if (!failed) return w.data;
+    free(w.data);
+    return NULL;
 }

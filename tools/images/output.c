@@ -46,11 +46,14 @@ static int can_make(const char *path)
 
 static int check_new_directory(const char *path)
 {
-    static const char *const pictures[] = {".jpg",  ".jpeg", ".webp", ".gif",  ".bmp",  ".ppm", ".tif",
-                                           ".tiff", ".svg",  ".pdf",  ".avif", ".heic", ".jxl", NULL};
+    static const char *const pictures[] = {".gif", ".bmp",  ".ppm",  ".tif", ".tiff", ".svg",
+                                           ".pdf", ".avif", ".heic", ".jxl", NULL};
     for (int i = 0; pictures[i]; i++)
         if (tool_ends_with(path, pictures[i]))
-            return tool_error("%s: pictures are written as PNG, expected a name ending in .png or a directory", path);
+            return tool_error(
+                "%s: pictures are written as PNG, JPEG or WebP, expected a name ending in .png, .jpg or .webp, "
+                "or a directory",
+                path);
     return can_make(path);
 }
 
@@ -58,10 +61,11 @@ static int check_new_directory(const char *path)
 static int check_file(const char *path)
 {
     struct stat st;
+    const char *ending = strrchr(path, '.');
     char *directory = tool_directory_of(path);
     if (!directory) return tool_error("%s: out of memory", path);
     const int missing = *directory && stat(directory, &st) != 0 && errno == ENOENT;
-    const int failed = missing ? can_make(directory) : tool_can_write_as(path, ".png");
+    const int failed = missing ? can_make(directory) : tool_can_write_as(path, ending);
     free(directory);
     return failed;
 }
@@ -69,7 +73,7 @@ static int check_file(const char *path)
 /* Returns whether the name is that of a directory's picture. */
 static int is_picture(const char *name)
 {
-    return strcmp(name, "grid.png") == 0 || output_image_index(name) >= 0;
+    return output_is_grid(name) || output_image_index(name) >= 0;
 }
 
 int output_writes(const output *out, const char *path)
@@ -121,10 +125,14 @@ int output_clear(const output *out)
     return go_through(out, 1, first) < 0;
 }
 
-int output_check(output *out, const char *path)
+int output_check(output *out, const char *path, image_format format)
 {
-    const int is_stream = strcmp(path, "-") == 0;
-    *out = (output){.path = path, .is_file = is_stream || tool_ends_with(path, ".png"), .is_stream = is_stream};
+    const int is_stream = strcmp(path, "-") == 0, named = is_stream ? -1 : image_format_of(path);
+    *out = (output){.path = path,
+                    .is_file = is_stream || named >= 0,
+                    .is_stream = is_stream,
+                    .format = named >= 0 ? (image_format)named : format};
+    if (image_format_lacks(out->format)) return tool_error("%s: %s", path, image_format_lacks(out->format));
     if (is_stream && isatty(STDOUT_FILENO))
         return tool_error("--out -: standard output is a terminal, expected a pipe or a file");
     if (is_stream) return 0;
@@ -133,7 +141,8 @@ int output_check(output *out, const char *path)
     int exists = stat(path, &st) == 0;
     if (!exists && errno != ENOENT) return tool_cannot_write(path);
     if (!exists) return check_new_directory(path);
-    if (!S_ISDIR(st.st_mode)) return tool_error("%s: is a file, expected a directory or a name ending in .png", path);
+    if (!S_ISDIR(st.st_mode))
+        return tool_error("%s: is a file, expected a directory or a name ending in .png, .jpg or .webp", path);
     char *probe = output_image_path(out, 0);
     int failed = !probe || tool_can_write(probe);
     free(probe);
@@ -196,18 +205,33 @@ char *output_image_path(const output *out, long index)
 {
     char name[32];
     if (out->is_file) return copy(out->path);
-    snprintf(name, sizeof name, "%06ld.png", index);
+    snprintf(name, sizeof name, "%06ld%s", index, image_format_ending(out->format));
     return tool_join(out->path, name);
 }
 
 char *output_grid_path(const output *out)
 {
-    return out->is_file ? copy(out->path) : tool_join(out->path, "grid.png");
+    char name[32];
+    snprintf(name, sizeof name, "grid%s", image_format_ending(out->format));
+    return out->is_file ? copy(out->path) : tool_join(out->path, name);
+}
+
+/* Returns whether a directory's pictures have the ending. */
+static int is_own_ending(const char *ending)
+{
+    for (int i = 0; i < IMAGE_FORMATS; i++)
+        if (strcmp(ending, image_format_ending((image_format)i)) == 0) return 1;
+    return 0;
 }
 
 long output_image_index(const char *name)
 {
-    return strspn(name, "0123456789") == 6 && strcmp(name + 6, ".png") == 0 ? strtol(name, NULL, 10) : -1;
+    return strspn(name, "0123456789") == 6 && is_own_ending(name + 6) ? strtol(name, NULL, 10) : -1;
+}
+
+int output_is_grid(const char *name)
+{
+    return strncmp(name, "grid", 4) == 0 && is_own_ending(name + 4);
 }
 
 void output_abandon(output *out)

@@ -102,20 +102,6 @@ uint8_t *image_encode_png(const image *picture, const image_text *texts, int tex
     return NULL;
 }
 
-int image_write_png(const char *path, const image *picture, const image_text *texts, int text_count, image_store store)
-{
-    char why[IMAGE_WHY_MAX];
-    size_t size;
-    uint8_t *data = image_encode_png(picture, texts, text_count, &size, why);
-    if (!data)
-        return tool_error("%s: cannot encode %dx%d pixels as PNG: %s", path, picture->width, picture->height, why);
-    const int failed = store == IMAGE_STREAM     ? tool_write_output(data, size)
-                       : store == IMAGE_UNSYNCED ? tool_write_file_unsynced(path, data, size)
-                                                 : tool_write_file(path, data, size);
-    free(data);
-    return failed;
-}
-
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -236,7 +222,7 @@ int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_W
     return *why != '\0';
 }
 
-/* --- PNGs of image_write_png -------------------------------------------------------------------------------------- */
+/* --- PNGs of image_write ------------------------------------------------------------------------------------------ */
 
 static int has_shape(png_reader *r, int width, int height)
 {

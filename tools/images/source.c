@@ -90,13 +90,13 @@ static int add_name(image_source *s, int fd, const char *name, int64_t *capacity
     return 0;
 }
 
-/* Leaves out grid.png if it shows the numbered images beside it (mar generate --grid). */
+/* Leaves out the grid of the numbered images beside it (mar generate --grid). */
 static void skip_grid(image_source *s)
 {
     int64_t grid = -1;
     int numbered = 0;
     for (int64_t i = 0; i < s->count; i++) {
-        if (strcmp(s->names[i], "grid.png") == 0) grid = i;
+        if (output_is_grid(s->names[i])) grid = i;
         numbered |= output_image_index(s->names[i]) >= 0;
     }
     if (grid < 0 || !numbered) return;

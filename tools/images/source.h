@@ -20,9 +20,9 @@ typedef struct image_source image_source;
 
 /* Opens a source and reads the first image of a directory. Its images are the files that end in .png, .jpg or .jpeg, in
  * either case, sorted by name bytewise, as torch-fidelity does. Subdirectories are not searched. A
- * grid.png beside images 000000.png, from mar generate --grid, is left out. A file of another image format is an error,
- * since it would be missed; other files are ignored. A source without images is an error, too. Returns 0, or 1 with the
- * error printed and *out NULL. */
+ * grid.png or grid.jpg beside numbered images, from mar generate --grid, is left out. A file of another image format is
+ * an error, since it would be missed; other files are ignored. A source without images is an error, too. Returns 0, or
+ * 1 with the error printed and *out NULL. */
 int image_source_open(const char *path, image_source **out);
 void image_source_close(image_source *s); /* NULL is fine */
 

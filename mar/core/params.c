@@ -64,7 +64,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_UINT64,
      .help = "the same seed gives the same images\n"
              "An image depends on the model, the options of the run, the seed and its number. It does not depend "
-             "on the batch, the number of threads or the other images."},
+             "on the batch, the number of threads or the other images. For mar generate, random draws a seed from "
+             "the system; the summary, the pictures and --json have it."},
     {.name = FIELD(cfg_interval),
      .tokens = discrete,
      .group = "Sampling",

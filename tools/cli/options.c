@@ -5,8 +5,11 @@
 #include "tools/cli/suggest.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 static void add(option_set *set, const char *group, const mar_param *param, void *fields, int shared)
 {
@@ -131,6 +134,22 @@ static mar_status store_interval(option_set *set, const option *o, const char *t
     return status;
 }
 
+static const char seed_name[] = "seed", random_word[] = "random";
+
+/* Draws a seed from the system. It has 53 bits, so that it is the same number in JSON readers that use doubles. Returns
+ * 0, or 1 with the error printed. */
+static int draw_seed(option_set *set, const option *o)
+{
+    uint64_t drawn;
+    char text[32];
+    if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
+        return tool_error("--seed random: the system gives no random number: %s", strerror(errno));
+    snprintf(text, sizeof text, "%" PRIu64, drawn >> 11);
+    mar_param_set(o->param, o->fields, text, NULL, 0);
+    set->seed_is_drawn = 1;
+    return 0;
+}
+
 /* Sets the option to its value: `joined` from the same argument, or `next`, the next argument or NULL. Returns the
  * number of arguments used; 0 after an error. */
 static int give(option_set *set, option *o, const char *joined, const char *next)
@@ -145,9 +164,14 @@ static int give(option_set *set, option *o, const char *joined, const char *next
     } else if (strcmp(name, "cfg_interval") == 0 && strchr(value, ',')) {
         if (store_interval(set, o, value, text, sizeof text) == MAR_OK) return value == next ? 2 : 1;
         tool_error("%s", text);
+    } else if (set->draws_seed && strcmp(name, seed_name) == 0 && strcmp(value, random_word) == 0) {
+        if (draw_seed(set, o) != 0) return 0;
+        o->given = 1;
+        return value == next ? 2 : 1;
     } else if (store(o, value, text, sizeof text) != MAR_OK) {
-        tool_error("%s", text);
+        tool_error("%s%s", text, set->draws_seed && strcmp(name, seed_name) == 0 ? ", or random" : "");
     } else {
+        if (strcmp(name, seed_name) == 0) set->seed_is_drawn = 0;
         o->given = 1;
         return value == next ? 2 : 1;
     }

@@ -38,6 +38,8 @@ typedef struct {
     const operand *operands;     /* in order, each required unless it has a count; ends with a NULL name. May be NULL */
     option options[OPTIONS_MAX]; /* without --help. Of two options with one name the first is used */
     int count;                   /* of options */
+    int draws_seed;              /* 1: --seed random draws one from the system */
+    int seed_is_drawn;           /* 1: it did; set by options_parse */
 } option_set;
 
 /* Adds an option, or those of a table that ends with a NULL name. They must outlive the set. One without a group is of

@@ -4,6 +4,7 @@
 #include "tools/cli/file.h"
 #include "tools/generate/job.h"
 #include "tools/generate/images.h"
+#include "tools/generate/like.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/options.h"
 #include "base/printable.h"
@@ -14,6 +15,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +56,16 @@ static const mar_param image_rows[] = {
      .max = NUM_MAX,
      .help = "images of each class; default 1, of the demo 4\n"
              "Images are numbered from 0 through all classes in the given order, those of the first class first."},
+    {.name = OPTION("like"),
+     .offset = offsetof(generate_options, like),
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.png",
+     .help =
+         "make the image of this PNG again, from its text\n"
+         "Model, parameters, arithmetic, class, seed and number are those that the PNG's text names; options given "
+         "beside it win. Alone it makes the same pixels, or says which version or arithmetic that needs. --num N "
+         "makes N images from its number on. A model file is looked for in the working directory, and must have "
+         "the bytes that the text names unless it is given. The image goes to --out, as always. A grid is refused."},
     {.name = OPTION("out"),
      .offset = offsetof(generate_options, out),
      .type = MAR_TYPE_TEXT,
@@ -165,6 +177,7 @@ static void set_up(generate_options *o, option_set *set)
                  "man mar explains every option, mar methods every accelerator.\n",
         .common = common,
         .word = "class",
+        .draws_seed = 1,
         .example = "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
                    "             --class \"golden retriever\" --seed 7 --out dog.png\n",
     };
@@ -193,6 +206,8 @@ static int check_together(const generate_options *o, const output *out)
         return tool_error("--resume: compares the text of PNGs, expected --format png, found %s", formats[o->format]);
     if (o->overwrite && out->is_file)
         return tool_error("--overwrite: --out is %s, expected a directory; a file is replaced without it", o->out);
+    if (o->resume && o->seed_is_drawn)
+        return tool_error("--resume: goes on with images of one seed, expected that seed, not --seed random");
     if (o->resume && o->overwrite)
         return tool_error("--overwrite: replaces the images that --resume keeps, expected one of them");
     if (o->resume && o->accept_map)
@@ -205,10 +220,12 @@ static int parse(int argc, char **argv, generate_options *o)
     option_set set;
     set_up(o, &set);
     const int status = options_read(&set, argc, argv);
+    o->seed_is_drawn = set.seed_is_drawn;
     o->gives_format = options_find(&set, "format")->given;
     o->gives_quality = options_find(&set, "quality")->given;
     if (o->gives_format && !options_find(&set, "out")->given) o->out = default_names[o->format];
-    return status == OPTIONS_RUN && run_options_done(&o->run, &set) != 0 ? 1 : status;
+    if (status != OPTIONS_RUN) return status;
+    return like_take(o, &set) != 0 || run_options_done(&o->run, &set) != 0 ? 1 : status;
 }
 
 /* --- settings that depend on the model ---------------------------------------------------------------------------- */
@@ -220,11 +237,14 @@ static int resolve_classes(generate_job *job)
     if (classes_choose(o->classes, &job->models.classes, demo || job->models.captions, &job->classes,
                        &job->class_count) != 0)
         return 1;
-    job->num = o->num ? o->num : demo ? 4 : 1;
+    job->num = o->num ? o->num : demo && !o->like ? 4 : 1;
     job->total = (long)job->num * job->class_count;
-    if (job->total > NUM_MAX)
-        return tool_error("--num %d for %d classes: %ld images, expected %d at most", job->num, job->class_count,
-                          job->total, NUM_MAX);
+    if (job->total > NUM_MAX - o->first)
+        return tool_error("--num %d for %d classes: %ld images%s, expected %ld at most", job->num, job->class_count,
+                          job->total, o->first ? " from that of --like on" : "", NUM_MAX - o->first);
+    job->labels = malloc((size_t)job->total * sizeof *job->labels);
+    if (!job->labels) return tool_error("out of memory for the classes of %ld images", job->total);
+    for (long i = 0; i < job->total; i++) job->labels[i] = job->classes[i / job->num];
     return 0;
 }
 
@@ -345,11 +365,11 @@ static int list_existing(generate_job *job, DIR *directory)
 {
     errno = 0;
     for (const struct dirent *e; (e = readdir(directory)); errno = 0) {
-        const long index = output_image_index(e->d_name);
-        if (index < 0) continue;
-        if (index >= job->total)
+        const long number = output_image_index(e->d_name), index = number - job->options.first;
+        if (number < 0) continue;
+        if (index < 0 || index >= job->total)
             return tool_error("%s/%s: is not an image of this run, which has numbers up to %ld: %s", job->out.path,
-                              e->d_name, job->total - 1, rule);
+                              e->d_name, job->options.first + job->total - 1, rule);
         job->have[index] = 1;
         job->existing++;
     }
@@ -369,7 +389,7 @@ static int find_existing(generate_job *job)
     closedir(directory);
     for (long i = 0; i < job->total && !failed; i++) {
         if (!job->have[i]) continue;
-        char *path = output_image_path(&job->out, i);
+        char *path = output_image_path(&job->out, job->options.first + i);
         failed = !path || check_image(job, path, i) != 0;
         free(path);
     }
@@ -393,13 +413,21 @@ static int check_map(const generate_job *job)
     return 0;
 }
 
+/* Checks that no picture replaces that of --like. */
+static int check_like(const generate_job *job)
+{
+    const generate_options *o = &job->options;
+    if (!o->like || !output_writes(&job->out, o->like)) return 0;
+    return tool_error("--like %s: --out %s writes there, expected another --out", o->like, o->out);
+}
+
 static int prepare(generate_job *job, progress *bar)
 {
     generate_options *o = &job->options;
     double began = tool_seconds();
     if (classes_check_files(o->classes) != 0) return 1;
     if (output_check(&job->out, o->out, (image_format)o->format) != 0 || check_together(o, &job->out) != 0 ||
-        check_map(job) != 0 || record_check_store(o->store, &job->tokens) != 0)
+        check_map(job) != 0 || check_like(job) != 0 || record_check_store(o->store, &job->tokens) != 0)
         return 1;
     if (!o->resume && !o->overwrite && output_check_free(&job->out) != 0) return 1;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
@@ -408,7 +436,7 @@ static int prepare(generate_job *job, progress *bar)
     if (record_identify(&o->run, &job->models) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
     progress_note(bar, "preparing");
-    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0) return 1;
+    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || like_check(job) != 0) return 1;
     progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0) return 1;
@@ -447,8 +475,8 @@ static int keep_image(generate_job *job, long index, const uint8_t *rgb)
     if (job->grid.rgb && job->out.is_file) return 0;
     const image picture = {job->width, job->height,
                            (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
-    return write_picture(job, index, NULL, output_image_path(&job->out, index), &picture, job->out.format,
-                         store_of(job));
+    return write_picture(job, index, NULL, output_image_path(&job->out, job->options.first + index), &picture,
+                         job->out.format, store_of(job));
 }
 
 /* Keeps the map of image `index`, number i of the batch whose figures were taken last. */
@@ -465,8 +493,9 @@ static int take_pictures(void *self, const image_batch *batch)
     generate_job *job = self;
     const size_t bytes = (size_t)job->width * (size_t)job->height * 3;
     for (int i = 0; i < batch->n; i++) {
-        if (keep_image(job, batch->first + i, batch->rgb + (size_t)i * bytes) != 0) return 1;
-        keep_map(job, batch->first + i, i);
+        const long index = batch->first + i - job->options.first;
+        if (keep_image(job, index, batch->rgb + (size_t)i * bytes) != 0) return 1;
+        keep_map(job, index, i);
         job->made++;
     }
     return 0;
@@ -503,11 +532,10 @@ static int make_images(generate_job *job, progress *bar)
                            .has_drafts = run_verifies_drafts(&job->options.run)};
     const image_plan plan = {.runs = &run,
                              .run_count = 1,
+                             .first = job->options.first,
                              .images = job->total,
                              .batch = job->options.batch,
-                             .classes = job->classes,
-                             .class_count = job->class_count,
-                             .class_images = job->num,
+                             .labels = job->labels,
                              .have = job->have,
                              .takes_parts = 1,
                              .bar = bar,
@@ -604,6 +632,7 @@ static void print_summary(const generate_job *job)
     if (job->made > 1) fprintf(stream, " (%.2g s per image)", job->run_s / (double)job->made);
     if (job->existing) fprintf(stream, ", %ld were there already", job->existing);
     if (job->made > job->sampled) fprintf(stream, ", tokens of %ld from the store", job->made - job->sampled);
+    if (job->options.seed_is_drawn) fprintf(stream, "\n--seed %" PRIu64, job->options.run.params.seed);
     fprintf(stream, "\n%s\n", mar_session_guarantee(job->session));
 }
 
@@ -630,7 +659,10 @@ int cmd_generate(int argc, char **argv)
     generate_job job = {0};
     progress bar;
     int status = parse(argc, argv, &job.options);
-    if (status != OPTIONS_RUN) return status;
+    if (status != OPTIONS_RUN) {
+        like_free(&job.options);
+        return status;
+    }
     progress_start(&bar, job.options.quiet);
     job.files.quiet = job.options.quiet;
     status = generate(&job, &bar);
@@ -645,5 +677,7 @@ int cmd_generate(int argc, char **argv)
     store_close(&job.kept);
     acceptance_free(&job.accepted);
     free(job.classes);
+    free(job.labels);
+    like_free(&job.options);
     return status;
 }

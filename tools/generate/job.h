@@ -10,23 +10,31 @@
 #include "tools/cli/run_options.h"
 #include "tools/store/store.h"
 
+enum { LIKE_FILES = 4 };
+
 typedef struct {
-    run_options run;        /* options of the run */
-    const char *classes;    /* as given; NULL: none */
-    const char *out;        /* as given */
-    const char *store;      /* directory of the run store; NULL: none */
-    const char *accept_map; /* file of the map of accepted tokens; NULL: none */
-    int num;                /* images per class; 0: the default */
-    int format;             /* image_format of pictures in a directory and on standard output */
-    int quality;            /* 1..100, of JPEG and WebP */
-    int gives_format;       /* 1: --format was given */
-    int gives_quality;      /* 1: --quality was given */
-    int batch;              /* images at a time; later at most the total */
-    int grid;               /* 1: write a grid besides single images */
-    int resume;             /* 1: keep the images in the directory and make the rest */
-    int overwrite;          /* 1: replace the images in the directory */
-    int json;               /* 1: print the record */
-    int quiet;              /* 1: print only errors */
+    run_options run;            /* options of the run */
+    const char *classes;        /* as given; NULL: none */
+    const char *out;            /* as given */
+    const char *store;          /* directory of the run store; NULL: none */
+    const char *like;           /* PNG whose image is made again; NULL: none */
+    const char *accept_map;     /* file of the map of accepted tokens; NULL: none */
+    int num;                    /* images per class; 0: the default */
+    int format;                 /* image_format of pictures in a directory and on standard output */
+    int quality;                /* 1..100, of JPEG and WebP */
+    int seed_is_drawn;          /* 1: --seed random drew the seed */
+    int gives_format;           /* 1: --format was given */
+    int gives_quality;          /* 1: --quality was given */
+    int batch;                  /* images at a time; later at most the total */
+    int grid;                   /* 1: write a grid besides single images */
+    int resume;                 /* 1: keep the images in the directory and make the rest */
+    int overwrite;              /* 1: replace the images in the directory */
+    int json;                   /* 1: print the record */
+    int quiet;                  /* 1: print only errors */
+    long first;                 /* number of the first image; 0 without --like */
+    image_file *like_file;      /* texts of --like, which options point into; NULL without it */
+    int like_given[LIKE_FILES]; /* 1: model, image decoder, draft or captions were given beside --like */
+    int like_differs;           /* 1: so was an option that makes another image, or the image by another arithmetic */
 } generate_options;
 
 typedef struct {
@@ -37,7 +45,8 @@ typedef struct {
     int *classes;         /* [class_count], as listed */
     int class_count;      /* 1 or more */
     int num;              /* images of each class */
-    long total;           /* class_count * num */
+    long total;           /* class_count * num; the images are first .. first + total - 1 */
+    int *labels;          /* [total] of the images */
     int width, height;    /* of an image */
     output out;           /* destination of the images */
     output tokens;        /* directory of --store */

@@ -105,6 +105,7 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     const mar_model_config *c = mar_model_get_config(models->model);
     record_texts_add(out, "heads", c->decoder_heads == c->heads ? "%d" : "%d,%d", c->heads, c->decoder_heads);
     if (run->machine.patch_size) record_texts_add(out, "patch_size", "%d", run->machine.patch_size);
+    if (run->machine.seq_len) record_texts_add(out, "seq_len", "%d", run->machine.seq_len);
     if (run->machine.weights)
         record_texts_add(out, "weights", "%s", run->machine.weights == MAR_WEIGHTS_EMA ? "ema" : "model");
     if (*ids->model) record_texts_add(out, "model_id", "%s", ids->model);
@@ -200,7 +201,7 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
         else
             record_texts_add(out, "class", "%d", label);
         if (*models_class_name(&job->models, label, name, sizeof name)) record_texts_add(out, "class_name", "%s", name);
-        record_texts_add(out, "image", "%ld", index);
+        record_texts_add(out, "image", "%ld", job->options.first + index);
     } else {
         const int named = job->models.classes.names != NULL;
         char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
@@ -209,7 +210,7 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
         if (names) record_texts_add(out, "class_name", "%s", names);
         free(list);
         free(names);
-        record_texts_add(out, "image", "0-%ld", job->total - 1);
+        record_texts_add(out, "image", "%ld-%ld", job->options.first, job->options.first + job->total - 1);
         record_texts_add(out, "num", "%d", job->num);
         if (job->existing + job->made < job->total)
             record_texts_add(out, "finished", "%ld of %ld images", job->existing + job->made, job->total);
@@ -265,8 +266,8 @@ static int add_files(cJSON *record, const generate_job *job)
         cJSON *list = cJSON_AddArrayToObject(record, "files");
         for (long i = 0; complete && i < job->total; i++) {
             cJSON *o = cJSON_CreateObject();
-            complete = add_file(o, output_image_path(&job->out, i));
-            cJSON_AddNumberToObject(o, "image", (double)i);
+            complete = add_file(o, output_image_path(&job->out, job->options.first + i));
+            cJSON_AddNumberToObject(o, "image", (double)(job->options.first + i));
             add_class(o, job->classes[i / job->num]);
             tool_json_append(list, o);
         }

@@ -60,6 +60,9 @@ typedef struct {
 /* Reads a whole PNG of width x height pixels as image_write writes it. Returns 0, or 1 with the error printed and
  * nothing to free. */
 int image_read_png(const char *path, int width, int height, image_file *out);
+/* Reads the texts before the pixels of any PNG; out->picture is empty. Returns 0, or 1 with the error printed and
+ * nothing to free. */
+int image_read_texts(const char *path, image_file *out);
 void image_file_free(image_file *file);
 
 /* Decode the two formats that image_decode (tools/images/source.h) recognises. out->rgb may be set after a failure,

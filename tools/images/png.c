@@ -264,21 +264,41 @@ static void read_own(png_reader *r, int width, int height, image_file *out)
     if (!out->picture.rgb || copy_texts(r, out) != 0) snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
 }
 
-int image_read_png(const char *path, int width, int height, image_file *out)
+static void read_texts(png_reader *r, image_file *out)
+{
+    if (read_header(r) == 0 && copy_texts(r, out) != 0) snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
+}
+
+/* Reads all of a PNG of image_write of this size, or for 0 the texts of any. `expected` ends a message about a file
+ * that is no PNG. */
+static int read_file(const char *path, int width, int height, const char *expected, image_file *out)
 {
     char why[IMAGE_WHY_MAX];
     png_reader r;
     size_t size;
     *out = (image_file){.count = 0};
-    void *data = tool_read_file(path, 0, 1024, "a PNG or no such file", &size);
+    void *data = tool_read_file(path, 0, 1024, expected, &size);
     if (!data) return 1;
     open_reader(&r, data, size, why);
-    if (!*why) read_own(&r, width, height, out);
+    if (!*why && width > 0) read_own(&r, width, height, out);
+    if (!*why && width == 0) read_texts(&r, out);
     png_destroy_read_struct(&r.png, &r.info, NULL);
     free(data);
     if (!*why) return 0;
     image_file_free(out);
-    return tool_error(strstr(why, "whole PNG") ? "%s: %s, expected one or no such file" : "%s: %s", path, why);
+    if (!strstr(why, "whole PNG")) return tool_error("%s: %s", path, why);
+    return tool_error("%s: %s, expected %s", path, why,
+                      strncmp(expected, "a PNG or", 8) == 0 ? "one or no such file" : "one");
+}
+
+int image_read_png(const char *path, int width, int height, image_file *out)
+{
+    return read_file(path, width, height, "a PNG or no such file", out);
+}
+
+int image_read_texts(const char *path, image_file *out)
+{
+    return read_file(path, 0, 0, "a PNG", out);
 }
 
 void image_file_free(image_file *file)

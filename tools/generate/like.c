@@ -1,0 +1,216 @@
+#include "tools/generate/like.h"
+
+#include "base/printable.h"
+#include "tools/cli/command.h"
+#include "tools/generate/record.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- the text ----------------------------------------------------------------------------------------------------- */
+
+/* Returns the text of that key; NULL if there is none. */
+static const char *text_of(const image_file *file, const char *key)
+{
+    for (int i = 0; i < file->count; i++)
+        if (strcmp(file->texts[i].key, key) == 0) return file->texts[i].value;
+    return NULL;
+}
+
+/* Returns the number of the image; -1 if the text is none. */
+static long image_number(const char *text)
+{
+    const size_t n = strspn(text, "0123456789");
+    return n > 0 && n <= 6 && !text[n] ? strtol(text, NULL, 10) : -1;
+}
+
+/* Checks that the class is a number or none: a list could name a file. */
+static int check_class(const char *path, const char *text)
+{
+    if (strcmp(text, "none") == 0 || (*text && !text[strspn(text, "0123456789")])) return 0;
+    return tool_error("%s: its class is %s, expected a number or none", path, text);
+}
+
+/* Checks that the file is one image with the text of mar. Returns 0, or 1 with the error printed. */
+static int check_texts(const char *path, const image_file *file)
+{
+    static const char *const needed[] = {"Software", "image", "class", "seed", "model", "backend"};
+    const char *title = text_of(file, "Title"), *number = text_of(file, "image"), *software = text_of(file, "Software");
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!text_of(file, needed[i]) || strncmp(software, "libmar ", 7) != 0)
+            return tool_error("%s: has no text of mar generate, expected an image as it wrote it", path);
+    if (title) return tool_error("%s: is a map (%s), expected an image", path, title);
+    if (image_number(number) >= 0) return check_class(path, text_of(file, "class"));
+    return tool_error(strchr(number, '-')
+                          ? "%s: is a grid of the images %s, expected one image; --out DIR keeps them apart"
+                          : "%s: its image number is %s, expected 0 to 999999",
+                      path, number);
+}
+
+/* --- options ------------------------------------------------------------------------------------------------------ */
+
+static int is_given(const option_set *set, const char *name)
+{
+    return options_find(set, name)->given;
+}
+
+/* Sets an option that was not given from a text. NULL: no text, nothing to set. Returns 0, or 1 with the error
+ * printed. */
+static int set_option(const generate_options *o, const option_set *set, const char *name, const char *text)
+{
+    char why[1024];
+    const option *q = options_find(set, name);
+    if (!text || q->given || mar_param_set(q->param, q->fields, text, why, sizeof why) == MAR_OK) return 0;
+    return tool_error("%s: its text: %s", o->like, why);
+}
+
+/* Sets the parameters of the session. Files are set by set_file. */
+static int set_params(const generate_options *o, const option_set *set)
+{
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        if (p->type != MAR_TYPE_MODEL && set_option(o, set, p->name, text_of(o->like_file, p->name)) != 0) return 1;
+    }
+    return 0;
+}
+
+/* Sets backend and arithmetic from a description such as "cpu bf16, head f32 (avx512_bf16)". */
+static int set_arithmetic(const generate_options *o, const option_set *set)
+{
+    char backend[8] = "", dtype[8] = "", head[8] = "";
+    int below = 0;
+    const char *text = text_of(o->like_file, "backend"), *spec = text_of(o->like_file, "spec");
+    sscanf(text, "%7[a-z] %7[a-z0-9]", backend, dtype);
+    const char *more = strstr(text, ", head "), *unit = strchr(text, '(');
+    if (more && (!unit || more < unit) && sscanf(more, ", head int8 below %d", &below) != 1)
+        sscanf(more, ", head %7[a-z0-9]", head);
+    if (!*head && below == 0 && spec && strcmp(spec, "path") == 0) strcpy(head, dtype); /* else it would be f32 */
+    if (is_given(set, "dtype")) return set_option(o, set, "backend", backend);
+    char number[16];
+    snprintf(number, sizeof number, "%d", below);
+    return set_option(o, set, "backend", backend) || set_option(o, set, "dtype", dtype) ||
+           set_option(o, set, "head_dtype", *head ? head : NULL) ||
+           set_option(o, set, "int8_below", below ? number : NULL);
+}
+
+/* Sets the file of an option to the one that the text names: built in, or here. Returns 0, or 1 with the error
+ * printed. */
+static int set_file(const generate_options *o, const option_set *set, const char *name, const char **field)
+{
+    const char *file = text_of(o->like_file, name);
+    if (!file || is_given(set, name) || (strcmp(name, "draft") == 0 && strcmp(file, "self") == 0)) return 0;
+    if (!run_is_built_in(file) && access(file, F_OK) != 0)
+        return tool_error("%s: its %s is %s, which is not here, expected --%s with its place", o->like,
+                          strcmp(name, "vae") == 0 ? "image decoder" : name, file, name);
+    *field = file;
+    return 0;
+}
+
+/* Sets the model files, and how the model is read unless --model names another. */
+static int set_files(generate_options *o, const option_set *set)
+{
+    static const char *const about[] = {"heads", "seq_len", "patch_size", "weights"};
+    const char *model = text_of(o->like_file, "model"), *vae = text_of(o->like_file, "vae");
+    if (set_file(o, set, "model", &o->run.model) != 0) return 1;
+    const int is_same = strcmp(tool_base_name(o->run.model), model) == 0;
+    const int brings_vae = run_is_demo(o->run.model) || (vae && !is_same && run_is_built_in(vae));
+    if (!brings_vae && set_file(o, set, "vae", &o->run.vae) != 0) return 1;
+    if (set_file(o, set, "draft", &o->run.draft) != 0 || set_file(o, set, "captions", &o->run.captions) != 0) return 1;
+    for (size_t i = 0; i < sizeof about / sizeof *about && is_same && !run_is_built_in(model); i++)
+        if (set_option(o, set, about[i], text_of(o->like_file, about[i])) != 0) return 1;
+    return 0;
+}
+
+/* Returns whether an option was given that makes another image, or makes it by another arithmetic. */
+static int makes_another(const option_set *set)
+{
+    static const char *const of_command[] = {"class", "num", "fast"};
+    for (size_t i = 0; i < sizeof of_command / sizeof *of_command; i++)
+        if (is_given(set, of_command[i])) return 1;
+    for (int i = 0; i < mar_param_count(); i++)
+        if (mar_param_get(i)->type != MAR_TYPE_MODEL && is_given(set, mar_param_get(i)->name)) return 1;
+    for (int i = 0; i < mar_option_count(); i++)
+        if (strcmp(mar_option_get(i)->name, "threads") != 0 && is_given(set, mar_option_get(i)->name)) return 1;
+    return 0;
+}
+
+int like_take(generate_options *o, const option_set *set)
+{
+    static const char *const names[LIKE_FILES] = {"model", "vae", "draft", "captions"};
+    if (!o->like) return 0;
+    const int format = image_format_of(o->like);
+    if (format >= 0 && format != IMAGE_PNG)
+        return tool_error("--like %s: %s has no text to read, expected a PNG", o->like,
+                          image_format_name((image_format)format));
+    o->like_file = calloc(1, sizeof *o->like_file);
+    if (!o->like_file) return tool_error("%s: out of memory", o->like);
+    if (image_read_texts(o->like, o->like_file) != 0 || check_texts(o->like, o->like_file) != 0) return 1;
+    o->first = image_number(text_of(o->like_file, "image"));
+    o->like_differs = makes_another(set);
+    for (int i = 0; i < LIKE_FILES; i++) o->like_given[i] = is_given(set, names[i]);
+    if (!o->classes) o->classes = text_of(o->like_file, "class");
+    return set_params(o, set) || set_arithmetic(o, set) || set_files(o, set);
+}
+
+void like_free(generate_options *o)
+{
+    if (o->like_file) image_file_free(o->like_file);
+    free(o->like_file);
+    o->like_file = NULL;
+}
+
+/* --- the check ---------------------------------------------------------------------------------------------------- */
+
+/* Compares a model file with the image's, by its bytes, or a built-in one by its name. *other is set if they differ.
+ * Returns 0; 1 with the error printed if they differ and the file was not given. */
+static int check_file(const generate_options *o, const char *name, const char *key, int given, const char *path,
+                      const char *id, int *other)
+{
+    char shown[4096];
+    const char *file = text_of(o->like_file, name), *file_id = text_of(o->like_file, key);
+    if (!file || !path || strcmp(file, "self") == 0) {
+        *other |= given;
+        return 0;
+    }
+    if (*id ? file_id && strcmp(file_id, id) == 0 : !file_id && strcmp(file, tool_base_name(path)) == 0) return 0;
+    *other = 1;
+    if (!given)
+        return tool_error("%s: has other bytes than the %s of %s (%s), expected --%s with its place", path, file,
+                          o->like, file_id ? file_id : "built in", name);
+    if (!o->quiet)
+        fprintf(stderr, "mar: warning: --%s: is not the file of %s\n", name, printable(o->like, shown, sizeof shown));
+    return 0;
+}
+
+static int check_text(const generate_options *o, const char *key, const char *ours)
+{
+    const char *found = text_of(o->like_file, key);
+    if (strcmp(found, ours) == 0) return 0;
+    return tool_error("%s: was made by %s, expected %s: --like alone makes the same bits; with another option, such as "
+                      "--dtype auto, it makes the image anew",
+                      o->like, found, ours);
+}
+
+int like_check(const generate_job *job)
+{
+    const generate_options *o = &job->options;
+    const record_ids *ids = &job->models.ids;
+    record_texts ours = {0};
+    int other = o->like_differs;
+    if (!o->like) return 0;
+    if (check_file(o, "model", "model_id", o->like_given[0], o->run.model, ids->model, &other) != 0 ||
+        check_file(o, "vae", "vae_id", o->like_given[1], o->run.vae, ids->vae, &other) != 0 ||
+        check_file(o, "draft", "draft_id", o->like_given[2], o->run.draft, ids->draft, &other) != 0 ||
+        check_file(o, "captions", "captions_id", o->like_given[3], o->run.captions, ids->captions, &other) != 0)
+        return 1;
+    if (other) return 0;
+    record_texts_add(&ours, "Software", "libmar %s", mar_version());
+    record_texts_add_backend(&ours, job->models.library);
+    if (record_texts_end(&ours, "the text of an image") != 0) return 1;
+    const int failed = check_text(o, "Software", ours.texts[0].value) || check_text(o, "backend", ours.texts[1].value);
+    record_texts_free(&ours);
+    return failed;
+}

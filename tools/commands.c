@@ -10,5 +10,6 @@ const tool_command commands[] = {
     {"fidelity", "compare a faster run with a reference: speed, distance, a page", cmd_fidelity},
     {"eval", "judge a model's images, or others: FID, Inception score, a page", cmd_eval},
     {"stats", "write reference statistics of images for mar eval", cmd_stats},
+    {"completion", "write the completion script of bash, zsh or fish", cmd_completion},
     {0},
 };

@@ -18,7 +18,7 @@ static void print_help(void)
           "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
           "\n",
           stdout);
-    for (const tool_command *c = commands; c->name; c++) printf("  %-9s  %s\n", c->name, c->about);
+    for (const tool_command *c = commands; c->name; c++) printf("  %-10s  %s\n", c->name, c->about);
     fputs("\n"
           "  -h, --help     this page; mar COMMAND --help all has every option of it\n"
           "  -V, --version  the version\n"

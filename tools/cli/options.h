@@ -22,7 +22,7 @@ typedef struct {
 } option;
 
 typedef struct {
-    const char *name;   /* "FILE" */
+    const char *name;   /* "FILE", or its values, "bash|zsh" */
     const char **value; /* receives the pointer into argv */
     const char *help;   /* as in mar_param */
     int *count; /* NULL: one argument. Otherwise the last operand, with any number of arguments, also none. They go to
@@ -30,12 +30,14 @@ typedef struct {
 } operand;
 
 typedef struct {
-    const char *command;         /* "generate", for messages */
-    const char *about;           /* printed by --help before the options: usage and purpose */
-    const char *example;         /* printed by --help after the options */
-    const char *const *common;   /* options that --help shows, in order; ends with NULL. NULL: all */
-    const char *word;            /* the option that a stray word probably belongs to, or NULL */
-    const operand *operands;     /* in order, each required unless it has a count; ends with a NULL name. May be NULL */
+    const char *command;       /* "generate", for messages */
+    const char *about;         /* printed by --help before the options: usage and purpose */
+    const char *example;       /* printed by --help after the options */
+    const char *const *common; /* options that --help shows, in order; ends with NULL. NULL: all */
+    const char *word;          /* the option that a stray word probably belongs to, or NULL */
+    const char *const
+        *separators;         /* arguments between groups of options, such as --against; ends with NULL. May be NULL */
+    const operand *operands; /* in order, each required unless it has a count; ends with a NULL name. May be NULL */
     option options[OPTIONS_MAX]; /* without --help. Of two options with one name the first is used */
     int count;                   /* of options */
     int draws_seed;              /* 1: --seed random draws one from the system */
@@ -61,7 +63,7 @@ enum {
  * current value of the field. Returns OPTIONS_RUN to go on, or the exit status: 0 after --help, 1 after an error.
  *
  * "--help=mdoc" writes the manual's list of the command's own operands and options, "--help=mdoc-shared" that of the
- * options of every run. */
+ * options of every run, "--help=completion-SHELL" its part of a completion script (tools/cli/options_complete.h). */
 int options_read(option_set *set, int argc, char **argv);
 
 /* Parses argv[1..]. Returns OPTIONS_RUN; OPTIONS_HELP with every field unchanged; or 1 with the error printed. */

@@ -1,6 +1,7 @@
 /* Output of --help and the manual for a set of options. */
 #include "tools/cli/options.h"
 #include "tools/cli/command.h"
+#include "tools/cli/options_complete.h"
 #include "tools/cli/text.h"
 
 #include <ctype.h>
@@ -291,7 +292,9 @@ static void write_manual(const option_set *set, int shared)
     if (!shared) puts(".El");
 }
 
-/* --- both -------------------------------------------------------------------------------------------------- */
+/* --- all --------------------------------------------------------------------------------------------------- */
+
+static const char completion[] = "completion-";
 
 int options_read(option_set *set, int argc, char **argv)
 {
@@ -299,6 +302,10 @@ int options_read(option_set *set, int argc, char **argv)
     if (status != OPTIONS_HELP) return status;
     const char *word = help_word(argc, argv);
     const int shared = word && strcmp(word, "mdoc-shared") == 0;
+    if (word && strncmp(word, completion, strlen(completion)) == 0) {
+        options_complete(set, word + strlen(completion));
+        return 0;
+    }
     if (!shared && (!word || strcmp(word, "mdoc") != 0)) return print_help(set, word);
     write_manual(set, shared);
     return 0;

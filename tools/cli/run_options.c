@@ -40,10 +40,11 @@ static const mar_param rows[] = {
      .offset = offsetof(run_options, class_names),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "names of the model's classes, one class a line\n"
-             "For a model of your own classes: line 1 has the name of class 0, or several separated by commas. The first "
-             "is written to pictures and records. A line is needed for each class; none is a comment. --class takes "
-             "the names as it takes ImageNet's; a number is always a class's number."},
+     .help =
+         "names of the model's classes, one class a line\n"
+         "For a model of your own classes: line 1 has the name of class 0, or several separated by commas. The first "
+         "is written to pictures and records. A line is needed for each class; none is a comment. --class takes "
+         "the names as it takes ImageNet's; a number is always a class's number."},
     {.name = OPTION("heads"),
      .offset = offsetof(run_options, heads),
      .type = MAR_TYPE_TEXT,
@@ -323,13 +324,14 @@ int run_options_done(run_options *o, const option_set *set)
 /* The built-in models and image decoders. */
 static const struct {
     const char *name, *vae; /* vae: image decoder of a model that makes images by itself */
-} built_in[] = {{"demo", "demo"},
-                {"demo-draft", "demo"},
-                {"demo-discrete", "demo-discrete"},
-                {"demo-discrete-draft", "demo-discrete"},
-                {"demo-discrete-eagle", NULL},
-                {"demo-vae", NULL},
-                {"demo-discrete-vq", NULL}};
+    const char *options;    /* options that a shell completes with the name */
+} built_in[] = {{"demo", "demo", "model vae"},
+                {"demo-draft", "demo", "draft"},
+                {"demo-discrete", "demo-discrete", "model vae"},
+                {"demo-discrete-draft", "demo-discrete", "draft"},
+                {"demo-discrete-eagle", NULL, "draft"},
+                {"demo-vae", NULL, ""},
+                {"demo-discrete-vq", NULL, ""}};
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
 const char *run_demo_vae(const char *model)
@@ -349,6 +351,13 @@ int run_is_built_in(const char *path)
     for (int i = 0; i < BUILT_IN; i++)
         if (strcmp(path, built_in[i].name) == 0) return 1;
     return 0;
+}
+
+const char *run_built_in_of(const char *name, int i)
+{
+    for (int k = 0; k < BUILT_IN; k++)
+        if (strstr(built_in[k].options, name) && i-- == 0) return built_in[k].name;
+    return i == 0 && strcmp(name, "draft") == 0 ? self : NULL;
 }
 
 const char *run_built_in_meant(const char *path)

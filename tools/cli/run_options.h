@@ -48,7 +48,8 @@ int run_open_file(const run_options *o, mar **library, int *heads);
 void run_options_note(run_options *o, const option_set *set);
 /* Returns whether the library's option of that name was given. */
 int run_was_given(const run_options *o, const char *name);
-/* Returns the library's option of that name, or "model", "vae", "captions", "class_names" or "heads"; NULL if there is none. */
+/* Returns the library's option of that name, or "model", "vae", "captions", "class_names" or "heads"; NULL if there is
+ * none. */
 const mar_param *run_option(const char *name);
 /* Sets *heads for mar_model_load from the text, "12" or "12,16"; 0 for NULL. Returns 0, or 1 with the error printed. */
 int run_read_heads(const char *text, int *heads);
@@ -81,6 +82,10 @@ const char *run_demo_vae(const char *model);
 int run_is_demo(const char *model);
 /* Returns whether it is a built-in model or image decoder, not a file. */
 int run_is_built_in(const char *path);
+
+/* Returns number i, from 0, of the built-in names that suit the option of that name, "model", "vae" or "draft"; NULL
+ * after the last, and for other options. "self" is one for draft. */
+const char *run_built_in_of(const char *name, int i);
 
 /* Returns the built-in model that a name without a file probably means, as for "Demo"; NULL if there is none. */
 const char *run_built_in_meant(const char *path);

@@ -103,12 +103,16 @@ static const mar_param rows[] = {
     {0},
 };
 
+/* Arguments that begin the options of another run. */
+static const char *const separators[] = {"--versus", "--against", NULL};
+
 /* Adds the options of one run and of all. */
 static void set_up(fidelity *f, run_options *o, option_set *set)
 {
     *set = (option_set){
         .command = "fidelity",
         .about = about,
+        .separators = separators,
         .example = "example: mar fidelity --head_spec 8 --versus --sampler ddim \\\n"
                    "             --num_sampling_steps 20 --against --num 500\n",
     };

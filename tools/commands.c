@@ -1,7 +1,7 @@
 #include "tools/cli/subcommands.h"
 
 const tool_command commands[] = {
-    {"generate", "make images of given classes and write them as PNG", cmd_generate},
+    {"generate", "make images of given classes and write them as pictures", cmd_generate},
     {"inspect", "print the contents and the problems of a checkpoint", cmd_inspect},
     {"convert", "write a checkpoint as safetensors: f32, bf16 or f16", cmd_convert},
     {"bench", "measure seconds per image and where they go", cmd_bench},

@@ -61,7 +61,11 @@ static const char bash_begin[] =
                       "complete -F _mar mar\n";
 
 static const char zsh_begin[] = "#compdef mar\n"
-                                "# zsh completion of mar, written by mar completion zsh\n\n",
+                                "# zsh completion of mar, written by mar completion zsh\n"
+                                "_mar_words_or_files()\n"
+                                "{\n"
+                                "    _alternative \"words:built in:($*)\" files:file:_files\n"
+                                "}\n\n",
                   zsh_end[] = "_mar()\n"
                               "{\n"
                               "    local curcontext=$curcontext state line\n"

@@ -230,7 +230,7 @@ static void lines_are_harmless(void **state)
         "$MAR generate --model " SHELL "\" --vae demo",
         "$MAR generate --class " SHELL "\"",
         "$MAR generate --cfg " SHELL "\"",
-        "$MAR generate --out " SHELL ".jpg\"",
+        "$MAR generate --out " SHELL ".gif\"",
         "$MAR generate " SHELL "\"",
         "$MAR generate --" SHELL "\"",
         "$MAR methods " SHELL "\"",

@@ -24,6 +24,8 @@ pc=$(find "$prefix" -name libmar.pc)
 lib=$(dirname "$(dirname "$pc")")
 for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$prefix/share/libmar/demo/target.safetensors" "$lib/libmar.so" "$lib/libmar.a" "$prefix/share/man/man1/mar.1" \
     "$prefix/share/doc/libmar/LICENSE" "$prefix/share/doc/libmar/demo-models.md" \
+    "$prefix/share/bash-completion/completions/mar" "$prefix/share/zsh/site-functions/_mar" \
+    "$prefix/share/fish/vendor_completions.d/mar.fish" \
     "$lib/cmake/libmar/libmar-config.cmake" "$lib/cmake/libmar/libmar-config-version.cmake"; do
     [ -e "$file" ] || fail "not installed: ${file#"$prefix"/}"
 done
@@ -86,6 +88,7 @@ echo "== the installed command"
 version=$(sed -n 's/^#define MAR_VERSION_[A-Z]* //p' "$prefix/include/mar.h" | tr '\n' . | sed 's/[.]$//')
 [ "$("$prefix/bin/mar" --version)" = "mar $version" ] || fail "the command's version is not $version"
 [ "$(pkg-config --modversion libmar)" = "$version" ] || fail "libmar.pc's version is not $version"
+"$prefix/bin/mar" completion bash | cmp - "$prefix/share/bash-completion/completions/mar" || fail "an old completion"
 "$prefix/bin/mar" generate --class 7 --num 1 --out "$work/seven.png"
 [ -s "$work/seven.png" ] || fail "no picture"
 

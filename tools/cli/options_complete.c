@@ -135,11 +135,9 @@ static void put_zsh_value(const option_set *set, const mar_param *p)
         fputs(actions[paths], stdout);
         return;
     }
-    if (paths != NOTHING) fputs("{_alternative \"words:built in:(", stdout);
-    if (paths == NOTHING) putchar('(');
+    fputs(paths == NOTHING ? "(" : " _mar_words_or_files ", stdout);
     put_words(set, p);
-    putchar(')');
-    if (paths != NOTHING) printf("\" \"files:file:%s\"}", actions[paths]);
+    if (paths == NOTHING) putchar(')');
 }
 
 static void put_zsh_option(const option_set *set, const mar_param *p)

@@ -12,6 +12,13 @@ typedef struct {
     operand operands[2]; /* the shell; ends with a NULL name */
 } completion_options;
 
+static const tool_command *listed; /* the commands that the scripts complete */
+
+void completion_set_commands(const tool_command *list)
+{
+    listed = list;
+}
+
 static const char *const shells[] = {"bash", "zsh", "fish", NULL};
 
 /* Sets the defaults, and adds the options that set the fields. */
@@ -94,7 +101,7 @@ static const char fish_begin[] = "# fish completion of mar, written by mar compl
 /* Writes "generate inspect ..." */
 static void put_names(void)
 {
-    for (const tool_command *c = commands; c->name; c++) printf("%s%s", c == commands ? "" : " ", c->name);
+    for (const tool_command *c = listed; c->name; c++) printf("%s%s", c == listed ? "" : " ", c->name);
 }
 
 /* Writes the part of each command, by its own table. Returns 0, or 1 with the error printed. */
@@ -102,7 +109,7 @@ static int put_parts(const char *shell)
 {
     char name[32], ask[32];
     snprintf(ask, sizeof ask, "--help=completion-%s", shell);
-    for (const tool_command *c = commands; c->name; c++) {
+    for (const tool_command *c = listed; c->name; c++) {
         snprintf(name, sizeof name, "%s", c->name);
         if (c->run(2, (char *[]){name, ask, NULL}) != 0) return 1;
     }
@@ -127,7 +134,7 @@ static int put_zsh(void)
     fputs(zsh_begin, stdout);
     if (put_parts("zsh") != 0) return 1;
     fputs("_mar_commands()\n{\n    local -a list=(\n", stdout);
-    for (const tool_command *c = commands; c->name; c++) {
+    for (const tool_command *c = listed; c->name; c++) {
         printf("        '%s:", c->name);
         complete_zsh(c->about);
         puts("'");
@@ -142,7 +149,7 @@ static int put_zsh(void)
 static int put_fish(void)
 {
     fputs(fish_begin, stdout);
-    for (const tool_command *c = commands; c->name; c++) {
+    for (const tool_command *c = listed; c->name; c++) {
         printf("complete -c mar -n __mar_begins -a %s -d '", c->name);
         complete_fish(c->about);
         puts("'");

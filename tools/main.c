@@ -70,6 +70,7 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* a file over the size limit is an error to report */
     interruption_ends();      /* until there is work to keep */
     page_set_command(argc, argv);
+    completion_set_commands(commands);
     int status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         int reason = errno;

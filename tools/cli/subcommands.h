@@ -23,4 +23,7 @@ typedef struct {
 /* The subcommands. The last entry has a NULL name. */
 extern const tool_command commands[];
 
+/* Passes the table to cmd_completion, which cannot refer to it: the table refers to cmd_completion. */
+void completion_set_commands(const tool_command *list);
+
 #endif

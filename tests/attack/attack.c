@@ -369,12 +369,17 @@ static void make_option_case(attack_case *c)
         const char *name;
         const char *values[14]; /* none: a flag */
     } own[] = {
-        {"--class", {"0", "9", "0,1,2", "10", "0-3", "3-1", "all", "@none", ",", "-1", "dog", "0-"}},
+        {"--class", {"0", "9", "0,1,2", "10", "0-3", "3-1", "all", "@none", ",", "-1", "none", "0-"}},
         {"--num", {"1", "2", "3", "0", "-5", "1000001", "x"}},
         {"--batch", {"1", "2", "3", "0", "1025", "x"}},
         {"--model", {"demo", "demo-draft", "demo-vae", "none.safetensors", "/dev/null", ".", ""}},
         {"--vae", {"demo", "demo-vae", "demo-draft", "none.ckpt", "/dev/zero"}},
         {"--heads", {"0", "1", "4", "7", "-1", "100000"}},
+        {"--seed", {"7", "random", "-1"}},
+        {"--format", {"png", "jpeg", "webp", "gif"}},
+        {"--quality", {"1", "100", "0", "x"}},
+        {"--like", {"none.png", "out.png", ".", "/dev/zero", "x.jpg"}},
+        {"--class_names", {"none.txt", ".", "/dev/null"}},
         {"--accept_map", {"map.png", "map", "out.png", "/dev/null/x.png"}},
         {"--threads", {"0", "1", "2", "3", "65", "-1"}},
         {"--dtype", {"auto", "f32", "bf16", "f16"}},
@@ -388,9 +393,9 @@ static void make_option_case(attack_case *c)
         {"--overwrite", {NULL}},
         {"--nothing", {NULL}},
     };
-    static const char *const outs[] = {"out.png",        "out.png", "out.png", "d",         "a/b/out.png",
-                                       "out.PNG",        "",        ".",       "/dev/null", "/dev/null/x.png",
-                                       "o\x1b[1m\n.png", "-",       NULL};
+    static const char *const outs[] = {
+        "out.png", "out.png", "out.png",   "d",       "a/b/out.png",     "out.PNG",        "",
+        ".",       "-",       "/dev/null", "out.jpg", "/dev/null/x.png", "o\x1b[1m\n.png", NULL};
     const char *out = one_of(c, outs);
     add(c, "%s",
         below(c, 12) ? "generate" : one_of(c, (const char *const[]){"bench", "methods", "classes", "gen", "", NULL}));
@@ -597,6 +602,12 @@ static const char *value_of(const attack_case *c, const char *name)
     return value;
 }
 
+/* Returns whether pictures in a directory may end so. */
+static int is_format(const char *ending)
+{
+    return strcmp(ending, ".png") == 0 || strcmp(ending, ".jpg") == 0 || strcmp(ending, ".webp") == 0;
+}
+
 /* Returns whether a run may write the file `name`, relative to the case's directory. It may write the case's output,
  * and the files named by --out and --accept_map. In a directory --out it may write the numbered images and, with
  * --grid, the grid. */
@@ -612,8 +623,8 @@ static int is_expected(const attack_case *c, const char *name)
         if (strncmp(name, out, n) != 0 || name[n] != '/') return 0;
         at = name + n + 1;
     }
-    if (strcmp(at, "grid.png") == 0) return has(c, "--grid");
-    return strspn(at, "0123456789") == 6 && strcmp(at + 6, ".png") == 0;
+    if (strncmp(at, "grid", 4) == 0 && is_format(at + 4)) return has(c, "--grid");
+    return strspn(at, "0123456789") == 6 && is_format(at + 6);
 }
 
 /* Returns whether files can be made there without a name until they are whole. If not, SIGKILL may leave one whose

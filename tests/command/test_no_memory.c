@@ -3,6 +3,7 @@
  * tests/mar/test_no_memory.c does the same for libmar. Skipped under the sanitizers (failing_allocations.h). */
 #include "tools/cli/command.h"
 #include "tools/eval/report.h"
+#include "tools/images/image.h"
 #include "tools/cli/subcommands.h"
 #include "tools/eval/sweep_file.h"
 #include "tools/eval/sweep_report.h"
@@ -263,6 +264,26 @@ static void generating(void **state)
     fail_each(cmd_generate, "generate --class 1 --num 1 --quiet --out x.png --draft demo-draft" TINY, 7);
     /* Steps: most allocations are the record's, which are alike, and those of text in the pictures. */
     fail_each(cmd_generate, "generate --class 1,2 --num 1 --out x --overwrite --grid --json" TINY, 9);
+    fail_each(cmd_generate, "generate --class 1 --num 1 --quiet --out x.jpg" TINY, 5);
+    if (!image_format_lacks(IMAGE_WEBP))
+        fail_each(cmd_generate, "generate --class 1 --num 1 --quiet --out x.webp" TINY, 5);
+
+    char line[512], made_path[300];
+    snprintf(made_path, sizeof made_path, "%s.png", directory);
+    snprintf(line, sizeof line, "generate --class 1 --num 1 --quiet --out %s" TINY, made_path);
+    static outcome made;
+    run(cmd_generate, line, -1, 0, &made);
+    snprintf(line, sizeof line, "generate --like %s --quiet --threads 1 --out x.png", made_path);
+    fail_each(cmd_generate, line, 3);
+    unlink(made_path);
+}
+
+static void write_list(const char *path, const char *text)
+{
+    FILE *list = fopen(path, "w");
+    assert_non_null(list);
+    fputs(text, list);
+    assert_int_equal(fclose(list), 0);
 }
 
 static void reading(void **state)
@@ -276,11 +297,13 @@ static void reading(void **state)
     /* class list from a file */
     char path[300], line[512];
     snprintf(path, sizeof path, "%s.list", directory);
-    FILE *list = fopen(path, "w");
-    assert_non_null(list);
-    fputs("0-2 # three\n7\n", list);
-    assert_int_equal(fclose(list), 0);
+    write_list(path, "0-2 # three\n7\n");
     snprintf(line, sizeof line, "generate --class @%s --num 1 --quiet --out x.png" TINY, path);
+    fail_each(cmd_generate, line, 5);
+    write_list(path, "zero,null\none\n2\n3\n4\n5\n6\n7\n8\n9\n");
+    snprintf(line, sizeof line, "classes --class_names %s null", path);
+    fail_each(cmd_classes, line, 1);
+    snprintf(line, sizeof line, "generate --class one --class_names %s --num 1 --quiet --out x.png" TINY, path);
     fail_each(cmd_generate, line, 5);
     unlink(path);
 }
@@ -317,7 +340,7 @@ static int evaluated(int argc, char **argv)
     cJSON *settings = failed ? NULL : cJSON_CreateObject();
     if (!failed) {
         cJSON_AddStringToObject(settings, "model", "demo");
-        const eval_report_extras x = {NULL, settings, &shown, 1, &shown, 1, 10};
+        const eval_report_extras x = {NULL, settings, &shown, 1, &shown, 1, NULL};
         sweep_entry entries[] = {{point.name, point.options, 1, 2, &r, 0}, {"plain", "", 3, 2, &r, 0}};
         sweep_table t = {"axes", entries, 2};
         failed = eval_result_write(&r, "result.json") || eval_report_write(&r, &x, "report.html") ||

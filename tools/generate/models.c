@@ -86,11 +86,14 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
 }
 
 /* Loads a file, shown on the bar. */
-static mar_status load_file(mar *library, model_file *file, int is_model, progress *bar)
+static mar_status load_file(mar *library, model_file *file, int is_model, int encoder, progress *bar)
 {
+    mar_source source;
+    mar_source_init(&source, sizeof source);
+    source.path = file->path, source.heads = file->heads, source.encoder = !is_model && encoder;
     if (bar) progress_note(bar, "loading %s", file->path);
-    mar_status status = is_model ? mar_model_load(library, file->path, file->heads, &file->model)
-                                 : mar_vae_load(library, file->path, &file->vae);
+    const mar_status status = is_model ? mar_model_load_from(library, &source, &file->model)
+                                       : mar_vae_load_from(library, &source, &file->vae);
     if (bar) progress_clear(bar);
     return status;
 }
@@ -149,7 +152,7 @@ static const model_file *get_file(model_store *store, const mar_options *machine
     if (found) return found;
     model_file *f = &store->files[store->file_count];
     *f = (model_file){.library = library, .path = path, .heads = heads};
-    if (load_file(library, f, is_model, bar) != MAR_OK) {
+    if (load_file(library, f, is_model, store->encoder, bar) != MAR_OK) {
         explain_load(library, f, role);
         return NULL;
     }

@@ -58,6 +58,7 @@ typedef struct {
         class_table table;
     } names[MODELS_RUNS_MAX]; /* one for each file of --class_names */
     int name_count;           /* names in use */
+    int encoder;              /* 1: image decoders are loaded with their encoders; set before the first models_load */
     int quiet;                /* 1: no warnings; set before the first models_load */
     int warned;               /* 1: models_load has reported fewer threads than requested */
 } model_store;

@@ -1,0 +1,357 @@
+/* mar edit: inpainting, outpainting and variations. A picture's tokens are kept where nothing is to change, and the
+ * model makes the others. */
+#include "tools/cli/command.h"
+#include "tools/cli/interruption.h"
+#include "tools/cli/options.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/subcommands.h"
+#include "tools/edit/picture.h"
+#include "tools/generate/classes.h"
+#include "tools/generate/models.h"
+#include "tools/generate/record.h"
+#include "tools/images/output.h"
+#include "tools/images/source.h"
+#include "base/printable.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NUM_MAX = 10000, BATCH_DEFAULT = 16 };
+
+typedef struct {
+    run_options run;
+    const char *image, *mask, *offset, *classes, *out; /* as given; NULL: none */
+    float keep;
+    int num, batch, quiet;
+} edit_options;
+
+typedef struct {
+    edit_options options;
+    model_store files;
+    run_models models;
+    mar_session *session;
+    int label;
+    int x, y; /* place of the picture; -1: the middle */
+    image picture, mask, canvas;
+    char picture_id[RECORD_ID], mask_id[RECORD_ID];
+    int count;      /* tokens */
+    float *tokens;  /* [count][token_dim] of the canvas */
+    uint8_t *known; /* [count] 1: kept in every image */
+    uint8_t *kept;  /* [count] 1: kept in the image that begins */
+    uint8_t *rgb;   /* [height][width][3] of a finished image */
+    output out;
+    int made;
+} edit_job;
+
+static const mar_param rows[] = {
+    {.name = OPTION("image"),
+     .offset = offsetof(edit_options, image),
+     .group = "Picture",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "the picture to change, PNG or JPEG\n"
+             "It has the model's size, or less: then the model makes what surrounds it."},
+    {.name = OPTION("mask"),
+     .offset = offsetof(edit_options, mask),
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "where to change it: white is made anew, black is kept\n"
+             "A picture of the size of --image, or of the model's. Tokens are cells of pixels: a cell with any white "
+             "pixel, of 128 or more in a channel, is made anew as a whole."},
+    {.name = OPTION("offset"),
+     .offset = offsetof(edit_options, offset),
+     .type = MAR_TYPE_TEXT,
+     .argument = "X,Y",
+     .help = "place of a smaller picture; default the middle\n"
+             "X pixels from the left and Y from the top of the result. The tokens that it covers are kept, the "
+             "others are made: outpainting."},
+    {.name = OPTION("keep"),
+     .offset = offsetof(edit_options, keep),
+     .type = MAR_TYPE_FLOAT,
+     .value = 1,
+     .min = 0,
+     .max = 1,
+     .help = "fraction of the picture's tokens to keep: variations\n"
+             "They are chosen at random, by --seed and the number of the image."},
+    {.name = OPTION("class"),
+     .offset = offsetof(edit_options, classes),
+     .type = MAR_TYPE_TEXT,
+     .argument = "CLASS",
+     .help = "class of the result: a number or a name, as mar generate takes it"},
+    {.name = OPTION("num"),
+     .offset = offsetof(edit_options, num),
+     .type = MAR_TYPE_INT,
+     .value = 1,
+     .min = 1,
+     .max = NUM_MAX,
+     .help = "images to make, numbered from 0"},
+    {.name = OPTION("out"),
+     .offset = offsetof(edit_options, out),
+     .type = MAR_TYPE_TEXT,
+     .argument = "WHERE",
+     .help = "FILE.png, - for standard output, or a directory\n"
+             "Several images need a directory, for 000000.png, 000001.png and so on."},
+    {0},
+};
+
+static const mar_param other_rows[] = {
+    {.name = OPTION("batch"),
+     .offset = offsetof(edit_options, batch),
+     .group = "Machine",
+     .type = MAR_TYPE_INT,
+     .value = BATCH_DEFAULT,
+     .min = 1,
+     .max = 1024,
+     .help = "images to make at a time; fewer need less memory"},
+    {.name = OPTION("quiet"),
+     .offset = offsetof(edit_options, quiet),
+     .group = "Messages",
+     .type = MAR_TYPE_FLAG,
+     .help = "no progress and no summary; errors only"},
+    {0},
+};
+
+static const char *const common[] = {"image", "mask", "offset",   "keep", "class", "num", "out",
+                                     "model", "vae",  "num_iter", "cfg",  "seed",  NULL};
+
+/* --- options ------------------------------------------------------------------------------------------------------ */
+
+static void set_up(edit_options *o, option_set *set)
+{
+    *set = (option_set){
+        .command = "edit",
+        .about = "usage: mar edit --image FILE [--mask FILE] --class CLASS [OPTIONS]\n"
+                 "\n"
+                 "Makes a part of a picture anew: inpainting with --mask, outpainting with a smaller\n"
+                 "picture, variations with --keep. Tokens that are kept come back bit for bit; their\n"
+                 "pixels are decoded from them.\n",
+        .common = common,
+        .example = "example: mar edit --model checkpoint-last.pth --vae kl16.ckpt --image dog.png \\\n"
+                   "             --mask mask.png --class 207 --out edited.png\n",
+    };
+    *o = (edit_options){.out = "mar.png", .keep = 1, .num = 1, .batch = BATCH_DEFAULT};
+    run_options_init(&o->run);
+    options_add_table(set, rows, o, 0);
+    run_options_add(&o->run, set);
+    options_add_table(set, other_rows, o, 0);
+}
+
+/* Reads "X,Y". */
+static int read_offset(edit_job *job)
+{
+    const char *text = job->options.offset;
+    int end = 0;
+    job->x = job->y = -1;
+    if (!text) return 0;
+    if (sscanf(text, "%6d,%6d%n", &job->x, &job->y, &end) == 2 && !text[end] && job->x >= 0 && job->y >= 0) return 0;
+    return tool_error("--offset %s: expected X,Y, two numbers of pixels such as 64,0", text);
+}
+
+static int read_pictures(edit_job *job)
+{
+    const edit_options *o = &job->options;
+    if (!o->image) return tool_error("--image is missing, expected the picture to change");
+    if (o->num > 1 && job->out.is_file)
+        return tool_error("--out %s: is one picture, expected a directory for --num %d", o->out, o->num);
+    if (image_read(o->image, &job->picture) != 0 || record_identify_file(o->image, job->picture_id) != 0) return 1;
+    return o->mask && (image_read(o->mask, &job->mask) != 0 || record_identify_file(o->mask, job->mask_id) != 0);
+}
+
+/* Sets job->label. */
+static int choose_class(edit_job *job)
+{
+    int *labels, count;
+    if (classes_choose(job->options.classes, job->models.class_count, 0, &labels, &count) != 0) return 1;
+    job->label = labels[0];
+    free(labels);
+    return count == 1 ? 0 : tool_error("--class %s: is %d classes, expected one", job->options.classes, count);
+}
+
+/* --- the tokens to keep ------------------------------------------------------------------------------------------- */
+
+static int encode(edit_job *job)
+{
+    mar_pixels pixels;
+    mar_pixels_init(&pixels, sizeof pixels);
+    pixels.data = job->canvas.rgb;
+    pixels.capacity = (size_t)job->canvas.width * (size_t)job->canvas.height * 3;
+    if (mar_session_encode(job->session, &pixels, job->tokens) != MAR_OK)
+        return tool_error("%s", mar_session_error(job->session));
+    return 0;
+}
+
+/* Finds the tokens to keep, and encodes the picture. */
+static int prepare_tokens(edit_job *job)
+{
+    const edit_options *o = &job->options;
+    const mar_model_config *c = mar_model_get_config(job->models.model);
+    int width, height, grid = 1;
+    while (grid * grid < c->seq_len) grid++;
+    mar_session_image_size(job->session, &width, &height);
+    job->count = c->seq_len;
+    job->tokens = malloc((size_t)c->seq_len * (size_t)c->token_dim * sizeof *job->tokens);
+    job->known = malloc((size_t)c->seq_len);
+    job->kept = malloc((size_t)c->seq_len);
+    job->rgb = malloc((size_t)width * (size_t)height * 3);
+    if (!job->tokens || !job->known || !job->kept || !job->rgb) return tool_error("out of memory for the tokens");
+    if (edit_place(o->image, &job->picture, job->x, job->y, width, height, grid, &job->canvas, job->known) != 0)
+        return 1;
+    if (o->mask && edit_mask(o->mask, &job->mask, &job->picture, job->x, job->y, width, height, grid, job->known) != 0)
+        return 1;
+    if (edit_count(job->known, job->count) == job->count && o->keep == 1)
+        return tool_error(o->mask ? "%s: has no white pixel, expected white where the picture is to change"
+                                  : "--mask is missing: %s covers all tokens, expected --mask, a smaller picture, or "
+                                    "--keep",
+                          o->mask ? o->mask : o->image);
+    return encode(job);
+}
+
+/* --- images ------------------------------------------------------------------------------------------------------- */
+
+static int write_image(edit_job *job, int number)
+{
+    const edit_options *o = &job->options;
+    record_texts texts = {0};
+    record_texts_add(&texts, "Software", "libmar %s", mar_version());
+    record_texts_add(&texts, "class", "%d", job->label);
+    record_texts_add(&texts, "image", "%d", number);
+    record_texts_add(&texts, "edited", "%s: %s", tool_base_name(o->image), job->picture_id);
+    if (o->mask) record_texts_add(&texts, "mask", "%s: %s", tool_base_name(o->mask), job->mask_id);
+    if (o->offset) record_texts_add(&texts, "offset", "%s", o->offset);
+    if (o->keep < 1) record_texts_add(&texts, "keep", "%.9g", (double)o->keep);
+    record_texts_add_run(&texts, &o->run, &job->models);
+    record_texts_add(&texts, "guarantee", "%s", mar_session_guarantee(job->session));
+    if (record_texts_end(&texts, "the text in the picture") != 0) return 1;
+    char *path = output_image_path(&job->out, number);
+    const image picture = {job->canvas.width, job->canvas.height, job->rgb};
+    const image_store store = job->out.is_stream ? IMAGE_STREAM : job->out.directory ? IMAGE_UNSYNCED : IMAGE_SYNCED;
+    const int failed = !path || image_write_png(path, &picture, texts.texts, texts.count, store) != 0;
+    free(path);
+    record_texts_free(&texts);
+    return failed;
+}
+
+static int submit(edit_job *job, int number, uint64_t *id)
+{
+    const edit_options *o = &job->options;
+    mar_request request;
+    mar_request_init(job->session, &request, sizeof request);
+    memcpy(job->kept, job->known, (size_t)job->count);
+    if (o->keep < 1) edit_keep((double)o->keep, request.seed, (uint64_t)number, job->count, job->kept);
+    request.label = job->label;
+    request.image = (uint64_t)number;
+    request.tokens = job->tokens;
+    request.known = job->kept;
+    return mar_session_submit(job->session, &request, id) == MAR_OK ? 0
+                                                                    : tool_error("%s", mar_session_error(job->session));
+}
+
+/* Takes the finished image, if the oldest one is, and writes it. */
+static int take(edit_job *job, uint64_t first)
+{
+    mar_pixels pixels;
+    mar_pixels_init(&pixels, sizeof pixels);
+    pixels.data = job->rgb;
+    pixels.capacity = (size_t)job->canvas.width * (size_t)job->canvas.height * 3;
+    for (uint64_t id; (id = mar_session_next_finished(job->session)) != 0; job->made++) {
+        const mar_status status = mar_session_take(job->session, id, NULL, &pixels);
+        if (status != MAR_OK) return tool_error("%s", mar_session_error(job->session));
+        if (write_image(job, (int)(id - first)) != 0) return 1;
+    }
+    return 0;
+}
+
+/* Returns 0, 1 with the error printed, or 2 after an interruption. */
+static int make_images(edit_job *job, progress *bar)
+{
+    const edit_options *o = &job->options;
+    uint64_t first = 0;
+    for (int i = 0; i < o->num; i++) {
+        uint64_t id;
+        if (submit(job, i, &id) != 0) return 1;
+        if (i == 0) first = id;
+    }
+    progress_begin(bar);
+    const int steps = o->run.used.num_iter;
+    for (long step = 0; mar_session_pending(job->session); step++) {
+        const mar_status status = mar_session_step(job->session);
+        if (interruption_came()) return 2;
+        progress_clear(bar);
+        if (status != MAR_OK) return tool_error("%s", mar_session_error(job->session));
+        if (take(job, first) != 0) return 1;
+        const double all = (double)steps * ((o->num + o->batch - 1) / o->batch);
+        progress_update(bar, (double)step / (all > step ? all : (double)step + 1), job->made, o->num);
+    }
+    progress_clear(bar);
+    return 0;
+}
+
+static int make_files(edit_job *job, progress *bar)
+{
+    interruption_catch(); /* from here on there are files */
+    interruption_cancels(job->session);
+    int status = output_begin(&job->out);
+    if (status == 0) status = make_images(job, bar);
+    interruption_cancels(NULL);
+    if (status == 0) status = output_sync(&job->out);
+    if (status != 0) output_abandon(&job->out);
+    if (status != 2) return status;
+    return interruption_end("%d of %d images were made", job->made, job->options.num);
+}
+
+static void print_summary(const edit_job *job, double seconds)
+{
+    char path[8192];
+    const int kept = edit_count(job->known, job->count);
+    printable(job->out.is_stream ? "standard output" : job->out.path, path, sizeof path);
+    fprintf(job->out.is_stream ? stderr : stdout, "wrote %s: %d image%s of %dx%d in %.2f s, %d of %d tokens kept\n%s\n",
+            path, job->made, job->made > 1 ? "s" : "", job->canvas.width, job->canvas.height, seconds,
+            (int)((double)job->options.keep * kept + 0.5), job->count, mar_session_guarantee(job->session));
+}
+
+static int edit(edit_job *job, progress *bar)
+{
+    edit_options *o = &job->options;
+    if (output_check(&job->out, o->out) != 0 || read_offset(job) != 0 || read_pictures(job) != 0) return 1;
+    if (!job->out.is_file && output_check_free(&job->out) != 0) return 1;
+    if (!o->run.vae && !run_demo_vae(o->run.model)) return models_lack_vae(&o->run);
+    job->files.quiet = o->quiet;
+    job->files.encoder = 1;
+    if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
+    if (record_identify(&o->run, &job->models) != 0) return 1;
+    if (mar_model_get_config(job->models.model)->vocabulary)
+        return tool_error("%s: makes tokens from the upper left on, and can only continue a picture: expected a MAR "
+                          "model",
+                          o->run.model);
+    if (choose_class(job) != 0) return 1;
+    if (o->batch > o->num) o->batch = o->num;
+    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || prepare_tokens(job) != 0) return 1;
+    const double began = tool_seconds();
+    const int status = make_files(job, bar);
+    if (status == 0 && !o->quiet) print_summary(job, tool_seconds() - began);
+    return status;
+}
+
+int cmd_edit(int argc, char **argv)
+{
+    edit_job job = {0};
+    option_set set;
+    progress bar;
+    set_up(&job.options, &set);
+    int status = options_read(&set, argc, argv);
+    if (status == OPTIONS_RUN && run_options_done(&job.options.run, &set) != 0) return 1;
+    if (status != OPTIONS_RUN) return status;
+    progress_start(&bar, job.options.quiet);
+    status = edit(&job, &bar);
+    mar_session_free(job.session);
+    models_free(&job.files);
+    image *pictures[] = {&job.picture, &job.mask, &job.canvas};
+    for (int i = 0; i < 3; i++) free(pictures[i]->rgb);
+    free(job.tokens);
+    free(job.known);
+    free(job.kept);
+    free(job.rgb);
+    output_free(&job.out);
+    return status;
+}

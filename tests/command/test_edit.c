@@ -1,0 +1,155 @@
+/* mar edit: what it keeps and what it makes, and what it refuses. */
+#include "tests/support/command.h"
+#include "tests/support/test.h"
+#include "tools/edit/picture.h"
+#include "tools/images/source.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIDE = 32, GRID = 8, CELL = SIDE / GRID, TOKENS = GRID * GRID };
+
+/* Writes a picture whose pixels from row `from` on are white, the others black. */
+static void write_mask(const char *directory, const char *name, int width, int height, int from)
+{
+    image mask = {width, height, calloc((size_t)width * (size_t)height, 3)};
+    assert_non_null(mask.rgb);
+    memset(mask.rgb + 3 * (size_t)width * (size_t)from, 255, 3 * (size_t)width * (size_t)(height - from));
+    assert_int_equal(image_write_png(path_in(directory, "%s", name), &mask, NULL, 0, IMAGE_UNSYNCED), 0);
+    free(mask.rgb);
+}
+
+/* Returns the mean difference of two pictures in rows first .. end - 1. */
+static double difference(const char *directory, const char *a, const char *b, int first, int end)
+{
+    image pictures[2];
+    double sum = 0;
+    assert_int_equal(image_read(path_in(directory, "%s", a), &pictures[0]), 0);
+    assert_int_equal(image_read(path_in(directory, "%s", b), &pictures[1]), 0);
+    for (int i = 3 * SIDE * first; i < 3 * SIDE * end; i++) sum += abs(pictures[0].rgb[i] - pictures[1].rgb[i]);
+    for (int i = 0; i < 2; i++) free(pictures[i].rgb);
+    return sum / (3 * SIDE * (end - first));
+}
+
+TEST_WITH(inpainting, command_setup, command_teardown)
+{
+    const char *d = *state;
+    command_ok(d, "generate -q --class 3 --num 1 --seed 1 --out a.png");
+    write_mask(d, "lower.png", SIDE, SIDE, SIDE / 2);
+    command_ok(d, "edit -q --image a.png --mask lower.png --class 8 --num 3 --batch 2 --out e");
+    /* The upper half is the picture's but for the codec; the lower halves are of three images. */
+    for (int i = 0; i < 3; i++) {
+        char name[2][32];
+        snprintf(name[0], sizeof name[0], "e/%06d.png", i);
+        snprintf(name[1], sizeof name[1], "e/%06d.png", (i + 1) % 3);
+        assert_true(difference(d, "a.png", name[0], 0, 12) < 10);
+        assert_true(difference(d, name[0], name[1], 20, 32) > 2 * difference(d, name[0], name[1], 0, 12));
+    }
+    command_ok(d, "edit -q --image a.png --mask lower.png --class 8 --out again.png");
+    assert_same_file(d, "e/000000.png", "again.png"); /* an image is a function of its number, not of the batch */
+    sh_ok(d, "grep -q 'edited' again.png && grep -q 'lower.png: ' again.png");
+}
+
+TEST_WITH(outpainting_and_variations, command_setup, command_teardown)
+{
+    const char *d = *state;
+    write_mask(d, "black.png", SIDE, SIDE / 2, SIDE / 2);
+    command_result r = command_mar(d, "edit --image black.png --offset 0,0 --class 2 --out out.png");
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "wrote out.png: 1 image of 32x32 in ");
+    assert_has(r.out, " s, 32 of 64 tokens kept\nexact: the target's distribution\n");
+    command_result_free(&r);
+    command_ok(d, "edit -q --image black.png --class 2 --out middle.png");
+    assert_true(difference(d, "out.png", "middle.png", 0, SIDE) > 1);
+    command_ok(d, "edit -q --image out.png --keep 0.5 --class 2 --num 2 --out v");
+    assert_true(difference(d, "v/000000.png", "v/000001.png", 0, SIDE) > 1);
+}
+
+TEST_WITH(refused, command_setup, command_teardown)
+{
+    static const refusal cases[] = {
+        {"edit --class 3", "--image is missing, expected the picture to change"},
+        {"edit --image no.png --class 3", "no.png: cannot read: No such file or directory"},
+        {"edit --image a.png --class 3",
+         "--mask is missing: a.png covers all tokens, expected --mask, a smaller picture, or --keep"},
+        {"edit --image a.png --mask black.png --class 3",
+         "black.png: has no white pixel, expected white where the picture is to change"},
+        {"edit --image a.png --mask small.png --class 3",
+         "small.png: has 16x16 pixels, expected those of the picture, 32x32, or of the model, 32x32"},
+        {"edit --image large.png --class 3", "large.png: has 40x32 pixels, expected 32x32 at most, the model's size"},
+        {"edit --image small.png --offset 5,20 --class 3",
+         "--offset 5,20: small.png does not fit there, expected 16,16 at most"},
+        {"edit --image small.png --offset 5 --class 3", "--offset 5: expected X,Y, two numbers of pixels such as 64,0"},
+        {"edit --image small.png --class 0-2", "--class 0-2: is 3 classes, expected one"},
+        {"edit --image small.png --class 3 --num 2 --out b.png",
+         "--out b.png: is one picture, expected a directory for --num 2"},
+        {"edit --image small.png --class 3 --num_iter 8 --lazy",
+         "known tokens: expected a session without --lazy, which begins with none"},
+        {"edit --image small.png --class 3 --model demo-discrete", "demo-discrete", "has no encoder"}};
+    const char *d = *state;
+    write_mask(d, "a.png", SIDE, SIDE, 0);
+    write_mask(d, "black.png", SIDE, SIDE, SIDE);
+    write_mask(d, "small.png", SIDE / 2, SIDE / 2, 0);
+    write_mask(d, "large.png", SIDE + 8, SIDE, 0);
+    command_refuses(d, cases, LENGTH(cases));
+}
+
+/* --- the parts ---------------------------------------------------------------------------------------------------- */
+
+static image picture_of(int width, int height)
+{
+    image p = {width, height, calloc((size_t)width * (size_t)height, 3)};
+    assert_non_null(p.rgb);
+    for (int i = 0; i < width * height * 3; i++) p.rgb[i] = (uint8_t)(i % 97);
+    return p;
+}
+
+TEST_CASE(placing)
+{
+    const image p = picture_of(10, 12);
+    image canvas;
+    uint8_t known[TOKENS];
+    assert_int_equal(edit_place("p", &p, 3, 4, SIDE, SIDE, GRID, &canvas, known), 0);
+    for (int y = 0; y < SIDE; y++)
+        for (int x = 0; x < SIDE; x++) { /* the picture, continued by its outermost pixels */
+            const int row = y < 4 ? 0 : y > 15 ? 11 : y - 4, column = x < 3 ? 0 : x > 12 ? 9 : x - 3;
+            assert_memory_equal(canvas.rgb + 3 * (y * SIDE + x), p.rgb + 3 * (row * 10 + column), 3);
+        }
+    for (int i = 0; i < TOKENS; i++) /* columns 4 .. 11 and rows 4 .. 15 are whole cells */
+        assert_int_equal(known[i], i / GRID >= 1 && i / GRID < 4 && i % GRID >= 1 && i % GRID < 3);
+    free(canvas.rgb);
+
+    image mask = {10, 12, calloc(10 * 12, 3)};
+    assert_non_null(mask.rgb);
+    mask.rgb[3 * (5 * 10 + 2) + 1] = 128; /* pixel 5, 9 of the canvas */
+    assert_int_equal(edit_mask("m", &mask, &p, 3, 4, SIDE, SIDE, GRID, known), 0);
+    for (int i = 0; i < TOKENS; i++)
+        assert_int_equal(known[i], i / GRID >= 1 && i / GRID < 4 && i % GRID >= 1 && i % GRID < 3 && i != 2 * GRID + 1);
+    assert_int_equal(edit_place("p", &p, -1, -1, SIDE, SIDE, GRID, &canvas, known), 0); /* at 8, 8 */
+    for (int i = 0; i < TOKENS; i++)
+        assert_int_equal(known[i], i / GRID >= 2 && i / GRID < 5 && i % GRID >= 2 && i % GRID < 4);
+    free(canvas.rgb);
+    free(mask.rgb);
+    free(p.rgb);
+}
+
+/* Each token is kept as often, each image keeps as many, and seed and number decide. */
+TEST_CASE(keeping)
+{
+    enum { IMAGES = 4000, KNOWN = 48, KEPT = 12 };
+    int often[TOKENS] = {0};
+    for (int n = 0; n < IMAGES; n++) {
+        uint8_t known[TOKENS], again[TOKENS];
+        for (int i = 0; i < TOKENS; i++) known[i] = again[i] = i < KNOWN;
+        edit_keep(0.25, 7, (uint64_t)n, TOKENS, known);
+        edit_keep(0.25, 7, (uint64_t)n, TOKENS, again);
+        assert_memory_equal(known, again, TOKENS);
+        assert_int_equal(edit_count(known, TOKENS), KEPT);
+        for (int i = 0; i < TOKENS; i++) often[i] += known[i];
+    }
+    const double mean = IMAGES * 0.25, deviation = sqrt(IMAGES * 0.25 * 0.75);
+    for (int i = 0; i < TOKENS; i++)
+        if (fabs(often[i] - (i < KNOWN ? mean : 0)) > 5 * deviation) fail_msg("token %d: %d times", i, often[i]);
+}

@@ -8,68 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-mar_status mar_session_drop(mar_session *s, mar_status status)
-{
-    s->dropped = status;
-    s->why = s->err;
-    s->since = NULL;
-    s->planned = 0;
-    for (int i = 0; i < s->max_images; i++)
-        if (s->at[i]) mar_session_release(s, s->at[i]);
-    if (status != MAR_ECANCELLED)
-        mar_log(s->model->m, MAR_LOG_WARNING, "the batch of %d images from number %llu failed: %s", s->images,
-                (unsigned long long)s->first_image, s->why.text);
-    s->err = s->why; /* the log callback may have made a refused call */
-    return status;
-}
-
-void mar_session_drop_since(mar_session *s, const char *since)
-{
-    for (int i = 0; i < s->max_images; i++)
-        if (s->at[i]) mar_session_release(s, s->at[i]);
-    s->dropped = MAR_EARG;
-    s->since = since;
-}
-
-mar_status mar_session_stop_reading(mar_session *s, mar_status status)
-{
-    if (status != MAR_ECANCELLED) return mar_session_drop(s, status);
-    __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
-    s->k->core->bind(s->k);
-    s->k->core->recover(s->k);
-    s->k->core->unbind(s->k);
-    return status;
-}
-
-int mar_session_steps_left(const mar_session *s)
-{
-    int most = 0;
-    if (!mar_session_is_usable(s)) return 0;
-    for (int i = 0; i < s->max_images; i++) {
-        const int left = s->at[i] ? s->model->engine->steps_left(s->engine_state, i) : 0;
-        if (left > most) most = left;
-    }
-    return most ? most : s->pending; /* a request that waits has one step at least */
-}
-
-int mar_session_done(const mar_session *s)
-{
-    return mar_session_steps_left(s) <= 0;
-}
-
-mar_status mar_session_report(mar_session *s)
-{
-    const mar_progress p = {.size = sizeof p,
-                            .step = s->steps - mar_session_steps_left(s),
-                            .steps = s->steps,
-                            .images = s->decoded,
-                            .batch = s->images,
-                            .first_image = s->first_image};
-    if (!s->progress) return MAR_OK;
-    s->progress(s->progress_user, s, &p);
-    return mar_check_handle(s->model->m, &s->err);
-}
-
 /* --- beginning ---------------------------------------------------------------------------------------------------- */
 
 /* Lists the images of the batch in s->admit_image. */
@@ -143,18 +81,10 @@ mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, cons
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-static mar_status refuse_dropped(mar_session *s)
-{
-    if (s->dropped == MAR_OK) return MAR_OK;
-    if (s->dropped == MAR_ECANCELLED) return err_set(&s->err, MAR_EARG, "the batch was cancelled: begin another first");
-    if (s->since) return err_set(&s->err, MAR_EARG, "the session %s: begin a batch first", s->since);
-    return err_set(&s->err, MAR_EARG, "the batch failed, begin another first: %s", s->why.text);
-}
-
 static mar_status step(mar_session *s)
 {
     mar_entry *failed;
-    mar_status status = refuse_dropped(s);
+    mar_status status = mar_session_refuse_dropped(s);
     if (status != MAR_OK) return status;
     kern_queue *k = s->k;
     if (mar_session_done(s)) return err_set(&s->err, MAR_EARG, "no step left: begin a batch first");
@@ -189,14 +119,6 @@ uint64_t mar_session_batch_request(const mar_session *s, int i)
 }
 
 /* --- results ------------------------------------------------------------------------------------------------------ */
-
-mar_status mar_session_check_finished(mar_session *s)
-{
-    if (s->images == 0) return err_set(&s->err, MAR_EARG, "no images: begin a batch first");
-    if (s->dropped == MAR_OK && !mar_session_done(s))
-        return err_set(&s->err, MAR_EARG, "the images are not finished: %d steps left", mar_session_steps_left(s));
-    return refuse_dropped(s);
-}
 
 static mar_status fetch_tokens(mar_session *s, float *tokens)
 {

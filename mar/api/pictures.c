@@ -161,7 +161,7 @@ static size_t pixel_bytes(mar_pixel_format format)
     return format == MAR_PIXELS_RGB_F32 ? 3 * sizeof(float) : format == MAR_PIXELS_RGBA8 ? 4 : 3;
 }
 
-mar_status mar_session_read_pixels(mar_session *s, const mar_pixels *given, mar_pixels *out)
+static mar_status read_pixels(mar_session *s, const mar_pixels *given, mar_pixels *out)
 {
     int width, height;
     mar_session_image_size(s, &width, &height);
@@ -230,7 +230,7 @@ mar_status mar_session_decode_one(mar_session *s, uint64_t number, const float *
 {
     mar_pixels out;
     kern_queue *k = s->k;
-    mar_status status = mar_session_read_pixels(s, pixels, &out);
+    mar_status status = read_pixels(s, pixels, &out);
     if (status != MAR_OK) return status;
     const double begun = work(s);
     if (s->pending == 0 && kern_check(k, NULL) != MAR_OK) k->core->recover(k); /* the failure was another request's */
@@ -247,7 +247,7 @@ static mar_status fetch_image(mar_session *s, int i, const mar_pixels *pixels)
     mar_status status = mar_session_check_finished(s);
     if (status == MAR_OK && (i < 0 || i >= s->images))
         status = err_set(&s->err, MAR_EARG, "image %d: expected 0..%d, one of the batch", i, s->images - 1);
-    if (status == MAR_OK) status = mar_session_read_pixels(s, pixels, &out);
+    if (status == MAR_OK) status = read_pixels(s, pixels, &out);
     if (status != MAR_OK) return status;
     const double begun = work(s);
     status = decode_image(s, s->first_image + (uint64_t)i,
@@ -265,12 +265,6 @@ mar_status mar_session_image(mar_session *s, int i, mar_pixels *pixels)
 }
 
 /* --- tokens of the host ------------------------------------------------------------------------------------------- */
-
-int mar_session_is_token(const mar_session *s, float x)
-{
-    const int vocabulary = s->model->config.vocabulary;
-    return vocabulary ? x >= 0 && x < (float)vocabulary && x == floorf(x) : fabsf(x) <= FLT_MAX;
-}
 
 /* Returns MAR_EARG if a number is not one of the model's tokens. */
 static mar_status check_tokens(mar_session *s, const float *tokens, size_t count)
@@ -342,7 +336,7 @@ static mar_status encode(mar_session *s, const mar_pixels *pixels, float *tokens
     mar_pixels in;
     kern_queue *k = s->k;
     mar_status status = mar_check_given(tokens, "tokens", &s->err);
-    if (status == MAR_OK) status = mar_session_read_pixels(s, pixels, &in);
+    if (status == MAR_OK) status = read_pixels(s, pixels, &in);
     if (status != MAR_OK) return status;
     if (in.format == MAR_PIXELS_RGB_F32)
         return err_set(&s->err, MAR_EARG, "mar_pixels.format MAR_PIXELS_RGB_F32: expected RGB8 or RGBA8 to encode");

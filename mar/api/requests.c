@@ -12,31 +12,6 @@
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
-void mar_session_admit(mar_session *s, mar_entry *const *entries, int n)
-{
-    const mar_engine *engine = s->model->engine;
-    for (int i = 0; i < n; i++) {
-        entries[i]->slot = s->admit_slot[i];
-        entries[i]->state = MAR_REQUEST_RUNNING;
-        s->at[s->admit_slot[i]] = entries[i];
-    }
-    engine->admit(s->engine_state, s->admit_slot, s->admit_image, n);
-    for (int i = 0; i < n; i++) entries[i]->steps = engine->steps_left(s->engine_state, entries[i]->slot);
-}
-
-void mar_session_release(mar_session *s, mar_entry *e)
-{
-    if (e->slot < 0) return;
-    s->model->engine->release(s->engine_state, e->slot);
-    s->at[e->slot] = NULL;
-    e->slot = -1;
-}
-
-static int is_running(const mar_entry *e)
-{
-    return e && e->state == MAR_REQUEST_RUNNING;
-}
-
 static int is_pending(const mar_entry *e)
 {
     return e->state == MAR_REQUEST_WAITING || e->state == MAR_REQUEST_RUNNING;
@@ -45,47 +20,13 @@ static int is_pending(const mar_entry *e)
 static int count_running(const mar_session *s)
 {
     int n = 0;
-    for (int i = 0; i < s->max_images; i++) n += is_running(s->at[i]);
+    for (int i = 0; i < s->max_images; i++) n += mar_entry_is_running(s->at[i]);
     return n;
-}
-
-static int steps_left(const mar_session *s, const mar_entry *e)
-{
-    return s->model->engine->steps_left(s->engine_state, e->slot);
-}
-
-mar_status mar_session_examine(mar_session *s, mar_entry **failed)
-{
-    const kern_queue *k = s->k;
-    *failed = NULL;
-    for (int i = 0; i < s->max_images; i++) {
-        if (!is_running(s->at[i])) continue;
-        /* An asynchronous device waits only for an image that is finished, or when a layer is searched. */
-        if (k->device->asynchronous && !k->watch.on && steps_left(s, s->at[i]) > 0) continue;
-        const mar_status status = s->model->engine->examine(s->engine_state, i, &s->err);
-        if (status == MAR_EMODEL) *failed = s->at[i];
-        if (status != MAR_OK) return status;
-    }
-    return MAR_OK;
-}
-
-mar_status mar_session_run_step(mar_session *s, mar_entry **failed)
-{
-    kern_queue *k = s->k;
-    const double begun = mar_now();
-    *failed = NULL;
-    mar_status status = s->model->engine->step(s->engine_state, &s->err);
-    int finished = 0;
-    for (int i = 0; i < s->max_images; i++) finished |= is_running(s->at[i]) && steps_left(s, s->at[i]) <= 0;
-    if (finished) k->core->finish(k);
-    if (status == MAR_OK) status = mar_session_examine(s, failed);
-    s->total_s += mar_now() - begun;
-    return status;
 }
 
 /* --- the list ----------------------------------------------------------------------------------------------------- */
 
-mar_entry *mar_session_find(const mar_session *s, uint64_t id)
+static mar_entry *find_entry(const mar_session *s, uint64_t id)
 {
     for (mar_entry *e = s->first_request; e; e = e->next)
         if (e->id == id) return e;
@@ -101,7 +42,7 @@ static int is_of_batch(const mar_session *s, const mar_entry *e)
 
 static mar_status find(mar_session *s, uint64_t id, mar_entry **out)
 {
-    *out = mar_session_find(s, id);
+    *out = find_entry(s, id);
     return *out ? MAR_OK
                 : err_set(&s->err, MAR_EARG, "request %llu: expected one that was submitted and not taken or cancelled",
                           (unsigned long long)id);
@@ -132,13 +73,6 @@ static void remove_request(mar_session *s, mar_entry *e)
 void mar_session_free_requests(mar_session *s)
 {
     while (s->first_request) remove_request(s, s->first_request);
-}
-
-mar_status mar_session_refuse_requests(mar_session *s)
-{
-    if (s->requests == 0) return MAR_OK;
-    return err_set(&s->err, MAR_EARG, "the session has %d request%s: take or cancel %s first", s->requests,
-                   s->requests == 1 ? "" : "s", s->requests == 1 ? "it" : "them");
 }
 
 /* --- submitting --------------------------------------------------------------------------------------------------- */
@@ -238,7 +172,7 @@ static mar_status submit(mar_session *s, const mar_request *request, uint64_t *i
     if (status != MAR_OK) return status;
     mar_entry *e = create(s, &r);
     if (!e) return err_set(&s->err, MAR_ENOMEM, "out of memory for a request");
-    if (s->images) mar_session_drop_since(s, "has requests");
+    if (s->images && s->dropped == MAR_OK) mar_session_drop_since(s, "has requests");
     *id = e->id = ++s->last_id;
     *s->last_request = e;
     s->last_request = &e->next;
@@ -291,7 +225,7 @@ static void finish_requests(mar_session *s)
 {
     for (int i = 0; i < s->max_images; i++) {
         mar_entry *e = s->at[i];
-        if (!is_running(e) || steps_left(s, e) > 0) continue;
+        if (!mar_entry_is_running(e) || mar_entry_steps_left(s, e) > 0) continue;
         s->model->engine->snapshot(s->engine_state, i, e->tokens, s->known);
         if (kern_check(s->k, NULL) != MAR_OK) return;
         e->state = MAR_REQUEST_DONE;
@@ -337,7 +271,7 @@ mar_status mar_session_step_requests(mar_session *s)
     if (bad && status == MAR_OK) return MAR_OK;
     s->err = kept;
     for (int i = 0; status != MAR_OK && i < s->max_images; i++)
-        if (is_running(s->at[i])) fail(s, s->at[i], status);
+        if (mar_entry_is_running(s->at[i])) fail(s, s->at[i], status);
     if (status == MAR_ECANCELLED) __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     return status;
 }
@@ -354,11 +288,11 @@ static mar_status get_request(mar_session *s, uint64_t id, mar_request_info *inf
     mar_request_info all = {.why = ""};
     mar_status status = mar_sized_check(info, sizeof *info, "mar_request_info", &s->err);
     if (status != MAR_OK) return status;
-    const mar_entry *e = mar_session_find(s, id);
+    const mar_entry *e = find_entry(s, id);
     if (e) {
         all.state = e->state;
         all.steps = e->steps;
-        all.step = e->state == MAR_REQUEST_RUNNING ? e->steps - steps_left(s, e)
+        all.step = e->state == MAR_REQUEST_RUNNING ? e->steps - mar_entry_steps_left(s, e)
                    : e->state == MAR_REQUEST_DONE  ? e->steps
                                                    : 0;
         all.status = e->status;
@@ -396,7 +330,7 @@ static mar_status take(mar_session *s, uint64_t id, float *tokens, mar_pixels *p
         return err_set(&s->err, MAR_EARG, "request %llu has not begun: step the session first", (unsigned long long)id);
     if (e->state == MAR_REQUEST_RUNNING)
         return err_set(&s->err, MAR_EARG, "request %llu is not finished: %d steps left", (unsigned long long)id,
-                       steps_left(s, e));
+                       mar_entry_steps_left(s, e));
     if (e->state == MAR_REQUEST_FAILED) {
         status = e->status;
         s->err = e->why;

@@ -13,42 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static mar_status refuse_callback(mar_session *s)
-{
-    return err_set(&s->err, MAR_EARG,
-                   "the session is at work in another call: expected one after it, not from a callback of it");
-}
-
-mar_status mar_session_enter(mar_session *s)
-{
-    mar_err err;
-    if (!s) return mar_result(NULL, err_set(&err, MAR_EARG, "the session is NULL"), &err);
-    const mar_status status = mar_check_handle(s->model->m, &s->err);
-    if (status != MAR_OK) return status;
-    if (s->in_call) return refuse_callback(s);
-    s->in_call = 1;
-    return MAR_OK;
-}
-
-mar_status mar_session_leave(mar_session *s, mar_status status)
-{
-    s->in_call = 0;
-    return status;
-}
-
-int mar_session_is_usable(const mar_session *s)
-{
-    return s && !mar_in_forked_child(s->model->m);
-}
-
 void mar_session_cancel(mar_session *s)
 {
     if (s) __atomic_store_n(&s->cancel, 1, __ATOMIC_RELAXED);
-}
-
-const char *mar_session_error(const mar_session *s)
-{
-    return s ? s->err.text : mar_error(NULL);
 }
 
 void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *user)
@@ -76,13 +43,6 @@ mar_status mar_session_set_stream(mar_session *s, void *stream)
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
-
-void mar_session_image_size(const mar_session *s, int *width, int *height)
-{
-    const int side = s && s->vae ? s->grid * mar_vae_get_config(s->vae)->stride : 0;
-    if (width) *width = side;
-    if (height) *height = side;
-}
 
 static mar_status check(const mar_model *model, const mar_vae *vae, int max_batch, mar_err *err)
 {
@@ -154,16 +114,6 @@ static mar_status allocate(mar_session *s, mar_err *err)
     return MAR_OK;
 }
 
-static mar_status plan(mar_session *s, int n, mar_err *err)
-{
-    if (s->planned == n) return MAR_OK;
-    s->planned = 0;
-    mar_status status = s->model->engine->plan(s->engine_state, n, err);
-    if (status == MAR_OK && s->decoder) status = vae_run_plan(s->decoder, n, err);
-    if (status == MAR_OK) s->planned = n;
-    return status;
-}
-
 /* Writes the engine's guarantee. int8 changes the distribution, so that exact methods keep that of the int8 model. */
 static void write_guarantee(mar_session *s)
 {
@@ -193,7 +143,7 @@ static mar_status create_work(mar_session *s, const mar_params *params, const ma
     if (status == MAR_OK) write_guarantee(s);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);
-    if (status == MAR_OK) status = plan(s, s->max_images, err);
+    if (status == MAR_OK) status = mar_session_plan(s, s->max_images, err);
     if (status == MAR_OK) status = kern_check(k, err);
     k->core->unbind(k);
     return status;
@@ -255,7 +205,7 @@ void mar_session_free(mar_session *s)
 {
     if (!mar_session_is_usable(s)) return;
     if (s->in_call) {
-        mar_result(s->model->m, refuse_callback(s), &s->err);
+        mar_result(s->model->m, mar_session_refuse_callback(s), &s->err);
         return;
     }
     kern_queue *k = s->k;
@@ -277,11 +227,6 @@ void mar_session_free(mar_session *s)
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
-const mar_params *mar_session_get_params(const mar_session *s)
-{
-    return s ? s->model->engine->params(s->engine_state) : NULL;
-}
-
 const char *mar_session_guarantee(const mar_session *s)
 {
     return s ? s->guarantee : "";
@@ -301,31 +246,6 @@ const char *mar_session_description(const mar_session *s, char *text, size_t siz
     if (k->unrecorded > 0) snprintf(refused, sizeof refused, ", %d refused: %s", k->unrecorded, k->why_unrecorded.text);
     snprintf(text, size, "%s%s%s%s%s", head, s->draft ? "; draft's " : "", draft, recordings, refused);
     return text;
-}
-
-size_t mar_session_token_count(const mar_session *s)
-{
-    return (size_t)s->model->config.seq_len * (size_t)s->model->config.token_dim;
-}
-
-mar_status mar_session_prepare(mar_session *s, int n)
-{
-    kern_queue *k = s->k;
-    if (kern_check(k, NULL) != MAR_OK) k->core->recover(k);
-    k->core->finish(k); /* pending timers belong to the dropped batch */
-    s->total_s = s->vae_s = s->vae_flop = 0;
-    const mar_status status = kern_check(k, &s->err);
-    return status == MAR_OK ? plan(s, n, &s->err) : status;
-}
-
-void mar_session_log_unrecorded(mar_session *s)
-{
-    if (s->warned || s->k->unrecorded == 0) return;
-    s->warned = 1;
-    const mar_err kept = s->err; /* the log callback may make a refused call */
-    mar_log(s->model->m, MAR_LOG_WARNING, "work that is repeated cannot be recorded, and takes longer: %s",
-            s->k->why_unrecorded.text);
-    s->err = kept;
 }
 
 /* --- statistics and measurement ----------------------------------------------------------------------------------- */

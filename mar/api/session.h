@@ -1,7 +1,7 @@
 /* A session: memory, timing and images around a model family's engine (mar/core/engine.h). It has its own queue,
- * failure and cancel flag, and shares model and VAE with other sessions. Its public calls are in session.c (creation,
- * figures), requests.c (images that come and go), batch.c (images that begin together) and pictures.c (pixels). Private
- * to mar/api, but for the last two functions. */
+ * failure and cancel flag, and shares model and VAE with other sessions. From the bottom up: state.c has what all calls
+ * use, pictures.c pixels, requests.c images that come and go, batch.c images that begin together, session.c creation
+ * and figures. Private to mar/api, but for the last two functions. */
 #ifndef MAR_SESSION_H
 #define MAR_SESSION_H
 
@@ -71,8 +71,10 @@ struct mar_session {
     int in_call; /* 1: a call is in progress; its callbacks may make no other */
 };
 
-/* --- session.c ---------------------------------------------------------------------------------------------------- */
+/* --- state.c ------------------------------------------------------------------------------------------------------ */
 
+/* Returns MAR_EARG: the session is at work in the call that this one interrupts. */
+mar_status mar_session_refuse_callback(mar_session *s);
 /* Begins a call that returns a status. Returns MAR_OK if the session exists, its handle can be used here, and no other
  * call on it is in progress. Otherwise the error is the session's, or the thread's if there is no session. */
 mar_status mar_session_enter(mar_session *s);
@@ -82,12 +84,27 @@ mar_status mar_session_leave(mar_session *s, mar_status status);
 int mar_session_is_usable(const mar_session *s);
 /* Returns the numbers of an image's tokens. */
 size_t mar_session_token_count(const mar_session *s);
+/* Returns whether a number can be part of a token: one of the vocabulary, or a finite one. */
+int mar_session_is_token(const mar_session *s, float x);
+
+/* Prepares the shapes of n images. */
+mar_status mar_session_plan(mar_session *s, int n, mar_err *err);
 /* Prepares the queue and the shapes of n images. Clears a failure of the queue, and waits for its work. */
 mar_status mar_session_prepare(mar_session *s, int n);
 /* Logs, once, that the device refuses to record. */
 void mar_session_log_unrecorded(mar_session *s);
+/* Calls the host's progress callback, if there is one. */
+mar_status mar_session_report(mar_session *s);
 
-/* --- requests.c --------------------------------------------------------------------------------------------------- */
+static inline int mar_entry_is_running(const mar_entry *e) /* e may be NULL */
+{
+    return e && e->state == MAR_REQUEST_RUNNING;
+}
+
+static inline int mar_entry_steps_left(const mar_session *s, const mar_entry *e)
+{
+    return s->model->engine->steps_left(s->engine_state, e->slot);
+}
 
 /* Begins the n images of s->admit_image in the slots s->admit_slot, with the queue bound. */
 void mar_session_admit(mar_session *s, mar_entry *const *entries, int n);
@@ -98,37 +115,32 @@ void mar_session_release(mar_session *s, mar_entry *e);
 mar_status mar_session_run_step(mar_session *s, mar_entry **failed);
 /* Returns MAR_EMODEL if a running image has a non-finite token, with its error in s->err: *failed is the first. */
 mar_status mar_session_examine(mar_session *s, mar_entry **failed);
-/* Returns MAR_EARG if there are requests, which a batch would take the place of. */
-mar_status mar_session_refuse_requests(mar_session *s);
-void mar_session_free_requests(mar_session *s);
-/* Returns the request or image of the current batch with this id; NULL if there is none. */
-mar_entry *mar_session_find(const mar_session *s, uint64_t id);
-/* Makes one step of the requests: admits waiting ones, and finishes those that are complete. */
-mar_status mar_session_step_requests(mar_session *s);
-
-/* --- pictures.c --------------------------------------------------------------------------------------------------- */
-
-/* Returns whether a number can be part of a token: one of the vocabulary, or a finite one. */
-int mar_session_is_token(const mar_session *s, float x);
-/* Reads the host's struct for an image of the session's size. Sets *out, whose stride is not 0. */
-mar_status mar_session_read_pixels(mar_session *s, const mar_pixels *given, mar_pixels *out);
-/* Decodes one image of these tokens, host [seq_len][token_dim], to the host's pixels. With known, host [seq_len], cells
- * of unknown tokens are grey. number is the image's, for messages. */
-mar_status mar_session_decode_one(mar_session *s, uint64_t number, const float *tokens, const uint8_t *known,
-                                  const mar_pixels *pixels);
-
-/* --- batch.c ------------------------------------------------------------------------------------------------------ */
 
 /* Drops the batch for `status`, whose reason is in s->err. Returns status. */
 mar_status mar_session_drop(mar_session *s, mar_status status);
 /* Drops the batch because the session was used for something else: "was measured". */
 void mar_session_drop_since(mar_session *s, const char *since);
-/* Returns MAR_EARG unless there is a batch and its last step is done. */
-mar_status mar_session_check_finished(mar_session *s);
 /* Ends the reading of results for `status`, not MAR_OK: a cancel leaves the batch whole. Returns status. */
 mar_status mar_session_stop_reading(mar_session *s, mar_status status);
-/* Calls the host's progress callback, if there is one. */
-mar_status mar_session_report(mar_session *s);
+/* Returns MAR_EARG, with the reason, if the batch was dropped. */
+mar_status mar_session_refuse_dropped(mar_session *s);
+/* Returns MAR_EARG unless there is a batch and its last step is done. */
+mar_status mar_session_check_finished(mar_session *s);
+/* Returns MAR_EARG if there are requests, which a batch would take the place of. */
+mar_status mar_session_refuse_requests(mar_session *s);
+
+/* --- pictures.c --------------------------------------------------------------------------------------------------- */
+
+/* Decodes one image of these tokens, host [seq_len][token_dim], to the host's pixels. With known, host [seq_len], cells
+ * of unknown tokens are grey. number is the image's, for messages. */
+mar_status mar_session_decode_one(mar_session *s, uint64_t number, const float *tokens, const uint8_t *known,
+                                  const mar_pixels *pixels);
+
+/* --- requests.c --------------------------------------------------------------------------------------------------- */
+
+/* Makes one step of the requests: admits waiting ones, and finishes those that are complete. */
+mar_status mar_session_step_requests(mar_session *s);
+void mar_session_free_requests(mar_session *s);
 
 /* --- for the tests ------------------------------------------------------------------------------------------------ */
 

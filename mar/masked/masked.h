@@ -99,6 +99,8 @@ void mar_masked_step_apart(mar_masked *g);
 int mar_masked_branches(const mar_masked *g, int slot);
 /* Lists as rows first.. the `count` tokens of a slot's order from `begin` on. Returns the row behind them. */
 int mar_masked_list(mar_masked *g, int slot, const mar_step *step, int begin, int count, int first);
+/* Sets the target's chain to `steps` diffusion steps and cfg_branches rows a token. */
+void mar_masked_use_chain(mar_masked *g, int steps, int cfg_branches);
 /* Draws n tokens, rows `first`.. of the lists, in `steps` diffusion steps. Row z of the target's z is their first. */
 void mar_masked_draw(mar_masked *g, int first, int n, int z, int cfg_branches, int steps, kern_recording **recording);
 /* Writes the n tokens drawn, g->sampled, to the images, and adds them to what later passes know. */

@@ -1,0 +1,25 @@
+/* --preview: a picture of the images in progress, replaced as they form. */
+#ifndef TOOLS_PREVIEW_H
+#define TOOLS_PREVIEW_H
+
+#include "mar.h"
+#include "tools/images/image.h"
+
+/* Initialise with {0}. */
+typedef struct {
+    const char *path;  /* FILE.png; NULL: no preview */
+    int width, height; /* of an image */
+    image grid;        /* the images of the batch in progress */
+    int columns;       /* of the grid */
+    double not_before; /* time of the next preview */
+} preview;
+
+/* Makes room for batches of up to `images` images. Returns 0, or 1 with the error printed. */
+int preview_create(preview *p, const char *path, mar_session *session, int images);
+void preview_free(preview *p);
+
+/* Writes the n images of the session's batch, as far as they are known, unless the last preview was just now: previews
+ * take a tenth of the time at most. Returns 0, or 1 with the error printed. */
+int preview_show(preview *p, mar_session *session, int n);
+
+#endif

@@ -17,7 +17,7 @@ static void write_mask(const char *directory, const char *name, int width, int h
     image mask = {width, height, calloc((size_t)width * (size_t)height, 3)};
     assert_non_null(mask.rgb);
     memset(mask.rgb + 3 * (size_t)width * (size_t)from, 255, 3 * (size_t)width * (size_t)(height - from));
-    assert_int_equal(image_write_png(path_in(directory, "%s", name), &mask, NULL, 0, IMAGE_UNSYNCED), 0);
+    assert_int_equal(image_write(path_in(directory, "%s", name), &mask, IMAGE_PNG, 0, NULL, 0, IMAGE_UNSYNCED), 0);
     free(mask.rgb);
 }
 
@@ -152,4 +152,20 @@ TEST_CASE(keeping)
     const double mean = IMAGES * 0.25, deviation = sqrt(IMAGES * 0.25 * 0.75);
     for (int i = 0; i < TOKENS; i++)
         if (fabs(often[i] - (i < KNOWN ? mean : 0)) > 5 * deviation) fail_msg("token %d: %d times", i, often[i]);
+}
+
+/* --preview shows the images as they form and leaves the last view of them; the images are the same without it. */
+TEST_WITH(preview_file, command_setup, command_teardown)
+{
+    const char *d = *state;
+    image shown;
+    command_ok(d, "generate -q --class 3 --num 2 --seed 1 --num_iter 8 --preview p.png --out a");
+    command_ok(d, "generate -q --class 3 --num 2 --seed 1 --num_iter 8 --out b");
+    sh_ok(d, "cmp a/000000.png b/000000.png && cmp a/000001.png b/000001.png");
+    assert_int_equal(image_read(path_in(d, "p.png"), &shown), 0);
+    assert_int_equal(shown.width, 2 * SIDE + GRID_GAP);
+    assert_int_equal(shown.height, SIDE);
+    free(shown.rgb);
+    command_refused(d, "$MAR generate --preview p.txt", "--preview p.txt: expected FILE.png, .jpg or .webp", NULL);
+    command_refused(d, "$MAR generate --preview no/p.png --num_iter 8", "no/p.png: ", "No such file");
 }

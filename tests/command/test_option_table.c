@@ -279,7 +279,7 @@ static void manual_names_every_row(void **state)
         const char *entry = entry_of(shared, "\n.It Fl -", any_row(i)->name, "\n.It Fl", &end);
         assert_entry("mar.1", entry, end, any_row(i), " | ", "default is ", ".\n");
     }
-    assert_known(*state, manual, "\n.It Fl -", "generate bench fidelity inspect convert classes methods eval stats");
+    assert_known(*state, manual, "\n.It Fl -", "generate bench fidelity inspect convert classes methods eval stats edit");
     free(manual);
 }
 

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NUM_MAX = 10000, BATCH_DEFAULT = 16 };
+enum { NUM_MAX = 10000, BATCH_DEFAULT = 16, QUALITY = 90 };
 
 typedef struct {
     run_options run;
@@ -90,7 +90,7 @@ static const mar_param rows[] = {
      .offset = offsetof(edit_options, out),
      .type = MAR_TYPE_TEXT,
      .argument = "WHERE",
-     .help = "FILE.png, - for standard output, or a directory\n"
+     .help = "FILE.png, .jpg or .webp, - for standard output, or a directory\n"
              "Several images need a directory, for 000000.png, 000001.png and so on."},
     {0},
 };
@@ -162,7 +162,7 @@ static int read_pictures(edit_job *job)
 static int choose_class(edit_job *job)
 {
     int *labels, count;
-    if (classes_choose(job->options.classes, job->models.class_count, 0, &labels, &count) != 0) return 1;
+    if (classes_choose(job->options.classes, &job->models.classes, 0, &labels, &count) != 0) return 1;
     job->label = labels[0];
     free(labels);
     return count == 1 ? 0 : tool_error("--class %s: is %d classes, expected one", job->options.classes, count);
@@ -226,7 +226,8 @@ static int write_image(edit_job *job, int number)
     char *path = output_image_path(&job->out, number);
     const image picture = {job->canvas.width, job->canvas.height, job->rgb};
     const image_store store = job->out.is_stream ? IMAGE_STREAM : job->out.directory ? IMAGE_UNSYNCED : IMAGE_SYNCED;
-    const int failed = !path || image_write_png(path, &picture, texts.texts, texts.count, store) != 0;
+    const int failed =
+        !path || image_write(path, &picture, job->out.format, QUALITY, texts.texts, texts.count, store) != 0;
     free(path);
     record_texts_free(&texts);
     return failed;
@@ -313,7 +314,7 @@ static void print_summary(const edit_job *job, double seconds)
 static int edit(edit_job *job, progress *bar)
 {
     edit_options *o = &job->options;
-    if (output_check(&job->out, o->out) != 0 || read_offset(job) != 0 || read_pictures(job) != 0) return 1;
+    if (output_check(&job->out, o->out, IMAGE_PNG) != 0 || read_offset(job) != 0 || read_pictures(job) != 0) return 1;
     if (!job->out.is_file && output_check_free(&job->out) != 0) return 1;
     if (!o->run.vae && !run_demo_vae(o->run.model)) return models_lack_vae(&o->run);
     job->files.quiet = o->quiet;

@@ -114,6 +114,14 @@ static const mar_param image_rows[] = {
              "Images that an earlier command with the same options kept there are decoded, not made: those of mar "
              "generate, mar eval and mar fidelity, where number, class and --batch agree. A run that was stopped goes "
              "on with the same bits, one picture or grid, too."},
+    {.name = OPTION("preview"),
+     .offset = offsetof(generate_options, preview),
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.png",
+     .help = "write the images in progress to a file, again and again\n"
+             "A grid of the batch in progress: what is known of each image, the rest grey. The file is replaced as a "
+             "whole, so that a viewer can watch it. Writing it takes a tenth of the time at most, and changes no "
+             "image."},
     {.name = OPTION("accept_map"),
      .offset = offsetof(generate_options, accept_map),
      .type = MAR_TYPE_TEXT,
@@ -439,7 +447,7 @@ static int prepare(generate_job *job, progress *bar)
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || like_check(job) != 0) return 1;
     progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
-    if (make_canvases(job) != 0) return 1;
+    if (make_canvases(job) != 0 || preview_create(&job->preview, o->preview, job->session, o->batch) != 0) return 1;
     if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, &job->accepted) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
@@ -523,8 +531,14 @@ static int write_map(const generate_job *job)
 
 /* --- the run ------------------------------------------------------------------------------------ */
 
+static int show_preview(void *watcher, mar_session *session, int n)
+{
+    return preview_show(watcher, session, n);
+}
+
 static int make_images(generate_job *job, progress *bar)
 {
+    const generate_options *o = &job->options;
     const image_run run = {.model = job->models.model,
                            .session = job->session,
                            .captions = job->models.captions,
@@ -538,6 +552,8 @@ static int make_images(generate_job *job, progress *bar)
                              .labels = job->labels,
                              .have = job->have,
                              .takes_parts = 1,
+                             .watch = o->preview ? show_preview : NULL,
+                             .watcher = &job->preview,
                              .bar = bar,
                              .made = &job->sampled};
     const image_sink sinks[] = {{take_figures, job, 0, 0, 1},
@@ -676,6 +692,7 @@ int cmd_generate(int argc, char **argv)
     output_free(&job.tokens);
     store_close(&job.kept);
     acceptance_free(&job.accepted);
+    preview_free(&job.preview);
     free(job.classes);
     free(job.labels);
     like_free(&job.options);

@@ -26,7 +26,8 @@ typedef struct {
     int decoded;           /* images of the current batch with all pixels */
     void *blocks[BLOCKS];  /* [block_count] the arrays above */
     int block_count;
-    int lacks; /* 1: one of them had no memory */
+    int lacks;        /* 1: one of them had no memory */
+    int watch_failed; /* 1: plan.watch failed, and printed why */
 } image_loop;
 
 int image_plan_label(const image_plan *plan, long i)
@@ -135,6 +136,8 @@ static mar_status make_tokens(image_loop *loop, const image_run *r, long first, 
         if (interruption_came() && !loop->plan->finishes_batch)
             return MAR_ECANCELLED; /* begin clears an earlier cancel */
         status = mar_session_step(s);
+        if (status == MAR_OK && loop->plan->watch && loop->plan->watch(loop->plan->watcher, s, n) != 0)
+            return loop->watch_failed = 1, MAR_EIO;
     }
     if (status == MAR_OK && loop->tokens) status = mar_session_tokens(s, loop->tokens);
     if (status == MAR_OK && loop->token_status) status = mar_session_fates(s, loop->token_status, loop->steps);
@@ -166,11 +169,11 @@ typedef enum {
     FAILED   /* failed; the error is printed */
 } outcome;
 
-static outcome outcome_of(const image_run *r, mar_status status)
+static outcome outcome_of(const image_loop *loop, const image_run *r, mar_status status)
 {
     if (status == MAR_OK) return GOT;
     if (status == MAR_ECANCELLED) return DROPPED;
-    tool_error("%s", mar_session_error(r->session));
+    if (!loop->watch_failed) tool_error("%s", mar_session_error(r->session));
     return FAILED;
 }
 
@@ -239,7 +242,7 @@ static outcome make_stored(image_loop *loop, const image_run *r, const image_bat
     store_array arrays[ARRAYS];
     const store_range at = range_of(loop, b);
     const mar_status status = make_tokens(loop, r, b->first, b->n);
-    if (status != MAR_OK) return outcome_of(r, status);
+    if (status != MAR_OK) return outcome_of(loop, r, status);
     mar_session_get_stats(r->session, stats);
     const int count = list_arrays(loop, r, b, stats, arrays);
     return store_write(r->store, &at, NULL, arrays, count) == 0 ? GOT : FAILED;
@@ -287,7 +290,7 @@ static outcome get(image_loop *loop, const image_run *r, image_batch *b, mar_sta
     int made = 1;
     mar_status status = MAR_OK;
     outcome result =
-        r->store ? get_stored(loop, r, b, stats, &made) : outcome_of(r, make_tokens(loop, r, b->first, b->n));
+        r->store ? get_stored(loop, r, b, stats, &made) : outcome_of(loop, r, make_tokens(loop, r, b->first, b->n));
     if (result != GOT) return result;
     b->tokens = loop->tokens;
     b->token_status = loop->token_status;
@@ -304,7 +307,7 @@ static outcome get(image_loop *loop, const image_run *r, image_batch *b, mar_sta
     if (made) mar_session_get_stats(r->session, stats);
     b->stats = stats;
     if (status == MAR_OK && made && loop->plan->made) *loop->plan->made += b->n;
-    return outcome_of(r, status);
+    return outcome_of(loop, r, status);
 }
 
 static int is_there(const image_plan *plan, long i)

@@ -42,10 +42,13 @@ typedef struct {
     const uint8_t *have;   /* [images] 1: exists and is not made again; NULL: all are made */
     int takes_parts;       /* 1: the sinks get the decoded images of an interrupted batch */
     int finishes_batch;    /* 1: a signal ends the loop behind the current batch */
-    progress *bar;         /* progress bar; NULL: none */
-    long bar_before;       /* images of others that the bar counts as finished */
-    long bar_total;        /* images that the bar counts, begun by the caller; 0: the loop's own */
-    long *made;            /* counter of images made, not read; NULL: none */
+    int (*watch)(void *watcher, mar_session *session, int n); /* called after each step of a batch of n images; returns
+                                                               * 0, or 1 with the error printed; NULL: none */
+    void *watcher;
+    progress *bar;    /* progress bar; NULL: none */
+    long bar_before;  /* images of others that the bar counts as finished */
+    long bar_total;   /* images that the bar counts, begun by the caller; 0: the loop's own */
+    long *made;       /* counter of images made, not read; NULL: none */
     const char *kept; /* clause of an interruption's message on the images made: "they are in DIR"; NULL: the caller
                          prints the message */
 } image_plan;

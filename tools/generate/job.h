@@ -6,6 +6,7 @@
 #include "tools/generate/acceptance.h"
 #include "tools/images/image.h"
 #include "tools/generate/models.h"
+#include "tools/generate/preview.h"
 #include "tools/images/output.h"
 #include "tools/cli/run_options.h"
 #include "tools/store/store.h"
@@ -18,6 +19,7 @@ typedef struct {
     const char *out;            /* as given */
     const char *store;          /* directory of the run store; NULL: none */
     const char *like;           /* PNG whose image is made again; NULL: none */
+    const char *preview;        /* file of the images in progress; NULL: none */
     const char *accept_map;     /* file of the map of accepted tokens; NULL: none */
     int num;                    /* images per class; 0: the default */
     int format;                 /* image_format of pictures in a directory and on standard output */
@@ -61,6 +63,7 @@ typedef struct {
     int rows, columns;    /* of the grid */
     int class_is_column;  /* 1: a class is a column of the grid */
     mar_stats stats;      /* sum over the batches */
+    preview preview;      /* --preview */
     acceptance accepted;  /* status statistics of the drafted tokens */
     double load_s;        /* seconds of loading */
     double run_s;         /* seconds from the first step to the last file */

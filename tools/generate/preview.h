@@ -7,7 +7,8 @@
 
 /* Initialise with {0}. */
 typedef struct {
-    const char *path;  /* FILE.png; NULL: no preview */
+    const char *path; /* file; NULL: no preview */
+    image_format format;
     int width, height; /* of an image */
     image grid;        /* the images of the batch in progress */
     int columns;       /* of the grid */

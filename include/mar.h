@@ -315,7 +315,8 @@ typedef struct {
 /* Progress of a load: bytes of the file's tensors read so far, and of all. It runs on the loading thread, at most some
  * hundred times: first with done 0, last with done == total, when everything else has succeeded. done never falls.
  * Tensors that the model does not need count in the last call only. Returning nonzero cancels the load: it frees
- * everything and returns MAR_ECANCELLED. The function may call the library, also to load another file. */
+ * everything and returns MAR_ECANCELLED. The function may call the library, also to load another file, but must not
+ * close the handle. */
 typedef int mar_load_progress_function(void *user, uint64_t done, uint64_t total);
 
 /* Where a checkpoint is: exactly one of path, data and fd. */

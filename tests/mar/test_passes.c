@@ -92,7 +92,7 @@ TEST_CASE(passes)
         const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded};
         assert_ok(mar_passes_plan(f.w.k, mar_masked_model_of(f.model), IMAGES, KNOWN, PREDICTED, &err), &err);
         assert_ok(f.w.k->core->linear_plan(f.w.k, mar_masked_model_of(f.model)->z_proj, IMAGES * SEQ, &err), &err);
-        mar_embed_batch(mar_masked_model_of(f.model), &f.w, &f.embedded, IMAGES, label);
+        mar_embed_batch(mar_masked_model_of(f.model), &f.w, &f.embedded, IMAGES, NULL, label);
         mar_embed_tokens(mar_masked_model_of(f.model), &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
         mar_encoder_input(mar_masked_model_of(f.model), &f.w, &pass, KNOWN);
         mar_encode(mar_masked_model_of(f.model), &f.w, &pass);
@@ -139,7 +139,7 @@ static void pass_with(int heads, const float *tokens, const float *memory, float
     const mar_masked_model *m = mar_masked_model_of(f.model);
     const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded};
     assert_ok(mar_passes_plan(f.w.k, m, IMAGES, KNOWN, PREDICTED, &err), &err);
-    mar_embed_batch(m, &f.w, &f.embedded, IMAGES, label);
+    mar_embed_batch(m, &f.w, &f.embedded, IMAGES, NULL, label);
     mar_embed_tokens(m, &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
     mar_encoder_input(m, &f.w, &pass, KNOWN);
     mar_encode(m, &f.w, &pass);

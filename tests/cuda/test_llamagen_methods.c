@@ -102,6 +102,35 @@ static void make(mar_session *s, uint64_t first, float *tokens)
     assert_session(s, mar_session_tokens(s, tokens));
 }
 
+/* Makes images by requests: the second begins beside the first, the third in the place of one of them. Their guidance
+ * differs, and the second has known tokens. */
+static void make_requests(mar_session *s, float *tokens)
+{
+    enum { REQUESTS = 3, KNOWN = 6 };
+    float given[SEQ];
+    uint8_t known[SEQ];
+    uint64_t id[REQUESTS];
+    for (int k = 0; k < SEQ; k++) given[k] = (float)(3 * k % 50), known[k] = k < KNOWN;
+    for (int i = 0; i < REQUESTS; i++) {
+        mar_request r;
+        mar_request_init(s, &r, sizeof r);
+        r.label = i, r.seed = (uint64_t)i, r.cfg = 1 + 0.8f * (float)i;
+        if (i == 1) r.tokens = given, r.known = known;
+        assert_session(s, mar_session_submit(s, &r, &id[i]));
+        for (int step = 0; i == 0 && step < 3; step++) assert_session(s, mar_session_step(s));
+    }
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    for (int i = 0; i < REQUESTS; i++) assert_session(s, mar_session_take(s, id[i], tokens + i * SEQ, NULL));
+    for (int k = 0; k < KNOWN; k++) assert_true(tokens[SEQ + k] == given[k]);
+}
+
+static void expect_equal(int i, const float *tokens, const float *expected, int n)
+{
+    for (int k = 0; k < n; k++)
+        if (tokens[k] != expected[k])
+            fail_msg("%s: token %d is %g, the CPU's %g", cases[i].params, k, (double)tokens[k], (double)expected[k]);
+}
+
 /* Checks that tokens are equal. No decision here is within rounding of its threshold. */
 static void f32_is_the_cpu(void **state)
 {
@@ -114,10 +143,7 @@ static void f32_is_the_cpu(void **state)
             float expected[TOKENS], tokens[TOKENS];
             make(a, 5 + (uint64_t)j, expected);
             make(b, 5 + (uint64_t)j, tokens);
-            for (int k = 0; k < TOKENS; k++)
-                if (tokens[k] != expected[k])
-                    fail_msg("%s: token %d of batch %d is %g, the CPU's %g", cases[i].params, k, j, (double)tokens[k],
-                             (double)expected[k]);
+            expect_equal(i, tokens, expected, TOKENS);
         }
         mar_stats stats = {.size = sizeof stats}, theirs = {.size = sizeof theirs};
         mar_session_get_stats(a, &theirs);
@@ -128,6 +154,12 @@ static void f32_is_the_cpu(void **state)
             assert_session(a, mar_session_images(a, theirs_rgb));
             assert_session(b, mar_session_images(b, rgb));
             for (int k = 0; k < RGB; k++) assert_true(abs(rgb[k] - theirs_rgb[k]) <= 1);
+        }
+        if (i == 0 || i == CASES - 2) {
+            float expected[3 * SEQ], tokens[3 * SEQ];
+            make_requests(a, expected);
+            make_requests(b, tokens);
+            expect_equal(i, tokens, expected, 3 * SEQ);
         }
         mar_session_free(a);
         mar_session_free(b);

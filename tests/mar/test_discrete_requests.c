@@ -61,6 +61,7 @@ static void generate_all(mar_session *s, float tokens[GUESTS][SEQ])
     uint64_t id[GUESTS] = {0};
     int next = 0;
     for (int step = 0; next < GUESTS || mar_session_pending(s); step++) {
+        assert_true(step < 8 * GUESTS * SEQ);
         while (next < GUESTS && (next < 2 || step >= 2 * next)) {
             mar_request r;
             edited e;
@@ -81,9 +82,10 @@ TEST_CASE(images_are_their_own)
 {
     const discrete_models s = discrete_open(*state, 1);
     for (int run = 0; run < DISCRETE_RUNS; run++) {
-        float beside[GUESTS][SEQ], alone[SEQ];
+        float beside[GUESTS][SEQ], alone[SEQ], batch[BATCH * SEQ];
         mar_session *one = discrete_session(&s, discrete_runs[run].options, discrete_runs[run].draft, 1);
         mar_session *many = discrete_session(&s, discrete_runs[run].options, discrete_runs[run].draft, BATCH);
+        discrete_generate(many, 0, discrete_labels, BATCH, batch); /* leaves no slot occupied */
         generate_all(many, beside);
         for (int i = 0; i < GUESTS; i++) {
             mar_request r;

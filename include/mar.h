@@ -653,7 +653,8 @@ MAR_API void mar_request_init(const mar_session *s, mar_request *request, size_t
  * Images at different steps share their passes, but for images with and without guidance, and calls of the head with
  * different numbers of diffusion steps, which take turns. With an accelerator that keeps a state of the whole batch
  * (draft, spec path, lazy, gtr), requests begin together with those that wait, when no other is in progress. There
- * guidance must be the session's, and no token may be known. Invalid requests return MAR_EARG.
+ * guidance must be the session's, and no token may be known. Images of discrete tokens begin at any step, with every
+ * option. Invalid requests return MAR_EARG.
  *
  * A batch in progress is dropped. mar_session_begin returns MAR_EARG until all requests are taken or cancelled. */
 MAR_API mar_status mar_session_submit(mar_session *s, const mar_request *request, uint64_t *id);

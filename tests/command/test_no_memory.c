@@ -301,7 +301,7 @@ static void reading(void **state)
     snprintf(line, sizeof line, "generate --class @%s --num 1 --quiet --out x.png" TINY, path);
     fail_each(cmd_generate, line, 5);
     write_list(path, "zero,null\none\n2\n3\n4\n5\n6\n7\n8\n9\n");
-    snprintf(line, sizeof line, "classes --class_names %s null", path);
+    snprintf(line, sizeof line, "classes --class_names %s --json null", path);
     fail_each(cmd_classes, line, 1);
     snprintf(line, sizeof line, "generate --class one --class_names %s --num 1 --quiet --out x.png" TINY, path);
     fail_each(cmd_generate, line, 5);

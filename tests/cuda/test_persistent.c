@@ -422,7 +422,10 @@ static void replays(void **state)
     float *x = random_floats(MOST * (size_t)n.s.channels, 1, 99);
     for (int call = 0; call < 4; call++) { /* run, recorded, replayed */
         fill_chain(&c, &r);
-        for (int i = 0; i < r.tokens; i++) c.image[i] += (uint64_t)call, c.cfg[i] -= 0.2f * (float)call;
+        for (int i = 0; i < r.tokens; i++) {
+            c.seed[i] += (uint64_t)(i * call), c.image[i] += (uint64_t)call;
+            c.cfg[i] -= 0.2f * (float)call;
+        }
         k->core->upload(k, c.job.x, x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
         k->core->replay(k, &recording, chain_body, &c);
         from_device(k, recorded, c.job.x, (size_t)(r.tokens * n.s.channels) * sizeof *x);

@@ -45,6 +45,8 @@ if [ -z "${MAR_FRESH:-}" ]; then # the bare Debian of the test `fresh` goes with
     # shellcheck disable=SC2086
     want_packages $webp_packages
     # shellcheck disable=SC2086
+    want_packages $python_packages # without them the test `wheel` is skipped
+    # shellcheck disable=SC2086
     want_packages $mpi_packages # without them the build leaves out libmar-mpi.so, and its tests are skipped
 fi
 # shellcheck disable=SC2086

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python"))
+sys.path.insert(0, str(ROOT / "tests/reference"))
 
 from pymar import Schedule, generation_plan, load_mar, sample_chain  # noqa: E402
 

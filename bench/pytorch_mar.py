@@ -26,7 +26,7 @@ import sys
 import time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-sys.path[:0] = [os.path.join(ROOT, "python"), os.path.join(ROOT, "tools/dev")]
+sys.path[:0] = [os.path.join(ROOT, "tests/reference"), os.path.join(ROOT, "tools/dev")]
 
 import torch  # noqa: E402
 

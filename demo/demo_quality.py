@@ -2,7 +2,7 @@
 """Measure the demo models: does a classifier of real handwritten digits recognise what they generate?
 
     python3 demo/demo_quality.py --mar build/release/mar      # fresh images from the built command
-    python3 demo/demo_quality.py --engine pytorch             # the same figures from python/pymar
+    python3 demo/demo_quality.py --engine pytorch             # the same figures from tests/reference/pymar
     python3 demo/demo_quality.py --roles discrete-target,discrete-draft --cfg 2    # the models of discrete tokens
 
 Prints, for target and draft, the accuracy of a classifier trained on the real digits (and its accuracy on held-out real
@@ -25,7 +25,7 @@ from PIL import Image
 
 import digits
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "reference"))
 
 from pymar import (Schedule, generate, generate_codes, load_gpt, load_mar, load_vae, load_vq,  # noqa: E402
                    torch_noise)

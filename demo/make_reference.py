@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python"))
+sys.path.insert(0, str(ROOT / "tests/reference"))
 
 import digits  # noqa: E402
 from pymar.io import read_safetensors  # noqa: E402

@@ -7,6 +7,7 @@ test_compiler_packages="g++"
 test_packages="$test_compiler_packages libcmocka-dev" # what only the tests need
 mpi_packages="libopenmpi-dev openmpi-bin" # what libmar-mpi.so is built with, if it is there; mpirun
 webp_packages="libwebp-dev" # with it mar generate writes WebP, too
+python_packages="python3-venv python3-numpy" # what the test of the Python wheel needs
 fuzz_packages="clang libclang-rt-dev" # what only the fuzz targets need
 package_packages="dpkg-dev file" # what cpack makes Debian packages with
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "reference"))
 
 from pymar.io import write_safetensors  # noqa: E402
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "demo")]
+sys.path[:0] = [str(ROOT / "tests/reference"), str(ROOT / "demo")]
 
 import digits  # noqa: E402
 from pymar.io import read_safetensors, write_safetensors  # noqa: E402

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "reference"))
 
 from pymar.io import write_safetensors  # noqa: E402
 

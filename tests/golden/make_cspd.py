@@ -12,7 +12,7 @@ import torch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT / "python"), str(HERE)]
+sys.path[:0] = [str(ROOT / "tests/reference"), str(HERE)]
 
 from addressed_noise import INIT, STEP, normals, random_order  # noqa: E402
 from pymar.diffusion import Schedule  # noqa: E402

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "reference"))
 
 from pymar import Eagle, load_gpt, read_safetensors, write_safetensors  # noqa: E402
 from pymar.gpt import filter_logits  # noqa: E402

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "reference"))
 
 from pymar.io import load_vae, write_safetensors  # noqa: E402
 from pymar.vae import TOKEN_SCALE, VAE, VaeConfig  # noqa: E402

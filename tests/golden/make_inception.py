@@ -25,7 +25,7 @@ from torch_fidelity.metric_isc import isc_features_to_metric
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tools/dev"), str(HERE)]
+sys.path[:0] = [str(ROOT / "tests/reference"), str(ROOT / "tools/dev"), str(HERE)]
 
 from addressed_noise import INIT, philox  # noqa: E402
 from pymar.io import write_safetensors  # noqa: E402

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent.parent / "python"), str(HERE)]
+sys.path[:0] = [str(HERE.parent / "reference"), str(HERE)]
 
 from addressed_noise import INIT, STEP, normals, philox, random_order  # noqa: E402
 from pymar.diffusion import Schedule, sample_chain  # noqa: E402

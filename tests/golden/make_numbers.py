@@ -13,7 +13,7 @@ from torch_fidelity.metric_fid import fid_statistics_to_metric
 from torch_fidelity.metric_isc import isc_features_to_metric
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "reference"))
 
 from pymar.io import write_safetensors  # noqa: E402
 

@@ -10,7 +10,7 @@ import torch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT / "python"), str(HERE)]
+sys.path[:0] = [str(ROOT / "tests/reference"), str(HERE)]
 
 from pymar.io import write_safetensors  # noqa: E402
 

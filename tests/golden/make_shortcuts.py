@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent.parent / "python"), str(HERE)]
+sys.path[:0] = [str(HERE.parent / "reference"), str(HERE)]
 
 from addressed_noise import INIT, STEP, normals, random_order  # noqa: E402
 from make_mar import SEED, randomise  # noqa: E402

@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import ks_2samp
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "reference"))
 
 from pymar.io import write_safetensors  # noqa: E402
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "reference"))
 
 from pymar.io import write_safetensors  # noqa: E402
 from pymar.vae import TOKEN_SCALE, VAE, VaeConfig  # noqa: E402

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(HERE, "data")
-sys.path.insert(0, os.path.join(HERE, "..", "..", "python"))
+sys.path.insert(0, os.path.join(HERE, "..", "reference"))
 
 from pymar.model import MAR, MarConfig  # noqa: E402
 from pymar.vae import VAE, VaeConfig  # noqa: E402

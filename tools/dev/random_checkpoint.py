@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/reference"))
 
 from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, save_official_mar, save_official_vae,  # noqa: E402
                    write_safetensors)

@@ -1,0 +1,393 @@
+"""libmar for Python: images from autoregressive models with continuous tokens (MAR) and discrete ones (LlamaGen).
+
+    import mar
+    pixels = mar.generate(classes=[3, 7], seed=1, num_iter=32)      # uint8 [2, 32, 32, 3], digits of the demo model
+
+    model = mar.load("mar_base.safetensors", vae="kl16.safetensors")
+    session = model.session(batch=4, cfg=2.9)
+    request = session.submit(label=207, seed=7)
+    while session.pending:
+        session.step()
+    pixels = session.take(request)
+
+Every function is a thin layer over mar.h, which documents parameters and guarantees. A call leaves the interpreter's
+lock, so that other threads run. Objects free themselves. A session belongs to one thread at a time; only
+Session.cancel() without a request may be called from any thread.
+"""
+from __future__ import annotations
+
+import ctypes as c
+import os
+import weakref
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _lib
+from ._lib import lib
+
+__all__ = ["MarError", "Model", "Session", "Features", "Method", "load", "generate", "edit", "frechet_distance",
+           "precision_recall", "methods", "__version__"]
+
+__version__: str = lib.mar_version().decode()
+
+Path = Union[str, "os.PathLike[str]"]
+UInt8Array = npt.NDArray[np.uint8]
+Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class MarError(RuntimeError):
+    """A call of libmar failed. The text is the library's line, and `status` its name for the kind."""
+
+    def __init__(self, status: int, line: str) -> None:
+        super().__init__(line)
+        self.status: str = lib.mar_status_name(status).decode()
+
+
+def _text(value: object) -> bytes:
+    """A parameter as text: on and off for bools, what Python prints for the rest."""
+    if isinstance(value, bool):
+        return b"on" if value else b"off"
+    if isinstance(value, (float, np.floating)):
+        return repr(float(value)).encode()
+    if isinstance(value, (tuple, list)):
+        return ",".join(_text(v).decode() for v in value).encode()
+    return str(value).encode()
+
+
+def _pointer(array: Optional[npt.NDArray[Any]]) -> Optional[int]:
+    return None if array is None else array.ctypes.data
+
+
+class _Library:
+    """A handle: the device, shared by what is loaded with it."""
+
+    def __init__(self, options: dict[str, object]) -> None:
+        made = _lib.Options.new("mar_options_init")
+        why = c.create_string_buffer(1024)
+        rows = {lib.mar_option_get(i).contents.name.decode(): lib.mar_option_get(i)
+                for i in range(lib.mar_option_count())}
+        for name, value in options.items():
+            if name not in rows:
+                raise TypeError(f"no option {name!r}: expected one of {', '.join(sorted(rows))}")
+            status = lib.mar_param_set(rows[name], c.byref(made), _text(value), why, len(why))
+            if status != _lib.OK:
+                raise MarError(status, why.value.decode())
+        handle = c.c_void_p()
+        status = lib.mar_open(c.byref(made), c.byref(handle))
+        self.pointer = handle
+        weakref.finalize(self, lib.mar_close, handle)
+        self.check(status)
+
+    def check(self, status: int) -> None:
+        if status != _lib.OK:
+            raise MarError(status, lib.mar_error(self.pointer).decode())
+
+
+def _source(path: Path, heads: int = 0, encoder: bool = False) -> Any:
+    source = _lib.Source.new("mar_source_init")
+    source.path, source.heads, source.encoder = os.fsencode(path), heads, encoder
+    return source
+
+
+class Model:
+    """A loaded model, its image decoder and, for speculation, a draft model. mar.load makes it."""
+
+    def __init__(self, library: _Library, path: Path, vae: Optional[Path], draft: Optional[Path], heads: int,
+                 encoder: bool) -> None:
+        self._library = library
+        self._model = self._load(lib.mar_model_load_from, lib.mar_model_free, _source(path, heads))
+        self._draft = draft and self._load(lib.mar_model_load_from, lib.mar_model_free, _source(draft))
+        self._vae = vae and self._load(lib.mar_vae_load_from, lib.mar_vae_free, _source(vae, 0, encoder))
+        self.config: dict[str, Any] = {
+            name: getattr(lib.mar_model_get_config(self._model).contents, name)
+            for name, *_ in _lib.ModelConfig._fields_ if name != "size"}
+        self.config["family"] = self.config["family"].decode()
+
+    def _load(self, load: Any, free: Any, source: Any) -> c.c_void_p:
+        made = c.c_void_p()
+        self._library.check(load(self._library.pointer, c.byref(source), c.byref(made)))
+        weakref.finalize(self, free, made)
+        return made
+
+    @property
+    def backend(self) -> str:
+        """The device and its arithmetic: "cpu bf16 (avx512_bf16), 2 threads"."""
+        return str(lib.mar_backend_description(self._library.pointer).decode())
+
+    def session(self, batch: int = 1, **params: object) -> Session:
+        """Makes a session with room for `batch` images at a time. params are the options of mar generate, such as
+        num_iter=32, cfg=2.9, head_spec=8; seed and cfg are those of requests that give none."""
+        return Session(self, batch, params)
+
+
+class Session:
+    """Images in progress. Requests come and go one at a time: submit, step while pending, take."""
+
+    def __init__(self, model: Model, batch: int, params: dict[str, object]) -> None:
+        self.model = model
+        made, why = lib.mar_params_new(), c.create_string_buffer(1024)
+        if not made:
+            raise MemoryError("no memory for parameters")
+        try:
+            for name, value in params.items():
+                status = lib.mar_params_set(made, name.encode(), _text(value), why, len(why))
+                if status != _lib.OK:
+                    raise MarError(status, why.value.decode())
+            if model._draft:
+                for i in range(lib.mar_param_count()):
+                    row = lib.mar_param_get(i).contents
+                    if row.name == b"draft":
+                        c.c_void_p.from_address(made + row.offset).value = model._draft.value
+            pointer = c.c_void_p()
+            model._library.check(lib.mar_session_create(model._model, model._vae, made, batch, c.byref(pointer)))
+        finally:
+            lib.mar_params_free(made)
+        self._pointer = pointer
+        weakref.finalize(self, lib.mar_session_free, pointer)
+        width, height = c.c_int(), c.c_int()
+        lib.mar_session_image_size(pointer, c.byref(width), c.byref(height))
+        self.shape: tuple[int, int] = (height.value, width.value)
+        self._tokens = (int(model.config["seq_len"]), int(model.config["token_dim"]))
+
+    def _check(self, status: int) -> None:
+        if status != _lib.OK:
+            raise MarError(status, lib.mar_session_error(self._pointer).decode())
+
+    @property
+    def guarantee(self) -> str:
+        """What is guaranteed of the images' distribution, in one line."""
+        return str(lib.mar_session_guarantee(self._pointer).decode())
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait or are in progress."""
+        return int(lib.mar_session_pending(self._pointer))
+
+    @property
+    def finished(self) -> int:
+        """The oldest request that is done or has failed; 0 if there is none."""
+        return int(lib.mar_session_next_finished(self._pointer))
+
+    def submit(self, label: int = -1, *, seed: Optional[int] = None, image: int = 0, cfg: Optional[float] = None,
+               tokens: Optional[npt.ArrayLike] = None, known: Optional[npt.ArrayLike] = None,
+               features: Optional[npt.ArrayLike] = None, mask: Optional[npt.ArrayLike] = None) -> int:
+        """Adds a request and returns its number. tokens [seq_len, token_dim] with known [seq_len]: those that are kept
+        bit for bit. features and mask: a caption, for text-to-image models."""
+        request = _lib.Request.new("mar_request_init", self._pointer)
+        request.label, request.image = label, image
+        if seed is not None:
+            request.seed = seed
+        if cfg is not None:
+            request.cfg = cfg
+        positions, dim = self.model.config["caption_tokens"], self.model.config["caption_dim"]
+        arrays = [_shaped(tokens, np.float32, self._tokens, "tokens"),
+                  _shaped(known, np.uint8, self._tokens[:1], "known"),
+                  _shaped(features, np.float32, (positions, dim), "features"),
+                  _shaped(mask, np.uint8, (positions,), "mask")]
+        request.tokens, request.known, request.features, request.mask = map(_pointer, arrays)
+        number = c.c_uint64()
+        self._check(lib.mar_session_submit(self._pointer, c.byref(request), c.byref(number)))
+        return number.value
+
+    def step(self) -> None:
+        """Makes one step of all images in progress; waiting requests begin with it."""
+        self._check(lib.mar_session_step(self._pointer))
+
+    def progress(self, request: int) -> tuple[int, int]:
+        """Steps done and steps in all; (0, 0) before the request begins. KeyError for an unknown request."""
+        info = _lib.RequestInfo.new("mar_request_info_init")
+        self._check(lib.mar_session_get_request(self._pointer, request, c.byref(info)))
+        if info.state == _lib.UNKNOWN:
+            raise KeyError(request)
+        return info.step, info.steps
+
+    def _into(self, alpha: bool) -> tuple[UInt8Array, Any]:
+        array = np.zeros((*self.shape, 4 if alpha else 3), np.uint8)
+        pixels = _lib.Pixels.new("mar_pixels_init")
+        pixels.format, pixels.data, pixels.capacity = _lib.RGBA8 if alpha else _lib.RGB8, _pointer(array), array.nbytes
+        return array, pixels
+
+    def take(self, request: int) -> UInt8Array:
+        """Returns the pixels [height, width, 3] of a finished request and forgets it. A failed request raises."""
+        array, pixels = self._into(alpha=False)
+        self._check(lib.mar_session_take(self._pointer, request, None, c.byref(pixels)))
+        return array
+
+    def take_tokens(self, request: int) -> Float32Array:
+        """As take, but returns the tokens [seq_len, token_dim]."""
+        tokens = np.zeros(self._tokens, np.float32)
+        self._check(lib.mar_session_take(self._pointer, request, _pointer(tokens), None))
+        return tokens
+
+    def preview(self, request: int) -> UInt8Array:
+        """Returns the image so far [height, width, 4]; alpha is 0 where no token is known."""
+        array, pixels = self._into(alpha=True)
+        self._check(lib.mar_session_preview(self._pointer, request, c.byref(pixels)))
+        return array
+
+    def cancel(self, request: Optional[int] = None) -> None:
+        """Forgets a request. Without one, stops the running step, from any thread: it raises MarError with the status
+        "cancelled"."""
+        if request is None:
+            lib.mar_session_cancel(self._pointer)
+        else:
+            self._check(lib.mar_session_cancel_request(self._pointer, request))
+
+    def encode(self, picture: npt.ArrayLike) -> Float32Array:
+        """Returns the tokens of a picture [height, width, 3], for submit. The model needs load(..., encoder=True)."""
+        array = _shaped(picture, np.uint8, (*self.shape, 3), "picture")
+        pixels = _lib.Pixels.new("mar_pixels_init")
+        pixels.data, pixels.capacity = _pointer(array), 0 if array is None else array.nbytes
+        tokens = np.zeros(self._tokens, np.float32)
+        self._check(lib.mar_session_encode(self._pointer, c.byref(pixels), _pointer(tokens)))
+        return tokens
+
+
+def _shaped(value: Optional[npt.ArrayLike], dtype: Any, shape: tuple[int, ...], name: str,
+            ) -> Optional[npt.NDArray[Any]]:
+    if value is None:
+        return None
+    array = np.ascontiguousarray(value, dtype)
+    if array.shape != shape:
+        raise ValueError(f"{name}: shape {array.shape}, expected {shape}")
+    return array
+
+
+def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Path] = None, heads: int = 0,
+         encoder: bool = False, **options: object) -> Model:
+    """Loads a model, and its image decoder. Built-in models such as "demo" bring theirs. encoder: also the image
+    encoder, for Session.encode and mar.edit. options are the library's: dtype="bf16", threads=2, backend="cpu"."""
+    built_in = {"demo": "demo", "demo-discrete": "demo-discrete"}
+    return Model(_Library(options), path, vae or built_in.get(os.fspath(path)), draft, heads, encoder)
+
+
+Progress = Callable[[int, int], object]
+Preview = Callable[[int, UInt8Array], object]
+
+
+def _run(session: Session, requests: Sequence[int], on_progress: Optional[Progress], on_preview: Optional[Preview],
+         ) -> UInt8Array:
+    """Steps until all requests are taken. An exception, also of a callback, forgets the requests that are left."""
+    images = np.zeros((len(requests), *session.shape, 3), np.uint8)
+    place, left = {r: i for i, r in enumerate(requests)}, set(requests)
+    try:
+        while left:
+            session.step()
+            for request in sorted(left) if on_preview else ():
+                if session.progress(request)[0] and on_preview:
+                    on_preview(place[request], session.preview(request))
+            while session.finished:
+                request = session.finished
+                images[place[request]] = session.take(request)
+                left.discard(request)
+                if on_progress:
+                    on_progress(len(requests) - len(left), len(requests))
+    finally:
+        for request in left:
+            try:
+                session.cancel(request)
+            except MarError:
+                pass  # a failed request is forgotten once it was taken
+    return images
+
+
+def generate(model: Union[Model, Path] = "demo", classes: Sequence[int] = tuple(range(10)), *, seed: int = 0,
+             batch: int = 16, vae: Optional[Path] = None, on_progress: Optional[Progress] = None,
+             on_preview: Optional[Preview] = None, **params: object) -> UInt8Array:
+    """Makes an image of each class: uint8 [len(classes), height, width, 3]. Image i is that of mar generate with this
+    seed and number i, bit for bit. on_progress(done, total) is called after each image, on_preview(i, rgba) after each
+    step. An exception in them cancels."""
+    loaded = model if isinstance(model, Model) else load(model, vae)
+    session = loaded.session(min(batch, max(1, len(classes))), **params)
+    requests = [session.submit(label, seed=seed, image=i) for i, label in enumerate(classes)]
+    return _run(session, requests, on_progress, on_preview)
+
+
+def edit(model: Model, picture: npt.ArrayLike, mask: npt.ArrayLike, label: int, *, n: int = 1, seed: int = 0,
+         batch: int = 16, on_progress: Optional[Progress] = None, on_preview: Optional[Preview] = None,
+         **params: object) -> UInt8Array:
+    """Makes the part of a picture [height, width, 3] anew where mask [height, width] is true, n times. Tokens are cells
+    of pixels; one with any true pixel is made anew. The model needs load(..., encoder=True)."""
+    session = model.session(min(batch, n), **params)
+    cells = _shaped(mask, np.bool_, session.shape, "mask")
+    grid = round(int(model.config["seq_len"]) ** 0.5)
+    if cells is None:
+        raise ValueError("mask: expected an array")
+    made = cells.reshape(grid, session.shape[0] // grid, grid, session.shape[1] // grid).any(axis=(1, 3))
+    tokens, known = session.encode(picture), ~made.reshape(-1)
+    requests = [session.submit(label, seed=seed, image=i, tokens=tokens, known=known) for i in range(n)]
+    return _run(session, requests, on_progress, on_preview)
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+class Features:
+    """A feature network: Inception-v3's file, or "demo" for the digits of the demo."""
+
+    def __init__(self, path: Path = "demo", batch: int = 64, **options: object) -> None:
+        self._library, self._batch = _Library(options), batch
+        made = c.c_void_p()
+        self._library.check(lib.mar_features_load(self._library.pointer, os.fsencode(path), batch, c.byref(made)))
+        self._pointer = made
+        weakref.finalize(self, lib.mar_features_free, made)
+        config = lib.mar_features_get_config(made).contents
+        self.size, self.classes = int(config.features), int(config.classes)
+
+    def __call__(self, images: npt.ArrayLike) -> tuple[Float32Array, Float32Array]:
+        """Returns features [n, size] and logits [n, classes] of images uint8 [n, height, width, 3]."""
+        pixels = np.ascontiguousarray(images, np.uint8)
+        if pixels.ndim != 4 or pixels.shape[3] != 3:
+            raise ValueError(f"images: shape {pixels.shape}, expected (n, height, width, 3)")
+        n, height, width, _ = pixels.shape
+        features, logits = np.zeros((n, self.size), np.float32), np.zeros((n, self.classes), np.float32)
+        for i in range(0, n, self._batch):
+            part = min(self._batch, n - i)
+            self._library.check(lib.mar_features_run(self._pointer, _pointer(pixels[i:]), part, width, height,
+                                                     _pointer(features[i:]), _pointer(logits[i:]), None))
+        return features, logits
+
+
+def frechet_distance(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+    """The Frechet distance of Gaussians with the mean and covariance of features a and b, each [n, size]: FID with
+    those of Inception-v3 (Heusel et al., 2017)."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    mean = x.mean(0) - y.mean(0)
+    cov_x, cov_y = np.cov(x, rowvar=False), np.cov(y, rowvar=False)
+    values, vectors = np.linalg.eigh(cov_x)
+    root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    product = np.linalg.eigvalsh(root @ cov_y @ root)  # of the eigenvalues of cov_x cov_y
+    return float(mean @ mean + np.trace(cov_x) + np.trace(cov_y) - 2 * np.sqrt(np.maximum(product, 0)).sum())
+
+
+def precision_recall(reference: npt.ArrayLike, images: npt.ArrayLike, k: int = 3, **options: object,
+                     ) -> tuple[float, float]:
+    """Precision and recall (Kynkaanniemi et al., 2019) of features, each [n, size]."""
+    a, b = np.ascontiguousarray(reference, np.float32), np.ascontiguousarray(images, np.float32)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+        raise ValueError(f"features: shapes {a.shape} and {b.shape}, expected (n, size) of one size")
+    precision, recall, library = c.c_double(), c.c_double(), _Library(options)
+    library.check(lib.mar_precision_recall(library.pointer, _pointer(a), len(a), _pointer(b), len(b), a.shape[1], k,
+                                           c.byref(precision), c.byref(recall)))
+    return precision.value, recall.value
+
+
+class Method(NamedTuple):
+    """An accelerator: the options that turn it on, and what it does to the images' distribution."""
+    name: str
+    kind: str
+    option: Optional[str]
+    tokens: str
+    exact: bool
+    guarantee: str
+    source: str
+    summary: str
+
+
+def methods() -> list[Method]:
+    """Returns all accelerators."""
+    rows = (lib.mar_method_get(i).contents for i in range(lib.mar_method_count()))
+    return [Method(r.name.decode(), r.kind.decode(), r.option and r.option.decode(), r.tokens.decode(), bool(r.exact),
+                   r.guarantee.decode(), r.source.decode(), r.summary.decode()) for r in rows]

@@ -1,0 +1,187 @@
+"""Tests the installed Python module: test_mar.py MAR_COMMAND ABI_TXT. Called by test_wheel.sh in a fresh venv."""
+import gc
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import zlib
+
+import numpy as np
+
+import mar
+from mar import _lib
+
+COMMAND, ABI = sys.argv[1:3]
+
+
+def read_png(path):
+    """Returns the pixels of an 8-bit RGB PNG."""
+    data, at, packed = pathlib.Path(path).read_bytes(), 8, b""
+    while at < len(data):
+        size, kind = int.from_bytes(data[at:at + 4], "big"), data[at + 4:at + 8]
+        body, at = data[at + 8:at + 8 + size], at + 12 + size
+        if kind == b"IHDR":
+            width, height = int.from_bytes(body[:4], "big"), int.from_bytes(body[4:8], "big")
+        if kind == b"IDAT":
+            packed += body
+    rows = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(height, 1 + 3 * width)
+    image, before = np.zeros((height, 3 * width), np.uint8), np.zeros(3 * width, np.int64)
+    for y, row in enumerate(rows):
+        line = row[1:].astype(np.int64)
+        for x in range(3 * width):
+            left, up, corner = (line[x - 3] if x >= 3 else 0), before[x], (before[x - 3] if x >= 3 else 0)
+            nearest = min((abs(up - corner), 0, left), (abs(left - corner), 1, up),
+                          (abs(left + up - 2 * corner), 2, corner))[2]
+            line[x] = (line[x] + [0, left, up, (left + up) // 2, nearest][row[0]]) & 255
+        image[y], before = line, line
+    return image.reshape(height, width, 3)
+
+
+class Test(unittest.TestCase):
+    def test_layout(self):
+        """The structs are those of mar.h, or begin as they do."""
+        fields = {}
+        for line in pathlib.Path(ABI).read_text().splitlines():
+            words = line.split()
+            if words[0] == "field":
+                fields[words[1]] = (int(words[2]), int(words[3]))
+        for name, struct in _lib.STRUCTS.items():
+            for field, *_ in struct._fields_:
+                at = getattr(struct, field)
+                self.assertEqual((at.offset, at.size), fields[f"{name}.{field}"], f"{name}.{field}")
+
+    def test_generate(self):
+        """The same pixels as the command's, whatever the batch."""
+        with tempfile.TemporaryDirectory() as out:
+            subprocess.run([COMMAND, "generate", "-q", "--class", "3,7,1", "--num", "1", "--seed", "5", "--num_iter",
+                            "6", "--num_sampling_steps", "8", "--out", f"{out}/d"], check=True)
+            expected = [read_png(f"{out}/d/{i:06d}.png") for i in range(3)]
+        done, shown = [], []
+        images = mar.generate("demo", [3, 7, 1], seed=5, batch=2, num_iter=6, num_sampling_steps=8,
+                              on_progress=lambda n, of: done.append((n, of)),
+                              on_preview=lambda i, rgba: shown.append((i, rgba[..., 3].mean())))
+        self.assertEqual(images.shape, (3, 32, 32, 3))
+        np.testing.assert_array_equal(images, expected)
+        self.assertEqual(done, [(1, 3), (2, 3), (3, 3)])
+        alphas = [a for i, a in shown if i == 0]
+        self.assertEqual(len(alphas), 6)
+        self.assertTrue(0 < alphas[0] < alphas[-1] == 255 and alphas == sorted(alphas))
+
+    def test_requests(self):
+        """Requests with their own seeds are the same in company and alone."""
+        model = mar.load("demo", threads=2)
+        session = model.session(2, num_iter=4, num_sampling_steps=4)
+        self.assertIn("exact", session.guarantee)
+        first = session.submit(2, seed=1)
+        session.step()
+        second = session.submit(4, seed=9, image=3, cfg=4.0)
+        self.assertEqual(session.progress(second), (0, 0))
+        while session.pending:
+            session.step()
+        together = [session.take(first), session.take(second)]
+        with self.assertRaises(KeyError):
+            session.progress(first)
+        for i, wish in enumerate([dict(label=2, seed=1), dict(label=4, seed=9, image=3, cfg=4.0)]):
+            request = session.submit(**wish)
+            while session.pending:
+                session.step()
+            np.testing.assert_array_equal(session.take(request), together[i])
+
+    def test_cancel(self):
+        """Another thread's cancel stops a step, and an exception in a callback forgets the requests."""
+        session = mar.load("demo").session(1)
+        session.submit(1)
+        session.step()
+        timer = threading.Timer(0.05, session.cancel)
+        timer.start()
+        with self.assertRaises(mar.MarError) as caught:
+            for _ in range(1000):
+                session.step()
+        timer.join()
+        self.assertEqual(caught.exception.status, "cancelled")
+
+        class Enough(Exception):
+            pass
+
+        def stop(i, rgba):
+            raise Enough
+
+        with self.assertRaises(Enough):
+            mar.generate("demo", [1, 2], on_preview=stop)
+
+    def test_edit(self):
+        """Kept tokens come back bit for bit."""
+        model = mar.load("demo", encoder=True)
+        session = model.session(1, num_iter=8, num_sampling_steps=8)
+        picture = mar.generate(model, [3], num_iter=8, num_sampling_steps=8)[0]
+        tokens, known = session.encode(picture), np.arange(64) % 3 == 0
+        request = session.submit(5, tokens=tokens, known=known)
+        while session.pending:
+            session.step()
+        made = session.take_tokens(request)
+        np.testing.assert_array_equal(made[known], tokens[known])
+        self.assertTrue((made[~known] != tokens[~known]).any(axis=1).all())
+        mask = np.zeros((32, 32), bool)
+        mask[16:] = True
+        edited = mar.edit(model, picture, mask, 8, n=2, num_iter=8, num_sampling_steps=8)
+        self.assertEqual(edited.shape, (2, 32, 32, 3))
+        top, bottom = (np.abs(edited[0].astype(int) - edited[1])[rows].mean() for rows in (slice(0, 12), slice(20, 32)))
+        self.assertLess(2 * top, bottom)
+
+    def test_evaluation(self):
+        """The distance of images to themselves is 0, and grows with their difference."""
+        judge = mar.Features("demo", batch=8)
+        images = mar.generate("demo", [i % 10 for i in range(40)], num_iter=16, num_sampling_steps=50)
+        features, logits = judge(images)
+        self.assertEqual((features.shape, logits.shape), ((40, judge.size), (40, judge.classes)))
+        self.assertGreater(np.mean(logits.argmax(1) == np.arange(40) % 10), 0.6)
+        self.assertAlmostEqual(mar.frechet_distance(features, features), 0, places=4)
+        far = mar.frechet_distance(features, judge(255 - images)[0])
+        self.assertGreater(far, 1)
+        self.assertEqual(mar.precision_recall(features, features), (1, 1))
+        # two Gaussians whose distance is known: |mean|^2 + sum (s - 1)^2
+        x = np.random.default_rng(0).standard_normal((200000, 2))
+        self.assertAlmostEqual(mar.frechet_distance(x, x * [2, 3] + [1, 0]), 1 + 1 + 4, places=1)
+
+    def test_errors(self):
+        """The library's line and status, or Python's error for a wrong shape or name."""
+        for call, line in [(lambda: mar.load("no.safetensors"), "no.safetensors: "),
+                           (lambda: mar.load("demo", dtype="f64"), "--dtype f64: expected "),
+                           (lambda: mar.generate("demo", [10]), "class 10: expected 0..9"),
+                           (lambda: mar.generate("demo", [1], num_iter=65), "--num_iter 65: expected 0..64"),
+                           (lambda: mar.generate("demo", [1], colour=3), "colour"),
+                           (lambda: mar.load("demo").session().encode(np.zeros((32, 32, 3))), "without its encoder")]:
+            with self.assertRaises(mar.MarError) as caught:
+                call()
+            self.assertIn(line, str(caught.exception))
+            self.assertNotIn("\n", str(caught.exception))
+        with self.assertRaisesRegex(TypeError, "no option 'thread'"):
+            mar.load("demo", thread=2)
+        with self.assertRaisesRegex(ValueError, r"tokens: shape \(3,\), expected \(64, 8\)"):
+            mar.load("demo").session().submit(1, tokens=[1, 2, 3], known=np.ones(64))
+        self.assertTrue(any(m.name == "head-spec" and m.exact for m in mar.methods()))
+
+    def test_memory(self):
+        """Objects are freed in any order, and with the last reference."""
+        def once():
+            model = mar.load("demo", threads=1)
+            session = model.session(4, num_iter=2, num_sampling_steps=2)
+            del model
+            session.submit(1)
+            session.step()
+
+        for _ in range(5):
+            once()
+        gc.collect()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(30):
+            once()
+        gc.collect()
+        self.assertLess(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, before + 20000)  # KB; a session has 5 MB
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -68,10 +68,11 @@ if ! cmake -G "$generator" -S "$source_dir/examples" -B "$work/build" -DCMAKE_PR
 fi
 "$work/build/generate" 7 "$work/b.ppm"
 MAR_DATA_DIR=$prefix/share/libmar "$work/build/generate_static" 7 "$work/c.ppm"
+(cd "$work" && printf '3\n7\n1\n' | build/requests && ls request-1.ppm request-3.ppm >/dev/null)
 
 [ "$(head -c 2 "$work/a.ppm")" = P6 ] || fail "not a PPM file"
 [ "$(wc -c <"$work/a.ppm")" -gt 3000 ] || fail "the picture is too small: $(wc -c <"$work/a.ppm") bytes"
-for other in b c static beside; do cmp "$work/a.ppm" "$work/$other.ppm" || fail "two programs differ"; done
+for other in b c static beside request-2; do cmp "$work/a.ppm" "$work/$other.ppm" || fail "two programs differ"; done
 if "$work/by_pkg_config" 10 "$work/none.ppm" 2>"$work/error"; then fail "class 10 of 10 was accepted"; fi
 [ "$(wc -l <"$work/error")" = 1 ] || fail "an error is not one line: $(cat "$work/error")"
 

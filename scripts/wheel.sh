@@ -10,13 +10,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$out" "$work/mar"
 cp python/mar/__init__.py python/mar/_lib.py python/mar/py.typed "$work/mar"
-cmake --install build/release --component python --prefix "$work/mar" --strip >/dev/null
-rm -f "$work"/mar/libmar.so.*.debug
-# a wheel has no symbolic links: the library has its plain name alone
-library=$(readlink -f "$work/mar/libmar.so")
-mv "$library" "$work/library"
-rm -f "$work"/mar/libmar.so*
-mv "$work/library" "$work/mar/libmar.so"
+cmake --install build/release --component python --prefix "$work/mar" >/dev/null
+strip --strip-unneeded "$work/mar/libmar.so"
 python3 - "$work" "$out" <<'END'
 import base64, hashlib, pathlib, platform, re, subprocess, sys, zipfile
 work, out = map(pathlib.Path, sys.argv[1:])

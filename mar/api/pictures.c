@@ -233,7 +233,8 @@ mar_status mar_session_decode_one(mar_session *s, uint64_t number, const float *
     mar_status status = read_pixels(s, pixels, &out);
     if (status != MAR_OK) return status;
     const double begun = work(s);
-    if (s->pending == 0 && kern_check(k, NULL) != MAR_OK) k->core->recover(k); /* the failure was another request's */
+    /* a failure that no image in progress has to see was an earlier request's */
+    if (mar_session_done(s) && kern_check(k, NULL) != MAR_OK) k->core->recover(k);
     k->core->upload(k, s->latents, tokens, mar_session_token_count(s) * sizeof *tokens);
     status = decode_image(s, number, s->latents, out.format == MAR_PIXELS_RGB_F32);
     pause_work(s, begun);

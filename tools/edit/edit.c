@@ -318,7 +318,7 @@ static int edit(edit_job *job, progress *bar)
     if (!job->out.is_file && output_check_free(&job->out) != 0) return 1;
     if (!o->run.vae && !run_demo_vae(o->run.model)) return models_lack_vae(&o->run);
     job->files.quiet = o->quiet;
-    job->files.encoder = 1;
+    job->files.encoder = MODELS_ENCODER;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     if (record_identify(&o->run, &job->models) != 0) return 1;
     if (mar_model_get_config(job->models.model)->vocabulary)

@@ -86,14 +86,18 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
 }
 
 /* Loads a file, shown on the bar. */
-static mar_status load_file(mar *library, model_file *file, int is_model, int encoder, progress *bar)
+static mar_status load_file(mar *library, model_file *file, int is_model, models_encoder encoder, progress *bar)
 {
     mar_source source;
     mar_source_init(&source, sizeof source);
-    source.path = file->path, source.heads = file->heads, source.encoder = !is_model && encoder;
+    source.path = file->path, source.heads = file->heads, source.encoder = !is_model && encoder != MODELS_NO_ENCODER;
     if (bar) progress_note(bar, "loading %s", file->path);
-    const mar_status status = is_model ? mar_model_load_from(library, &source, &file->model)
-                                       : mar_vae_load_from(library, &source, &file->vae);
+    mar_status status = is_model ? mar_model_load_from(library, &source, &file->model)
+                                 : mar_vae_load_from(library, &source, &file->vae);
+    if (status == MAR_EMODEL && source.encoder && encoder == MODELS_ENCODER_IF_THERE) {
+        source.encoder = 0;
+        status = mar_vae_load_from(library, &source, &file->vae);
+    }
     if (bar) progress_clear(bar);
     return status;
 }

@@ -30,6 +30,9 @@ typedef struct {
     record_ids ids;           /* identities of the files; record_identify sets them */
 } run_models;
 
+/* Whether image decoders are loaded with their encoders. */
+typedef enum { MODELS_NO_ENCODER = 0, MODELS_ENCODER, MODELS_ENCODER_IF_THERE } models_encoder;
+
 /* A loaded file: model or image decoder. */
 typedef struct {
     const mar *library; /* the handle it was loaded with */
@@ -58,7 +61,7 @@ typedef struct {
         class_table table;
     } names[MODELS_RUNS_MAX]; /* one for each file of --class_names */
     int name_count;           /* names in use */
-    int encoder;              /* 1: image decoders are loaded with their encoders; set before the first models_load */
+    models_encoder encoder;   /* of the image decoders; set before the first models_load */
     int quiet;                /* 1: no warnings; set before the first models_load */
     int warned;               /* 1: models_load has reported fewer threads than requested */
 } model_store;

@@ -188,20 +188,24 @@ static char *class_list(const generate_job *job, int names)
     return text_close(stream, &text) == 0 ? text.data : NULL;
 }
 
-int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out)
+void record_texts_add_image(record_texts *out, const run_models *models, int label, long index)
 {
     char name[CLASS_NAME_MAX + 2];
-    const int label = index < 0 ? 0 : job->classes[index / job->num];
+    if (label < 0)
+        record_texts_add(out, "class", "%s", unconditional);
+    else
+        record_texts_add(out, "class", "%d", label);
+    if (*models_class_name(models, label, name, sizeof name)) record_texts_add(out, "class_name", "%s", name);
+    record_texts_add(out, "image", "%ld", index);
+}
+
+int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out)
+{
     *out = (record_texts){0};
     if (title) record_texts_add(out, "Title", "%s", title);
     record_texts_add(out, "Software", "libmar %s", mar_version());
     if (index >= 0) {
-        if (label < 0)
-            record_texts_add(out, "class", "%s", unconditional);
-        else
-            record_texts_add(out, "class", "%d", label);
-        if (*models_class_name(&job->models, label, name, sizeof name)) record_texts_add(out, "class_name", "%s", name);
-        record_texts_add(out, "image", "%ld", job->options.first + index);
+        record_texts_add_image(out, &job->models, job->classes[index / job->num], job->options.first + index);
     } else {
         const int named = job->models.classes.names != NULL;
         char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;

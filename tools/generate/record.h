@@ -23,6 +23,8 @@ void record_texts_add(record_texts *out, const char *key, const char *format, ..
 /* Ends the collection. Returns 0. If memory ran out, frees the texts and returns 1 after printing "out of memory for"
  * and `what`. */
 int record_texts_end(record_texts *texts, const char *what);
+/* Adds the class of an image, its name if it has one, and the image's number. */
+void record_texts_add_image(record_texts *out, const run_models *models, int label, long index);
 /* Adds everything the run's images depend on: options, models, backend. Call it after models_session. */
 void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models);
 

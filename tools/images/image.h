@@ -70,6 +70,11 @@ void image_file_free(image_file *file);
 int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 
+/* Decodes a PNG of out->width x out->height pixels, of any kind, in 8 bits. *alpha is its transparency, uint8_t
+ * [height][width], NULL if it has none. The caller frees both arrays. Returns 0, or 1 with the reason and nothing to
+ * free. */
+int image_decode_png_alpha(const void *data, size_t size, image *out, uint8_t **alpha, char why[IMAGE_WHY_MAX]);
+
 /* Allocates the pixels of a picture of this size from a file of `size` bytes. One byte encodes at most pixels_per_byte
  * pixels. A file that claims more is rejected before allocating. */
 int image_make_room(double width, double height, size_t size, double pixels_per_byte, image *out,

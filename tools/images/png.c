@@ -222,6 +222,64 @@ int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_W
     return *why != '\0';
 }
 
+/* --- PNGs with transparency --------------------------------------------------------------------------------------- */
+
+/* Lets libpng convert to 8-bit RGBA. *has_alpha: the PNG has transparency. */
+static int make_rgba(png_reader *r, int *has_alpha)
+{
+    if (setjmp(png_jmpbuf(r->png))) return 1;
+    *has_alpha = (png_get_color_type(r->png, r->info) & PNG_COLOR_MASK_ALPHA) != 0 ||
+                 png_get_valid(r->png, r->info, PNG_INFO_tRNS) != 0;
+    png_set_expand(r->png); /* palettes, grey of fewer bits, tRNS */
+    png_set_strip_16(r->png);
+    png_set_gray_to_rgb(r->png);
+    png_set_add_alpha(r->png, 255, PNG_FILLER_AFTER);
+    (void)png_set_interlace_handling(r->png);
+    png_read_update_info(r->png, r->info);
+    if (png_get_rowbytes(r->png, r->info) == (size_t)png_get_image_width(r->png, r->info) * 4) return 0;
+    snprintf(r->why, IMAGE_WHY_MAX, "cannot be made RGBA");
+    return 1;
+}
+
+/* Decodes to rgba, uint8_t [height][width][4], of `out`'s size. */
+static int decode_rgba(png_reader *r, const image *out, uint8_t *rgba, int *has_alpha)
+{
+    if (read_header(r) != 0) return 1;
+    const unsigned width = png_get_image_width(r->png, r->info), height = png_get_image_height(r->png, r->info);
+    if (width == (unsigned)out->width && height == (unsigned)out->height)
+        return make_rgba(r, has_alpha) != 0 || read_rows(r, rgba, out->height, (size_t)out->width * 4) != 0;
+    snprintf(r->why, IMAGE_WHY_MAX, "has %ux%u pixels, expected %dx%d", width, height, out->width, out->height);
+    return 1;
+}
+
+int image_decode_png_alpha(const void *data, size_t size, image *out, uint8_t **alpha, char why[IMAGE_WHY_MAX])
+{
+    const size_t pixels = (size_t)out->width * (size_t)out->height;
+    uint8_t *rgba = malloc(pixels * 4);
+    png_reader r;
+    int has_alpha = 0;
+    *alpha = malloc(pixels);
+    out->rgb = malloc(pixels * 3);
+    open_reader(&r, data, size, why);
+    if (!rgba || !*alpha || !out->rgb) snprintf(why, IMAGE_WHY_MAX, "out of memory");
+    const int failed = *why || decode_rgba(&r, out, rgba, &has_alpha) != 0;
+    for (size_t i = 0; i < pixels && !failed; i++) {
+        memcpy(out->rgb + 3 * i, rgba + 4 * i, 3);
+        (*alpha)[i] = rgba[4 * i + 3];
+    }
+    png_destroy_read_struct(&r.png, &r.info, NULL);
+    free(rgba);
+    if (failed || !has_alpha) {
+        free(*alpha);
+        *alpha = NULL;
+    }
+    if (failed) {
+        free(out->rgb);
+        out->rgb = NULL;
+    }
+    return failed;
+}
+
 /* --- PNGs of image_write ------------------------------------------------------------------------------------------ */
 
 static int has_shape(png_reader *r, int width, int height)

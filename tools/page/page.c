@@ -1,6 +1,7 @@
 #include "tools/page/page.h"
 
 #include "mar.h"
+#include "tools/cli/base64.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
 #include "tools/cli/file.h"
@@ -66,21 +67,11 @@ cJSON *page_add_extras(cJSON *record, const char *kind)
 /* Returns the text of a data URI. The caller frees it. Returns NULL without memory. */
 static char *data_uri(const uint8_t *data, size_t size)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     static const char begin[] = "data:image/png;base64,";
-    char *text = malloc(sizeof begin + (size + 2) / 3 * 4), *to = text;
+    char *text = malloc(sizeof begin + base64_size(size));
     if (!text) return NULL;
-    to += sizeof begin - 1;
     memcpy(text, begin, sizeof begin);
-    for (size_t i = 0; i < size; i += 3) {
-        const uint32_t three = (uint32_t)data[i] << 16 | (uint32_t)(i + 1 < size ? data[i + 1] : 0) << 8 |
-                               (uint32_t)(i + 2 < size ? data[i + 2] : 0);
-        *to++ = digits[three >> 18];
-        *to++ = digits[three >> 12 & 63];
-        *to++ = i + 1 < size ? digits[three >> 6 & 63] : '=';
-        *to++ = i + 2 < size ? digits[three & 63] : '=';
-    }
-    *to = '\0';
+    base64_write(data, size, text + sizeof begin - 1);
     return text;
 }
 

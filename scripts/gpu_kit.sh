@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a folder with which a machine that reaches no package registry, but has a compiler, cmake, ninja and nvcc, builds
 # libmar and runs its tests for GPUs and its benchmarks.
-#   scripts/gpu_kit.sh DIR     here, on Debian 12: the packages that libmar and its tests are built from, and env.sh, 17 MB
+#   scripts/gpu_kit.sh DIR     here, on Debian 12: the packages that libmar and its tests are built from, and env.sh, 20 MB
 #   . DIR/env.sh               there, in bash: unpacks them beside the system and lets compiler, linker and CMake find them
 # The packages are those of scripts/packages.sh, with what they need, but for the compilers and what every compiler
 # brings. Packages that DIR has already are not fetched again; those that do not belong in it are removed.

@@ -10,6 +10,7 @@ const tool_command commands[] = {
     {"methods", "list the accelerators: parameters, source, whether exact", cmd_methods},
     {"fidelity", "compare a faster run with a reference: speed, distance, a page", cmd_fidelity},
     {"eval", "judge a model's images, or others: FID, Inception score, a page", cmd_eval},
+    {"serve", "serve images over HTTP: OpenAI's API, jobs with progress, a page", cmd_serve},
     {"stats", "write reference statistics of images for mar eval", cmd_stats},
     {"completion", "write the completion script of bash, zsh or fish", cmd_completion},
     {0},

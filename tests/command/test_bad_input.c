@@ -59,7 +59,7 @@ static void options(void **state)
         {"-v", "mar: -v: unknown command", ", did you mean mar -V?\n"},
         {"generat", "mar: generat: unknown command", "did you mean mar generate?"},
         {"frobnicate", "mar: frobnicate: unknown command, expected ",
-         "generate, edit, inspect, convert, bench, classes, methods, fidelity, eval, stats or completion"},
+         "generate, edit, inspect, convert, bench, classes, methods, fidelity, eval, serve, stats or completion"},
         {"--frobnicate", "mar: --frobnicate: ", "unknown command"},
         {"generate --spec cspd", "--spec: needs --draft", "needs --draft\n"},
         {"generate --spec eagle --draft demo-draft", "--spec eagle", "lantern-pp-gstar, sjd or sjd-pac"},

@@ -244,7 +244,7 @@ static void assert_dashed(const char *where, const char *text, const char *dashe
 
 static void help_names_every_row(void **state)
 {
-    static const char *const commands[] = {"generate", "bench", "fidelity"};
+    static const char *const commands[] = {"generate", "bench", "fidelity", "serve"};
     for (int c = 0; c < 3; c++) {
         char line[64];
         const char *end = NULL;
@@ -279,7 +279,7 @@ static void manual_names_every_row(void **state)
         const char *entry = entry_of(shared, "\n.It Fl -", any_row(i)->name, "\n.It Fl", &end);
         assert_entry("mar.1", entry, end, any_row(i), " | ", "default is ", ".\n");
     }
-    assert_known(*state, manual, "\n.It Fl -", "generate bench fidelity inspect convert classes methods eval stats edit");
+    assert_known(*state, manual, "\n.It Fl -", "generate bench fidelity inspect convert classes methods eval stats edit serve");
     free(manual);
 }
 

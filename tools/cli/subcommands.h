@@ -12,6 +12,7 @@ int cmd_classes(int argc, char **argv);
 int cmd_methods(int argc, char **argv);
 int cmd_fidelity(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_serve(int argc, char **argv);
 int cmd_stats(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
 

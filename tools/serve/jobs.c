@@ -1,0 +1,517 @@
+#include "tools/serve/jobs.h"
+
+#include "tools/cli/command.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+const char *job_state_name(job_state state)
+{
+    static const char *const names[] = {"queued", "running", "done", "failed", "cancelled"};
+    return names[state];
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+/* Initialises a condition whose times are those of CLOCK_MONOTONIC. */
+static void make_condition(pthread_cond_t *c)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+void jobs_create(jobs *t, metrics *m, int most, double keep_s, int width, int height)
+{
+    *t = (jobs){.most = most, .keep_s = keep_s, .image_bytes = (size_t)width * (size_t)height * 3, .metrics = m};
+    pthread_mutex_init(&t->lock, NULL);
+    make_condition(&t->work);
+    make_condition(&t->idle);
+}
+
+static void free_images(job *j)
+{
+    for (int i = 0; i < j->spec.n; i++) {
+        free(j->image[i].rgb);
+        free(j->image[i].png);
+        free(j->image[i].preview);
+    }
+}
+
+static void free_job(job *j)
+{
+    free_images(j);
+    free(j->spec.picture);
+    free(j->spec.known);
+    pthread_cond_destroy(&j->changed);
+    free(j);
+}
+
+void jobs_destroy(jobs *t)
+{
+    for (job *j = t->first, *next; j; j = next) {
+        next = j->next;
+        free_job(j);
+    }
+    pthread_cond_destroy(&t->idle);
+    pthread_cond_destroy(&t->work);
+    pthread_mutex_destroy(&t->lock);
+}
+
+/* Below, a function whose name does not begin with jobs_ is called with the lock held. */
+
+static void drop(job *j, int references)
+{
+    j->references -= references;
+    if (j->references == 0) free_job(j);
+}
+
+/* Takes a finished job off the table, whose reference remains. */
+static void remove_job(jobs *t, job *j)
+{
+    job **at = &t->first, *before = NULL;
+    for (; *at != j; at = &(*at)->next) before = *at;
+    *at = j->next;
+    if (t->last == j) t->last = before;
+    if (j->kept) {
+        t->kept_count--;
+        t->kept_bytes -= j->bytes;
+        j->kept = 0;
+    }
+}
+
+static job *oldest_kept(const jobs *t)
+{
+    job *j = t->first;
+    while (j && (!j->kept || j->unfinished > 0)) j = j->next;
+    return j;
+}
+
+static void expire(jobs *t)
+{
+    const double now = tool_seconds();
+    for (job *j; (j = oldest_kept(t)) &&
+                 (t->kept_count > JOBS_KEPT_MAX || t->kept_bytes > JOBS_KEPT_BYTES || now - j->finished > t->keep_s);) {
+        remove_job(t, j);
+        drop(j, 1);
+    }
+}
+
+static void announce(job *j)
+{
+    j->version++;
+    if (j->watchers > 0 || j->unfinished == 0) pthread_cond_broadcast(&j->changed);
+}
+
+/* Waits for `c` until `end`, seconds of tool_seconds. Returns 0 at that time. */
+static int wait_until(jobs *t, pthread_cond_t *c, double end)
+{
+    const struct timespec at = {.tv_sec = (time_t)end, .tv_nsec = (long)(1e9 * (end - floor(end)))};
+    return pthread_cond_timedwait(c, &t->lock, &at) == 0;
+}
+
+/* --- clients ------------------------------------------------------------------------------------------------------ */
+
+/* Returns a job that is in no table; NULL without memory. */
+static job *new_job(const jobs *t, const job_spec *spec, int kept)
+{
+    uint8_t random[JOB_ID / 2];
+    job *j = calloc(1, sizeof *j);
+    if (!j) return NULL;
+    make_condition(&j->changed);
+    j->spec = *spec;
+    j->kept = kept;
+    int lacks = getrandom(random, sizeof random, 0) != (ssize_t)sizeof random;
+    for (int i = 0; i < JOB_ID / 2; i++) {
+        static const char digits[] = "0123456789abcdef";
+        j->id[2 * i] = digits[random[i] >> 4];
+        j->id[2 * i + 1] = digits[random[i] & 15];
+    }
+    for (int i = 0; i < spec->n; i++) {
+        j->image[i].preview_step = -1;
+        j->image[i].rgb = malloc(t->image_bytes);
+        lacks |= !j->image[i].rgb;
+    }
+    j->bytes = (size_t)spec->n * t->image_bytes + sizeof *j;
+    if (!lacks) return j;
+    j->spec.picture = NULL; /* the caller frees them */
+    j->spec.known = NULL;
+    free_job(j);
+    return NULL;
+}
+
+/* Adds the job to the end of the table. */
+static void add_job(jobs *t, job *j)
+{
+    j->created = time(NULL);
+    j->submitted = tool_seconds();
+    j->unfinished = j->spec.n;
+    j->references = 2;
+    if (t->last)
+        t->last->next = j;
+    else
+        t->first = j;
+    t->last = j;
+    if (!t->unclaimed) t->unclaimed = j;
+    t->unfinished += j->spec.n;
+    pthread_cond_signal(&t->work);
+}
+
+submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out)
+{
+    job *j = new_job(t, spec, kept);
+    submit_result result = SUBMIT_OK;
+    pthread_mutex_lock(&t->lock);
+    if (t->draining)
+        result = SUBMIT_DRAINING;
+    else if (t->unfinished + spec->n > t->most)
+        result = SUBMIT_FULL;
+    else if (!j)
+        result = SUBMIT_NO_MEMORY;
+    else
+        add_job(t, j);
+    pthread_mutex_unlock(&t->lock);
+    *out = result == SUBMIT_OK ? j : NULL;
+    if (result == SUBMIT_OK) return result;
+    if (j) {
+        free_job(j);
+    } else {
+        free(spec->picture);
+        free(spec->known);
+    }
+    return result;
+}
+
+job *jobs_find(jobs *t, const char *id)
+{
+    pthread_mutex_lock(&t->lock);
+    job *j = t->first;
+    while (j && strcmp(j->id, id) != 0) j = j->next;
+    if (j) j->references++;
+    pthread_mutex_unlock(&t->lock);
+    return j;
+}
+
+void jobs_release(jobs *t, job *j)
+{
+    if (!j) return;
+    pthread_mutex_lock(&t->lock);
+    drop(j, 1);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void cancel(jobs *t, job *j)
+{
+    if (j->unfinished == 0 || j->cancelled) return;
+    j->cancelled = 1;
+    t->changed = 1;
+    pthread_cond_signal(&t->work);
+    announce(j);
+}
+
+void jobs_cancel(jobs *t, job *j)
+{
+    pthread_mutex_lock(&t->lock);
+    cancel(t, j);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void jobs_abandon(jobs *t, job *j)
+{
+    pthread_mutex_lock(&t->lock);
+    cancel(t, j);
+    if (j->unfinished > 0) j->kept = 0;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void jobs_count(jobs *t, int *waiting, int *running)
+{
+    pthread_mutex_lock(&t->lock);
+    *running = t->running;
+    *waiting = t->unfinished - t->running;
+    pthread_mutex_unlock(&t->lock);
+}
+
+int jobs_retry_after(jobs *t)
+{
+    enum { LONGEST = 600 };
+    pthread_mutex_lock(&t->lock);
+    const double seconds = ceil(t->image_s * (t->unfinished - t->running));
+    pthread_mutex_unlock(&t->lock);
+    return seconds > LONGEST ? LONGEST : seconds > 1 ? (int)seconds : 1;
+}
+
+static job_state state_of(const job *j)
+{
+    int states[JOB_CANCELLED + 1] = {0};
+    for (int i = 0; i < j->spec.n; i++) states[j->image[i].state]++;
+    if (j->cancelled && (j->unfinished > 0 || states[JOB_CANCELLED] > 0)) return JOB_CANCELLED;
+    if (states[JOB_FAILED] > 0) return JOB_FAILED;
+    if (j->unfinished == 0) return JOB_DONE;
+    return states[JOB_QUEUED] == j->spec.n ? JOB_QUEUED : JOB_RUNNING;
+}
+
+void jobs_view(jobs *t, job *j, job_view *out)
+{
+    pthread_mutex_lock(&t->lock);
+    *out = (job_view){.state = state_of(j), .version = j->version, .code = j->code, .over = j->unfinished == 0};
+    memcpy(out->why, j->why, sizeof out->why);
+    for (int i = 0; i < j->spec.n; i++) {
+        const job_image *image = &j->image[i];
+        out->image[i].state = image->state;
+        out->image[i].step = image->step;
+        out->image[i].steps = image->steps;
+        out->step += image->step;
+        out->steps += image->steps;
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+void jobs_wait_end(jobs *t, job *j, int ms)
+{
+    const double end = tool_seconds() + 1e-3 * ms;
+    pthread_mutex_lock(&t->lock);
+    while (j->unfinished > 0 && wait_until(t, &j->changed, end)) {
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+void jobs_wait_change(jobs *t, job *j, unsigned seen, int ms)
+{
+    const double end = tool_seconds() + 1e-3 * ms;
+    pthread_mutex_lock(&t->lock);
+    j->watchers++;
+    while (j->version == seen && wait_until(t, &j->changed, end)) {
+    }
+    j->watchers--;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* --- the service -------------------------------------------------------------------------------------------------- */
+
+int jobs_wait_idle(jobs *t, int ms)
+{
+    const double end = tool_seconds() + 1e-3 * ms;
+    pthread_mutex_lock(&t->lock);
+    while (t->unfinished > 0 && wait_until(t, &t->idle, end)) {
+    }
+    const int idle = t->unfinished == 0;
+    pthread_mutex_unlock(&t->lock);
+    return idle;
+}
+
+void jobs_expire(jobs *t)
+{
+    pthread_mutex_lock(&t->lock);
+    expire(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void jobs_drain(jobs *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->draining = 1;
+    pthread_mutex_unlock(&t->lock);
+}
+
+int jobs_is_draining(jobs *t)
+{
+    pthread_mutex_lock(&t->lock);
+    const int draining = t->draining;
+    pthread_mutex_unlock(&t->lock);
+    return draining;
+}
+
+void jobs_stop(jobs *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->stopping = 1;
+    pthread_cond_signal(&t->work);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* --- pictures ----------------------------------------------------------------------------------------------------- */
+
+const uint8_t *jobs_encode(jobs *t, job *j, int i, const uint8_t **png, size_t *size)
+{
+    job_image *image = &j->image[i];
+    pthread_mutex_lock(&t->lock);
+    while (image->encoding) pthread_cond_wait(&j->changed, &t->lock);
+    const uint8_t *rgb = image->state == JOB_DONE ? image->rgb : NULL;
+    image->encoding = rgb != NULL;
+    *png = image->png;
+    *size = image->png_size;
+    pthread_mutex_unlock(&t->lock);
+    return rgb;
+}
+
+void jobs_encoded(jobs *t, job *j, int i, uint8_t *png, size_t size)
+{
+    job_image *image = &j->image[i];
+    pthread_mutex_lock(&t->lock);
+    image->encoding = 0;
+    if (png) {
+        free(image->rgb);
+        image->rgb = NULL;
+        image->png = png;
+        image->png_size = size;
+        const size_t bytes = j->bytes - t->image_bytes + size;
+        if (j->kept && j->unfinished == 0) t->kept_bytes += bytes - j->bytes;
+        j->bytes = bytes;
+    }
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
+int jobs_ask_preview(jobs *t, job *j, int i)
+{
+    job_image *image = &j->image[i];
+    uint8_t *rgb = malloc(t->image_bytes);
+    if (!rgb) return 1;
+    pthread_mutex_lock(&t->lock);
+    const int can = image->state == JOB_RUNNING;
+    image->wants_preview = can && image->preview_step < image->step;
+    if (!image->preview && can) {
+        image->preview = rgb;
+        rgb = NULL;
+    }
+    pthread_mutex_unlock(&t->lock);
+    free(rgb);
+    return 0;
+}
+
+int jobs_get_preview(jobs *t, job *j, int i, uint8_t *rgb)
+{
+    const job_image *image = &j->image[i];
+    pthread_mutex_lock(&t->lock);
+    const int step = image->preview && !image->wants_preview ? image->preview_step : -1;
+    if (step >= 0) memcpy(rgb, image->preview, t->image_bytes);
+    pthread_mutex_unlock(&t->lock);
+    return step;
+}
+
+/* --- the engine's side -------------------------------------------------------------------------------------------- */
+
+int jobs_await(jobs *t, int busy)
+{
+    pthread_mutex_lock(&t->lock);
+    while (!busy && !t->unclaimed && !t->changed && !t->stopping) pthread_cond_wait(&t->work, &t->lock);
+    t->changed = 0;
+    const int goes_on = !t->stopping;
+    pthread_mutex_unlock(&t->lock);
+    return goes_on;
+}
+
+job *jobs_claim(jobs *t, int *image)
+{
+    pthread_mutex_lock(&t->lock);
+    job *j = t->unclaimed;
+    if (j) {
+        *image = j->claimed++;
+        j->references++;
+        if (j->claimed == j->spec.n) t->unclaimed = j->next;
+    }
+    pthread_mutex_unlock(&t->lock);
+    return j;
+}
+
+int jobs_is_cancelled(jobs *t, job *j)
+{
+    pthread_mutex_lock(&t->lock);
+    const int cancelled = j->cancelled;
+    pthread_mutex_unlock(&t->lock);
+    return cancelled;
+}
+
+void jobs_progress(jobs *t, job *j, int i, int step, int steps)
+{
+    job_image *image = &j->image[i];
+    pthread_mutex_lock(&t->lock);
+    if (image->state == JOB_QUEUED) {
+        if (state_of(j) == JOB_QUEUED) metrics_wait(t->metrics, tool_seconds() - j->submitted);
+        image->state = JOB_RUNNING;
+        t->running++;
+    }
+    if (image->step != step || image->steps != steps) {
+        image->step = step;
+        image->steps = steps;
+        announce(j);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* Ends a job whose last image was finished. Returns the references that the table drops. */
+static int end_job(jobs *t, job *j)
+{
+    j->finished = tool_seconds();
+    metrics_job(t->metrics, j->finished - j->submitted);
+    if (t->unfinished == 0) pthread_cond_broadcast(&t->idle);
+    if (!j->kept) {
+        remove_job(t, j);
+        return 1;
+    }
+    t->kept_count++;
+    t->kept_bytes += j->bytes;
+    return 0;
+}
+
+void jobs_finish(jobs *t, job *j, int i, job_state state, int code, const char *why)
+{
+    static const metric_end ends[] = {
+        [JOB_DONE] = METRIC_DONE, [JOB_FAILED] = METRIC_FAILED, [JOB_CANCELLED] = METRIC_CANCELLED};
+    job_image *image = &j->image[i];
+    metrics_image(t->metrics, ends[state]);
+    pthread_mutex_lock(&t->lock);
+    if (image->state == JOB_RUNNING) t->running--;
+    image->state = state;
+    image->wants_preview = 0;
+    free(image->preview);
+    image->preview = NULL;
+    if (state == JOB_DONE) {
+        image->step = image->steps;
+    } else {
+        free(image->rgb);
+        image->rgb = NULL;
+        j->bytes -= t->image_bytes;
+    }
+    if (state == JOB_FAILED && !j->code) {
+        j->code = code;
+        memcpy(j->why, why, strnlen(why, sizeof j->why - 1));
+    }
+    t->unfinished--;
+    j->unfinished--;
+    announce(j);
+    drop(j, 1 + (j->unfinished == 0 ? end_job(t, j) : 0));
+    expire(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
+int jobs_wants_preview(jobs *t, job *j, int i)
+{
+    pthread_mutex_lock(&t->lock);
+    const int wants = j->image[i].wants_preview;
+    pthread_mutex_unlock(&t->lock);
+    return wants;
+}
+
+void jobs_put_preview(jobs *t, job *j, int i, int step, const uint8_t *rgb)
+{
+    job_image *image = &j->image[i];
+    pthread_mutex_lock(&t->lock);
+    image->wants_preview = 0;
+    image->preview_step = step;
+    memcpy(image->preview, rgb, t->image_bytes);
+    announce(j);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void jobs_note_pace(jobs *t, double seconds, int images)
+{
+    pthread_mutex_lock(&t->lock);
+    t->image_s = t->image_s > 0 ? 0.9 * t->image_s + 0.1 * seconds / images : seconds / images;
+    pthread_mutex_unlock(&t->lock);
+}

@@ -1,0 +1,56 @@
+#include "tools/serve/picture.h"
+
+#include "tools/cli/file_sum.h"
+#include "tools/generate/record.h"
+#include "tools/images/image.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* Makes the texts of `mar generate` with the job's class, seed and guidance. */
+static int make_texts(const service *s, const job *j, int i, record_texts *out)
+{
+    run_options run = s->options.run;
+    run.params.seed = run.used.seed = j->spec.seed;
+    run.params.cfg = run.used.cfg = j->spec.cfg;
+    *out = (record_texts){0};
+    record_texts_add(out, "Software", "libmar %s", mar_version());
+    record_texts_add_image(out, &s->models, j->spec.label, i);
+    if (j->spec.known) {
+        const int seq_len = mar_model_get_config(s->models.model)->seq_len;
+        record_texts_add(out, "edited", "%d of %d tokens kept, of a picture with the sum %016" PRIx64,
+                         j->spec.kept_tokens, seq_len,
+                         memory_sum(j->spec.picture, (size_t)s->width * (size_t)s->height * 3));
+    }
+    record_texts_add_run(out, &run, &s->models);
+    record_texts_add(out, "guarantee", "%s", mar_session_guarantee(s->session));
+    return record_texts_end(out, "the text in a picture");
+}
+
+static uint8_t *encode(const service *s, const uint8_t *rgb, const image_text *texts, int count, size_t *size)
+{
+    char why[IMAGE_WHY_MAX];
+    /* the cast is safe: writing only reads the pixels */
+    const image picture = {s->width, s->height, (uint8_t *)(uintptr_t)rgb};
+    return image_encode_png(&picture, texts, count, size, why);
+}
+
+const uint8_t *picture_png(service *s, job *j, int i, size_t *size)
+{
+    const uint8_t *png;
+    const uint8_t *rgb = jobs_encode(&s->jobs, j, i, &png, size);
+    if (!rgb) return png;
+    record_texts texts;
+    uint8_t *made = NULL;
+    if (make_texts(s, j, i, &texts) == 0) {
+        made = encode(s, rgb, texts.texts, texts.count, size);
+        record_texts_free(&texts);
+    }
+    jobs_encoded(&s->jobs, j, i, made, *size);
+    return made;
+}
+
+uint8_t *picture_plain(const service *s, const uint8_t *rgb, size_t *size)
+{
+    return encode(s, rgb, NULL, 0, size);
+}

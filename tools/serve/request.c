@@ -1,0 +1,209 @@
+#include "tools/serve/request.h"
+
+#include "tools/cli/command.h"
+#include "tools/generate/classes.h"
+#include "tools/serve/edit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+static const struct {
+    const char *name;
+    int is_text; /* 1: a string or bytes; 0: a number or a boolean */
+} known_fields[FIELDS] = {[FIELD_PROMPT] = {"prompt", 1}, [FIELD_N] = {"n", 0},
+                          [FIELD_SIZE] = {"size", 1},     [FIELD_RESPONSE_FORMAT] = {"response_format", 1},
+                          [FIELD_SEED] = {"seed", 0},     [FIELD_CFG] = {"cfg", 0},
+                          [FIELD_MODEL] = {"model", 1},   [FIELD_OUTPUT_FORMAT] = {"output_format", 1},
+                          [FIELD_STREAM] = {"stream", 0}, [FIELD_IMAGE] = {"image", 1},
+                          [FIELD_MASK] = {"mask", 1}};
+
+field request_field(const char *name)
+{
+    int f = 0;
+    if (strcmp(name, "image[]") == 0) return FIELD_IMAGE;
+    while (f < FIELDS && strcmp(known_fields[f].name, name) != 0) f++;
+    return (field)f;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+int request_set(request *r, field f, char *text, size_t size, answer *a)
+{
+    json read;
+    if (known_fields[f].is_text) {
+        r->field[f] = (json_value){.text = text, .length = (uint32_t)size, .type = JSON_STRING, .size = 1};
+        return 0;
+    }
+    const json_error error = json_read(text, size, 0, &read);
+    if (error == JSON_NO_MEMORY) return answer_no_memory(a);
+    if (error != JSON_OK) /* a string, so that the message is that of a value of another kind */
+        r->field[f] = (json_value){.text = text, .length = (uint32_t)size, .type = JSON_STRING, .size = 1};
+    else
+        r->field[f] = read.values[0];
+    json_free(&read);
+    return 0;
+}
+
+int request_read(request *r, const json *body, answer *a)
+{
+    if (body->values[0].type != JSON_OBJECT)
+        return answer_error(a, 400, NULL, NULL, "the body is no JSON object, expected {\"prompt\": ...}");
+    for (int f = 0; f < FIELDS; f++) {
+        const json_value *v = json_member(body->values, known_fields[f].name);
+        if (v) r->field[f] = *v;
+    }
+    return 0;
+}
+
+static int refuse(answer *a, field f, const char *found, const char *expected)
+{
+    return answer_error(a, 400, known_fields[f].name, NULL, "%s: %s, expected %s", known_fields[f].name, found,
+                        expected);
+}
+
+static int is_given(const request *r, field f)
+{
+    return r->field[f].type != JSON_NULL;
+}
+
+/* Returns the field's text, or `otherwise` if it is not given. Returns NULL with the error in *a. */
+static const char *text_of(const request *r, field f, const char *otherwise, const char *expected, answer *a)
+{
+    const json_value *v = &r->field[f];
+    if (v->type == JSON_NULL) return otherwise;
+    if (v->type != JSON_STRING) {
+        refuse(a, f, "is no string", expected);
+        return NULL;
+    }
+    if (strlen(v->text) == v->length) return v->text;
+    refuse(a, f, "has a NUL character", expected);
+    return NULL;
+}
+
+/* Returns 0, or 1 with the error in *a. */
+static int integer_of(const request *r, field f, int64_t least, int64_t most, int64_t *out, answer *a)
+{
+    char expected[80];
+    snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)least, (long long)most);
+    if (!is_given(r, f)) return 0;
+    if (r->field[f].type != JSON_NUMBER) return refuse(a, f, "is no number", expected);
+    int64_t value;
+    if (!json_integer(&r->field[f], &value)) return refuse(a, f, "is no integer, or too large", expected);
+    if (value < least || value > most) return refuse(a, f, "is out of range", expected);
+    *out = value;
+    return 0;
+}
+
+/* --- fields ------------------------------------------------------------------------------------------------------- */
+
+/* The largest integer that JSON's readers keep exactly. */
+static const int64_t seed_max = ((int64_t)1 << 53) - 1;
+
+static int read_seed(const request *r, job_spec *out, answer *a)
+{
+    int64_t seed = -1;
+    uint64_t random;
+    if (integer_of(r, FIELD_SEED, 0, seed_max, &seed, a) != 0) return 1;
+    if (seed < 0 && getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+        return answer_error(a, 503, NULL, NULL, "the system has no random numbers yet");
+    out->seed = seed < 0 ? random & (uint64_t)seed_max : (uint64_t)seed;
+    return 0;
+}
+
+static int read_cfg(const service *s, const request *r, job_spec *out, answer *a)
+{
+    const mar_param *p = run_option("cfg");
+    char expected[128];
+    out->cfg = s->options.run.used.cfg;
+    if (!is_given(r, FIELD_CFG)) return 0;
+    mar_param_expects(p, expected, sizeof expected);
+    const double cfg = json_double(&r->field[FIELD_CFG]);
+    if (isnan(cfg)) return refuse(a, FIELD_CFG, "is no number", expected);
+    if (cfg < p->min || cfg > p->max) return refuse(a, FIELD_CFG, "is out of range", expected);
+    out->cfg = (float)cfg;
+    return 0;
+}
+
+/* Writes what a prompt may be. */
+static void describe_prompt(const service *s, char *text, size_t size)
+{
+    const class_choices *c = &s->models.classes;
+    char name[CLASS_NAME_MAX + 2];
+    if (s->models.captions)
+        snprintf(text, size, "the number of a caption of --captions, from 0 to %d", c->count - 1);
+    else if (c->names)
+        snprintf(text, size, "a class, a number from 0 to %d or a name such as %s", c->count - 1,
+                 class_name(c->names, class_example(c->names), name, sizeof name));
+    else
+        snprintf(text, size, "a class, a number from 0 to %d", c->count - 1);
+}
+
+/* Reads a class as --class takes it, or the number of a caption. */
+static int read_prompt(const service *s, const request *r, job_spec *out, answer *a)
+{
+    char why[1536], expected[256];
+    int *labels, count;
+    describe_prompt(s, expected, sizeof expected);
+    if (!is_given(r, FIELD_PROMPT)) return refuse(a, FIELD_PROMPT, "is missing", expected);
+    const char *prompt = text_of(r, FIELD_PROMPT, NULL, expected, a);
+    if (!prompt) return 1;
+    if (classes_parse(prompt, &s->models.classes, &labels, &count, why, sizeof why) != 0)
+        return strstr(why, "out of memory") ? answer_no_memory(a)
+                                            : answer_error(a, 400, "prompt", NULL, "prompt: %s", why);
+    out->label = labels[0];
+    free(labels);
+    snprintf(why, sizeof why, "names %d classes", count);
+    return count == 1 ? 0 : refuse(a, FIELD_PROMPT, why, expected);
+}
+
+static int check_size(const service *s, const request *r, answer *a)
+{
+    char own[32], expected[80];
+    snprintf(own, sizeof own, "%dx%d", s->width, s->height);
+    snprintf(expected, sizeof expected, "%s, the model's, or auto", own);
+    const char *size = text_of(r, FIELD_SIZE, "auto", expected, a);
+    if (!size) return 1;
+    return strcmp(size, "auto") == 0 || strcmp(size, own) == 0
+               ? 0
+               : answer_error(a, 400, "size", NULL, "size: is %.40s, expected %s", size, expected);
+}
+
+static int check_model(const service *s, const request *r, answer *a)
+{
+    const char *model = text_of(r, FIELD_MODEL, "", s->name, a);
+    if (!model) return 1;
+    if (!*model || strcmp(model, s->name) == 0) return 0;
+    return answer_error(a, 404, "model", "model_not_found", "model: %.200s is not served, expected %.200s or none",
+                        model, s->name);
+}
+
+static int read_format(const request *r, int *wants_url, answer *a)
+{
+    static const char formats[] = "url or b64_json";
+    const char *format = text_of(r, FIELD_RESPONSE_FORMAT, "url", formats, a);
+    if (!format) return 1;
+    *wants_url = strcmp(format, "url") == 0;
+    if (!*wants_url && strcmp(format, "b64_json") != 0)
+        return answer_error(a, 400, "response_format", NULL, "response_format: is %.40s, expected %s", format, formats);
+    const char *file = text_of(r, FIELD_OUTPUT_FORMAT, "png", "png", a);
+    if (!file) return 1;
+    if (strcmp(file, "png") != 0)
+        return answer_error(a, 400, "output_format", NULL, "output_format: is %.40s, expected png", file);
+    if (is_given(r, FIELD_STREAM) && r->field[FIELD_STREAM].type != JSON_FALSE)
+        return refuse(a, FIELD_STREAM, "is not false", "false: POST /v1/jobs starts a job that has events");
+    return 0;
+}
+
+int request_resolve(const service *s, const request *r, int is_edit, job_spec *out, int *wants_url, answer *a)
+{
+    int64_t n = 1;
+    *out = (job_spec){.label = -1};
+    if (check_model(s, r, a) != 0 || read_prompt(s, r, out, a) != 0 ||
+        integer_of(r, FIELD_N, 1, JOB_IMAGES_MAX, &n, a) != 0 || check_size(s, r, a) != 0 ||
+        read_format(r, wants_url, a) != 0 || read_seed(r, out, a) != 0 || read_cfg(s, r, out, a) != 0)
+        return 1;
+    out->n = (int)n;
+    return is_edit ? edit_read(s, &r->field[FIELD_IMAGE], &r->field[FIELD_MASK], out, a) : 0;
+}

@@ -1,0 +1,43 @@
+/* The fields of a request for images, and the job they ask for. */
+#ifndef TOOLS_SERVE_REQUEST_H
+#define TOOLS_SERVE_REQUEST_H
+
+#include "base/json.h"
+#include "tools/serve/answer.h"
+#include "tools/serve/service.h"
+
+/* Fields that the service knows, by OpenAI's names; seed and cfg are its own. It ignores others, as OpenAI does. */
+typedef enum {
+    FIELD_PROMPT,
+    FIELD_N,
+    FIELD_SIZE,
+    FIELD_RESPONSE_FORMAT,
+    FIELD_SEED,
+    FIELD_CFG,
+    FIELD_MODEL,
+    FIELD_OUTPUT_FORMAT,
+    FIELD_STREAM,
+    FIELD_IMAGE,
+    FIELD_MASK,
+    FIELDS
+} field;
+
+/* Returns the field of that name, "image[]" included; FIELDS if the service does not know it. */
+field request_field(const char *name);
+
+/* The values point to memory of their owner. JSON_NULL: not given. */
+typedef struct {
+    json_value field[FIELDS];
+} request;
+
+/* Sets a field from the text of a form, char [size + 1] with a NUL. A number is read as JSON. Returns 0, or 1 with the
+ * error in *a. */
+int request_set(request *r, field f, char *text, size_t size, answer *a);
+/* Sets all fields from a JSON object. Returns 0, or 1 with the error in *a. */
+int request_read(request *r, const json *body, answer *a);
+
+/* Checks the fields. is_edit: they have a picture. Returns 0, with *out, whose picture and known the caller owns, and
+ * *wants_url. Returns 1 with the error in *a. */
+int request_resolve(const service *s, const request *r, int is_edit, job_spec *out, int *wants_url, answer *a);
+
+#endif

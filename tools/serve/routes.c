@@ -1,0 +1,481 @@
+#include "tools/serve/routes.h"
+
+#include "tools/cli/base64.h"
+#include "tools/cli/command.h"
+#include "tools/serve/events.h"
+#include "tools/serve/page.h"
+#include "tools/serve/picture.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char type_json[] = "application/json", type_png[] = "image/png";
+
+enum { LOOK_MS = 100, PREVIEW_S = 60 }; /* LOOK_MS: between looks whether the client left */
+
+/* --- about the service -------------------------------------------------------------------------------------------- */
+
+static void answer_page(exchange *x, answer *a)
+{
+    (void)x;
+    answer_static(a, 200, "text/html; charset=utf-8", page_html, page_html_size());
+    a->is_page = 1;
+}
+
+static void answer_style(exchange *x, answer *a)
+{
+    (void)x;
+    answer_static(a, 200, "text/css; charset=utf-8", page_css, page_css_size());
+}
+
+static void answer_script(exchange *x, answer *a)
+{
+    (void)x;
+    answer_static(a, 200, "text/javascript; charset=utf-8", page_js, page_js_size());
+}
+
+static void answer_health(exchange *x, answer *a)
+{
+    static const char good[] = "{\"status\": \"ok\"}\n", draining[] = "{\"status\": \"stopping\"}\n",
+                      broken[] = "{\"status\": \"the last step failed\"}\n";
+    if (atomic_load(&x->service->is_broken))
+        answer_static(a, 503, type_json, broken, sizeof broken - 1);
+    else if (jobs_is_draining(&x->service->jobs))
+        answer_static(a, 503, type_json, draining, sizeof draining - 1);
+    else
+        answer_static(a, 200, type_json, good, sizeof good - 1);
+}
+
+static void write_model(service *s, FILE *out)
+{
+    const mar_model_config *c = mar_model_get_config(s->models.model);
+    fputs("{\"id\": ", out);
+    json_string(out, s->name);
+    fprintf(out,
+            ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"libmar\", \"family\": \"%s\", \"size\": "
+            "\"%dx%d\", \"prompt\": \"%s\", \"classes\": %d, \"class_names\": %s, \"n_max\": %d, \"cfg\": ",
+            (long long)s->created, c->family, s->width, s->height, s->models.captions ? "caption" : "class",
+            s->models.classes.count, s->models.classes.names ? "true" : "false", JOB_IMAGES_MAX);
+    json_float(out, s->options.run.used.cfg);
+    fputs(", \"backend\": ", out);
+    json_string(out, mar_backend_description(s->models.library));
+    fputs(", \"guarantee\": ", out);
+    json_string(out, mar_session_guarantee(s->session));
+    putc('}', out);
+}
+
+static void answer_models(exchange *x, answer *a)
+{
+    text_buffer text;
+    FILE *out = text_open(&text);
+    if (out) {
+        fputs("{\"object\": \"list\", \"data\": [", out);
+        write_model(x->service, out);
+        fputs("]}\n", out);
+    }
+    answer_text(a, 200, type_json, out, &text);
+}
+
+static void answer_model(exchange *x, answer *a)
+{
+    text_buffer text;
+    if (strcmp(x->words[0], x->service->name) != 0) {
+        answer_error(a, 404, "model", "model_not_found", "model: %s is not served, expected %.200s", x->words[0],
+                     x->service->name);
+        return;
+    }
+    FILE *out = text_open(&text);
+    if (out) {
+        write_model(x->service, out);
+        putc('\n', out);
+    }
+    answer_text(a, 200, type_json, out, &text);
+}
+
+static void answer_metrics(exchange *x, answer *a);
+
+/* --- jobs --------------------------------------------------------------------------------------------------------- */
+
+/* Waits for the end of the exchange's job. Returns 1 if the client left. */
+static int wait_for_end(exchange *x, job_view *view)
+{
+    jobs *t = &x->service->jobs;
+    for (;;) {
+        jobs_wait_end(t, x->job, LOOK_MS);
+        jobs_view(t, x->job, view);
+        if (view->over) return 0;
+        if (exchange_client_left(x)) return 1;
+    }
+}
+
+/* Reads the request and submits its job. Returns 0, or 1 with the error in *a. */
+static int submit(exchange *x, int keeps, int *wants_url, answer *a)
+{
+    service *s = x->service;
+    request r;
+    job_spec spec;
+    if (exchange_fields(x, &r, a) != 0 || request_resolve(s, &r, x->kind == BODY_FORM, &spec, wants_url, a) != 0)
+        return 1;
+    switch (jobs_submit(&s->jobs, &spec, keeps || *wants_url, &x->job)) {
+    case SUBMIT_OK:
+        return 0;
+    case SUBMIT_NO_MEMORY:
+        answer_no_memory(a);
+        return 1;
+    case SUBMIT_DRAINING:
+        answer_error(a, 503, NULL, NULL, "the service is stopping");
+        a->retry_after = jobs_retry_after(&s->jobs);
+        return 1;
+    default:
+        answer_error(a, 429, NULL, "queue_full", "the queue is full: %d images wait or are made, and %d more are asked",
+                     s->options.queue + s->options.batch, spec.n);
+        a->retry_after = jobs_retry_after(&s->jobs);
+        return 1;
+    }
+}
+
+/* Writes "http://HOST" for links, or nothing if the client's Host has other characters than a host. */
+static void write_host(const exchange *x, FILE *out)
+{
+    const char *host = exchange_header(x, MHD_HTTP_HEADER_HOST);
+    static const char valid[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_:[]";
+    if (host && *host && strspn(host, valid) == strlen(host)) fprintf(out, "http://%s", host);
+}
+
+/* Writes one entry of "data". Returns 0, or 1 without memory. */
+static int write_image(exchange *x, int i, int wants_url, FILE *out)
+{
+    const job *j = x->job;
+    fputs(i ? ", {" : "{", out);
+    if (wants_url) {
+        fputs("\"url\": \"", out);
+        write_host(x, out);
+        fprintf(out, "/v1/jobs/%s/images/%d.png\"", j->id, i);
+    } else {
+        size_t size;
+        const uint8_t *png = picture_png(x->service, x->job, i, &size);
+        char *text = png ? malloc(base64_size(size) + 1) : NULL;
+        if (!text) return 1;
+        base64_write(png, size, text);
+        fprintf(out, "\"b64_json\": \"%s\"", text);
+        free(text);
+    }
+    fprintf(out, ", \"seed\": %" PRIu64 ", \"image\": %d, \"class\": %d, \"cfg\": ", j->spec.seed, i, j->spec.label);
+    json_float(out, j->spec.cfg);
+    putc('}', out);
+    return 0;
+}
+
+/* Writes OpenAI's answer with all images. */
+static void answer_images(exchange *x, int wants_url, answer *a)
+{
+    text_buffer text;
+    FILE *out = text_open(&text);
+    int lacks = !out;
+    if (out) {
+        fprintf(out, "{\"created\": %lld, \"data\": [", (long long)x->job->created);
+        for (int i = 0; i < x->job->spec.n && !lacks; i++) lacks = write_image(x, i, wants_url, out);
+        fprintf(out, "], \"output_format\": \"png\", \"size\": \"%dx%d\"}\n", x->service->width, x->service->height);
+    }
+    answer_text(a, 200, type_json, out, &text);
+    if (!lacks || a->code != 200) return;
+    answer_free(a);
+    answer_no_memory(a);
+}
+
+/* Makes the images of a request while the client waits. */
+static void answer_generation(exchange *x, answer *a)
+{
+    int wants_url = 0;
+    job_view view;
+    x->owns_job = 1;
+    if (submit(x, 0, &wants_url, a) != 0) return;
+    if (wait_for_end(x, &view) != 0) {
+        a->code = METRIC_GONE;
+    } else if (view.state == JOB_FAILED) {
+        answer_error(a, view.code, NULL, NULL, "%s", view.why);
+        if (view.code == 503) a->retry_after = 1;
+    } else if (view.state == JOB_CANCELLED) {
+        answer_error(a, 503, NULL, NULL, "the request was cancelled");
+    } else {
+        answer_images(x, wants_url, a);
+    }
+}
+
+static void answer_view(exchange *x, int code, answer *a)
+{
+    text_buffer text;
+    job_view view;
+    jobs_view(&x->service->jobs, x->job, &view);
+    FILE *out = text_open(&text);
+    if (out) {
+        events_write_job(x->service, x->job, &view, out);
+        putc('\n', out);
+    }
+    answer_text(a, code, type_json, out, &text);
+}
+
+/* Starts a job that goes on without its client. */
+static void answer_new_job(exchange *x, answer *a)
+{
+    int wants_url = 0;
+    if (submit(x, 1, &wants_url, a) == 0) answer_view(x, 202, a);
+}
+
+/* Finds the job of the path. Returns 0, or 1 with the error in *a. */
+static int find_job(exchange *x, answer *a)
+{
+    x->job = jobs_find(&x->service->jobs, x->words[0]);
+    if (x->job) return 0;
+    return answer_error(a, 404, NULL, "job_not_found",
+                        "no such job: there was none with this id, or it ended more than %d s ago",
+                        x->service->options.keep);
+}
+
+static void answer_job(exchange *x, answer *a)
+{
+    if (find_job(x, a) == 0) answer_view(x, 200, a);
+}
+
+static void answer_events(exchange *x, answer *a)
+{
+    if (find_job(x, a) == 0) *a = (answer){.code = 200, .type = "text/event-stream", .is_stream = 1};
+}
+
+static void answer_cancel(exchange *x, answer *a)
+{
+    if (find_job(x, a) != 0) return;
+    jobs_cancel(&x->service->jobs, x->job);
+    answer_view(x, 200, a);
+}
+
+/* Finds the job and the image of "/v1/jobs/ID/.../I.png". Returns 0, or 1 with the error in *a. */
+static int find_image(exchange *x, int *i, answer *a)
+{
+    if (find_job(x, a) != 0) return 1;
+    const char *word = x->words[1];
+    *i = word[0] >= '0' && word[0] <= '9' && !word[1] ? word[0] - '0' : -1; /* JOB_IMAGES_MAX is 10 */
+    if (*i >= 0 && *i < x->job->spec.n) return 0;
+    return answer_error(a, 404, NULL, "image_not_found", "no such image, expected 0.png to %d.png", x->job->spec.n - 1);
+}
+
+/* Answers with a copy of a PNG that the job owns. */
+static void answer_picture(exchange *x, int i, answer *a)
+{
+    size_t size;
+    const uint8_t *png = picture_png(x->service, x->job, i, &size);
+    char *copy = png ? malloc(size) : NULL;
+    if (!copy) {
+        answer_no_memory(a);
+        return;
+    }
+    memcpy(copy, png, size);
+    answer_bytes(a, 200, type_png, copy, size);
+}
+
+/* Refuses the picture of an image that is not done. Returns 1 if so. */
+static int refuse_unfinished(const job_view *view, int i, answer *a)
+{
+    const job_state state = view->image[i].state;
+    if (state == JOB_DONE) return 0;
+    if (state == JOB_FAILED) return answer_error(a, view->code ? view->code : 500, NULL, NULL, "%s", view->why);
+    return answer_error(a, 404, NULL, "image_not_ready", "the image is %s", job_state_name(state));
+}
+
+static void answer_image(exchange *x, answer *a)
+{
+    int i;
+    job_view view;
+    if (find_image(x, &i, a) != 0) return;
+    jobs_view(&x->service->jobs, x->job, &view);
+    if (refuse_unfinished(&view, i, a) != 0) return;
+    answer_picture(x, i, a);
+    a->is_kept = a->code == 200;
+}
+
+/* Waits for a preview that is newer than the last. Returns its step, or -1 if the image ended, the client left or
+ * PREVIEW_S passed. */
+static int wait_for_preview(exchange *x, int i, uint8_t *rgb)
+{
+    jobs *t = &x->service->jobs;
+    const double began = tool_seconds();
+    job_view view;
+    int step = -1;
+    jobs_view(t, x->job, &view);
+    while (view.image[i].state == JOB_RUNNING && (step = jobs_get_preview(t, x->job, i, rgb)) < 0 &&
+           !exchange_client_left(x) && tool_seconds() - began < PREVIEW_S) {
+        jobs_wait_change(t, x->job, view.version, LOOK_MS);
+        jobs_view(t, x->job, &view);
+    }
+    return step;
+}
+
+/* Answers with the picture of the tokens so far, or with the finished one. */
+static void answer_preview(exchange *x, answer *a)
+{
+    service *s = x->service;
+    int i;
+    job_view view;
+    if (find_image(x, &i, a) != 0) return;
+    uint8_t *rgb = malloc((size_t)s->width * (size_t)s->height * 3), *png = NULL;
+    size_t size;
+    if (!rgb || jobs_ask_preview(&s->jobs, x->job, i) != 0) {
+        answer_no_memory(a);
+    } else if (wait_for_preview(x, i, rgb) >= 0) {
+        png = picture_plain(s, rgb, &size);
+        if (png)
+            answer_bytes(a, 200, type_png, png, size);
+        else
+            answer_no_memory(a);
+    } else {
+        jobs_view(&s->jobs, x->job, &view);
+        if (refuse_unfinished(&view, i, a) == 0) answer_picture(x, i, a);
+    }
+    free(rgb);
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+enum { TAKES_NONE = 0, TAKES_JSON = 1, TAKES_FORM = 2 };
+
+/* A path of which each '*' is a part that varies. A job's id is a secret of 128 bits, so that its paths need no token:
+ * a picture's link can be opened by a browser. */
+static const struct {
+    const char *name, *method, *path;
+    int needs_token, takes;
+    void (*answer)(exchange *x, answer *a);
+} routes[METRIC_ROUTES] = {
+    {"page", "GET", "/", 0, TAKES_NONE, answer_page},
+    {"page.css", "GET", "/page.css", 0, TAKES_NONE, answer_style},
+    {"page.js", "GET", "/page.js", 0, TAKES_NONE, answer_script},
+    {"health", "GET", "/health", 0, TAKES_NONE, answer_health},
+    {"metrics", "GET", "/metrics", 1, TAKES_NONE, answer_metrics},
+    {"models", "GET", "/v1/models", 1, TAKES_NONE, answer_models},
+    {"model", "GET", "/v1/models/*", 1, TAKES_NONE, answer_model},
+    {"generations", "POST", "/v1/images/generations", 1, TAKES_JSON, answer_generation},
+    {"edits", "POST", "/v1/images/edits", 1, TAKES_FORM, answer_generation},
+    {"jobs", "POST", "/v1/jobs", 1, TAKES_JSON | TAKES_FORM, answer_new_job},
+    {"job", "GET", "/v1/jobs/*", 0, TAKES_NONE, answer_job},
+    {"events", "GET", "/v1/jobs/*/events", 0, TAKES_NONE, answer_events},
+    {"cancel", "POST", "/v1/jobs/*/cancel", 0, TAKES_NONE, answer_cancel},
+    {"image", "GET", "/v1/jobs/*/images/*.png", 0, TAKES_NONE, answer_image},
+    {"preview", "GET", "/v1/jobs/*/previews/*.png", 0, TAKES_NONE, answer_preview},
+    {"other", NULL, NULL, 0, TAKES_NONE, NULL},
+};
+
+static void answer_metrics(exchange *x, answer *a)
+{
+    service *s = x->service;
+    text_buffer text;
+    const char *names[METRIC_ROUTES] = {NULL};
+    metric_gauges now = {.routes = names,
+                         .model = s->name,
+                         .batch = s->options.batch,
+                         .queue = s->options.queue,
+                         .connections = atomic_load(&s->connections),
+                         .since = tool_seconds() - s->began};
+    for (int i = 0; i < METRIC_ROUTES; i++) names[i] = routes[i].name;
+    jobs_count(&s->jobs, &now.waiting, &now.running);
+    FILE *out = text_open(&text);
+    if (out) metrics_write(&s->metrics, &now, out);
+    answer_text(a, 200, "text/plain; version=0.0.4; charset=utf-8", out, &text);
+}
+
+/* Compares a path with a route's, and copies what varies. */
+static int matches(const char *path, const char *url, char words[2][256])
+{
+    for (int count = 0; *path; path++) {
+        if (*path != '*') {
+            if (*path != *url++) return 0;
+            continue;
+        }
+        char *word = words[count++];
+        size_t n = 0;
+        while (*url && *url != '/' && *url != path[1] && n < 255) word[n++] = *url++;
+        word[n] = '\0';
+        if (n == 0) return 0;
+    }
+    return *url == '\0';
+}
+
+/* --- before the body ---------------------------------------------------------------------------------------------- */
+
+/* Compares in a time that does not depend on where the texts differ. */
+static int same_secret(const char *given, const char *secret)
+{
+    const size_t n = strlen(secret), m = strlen(given);
+    unsigned differ = n != m;
+    for (size_t i = 0; i < n; i++) differ |= (unsigned char)secret[i] ^ (unsigned char)given[m ? i % m : 0];
+    return differ == 0;
+}
+
+static int has_token(const exchange *x)
+{
+    static const char scheme[] = "Bearer ";
+    const char *given = exchange_header(x, MHD_HTTP_HEADER_AUTHORIZATION);
+    if (!given || strncasecmp(given, scheme, sizeof scheme - 1) != 0) return 0;
+    given += sizeof scheme - 1;
+    return same_secret(given + strspn(given, " "), x->service->token);
+}
+
+/* Returns whether the name in a Host header is an address or localhost. A page from elsewhere, whose name was made to
+ * lead here, sends its own. */
+static int is_own_host(const char *host)
+{
+    const size_t name = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    return host[0] == '[' || strspn(host, "0123456789.") == name ||
+           (name == 9 && strncasecmp(host, "localhost", name) == 0);
+}
+
+/* Refuses requests that a browser makes for a page from elsewhere. */
+static int check_origin(exchange *x)
+{
+    const char *host = exchange_header(x, MHD_HTTP_HEADER_HOST), *origin = exchange_header(x, "Origin");
+    if (x->service->token) return 0; /* which a page from elsewhere does not have */
+    if (host && x->service->is_local && !is_own_host(host))
+        return answer_error(&x->answer, 403, NULL, NULL,
+                            "Host: is %.100s, expected localhost or an address; another name needs --token_file", host);
+    if (origin && (strncmp(origin, "http", 4) != 0 || !strstr(origin, "://") || !host ||
+                   strcasecmp(strstr(origin, "://") + 3, host) != 0))
+        return answer_error(&x->answer, 403, NULL, NULL, "Origin: is %.100s, expected a page of this service", origin);
+    return 0;
+}
+
+void routes_check(exchange *x, const char *method, const char *url)
+{
+    const char *allowed = NULL;
+    const char *const wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    int i = 0;
+    for (; routes[i].path; i++) {
+        if (!matches(routes[i].path, url, x->words)) continue;
+        allowed = routes[i].method;
+        if (strcmp(allowed, wanted) == 0) break;
+    }
+    x->route = i;
+    if (check_origin(x) != 0) return;
+    if (!routes[i].path && !allowed) {
+        answer_error(&x->answer, 404, NULL, NULL,
+                     "no such path, expected /v1/images/generations, /v1/images/edits, "
+                     "/v1/jobs, /v1/models, /health, /metrics or /");
+    } else if (!routes[i].path) {
+        answer_error(&x->answer, 405, NULL, NULL, "the path is for %s", allowed);
+        x->answer.allow = allowed;
+    } else if (routes[i].needs_token && x->service->token && !has_token(x)) {
+        answer_error(&x->answer, 401, NULL, "invalid_api_key",
+                     "the request has no valid token, expected the header "
+                     "Authorization: Bearer TOKEN");
+    } else if (routes[i].takes) {
+        exchange_expect(x, routes[i].takes & TAKES_JSON, routes[i].takes & TAKES_FORM);
+    }
+}
+
+int routes_watches(const exchange *x)
+{
+    return routes[x->route].answer == answer_events || routes[x->route].answer == answer_preview;
+}
+
+void routes_answer(exchange *x, answer *a)
+{
+    routes[x->route].answer(x, a);
+}

@@ -1,0 +1,15 @@
+/* The paths of the service and what answers them. */
+#ifndef TOOLS_SERVE_ROUTES_H
+#define TOOLS_SERVE_ROUTES_H
+
+#include "tools/serve/exchange.h"
+
+/* Finds the route and checks method, origin, token and kind of body, before the body is read. An error is in
+ * x->answer. */
+void routes_check(exchange *x, const char *method, const char *url);
+/* Returns whether the request only looks at a job while it is made. */
+int routes_watches(const exchange *x);
+/* Answers a whole request. It may wait for the job. */
+void routes_answer(exchange *x, answer *a);
+
+#endif

@@ -1,0 +1,221 @@
+/* mar serve: makes images for HTTP clients, as OpenAI's service does. */
+#include "tools/cli/command.h"
+#include "tools/cli/file.h"
+#include "tools/cli/interruption.h"
+#include "tools/cli/options.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/subcommands.h"
+#include "tools/generate/record.h"
+#include "tools/serve/engine.h"
+#include "tools/serve/http.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { TICK_MS = 100 }; /* between looks at signals and at connections */
+
+static const mar_param rows[] = {
+    {.name = OPTION("listen"),
+     .offset = offsetof(serve_options, listen),
+     .group = "Service",
+     .type = MAR_TYPE_TEXT,
+     .argument = "ADDRESS",
+     .help = "numeric address to listen on\n"
+             "127.0.0.1 and ::1 are reached from this machine alone, 0.0.0.0 and :: from everywhere. Those should "
+             "have --token_file, and a proxy before them that speaks TLS."},
+    {.name = OPTION("port"),
+     .offset = offsetof(serve_options, port),
+     .type = MAR_TYPE_INT,
+     .min = 0,
+     .max = 65535,
+     .help = "TCP port; 0: any free one\n"
+             "The address is the first line on standard output. Nothing is served before it is printed."},
+    {.name = OPTION("token_file"),
+     .offset = offsetof(serve_options, token_file),
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "serve only requests with the token in this file\n"
+             "Its first line is the token, at least 16 characters. Requests have the header Authorization: Bearer "
+             "TOKEN, OpenAI's api_key. /health, the page and what is under a job's secret id need none."},
+    {.name = OPTION("queue"),
+     .offset = offsetof(serve_options, queue),
+     .type = MAR_TYPE_INT,
+     .min = JOB_IMAGES_MAX,
+     .max = 16384,
+     .help = "images that may wait; more are refused with 429"},
+    {.name = OPTION("timeout"),
+     .offset = offsetof(serve_options, timeout),
+     .type = MAR_TYPE_INT,
+     .argument = "SECONDS",
+     .min = 1,
+     .max = 3600,
+     .help = "time to send a request, and to go on reading an answer\n"
+             "An idle connection is closed after it, too. The time in which images are made does not count."},
+    {.name = OPTION("keep"),
+     .offset = offsetof(serve_options, keep),
+     .type = MAR_TYPE_INT,
+     .argument = "SECONDS",
+     .min = 1,
+     .max = 86400,
+     .help = "time for which links to finished images work\n"
+             "The oldest go earlier if there are more than 1024 jobs or 256 MB."},
+    {.name = OPTION("batch"),
+     .offset = offsetof(serve_options, batch),
+     .group = "Machine",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1024,
+     .help = "images to make at a time; fewer need less memory\n"
+             "Images of different requests share a batch."},
+    {.name = OPTION("quiet"),
+     .offset = offsetof(serve_options, quiet),
+     .group = "Messages",
+     .type = MAR_TYPE_FLAG,
+     .help = "no progress and no warnings; errors and the address only"},
+    {0},
+};
+
+/* Options that --help shows. */
+static const char *const common[] = {"model", "vae",     "listen", "port",     "token_file", "queue",
+                                     "batch", "timeout", "keep",   "captions", "num_iter",   "num_sampling_steps",
+                                     "cfg",   "fast",    "dtype",  NULL};
+
+static int parse(int argc, char **argv, serve_options *o)
+{
+    option_set set = {
+        .command = "serve",
+        .about = "usage: mar serve [OPTIONS]\n"
+                 "\n"
+                 "Makes images for HTTP clients: OpenAI's image API, jobs with progress, and a page to try it.\n"
+                 "man mar explains every option and path.\n",
+        .common = common,
+        .example = "example: mar serve --model checkpoint-last.pth --vae kl16.ckpt --port 8080\n"
+                   "         curl -d '{\"prompt\": \"golden retriever\"}' -H 'Content-Type: application/json' \\\n"
+                   "             http://127.0.0.1:8080/v1/images/generations\n",
+    };
+    *o = (serve_options){.listen = "127.0.0.1", .port = 8080, .batch = 16, .queue = 256, .timeout = 30, .keep = 3600};
+    run_options_init(&o->run);
+    options_add_table(&set, rows, o, 0);
+    run_options_add(&o->run, &set);
+    const int status = options_read(&set, argc, argv);
+    if (status != OPTIONS_RUN) return status;
+    if (run_options_done(&o->run, &set) != 0) return 1;
+    if (run_was_given(&o->run, "seed"))
+        return tool_error("--seed: has no effect, a request has its own seed or a random one");
+    return OPTIONS_RUN;
+}
+
+/* --- preparation -------------------------------------------------------------------------------------------------- */
+
+/* Reads the token. Returns 0, or 1 with the error printed. */
+static int read_token(service *s)
+{
+    enum { SHORTEST = 16, LONGEST = 1024 };
+    const char *path = s->options.token_file;
+    struct stat st;
+    size_t size;
+    if (!path) return 0;
+    s->token = tool_read_file(path, 0, 1, "a file with a token", &size);
+    if (!s->token) return 1;
+    s->token[strcspn(s->token, "\r\n")] = '\0';
+    const size_t length = strlen(s->token);
+    if (length < SHORTEST || length > LONGEST)
+        return tool_error("%s: its first line has %zu characters, expected a token of %d to %d", path, length, SHORTEST,
+                          LONGEST);
+    for (size_t i = 0; i < length; i++)
+        if (!isgraph((unsigned char)s->token[i]))
+            return tool_error("%s: character %zu of the token is no printable ASCII character", path, i + 1);
+    if (!s->options.quiet && stat(path, &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)))
+        fprintf(stderr, "mar: warning: %s: others may read the token; chmod 600 keeps it from them\n", path);
+    return 0;
+}
+
+static int prepare(service *s, progress *bar)
+{
+    serve_options *o = &s->options;
+    if (read_token(s) != 0) return 1;
+    if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
+    if (models_load(&s->files, &o->run, bar, &s->models) != 0) return 1;
+    progress_note(bar, "reading the files, to know them again");
+    if (record_identify(&o->run, &s->models) != 0) return 1;
+    progress_note(bar, "preparing");
+    if (models_session(&s->models, &o->run, o->batch, &s->session) != 0) return 1;
+    progress_clear(bar);
+    mar_session_image_size(s->session, &s->width, &s->height);
+    s->name = tool_base_name(o->run.model);
+    s->created = time(NULL);
+    s->began = tool_seconds();
+    metrics_create(&s->metrics);
+    jobs_create(&s->jobs, &s->metrics, o->queue + o->batch, o->keep, s->width, s->height);
+    return 0;
+}
+
+/* --- the run ------------------------------------------------------------------------------------------------------ */
+
+static void warn_of_strangers(const service *s)
+{
+    if (!s->is_local && !s->token && !s->options.quiet)
+        fprintf(stderr,
+                "mar: warning: --listen %s: everyone who reaches this machine may use it; --token_file asks for a "
+                "token\n",
+                s->options.listen);
+}
+
+/* Waits until a signal comes. Then refuses new jobs, and waits until all others are made and sent. */
+static void serve(service *s, http *h)
+{
+    while (!interruption_came()) {
+        usleep(TICK_MS * 1000);
+        http_watch(h);
+        jobs_expire(&s->jobs);
+    }
+    jobs_drain(&s->jobs);
+    while (!jobs_wait_idle(&s->jobs, TICK_MS)) http_watch(h);
+    http_refuse(h);
+    while (atomic_load(&s->exchanges) > 0) {
+        usleep(TICK_MS * 1000);
+        http_watch(h);
+    }
+}
+
+static int run(service *s)
+{
+    engine e = {.service = NULL};
+    int listening;
+    interruption_catch();
+    if (engine_start(&e, s) != 0) return 1;
+    http *h = http_listen(s, &listening) == 0 ? http_start(s, listening) : NULL;
+    if (h) {
+        warn_of_strangers(s);
+        serve(s, h);
+        http_end(h);
+    }
+    jobs_stop(&s->jobs);
+    engine_end(&e);
+    return h ? 0 : 1;
+}
+
+int cmd_serve(int argc, char **argv)
+{
+    service s = {.is_local = 0};
+    progress bar;
+    int status = parse(argc, argv, &s.options);
+    if (status != OPTIONS_RUN) return status;
+    progress_start(&bar, s.options.quiet);
+    s.files.quiet = s.options.quiet;
+    s.files.encoder = MODELS_ENCODER_IF_THERE;
+    status = prepare(&s, &bar);
+    if (status == 0) {
+        status = run(&s);
+        jobs_destroy(&s.jobs);
+        metrics_destroy(&s.metrics);
+    }
+    mar_session_free(s.session);
+    models_free(&s.files);
+    free(s.token);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* A running `mar serve`: its options, its model, and what its threads share. */
+#ifndef TOOLS_SERVE_SERVICE_H
+#define TOOLS_SERVE_SERVICE_H
+
+#include "tools/cli/run_options.h"
+#include "tools/generate/models.h"
+#include "tools/serve/jobs.h"
+#include "tools/serve/metrics.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <time.h>
+
+typedef struct {
+    run_options run;
+    const char *listen;     /* numeric address, IPv4 or IPv6 */
+    const char *token_file; /* NULL: no token is asked for */
+    int port;               /* 0: any free one */
+    int batch;              /* images in progress */
+    int queue;              /* images that may wait */
+    int timeout;            /* seconds for a client to send a request, or to go on reading its answer */
+    int keep;               /* seconds that finished jobs are kept */
+    int quiet;              /* 1: print only errors and the address */
+} serve_options;
+
+/* After the first connection only the atomic fields change, and jobs and metrics by their calls. */
+typedef struct {
+    serve_options options;
+    model_store files;    /* owns the models */
+    run_models models;    /* owned by the store */
+    mar_session *session; /* the engine thread's alone while it runs */
+    const char *name;     /* of the model, as clients see it: the file's without its directories */
+    int width, height;    /* of an image */
+    char *token;          /* NULL: none */
+    int is_local;         /* 1: it listens on loopback */
+    time_t created;
+    double began; /* tool_seconds */
+    metrics metrics;
+    jobs jobs;
+    atomic_int connections;  /* open ones */
+    atomic_int exchanges;    /* requests that are not answered in full */
+    atomic_size_t body_size; /* bytes of request bodies in memory */
+    atomic_int is_broken;    /* 1: the last step failed as a whole */
+} service;
+
+#endif

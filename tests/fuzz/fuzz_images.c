@@ -7,6 +7,20 @@
 #include <string.h>
 #include <zlib.h>
 
+/* Checks that the reader of transparency sees the same picture. */
+static void check_alpha(const uint8_t *data, size_t size, const image *expected)
+{
+    char why[IMAGE_WHY_MAX] = "";
+    image same = {expected->width, expected->height, NULL}, other = {expected->width + 1, expected->height, NULL};
+    uint8_t *alpha;
+    if (image_decode_png_alpha(data, size, &other, &alpha, why) == 0) fuzz_fail("another size is read");
+    fuzz_check_line("image_decode_png_alpha", why);
+    if (image_decode_png_alpha(data, size, &same, &alpha, why) != 0) fuzz_fail("with transparency: %s", why);
+    if (memcmp(same.rgb, expected->rgb, (size_t)same.width * (size_t)same.height * 3) != 0) fuzz_fail("other pixels");
+    free(same.rgb);
+    free(alpha);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char why[IMAGE_WHY_MAX] = "", second[IMAGE_WHY_MAX] = "";
@@ -23,6 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         a.height != b.height)
         fuzz_fail("%dx%d pixels, then %dx%d", a.width, a.height, b.width, b.height);
     if (memcmp(a.rgb, b.rgb, (size_t)a.width * (size_t)a.height * 3) != 0) fuzz_fail("other pixels the second time");
+    if (size > 0 && data[0] == 0x89) check_alpha(data, size, &a);
     free(a.rgb);
     free(b.rgb);
     return 0;

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Loads `mar serve` on 127.0.0.1 and compares its images per second with those of `mar generate`.
+
+    bench/serve_load.py build/release/mar [--requests 1000] [--clients 64] [--batch 16] [-- OPTIONS OF BOTH]
+
+Each client makes one request after the other, on a connection of its own each time. A tenth of the requests leave before
+their answer. The rest must all be answered with whole pictures of their seeds. At the end no image may be missing in the
+metrics, nothing may wait or run, and the process must have as many descriptors as before. The rate of `mar generate` is
+the mean of a run before and a run after. Prints a table, and fails if something is lost or leaked."""
+import argparse
+import asyncio
+import base64
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+
+def generate(mar, images, batch, options):
+    """Returns the images per second of mar generate, without loading."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [mar, "generate", "--class", "0-9", "--num", str(images // 10), "--batch", str(batch), "--out",
+                   folder + "/out", "--json", *options]
+        record = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return record["images"] / record["seconds"]
+
+
+def metric(url, name):
+    with urllib.request.urlopen(url + "/metrics") as answer:
+        found = re.search("^" + re.escape(name) + " (.*)$", answer.read().decode(), re.MULTILINE)
+    return float(found.group(1)) if found else 0
+
+
+def descriptors(process):
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+def resident_mb(process):
+    with open(f"/proc/{process.pid}/status") as status:
+        return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1)) / 1024
+
+
+async def request(port, number, stay_s):
+    """Makes request `number`; leaves after stay_s seconds unless that is None. Returns the seconds of the answer."""
+    body = json.dumps({"prompt": str(number % 10), "seed": number, "response_format": "b64_json"}).encode()
+    began = time.monotonic()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+    writer.write(b"POST /v1/images/generations HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    try:
+        if stay_s is not None:
+            await asyncio.sleep(stay_s)
+            return None
+        answer = await reader.read()
+    finally:
+        writer.close()
+    head, _, text = answer.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise SystemExit(f"request {number}: {answer[:500]}")
+    image = json.loads(text)["data"][0]
+    picture = base64.b64decode(image["b64_json"])
+    if image["seed"] != number or picture[:8] != b"\x89PNG\r\n\x1a\n" or picture[-8:-4] != b"IEND":
+        raise SystemExit(f"request {number}: no whole picture of its seed")
+    return time.monotonic() - began
+
+
+async def load(port, requests, clients, leaving):
+    numbers, times = iter(range(requests)), []
+    draw = random.Random(1)
+    left = set(draw.sample(range(requests), int(requests * leaving)))
+
+    async def client():
+        for number in numbers:
+            seconds = await request(port, number, draw.uniform(0, 1) if number in left else None)
+            if seconds is not None:
+                times.append(seconds)
+
+    began = time.monotonic()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return sorted(times), time.monotonic() - began
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mar")
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--leaving", type=float, default=0.1)
+    parser.add_argument("--batch", type=int, default=16)
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    a = parser.parse_args(words[:cut])
+    a.options = words[cut + 1:]
+    staying = a.requests - int(a.requests * a.leaving)
+
+    rates = [generate(a.mar, staying, a.batch, a.options)]
+    process = subprocess.Popen([a.mar, "serve", "--port", "0", "--batch", str(a.batch), *a.options],
+                               stdout=subprocess.PIPE, text=True)
+    url = process.stdout.readline().strip()
+    port = int(url.rsplit(":", 1)[1])
+    asyncio.run(load(port, 2 * a.batch, a.batch, 0))  # memory and threads of the first batches
+    before, resident = descriptors(process), resident_mb(process)
+    times, seconds = asyncio.run(load(port, a.requests, a.clients, a.leaving))
+    limit = time.monotonic() + 60
+    while metric(url, "mar_queue_images") + metric(url, "mar_batch_images") > 0 or descriptors(process) > before:
+        if time.monotonic() > limit:
+            raise SystemExit(f"leaked: {descriptors(process)} descriptors, {before} before; "
+                             f"{metric(url, 'mar_batch_images')} images in progress")
+        time.sleep(0.1)
+    made, cancelled = (metric(url, f'mar_images_total{{end="{end}"}}') - first
+                       for end, first in (("done", 2 * a.batch), ("cancelled", 0)))
+    occupancy = metric(url, "mar_step_images_total") / metric(url, "mar_steps_total")
+    grown = resident_mb(process) - resident
+    process.terminate()
+    status = process.wait(60)
+    rates.append(generate(a.mar, staying, a.batch, a.options))
+
+    rate, reference = len(times) / seconds, sum(rates) / 2
+    print(f"requests {a.requests} of {a.clients} clients, {a.requests - len(times)} left early; batch {a.batch}")
+    print(f"answered {len(times)} in {seconds:.1f} s; images made {made:.0f}, cancelled {cancelled:.0f}")
+    print(f"seconds of an answer: median {times[len(times) // 2]:.2f}, 95 % {times[len(times) * 95 // 100]:.2f}, "
+          f"longest {times[-1]:.2f}")
+    print(f"images in a step {occupancy:.1f}; memory grew by {grown:.1f} MB; exit status {status}")
+    print(f"images/s {rate:.1f}; mar generate {rates[0]:.1f} and {rates[1]:.1f}; ratio {rate / reference:.2f}, "
+          f"with those that were made for clients that left {made / seconds / reference:.2f}")
+    if len(times) != staying or made + cancelled != a.requests or status != 0:
+        raise SystemExit("something was lost")
+
+
+if __name__ == "__main__":
+    main()

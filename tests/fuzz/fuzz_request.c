@@ -1,0 +1,61 @@
+/* The body of a request to `mar serve`: JSON, its fields, and the job they ask for. */
+#include "tests/fuzz/fuzz.h"
+
+#include "tools/serve/request.h"
+
+#include <math.h>
+#include <string.h>
+
+static service demo;
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    demo.name = "demo";
+    demo.width = demo.height = 32;
+    demo.models.classes.count = 10;
+    demo.options.run.used.cfg = 2.9f;
+    return 0;
+}
+
+/* Checks that a refusal is one line of JSON as OpenAI's clients read it. */
+static void check_refusal(answer *a)
+{
+    json j;
+    char text[8192];
+    if (a->code != 400 && a->code != 404) fuzz_fail("code %d", a->code);
+    if (a->size >= sizeof text) fuzz_fail("%zu bytes", a->size);
+    memcpy(text, a->body, a->size);
+    text[a->size] = '\0';
+    if (json_read(text, a->size, 4, &j) != JSON_OK || j.not_utf8 < a->size) fuzz_fail("no JSON: %s", a->body);
+    const json_value *error = json_member(j.values, "error"), *message = error ? json_member(error, "message") : NULL;
+    if (!message || message->type != JSON_STRING || message->length == 0) fuzz_fail("no message");
+    json_free(&j);
+    answer_free(a);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char text[512];
+    json j;
+    request r = {.field[0].size = 0};
+    answer a = {.code = 0};
+    job_spec spec;
+    int wants_url = -1;
+    if (size >= sizeof text) return -1;
+    memcpy(text, data, size);
+    text[size] = '\0';
+    if (json_read(text, size, 32, &j) != JSON_OK) return 0;
+    if (request_read(&r, &j, &a) != 0 || request_resolve(&demo, &r, 0, &spec, &wants_url, &a) != 0) {
+        check_refusal(&a);
+    } else {
+        if (a.code != 0) fuzz_fail("no refusal, and code %d", a.code);
+        if (spec.n < 1 || spec.n > JOB_IMAGES_MAX || spec.label < -1 || spec.label >= 10)
+            fuzz_fail("%d images of class %d", spec.n, spec.label);
+        if (!(spec.cfg >= 0 && spec.cfg <= 100) || spec.seed >> 53) fuzz_fail("guidance %g", (double)spec.cfg);
+        if (spec.picture || spec.known || wants_url < 0) fuzz_fail("fields of an edit");
+    }
+    json_free(&j);
+    return 0;
+}

@@ -1,0 +1,164 @@
+/* Every allocation for a request fails once: those of its connection's thread, libpng's and libmicrohttpd's among them.
+ * The client gets an answer of 503 or none, the service goes on, and no block is left. Skipped under the sanitizers
+ * (failing_allocations.h). */
+#include "tests/support/service.h"
+
+#include "tests/support/test.h"
+#include "tools/cli/subcommands.h"
+#include "tools/serve/exchange.h"
+
+#define EVERY_ALLOCATION_COUNTS
+#include "tests/support/failing_allocations.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef HAS_SANITIZER
+
+/* What the test and the service, its child, tell each other. */
+static struct {
+    _Atomic long plan;     /* allocation of the next request that fails; -1: none */
+    _Atomic long failed;   /* requests in which one failed */
+    _Atomic long blocks;   /* held after the last request */
+    _Atomic long requests; /* ended */
+} * shared;
+
+exchange *__real_exchange_new(service *s, struct MHD_Connection *connection);
+void __real_exchange_free(exchange *x);
+exchange *__wrap_exchange_new(service *s, struct MHD_Connection *connection);
+void __wrap_exchange_free(exchange *x);
+
+static void end_request(void)
+{
+    until_failure = -1;
+    if (failures > 0) shared->failed++;
+    failures = 0;
+    shared->blocks = __atomic_load_n(&held, __ATOMIC_RELAXED);
+    shared->requests++;
+}
+
+exchange *__wrap_exchange_new(service *s, struct MHD_Connection *connection)
+{
+    until_failure = atomic_exchange(&shared->plan, -1);
+    exchange *x = __real_exchange_new(s, connection);
+    if (!x) end_request();
+    return x;
+}
+
+void __wrap_exchange_free(exchange *x)
+{
+    __real_exchange_free(x);
+    end_request();
+}
+
+static service_process s;
+
+/* Starts the service in a child, where the failures are planned. */
+static void start(void)
+{
+    char name[] = "serve", port[] = "--port", zero[] = "0", iterations[] = "--num_iter", two[] = "2",
+         steps[] = "--num_sampling_steps", four[] = "4", quiet[] = "--quiet", line[64];
+    char *argv[] = {name, port, zero, iterations, two, steps, four, quiet, NULL};
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    s.pid = fork();
+    if (s.pid == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        if (!freopen("/dev/null", "w", stderr)) _exit(99); /* "out of memory" for each picture */
+        exit(cmd_serve(8, argv));
+    }
+    close(ends[1]);
+    FILE *out = fdopen(ends[0], "r");
+    assert_true(fgets(line, sizeof line, out) && sscanf(line, "http://127.0.0.1:%d", &s.port) == 1);
+    fclose(out);
+}
+
+/* Waits for the end of a request in the service, which may come after its answer. */
+static void await_end(long before)
+{
+    for (int ms = 0; shared->requests == before; ms++) {
+        if (ms > 300000) fail_msg("a request never ended");
+        usleep(1000);
+    }
+}
+
+typedef struct {
+    const char *method, *path, *headers, *body;
+    int code;
+} kind;
+
+static int run(const kind *k, long plan)
+{
+    const long before = shared->requests;
+    shared->plan = plan;
+    reply r = service_request(&s, k->method, k->path, k->headers, k->body, k->body ? strlen(k->body) : 0);
+    await_end(before);
+    const int code = r.code;
+    reply_free(&r);
+    return code;
+}
+
+static void fails_anywhere(const kind *k)
+{
+    assert_int_equal(run(k, -1), k->code);
+    long failed;
+    int refused = 0;
+    for (long plan = 0;; plan++) {
+        failed = shared->failed;
+        const int code = run(k, plan);
+        if (shared->failed == failed) break; /* it has no more allocations */
+        if (code != k->code && code != 503 && code != 0) fail_msg("%s, allocation %ld: %d", k->path, plan, code);
+        refused += code != k->code;
+    }
+    assert_true(refused > 0);
+    assert_int_equal(run(k, -1), k->code);
+}
+
+#define JSON "Content-Type: application/json\r\n"
+#define FORM "Content-Type: multipart/form-data; boundary=xx\r\n"
+
+TEST_CASE(answers_or_refuses)
+{
+    static const kind kinds[] = {
+        {"GET", "/health", "", NULL, 200},
+        {"GET", "/v1/models", "", NULL, 200},
+        {"GET", "/metrics", "", NULL, 200},
+        {"GET", "/nothing", "", NULL, 404},
+        {"POST", "/v1/images/generations", JSON, "{\"prompt\": \"x\"}", 400},
+        {"POST", "/v1/images/generations", JSON, "{\"prompt\": \"1\", \"n\": 2, \"response_format\": \"b64_json\"}",
+         200},
+        {"POST", "/v1/images/edits", FORM,
+         "--xx\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\n1\r\n"
+         "--xx\r\nContent-Disposition: form-data; name=\"n\"\r\n\r\n1\r\n"
+         "--xx\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a.png\"\r\n\r\nno PNG\r\n--xx--\r\n",
+         400},
+    };
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(shared != MAP_FAILED);
+    shared->plan = -1;
+    start();
+    for (size_t i = 0; i < LENGTH(kinds); i++) run(&kinds[i], -1);
+    const long before = shared->blocks;
+    for (size_t i = 0; i < LENGTH(kinds); i++) fails_anywhere(&kinds[i]);
+    run(&kinds[0], -1);
+    if (shared->blocks > before + 8) fail_msg("%ld blocks, %ld before", shared->blocks, before);
+
+    reply r = service_post(&s, "/v1/jobs", "{\"prompt\": \"1\"}");
+    cJSON *made = cJSON_Parse(r.body);
+    char path[128];
+    const kind new_job = {"POST", "/v1/jobs", JSON, "{\"prompt\": \"1\"}", 202}, events = {"GET", path, "", NULL, 200};
+    fails_anywhere(&new_job);
+    snprintf(path, sizeof path, "/v1/jobs/%s/events", json_text(made, "id"));
+    fails_anywhere(&events);
+    snprintf(path, sizeof path, "/v1/jobs/%s/images/0.png", json_text(made, "id"));
+    fails_anywhere(&events);
+    cJSON_Delete(made);
+    reply_free(&r);
+    assert_int_equal(service_stop(&s), 0);
+}
+
+#endif

@@ -2,6 +2,7 @@
 
 #include "tools/images/image.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +15,11 @@ static int decode(const service *s, const char *name, const json_value *v, uint8
     if (v->type != JSON_STRING)
         return answer_error(a, 400, name, NULL, "%s: is missing, expected a PNG of %dx%d pixels", name, s->width,
                             s->height);
+    errno = 0;
     if (image_decode_png_alpha(v->text, v->length, &picture, alpha, why) != 0)
-        return strstr(why, "out of memory") ? answer_no_memory(a)
-                                            : answer_error(a, 400, name, NULL, "%s: %s", name, why);
+        return errno == ENOMEM /* libpng has other words for it */
+                   ? answer_no_memory(a)
+                   : answer_error(a, 400, name, NULL, "%s: %s", name, why);
     *rgb = picture.rgb;
     return 0;
 }

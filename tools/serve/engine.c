@@ -28,7 +28,8 @@ static void finish(engine *e, job *j, int image, mar_status status)
         jobs_finish(t, j, image, JOB_DONE, 0, NULL);
         return;
     }
-    const char *why = mar_session_error(e->service->session);
+    const char *why = mar_session_error(e->service->session), *lacks = "loaded without its encoder";
+    if (j->spec.known && strstr(why, lacks)) why = "the file of the image decoder has no encoder, which an edit needs";
     if (code_of(status) == 500) tool_error("an image failed: %s", why);
     jobs_finish(t, j, image, JOB_FAILED, code_of(status), *why ? why : mar_status_name(status));
 }

@@ -19,6 +19,8 @@ exchange *exchange_new(service *s, struct MHD_Connection *connection)
 
 static void free_bodies(exchange *x)
 {
+    if (x->form) MHD_destroy_post_processor(x->form); /* it may call take_part */
+    x->form = NULL;
     json_free(&x->parsed);
     free(x->whole.data);
     x->whole = (body_part){.size = 0};
@@ -26,8 +28,6 @@ static void free_bodies(exchange *x)
         free(x->part[i].data);
         x->part[i] = (body_part){.size = 0};
     }
-    if (x->form) MHD_destroy_post_processor(x->form);
-    x->form = NULL;
     atomic_fetch_sub(&x->service->body_size, x->reserved);
     x->reserved = 0;
 }
@@ -146,16 +146,24 @@ void exchange_expect(exchange *x, int takes_json, int takes_form)
     }
 }
 
+/* Answers after libmicrohttpd has failed to read a form. It leaves out names it has no memory for, and says no reason;
+ * malloc does. Returns 1. */
+static int refuse_form(answer *a)
+{
+    if (errno == ENOMEM) return answer_no_memory(a);
+    return answer_error(a, 400, NULL, NULL, "the body is no whole form, expected multipart/form-data");
+}
+
 int exchange_take(exchange *x, const char *data, size_t size)
 {
     x->read += size;
     if (x->answer.code == 0 && x->kind != BODY_NONE && x->read > limit_of(x)) refuse_size(x);
     if (x->answer.code != 0 || x->kind == BODY_NONE) return x->read > limit_of(x) + BODY_DRAINED_MAX;
-    if (x->kind == BODY_JSON) {
+    errno = 0;
+    if (x->kind == BODY_JSON)
         append(x, &x->whole, data, size);
-    } else if (MHD_post_process(x->form, data, size) != MHD_YES && x->answer.code == 0) {
-        answer_error(&x->answer, 400, NULL, NULL, "the body is no form as its Content-Type says");
-    }
+    else if ((MHD_post_process(x->form, data, size) != MHD_YES || errno == ENOMEM) && x->answer.code == 0)
+        refuse_form(&x->answer);
     return 0;
 }
 
@@ -163,6 +171,7 @@ int exchange_take(exchange *x, const char *data, size_t size)
 
 static int read_form(exchange *x, request *out, answer *a)
 {
+    errno = 0;
     const int whole = MHD_destroy_post_processor(x->form) == MHD_YES; /* it may call take_part */
     x->form = NULL;
     if (x->answer.code != 0) {
@@ -170,7 +179,7 @@ static int read_form(exchange *x, request *out, answer *a)
         x->answer = (answer){.code = 0};
         return 1;
     }
-    if (!whole) return answer_error(a, 400, NULL, NULL, "the body is no whole form, expected multipart/form-data");
+    if (!whole || errno == ENOMEM) return refuse_form(a);
     for (int f = 0; f < FIELDS; f++)
         if (x->part[f].data && request_set(out, (field)f, x->part[f].data, x->part[f].size, a) != 0) return 1;
     return 0;

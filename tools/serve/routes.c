@@ -161,7 +161,9 @@ static int write_image(exchange *x, int i, int wants_url, FILE *out)
         fprintf(out, "\"b64_json\": \"%s\"", text);
         free(text);
     }
-    fprintf(out, ", \"seed\": %" PRIu64 ", \"image\": %d, \"class\": %d, \"cfg\": ", j->spec.seed, i, j->spec.label);
+    fprintf(out, ", \"seed\": %" PRIu64 ", \"image\": %d, ", j->spec.seed, i);
+    events_write_class(x->service, j, out);
+    fputs(", \"cfg\": ", out);
     json_float(out, j->spec.cfg);
     putc('}', out);
     return 0;

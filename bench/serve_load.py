@@ -5,8 +5,10 @@
 
 Each client makes one request after the other, on a connection of its own each time. A tenth of the requests leave before
 their answer. The rest must all be answered with whole pictures of their seeds. At the end no image may be missing in the
-metrics, nothing may wait or run, and the process must have as many descriptors as before. The rate of `mar generate` is
-the mean of a run before and a run after. Prints a table, and fails if something is lost or leaked."""
+metrics, nothing may wait or run, and the process must have as many descriptors as before. The requests come in rounds,
+with a run of `mar generate` before, between and after. A round is compared with the runs beside it, by images per second
+and by processor seconds an image, which other load changes less. Prints a table, and fails if something is lost or
+leaked."""
 import argparse
 import asyncio
 import base64
@@ -14,6 +16,7 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,12 +25,15 @@ import urllib.request
 
 
 def generate(mar, images, batch, options):
-    """Returns the images per second of mar generate, without loading."""
+    """Returns seconds and processor seconds an image of mar generate, the first without loading."""
+    began = os.times()
     with tempfile.TemporaryDirectory() as folder:
         command = [mar, "generate", "--class", "0-9", "--num", str(images // 10), "--batch", str(batch), "--out",
                    folder + "/out", "--json", *options]
         record = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return record["images"] / record["seconds"]
+    end = os.times()
+    used = end.children_user - began.children_user + end.children_system - began.children_system
+    return record["seconds"] / record["images"], used / record["images"]
 
 
 def metric(url, name):
@@ -38,6 +44,12 @@ def metric(url, name):
 
 def descriptors(process):
     return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+def processor_s(process):
+    with open(f"/proc/{process.pid}/stat") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(process):
@@ -69,20 +81,21 @@ async def request(port, number, stay_s):
     return time.monotonic() - began
 
 
-async def load(port, requests, clients, leaving):
-    numbers, times = iter(range(requests)), []
-    draw = random.Random(1)
-    left = set(draw.sample(range(requests), int(requests * leaving)))
+async def load(port, first, requests, clients, leaving):
+    """Makes requests first..first+requests-1. Returns the seconds of the answers, and of all."""
+    numbers, times = iter(range(first, first + requests)), []
+    draw = random.Random(first)
+    left = set(draw.sample(range(first, first + requests), int(requests * leaving)))
 
     async def client():
         for number in numbers:
-            seconds = await request(port, number, draw.uniform(0, 1) if number in left else None)
+            seconds = await request(port, number, draw.uniform(0, 0.5) if number in left else None)
             if seconds is not None:
                 times.append(seconds)
 
     began = time.monotonic()
     await asyncio.gather(*(client() for _ in range(clients)))
-    return sorted(times), time.monotonic() - began
+    return times, time.monotonic() - began
 
 
 def main():
@@ -92,43 +105,54 @@ def main():
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--leaving", type=float, default=0.1)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
     a = parser.parse_args(words[:cut])
-    a.options = words[cut + 1:]
-    staying = a.requests - int(a.requests * a.leaving)
+    options = words[cut + 1:]
+    each = a.requests // a.rounds
+    staying = each - int(each * a.leaving)
 
-    rates = [generate(a.mar, staying, a.batch, a.options)]
-    process = subprocess.Popen([a.mar, "serve", "--port", "0", "--batch", str(a.batch), *a.options],
-                               stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([a.mar, "serve", "--port", "0", "--batch", str(a.batch), *options],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     url = process.stdout.readline().strip()
     port = int(url.rsplit(":", 1)[1])
-    asyncio.run(load(port, 2 * a.batch, a.batch, 0))  # memory and threads of the first batches
+    warm = 2 * a.batch
+    asyncio.run(load(port, 0, warm, a.batch, 0))  # memory and threads of the first batches
     before, resident = descriptors(process), resident_mb(process)
-    times, seconds = asyncio.run(load(port, a.requests, a.clients, a.leaving))
+    runs, rounds, times = [generate(a.mar, staying, a.batch, options)], [], []
+    for i in range(a.rounds):
+        used = processor_s(process)
+        answers, seconds = asyncio.run(load(port, i * each, each, a.clients, a.leaving))
+        rounds.append((seconds / len(answers), (processor_s(process) - used) / len(answers)))
+        times += answers
+        runs.append(generate(a.mar, staying, a.batch, options))
     limit = time.monotonic() + 60
     while metric(url, "mar_queue_images") + metric(url, "mar_batch_images") > 0 or descriptors(process) > before:
         if time.monotonic() > limit:
             raise SystemExit(f"leaked: {descriptors(process)} descriptors, {before} before; "
                              f"{metric(url, 'mar_batch_images')} images in progress")
         time.sleep(0.1)
-    made, cancelled = (metric(url, f'mar_images_total{{end="{end}"}}') - first
-                       for end, first in (("done", 2 * a.batch), ("cancelled", 0)))
+    made = metric(url, 'mar_images_total{end="done"}') - warm
+    cancelled = metric(url, 'mar_images_total{end="cancelled"}')
     occupancy = metric(url, "mar_step_images_total") / metric(url, "mar_steps_total")
     grown = resident_mb(process) - resident
     process.terminate()
     status = process.wait(60)
-    rates.append(generate(a.mar, staying, a.batch, a.options))
 
-    rate, reference = len(times) / seconds, sum(rates) / 2
-    print(f"requests {a.requests} of {a.clients} clients, {a.requests - len(times)} left early; batch {a.batch}")
-    print(f"answered {len(times)} in {seconds:.1f} s; images made {made:.0f}, cancelled {cancelled:.0f}")
-    print(f"seconds of an answer: median {times[len(times) // 2]:.2f}, 95 % {times[len(times) * 95 // 100]:.2f}, "
+    times.sort()
+    beside = [[(runs[i][k] + runs[i + 1][k]) / 2 for i in range(a.rounds)] for k in (0, 1)]
+    ratio, ratio_used = (statistics.median(beside[k][i] / rounds[i][k] for i in range(a.rounds)) for k in (0, 1))
+    rate, reference = (1 / statistics.median(pair[0] for pair in pairs) for pairs in (rounds, runs))
+    print(f"requests {a.rounds * each} of {a.clients} clients in {a.rounds} rounds, {a.rounds * each - len(times)} left "
+          f"early; batch {a.batch}; {' '.join(options) or 'default options'}")
+    print(f"answered {len(times)}; images made {made:.0f}, cancelled {cancelled:.0f}")
+    print(f"seconds of an answer: median {statistics.median(times):.2f}, 95 % {times[len(times) * 95 // 100]:.2f}, "
           f"longest {times[-1]:.2f}")
     print(f"images in a step {occupancy:.1f}; memory grew by {grown:.1f} MB; exit status {status}")
-    print(f"images/s {rate:.1f}; mar generate {rates[0]:.1f} and {rates[1]:.1f}; ratio {rate / reference:.2f}, "
-          f"with those that were made for clients that left {made / seconds / reference:.2f}")
-    if len(times) != staying or made + cancelled != a.requests or status != 0:
+    print(f"images/s {rate:.1f}, mar generate {reference:.1f}; median ratio of the rounds {ratio:.2f}; "
+          f"by processor seconds {ratio_used:.2f}")
+    if len(times) != a.rounds * staying or made + cancelled != a.rounds * each or status != 0:
         raise SystemExit("something was lost")
 
 

@@ -11,6 +11,7 @@
 #include "tests/support/failing_allocations.h"
 
 #include <fcntl.h>
+#include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,13 +90,17 @@ static void await_end(long before)
 typedef struct {
     const char *method, *path, *headers, *body;
     int code;
+    size_t size; /* of the body; 0: it is text */
 } kind;
 
 static int run(const kind *k, long plan)
 {
     const long before = shared->requests;
     shared->plan = plan;
-    reply r = service_request(&s, k->method, k->path, k->headers, k->body, k->body ? strlen(k->body) : 0);
+    reply r = service_request(&s, k->method, k->path, k->headers, k->body,
+                              k->size   ? k->size
+                              : k->body ? strlen(k->body)
+                                        : 0);
     await_end(before);
     const int code = r.code;
     reply_free(&r);
@@ -118,12 +123,33 @@ static void fails_anywhere(const kind *k)
     assert_int_equal(run(k, -1), k->code);
 }
 
+/* Writes a form with a picture of 32x32 pixels, half of it transparent. Returns its size. */
+static size_t make_form(char form[8192])
+{
+    enum { SIDE = 32 };
+    static uint8_t rgba[SIDE][SIDE][4];
+    static const char end[] = "\r\n--xx--\r\n";
+    png_image png = {.version = PNG_IMAGE_VERSION, .width = SIDE, .height = SIDE, .format = PNG_FORMAT_RGBA};
+    for (int y = 0; y < SIDE; y++)
+        for (int x = 0; x < SIDE; x++) rgba[y][x][3] = y < SIDE / 2 ? 255 : 0;
+    size_t size =
+        (size_t)snprintf(form, 8192,
+                         "--xx\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\n1\r\n"
+                         "--xx\r\nContent-Disposition: form-data; name=\"response_format\"\r\n\r\nb64_json\r\n"
+                         "--xx\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a\"\r\n\r\n");
+    png_alloc_size_t room = 8192 - size - sizeof end;
+    assert_true(png_image_write_to_memory(&png, form + size, &room, 0, rgba, 0, NULL));
+    memcpy(form + size + room, end, sizeof end);
+    return size + room + sizeof end - 1;
+}
+
 #define JSON "Content-Type: application/json\r\n"
 #define FORM "Content-Type: multipart/form-data; boundary=xx\r\n"
 
 TEST_CASE(answers_or_refuses)
 {
-    static const kind kinds[] = {
+    static char form[8192];
+    const kind kinds[] = {
         {"GET", "/health", "", NULL, 200},
         {"GET", "/v1/models", "", NULL, 200},
         {"GET", "/metrics", "", NULL, 200},
@@ -131,11 +157,9 @@ TEST_CASE(answers_or_refuses)
         {"POST", "/v1/images/generations", JSON, "{\"prompt\": \"x\"}", 400},
         {"POST", "/v1/images/generations", JSON, "{\"prompt\": \"1\", \"n\": 2, \"response_format\": \"b64_json\"}",
          200},
-        {"POST", "/v1/images/edits", FORM,
-         "--xx\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\n1\r\n"
-         "--xx\r\nContent-Disposition: form-data; name=\"n\"\r\n\r\n1\r\n"
-         "--xx\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a.png\"\r\n\r\nno PNG\r\n--xx--\r\n",
+        {"POST", "/v1/images/edits", FORM, "--xx\r\nContent-Disposition: form-data; name=\"n\"\r\n\r\n1\r\n--xx--\r\n",
          400},
+        {"POST", "/v1/images/edits", FORM, form, 200, make_form(form)},
     };
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(shared != MAP_FAILED);

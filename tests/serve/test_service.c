@@ -1,5 +1,6 @@
 /* `mar serve` as its clients see it: OpenAI's requests, jobs and their events, refusals, limits, the token, clients
  * that leave, and the end by a signal. */
+#include "tests/support/changed.h"
 #include "tests/support/service.h"
 
 #include "tests/support/test.h"
@@ -394,6 +395,27 @@ TEST_CASE(asks_for_the_token)
     assert_int_equal(picture.code, 200);
     reply_free(&picture);
     cJSON_Delete(json);
+    reply_free(&r);
+    assert_int_equal(service_stop(&s), 0);
+}
+
+/* A model that overflows: each of its images fails with the library's line, and the service goes on. */
+TEST_CASE(reports_failed_images)
+{
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    free(write_changed(m, directory, "overflows.safetensors", "demo-vae", "decoder.conv_out.weight", 0, 0, 3e38f));
+    mar_close(m);
+    service_process s = service_start(directory, QUICK " --vae overflows.safetensors");
+    for (int i = 0; i < 2; i++) {
+        reply r = service_post(&s, "/v1/images/generations", "{\"prompt\": \"1\", \"n\": 2}");
+        assert_int_equal(r.code, 500);
+        assert_has(r.body, "\"type\": \"server_error\"");
+        assert_has(r.body, "the image decoder's output is ");
+        reply_free(&r);
+    }
+    assert_int_equal(service_metric(&s, "mar_images_total{end=\"failed\"}"), 4);
+    reply r = service_get(&s, "/health");
+    assert_int_equal(r.code, 200);
     reply_free(&r);
     assert_int_equal(service_stop(&s), 0);
 }

@@ -120,6 +120,7 @@ static void refusals(void **state)
         {"grid.png", "grid.png: is a grid of the images 0-1, expected one image; --out DIR keeps them apart"},
         {"map.png", "map.png: is a map (accepted tokens", "), expected an image"},
         {"plain.png", "plain.png: has no text of mar generate, expected an image as it wrote it"},
+        {"edited.png", "edited.png: is an edited picture (a.png: 1), expected an image that mar generate makes"},
         {"alien.png", "alien.png: has no text of mar generate, expected an image as it wrote it"},
         {"list.png", "list.png: its class is @/etc/passwd, expected a number or none"},
         {"range.png", "range.png: its text: --num_iter -3: expected a whole number from 0 to ", ""},
@@ -130,7 +131,14 @@ static void refusals(void **state)
         {"dtype.png", "dtype.png: its text: --dtype f64: expected ", ""},
         {"a.png --out ./a.png", "--like a.png: --out ./a.png writes there, expected another --out"},
     };
+    static const image_text edited[] = {{"Software", "libmar 0.1.0"}, {"class", "3"}, {"image", "0"},
+                                        {"edited", "a.png: 1"},       {"seed", "0"},  {"model", "demo"},
+                                        {"backend", "cpu f32 (avx2)"}};
+    uint8_t rgb[3] = {0};
     const char *d = *state;
+    assert_int_equal(image_write(path_in(d, "edited.png"), &(image){1, 1, rgb}, IMAGE_PNG, 0, edited, LENGTH(edited),
+                                 IMAGE_UNSYNCED),
+                     0);
     command_ok(d, "generate " QUICK "--class 3 --num 1 --out a.png --dtype bf16 --quiet");
     command_ok(d, "generate " QUICK "--class 3 --num 2 --out grid.png --quiet");
     command_ok(d, "generate " QUICK "--class 3 --num 1 --out b.png --spec path --accept_map map.png --quiet");

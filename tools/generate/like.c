@@ -42,6 +42,9 @@ static int check_texts(const char *path, const image_file *file)
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!text_of(file, needed[i]) || strncmp(software, "libmar ", 7) != 0)
             return tool_error("%s: has no text of mar generate, expected an image as it wrote it", path);
+    const char *edited = text_of(file, "edited"); /* mar edit and mar serve */
+    if (edited)
+        return tool_error("%s: is an edited picture (%s), expected an image that mar generate makes", path, edited);
     if (title) return tool_error("%s: is a map (%s), expected an image", path, title);
     if (image_number(number) >= 0) return check_class(path, text_of(file, "class"));
     return tool_error(strchr(number, '-')

@@ -90,7 +90,16 @@ in_root 600 "$install /made/libmar-dev_*.deb g++ pkg-config
     g++ -Wall -Wextra -Werror program.cpp \$(pkg-config --cflags --libs libmar) -o program; ./program
     cmake -G Ninja -B cmake . ; cmake --build cmake; cmake/by_cmake
     cmake -G Ninja -S \$examples -B examples; cmake --build examples
-    examples/generate 7 b.ppm; cmp a.ppm b.ppm; examples/generate_static 7 b.ppm; cmp a.ppm b.ppm"
+    examples/generate 7 b.ppm; cmp a.ppm b.ppm; examples/generate_static 7 b.ppm; cmp a.ppm b.ppm
+    printf '3\n7\n' | examples/requests; cmp a.ppm request-2.ppm"
+
+echo "== a client of the service"
+in_root 300 "$install curl
+    mar serve --port 0 >address & service=\$!
+    while [ ! -s address ]; do sleep 0.1; done
+    sh /usr/share/doc/libmar-dev/examples/client.sh \$(cat address) 7 served.png
+    [ \$(head -c 4 served.png | tail -c 3) = PNG ]
+    kill \$service; wait \$service"
 
 echo "== a purge"
 in_root 300 "apt-get -q -y purge mar libmar0 libmar-dev; [ -z \"\$(dpkg-query -W 'libmar*' mar 2>/dev/null)\" ]

@@ -163,7 +163,7 @@ static void a_rank_that_is_killed(void **state)
     const char *d = *state;
     int status;
     command_ok(d, RUN "--out whole --quiet");
-    sh_ok(d, "cp $MAR alone && ln -s ${MAR%/*}/share share");
+    sh_ok(d, "cp $MAR alone && ln -s \"$(dirname $MAR)/share\" share");
     setenv("PMI_SIZE", "2", 1);
     setenv("PMI_RANK", "0", 1);
     char *command = strdup(getenv("MAR_COMMAND"));

@@ -101,7 +101,7 @@ static void try_commands(const char *directory, const char *folder, const char *
         char run[1200];
         const int makes = strncmp(line, "mar generate ", 13) == 0;
         const int is_long = strncmp(line, "mar eval", 8) == 0 || strncmp(line, "mar bench ", 10) == 0 ||
-                            strncmp(line, "mar fidelity ", 13) == 0;
+                            strncmp(line, "mar fidelity ", 13) == 0 || strncmp(line, "mar serve", 9) == 0;
         if (strncmp(line, "mar ", 4) != 0) continue;
         /* One digit is enough. A long command gets a wrong last option: it fails once all others are accepted. */
         snprintf(run, sizeof run, "$MAR %s%s", line + 4,
@@ -125,6 +125,7 @@ static void commands_of_the_documents(void **state)
     try_commands(*state, ".", "README.md", &n);
     try_commands(*state, "docs", "usage.md", &n);
     try_commands(*state, "docs", "fast.md", &n);
+    try_commands(*state, "docs", "serve.md", &n);
     print_message("%d commands worked, %d are known, %d need files\n", n.worked, n.known, n.lack_files);
     assert_true(n.worked >= 10 && n.known >= 11 && n.lack_files >= 5);
 }

@@ -636,9 +636,9 @@ typedef struct {
     uint64_t seed, image;  /* seed, and number of the image */
     const float *features; /* text-to-image: [caption_tokens][caption_dim], see mar_session_begin_captions; else NULL */
     const uint8_t *mask;   /* text-to-image: [caption_tokens], or NULL */
-    /* Editing: tokens [seq_len][token_dim], of which those with known[i] = 1 are kept, bit for bit. known is [seq_len].
-     * Both NULL: none is known. The rest is drawn given these: the model's steps go on from as many known tokens.
-     * Discrete tokens are made in raster order, so the known ones must come first. */
+    /* Editing: tokens [seq_len][token_dim], of which those with known[i] not 0 are kept, bit for bit. known is
+     * [seq_len]. Both NULL: none is known. The rest is drawn given these: the model's steps go on from as many known
+     * tokens. Discrete tokens are made in raster order, so the known ones must come first. */
     const float *tokens;
     const uint8_t *known;
 } mar_request;

@@ -188,7 +188,8 @@ static mar_status check_image(const mar_engine_state *engine_state, const mar_im
         return err_set(err, MAR_EARG, "guidance %g: with --%s expected that of the session, %g", (double)image->cfg,
                        name, (double)cfg);
     if (name && image->tokens)
-        return err_set(err, MAR_EARG, "known tokens: expected a session without --%s, which begins with none", name);
+        return err_set(err, MAR_EARG, "--%s keeps a state of the whole batch: expected a request without known tokens",
+                       name);
     if (cfg == 1 && image->cfg != 1)
         return err_set(err, MAR_EARG, "guidance %g: the session was created with guidance 1 and has no memory for more",
                        (double)image->cfg);

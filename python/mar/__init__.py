@@ -179,6 +179,8 @@ class Session:
         request = _lib.Request.new("mar_request_init", self._pointer)
         request.label, request.image = label, image
         if seed is not None:
+            if not 0 <= seed < 2**64:
+                raise ValueError(f"seed {seed}: expected 0 to 2**64 - 1")
             request.seed = seed
         if cfg is not None:
             request.cfg = cfg
@@ -194,6 +196,8 @@ class Session:
 
     def step(self) -> None:
         """Makes one step of all images in progress; waiting requests begin with it."""
+        if not self.pending:
+            raise ValueError("no request is pending, expected one that was submitted")
         self._check(lib.mar_session_step(self._pointer))
 
     def progress(self, request: int) -> tuple[int, int]:
@@ -238,12 +242,19 @@ class Session:
 
     def encode(self, picture: npt.ArrayLike) -> Float32Array:
         """Returns the tokens of a picture [height, width, 3], for submit. The model needs load(..., encoder=True)."""
-        array = _shaped(picture, np.uint8, (*self.shape, 3), "picture")
+        array = _shaped(_bytes(picture, "picture"), np.uint8, (*self.shape, 3), "picture")
         pixels = _lib.Pixels.new("mar_pixels_init")
         pixels.data, pixels.capacity = _pointer(array), 0 if array is None else array.nbytes
         tokens = np.zeros(self._tokens, np.float32)
         self._check(lib.mar_session_encode(self._pointer, c.byref(pixels), _pointer(tokens)))
         return tokens
+
+
+def _bytes(picture: npt.ArrayLike, name: str) -> UInt8Array:
+    array = np.asarray(picture)
+    if array.dtype != np.uint8:
+        raise ValueError(f"{name}: {array.dtype}, expected uint8")
+    return array
 
 
 def _shaped(value: Optional[npt.ArrayLike], dtype: Any, shape: tuple[int, ...], name: str,
@@ -312,10 +323,13 @@ def edit(model: Model, picture: npt.ArrayLike, mask: npt.ArrayLike, label: int, 
     """Makes the part of a picture [height, width, 3] anew where mask [height, width] is true, n times. Tokens are cells
     of pixels; one with any true pixel is made anew. The model needs load(..., encoder=True)."""
     session = model.session(min(batch, n), **params)
-    cells = _shaped(mask, np.bool_, session.shape, "mask")
+    given = np.asarray(mask)
+    if given.dtype != np.bool_:
+        raise ValueError(f"mask: {given.dtype}, expected bool")
+    cells = _shaped(given, np.bool_, session.shape, "mask")
     grid = round(int(model.config["seq_len"]) ** 0.5)
-    if cells is None:
-        raise ValueError("mask: expected an array")
+    if cells is None or not cells.any():
+        raise ValueError("mask: expected true where the picture is to change")
     made = cells.reshape(grid, session.shape[0] // grid, grid, session.shape[1] // grid).any(axis=(1, 3))
     tokens, known = session.encode(picture), ~made.reshape(-1)
     requests = [session.submit(label, seed=seed, image=i, tokens=tokens, known=known) for i in range(n)]
@@ -338,7 +352,7 @@ class Features:
 
     def __call__(self, images: npt.ArrayLike) -> tuple[Float32Array, Float32Array]:
         """Returns features [n, size] and logits [n, classes] of images uint8 [n, height, width, 3]."""
-        pixels = np.ascontiguousarray(images, np.uint8)
+        pixels = np.ascontiguousarray(_bytes(images, "images"))
         if pixels.ndim != 4 or pixels.shape[3] != 3:
             raise ValueError(f"images: shape {pixels.shape}, expected (n, height, width, 3)")
         n, height, width, _ = pixels.shape

@@ -47,8 +47,13 @@ TEST_WITH(inpainting, command_setup, command_teardown)
         assert_true(difference(d, "a.png", name[0], 0, 12) < 10);
         assert_true(difference(d, name[0], name[1], 20, 32) > 2 * difference(d, name[0], name[1], 0, 12));
     }
+    command_refused(d, "$MAR edit -q --image a.png --mask lower.png --class 8 --out e",
+                    "e: has 000000.png and 2 more of another run, expected --overwrite to replace it, or another --out",
+                    NULL);
     command_ok(d, "edit -q --image a.png --mask lower.png --class 8 --out again.png");
     assert_same_file(d, "e/000000.png", "again.png"); /* an image is a function of its number, not of the batch */
+    command_ok(d, "edit -q --image a.png --mask lower.png --class 8 --out e --overwrite");
+    sh_ok(d, "test \"$(ls e)\" = 000000.png");
     sh_ok(d, "grep -q 'edited' again.png && grep -q 'lower.png: ' again.png");
 }
 
@@ -86,8 +91,10 @@ TEST_WITH(refused, command_setup, command_teardown)
         {"edit --image small.png --class 3 --num 2 --out b.png",
          "--out b.png: is one picture, expected a directory for --num 2"},
         {"edit --image small.png --class 3 --num_iter 8 --lazy",
-         "known tokens: expected a session without --lazy, which begins with none"},
-        {"edit --image small.png --class 3 --model demo-discrete", "demo-discrete", "has no encoder"}};
+         "--lazy keeps a state of the whole batch: expected a request without known tokens"},
+        {"edit --image small.png --class 3 --model demo-discrete", "demo-discrete: makes tokens from the upper left on",
+         ""},
+        {"edit small.png --class 3", "small.png: unexpected argument, did you mean --image small.png?"}};
     const char *d = *state;
     write_mask(d, "a.png", SIDE, SIDE, 0);
     write_mask(d, "black.png", SIDE, SIDE, SIDE);

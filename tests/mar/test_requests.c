@@ -420,7 +420,8 @@ TEST_CASE(refusals)
     assert_says(mar_session_error(s), "guidance 4: with --lazy expected that of the session, 2.9");
     r.cfg = 2.9f, r.tokens = tokens, r.known = known;
     assert_int_equal(mar_session_submit(s, &r, &other), MAR_EARG);
-    assert_says(mar_session_error(s), "known tokens: expected a session without --lazy");
+    assert_says(mar_session_error(s),
+                "--lazy keeps a state of the whole batch: expected a request without known tokens");
     mar_session_free(s);
     demo_close(d);
 }

@@ -93,12 +93,13 @@ class Test(unittest.TestCase):
     def test_cancel(self):
         """Another thread's cancel stops a step, and an exception in a callback forgets the requests."""
         session = mar.load("demo").session(1)
-        session.submit(1)
+        for i in range(500):
+            session.submit(1, image=i)
         session.step()
         timer = threading.Timer(0.05, session.cancel)
         timer.start()
         with self.assertRaises(mar.MarError) as caught:
-            for _ in range(1000):
+            while session.pending:
                 session.step()
         timer.join()
         self.assertEqual(caught.exception.status, "cancelled")
@@ -148,12 +149,13 @@ class Test(unittest.TestCase):
 
     def test_errors(self):
         """The library's line and status, or Python's error for a wrong shape or name."""
+        session = mar.load("demo").session()
         for call, line in [(lambda: mar.load("no.safetensors"), "no.safetensors: "),
                            (lambda: mar.load("demo", dtype="f64"), "--dtype f64: expected "),
                            (lambda: mar.generate("demo", [10]), "class 10: expected 0..9"),
                            (lambda: mar.generate("demo", [1], num_iter=65), "--num_iter 65: expected 0..64"),
                            (lambda: mar.generate("demo", [1], colour=3), "colour"),
-                           (lambda: mar.load("demo").session().encode(np.zeros((32, 32, 3))), "without its encoder")]:
+                           (lambda: session.encode(np.zeros((32, 32, 3), np.uint8)), "without its encoder")]:
             with self.assertRaises(mar.MarError) as caught:
                 call()
             self.assertIn(line, str(caught.exception))
@@ -162,6 +164,11 @@ class Test(unittest.TestCase):
             mar.load("demo", thread=2)
         with self.assertRaisesRegex(ValueError, r"tokens: shape \(3,\), expected \(64, 8\)"):
             mar.load("demo").session().submit(1, tokens=[1, 2, 3], known=np.ones(64))
+        for call, line in [(lambda: session.encode(np.zeros((32, 32, 3))), "picture: float64, expected uint8"),
+                           (session.step, "no request is pending"),
+                           (lambda: mar.generate("demo", [1], seed=-1), "seed -1: expected 0")]:
+            with self.assertRaisesRegex(ValueError, line):
+                call()
         self.assertTrue(any(m.name == "head-spec" and m.exact for m in mar.methods()))
 
     def test_memory(self):

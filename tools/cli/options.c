@@ -273,6 +273,8 @@ static int unexpected_argument(const option_set *set, const char *argument)
     const char *name = set->word;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         if (tool_ends_with(argument, endings[i][0]) && find(set, endings[i][1]) >= 0) name = endings[i][1];
+    /* a picture where the command reads one: as --out it would be overwritten */
+    if (name && strcmp(name, "out") == 0 && find(set, "image") >= 0) name = "image";
     if (name && find(set, name) >= 0)
         return tool_error("%s: unexpected argument, did you mean --%s %s?", argument, name, argument);
     return tool_error("%s: unexpected argument, see mar %s --help", argument, set->command);

@@ -23,7 +23,7 @@ typedef struct {
     run_options run;
     const char *image, *mask, *offset, *classes, *out; /* as given; NULL: none */
     float keep;
-    int num, batch, quiet;
+    int num, batch, overwrite, quiet;
 } edit_options;
 
 typedef struct {
@@ -56,9 +56,10 @@ static const mar_param rows[] = {
      .offset = offsetof(edit_options, mask),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "where to change it: white is made anew, black is kept\n"
-             "A picture of the size of --image, or of the model's. Tokens are cells of pixels: a cell with any white "
-             "pixel, of 128 or more in a channel, is made anew as a whole."},
+     .help =
+         "where to change it: white is made anew, black is kept\n"
+         "A picture of the size of --image, or of the model's. Tokens are cells of pixels: a cell with any white "
+         "pixel, of 128 or more in a channel, is made anew as a whole. Transparency is ignored, in the picture, too."},
     {.name = OPTION("offset"),
      .offset = offsetof(edit_options, offset),
      .type = MAR_TYPE_TEXT,
@@ -91,7 +92,12 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "WHERE",
      .help = "FILE.png, .jpg or .webp, - for standard output, or a directory\n"
-             "Several images need a directory, for 000000.png, 000001.png and so on."},
+             "A file is one image. Several need a directory, for 000000.png, 000001.png and so on."},
+    {.name = OPTION("overwrite"),
+     .offset = offsetof(edit_options, overwrite),
+     .type = MAR_TYPE_FLAG,
+     .help = "with a directory: replace the images of another run\n"
+             "Without it a directory that has any is refused."},
     {0},
 };
 
@@ -127,6 +133,7 @@ static void set_up(edit_options *o, option_set *set)
                  "picture, variations with --keep. Tokens that are kept come back bit for bit; their\n"
                  "pixels are decoded from them.\n",
         .common = common,
+        .word = "image",
         .example = "example: mar edit --model checkpoint-last.pth --vae kl16.ckpt --image dog.png \\\n"
                    "             --mask mask.png --class 207 --out edited.png\n",
     };
@@ -176,9 +183,11 @@ static int encode(edit_job *job)
     mar_pixels_init(&pixels, sizeof pixels);
     pixels.data = job->canvas.rgb;
     pixels.capacity = (size_t)job->canvas.width * (size_t)job->canvas.height * 3;
-    if (mar_session_encode(job->session, &pixels, job->tokens) != MAR_OK)
-        return tool_error("%s", mar_session_error(job->session));
-    return 0;
+    if (mar_session_encode(job->session, &pixels, job->tokens) == MAR_OK) return 0;
+    if (strstr(mar_session_error(job->session), "without its encoder"))
+        return tool_error("%s: has no image encoder, which makes tokens of a picture: expected a file with one",
+                          job->options.run.vae);
+    return tool_error("%s", mar_session_error(job->session));
 }
 
 /* Finds the tokens to keep, and encodes the picture. */
@@ -292,7 +301,7 @@ static int make_files(edit_job *job, progress *bar)
 {
     interruption_catch(); /* from here on there are files */
     interruption_cancels(job->session);
-    int status = output_begin(&job->out);
+    int status = output_begin(&job->out) != 0 || (job->options.overwrite && output_clear(&job->out) != 0);
     if (status == 0) status = make_images(job, bar);
     interruption_cancels(NULL);
     if (status == 0) status = output_sync(&job->out);
@@ -315,10 +324,12 @@ static int edit(edit_job *job, progress *bar)
 {
     edit_options *o = &job->options;
     if (output_check(&job->out, o->out, IMAGE_PNG) != 0 || read_offset(job) != 0 || read_pictures(job) != 0) return 1;
-    if (!job->out.is_file && output_check_free(&job->out) != 0) return 1;
+    if (!job->out.is_file && !o->overwrite &&
+        output_check_free(&job->out, "--overwrite to replace it, or another --out") != 0)
+        return 1;
     if (!o->run.vae && !run_demo_vae(o->run.model)) return models_lack_vae(&o->run);
     job->files.quiet = o->quiet;
-    job->files.encoder = MODELS_ENCODER;
+    job->files.encoder = MODELS_ENCODER_IF_THERE;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     if (record_identify(&o->run, &job->models) != 0) return 1;
     if (mar_model_get_config(job->models.model)->vocabulary)

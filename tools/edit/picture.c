@@ -76,6 +76,7 @@ void edit_keep(double fraction, uint64_t seed, uint64_t number, int count, uint8
     uint64_t state = seed;
     state = next_random(&state) ^ number;
     int left = edit_count(known, count), kept = (int)(fraction * left + 0.5);
+    if (fraction < 1 && kept == left && left > 0) kept--; /* something is made */
     for (int i = 0; i < count; i++) {
         if (!known[i]) continue;
         known[i] = next_random(&state) % (uint64_t)left < (uint64_t)kept; /* each choice of `kept` is as likely */

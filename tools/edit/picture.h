@@ -18,7 +18,7 @@ int edit_place(const char *name, const image *picture, int x, int y, int width, 
 int edit_mask(const char *name, const image *mask, const image *picture, int x, int y, int width, int height, int grid,
               uint8_t *known);
 
-/* Keeps a fraction of the known tokens, rounded, and clears the others. Which ones depends on seed and image number. */
+/* Keeps a fraction of the known tokens, rounded, and clears the others, at least one. Which ones depends on seed and image number. */
 void edit_keep(double fraction, uint64_t seed, uint64_t number, int count, uint8_t *known);
 
 /* Returns how many of known [count] are 1. */

@@ -437,7 +437,9 @@ static int prepare(generate_job *job, progress *bar)
     if (output_check(&job->out, o->out, (image_format)o->format) != 0 || check_together(o, &job->out) != 0 ||
         check_map(job) != 0 || check_like(job) != 0 || record_check_store(o->store, &job->tokens) != 0)
         return 1;
-    if (!o->resume && !o->overwrite && output_check_free(&job->out) != 0) return 1;
+    if (!o->resume && !o->overwrite &&
+        output_check_free(&job->out, "--resume to go on with it, --overwrite to replace it, or another --out") != 0)
+        return 1;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");

@@ -1,4 +1,4 @@
-/* One request on a connection: its body, and what is said about it before the answer. */
+/* One request on a connection: its route, its body, and an answer that is known early. */
 #ifndef TOOLS_SERVE_EXCHANGE_H
 #define TOOLS_SERVE_EXCHANGE_H
 

@@ -132,7 +132,7 @@ void metrics_write(metrics *m, const metric_gauges *now, FILE *out)
                     fputs("other", out);
                 fprintf(out, "\"} %llu\n", (unsigned long long)copy.answers[r][c]);
             }
-    begin(out, "mar_images_total", "counter", "Images by what became of them");
+    begin(out, "mar_images_total", "counter", "Images by outcome");
     for (int i = 0; i < 3; i++)
         fprintf(out, "mar_images_total{end=\"%s\"} %llu\n", ends[i], (unsigned long long)copy.images[i]);
     counter(out, "mar_steps_total", "Steps of the session, each for all images in progress", copy.steps);

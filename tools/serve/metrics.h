@@ -1,4 +1,4 @@
-/* What the service counts, in Prometheus's text form. */
+/* Counters of the service, and their text form for Prometheus. */
 #ifndef TOOLS_SERVE_METRICS_H
 #define TOOLS_SERVE_METRICS_H
 
@@ -44,7 +44,7 @@ void metrics_preview(metrics *m);
 void metrics_job(metrics *m, double seconds);
 void metrics_wait(metrics *m, double seconds);
 
-/* What the counters do not know. */
+/* Values of the moment. */
 typedef struct {
     const char *const *routes; /* [METRIC_ROUTES] names, NULL behind the last */
     const char *model;

@@ -384,7 +384,7 @@ static void answer_metrics(exchange *x, answer *a)
     answer_text(a, 200, "text/plain; version=0.0.4; charset=utf-8", out, &text);
 }
 
-/* Compares a path with a route's, and copies what varies. */
+/* Compares a path with a route's, and copies the parts that vary. */
 static int matches(const char *path, const char *url, char words[2][256])
 {
     for (int count = 0; *path; path++) {

@@ -1,4 +1,4 @@
-/* The paths of the service and what answers them. */
+/* The paths of the service and their handlers. */
 #ifndef TOOLS_SERVE_ROUTES_H
 #define TOOLS_SERVE_ROUTES_H
 

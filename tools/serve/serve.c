@@ -40,7 +40,7 @@ static const mar_param rows[] = {
      .argument = "FILE",
      .help = "serve only requests with the token in this file\n"
              "Its first line is the token, at least 16 characters. Requests have the header Authorization: Bearer "
-             "TOKEN, OpenAI's api_key. /health, the page and what is under a job's secret id need none."},
+             "TOKEN, OpenAI's api_key. /health, the page and the paths of a job, whose id is secret, need none."},
     {.name = OPTION("queue"),
      .offset = offsetof(serve_options, queue),
      .type = MAR_TYPE_INT,

@@ -1,4 +1,4 @@
-/* A running `mar serve`: its options, its model, and what its threads share. */
+/* A running `mar serve`: its options, its model, and the state that its threads share. */
 #ifndef TOOLS_SERVE_SERVICE_H
 #define TOOLS_SERVE_SERVICE_H
 

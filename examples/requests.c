@@ -31,6 +31,7 @@ static int take_finished(mar_session *s, mar_pixels *pixels, int width, int heig
         char path[64];
         if (mar_session_take(s, id, NULL, pixels) != MAR_OK) { /* this request failed; the others go on */
             fprintf(stderr, "request %llu: %s\n", (unsigned long long)id, mar_session_error(s));
+            mar_session_cancel_request(s, id); /* if only its pixels cannot be had, it is still there */
             continue;
         }
         snprintf(path, sizeof path, "request-%llu.ppm", (unsigned long long)id);

@@ -573,10 +573,11 @@ typedef struct {
     uint64_t first_image; /* that of mar_session_begin */
 } mar_progress;
 
-/* Progress callback. Runs after every successful mar_session_step and after every image of mar_session_images, on the
- * calling thread. On a GPU several images finish together. On this session it may call mar_session_cancel, and getters;
- * the interrupted call then returns MAR_ECANCELLED. Calls with a status return MAR_EARG, and mar_session_free does
- * nothing. f = NULL removes the callback. */
+/* Progress callback. Runs after every successful mar_session_step of a batch and after every image of
+ * mar_session_images, on the calling thread. Requests have mar_session_get_request. On a GPU several images finish
+ * together. On this session it may call mar_session_cancel, and getters; the interrupted call then returns
+ * MAR_ECANCELLED. Calls with a status return MAR_EARG, and mar_session_free does nothing. f = NULL removes the
+ * callback. */
 typedef void mar_progress_function(void *user, mar_session *s, const mar_progress *progress);
 MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *user);
 
@@ -703,9 +704,10 @@ MAR_API uint64_t mar_session_batch_request(const mar_session *s, int i);
  * long as the session. `spec` is static. */
 MAR_API const mar_params *mar_session_get_params(const mar_session *s);
 
-/* Cost of the batch since mar_session_begin. Times are in seconds. flop counts matrix products and convolutions, 2 per
- * multiply-add. encoder_, decoder_ and head_ are the target's. draft_ is the draft's, except that its head inside
- * head_spec counts as head_. verify_s belongs to speculation across tokens. */
+/* Cost of the batch since mar_session_begin; of requests, since the last one began while none was in progress. Times
+ * are in seconds. flop counts matrix products and convolutions, 2 per multiply-add. encoder_, decoder_ and head_ are
+ * the target's. draft_ is the draft's, except that its head inside head_spec counts as head_. verify_s belongs to
+ * speculation across tokens. */
 typedef struct {
     size_t size; /* sizeof(mar_stats) in the caller, by mar_stats_init; new fields come last */
     double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;

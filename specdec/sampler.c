@@ -246,7 +246,9 @@ static mar_status read_tokens(spec_sampler *s, mar_err *err)
 
 void spec_sampler_read(spec_sampler *s)
 {
-    if (s->unread) read_tokens(s, NULL); /* a failure is the queue's, and shows in the next round */
+    if (!s->unread) return;
+    s->k->core->timer_mark(s->k, NULL); /* the time since the last round is the host's */
+    read_tokens(s, NULL);               /* a failure is the queue's, and shows in the next round */
 }
 
 void spec_sampler_admit(spec_sampler *s, int sequence, const spec_start *start)

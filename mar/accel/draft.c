@@ -97,8 +97,9 @@ static void add_known_tokens(void *state, int n)
 {
     mar_draft *d = state;
     const mar_masked *g = d->g;
+    mar_recordings *alike = mar_masked_recordings(g, d->recordings, mar_masked_first_alike(g, g->step));
     mar_runner_add_known_tokens(&d->runner, g->sampled, n, g->row_slot, g->row_position,
-                                &d->recordings[mar_masked_first_alike(g, g->step)].known_tokens);
+                                alike ? &alike->known_tokens : NULL);
 }
 
 static void stats(const void *state, mar_stats *sum)

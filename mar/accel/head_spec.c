@@ -60,7 +60,8 @@ static const float *predict_draft_z(head_spec *h, const mar_draw *d, int steps)
 {
     mar_runner *r = &h->draft->runner;
     const mar_batch batch = mar_masked_batch(h->g);
-    mar_runner_predict(r, &batch, &h->g->steps[h->g->step], 0, d->count, &h->draft->recordings[h->g->step]);
+    mar_runner_predict(r, &batch, &h->g->steps[h->g->step], 0, d->count,
+                       mar_masked_recordings(h->g, h->draft->recordings, h->g->step));
     diff_chain_use(&r->chain, steps);
     diff_chain_guide(&r->chain, h->g->target.chain.guided);
     return r->z;

@@ -230,14 +230,23 @@ static void begin(void *state)
     if (s->draft) mar_contexts_begin(&s->draft_contexts);
 }
 
+static mar_status refuse_number(uint64_t number, mar_err *err)
+{
+    return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
+                   (unsigned long long)number);
+}
+
+static mar_status check_image(const mar_image *image, mar_err *err)
+{
+    return image->number < PATH_CANDIDATE_IMAGES ? MAR_OK : refuse_number(image->number, err);
+}
+
 static mar_status step(void *state, mar_err *err)
 {
     mar_paths *s = state;
     const mar_masked *g = s->g;
     for (int i = 0; i < g->images; i++)
-        if (g->slot[i].number >= PATH_CANDIDATE_IMAGES)
-            return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
-                           (unsigned long long)g->slot[i].number);
+        if (g->slot[i].number >= PATH_CANDIDATE_IMAGES) return refuse_number(g->slot[i].number, err);
     return mar_paths_round(s, err);
 }
 
@@ -298,6 +307,7 @@ const mar_accel mar_accel_path = {
     .exceptions = (const mar_accel_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
     .resolve = resolve,
     .check = check,
+    .check_image = check_image,
     .block_steps = block_steps,
     .create = create,
     .destroy = destroy,

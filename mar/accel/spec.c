@@ -271,10 +271,11 @@ static int list_step(mar_speculation *sp, int j)
 
 /* --- drafting ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the recordings of step `at`; NULL in context full, where no two rounds are alike. */
+/* Returns the recordings of step `at`; NULL in context full, where no two rounds are alike, and for other numbers of
+ * images than planned. */
 static mar_recordings *recordings_at(const mar_speculation *sp, mar_recordings *recordings, int at)
 {
-    return in_full(sp) ? NULL : &recordings[at];
+    return in_full(sp) ? NULL : mar_masked_recordings(sp->g, recordings, at);
 }
 
 /* Runs the pass of one image of the batch alone. */
@@ -292,7 +293,7 @@ static void predict_step(mar_speculation *sp, int j, int n)
     if (!in_full(sp)) {
         const mar_batch batch = mar_masked_batch(g);
         mar_runner_predict(&sp->draft->runner, &batch, &g->steps[g->step + j], 0, n,
-                           &sp->draft->recordings[g->step + j]);
+                           recordings_at(sp, sp->draft->recordings, g->step + j));
         return;
     }
     for (int i = 0, at = 0; i < g->images; i++) {
@@ -359,7 +360,7 @@ static void predict_block(mar_speculation *sp)
     if (!in_full(sp)) {
         const mar_batch batch = mar_masked_batch(g);
         const mar_step block = whole_block(sp, g->step);
-        mar_runner_predict(&g->target, &batch, &block, 0, sp->rows, &g->recordings[g->step]);
+        mar_runner_predict(&g->target, &batch, &block, 0, sp->rows, recordings_at(sp, g->recordings, g->step));
         g->stats.passes++;
         g->stats.contexts += g->images;
         return;

@@ -217,11 +217,14 @@ static mar_status decode_image(mar_session *s, uint64_t number, const float *lat
     kern_queue *k = s->k;
     mar_session_image_size(s, &width, &height);
     const size_t count = (size_t)width * (size_t)height * 3;
+    const kern_watching kept = k->watch; /* a search among the steps' layers goes on afterwards */
+    kern_watch_begin(k);
     const vae_pictures p = vae_decode(s->decoder, latents, 1);
     s->vae_flop += vae_run_flop(s->decoder);
     mar_status status = fetch(s, &p, count, s->bytes);
     if (status == MAR_OK && !is_picture(s, 0)) status = refuse_image(s, number, p.pixels, count);
     if (status == MAR_OK && floats) k->core->download(k, s->pixels, p.pixels, count * sizeof *s->pixels);
+    k->watch = kept;
     return status == MAR_OK ? kern_check(k, &s->err) : status;
 }
 
@@ -233,13 +236,13 @@ mar_status mar_session_decode_one(mar_session *s, uint64_t number, const float *
     mar_status status = read_pixels(s, pixels, &out);
     if (status != MAR_OK) return status;
     const double begun = work(s);
-    /* a failure that no image in progress has to see was an earlier request's */
-    if (mar_session_done(s) && kern_check(k, NULL) != MAR_OK) k->core->recover(k);
+    const int idle = mar_session_is_idle(s); /* else a failure of the queue is that of images in progress */
+    if (idle && kern_check(k, NULL) != MAR_OK) k->core->recover(k);
     k->core->upload(k, s->latents, tokens, mar_session_token_count(s) * sizeof *tokens);
     status = decode_image(s, number, s->latents, out.format == MAR_PIXELS_RGB_F32);
     pause_work(s, begun);
     if (status == MAR_OK) write_pixels(s, known, &out);
-    return status;
+    return idle && status == MAR_ECANCELLED ? mar_session_stop_reading(s, status) : status;
 }
 
 static mar_status fetch_image(mar_session *s, int i, const mar_pixels *pixels)
@@ -344,14 +347,16 @@ static mar_status encode(mar_session *s, const mar_pixels *pixels, float *tokens
     if (!vae_decoder_has_encoder(s->vae->decoder))
         return err_set(&s->err, MAR_EARG,
                        "the image decoder was loaded without its encoder: expected mar_source.encoder = 1");
-    const int idle = mar_session_steps_left(s) <= 0; /* else a failure of the queue is that of images in progress */
+    const int idle = mar_session_is_idle(s); /* else a failure of the queue is that of images in progress */
+    const kern_watching kept = k->watch;
     k->core->bind(k);
     if (idle && kern_check(k, NULL) != MAR_OK) k->core->recover(k);
     kern_watch_begin(k);
     vae_encode(s->decoder, in.data, in.stride, (int)pixel_bytes(in.format), tokens);
     status = kern_check(k, &s->err);
     k->core->unbind(k);
-    if (status == MAR_OK) return check_encoded(s, tokens);
+    if (status == MAR_OK) status = check_encoded(s, tokens);
+    k->watch = kept;
     return idle && status == MAR_ECANCELLED ? mar_session_stop_reading(s, status) : status;
 }
 

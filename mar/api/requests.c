@@ -172,7 +172,7 @@ static mar_status submit(mar_session *s, const mar_request *request, uint64_t *i
     if (status != MAR_OK) return status;
     mar_entry *e = create(s, &r);
     if (!e) return err_set(&s->err, MAR_ENOMEM, "out of memory for a request");
-    if (s->images && s->dropped == MAR_OK) mar_session_drop_since(s, "has requests");
+    if (s->images && s->dropped == MAR_OK) mar_session_drop_since(s, "was given requests");
     *id = e->id = ++s->last_id;
     *s->last_request = e;
     s->last_request = &e->next;
@@ -249,6 +249,7 @@ static mar_status run_requests(mar_session *s, int *bad)
         failed->why = s->err;
         status = mar_session_examine(s, &failed);
     }
+    if (*bad) kern_watch_begin(s->k); /* its layer has been named; the others go on */
     if (status == MAR_OK) status = kern_check(s->k, &s->err);
     if (status == MAR_OK) finish_requests(s);
     if (status == MAR_OK) status = kern_check(s->k, &s->err);
@@ -268,7 +269,7 @@ mar_status mar_session_step_requests(mar_session *s)
         s->err = s->admit_entry[i]->why;
         fail(s, s->admit_entry[i], MAR_EMODEL);
     }
-    if (bad && status == MAR_OK) return MAR_OK;
+    if (status == MAR_OK) return mar_check_handle(s->model->m, &s->err); /* the log's callback may have forked */
     s->err = kept;
     for (int i = 0; status != MAR_OK && i < s->max_images; i++)
         if (mar_entry_is_running(s->at[i])) fail(s, s->at[i], status);

@@ -106,6 +106,8 @@ static inline int mar_entry_steps_left(const mar_session *s, const mar_entry *e)
     return s->model->engine->steps_left(s->engine_state, e->slot);
 }
 
+/* Returns whether no image is in progress. */
+int mar_session_is_idle(const mar_session *s);
 /* Begins the n images of s->admit_image in the slots s->admit_slot, with the queue bound. */
 void mar_session_admit(mar_session *s, mar_entry *const *entries, int n);
 /* Ends an image: frees its slot. */

@@ -109,6 +109,13 @@ mar_status mar_session_report(mar_session *s)
 
 /* --- images in progress ------------------------------------------------------------------------------------------- */
 
+int mar_session_is_idle(const mar_session *s)
+{
+    for (int i = 0; i < s->max_images; i++)
+        if (mar_entry_is_running(s->at[i])) return 0;
+    return 1;
+}
+
 void mar_session_admit(mar_session *s, mar_entry *const *entries, int n)
 {
     const mar_engine *engine = s->model->engine;

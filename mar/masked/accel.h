@@ -69,6 +69,8 @@ struct mar_accel {
     /* Returns MAR_EARG if its options do not suit the model or one another. Their ranges have been checked. It may
      * lower a value to what the model has. */
     mar_status (*check)(const mar_masked_model *model, mar_params *p, mar_err *err);
+    /* Returns MAR_EARG for an image that it cannot make. */
+    mar_status (*check_image)(const mar_image *image, mar_err *err);
     /* Changes the plan steps[num_iter], made for the plain stages. g has no runner, lists or states yet. */
     void (*plan_steps)(const mar_masked *g, mar_step *steps);
     /* Changes the chain that draws tokens in spec->steps diffusion steps. */

@@ -26,8 +26,7 @@ void mar_masked_step(mar_masked *g)
     const mar_step *step = &g->steps[g->step];
     const mar_model_config *c = &g->model->base.config;
     const int begin = c->seq_len - step->known - step->predicted, others = step->predicted - step->detailed;
-    const int recorded = g->images == g->planned;
-    mar_recordings *alike = recorded ? &g->recordings[mar_masked_first_alike(g, g->step)] : NULL;
+    mar_recordings *alike = mar_masked_recordings(g, g->recordings, mar_masked_first_alike(g, g->step));
 
     /* Choose the tokens: the last masked ones of each order, those with detailed_steps first. */
     for (int i = 0; i < g->accel_count && step->detailed; i++)
@@ -37,7 +36,7 @@ void mar_masked_step(mar_masked *g)
 
     /* Compute z: the encoder over the known tokens, the decoder over all. */
     const mar_batch batch = mar_masked_batch(g);
-    mar_runner_predict(&g->target, &batch, step, 0, n, recorded ? &g->recordings[g->step] : NULL);
+    mar_runner_predict(&g->target, &batch, step, 0, n, mar_masked_recordings(g, g->recordings, g->step));
     g->stats.passes++;
     g->stats.contexts += g->images;
 
@@ -190,6 +189,11 @@ static mar_status check_image(const mar_engine_state *engine_state, const mar_im
     if (name && image->tokens)
         return err_set(err, MAR_EARG, "--%s keeps a state of the whole batch: expected a request without known tokens",
                        name);
+    for (int i = 0; i < g->accel_count; i++) {
+        const mar_accel *accel = g->accels[i].accel;
+        const mar_status status = accel->check_image ? accel->check_image(image, err) : MAR_OK;
+        if (status != MAR_OK) return status;
+    }
     if (cfg == 1 && image->cfg != 1)
         return err_set(err, MAR_EARG, "guidance %g: the session was created with guidance 1 and has no memory for more",
                        (double)image->cfg);
@@ -315,13 +319,16 @@ static mar_status resolve_params(const mar_masked_model *model, const mar_accel 
 static void plan_cfg_branches(mar_masked *g, int in_blocks)
 {
     const mar_params *p = &g->params;
+    int most = 1;
     g->cfg_branches = 1;
     for (int i = 0; i < p->num_iter; i++) {
         mar_step *s = &g->steps[i];
         s->cfg_branches = mar_cfg_branches(s->cfg);
-        if (s->cfg_branches > g->cfg_branches) g->cfg_branches = s->cfg_branches;
+        if (s->cfg_branches > most) most = s->cfg_branches;
+        if (p->cfg != 1 && s->share != 0)
+            g->cfg_branches = 2; /* also where a scale is rounded to 1: a request has another */
     }
-    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].cfg_branches = g->cfg_branches;
+    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].cfg_branches = most;
 }
 
 static mar_status plan_steps(mar_masked *g, mar_err *err)

@@ -91,6 +91,9 @@ mar_batch mar_masked_batch(const mar_masked *g);
 /* Returns the first step of the plan with as many tokens and diffusion steps as step i. Draws of such steps share
  * recordings. */
 int mar_masked_first_alike(const mar_masked *g, int i);
+/* Returns recordings i of a list, or NULL if they do not suit the number of images in progress: they are of batches of
+ * the planned size. */
+mar_recordings *mar_masked_recordings(const mar_masked *g, mar_recordings *list, int i);
 /* Takes one autoregressive step of the target alone, for images at the same step. */
 void mar_masked_step(mar_masked *g);
 /* Takes one step of every unfinished image, each at its own place of the plan (mar/masked/apart.c). */

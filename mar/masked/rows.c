@@ -16,6 +16,11 @@ int mar_masked_first_alike(const mar_masked *g, int i)
     return (int)(b - g->steps);
 }
 
+mar_recordings *mar_masked_recordings(const mar_masked *g, mar_recordings *list, int i)
+{
+    return g->images == g->planned ? &list[i] : NULL;
+}
+
 int mar_masked_branches(const mar_masked *g, int slot)
 {
     const mar_slot *s = &g->slot[slot];

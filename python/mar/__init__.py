@@ -177,6 +177,8 @@ class Session:
         """Adds a request and returns its number. tokens [seq_len, token_dim] with known [seq_len]: those that are kept
         bit for bit. features and mask: a caption, for text-to-image models."""
         request = _lib.Request.new("mar_request_init", self._pointer)
+        if not -1 <= label < 2**31 or not 0 <= image < 2**64:
+            raise ValueError(f"label {label}, image {image}: expected a class or -1, and a number from 0")
         request.label, request.image = label, image
         if seed is not None:
             if not 0 <= seed < 2**64:

@@ -359,6 +359,72 @@ TEST_CASE(preview)
     demo_close(d);
 }
 
+/* A cancel that comes between calls ends one call; a failed step leaves finished requests as they are, also while
+ * others wait. */
+TEST_CASE(results_after_a_cancel)
+{
+    static uint8_t rgb[DEMO_BYTES];
+    const demo d = demo_open(1);
+    const mar_params p = params_with("num_iter 2, num_sampling_steps 2, cfg 2.9");
+    mar_session *s = demo_session(&d, &p, 1);
+    mar_pixels out = pixels_in(rgb, sizeof rgb, MAR_PIXELS_RGB8, 0);
+    uint64_t id = submit(s, &wishes[0]);
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    mar_session_cancel(s);
+    assert_int_equal(mar_session_take(s, id, NULL, &out), MAR_ECANCELLED);
+    assert_session(s, mar_session_take(s, id, NULL, &out));
+
+    id = submit(s, &wishes[0]);
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    const uint64_t fails = submit(s, &wishes[1]), waits = submit(s, &wishes[2]);
+    assert_session(s, mar_session_step(s));
+    mar_session_cancel(s);
+    assert_int_equal(mar_session_step(s), MAR_ECANCELLED);
+    assert_int_equal(info_of(s, fails).state, MAR_REQUEST_FAILED);
+    assert_int_equal(info_of(s, waits).state, MAR_REQUEST_WAITING);
+    assert_session(s, mar_session_preview(s, id, &out));
+    assert_session(s, mar_session_take(s, id, NULL, &out));
+    mar_session_free(s);
+    demo_close(d);
+}
+
+/* Guidance that is rounded away in every step of the session's plan leaves room for a request's. */
+TEST_CASE(guidance_beside_hardly_any)
+{
+    float tokens[DEMO_TOKENS], alone[DEMO_TOKENS];
+    const demo d = demo_open(1);
+    const mar_params p = params_with("num_iter 4, num_sampling_steps 2, cfg 1.0000001, cfg_high 0"),
+                     q = params_with("num_iter 4, num_sampling_steps 2, cfg 50, cfg_high 0");
+    mar_session *s = demo_session(&d, &p, 2);
+    const wish w = {3, p.seed, 7, 50, 0};
+    const uint64_t id = submit(s, &w), other = submit(s, &wishes[3]);
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_take(s, id, tokens, NULL));
+    assert_session(s, mar_session_take(s, other, alone, NULL));
+    make_alone(&d, &q, &w, alone);
+    assert_memory_equal(tokens, alone, sizeof alone);
+    mar_session_free(s);
+    demo_close(d);
+}
+
+/* The search for a non-finite layer names it once: the request with it fails, the others go on. */
+TEST_CASE(search_with_one_failure)
+{
+    const demo d = demo_open(1);
+    const mar_params p = params_with("num_iter 4, num_sampling_steps 2, cfg 2.9, check on");
+    float huge[DEMO_TOKENS], tokens[DEMO_TOKENS];
+    uint8_t known[DEMO_SEQ] = {1};
+    for (int i = 0; i < DEMO_TOKENS; i++) huge[i] = 1e38f;
+    mar_session *s = demo_session(&d, &p, 2);
+    const uint64_t good = submit(s, &wishes[0]), bad = submit_known(s, &wishes[1], huge, known);
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    assert_int_equal(info_of(s, bad).state, MAR_REQUEST_FAILED);
+    assert_says(info_of(s, bad).why, "the first layer whose output is not finite: ");
+    assert_session(s, mar_session_take(s, good, tokens, NULL));
+    mar_session_free(s);
+    demo_close(d);
+}
+
 /* Batches and requests exclude one another, and bad requests are refused with a line. */
 TEST_CASE(refusals)
 {
@@ -397,7 +463,7 @@ TEST_CASE(refusals)
     demo_begin(s, 1);
     const uint64_t id = submit(s, &wishes[0]);
     assert_int_equal(mar_session_tokens(s, tokens), MAR_EARG);
-    assert_says(mar_session_error(s), "the session has requests: begin a batch first");
+    assert_says(mar_session_error(s), "the session was given requests: begin a batch first");
     assert_int_equal(mar_session_begin(s, 0, &label, 1), MAR_EARG);
     assert_says(mar_session_error(s), "the session has 1 request: take or cancel it first");
     assert_int_equal(mar_session_take(s, id, tokens, NULL), MAR_EARG);
@@ -422,6 +488,14 @@ TEST_CASE(refusals)
     assert_int_equal(mar_session_submit(s, &r, &other), MAR_EARG);
     assert_says(mar_session_error(s),
                 "--lazy keeps a state of the whole batch: expected a request without known tokens");
+    mar_session_free(s);
+
+    mar_params path = params_with("num_iter 4, num_sampling_steps 4, cfg 2.9, spec path");
+    s = demo_session(&d, &path, 1);
+    mar_request_init(s, &r, sizeof r);
+    r.image = 1ull << 40;
+    assert_int_equal(mar_session_submit(s, &r, &other), MAR_EARG);
+    assert_says(mar_session_error(s), "image 1099511627776: with --spec path expected a number below 2^40");
     mar_session_free(s);
     demo_close(d);
 }

@@ -257,7 +257,7 @@ static int submit(edit_job *job, int number, uint64_t *id)
                                                                     : tool_error("%s", mar_session_error(job->session));
 }
 
-/* Takes the finished image, if the oldest one is, and writes it. */
+/* Takes the finished images and writes them. Returns 0, 1 with the error printed, or 2 after an interruption. */
 static int take(edit_job *job, uint64_t first)
 {
     mar_pixels pixels;
@@ -266,6 +266,7 @@ static int take(edit_job *job, uint64_t first)
     pixels.capacity = (size_t)job->canvas.width * (size_t)job->canvas.height * 3;
     for (uint64_t id; (id = mar_session_next_finished(job->session)) != 0; job->made++) {
         const mar_status status = mar_session_take(job->session, id, NULL, &pixels);
+        if (status == MAR_ECANCELLED && interruption_came()) return 2;
         if (status != MAR_OK) return tool_error("%s", mar_session_error(job->session));
         if (write_image(job, (int)(id - first)) != 0) return 1;
     }
@@ -289,7 +290,8 @@ static int make_images(edit_job *job, progress *bar)
         if (interruption_came()) return 2;
         progress_clear(bar);
         if (status != MAR_OK) return tool_error("%s", mar_session_error(job->session));
-        if (take(job, first) != 0) return 1;
+        const int taken = take(job, first);
+        if (taken != 0) return taken;
         const double all = (double)steps * ((o->num + o->batch - 1) / o->batch);
         progress_update(bar, (double)step / (all > step ? all : (double)step + 1), job->made, o->num);
     }

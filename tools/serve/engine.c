@@ -137,6 +137,8 @@ static int look(engine *e, mar_status failure)
         case MAR_REQUEST_DONE:
         case MAR_REQUEST_FAILED:
             finish(e, w.job, w.image, take(e, &w));
+            if (info.state == MAR_REQUEST_DONE) /* if its pixels cannot be had it is still there */
+                mar_session_cancel_request(e->service->session, w.id);
             taken++;
             continue;
         case MAR_REQUEST_RUNNING:

@@ -4,6 +4,7 @@
 #include "tools/generate/classes.h"
 #include "tools/serve/edit.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,9 +150,9 @@ static int read_prompt(const service *s, const request *r, job_spec *out, answer
     if (!is_given(r, FIELD_PROMPT)) return refuse(a, FIELD_PROMPT, "is missing", expected);
     const char *prompt = text_of(r, FIELD_PROMPT, NULL, expected, a);
     if (!prompt) return 1;
+    errno = 0;
     if (classes_parse(prompt, &s->models.classes, &labels, &count, why, sizeof why) != 0)
-        return strstr(why, "out of memory") ? answer_no_memory(a)
-                                            : answer_error(a, 400, "prompt", NULL, "prompt: %s", why);
+        return errno == ENOMEM ? answer_no_memory(a) : answer_error(a, 400, "prompt", NULL, "prompt: %s", why);
     out->label = labels[0];
     free(labels);
     snprintf(why, sizeof why, "names %d classes", count);

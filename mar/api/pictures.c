@@ -183,11 +183,12 @@ static mar_status read_pixels(mar_session *s, const mar_pixels *given, mar_pixel
     return MAR_OK;
 }
 
-/* Returns whether the pixel lies in the cell of a known token. */
+/* Returns whether the pixel lies in the cell of a known token. known NULL: all are. */
 static int is_known(const mar_session *s, const uint8_t *known, int side, int x, int y)
 {
+    if (!known) return 1;
     const int grid = mar_grid_side(&s->model->config), cell = side / grid;
-    return !known || known[y / cell * grid + x / cell];
+    return known[y / cell * grid + x / cell];
 }
 
 /* Copies the image in s->bytes, or s->pixels, to the host's. */

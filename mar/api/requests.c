@@ -17,13 +17,6 @@ static int is_pending(const mar_entry *e)
     return e->state == MAR_REQUEST_WAITING || e->state == MAR_REQUEST_RUNNING;
 }
 
-static int count_running(const mar_session *s)
-{
-    int n = 0;
-    for (int i = 0; i < s->max_images; i++) n += mar_entry_is_running(s->at[i]);
-    return n;
-}
-
 /* --- the list ----------------------------------------------------------------------------------------------------- */
 
 static mar_entry *find_entry(const mar_session *s, uint64_t id)
@@ -193,9 +186,8 @@ mar_status mar_session_submit(mar_session *s, const mar_request *request, uint64
 /* Gives free slots to the requests that wait, the oldest first. */
 static void admit_waiting(mar_session *s)
 {
-    const int running = count_running(s);
     int n = 0, slot = 0;
-    if (running && s->model->engine->together(s->engine_state)) return;
+    if (!mar_session_is_idle(s) && s->model->engine->together(s->engine_state)) return;
     for (mar_entry *e = s->first_request; e; e = e->next) {
         if (e->state != MAR_REQUEST_WAITING) continue;
         while (slot < s->max_images && s->at[slot]) slot++;
@@ -239,7 +231,7 @@ static void finish_requests(mar_session *s)
 static mar_status run_requests(mar_session *s, int *bad)
 {
     mar_entry *failed = NULL;
-    mar_status status = count_running(s) ? MAR_OK : mar_session_prepare(s, s->max_images);
+    mar_status status = mar_session_is_idle(s) ? mar_session_prepare(s, s->max_images) : MAR_OK;
     if (status != MAR_OK) return status;
     admit_waiting(s);
     status = mar_session_run_step(s, &failed);

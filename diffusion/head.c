@@ -74,10 +74,22 @@ static void free_host(kern_head_spec *spec, kern_head_block *blocks)
     free(blocks);
 }
 
+/* Returns the head's shape and arithmetic, without weights. */
+static kern_head_spec shape_of(const diff_head *h)
+{
+    return (kern_head_spec){.width = h->width,
+                            .depth = h->depth,
+                            .channels = h->channels,
+                            .hidden = h->width,
+                            .ada_layers = h->depth,
+                            .f32 = h->f32,
+                            .int8 = h->int8_below > 0};
+}
+
 static mar_status load_net(kern_queue *k, diff_head *h, const wt_file *f, mar_err *err)
 {
     const int w = h->width, c = h->channels;
-    kern_head_spec spec = {.width = w, .depth = h->depth, .channels = c, .f32 = h->f32, .int8 = h->int8_below > 0};
+    kern_head_spec spec = shape_of(h);
     kern_head_block *blocks = calloc((size_t)h->depth + 1, sizeof *blocks);
     spec.blocks = blocks;
     mar_status status = blocks ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
@@ -176,8 +188,8 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const in
 
 double diff_head_macs(const diff_head *h, double modulations, double evaluations)
 {
-    return modulations * kern_modulation_macs(h->width, h->depth) +
-           evaluations * kern_head_macs(h->width, h->depth, h->channels);
+    const kern_head_spec shape = shape_of(h);
+    return modulations * kern_modulation_macs(&shape) + evaluations * kern_head_macs(&shape);
 }
 
 /* Returns the bytes of a weight of the blocks at most steps: an operand, or int8 with its share of a scale. */
@@ -189,5 +201,6 @@ static double weight_size(const diff_head *h)
 
 double diff_head_sequential_bytes(const diff_head *h)
 {
-    return kern_head_weight_bytes(h->width, h->depth, h->channels, weight_size(h));
+    const kern_head_spec shape = shape_of(h);
+    return kern_head_weight_bytes(&shape, weight_size(h));
 }

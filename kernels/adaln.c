@@ -23,15 +23,24 @@ static void fold_block(const kern_head_block *block, size_t width, float *weight
     memcpy(bias + 2 * width, block->ada_bias + 2 * width, width * sizeof *bias);
 }
 
+/* Copies the rows of shift, scale and gate: weight [3W][W], bias [3W]. */
+static void copy_block(const kern_head_block *block, size_t width, float *weight, float *bias)
+{
+    memcpy(weight, block->ada_weight, 3 * width * width * sizeof *weight);
+    memcpy(bias, block->ada_bias, 3 * width * sizeof *bias);
+}
+
 mar_status kern_head_adaln(const kern_head_spec *spec, float **weight, const float **bias, mar_err *err)
 {
-    const size_t w = (size_t)spec->width, rows = 3 * w * (size_t)spec->depth;
+    const size_t w = (size_t)spec->width, layers = (size_t)spec->ada_layers, rows = 3 * w * layers;
+    const size_t blocks = layers ? (size_t)spec->depth / layers : 0; /* of a layer */
     *weight = malloc((rows * w + rows + 1) * sizeof **weight);
     if (!*weight)
         return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's modulation weights", rows * w * 4);
     float *biases = *weight + rows * w;
     *bias = biases;
-    for (size_t b = 0; b < (size_t)spec->depth; b++)
-        fold_block(&spec->blocks[b], w, *weight + b * 3 * w * w, biases + b * 3 * w);
+    for (size_t i = 0; i < layers; i++)
+        (spec->form == KERN_HEAD_MLP ? fold_block : copy_block)(&spec->blocks[i * blocks], w, *weight + i * 3 * w * w,
+                                                                biases + i * 3 * w);
     return MAR_OK;
 }

@@ -1,15 +1,16 @@
-/* The adaLN layers of the diffusion head's blocks, for both backends: one layer with each block's layer norm folded
+/* The adaLN layers of the diffusion head's blocks as one layer, for both backends. Layer norms of MLP blocks are folded
  * in. */
 #ifndef KERNELS_ADALN_H
 #define KERNELS_ADALN_H
 
 #include "kernels/ops.h"
 
-/* Builds the weight [depth*3W][W] and bias [depth*3W] of one linear layer from those of all blocks. Block b has rows
- * 3bW.. of shift, (3b+1)W.. of scale and (3b+2)W.. of gate. Both lie in one array; *weight owns it and the caller frees
- * it. Returns MAR_ENOMEM without memory.
+/* Builds the weight [ada_layers*3W][W] and bias [ada_layers*3W] of one linear layer from those of all blocks. adaLN
+ * layer i has rows 3iW.. of shift, (3i+1)W.. of scale and (3i+2)W.. of gate. Both lie in one array; *weight owns it and
+ * the caller frees it. Returns MAR_ENOMEM without memory.
  *
- * The layer norm's weight w and bias b are folded in. With n = (x - mean)/sqrt(var + eps) the official layer computes
+ * SWIGLU blocks share layers but not norms, so their layers are unchanged. With MLP blocks the layer norm's weight w
+ * and bias b are folded in. With n = (x - mean)/sqrt(var + eps) the official layer computes
  *   u = (n*w + b) * (1 + scale) + shift = n * (1 + scale') + shift',
  *   scale' = w*(1 + scale) - 1 and shift' = b*(1 + scale) + shift.
  *

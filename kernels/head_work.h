@@ -1,16 +1,23 @@
-/* Arithmetic and bytes of the diffusion head, from its shape: width W, depth, channels C of a token. */
+/* Arithmetic and bytes of the diffusion head, from its shape: width W, depth, channels C of a token, hidden H. */
 #ifndef KERNELS_HEAD_WORK_H
 #define KERNELS_HEAD_WORK_H
 
-/* Returns the multiply-adds of one row's evaluation, without its modulation. */
-static inline double kern_head_macs(int width, int depth, int channels)
+#include "kernels/ops.h"
+
+/* Returns the weights of a block's products. */
+static inline double kern_head_block_weights(const kern_head_spec *s)
 {
-    return (double)width * (3.0 * channels + 2.0 * depth * width);
+    return (double)s->width * s->hidden * (s->form == KERN_HEAD_SWIGLU ? 3 : 2);
+}
+/* Returns the multiply-adds of one row's evaluation, without its modulation. */
+static inline double kern_head_macs(const kern_head_spec *s)
+{
+    return 3.0 * s->channels * s->width + s->depth * kern_head_block_weights(s);
 }
 /* Returns the multiply-adds of a modulation row. */
-static inline double kern_modulation_macs(int width, int depth)
+static inline double kern_modulation_macs(const kern_head_spec *s)
 {
-    return (double)width * width * (3.0 * depth + 2);
+    return (double)s->width * s->width * (3.0 * s->ada_layers + 2);
 }
 /* Returns the bytes of one block weight: act_size, or 1 plus a share of the output channel's scale with int8. Steps
  * computed without int8 are ignored. */
@@ -20,9 +27,9 @@ static inline double kern_head_weight_size(int width, int int8, double act_size)
 }
 /* Returns the bytes of the weights an evaluation reads. Block weights have act_size bytes; input and output layers are
  * f32. */
-static inline double kern_head_weight_bytes(int width, int depth, int channels, double act_size)
+static inline double kern_head_weight_bytes(const kern_head_spec *s, double act_size)
 {
-    return 2.0 * depth * width * width * act_size + 12.0 * channels * width;
+    return s->depth * kern_head_block_weights(s) * act_size + 12.0 * s->channels * s->width;
 }
 /* Returns the minimum bytes an evaluation reads and writes: weights, modulation rows, states and outputs. */
 static inline double kern_head_bytes(double weight_bytes, double mod_bytes, int channels, int rows)

@@ -88,21 +88,32 @@ typedef struct {
     int window, stride, pad; /* window <= 8, pad < window */
 } kern_pool;
 
-/* One residual block of the diffusion head, all host f32, W = width. Official names are in diffusion/head.c. */
+/* The two forms of the head's blocks, with u = LN(x) * (1 + scale) + shift:
+ *   MLP:    x += gate * fc2(silu(fc1(u))), an adaLN layer for each block (MAR);
+ *   SWIGLU: x += gate * fc2(silu(a) * b), a and b the halves of fc1(u). Consecutive blocks share an adaLN layer
+ *           (SphereAR). */
+typedef enum { KERN_HEAD_MLP, KERN_HEAD_SWIGLU } kern_head_form;
+
+/* One residual block of the diffusion head, all host f32, W = width, H = hidden. Official names are in
+ * diffusion/head.c. */
 typedef struct {
-    const float *ln_weight, *ln_bias;   /* [W] in_ln */
-    const float *fc1_weight, *fc1_bias; /* [W][W], [W] mlp.0 */
-    const float *fc2_weight, *fc2_bias; /* [W][W], [W] mlp.2 */
-    const float *ada_weight, *ada_bias; /* [3W][W], [3W] shift, scale, gate */
+    const float *ln_weight, *ln_bias;   /* [W] */
+    const float *fc1_weight, *fc1_bias; /* [H][W], [H]; SWIGLU: [2H][W], [2H], a before b */
+    const float *fc2_weight, *fc2_bias; /* [W][H], [W] */
+    const float *ada_weight, *ada_bias; /* [3W][W], [3W] shift, scale, gate; NULL in a block that does not begin a
+                                         * group of blocks with one adaLN layer */
 } kern_head_block;
 
 /* The diffusion head, all host f32. */
 typedef struct {
-    int width, depth, channels;         /* W; residual blocks; C, channels of a token */
+    int width, depth, channels; /* W; residual blocks; C, channels of a token */
+    kern_head_form form;
+    int hidden;                         /* H; MLP: W */
+    int ada_layers;                     /* adaLN layers of the blocks; divides depth. MLP: depth */
     const float *in_weight, *in_bias;   /* [W][C], [W] input_proj */
     const kern_head_block *blocks;      /* [depth] */
     const float *ada_weight, *ada_bias; /* [2W][W], [2W] final adaLN: shift, scale */
-    const float *out_weight, *out_bias; /* [2C][W], [2C] final linear: eps, variance fraction */
+    const float *out_weight, *out_bias; /* [2C][W], [2C] final linear: prediction, variance fraction */
     int f32;                            /* 1: all products and the modulation are f32, also on a bf16 device */
     int int8; /* 1: blocks and modulation are int8 where the device has it, except for rows marked `fine` */
 } kern_head_spec;
@@ -383,7 +394,7 @@ typedef struct {
  *
  * A modulation row is the part of the head that depends on (condition, t) only. It is adaLN(SiLU(temb[t] + c)) of every
  * block and of the final layer. Modulation rows of many steps are computed ahead of the chain, in one large product. A
- * row has mod_bytes(h) bytes in the backend's own layout. Both backends fold the blocks' layer norms into it
+ * row has mod_bytes(h) bytes in the backend's own layout. Both backends fold the layer norms of MLP blocks into it
  * (kernels/adaln.h). */
 typedef struct {
     mar_status (*create)(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
@@ -513,7 +524,7 @@ typedef struct {
     void (*linear_spec)(const kern_linear *l, kern_linear_spec *spec);
     /* Writes out, in, kernel, stride, padding and flags of the convolution; the rest is 0. */
     void (*conv_spec)(const kern_conv *c, kern_conv_spec *spec);
-    /* Writes width, depth, channels and f32 of the head, and whether it has int8; the rest is 0. */
+    /* Writes the shape, form and f32 of the head, and whether it has int8; the rest is 0. */
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);
     void (*machine)(const kern_device *d, kern_machine *out);
     /* Reads n floats of backend memory once, as fast as the device can. NULL in a backend without it. */
@@ -579,7 +590,8 @@ void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int 
 #define KERN_HEAD_INPUT "diffloss.net.input_proj"
 #define KERN_HEAD_BLOCK "diffloss.net.res_blocks.%d"
 #define KERN_HEAD_FINAL "diffloss.net.final_layer"
-/* For backends: tests modulation rows of mod_bytes each: [depth][3W], act or, with f32, float, then float [2W]. */
+/* For backends: tests modulation rows of mod_bytes each: [depth][3W] (depth: adaLN layers), act or, with f32, float,
+ * then float [2W]. */
 void kern_watch_modulation(kern_queue *k, const void *mod, int f32, int rows, int depth, int width, size_t mod_bytes);
 
 /* The host's memory (mar_options.alloc). */

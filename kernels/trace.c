@@ -234,7 +234,7 @@ static void modulate(kern_queue *k, const kern_head *h, const float *temb, const
     kern_head_spec s;
     begin(k)->real_head->modulate(k, h, temb, temb_index, fine, steps, cond, rows, mod, scratch);
     k->device->measure->head_spec(h, &s);
-    const double macs = kern_modulation_macs(s.width, s.depth), all = (double)steps * rows;
+    const double macs = kern_modulation_macs(&s), all = (double)steps * rows;
     end(k, steps * rows, weight_size(k, &s) * macs + all * (double)k->head->mod_bytes(h), 2 * macs * all,
         "modulation %d x %d", s.depth, s.width);
 }
@@ -244,9 +244,9 @@ static void end_evaluations(kern_queue *k, const kern_head *h, int rows, int ste
 {
     kern_head_spec s;
     k->device->measure->head_spec(h, &s);
-    const double weights = kern_head_weight_bytes(s.width, s.depth, s.channels, weight_size(k, &s));
+    const double weights = kern_head_weight_bytes(&s, weight_size(k, &s));
     end(k, rows, steps * kern_head_bytes(weights, (double)k->head->mod_bytes(h), s.channels, rows),
-        2 * kern_head_macs(s.width, s.depth, s.channels) * rows * steps, "%s %d x %d%s", name, s.depth, s.width, how);
+        2 * kern_head_macs(&s) * rows * steps, "%s %d x %d%s", name, s.depth, s.width, how);
 }
 
 static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,

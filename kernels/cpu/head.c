@@ -15,11 +15,13 @@ typedef enum { FINE, INT8, ARITHMETICS } arithmetic;
 
 struct kern_head {
     int width, depth, channels;
-    int f32;         /* kern_head_spec.f32: act below is float */
-    int bf16;        /* act is bf16, else float */
-    size_t act_size; /* bytes of an element of act */
-    kern_linear *in; /* [W][C] f32 -> f32 */
-    int int8;        /* 1: INT8 is also available */
+    kern_head_form form;
+    int hidden, ada_layers; /* kern_head_spec */
+    int f32;                /* kern_head_spec.f32: act below is float */
+    int bf16;               /* act is bf16, else float */
+    size_t act_size;        /* bytes of an element of act */
+    kern_linear *in;        /* [W][C] f32 -> f32 */
+    int int8;               /* 1: INT8 is also available */
     struct {
         kern_linear *fc1;                 /* [W][W] act -> act, with silu */
         kern_linear *fc2;                 /* [W][W] act -> f32 */
@@ -31,8 +33,14 @@ struct kern_head {
 
 void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
 {
-    *spec =
-        (kern_head_spec){.width = h->width, .depth = h->depth, .channels = h->channels, .f32 = h->f32, .int8 = h->int8};
+    *spec = (kern_head_spec){.width = h->width,
+                             .depth = h->depth,
+                             .channels = h->channels,
+                             .form = h->form,
+                             .hidden = h->hidden,
+                             .ada_layers = h->ada_layers,
+                             .f32 = h->f32,
+                             .int8 = h->int8};
 }
 
 /* Returns p + n elements of this head's act. */
@@ -139,6 +147,9 @@ mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head 
     h->width = spec->width;
     h->depth = spec->depth;
     h->channels = spec->channels;
+    h->form = spec->form;
+    h->hidden = spec->hidden;
+    h->ada_layers = spec->ada_layers;
     h->f32 = spec->f32;
     h->bf16 = !h->f32 && k->device->act_size != sizeof(float);
     h->act_size = h->bf16 ? k->device->act_size : sizeof(float);

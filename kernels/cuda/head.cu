@@ -79,6 +79,7 @@ void cuda_head_spec(const kern_head *h, kern_head_spec *spec)
 {
     *spec = {};
     spec->width = h->width, spec->depth = h->depth, spec->channels = h->channels, spec->f32 = h->f32;
+    spec->form = h->form, spec->hidden = h->hidden, spec->ada_layers = h->ada_layers;
 }
 
 const char *cuda_head_describe(const kern_head *h)
@@ -97,6 +98,9 @@ mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head
     h->width = spec->width;
     h->depth = spec->depth;
     h->channels = spec->channels;
+    h->form = spec->form;
+    h->hidden = spec->hidden;
+    h->ada_layers = spec->ada_layers;
     h->f32 = spec->f32;
     h->bf16 = cuda_of(k)->device->bf16 && !h->f32;
     h->act_size = h->bf16 ? sizeof(bf16) : sizeof(float);

@@ -19,6 +19,8 @@ typedef struct persistent_head persistent_head;
 /* Immutable after creation: any number of queues may use it at a time. */
 struct kern_head {
     int width, depth, channels;
+    kern_head_form form;
+    int hidden, ada_layers; /* kern_head_spec */
     int f32;         /* kern_head_spec.f32: act below is float */
     int bf16;        /* act is bf16, else float */
     size_t act_size; /* bytes of an element of act */

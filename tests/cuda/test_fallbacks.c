@@ -125,7 +125,13 @@ static kern_head *make_head(kern_queue *k, shape s, int f32)
     float *memory[8 * 8];
     size_t n = 0;
     kern_head_block blocks[6];
-    kern_head_spec spec = {.width = s.width, .depth = s.depth, .channels = s.channels, .blocks = blocks, .f32 = f32};
+    kern_head_spec spec = {.width = s.width,
+                           .depth = s.depth,
+                           .channels = s.channels,
+                           .hidden = s.width,
+                           .ada_layers = s.depth,
+                           .blocks = blocks,
+                           .f32 = f32};
     spec.in_weight = draw(memory, &n, w * c, 0.5f), spec.in_bias = draw(memory, &n, w, 0.5f);
     for (int b = 0; b < s.depth; b++)
         blocks[b] = (kern_head_block){.ln_weight = draw(memory, &n, w, 1),

@@ -60,7 +60,12 @@ static network make_network(shape s, uint64_t seed)
     assert_non_null(n.weights);
     assert_non_null(n.blocks);
     float *p = n.weights;
-    n.spec = (kern_head_spec){.width = s.width, .depth = s.depth, .channels = s.channels, .blocks = n.blocks};
+    n.spec = (kern_head_spec){.width = s.width,
+                              .depth = s.depth,
+                              .channels = s.channels,
+                              .hidden = s.width,
+                              .ada_layers = s.depth,
+                              .blocks = n.blocks};
     n.spec.in_weight = draw(&p, w * c, 1 / sqrtf((float)c), 0, ++seed);
     n.spec.in_bias = draw(&p, w, 0.1f, 0.5f, ++seed); /* gives the input of LayerNorm a nonzero mean */
     for (int b = 0; b < s.depth; b++) {

@@ -26,25 +26,29 @@ static const float *draw(float **at, size_t n, float low, float high, uint64_t s
     return to;
 }
 
-head_case make_head_case(int width, int depth, int channels, uint64_t seed)
+static head_case make_case(kern_head_spec spec, uint64_t seed)
 {
-    const size_t w = (size_t)width, c = (size_t)channels;
-    const float scale = sqrtf(3 / (float)width); /* a product keeps its operand's magnitude */
-    head_case h = {.spec = {.width = width, .depth = depth, .channels = channels}};
-    h.blocks = calloc((size_t)depth + 1, sizeof *h.blocks);
+    const size_t w = (size_t)spec.width, c = (size_t)spec.channels, hidden = (size_t)spec.hidden;
+    const size_t fc1 = spec.form == KERN_HEAD_SWIGLU ? 2 * hidden : hidden;     /* outputs */
+    const float scale = sqrtf(3 / (float)w), scale2 = sqrtf(3 / (float)hidden); /* a product keeps its magnitude */
+    head_case h = {.spec = spec};
+    h.blocks = calloc((size_t)spec.depth + 1, sizeof *h.blocks);
     h.weights =
-        malloc(((size_t)depth * (5 * w * w + 7 * w) + w * (c + 1) + 2 * w * (w + 1) + 2 * c * (w + 1)) * sizeof(float));
+        malloc(((size_t)spec.depth * (3 * w + fc1 * (w + 1) + w * hidden) +
+                (size_t)spec.ada_layers * (3 * w * w + 3 * w) + w * (c + 1) + 2 * w * (w + 1) + 2 * c * (w + 1)) *
+               sizeof(float));
     assert_non_null(h.blocks);
     assert_non_null(h.weights);
     float *p = h.weights;
-    for (int b = 0; b < depth; b++) {
+    for (int b = 0; b < spec.depth; b++) {
         kern_head_block *block = &h.blocks[b];
         block->ln_weight = draw(&p, w, 0.3f, 2, ++seed);
         block->ln_bias = draw(&p, w, -0.5f, 0.5f, ++seed);
-        block->fc1_weight = draw(&p, w * w, -scale, scale, ++seed);
-        block->fc1_bias = draw(&p, w, -0.3f, 0.3f, ++seed);
-        block->fc2_weight = draw(&p, w * w, -scale, scale, ++seed);
+        block->fc1_weight = draw(&p, fc1 * w, -scale, scale, ++seed);
+        block->fc1_bias = draw(&p, fc1, -0.3f, 0.3f, ++seed);
+        block->fc2_weight = draw(&p, w * hidden, -scale2, scale2, ++seed);
         block->fc2_bias = draw(&p, w, -0.3f, 0.3f, ++seed);
+        if (b % (spec.depth / spec.ada_layers)) continue;
         block->ada_weight = draw(&p, 3 * w * w, -scale, scale, ++seed);
         block->ada_bias = draw(&p, 3 * w, -0.5f, 0.5f, ++seed);
     }
@@ -56,6 +60,24 @@ head_case make_head_case(int width, int depth, int channels, uint64_t seed)
     h.spec.out_weight = draw(&p, 2 * c * w, -scale, scale, ++seed);
     h.spec.out_bias = draw(&p, 2 * c, -0.3f, 0.3f, ++seed);
     return h;
+}
+
+head_case make_head_case(int width, int depth, int channels, uint64_t seed)
+{
+    return make_case(
+        (kern_head_spec){.width = width, .depth = depth, .channels = channels, .hidden = width, .ada_layers = depth},
+        seed);
+}
+
+head_case make_swiglu_case(int width, int depth, int channels, int hidden, int ada_layers, uint64_t seed)
+{
+    return make_case((kern_head_spec){.width = width,
+                                      .depth = depth,
+                                      .channels = channels,
+                                      .form = KERN_HEAD_SWIGLU,
+                                      .hidden = hidden,
+                                      .ada_layers = ada_layers},
+                     seed);
 }
 
 head_case make_rounding_case(int width, int channels, uint64_t seed)
@@ -135,19 +157,27 @@ static void normalise(const double *x, int n, double *u)
     for (int i = 0; i < n; i++) u[i] = (x[i] - mean) / sqrt(square + 1e-6);
 }
 
-/* Computes one row. work [7W + 2C] receives the final layer's operand at W; kept is NULL or the row's [depth][W]. */
+/* Returns the number of doubles of reference_row's working memory. */
+static size_t work_size(const kern_head_spec *s)
+{
+    return 6 * (size_t)s->width + 2 * (size_t)s->hidden + 2 * (size_t)s->channels;
+}
+
+/* Computes one row. work receives the final layer's operand at W; kept is NULL or the row's [depth][W]. */
 static void reference_row(const kern_head_spec *s, const float *state, const float *cond, int bf16,
                           kern_head_reuse reuse, double *kept, double *work, float *out)
 {
-    const int w = s->width;
-    double *x = work, *u = x + w, *v = u + w, *c = v + w, *mod = c + w; /* mod [3W] */
+    const int w = s->width, hidden = s->hidden, swiglu = s->form == KERN_HEAD_SWIGLU;
+    double *x = work, *u = x + w, *c = u + w, *mod = c + w, *v = mod + 3 * w; /* mod [3W], v [2H + 2C] */
     for (int i = 0; i < s->channels; i++) u[i] = (double)state[i];
     product(s->in_weight, s->in_bias, w, s->channels, u, 0, x);
     for (int i = 0; i < w; i++) c[i] = rounded(silu((double)cond[i]), bf16);
     for (int b = 0; b < s->depth; b++) {
         const kern_head_block *block = &s->blocks[b];
-        product(block->ada_weight, block->ada_bias, 3 * w, w, c, bf16, mod);
-        for (int i = 0; i < 3 * w; i++) mod[i] = rounded(mod[i], bf16);
+        if (block->ada_weight) {
+            product(block->ada_weight, block->ada_bias, 3 * w, w, c, bf16, mod);
+            for (int i = 0; i < 3 * w; i++) mod[i] = rounded(mod[i], bf16);
+        }
         const int inner = b >= 1 && b <= 4; /* kept outputs of these blocks are gated */
         double *keeps = kept ? kept + (size_t)b * (size_t)w : NULL;
         if (kept && (reuse == KERN_HEAD_KEPT || (reuse == KERN_HEAD_WARM && inner))) {
@@ -159,9 +189,9 @@ static void reference_row(const kern_head_spec *s, const float *state, const flo
             u[i] = u[i] * (double)block->ln_weight[i] + (double)block->ln_bias[i];
             u[i] = rounded(u[i] * (1 + mod[w + i]) + mod[i], bf16);
         }
-        product(block->fc1_weight, block->fc1_bias, w, w, u, bf16, v);
-        for (int i = 0; i < w; i++) v[i] = rounded(silu(v[i]), bf16);
-        product(block->fc2_weight, block->fc2_bias, w, w, v, bf16, u);
+        product(block->fc1_weight, block->fc1_bias, swiglu ? 2 * hidden : hidden, w, u, bf16, v);
+        for (int i = 0; i < hidden; i++) v[i] = rounded(silu(v[i]) * (swiglu ? v[hidden + i] : 1), bf16);
+        product(block->fc2_weight, block->fc2_bias, w, hidden, v, bf16, u);
         for (int i = 0; i < w; i++) x[i] += mod[2 * w + i] * u[i];
         for (int i = 0; i < w && kept; i++) keeps[i] = inner ? mod[2 * w + i] * u[i] : u[i];
     }
@@ -180,7 +210,7 @@ void head_reference(const head_case *h, const float *x, const float *cond, int r
 double head_terms(const head_case *h, const float *x, const float *cond, int rows, int bf16)
 {
     const size_t w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
-    double *work = malloc((7 * w + 2 * c) * sizeof *work), squares = 0;
+    double *work = malloc(work_size(&h->spec) * sizeof *work), squares = 0;
     float *out = malloc(2 * c * sizeof *out);
     assert_non_null(work), assert_non_null(out);
     for (size_t r = 0; r < (size_t)rows; r++) {
@@ -195,7 +225,7 @@ void head_reference_reusing(const head_case *h, const float *x, const float *con
                             kern_head_reuse reuse, double *kept, float *out)
 {
     const size_t w = (size_t)h->spec.width, c = (size_t)h->spec.channels, depth = (size_t)h->spec.depth;
-    double *work = malloc((7 * w + 2 * c) * sizeof *work);
+    double *work = malloc(work_size(&h->spec) * sizeof *work);
     assert_non_null(work);
     for (size_t r = 0; r < (size_t)rows; r++)
         reference_row(&h->spec, x + r * c, cond + r * w, bf16, reuse, kept ? kept + r * depth * w : NULL, work,

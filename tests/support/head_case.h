@@ -12,6 +12,8 @@ typedef struct {
 } head_case;
 
 head_case make_head_case(int width, int depth, int channels, uint64_t seed);
+/* Makes a head of SwiGLU blocks with shared adaLN layers. */
+head_case make_swiglu_case(int width, int depth, int channels, int hidden, int ada_layers, uint64_t seed);
 /* Makes the same with layer norm weights in 0.05 .. 0.3 in the blocks. The blocks have no shift, and fc1's weights
  * compensate the small norms. So their errors show in the output. */
 head_case make_faint_case(int width, int depth, int channels, uint64_t seed);

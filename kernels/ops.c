@@ -58,13 +58,20 @@ void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int 
         snprintf(w->layer, sizeof w->layer, "%s%s at diffusion step %d", w->part, layer, w->index);
 }
 
-void kern_watch_modulation(kern_queue *k, const void *mod, int f32, int rows, int depth, int width, size_t mod_bytes)
+const char *kern_head_net(kern_head_form form)
 {
-    const size_t act_size = f32 ? sizeof(float) : k->device->act_size, block = 3 * (size_t)width * act_size;
-    const char *row = mod;
-    for (int b = 0; b < depth && k->watch.on; b++)
-        kern_watch(k, row + (size_t)b * block, f32, rows, 3 * width, (int)(mod_bytes / act_size),
-                   KERN_HEAD_BLOCK ".adaLN_modulation.1", b);
-    kern_watch(k, row + (size_t)depth * block, 1, rows, 2 * width, (int)(mod_bytes / sizeof(float)),
-               KERN_HEAD_FINAL ".adaLN_modulation.1");
+    return form == KERN_HEAD_SWIGLU ? "head.net" : "diffloss.net";
+}
+
+void kern_watch_modulation(kern_queue *k, kern_head_form form, const void *mod, int f32, int rows, int layers,
+                           int width, size_t mod_bytes)
+{
+    const size_t act_size = f32 ? sizeof(float) : k->device->act_size, layer = 3 * (size_t)width * act_size;
+    const char *row = mod, *net = kern_head_net(form);
+    const int stride = (int)(mod_bytes / act_size), swiglu = form == KERN_HEAD_SWIGLU;
+    for (int i = 0; i < layers && k->watch.on; i++)
+        kern_watch(k, row + (size_t)i * layer, f32, rows, 3 * width, stride,
+                   swiglu ? "%s.ada_ln_blocks.%d" : KERN_HEAD_BLOCK ".adaLN_modulation.1", net, i);
+    kern_watch(k, row + (size_t)layers * layer, 1, rows, 2 * width, (int)(mod_bytes / sizeof(float)),
+               swiglu ? KERN_HEAD_FINAL ".ada_ln_modulation" : KERN_HEAD_FINAL ".adaLN_modulation.1", net);
 }

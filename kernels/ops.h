@@ -586,13 +586,15 @@ void kern_watch_begin(kern_queue *k);
 void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int stride, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
 #define kern_watch(k, ...) ((k)->watch.on ? kern_watch(k, __VA_ARGS__) : (void)0) /* no call where it is off */
-/* For backends: names of the head's layers in a checkpoint, for kern_watch. */
-#define KERN_HEAD_INPUT "diffloss.net.input_proj"
-#define KERN_HEAD_BLOCK "diffloss.net.res_blocks.%d"
-#define KERN_HEAD_FINAL "diffloss.net.final_layer"
-/* For backends: tests modulation rows of mod_bytes each: [depth][3W] (depth: adaLN layers), act or, with f32, float,
- * then float [2W]. */
-void kern_watch_modulation(kern_queue *k, const void *mod, int f32, int rows, int depth, int width, size_t mod_bytes);
+/* Returns the name of the head's network in a checkpoint: "diffloss.net" (MLP) or "head.net" (SWIGLU). */
+const char *kern_head_net(kern_head_form form);
+/* For backends: names of the head's layers in a checkpoint, for kern_watch. %s is the network's name. */
+#define KERN_HEAD_INPUT "%s.input_proj"
+#define KERN_HEAD_BLOCK "%s.res_blocks.%d"
+#define KERN_HEAD_FINAL "%s.final_layer"
+/* For backends: tests modulation rows of mod_bytes each: [layers][3W], act or, with f32, float, then float [2W]. */
+void kern_watch_modulation(kern_queue *k, kern_head_form form, const void *mod, int f32, int rows, int layers,
+                           int width, size_t mod_bytes);
 
 /* The host's memory (mar_options.alloc). */
 typedef struct {

@@ -257,7 +257,7 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
         for (int r = 0; h->int8 && r < (end - s) * rows; r++) mark(h, first + (size_t)r * cpu_head_mod_bytes(h), a);
     }
     cpu_linear_run(q, h->ada_final, scratch, total, (char *)mod + mod_final_offset(h));
-    kern_watch_modulation(k, mod, h->f32, total, h->depth, h->width, cpu_head_mod_bytes(h));
+    kern_watch_modulation(k, h->form, mod, h->f32, total, h->ada_layers, h->width, cpu_head_mod_bytes(h));
 }
 
 /* An evaluation of the head. */
@@ -420,14 +420,14 @@ static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float
                channels * sizeof *x);
     evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, a, 0};
     cpu_linear_run(q, h->in, state, rows, xw);
-    kern_watch(k, xw, 1, rows, h->width, h->width, KERN_HEAD_INPUT);
+    kern_watch(k, xw, 1, rows, h->width, h->width, KERN_HEAD_INPUT, kern_head_net(h->form));
     for (; e.block < h->depth; e.block++) {
         run_block(&e);
-        kern_watch(k, xw, 1, rows, h->width, h->width, KERN_HEAD_BLOCK, e.block);
+        kern_watch(k, xw, 1, rows, h->width, h->width, KERN_HEAD_BLOCK, kern_head_net(h->form), e.block);
     }
     for_rows(&e, modulate_final_body);
     cpu_linear_run(q, h->out, y, rows, out);
-    kern_watch(k, out, 1, rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL);
+    kern_watch(k, out, 1, rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL, kern_head_net(h->form));
 }
 
 /* Evaluates rows of both arithmetics, one after the other: tokens at different steps need it. */

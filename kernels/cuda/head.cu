@@ -160,7 +160,7 @@ void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, co
     cuda_head_condition(c, h, temb, temb_index, total, cond, rows, scratch);
     cuda_linear(k, h->ada_blocks, scratch, total, mod);
     cuda_linear(k, h->ada_final, scratch, total, (char *)mod + cuda_mod_final_offset(h));
-    kern_watch_modulation(k, mod, h->f32, total, h->depth, h->width, cuda_head_mod_bytes(h));
+    kern_watch_modulation(k, h->form, mod, h->f32, total, h->ada_layers, h->width, cuda_head_mod_bytes(h));
 }
 
 /* --- evaluation ---------------------------------------------------------------------------------------------- */

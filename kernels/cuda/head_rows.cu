@@ -118,9 +118,9 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
         cuda_launch(c, residual_norm_kernel<bf16, bf16>, grid, threads, shared, n, (bf16 *)e->u);
     else
         cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, shared, n, (float *)e->u);
-    if (b == 0) kern_watch(k, s->from, 1, s->from_rows, width, width, KERN_HEAD_INPUT);
+    if (b == 0) kern_watch(k, s->from, 1, s->from_rows, width, width, KERN_HEAD_INPUT, kern_head_net(e->h->form));
     if (!s->y) return;
-    kern_watch(k, e->x, 1, e->rows, width, width, KERN_HEAD_BLOCK, s->block);
+    kern_watch(k, e->x, 1, e->rows, width, width, KERN_HEAD_BLOCK, kern_head_net(e->h->form), s->block);
     *s = cuda_residual_of(e->x, e->rows);
 }
 
@@ -309,6 +309,6 @@ void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *ou
             cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, 64 * sizeof(float), n, e->y);
         cuda_linear(k, h->out, e->y, e->rows, out);
     }
-    if (s->y) kern_watch(k, e->x, 1, e->rows, width, width, KERN_HEAD_BLOCK, s->block);
-    kern_watch(k, out, 1, e->rows, outputs, outputs, KERN_HEAD_FINAL);
+    if (s->y) kern_watch(k, e->x, 1, e->rows, width, width, KERN_HEAD_BLOCK, kern_head_net(h->form), s->block);
+    kern_watch(k, out, 1, e->rows, outputs, outputs, KERN_HEAD_FINAL, kern_head_net(h->form));
 }

@@ -26,7 +26,7 @@ static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c
         respacing->spec = specs[i];
         status = diff_schedule_create_for(&specs[i], c->temperature, &respacing->schedule, err);
         if (status == MAR_OK)
-            status = diff_head_time_embeddings(c->k, c->head, respacing->schedule.t, respacing->schedule.steps,
+            status = diff_head_time_embeddings(c->k, c->head, respacing->schedule.time, respacing->schedule.steps,
                                                &respacing->temb, err);
         if (respacing->schedule.steps > c->max_steps) c->max_steps = respacing->schedule.steps;
     }
@@ -44,7 +44,7 @@ static mar_status create_host(diff_chain *c, mar_err *err)
     c->x_index = malloc((rows + 1) * sizeof *c->x_index);
     c->coef = malloc((tokens + 1) * sizeof *c->coef);
     c->zeros = calloc(tokens + 1, sizeof *c->zeros);
-    c->before = malloc((2 * tokens * (size_t)c->head->channels + 1) * sizeof *c->before);
+    c->before = malloc((2 * tokens * (size_t)c->head->shape.channels + 1) * sizeof *c->before);
     if (!c->step_index || !c->step_list || !c->fine || !c->fine_list || !c->mod_row || !c->x_index || !c->coef ||
         !c->zeros || !c->before)
         return err_set(err, MAR_ENOMEM, "out of memory");
@@ -66,7 +66,7 @@ size_t diff_chain_lay_out(diff_chain *c, char *base)
 {
     const kern_queue *k = c->k;
     const size_t rows = (size_t)most_rows(c), tokens = (size_t)c->max_tokens;
-    const size_t width = (size_t)c->head->width, channels = (size_t)c->head->channels;
+    const size_t width = (size_t)c->head->shape.width, channels = (size_t)c->head->shape.channels;
     size_t used = 0;
     c->cond = arena_carve(base, &used, rows * width, sizeof(float));
     c->out = arena_carve(base, &used, rows * 2 * channels, sizeof(float));
@@ -74,7 +74,7 @@ size_t diff_chain_lay_out(diff_chain *c, char *base)
     c->mod = arena_carve(base, &used, (size_t)c->mod_rows, k->head->mod_bytes(c->head->net));
     c->scratch = arena_carve(base, &used, 1, k->head->scratch_bytes(c->head->net, c->mod_rows));
     if (c->reuse) {
-        c->kept = arena_carve(base, &used, (size_t)c->head->depth * rows * width, sizeof(float));
+        c->kept = arena_carve(base, &used, (size_t)c->head->shape.depth * rows * width, sizeof(float));
         c->difference = arena_carve(base, &used, tokens * 2 * channels, sizeof(float));
     }
     return used;
@@ -104,7 +104,7 @@ mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const dif
 mar_status diff_chain_create(kern_queue *k, const diff_head *head, int steps, float temperature, int max_tokens,
                              int guided, diff_chain *out, mar_err *err)
 {
-    const diff_spec plain = {MAR_SAMPLER_DDPM, steps, DIFF_TOP};
+    const diff_spec plain = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, DIFF_DDPM};
     return diff_chain_create_for(k, head, &plain, 1, temperature, max_tokens, guided, out, err);
 }
 
@@ -114,7 +114,8 @@ void diff_chain_use(diff_chain *c, int steps)
     while (respacing->spec.steps != steps) respacing++;
     c->schedule = respacing->schedule;
     c->temb = respacing->temb;
-    for (int i = 0; i < c->schedule.steps; i++) c->fine[i] = c->schedule.t[i] >= c->head->int8_below;
+    for (int i = 0; i < c->schedule.steps; i++)
+        c->fine[i] = diff_schedule_level(&c->schedule, respacing->spec.process, i) >= c->head->int8_below;
 }
 
 void diff_chain_guide(diff_chain *c, int guided)
@@ -205,7 +206,7 @@ static int is_traced(const diff_trace *trace, int index)
 static void note(diff_chain *c, const float *x, int tokens, const float *cfg, int index, const diff_trace *trace)
 {
     kern_queue *k = c->k;
-    const int channels = c->head->channels;
+    const int channels = c->head->shape.channels;
     for (int r = 0; r < tokens; r++) c->coef[r] = &c->schedule.coef[index];
     k->head->chain_gaussian(k, x, c->out, tokens, channels, cfg, c->coef, c->temperature, trace->mean, trace->log_std);
     if (index > trace->index) k->head->add_log_std(k, trace->path_log_std, trace->log_std, tokens, channels);
@@ -214,9 +215,10 @@ static void note(diff_chain *c, const float *x, int tokens, const float *cfg, in
 void diff_chain_watch(const diff_chain *c, const float *z, int rows)
 {
     const diff_head *h = c->head;
-    kern_watch(c->k, z, 1, rows, h->z_dim, h->z_dim, "diffusion_pos_embed_learned");
-    kern_watch(c->k, c->cond, 1, rows, h->width, h->width, "diffloss.net.cond_embed");
-    kern_watch(c->k, c->temb, 1, c->schedule.steps, h->width, h->width, "diffloss.net.time_embed");
+    kern_watch(c->k, z, 1, rows, h->shape.z_dim, h->shape.z_dim, "%s", diff_head_z_name(h));
+    kern_watch(c->k, c->cond, 1, rows, h->shape.width, h->shape.width, "%scond_embed", diff_head_prefix(h));
+    kern_watch(c->k, c->temb, 1, c->schedule.steps, h->shape.width, h->shape.width, "%stime_embed",
+               diff_head_prefix(h));
 }
 
 /* Computes the modulation of indices top .. bottom: all rows of indices evaluated in full, only conditional rows of the
@@ -254,7 +256,7 @@ static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first
     k->head->eval_reusing(k, c->head->net, x, c->x_index, mod, NULL, rows, reuse, c->kept, most_rows(c), c->out,
                           c->scratch);
     if (!c->guided) return;
-    const size_t n = (size_t)tokens * 2 * (size_t)c->head->channels;
+    const size_t n = (size_t)tokens * 2 * (size_t)c->head->shape.channels;
     if (reuse == KERN_HEAD_FRESH)
         k->core->subtract(k, c->out, c->out + n, n, c->difference);
     else
@@ -275,7 +277,7 @@ typedef struct {
 static void take_step(diff_chain *c, const run *r, int index, const diff_trace *trace)
 {
     kern_queue *k = c->k;
-    const int channels = c->head->channels;
+    const int channels = c->head->shape.channels;
     k->watch.index = index;
     evaluate(c, r->x, r->tokens, index, r->first);
     k->watch.index = -1;
@@ -317,7 +319,7 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
 static void take_steps_watched(diff_chain *c, const run *r, int top, int bottom)
 {
     kern_queue *k = c->k;
-    const int channels = c->head->channels;
+    const int channels = c->head->shape.channels;
     const size_t n = (size_t)r->tokens * (size_t)channels;
     k->core->download(k, c->before, r->x, n * sizeof *c->before);
     k->core->download(k, c->before + n, c->x0, n * sizeof *c->before);
@@ -362,7 +364,7 @@ void diff_chain_start(diff_chain *c, int tokens, const uint64_t *seed, const uin
                       float *x)
 {
     kern_queue *k = c->k;
-    k->head->normal(k, x, tokens, c->head->channels, seed, KERN_NOISE_INIT, image, position, 0);
+    k->head->normal(k, x, tokens, c->head->shape.channels, seed, KERN_NOISE_INIT, image, position, 0);
 }
 
 void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *cfg, const uint64_t *seed,
@@ -376,16 +378,16 @@ void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *c
 static double row_macs(const diff_chain *c, kern_head_reuse reuse)
 {
     const diff_head *h = c->head;
-    const double all = diff_head_macs(h, 1, 1), block = 2.0 * h->width * h->width;
-    const int additions = h->depth < 5 ? h->depth - 1 : 4; /* blocks 1 to 4 */
+    const double all = diff_head_macs(h, 1, 1), block = 2.0 * h->shape.width * h->shape.width;
+    const int additions = h->shape.depth < 5 ? h->shape.depth - 1 : 4; /* blocks 1 to 4 */
     if (reuse == KERN_HEAD_FRESH) return all;
-    return all - block * (reuse == KERN_HEAD_WARM ? additions : h->depth);
+    return all - block * (reuse == KERN_HEAD_WARM ? additions : h->shape.depth);
 }
 
 double diff_chain_flop(const diff_chain *c, int tokens)
 {
     const int first = c->schedule.steps - 1;
-    double macs = (double)rows_of(c, tokens) * c->head->z_dim * c->head->width;
+    double macs = (double)rows_of(c, tokens) * c->head->shape.z_dim * c->head->shape.width;
     for (int i = first; i >= 0; i--) {
         const kern_head_reuse reuse = reuse_at(c, i, first);
         macs += row_macs(c, reuse) * (reuse == KERN_HEAD_FRESH ? rows_of(c, tokens) : tokens);

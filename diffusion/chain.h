@@ -81,10 +81,11 @@ typedef struct {
     double *path_log_std; /* [tokens] sum of the log std over channels and the noisy steps above; may be NULL */
 } diff_trace;
 
-/* Draws x [tokens][channels] from the chain: the official p_sample_loop with clip_denoised=False. x_T and every eps_t
+/* Draws x [tokens][channels] from the chain: MAR's official p_sample_loop with clip_denoised=False, or SphereAR's
+ * euler_maruyama. x_T and every eps_t
  * come from the addresses of (seed, image, position), each host [tokens]. z is backend float [tokens or
  * 2*tokens][z_dim]: conditional rows, then the unconditional ones if guided. cfg is host [tokens], the guidance scale
- * of each token; it acts on eps only and is unused unless guided. */
+ * of each token; it acts on the prediction only and is unused unless guided. */
 void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *cfg, const uint64_t *seed,
                        const uint64_t *image, const int *position, float *x);
 /* Runs the chain from the state x before index `first` to the state after index `last`. trace may be NULL, and must be

@@ -1,6 +1,7 @@
 #include "diffusion/head.h"
 
 #include "kernels/head_work.h"
+#include "weights/shape.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,57 +10,208 @@
 
 enum { FREQUENCIES = 256 }; /* TimestepEmbedder's frequency_embedding_size */
 
-/* Loads a tensor of diffloss.net as f32; cols 0 for a vector. */
-static mar_status load(const wt_file *f, const char *name, int rows, int cols, float **out, mar_err *err)
+/* Tensor names of a family. A block's and the final layer's norms and products come first in the official files. */
+typedef struct {
+    const char *prefix;    /* of all names */
+    const char *z;         /* the layer that makes z */
+    const char *block[3];  /* norm, first and second product of a block, behind "res_blocks.N." */
+    const char *ada[2];    /* adaLN layer: the name before and after its number */
+    const char *final_ada; /* adaLN layer of the final layer */
+    int scale_first;       /* 1: adaLN rows are scale, shift, gate; 0: shift, scale, gate */
+    int predicts_variance; /* 1: the final layer also has rows for the variance fraction */
+} head_names;
+
+static const head_names families[] = {
+    [DIFF_HEAD_MAR] = {"diffloss.net.",
+                       "diffusion_pos_embed_learned",
+                       {"in_ln", "mlp.0", "mlp.2"},
+                       {"res_blocks.", ".adaLN_modulation.1"},
+                       "final_layer.adaLN_modulation.1",
+                       0,
+                       1},
+    [DIFF_HEAD_SPHEREAR] = {"head.net.",
+                            "pos_for_diff",
+                            {"norm", "w1", "w2"},
+                            {"ada_ln_blocks.", ""},
+                            "final_layer.ada_ln_modulation",
+                            1,
+                            0},
+};
+
+const char *diff_head_prefix(const diff_head *h)
+{
+    return families[h->shape.family].prefix;
+}
+
+const char *diff_head_z_name(const diff_head *h)
+{
+    return families[h->shape.family].z;
+}
+
+/* --- shapes ------------------------------------------------------------------------------------------------------- */
+
+static const char in_name[] = "head.net.input_proj.weight", w2_name[] = "head.net.res_blocks.0.w2.weight";
+
+mar_status diff_head_derive(const wt_file *f, int z_dim, diff_head_shape *out, mar_err *err)
+{
+    const wt_tensor *in, *w2;
+    *out = (diff_head_shape){.family = DIFF_HEAD_SPHEREAR, .z_dim = z_dim};
+    mar_status status = wt_find_shape(f, in_name, 2, &in, err);
+    if (status == MAR_OK) status = wt_find_shape(f, w2_name, 2, &w2, err);
+    if (status != MAR_OK) return status;
+    out->width = (int)in->shape[0];
+    out->channels = (int)in->shape[1];
+    out->hidden = (int)w2->shape[1];
+    out->depth = wt_count_parts(f, "head.net.res_blocks.", wt_count(f));
+    out->ada_layers = wt_count_parts(f, "head.net.ada_ln_blocks.", wt_count(f));
+    if (out->ada_layers == 0)
+        return err_set(err, MAR_EMODEL, "%s: tensor head.net.ada_ln_blocks.0.weight is missing", wt_path(f));
+    if (out->depth % out->ada_layers != 0)
+        return err_set(err, MAR_EMODEL,
+                       "%s: a head of %d adaLN layers (head.net.ada_ln_blocks) and %d blocks: expected "
+                       "a number of layers that divides that of the blocks",
+                       wt_path(f), out->ada_layers, out->depth);
+    return MAR_OK;
+}
+
+/* Visits name.weight [out][in], or [out] if `in` is 0, and name.bias [out]. */
+static void visit_pair(const char *name, int64_t out, int64_t in,
+                       void (*visit)(void *, const char *, int, const int64_t *), void *user)
+{
+    char full[128];
+    const int64_t shape[2] = {out, in};
+    snprintf(full, sizeof full, "head.net.%s.weight", name);
+    visit(user, full, in ? 2 : 1, shape);
+    snprintf(full, sizeof full, "head.net.%s.bias", name);
+    visit(user, full, 1, shape);
+}
+
+void diff_head_tensors(const diff_head_shape *s, void (*visit)(void *, const char *, int, const int64_t *), void *user)
+{
+    const int64_t w = s->width;
+    char name[64];
+    visit_pair("time_embed.mlp.0", w, FREQUENCIES, visit, user);
+    visit_pair("time_embed.mlp.2", w, w, visit, user);
+    visit_pair("cond_embed", w, s->z_dim, visit, user);
+    visit_pair("input_proj", w, s->channels, visit, user);
+    for (int b = 0; b < s->depth; b++) {
+        snprintf(name, sizeof name, "res_blocks.%d.norm", b);
+        visit_pair(name, w, 0, visit, user);
+        snprintf(name, sizeof name, "res_blocks.%d.w1", b);
+        visit_pair(name, 2 * (int64_t)s->hidden, w, visit, user);
+        snprintf(name, sizeof name, "res_blocks.%d.w2", b);
+        visit_pair(name, w, s->hidden, visit, user);
+    }
+    for (int i = 0; i < s->ada_layers; i++) {
+        snprintf(name, sizeof name, "ada_ln_blocks.%d", i);
+        visit_pair(name, 3 * w, w, visit, user);
+    }
+    visit_pair("final_layer.ada_ln_modulation", 2 * w, w, visit, user);
+    visit_pair("final_layer.linear", s->channels, w, visit, user);
+}
+
+/* --- weights ------------------------------------------------------------------------------------------------------ */
+
+/* Source and shapes of the loading functions. */
+typedef struct {
+    const wt_file *f;
+    const head_names *names;
+    mar_err *err;
+} loader;
+
+/* Loads a tensor of the head as f32; cols 0 for a vector. */
+static mar_status load(const loader *l, const char *name, int rows, int cols, float **out)
 {
     char full[128];
     const int64_t shape[2] = {rows, cols};
-    snprintf(full, sizeof full, "diffloss.net.%s", name);
-    return wt_load_f32(f, full, cols ? 2 : 1, shape, out, err);
+    snprintf(full, sizeof full, "%s%s", l->names->prefix, name);
+    return wt_load_f32(l->f, full, cols ? 2 : 1, shape, out, l->err);
 }
 
 /* Loads name.weight and name.bias. The caller owns the arrays even on failure. */
-static mar_status load_pair(const wt_file *f, const char *name, int rows, int cols, const float **weight,
-                            const float **bias, mar_err *err)
+static mar_status load_pair(const loader *l, const char *name, int rows, int cols, const float **weight,
+                            const float **bias)
 {
     char full[96];
     float *w = NULL, *b = NULL;
     snprintf(full, sizeof full, "%s.weight", name);
-    mar_status status = load(f, full, rows, cols, &w, err);
+    mar_status status = load(l, full, rows, cols, &w);
     snprintf(full, sizeof full, "%s.bias", name);
-    if (status == MAR_OK) status = load(f, full, rows, 0, &b, err);
+    if (status == MAR_OK) status = load(l, full, rows, 0, &b);
     *weight = w, *bias = b;
     return status;
 }
 
-static mar_status load_linear(kern_queue *k, const wt_file *f, const char *name, int rows, int cols,
-                              kern_activation activation, kern_linear **out, mar_err *err)
+/* Exchanges the first two of the parts of n numbers that an array consists of. */
+static void exchange(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float first = x[i];
+        x[i] = x[n + i];
+        x[n + i] = first;
+    }
+}
+
+/* Loads an adaLN layer of `parts` parts of w rows: shift and scale first. */
+static mar_status load_ada(const loader *l, const char *name, int parts, int w, const float **weight,
+                           const float **bias)
+{
+    const mar_status status = load_pair(l, name, parts * w, w, weight, bias);
+    if (status != MAR_OK || !l->names->scale_first) return status;
+    exchange((float *)(uintptr_t)*weight, (size_t)w * (size_t)w);
+    exchange((float *)(uintptr_t)*bias, (size_t)w);
+    return MAR_OK;
+}
+
+/* Loads the final linear layer as [2C][w]. A head without a learned variance gets rows of zeros for it. */
+static mar_status load_out(const loader *l, int channels, int w, const float **weight, const float **bias)
+{
+    const size_t rows = (size_t)channels, width = (size_t)w;
+    if (l->names->predicts_variance) return load_pair(l, "final_layer.linear", 2 * channels, w, weight, bias);
+    mar_status status = load_pair(l, "final_layer.linear", channels, w, weight, bias);
+    if (status != MAR_OK) return status;
+    float *all = realloc((void *)(uintptr_t)*weight, 2 * rows * width * sizeof **weight);
+    if (all) {
+        memset(all + rows * width, 0, rows * width * sizeof *all);
+        *weight = all;
+    }
+    float *biases = all ? realloc((void *)(uintptr_t)*bias, 2 * rows * sizeof **bias) : NULL;
+    if (!biases) return err_set(l->err, MAR_ENOMEM, "out of memory");
+    memset(biases + rows, 0, rows * sizeof *biases);
+    *bias = biases;
+    return MAR_OK;
+}
+
+static mar_status load_linear(kern_queue *k, const loader *l, const char *name, int rows, int cols,
+                              kern_activation activation, kern_linear **out)
 {
     kern_linear_spec spec = {.out = rows, .in = cols, .activation = activation, .flags = KERN_IN_F32 | KERN_OUT_F32};
-    mar_status status = load_pair(f, name, rows, cols, &spec.weight, &spec.bias, err);
-    if (status == MAR_OK) status = k->core->linear_create(k, &spec, out, err);
+    mar_status status = load_pair(l, name, rows, cols, &spec.weight, &spec.bias);
+    if (status == MAR_OK) status = k->core->linear_create(k, &spec, out, l->err);
     free((void *)(uintptr_t)spec.weight);
     free((void *)(uintptr_t)spec.bias);
     return status;
 }
 
-static mar_status load_block(const wt_file *f, int index, int width, kern_head_block *b, mar_err *err)
+/* Loads block `index`, with its adaLN layer if a group of blocks begins with it. */
+static mar_status load_block(const loader *l, const kern_head_spec *s, int index, kern_head_block *b)
 {
+    const int w = s->width, group = s->depth / s->ada_layers, swiglu = s->form == KERN_HEAD_SWIGLU;
     const struct {
-        const char *name;
         int rows, cols;
         const float **weight, **bias;
-    } parts[4] = {{"in_ln", width, 0, &b->ln_weight, &b->ln_bias},
-                  {"mlp.0", width, width, &b->fc1_weight, &b->fc1_bias},
-                  {"mlp.2", width, width, &b->fc2_weight, &b->fc2_bias},
-                  {"adaLN_modulation.1", 3 * width, width, &b->ada_weight, &b->ada_bias}};
-    for (int i = 0; i < 4; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "res_blocks.%d.%s", index, parts[i].name);
-        mar_status status = load_pair(f, name, parts[i].rows, parts[i].cols, parts[i].weight, parts[i].bias, err);
+    } parts[3] = {{w, 0, &b->ln_weight, &b->ln_bias},
+                  {swiglu ? 2 * s->hidden : s->hidden, w, &b->fc1_weight, &b->fc1_bias},
+                  {w, s->hidden, &b->fc2_weight, &b->fc2_bias}};
+    char name[64];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "res_blocks.%d.%s", index, l->names->block[i]);
+        const mar_status status = load_pair(l, name, parts[i].rows, parts[i].cols, parts[i].weight, parts[i].bias);
         if (status != MAR_OK) return status;
     }
-    return MAR_OK;
+    if (index % group != 0) return MAR_OK;
+    snprintf(name, sizeof name, "%s%d%s", l->names->ada[0], index / group, l->names->ada[1]);
+    return load_ada(l, name, 3, w, &b->ada_weight, &b->ada_bias);
 }
 
 static void free_host(kern_head_spec *spec, kern_head_block *blocks)
@@ -75,49 +227,47 @@ static void free_host(kern_head_spec *spec, kern_head_block *blocks)
 }
 
 /* Returns the head's shape and arithmetic, without weights. */
-static kern_head_spec shape_of(const diff_head *h)
+static kern_head_spec spec_of(const diff_head *h)
 {
-    return (kern_head_spec){.width = h->width,
-                            .depth = h->depth,
-                            .channels = h->channels,
-                            .hidden = h->width,
-                            .ada_layers = h->depth,
+    const diff_head_shape *s = &h->shape;
+    return (kern_head_spec){.width = s->width,
+                            .depth = s->depth,
+                            .channels = s->channels,
+                            .form = s->family == DIFF_HEAD_SPHEREAR ? KERN_HEAD_SWIGLU : KERN_HEAD_MLP,
+                            .hidden = s->hidden,
+                            .ada_layers = s->ada_layers,
                             .f32 = h->f32,
                             .int8 = h->int8_below > 0};
 }
 
-static mar_status load_net(kern_queue *k, diff_head *h, const wt_file *f, mar_err *err)
+static mar_status load_net(kern_queue *k, diff_head *h, const loader *l)
 {
-    const int w = h->width, c = h->channels;
-    kern_head_spec spec = shape_of(h);
-    kern_head_block *blocks = calloc((size_t)h->depth + 1, sizeof *blocks);
+    const int w = h->shape.width, c = h->shape.channels;
+    kern_head_spec spec = spec_of(h);
+    kern_head_block *blocks = calloc((size_t)spec.depth + 1, sizeof *blocks);
     spec.blocks = blocks;
-    mar_status status = blocks ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) status = load_pair(f, "input_proj", w, c, &spec.in_weight, &spec.in_bias, err);
-    for (int b = 0; status == MAR_OK && b < h->depth; b++) status = load_block(f, b, w, &blocks[b], err);
-    if (status == MAR_OK)
-        status = load_pair(f, "final_layer.adaLN_modulation.1", 2 * w, w, &spec.ada_weight, &spec.ada_bias, err);
-    if (status == MAR_OK) status = load_pair(f, "final_layer.linear", 2 * c, w, &spec.out_weight, &spec.out_bias, err);
-    if (status == MAR_OK) status = k->head->create(k, &spec, &h->net, err);
+    mar_status status = blocks ? MAR_OK : err_set(l->err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) status = load_pair(l, "input_proj", w, c, &spec.in_weight, &spec.in_bias);
+    for (int b = 0; status == MAR_OK && b < spec.depth; b++) status = load_block(l, &spec, b, &blocks[b]);
+    if (status == MAR_OK) status = load_ada(l, l->names->final_ada, 2, w, &spec.ada_weight, &spec.ada_bias);
+    if (status == MAR_OK) status = load_out(l, c, w, &spec.out_weight, &spec.out_bias);
+    if (status == MAR_OK) status = k->head->create(k, &spec, &h->net, l->err);
     free_host(&spec, blocks);
     return status;
 }
 
-mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim, int f32,
-                          int int8_below, diff_head *out, mar_err *err)
+mar_status diff_head_load(kern_queue *k, const wt_file *f, const diff_head_shape *shape, int f32, int int8_below,
+                          diff_head *out, mar_err *err)
 {
-    *out = (diff_head){.device = k->device,
-                       .width = width,
-                       .depth = depth,
-                       .channels = channels,
-                       .z_dim = z_dim,
-                       .f32 = f32,
-                       .int8_below = int8_below};
-    mar_status status = load_linear(k, f, "cond_embed", width, z_dim, KERN_LINEAR, &out->cond, err);
-    if (status == MAR_OK)
-        status = load_linear(k, f, "time_embed.mlp.0", width, FREQUENCIES, KERN_SILU, &out->time1, err);
-    if (status == MAR_OK) status = load_linear(k, f, "time_embed.mlp.2", width, width, KERN_LINEAR, &out->time2, err);
-    if (status == MAR_OK) status = load_net(k, out, f, err);
+    const loader l = {f, &families[shape->family], err};
+    *out = (diff_head){.device = k->device, .shape = *shape, .f32 = f32, .int8_below = int8_below};
+    if (!shape->hidden) out->shape.hidden = shape->width;
+    if (!shape->ada_layers) out->shape.ada_layers = shape->depth;
+    const int width = shape->width;
+    mar_status status = load_linear(k, &l, "cond_embed", width, shape->z_dim, KERN_LINEAR, &out->cond);
+    if (status == MAR_OK) status = load_linear(k, &l, "time_embed.mlp.0", width, FREQUENCIES, KERN_SILU, &out->time1);
+    if (status == MAR_OK) status = load_linear(k, &l, "time_embed.mlp.2", width, width, KERN_LINEAR, &out->time2);
+    if (status == MAR_OK) status = load_net(k, out, &l);
     if (status != MAR_OK) diff_head_free(out);
     return status;
 }
@@ -144,21 +294,22 @@ int diff_head_is_f32(const diff_head *h)
     return act_size(h) == sizeof(float);
 }
 
-/* Computes cos and sin of t * 10000^(-i/128), in f32 as the official code does. */
-static void time_features(int t, float *features)
+/* Computes cos and sin of time * 10000^(-i/128), in f32 as the official code does. */
+static void time_features(float time, float *features)
 {
     const int half = FREQUENCIES / 2;
     for (int i = 0; i < half; i++) {
         const float frequency = expf((float)-log(10000.0) * (float)i / (float)half);
-        features[i] = cosf((float)t * frequency);
-        features[half + i] = sinf((float)t * frequency);
+        features[i] = cosf(time * frequency);
+        features[half + i] = sinf(time * frequency);
     }
 }
 
-mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const int *t, int n, float **temb, mar_err *err)
+mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const float *time, int n, float **temb,
+                                     mar_err *err)
 {
     kern_device *d = k->device;
-    const size_t width = (size_t)h->width, rows = (size_t)n;
+    const size_t width = (size_t)h->shape.width, rows = (size_t)n;
     void *features = NULL, *hidden = NULL, *out = NULL;
     *temb = NULL;
     float *host = malloc(rows * FREQUENCIES * sizeof *host);
@@ -169,7 +320,7 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const in
     if (status == MAR_OK) status = k->core->linear_plan(k, h->time1, n, err);
     if (status == MAR_OK) status = k->core->linear_plan(k, h->time2, n, err);
     if (status == MAR_OK) {
-        for (int i = 0; i < n; i++) time_features(t[i], host + (size_t)i * FREQUENCIES);
+        for (int i = 0; i < n; i++) time_features(time[i], host + (size_t)i * FREQUENCIES);
         k->core->upload(k, features, host, rows * FREQUENCIES * sizeof(float));
         k->core->linear(k, h->time1, features, n, hidden);
         k->core->linear(k, h->time2, hidden, n, out);
@@ -188,19 +339,19 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const in
 
 double diff_head_macs(const diff_head *h, double modulations, double evaluations)
 {
-    const kern_head_spec shape = shape_of(h);
-    return modulations * kern_modulation_macs(&shape) + evaluations * kern_head_macs(&shape);
+    const kern_head_spec spec = spec_of(h);
+    return modulations * kern_modulation_macs(&spec) + evaluations * kern_head_macs(&spec);
 }
 
 /* Returns the bytes of a weight of the blocks at most steps: an operand, or int8 with its share of a scale. */
 static double weight_size(const diff_head *h)
 {
     const int int8 = h->device->int8 && h->int8_below > 0;
-    return kern_head_weight_size(h->width, int8, (double)act_size(h));
+    return kern_head_weight_size(h->shape.width, int8, (double)act_size(h));
 }
 
 double diff_head_sequential_bytes(const diff_head *h)
 {
-    const kern_head_spec shape = shape_of(h);
-    return kern_head_weight_bytes(&shape, weight_size(h));
+    const kern_head_spec spec = spec_of(h);
+    return kern_head_weight_bytes(&spec, weight_size(h));
 }

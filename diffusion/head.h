@@ -1,13 +1,25 @@
-/* The per-token diffusion head (official name diffloss.net): weights, z embedding and time embeddings. */
+/* The per-token diffusion head: weights, z embedding and time embeddings. */
 #ifndef DIFFUSION_HEAD_H
 #define DIFFUSION_HEAD_H
 
 #include "diffusion/schedule.h"
 #include "weights/weights.h"
 
+/* The families of heads, by their official code:
+ *   MAR (diffloss.py): tensors diffloss.net.*; MLP blocks with an adaLN layer each. It predicts eps and a variance.
+ *   SPHEREAR (diff_head.py): tensors head.net.*; SwiGLU blocks, adaLN layers for several blocks. It predicts a velocity
+ *   alone. */
+typedef enum { DIFF_HEAD_MAR, DIFF_HEAD_SPHEREAR } diff_head_family;
+
+typedef struct {
+    diff_head_family family;
+    int width, depth, channels, z_dim; /* channels of a token; z_dim: numbers of the condition z */
+    int hidden, ada_layers;            /* as in kern_head_spec; 0 for MAR: width and depth */
+} diff_head_shape;
+
 typedef struct {
     kern_device *device; /* owns the weights */
-    int width, depth, channels, z_dim;
+    diff_head_shape shape;
     int f32;                    /* kern_head_spec.f32 */
     int int8_below;             /* steps at lower timesteps are evaluated in int8, where the device has it */
     kern_head *net;             /* input projection, blocks, final layer */
@@ -15,18 +27,27 @@ typedef struct {
     kern_linear *time1, *time2; /* time_embed.mlp: f32 [256] -> silu -> [width] -> [width] */
 } diff_head;
 
-/* Loads the tensors diffloss.net.*. Returns MAR_EMODEL if one is missing or has another shape. With f32 the whole head
+/* Derives the shape of a SphereAR head, for conditions of z_dim numbers. Returns MAR_EMODEL, naming the tensor, if one
+ * is missing or its shape does not fit. */
+mar_status diff_head_derive(const wt_file *f, int z_dim, diff_head_shape *out, mar_err *err);
+/* Calls visit(user, name, rank, shape) for every tensor of a SphereAR head. */
+void diff_head_tensors(const diff_head_shape *s, void (*visit)(void *, const char *, int, const int64_t *), void *user);
+
+/* Loads the family's tensors. Returns MAR_EMODEL if one is missing or has another shape. With f32 the whole head
  * computes in f32, whatever the device's operands are. int8_below is 0..1000; 0 is a head without int8. Queues other
  * than k may use the head once k has finished. */
-mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim, int f32,
-                          int int8_below, diff_head *out, mar_err *err);
+mar_status diff_head_load(kern_queue *k, const wt_file *f, const diff_head_shape *shape, int f32, int int8_below,
+                          diff_head *out, mar_err *err);
 /* Tells whether products and modulation are f32, by the head's own choice or the device's. */
 int diff_head_is_f32(const diff_head *h);
 void diff_head_free(diff_head *h); /* on any thread, when no queue uses it any more */
+/* Return the beginning of its tensors' names, "diffloss.net.", and the name of the layer that makes z. */
+const char *diff_head_prefix(const diff_head *h);
+const char *diff_head_z_name(const diff_head *h);
 
-/* Computes temb[i] = time_embed(t[i]) for n timesteps. Allocates *temb, backend float [n][width]; the caller frees it
- * with core->free. */
-mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const int *t, int n, float **temb,
+/* Computes temb[i] = time_embed(time[i]) for n inputs (diff_schedule.time). Allocates *temb, backend float [n][width];
+ * the caller frees it with core->free. */
+mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const float *time, int n, float **temb,
                                      mar_err *err);
 
 /* Returns the multiply-adds of this many modulation rows and evaluations. */

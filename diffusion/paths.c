@@ -34,7 +34,7 @@ size_t diff_paths_lay_out(diff_paths *p, char *base)
     const diff_head *head = p->draws.target.chain->head;
     const int rows = p->most * rows_of_path(p);
     size_t used = diff_speculate_lay_out(&p->draws, base);
-    p->out = arena_carve(base, &used, (size_t)rows * 2 * (size_t)head->channels, sizeof(float));
+    p->out = arena_carve(base, &used, (size_t)rows * 2 * (size_t)head->shape.channels, sizeof(float));
     p->scratch = arena_carve(base, &used, 1, head->device->head->scratch_bytes(head->net, rows));
     return used;
 }
@@ -88,7 +88,7 @@ static void judge_chunk(diff_paths *p, const diff_tokens *t, const float *path, 
     const int from = diff_tokens_source(t, first), sources = diff_tokens_source(t, first + n - 1) - from + 1;
     const kern_path_job job = {
         .paths = n,
-        .channels = c->head->channels,
+        .channels = c->head->shape.channels,
         .conditions = p->draws.w.conditions,
         .steps = c->schedule.steps,
         .stride = p->stride,
@@ -98,7 +98,7 @@ static void judge_chunk(diff_paths *p, const diff_tokens *t, const float *path, 
         .cfg = c->guided ? t->cfg + first : NULL,
         .log_temperature = p->draws.w.log_temperature,
         .log_ratio = log_ratio + first,
-        .last = last + (size_t)first * (size_t)c->head->channels,
+        .last = last + (size_t)first * (size_t)c->head->shape.channels,
     };
     diff_speculate_modulate(&p->draws, &p->draws.target, t->sources, from, sources);
     evaluate(p, t, path, first, n, from, sources);

@@ -47,14 +47,22 @@ static int clip_timesteps(int steps, int top, int *t)
 static kern_chain_coef coefficients(double beta, double abar, double abar_prev, double posterior_variance, float noise)
 {
     return (kern_chain_coef){
-        .sqrt_recip_abar = (float)sqrt(1 / abar),
-        .sqrt_recipm1_abar = (float)sqrt(1 / abar - 1),
+        .x0_x = (float)sqrt(1 / abar),
+        .x0_prediction = (float)sqrt(1 / abar - 1),
         .coef_x0 = (float)(beta * sqrt(abar_prev) / (1 - abar)),
         .coef_xt = (float)((1 - abar_prev) * sqrt(1 - beta) / (1 - abar)),
         .log_var_min = (float)log(posterior_variance),
         .log_var_max = (float)log(beta),
         .noise = noise,
     };
+}
+
+/* Fills what does not depend on the steps' coefficients: the head's input, and the signal-to-noise ratio at index i. */
+static void set_level(diff_schedule *s, int i, float time, float snr, float gain)
+{
+    s->time[i] = time;
+    s->snr[i] = snr;
+    s->gain[i] = gain;
 }
 
 static void fill(diff_schedule *s, float temperature)
@@ -66,6 +74,8 @@ static void fill(diff_schedule *s, float temperature)
         last = base[s->t[i]];
         abar *= 1 - beta;
         s->coef[i] = coefficients(beta, abar, abar_prev, beta * (1 - abar_prev) / (1 - abar), i ? temperature : 0);
+        const float recipm1 = s->coef[i].x0_prediction, snr = 1 / (recipm1 * recipm1); /* 1 / (1/abar - 1) */
+        set_level(s, i, (float)s->t[i], snr, s->coef[i].x0_x * snr);
     }
     s->coef[0].log_var_min = s->coef[1].log_var_min; /* index 0 has variance 0: the official code clips it like this */
 }
@@ -87,8 +97,8 @@ static kern_ode_coef solver_step(const level *before, level now, level next)
     const double h = next.lambda - now.lambda;
     const double gain = -next.alpha * expm1(-h), slope = before ? 0.5 * h / (now.lambda - before->lambda) : 0;
     return (kern_ode_coef){
-        .sqrt_recip_abar = (float)(1 / now.alpha),
-        .sqrt_recipm1_abar = (float)(now.sigma / now.alpha),
+        .x0_x = (float)(1 / now.alpha),
+        .x0_prediction = (float)(now.sigma / now.alpha),
         .coef_x = (float)(next.sigma / now.sigma),
         .coef_x0 = (float)(gain * (1 + slope)),
         .coef_previous = (float)(-gain * slope),
@@ -105,7 +115,62 @@ static void fill_solver(diff_schedule *s, int order)
         const level now = level_of(base[s->t[i]]), next = i ? level_of(base[s->t[i - 1]]) : (level){1, 0, INFINITY};
         const level before = i + 1 < s->steps ? level_of(base[s->t[i + 1]]) : now;
         s->ode[i] = solver_step(order == 2 && i > 0 && i + 1 < s->steps ? &before : NULL, now, next);
+        s->time[i] = (float)s->t[i];
     }
+}
+
+/* --- flow --------------------------------------------------------------------------------------------------------- */
+
+static const double last_step = 0.04; /* of SphereAR's euler_maruyama */
+
+/* Fills the chain: Euler-Maruyama steps at t = 0, dt, 2 dt, .. and one Euler step. */
+static void fill_flow(diff_schedule *s, float temperature)
+{
+    const double dt = (1 - last_step) / (s->steps - 1);
+    float t = 0; /* accumulated in f32, as the official code does */
+    for (int i = s->steps - 1; i > 0; i--, t += (float)dt) {
+        const double now = (double)t, gain = dt * (1 + now) / (1 - now), log_variance = log(2 * (1 - now) * dt);
+        s->coef[i] = (kern_chain_coef){.x0_x = 1,
+                                       .x0_prediction = (float)(now - 1),
+                                       .coef_x0 = (float)gain,
+                                       .coef_xt = (float)(1 - dt - gain),
+                                       .log_var_min = (float)log_variance,
+                                       .log_var_max = (float)log_variance,
+                                       .noise = temperature};
+        set_level(s, i, 1000 * t, (float)(now * now / ((1 - now) * (1 - now))), (float)(now / ((1 - now) * (1 - now))));
+    }
+    const double now = 1 - last_step;
+    s->coef[0] = (kern_chain_coef){.x0_x = 1, .x0_prediction = (float)-last_step, .coef_x0 = 1};
+    s->coef[0].log_var_min = s->coef[0].log_var_max = s->coef[1].log_var_max; /* for a trace; no noise is added */
+    set_level(s, 0, 1000 * (float)now, (float)(now * now / (last_step * last_step)),
+              (float)(now / (last_step * last_step)));
+}
+
+/* Returns the noise level at time t: x_t = t x1 + (1 - t) noise. */
+static level flow_level(double t)
+{
+    return (level){t, 1 - t, log(t / (1 - t))}; /* lambda is -infinity at 0, infinity at 1 */
+}
+
+/* Fills a solver's coefficients over equal steps from t = 0 to 1. DDIM is then Euler's method on the velocity. The
+ * first and the last step are of first order. */
+static void fill_flow_solver(diff_schedule *s, int order)
+{
+    const double dt = 1.0 / s->steps;
+    for (int i = s->steps - 1; i >= 0; i--) {
+        const double t = dt * (s->steps - 1 - i);
+        const level now = flow_level(t), next = i ? flow_level(t + dt) : (level){1, 0, INFINITY};
+        const level before = flow_level(t - dt);
+        s->ode[i] = solver_step(order == 2 && i > 0 && i + 1 < s->steps ? &before : NULL, now, next);
+        s->ode[i].x0_x = 1;
+        s->ode[i].x0_prediction = (float)(t - 1);
+        s->time[i] = (float)(1000 * t);
+    }
+}
+
+int diff_schedule_level(const diff_schedule *s, diff_process process, int index)
+{
+    return process == DIFF_FLOW ? (int)(1000 - s->time[index]) : s->t[index];
 }
 
 static mar_status check(const diff_spec *spec, float temperature, mar_err *err)
@@ -121,26 +186,47 @@ static mar_status check(const diff_spec *spec, float temperature, mar_err *err)
     return MAR_OK;
 }
 
+/* Allocates the arrays for this many steps. */
+static mar_status allocate(int n, int solver, diff_schedule *out, mar_err *err)
+{
+    const size_t steps = (size_t)n;
+    out->steps = n;
+    out->t = malloc(sizeof *out->t * steps);
+    out->time = malloc(sizeof *out->time * steps);
+    out->snr = calloc(2 * (steps + 1), sizeof *out->snr); /* owns gain, too */
+    if (solver)
+        out->ode = malloc(sizeof *out->ode * steps);
+    else
+        out->coef = malloc(sizeof *out->coef * steps);
+    if (out->t && out->time && out->snr && (out->ode || out->coef)) {
+        out->gain = out->snr + steps + 1;
+        return MAR_OK;
+    }
+    diff_schedule_free(out);
+    return err_set(err, MAR_ENOMEM, "out of memory");
+}
+
 mar_status diff_schedule_create_for(const diff_spec *spec, float temperature, diff_schedule *out, mar_err *err)
 {
     *out = (diff_schedule){0};
     mar_status status = check(spec, temperature, err);
     if (status != MAR_OK) return status;
-    const int solver = spec->sampler != MAR_SAMPLER_DDPM;
-    const size_t steps = (size_t)spec->steps;
-    out->t = malloc(sizeof *out->t * steps);
-    if (solver)
-        out->ode = malloc(sizeof *out->ode * steps);
-    else
-        out->coef = malloc(sizeof *out->coef * steps);
-    if (!out->t || (!out->ode && !out->coef)) {
-        diff_schedule_free(out);
-        return err_set(err, MAR_ENOMEM, "out of memory");
+    const int solver = spec->sampler != MAR_SAMPLER_DDPM, order = spec->sampler == MAR_SAMPLER_DPMPP ? 2 : 1;
+    const int flow = spec->process == DIFF_FLOW;
+    status = allocate(spec->steps + (flow && !solver), solver, out, err);
+    if (status != MAR_OK) return status;
+    if (flow) {
+        for (int i = 0; i < out->steps; i++) out->t[i] = i;
+        if (solver)
+            fill_flow_solver(out, order);
+        else
+            fill_flow(out, temperature);
+        return MAR_OK;
     }
     space_timesteps(spec->steps, solver ? spec->top : DIFF_TOP, out->t);
     out->steps = clip_timesteps(spec->steps, spec->top, out->t);
     if (solver)
-        fill_solver(out, spec->sampler == MAR_SAMPLER_DPMPP ? 2 : 1);
+        fill_solver(out, order);
     else
         fill(out, temperature);
     return MAR_OK;
@@ -148,12 +234,15 @@ mar_status diff_schedule_create_for(const diff_spec *spec, float temperature, di
 
 mar_status diff_schedule_create(int steps, float temperature, diff_schedule *out, mar_err *err)
 {
-    return diff_schedule_create_for(&(diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP}, temperature, out, err);
+    const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, DIFF_DDPM};
+    return diff_schedule_create_for(&spec, temperature, out, err);
 }
 
 void diff_schedule_free(diff_schedule *s)
 {
     free(s->t);
+    free(s->time);
+    free(s->snr);
     free(s->coef);
     free(s->ode);
     *s = (diff_schedule){0};

@@ -1,5 +1,5 @@
-/* The diffusion process of the head: cosine betas over 1000 base steps, respaced (Nichol & Dhariwal 2021, as the
- * official MAR code configures it). Arithmetic is in double, and stored as f32 where the official code does so. */
+/* The diffusion process of a head as data: the transitions of its chain, and the steps of ODE solvers. Arithmetic is in
+ * double, and stored as f32 where the official code does so. */
 #ifndef DIFFUSION_SCHEDULE_H
 #define DIFFUSION_SCHEDULE_H
 
@@ -15,20 +15,38 @@ enum {
     DIFF_TOP_ANNEALED = 950, /* clip_timesteps of DiSA's DDPM */
 };
 
+/* The processes.
+ *
+ * DDPM: cosine betas over 1000 base steps, respaced (Nichol & Dhariwal 2021, as the official MAR code configures it).
+ * The head predicts eps and the variance. Its input is the base timestep.
+ *
+ * FLOW: x_t = t x1 + (1 - t) noise, from t = 0 to the clean token x1 (SphereAR's sampling.py, also NextStep-1's). The
+ * head predicts the velocity v = x1 - noise. Its input is 1000 t. With the score (t v - x) / (1 - t), an
+ * Euler-Maruyama step of size dt is
+ *     x + dt ((1 + t) v - x) + sqrt(2 (1 - t) dt) n,
+ * a Gaussian chain's step with x1 = x + (1 - t) v. `steps` of them go from t = 0 to 0.96, and one Euler step without
+ * noise to t = 1. So the chain has steps + 1 indices. */
+typedef enum { DIFF_DDPM, DIFF_FLOW } diff_process;
+
 /* Choice of a chain's timesteps. DDPM takes `steps` timesteps spaced over 0..999, and replaces those above `top` by
- * `top` once (DiSA's clip_timesteps). With 50 steps and top 950, 48 remain. Solvers take `steps` timesteps spaced over
- * 0..top. 50 steps and top 980 are those of DiSA's "ddim50". */
+ * `top` once (DiSA's clip_timesteps). With 50 steps and top 950, 48 remain. Its solvers take `steps` timesteps spaced
+ * over 0..top. 50 steps and top 980 are those of DiSA's "ddim50". A flow's solvers take `steps` equal steps from t = 0
+ * to 1. */
 typedef struct {
-    mar_sampler sampler;
-    int steps; /* 2..1000 */
-    int top;   /* 1..999 */
+    mar_sampler sampler; /* MAR_SAMPLER_DDPM: the process's own chain */
+    int steps;           /* 2..1000 */
+    int top;             /* 1..999; unused by FLOW */
+    diff_process process;
 } diff_spec;
 
 typedef struct {
-    int steps; /* steps of the chain; it runs from index steps-1 down to 0 */
-    int *t;    /* [steps] base timestep of each index: the head's input, and the step of the noise address */
+    int steps;   /* steps of the chain; it runs from index steps-1 down to 0 */
+    int *t;      /* [steps] the step of the noise address. DDPM: base timestep. FLOW: index */
+    float *time; /* [steps] the head's input: base timestep, or 1000 t */
+    float *snr;  /* [steps+1] signal-to-noise ratio; 0 at index `steps`, before the chain */
+    float *gain; /* [steps+1] snr / (coefficient of the clean token): snr x0 + noise of variance snr = gain * x */
     kern_chain_coef *coef; /* [steps]; noise = temperature, 0 at index 0. NULL for a solver */
-    kern_ode_coef *ode;    /* [steps]; NULL for DDPM */
+    kern_ode_coef *ode;    /* [steps]; NULL for the process's own chain */
 } diff_schedule;
 
 /* Creates the schedule of a spec. Returns MAR_EARG if steps or temperature is out of range, or if a solver's
@@ -37,5 +55,7 @@ mar_status diff_schedule_create_for(const diff_spec *spec, float temperature, di
 /* Creates the plain chain's schedule: DDPM over 0..999. */
 mar_status diff_schedule_create(int steps, float temperature, diff_schedule *out, mar_err *err);
 void diff_schedule_free(diff_schedule *s);
+/* Returns the base timestep of DDPM that compares with an index, 0..1000: the noise that is left. */
+int diff_schedule_level(const diff_schedule *s, diff_process process, int index);
 
 #endif

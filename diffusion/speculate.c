@@ -85,9 +85,9 @@ static mar_status check(const diff_chain *target, const diff_chain *draft, int w
     for (int i = 0; i < target->respacings; i++)
         if (!target->respacing[i].schedule.coef)
             return err_set(err, MAR_EARG, "--head_spec %d: expected --sampler ddpm, the others draw nothing", window);
-    if (draft && draft->head->channels != target->head->channels)
-        return err_set(err, MAR_EARG, "draft of %d channels: expected %d, the target's", draft->head->channels,
-                       target->head->channels);
+    if (draft && draft->head->shape.channels != target->head->shape.channels)
+        return err_set(err, MAR_EARG, "draft of %d channels: expected %d, the target's", draft->head->shape.channels,
+                       target->head->shape.channels);
     if (draft && (draft->cfg_branches != target->cfg_branches || draft->max_tokens < target->max_tokens ||
                   draft->max_steps != target->max_steps))
         return err_set(err, MAR_EARG, "the draft's chain: expected the guidance, tokens and steps of the target's");
@@ -107,23 +107,21 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->window = window < target->max_steps ? window : target->max_steps;
     if (target->temperature == 0) w->window = 1;
     w->conditions = target->cfg_branches;
-    w->channels = target->head->channels;
+    w->channels = target->head->shape.channels;
     w->max_steps = target->max_steps;
     w->log_temperature = logf(target->temperature);
     /* A group has at most as many sources as have their modulation rows, of all steps, in the budget. */
     const size_t fit = target->k->device->mod_budget / mod_bytes(w, target->head, 1);
     out->sources = fit < 1 ? 1 : fit < (size_t)target->max_tokens ? (int)fit : target->max_tokens;
     w->group = tokens ? tokens : out->sources;
-    out->table = malloc(((size_t)w->max_steps + 1) * sizeof *out->table);
     out->packed = malloc((size_t)w->group * TOKEN_BYTES);
-    if (out->table && out->packed) return MAR_OK;
+    if (out->packed) return MAR_OK;
     diff_speculate_free(out);
     return err_set(err, MAR_ENOMEM, "out of memory");
 }
 
 void diff_speculate_free(diff_speculation *s)
 {
-    free(s->table);
     free(s->packed);
     *s = (diff_speculation){0};
 }
@@ -179,14 +177,8 @@ static void use_schedule(diff_speculation *s)
     w->steps = schedule->steps;
     k->core->upload(k, w->coef, schedule->coef, steps * sizeof *w->coef);
     k->core->upload(k, w->t, schedule->t, steps * sizeof *w->t);
-    s->table[steps] = 0;
-    for (size_t i = 0; i < steps; i++) { /* snr = 1 / (1/abar - 1) */
-        const float recipm1 = schedule->coef[i].sqrt_recipm1_abar;
-        s->table[i] = 1 / (recipm1 * recipm1);
-    }
-    k->core->upload(k, w->snr, s->table, (steps + 1) * sizeof *w->snr);
-    for (size_t i = 0; i < steps; i++) s->table[i] = schedule->coef[i].sqrt_recip_abar * s->table[i];
-    k->core->upload(k, w->gain, s->table, (steps + 1) * sizeof *w->gain);
+    k->core->upload(k, w->snr, schedule->snr, (steps + 1) * sizeof *w->snr);
+    k->core->upload(k, w->gain, schedule->gain, (steps + 1) * sizeof *w->gain);
 }
 
 void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e, int sources, int first, int n)
@@ -197,7 +189,7 @@ void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e,
     k->watch.part = c->part;
     for (int i = 0; i < s->w.conditions; i++)
         k->head->modulate(k, c->head->net, c->temb, c->step_index, c->fine, c->schedule.steps,
-                          c->cond + (size_t)(i * sources + first) * (size_t)c->head->width, n,
+                          c->cond + (size_t)(i * sources + first) * (size_t)c->head->shape.width, n,
                           (char *)e->at.mod + (size_t)i * half, e->at.scratch);
 }
 
@@ -242,7 +234,7 @@ static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e,
     const diff_head *head = e->chain->head;
     return 2.0 * s->w.conditions *
            (diff_head_macs(head, (double)stats->modulations, (double)evaluations) +
-            (double)stats->sources * head->z_dim * head->width);
+            (double)stats->sources * head->shape.z_dim * head->shape.width);
 }
 
 void diff_speculate_count_flop(const diff_speculation *s, const diff_speculation_stats *before,

@@ -45,7 +45,6 @@ typedef struct {
     kern_speculation w;              /* the backend's state; w.window is 0 before diff_speculate_create */
     const kern_chain_coef *schedule; /* the respacing whose tables are on the backend */
     int sources;                     /* maximum sources whose modulation fits */
-    float *table;                    /* host [max_steps+1] working memory */
     uint64_t *packed;                /* host working memory: a group's arrays w.seed .. w.cfg, one after the other */
 } diff_speculation;
 
@@ -70,7 +69,7 @@ typedef struct {
  * calls, in both alike. At temperature 0 there is no noise to guess with, so window counts as 1. `tokens` is the
  * maximum that go through the chain together, for calls whose tokens share sources; 0: the target's max_tokens, or what
  * fits. Call diff_speculate_lay_out before the first run. Returns MAR_EARG if window is not positive, the sampler is
- * not DDPM, or the chains differ in channels, guidance, tokens or steps. */
+ * a solver, or the chains differ in channels, guidance, tokens or steps. */
 mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, int tokens, diff_speculation *out,
                                  mar_err *err);
 /* Lays out the working memory at base, backend memory that must outlive s. Returns its bytes, a multiple of 256. With

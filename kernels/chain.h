@@ -20,7 +20,7 @@ KERN_FN float kern_chain_fraction(float v)
 /* Returns the mean of the posterior q(x_{t-1} | x_t, x0), with x0 predicted from eps. */
 KERN_FN float kern_chain_mean(const kern_chain_coef *coef, float x, float eps)
 {
-    const float x0 = coef->sqrt_recip_abar * x - coef->sqrt_recipm1_abar * eps;
+    const float x0 = coef->x0_x * x - coef->x0_prediction * eps;
     return coef->coef_x0 * x0 + coef->coef_xt * x;
 }
 
@@ -41,7 +41,7 @@ KERN_FN float kern_chain_next(const kern_chain_coef *coef, float x, float eps, f
 /* Returns a solver's next state. *x0 is the previous step's x0 on entry, and this step's on return. */
 KERN_FN float kern_chain_ode_next(const kern_ode_coef *coef, float x, float eps, float *x0)
 {
-    const float now = coef->sqrt_recip_abar * x - coef->sqrt_recipm1_abar * eps;
+    const float now = coef->x0_x * x - coef->x0_prediction * eps;
     const float before = coef->coef_previous != 0 ? coef->coef_previous * *x0 : 0;
     *x0 = now;
     return coef->coef_x * x + coef->coef_x0 * now + before;

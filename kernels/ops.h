@@ -118,19 +118,21 @@ typedef struct {
     int int8; /* 1: blocks and modulation are int8 where the device has it, except for rows marked `fine` */
 } kern_head_spec;
 
-/* One diffusion step of the learned-range Gaussian chain, in f32 (diffusion/schedule.h fills it). */
+/* One step of a Gaussian chain, in f32: the transition of a diffusion process (diffusion/schedule.h fills it). The
+ * head's prediction is eps (DDPM) or the velocity (flow). A process without learned variance has log_var_min =
+ * log_var_max. */
 typedef struct {
-    float sqrt_recip_abar, sqrt_recipm1_abar; /* a and b of x0 = a*x_t - b*eps */
-    float coef_x0, coef_xt;                   /* posterior mean = coef_x0*x0 + coef_xt*x_t */
-    float log_var_min, log_var_max;           /* log variance = frac*max + (1-frac)*min, frac = (v+1)/2 */
-    float noise;                              /* temperature, or 0 at the last index */
+    float x0_x, x0_prediction;      /* a and b of x0 = a*x_t - b*prediction, the clean token */
+    float coef_x0, coef_xt;         /* mean = coef_x0*x0 + coef_xt*x_t */
+    float log_var_min, log_var_max; /* log variance = frac*max + (1-frac)*min, frac = (v+1)/2 */
+    float noise;                    /* temperature, or 0 at the last index */
 } kern_chain_coef;
 
 /* One step of a first- or second-order ODE solver that predicts x0 (diffusion/schedule.h fills it). The next state is
  * coef_x*x_t + coef_x0*x0 + coef_previous*(x0 of the previous step). */
 typedef struct {
-    float sqrt_recip_abar, sqrt_recipm1_abar; /* a and b of x0 = a*x_t - b*eps */
-    float coef_x, coef_x0, coef_previous;     /* coef_previous is 0 in a first-order step */
+    float x0_x, x0_prediction;            /* a and b of x0 = a*x_t - b*prediction */
+    float coef_x, coef_x0, coef_previous; /* coef_previous is 0 in a first-order step */
 } kern_ode_coef;
 
 /* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are cached and reused. Blocks 1 to 4 cache the gated

@@ -360,7 +360,7 @@ static int add_spec(const mar_masked *g, diff_spec *specs, int n, int steps)
 {
     for (int i = 0; i < n; i++)
         if (specs[i].steps == steps) return n;
-    specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP};
+    specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP, DIFF_DDPM};
     for (int i = 0; i < g->accel_count; i++)
         if (g->accels[i].accel->respace) g->accels[i].accel->respace(&g->params, &specs[n]);
     return n + 1;
@@ -611,7 +611,7 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     stats->decoder_flop = t->decoder_flop + g->contexts.decoder_flop;
     stats->head_flop = t->head_flop;
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
-    stats->head_call_products = 2 * g->model->head.depth + 2;
+    stats->head_call_products = 2 * g->model->head.shape.depth + 2;
     for (int i = 0; i < g->accel_count; i++)
         if (g->accels[i].accel->stats) g->accels[i].accel->stats(g->accels[i].state, stats);
 }

@@ -227,8 +227,10 @@ static mar_status load_all(loader *l)
     for (int i = 0; status == MAR_OK && i < c->decoder_depth; i++)
         status = load_block(l, "decoder_blocks", i, c->decoder_heads, i == c->decoder_depth - 1, &m->decoder[i]);
     if (status == MAR_OK)
-        status = diff_head_load(l->k, l->file, c->head_width, c->head_depth, c->token_dim, d, m->base.m->head_f32,
-                                m->base.m->int8_below, &m->head, l->err);
+        status = diff_head_load(
+            l->k, l->file,
+            &(diff_head_shape){.width = c->head_width, .depth = c->head_depth, .channels = c->token_dim, .z_dim = d},
+            m->base.m->head_f32, m->base.m->int8_below, &m->head, l->err);
     return status;
 }
 

@@ -35,7 +35,9 @@ static void open_fixture(fixture *f, kern_queue *k, int window)
     memset(f, 0, sizeof *f);
     f->k = k;
     assert_ok(wt_open("weights/demo/draft.safetensors", &file, &err), &err);
-    assert_ok(diff_head_load(k, file, 48, 1, C, Z, 0, 0, &f->head, &err), &err);
+    assert_ok(diff_head_load(k, file, &(diff_head_shape){.width = 48, .depth = 1, .channels = C, .z_dim = Z}, 0, 0,
+                             &f->head, &err),
+              &err);
     wt_close(file);
     assert_ok(diff_chain_create(k, &f->head, STEPS, 1, TOKENS, 1, &f->chain, &err), &err);
     f->memory[0] = to_device(k, NULL, diff_chain_lay_out(&f->chain, NULL));

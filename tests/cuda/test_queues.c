@@ -52,7 +52,10 @@ static void load_head(kern_queue *k, const char *path, int width, int depth, int
     mar_err err = {0};
     wt_file *file;
     assert_ok(wt_open(path, &file, &err), &err);
-    assert_ok(diff_head_load(k, file, width, depth, CHANNELS, z_dim, 0, 0, head, &err), &err);
+    assert_ok(diff_head_load(k, file,
+                             &(diff_head_shape){.width = width, .depth = depth, .channels = CHANNELS, .z_dim = z_dim},
+                             0, 0, head, &err),
+              &err);
     wt_close(file);
 }
 
@@ -515,7 +518,9 @@ static void failing_to_load(void **state)
     for (long n = 0; status != MAR_OK; n++) {
         diff_head head = {0};
         cudahost_fail_after(n);
-        status = diff_head_load(k, file, WIDTH, 2, CHANNELS, Z_DIM, 0, 0, &head, &err);
+        status = diff_head_load(k, file,
+                                &(diff_head_shape){.width = WIDTH, .depth = 2, .channels = CHANNELS, .z_dim = Z_DIM}, 0,
+                                0, &head, &err);
         cudahost_fail_after(-1);
         if (status == MAR_OK) diff_head_free(&head);
         k->core->recover(k);
@@ -540,7 +545,9 @@ static void failing_to_load_waits(void **state)
         diff_head head = {0};
         const long hasty = cudahost_hasty_frees();
         cudahost_fail_after(n);
-        status = diff_head_load(k, file, WIDTH, 2, CHANNELS, Z_DIM, 0, 0, &head, &err);
+        status = diff_head_load(k, file,
+                                &(diff_head_shape){.width = WIDTH, .depth = 2, .channels = CHANNELS, .z_dim = Z_DIM}, 0,
+                                0, &head, &err);
         cudahost_fail_after(-1);
         if (status != MAR_OK && cudahost_hasty_frees() != hasty)
             fail_msg("the load whose call %ld failed has freed memory while work was to be done", n);

@@ -77,7 +77,11 @@ static void open_head(fixture *f, kern_queue *k, const network *net, int head_f3
     f->k = k;
     f->tokens = tokens;
     assert_ok(wt_open(net->path, &file, &err), &err);
-    assert_ok(diff_head_load(k, file, net->width, net->depth, CHANNELS, net->z_dim, head_f32, 0, &f->head, &err), &err);
+    assert_ok(diff_head_load(k, file,
+                             &(diff_head_shape){
+                                 .width = net->width, .depth = net->depth, .channels = CHANNELS, .z_dim = net->z_dim},
+                             head_f32, 0, &f->head, &err),
+              &err);
     wt_close(file);
     assert_ok(diff_chain_create(k, &f->head, STEPS, temperature, tokens, guided, &f->chain, &err), &err);
     f->memory = to_device(k, NULL, diff_chain_lay_out(&f->chain, NULL));

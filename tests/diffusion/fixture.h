@@ -35,9 +35,10 @@ static int open_fixture(fixture *f, mar_dtype dtype, int threads)
     if (!f->k) return 0;
     f->model = golden_open("mar_small");
     f->golden = golden_open("mar");
-    assert_ok(
-        diff_head_load(f->k, f->model, WIDTH, DEPTH, CHANNELS, Z, 0, dtype == MAR_DTYPE_INT8 ? 900 : 0, &f->head, &err),
-        &err);
+    assert_ok(diff_head_load(f->k, f->model,
+                             &(diff_head_shape){.width = WIDTH, .depth = DEPTH, .channels = CHANNELS, .z_dim = Z}, 0,
+                             dtype == MAR_DTYPE_INT8 ? 900 : 0, &f->head, &err),
+              &err);
     f->z = golden_f32(f->golden, "head.z", 2 * N * Z);
     float *p = golden_f32(f->golden, "chain.position", N);
     for (int i = 0; i < N; i++) f->position[i] = (int)p[i];

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-static const int timestep[N] = {0, 1, 10, 101, 500, 989, 999};
+static const float timestep[N] = {0, 1, 10, 101, 500, 989, 999};
 
 /* Evaluates the net once at N different timesteps, with rows in the order of x_index and mod_index. */
 static void eval(fixture *f, int guided, float *out)

@@ -50,7 +50,7 @@ static float *state_of(const work *w, int token, int index)
 /* Makes conditions near the fixture's: each moves the fraction `way` towards the next token's. */
 static float *other_conditions(const fixture *f, float way)
 {
-    const int d = f->chain->head->z_dim, n = f->tokens, conditions = f->chain->guided ? 2 : 1;
+    const int d = f->chain->head->shape.z_dim, n = f->tokens, conditions = f->chain->guided ? 2 : 1;
     float *z = malloc((size_t)(conditions * n * d) * sizeof *z);
     assert_non_null(z);
     for (int r = 0; r < conditions * n; r++)
@@ -219,7 +219,7 @@ TEST_CASE(shared_conditions_change_no_bit)
         if (!open_fixture(&f, target_path, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 1,
                           params_of(T, 3, MAR_CFG_CONSTANT, 1)))
             continue;
-        const int d = f.chain->head->z_dim;
+        const int d = f.chain->head->shape.z_dim;
         float *z = malloc((size_t)(2 * ALL * d) * sizeof *z);
         float *other = other_conditions(&f, 0.1f);
         int source[ALL], position[ALL];
@@ -290,7 +290,7 @@ TEST_CASE(judgements_are_counted)
     assert_int_equal(stats.modulations, 2 * f.tokens * 10);
     assert_int_equal(stats.sources, 2 * f.tokens);
     assert_int_equal(stats.tokens + stats.calls + stats.accepted + stats.rejected, 0);
-    const double n = 2 * f.tokens * 10, embedded = 2.0 * f.tokens * h->z_dim * h->width;
+    const double n = 2 * f.tokens * 10, embedded = 2.0 * f.tokens * h->shape.z_dim * h->shape.width;
     assert_true(fabs(stats.flop - 2 * 2 * (diff_head_macs(h, n, n) + embedded)) < 1e-9 * stats.flop);
     const diff_tokens none = {.count = 0};
     const diff_speculation_stats before = stats;
@@ -305,7 +305,7 @@ TEST_CASE(judgements_are_counted)
  * drawn in. Its bits are those of a chain with that respacing alone. */
 TEST_CASE(respacings)
 {
-    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950}, {MAR_SAMPLER_DDPM, 11, 950}};
+    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950, DIFF_DDPM}, {MAR_SAMPLER_DDPM, 11, 950, DIFF_DDPM}};
     fixture f;
     mar_err err = {0};
     assert_true(open_fixture(&f, target_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
@@ -396,13 +396,13 @@ TEST_CASE(a_nan_shows)
     kern_watch_begin(f.k);
     diff_paths_judge(&w.p, &other, w.path, expected, w.last, &stats);
     assert_string_equal(f.k->watch.layer, "");
-    z[3 * f.chain->head->z_dim] = NAN;
+    z[3 * f.chain->head->shape.z_dim] = NAN;
     diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);
     assert_string_equal(f.k->watch.layer, "diffusion_pos_embed_learned");
     for (int r = 0; r < f.tokens; r++) assert_true(r == 3 ? isnan(w.log_ratio[r]) : w.log_ratio[r] == expected[r]);
     state_of(&w, 5, 4)[2] = NAN; /* a NaN in a state: the head is the first layer to see it */
     kern_watch_begin(f.k);
-    z[3 * f.chain->head->z_dim] = 0;
+    z[3 * f.chain->head->shape.z_dim] = 0;
     diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);
     assert_string_equal(f.k->watch.layer, "diffloss.net.input_proj");
     assert_true(isnan(w.log_ratio[5]) && w.log_ratio[6] == expected[6]);
@@ -420,7 +420,7 @@ TEST_CASE(bad_arguments)
     diff_chain ode;
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
     assert_int_equal(diff_paths_create(f.chain, 0, 0, &p, &err), MAR_EARG);
-    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER};
+    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER, DIFF_DDPM};
     assert_ok(diff_chain_create_for(f.k, f.chain->head, &ddim, 1, 1, f.chain->max_tokens, 1, &ode, &err), &err);
     assert_int_equal(diff_paths_create(&ode, 1, 0, &p, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "ddpm"));

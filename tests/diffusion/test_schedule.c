@@ -22,8 +22,8 @@ TEST_CASE(matches_pytorch)
         float *coef = golden_f32(f, name, n * 6);
         for (int j = 0; j < n; j++) {
             assert_int_equal(s.t[j], (int)t[j]);
-            const float mine[6] = {s.coef[j].sqrt_recip_abar, s.coef[j].sqrt_recipm1_abar, s.coef[j].coef_x0,
-                                   s.coef[j].coef_xt,         s.coef[j].log_var_min,       s.coef[j].log_var_max};
+            const float mine[6] = {s.coef[j].x0_x,    s.coef[j].x0_prediction, s.coef[j].coef_x0,
+                                   s.coef[j].coef_xt, s.coef[j].log_var_min,   s.coef[j].log_var_max};
             for (int c = 0; c < 6; c++)
                 assert_true(fabsf(mine[c] - coef[j * 6 + c]) <= 1e-6f * (1e-3f + fabsf(coef[j * 6 + c])));
             assert_float_equal(s.coef[j].noise, j ? 0.7f : 0, 0);

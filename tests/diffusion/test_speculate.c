@@ -83,7 +83,7 @@ TEST_CASE(tokens_stand_alone)
             const diff_tokens drawn = {f.tokens, f.tokens, NULL, f.z, NULL, f.cfg, f.seed, f.image, f.position};
             diff_speculate_sample(&s, &drawn, x, NULL, &stats);
             assert_memory_equal(x, all, bytes);
-            const int d = f.chain->head->z_dim;
+            const int d = f.chain->head->shape.z_dim;
             for (int r = 0; r < f.tokens; r += 7) {
                 float z[2 * 64], one[CHANNELS];
                 memcpy(z, f.z + r * d, (size_t)d * sizeof *z);
@@ -325,7 +325,7 @@ TEST_CASE(never_more_calls)
  * with that respacing alone. With window 1 they are the plain chain's. */
 TEST_CASE(respacings)
 {
-    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950}, {MAR_SAMPLER_DDPM, 11, 950}};
+    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950, DIFF_DDPM}, {MAR_SAMPLER_DDPM, 11, 950, DIFF_DDPM}};
     static const int windows[] = {1, 8};
     fixture f;
     mar_err err = {0};
@@ -378,7 +378,9 @@ TEST_CASE(random_weights)
     wt_file *model = golden_open("mar_small"), *golden = golden_open("mar");
     float *z = golden_f32(golden, "head.z", 2 * N * Z);
     for (int i = 0; i < N; i++) seeds[i] = seed, image[i] = 0, position[i] = i, cfg[i] = 2.9f;
-    assert_ok(diff_head_load(k, model, WIDTH, DEPTH, C, Z, 0, 0, &head, &err), &err);
+    assert_ok(diff_head_load(k, model, &(diff_head_shape){.width = WIDTH, .depth = DEPTH, .channels = C, .z_dim = Z}, 0,
+                             0, &head, &err),
+              &err);
     assert_ok(diff_chain_create(k, &head, T, 1, N, 1, &chain, &err), &err);
     void *chain_memory = lay_out_chain(&chain), *p = open_speculation(&chain, NULL, 16, &s);
     const diff_tokens drawn = {N, N, NULL, z, NULL, cfg, seeds, image, position};
@@ -402,7 +404,7 @@ TEST_CASE(bad_arguments)
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
     assert_int_equal(diff_speculate_create(f.chain, NULL, 0, 0, &s, &err), MAR_EARG);
     diff_chain ode, longer;
-    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER};
+    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER, DIFF_DDPM};
     assert_ok(diff_chain_create_for(f.k, f.chain->head, &ddim, 1, 1, f.chain->max_tokens, 1, &ode, &err), &err);
     assert_int_equal(diff_speculate_create(&ode, NULL, 4, 0, &s, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "ddpm"));

@@ -111,7 +111,7 @@ static double eps_of(const ops_call *c, int r, int channel)
 
 static double mean_of(const kern_chain_coef *coef, double x, double eps)
 {
-    const double x0 = (double)coef->sqrt_recip_abar * x - (double)coef->sqrt_recipm1_abar * eps;
+    const double x0 = (double)coef->x0_x * x - (double)coef->x0_prediction * eps;
     return (double)coef->coef_x0 * x0 + (double)coef->coef_xt * x;
 }
 
@@ -157,7 +157,7 @@ static void build_ode_step(ops_call *c)
     double *before = ops_input(c, OPS_FLOAT, a->n, (size_t)channels, 1), *x0 = ops_written(c, 1e-6, 1e-6);
     for (int i = 0; i < (int)a->n; i++) {
         const double x = a->x[i], eps = eps_of(c, i / channels, i % channels);
-        x0[i] = (double)coef->sqrt_recip_abar * x - (double)coef->sqrt_recipm1_abar * eps;
+        x0[i] = (double)coef->x0_x * x - (double)coef->x0_prediction * eps;
         a->want[i] = (double)coef->coef_x * x + (double)coef->coef_x0 * x0[i];
         if (coef->coef_previous != 0) a->want[i] += (double)coef->coef_previous * before[i];
         if (coef->coef_previous == 0) before[i] = NAN; /* it is not read */

@@ -236,13 +236,13 @@ static void plain_step(const ops_call *c, const head_data *d, int i, int tokens,
         const double eps = guided ? without + (double)d->cfg[t] * (with - without) : with;
         if (solver) {
             const kern_ode_coef *o = &d->ode[i];
-            const double now = (double)o->sqrt_recip_abar * x[e] - (double)o->sqrt_recipm1_abar * eps;
+            const double now = (double)o->x0_x * x[e] - (double)o->x0_prediction * eps;
             x[e] = (double)o->coef_x * x[e] + (double)o->coef_x0 * now + (double)o->coef_previous * x0[e];
             x0[e] = now;
             continue;
         }
         const kern_chain_coef *o = &d->coef[i];
-        const double now = (double)o->sqrt_recip_abar * x[e] - (double)o->sqrt_recipm1_abar * eps;
+        const double now = (double)o->x0_x * x[e] - (double)o->x0_prediction * eps;
         const double fraction = (v + 1) / 2;
         const double log_var = fraction * (double)o->log_var_max + (1 - fraction) * (double)o->log_var_min;
         x[e] = (double)o->coef_x0 * now + (double)o->coef_xt * x[e] +

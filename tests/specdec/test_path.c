@@ -54,8 +54,8 @@ static kern_chain_coef coef_of(int index, int steps)
 {
     const double abar = abar_of(index, steps), before = abar_of(index - 1, steps), beta = 1 - abar / before;
     const double least = index ? beta * (1 - before) / (1 - abar) : 0.5 * beta;
-    return (kern_chain_coef){.sqrt_recip_abar = (float)sqrt(1 / abar),
-                             .sqrt_recipm1_abar = (float)sqrt(1 / abar - 1),
+    return (kern_chain_coef){.x0_x = (float)sqrt(1 / abar),
+                             .x0_prediction = (float)sqrt(1 / abar - 1),
                              .coef_x0 = (float)(sqrt(before) * beta / (1 - abar)),
                              .coef_xt = (float)(sqrt(abar / before) * (1 - before) / (1 - abar)),
                              .log_var_min = (float)log(least),
@@ -117,7 +117,7 @@ static void say(const chain *l, int index, const float *x, float *out)
     for (int c = 0; c < l->channels; c++) {
         const double x0 =
             l->slope[index][c][0] * x[0] + (l->channels == 2 ? l->slope[index][c][1] * x[1] : 0) + l->offset[index][c];
-        out[c] = (float)((l->coef[index].sqrt_recip_abar * x[c] - x0) / l->coef[index].sqrt_recipm1_abar);
+        out[c] = (float)((l->coef[index].x0_x * x[c] - x0) / l->coef[index].x0_prediction);
         out[l->channels + c] = (float)l->v;
     }
 }

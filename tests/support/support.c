@@ -139,7 +139,7 @@ void close_queue(kern_queue *k)
 mar_status plain_runner(kern_queue *k, const mar_model *model, int images, int conditions, int max_tokens,
                         const mar_params *p, mar_runner *r, mar_err *err)
 {
-    const diff_spec spec = {MAR_SAMPLER_DDPM, p->num_sampling_steps, DIFF_TOP};
+    const diff_spec spec = {.sampler = MAR_SAMPLER_DDPM, .steps = p->num_sampling_steps, .top = DIFF_TOP};
     return mar_runner_create(k, mar_masked_model_of(model), images, conditions, max_tokens, &spec, 1, p->temperature, r,
                              err);
 }

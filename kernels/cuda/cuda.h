@@ -211,6 +211,9 @@ void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
 void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                    void *y, int y_f32);
 void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
+/* y [rows][hidden] = SiLU(a) * b of f32 sums x = [rows][a, b], so that they are rounded once. y is bf16 if bf16_y, else
+ * float. */
+void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int bf16_y, void *y);
 void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                  act *cache, const int *slot);
 void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);

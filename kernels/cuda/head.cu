@@ -33,7 +33,7 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
 {
     float *weight;
     const float *bias;
-    const int rows = 3 * h->width * h->depth, row = (int)(cuda_head_mod_bytes(h) / h->act_size);
+    const int rows = 3 * h->width * h->ada_layers, row = (int)(cuda_head_mod_bytes(h) / h->act_size);
     mar_status status = kern_head_adaln(spec, &weight, &bias, err);
     if (status != MAR_OK) return status;
     status = create_linear(k, h, rows, h->width, weight, bias, 0, row, &h->ada_blocks, err);
@@ -44,13 +44,38 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
     return status;
 }
 
+/* Returns the number of fc1's outputs. */
+static int fc1_outputs(const kern_head *h)
+{
+    return h->form == KERN_HEAD_SWIGLU ? 2 * h->hidden : h->hidden;
+}
+
 static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
 {
     const int w = h->width;
-    mar_status status =
-        create_linear(k, h, w, w, from->fc1_weight, from->fc1_bias, KERN_OUT_F32, 0, &h->block[b].fc1, err);
+    mar_status status = create_linear(k, h, fc1_outputs(h), w, from->fc1_weight, from->fc1_bias, KERN_OUT_F32, 0,
+                                      &h->block[b].fc1, err);
     if (status == MAR_OK)
-        status = create_linear(k, h, w, w, from->fc2_weight, from->fc2_bias, KERN_OUT_F32, 0, &h->block[b].fc2, err);
+        status =
+            create_linear(k, h, w, h->hidden, from->fc2_weight, from->fc2_bias, KERN_OUT_F32, 0, &h->block[b].fc2, err);
+    return status;
+}
+
+/* Uploads the layer norms that are not folded into the modulation. */
+static mar_status create_norms(cuda_queue *c, const kern_head_spec *spec, kern_head *h, mar_err *err)
+{
+    const size_t w = (size_t)h->width, n = 2 * (size_t)h->depth * w;
+    if (h->form == KERN_HEAD_MLP) return MAR_OK;
+    float *host = (float *)malloc((n + 1) * sizeof *host);
+    if (!host) return err_set(err, MAR_ENOMEM, "out of memory");
+    for (int b = 0; b < h->depth; b++) {
+        memcpy(host + 2 * (size_t)b * w, spec->blocks[b].ln_weight, w * sizeof *host);
+        memcpy(host + (2 * (size_t)b + 1) * w, spec->blocks[b].ln_bias, w * sizeof *host);
+    }
+    void *norms = NULL;
+    const mar_status status = cuda_alloc_copy(c, host, n * sizeof *host, &norms, err);
+    h->norms = (float *)norms;
+    free(host);
     return status;
 }
 
@@ -61,6 +86,7 @@ static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_
     if (!h->block) return err_set(err, MAR_ENOMEM, "out of memory");
     mar_status status = create_linear(k, h, w, c, spec->in_weight, spec->in_bias, f32, 0, &h->in, err);
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
+    if (status == MAR_OK) status = create_norms(cuda_of(k), spec, h, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK) status = cuda_head_pack_out(cuda_of(k), spec, h, err);
     if (status == MAR_OK && !h->out_packed)
@@ -69,6 +95,8 @@ static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_
     if (status == MAR_OK && !h->bf16)
         (void)err_set(&why, MAR_OK, "%sthe persistent kernel computes in bf16 only",
                       h->f32 ? "the head is in f32, and " : "");
+    else if (status == MAR_OK && h->form == KERN_HEAD_SWIGLU)
+        (void)err_set(&why, MAR_OK, "the persistent kernel computes MLP blocks only");
     else if (status == MAR_OK)
         status = persistent_create(cuda_of(k), spec, &h->persistent, &why, err);
     if (!h->persistent) (void)err_set(&h->products, MAR_OK, "cuBLASLt for any number of rows: %s", why.text);
@@ -93,6 +121,9 @@ mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head
     if (spec->width % CUDA_HEAD_LANES || spec->width > CUDA_HEAD_WIDTH)
         return err_set(err, MAR_EBACKEND, "a diffusion head of width %d: expected a multiple of %d up to %d on a GPU",
                        spec->width, (int)CUDA_HEAD_LANES, (int)CUDA_HEAD_WIDTH);
+    if (spec->hidden % CUDA_HEAD_LANES)
+        return err_set(err, MAR_EBACKEND, "a diffusion head of %d hidden channels: expected a multiple of %d on a GPU",
+                       spec->hidden, (int)CUDA_HEAD_LANES);
     kern_head *h = (kern_head *)calloc(1, sizeof *h);
     if (!h) return err_set(err, MAR_ENOMEM, "out of memory");
     h->width = spec->width;
@@ -129,6 +160,7 @@ void cuda_head_free(kern_device *d, kern_head *h)
     cuda_linear_free(d, h->out);
     cuda_free(d, h->out_packed);
     cuda_free(d, h->out_bias);
+    cuda_free(d, h->norms);
     if (h->persistent) persistent_free(d, h->persistent);
     free(h);
 }
@@ -170,24 +202,37 @@ static size_t aligned(size_t bytes)
     return (bytes + 255) / 256 * 256; /* cuBLASLt prefers it */
 }
 
+/* Bytes of the arrays of cuda_evaluation. */
+typedef struct {
+    size_t x, y, u, v, entry;
+} evaluation_sizes;
+
+static evaluation_sizes sizes_of(const kern_head *h, int rows)
+{
+    const size_t n = (size_t)rows, stream = n * (size_t)h->width, states = n * (size_t)h->channels;
+    const int sums = fc1_outputs(h) > h->width ? fc1_outputs(h) : h->width;
+    return {aligned(stream * sizeof(float)), aligned(n * (size_t)sums * sizeof(float)), aligned(stream * h->act_size),
+            aligned(n * (size_t)h->hidden * h->act_size),
+            aligned((stream / 2 > states ? stream / 2 : states) * sizeof(float))};
+}
+
 size_t cuda_head_scratch_bytes(const kern_head *h, int rows)
 {
-    const size_t n = (size_t)rows * (size_t)h->width, states = (size_t)rows * (size_t)h->channels;
-    return 2 * aligned(n * sizeof(float)) + 2 * aligned(n * h->act_size) +
-           aligned((n / 2 > states ? n / 2 : states) * sizeof(float));
+    const evaluation_sizes s = sizes_of(h, rows);
+    return s.x + s.y + s.u + s.v + s.entry;
 }
 
 cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void *mod, const int *mod_index, int rows,
                                    void *scratch)
 {
-    const size_t n = (size_t)rows * (size_t)h->width;
+    const evaluation_sizes s = sizes_of(h, rows);
     cuda_evaluation e = {};
     char *p = (char *)scratch;
     e.c = c, e.h = h, e.mod = (const char *)mod, e.mod_index = mod_index, e.rows = rows;
-    e.x = (float *)p, p += aligned(n * sizeof(float));
-    e.y = (float *)p, p += aligned(n * sizeof(float));
-    e.u = p, p += aligned(n * h->act_size);
-    e.v = p, p += aligned(n * h->act_size);
+    e.x = (float *)p, p += s.x;
+    e.y = (float *)p, p += s.y;
+    e.u = p, p += s.u;
+    e.v = p, p += s.v;
     e.entry = (float *)p;
     return e;
 }
@@ -203,15 +248,18 @@ const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_in
     return e->x;
 }
 
-/* Runs fc1, SiLU and fc2. cuBLASLt has no SiLU, so fc1 writes its f32 sums, and a kernel applies SiLU and rounds once.
- * The persistent kernels and the CPU also apply SiLU to f32 sums. Bytes an element in bf16: 4 written by fc1, 4 read
- * and 2 written here, 2 read by fc2. These 12, against 8 with sums rounded before SiLU, stay in the L2 for up to a few
- * thousand rows. */
-void cuda_head_mlp(const cuda_evaluation *e, int b, float *y)
+/* Runs fc1, SiLU or SwiGLU, and fc2. cuBLASLt has neither, so fc1 writes its f32 sums, and a kernel applies it and
+ * rounds once. The persistent kernels and the CPU also apply it to f32 sums. Bytes an element in bf16: 4 written by
+ * fc1, 4 read and 2 written here, 2 read by fc2. These 12, against 8 with sums rounded before SiLU, stay in the L2 for
+ * up to a few thousand rows. With SwiGLU they are 20, against 12. */
+void cuda_head_products(const cuda_evaluation *e, int b, float *y)
 {
     cuda_queue *c = e->c;
     cuda_linear(&c->base, e->h->block[b].fc1, e->u, e->rows, e->y);
-    cuda_silu_rows(c, e->y, (size_t)e->rows, e->h->width, e->h->bf16, e->v);
+    if (e->h->form == KERN_HEAD_SWIGLU)
+        cuda_swiglu_rows(c, e->y, e->rows, e->h->hidden, e->h->bf16, e->v);
+    else
+        cuda_silu_rows(c, e->y, (size_t)e->rows, e->h->hidden, e->h->bf16, e->v);
     cuda_linear(&c->base, e->h->block[b].fc2, e->v, e->rows, y);
 }
 
@@ -221,7 +269,7 @@ static void evaluate(const cuda_evaluation *e, const float *from, int from_rows,
     cuda_residual s = cuda_residual_of(from, from_rows);
     for (int b = 0; b < e->h->depth && cuda_live(e->c); b++) {
         cuda_head_norm(e, &s, b);
-        cuda_head_mlp(e, b, e->y);
+        cuda_head_products(e, b, e->y);
         s.y = e->y, s.block = b;
     }
     cuda_head_final(e, &s, out);

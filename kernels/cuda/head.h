@@ -21,15 +21,16 @@ struct kern_head {
     int width, depth, channels;
     kern_head_form form;
     int hidden, ada_layers; /* kern_head_spec */
-    int f32;         /* kern_head_spec.f32: act below is float */
-    int bf16;        /* act is bf16, else float */
-    size_t act_size; /* bytes of an element of act */
-    kern_linear *in; /* [W][C] f32 -> f32 */
+    int f32;                /* kern_head_spec.f32: act below is float */
+    int bf16;               /* act is bf16, else float */
+    size_t act_size;        /* bytes of an element of act */
+    kern_linear *in;        /* [W][C] f32 -> f32 */
     struct kern_head_layers {
-        kern_linear *fc1; /* [W][W] act -> act, without SiLU */
-        kern_linear *fc2; /* [W][W] act -> f32 */
+        kern_linear *fc1; /* [H][W] act -> f32, without SiLU; SWIGLU: [2H][W] */
+        kern_linear *fc2; /* [W][H] act -> f32 */
     } * block;
-    kern_linear *ada_blocks;     /* [depth*3W][W] act -> act, rows of a modulation row */
+    float *norms;                /* SWIGLU: [depth][2][W] weight and bias of the layer norms; else NULL */
+    kern_linear *ada_blocks;     /* [ada_layers*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;      /* [2W][W] act -> f32, the end of a modulation row */
     kern_linear *out;            /* [2C][W] f32 -> f32; NULL with out_packed */
     void *out_packed;            /* weight of `out` in cuda_head_final's layout; NULL: unsupported width, or not bf16 */
@@ -38,10 +39,17 @@ struct kern_head {
     mar_err products;            /* without `persistent`: text and reason for describe */
 };
 
-/* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale of the final layer). */
+/* A modulation row: act [ada_layers][3][W] (shift, scale, gate), then float [2][W] (shift, scale of the final
+ * layer). */
 static inline size_t cuda_mod_final_offset(const kern_head *h)
 {
-    return 3u * (size_t)h->depth * (size_t)h->width * h->act_size;
+    return 3u * (size_t)h->ada_layers * (size_t)h->width * h->act_size;
+}
+/* Returns the offset of block b's shift in a modulation row; its scale and gate follow. */
+static inline size_t cuda_mod_block_offset(const kern_head *h, int b)
+{
+    const int layer = b / (h->depth / h->ada_layers);
+    return 3u * (size_t)layer * (size_t)h->width * h->act_size;
 }
 
 /* A thread of a row kernel has CUDA_HEAD_LANES neighbouring elements; a block of threads has a row. */
@@ -58,16 +66,17 @@ typedef struct {
     const char *mod;      /* modulation rows */
     const int *mod_index; /* [rows] modulation row of each row; NULL: its own number */
     int rows;
-    float *x, *y; /* [rows][W] the residual stream, an MLP's output */
+    float *x;     /* [rows][W] the residual stream */
+    float *y;     /* fc1's output [rows][H], SWIGLU [rows][2H], then fc2's [rows][W] */
     float *entry; /* [rows][C] gathered states, or [rows/2][W] the tokens' input projection */
-    act *u, *v;   /* [rows][W] the operands of fc1 and fc2 */
+    act *u, *v;   /* [rows][W] and [rows][H] the operands of fc1 and fc2 */
 } cuda_evaluation;
 
 /* The residual stream as a pending sum. */
 typedef struct {
     const float *from; /* [from_rows][W]; row r reads row r % from_rows */
     int from_rows;     /* rows, or a divisor of it */
-    int block;         /* block whose MLP made y */
+    int block;         /* block whose products made y */
     const float *y;    /* [rows][W] addend, before the block's gate; NULL: no addend */
     float *keep;       /* [rows][W] receives the gated y; or NULL */
 } cuda_residual;
@@ -81,7 +90,7 @@ static inline cuda_residual cuda_residual_of(const float *from, int from_rows)
 /* head_rows.cu: y = SiLU(temb[temb_index[s]] + cond[r]) [total][W], s = row / rows, r = row % rows. */
 void cuda_head_condition(cuda_queue *c, const kern_head *h, const float *temb, const int *temb_index, int total,
                          const float *cond, int rows, act *y);
-/* Computes s, into e->x if there is a y, and prepares the input e->u of block b's MLP. Then s has no addend. */
+/* Computes s, into e->x if there is a y, and prepares the input e->u of block b's fc1. Then s has no addend. */
 void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b);
 /* out [rows][2C] = the final layer at s. */
 void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *out);
@@ -93,8 +102,8 @@ cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void
                                    void *scratch);
 /* Returns the residual stream before block 0: the input projection of x[x_index[r]], or of x[r] without x_index. */
 const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_index);
-/* y [rows][W] = MLP of block b at e->u. Overwrites e->y and e->v. */
-void cuda_head_mlp(const cuda_evaluation *e, int b, float *y);
+/* y [rows][W] = fc1, activation and fc2 of block b at e->u. Overwrites e->y and e->v. */
+void cuda_head_products(const cuda_evaluation *e, int b, float *y);
 /* Runs eval with mod_index on the device. Row r reads state r % states of x; `states` is rows or rows/2. */
 void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int states, const void *mod,
                        const int *mod_index, int rows, float *out, void *scratch);

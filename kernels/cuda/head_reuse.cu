@@ -69,7 +69,7 @@ static void evaluate(const cuda_evaluation *e, const float *from, kern_head_reus
             s.block = b;
             s.y = caches_gated(b) ? e->y : mine;
             s.keep = caches_gated(b) ? mine : NULL;
-            cuda_head_mlp(e, b, (float *)s.y);
+            cuda_head_products(e, b, (float *)s.y);
         } else {
             const int first = b;
             while (b + 1 < e->h->depth && !computes(reuse, b + 1)) b++;

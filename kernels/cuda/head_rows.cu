@@ -33,7 +33,7 @@ void cuda_head_condition(cuda_queue *c, const kern_head *h, const float *temb, c
         cuda_launch(c, condition_kernel<float>, grid, threads, 0, temb, temb_index, cond, rows, h->width, (float *)y);
 }
 
-/* --- between two MLPs ------------------------------------------------------------------------------------------ */
+/* --- between two blocks ---------------------------------------------------------------------------------------- */
 
 /* A sum, and its normalisation and modulation. */
 typedef struct {
@@ -44,6 +44,8 @@ typedef struct {
     const int *mod_index; /* [rows] modulation row of row r; NULL: r */
     size_t mod_bytes;     /* of a modulation row */
     size_t shift;         /* offset of the next layer's shift in a modulation row; its scale follows */
+    size_t gate;          /* offset of the addend's gate in a modulation row */
+    const float *norm;    /* [2][W] weight and bias of the layer norm; NULL: none */
 } residual_norm;
 
 static residual_norm norm_of(const cuda_evaluation *e, const cuda_residual *s, int b)
@@ -53,7 +55,9 @@ static residual_norm norm_of(const cuda_evaluation *e, const cuda_residual *s, i
     n.s = *s;
     n.rows = e->rows, n.width = h->width;
     n.mod = e->mod, n.mod_index = e->mod_index, n.mod_bytes = cuda_head_mod_bytes(h);
-    n.shift = b < h->depth ? 3 * (size_t)b * (size_t)h->width * h->act_size : cuda_mod_final_offset(h);
+    n.shift = b < h->depth ? cuda_mod_block_offset(h, b) : cuda_mod_final_offset(h);
+    if (s->y) n.gate = cuda_mod_block_offset(h, s->block) + 2 * (size_t)h->width * h->act_size;
+    n.norm = h->norms && b < h->depth ? h->norms + 2 * (size_t)b * (size_t)h->width : NULL;
     return n;
 }
 
@@ -69,7 +73,7 @@ template <typename T> static __device__ inline lanes residual_sum(const residual
     lanes x = cuda_load<LANES>(n.s.from + (size_t)(r % n.s.from_rows) * n.width + i);
     if (n.s.y) {
         lanes y = cuda_load<LANES>(n.s.y + at);
-        const lanes gate = cuda_load_once((const T *)mod + (3 * (size_t)n.s.block + 2) * n.width + i);
+        const lanes gate = cuda_load_once((const T *)(mod + n.gate) + i);
         for (int j = 0; j < LANES; j++) x.v[j] += y.v[j] *= gate.v[j];
         if (n.s.keep) cuda_store(n.s.keep + at, y);
     }
@@ -78,17 +82,22 @@ template <typename T> static __device__ inline lanes residual_sum(const residual
 }
 
 /* A thread block holds a row in registers: x is read once, and the variance is computed from differences to the mean. u
- * [rows][W] receives n * (1 + scale) + shift, n the normalised sum. T is the type of gates, S that of shift, scale and
- * u. Floor in bf16, bytes a row: x 4W + y 4W read, x 4W + u 2W written, in the L2 for up to a few thousand rows. Gate,
- * shift and scale are 6W from memory: at 4.8 TB/s 1.3 ns a row of W = 1024. All loads precede the first sum: a thread
- * has 112 bytes in flight, a multiprocessor's 1024 threads 112 KiB. */
-template <typename T, typename S>
+ * [rows][W] receives n * (1 + scale) + shift, n the normalised sum, with the layer norm's weight and bias if AFFINE. T
+ * is the type of gates, S that of shift, scale and u. Floor in bf16, bytes a row: x 4W + y 4W read, x 4W + u 2W
+ * written, in the L2 for up to a few thousand rows. Gate, shift and scale are 6W from memory: at 4.8 TB/s 1.3 ns a row
+ * of W = 1024. All loads precede the first sum: a thread has 112 bytes in flight, a multiprocessor's 1024 threads 112
+ * KiB. */
+template <typename T, typename S, int AFFINE>
 static __global__ void __launch_bounds__(CUDA_HEAD_WIDTH / LANES) residual_norm_kernel(residual_norm n, S *u)
 {
     float *part = (float *)cuda_shared();
     const int r = (int)blockIdx.x, i = LANES * (int)threadIdx.x, mine = i < n.width;
     const char *mod = mod_row(n, r);
-    lanes x = {}, shift = {}, scale = {};
+    lanes x = {}, shift = {}, scale = {}, weight = {}, bias = {};
+    if (mine && AFFINE) {
+        weight = cuda_load<LANES>(n.norm + i);
+        bias = cuda_load<LANES>(n.norm + n.width + i);
+    }
     if (mine) {
         const S *next = (const S *)(mod + n.shift);
         shift = cuda_load_once(next + i);
@@ -101,7 +110,10 @@ static __global__ void __launch_bounds__(CUDA_HEAD_WIDTH / LANES) residual_norm_
     for (int j = 0; j < LANES && mine; j++) squares += (x.v[j] - mean) * (x.v[j] - mean);
     const float inv = cuda_inverse_deviation(cuda_block_sum(squares, part + 32) / n.width, 1e-6f);
     if (!mine) return;
-    for (int j = 0; j < LANES; j++) x.v[j] = (x.v[j] - mean) * inv * (1 + scale.v[j]) + shift.v[j];
+    for (int j = 0; j < LANES; j++) {
+        const float y = (x.v[j] - mean) * inv;
+        x.v[j] = (AFFINE ? y * weight.v[j] + bias.v[j] : y) * (1 + scale.v[j]) + shift.v[j];
+    }
     cuda_store(u + (size_t)r * n.width + i, x);
 }
 
@@ -115,9 +127,11 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
     residual_norm n = norm_of(e, s, b);
     n.x = s->y ? e->x : NULL;
     if (e->h->bf16)
-        cuda_launch(c, residual_norm_kernel<bf16, bf16>, grid, threads, shared, n, (bf16 *)e->u);
+        cuda_launch(c, n.norm ? residual_norm_kernel<bf16, bf16, 1> : residual_norm_kernel<bf16, bf16, 0>, grid,
+                    threads, shared, n, (bf16 *)e->u);
     else
-        cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, shared, n, (float *)e->u);
+        cuda_launch(c, n.norm ? residual_norm_kernel<float, float, 1> : residual_norm_kernel<float, float, 0>, grid,
+                    threads, shared, n, (float *)e->u);
     if (b == 0) kern_watch(k, s->from, 1, s->from_rows, width, width, KERN_HEAD_INPUT, kern_head_net(e->h->form));
     if (!s->y) return;
     kern_watch(k, e->x, 1, e->rows, width, width, KERN_HEAD_BLOCK, kern_head_net(e->h->form), s->block);
@@ -304,9 +318,9 @@ void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *ou
     } else {
         const dim3 grid((unsigned)e->rows), threads = cuda_head_threads(h);
         if (h->bf16)
-            cuda_launch(c, residual_norm_kernel<bf16, float>, grid, threads, 64 * sizeof(float), n, e->y);
+            cuda_launch(c, residual_norm_kernel<bf16, float, 0>, grid, threads, 64 * sizeof(float), n, e->y);
         else
-            cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, 64 * sizeof(float), n, e->y);
+            cuda_launch(c, residual_norm_kernel<float, float, 0>, grid, threads, 64 * sizeof(float), n, e->y);
         cuda_linear(k, h->out, e->y, e->rows, out);
     }
     if (s->y) kern_watch(k, e->x, 1, e->rows, width, width, KERN_HEAD_BLOCK, kern_head_net(h->form), s->block);

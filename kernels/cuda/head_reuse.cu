@@ -20,6 +20,7 @@ typedef struct {
     const float *kept; /* [depth][stride] */
     size_t stride;     /* floats of a block */
     int first, last;   /* blocks */
+    int group;         /* blocks of an adaLN layer */
 } reused;
 
 /* x = s plus the cached outputs of some blocks. The block before them caches its ungated output, so s.keep is NULL. A
@@ -39,7 +40,7 @@ static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mo
         const float *from = pending ? s.y : n.kept + (size_t)b * n.stride;
         cuda_floats<LANES> y = cuda_load<LANES>(from + at);
         if (pending || !caches_gated(b)) {
-            const cuda_floats<LANES> gate = cuda_load_once(gates + (3 * (size_t)block + 2) * width);
+            const cuda_floats<LANES> gate = cuda_load_once(gates + (3 * (size_t)(block / n.group) + 2) * width);
             for (int j = 0; j < LANES; j++) y.v[j] *= gate.v[j];
         }
         for (int j = 0; j < LANES; j++) sum.v[j] += y.v[j];
@@ -73,7 +74,7 @@ static void evaluate(const cuda_evaluation *e, const float *from, kern_head_reus
         } else {
             const int first = b;
             while (b + 1 < e->h->depth && !computes(reuse, b + 1)) b++;
-            add_kept(e, &s, {kept, stride, first, b});
+            add_kept(e, &s, {kept, stride, first, b, e->h->depth / e->h->ada_layers});
         }
     }
     cuda_head_final(e, &s, out);

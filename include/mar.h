@@ -286,8 +286,8 @@ typedef struct {
     int head_width;    /* width of the diffusion head */
     int head_depth;    /* residual blocks of the diffusion head */
     long parameters;   /* number of weights */
-    /* "mar"; "llamagen": autoregressive over discrete tokens; "eagle": a drafter for a LlamaGen model, makes no images.
-     * Static. */
+    /* "mar"; "spherear": autoregressive over continuous tokens; "llamagen": autoregressive over discrete tokens;
+     * "eagle": a drafter for a LlamaGen model, makes no images. Static. */
     const char *family;
     /* Discrete tokens: size of the vocabulary; a token is one number, so token_dim is 1. 0: continuous tokens. */
     int vocabulary;
@@ -299,6 +299,7 @@ typedef struct {
     /* Latent pixels per side of a token, by mar_options or the metadata. 0: unknown; the image decoder's channels
      * decide if they can (mar_options.patch_size). */
     int patch_size;
+    int image_decoder; /* 1: its file has the image decoder, too: mar_vae_load takes the same file (SphereAR) */
 } mar_model_config;
 
 typedef struct {
@@ -851,7 +852,8 @@ typedef enum {
     MAR_KIND_VAE, /* KL or VQ autoencoder */
     MAR_KIND_INCEPTION,
     MAR_KIND_LLAMAGEN,
-    MAR_KIND_EAGLE, /* one-layer drafter over a LlamaGen model's features */
+    MAR_KIND_EAGLE,    /* one-layer drafter over a LlamaGen model's features */
+    MAR_KIND_SPHEREAR, /* model with its image decoder */
 } mar_kind;
 
 typedef struct mar_report mar_report; /* contents and problems of a checkpoint */

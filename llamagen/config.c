@@ -92,9 +92,7 @@ static int guess_heads(int width)
     return n;
 }
 
-/* Finds the number of heads, since no shape tells it: as asked, from the metadata, from the official model of that
- * width, or a guess. */
-static mar_status derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err)
+mar_status gpt_config_derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err)
 {
     const char *source = heads ? "--heads" : wt_metadata(f, "mar.heads") ? "in the metadata" : "a guess";
     c->heads_guessed = !heads && !wt_metadata(f, "mar.heads") && !official_heads(c->width);
@@ -116,7 +114,7 @@ mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, ma
     mar_status status = derive_transformer(f, config, err);
     if (status == MAR_OK) status = derive_condition(f, config, err);
     if (status == MAR_OK) status = derive_sequence(f, config, err);
-    if (status == MAR_OK) status = derive_heads(f, heads, config, err);
+    if (status == MAR_OK) status = gpt_config_derive_heads(f, heads, config, err);
     if (status == MAR_OK) gpt_config_tensors(config, wt_add_elements, &config->parameters);
     return status;
 }
@@ -152,7 +150,7 @@ static void visit_tensor(const visitor *v, const char *name, int64_t out, int64_
     v->visit(v->user, name, in ? 2 : 1, shape);
 }
 
-void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int first_norm, gpt_tensor_visitor *visit,
+void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int form, gpt_tensor_visitor *visit,
                        void *user)
 {
     const visitor v = {visit, user};
@@ -161,14 +159,14 @@ void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int fi
         int64_t out, in;
     } tensors[] = {{"attention.wqkv", 3 * width, width},
                    {"attention.wo", width, width},
-                   {"feed_forward.w1", hidden, width},
+                   {"feed_forward.w1", form & GPT_LAYER_JOINED ? 2 * hidden : hidden, width},
                    {"feed_forward.w3", hidden, width},
                    {"feed_forward.w2", width, hidden},
                    {"attention_norm", width, 0},
                    {"ffn_norm", width, 0}};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         char name[96];
-        if (i == 5 && !first_norm) continue;
+        if ((i == 3 && form & GPT_LAYER_JOINED) || (i == 5 && form & GPT_LAYER_NO_NORM)) continue;
         snprintf(name, sizeof name, "%s.%s.weight", prefix, tensors[i].name);
         visit_tensor(&v, name, tensors[i].out, tensors[i].in);
     }
@@ -188,7 +186,7 @@ void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *us
     for (int i = 0; i < c->depth; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "layers.%d", i);
-        gpt_layer_tensors(prefix, c->width, c->hidden, 1, visit, user);
+        gpt_layer_tensors(prefix, c->width, c->hidden, GPT_LAYER_PLAIN, visit, user);
     }
     visit_tensor(&v, "norm.weight", c->width, 0);
     visit_tensor(&v, "output.weight", c->vocabulary, c->width);

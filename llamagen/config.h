@@ -4,7 +4,12 @@
 
 #include "weights/weights.h"
 
+/* Families with this transformer. SphereAR's (model.py) has one tensor for both halves of the SwiGLU's first layer, the
+ * epsilon 1e-6, rotary positions counted from the middle of the tokens, columns first, and no output layer. */
+typedef enum { GPT_LLAMAGEN, GPT_SPHEREAR } gpt_family;
+
 typedef struct {
+    gpt_family family;
     int width;       /* dim */
     int depth;       /* n_layer */
     int heads;       /* n_head, also the number of key and value heads */
@@ -24,15 +29,22 @@ typedef struct {
  * naming the tensor, if the file is not a LlamaGen model; other wrong tensors are found when they are loaded. Returns
  * MAR_EARG if `heads` does not fit the width (gpt_heads_divide). */
 mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, mar_err *err);
+/* Sets heads and heads_guessed of a config with a width, as gpt_config_derive does. */
+mar_status gpt_config_derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err);
 /* Tells whether this many heads divide the width into supported sizes: multiples of 4, up to KERN_CACHE_HEAD_MAX
  * (kernels/ops.h). RoPE rotates half of a head's pairs by the row and half by the column: hence multiples of 4. */
 int gpt_heads_divide(long heads, int width);
 /* Calls `visit` for every tensor of the model, in the official order. */
 typedef void gpt_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *user);
-/* Calls `visit` for the tensors of one layer, whose names begin with `prefix`, "layers.3". With first_norm 0 it has no
- * attention_norm. */
-void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int first_norm, gpt_tensor_visitor *visit,
+/* The form of a layer's tensors. */
+enum {
+    GPT_LAYER_PLAIN = 0,
+    GPT_LAYER_NO_NORM = 1, /* there is no attention_norm (an EAGLE drafter's layer) */
+    GPT_LAYER_JOINED = 2,  /* feed_forward.w1 has the rows of w3, too (SphereAR) */
+};
+/* Calls `visit` for the tensors of one layer, whose names begin with `prefix`, "layers.3". */
+void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int form, gpt_tensor_visitor *visit,
                        void *user);
 /* Tells whether the file looks like LlamaGen: it has layers.0.attention.wqkv.weight or tok_embeddings.weight. */
 int gpt_config_recognise(const wt_file *f);

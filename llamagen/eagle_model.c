@@ -61,7 +61,8 @@ void eagle_config_tensors(const eagle_config *c, gpt_tensor_visitor *visit, void
     const int64_t fc[2] = {c->width, 2 * (int64_t)c->width};
     visit(user, fc_weight, 2, fc);
     if (c->bias) visit(user, fc_bias, 1, fc);
-    gpt_layer_tensors(layer_prefix, c->width, c->hidden, c->first_norm, visit, user);
+    gpt_layer_tensors(layer_prefix, c->width, c->hidden, c->first_norm ? GPT_LAYER_PLAIN : GPT_LAYER_NO_NORM, visit,
+                      user);
 }
 
 mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, mar_err *err)
@@ -102,7 +103,8 @@ mar_status eagle_model_create(kern_queue *k, const wt_file *f, int heads, eagle_
     const eagle_config *c = &m->config;
     if (status == MAR_OK) status = load_fc(k, f, m, err);
     if (status == MAR_OK)
-        status = gpt_layer_load(k, f, layer_prefix, c->width, c->hidden, c->first_norm, NULL, &m->layer, err);
+        status = gpt_layer_load(k, f, layer_prefix, c->width, c->hidden,
+                                c->first_norm ? GPT_LAYER_PLAIN : GPT_LAYER_NO_NORM, NULL, &m->layer, err);
     if (status == MAR_OK) {
         *out = m;
     } else {

@@ -247,20 +247,6 @@ static int together(const mar_engine_state *g)
     return 0;
 }
 
-/* Checks that the known tokens are the image's first. */
-static mar_status check_known(const mar_model_config *c, const uint8_t *known, mar_err *err)
-{
-    int unknown = 0;
-    while (unknown < c->seq_len && known[unknown]) unknown++;
-    for (int i = unknown; i < c->seq_len; i++)
-        if (known[i])
-            return err_set(err, MAR_EARG,
-                           "discrete tokens are made in raster order: expected known tokens to be a prefix, but token "
-                           "%d is known and token %d is not",
-                           i, unknown);
-    return MAR_OK;
-}
-
 static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
 {
     const discrete *g = of_const(engine_state);
@@ -269,7 +255,7 @@ static mar_status check_image(const mar_engine_state *engine_state, const mar_im
         return err_set(err, MAR_EARG,
                        "guidance %g: the session was created with guidance %g and has no memory for more",
                        (double)image->cfg, (double)sampling.cfg);
-    return image->known ? check_known(&g->model->base.config, image->known, err) : MAR_OK;
+    return image->known ? mar_check_prefix(&g->model->base.config, image->known, err) : MAR_OK;
 }
 
 static int is_idle(const discrete *g)

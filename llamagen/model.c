@@ -113,7 +113,7 @@ static const char *part_of(const char *prefix, const char *part, char text[NAME]
     return text;
 }
 
-mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int first_norm,
+mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int form,
                           kern_linear *before, gpt_layer *b, mar_err *err)
 {
     const int sums = KERN_OUT_F32 | KERN_OUT_ADD;
@@ -123,13 +123,15 @@ mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, i
         load_linear(&l, part_of(prefix, "attention.wqkv", t), 3 * width, width, KERN_LINEAR, 0, before, &b->qkv);
     if (status == MAR_OK)
         status = load_linear(&l, part_of(prefix, "attention.wo", t), width, width, KERN_LINEAR, sums, b->qkv, &b->wo);
-    if (status == MAR_OK)
-        status = load_pair(&l, part_of(prefix, "feed_forward.w1", t), part_of(prefix, "feed_forward.w3", other), hidden,
-                           width, b->wo, &b->w13);
+    part_of(prefix, "feed_forward.w1", t);
+    if (status == MAR_OK && form & GPT_LAYER_JOINED)
+        status = load_linear(&l, t, 2 * hidden, width, KERN_LINEAR, 0, b->wo, &b->w13);
+    else if (status == MAR_OK)
+        status = load_pair(&l, t, part_of(prefix, "feed_forward.w3", other), hidden, width, b->wo, &b->w13);
     if (status == MAR_OK)
         status =
             load_linear(&l, part_of(prefix, "feed_forward.w2", t), width, hidden, KERN_LINEAR, sums, b->w13, &b->w2);
-    if (status == MAR_OK && first_norm)
+    if (status == MAR_OK && !(form & GPT_LAYER_NO_NORM))
         status = load_array(&l, part_of(prefix, "attention_norm", t), width, 0, &b->attention_norm);
     return status == MAR_OK ? load_array(&l, part_of(prefix, "ffn_norm", t), width, 0, &b->ffn_norm) : status;
 }
@@ -158,8 +160,10 @@ static mar_status load_condition(loader *l, gpt_model *m)
     return status;
 }
 
-/* Computes precompute_freqs_cis_2d of gpt.py, in f32 as there. cos and sin are 0 at the prefix, so q and k become 0
- * there. So every later query gives a prefix position the score 0. */
+/* Computes precompute_freqs_cis_2d, in f32 as there: a quarter of a head's numbers turns by the row, the other by the
+ * column. In gpt.py cos and sin are 0 at the prefix, so q and k become 0 there. So every later query gives a prefix
+ * position the score 0. SphereAR's layers.py does not turn the prefix. Its columns come first, and its positions begin
+ * at 1.5. */
 static mar_status make_rope(loader *l, gpt_model *m)
 {
     const gpt_config *c = &m->config;
@@ -168,10 +172,13 @@ static mar_status make_rope(loader *l, gpt_model *m)
     float *rope = calloc(n, sizeof *rope);
     if (!rope) return err_set(l->err, MAR_ENOMEM, "out of memory for %d positions", c->seq_len);
     float *at = rope + (size_t)c->prefix * (size_t)size;
+    const int sphere = c->family == GPT_SPHEREAR;
+    for (float *x = rope; sphere && x < at; x += 2) *x = 1;
     for (int i = 0; i < c->seq_len; i++)
         for (int pair = 0; pair < 2 * quarter; pair++, at += 2) {
             const float frequency = 1 / powf(10000, (float)(pair % quarter * 2) / (float)(size / 2));
-            const float angle = (float)(pair < quarter ? i / side : i % side) * frequency;
+            const int place = (pair < quarter) != sphere ? i / side : i % side;
+            const float angle = ((float)place + (sphere ? 1.5f : 0)) * frequency;
             at[0] = cosf(angle);
             at[1] = sinf(angle);
         }
@@ -183,11 +190,12 @@ static mar_status make_rope(loader *l, gpt_model *m)
 static mar_status load_layers(loader *l, gpt_model *m)
 {
     const gpt_config *c = &m->config;
+    const int form = c->family == GPT_SPHEREAR ? GPT_LAYER_JOINED : GPT_LAYER_PLAIN;
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < c->depth; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "layers.%d", i);
-        status = gpt_layer_load(l->k, l->file, prefix, c->width, c->hidden, 1, i ? m->layers[i - 1].w2 : NULL,
+        status = gpt_layer_load(l->k, l->file, prefix, c->width, c->hidden, form, i ? m->layers[i - 1].w2 : NULL,
                                 &m->layers[i], l->err);
     }
     return status;
@@ -196,12 +204,12 @@ static mar_status load_layers(loader *l, gpt_model *m)
 static mar_status load_all(loader *l, gpt_model *m)
 {
     const gpt_config *c = &m->config;
-    const int d = c->width;
-    mar_status status = load_condition(l, m);
-    if (status == MAR_OK) status = load_array(l, "tok_embeddings.weight", c->vocabulary, d, &m->token_emb);
+    const int d = c->width, tokens = c->family == GPT_LLAMAGEN;
+    mar_status status = tokens ? load_condition(l, m) : MAR_OK;
+    if (status == MAR_OK && tokens) status = load_array(l, "tok_embeddings.weight", c->vocabulary, d, &m->token_emb);
     if (status == MAR_OK) status = load_layers(l, m);
     if (status == MAR_OK) status = load_array(l, "norm.weight", d, 0, &m->norm);
-    if (status == MAR_OK)
+    if (status == MAR_OK && tokens)
         status = load_linear(l, "output.weight", c->vocabulary, d, KERN_LINEAR, KERN_OUT_F32,
                              m->layers[c->depth - 1].w2, &m->output);
     if (status == MAR_OK) status = make_rope(l, m);

@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const float rms_eps = 1e-5f; /* norm_eps of gpt.py */
+/* Returns norm_eps of gpt.py, or of SphereAR's layers.py. */
+static float rms_eps(const gpt_pass *p)
+{
+    return p->model->config.family == GPT_SPHEREAR ? 1e-6f : 1e-5f;
+}
 
 /* --- the rows of a pass ------------------------------------------------------------------------------------------- */
 
@@ -73,7 +77,7 @@ static int head_dim(const gpt_pass *p)
 
 static void norm(const gpt_pass *p, const int *index, int rows, const float *weight, void *y, int f32)
 {
-    p->k->core->rms_norm(p->k, p->x, index, rows, p->model->config.width, weight, rms_eps, y, f32);
+    p->k->core->rms_norm(p->k, p->x, index, rows, p->model->config.width, weight, rms_eps(p), y, f32);
 }
 
 /* Shows a layer's output to the search for the first non-finite one. */
@@ -279,5 +283,5 @@ mar_status gpt_pass_plan(const gpt_pass *p, int rows, int logit_rows, mar_err *e
         const kern_linear *layers[] = {l->qkv, l->wo, l->w13, l->w2};
         for (int j = 0; status == MAR_OK && j < 4; j++) status = k->core->linear_plan(k, layers[j], rows, err);
     }
-    return status == MAR_OK ? k->core->linear_plan(k, p->model->output, logit_rows, err) : status;
+    return status == MAR_OK && p->model->output ? k->core->linear_plan(k, p->model->output, logit_rows, err) : status;
 }

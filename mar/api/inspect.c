@@ -331,7 +331,7 @@ mar_kind mar_report_kind(const mar_report *r)
 const mar_model_config *mar_report_model(const mar_report *r)
 {
     const mar_kind kind = mar_report_kind(r);
-    return kind == MAR_KIND_MAR || kind == MAR_KIND_LLAMAGEN || kind == MAR_KIND_EAGLE ? &r->configs.model : NULL;
+    return kind != MAR_KIND_UNKNOWN && 1u << kind & MAR_KINDS_OF_MODELS ? &r->configs.model : NULL;
 }
 
 const mar_vae_config *mar_report_vae(const mar_report *r)

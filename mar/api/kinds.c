@@ -3,6 +3,7 @@
 #include "llamagen/engine.h"
 
 #include "mar/core/config.h"
+#include "spherear/model.h"
 #include "vae/vae.h"
 
 #include <stdarg.h>
@@ -123,6 +124,57 @@ static void put_mar(const mar_configs *configs, mar_metadata *m)
     metadata_number(m, "mar.head_width", c->head_width);
     metadata_number(m, "mar.head_depth", c->head_depth);
     metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- SphereAR ----------------------------------------------------------------------------------------------------- */
+
+static mar_status derive_spherear(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m;
+    const mar_status status = sphere_config_derive(f, heads, &c->sphere, err);
+    if (status == MAR_OK) c->model = sphere_public_config(&c->sphere);
+    return status;
+}
+
+static void visit_spherear(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    (void)f;
+    sphere_config_tensors(&c->sphere, visit, user);
+}
+
+static void describe_spherear(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    static const char *const head[] = {"head.", NULL}, *const decoder[] = {"vae.decoder.", "vae.post_quant_proj.",
+                                                                           NULL};
+    const gpt_config *c = &configs->sphere.transformer;
+    const diff_head_shape *h = &configs->sphere.head;
+    const facts to = {add, user};
+    char heads[96];
+    add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
+             heads_text(&configs->model, heads, sizeof heads), c->hidden);
+    add_line(&to, "flow head: width %d, %d blocks, SwiGLU %d, %d adaLN layers", h->width, h->depth, h->hidden,
+             h->ada_layers);
+    add_line(&to, "tokens: %d of %d channels, %d classes in %d class tokens", c->seq_len, h->channels, c->classes,
+             c->prefix);
+    add_line(&to, "parameters: %ld (head %ld); image decoder: %ld", configs->sphere.parameters, sum_parameters(f, head),
+             sum_parameters(f, decoder));
+}
+
+static void put_spherear(const mar_configs *configs, mar_metadata *m)
+{
+    const gpt_config *c = &configs->sphere.transformer;
+    const diff_head_shape *h = &configs->sphere.head;
+    mar_metadata_text(m, "mar.kind", "spherear");
+    metadata_number(m, "mar.width", c->width);
+    metadata_number(m, "mar.depth", c->depth);
+    if (!c->heads_guessed) metadata_number(m, "mar.heads", c->heads);
+    metadata_number(m, "mar.hidden", c->hidden);
+    metadata_number(m, "mar.seq_len", c->seq_len);
+    metadata_number(m, "mar.token_dim", h->channels);
+    metadata_number(m, "mar.classes", c->classes);
+    metadata_number(m, "mar.head_width", h->width);
+    metadata_number(m, "mar.head_depth", h->depth);
+    metadata_number(m, "mar.parameters", configs->sphere.parameters);
 }
 
 /* --- LlamaGen ----------------------------------------------------------------------------------------------------- */
@@ -340,6 +392,18 @@ static const mar_file_kind kinds[] = {
      .norm_of = mar_config_norm_of,
      .facts = describe_mar,
      .put = put_mar},
+    {.kind = MAR_KIND_SPHEREAR,
+     .name = "SphereAR model",
+     .article = "a",
+     .lacks = "no pos_for_diff.weight",
+     .has_heads = 1,
+     .recognise = sphere_config_recognise,
+     .derive = derive_spherear,
+     .tensors = visit_spherear,
+     .is_int8 = sphere_config_is_int8,
+     .ignores = sphere_config_ignores,
+     .facts = describe_spherear,
+     .put = put_spherear},
     {.kind = MAR_KIND_LLAMAGEN,
      .name = "LlamaGen model",
      .article = "a",
@@ -366,7 +430,7 @@ static const mar_file_kind kinds[] = {
      .put = put_eagle},
     {.name = "Stable Diffusion checkpoint",
      .article = "a",
-     .instead = "a MAR or LlamaGen model, or an image decoder alone",
+     .instead = "a MAR, SphereAR or LlamaGen model, or an image decoder alone",
      .for_kinds = MAR_KINDS_OF_MODELS | 1 << MAR_KIND_VAE,
      .recognise = recognise_stable_diffusion},
     {.name = "autoencoder with diffusers' names (decoder.up_blocks)",

@@ -5,6 +5,7 @@
 #include "eval/inception.h"
 #include "llamagen/eagle_model.h"
 #include "mar/core/handle.h"
+#include "spherear/config.h"
 #include "weights/weights.h"
 
 /* The configuration of a file. Its kind fills in the member of that kind. */
@@ -14,6 +15,7 @@ typedef struct {
     eval_inception_config inception;
     gpt_config gpt;
     eagle_config eagle;
+    sphere_config sphere;
 } mar_configs;
 
 enum { MAR_METADATA_MAX = 24 };
@@ -58,7 +60,9 @@ typedef struct {
 /* Returns the first kind that recognises the file; NULL if it is unknown. */
 const mar_file_kind *mar_kind_of(const wt_file *f);
 /* Sets of kinds, as bits: 1 << MAR_KIND_MAR | ... */
-enum { MAR_KINDS_OF_MODELS = 1 << MAR_KIND_MAR | 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_EAGLE };
+enum {
+    MAR_KINDS_OF_MODELS = 1 << MAR_KIND_MAR | 1 << MAR_KIND_SPHEREAR | 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_EAGLE
+};
 /* Returns MAR_OK if the file is of one of these kinds. Otherwise returns MAR_EMODEL with a message that names its kind
  * and `expected`. */
 mar_status mar_check_kind(const wt_file *f, unsigned wanted, const char *expected, mar_err *err);

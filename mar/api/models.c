@@ -7,8 +7,9 @@
 
 static const mar_engine *const *engines(void)
 {
-    extern const mar_engine mar_masked_engine, mar_discrete_engine, mar_eagle_engine;
-    static const mar_engine *const list[] = {&mar_masked_engine, &mar_discrete_engine, &mar_eagle_engine, NULL};
+    extern const mar_engine mar_masked_engine, mar_discrete_engine, mar_eagle_engine, mar_sphere_engine;
+    static const mar_engine *const list[] = {&mar_masked_engine, &mar_discrete_engine, &mar_eagle_engine,
+                                             &mar_sphere_engine, NULL};
     return list;
 }
 
@@ -34,7 +35,7 @@ static int has_int8(const wt_file *f)
 static mar_status load(mar *m, wt_file *file, const mar_source *source, mar_model **out, mar_err *err)
 {
     mar_loader l;
-    mar_status status = mar_check_kind(file, MAR_KINDS_OF_MODELS, "a MAR or LlamaGen model", err);
+    mar_status status = mar_check_kind(file, MAR_KINDS_OF_MODELS, "a MAR, SphereAR or LlamaGen model", err);
     if (status == MAR_OK) status = mar_check_heads(file, source->heads, err);
     if (status == MAR_OK && source->encoder)
         status =

@@ -99,6 +99,10 @@ mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err);
 /* Returns MAR_EMODEL if the image decoder does not fit the model's tokens. vae NULL: MAR_OK. */
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err);
 
+/* Returns MAR_EARG unless the known tokens, host [seq_len], are the image's first: a model of causal attention makes
+ * tokens in raster order. */
+mar_status mar_check_prefix(const mar_model_config *c, const uint8_t *known, mar_err *err);
+
 /* Returns "NaN" or "infinite" for messages. */
 static inline const char *mar_not_finite(float x)
 {

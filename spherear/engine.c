@@ -1,0 +1,538 @@
+/* SphereAR's autoregressive loop: one token of every image a step, each drawn by the head's flow from the condition
+ * that the transformer's last pass gave, and normalised to the sphere of radius sqrt(channels). */
+#include "spherear/engine.h"
+
+#include "base/arena.h"
+#include "mar/masked/accel.h"
+#include "mar/masked/runner.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sphere *of(mar_engine_state *g)
+{
+    return (sphere *)g;
+}
+
+static const sphere *of_const(const mar_engine_state *g)
+{
+    return (const sphere *)g;
+}
+
+static int seq_len(const sphere *g)
+{
+    return g->model->shape.transformer.seq_len;
+}
+
+static int steps_left(const mar_engine_state *engine_state, int slot)
+{
+    const sphere *g = of_const(engine_state);
+    return g->slot[slot].busy ? seq_len(g) - g->slot[slot].known : 0;
+}
+
+/* --- guidance ----------------------------------------------------------------------------------------------------- */
+
+/* Returns the guidance scale of an image's token. */
+static float scale_of(const sphere *g, const sphere_slot *s, int token)
+{
+    const mar_params *p = &g->params;
+    const double known = (double)token / seq_len(g);
+    if (s->cfg <= 1 || known < (double)p->cfg_low || known > (double)p->cfg_high) return 1;
+    return p->cfg_schedule == MAR_CFG_CONSTANT ? s->cfg : (float)(1 + ((double)s->cfg - 1) * known);
+}
+
+/* Tells whether the unconditional branch of an image draws the token for itself. The release draws the first token of
+ * the linear schedule so: its scale is 1. Other tokens are those of the image in both branches. */
+static int draws_apart(const sphere *g, const sphere_slot *s, int token)
+{
+    return token == 0 && s->cfg > 1 && g->params.cfg_schedule == MAR_CFG_LINEAR;
+}
+
+/* --- one step ----------------------------------------------------------------------------------------------------- */
+
+/* Lists a token to draw: that of a slot, or with `apart` the one of its unconditional branch. */
+static void list_token(sphere *g, int slot, int apart)
+{
+    const sphere_slot *s = &g->slot[slot];
+    const int i = g->drawn++, n = seq_len(g);
+    g->row_slot[i] = slot;
+    g->row_seed[i] = s->seed;
+    g->row_image[i] = s->number;
+    g->row_position[i] = apart ? n : s->known; /* noise that no other token of the image has */
+    g->row_cfg[i] = scale_of(g, s, s->known);
+    g->row_place[i] = apart ? g->max_images * n + slot : slot * n + s->known;
+    g->row_z[i] = (apart ? g->max_images : 0) + slot;
+}
+
+/* Argument of a recording's body. */
+typedef struct {
+    sphere *g;
+    int guided;
+} drawing;
+
+static void gather_z(const sphere *g, int guided)
+{
+    const int d = g->model->shape.transformer.width, n = g->drawn;
+    for (int i = 0; guided && i < n; i++) g->row_z[n + i] = g->max_images + g->row_slot[i];
+    g->k->core->copy_rows(g->k, g->z_drawn, NULL, g->z, g->row_z, NULL, NULL, guided ? 2 * n : n, d);
+}
+
+/* Normalises the tokens drawn and writes them to the images. */
+static void write_tokens(const sphere *g)
+{
+    kern_queue *k = g->k;
+    const int channels = g->model->shape.head.channels;
+    k->core->rms_norm(k, g->sampled, NULL, g->drawn, channels, g->model->ones, SPHERE_EPS, g->normal, 1);
+    k->core->copy_rows(k, g->tokens, g->row_place, g->normal, NULL, NULL, NULL, g->drawn, channels);
+}
+
+static void draw_plain(void *arg)
+{
+    const drawing *d = arg;
+    sphere *g = d->g;
+    gather_z(g, d->guided);
+    diff_chain_sample(&g->chain, g->z_drawn, g->drawn, g->row_cfg, g->row_seed, g->row_image, g->row_position,
+                      g->sampled);
+    write_tokens(g);
+}
+
+static void count_speculation(sphere *g, const diff_speculation_stats *s)
+{
+    g->head_flop += s->flop;
+    g->stats.head_batched += (double)s->batched;
+    g->stats.head_calls += (double)s->calls;
+    g->stats.head_rows += (double)s->evaluations;
+    if (s->calls_max > g->stats.head_calls_max) g->stats.head_calls_max = s->calls_max;
+    g->stats.proposals += s->accepted + s->rejected;
+    g->stats.proposals_accepted += s->accepted;
+    g->stats.residual_tries += s->tries;
+}
+
+static void draw_by_speculation(sphere *g, int guided)
+{
+    diff_speculation_stats stats = {0};
+    g->k->watch.part = "";
+    g->k->core->timer_mark(g->k, NULL);
+    gather_z(g, guided);
+    const diff_tokens tokens = {.count = g->drawn,
+                                .sources = g->drawn,
+                                .z = g->z_drawn,
+                                .cfg = g->row_cfg,
+                                .seed = g->row_seed,
+                                .image = g->row_image,
+                                .position = g->row_position};
+    diff_speculate_sample(&g->speculation, &tokens, g->sampled, NULL, &stats);
+    write_tokens(g);
+    g->k->core->timer_mark(g->k, &g->head_s);
+    count_speculation(g, &stats);
+}
+
+/* Draws the listed tokens. */
+static void draw(sphere *g, int guided)
+{
+    drawing d = {g, guided};
+    const gpt_shape shape = {.kind = guided, .rows = g->drawn};
+    if (g->drawn == 0) return;
+    diff_chain_guide(&g->chain, guided);
+    if (g->params.head_spec) {
+        draw_by_speculation(g, guided);
+        return;
+    }
+    mar_run_recorded(g->k, "", gpt_recordings_find(g->k, &g->recordings, &shape), draw_plain, &d, &g->head_s);
+    const int steps = g->chain.schedule.steps;
+    g->head_flop += diff_chain_flop(&g->chain, g->drawn);
+    g->stats.head_batched += steps;
+    g->stats.head_calls += (double)steps * g->drawn;
+    g->stats.head_rows += (double)steps * g->drawn;
+    g->stats.head_calls_max = steps;
+}
+
+/* Draws the next token of every unfinished image: guided ones together, then those without guidance at this token, then
+ * those of unconditional branches that draw for themselves. */
+static void draw_tokens(sphere *g)
+{
+    enum { GUIDED, PLAIN, APART, GROUPS };
+    for (int group = 0; group < GROUPS; group++) {
+        g->drawn = 0;
+        for (int slot = 0; slot < g->max_images; slot++) {
+            const sphere_slot *s = &g->slot[slot];
+            if (steps_left((mar_engine_state *)g, slot) == 0) continue;
+            const int guided = scale_of(g, s, s->known) != 1;
+            if (group == APART ? draws_apart(g, s, s->known) : guided == (group == GUIDED))
+                list_token(g, slot, group == APART);
+        }
+        draw(g, group == GUIDED);
+    }
+}
+
+/* Adds tokens `first`.. of an image to the transformer's next pass, and wants z of the token after the last. */
+static void add_tokens(sphere *g, int slot, int first, int n)
+{
+    const sphere_slot *s = &g->slot[slot];
+    for (int branch = 0; branch < (s->cfg > 1 ? 2 : 1); branch++) {
+        for (int i = 0; i < n; i++) {
+            const int apart = branch == 1 && first + i == 0 && draws_apart(g, s, 0) && s->given == 0;
+            g->source[i] = apart ? g->max_images * seq_len(g) + slot : slot * seq_len(g) + first + i;
+        }
+        sphere_runner_add(&g->target, slot, branch, first, n, g->source, 1, branch * g->max_images + slot, 1);
+    }
+}
+
+static mar_status step(mar_engine_state *engine_state, mar_err *err)
+{
+    sphere *g = of(engine_state);
+    draw_tokens(g);
+    sphere_runner_begin(&g->target);
+    for (int slot = 0; slot < g->max_images; slot++) {
+        if (steps_left(engine_state, slot) == 0) continue;
+        sphere_slot *s = &g->slot[slot];
+        g->stats.tokens++;
+        if (++s->known < seq_len(g)) add_tokens(g, slot, s->known - 1, 1), g->stats.contexts++;
+    }
+    sphere_runner_run(&g->target, g->tokens, g->z);
+    return g->k->watch.layer[0] ? sphere_refuse_layer(g, err) : MAR_OK;
+}
+
+/* --- beginning and ending images ---------------------------------------------------------------------------------- */
+
+/* Returns 0: each image goes at its own pace. */
+static int together(const mar_engine_state *g)
+{
+    (void)g;
+    return 0;
+}
+
+static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
+{
+    const sphere *g = of_const(engine_state);
+    if (image->cfg > 1 && g->target.branches == 1)
+        return err_set(err, MAR_EARG,
+                       "guidance %g: the session was created with guidance %g and has no memory for more",
+                       (double)image->cfg, (double)g->params.cfg);
+    return image->known ? mar_check_prefix(&g->model->base.config, image->known, err) : MAR_OK;
+}
+
+static int is_idle(const sphere *g)
+{
+    for (int i = 0; i < g->max_images; i++)
+        if (steps_left((const mar_engine_state *)g, i) > 0) return 0;
+    return 1;
+}
+
+static void reset_stats(sphere *g)
+{
+    g->stats = (mar_stats){0};
+    g->head_s = g->head_flop = 0;
+    g->target.seconds = g->target.flop = 0;
+    g->target.passes = 0;
+    kern_watch_begin(g->k);
+}
+
+static void begin_image(sphere *g, int slot, const mar_image *image)
+{
+    sphere_slot *s = &g->slot[slot];
+    const int n = seq_len(g);
+    *s = (sphere_slot){.busy = 1, .seed = image->seed, .number = image->number, .cfg = image->cfg};
+    while (image->known && s->given < n && image->known[s->given]) s->given++;
+    s->known = s->given;
+    const size_t dim = (size_t)g->model->shape.head.channels;
+    if (s->given)
+        g->k->core->upload(g->k, g->tokens + (size_t)slot * (size_t)n * dim, image->tokens,
+                           (size_t)s->given * dim * sizeof(float));
+}
+
+/* Computes the class tokens of n images, and then their known tokens. */
+static void admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
+{
+    sphere *g = of(engine_state);
+    const int classes = g->model->shape.transformer.classes;
+    if (is_idle(g)) reset_stats(g);
+    for (int i = 0; i < n; i++) begin_image(g, slot[i], &images[i]);
+    sphere_runner_begin(&g->target);
+    for (int branch = 0; branch < g->target.branches; branch++)
+        for (int i = 0; i < n; i++) {
+            if (branch == 1 && images[i].cfg <= 1) continue;
+            const int label = branch == 1 || images[i].label < 0 ? classes : images[i].label;
+            sphere_runner_add_class(&g->target, slot[i], branch, label, branch * g->max_images + slot[i]);
+        }
+    sphere_runner_run(&g->target, g->tokens, g->z);
+    for (int i = 0; i < n; i++) {
+        const int given = g->slot[slot[i]].given;
+        for (int first = 0, some; first < given && given < seq_len(g); first += some) {
+            some = given - first < g->target.rows ? given - first : g->target.rows;
+            sphere_runner_begin(&g->target);
+            add_tokens(g, slot[i], first, some);
+            sphere_runner_run(&g->target, g->tokens, g->z);
+        }
+    }
+}
+
+static void release(mar_engine_state *g, int slot)
+{
+    of(g)->slot[slot].busy = 0;
+}
+
+static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, uint8_t *known)
+{
+    const sphere *g = of_const(engine_state);
+    const size_t n = (size_t)seq_len(g), dim = (size_t)g->model->shape.head.channels;
+    const size_t made = (size_t)g->slot[slot].known;
+    g->k->core->download(g->k, tokens, g->tokens + (size_t)slot * n * dim, made * dim * sizeof *tokens);
+    memset(tokens + made * dim, 0, (n - made) * dim * sizeof *tokens);
+    for (size_t i = 0; i < n; i++) known[i] = i < made;
+}
+
+/* --- non-finite tokens -------------------------------------------------------------------------------------------- */
+
+/* Returns the position of a slot's first non-finite token; -1 if there is none. */
+static int find_nonfinite(const sphere *g, int slot)
+{
+    const int dim = g->model->shape.head.channels;
+    const float *tokens = g->tokens + (size_t)slot * (size_t)seq_len(g) * (size_t)dim;
+    return g->k->core->first_nonfinite(g->k, tokens, 1, g->slot[slot].known, dim, dim);
+}
+
+static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err)
+{
+    const sphere *g = of_const(engine_state);
+    const int position = find_nonfinite(g, slot), dim = g->model->shape.head.channels;
+    char layer[MAR_LAYER_TEXT];
+    float number = 0;
+    int channel = 0;
+    if (position < 0) return MAR_OK;
+    for (;; channel++) {
+        const size_t at = (size_t)(slot * seq_len(g) + position) * (size_t)dim + (size_t)channel;
+        g->k->core->download(g->k, &number, g->tokens + at, sizeof number);
+        if (!(fabsf(number) <= FLT_MAX) || channel + 1 == dim) break;
+    }
+    const mar_status status = kern_check(g->k, err);
+    if (status != MAR_OK) return status; /* the numbers were not read */
+    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
+                   (unsigned long long)g->slot[slot].number, position, mar_not_finite(number), position, channel,
+                   mar_layer_text(g->k, layer));
+}
+
+mar_status sphere_refuse_layer(const sphere *g, mar_err *err)
+{
+    int first = -1, several = 0;
+    for (int i = 0; i < g->max_images; i++) {
+        if (!g->slot[i].busy) continue;
+        if (find_nonfinite(g, i) >= 0) return MAR_OK; /* the image's own error says more */
+        several |= first >= 0;
+        if (first < 0) first = i;
+    }
+    return err_set(err, MAR_EMODEL,
+                   "image %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
+                   (unsigned long long)g->slot[first].number, several ? " or one beside it" : "",
+                   g->slot[first].known - 1, g->k->watch.layer);
+}
+
+/* --- creation ----------------------------------------------------------------------------------------------------- */
+
+/* Returns MAR_EARG, naming the option, for an accelerator that this family does not have. */
+static mar_status check_accels(const mar_accel *const *accels, mar_err *err)
+{
+    static const char *const known[] = {"head_spec", "sampler", "cfg_low", NULL};
+    for (; *accels; accels++) {
+        int i = 0;
+        while (known[i] && strcmp(known[i], (*accels)->name) != 0) i++;
+        if (!known[i])
+            return err_set(err, MAR_EARG,
+                           "--%s is for MAR models: expected --head_spec, --sampler or --cfg_interval with a SphereAR "
+                           "model",
+                           (*accels)->name);
+    }
+    return MAR_OK;
+}
+
+static mar_status resolve_params(const sphere_model *model, const mar_accel *const *accels, mar_params *p, mar_err *err)
+{
+    const int n = model->shape.transformer.seq_len;
+    if (p->num_iter != 0 && p->num_iter != n)
+        return err_set(err, MAR_EARG, "--num_iter %d: expected 0 or %d: the model makes its tokens one after another",
+                       p->num_iter, n);
+    p->num_iter = n;
+    return check_accels(accels, err);
+}
+
+static mar_status create_head(sphere *g, mar_err *err)
+{
+    const mar_params *p = &g->params;
+    const diff_spec spec = {p->sampler, p->num_sampling_steps, DIFF_TOP, DIFF_FLOW};
+    mar_status status = diff_chain_create_for(g->k, &g->model->head, &spec, 1, p->temperature, g->max_images,
+                                              g->target.branches == 2, &g->chain, err);
+    if (status == MAR_OK && p->head_spec)
+        status = diff_speculate_create(&g->chain, NULL, p->head_spec, 0, &g->speculation, err);
+    return status;
+}
+
+/* Assigns parts of the host memory at base. Returns its size in bytes. base NULL only counts. */
+static size_t lay_out_host(sphere *g, char *base)
+{
+    const size_t images = (size_t)g->max_images, n = (size_t)seq_len(g);
+    size_t used = 0;
+    g->slot = arena_carve(base, &used, images, sizeof *g->slot);
+    g->source = arena_carve(base, &used, n, sizeof *g->source);
+    g->row_slot = arena_carve(base, &used, images, sizeof *g->row_slot);
+    g->row_seed = arena_carve(base, &used, images, sizeof *g->row_seed);
+    g->row_image = arena_carve(base, &used, images, sizeof *g->row_image);
+    g->row_position = arena_carve(base, &used, images, sizeof *g->row_position);
+    g->row_cfg = arena_carve(base, &used, images, sizeof *g->row_cfg);
+    g->row_place = arena_carve(base, &used, images, sizeof *g->row_place);
+    g->row_z = arena_carve(base, &used, 2 * images, sizeof *g->row_z);
+    return used;
+}
+
+static void destroy(mar_engine_state *engine_state)
+{
+    sphere *g = of(engine_state);
+    if (!g) return;
+    gpt_recordings_free(g->k, &g->recordings);
+    diff_speculate_free(&g->speculation);
+    diff_chain_free(&g->chain);
+    sphere_runner_free(&g->target);
+    free(g->host);
+    free(g);
+}
+
+static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                         const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
+{
+    const sphere_model *model = sphere_model_of(base);
+    mar_params p = *params;
+    *out = NULL;
+    mar_status status = mar_check_vae(&base->config, vae, err);
+    if (status == MAR_OK) status = resolve_params(model, accels, &p, err);
+    if (status != MAR_OK) return status;
+    sphere *g = calloc(1, sizeof *g);
+    if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
+    *g = (sphere){.model = model, .k = k, .params = p, .max_images = max_images};
+    g->host = calloc(1, lay_out_host(g, NULL));
+    if (g->host)
+        lay_out_host(g, g->host);
+    else
+        status = err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
+    if (status == MAR_OK) status = sphere_runner_create(k, model, max_images, p.cfg > 1 ? 2 : 1, 1, &g->target, err);
+    if (status == MAR_OK) status = create_head(g, err);
+    if (status == MAR_OK)
+        *out = (mar_engine_state *)g;
+    else
+        destroy((mar_engine_state *)g);
+    return status;
+}
+
+static size_t lay_out(mar_engine_state *engine_state, char *base)
+{
+    sphere *g = of(engine_state);
+    const size_t images = (size_t)g->max_images, token = (size_t)g->model->shape.head.channels * sizeof(float);
+    const size_t z = (size_t)g->model->shape.transformer.width * sizeof(float);
+    size_t used = 0;
+    if (base) gpt_recordings_free(g->k, &g->recordings); /* they hold addresses */
+    g->tokens = arena_carve(base, &used, images * ((size_t)seq_len(g) + 1), token);
+    g->sampled = arena_carve(base, &used, images, token);
+    g->normal = arena_carve(base, &used, images, token);
+    g->z = arena_carve(base, &used, 2 * images, z);
+    g->z_drawn = arena_carve(base, &used, 2 * images, z);
+    used += sphere_runner_lay_out(&g->target, base ? base + used : NULL);
+    used += diff_chain_lay_out(&g->chain, base ? base + used : NULL);
+    if (g->speculation.w.window) used += diff_speculate_lay_out(&g->speculation, base ? base + used : NULL);
+    return used;
+}
+
+static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
+{
+    sphere *g = of(engine_state);
+    gpt_recordings_free(g->k, &g->recordings);
+    mar_status status = sphere_runner_plan(&g->target, images, g->target.rows, err);
+    for (int guided = 0; status == MAR_OK && guided < g->target.branches; guided++) {
+        diff_chain_guide(&g->chain, guided);
+        status = diff_chain_plan(&g->chain, images, err);
+        if (status == MAR_OK && g->params.head_spec) status = diff_speculate_plan(&g->speculation, images, images, err);
+    }
+    return status == MAR_OK ? kern_check(g->k, err) : status;
+}
+
+/* --- descriptions ------------------------------------------------------------------------------------------------- */
+
+static const mar_params *params_of(const mar_engine_state *g)
+{
+    return &of_const(g)->params;
+}
+
+/* Returns "": the guarantee follows from the accelerators that are on. */
+static const char *guarantee_of(const mar_engine_state *g)
+{
+    (void)g;
+    return "";
+}
+
+static const char *warning_of(const mar_engine_state *g)
+{
+    (void)g;
+    return NULL;
+}
+
+static const float *latents(const mar_engine_state *g)
+{
+    return of_const(g)->tokens;
+}
+
+static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
+{
+    const sphere *g = of_const(engine_state);
+    *stats = g->stats;
+    stats->decoder_s = g->target.seconds;
+    stats->decoder_flop = g->target.flop;
+    stats->passes = (double)g->target.passes;
+    stats->head_s = g->head_s;
+    stats->head_flop = g->head_flop;
+    stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
+    stats->head_call_products = 2 * g->model->head.shape.depth + 2;
+}
+
+static void get_token_status(const mar_engine_state *engine_state, int slot, uint8_t *map, int *ar_step)
+{
+    const sphere *g = of_const(engine_state);
+    for (int i = 0; i < seq_len(g); i++) {
+        if (map) map[i] = MAR_TOKEN_TARGET;
+        if (ar_step) ar_step[i] = i < g->slot[slot].given ? -1 : i;
+    }
+}
+
+static void get_staleness(const mar_engine_state *g, int slot, int *staleness)
+{
+    (void)slot;
+    memset(staleness, 0, (size_t)seq_len(of_const(g)) * sizeof *staleness);
+}
+
+extern const mar_engine mar_sphere_engine;
+const mar_engine mar_sphere_engine = {
+    .name = "spherear",
+    .tokens = "continuous",
+    .kind = MAR_KIND_SPHEREAR,
+    .load = sphere_model_load,
+    .unload = sphere_model_unload,
+    .describe = sphere_model_describe,
+    .create = create,
+    .free = destroy,
+    .params = params_of,
+    .guarantee = guarantee_of,
+    .warning = warning_of,
+    .lay_out = lay_out,
+    .plan = plan,
+    .together = together,
+    .check = check_image,
+    .admit = admit,
+    .release = release,
+    .step = step,
+    .steps_left = steps_left,
+    .examine = examine,
+    .snapshot = snapshot,
+    .latents = latents,
+    .stats = stats_of,
+    .token_status = get_token_status,
+    .staleness = get_staleness,
+};

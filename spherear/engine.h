@@ -1,0 +1,57 @@
+/* A session's state of the SphereAR engine. Private to spherear/. */
+#ifndef SPHEREAR_ENGINE_H
+#define SPHEREAR_ENGINE_H
+
+#include "diffusion/speculate.h"
+#include "spherear/runner.h"
+
+/* Addend of a token's mean square in its normalisation: none but for a token of zeros. */
+#define SPHERE_EPS 1e-16f
+
+/* A place for an image. */
+typedef struct {
+    int busy;              /* 1: an image is here, finished or not */
+    uint64_t seed, number; /* noise address */
+    float cfg;             /* guidance scale; 1 or less: none */
+    int given;             /* tokens that it began with */
+    int known;             /* its tokens so far */
+} sphere_slot;
+
+typedef struct {
+    const sphere_model *model;
+    kern_queue *k;     /* the session's */
+    mar_params params; /* parameters with automatic values resolved */
+    int max_images;
+    sphere_runner target;
+    diff_chain chain;
+    diff_speculation speculation; /* with head_spec */
+    gpt_recordings recordings;    /* draws by the plain chain */
+    mar_stats stats;
+    double head_s, head_flop;
+
+    void *host;        /* memory of the host arrays below */
+    sphere_slot *slot; /* [max_images] */
+    int *source;       /* [seq_len] tokens of a pass */
+
+    /* The tokens being drawn, host [max_images]. */
+    int drawn;
+    int *row_slot;
+    uint64_t *row_seed, *row_image; /* noise address */
+    int *row_position;              /* noise address */
+    float *row_cfg;                 /* guidance scale */
+    int *row_place;                 /* place in `tokens` */
+    int *row_z;                     /* [2 * max_images] rows of z: conditional, then unconditional ones */
+
+    /* Backend memory, from lay_out. */
+    float *tokens;  /* [max_images][seq_len][C] the images; then [max_images][C] first tokens of unconditional branches
+                     * that draw them for themselves */
+    float *sampled; /* [max_images][C] tokens drawn last */
+    float *normal;  /* [max_images][C] the same, normalised */
+    float *z;       /* [2][max_images][D] conditions of the next tokens, conditional, then unconditional */
+    float *z_drawn; /* [2 * max_images][D] conditions of the tokens being drawn */
+} sphere;
+
+/* Reports a layer whose output has a NaN or an infinity while no token has. Returns MAR_OK if a token has. */
+mar_status sphere_refuse_layer(const sphere *g, mar_err *err);
+
+#endif

@@ -1,0 +1,135 @@
+#include "spherear/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Source, destination and errors of the loading functions. */
+typedef struct {
+    kern_queue *k;
+    const wt_file *file;
+    mar_err *err;
+} loader;
+
+static mar_status to_backend(const loader *l, const float *host, size_t n, float **out)
+{
+    void *p = NULL;
+    const mar_status status = l->k->core->alloc(l->k->device, n * sizeof *host, &p, l->err);
+    if (status == MAR_OK) l->k->core->upload(l->k, p, host, n * sizeof *host);
+    *out = p;
+    return status;
+}
+
+/* Loads a matrix [rows][columns], or with `columns` 0 a vector [rows], as a backend array. */
+static mar_status load_array(const loader *l, const char *name, int rows, int columns, float **out)
+{
+    const int64_t shape[2] = {rows, columns};
+    float *host = NULL;
+    mar_status status = wt_load_f32(l->file, name, columns ? 2 : 1, shape, &host, l->err);
+    if (status == MAR_OK) status = to_backend(l, host, (size_t)rows * (size_t)(columns ? columns : 1), out);
+    free(host);
+    return status;
+}
+
+static mar_status load_proj_in(const loader *l, sphere_model *m)
+{
+    const int d = m->shape.transformer.width, channels = m->shape.head.channels;
+    const int64_t shape[2] = {d, channels};
+    float *weight = NULL, *bias = NULL;
+    mar_status status = wt_load_f32(l->file, "proj_in.weight", 2, shape, &weight, l->err);
+    if (status == MAR_OK) status = wt_load_f32(l->file, "proj_in.bias", 1, shape, &bias, l->err);
+    const kern_linear_spec spec = {
+        .out = d, .in = channels, .weight = weight, .bias = bias, .flags = KERN_IN_F32 | KERN_OUT_F32};
+    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, &m->proj_in, l->err);
+    free(weight);
+    free(bias);
+    return status;
+}
+
+static mar_status make_ones(const loader *l, sphere_model *m)
+{
+    const size_t n = (size_t)m->shape.head.channels;
+    float *ones = malloc(n * sizeof *ones);
+    if (!ones) return err_set(l->err, MAR_ENOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++) ones[i] = 1;
+    const mar_status status = to_backend(l, ones, n, &m->ones);
+    free(ones);
+    return status;
+}
+
+static mar_status load_all(const loader *l, sphere_model *m)
+{
+    const gpt_config *c = &m->shape.transformer;
+    const mar *handle = m->base.m;
+    mar_status status = load_array(l, "cls_embedding.weight", c->classes + 1, c->prefix * c->width, &m->class_emb);
+    if (status == MAR_OK) status = load_proj_in(l, m);
+    if (status == MAR_OK) status = load_array(l, "emb_norm.weight", c->width, 0, &m->emb_norm);
+    if (status == MAR_OK) status = gpt_model_load(l->k, l->file, c, &m->transformer, l->err);
+    if (status == MAR_OK) status = load_array(l, "pos_for_diff.weight", c->seq_len, c->width, &m->position_emb);
+    if (status == MAR_OK) status = make_ones(l, m);
+    if (status == MAR_OK)
+        status = diff_head_load(l->k, l->file, &m->shape.head, handle->head_f32, handle->int8_below, &m->head, l->err);
+    return status;
+}
+
+mar_model_config sphere_public_config(const sphere_config *config)
+{
+    const gpt_config *c = &config->transformer;
+    return (mar_model_config){.size = sizeof(mar_model_config),
+                              .width = c->width,
+                              .decoder_depth = c->depth,
+                              .heads = c->heads,
+                              .decoder_heads = c->heads,
+                              .heads_guessed = c->heads_guessed,
+                              .mlp_hidden = c->hidden,
+                              .buffer = c->prefix,
+                              .seq_len = c->seq_len,
+                              .token_dim = config->head.channels,
+                              .classes = c->classes,
+                              .head_width = config->head.width,
+                              .head_depth = config->head.depth,
+                              .parameters = config->parameters,
+                              .family = "spherear",
+                              .image_decoder = config->has_decoder};
+}
+
+mar_status sphere_model_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err)
+{
+    sphere_config shape;
+    *out = NULL;
+    mar_status status = sphere_config_derive(f, heads, &shape, err);
+    if (status == MAR_OK && shape.transformer.heads_guessed) status = mar_refuse_heads(f, shape.transformer.width, err);
+    if (status != MAR_OK) return status;
+    sphere_model *model = calloc(1, sizeof *model);
+    if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
+    const loader l = {k, f, err};
+    model->base.m = m;
+    model->base.config = sphere_public_config(&shape);
+    model->shape = shape;
+    status = load_all(&l, model);
+    if (status == MAR_OK) {
+        *out = &model->base;
+    } else {
+        k->core->finish(k); /* waits for uploads that have begun */
+        sphere_model_unload(&model->base);
+    }
+    return status;
+}
+
+void sphere_model_unload(mar_model *base)
+{
+    sphere_model *m = (sphere_model *)base;
+    if (!m) return;
+    kern_device *d = base->m->device;
+    float *arrays[] = {m->class_emb, m->emb_norm, m->position_emb, m->ones};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
+    d->core->linear_free(d, m->proj_in);
+    gpt_model_free(m->transformer);
+    diff_head_free(&m->head);
+    free(m);
+}
+
+void sphere_model_describe(const mar_model *model, char *text, size_t size)
+{
+    const diff_head *head = &sphere_model_of(model)->head;
+    snprintf(text, size, "head: %s", head->device->head->describe(head->net));
+}

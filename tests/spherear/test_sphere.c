@@ -249,7 +249,7 @@ TEST_CASE(requests_join_at_any_step)
     assert_library(m, mar_session_create(model, NULL, &p, IMAGES, &s));
     for (int i = 0; i < IMAGES; i++) {
         mar_request request;
-        mar_request_init(&request, sizeof request);
+        mar_request_init(s, &request, sizeof request);
         request.label = labels[i], request.cfg = 3, request.seed = 77, request.image = (uint64_t)(5 + i);
         if (i == 1) request.tokens = alone + TOKENS, request.known = known;
         assert_session(s, mar_session_submit(s, &request, &id[i]));
@@ -271,12 +271,11 @@ TEST_CASE(what_does_not_apply_is_refused_by_name)
     } cases[] = {
         {"lazy on",
          "--lazy is for MAR models: expected --head_spec, --sampler or --cfg_interval with a SphereAR model"},
-        {"gtr on", "--gtr is for MAR models: expected --head_spec, --sampler or --cfg_interval with a SphereAR model"},
         {"diff_annealing linear", "--diff_annealing is for MAR models: expected --head_spec, --sampler or "
                                   "--cfg_interval with a SphereAR model"},
         {"num_iter 8", "--num_iter 8: expected 0 or 16: the model makes its tokens one after another"},
         {"top_k 5", "--top_k has no effect: the model's tokens are continuous"},
-        {"head_spec 4, sampler ddim", "--sampler ddim and --head_spec do not go together: --sampler ddim changes the "
+        {"head_spec 4, sampler ddim", "--sampler and --head_spec do not go together: --sampler changes the "
                                       "update of a diffusion step, which --head_spec needs unchanged; expected one of "
                                       "them"},
     };

@@ -300,6 +300,7 @@ typedef struct {
      * decide if they can (mar_options.patch_size). */
     int patch_size;
     int image_decoder; /* 1: its file has the image decoder, too: mar_vae_load takes the same file (SphereAR) */
+    int reserved;      /* 0 */
 } mar_model_config;
 
 typedef struct {

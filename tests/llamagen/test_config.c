@@ -30,11 +30,11 @@ TEST_CASE(official_models)
     static const struct {
         const char *name;
         gpt_config expected;
-    } models[] = {{"llamagen_B", {768, 12, 12, 2048, 16384, 256, 1000, 1, 0, 110888448, 0}},
-                  {"llamagen_L", {1024, 24, 16, 2816, 16384, 256, 1000, 1, 0, 342910976, 0}},
-                  {"llamagen_XL", {1280, 36, 20, 3584, 16384, 256, 1000, 1, 0, 774699520, 0}},
-                  {"llamagen_XXL", {1536, 48, 24, 4096, 16384, 256, 1000, 1, 0, 1410972672, 0}},
-                  {"llamagen_3B", {3200, 24, 32, 8704, 16384, 256, 1000, 1, 0, 3096659200, 0}}};
+    } models[] = {{"llamagen_B", {GPT_LLAMAGEN, 768, 12, 12, 2048, 16384, 256, 1000, 1, 0, 110888448, 0}},
+                  {"llamagen_L", {GPT_LLAMAGEN, 1024, 24, 16, 2816, 16384, 256, 1000, 1, 0, 342910976, 0}},
+                  {"llamagen_XL", {GPT_LLAMAGEN, 1280, 36, 20, 3584, 16384, 256, 1000, 1, 0, 774699520, 0}},
+                  {"llamagen_XXL", {GPT_LLAMAGEN, 1536, 48, 24, 4096, 16384, 256, 1000, 1, 0, 1410972672, 0}},
+                  {"llamagen_3B", {GPT_LLAMAGEN, 3200, 24, 32, 8704, 16384, 256, 1000, 1, 0, 3096659200, 0}}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         gpt_config c;
         mar_err err = {0};
@@ -74,9 +74,9 @@ TEST_CASE(small_models)
     static const struct {
         const char *name;
         gpt_config expected;
-    } models[] = {{"llamagen_c2i", {48, 2, 3, 128, 61, 64, 5, 1, 0, 0, 0}},
-                  {"llamagen_c2i20", {40, 2, 2, 112, 73, 16, 4, 1, 0, 0, 0}},
-                  {"llamagen_t2i", {32, 2, 2, 96, 50, 16, 0, 120, 12, 0, 0}}};
+    } models[] = {{"llamagen_c2i", {GPT_LLAMAGEN, 48, 2, 3, 128, 61, 64, 5, 1, 0, 0, 0}},
+                  {"llamagen_c2i20", {GPT_LLAMAGEN, 40, 2, 2, 112, 73, 16, 4, 1, 0, 0, 0}},
+                  {"llamagen_t2i", {GPT_LLAMAGEN, 32, 2, 2, 96, 50, 16, 0, 120, 12, 0, 0}}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         gpt_config c, expected = models[i].expected;
         mar_err err = {0};

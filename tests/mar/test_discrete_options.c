@@ -244,9 +244,11 @@ TEST_CASE(files_that_do_not_go_together)
         gpt_config c;
         const char *why;
     } drafts[] = {
-        {{32, 1, 2, 64, 49, 16, 5, 1, 0, 0, 0}, "the draft's vocabulary has 49 tokens, expected the model's 50"},
-        {{32, 1, 2, 64, 50, 36, 5, 1, 0, 0, 0}, "the draft makes images of 36 tokens, expected the model's 16"},
-        {{32, 1, 2, 64, 50, 16, 4, 1, 0, 0, 0}, "the draft knows 4 classes, expected the model's 5"},
+        {{GPT_LLAMAGEN, 32, 1, 2, 64, 49, 16, 5, 1, 0, 0, 0},
+         "the draft's vocabulary has 49 tokens, expected the model's 50"},
+        {{GPT_LLAMAGEN, 32, 1, 2, 64, 50, 36, 5, 1, 0, 0, 0},
+         "the draft makes images of 36 tokens, expected the model's 16"},
+        {{GPT_LLAMAGEN, 32, 1, 2, 64, 50, 16, 4, 1, 0, 0, 0}, "the draft knows 4 classes, expected the model's 5"},
     };
     for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
         mar_model *other = p.draft = other_model(f, &s, &drafts[i].c);

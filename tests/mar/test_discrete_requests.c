@@ -190,8 +190,9 @@ TEST_CASE(refusals)
     know(&r, &e, e.tokens, 14);
     e.known[9] = 0, e.known[11] = 0;
     assert_int_equal(mar_session_submit(t, &r, &id), MAR_EARG);
-    assert_string_equal(mar_session_error(t), "discrete tokens are made in raster order: expected known tokens to be a "
-                                              "prefix, but token 10 is known and token 9 is not");
+    assert_string_equal(mar_session_error(t),
+                        "a model of family llamagen makes tokens in raster order: expected known tokens to be a "
+                        "prefix, but token 10 is known and token 9 is not");
     mar_session_free(t);
     discrete_close(s);
 }

@@ -97,6 +97,9 @@ void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int r
 
 /* kernels/cpu/<file>.c: entries of the tables. */
 mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
+/* Creates a layer of spec->out columns, all of a before those of b: y [rows][out/2] = silu(a) * b, rounded once. The
+ * spec has no activation, KERN_OUT_ADD or `quantised`. The layer has no gate in cpu_linear_columns. */
+mar_status cpu_linear_create_swiglu(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
 void cpu_linear_free(kern_device *d, kern_linear *l);
 mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
 void cpu_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);

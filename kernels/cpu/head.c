@@ -1,6 +1,7 @@
-/* The diffusion head in the official form (SimpleMLPAdaLN): input projection, residual blocks x += gate *
- * fc2(silu(fc1(LN(x)*(1+scale)+shift))), final layer. The modulation (shift, scale, gate) depends only on (condition,
- * t) and is precomputed. The LN's weight and bias are folded into it (kernels/adaln.h).
+/* The diffusion head: input projection, residual blocks, final layer. A block of MAR's form (SimpleMLPAdaLN) adds
+ * gate * fc2(silu(fc1(LN(x)*(1+scale)+shift))) to x. A SWIGLU block has silu(a)*b between its products, with a and b
+ * the halves of fc1's result. The modulation (shift, scale, gate) depends only on (condition, t) and is precomputed. In
+ * MLP blocks the LN's weight and bias are folded into it (kernels/adaln.h).
  *
  * The input projection and the final linear layer are f32: at the first diffusion index an error of eps is multiplied
  * by 1/sqrt(abar), about 2e4. For the same reason an int8 head also keeps its blocks and modulation in the device's
@@ -23,10 +24,11 @@ struct kern_head {
     kern_linear *in;        /* [W][C] f32 -> f32 */
     int int8;               /* 1: INT8 is also available */
     struct {
-        kern_linear *fc1;                 /* [W][W] act -> act, with silu */
-        kern_linear *fc2;                 /* [W][W] act -> f32 */
+        kern_linear *fc1;                 /* [H][W] act -> act, with silu; SWIGLU: [2H][W], silu(a) * b */
+        kern_linear *fc2;                 /* [W][H] act -> f32 */
     } * block[ARITHMETICS];               /* [depth] */
-    kern_linear *ada_blocks[ARITHMETICS]; /* [depth*3W][W] act -> act, rows of a modulation row */
+    float *norms;                         /* SWIGLU: [depth][2][W] weight and bias of the layer norms */
+    kern_linear *ada_blocks[ARITHMETICS]; /* [ada_layers*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;               /* [2W][W] act -> f32, tail of a modulation row */
     kern_linear *out;                     /* [2C][W] f32 -> f32 */
 };
@@ -49,18 +51,25 @@ static void *head_at(const kern_head *h, const void *p, size_t n)
     return (char *)(uintptr_t)p + n * h->act_size;
 }
 
-/* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale). A head with int8 appends
- * an int: the row's arithmetic. */
+/* A modulation row: act [ada_layers][3][W] (shift, scale, gate), then float [2][W] (shift, scale). A head with int8
+ * appends an int: the row's arithmetic. */
 enum { ROW_END = 64 };
 
 static size_t mod_final_offset(const kern_head *h)
 {
-    return 3u * (size_t)h->depth * (size_t)h->width * h->act_size;
+    return 3u * (size_t)h->ada_layers * (size_t)h->width * h->act_size;
 }
 
 size_t cpu_head_mod_bytes(const kern_head *h)
 {
     return mod_final_offset(h) + 2u * (size_t)h->width * sizeof(float) + (h->int8 ? ROW_END : 0);
+}
+
+/* Returns the element of a modulation row at which block b's shift, scale and gate begin. */
+static size_t mod_block(const kern_head *h, int b)
+{
+    const int layer = b / (h->depth / h->ada_layers);
+    return 3u * (size_t)layer * (size_t)h->width;
 }
 
 static arithmetic arithmetic_of(const kern_head *h, const char *mod_row)
@@ -76,13 +85,14 @@ const char *cpu_head_describe(const kern_head *h)
     return h->bf16 ? "matrix products in bf16" : "matrix products in f32";
 }
 
-/* Returns working memory: `modulate` needs act [rows][W]. `eval` needs float x and y, act u and v, all [rows][W], and
- * the states [rows][C]. Mixed arithmetics in one call also need lists and partial results. */
+/* Returns working memory: `modulate` needs act [rows][W]. `eval` needs float x and y and act u, all [rows][W], act v
+ * [rows][H], and the states [rows][C]. Mixed arithmetics in one call also need lists and partial results. */
 size_t cpu_head_scratch_bytes(const kern_head *h, int rows)
 {
-    const size_t n = (size_t)rows, channels = (size_t)h->channels;
+    const size_t n = (size_t)rows, channels = (size_t)h->channels, w = (size_t)h->width, v = (size_t)h->hidden;
     const size_t some = h->int8 ? n * (3 * sizeof(int) + 2 * channels * sizeof(float)) : 0;
-    return (n * (size_t)h->width + 64) * (2 * sizeof(float) + 2 * h->act_size) + n * channels * sizeof(float) + some;
+    const size_t of_row = (2 * w + channels) * sizeof(float) + (w + v + 1) / 2 * 2 * h->act_size;
+    return n * of_row + 64 * (2 * sizeof(float) + 2 * h->act_size) + some;
 }
 
 static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
@@ -112,7 +122,7 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
     int flag;
     float *weight;
     const float *bias;
-    const int rows = 3 * h->width * h->depth, row = (int)(cpu_head_mod_bytes(h) / h->act_size);
+    const int rows = 3 * h->width * h->ada_layers, row = (int)(cpu_head_mod_bytes(h) / h->act_size);
     mar_status status = kern_head_adaln(spec, &weight, &bias, err);
     if (status != MAR_OK) return status;
     for (int a = FINE; status == MAR_OK && has(h, (arithmetic)a, &flag); a++)
@@ -124,17 +134,41 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
     return status;
 }
 
+static mar_status create_fc1(kern_queue *k, const kern_head *h, const kern_head_block *from, int flag, kern_linear **l,
+                             mar_err *err)
+{
+    if (h->form == KERN_HEAD_MLP)
+        return create_linear(k, h, h->hidden, h->width, from->fc1_weight, from->fc1_bias, KERN_SILU, flag, 0, l, err);
+    const kern_linear_spec spec = {.out = 2 * h->hidden,
+                                   .in = h->width,
+                                   .weight = from->fc1_weight,
+                                   .bias = from->fc1_bias,
+                                   .flags = h->f32 ? KERN_IN_F32 | KERN_OUT_F32 : flag};
+    return cpu_linear_create_swiglu(k, &spec, l, err);
+}
+
 static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
 {
-    const int w = h->width;
     int flag;
     mar_status status = MAR_OK;
     for (int a = FINE; status == MAR_OK && has(h, (arithmetic)a, &flag); a++) {
-        status =
-            create_linear(k, h, w, w, from->fc1_weight, from->fc1_bias, KERN_SILU, flag, 0, &h->block[a][b].fc1, err);
+        status = create_fc1(k, h, from, flag, &h->block[a][b].fc1, err);
         if (status == MAR_OK)
-            status = create_linear(k, h, w, w, from->fc2_weight, from->fc2_bias, KERN_LINEAR, flag | KERN_OUT_F32, 0,
-                                   &h->block[a][b].fc2, err);
+            status = create_linear(k, h, h->width, h->hidden, from->fc2_weight, from->fc2_bias, KERN_LINEAR,
+                                   flag | KERN_OUT_F32, 0, &h->block[a][b].fc2, err);
+    }
+    return status;
+}
+
+/* Copies the layer norms that are not folded into the modulation. */
+static mar_status create_norms(const cpu_device *d, const kern_head_spec *spec, kern_head *h, mar_err *err)
+{
+    const size_t w = (size_t)h->width;
+    if (h->form == KERN_HEAD_MLP) return MAR_OK;
+    const mar_status status = cpu_zeros(d, 2 * (size_t)h->depth * w, &h->norms, err);
+    for (int b = 0; status == MAR_OK && b < h->depth; b++) {
+        memcpy(h->norms + 2 * (size_t)b * w, spec->blocks[b].ln_weight, w * sizeof *h->norms);
+        memcpy(h->norms + (2 * (size_t)b + 1) * w, spec->blocks[b].ln_bias, w * sizeof *h->norms);
     }
     return status;
 }
@@ -160,6 +194,7 @@ mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head 
         status = create_linear(k, h, h->width, h->channels, spec->in_weight, spec->in_bias, KERN_LINEAR,
                                KERN_IN_F32 | KERN_OUT_F32, 0, &h->in, err);
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
+    if (status == MAR_OK) status = create_norms(cpu_of(k)->d, spec, h, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK)
         status = create_linear(k, h, 2 * h->channels, h->width, spec->out_weight, spec->out_bias, KERN_LINEAR,
@@ -183,6 +218,7 @@ void cpu_head_free(kern_device *d, kern_head *h)
         free(h->block[a]);
         cpu_linear_free(d, h->ada_blocks[a]);
     }
+    cpu_pages_free((const cpu_device *)d, h->norms);
     cpu_linear_free(d, h->in);
     cpu_linear_free(d, h->ada_final);
     cpu_linear_free(d, h->out);
@@ -300,18 +336,23 @@ static int computes(const evaluation *e, int b)
     return !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !caches_gated(b));
 }
 
-/* u[r] = n(x[r]) * (1 + scale) + shift, for the block's MLP; the modulation includes the layer norm's weight and
- * bias. */
+/* u[r] = LN(x[r]) * (1 + scale) + shift, for the block's products. The modulation of an MLP block includes the layer
+ * norm's weight and bias. */
 static void modulate_body(void *arg, int first, int last, int thread)
 {
     const evaluation *e = arg;
     const kern_head *h = e->h;
     const size_t w = (size_t)h->width;
+    const float *norm = h->norms ? h->norms + 2 * (size_t)e->block * w : NULL;
     (void)thread;
     for (int r = first; r < last; r++) {
-        const void *shift = head_at(h, mod_row(e, r), 3 * w * (size_t)e->block), *scale = head_at(h, shift, w);
-        e->q->d->rows->modulate(e->x + (size_t)r * w, h->width, 1e-6f, shift, scale, h->bf16,
-                                head_at(h, e->u, (size_t)r * w), h->bf16);
+        const void *shift = head_at(h, mod_row(e, r), mod_block(h, e->block)), *scale = head_at(h, shift, w);
+        const float *x = e->x + (size_t)r * w;
+        void *u = head_at(h, e->u, (size_t)r * w);
+        if (norm)
+            e->q->d->rows->modulate_norm(x, h->width, norm, norm + w, 1e-6f, shift, scale, u, h->bf16);
+        else
+            e->q->d->rows->modulate(x, h->width, 1e-6f, shift, scale, h->bf16, u, h->bf16);
     }
 }
 
@@ -332,7 +373,7 @@ static void gate_row(const evaluation *e, float *x, const float *y, int r)
 {
     const kern_head *h = e->h;
     const size_t w = (size_t)h->width, row = (size_t)r * w;
-    e->q->d->rows->gate_add(x + row, head_at(h, mod_row(e, r), (3 * (size_t)e->block + 2) * w), y + row, w, h->bf16);
+    e->q->d->rows->gate_add(x + row, head_at(h, mod_row(e, r), mod_block(h, e->block) + 2 * w), y + row, w, h->bf16);
 }
 
 static float *kept_of(const evaluation *e)
@@ -367,7 +408,7 @@ static void run_columns(evaluation *e)
     const kern_linear *fc1 = h->block[e->arithmetic][e->block].fc1, *fc2 = h->block[e->arithmetic][e->block].fc2;
     const kern_linear *after =
         h->block[e->arithmetic][e->block + 1 < h->depth ? e->block + 1 : 0].fc1; /* the next step's first block */
-    const size_t offset = (3 * (size_t)e->block + 2) * (size_t)h->width * h->act_size;
+    const size_t offset = (mod_block(h, e->block) + 2 * (size_t)h->width) * h->act_size;
     const gemm_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h), !h->bf16};
     cpu_linear_columns(e->q, fc1, e->u, e->rows, e->v, NULL, fc2);
     cpu_linear_columns(e->q, fc2, e->v, e->rows, e->x, &gate, after);

@@ -13,6 +13,7 @@ enum {
 
 struct kern_linear {
     int out, in, flags, y_stride;
+    int halves; /* results of a layer made by cpu_linear_create_swiglu; 0: another layer */
     kern_activation activation;
     gemm_type type;
     const gemm_kernel *kernel;
@@ -113,6 +114,30 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     return MAR_OK;
 }
 
+mar_status cpu_linear_create_swiglu(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
+{
+    const int hidden = spec->out / 2, blocks = cpu_divide_up(hidden, GEMM_HALF);
+    const size_t in = (size_t)spec->in, columns = (size_t)blocks * GEMM_COLS;
+    kern_linear_spec packed = *spec;
+    *out = NULL;
+    float *weight = calloc(columns * (in + 1), sizeof *weight);
+    if (!weight)
+        return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", columns * (in + 1) * sizeof *weight);
+    float *bias = weight + columns * in;
+    for (int c = 0; c < 2 * hidden; c++) {
+        const int half = c / hidden, i = c % hidden;
+        const size_t to = (size_t)(i / GEMM_HALF * GEMM_COLS + half * GEMM_HALF + i % GEMM_HALF);
+        memcpy(weight + to * in, spec->weight + (size_t)c * in, in * sizeof *weight);
+        bias[to] = spec->bias ? spec->bias[c] : 0;
+    }
+    packed.out = (int)columns, packed.weight = weight, packed.bias = bias;
+    if (!packed.y_stride) packed.y_stride = hidden;
+    const mar_status status = cpu_linear_create(k, &packed, out, err);
+    free(weight);
+    if (status == MAR_OK) (*out)->halves = hidden;
+    return status;
+}
+
 void cpu_linear_free(kern_device *d, kern_linear *l)
 {
     if (!l) return;
@@ -169,8 +194,9 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
 {
     const gemm_rows rows = {
         .base = (const char *)x + (size_t)first * l->row_bytes, .stride = l->row_bytes, .parts = 1, .words = l->words};
+    const int results = l->halves ? GEMM_HALF : GEMM_COLS;
     for (int b = from; b < to; b++) {
-        const size_t column = (size_t)b * GEMM_COLS;
+        const size_t column = (size_t)b * GEMM_COLS, result = (size_t)(b * results);
         const char *block = l->block + (size_t)b * l->block_bytes;
         gemm_gate here;
         if (gate) {
@@ -180,8 +206,10 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
         gemm_out out = {
             .bias = l->bias + column,
             .activation = l->activation,
-            .cols = cpu_lesser(l->out - b * GEMM_COLS, GEMM_COLS),
-            .y = (char *)y + ((size_t)first * (size_t)l->y_stride + column) * (size_t)l->out_size,
+            .swiglu = l->halves > 0,
+            .cols = l->halves ? GEMM_HALF + cpu_lesser(l->halves - b * GEMM_HALF, GEMM_HALF)
+                              : cpu_lesser(l->out - b * GEMM_COLS, GEMM_COLS),
+            .y = (char *)y + ((size_t)first * (size_t)l->y_stride + result) * (size_t)l->out_size,
             .y_stride = (size_t)l->y_stride,
             .y_bf16 = l->out_size == 2,
             .add = gate || l->flags & KERN_OUT_ADD,

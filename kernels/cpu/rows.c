@@ -131,6 +131,28 @@ static void modulate(const float *x, int dim, float eps, const void *shift_, con
     }
 }
 
+#define MODULATE_NORM_BODY(LOAD, STORE)                                                                                \
+    for (int i = 0; i < dim; i++) {                                                                                    \
+        const float n = (x[i] - mean) * inv * weight[i] + bias[i];                                                     \
+        out[i] = STORE(n * (1.0f + LOAD(scale[i])) + LOAD(shift[i]));                                                  \
+    }
+
+static void modulate_norm(const float *x, int dim, const float *weight, const float *bias, float eps,
+                          const void *shift_, const void *scale_, void *y, int bf16)
+{
+    float mean, inv;
+    moments(x, dim, eps, &mean, &inv);
+    if (bf16) {
+        const uint16_t *shift = shift_, *scale = scale_;
+        uint16_t *out = y;
+        MODULATE_NORM_BODY(load_bf16, store_bf16)
+    } else {
+        const float *shift = shift_, *scale = scale_;
+        float *out = y;
+        MODULATE_NORM_BODY(, )
+    }
+}
+
 static void gate_add(float *x, const void *gate, const float *h, size_t n, int bf16)
 {
     if (bf16) {
@@ -600,6 +622,7 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .isa = TEXT(KERN_ISA),
     .layer_norm = layer_norm,
     .modulate = modulate,
+    .modulate_norm = modulate_norm,
     .gate_add = gate_add,
     .silu_add = silu_add,
     .affine_silu = affine_silu,

@@ -16,6 +16,9 @@ typedef struct kern_rows {
     /* y = (x - mean)/sqrt(var + eps) * (1 + scale) + shift. shift and scale are bf16 if mod_bf16, else float */
     void (*modulate)(const float *x, int dim, float eps, const void *shift, const void *scale, int mod_bf16, void *y,
                      int bf16);
+    /* y = ((x - mean)/sqrt(var + eps) * weight + bias) * (1 + scale) + shift; shift, scale and y act */
+    void (*modulate_norm)(const float *x, int dim, const float *weight, const float *bias, float eps, const void *shift,
+                          const void *scale, void *y, int bf16);
     /* x += gate * h, n values; gate act */
     void (*gate_add)(float *x, const void *gate, const float *h, size_t n, int bf16);
     /* y = silu(a + b), n values */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 128, DEPTH = 3, DEEP = 6, CHANNELS = 8, OUT = 2 * CHANNELS, ROWS = 48, STEPS = 3 };
+enum { WIDTH = 128, DEPTH = 3, DEEP = 6, CHANNELS = 8, OUT = 2 * CHANNELS, ROWS = 48, STEPS = 3, HIDDEN = 100 };
 
 static const char *const isas[] = {"", "avx512", "avx_vnni", "avx2", "generic"};
 enum { ISAS = sizeof isas / sizeof *isas };
@@ -82,38 +82,48 @@ typedef struct {
     float *kept;
 } call;
 
-static void product_of(const call *c, const float *w, const float *bias, int out, const float *x, float *y)
+static void product_of(const call *c, const float *w, const float *bias, int out, int in, const float *x, float *y)
 {
     if (c->int8)
-        int8_product(w, bias, out, WIDTH, x, c->rows, y);
+        int8_product(w, bias, out, in, x, c->rows, y);
     else
-        fine_product(w, bias, out, WIDTH, x, c->rows, c->act_size, y);
+        fine_product(w, bias, out, in, x, c->rows, c->act_size, y);
 }
 
-static void modulated(const float *x, const float *shift, const float *scale, size_t act_size, float *u)
+/* Computes a row's operand. norm: block whose layer norm has its own weight and bias, or NULL. */
+static void modulated(const float *x, const kern_head_block *norm, const float *shift, const float *scale,
+                      size_t act_size, float *u)
 {
     double mean = 0, square = 0;
     for (int i = 0; i < WIDTH; i++) mean += (double)x[i] / WIDTH;
     for (int i = 0; i < WIDTH; i++) square += ((double)x[i] - mean) * ((double)x[i] - mean) / WIDTH;
-    for (int i = 0; i < WIDTH; i++)
-        u[i] = to_act((float)(((double)x[i] - mean) / sqrt(square + 1e-6) * (1 + (double)scale[i]) + (double)shift[i]),
-                      act_size);
+    for (int i = 0; i < WIDTH; i++) {
+        double n = ((double)x[i] - mean) / sqrt(square + 1e-6);
+        if (norm) n = n * (double)norm->ln_weight[i] + (double)norm->ln_bias[i];
+        u[i] = to_act((float)(n * (1 + (double)scale[i]) + (double)shift[i]), act_size);
+    }
 }
 
-/* Adds block b with modulation rows mod [rows][3*depth*WIDTH]. work [2][rows][WIDTH]. */
+/* Adds block b with modulation rows mod [rows][3*ada_layers*WIDTH]. work [rows][WIDTH + 3 hidden]. */
 static void add_block(const call *c, int b, const float *mod, float *x, float *work)
 {
     const kern_head_block *block = &c->h->blocks[b];
-    const int inner = b >= 1 && b <= 4, n = c->rows * WIDTH, stride = 3 * WIDTH * c->h->spec.depth;
+    const kern_head_spec *s = &c->h->spec;
+    const int inner = b >= 1 && b <= 4, n = c->rows * WIDTH, stride = 3 * WIDTH * s->ada_layers, hidden = s->hidden;
+    const int swiglu = s->form == KERN_HEAD_SWIGLU, fc1 = swiglu ? 2 * hidden : hidden;
     const int computed = !c->kept || c->reuse == KERN_HEAD_FRESH || (c->reuse == KERN_HEAD_WARM && !inner);
-    float *u = work, *v = work + n, *kept = c->kept ? c->kept + b * n : u;
-    mod += 3 * WIDTH * b;
+    float *u = work, *v = work + n, *ab = v + c->rows * hidden, *kept = c->kept ? c->kept + b * n : u;
+    mod += 3 * WIDTH * (b / (s->depth / s->ada_layers));
     if (computed) {
         for (int r = 0; r < c->rows; r++)
-            modulated(x + r * WIDTH, mod + r * stride, mod + r * stride + WIDTH, c->act_size, u + r * WIDTH);
-        product_of(c, block->fc1_weight, block->fc1_bias, WIDTH, u, v);
-        for (int i = 0; i < n; i++) v[i] = to_act(silu(v[i]), c->act_size);
-        product_of(c, block->fc2_weight, block->fc2_bias, WIDTH, v, kept);
+            modulated(x + r * WIDTH, swiglu ? block : NULL, mod + r * stride, mod + r * stride + WIDTH, c->act_size,
+                      u + r * WIDTH);
+        product_of(c, block->fc1_weight, block->fc1_bias, fc1, WIDTH, u, ab);
+        for (int i = 0; i < c->rows * hidden; i++) {
+            const float *a = ab + i / hidden * fc1 + i % hidden;
+            v[i] = to_act(swiglu ? silu(a[0]) * a[hidden] : silu(a[0]), c->act_size);
+        }
+        product_of(c, block->fc2_weight, block->fc2_bias, WIDTH, hidden, v, kept);
     }
     for (int i = 0; i < n; i++) {
         const float gate = mod[i / WIDTH * stride + 2 * WIDTH + i % WIDTH];
@@ -126,21 +136,22 @@ static void add_block(const call *c, int b, const float *mod, float *x, float *w
 static void oracle(const call *c, const float *states, const float *cond, float *out)
 {
     const kern_head_spec *s = &c->h->spec;
-    const size_t n = (size_t)c->rows * WIDTH, f = sizeof(float), blocks = 3 * (size_t)s->depth;
-    float *x = malloc(n * f), *work = malloc(2 * n * f), *mod = malloc(blocks * n * f), *last = malloc(2 * n * f);
+    const size_t n = (size_t)c->rows * WIDTH, f = sizeof(float), blocks = 3 * (size_t)s->ada_layers;
+    float *x = malloc(n * f), *mod = malloc(blocks * n * f), *last = malloc(2 * n * f);
+    float *work = malloc((n + 3 * (size_t)(c->rows * s->hidden)) * f);
     float *u = calloc(n, f), *weight;
     const float *bias;
     mar_err err = {0};
     assert_true(x && work && mod && last && u);
     assert_ok(kern_head_adaln(s, &weight, &bias, &err), &err);
     for (size_t i = 0; i < n; i++) u[i] = to_act(silu(cond[i]), c->act_size);
-    product_of(c, weight, bias, (int)blocks * WIDTH, u, mod);
+    product_of(c, weight, bias, (int)blocks * WIDTH, WIDTH, u, mod);
     for (size_t i = 0; i < blocks * n; i++) mod[i] = to_act(mod[i], c->act_size);
     fine_product(s->ada_weight, s->ada_bias, 2 * WIDTH, WIDTH, u, c->rows, c->act_size, last);
     fine_product(s->in_weight, s->in_bias, WIDTH, CHANNELS, states, c->rows, f, x);
     for (int b = 0; b < s->depth; b++) add_block(c, b, mod, x, work);
     for (int r = 0; r < c->rows; r++)
-        modulated(x + r * WIDTH, last + r * 2 * WIDTH, last + r * 2 * WIDTH + WIDTH, f, u + r * WIDTH);
+        modulated(x + r * WIDTH, NULL, last + r * 2 * WIDTH, last + r * 2 * WIDTH + WIDTH, f, u + r * WIDTH);
     fine_product(s->out_weight, s->out_bias, OUT, WIDTH, u, c->rows, f, out);
     free(x), free(work), free(mod), free(last), free(u), free(weight);
 }
@@ -219,6 +230,13 @@ static const uint8_t second_fine[STEPS] = {0, 1, 0}, all_fine[STEPS] = {1, 1, 1}
 
 /* --- tests -------------------------------------------------------------------------------------------------------- */
 
+/* Makes a head of either form. The width of a SwiGLU block's operand is no multiple of a vector's words. */
+static head_case make_form(kern_head_form form, int depth, int ada_layers, uint64_t seed)
+{
+    return form == KERN_HEAD_MLP ? make_head_case(WIDTH, depth, CHANNELS, seed)
+                                 : make_swiglu_case(WIDTH, depth, CHANNELS, HIDDEN, ada_layers, seed);
+}
+
 static void the_head_is_the_oracle_s(void **state)
 {
     (void)state;
@@ -227,8 +245,8 @@ static void the_head_is_the_oracle_s(void **state)
         kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 2);
         if (!k) continue;
         print_message("%s\n", k->device->description);
-        for (uint64_t seed = 1; seed <= 3; seed++) {
-            head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 1000 * seed);
+        for (uint64_t seed = 1; seed <= 5; seed++) { /* 4: SwiGLU with one adaLN layer, 5: with one for each block */
+            head_case h = make_form(seed > 3, DEPTH, seed == 4 ? 1 : DEPTH, 1000 * seed);
             rig g = open_rig(k, &h, 1, second_fine, ROWS);
             for (int step = 0; step < 2; step++) {
                 k->head->eval(k, g.net, g.x, NULL, mod_of(&g, step), NULL, ROWS, got, g.scratch);
@@ -272,12 +290,11 @@ static void reuse_is_the_oracle_s(void **state)
 }
 
 /* Checks calls that mix rows of all steps, in shuffled order and with separate states. */
-static void a_row_s_bits_are_its_own(void **state)
+static void check_bits(kern_head_form form)
 {
-    (void)state;
     static float all[ROWS * OUT], first[ROWS * OUT], one[OUT];
     int x_index[ROWS], mod_index[ROWS];
-    head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 900);
+    head_case h = make_form(form, DEPTH, 1, 900);
     for (int r = 0; r < ROWS; r++) x_index[r] = 11 * r % ROWS / 2, mod_index[r] = 37 * r % (STEPS * ROWS);
     for (int isa = 0; isa < ISAS; isa++)
         for (int threads = 1; threads <= 3; threads++) {
@@ -306,6 +323,13 @@ static void a_row_s_bits_are_its_own(void **state)
     free_head_case(&h);
 }
 
+static void a_row_s_bits_are_its_own(void **state)
+{
+    (void)state;
+    check_bits(KERN_HEAD_MLP);
+    check_bits(KERN_HEAD_SWIGLU);
+}
+
 /* Computes the outputs at all steps, [STEPS][ROWS][OUT]. */
 static void at_all_steps(kern_queue *k, const head_case *h, int int8, const uint8_t *fine, float *out)
 {
@@ -315,13 +339,12 @@ static void at_all_steps(kern_queue *k, const head_case *h, int int8, const uint
     close_rig(&g);
 }
 
-static void fine_rows_are_those_of_a_head_without_int8(void **state)
+static void check_fine_rows(kern_head_form form)
 {
-    (void)state;
     enum { STEP = ROWS * OUT, ALL = STEPS * STEP };
     static float without[ALL], with[ALL], bf16[ALL], in_int8[ALL];
     const size_t size = STEP * sizeof *with;
-    head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 900);
+    head_case h = make_form(form, DEPTH, DEPTH, 900);
     for (int isa = 0; isa < ISAS; isa++) {
         kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 2);
         const int f32 = k && k->device->act_size == sizeof(float);
@@ -353,27 +376,39 @@ static void fine_rows_are_those_of_a_head_without_int8(void **state)
     free_head_case(&h);
 }
 
+static void fine_rows_are_those_of_a_head_without_int8(void **state)
+{
+    (void)state;
+    check_fine_rows(KERN_HEAD_MLP);
+    check_fine_rows(KERN_HEAD_SWIGLU);
+}
+
 /* Checks that the layer with a non-finite weight is named. The watch must read a row's modulation in its own format. */
 static void what_is_not_finite_is_found(void **state)
 {
     (void)state;
-    static const char *const layers[3] = {"diffloss.net.res_blocks.1", "diffloss.net.res_blocks.1",
-                                          "diffloss.net.res_blocks.1.adaLN_modulation.1"};
+    static const char *const layers[2][4] = {
+        [KERN_HEAD_MLP] = {"diffloss.net.res_blocks.1", "diffloss.net.res_blocks.1",
+                           "diffloss.net.res_blocks.1.adaLN_modulation.1"},
+        [KERN_HEAD_SWIGLU] = {"head.net.res_blocks.1", "head.net.res_blocks.1", "head.net.ada_ln_blocks.1",
+                              "head.net.res_blocks.1"},
+    };
     static float out[ROWS * OUT];
     kern_queue *k = open_as("", MAR_DTYPE_INT8, 2);
     if (!k) skip();
-    for (int way = 0; way < 3; way++)
-        for (int infinite = 0; infinite < 2; infinite++) {
-            head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 900);
+    for (int way = 0; way < 8; way++)
+        for (int infinite = 0; infinite < 2 && layers[way / 4][way % 4]; infinite++) {
+            head_case h = make_form(way / 4, DEPTH, DEPTH, 900);
             const kern_head_block *b = &h.blocks[1];
-            const float *weights[3] = {b->fc1_weight, b->fc2_weight, b->ada_weight};
-            ((float *)(uintptr_t)weights[way])[5 * WIDTH + 7] = infinite ? (float)INFINITY : (float)NAN;
+            const float *weights[4] = {b->fc1_weight, b->fc2_weight, b->ada_weight, b->ln_weight};
+            ((float *)(uintptr_t)weights[way % 4])[way % 4 < 3 ? 5 * WIDTH + 7 : 7] =
+                infinite ? (float)INFINITY : (float)NAN;
             kern_watch_begin(k);
             k->watch.on = 1;
             rig g = open_rig(k, &h, 1, second_fine, ROWS);
             for (int step = 0; step < STEPS; step += 2)
                 k->head->eval(k, g.net, g.x, NULL, mod_of(&g, step), NULL, ROWS, out, g.scratch);
-            assert_string_equal(k->watch.layer, layers[way]);
+            assert_string_equal(k->watch.layer, layers[way / 4][way % 4]);
             k->watch.on = 0;
             close_rig(&g);
             free_head_case(&h);

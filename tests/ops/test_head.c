@@ -19,20 +19,27 @@ typedef struct {
     int t[STEPS];
 } head_data;
 
-enum { WIDTH, DEPTH, CHANNELS, ROWS, F32, KIND };
+/* HIDDEN: 0 in a head of MLP blocks. */
+enum { WIDTH, DEPTH, CHANNELS, ROWS, F32, KIND, HIDDEN, ADA_LAYERS, NUMBERS };
 enum { OFFICIAL, FAINT, ROUNDING, FINAL, REUSE };
 
 /* Rows of several warps with a partial last one; rows of one partial warp. F32: an f32 head on any device. */
-static const int heads[][6] = {
+static const int heads[][NUMBERS] = {
     {40, 6, 16, 13, 0, OFFICIAL},  {264, 6, 16, 13, 0, OFFICIAL}, {40, 6, 16, 13, 1, OFFICIAL},
     {264, 2, 16, 13, 1, OFFICIAL}, {128, 3, 8, 40, 0, OFFICIAL},  {128, 3, 8, 48, 1, OFFICIAL},
     {128, 3, 8, 48, 0, FAINT},     {96, 1, 8, 1, 0, ROUNDING},    {96, 1, 16, 70, 0, ROUNDING},
     {72, 6, 16, 12, 0, REUSE},     {72, 6, 16, 12, 1, REUSE},     {128, 6, 8, 48, 0, REUSE},
     {40, 1, 16, 9, 0, FINAL},      {768, 1, 8, 9, 0, FINAL},      {1544, 1, 4, 9, 0, FINAL},
 };
-static const int more_heads[][6] = {
+static const int more_heads[][NUMBERS] = {
     {264, 1, 16, 9, 0, FINAL},  {520, 1, 3, 9, 0, FINAL}, {1288, 1, 16, 9, 0, FINAL},
     {1536, 1, 16, 9, 0, FINAL}, {64, 1, 24, 9, 0, FINAL}, {768, 1, 8, 9, 1, FINAL},
+};
+
+static const int swiglu_heads[][NUMBERS] = {
+    {40, 6, 16, 13, 0, OFFICIAL, 72, 2},  {264, 2, 16, 13, 0, OFFICIAL, 200, 1}, {40, 6, 16, 13, 1, OFFICIAL, 72, 6},
+    {128, 4, 8, 48, 0, OFFICIAL, 192, 2}, {264, 3, 16, 13, 1, OFFICIAL, 200, 3}, {128, 4, 8, 70, 1, OFFICIAL, 192, 1},
+    {96, 1, 8, 1, 0, ROUNDING, 96, 1},    {96, 1, 16, 70, 0, ROUNDING, 96, 1},   {72, 6, 16, 12, 0, REUSE, 112, 2},
 };
 
 static void zero(const float *x, size_t n)
@@ -44,9 +51,12 @@ static head_case make_head(ops_call *c)
 {
     const int w = c->n[WIDTH];
     const uint64_t number = 1000 + 100 * (uint64_t)c->index;
+    const kern_head_form form = c->n[HIDDEN] ? KERN_HEAD_SWIGLU : KERN_HEAD_MLP;
     head_case h = c->n[KIND] == FAINT      ? make_faint_case(w, c->n[DEPTH], c->n[CHANNELS], number)
-                  : c->n[KIND] == ROUNDING ? make_rounding_case(w, c->n[CHANNELS], number)
-                                           : make_head_case(w, c->n[DEPTH], c->n[CHANNELS], number);
+                  : c->n[KIND] == ROUNDING ? make_rounding_case(w, c->n[CHANNELS], form, number)
+                  : form == KERN_HEAD_MLP
+                      ? make_head_case(w, c->n[DEPTH], c->n[CHANNELS], number)
+                      : make_swiglu_case(w, c->n[DEPTH], c->n[CHANNELS], c->n[HIDDEN], c->n[ADA_LAYERS], number);
     if (c->n[KIND] == FINAL) { /* the block adds nothing; the modulation is its bias */
         zero(h.blocks[0].ada_weight, 3 * (size_t)w * (size_t)w), zero(h.blocks[0].ada_bias, 3 * (size_t)w);
         zero(h.spec.ada_weight, 2 * (size_t)w * (size_t)w);
@@ -207,11 +217,16 @@ static void run_head(kern_queue *k, const ops_call *c, void *const *a)
 
 /* ROWS: rows of the head, conditions times tokens. KIND: sampler and guidance. */
 enum { DDPM, SOLVER, GUIDED_DDPM, GUIDED_SOLVER };
-static const int chains[][6] = {
+static const int chains[][NUMBERS] = {
     {64, 6, 16, 6, 0, GUIDED_DDPM},    {64, 6, 16, 6, 0, DDPM},        {64, 6, 16, 6, 0, GUIDED_SOLVER},
     {64, 6, 16, 6, 0, SOLVER},         {64, 6, 16, 6, 1, GUIDED_DDPM}, {64, 6, 16, 6, 1, SOLVER},
     {64, 6, 16, 70, 0, GUIDED_DDPM},   {64, 6, 16, 70, 0, DDPM},       {64, 6, 16, 70, 0, SOLVER},
     {64, 6, 16, 70, 1, GUIDED_SOLVER}, {64, 6, 16, 70, 1, DDPM},       {128, 3, 8, 12, 0, GUIDED_DDPM},
+};
+static const int swiglu_chains[][NUMBERS] = {
+    {64, 6, 16, 6, 0, GUIDED_DDPM, 96, 2},
+    {64, 6, 16, 70, 0, SOLVER, 96, 2},
+    {64, 6, 16, 6, 1, GUIDED_SOLVER, 96, 3},
 };
 
 static double normal_at(const head_data *d, int token, int channel, int step)
@@ -310,7 +325,7 @@ static void run_chain(kern_queue *k, const ops_call *c, void *const *a)
     k->head->chain_run(k, o->net, &job);
 }
 
-#define HEAD_NUMBERS "width depth channels rows f32 kind"
+#define HEAD_NUMBERS "width depth channels rows f32 kind hidden ada_layers"
 
 static const ops_entry table[] = {
     {"modulate, eval, eval_reusing", HEAD_NUMBERS, OPS_CASES(heads), OPS_ALONE_ON_CPU, build_head, run_head,
@@ -318,6 +333,10 @@ static const ops_entry table[] = {
     {"modulate, eval, more", HEAD_NUMBERS, OPS_CASES(more_heads), OPS_ALONE_ON_CPU | OPS_LONG, build_head, run_head,
      prepare_head, release_head, NULL},
     {"chain_run", HEAD_NUMBERS, OPS_CASES(chains), 0, build_chain, run_chain, prepare_head, release_head, NULL},
+    {"modulate, eval, SwiGLU", HEAD_NUMBERS, OPS_CASES(swiglu_heads), OPS_ALONE_ON_CPU, build_head, run_head,
+     prepare_head, release_head, NULL},
+    {"chain_run, SwiGLU", HEAD_NUMBERS, OPS_CASES(swiglu_chains), 0, build_chain, run_chain, prepare_head, release_head,
+     NULL},
 };
 
 /* --- a head's description, and its non-finite numbers ------------------------------------------------------------- */

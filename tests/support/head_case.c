@@ -26,6 +26,11 @@ static const float *draw(float **at, size_t n, float low, float high, uint64_t s
     return to;
 }
 
+static float *writable(const float *weights)
+{
+    return (float *)(uintptr_t)weights;
+}
+
 static head_case make_case(kern_head_spec spec, uint64_t seed)
 {
     const size_t w = (size_t)spec.width, c = (size_t)spec.channels, hidden = (size_t)spec.hidden;
@@ -80,20 +85,24 @@ head_case make_swiglu_case(int width, int depth, int channels, int hidden, int a
                      seed);
 }
 
-head_case make_rounding_case(int width, int channels, uint64_t seed)
+head_case make_rounding_case(int width, int channels, kern_head_form form, uint64_t seed)
 {
-    const size_t w = (size_t)width;
-    head_case h = make_head_case(width, 1, channels, seed);
-    float *p = h.weights; /* in the order that make_head_case draws */
-    for (size_t i = 0; i < w; i++) p[i] = 1, p[w + i] = 0;
-    float *fc1 = p + 2 * w, *bias = fc1 + w * w, *fc2 = bias + w, *ada = fc2 + w * w + w, *ada_bias = ada + 3 * w * w;
-    memset(fc1, 0, w * w * sizeof *fc1);
-    for (size_t i = 0; i < w; i++) bias[i] = 3 * (1 + bias[i]); /* SiLU's slope is far from 0 */
-    memset(fc2, 0, (w * w + w) * sizeof *fc2);
+    const size_t w = (size_t)width, fc1 = form == KERN_HEAD_SWIGLU ? 2 * w : w;
+    head_case h = form == KERN_HEAD_SWIGLU ? make_swiglu_case(width, 1, channels, width, 1, seed)
+                                           : make_head_case(width, 1, channels, seed);
+    const kern_head_block *block = &h.blocks[0];
+    float *norm = writable(block->ln_weight), *bias = writable(block->fc1_bias), *fc2 = writable(block->fc2_weight);
+    float *gate = writable(block->ada_bias) + 2 * w;
+    for (size_t i = 0; i < w; i++) norm[i] = 1;
+    for (size_t i = 0; i < fc1; i++) bias[i] = 3 * (1 + bias[i]); /* SiLU's slope is far from 0 */
+    memset(writable(block->ln_bias), 0, w * sizeof(float));
+    memset(writable(block->fc1_weight), 0, fc1 * w * sizeof(float));
+    memset(fc2, 0, w * w * sizeof(float)), memset(writable(block->fc2_bias), 0, w * sizeof(float));
     for (size_t i = 0; i < w; i++) fc2[i * w + i] = 1;
-    memset(ada, 0, (3 * w * w + 2 * w) * sizeof *ada);
-    for (size_t i = 0; i < w; i++) ada_bias[2 * w + i] = 1;
-    memset((void *)(uintptr_t)h.spec.ada_weight, 0, 2 * w * w * sizeof(float));
+    memset(writable(block->ada_weight), 0, 3 * w * w * sizeof(float));
+    memset(writable(block->ada_bias), 0, 2 * w * sizeof(float));
+    for (size_t i = 0; i < w; i++) gate[i] = 1;
+    memset(writable(h.spec.ada_weight), 0, 2 * w * w * sizeof(float));
     return h;
 }
 

@@ -17,9 +17,10 @@ head_case make_swiglu_case(int width, int depth, int channels, int hidden, int a
 /* Makes the same with layer norm weights in 0.05 .. 0.3 in the blocks. The blocks have no shift, and fc1's weights
  * compensate the small norms. So their errors show in the output. */
 head_case make_faint_case(int width, int depth, int channels, uint64_t seed);
-/* Makes one block that adds exactly bf16(SiLU(fc1's bias)) to the residual stream. fc1 and adaLN have zero weights, fc2
- * is the identity, the gate is 1. Extra rounding before SiLU shows in every output. */
-head_case make_rounding_case(int width, int channels, uint64_t seed);
+/* Makes one block that adds exactly bf16(SiLU(fc1's bias)) to the residual stream, or with SWIGLU bf16(SiLU(a's bias) *
+ * b's bias). fc1 and adaLN have zero weights, fc2 is the identity, the gate is 1. Extra rounding before SiLU or the
+ * product shows in every output. */
+head_case make_rounding_case(int width, int channels, kern_head_form form, uint64_t seed);
 void free_head_case(head_case *h);
 
 /* Returns n floats, evenly distributed in low .. high. The caller frees them. */

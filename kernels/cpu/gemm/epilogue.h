@@ -32,6 +32,19 @@ static void store_some(const gemm_out *o, floats a, int c, const char *gate, voi
     memcpy(y, values, bytes);
 }
 
+/* Returns x w + bias of LANES columns from c on, of the sums `at` of a row. */
+static inline __attribute__((always_inline)) floats result_of(const gemm_out *o, const char *at, const int int8,
+                                                              const int is_signed, size_t row, int c)
+{
+    floats a = load_floats(at + 4 * c);
+    if (int8) {
+        ints exact = (ints)a;
+        if (!is_signed) exact -= (ints)load_floats(o->offset + c);
+        a = __builtin_convertvector(exact, floats) * (load_floats(o->w_scale + c) * o->x_scale[row]);
+    }
+    return a + load_floats(o->bias + c);
+}
+
 /* Writes rows of y. `whole`: the block has all columns, without gate and ReLU, and y is not scattered. The loops then
  * have hardly a branch. */
 static inline __attribute__((always_inline)) void finish_rows(const kern_activation activation, const int bf16,
@@ -50,13 +63,7 @@ static inline __attribute__((always_inline)) void finish_rows(const kern_activat
         if (!whole && o.gate)
             gate = o.gate->base + (size_t)(o.gate->index ? o.gate->index[row] : (int)row) * o.gate->stride;
         for (int c = 0; c < cols; c += LANES) {
-            floats a = load_floats(at + 4 * c);
-            if (int8) {
-                ints exact = (ints)a;
-                if (!is_signed) exact -= (ints)load_floats(o.offset + c);
-                a = __builtin_convertvector(exact, floats) * (load_floats(o.w_scale + c) * o.x_scale[row]);
-            }
-            a += load_floats(o.bias + c);
+            floats a = result_of(&o, at, int8, is_signed, row, c);
             if (activation == KERN_GELU) a = gelu_v(a);
             if (activation == KERN_SILU) a = silu_v(a);
             if (activation == KERN_GELU_TANH) a = gelu_tanh_v(a);
@@ -85,6 +92,29 @@ static inline __attribute__((always_inline)) void finish_as(const kern_activatio
         finish_rows(activation, 0, 0, sum, int8, is_signed, rows, first, o);
 }
 
+/* Writes rows of y = silu(a) * b. */
+static inline __attribute__((always_inline)) void finish_swiglu(const int bf16, const void *sum, const int int8,
+                                                                const int is_signed, int rows, int first,
+                                                                const gemm_out *out)
+{
+    const gemm_out o = *out;
+    const size_t size = bf16 ? 2 : 4;
+    const int cols = o.cols - GEMM_HALF;
+    const char *at = sum;
+    for (int r = 0; r < rows; r++, at += 4 * GEMM_COLS) {
+        const size_t row = (size_t)(first + r);
+        char *y = (char *)o.y + row * o.y_stride * size;
+        for (int c = 0; c < cols; c += LANES) {
+            const floats a = result_of(&o, at, int8, is_signed, row, c);
+            const floats b = result_of(&o, at, int8, is_signed, row, c + GEMM_HALF);
+            if (c + LANES <= cols)
+                store_values(&o, bf16, silu_v(a) * b, c, NULL, y + (size_t)c * size);
+            else
+                store_some(out, silu_v(a) * b, c, NULL, y + (size_t)c * size, cols - c);
+        }
+    }
+}
+
 /* Writes rows first .. first+rows-1 of y from sum[rows][GEMM_COLS], float, or int32_t if `int8`. These have their
  * offset unless the rows were multiplied as signed numbers. Reads whole vectors of sums only as far as there are
  * columns. */
@@ -93,7 +123,12 @@ static inline __attribute__((always_inline)) void gemm_finish(const void *sum, c
 {
     switch (o->activation) {
     case KERN_LINEAR:
-        finish_as(KERN_LINEAR, sum, int8, is_signed, rows, first, o);
+        if (o->swiglu && o->y_bf16)
+            finish_swiglu(1, sum, int8, is_signed, rows, first, o);
+        else if (o->swiglu)
+            finish_swiglu(0, sum, int8, is_signed, rows, first, o);
+        else
+            finish_as(KERN_LINEAR, sum, int8, is_signed, rows, first, o);
         break;
     case KERN_GELU:
         finish_as(KERN_GELU, sum, int8, is_signed, rows, first, o);

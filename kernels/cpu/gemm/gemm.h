@@ -12,6 +12,7 @@
 
 enum {
     GEMM_COLS = 64, /* columns of a weight block */
+    GEMM_HALF = 32, /* results of a block with swiglu */
     GEMM_ROWS = 64, /* rows of a pass over a block; their sums stay in L1 */
     GEMM_STEP = 16, /* AMX takes as many words at a time */
     GEMM_ZERO = 128 /* zero point of int8's unsigned x */
@@ -42,7 +43,8 @@ typedef struct {
     const float *bias; /* [GEMM_COLS] */
     kern_activation activation;
     int relu;              /* y = max(a, 0); a NaN stays one */
-    int cols;              /* existing columns of the block, 1..GEMM_COLS */
+    int swiglu;            /* y = silu(a) * b, GEMM_HALF columns of each; without activation, relu, y_at and add */
+    int cols;              /* existing columns of the block, 1..GEMM_COLS; with swiglu GEMM_HALF + those of b */
     void *y;               /* row 0, the block's first column; bf16 or float */
     size_t y_stride;       /* elements */
     const ptrdiff_t *y_at; /* [rows] offset of each row from y in elements; NULL: r * y_stride */

@@ -50,6 +50,8 @@ enum {
     KERN_INT8 = 32, /* Linear layers only: multiplies in int8 if kern_device.int8. x is quantised by row, the weights by
                      * output channel (kernels/int8.h). */
     KERN_RELU = 16, /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
+    KERN_TRANSPOSED = 64, /* Convolutions only: PyTorch's ConvTranspose2d of stride two. Needs kernel 4x4 and padding
+                           * one, or 2x2 and zero, and what KERN_UPSAMPLE needs of the other flags. */
 };
 
 typedef struct {
@@ -66,16 +68,16 @@ typedef struct {
 } kern_linear_spec;
 
 /* 2-D convolution, activations NHWC. y has (height + 2 pad_h + pad_end - kernel_h) / stride + 1 rows, rounded down, and
- * columns likewise. With KERN_UPSAMPLE y has 2 height rows and 2 width columns. */
+ * columns likewise. With KERN_UPSAMPLE or KERN_TRANSPOSED y has 2 height rows and 2 width columns. */
 typedef struct {
     int out, in;            /* channels */
     int kernel_h, kernel_w; /* 1 or more */
-    int stride;             /* 1 or 2, for rows and columns */
+    int stride;             /* 1 or 2, for rows and columns; 2 with KERN_TRANSPOSED */
     int pad_h, pad_w;       /* rows of zeros above and below x, columns on either side; less than the kernel's size */
     int pad_end;            /* more rows of zeros below, columns on the right; together less than the kernel's size */
-    const float *weight;    /* host [out][in][kernel_h][kernel_w] */
-    const float *bias;      /* host [out] */
-    int flags;              /* KERN_OUT_F32, KERN_OUT_ADD, KERN_UPSAMPLE, KERN_RELU; the input is always act* */
+    const float *weight;    /* host [out][in][kernel_h][kernel_w]; KERN_TRANSPOSED: [in][out][kernel_h][kernel_w] */
+    const float *bias;      /* host [out] or NULL */
+    int flags;    /* KERN_OUT_F32, KERN_OUT_ADD, KERN_UPSAMPLE, KERN_TRANSPOSED, KERN_RELU; the input is always act* */
     int y_stride; /* elements from one pixel of y to the next; 0 means out. Lets several convolutions write side by side
                    * into the channels of one array */
 } kern_conv_spec;
@@ -489,7 +491,7 @@ typedef struct {
     /* Must precede calls on this queue with this number of images, height and width of x. Then `conv` allocates nothing
      * and cannot fail. */
     mar_status (*plan)(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err);
-    /* y[images][H][W][out] (upsampling: [images][2H][2W][out]) from x[images][H][W][in]. */
+    /* y[images][H][W][out] (upsampling or transposed: [images][2H][2W][out]) from x[images][H][W][in]. */
     void (*conv)(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y);
     /* Must precede calls of group_norm with this shape, as `plan` does for `conv`. */
     mar_status (*group_norm_plan)(kern_queue *k, int images, int pixels, int channels, mar_err *err);

@@ -1,6 +1,7 @@
 #include "kernels/trace.h"
 
 #include "kernels/discrete.h"
+#include "kernels/doubling.h"
 #include "kernels/head_work.h"
 #include "kernels/speculation.h"
 
@@ -332,16 +333,20 @@ static void conv(kern_queue *k, const kern_conv *c, const act *x, int images, in
     kern_conv_spec s;
     begin(k)->real_conv->conv(k, c, x, images, height, width, y);
     k->device->measure->conv_spec(c, &s);
-    const int upsample = (s.flags & KERN_UPSAMPLE) != 0;
+    const int upsample = (s.flags & KERN_UPSAMPLE) != 0, doubles = kern_conv_doubles(s.flags);
+    const double window = kern_conv_window(s.flags, s.kernel_h) * (double)kern_conv_window(s.flags, s.kernel_w);
     const double in_pixels = (double)images * height * width;
     const double rows = (height + 2 * s.pad_h + s.pad_end - s.kernel_h) / s.stride + 1;
     const double columns = (width + 2 * s.pad_w + s.pad_end - s.kernel_w) / s.stride + 1;
-    const double results = (upsample ? 4 * in_pixels : images * rows * columns) * s.out;
-    const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* distinct input pixels, as in vae_run_flop */
+    const double results = (doubles ? 4 * in_pixels : images * rows * columns) * s.out;
     const double operands = in_pixels * s.in + (double)s.out * s.in * s.kernel_h * s.kernel_w;
     end(k, (int)(results / s.out), act_bytes(k, operands) + result_bytes(k, results, s.flags),
-        2 * results * s.in * taps, "convolution %dx%d, %d to %d%s%s%s", s.kernel_h, s.kernel_w, s.in, s.out,
-        s.stride > 1 ? ", stride 2" : "", upsample ? ", upsampled" : "", s.flags & KERN_OUT_ADD ? ", added" : "");
+        2 * results * s.in * window /* as in vae_run_flop */, "convolution %dx%d, %d to %d%s%s%s", s.kernel_h,
+        s.kernel_w, s.in, s.out, s.stride > 1 ? ", stride 2" : "",
+        upsample  ? ", upsampled"
+        : doubles ? ", transposed"
+                  : "",
+        s.flags & KERN_OUT_ADD ? ", added" : "");
 }
 
 static void group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,

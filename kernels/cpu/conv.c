@@ -6,11 +6,13 @@
  *
  * A 3x3 convolution of a nearest-neighbour upsampled image reads each input pixel more than once. An output pixel of a
  * given row and column parity depends on 2x2 different input pixels, with sums of weights. So it is four 2x2
- * convolutions of the small image, one a parity, with 4/9 of the arithmetic.
+ * convolutions of the small image, one a parity, with 4/9 of the arithmetic. A transposed convolution of stride two is
+ * four convolutions as well, of a quarter of its taps each (kernels/doubling.h).
  *
  * Few output channels would leave most of a vector empty. Then the product's columns are the taps of each: it computes
  * an input pixel's terms, which are then added to the results around the pixel. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/doubling.h"
 
 #include <stdlib.h>
 
@@ -26,7 +28,8 @@ struct kern_conv {
     gemm_type type;
     const gemm_kernel *kernel;
     int out, in, kernel_h, kernel_w, stride, pad_h, pad_w, pad_end, flags, y_stride; /* of the spec */
-    int parities, tap_h, tap_w; /* products a pixel of x has results of: 4 when upsampling, or 1; and their windows */
+    int parities, tap_h, tap_w; /* products a pixel of x has results of: 4 if it doubles, or 1; and their windows */
+    int step;                   /* pixels of x from a product's result to the next: stride, or 1 if it doubles */
     int size;                   /* bytes of an element of x */
     int plain;                  /* 1: a result's inputs are a pixel, so x is the product's rows */
     int terms;                  /* 1: results are sums of terms */
@@ -57,24 +60,25 @@ void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec)
 /* --- weights -------------------------------------------------------------------------------------------------------
  */
 
-/* Adds the weights of one output channel, w[in][kernel_h][kernel_w], to row[tap][in] of a parity. Tap ky of parity py
- * sums the 3x3 taps that fall on its input row: {0}, {1,2} for even rows, {0,1}, {2} for odd. */
-static void add_weights(const kern_conv *c, int parity, const float *w, float *row)
+/* Writes the weights of one output channel of a parity to row[tap][in]. */
+static void lay_out(const kern_conv_spec *spec, const kern_conv *c, int parity, int out, float *row)
 {
-    static const int merged[2][3] = {{0, 1, 1}, {0, 0, 1}};
-    const int upsamples = c->parities == 4;
-    for (int i = 0; i < c->in; i++)
-        for (int y = 0; y < c->kernel_h; y++)
-            for (int x = 0; x < c->kernel_w; x++, w++) {
-                const int tap_y = upsamples ? merged[parity / 2][y] : y, tap_x = upsamples ? merged[parity % 2][x] : x;
-                row[(tap_y * c->tap_w + tap_x) * c->in + i] += *w;
-            }
+    const int taps = c->tap_h * c->tap_w;
+    for (int i = 0; i < c->in; i++) {
+        const float *w = spec->weight + ((size_t)out * (size_t)c->in + (size_t)i) * (size_t)taps;
+        float merged[4];
+        if (c->parities == 4) {
+            kern_conv_parity(spec, parity, out, i, merged);
+            w = merged;
+        }
+        for (int tap = 0; tap < taps; tap++) row[tap * c->in + i] = w[tap];
+    }
 }
 
 static mar_status pack(const cpu_device *d, kern_conv *c, const kern_conv_spec *spec, mar_err *err)
 {
     const size_t blocks = (size_t)c->blocks, bytes = (size_t)c->parities * blocks * c->block_bytes;
-    const size_t weights = (size_t)(c->in * c->kernel_h * c->kernel_w), row = (size_t)c->row;
+    const size_t row = (size_t)c->row;
     const int words = (int)(c->block_bytes / (4 * GEMM_COLS)), terms = c->terms ? c->tap_h * c->tap_w : 1;
     mar_status status = cpu_pages(d, bytes, "a convolution's weights", (void **)&c->block, err);
     if (status == MAR_OK) status = cpu_zeros(d, blocks * GEMM_COLS, &c->bias, err);
@@ -86,11 +90,10 @@ static mar_status pack(const cpu_device *d, kern_conv *c, const kern_conv_spec *
         for (int first = 0; first < c->out; first += GEMM_COLS, block += c->block_bytes) {
             const int cols = cpu_lesser(c->out - first, GEMM_COLS);
             memset(rows, 0, row * GEMM_COLS * sizeof *rows);
-            for (int o = 0; o < cols; o++)
-                add_weights(c, parity, spec->weight + (size_t)(first + o) * weights, rows + (size_t)o * row);
+            for (int o = 0; o < cols; o++) lay_out(spec, c, parity, first + o, rows + (size_t)o * row);
             gemm_pack(c->type, rows, cols * terms, c->row / terms, words, block);
         }
-    memcpy(c->bias, spec->bias, (size_t)c->out * sizeof *c->bias);
+    if (spec->bias) memcpy(c->bias, spec->bias, (size_t)c->out * sizeof *c->bias);
     free(rows);
     return MAR_OK;
 }
@@ -99,8 +102,9 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
 {
     *out = NULL;
     const cpu_device *d = cpu_of(k)->d;
-    const int upsamples = (spec->flags & KERN_UPSAMPLE) != 0, tap_h = upsamples ? 2 : spec->kernel_h,
-              tap_w = upsamples ? 2 : spec->kernel_w, inputs = tap_h * tap_w * spec->in;
+    const int doubles = kern_conv_doubles(spec->flags), step = doubles ? 1 : spec->stride,
+              tap_h = kern_conv_window(spec->flags, spec->kernel_h),
+              tap_w = kern_conv_window(spec->flags, spec->kernel_w), inputs = tap_h * tap_w * spec->in;
     kern_conv *c = calloc(1, sizeof *c);
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
     *c = (kern_conv){.type = d->bf16 ? GEMM_BF16 : GEMM_F32,
@@ -114,21 +118,22 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
                      .pad_end = spec->pad_end,
                      .flags = spec->flags,
                      .y_stride = spec->y_stride ? spec->y_stride : spec->out,
-                     .parities = upsamples ? 4 : 1,
+                     .parities = doubles ? 4 : 1,
                      .tap_h = tap_h,
                      .tap_w = tap_w,
+                     .step = step,
                      .size = d->bf16 ? 2 : 4,
                      .row = d->bf16 ? (inputs + 1) / 2 * 2 : inputs,
                      .blocks = cpu_divide_up(spec->out, GEMM_COLS)};
     c->kernel = d->gemm[c->type];
     const int whole = !d->bf16 || spec->in % 2 == 0; /* 1: a pixel fills whole words */
-    c->plain = c->row == spec->in && spec->stride == 1 && spec->pad_h == 0 && spec->pad_w == 0;
-    c->terms = whole && !c->plain && !upsamples && spec->out <= FEW_OUT && tap_h * tap_w * spec->out <= GEMM_COLS &&
+    c->plain = c->row == spec->in && step == 1 && spec->pad_h == 0 && spec->pad_w == 0;
+    c->terms = whole && !c->plain && !doubles && spec->out <= FEW_OUT && tap_h * tap_w * spec->out <= GEMM_COLS &&
                spec->stride == 1 && (spec->flags & (KERN_OUT_F32 | KERN_OUT_ADD | KERN_RELU)) == KERN_OUT_F32;
     c->gathers = !c->plain && !c->terms && (!c->kernel->takes_parts || !whole);
     c->words = gemm_words(c->type, c->gathers ? c->row : c->in, 1);
     c->block_bytes = gemm_block_bytes(c->type, gemm_words(c->type, c->terms ? c->in : c->row, c->kernel->step));
-    const int fit = CHUNK_BYTES / (c->in * c->size * c->stride * c->stride) / GEMM_ROWS * GEMM_ROWS;
+    const int fit = CHUNK_BYTES / (c->in * c->size * step * step) / GEMM_ROWS * GEMM_ROWS;
     c->pixels = fit < GEMM_ROWS ? GEMM_ROWS : cpu_lesser(fit, CHUNK_PIXELS);
     const mar_status status = pack(d, c, spec, err);
     if (status != MAR_OK) {
@@ -198,18 +203,23 @@ static span span_at(int from, int results, int size, int taps, int stride, int p
     return s;
 }
 
-/* Returns the span of rows, or of columns, that begins at result `from`. The 2x2 window of an upsampled odd row or
- * column begins at its own pixel. */
+/* Returns the pixels in front of a result's own that its window begins at; odd: the parity of its row or column. */
+static int pad_of(const kern_conv *c, int odd, int taps, int pad)
+{
+    return c->parities == 4 ? (taps == 2 && !odd) : pad;
+}
+
+/* Returns the span of rows, or of columns, that begins at result `from`. */
 static span rows_at(const conv_call *call, int parity, int from)
 {
     const kern_conv *c = call->c;
-    return span_at(from, call->rows, call->height, c->tap_h, c->stride, c->parities == 4 ? 1 - parity / 2 : c->pad_h);
+    return span_at(from, call->rows, call->height, c->tap_h, c->step, pad_of(c, parity / 2, c->tap_h, c->pad_h));
 }
 
 static span columns_at(const conv_call *call, int parity, int from)
 {
     const kern_conv *c = call->c;
-    return span_at(from, call->columns, call->width, c->tap_w, c->stride, c->parities == 4 ? 1 - parity % 2 : c->pad_w);
+    return span_at(from, call->columns, call->width, c->tap_w, c->step, pad_of(c, parity % 2, c->tap_w, c->pad_w));
 }
 
 /* Returns the pixel of x at a row and column of an image. */
@@ -269,7 +279,7 @@ static void multiply_pixels(const conv_call *call, const conv_part *p)
 static void multiply_spans(const conv_call *call, const conv_part *p, const span *v, const span *h)
 {
     const kern_conv *c = call->c;
-    const size_t pixel_bytes = (size_t)(c->in * c->size), x_stride = (size_t)c->stride * pixel_bytes;
+    const size_t pixel_bytes = (size_t)(c->in * c->size), x_stride = (size_t)c->step * pixel_bytes;
     const ptrdiff_t y_stride = (c->parities == 4 ? 2 : 1) * c->y_stride;
     int row[CHUNK_PIXELS], rows = 0;
     for (int line = p->first; line < p->last; line++)
@@ -282,7 +292,7 @@ static void multiply_spans(const conv_call *call, const conv_part *p, const span
         ptrdiff_t at[CHUNK_PIXELS];
         for (int r = 0, line = from / width, column = from % width; r < n; line++, column = 0) {
             const int image = row[line] / call->rows, down = row[line] % call->rows - v->from;
-            const char *x = x_at(call, image, v->at + down * c->stride + v->first, h->at + h->first);
+            const char *x = x_at(call, image, v->at + down * c->step + v->first, h->at + h->first);
             const ptrdiff_t y = offset_of(call, p->parity, row[line], h->from);
             for (; column < width && r < n; r++, column++) {
                 pixel[r] = x + (size_t)column * x_stride;
@@ -410,15 +420,15 @@ static void terms_body(void *arg, int first, int last, int thread)
 void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y)
 {
     cpu_queue *q = cpu_of(k);
-    const int upsamples = c->parities == 4, threads = q->d->threads;
+    const int doubles = c->parities == 4, threads = q->d->threads;
     conv_call call = {.q = q,
                       .c = c,
                       .x = (const char *)x,
                       .y = y,
                       .height = height,
                       .width = width,
-                      .rows = upsamples ? height : (height + 2 * c->pad_h + c->pad_end - c->kernel_h) / c->stride + 1,
-                      .columns = upsamples ? width : (width + 2 * c->pad_w + c->pad_end - c->kernel_w) / c->stride + 1};
+                      .rows = doubles ? height : (height + 2 * c->pad_h + c->pad_end - c->kernel_h) / c->stride + 1,
+                      .columns = doubles ? width : (width + 2 * c->pad_w + c->pad_end - c->kernel_w) / c->stride + 1};
     if (!cpu_planned(q, work_bytes(c, width) <= q->work_bytes, "convolution of %dx%d pixels", height, width)) return;
     if (!kern_live(k) || images <= 0 || call.rows <= 0 || call.columns <= 0) return;
     const int pixels = images * call.rows * call.columns;

@@ -5,11 +5,12 @@
  *
  * As on the CPU (kernels/cpu/conv.c), a 3x3 convolution of an upsampled image is one 2x2 convolution of the small
  * image. Its result is one row and column larger. A pixel shuffle distributes its four groups of output channels to the
- * row and column parities.
+ * row and column parities. A transposed convolution is done likewise, with a 2x2 or a 1x1 one (kernels/doubling.h).
  *
  * Floor, per output pixel, with t taps (9 of a 3x3 kernel) and c channels in and out: 2 t c^2 flop. The patches are 2 t
  * c bytes in bf16, written and read; at the band size below that happens in L2. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/doubling.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,8 @@
  * 256x256 pixels take 36 MB on an H100, within its 50 MB of L2. */
 enum { PATCH_BYTES = 36 << 20, TILE = 128 * 128, VECTOR = 16, WARPS = 8 };
 
-/* The convolution as computed: 4*channels, 2x2 and padding 1 when upsampling. */
+/* The convolution as computed. One that doubles rows and columns has 4*channels, the window of a parity, stride 1 and
+ * padding 1, or 0 if the window is 1x1. */
 struct kern_conv {
     int out, in;
     int kernel_h, kernel_w, stride, pad_h, pad_w, pad_end;
@@ -38,29 +40,19 @@ mar_status cuda_patches(cuda_queue *c, mar_err *err)
 
 /* --- creation ---------------------------------------------------------------------------------------------- */
 
-/* Merges the 3x3 kernel of one (output, input) pair into the 2x2 kernel of a parity (py, px). Tap ky of parity py sums
- * the 3x3 taps that fall on its input row: {0}, {1,2} for even rows, {0,1}, {2} for odd. */
-static void merge_taps(const float *w3, int parity, float w2[4])
-{
-    static const int tap_of[2][3] = {{0, 1, 1}, {0, 0, 1}};
-    memset(w2, 0, 4 * sizeof *w2);
-    for (int r = 0; r < 3; r++)
-        for (int s = 0; s < 3; s++) w2[2 * tap_of[parity / 2][r] + tap_of[parity % 2][s]] += w3[3 * r + s];
-}
-
-/* Builds weight [out][row] and bias [out] of the product from the spec's [out][in][kernel_h][kernel_w]. */
+/* Builds weight [out][row] and bias [out] of the product from the spec's. */
 static void lay_out(const kern_conv *conv, const kern_conv_spec *spec, float *weight, float *bias)
 {
     const size_t in = (size_t)conv->in, taps = (size_t)(conv->kernel_h * conv->kernel_w);
     for (int o = 0; o < conv->out; o++) {
         const int parity = o / spec->out, channel = o % spec->out;
         float *row = weight + (size_t)o * (size_t)conv->row;
-        bias[o] = spec->bias[channel];
+        bias[o] = spec->bias ? spec->bias[channel] : 0;
         for (size_t i = 0; i < in; i++) {
             const float *from = spec->weight + ((size_t)channel * in + i) * (size_t)(spec->kernel_h * spec->kernel_w);
             float merged[4];
-            if (spec->flags & KERN_UPSAMPLE) {
-                merge_taps(from, parity, merged);
+            if (kern_conv_doubles(spec->flags)) {
+                kern_conv_parity(spec, parity, channel, (int)i, merged);
                 from = merged;
             }
             for (size_t tap = 0; tap < taps; tap++) row[tap * in + i] = from[tap];
@@ -89,19 +81,19 @@ static mar_status create_product(kern_queue *k, kern_conv *conv, const kern_conv
 mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err)
 {
     *out = NULL;
-    const int upsample = (spec->flags & KERN_UPSAMPLE) != 0, unit = VECTOR / (int)k->device->act_size;
+    const int doubles = kern_conv_doubles(spec->flags), unit = VECTOR / (int)k->device->act_size;
     kern_conv *conv = (kern_conv *)calloc(1, sizeof *conv);
     if (!conv) return err_set(err, MAR_ENOMEM, "out of memory");
-    conv->out = upsample ? 4 * spec->out : spec->out;
+    conv->out = doubles ? 4 * spec->out : spec->out;
     conv->in = spec->in;
-    conv->kernel_h = upsample ? 2 : spec->kernel_h;
-    conv->kernel_w = upsample ? 2 : spec->kernel_w;
-    conv->stride = spec->stride;
+    conv->kernel_h = kern_conv_window(spec->flags, spec->kernel_h);
+    conv->kernel_w = kern_conv_window(spec->flags, spec->kernel_w);
+    conv->stride = doubles ? 1 : spec->stride;
     conv->pad_h = spec->pad_h;
     conv->pad_w = spec->pad_w;
     conv->pad_end = spec->pad_end;
     conv->flags = spec->flags;
-    conv->y_stride = upsample || !spec->y_stride ? conv->out : spec->y_stride;
+    conv->y_stride = doubles || !spec->y_stride ? conv->out : spec->y_stride;
     conv->row = (conv->kernel_h * conv->kernel_w * conv->in + unit - 1) / unit * unit;
     mar_status status = create_product(k, conv, spec, err);
     if (status != MAR_OK) {
@@ -114,11 +106,13 @@ mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv
 
 void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec)
 {
-    const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
+    const int upsample = (conv->flags & KERN_UPSAMPLE) != 0, transposed = (conv->flags & KERN_TRANSPOSED) != 0;
     *spec = {};
-    spec->out = upsample ? conv->out / 4 : conv->out, spec->in = conv->in;
-    spec->kernel_h = upsample ? 3 : conv->kernel_h, spec->kernel_w = upsample ? 3 : conv->kernel_w;
-    spec->stride = conv->stride, spec->pad_h = conv->pad_h, spec->pad_w = conv->pad_w, spec->pad_end = conv->pad_end;
+    spec->out = upsample || transposed ? conv->out / 4 : conv->out, spec->in = conv->in;
+    spec->kernel_h = upsample ? 3 : transposed ? 2 * conv->kernel_h : conv->kernel_h;
+    spec->kernel_w = upsample ? 3 : transposed ? 2 * conv->kernel_w : conv->kernel_w;
+    spec->stride = transposed ? 2 : conv->stride, spec->pad_h = conv->pad_h, spec->pad_w = conv->pad_w,
+    spec->pad_end = conv->pad_end;
     spec->flags = conv->flags;
 }
 
@@ -131,8 +125,8 @@ void cuda_conv_free(kern_device *d, kern_conv *conv)
 
 /* --- bands ------------------------------------------------------------------------------------------------- */
 
-/* The output pixels of all images are the product's rows. When upsampling, the last row and column of an image are
- * outside x. */
+/* The output pixels of all images are the product's rows. With the 2x2 window of a parity, the last row and column of
+ * an image are outside x. */
 typedef struct {
     int height, width; /* of an image of x */
     int stride, pad_h, pad_w;
@@ -153,12 +147,13 @@ typedef struct {
 /* Returns 1 if x itself is the product's operand. */
 static int is_product(const kern_conv *conv)
 {
-    return conv->kernel_h * conv->kernel_w * conv->stride == 1 && conv->row == conv->in;
+    return conv->kernel_h * conv->kernel_w * conv->stride == 1 && conv->row == conv->in &&
+           !kern_conv_doubles(conv->flags);
 }
 
 static conv_bands divide(const cuda_queue *c, const kern_conv *conv, int images, int height, int width)
 {
-    const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
+    const int doubles = kern_conv_doubles(conv->flags);
     conv_bands p = {};
     p.of.height = height;
     p.of.width = width;
@@ -174,7 +169,7 @@ static conv_bands divide(const cuda_queue *c, const kern_conv *conv, int images,
     p.of.image = cuda_divide_by(image);
     p.pixels = images * image;
     size_t pixel = (size_t)conv->row * c->device->base.act_size;
-    if (upsample) pixel += (size_t)conv->out * sizeof(float);
+    if (doubles) pixel += (size_t)conv->out * sizeof(float);
     const int wave = c->device->multiprocessors * TILE / conv->out, fit = (int)(c->patches_bytes / pixel);
     const int most = is_product(conv) ? p.pixels : wave > 0 && wave < fit ? wave : fit;
     p.bands = most > 0 ? (p.pixels + most - 1) / most : 0;
@@ -223,10 +218,9 @@ __global__ static void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Distributes channel groups to pixels: group (py, px) of pixel (i, j) of the 2x2 convolution is pixel
- * (2i - py, 2j - px) of its image of y, where that exists. V is one or four floats; a pixel of y has n of them. A warp
- * takes a pixel.
- */
+/* Distributes channel groups to pixels: group (py, px) of pixel (i, j) of a 2x2 convolution is pixel
+ * (2i - py, 2j - px) of its image of y, where that exists; of a 1x1 convolution (2i + py, 2j + px). V is one or four
+ * floats; a pixel of y has n of them. A warp takes a pixel. */
 template <typename V>
 __global__ static void __launch_bounds__(32 * WARPS)
     pixel_shuffle(const V *from, conv_pixels p, int n, int first, int count, V *y)
@@ -235,11 +229,11 @@ __global__ static void __launch_bounds__(32 * WARPS)
     if (i >= count) return;
     const int image = cuda_quotient(first + i, p.image), pixel = first + i - image * p.image.by;
     const int row = cuda_quotient(pixel, p.columns), column = pixel - row * p.columns.by;
-    const int height = 2 * p.height, width = 2 * p.width;
+    const int height = 2 * p.height, width = 2 * p.width, side = p.taps == 1 ? 1 : -1;
     y += (size_t)image * (size_t)height * (size_t)width * (size_t)n;
     from += (size_t)i * 4 * (size_t)n;
     for (int parity = 0; parity < 4; parity++, from += n) {
-        const int r = 2 * row - parity / 2, s = 2 * column - parity % 2;
+        const int r = 2 * row + side * (parity / 2), s = 2 * column + side * (parity % 2);
         if (r < 0 || s < 0 || r >= height || s >= width) continue;
         V *to = y + ((size_t)r * (size_t)width + (size_t)s) * (size_t)n;
         for (int j = (int)threadIdx.x % 32; j < n; j += 32) to[j] = from[j];
@@ -280,6 +274,7 @@ void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, i
 {
     cuda_queue *c = cuda_of(k);
     const conv_bands p = divide(c, conv, images, height, width);
+    const int doubles = kern_conv_doubles(conv->flags);
     const size_t y_size = conv->flags & KERN_OUT_F32 ? sizeof(float) : k->device->act_size;
     if (p.pixels == 0) return;
     if (!p.bands) {
@@ -296,8 +291,8 @@ void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, i
         const int count = p.pixels - first < p.band ? p.pixels - first : p.band;
         void *to = (char *)y + (size_t)first * (size_t)conv->y_stride * y_size;
         gather_band(c, conv, x, p.of, first, count);
-        if (conv->flags & KERN_UPSAMPLE) to = result;
+        if (doubles) to = result;
         cuda_linear(k, conv->product, c->patches, count, to);
-        if (conv->flags & KERN_UPSAMPLE) shuffle_band(c, conv, result, p.of, first, count, (float *)y);
+        if (doubles) shuffle_band(c, conv, result, p.of, first, count, (float *)y);
     }
 }

@@ -69,11 +69,13 @@ static void golden_results(ops_call *c, const char *kind, int bf16, size_t n, si
 /* --- convolutions ------------------------------------------------------------------------------------------------- */
 
 enum { IMAGES, HEIGHT, WIDTH, IN, OUT, KERNEL_H, KERNEL_W, STRIDE, PAD_H, PAD_W, FLAGS, Y_STRIDE, AT, KIND, PAD_END };
-enum { NORMAL, ODD_BIAS, GOLDEN }; /* kinds */
+enum { NORMAL, ODD_BIAS, NO_BIAS, GOLDEN }; /* kinds */
 
 #define F32      KERN_OUT_F32
 #define ADD      KERN_OUT_F32 | KERN_OUT_ADD
 #define UPSAMPLE KERN_OUT_F32 | KERN_UPSAMPLE
+#define TRANSPOSED(images, height, width, in, out, size)                                                               \
+    images, height, width, in, out, size, size, 2, (size) / 4, (size) / 4, KERN_OUT_F32 | KERN_TRANSPOSED, 0, 0
 #define SQUARE(images, height, width, in, out, size, flags)                                                            \
     images, height, width, in, out, size, size, 1, (size) / 2, (size) / 2, flags, 0, 0, NORMAL
 
@@ -101,6 +103,15 @@ static const int convs[][15] = {
     {SQUARE(3, 7, 5, 32, 48, 3, UPSAMPLE)},
     {SQUARE(4, 4, 9, 6, 5, 3, UPSAMPLE)},
     {SQUARE(5, 5, 6, 8, 128, 3, UPSAMPLE)},
+    {TRANSPOSED(1, 1, 1, 8, 16, 4), NORMAL},
+    {TRANSPOSED(3, 5, 7, 32, 48, 4), NORMAL},
+    {TRANSPOSED(2, 4, 9, 6, 5, 4), NO_BIAS},
+    {TRANSPOSED(5, 5, 6, 8, 128, 4), NORMAL},
+    {TRANSPOSED(2, 3, 4, 16, 3, 4), NORMAL}, /* few channels */
+    {TRANSPOSED(1, 1, 1, 8, 16, 2), NORMAL},
+    {TRANSPOSED(3, 5, 7, 32, 48, 2), NO_BIAS},
+    {TRANSPOSED(2, 4, 9, 5, 6, 2), NORMAL}, /* no vectors */
+    {TRANSPOSED(5, 5, 6, 8, 128, 2), NORMAL},
     {2, 6, 7, 8, 3, 3, 3, 1, 1, 1, KERN_OUT_F32 | KERN_RELU, 0, 0,
      NORMAL}, /* few channels, but not summed from terms */
     /* Layers of Inception-v3 with smaller images and fewer channels. Some sizes are odd, or channels fill no vector. */
@@ -142,6 +153,7 @@ static const int large_convs[][15] = {
     {SQUARE(2, 16, 16, 160, 192, 3, ADD)},  {SQUARE(1, 32, 32, 256, 128, 1, F32)},
     {SQUARE(1, 64, 64, 48, 48, 3, F32)},    {SQUARE(1, 16, 16, 96, 96, 3, UPSAMPLE)},
     {SQUARE(1, 3, 70, 64, 64, 3, F32)},     {SQUARE(1, 3, 600, 16, 16, 3, F32)}, /* a row of several chunks */
+    {TRANSPOSED(2, 20, 33, 64, 72, 4)},     {TRANSPOSED(2, 40, 33, 64, 72, 2)},
 };
 
 typedef struct {
@@ -149,14 +161,21 @@ typedef struct {
     float *weight, *bias;
 } conv_sizes;
 
+/* Returns the rows of y of `size` rows of x, or its columns. */
+static int results_of(const int *n, int size, int pad, int kernel)
+{
+    if (n[FLAGS] & KERN_TRANSPOSED) return 2 * size;
+    return results((n[FLAGS] & KERN_UPSAMPLE ? 2 : 1) * size + n[PAD_END], pad, kernel, n[STRIDE]);
+}
+
 /* Adds x and y. An image's results lie in channels AT.. of each pixel. y ends with 8 unused elements. */
 static conv_sizes *conv_arrays(ops_call *c)
 {
-    const int *n = c->n, scale = n[FLAGS] & KERN_UPSAMPLE ? 2 : 1;
+    const int *n = c->n;
     conv_sizes *s = c->data = ops_host(c, sizeof *s);
     c->rows = n[IMAGES];
-    s->rows = results(scale * n[HEIGHT] + n[PAD_END], n[PAD_H], n[KERNEL_H], n[STRIDE]);
-    s->columns = results(scale * n[WIDTH] + n[PAD_END], n[PAD_W], n[KERNEL_W], n[STRIDE]);
+    s->rows = results_of(n, n[HEIGHT], n[PAD_H], n[KERNEL_H]);
+    s->columns = results_of(n, n[WIDTH], n[PAD_W], n[KERNEL_W]);
     s->stride = n[Y_STRIDE] ? n[Y_STRIDE] : n[OUT];
     const size_t in = (size_t)(n[HEIGHT] * n[WIDTH] * n[IN]), out = (size_t)(s->rows * s->columns * s->stride);
     ops_input(c, OPS_ACT, (size_t)n[IMAGES] * in, in, 1);
@@ -180,6 +199,20 @@ static double conv_sum(const int *n, const double *weight, const double *x, int 
     return sum;
 }
 
+/* Returns result (row, column): each pixel of x adds to the results from 2 * its row - pad on, and columns likewise. */
+static double transposed_sum(const int *n, const double *weight, const double *x, int row, int column, int out)
+{
+    double sum = 0;
+    for (int r = 0; r < n[HEIGHT]; r++)
+        for (int s = 0; s < n[WIDTH]; s++) {
+            const int u = row - (2 * r - n[PAD_H]), v = column - (2 * s - n[PAD_W]);
+            if (u < 0 || v < 0 || u >= n[KERNEL_H] || v >= n[KERNEL_W]) continue;
+            sum += ops_dot(x + (r * n[WIDTH] + s) * n[IN], weight + ((out * n[KERNEL_H] + u) * n[KERNEL_W] + v) * n[IN],
+                           n[IN]);
+        }
+    return sum;
+}
+
 /* Weights are multiples of 1/8. They and upsampling's sums of four weights are exact in bf16. */
 static void build_conv(ops_call *c)
 {
@@ -192,15 +225,22 @@ static void build_conv(ops_call *c)
         memcpy(s->bias + 3, odd, sizeof odd);
     }
     double *weight = ops_host(c, (size_t)(n[OUT] * n[IN] * window) * sizeof *weight);
-    for (int i = 0; i < n[OUT] * n[IN] * window; i++)
-        weight[(i / (n[IN] * window) * window + i % window) * n[IN] + i / window % n[IN]] = (double)s->weight[i];
+    for (int i = 0; i < n[OUT] * n[IN] * window; i++) {
+        const int inner = n[FLAGS] & KERN_TRANSPOSED ? n[OUT] : n[IN];
+        const int a = i / (inner * window), b = i / window % inner;
+        const int o = n[FLAGS] & KERN_TRANSPOSED ? b : a, in = n[FLAGS] & KERN_TRANSPOSED ? a : b;
+        weight[(o * window + i % window) * n[IN] + in] = (double)s->weight[i];
+    }
     const ops_array *x = &c->array[0], *y = &c->array[1];
     const int image = s->rows * s->columns * n[OUT];
     for (int i = 0; i < n[IMAGES] * image; i++) {
         const int o = i % n[OUT], pixel = i / n[OUT], at = pixel * s->stride + n[AT] + o;
         const int row = pixel / s->columns % s->rows, column = pixel % s->columns;
-        const double sum = (double)s->bias[o] + conv_sum(n, weight, x->x + (size_t)(i / image) * x->row,
-                                                         row * n[STRIDE] - n[PAD_H], column * n[STRIDE] - n[PAD_W], o);
+        const double *from = x->x + (size_t)(i / image) * x->row;
+        const double sum = (n[KIND] == NO_BIAS ? 0 : (double)s->bias[o]) +
+                           (n[FLAGS] & KERN_TRANSPOSED ? transposed_sum(n, weight, from, row, column, o)
+                                                       : conv_sum(n, weight, from, row * n[STRIDE] - n[PAD_H],
+                                                                  column * n[STRIDE] - n[PAD_W], o));
         if (n[FLAGS] & KERN_RELU && isnan(sum) && ops_on_cuda()) {
             y->want[at] = ops_any; /* a GPU's ReLU may turn NaN into 0 */
             continue;
@@ -244,7 +284,7 @@ static void *prepare_conv(kern_queue *k, const ops_call *c)
                                  .pad_w = n[PAD_W],
                                  .pad_end = n[PAD_END],
                                  .weight = s->weight,
-                                 .bias = s->bias,
+                                 .bias = n[KIND] == NO_BIAS ? NULL : s->bias,
                                  .flags = n[FLAGS],
                                  .y_stride = n[Y_STRIDE]};
     kern_conv *conv = NULL;

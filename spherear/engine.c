@@ -35,8 +35,7 @@ static int steps_left(const mar_engine_state *engine_state, int slot)
 
 /* --- guidance ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the guidance scale of an image's token. */
-static float scale_of(const sphere *g, const sphere_slot *s, int token)
+float sphere_scale(const sphere *g, const sphere_slot *s, int token)
 {
     const mar_params *p = &g->params;
     const double known = (double)token / seq_len(g);
@@ -62,7 +61,7 @@ static void list_token(sphere *g, int slot, int apart)
     g->row_seed[i] = s->seed;
     g->row_image[i] = s->number;
     g->row_position[i] = apart ? n : s->known; /* noise that no other token of the image has */
-    g->row_cfg[i] = scale_of(g, s, s->known);
+    g->row_cfg[i] = sphere_scale(g, s, s->known);
     g->row_place[i] = apart ? g->max_images * n + slot : slot * n + s->known;
     g->row_z[i] = (apart ? g->max_images : 0) + slot;
 }
@@ -137,7 +136,7 @@ static void draw(sphere *g, int guided)
     const gpt_shape shape = {.kind = guided, .rows = g->drawn};
     if (g->drawn == 0) return;
     diff_chain_guide(&g->chain, guided);
-    if (g->params.head_spec) {
+    if (g->speculation.w.window) {
         draw_by_speculation(g, guided);
         return;
     }
@@ -160,7 +159,7 @@ static void draw_tokens(sphere *g)
         for (int slot = 0; slot < g->max_images; slot++) {
             const sphere_slot *s = &g->slot[slot];
             if (steps_left((mar_engine_state *)g, slot) == 0) continue;
-            const int guided = scale_of(g, s, s->known) != 1;
+            const int guided = sphere_scale(g, s, s->known) != 1;
             if (group == APART ? draws_apart(g, s, s->known) : guided == (group == GUIDED))
                 list_token(g, slot, group == APART);
         }
@@ -168,8 +167,7 @@ static void draw_tokens(sphere *g)
     }
 }
 
-/* Adds tokens `first`.. of an image to the transformer's next pass, and wants z of the token after the last. */
-static void add_tokens(sphere *g, int slot, int first, int n)
+void sphere_add_tokens(sphere *g, sphere_runner *r, int slot, int first, int n, int wanted, int rows, const int *to)
 {
     const sphere_slot *s = &g->slot[slot];
     for (int branch = 0; branch < (s->cfg > 1 ? 2 : 1); branch++) {
@@ -177,32 +175,55 @@ static void add_tokens(sphere *g, int slot, int first, int n)
             const int apart = branch == 1 && first + i == 0 && draws_apart(g, s, 0) && s->given == 0;
             g->source[i] = apart ? g->max_images * seq_len(g) + slot : slot * seq_len(g) + first + i;
         }
-        sphere_runner_add(&g->target, slot, branch, first, n, g->source, 1, branch * g->max_images + slot, 1);
+        sphere_runner_add(r, slot, branch, first, n, g->source, wanted, branch * rows, to);
     }
+}
+
+/* Takes a round of paths. The images' first tokens are drawn plainly. */
+static mar_status step_by_paths(sphere *g, mar_err *err)
+{
+    int first = 0;
+    for (int slot = 0; slot < g->max_images; slot++) first |= steps_left((mar_engine_state *)g, slot) == seq_len(g);
+    if (!first) return sphere_paths_round(g->paths, err);
+    draw_tokens(g);
+    for (int slot = 0; slot < g->max_images; slot++)
+        if (steps_left((mar_engine_state *)g, slot) > 0) g->slot[slot].known++, g->stats.tokens++;
+    diff_chain_guide(&g->chain, g->target.branches == 2);
+    diff_chain_guide(&g->paths->chain, g->target.branches == 2);
+    return MAR_OK;
+}
+
+static void step_plainly(sphere *g)
+{
+    draw_tokens(g);
+    sphere_runner_begin(&g->target);
+    for (int slot = 0; slot < g->max_images; slot++) {
+        if (steps_left((mar_engine_state *)g, slot) == 0) continue;
+        sphere_slot *s = &g->slot[slot];
+        g->stats.tokens++;
+        if (++s->known < seq_len(g))
+            sphere_add_tokens(g, &g->target, slot, s->known - 1, 1, 1, g->max_images, &slot), g->stats.contexts++;
+    }
+    sphere_runner_run(&g->target, g->tokens, g->z);
 }
 
 static mar_status step(mar_engine_state *engine_state, mar_err *err)
 {
     sphere *g = of(engine_state);
-    draw_tokens(g);
-    sphere_runner_begin(&g->target);
-    for (int slot = 0; slot < g->max_images; slot++) {
-        if (steps_left(engine_state, slot) == 0) continue;
-        sphere_slot *s = &g->slot[slot];
-        g->stats.tokens++;
-        if (++s->known < seq_len(g)) add_tokens(g, slot, s->known - 1, 1), g->stats.contexts++;
-    }
-    sphere_runner_run(&g->target, g->tokens, g->z);
-    return g->k->watch.layer[0] ? sphere_refuse_layer(g, err) : MAR_OK;
+    mar_status status = MAR_OK;
+    if (g->paths)
+        status = step_by_paths(g, err);
+    else
+        step_plainly(g);
+    return status == MAR_OK && g->k->watch.layer[0] ? sphere_refuse_layer(g, err) : status;
 }
 
 /* --- beginning and ending images ---------------------------------------------------------------------------------- */
 
-/* Returns 0: each image goes at its own pace. */
+/* A round of paths has the session's guidance. Otherwise each image goes at its own pace. */
 static int together(const mar_engine_state *g)
 {
-    (void)g;
-    return 0;
+    return of_const(g)->paths != NULL;
 }
 
 static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
@@ -212,6 +233,13 @@ static mar_status check_image(const mar_engine_state *engine_state, const mar_im
         return err_set(err, MAR_EARG,
                        "guidance %g: the session was created with guidance %g and has no memory for more",
                        (double)image->cfg, (double)g->params.cfg);
+    if (g->paths && image->cfg != g->params.cfg)
+        return err_set(err, MAR_EARG, "guidance %g: with --spec path expected that of the session, %g",
+                       (double)image->cfg, (double)g->params.cfg);
+    if (g->paths && image->known) return err_set(err, MAR_EARG, "--spec path: expected a request without known tokens");
+    if (g->paths && image->number >= SPHERE_CANDIDATE_IMAGES)
+        return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
+                       (unsigned long long)image->number);
     return image->known ? mar_check_prefix(&g->model->base.config, image->known, err) : MAR_OK;
 }
 
@@ -228,6 +256,7 @@ static void reset_stats(sphere *g)
     g->head_s = g->head_flop = 0;
     g->target.seconds = g->target.flop = 0;
     g->target.passes = 0;
+    if (g->paths) sphere_paths_begin(g->paths);
     kern_watch_begin(g->k);
 }
 
@@ -236,6 +265,7 @@ static void begin_image(sphere *g, int slot, const mar_image *image)
     sphere_slot *s = &g->slot[slot];
     const int n = seq_len(g);
     *s = (sphere_slot){.busy = 1, .seed = image->seed, .number = image->number, .cfg = image->cfg};
+    memset(g->token_status + (size_t)slot * (size_t)n, MAR_TOKEN_TARGET, (size_t)n);
     while (image->known && s->given < n && image->known[s->given]) s->given++;
     s->known = s->given;
     const size_t dim = (size_t)g->model->shape.head.channels;
@@ -244,27 +274,33 @@ static void begin_image(sphere *g, int slot, const mar_image *image)
                            (size_t)s->given * dim * sizeof(float));
 }
 
+void sphere_add_classes(sphere *g, sphere_runner *r, const int *slot, const mar_image *images, int n, int rows)
+{
+    const int classes = g->model->shape.transformer.classes;
+    sphere_runner_begin(r);
+    for (int branch = 0; branch < r->branches; branch++)
+        for (int i = 0; i < n; i++) {
+            if (branch == 1 && images[i].cfg <= 1) continue;
+            const int label = branch == 1 || images[i].label < 0 ? classes : images[i].label;
+            sphere_runner_add_class(r, slot[i], branch, label, branch * rows + slot[i]);
+        }
+}
+
 /* Computes the class tokens of n images, and then their known tokens. */
 static void admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
 {
     sphere *g = of(engine_state);
-    const int classes = g->model->shape.transformer.classes;
     if (is_idle(g)) reset_stats(g);
     for (int i = 0; i < n; i++) begin_image(g, slot[i], &images[i]);
-    sphere_runner_begin(&g->target);
-    for (int branch = 0; branch < g->target.branches; branch++)
-        for (int i = 0; i < n; i++) {
-            if (branch == 1 && images[i].cfg <= 1) continue;
-            const int label = branch == 1 || images[i].label < 0 ? classes : images[i].label;
-            sphere_runner_add_class(&g->target, slot[i], branch, label, branch * g->max_images + slot[i]);
-        }
+    sphere_add_classes(g, &g->target, slot, images, n, g->max_images);
     sphere_runner_run(&g->target, g->tokens, g->z);
+    if (g->paths) sphere_paths_admit(g->paths, slot, images, n);
     for (int i = 0; i < n; i++) {
         const int given = g->slot[slot[i]].given;
         for (int first = 0, some; first < given && given < seq_len(g); first += some) {
             some = given - first < g->target.rows ? given - first : g->target.rows;
             sphere_runner_begin(&g->target);
-            add_tokens(g, slot[i], first, some);
+            sphere_add_tokens(g, &g->target, slot[i], first, some, 1, g->max_images, &slot[i]);
             sphere_runner_run(&g->target, g->tokens, g->z);
         }
     }
@@ -335,17 +371,28 @@ mar_status sphere_refuse_layer(const sphere *g, mar_err *err)
 /* Returns MAR_EARG, naming the option, for an accelerator that this family does not have. */
 static mar_status check_accels(const mar_accel *const *accels, mar_err *err)
 {
-    static const char *const known[] = {"head_spec", "sampler", "cfg_low", NULL};
+    static const char *const known[] = {"head_spec", "sampler", "cfg_low", "draft", "spec", NULL};
     for (; *accels; accels++) {
         int i = 0;
         while (known[i] && strcmp(known[i], (*accels)->name) != 0) i++;
         if (!known[i])
             return err_set(err, MAR_EARG,
-                           "--%s is for MAR models: expected --head_spec, --sampler or --cfg_interval with a SphereAR "
-                           "model",
+                           "--%s is for MAR models: expected --head_spec, --sampler, --cfg_interval or --draft with a "
+                           "SphereAR model",
                            (*accels)->name);
     }
     return MAR_OK;
+}
+
+/* Tells whether a draft model's paths are verified. Returns MAR_EARG for other uses of a draft. */
+static mar_status find_paths(const sphere_model *model, const mar_params *p, int *paths, mar_err *err)
+{
+    *paths = p->spec && strcmp(p->spec, "path") == 0;
+    if (p->spec && !*paths)
+        return err_set(err, MAR_EARG, "--spec %s is for MAR models: expected path with a SphereAR model", p->spec);
+    if (p->draft && !*paths)
+        return err_set(err, MAR_EARG, "--draft with --head_spec: expected --spec path with a SphereAR model");
+    return *paths ? sphere_paths_check(model, p, err) : MAR_OK;
 }
 
 static mar_status resolve_params(const sphere_model *model, const mar_accel *const *accels, mar_params *p, mar_err *err)
@@ -355,15 +402,18 @@ static mar_status resolve_params(const sphere_model *model, const mar_accel *con
         return err_set(err, MAR_EARG, "--num_iter %d: expected 0 or %d: the model makes its tokens one after another",
                        p->num_iter, n);
     p->num_iter = n;
+    if (p->gamma > n) p->gamma = n;
     return check_accels(accels, err);
 }
 
-static mar_status create_head(sphere *g, mar_err *err)
+static mar_status create_head(sphere *g, int paths, mar_err *err)
 {
     const mar_params *p = &g->params;
+    const int tokens = paths ? sphere_paths_rows(p, g->max_images) : g->max_images;
     const diff_spec spec = {p->sampler, p->num_sampling_steps, DIFF_TOP, DIFF_FLOW};
-    mar_status status = diff_chain_create_for(g->k, &g->model->head, &spec, 1, p->temperature, g->max_images,
+    mar_status status = diff_chain_create_for(g->k, &g->model->head, &spec, 1, p->temperature, tokens,
                                               g->target.branches == 2, &g->chain, err);
+    if (status == MAR_OK && paths) return sphere_paths_create(g, &g->paths, err);
     if (status == MAR_OK && p->head_spec)
         status = diff_speculate_create(&g->chain, NULL, p->head_spec, 0, &g->speculation, err);
     return status;
@@ -376,6 +426,7 @@ static size_t lay_out_host(sphere *g, char *base)
     size_t used = 0;
     g->slot = arena_carve(base, &used, images, sizeof *g->slot);
     g->source = arena_carve(base, &used, n, sizeof *g->source);
+    g->token_status = arena_carve(base, &used, images * n, sizeof *g->token_status);
     g->row_slot = arena_carve(base, &used, images, sizeof *g->row_slot);
     g->row_seed = arena_carve(base, &used, images, sizeof *g->row_seed);
     g->row_image = arena_carve(base, &used, images, sizeof *g->row_image);
@@ -390,7 +441,9 @@ static void destroy(mar_engine_state *engine_state)
 {
     sphere *g = of(engine_state);
     if (!g) return;
+    g->k->core->finish(g->k); /* timer marks: their times go to statistics of what is freed */
     gpt_recordings_free(g->k, &g->recordings);
+    sphere_paths_free(g->paths);
     diff_speculate_free(&g->speculation);
     diff_chain_free(&g->chain);
     sphere_runner_free(&g->target);
@@ -405,7 +458,9 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     mar_params p = *params;
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
+    int paths = 0;
     if (status == MAR_OK) status = resolve_params(model, accels, &p, err);
+    if (status == MAR_OK) status = find_paths(model, &p, &paths, err);
     if (status != MAR_OK) return status;
     sphere *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -415,8 +470,10 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
         lay_out_host(g, g->host);
     else
         status = err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
-    if (status == MAR_OK) status = sphere_runner_create(k, model, max_images, p.cfg > 1 ? 2 : 1, 1, &g->target, err);
-    if (status == MAR_OK) status = create_head(g, err);
+    if (status == MAR_OK)
+        status = sphere_runner_create(k, model, max_images, p.cfg > 1 ? 2 : 1, paths ? sphere_paths_gamma(&p) : 1,
+                                      &g->target, err);
+    if (status == MAR_OK) status = create_head(g, paths, err);
     if (status == MAR_OK)
         *out = (mar_engine_state *)g;
     else
@@ -438,6 +495,7 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
     g->z_drawn = arena_carve(base, &used, 2 * images, z);
     used += sphere_runner_lay_out(&g->target, base ? base + used : NULL);
     used += diff_chain_lay_out(&g->chain, base ? base + used : NULL);
+    if (g->paths) used += sphere_paths_lay_out(g->paths, base ? base + used : NULL);
     if (g->speculation.w.window) used += diff_speculate_lay_out(&g->speculation, base ? base + used : NULL);
     return used;
 }
@@ -450,8 +508,10 @@ static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
     for (int guided = 0; status == MAR_OK && guided < g->target.branches; guided++) {
         diff_chain_guide(&g->chain, guided);
         status = diff_chain_plan(&g->chain, images, err);
-        if (status == MAR_OK && g->params.head_spec) status = diff_speculate_plan(&g->speculation, images, images, err);
+        if (status == MAR_OK && g->speculation.w.window)
+            status = diff_speculate_plan(&g->speculation, images, images, err);
     }
+    if (status == MAR_OK && g->paths) status = sphere_paths_plan(g->paths, images, err);
     return status == MAR_OK ? kern_check(g->k, err) : status;
 }
 
@@ -462,11 +522,14 @@ static const mar_params *params_of(const mar_engine_state *g)
     return &of_const(g)->params;
 }
 
-/* Returns "": the guarantee follows from the accelerators that are on. */
+/* Without paths the guarantee follows from the accelerators that are on. */
 static const char *guarantee_of(const mar_engine_state *g)
 {
-    (void)g;
-    return "";
+    return of_const(g)->paths
+               ? "exact: criterion path, drafts of the draft model: the target's distribution of whole paths; "
+                 "an accepted token is its draft's last, noiseless mean, as later contexts saw it "
+                 "(accepted_shift measures the difference)"
+               : "";
 }
 
 static const char *warning_of(const mar_engine_state *g)
@@ -491,15 +554,15 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     stats->head_flop = g->head_flop;
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
     stats->head_call_products = 2 * g->model->head.shape.depth + 2;
+    if (g->paths) sphere_paths_stats(g->paths, stats);
 }
 
 static void get_token_status(const mar_engine_state *engine_state, int slot, uint8_t *map, int *ar_step)
 {
     const sphere *g = of_const(engine_state);
-    for (int i = 0; i < seq_len(g); i++) {
-        if (map) map[i] = MAR_TOKEN_TARGET;
-        if (ar_step) ar_step[i] = i < g->slot[slot].given ? -1 : i;
-    }
+    const size_t n = (size_t)seq_len(g);
+    if (map) memcpy(map, g->token_status + (size_t)slot * n, n);
+    for (int i = 0; ar_step && i < seq_len(g); i++) ar_step[i] = i < g->slot[slot].given ? -1 : i;
 }
 
 static void get_staleness(const mar_engine_state *g, int slot, int *staleness)

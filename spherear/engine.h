@@ -2,9 +2,10 @@
 #ifndef SPHEREAR_ENGINE_H
 #define SPHEREAR_ENGINE_H
 
-#include "diffusion/speculate.h"
-#include "spherear/runner.h"
+#include "spherear/paths.h"
 
+/* Step of the noise of verdicts on whole paths: that of no chain. */
+enum { SPHERE_VERDICT_STEP = 2 * DIFF_BASE_STEPS };
 /* Addend of a token's mean square in its normalisation: none but for a token of zeros. */
 #define SPHERE_EPS 1e-16f
 
@@ -17,21 +18,23 @@ typedef struct {
     int known;             /* its tokens so far */
 } sphere_slot;
 
-typedef struct {
+struct sphere {
     const sphere_model *model;
     kern_queue *k;     /* the session's */
     mar_params params; /* parameters with automatic values resolved */
     int max_images;
     sphere_runner target;
     diff_chain chain;
-    diff_speculation speculation; /* with head_spec */
+    diff_speculation speculation; /* with head_spec, but for paths */
+    sphere_paths *paths;          /* with a draft model; else NULL */
     gpt_recordings recordings;    /* draws by the plain chain */
     mar_stats stats;
     double head_s, head_flop;
 
-    void *host;        /* memory of the host arrays below */
-    sphere_slot *slot; /* [max_images] */
-    int *source;       /* [seq_len] tokens of a pass */
+    void *host;            /* memory of the host arrays below */
+    sphere_slot *slot;     /* [max_images] */
+    int *source;           /* [seq_len] tokens of a pass */
+    uint8_t *token_status; /* [max_images][seq_len] mar_token_fate */
 
     /* The tokens being drawn, host [max_images]. */
     int drawn;
@@ -49,8 +52,16 @@ typedef struct {
     float *normal;  /* [max_images][C] the same, normalised */
     float *z;       /* [2][max_images][D] conditions of the next tokens, conditional, then unconditional */
     float *z_drawn; /* [2 * max_images][D] conditions of the tokens being drawn */
-} sphere;
+};
 
+/* Returns the guidance scale of an image's token. */
+float sphere_scale(const sphere *g, const sphere_slot *s, int token);
+/* Adds tokens first .. first+n-1 of an image to a runner's pass. z of the token after each of the last `wanted` ones
+ * becomes row to[0..wanted-1] of z, in the unconditional branch `rows` rows behind it. */
+void sphere_add_tokens(sphere *g, sphere_runner *r, int slot, int first, int n, int wanted, int rows, const int *to);
+/* Lists a pass over the class tokens of n images. z of token 0 becomes row slot[i] of z, in the unconditional branch
+ * `rows` rows behind it. */
+void sphere_add_classes(sphere *g, sphere_runner *r, const int *slot, const mar_image *images, int n, int rows);
 /* Reports a layer whose output has a NaN or an infinity while no token has. Returns MAR_OK if a token has. */
 mar_status sphere_refuse_layer(const sphere *g, mar_err *err);
 

@@ -50,14 +50,14 @@ void sphere_runner_add_class(sphere_runner *r, int image, int branch, int label,
     want(r, 0, to);
 }
 
-void sphere_runner_add(sphere_runner *r, int image, int branch, int first, int n, const int *source, int wanted, int to,
-                       int stride)
+void sphere_runner_add(sphere_runner *r, int image, int branch, int first, int n, const int *source, int wanted,
+                       int offset, const int *to)
 {
     const int from = r->model->shape.transformer.prefix + first, sequence = gpt_sequence(r->images, image, branch);
     add_span(r, sequence, from, n);
     for (int i = 0; i < n; i++) {
         add_row(r, sequence, from, from + i, source[i]);
-        if (i >= n - wanted) want(r, first + i + 1, to + (i - n + wanted) * stride);
+        if (i >= n - wanted) want(r, first + i + 1, offset + to[i - n + wanted]);
     }
 }
 

@@ -47,9 +47,10 @@ void sphere_runner_begin(sphere_runner *r);
 /* Adds the class tokens of a sequence, label 0..classes (classes: the null class). z of token 0 becomes row `to`. */
 void sphere_runner_add_class(sphere_runner *r, int image, int branch, int label, int to);
 /* Adds tokens first .. first+n-1 of a sequence: rows source[0..n-1] of the tokens of sphere_runner_run. All earlier
- * tokens have been computed. z of the token after each of the last `wanted` tokens becomes rows to, to + stride, .. */
-void sphere_runner_add(sphere_runner *r, int image, int branch, int first, int n, const int *source, int wanted, int to,
-                       int stride);
+ * tokens have been computed. z of the token after each of the last `wanted` tokens becomes row offset + to[0..wanted-1]
+ * of z. */
+void sphere_runner_add(sphere_runner *r, int image, int branch, int first, int n, const int *source, int wanted,
+                       int offset, const int *to);
 /* Runs the listed pass. tokens is backend float [..][C], not read for class tokens. z is backend float [..][D]. A pass
  * has class tokens or tokens, not both. */
 void sphere_runner_run(sphere_runner *r, const float *tokens, float *z);

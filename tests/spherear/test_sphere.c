@@ -107,7 +107,7 @@ static float *conditions(kern_queue *k, const sphere_model *model, const float *
     static const int label[IMAGES] = {1, 3};
     sphere_runner r;
     mar_err err = {0};
-    int source[SEQ];
+    int source[SEQ], to[SEQ];
     assert_ok(sphere_runner_create(k, model, IMAGES, 1, most, &r, &err), &err);
     void *memory = device_array(k, sphere_runner_lay_out(&r, NULL));
     sphere_runner_lay_out(&r, memory);
@@ -121,8 +121,8 @@ static float *conditions(kern_queue *k, const sphere_model *model, const float *
         n = SEQ - 1 - first < most ? SEQ - 1 - first : most;
         sphere_runner_begin(&r);
         for (int i = 0; i < IMAGES; i++) {
-            for (int j = 0; j < n; j++) source[j] = i * SEQ + first + j;
-            sphere_runner_add(&r, i, 0, first, n, source, n, i * SEQ + first + 1, 1);
+            for (int j = 0; j < n; j++) source[j] = i * SEQ + first + j, to[j] = first + 1 + j;
+            sphere_runner_add(&r, i, 0, first, n, source, n, i * SEQ, to);
         }
         sphere_runner_run(&r, x, z);
     }
@@ -270,9 +270,9 @@ TEST_CASE(what_does_not_apply_is_refused_by_name)
         const char *options, *error;
     } cases[] = {
         {"lazy on",
-         "--lazy is for MAR models: expected --head_spec, --sampler or --cfg_interval with a SphereAR model"},
-        {"diff_annealing linear", "--diff_annealing is for MAR models: expected --head_spec, --sampler or "
-                                  "--cfg_interval with a SphereAR model"},
+         "--lazy is for MAR models: expected --head_spec, --sampler, --cfg_interval or --draft with a SphereAR model"},
+        {"diff_annealing linear", "--diff_annealing is for MAR models: expected --head_spec, --sampler, "
+                                  "--cfg_interval or --draft with a SphereAR model"},
         {"num_iter 8", "--num_iter 8: expected 0 or 16: the model makes its tokens one after another"},
         {"top_k 5", "--top_k has no effect: the model's tokens are continuous"},
         {"head_spec 4, sampler ddim", "--sampler and --head_spec do not go together: --sampler changes the "

@@ -264,6 +264,38 @@ TEST_CASE(requests_join_at_any_step)
     mar_close(m);
 }
 
+/* A draft model that is the model itself: every path is accepted, and the images are the plain ones. */
+TEST_CASE(paths_of_the_model_itself_are_accepted)
+{
+    static const int labels[IMAGES] = {1, 3};
+    static const char *const options[] = {"cfg 3, num_sampling_steps 5", "cfg 1, num_sampling_steps 5"};
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar_model *model = load(m), *draft = load(m);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        const mar_params plain = params_of(options[i]);
+        mar_params p = params_set(plain, "spec path, gamma 4");
+        p.draft = draft;
+        float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
+        mar_stats stats;
+        mar_session *s;
+        generate(m, &plain, labels, 5, IMAGES, IMAGES, expected);
+        assert_library(m, mar_session_create(model, NULL, &p, IMAGES, &s));
+        assert_session(s, mar_session_begin(s, 5, labels, IMAGES));
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_tokens(s, tokens));
+        assert_memory_equal(tokens, expected, sizeof tokens);
+        mar_session_get_stats(s, &stats);
+        assert_int_equal(stats.drafted, IMAGES * (SEQ - 1));
+        assert_int_equal(stats.accepted, IMAGES * (SEQ - 1));
+        assert_true(stats.passes == 1 + 4); /* class tokens, and rounds of 4, 4, 4 and 3 tokens */
+        assert_true(stats.accepted_shift == 0);
+        mar_session_free(s);
+    }
+    mar_model_free(model);
+    mar_model_free(draft);
+    mar_close(m);
+}
+
 TEST_CASE(what_does_not_apply_is_refused_by_name)
 {
     static const struct {

@@ -98,11 +98,12 @@ static void draw_plain(void *arg)
     write_tokens(g);
 }
 
-static void count_speculation(sphere *g, const diff_speculation_stats *s)
+/* Adds the work of a call. Sequential calls are those of tokens in the images, not of `apart` ones. */
+static void count_speculation(sphere *g, const diff_speculation_stats *s, int apart)
 {
     g->head_flop += s->flop;
     g->stats.head_batched += (double)s->batched;
-    g->stats.head_calls += (double)s->calls;
+    if (!apart) g->stats.head_calls += (double)s->calls;
     g->stats.head_rows += (double)s->evaluations;
     if (s->calls_max > g->stats.head_calls_max) g->stats.head_calls_max = s->calls_max;
     g->stats.proposals += s->accepted + s->rejected;
@@ -110,7 +111,7 @@ static void count_speculation(sphere *g, const diff_speculation_stats *s)
     g->stats.residual_tries += s->tries;
 }
 
-static void draw_by_speculation(sphere *g, int guided)
+static void draw_by_speculation(sphere *g, int guided, int apart)
 {
     diff_speculation_stats stats = {0};
     g->k->watch.part = "";
@@ -126,25 +127,25 @@ static void draw_by_speculation(sphere *g, int guided)
     diff_speculate_sample(&g->speculation, &tokens, g->sampled, NULL, &stats);
     write_tokens(g);
     g->k->core->timer_mark(g->k, &g->head_s);
-    count_speculation(g, &stats);
+    count_speculation(g, &stats, apart);
 }
 
-/* Draws the listed tokens. */
-static void draw(sphere *g, int guided)
+/* Draws the listed tokens; apart: those of unconditional branches that draw for themselves. */
+static void draw(sphere *g, int guided, int apart)
 {
     drawing d = {g, guided};
     const gpt_shape shape = {.kind = guided, .rows = g->drawn};
     if (g->drawn == 0) return;
     diff_chain_guide(&g->chain, guided);
     if (g->speculation.w.window) {
-        draw_by_speculation(g, guided);
+        draw_by_speculation(g, guided, apart);
         return;
     }
     mar_run_recorded(g->k, "", gpt_recordings_find(g->k, &g->recordings, &shape), draw_plain, &d, &g->head_s);
     const int steps = g->chain.schedule.steps;
     g->head_flop += diff_chain_flop(&g->chain, g->drawn);
     g->stats.head_batched += steps;
-    g->stats.head_calls += (double)steps * g->drawn;
+    if (!apart) g->stats.head_calls += (double)steps * g->drawn;
     g->stats.head_rows += (double)steps * g->drawn;
     g->stats.head_calls_max = steps;
 }
@@ -163,7 +164,7 @@ static void draw_tokens(sphere *g)
             if (group == APART ? draws_apart(g, s, s->known) : guided == (group == GUIDED))
                 list_token(g, slot, group == APART);
         }
-        draw(g, group == GUIDED);
+        draw(g, group == GUIDED, group == APART);
     }
 }
 

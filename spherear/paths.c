@@ -88,12 +88,14 @@ static void draft_tokens(sphere_paths *s, int order)
     }
     const int n = s->rows - first;
     sphere_runner_run(&s->runner, g->tokens, s->draft_z);
+    g->k->core->timer_mark(g->k, NULL);
     for (int i = 0; i < n; i++) s->index[i] = first + i;
     gather(s, s->draft_z, s->index, n, s->runner.model->shape.transformer.width, s->draft_part);
     const diff_tokens tokens = tokens_at(s, first, n, n, NULL, s->draft_part);
     diff_paths_draw(&s->draft, &tokens, s->x + (size_t)first * (size_t)channels_of(s),
                     s->path + (size_t)first * (size_t)s->draft.stride, &s->drafted_work);
     write_tokens(s, s->index, s->place + first, n);
+    g->k->core->timer_mark(g->k, &s->draft_s);
 }
 
 static void draft_round(sphere_paths *s)
@@ -163,12 +165,14 @@ static void add_shift(sphere_paths *s)
 /* Judges the round's paths, and counts the accepted ones in front of an image's first rejected one. */
 static void judge_round(sphere_paths *s)
 {
-    const sphere *g = s->g;
+    sphere *g = s->g;
     const int n = s->rows;
+    g->k->core->timer_mark(g->k, NULL);
     for (int i = 0; i < n; i++) s->index[i] = i;
     gather(s, s->z, s->index, n, g->model->shape.transformer.width, s->z_part);
     const diff_tokens tokens = tokens_at(s, 0, n, n, NULL, s->z_part);
     diff_paths_judge(&s->target, &tokens, s->path, s->log_ratio, s->last, &s->work);
+    g->k->core->timer_mark(g->k, &g->head_s);
     decide(s, 0, g->max_images);
     for (int slot = 0; slot < g->max_images; slot++)
         s->kept[slot] = s->first[slot] < s->length[slot] ? s->first[slot] : s->length[slot];
@@ -193,7 +197,9 @@ static int list_rejected(sphere_paths *s)
 /* Draws candidates from .. from+each-1 of each of the n tokens to replace, and decides on them. */
 static void try_candidates(sphere_paths *s, int n, int from, int each)
 {
-    const sphere *g = s->g;
+    sphere *g = s->g;
+    kern_queue *k = g->k;
+    k->core->timer_mark(k, NULL);
     gather(s, s->z, s->rejected, n, g->model->shape.transformer.width, s->z_part);
     gather(s, s->draft_z, s->rejected, n, s->runner.model->shape.transformer.width, s->draft_part);
     s->rows = 0;
@@ -206,7 +212,9 @@ static void try_candidates(sphere_paths *s, int n, int from, int each)
     const diff_tokens p = tokens_at(s, 0, s->rows, n, s->index, s->z_part);
     const diff_tokens q = tokens_at(s, 0, s->rows, n, s->index, s->draft_part);
     diff_paths_draw(&s->target, &p, s->x, s->path, &s->work);
+    k->core->timer_mark(k, &g->head_s);
     diff_paths_judge(&s->draft, &q, s->path, s->log_ratio, s->last, &s->drafted_work);
+    k->core->timer_mark(k, &s->draft_s);
     decide(s, 1, n);
     s->tries += s->rows;
 }
@@ -267,15 +275,10 @@ static void commit(sphere_paths *s)
 
 mar_status sphere_paths_round(sphere_paths *s, mar_err *err)
 {
-    kern_queue *k = s->g->k;
-    k->core->timer_mark(k, NULL);
     draft_round(s);
-    k->core->timer_mark(k, &s->draft_s);
     predict(s);
-    k->core->timer_mark(k, NULL);
     judge_round(s);
     const mar_status status = replace_rejected(s, err);
-    k->core->timer_mark(k, &s->g->head_s);
     if (status == MAR_OK) commit(s);
     return status;
 }
@@ -299,7 +302,7 @@ void sphere_paths_stats(const sphere_paths *s, mar_stats *stats)
 {
     const double numbers = (double)s->accepted * channels_of(s);
     stats->verify_s = s->verify_s;
-    stats->draft_s = s->draft_s;
+    stats->draft_s = s->draft_s + s->runner.seconds;
     stats->draft_flop = s->runner.flop + s->drafted_work.flop;
     stats->head_flop += s->work.flop;
     stats->head_calls += (double)s->work.calls;

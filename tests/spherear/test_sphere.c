@@ -284,6 +284,7 @@ TEST_CASE(paths_of_the_model_itself_are_accepted)
         while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
         assert_session(s, mar_session_tokens(s, tokens));
         assert_memory_equal(tokens, expected, sizeof tokens);
+        mar_stats_init(&stats, sizeof stats);
         mar_session_get_stats(s, &stats);
         assert_int_equal(stats.drafted, IMAGES * (SEQ - 1));
         assert_int_equal(stats.accepted, IMAGES * (SEQ - 1));

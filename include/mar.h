@@ -208,9 +208,9 @@ typedef struct {
     int seq_len;
     /* Which weights of a PyTorch training checkpoint to load. EMA: the averaged ones, `model_ema` or `ema`. MODEL: the
      * trained ones, `model`, `module` or `state_dict`. AUTO: the first present of `model_ema`, `model`, `module`,
-     * `state_dict`, `ema`, as the official code does. MAR_EARG if the file has only the others. For a file with one
-     * unnamed set, mar_inspect and mar_convert return MAR_EARG unless AUTO. mar_vae_load and mar_features_load ignore
-     * it. */
+     * `state_dict`, `ema`, but for a SphereAR model `ema` before all, as the official code does. MAR_EARG if the file
+     * has only the others. For a file with one unnamed set, mar_inspect and mar_convert return MAR_EARG unless AUTO.
+     * mar_vae_load and mar_features_load ignore it. */
     mar_weights weights;
     /* MAR models without mar.patch_size in the file's metadata: latent pixels per side of a token, up to 16 (the
      * official option). 0: 1 if token_dim equals the image decoder's channels, else sqrt(token_dim / 16) for a decoder
@@ -903,6 +903,7 @@ typedef struct {
     const char *guarantee; /* the guarantee in words */
     const char *source;    /* paper and equation */
     const char *summary;   /* one line */
+    const char *models;    /* families that it is for: "MAR, SphereAR", "LlamaGen" */
 } mar_method_info;
 
 /* A parameter of a method. */

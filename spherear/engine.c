@@ -370,27 +370,23 @@ mar_status sphere_refuse_layer(const sphere *g, mar_err *err)
 /* --- creation ----------------------------------------------------------------------------------------------------- */
 
 /* Returns MAR_EARG, naming the option, for an accelerator that this family does not have. */
-static mar_status check_accels(const mar_accel *const *accels, mar_err *err)
+static mar_status check_accels(const mar_accel *const *accels, const mar_params *p, mar_err *err)
 {
-    static const char *const known[] = {"head_spec", "sampler", "cfg_low", "draft", "spec", NULL};
-    for (; *accels; accels++) {
-        int i = 0;
-        while (known[i] && strcmp(known[i], (*accels)->name) != 0) i++;
-        if (!known[i])
+    if (p->spec && strcmp(p->spec, "path") != 0)
+        return err_set(err, MAR_EARG, "--spec %s is for MAR models: expected path with a SphereAR model", p->spec);
+    for (; *accels; accels++)
+        if (!(*accels)->for_spherear)
             return err_set(err, MAR_EARG,
                            "--%s is for MAR models: expected --head_spec, --sampler, --cfg_interval or --draft with a "
                            "SphereAR model",
                            (*accels)->name);
-    }
     return MAR_OK;
 }
 
 /* Tells whether a draft model's paths are verified. Returns MAR_EARG for other uses of a draft. */
 static mar_status find_paths(const sphere_model *model, const mar_params *p, int *paths, mar_err *err)
 {
-    *paths = p->spec && strcmp(p->spec, "path") == 0;
-    if (p->spec && !*paths)
-        return err_set(err, MAR_EARG, "--spec %s is for MAR models: expected path with a SphereAR model", p->spec);
+    *paths = p->spec != NULL; /* check_accels refuses the other methods */
     if (p->draft && !*paths)
         return err_set(err, MAR_EARG, "--draft with --head_spec: expected --spec path with a SphereAR model");
     return *paths ? sphere_paths_check(model, p, err) : MAR_OK;
@@ -399,12 +395,14 @@ static mar_status find_paths(const sphere_model *model, const mar_params *p, int
 static mar_status resolve_params(const sphere_model *model, const mar_accel *const *accels, mar_params *p, mar_err *err)
 {
     const int n = model->shape.transformer.seq_len;
+    const mar_status status = check_accels(accels, p, err); /* first: some change num_iter */
+    if (status != MAR_OK) return status;
     if (p->num_iter != 0 && p->num_iter != n)
         return err_set(err, MAR_EARG, "--num_iter %d: expected 0 or %d: the model makes its tokens one after another",
                        p->num_iter, n);
     p->num_iter = n;
     if (p->gamma > n) p->gamma = n;
-    return check_accels(accels, err);
+    return MAR_OK;
 }
 
 static mar_status create_head(sphere *g, int paths, mar_err *err)

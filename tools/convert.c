@@ -33,8 +33,7 @@ static void set_up(convert_options *o, option_set *set)
     *o = (convert_options){0};
     run_options_init(&o->run);
     o->operands[0] = (operand){
-        "IN", &o->in,
-        "a MAR or LlamaGen model, or their autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it", NULL};
+        "IN", &o->in, "a model or an autoencoder: .safetensors, or .pth, .pt or .ckpt as PyTorch writes it", NULL};
     o->operands[1] = (operand){"OUT.safetensors", &o->out, "file to write, completely or not at all", NULL};
     *set = (option_set){
         .command = "convert",
@@ -42,8 +41,8 @@ static void set_up(convert_options *o, option_set *set)
                  "\n"
                  "Writes the model in a checkpoint as safetensors, with its configuration as\n"
                  "metadata. From a training checkpoint it keeps only the averaged weights\n"
-                 "(model_ema), or those chosen by --weights. It refuses a file with problems that\n"
-                 "mar inspect reports.\n",
+                 "(model_ema, or SphereAR's ema), or those chosen by --weights. It refuses a file\n"
+                 "with problems that mar inspect reports.\n",
         .example = "example: mar convert checkpoint-last.pth mar_base.safetensors --dtype bf16\n",
         .operands = o->operands,
     };

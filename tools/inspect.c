@@ -21,8 +21,8 @@ static void set_up(inspect_options *o, option_set *set)
     *o = (inspect_options){0};
     run_options_init(&o->run);
     o->operands[0] = (operand){"FILE", &o->path,
-                               "a MAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, or .pth or "
-                               ".ckpt as PyTorch writes it; or built in: demo, demo-draft, demo-vae, "
+                               "a MAR, SphereAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, "
+                               "or .pth, .pt or .ckpt as PyTorch writes it; or built in: demo, demo-draft, demo-vae, "
                                "demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq",
                                NULL};
     *set = (option_set){

@@ -54,6 +54,7 @@ static void print_method(int at)
     printf("%s  (%s, %s tokens%s%s)\n", m->name, m->kind, m->tokens, m->topology ? ", " : "",
            m->topology ? m->topology : "");
     printf("  %s\n", m->summary);
+    printf("  models:     %s\n", m->models);
     if (m->option) printf("  option:     %s\n", m->option);
     printf("  %s %s\n", m->exact ? "exact:     " : "guarantee: ", m->guarantee);
     printf("  source:     %s\n", m->source);
@@ -85,6 +86,7 @@ static cJSON *method_json(int at)
     add_text(object, "name", m->name);
     add_text(object, "kind", m->kind);
     add_text(object, "tokens", m->tokens);
+    add_text(object, "models", m->models);
     add_text(object, "topology", m->topology);
     add_text(object, "option", m->option);
     cJSON_AddBoolToObject(object, "exact", m->exact);

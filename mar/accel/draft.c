@@ -115,6 +115,7 @@ const mar_accel mar_accel_draft = {
     .changes = MAR_STAGE_DRAFT,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
     .exact = 1,
+    .for_spherear = 1,
     .check = check,
     .create = create,
     .destroy = destroy,

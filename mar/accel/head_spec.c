@@ -109,6 +109,7 @@ const mar_accel mar_accel_head_spec = {
     .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,
     .exact_by = "speculation inside the head",
+    .for_spherear = 1,
     .methods =
         (const mar_accel_method[]){{.name = "head-spec",
                                     .guarantee = "the target's distribution",

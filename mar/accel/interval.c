@@ -22,6 +22,7 @@ const mar_accel mar_accel_interval = {
     .name = "cfg_low",
     .also = "cfg_high",
     .change = "guidance in an interval",
+    .for_spherear = 1,
     .methods = (const mar_accel_method[]){{.name = "cfg-interval",
                                            .guarantee = "none",
                                            .source = "Kynkäänniemi et al. 2024, by known tokens",

@@ -303,6 +303,7 @@ const mar_accel mar_accel_path = {
     .default_with = "draft",
     .default_without = "head_spec",
     .exact = 1,
+    .for_spherear = 1,
     .tokens = "continuous",
     .exceptions = (const mar_accel_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
     .resolve = resolve,

@@ -12,6 +12,7 @@ static void respace(const mar_params *p, diff_spec *spec)
 const mar_accel mar_accel_sampler = {
     .name = "sampler",
     .changes = MAR_STAGE_SOLVER,
+    .for_spherear = 1,
     .methods =
         (const mar_accel_method[]){
             {.name = "ddim",

@@ -397,6 +397,7 @@ static const mar_file_kind kinds[] = {
      .article = "a",
      .lacks = "no pos_for_diff.weight",
      .has_heads = 1,
+     .takes_ema = 1,
      .recognise = sphere_config_recognise,
      .derive = derive_spherear,
      .tensors = visit_spherear,

@@ -43,6 +43,7 @@ typedef struct {
     int has_heads;       /* 1: the caller's heads have an effect */
     int has_seq_len;     /* 1: the handle's seq_len has an effect */
     int has_patch_size;  /* 1: the handle's patch_size has an effect */
+    int takes_ema;       /* 1: of several sets of weights its release takes `ema` first, not `model` */
     int (*recognise)(const wt_file *f);
     /* Derives the configuration for models of the handle. Returns MAR_EARG for impossible heads. */
     mar_status (*derive)(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err);

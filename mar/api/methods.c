@@ -56,9 +56,16 @@ static void add_parameter(mar_method_info *info, const char *name, const char *m
         .size = sizeof(mar_method_parameter), .name = name, .meaning = meaning, .value = value, .min = min, .max = max};
 }
 
+/* Returns the families of models that an accelerator is for. */
+static const char *models_of(const mar_accel *accel, int is_discrete)
+{
+    return is_discrete ? "LlamaGen" : accel->for_spherear ? "MAR, SphereAR" : "MAR";
+}
+
 static void add_verifier(const spec_method *m)
 {
     mar_method_info *info = &infos[count];
+    const mar_accel *accel = mar_accel_of_verifier(m->name);
     *info = (mar_method_info){.size = sizeof *info,
                               .name = m->name,
                               .kind = "verifier",
@@ -67,9 +74,9 @@ static void add_verifier(const spec_method *m)
                               .exact = m->exact,
                               .guarantee = m->guarantee,
                               .source = m->source,
-                              .summary = m->summary};
+                              .summary = m->summary,
+                              .models = models_of(accel, !(m->tokens & SPEC_CONTINUOUS))};
     char draft[TEXT_MAX / 3], spec[TEXT_MAX / 2];
-    const mar_accel *accel = mar_accel_of_verifier(m->name);
     write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
     write_option(mar_param_find("spec"), m->name, spec, sizeof spec);
     if (accel->asks_for)
@@ -114,7 +121,8 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
                               .exact = accel->exact,
                               .guarantee = m->guarantee,
                               .source = m->source,
-                              .summary = m->summary};
+                              .summary = m->summary,
+                              .models = models_of(accel, 0)};
     if (is_number(turns_on)) add_option(info, turns_on);
     if (also) add_option(info, also);
     for (int i = 0; i < mar_param_count(); i++) {
@@ -137,7 +145,8 @@ static void add_int8(void)
         .guarantee = "none: quantising the transformer's blocks and the head's moves the distribution",
         .source = "vector-wise quantisation, Dettmers et al. 2022 (arXiv:2208.07339) section 2",
         .summary =
-            "multiplies in int8 on a CPU, weights with a scale for each output channel, activations for each row"};
+            "multiplies in int8 on a CPU, weights with a scale for each output channel, activations for each row",
+        .models = "MAR, SphereAR, LlamaGen"};
     for (int i = 0; i < mar_option_count(); i++)
         if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_option(info, mar_option_get(i));
 }

@@ -1,5 +1,6 @@
 #include "mar/api/source.h"
 
+#include "mar/api/kinds.h"
 #include "mar/core/sized.h"
 
 #include <dirent.h>
@@ -78,16 +79,27 @@ static mar_status refuse_directory(const char *path, mar_err *err)
                    count > 1 ? "one of its checkpoints, such as " : "", path, slash, name);
 }
 
+/* Opens a file that is not built in. If nothing chooses among its sets of weights, its kind does. */
+static mar_status open_file(const mar_source *source, mar_weights weights, wt_file **out, mar_err *err)
+{
+    const mar_status status = wt_open_source(source, weights, out, err);
+    if (status != MAR_OK || weights || wt_other_weights(*out) != MAR_WEIGHTS_EMA) return status;
+    const mar_file_kind *kind = mar_kind_of(*out);
+    if (!kind || !kind->takes_ema) return MAR_OK;
+    wt_close(*out);
+    return wt_open_source(source, MAR_WEIGHTS_EMA, out, err);
+}
+
 mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
 {
     struct stat st;
     const char *path = source->path;
-    if (!path) return wt_open_source(source, weights, out, err);
+    if (!path) return open_file(source, weights, out, err);
     const wt_demo *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
     if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
     if (demo) return wt_open_demo(demo, out, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
-    return wt_open_source(source, weights, out, err);
+    return open_file(source, weights, out, err);
 }
 
 mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err)

@@ -83,7 +83,8 @@ static const mar_param rows[] = {
      .help = "weights of a training checkpoint to load: ema or model\n"
              "ema is the average over the training (model_ema, ema), model the trained weights (model, module, "
              "state_dict). auto takes what the models' own code takes: the first of model_ema, model, module, "
-             "state_dict and ema. A file without the chosen weights is refused. Image decoders are loaded as with "
+             "state_dict and ema; of a SphereAR model ema before all. A file without the chosen weights is refused. "
+             "Image decoders are loaded as with "
              "auto."},
 };
 enum { ROWS = sizeof rows / sizeof *rows };

@@ -110,7 +110,8 @@ static mar_status measure_step(const mar_measured_parts *p, mar_measurements *al
     p->engine->stats(p->engine_state, &after);
     const int tokens = (int)(after.tokens - before.tokens);
     add_pass(all, "encoder", 0, after.encoder_s - before.encoder_s, after.encoder_flop - before.encoder_flop);
-    add_pass(all, "decoder", 0, after.decoder_s - before.decoder_s, after.decoder_flop - before.decoder_flop);
+    add_pass(all, after.encoder_flop > 0 ? "decoder" : "transformer", 0, after.decoder_s - before.decoder_s,
+             after.decoder_flop - before.decoder_flop);
     add_pass(all, "head", tokens, after.head_s - before.head_s, after.head_flop - before.head_flop);
     add_pass(all, "draft", 0, after.draft_s - before.draft_s, after.draft_flop - before.draft_flop);
     add_pass(all, "autoregressive step", tokens, seconds, 0);

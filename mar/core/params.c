@@ -27,8 +27,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .max = MAR_STEPS_MAX,
      .help = "autoregressive steps; 0: 64, fewer for small images\n"
-             "At most the number of tokens in an image. 0 is 64, or that number if it is less. Discrete tokens "
-             "take exactly that number."},
+             "At most the number of tokens in an image. 0 is 64, or that number if it is less. LlamaGen and "
+             "SphereAR take exactly that number."},
     {.name = FIELD(num_sampling_steps),
      .tokens = continuous,
      .group = "Steps",
@@ -36,15 +36,17 @@ static mar_param rows[] = {
      .value = 100,
      .min = 2,
      .max = 1000,
-     .help = "diffusion steps for each token"},
+     .help = "diffusion steps for each token\n"
+             "SphereAR: noisy steps of the flow; one without noise follows."},
     {.name = FIELD(cfg),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,
      .value = 2.9,
      .max = 100,
      .help = "scale of classifier-free guidance; 1: off\n"
-             "The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H. LlamaGen's demo uses 4 with "
-             "a --top_k of 2000, its evaluation 1.5 to 2. Values below 1 also turn LlamaGen's guidance off."},
+             "The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 4.5 for SphereAR-B, 4.6 for "
+             "SphereAR-L and 4.5 for SphereAR-H. LlamaGen's demo uses 4 with a --top_k of 2000, its evaluation 1.5 to "
+             "2. Values below 1 also turn the guidance of LlamaGen and SphereAR off."},
     {.name = FIELD(cfg_schedule),
      .tokens = continuous,
      .group = "Sampling",
@@ -57,7 +59,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 100,
-     .help = "MAR: scales the noise; LlamaGen: divides the logits\n"
+     .help = "MAR, SphereAR: scales the noise; LlamaGen: divides the logits\n"
              "With discrete tokens, 0 takes the most likely token each time."},
     {.name = FIELD(seed),
      .group = "Sampling",
@@ -74,9 +76,9 @@ static mar_param rows[] = {
      .value = -1,
      .min = -1,
      .max = MAR_STEPS_MAX,
-     .help = "MAR: guidance while a fraction LOW to HIGH of the tokens is known; LlamaGen: last guided step\n"
+     .help = "MAR, SphereAR: guidance while a fraction LOW to HIGH of the tokens is known; LlamaGen: last guided step\n"
              "LlamaGen counts steps from 0, which makes an image's second token. The last one is the number of "
-             "tokens less 2; -1, the default, stands for it. For MAR, LOW,HIGH is short for --cfg_low LOW and "
+             "tokens less 2; -1, the default, stands for it. For the others, LOW,HIGH is short for --cfg_low LOW and "
              "--cfg_high HIGH."},
     {.name = FIELD(top_k),
      .tokens = discrete,
@@ -312,8 +314,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_CHOICE,
      .choices = samplers,
      .help = "sampler of the head: its own chain, or an ODE solver\n"
-             "ddpm is the model's own chain, ddim is DDIM, dpmpp is DPM-Solver++ of second order. The ODE solvers "
-             "draw no noise and need a temperature of 1."},
+             "ddpm is the model's own chain, for SphereAR that of its flow. ddim is DDIM, dpmpp is DPM-Solver++ of "
+             "second order. The ODE solvers draw no noise and need a temperature of 1."},
     {.name = FIELD(diff_annealing),
      .tokens = continuous,
      .group = "Shortcuts, which change the distribution",
@@ -345,7 +347,7 @@ static mar_param rows[] = {
      .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_FLOAT,
      .max = 1,
-     .help = "MAR: no guidance below this fraction of known tokens\n"
+     .help = "MAR, SphereAR: no guidance below this fraction of known tokens\n"
              "With --cfg_high it is a closed interval. Autoregressive steps that begin with a smaller or larger "
              "fraction of known tokens have no guidance and half the arithmetic. --cfg_interval LOW,HIGH sets both."},
     {.name = FIELD(cfg_high),
@@ -354,7 +356,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 1,
-     .help = "MAR: no guidance above this fraction of known tokens"},
+     .help = "MAR, SphereAR: no guidance above this fraction of known tokens"},
     {.name = FIELD(lazy),
      .tokens = continuous,
      .group = "Shortcuts, which change the distribution",

@@ -56,6 +56,7 @@ struct mar_accel {
     const char *replaces;        /* option that has no effect with it, or NULL */
     const char *in_place;        /* options that replace that one, in words */
     const char *tokens;          /* "continuous" or "discrete", if its option is for both kinds of tokens; else NULL */
+    int for_spherear;            /* 1: the engine of SphereAR models has it, too */
     const mar_accel_method *methods;       /* ends with a NULL name; NULL: none of its own */
     const mar_accel_exception *exceptions; /* ends with a NULL option; NULL: none */
     /* Returns whether it is on, if being given is not enough. Called only if its option is not at its default. */

@@ -54,7 +54,7 @@ class ModelConfig(Sized):
                 ("seq_len", c.c_int), ("token_dim", c.c_int), ("classes", c.c_int), ("head_width", c.c_int),
                 ("head_depth", c.c_int), ("parameters", c.c_long), ("family", c.c_char_p), ("vocabulary", c.c_int),
                 ("caption_tokens", c.c_int), ("caption_dim", c.c_int), ("int8_weights", c.c_int),
-                ("heads_guessed", c.c_int), ("patch_size", c.c_int)]
+                ("heads_guessed", c.c_int), ("patch_size", c.c_int), ("image_decoder", c.c_int)]
 
 
 class FeaturesConfig(Sized):
@@ -65,7 +65,7 @@ class FeaturesConfig(Sized):
 class MethodInfo(Sized):
     _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("kind", c.c_char_p), ("option", c.c_char_p),
                 ("tokens", c.c_char_p), ("topology", c.c_char_p), ("exact", c.c_int), ("parameter_count", c.c_int),
-                ("guarantee", c.c_char_p), ("source", c.c_char_p), ("summary", c.c_char_p)]
+                ("guarantee", c.c_char_p), ("source", c.c_char_p), ("summary", c.c_char_p), ("models", c.c_char_p)]
 
 
 class Param(Sized):

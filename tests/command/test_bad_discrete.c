@@ -84,9 +84,10 @@ static void files(void **state)
         {"generate --vq demo-discrete", "the VAE decodes numbers of a codebook (VQ), but the model's tokens are "
                                         "continuous: expected a KL autoencoder"},
         {"generate --model demo-discrete-eagle",
-         "demo-discrete-eagle: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft"},
-        {"generate --model demo-discrete-vq", "demo-discrete-vq: is an image decoder (VQ autoencoder), expected a MAR "
-                                              "or LlamaGen model; give it as --vae"},
+         "demo-discrete-eagle: is an EAGLE drafter, expected a MAR, SphereAR or LlamaGen model; give it as "
+         "--draft"},
+        {"generate --model demo-discrete-vq", "demo-discrete-vq: is an image decoder (VQ autoencoder), expected a MAR, "
+                                              "SphereAR or LlamaGen model; give it as --vae"},
         {"bench --model model.safetensors --draft demo-discrete-draft --spec lantern",
          "--spec lantern: needs the image decoder's codebook, which says what tokens are near: --vq is missing, "
          "expected its file"},

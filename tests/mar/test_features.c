@@ -370,7 +370,7 @@ TEST_CASE(the_published_format)
     mar_model *model;
     mar_vae *vae;
     refused(m, mar_model_load(m, published, 0, &model), MAR_EMODEL,
-            "is an Inception-v3 network, expected a MAR or LlamaGen model");
+            "is an Inception-v3 network, expected a MAR, SphereAR or LlamaGen model");
     refused(m, mar_vae_load(m, published, &vae), MAR_EMODEL, "is an Inception-v3 network, expected an image decoder");
     mar_close(m);
     wt_close(golden);

@@ -178,11 +178,12 @@ TEST_CASE(refuses)
     assert_int_equal(mar_model_load(m, "LICENSE", 0, &model), MAR_EFORMAT);
     assert_int_equal(mar_model_load(m, "weights/demo/vae.safetensors", 0, &model), MAR_EMODEL);
     assert_string_equal(
-        mar_error(m), "weights/demo/vae.safetensors: is an image decoder (KL autoencoder), expected a MAR or LlamaGen "
-                      "model");
+        mar_error(m),
+        "weights/demo/vae.safetensors: is an image decoder (KL autoencoder), expected a MAR, SphereAR or LlamaGen "
+        "model");
     assert_int_equal(mar_model_load(m, "demo-vae", 0, &model), MAR_EMODEL);
     assert_string_equal(mar_error(m),
-                        "demo-vae: is an image decoder (KL autoencoder), expected a MAR or LlamaGen model");
+                        "demo-vae: is an image decoder (KL autoencoder), expected a MAR, SphereAR or LlamaGen model");
     assert_int_equal(mar_vae_load(m, "demo-draft", &vae), MAR_EMODEL);
     assert_string_equal(mar_error(m), "demo-draft: is a MAR model, expected an image decoder (KL or VQ autoencoder)");
     assert_int_equal(mar_vae_load(m, small, &vae), MAR_EMODEL);

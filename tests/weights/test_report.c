@@ -379,12 +379,13 @@ TEST_CASE(test_foreign_files)
 {
     static const struct {
         const char *tensors[2], *kind, *problem;
-    } cases[] = {{{"model.diffusion_model.input_blocks.0.0.weight", "first_stage_model.decoder.conv_in.weight"},
-                  "kind: Stable Diffusion checkpoint",
-                  "is a Stable Diffusion checkpoint, expected a MAR or LlamaGen model, or an image decoder alone"},
-                 {{"decoder.conv_in.weight", "decoder.up_blocks.0.resnets.0.conv1.weight"},
-                  "kind: autoencoder with diffusers' names (decoder.up_blocks)",
-                  "is an autoencoder with diffusers' names (decoder.up_blocks), expected CompVis's (decoder.up)"}};
+    } cases[] = {
+        {{"model.diffusion_model.input_blocks.0.0.weight", "first_stage_model.decoder.conv_in.weight"},
+         "kind: Stable Diffusion checkpoint",
+         "is a Stable Diffusion checkpoint, expected a MAR, SphereAR or LlamaGen model, or an image decoder alone"},
+        {{"decoder.conv_in.weight", "decoder.up_blocks.0.resnets.0.conv1.weight"},
+         "kind: autoencoder with diffusers' names (decoder.up_blocks)",
+         "is an autoencoder with diffusers' names (decoder.up_blocks), expected CompVis's (decoder.up)"}};
     char *path = test_path("in.safetensors"), header[512];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(header, sizeof header,

@@ -52,7 +52,7 @@ static const mar_param rows[] = {
 static void print_row(const char *name, double seconds, double flop, double peak, int batch)
 {
     char share[16];
-    printf("%-8s %9.3f %9.3f %9.1f %8s\n", name, seconds / batch, flop / batch / 1e12, flop / seconds / 1e9,
+    printf("%-11s %9.3f %9.3f %9.1f %8s\n", name, seconds / batch, flop / batch / 1e12, flop / seconds / 1e9,
            bench_share(flop / seconds / peak, share));
 }
 
@@ -88,11 +88,11 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
            o->run.used.num_sampling_steps, (double)o->run.used.cfg, o->batch, (double)t->arena_bytes / 1e6);
     if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);
     printf("\n%s\n%s\n\n", guarantee, how);
-    printf("%-8s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
-    print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
-    print_row("decoder", t->decoder_s, t->decoder_flop, peak, o->batch);
+    printf("%-11s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
+    if (t->encoder_flop > 0) print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
+    print_row(t->encoder_flop > 0 ? "decoder" : "transformer", t->decoder_s, t->decoder_flop, peak, o->batch);
     print_row("head", head_seconds(t), t->head_flop, peak, o->batch);
-    if (t->verify_s > 0) printf("%-8s %9.3f\n", " verify", t->verify_s / o->batch); /* part of the row above */
+    if (t->verify_s > 0) printf("%-11s %9.3f\n", " verify", t->verify_s / o->batch); /* part of the row above */
     if (t->draft_flop > 0) print_row("draft", t->draft_s, t->draft_flop, peak, o->batch);
     if (t->vae_flop > 0) print_row("VAE", t->vae_s, t->vae_flop, peak, o->batch);
     print_row("total", t->total_s, flop, peak, o->batch);
@@ -185,11 +185,11 @@ static void set_up(bench_options *o, option_set *set)
         .command = "bench",
         .about = "usage: mar bench [OPTIONS]\n"
                  "\n"
-                 "Generates images and prints seconds per image, split into encoder, decoder, head\n"
-                 "and VAE, with their arithmetic, beside the measured rate of matrix products;\n"
-                 "with --micro, how long each part takes. For discrete tokens it measures\n"
-                 "speculation and plain decoding in turns, beside the limits of memory and\n"
-                 "arithmetic.\n"
+                 "Generates images and prints seconds per image, split into transformer (for MAR\n"
+                 "encoder and decoder), head and VAE, with their arithmetic, beside the measured\n"
+                 "rate of matrix products; with --micro, how long each part takes. For discrete\n"
+                 "tokens it measures speculation and plain decoding in turns, beside the limits of\n"
+                 "memory and arithmetic.\n"
                  "tools/dev/random_checkpoint.py writes full-size checkpoints to measure with.\n",
         .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
     };

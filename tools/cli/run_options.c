@@ -18,16 +18,17 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "checkpoint: .safetensors, official .pth, demo or demo-discrete\n"
+     .help = "checkpoint: .safetensors, .pth, .pt; or demo, demo-discrete\n"
              "demo (continuous tokens) and demo-discrete (discrete tokens) come with libmar, as do the drafts "
              "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
     {.name = OPTION("vae"),
      .offset = offsetof(run_options, vae),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "image decoder: .safetensors, kl16.ckpt, demo\n"
-             "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models have their own. mar generate "
-             "needs it for any other model; mar bench and mar fidelity then go without images."},
+     .help =
+         "image decoder: .safetensors, kl16.ckpt, demo\n"
+         "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models and SphereAR's files have their own. "
+         "mar generate needs it for any other model; mar bench and mar fidelity then go without images."},
     {.name = OPTION("captions"),
      .offset = offsetof(run_options, captions),
      .type = MAR_TYPE_TEXT,

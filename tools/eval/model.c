@@ -69,8 +69,7 @@ static int load_network(eval_job *job)
 static int load_models(eval_job *job)
 {
     eval_options *o = job->options;
-    if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
-    if (models_load(files_of(job), &o->run, job->bar, &job->models) != 0) return 1;
+    if (models_load(files_of(job), &o->run, job->bar, &job->models) != 0 || models_check_vae(&o->run) != 0) return 1;
     class_choices choices = job->models.classes;
     choices.no_none = "mar eval judges images of classes";
     if (classes_choose(o->classes, &choices, 1, &job->classes, &job->class_count) != 0) return 1;

@@ -178,8 +178,7 @@ static int try_session(sweep *s, const eval_options *o)
     run_models models;
     mar_session *session = NULL;
     make_room(s, o);
-    if (!run.vae && !run_is_demo(run.model)) return models_lack_vae(&run);
-    if (models_load(&s->models, &run, s->bar, &models) != 0) return 1;
+    if (models_load(&s->models, &run, s->bar, &models) != 0 || models_check_vae(&run) != 0) return 1;
     const int failed = models_session(&models, &run, 1, &session);
     mar_session_free(session);
     return failed;

@@ -111,8 +111,7 @@ static void explain_load(const mar *library, const model_file *file, const char 
     const int is_named = strncmp(reason, file->path, length) == 0;
     if (is_named) reason += length;
     if (strcmp(role, "model") == 0 && strncmp(reason, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
-    if (strcmp(role, "vae") == 0 &&
-        (strncmp(reason, ": is a MAR model", 16) == 0 || strncmp(reason, ": is a LlamaGen model", 21) == 0))
+    if (strcmp(role, "vae") == 0 && strstr(reason, " model, expected an image decoder"))
         belongs = "; give it as --model";
     tool_error("%s%s%s%s%s%s", is_named ? file->path : "", reason, belongs, meant ? "; did you mean " : "",
                meant ? meant : "", meant ? "?" : "");
@@ -252,29 +251,32 @@ static int get_class_names(const model_store *store, const run_options *o, run_m
     return 0;
 }
 
-/* Prints that --model can be a draft only. Returns 1. */
-static int report_drafter(const run_options *o)
-{
-    return tool_error("%s: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft", o->model);
-}
-
 /* Returns 1 with the error printed if the model can be a draft only. */
 static int refuse_drafter(const model_file *model, const run_options *o)
 {
-    return strcmp(mar_model_get_config(model->model)->family, "eagle") == 0 ? report_drafter(o) : 0;
+    if (strcmp(mar_model_get_config(model->model)->family, "eagle") != 0) return 0;
+    return tool_error("%s: is an EAGLE drafter, expected a MAR, SphereAR or LlamaGen model; give it as --draft",
+                      o->model);
 }
 
-/* Returns 1 with the error printed if an option is given for the other kind of tokens, besides those that the library
- * rejects: --seq_len for a model whose file has its whole size; --head_dtype, --int8_below and --draft self for one
- * without a head. */
+/* Returns 1 with the error printed if an option is given for another family, besides those that the library rejects:
+ * --seq_len for a model whose file has its whole size; --patch_size for one whose tokens are latent pixels; --fast for
+ * one without a recipe; --head_dtype, --int8_below and --draft self for one without a head. */
 static int refuse_options(const model_file *model, const run_options *o)
 {
-    const int discrete = mar_model_get_config(model->model)->vocabulary > 0;
+    const mar_model_config *c = mar_model_get_config(model->model);
+    const int discrete = c->vocabulary > 0, is_sphere = strcmp(c->family, "spherear") == 0;
     if (o->machine.seq_len && !discrete)
-        return tool_error(
-            "--seq_len has no effect: the model is a MAR model, whose file says how many tokens it makes");
+        return tool_error("--seq_len has no effect: the model is a %s model, whose file says how many tokens it makes",
+                          is_sphere ? "SphereAR" : "MAR");
     if (o->machine.patch_size && discrete)
         return tool_error("--patch_size has no effect: the model's tokens are discrete, one for each latent pixel");
+    if (o->machine.patch_size && is_sphere)
+        return tool_error("--patch_size has no effect: the model is a SphereAR model, whose file has the sizes");
+    if (o->fast && is_sphere)
+        return tool_error("--fast %d: has no recipe for SphereAR models, expected options such as --head_spec 8 or "
+                          "--dtype int8",
+                          o->fast);
     if (o->machine.head_dtype != MAR_DTYPE_AUTO && discrete)
         return tool_error("--head_dtype has no effect: the model's tokens are discrete, and it has no diffusion head");
     if (o->machine.int8_below && discrete)
@@ -307,6 +309,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     const model_file *model = get_file(store, &machine, out->library, "model", o->model, heads, bar), *draft = NULL,
                      *vae = NULL;
     if (!model || refuse_drafter(model, o) != 0 || refuse_options(model, o) != 0) return 1;
+    if (!o->vae && mar_model_get_config(model->model)->image_decoder) o->vae = o->model;
     if (o->draft && !(draft = get_file(store, &machine, out->library, "draft", o->draft, 0, bar))) return 1;
     if (o->vae && !(vae = get_file(store, &machine, out->library, "vae", o->vae, 0, bar))) return 1;
     out->model = model->model;
@@ -340,29 +343,13 @@ int models_have(const model_store *store, const run_options *o)
            (!o->draft || find_file(store, library, o->draft, 0, 1)) && (!vae || find_file(store, library, vae, 0, 0));
 }
 
-int models_lack_vae(const run_options *o)
+int models_check_vae(const run_options *o)
 {
-    mar *library;
-    mar_vae *vae;
-    const char *meant = run_built_in_meant(o->model);
-    if (meant) return tool_error("%s: no such file, did you mean %s?", o->model, meant);
-    if (tool_open_files(NULL, &library) != 0) return 1;
-    const mar_status status = mar_vae_load(library, o->model, &vae);
-    const char *kind = status == MAR_OK && mar_vae_get_config(vae)->codebook ? "VQ" : "KL";
-    const int is_drafter = status != MAR_OK && strstr(mar_error(library), ": is an EAGLE drafter, ");
-    const int is_readable = status != MAR_EIO && status != MAR_EFORMAT;
-    if (!is_readable) tool_error("%s", mar_error(library));
-    mar_vae_free(vae);
-    mar_close(library);
-    if (!is_readable) return 1;
-    if (status == MAR_OK)
-        return tool_error(
-            "%s: is an image decoder (%s autoencoder), expected a MAR or LlamaGen model; give it as --vae", o->model,
-            kind);
-    if (is_drafter) return report_drafter(o);
+    if (o->vae) return 0;
     return tool_error(
         "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
-        "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen");
+        "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen; "
+        "SphereAR's is in the model's own file");
 }
 
 /* Prints why there is no session. Against too little memory an option of the command helps. */

@@ -67,8 +67,9 @@ typedef struct {
 } model_store;
 
 /* Opens the library for a run and loads the files that the store lacks. A demo model brings its image decoder. Sets
- * o->vae, o->params.draft, and the options of o->fast, printed once on stderr. Prints there if fewer threads than
- * requested are used. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or 1 with the error printed. */
+ * o->vae, which can be the model's own file, o->params.draft, and the options of o->fast, printed once on stderr.
+ * Prints there if fewer threads than requested are used. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or
+ * 1 with the error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
 /* Opens the library alone, as models_load does, for networks without a head. The store owns it. `dtype`: the option
  * that options->dtype is from, for errors. An open handle with the same options, resolved, is reused, whatever the
@@ -78,8 +79,8 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
 const char *models_class_name(const run_models *models, int label, char *text, size_t size);
 /* Returns whether all files of the run are loaded. */
 int models_have(const model_store *store, const run_options *o);
-/* Prints that the run has no image decoder, or that its model is one or cannot be read. Returns 1. */
-int models_lack_vae(const run_options *o);
+/* Returns 1 with the error printed if a run that models_load has loaded has no image decoder. */
+int models_check_vae(const run_options *o);
 /* Calls mar_session_create and sets o->used. Returns 0, or 1 with the error printed. */
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
 /* Frees everything loaded. Free the sessions first. */

@@ -138,8 +138,7 @@ static int prepare(service *s, progress *bar)
 {
     serve_options *o = &s->options;
     if (read_token(s) != 0) return 1;
-    if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
-    if (models_load(&s->files, &o->run, bar, &s->models) != 0) return 1;
+    if (models_load(&s->files, &o->run, bar, &s->models) != 0 || models_check_vae(&o->run) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");
     if (record_identify(&o->run, &s->models) != 0) return 1;
     progress_note(bar, "preparing");

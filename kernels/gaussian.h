@@ -162,6 +162,12 @@ KERN_LANE_FN double kern_gaussian_log_accept(const kern_gaussian_rule *rule, con
     return rule->path_accept == 0 ? a : a + rule->path_accept * path;
 }
 
+/* Returns 1 if a rule accepts with min(1, p/q) and draws from Norm[p - q]+. */
+KERN_FN int kern_gaussian_rule_is_exact(const kern_gaussian_rule *rule)
+{
+    return rule->temper == 1 && rule->path_accept == 0 && rule->path_scale == 0;
+}
+
 /* Returns log c of a rule's residual. */
 KERN_FN double kern_gaussian_log_scale(const kern_gaussian_rule *rule, double path)
 {

@@ -1,16 +1,27 @@
-/* A draw from the residual Norm[p - c q]+ of two Gaussians (kernels/gaussian.h) without its integral, and the verdict
- * on a draft. One source for host and device.
+/* The replacement of a rejected draft: a draw from the residual Norm[p - c q]+ of two Gaussians (kernels/gaussian.h)
+ * without its integral. One source for host and device.
  *
- * Rejection sampling. With r = p/q, a candidate from p is kept with probability [1 - c/r]+ (continuous SD, Eq. 10 and
- * 11). That takes 1 / integral [p - c q]+ candidates on average: few if p and q are far apart, unboundedly many if they
- * are close. So after the first KERN_PLAIN_CANDIDATES the candidates come from a tilted Gaussian g ~ p r^theta. It has
- * more mass where the residual is. They are kept with probability r^-theta (1 - c/r) / m, where m = c^-theta
- * theta^theta / (1+theta)^(1+theta) is the maximum of the numerator. Kept candidates have the same distribution. theta
- * minimises the expected number of candidates.
+ * The mirror image. Let z = (x - mean_q) / std_q be the noise of the draft x, and H the reflection in the hyperplane
+ * orthogonal to the channels' gaps (mean_p - mean_q) / std_q. The map T x = mean_p + std_p H z carries q to p. With r =
+ * p/q, a draft that the exact rule rejects has density q [1 - r]+. So y = T x has density s(y) = p(y) [1 - r(x)]+. The
+ * residual is t(y) = p(y) [1 - 1/r(y)]+. Both have the same mass, the rejection probability.
+ *   - Equal deviations: r(T x) r(x) = 1, so s = t, and y is the draw (reflection coupling: Bou-Rabee, Eberle and
+ * Zimmer, 2020; De Bortoli et al., 2025).
+ *   - Otherwise y is kept with probability a min(1, t/s). Else a candidate from the residual is kept with probability
+ *     1 - a min(1, s/t). Together that is a min(s, t) + (t - a min(s, t)) = t. The mean number of such candidates is 1
+ * for any a, and at most 1/(1-a) once y is refused. Hence a < 1. y keeps the draft's noise but for one direction. So it
+ * stays near the draft, and work done at the draft stays useful. A rule that is not exact has other masses, hence no
+ * mirror image.
  *
- * Random numbers. A candidate takes size/4 (rounded up) Philox blocks of normals and one block for its uniform, all of
- * purpose RESIDUAL. An address has 2^16 blocks. When they are used up, the key becomes seed + k * 0x9E3779B97F4A7C15, k
- * = 1, 2, ...
+ * Rejection sampling. A candidate from p is kept with probability [1 - c/r]+ (continuous SD, Eq. 10 and 11). That takes
+ * 1 / integral [p - c q]+ candidates on average: few if p and q are far apart, unboundedly many if they are close. So
+ * the candidates come from a tilted Gaussian g ~ p r^theta. It has more mass where the residual is. They are kept with
+ * probability r^-theta (1 - c/r) / m, where m = c^-theta theta^theta / (1+theta)^(1+theta) is the maximum of the
+ * numerator. Kept candidates have the same distribution. theta minimises the expected number of candidates.
+ *
+ * Random numbers. The mirror image's uniform is the second one of the verdict's block. A candidate takes size/4
+ * (rounded up) Philox blocks of normals and one block for its two uniforms, all of purpose RESIDUAL. An address has
+ * 2^16 blocks. When they are used up, the key becomes seed + k * 0x9E3779B97F4A7C15, k = 1, 2, ...
  *
  * Lanes and crews. A candidate depends only on its number and theta, so each lane tries another one. A crew of several
  * warps tries more at a time. The kept candidate with the lowest number wins. theta comes from a finite set of exact
@@ -27,7 +38,6 @@
 /* --- channels -------------------------------------------------------------------------------------------------- */
 
 enum {
-    KERN_PLAIN_CANDIDATES = 16,
     KERN_KEPT_CHANNELS = 32, /* as many channels as the persistent kernels support */
 };
 
@@ -43,10 +53,20 @@ typedef struct {
     double center, spread;
 } kern_tilted_channel;
 
+/* Mirror image of a rejected draft. */
+typedef struct {
+    int exists;   /* 0 without a draft, or where a number overflows or is a NaN */
+    double scale; /* H z = z - scale (gap z) gap */
+    double shift; /* scale (gap z), z of the draft */
+} kern_mirror;
+
 /* A residual and its precomputed values, shared by all candidates and by the lanes of a warp or the warps of a crew.
  * Channels after the first KERN_KEPT_CHANNELS are recomputed at each use. */
 typedef struct {
     kern_gaussians pq;
+    const float *draft; /* [size] rejected by an exact rule; NULL: no mirror image */
+    kern_mirror mirror;
+    int equal; /* 1 if the standard deviations of p and q are equal */
     double log_c;
     double log_scale; /* sum of log std_q/std_p */
     double theta;     /* tilt of g; 0: g is p */
@@ -67,6 +87,7 @@ KERN_ONCE_FN kern_channel kern_channel_compare(const kern_gaussians *s, int i)
 /* Returns g's channel. g must have a finite variance there. */
 KERN_ONCE_FN kern_tilted_channel kern_channel_tilt(const kern_channel *channel, double theta)
 {
+    if (theta == 0) return (kern_tilted_channel){0, 1};                         /* even where the channel has a NaN */
     const double precision = 1 - theta * channel->ratio * (channel->ratio + 2); /* precision of z under g */
     const kern_tilted_channel tilted = {theta * (1 + channel->ratio) * channel->gap / precision, 1 / sqrt(precision)};
     return tilted;
@@ -232,6 +253,86 @@ KERN_LANE_FN void kern_residual_tilt(kern_residual *r)
     kern_lanes_sync();
 }
 
+/* --- the mirror image -------------------------------------------------------------------------------------------- */
+
+/* Returns the draft's z in channel i. */
+KERN_LANE_FN double kern_draft_noise(const kern_residual *r, int i)
+{
+    return ((double)r->draft[i] - r->pq.mean_q[i]) * kern_exp(-(double)r->pq.log_std_q[i]);
+}
+
+/* Returns twice a channel's part of log r at x = mean_p + std_p z, less its log std_q/std_p. */
+KERN_FN double kern_channel_above(const kern_channel *channel, double z)
+{
+    const double less = channel->ratio * z + channel->gap;
+    return less * (less + 2 * z);
+}
+
+/* Returns twice a channel's part of log r at x = mean_q + std_q z, less its log std_q/std_p. */
+KERN_FN double kern_channel_below(const kern_channel *channel, double z)
+{
+    const double less = (channel->ratio * z + channel->gap) / (1 + channel->ratio);
+    return less * (2 * z - less);
+}
+
+/* Returns t/s of a y and its x, from log r at both. It is infinite where s is 0. */
+KERN_ONCE_FN double kern_mirror_ratio(double log_r_y, double log_r_x)
+{
+    if (!(log_r_y > 0)) return 0;
+    return log_r_x < 0 ? kern_expm1(-log_r_y) / kern_expm1(log_r_x) : INFINITY;
+}
+
+/* Returns a min(1, ratio). A refused mirror image takes at most 64 candidates from the residual on average. */
+KERN_FN double kern_mirror_share(double ratio)
+{
+    const double most = 1 - 0x1p-6;
+    return most * fmin(1, ratio);
+}
+
+/* Makes the mirror image of the draft; called by a whole warp. */
+KERN_LANE_FN kern_mirror kern_mirror_make(const kern_residual *r)
+{
+    kern_mirror m = {0, 0, 0};
+    if (!r->draft) return m;
+    double squares = 0, product = 0;
+    KERN_ROLLED
+    for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
+        const double gap = kern_residual_channel(r, i).gap;
+        squares += gap * gap;
+        product += gap * kern_draft_noise(r, i);
+    }
+    squares = kern_lanes_sum(squares);
+    product = kern_lanes_sum(product);
+    m.scale = squares > 0 ? 2 / squares : 0;
+    m.shift = m.scale * product;
+    m.exists = isfinite(squares) && isfinite(m.scale) && isfinite(m.shift) && (squares > 0 || !r->equal);
+    return m;
+}
+
+/* Returns z of channel i of the mirror image. */
+KERN_LANE_FN double kern_mirror_noise(const kern_residual *r, const kern_mirror *m, int i)
+{
+    return kern_draft_noise(r, i) - m->shift * kern_residual_channel(r, i).gap;
+}
+
+/* Returns 1 if the mirror image is kept; called by a whole warp. */
+KERN_LANE_FN int kern_mirror_kept(const kern_residual *r, const kern_mirror *m, const kern_address *a)
+{
+    if (!m->exists || r->equal) return m->exists;
+    double x = 0, y = 0;
+    KERN_ROLLED
+    for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
+        const kern_channel channel = kern_residual_channel(r, i);
+        x += kern_channel_below(&channel, kern_draft_noise(r, i));
+        y += kern_channel_above(&channel, kern_mirror_noise(r, m, i));
+    }
+    x = r->log_scale + 0.5 * kern_lanes_sum(x);
+    y = r->log_scale + 0.5 * kern_lanes_sum(y);
+    uint32_t words[4];
+    kern_address_words(a, a->seed, KERN_NOISE_VERIFY, 0, words);
+    return kern_uniform(words + 2) < kern_mirror_share(kern_mirror_ratio(y, x));
+}
+
 /* --- candidates -------------------------------------------------------------------------------------------- */
 
 /* Returns the number of Philox blocks for the normals of a candidate: one for four channels. */
@@ -240,7 +341,7 @@ KERN_FN int kern_channel_blocks(const kern_gaussians *s)
     return (s->size + 3) / 4;
 }
 
-/* Computes the words of Philox block b of candidate n; the last block is the uniform's. */
+/* Computes the words of Philox block b of candidate n; the last block is the uniforms'. */
 KERN_LANE_FN void kern_candidate_words(const kern_gaussians *s, const kern_address *a, uint64_t n, int b,
                                        uint32_t words[4])
 {
@@ -249,50 +350,68 @@ KERN_LANE_FN void kern_candidate_words(const kern_gaussians *s, const kern_addre
     kern_address_words(a, seed, KERN_NOISE_RESIDUAL, (uint32_t)(block & 0xffff), words);
 }
 
-/* Draws z of channels 4b..4b+3 of candidate n. Returns how many of them exist. A plain candidate is from p, a tilted
- * one from g. */
-KERN_ONCE_FN int kern_candidate_block(const kern_residual *r, int tilted, const kern_address *a, uint64_t n, int b,
-                                      double z[4])
+/* Draws z of channels 4b..4b+3 of candidate n. Returns how many of them exist. */
+KERN_ONCE_FN int kern_candidate_block(const kern_residual *r, const kern_address *a, uint64_t n, int b, double z[4])
 {
     const int first = 4 * b, count = r->pq.size - first < 4 ? r->pq.size - first : 4;
     uint32_t words[4];
     float normal[4];
     kern_candidate_words(&r->pq, a, n, b, words);
     kern_normal4(words, normal);
-    for (int j = 0; j < 4; j++) z[j] = normal[j];
     KERN_ROLLED
-    for (int j = 0; tilted && j < count; j++) {
+    for (int j = 0; j < count; j++) {
         const kern_tilted_channel channel = kern_residual_tilted(r, first + j);
-        z[j] = channel.center + channel.spread * z[j];
+        z[j] = channel.center + channel.spread * normal[j];
     }
     return count;
 }
 
-/* Returns 1 if candidate n is kept. The ratio is taken before the candidate is rounded to floats: where the Gaussians
- * are narrower than the spacing of floats, all rounded candidates are equal. A NaN keeps a tilted candidate and so ends
- * the search: no distribution is left to draw from. */
-KERN_ONCE_FN int kern_candidate_kept(const kern_residual *r, int tilted, const kern_address *a, uint64_t n)
+/* Returns 1 if candidate n with this log r, kept as a draw from the residual, is kept beside the mirror image, too.
+ * product is its gap z. A NaN keeps it. */
+KERN_ONCE_FN int kern_candidate_unmirrored(const kern_residual *r, const kern_address *a, uint64_t n, double log_r,
+                                           double product, double uniform)
 {
     const int blocks = kern_channel_blocks(&r->pq);
-    double squares = 0; /* sum of (R z + gap)^2 - z^2 */
+    double x = 0;
     KERN_ROLLED
     for (int b = 0; b < blocks; b++) {
         double z[4];
-        const int count = kern_candidate_block(r, tilted, a, n, b, z);
+        const int count = kern_candidate_block(r, a, n, b, z);
         KERN_ROLLED
         for (int j = 0; j < count; j++) {
             const kern_channel channel = kern_residual_channel(r, 4 * b + j);
-            const double less = channel.ratio * z[j] + channel.gap; /* R z + gap - z */
-            squares += less * (less + 2 * z[j]);
+            x += kern_channel_below(&channel, z[j] - r->mirror.scale * product * channel.gap);
+        }
+    }
+    x = r->log_scale + 0.5 * x;
+    return !(uniform < kern_mirror_share(1 / kern_mirror_ratio(log_r, x)));
+}
+
+/* Returns 1 if candidate n is kept. The ratio is taken before the candidate is rounded to floats: where the Gaussians
+ * are narrower than the spacing of floats, all rounded candidates are equal. A NaN keeps a candidate and so ends the
+ * search: no distribution is left to draw from. */
+KERN_ONCE_FN int kern_candidate_kept(const kern_residual *r, const kern_address *a, uint64_t n)
+{
+    const int blocks = kern_channel_blocks(&r->pq);
+    double squares = 0, product = 0;
+    KERN_ROLLED
+    for (int b = 0; b < blocks; b++) {
+        double z[4];
+        const int count = kern_candidate_block(r, a, n, b, z);
+        KERN_ROLLED
+        for (int j = 0; j < count; j++) {
+            const kern_channel channel = kern_residual_channel(r, 4 * b + j);
+            squares += kern_channel_above(&channel, z[j]);
+            product += channel.gap * z[j];
         }
     }
     uint32_t words[4];
     kern_candidate_words(&r->pq, a, n, blocks, words);
-    const double d = r->log_c - r->log_scale - 0.5 * squares; /* log c/r */
-    if (isnan(d)) return tilted;
+    const double log_r = r->log_scale + 0.5 * squares, d = r->log_c - log_r;
+    if (isnan(d)) return 1;
     if (!(d < 0)) return 0;
-    const double tilt = tilted ? r->theta * d - r->log_m : 0;
-    return kern_log(kern_uniform(words)) < tilt + kern_log1p(-kern_exp(d));
+    if (!(kern_log(kern_uniform(words)) < r->theta * d - r->log_m + kern_log1p(-kern_exp(d)))) return 0;
+    return !r->mirror.exists || kern_candidate_unmirrored(r, a, n, log_r, product, kern_uniform(words + 2));
 }
 
 /* --- a draw ------------------------------------------------------------------------------------------------ */
@@ -303,7 +422,8 @@ typedef struct {
     int *lowest;     /* memory [2][warps] of the crew; NULL for one warp */
 } kern_crew;
 
-enum { KERN_NO_CANDIDATE = 0x7fffffff }; /* marks the absence of a candidate */
+/* Numbers beside the candidates': the mirror image, which comes before them, and none. */
+enum { KERN_MIRROR_IMAGE = -1, KERN_NO_CANDIDATE = 0x7fffffff };
 
 /* Returns the lowest of the warps' numbers. Each warp calls it equally often; `call` counts from 0. */
 KERN_LANE_FN int kern_crew_lowest(const kern_crew *crew, long call, int number)
@@ -317,8 +437,10 @@ KERN_LANE_FN int kern_crew_lowest(const kern_crew *crew, long call, int number)
     return number;
 }
 
-/* A draw from Norm[p - c q]+ takes three calls by all lanes of the crew: begin, try and end. */
-KERN_LANE_FN void kern_residual_begin(const kern_crew *crew, kern_residual *r, const kern_gaussians *s, double log_c)
+/* A draw from Norm[p - c q]+ takes three calls by all lanes of the crew: begin, try and end. draft [size] is the one
+ * that an exact rule rejected, or NULL. */
+KERN_LANE_FN void kern_residual_begin(const kern_crew *crew, kern_residual *r, const kern_gaussians *s, double log_c,
+                                      const float *draft)
 {
     KERN_ROLLED
     for (int i = crew->warp * KERN_LANES + kern_lane(); i < s->size && i < KERN_KEPT_CHANNELS;
@@ -326,11 +448,19 @@ KERN_LANE_FN void kern_residual_begin(const kern_crew *crew, kern_residual *r, c
         r->channel[i] = kern_channel_compare(s, i);
     if (crew->warp == 0) {
         double log_scale = 0;
+        int differ = 0;
         KERN_ROLLED
-        for (int i = kern_lane(); i < s->size; i += KERN_LANES) log_scale += (double)s->log_std_q[i] - s->log_std_p[i];
+        for (int i = kern_lane(); i < s->size; i += KERN_LANES) {
+            log_scale += (double)s->log_std_q[i] - s->log_std_p[i];
+            differ |= s->log_std_q[i] != s->log_std_p[i];
+        }
         log_scale = kern_lanes_sum(log_scale);
+        const int equal = kern_first_lane(differ) == KERN_LANES;
         if (kern_lane() == 0) {
             r->pq = *s;
+            r->draft = draft;
+            r->mirror = (kern_mirror){0, 0, 0};
+            r->equal = equal;
             r->log_c = log_c;
             r->log_scale = log_scale;
             r->theta = r->log_m = 0;
@@ -340,63 +470,75 @@ KERN_LANE_FN void kern_residual_begin(const kern_crew *crew, kern_residual *r, c
     kern_crew_sync(crew->warps);
 }
 
-/* Tries the plain candidates in the first warp and chooses g in the last one, in case none is kept. The other warps may
- * do other work before or after. Returns the argument of `end`. */
+/* Makes the mirror image, or else chooses g, in the last warp. The other warps may do other work before or after.
+ * Returns the argument of `end`. */
 KERN_LANE_FN int kern_residual_try(const kern_crew *crew, kern_residual *r, const kern_address *a)
 {
-    int kept = KERN_NO_CANDIDATE;
-    KERN_ROLLED
-    for (int n = 0; crew->warp == 0 && n < KERN_PLAIN_CANDIDATES && kept == KERN_NO_CANDIDATE; n += KERN_LANES) {
-        const int number = n + kern_lane();
-        const int first =
-            kern_first_lane(number < KERN_PLAIN_CANDIDATES && kern_candidate_kept(r, 0, a, (uint64_t)number));
-        if (first < KERN_LANES) kept = n + first;
-    }
-    if (crew->warp == crew->warps - 1 && kept == KERN_NO_CANDIDATE) kern_residual_tilt(r);
-    return kept;
+    if (crew->warp < crew->warps - 1) return KERN_NO_CANDIDATE;
+    const kern_mirror mirror = kern_mirror_make(r);
+    if (kern_lane() == 0) r->mirror = mirror;
+    kern_lanes_sync();
+    if (kern_mirror_kept(r, &mirror, a)) return KERN_MIRROR_IMAGE;
+    kern_residual_tilt(r);
+    return KERN_NO_CANDIDATE;
 }
 
-/* Writes candidate n to x; returns the number of candidates tried. */
-KERN_LANE_FN long kern_residual_take(const kern_crew *crew, const kern_residual *r, int tilted, const kern_address *a,
-                                     long n, float *x)
+KERN_LANE_FN float kern_residual_state(const kern_residual *r, int i, double z)
+{
+    return (float)(r->pq.mean_p[i] + kern_exp((double)r->pq.log_std_p[i]) * z);
+}
+
+/* Writes the mirror image to x, which may be the draft's memory. */
+KERN_LANE_FN void kern_residual_take_mirror(const kern_crew *crew, const kern_residual *r, float *x)
+{
+    KERN_ROLLED
+    for (int i = crew->warp * KERN_LANES + kern_lane(); i < r->pq.size; i += crew->warps * KERN_LANES)
+        x[i] = kern_residual_state(r, i, kern_mirror_noise(r, &r->mirror, i));
+}
+
+/* Writes candidate n to x. */
+KERN_LANE_FN void kern_residual_take(const kern_crew *crew, const kern_residual *r, const kern_address *a, long n,
+                                     float *x)
 {
     KERN_ROLLED
     for (int b = crew->warp * KERN_LANES + kern_lane(); b < kern_channel_blocks(&r->pq);
          b += crew->warps * KERN_LANES) {
         double z[4];
-        const int count = kern_candidate_block(r, tilted, a, (uint64_t)n, b, z);
+        const int count = kern_candidate_block(r, a, (uint64_t)n, b, z);
         KERN_ROLLED
-        for (int j = 0; j < count; j++)
-            x[4 * b + j] = (float)(r->pq.mean_p[4 * b + j] + kern_exp((double)r->pq.log_std_p[4 * b + j]) * z[j]);
+        for (int j = 0; j < count; j++) x[4 * b + j] = kern_residual_state(r, 4 * b + j, z[j]);
     }
-    return n + 1;
 }
 
-/* Writes the draw to x [size]; x may be memory the crew read before `begin`. Draws from p if the residual is empty.
- * Returns the number of candidates tried. x is complete, and r reusable, after the crew's next barrier. */
+/* Writes the draw to x [size]; x may be memory the crew read before `begin`, and the draft. Draws from p if the
+ * residual is empty. Returns the number of candidates tried, the mirror image included. x is complete, and r reusable,
+ * after the crew's next barrier. */
 KERN_LANE_FN long kern_residual_end(const kern_crew *crew, const kern_residual *r, const kern_address *a, int kept,
                                     float *x)
 {
     const int lanes = crew->warps * KERN_LANES, me = crew->warp * KERN_LANES + kern_lane();
     kept = kern_crew_lowest(crew, 0, kept);
-    if (kept == KERN_NO_CANDIDATE && r->empty) kept = KERN_PLAIN_CANDIDATES - 1;
-    const int tilted = kept == KERN_NO_CANDIDATE;
-    long first = tilted ? KERN_PLAIN_CANDIDATES - lanes : 0; /* first number of the group of candidates that `kept`
-                                                              * belongs to */
-    for (long call = 1; kept == KERN_NO_CANDIDATE; call++) {
-        first += lanes;
-        const int lane = kern_first_lane(kern_candidate_kept(r, 1, a, (uint64_t)(first + me)));
-        kept = kern_crew_lowest(crew, call, lane < KERN_LANES ? me - kern_lane() + lane : KERN_NO_CANDIDATE);
+    if (kept == KERN_MIRROR_IMAGE) {
+        kern_residual_take_mirror(crew, r, x);
+        return 1;
     }
-    return kern_residual_take(crew, r, tilted, a, first + kept, x);
+    if (r->empty) kept = 0;
+    long first = 0; /* first number of the group of candidates that `kept` belongs to */
+    for (long call = 1; kept == KERN_NO_CANDIDATE; call++) {
+        const int lane = kern_first_lane(kern_candidate_kept(r, a, (uint64_t)(first + me)));
+        kept = kern_crew_lowest(crew, call, lane < KERN_LANES ? me - kern_lane() + lane : KERN_NO_CANDIDATE);
+        if (kept == KERN_NO_CANDIDATE) first += lanes;
+    }
+    kern_residual_take(crew, r, a, first + kept, x);
+    return r->mirror.exists + first + kept + 1;
 }
 
 /* Makes the draw by one warp, or a host. */
-KERN_LANE_FN long kern_gaussian_residual(kern_residual *r, const kern_gaussians *s, double log_c, const kern_address *a,
-                                         float *x)
+KERN_LANE_FN long kern_gaussian_residual(kern_residual *r, const kern_gaussians *s, double log_c, const float *draft,
+                                         const kern_address *a, float *x)
 {
     const kern_crew alone = {0, 1, NULL};
-    kern_residual_begin(&alone, r, s, log_c);
+    kern_residual_begin(&alone, r, s, log_c, draft);
     return kern_residual_end(&alone, r, a, kern_residual_try(&alone, r, a), x);
 }
 
@@ -408,12 +550,12 @@ KERN_LANE_FN int kern_gaussian_accepts(double log_f, const kern_address *a)
     return log_f >= 0 || kern_log(kern_uniform_at(a, KERN_NOISE_VERIFY, 0)) < log_f;
 }
 
-/* Verifies a draft: keeps it with probability min(1, exp(log_f)), or writes a draw from Norm[p - c q]+ to x [size]. x
- * is not written if the draft is kept. Where p is a point, the draft is kept if it equals that point. A NaN rejects, so
- * the replacement shows it. r is working memory. Returns 1 if the draft is replaced; *tries gets the number of
- * candidates. */
-KERN_LANE_FN int kern_gaussian_verify(kern_residual *r, const kern_gaussians *s, double log_f, double log_c,
-                                      const kern_address *a, const float *draft, float *x, long *tries)
+/* Verifies a draft by a rule: keeps it, or writes a draw from Norm[p - c q]+ to x [size], which may be the draft's
+ * memory. x is not written if the draft is kept. Where p is a point, the draft is kept if it equals that point. A NaN
+ * rejects, so the replacement shows it. r is working memory. Returns 1 if the draft is replaced; *tries gets the number
+ * of candidates. */
+KERN_LANE_FN int kern_gaussian_verify(kern_residual *r, const kern_gaussian_rule *rule, const kern_gaussians *s,
+                                      double path, const kern_address *a, const float *draft, float *x, long *tries)
 {
     *tries = 0;
     if (kern_gaussian_is_point(s)) {
@@ -423,8 +565,9 @@ KERN_LANE_FN int kern_gaussian_verify(kern_residual *r, const kern_gaussians *s,
         for (int i = kern_lane(); i < s->size; i += KERN_LANES) x[i] = s->mean_p[i];
         return 1;
     }
-    if (kern_gaussian_accepts(log_f, a)) return 0;
-    *tries = kern_gaussian_residual(r, s, log_c, a, x);
+    if (kern_gaussian_accepts(kern_gaussian_log_accept(rule, s, path, draft), a)) return 0;
+    *tries = kern_gaussian_residual(r, s, kern_gaussian_log_scale(rule, path),
+                                    kern_gaussian_rule_is_exact(rule) ? draft : NULL, a, x);
     return 1;
 }
 
@@ -439,8 +582,7 @@ KERN_LANE_FN int kern_verify_row(const kern_verify_job *job, int r, kern_residua
     const float *draft = job->draft + at;
     float *x = job->x + at;
     long tries;
-    const int replaced = kern_gaussian_verify(residual, &s, kern_gaussian_log_accept(&job->rule, &s, path, draft),
-                                              kern_gaussian_log_scale(&job->rule, path), &a, draft, x, &tries);
+    const int replaced = kern_gaussian_verify(residual, &job->rule, &s, path, &a, draft, x, &tries);
     for (int i = kern_lane(); !replaced && i < s.size; i += KERN_LANES) x[i] = draft[i];
     if (kern_lane() == 0) {
         job->replaced[r] = replaced;

@@ -141,11 +141,9 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
         const kern_gaussians pq = kern_speculation_gaussians(w, row);
         const kern_address address = kern_speculation_address(w, w->row_token[row], w->row_index[row]);
         const float *draft = w->state + (size_t)(row + 1) * channels;
-        const double log_f = kern_gaussian_log_accept(&w->rule, &pq, KERN_SPECULATION_PATH, draft);
         kern_residual residual;
         long tries;
-        if (kern_gaussian_verify(&residual, &pq, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH),
-                                 &address, draft, x, &tries)) {
+        if (kern_gaussian_verify(&residual, &w->rule, &pq, KERN_SPECULATION_PATH, &address, draft, x, &tries)) {
             w->count->tries += (unsigned long)tries;
             w->count->rejected++;
             return n + 1;

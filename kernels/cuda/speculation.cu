@@ -1,8 +1,8 @@
 /* Speculation inside the head (diffusion/speculate.h) on the GPU. A block works on a token, and its threads on the
  * channels of all rows at once: the filter of q, the distributions, the ratios of all proposals. Two things are
  * sequential. One is the proposals themselves, some operations a level and channel. The other is a round's single
- * residual: a warp tries its plain candidates while another one chooses the tilt, and a third one updates the ratio r.
- * Then all warps try the tilted candidates, THREADS at a time.
+ * replacement: a warp makes the draft's mirror image, or else chooses the tilt, while another one updates the ratio r.
+ * If the mirror image is refused, all warps try candidates, THREADS at a time.
  *
  * A round is: propose (speculate_filter, or a draft), evaluate the head at all rows, walk (speculate_walk). There are
  * two loops around it. With up to PERSISTENT_ROWS rows one launch does all rounds (speculate_kernel): the blocks with
@@ -232,12 +232,14 @@ static __device__ void speculate_walk(const kern_speculation &w, const float *ou
     int kept = KERN_NO_CANDIDATE;
     if (rejected) {
         const kern_gaussians pq = kern_speculation_gaussians(&w, accepted * w.slots + slot);
-        kern_residual_begin(&crew, &scratch->residual, &pq, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH));
+        const float *draft = w.state + (size_t)((accepted + 1) * w.slots + slot) * (size_t)w.channels;
+        kern_residual_begin(&crew, &scratch->residual, &pq, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH),
+                            kern_gaussian_rule_is_exact(&w.rule) ? draft : NULL);
         kept = kern_residual_try(&crew, &scratch->residual, &address);
     } else if (warp == 0) {
         speculate_move(w, slot, token, accepted);
     }
-    if (warp == 1) speculate_learn(w, token, accepted + 1); /* this warp has no candidates to try */
+    if (warp == 1) speculate_learn(w, token, accepted + 1); /* the last warp makes the mirror image */
     long tries = 0;
     if (rejected)
         tries =

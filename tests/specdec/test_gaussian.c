@@ -47,10 +47,9 @@ static spec_verdict spec_verify_one(const spec_method *m, const double *paramete
 {
     const kern_gaussian_rule rule = m->rule(parameter);
     const kern_gaussians laws = gaussians(s);
-    const double log_f = kern_gaussian_log_accept(&rule, &laws, s->path_log_ratio, draft);
-    const double log_c = kern_gaussian_log_scale(&rule, s->path_log_ratio);
     kern_residual residual;
-    const int replaced = kern_gaussian_verify(&residual, &laws, log_f, log_c, address, draft, replacement, tries);
+    const int replaced =
+        kern_gaussian_verify(&residual, &rule, &laws, s->path_log_ratio, address, draft, replacement, tries);
     return replaced ? SPEC_REPLACED : SPEC_ACCEPTED;
 }
 
@@ -246,7 +245,7 @@ static double residual_p(const laws *l, double log_c, double *tries)
     *tries = 0;
     for (int i = 0; i < N; i++) {
         const kern_address a = {21, (uint64_t)i, 4, 5};
-        *tries += (double)kern_gaussian_residual(&r, &g, log_c, &a, &x[i]) / N;
+        *tries += (double)kern_gaussian_residual(&r, &g, log_c, NULL, &a, &x[i]) / N;
         low = fmin(low, x[i]), high = fmax(high, x[i]);
     }
     const double width = (high - low) / CELLS;
@@ -370,7 +369,7 @@ TEST_CASE(tilts_are_the_best)
             kern_residual r;
             const kern_crew alone = {0, 1, NULL};
             const double log_c = set_family(family, n, values, &g);
-            kern_residual_begin(&alone, &r, &g, log_c);
+            kern_residual_begin(&alone, &r, &g, log_c, NULL);
             kern_residual_tilt(&r);
             if (r.evaluations < 1 || r.evaluations > KERN_TILT_EVALUATIONS)
                 fail_msg("family %d, case %d: %d evaluations", family, (int)n, r.evaluations);
@@ -411,7 +410,7 @@ TEST_CASE(empty_residuals_end)
         kern_residual r;
         for (int n = 0; n < SOME; n++) {
             const kern_address a = {22, (uint64_t)n, 0, 0};
-            assert_true(kern_gaussian_residual(&r, &g, empty[i].log_c, &a, &x[n]) < 100);
+            assert_true(kern_gaussian_residual(&r, &g, empty[i].log_c, NULL, &a, &x[n]) < 100);
         }
         assert_true(stat_ks_normal_p(x, SOME, l.mean_p[0], exp((double)l.log_std_p[0])) > 1e-5);
         free(x);

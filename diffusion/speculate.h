@@ -6,7 +6,9 @@
  *   1. It proposes the states after the transitions i, i-1, ..., window - 1 of them, from laws q that cost nothing.
  *   2. It evaluates the head at x_i and at the proposals in one call. That gives the laws p of `window` transitions.
  *   3. It verifies the proposals from the top down. A draw from Norm[p - q]+ replaces the first rejected one and ends
- *      the round. If all are accepted, the last transition is drawn from p itself, known by then.
+ *      the round. It keeps the proposal's noise but for one direction (kernels/residual.h), so the evaluations at the
+ *      dropped proposals below stay near. If all are accepted, the last transition is drawn from p itself, known
+ *      then.
  * The tokens have the plain chain's law for any window and any q. With window 1 on a CPU they have its bits.
  *
  * The proposal law q. An evaluation at index s predicts that the clean token is m, given x_s. Assume that the token
@@ -21,13 +23,15 @@
  *
  * Why that is exact. A proposal of transition k is drawn with eps_k, the plain chain's own noise. If the round ends
  * above k, the proposal is dropped and eps_k is used again later. Let F_k be all noise of the transitions above k: x_T
- * and, for j > k, eps_j, the uniform of j's verification, and its residual's candidates.
+ * and, for j > k, eps_j, the uniforms of j's verification, and its residual's candidates.
  *   - q_k is made of evaluations at states of indices >= k. Such a state depends on noise of transitions above it only,
  *     hence on F_k. Evaluations at lower indices depend on eps_k, so they must never enter q_k.
  *   - The ends of the rounds above k depend on F_k alone. So does r, because it is learned on the way down.
  * Each transition k is decided once. By induction, three things are functions of F_k: (x_k, q_k, p_k) of the round that
- * decides it, and whether k is that round's last transition. eps_k and k's uniform and candidates are independent of
- * F_k. So x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. */
+ * decides it, and whether k is that round's last transition. eps_k and k's uniforms and candidates are independent of
+ * F_k. So x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. The rule may make
+ * the replacement of a rejected proposal from that proposal, hence from eps_k: it uses no noise of another transition.
+ */
 #ifndef DIFFUSION_SPECULATE_H
 #define DIFFUSION_SPECULATE_H
 
@@ -60,7 +64,7 @@ typedef struct {
     long draft_evaluations; /* states at which the draft's head was evaluated */
     long accepted;          /* proposals */
     long rejected;          /* proposals */
-    long tries;             /* candidates drawn for the replacements of rejected proposals */
+    long tries;             /* candidates for the replacements of rejected proposals */
     double flop;            /* arithmetic of all this, 2 per multiply-add */
 } diff_speculation_stats;
 

@@ -741,7 +741,7 @@ typedef struct {
     /* Across tokens (spec): */
     long drafted, accepted;   /* tokens verified, and accepted */
     long rounds, round_steps; /* blocks verified, and autoregressive steps they advanced */
-    long residual_tries;      /* candidates drawn to replace rejected tokens */
+    long residual_tries;      /* candidates tried to replace rejected tokens */
     /* Discrete tokens: rounds of an image by number of accepted drafts; the last entry: 65 or more. */
     long accepted_lengths[66];
     /* Root mean square, per channel, of the difference between an accepted token's draft and target versions at the

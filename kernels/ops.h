@@ -192,7 +192,7 @@ typedef struct {
     int groups;
     float *x;            /* [rows][C] accepted drafts or their replacements; may be `draft` */
     int *replaced;       /* [rows] 0 or 1 */
-    int *tries;          /* [rows] candidates drawn for the residual; 0 for an accepted draft */
+    int *tries;          /* [rows] candidates for the replacement; 0 for an accepted draft */
     int *first_replaced; /* [groups] smallest `order` of the group's replaced rows; INT_MAX if none is replaced */
 } kern_verify_job;
 

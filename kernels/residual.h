@@ -239,11 +239,12 @@ KERN_LANE_FN void kern_residual_tilt(kern_residual *r)
 {
     const double log_mass_floor = -13.8;
     const int k = kern_gaussians_proper(&r->pq) ? kern_best_tilt(r) : KERN_TILT_MOST;
-    const double theta = k == KERN_TILT_LEAST ? 0 : kern_tilt_theta(k);
+    double theta = k == KERN_TILT_LEAST ? 0 : kern_tilt_theta(k);
     const int empty =
         k == KERN_TILT_MOST || (theta > 0 && r->log_c > 0 && kern_log_mass_bound(r, theta) < log_mass_floor);
+    if (empty) theta = 0; /* the draw is one from p */
     KERN_ROLLED
-    for (int i = kern_lane(); !empty && i < r->pq.size && i < KERN_KEPT_CHANNELS; i += KERN_LANES)
+    for (int i = kern_lane(); i < r->pq.size && i < KERN_KEPT_CHANNELS; i += KERN_LANES)
         r->tilted[i] = kern_channel_tilt(&r->channel[i], theta);
     if (kern_lane() == 0) {
         r->theta = theta;
@@ -410,7 +411,8 @@ KERN_ONCE_FN int kern_candidate_kept(const kern_residual *r, const kern_address 
     const double log_r = r->log_scale + 0.5 * squares, d = r->log_c - log_r;
     if (isnan(d)) return 1;
     if (!(d < 0)) return 0;
-    if (!(kern_log(kern_uniform(words)) < r->theta * d - r->log_m + kern_log1p(-kern_exp(d)))) return 0;
+    const double tilt = r->theta > 0 ? r->theta * d - r->log_m : 0; /* d may be -INFINITY */
+    if (!(kern_log(kern_uniform(words)) < tilt + kern_log1p(-kern_exp(d)))) return 0;
     return !r->mirror.exists || kern_candidate_unmirrored(r, a, n, log_r, product, kern_uniform(words + 2));
 }
 

@@ -21,7 +21,7 @@ typedef struct {
     unsigned long long draft_evaluations; /* states where the draft's head was evaluated */
     unsigned long long accepted;          /* proposals */
     unsigned long long rejected;          /* proposals */
-    unsigned long long tries;             /* candidates drawn to replace rejected proposals */
+    unsigned long long tries;             /* candidates to replace rejected proposals */
 } kern_speculation_count;
 
 /* Entries of kern_speculation.left: unfinished tokens; their highest step index when slots were last assigned; slots

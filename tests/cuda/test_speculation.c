@@ -233,14 +233,14 @@ static void decides_as_the_cpu_does(void **state)
     }
 }
 
-/* Checks replacements when nothing is accepted. A c above 1 leaves little of the residual, so many replacements are
- * tilted candidates. All warps of a block try these together. The lowest accepted one wins, as on the CPU, which tries
- * them one by one. */
+/* Checks replacements when nothing is accepted. The rule is not exact, so there is no mirror image. A c above 1 leaves
+ * little of the residual, so some replacements take many candidates. All warps of a block try these together. The
+ * lowest accepted one wins, as on the CPU, which tries them one by one. */
 static void replaces_as_the_cpu_does(void **state)
 {
     (void)state;
     enum { TOKENS = 6, WINDOW = 3 };
-    const kern_gaussian_rule rule = {.temper = 1, .path_accept = -1e9, .path_scale = 0.1};
+    const kern_gaussian_rule rule = {.temper = 1, .path_accept = -1e9, .path_scale = 0.5};
     float x[2][TOKENS * CHANNELS];
     diff_speculation_stats stats[2];
     for (int cuda = 0; cuda < 2; cuda++) {
@@ -254,7 +254,7 @@ static void replaces_as_the_cpu_does(void **state)
     const int others = count_others(x[1], x[0], TOKENS, 1e-3);
     print_message("%ld rejected, %ld and %ld tries, %d tokens others\n", stats[0].rejected, stats[0].tries,
                   stats[1].tries, others);
-    assert_true(stats[0].tries > 8 * stats[0].rejected);
+    assert_true(stats[0].tries > 2 * stats[0].rejected);
     assert_true(others <= 1);
     assert_true(stats[1].tries == stats[0].tries || others);
 }

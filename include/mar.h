@@ -1,5 +1,6 @@
 /* libmar: class-conditional images from autoregressive models. Continuous tokens: MAR (Li, Tian, Li, Deng, He,
- * "Autoregressive Image Generation without Vector Quantization", 2024). Discrete tokens: LlamaGen (Sun et al., 2024).
+ * "Autoregressive Image Generation without Vector Quantization", 2024) and SphereAR (Ke and Xue, "Hyperspherical
+ * Latents Improve Continuous-Token Autoregressive Generation", 2025). Discrete tokens: LlamaGen (Sun et al., 2024).
  *
  * How to use it (error handling left out: every call returns a status, and mar_error() or, for a session's calls,
  * mar_session_error() returns the reason in one line):
@@ -134,7 +135,7 @@ typedef struct {
     /* TEXT, MODEL: placeholder for the value in help and messages: "FILE". NAME: placeholder in help if the choices are
      * too many for a line. */
     const char *argument;
-    const char *tokens; /* tokens it applies to: "continuous" (MAR) or "discrete" (LlamaGen); NULL: both */
+    const char *tokens; /* tokens it applies to: "continuous" (MAR, SphereAR) or "discrete" (LlamaGen); NULL: both */
 } mar_param;
 
 /* Sets the field of `option` in the struct at `fields` from text. On MAR_EARG nothing changes, and `why`, char [size]
@@ -274,12 +275,12 @@ typedef struct mar_vae mar_vae;     /* image decoder */
 typedef struct {
     size_t size;
     int width;         /* embedding size D of the transformer */
-    int encoder_depth; /* transformer blocks in the encoder */
+    int encoder_depth; /* transformer blocks in the encoder; 0: one transformer, whose blocks are decoder_depth */
     int decoder_depth;
     int heads;         /* attention heads of the encoder (mar_model_load) */
     int decoder_heads; /* attention heads of the decoder */
-    int mlp_hidden;    /* hidden size of the transformer's MLP, 4 * width */
-    int buffer;        /* class tokens before the image tokens (official: 64) */
+    int mlp_hidden;    /* hidden size of the transformer's MLP, MAR: 4 * width */
+    int buffer;        /* class tokens before the image tokens (official: MAR 64, SphereAR 16) */
     int seq_len;       /* image tokens (official: 256, a 16x16 grid) */
     int token_dim;     /* channels of one token (official: 16) */
     int classes;       /* labels are 0..classes-1 */
@@ -341,18 +342,18 @@ typedef struct {
 /* Sets fd to -1 and all else to nothing. Writes the first `size` bytes; pass sizeof *source. */
 MAR_API void mar_source_init(mar_source *source, size_t size);
 
-/* Loads a MAR or LlamaGen checkpoint: .safetensors, or the official PyTorch .pth or .pt. Built-in models have names:
- * "demo", "demo-draft", and with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle". The
- * file may be deleted afterwards. Every call makes its own copy of the weights: two models of one file share nothing,
- * on one handle or on two.
+/* Loads a MAR, SphereAR or LlamaGen checkpoint: .safetensors, or the official PyTorch .pth or .pt. Built-in models have
+ * names: "demo", "demo-draft", and with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle".
+ * The file may be deleted afterwards. Every call makes its own copy of the weights: two models of one file share
+ * nothing, on one handle or on two.
  *
  * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself
  * (or the program that libmar.a is linked into) and in the two folders above, then where it was to be installed. The
  * environment's MAR_DATA_DIR names another folder with `demo`. MAR_EIO, naming all these, without the file.
  *
  * `heads` is the number of attention heads, or mar_heads of two. 0 takes it from the metadata, or else from the
- * official model of that width (MAR: 768, 1024, 1280; LlamaGen: 768 to 4096). MAR_EMODEL if there is no such model: no
- * tensor shows the number of heads, and a wrong number makes wrong images.
+ * official model of that width (MAR and SphereAR: 768, 1024, 1280; LlamaGen: 768 to 4096). MAR_EMODEL if there is no
+ * such model: no tensor shows the number of heads, and a wrong number makes wrong images.
  *
  * MAR_EMODEL also for an image decoder, with a line that says so, and for NaN or infinite weights
  * (mar_options.allow_nonfinite). MAR_EIO if the file changes while it is read. */
@@ -385,8 +386,9 @@ MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 
 typedef enum { MAR_CFG_LINEAR = 0, MAR_CFG_CONSTANT } mar_cfg_schedule;
 
-/* Sampler of the head: the model's own chain (DDPM with learned variances), or an ODE solver: DDIM (Song et al., 2021,
- * eta 0) or DPM-Solver++ (Lu et al., 2022, second-order multistep). */
+/* Sampler of the head: the model's own chain (DDPM with learned variances; SphereAR: Euler-Maruyama steps of a linear
+ * flow, and one Euler step), or an ODE solver: DDIM (Song et al., 2021, eta 0) or DPM-Solver++ (Lu et al., 2022,
+ * second-order multistep). */
 typedef enum { MAR_SAMPLER_DDPM = 0, MAR_SAMPLER_DDIM, MAR_SAMPLER_DPMPP } mar_sampler;
 
 /* Schedule of diffusion steps over the autoregressive steps (DiSA: Zhao et al., 2025). */
@@ -407,11 +409,13 @@ typedef enum { MAR_METRIC_L2 = 0, MAR_METRIC_COSINE } mar_metric;
 typedef struct {
     size_t size; /* sizeof(mar_params) in the caller, by mar_params_init; new fields come last */
 
-    /* Autoregressive steps, 1..seq_len; 0: 64, or seq_len if less. Discrete tokens: 0 or seq_len, both seq_len. */
+    /* Autoregressive steps, 1..seq_len; 0: 64, or seq_len if less. SphereAR, discrete tokens: 0 or seq_len, both
+     * seq_len. */
     int num_iter;
-    int num_sampling_steps;        /* diffusion steps of the head, 2..1000 */
-    float cfg;                     /* guidance scale; 1: none */
-    mar_cfg_schedule cfg_schedule; /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step) */
+    int num_sampling_steps; /* diffusion steps of the head, 2..1000; SphereAR: noisy steps of the flow, one follows */
+    float cfg;              /* guidance scale; 1: none */
+    /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step; SphereAR: before it) */
+    mar_cfg_schedule cfg_schedule;
     /* Scale of the noise of every diffusion step but x_T. Discrete tokens: divisor of the logits; 0: greedy. */
     float temperature;
     uint64_t seed;
@@ -484,8 +488,8 @@ typedef struct {
     mar_metric lantern_metric; /* lantern...: distance between tokens */
     int reserved_3;            /* 0 */
 
-    /* Continuous tokens (MAR): guidance interval. Let f be the fraction of tokens known before a step. If f < cfg_low
-     * or f > cfg_high, the step has scale 1 and no unconditional rows. */
+    /* Continuous tokens (MAR, SphereAR): guidance interval. Let f be the fraction of tokens known before a step. If f <
+     * cfg_low or f > cfg_high, the step has scale 1 and no unconditional rows. */
     float cfg_low;  /* 0..cfg_high; 0, the default: from the first step */
     float cfg_high; /* cfg_low..1; 1, the default: to the last step */
 } mar_params;
@@ -589,7 +593,8 @@ MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, v
 MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
 /* Return the results after the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before
- * /0.2325); discrete tokens as their numbers. Images: uint8_t [n][H][W][3], RGB, top to bottom.
+ * /0.2325; SphereAR: on the sphere of radius sqrt(token_dim)); discrete tokens as their numbers. Images: uint8_t
+ * [n][H][W][3], RGB, top to bottom.
  *
  * A pixel that is NaN or infinite before conversion fails the batch with MAR_EMODEL. The line names image and pixel,
  * with mar_params.check also the layer. An image with no value between -1 and 1 before clipping fails too: it would be
@@ -641,7 +646,7 @@ typedef struct {
     const uint8_t *mask;   /* text-to-image: [caption_tokens], or NULL */
     /* Editing: tokens [seq_len][token_dim], of which those with known[i] not 0 are kept, bit for bit. known is
      * [seq_len]. Both NULL: none is known. The rest is drawn given these: the model's steps go on from as many known
-     * tokens. Discrete tokens are made in raster order, so the known ones must come first. */
+     * tokens. Discrete tokens and SphereAR's are made in raster order, so the known ones must come first. */
     const float *tokens;
     const uint8_t *known;
 } mar_request;
@@ -865,7 +870,7 @@ typedef struct mar_report mar_report; /* contents and problems of a checkpoint *
 MAR_API mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out);
 MAR_API void mar_report_free(mar_report *r);
 MAR_API mar_kind mar_report_kind(const mar_report *r);
-MAR_API const mar_model_config *mar_report_model(const mar_report *r); /* NULL unless MAR, LLAMAGEN or EAGLE */
+MAR_API const mar_model_config *mar_report_model(const mar_report *r); /* NULL unless a model or drafter */
 MAR_API const mar_vae_config *mar_report_vae(const mar_report *r);     /* NULL unless VAE */
 /* Return facts and problems, one line each: "format: PyTorch zip, model_ema", "tensors: 364 (F32)". i = 0..count-1;
  * other i return NULL. */

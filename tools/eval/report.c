@@ -18,22 +18,25 @@ enum { OFFICIAL_TOKENS = 256, OFFICIAL_CHANNELS = 16, IMAGENET = 1000 };
 /* Also in tools/dev/random_checkpoint.py. */
 static const struct {
     const char *name;
-    int width, blocks; /* of the encoder, and of the decoder */
+    int width, encoder_depth, decoder_depth;
     int head_width, head_depth;
-} shapes[] = {{"MAR-B", 768, 12, 1024, 6}, {"MAR-L", 1024, 16, 1280, 8}, {"MAR-H", 1280, 20, 1536, 12}};
+} shapes[] = {{"MAR-B", 768, 12, 12, 1024, 6},      {"MAR-L", 1024, 16, 16, 1280, 8},
+              {"MAR-H", 1280, 20, 20, 1536, 12},    {"SphereAR-B", 768, 0, 24, 768, 6},
+              {"SphereAR-L", 1024, 0, 32, 1024, 8}, {"SphereAR-H", 1280, 0, 40, 1280, 12}};
 
 const char *eval_published_model(const mar_model_config *c)
 {
     if (c->seq_len != OFFICIAL_TOKENS || c->token_dim != OFFICIAL_CHANNELS || c->classes != IMAGENET) return "";
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (c->width == shapes[i].width && c->encoder_depth == shapes[i].blocks &&
-            c->decoder_depth == shapes[i].blocks && c->head_width == shapes[i].head_width &&
+        if (c->width == shapes[i].width && c->encoder_depth == shapes[i].encoder_depth &&
+            c->decoder_depth == shapes[i].decoder_depth && c->head_width == shapes[i].head_width &&
             c->head_depth == shapes[i].head_depth)
             return shapes[i].name;
     return "";
 }
 
 static const char paper[] = "Li et al., 2024 (arXiv 2406.11838), 256 autoregressive steps";
+static const char sphere[] = "Ke and Xue, 2025 (arXiv 2509.24335) and its release";
 static const char lazy[] = "Yan et al., 2025 (arXiv 2503.12450) and its release";
 
 static const eval_published results[] = {
@@ -51,6 +54,9 @@ static const eval_published results[] = {
     {"MAR-H", "CSpD, up to 2.33 times as fast", "Wang et al., 2024 (arXiv 2411.11925), Table 2", NAN, NAN, NAN, NAN},
     {"MAR-H", "MARVAL: a head distilled to one step, more than 30 times as fast", "arXiv 2511.15190", 2.00, NAN, NAN,
      NAN},
+    {"SphereAR-B", "guidance 4.5", sphere, 1.92, NAN, NAN, NAN},
+    {"SphereAR-L", "guidance 4.6", sphere, 1.54, NAN, NAN, NAN},
+    {"SphereAR-H", "guidance 4.5", sphere, 1.34, NAN, NAN, NAN},
 };
 
 const eval_published *eval_published_get(const char *model, int i)

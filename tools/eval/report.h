@@ -56,7 +56,7 @@ typedef struct {
     double precision, recall;
 } eval_published;
 
-/* Returns the published model of this shape: "MAR-B", "MAR-L", "MAR-H"; "" if there is none. Static. */
+/* Returns the published model of this shape: "MAR-B", "SphereAR-L"; "" if there is none. Static. */
 const char *eval_published_model(const mar_model_config *config);
 
 /* Returns result i of a model, in the order of the page; NULL behind the last one. Static. */

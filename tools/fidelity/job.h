@@ -112,6 +112,7 @@ typedef struct {
     int positions;         /* tokens of an image */
     int channels;          /* values of a token; of a discrete token in the codebook */
     int vocabulary;        /* number of discrete tokens; 0: continuous */
+    int is_sphere;         /* 1: SphereAR models */
     const float *codebook; /* [vocabulary][channels] of the image decoder, while the sessions are open */
     int side;              /* tokens a side */
     int width, height;     /* of an image; 0 without an image decoder */

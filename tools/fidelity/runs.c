@@ -41,6 +41,7 @@ static int resolve(fidelity *f)
     f->positions = model->seq_len;
     f->channels = model->token_dim;
     f->vocabulary = model->vocabulary;
+    f->is_sphere = strcmp(model->family, "spherear") == 0;
     f->side = (int)lround(sqrt(f->positions));
     if (f->vocabulary) {
         f->codebook = mar_vae_codebook(models->vae);

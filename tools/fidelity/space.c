@@ -33,25 +33,41 @@ static void add(search_axis *a, const char *format, ...)
     a->count++;
 }
 
-static void add_continuous(search *s)
+/* Adds the autoregressive steps of a MAR model. */
+static void add_iterations(search *s)
 {
-    const mar_params *used = &s->f->runs[0].options.used;
-    const int iterations = used->num_iter, steps = used->num_sampling_steps;
+    const int iterations = s->f->runs[0].options.used.num_iter;
     search_axis *a = add_axis(s);
     for (int part = 2; part <= 8; part *= 2)
         if (iterations / part > 0) add(a, "--num_iter %d", iterations / part);
     add(a, "--gtr");
-    a = add_axis(s);
+}
+
+/* Adds the chain of the head. */
+static void add_chain(search *s, int is_mar)
+{
+    const int steps = s->f->runs[0].options.used.num_sampling_steps;
+    search_axis *a = add_axis(s);
     add(a, "--head_spec 8");
     for (int part = 2; part <= 4; part *= 2)
         if (steps / part >= 2) add(a, "--num_sampling_steps %d", steps / part);
-    add(a, "--diff_annealing linear");
+    if (is_mar) add(a, "--diff_annealing linear");
     for (int part = 5; part <= 10; part *= 2)
         if (steps / part >= 2) add(a, "--sampler dpmpp --num_sampling_steps %d", steps / part);
-    a = add_axis(s);
-    add(a, "--lazy");
-    add(a, "--lazy --lazy_head");
-    if (used->cfg == 1) return;
+}
+
+static void add_continuous(search *s)
+{
+    const int is_mar = !s->f->is_sphere;
+    search_axis *a;
+    if (is_mar) add_iterations(s);
+    add_chain(s, is_mar);
+    if (is_mar) {
+        a = add_axis(s);
+        add(a, "--lazy");
+        add(a, "--lazy --lazy_head");
+    }
+    if (s->f->runs[0].options.used.cfg == 1) return;
     a = add_axis(s);
     add(a, "--cfg_interval 0.1,1");
     add(a, "--cfg_interval 0.25,1");
@@ -60,9 +76,11 @@ static void add_continuous(search *s)
 /* Adds the verifiers; all but sjd need the draft. Of the relaxed ones only those of a level of --fast are listed. */
 static void add_speculation(search *s)
 {
+    const int is_mar = !s->f->vocabulary && !s->f->is_sphere;
     search_axis *a = add_axis(s);
-    if (!s->f->vocabulary && s->f->search_draft) add(a, "--spec cspd");
-    if (!s->f->vocabulary && s->f->search_draft) add(a, "--spec conditional");
+    if (is_mar && s->f->search_draft) add(a, "--spec cspd");
+    if (is_mar && s->f->search_draft) add(a, "--spec conditional");
+    if (s->f->is_sphere) add(a, "--spec path");
     if (s->f->vocabulary) add(a, "--spec sjd");
     if (!s->f->vocabulary || !s->f->search_draft) return;
     add(a, "--spec vanilla");

@@ -39,8 +39,13 @@ int record_identify_file(const char *path, char text[RECORD_ID])
 int record_identify(const run_options *run, run_models *out)
 {
     record_ids *ids = &out->ids;
-    return record_identify_file(run->model, ids->model) || record_identify_file(run->vae, ids->vae) ||
-           record_identify_file(run->draft, ids->draft) || record_identify_file(run->captions, ids->captions);
+    const int is_same = run->vae && strcmp(run->vae, run->model) == 0; /* its own decoder: the file is read once */
+    if (record_identify_file(run->model, ids->model) != 0) return 1;
+    if (is_same)
+        memcpy(ids->vae, ids->model, sizeof ids->vae);
+    else if (record_identify_file(run->vae, ids->vae) != 0)
+        return 1;
+    return record_identify_file(run->draft, ids->draft) || record_identify_file(run->captions, ids->captions);
 }
 
 /* --- text in pictures ----------------------------------------------------------------------------------- */

@@ -22,6 +22,7 @@ DATA = os.path.join(HERE, "data")
 sys.path.insert(0, os.path.join(HERE, "..", "reference"))
 
 from pymar.model import MAR, MarConfig  # noqa: E402
+from pymar.spherear import SphereAR, SphereConfig  # noqa: E402
 from pymar.vae import VAE, VaeConfig  # noqa: E402
 
 
@@ -98,6 +99,20 @@ def legacy_files(base, views):
         file.write(whole[:true] + b"\x89" + whole[true + 1:])
 
 
+def in_halves(state, count):
+    """The tensors of a state dict in half precision, random, as views into one storage: a small file"""
+    pool = torch.randn(count).half()
+    return {name: pool[i:i + value.numel()].view(value.shape) for i, (name, value) in enumerate(state.items())}
+
+
+def official_spherear():
+    """What SphereAR's training saves; `model` is not what its sampling loads."""
+    state = SphereAR(SphereConfig(width=8, depth=1, heads=2, head_width=8, head_depth=2, head_modulations=1, grid=2,
+                                  token_dim=4, class_tokens=2, classes=3)).state_dict()
+    return {"model": in_halves(state, 4400), "optimizer": {"state": {0: {"exp_avg": torch.zeros(8)}}},
+            "ema": in_halves(state, 4400), "steps": 7}
+
+
 def main():
     os.makedirs(DATA, exist_ok=True)
     torch.manual_seed(1)
@@ -107,10 +122,8 @@ def main():
     expect("mar.pth", checkpoint["model_ema"])
 
     vae = VAE(VaeConfig(ch=32, ch_mult=(1, 1), num_res_blocks=1, z_channels=4, encoder_attention=True)).state_dict()
-    # For size: half precision, and every tensor is a view into one storage, at its own offset.
-    pool = torch.randn(10240).half()
-    vae = {name: pool[i:i + value.numel()].view(value.shape) for i, (name, value) in enumerate(vae.items())}
-    torch.save({"model": vae}, path("vae.ckpt"))
+    torch.save({"model": in_halves(vae, 10240)}, path("vae.ckpt"))
+    torch.save(official_spherear(), path("spherear.pt"))
 
     # Every dtype, with values at the edges of each.
     edge = torch.tensor([0.0, -0.0, 1.0, -2.5, 6.1e-5, 5.97e-8, -1e-7, 65504.0, 1 / 3])

@@ -3,6 +3,7 @@
 #include "tests/support/support.h"
 
 #include "base/file.h"
+#include "mar/api/source.h"
 #include "mar/core/handle.h"
 #include "weights/number.h"
 
@@ -372,6 +373,47 @@ TEST_CASE(test_weights)
     handle.weights = MAR_WEIGHTS_AUTO;
     free(average);
     wt_close(expected);
+}
+
+/* Returns the 32 values of proj_in.weight of a set of weights. The caller frees them. */
+static float *projection(mar_weights weights)
+{
+    wt_file *f;
+    mar_err err = {0};
+    assert_ok(mar_open_checkpoint(DATA "spherear.pt", 0, weights, &f, &err), &err);
+    float *values = golden_f32(f, "proj_in.weight", 32);
+    wt_close(f);
+    return values;
+}
+
+/* Tests that `ema` comes before `model` in a file of SphereAR, and that the model's matrices are from there. */
+TEST_CASE(test_weights_of_spherear)
+{
+    static const struct {
+        mar_weights asked;
+        const char *format, *fact;
+    } cases[] = {
+        {MAR_WEIGHTS_AUTO, "format: PyTorch zip (ema)",
+         "weights: ema; the file has weights model, those without average, too"},
+        {MAR_WEIGHTS_EMA, "format: PyTorch zip (ema)",
+         "weights: ema; the file has weights model, those without average, too"},
+        {MAR_WEIGHTS_MODEL, "format: PyTorch zip (model)",
+         "weights: model; the file has weights ema, the averaged weights, too"},
+    };
+    float *values[3];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        handle.weights = cases[i].asked;
+        mar_report *r = inspect(DATA "spherear.pt", 2);
+        expect_problems(r, 0, NULL);
+        expect_fact(r, cases[i].format);
+        expect_fact(r, cases[i].fact);
+        mar_report_free(r);
+        values[i] = projection(cases[i].asked);
+    }
+    handle.weights = MAR_WEIGHTS_AUTO;
+    assert_memory_equal(values[0], values[1], 32 * sizeof(float));
+    assert_memory_not_equal(values[0], values[2], 32 * sizeof(float));
+    for (int i = 0; i < 3; i++) free(values[i]);
 }
 
 /* Checks that files of another kind are named in one line, with the expected kind. */

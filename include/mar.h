@@ -313,6 +313,10 @@ typedef struct {
     int res_blocks; /* residual blocks per level of the encoder; the decoder has one more */
     int codebook;   /* VQ: number of codes of z_channels numbers; 0: continuous latents */
     long parameters;
+    /* SphereAR's ViT decoder, a transformer in front of convolutions: width, blocks and heads; 0 in others. `levels`
+     * are its resolutions and `channels` those of the finest. */
+    int width, depth, heads;
+    int grid; /* ViT: rows and columns of tokens; 0: any */
 } mar_vae_config;
 
 /* Progress of a load: bytes of the file's tensors read so far, and of all. It runs on the loading thread, at most some
@@ -368,12 +372,12 @@ static inline int mar_heads(int encoder, int decoder)
 MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
-/* Loads the decoder of a KL autoencoder (kl16.ckpt), of LlamaGen's VQ autoencoder (vq_ds16_c2i.pt), or a .safetensors
- * of either. Built-in decoders: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq". Errors are those of
+/* Loads the decoder of a KL autoencoder (kl16.ckpt), of LlamaGen's VQ autoencoder (vq_ds16_c2i.pt), SphereAR's ViT
+ * decoder (a model's file, or vae.pt), or a .safetensors of any. Built-in decoders: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq". Errors are those of
  * mar_model_load. Finding a codebook's neighbours takes seconds. Sessions with a method of LANTERN cache them in
  * PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
-/* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none. A
+/* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or a ViT. A
  * codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
 MAR_API mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
@@ -855,7 +859,7 @@ MAR_API mar_status mar_precision_recall(mar *m, const float *reference, int refe
 typedef enum {
     MAR_KIND_UNKNOWN = 0,
     MAR_KIND_MAR,
-    MAR_KIND_VAE, /* KL or VQ autoencoder */
+    MAR_KIND_VAE, /* KL, VQ or ViT autoencoder */
     MAR_KIND_INCEPTION,
     MAR_KIND_LLAMAGEN,
     MAR_KIND_EAGLE,    /* one-layer drafter over a LlamaGen model's features */

@@ -90,6 +90,12 @@ static void add_vae(cJSON *object, const mar_vae_config *c)
     cJSON_AddNumberToObject(object, "levels", c->levels);
     cJSON_AddNumberToObject(object, "res_blocks", c->res_blocks);
     if (c->codebook) cJSON_AddNumberToObject(object, "codebook", c->codebook);
+    if (c->depth) {
+        cJSON_AddNumberToObject(object, "width", c->width);
+        cJSON_AddNumberToObject(object, "depth", c->depth);
+        cJSON_AddNumberToObject(object, "heads", c->heads);
+        cJSON_AddNumberToObject(object, "grid", c->grid);
+    }
     cJSON_AddNumberToObject(object, "parameters", (double)c->parameters);
 }
 

@@ -1,5 +1,6 @@
-/* Shape of a KL or VQ autoencoder. Two numbers are not in mar_vae_config but read from the file. The width of each
- * level is that of its second convolution. The width of a VQ latent is that of post_quant_conv. */
+/* Shape of a KL or VQ autoencoder; vit_config.c has those of SphereAR's. Two numbers are not in mar_vae_config but read
+ * from the file. The width of each level is that of its second convolution. The width of a VQ latent is that of
+ * post_quant_conv. */
 #include "vae/steps.h"
 #include "weights/shape.h"
 
@@ -25,6 +26,9 @@ const vae_names *vae_names_of(int is_vq)
                                  .attends_at_coarsest = 1};
     return is_vq ? &vq : &kl;
 }
+
+const vae_residual_names vae_residual_names_ldm = {{".norm1", ".norm2"}, {".conv1", ".conv2"}, ".nin_shortcut"};
+const vae_end_names vae_end_names_ldm = {".conv_in", ".norm_out", ".conv_out"};
 
 void vae_name_level(const vae_names *names, int levels, int level, char *name)
 {
@@ -145,7 +149,13 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
     const wt_tensor *conv_in;
     const int is_vq = vae_config_is_vq(f);
     const vae_names *names = vae_names_of(is_vq);
+    vae_vit_shape vit;
     *config = (mar_vae_config){.size = sizeof *config};
+    if (vae_config_is_vit(f)) {
+        const mar_status derived = vae_vit_derive(f, &vit, err);
+        if (derived == MAR_OK) vae_vit_config(&vit, config);
+        return derived;
+    }
     mar_status status = derive_latent(f, is_vq, config, err);
     if (status == MAR_OK) status = refuse_upper_attention(f, names, err);
     if (status == MAR_OK) status = derive_levels(f, names, config, err);
@@ -164,7 +174,12 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
 int vae_config_recognise(const wt_file *f)
 {
     return wt_find(f, "post_quant_conv.weight") != NULL || wt_find(f, "decoder.conv_in.weight") != NULL ||
-           wt_find(f, embedding_name) != NULL;
+           wt_find(f, embedding_name) != NULL || vae_vit_recognise(f);
+}
+
+int vae_config_is_vit(const wt_file *f)
+{
+    return vae_vit_recognise(f);
 }
 
 /* --- the tensors of a shape -------------------------------------------------------------------------- */
@@ -313,6 +328,11 @@ static void visit_latent(const visitor *v, const wt_file *f, const mar_vae_confi
 void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tensor_visitor *visit, void *user)
 {
     const wt_tensor *post_quant;
+    vae_vit_shape vit;
+    if (config->depth > 0 && vae_config_is_vit(f)) {
+        if (vae_vit_derive(f, &vit, NULL) == MAR_OK) vae_vit_tensors(&vit, visit, user);
+        return;
+    }
     visitor v = {.visit = visit,
                  .user = user,
                  .names = vae_names_of(config->codebook > 0),

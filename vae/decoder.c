@@ -37,7 +37,7 @@ static mar_status load_network(const vae_loader *l, vae_decoder *d)
     net->in = d->latent;
     net->width_out = width;
     net->out = 3;
-    return status == MAR_OK ? vae_load_ends(l, net) : status;
+    return status == MAR_OK ? vae_load_ends(l, net, &vae_end_names_ldm, VAE_GROUPS) : status;
 }
 
 /* --- the latent --------------------------------------------------------------------------------------------------- */
@@ -110,6 +110,7 @@ static mar_status load_latent(const vae_loader *l, vae_decoder *d)
 
 static mar_status load_decoder(const vae_loader *l, vae_decoder *d)
 {
+    if (vae_config_is_vit(l->f)) return vae_vit_load(l, d);
     mar_status status = vae_config_derive(l->f, &d->config, l->err);
     if (status != MAR_OK) return status;
     d->names = vae_names_of(d->config.codebook > 0);
@@ -123,7 +124,7 @@ mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out
     vae_decoder *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
     d->device = k->device;
-    const vae_loader l = {k, f, err};
+    const vae_loader l = {.k = k, .f = f, .err = err, .no_bias = vae_config_is_vit(f)};
     mar_status status = load_decoder(&l, d);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */
@@ -139,6 +140,7 @@ void vae_decoder_free(vae_decoder *d)
     if (!d) return;
     vae_encoder_free(d->device, d->encoder);
     vae_network_free(d->device, &d->network);
+    vae_vit_free(d->device, d->vit);
     d->device->core->linear_free(d->device, d->post_quant);
     d->device->core->free(d->device, d->table);
     free(d->codebook);

@@ -36,7 +36,7 @@ static mar_status load_network(const vae_loader *l, const vae_decoder *d, vae_ne
     net->width_in = c->channels;
     net->width_out = width;
     net->out = c->codebook ? d->latent : 2 * d->latent; /* KL: mean and log variance */
-    return status == MAR_OK ? vae_load_ends(l, net) : status;
+    return status == MAR_OK ? vae_load_ends(l, net, &vae_end_names_ldm, VAE_GROUPS) : status;
 }
 
 /* Loads quant_conv. The log variance is not needed, since a token is the mean. */
@@ -59,7 +59,10 @@ static mar_status load_quant(const vae_loader *l, const mar_vae_config *c, int i
 
 mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file *f, mar_err *err)
 {
-    const vae_loader l = {k, f, err};
+    const vae_loader l = {.k = k, .f = f, .err = err};
+    if (d->vit)
+        return err_set(err, MAR_EMODEL,
+                       "%s: the encoder of a ViT autoencoder is not supported, expected a KL or VQ one", wt_path(f));
     if (!vae_config_has_encoder(f)) return err_set(err, MAR_EMODEL, "%s has no encoder", wt_path(f));
     vae_encoder *e = calloc(1, sizeof *e);
     if (!e) return err_set(err, MAR_ENOMEM, "out of memory");

@@ -23,8 +23,7 @@ mar_status vae_load(const vae_loader *l, const char *prefix, const char *suffix,
     return wt_load_f32(l->f, name, rank, shape, out, l->err);
 }
 
-/* Loads a vector of n floats into the backend's memory. */
-static mar_status load_vector(const vae_loader *l, const char *prefix, const char *suffix, int n, float **out)
+mar_status vae_load_vector(const vae_loader *l, const char *prefix, const char *suffix, int n, float **out)
 {
     float *host = NULL;
     void *p = NULL;
@@ -36,19 +35,22 @@ static mar_status load_vector(const vae_loader *l, const char *prefix, const cha
     return status;
 }
 
-static mar_status load_norm(const vae_loader *l, const char *prefix, int channels, vae_norm *out)
+static mar_status load_norm(const vae_loader *l, const char *prefix, int channels, int groups, vae_norm *out)
 {
-    mar_status status = load_vector(l, prefix, "weight", channels, &out->weight);
-    return status == MAR_OK ? load_vector(l, prefix, "bias", channels, &out->bias) : status;
+    out->groups = groups;
+    mar_status status = vae_load_vector(l, prefix, "weight", channels, &out->weight);
+    return status == MAR_OK ? vae_load_vector(l, prefix, "bias", channels, &out->bias) : status;
 }
 
 /* Loads the convolution `spec`, whose weights are not set. */
 static mar_status load_conv(const vae_loader *l, const char *prefix, kern_conv_spec spec, kern_conv **conv)
 {
+    const int transposed = (spec.flags & KERN_TRANSPOSED) != 0;
+    const int64_t shape[4] = {transposed ? spec.in : spec.out, transposed ? spec.out : spec.in, spec.kernel_h,
+                              spec.kernel_w};
     float *weight = NULL, *bias = NULL;
-    mar_status status =
-        vae_load(l, prefix, "weight", 4, (int64_t[]){spec.out, spec.in, spec.kernel_h, spec.kernel_w}, &weight);
-    if (status == MAR_OK) status = vae_load(l, prefix, "bias", 1, (int64_t[]){spec.out}, &bias);
+    mar_status status = vae_load(l, prefix, "weight", 4, shape, &weight);
+    if (status == MAR_OK && !l->no_bias) status = vae_load(l, prefix, "bias", 1, (int64_t[]){spec.out}, &bias);
     spec.weight = weight;
     spec.bias = bias;
     if (status == MAR_OK) status = l->k->conv->create(l->k, &spec, conv, l->err);
@@ -68,6 +70,19 @@ static kern_conv_spec same_size(int in, int out, int kernel, int flags)
                             .pad_h = kernel / 2,
                             .pad_w = kernel / 2,
                             .flags = flags};
+}
+
+/* Returns a convolution whose results have twice the rows and columns of its input. */
+static kern_conv_spec double_size(int in, int out, int kernel)
+{
+    return (kern_conv_spec){.out = out,
+                            .in = in,
+                            .kernel_h = kernel,
+                            .kernel_w = kernel,
+                            .stride = 2,
+                            .pad_h = kernel / 2 - 1,
+                            .pad_w = kernel / 2 - 1,
+                            .flags = KERN_OUT_F32 | KERN_TRANSPOSED};
 }
 
 mar_status vae_load_linear(const vae_loader *l, const char *prefix, const char *const *names, int n, int channels,
@@ -114,21 +129,53 @@ static vae_step *new_step(vae_network *net, vae_step_kind kind, const char *pref
     return s;
 }
 
+/* Loads the norms and convolutions of a residual block with these groups. conv: the first convolution. shortcut:
+ * without outputs if there is none. */
+static mar_status load_residual(const vae_loader *l, vae_step *s, const vae_residual_names *names, const int groups[2],
+                                kern_conv_spec conv, kern_conv_spec shortcut)
+{
+    const kern_conv_spec added = same_size(s->out, s->out, 3, KERN_OUT_F32 | KERN_OUT_ADD);
+    char name[VAE_NAME_SIZE];
+    s->names = names;
+    vae_name(name, s->name, "%s", names->norm[0]);
+    mar_status status = load_norm(l, name, s->in, groups[0], &s->norm[0]);
+    vae_name(name, s->name, "%s", names->conv[0]);
+    if (status == MAR_OK) status = load_conv(l, name, conv, &s->conv[0]);
+    vae_name(name, s->name, "%s", names->norm[1]);
+    if (status == MAR_OK) status = load_norm(l, name, s->out, groups[1], &s->norm[1]);
+    vae_name(name, s->name, "%s", names->conv[1]);
+    if (status == MAR_OK) status = load_conv(l, name, added, &s->conv[1]);
+    if (status != MAR_OK || !shortcut.out) return status;
+    vae_name(name, s->name, "%s", names->shortcut);
+    return load_conv(l, name, shortcut, &s->shortcut);
+}
+
 mar_status vae_add_residual(const vae_loader *l, vae_network *net, const char *prefix, int in, int out)
 {
+    const int groups[2] = {VAE_GROUPS, VAE_GROUPS};
     vae_step *s = new_step(net, VAE_RESIDUAL, prefix, in, out);
-    char name[VAE_NAME_SIZE];
-    vae_name(name, prefix, ".norm1");
-    mar_status status = load_norm(l, name, in, &s->norm[0]);
-    vae_name(name, prefix, ".conv1");
-    if (status == MAR_OK) status = load_conv(l, name, same_size(in, out, 3, KERN_OUT_F32), &s->conv[0]);
-    vae_name(name, prefix, ".norm2");
-    if (status == MAR_OK) status = load_norm(l, name, out, &s->norm[1]);
-    vae_name(name, prefix, ".conv2");
-    if (status == MAR_OK) status = load_conv(l, name, same_size(out, out, 3, KERN_OUT_F32 | KERN_OUT_ADD), &s->conv[1]);
-    vae_name(name, prefix, ".nin_shortcut");
-    if (status == MAR_OK && in != out) status = load_conv(l, name, same_size(in, out, 1, KERN_OUT_F32), &s->shortcut);
-    return status;
+    return load_residual(l, s, &vae_residual_names_ldm, groups, same_size(in, out, 3, KERN_OUT_F32),
+                         in == out ? (kern_conv_spec){0} : same_size(in, out, 1, KERN_OUT_F32));
+}
+
+mar_status vae_add_vit_residual(const vae_loader *l, vae_network *net, const char *prefix, int channels)
+{
+    const int groups[2] = {vae_vit_groups(channels), vae_vit_groups(channels)};
+    vae_step *s = new_step(net, VAE_RESIDUAL, prefix, channels, channels);
+    return load_residual(l, s, &vae_residual_names_vit, groups, same_size(channels, channels, 3, KERN_OUT_F32),
+                         (kern_conv_spec){0});
+}
+
+mar_status vae_add_doubling(const vae_loader *l, vae_network *net, const char *prefix, int in, int out)
+{
+    const int groups[2] = {vae_vit_groups(in), vae_vit_groups(out)};
+    vae_step *s = new_step(net, VAE_DOUBLING, prefix, in, out);
+    return load_residual(l, s, &vae_residual_names_up, groups, double_size(in, out, 4), double_size(in, out, 2));
+}
+
+void vae_add_transformer(vae_network *net, const char *prefix, int width)
+{
+    new_step(net, VAE_TRANSFORMER, prefix, width, width);
 }
 
 mar_status vae_add_attention(const vae_loader *l, vae_network *net, const char *prefix, int channels)
@@ -137,7 +184,7 @@ mar_status vae_add_attention(const vae_loader *l, vae_network *net, const char *
     vae_step *s = new_step(net, VAE_ATTENTION, prefix, channels, channels);
     char name[VAE_NAME_SIZE];
     vae_name(name, prefix, ".norm");
-    mar_status status = load_norm(l, name, channels, &s->norm[0]);
+    mar_status status = load_norm(l, name, channels, VAE_GROUPS, &s->norm[0]);
     if (status == MAR_OK) status = vae_load_linear(l, prefix, qkv, 3, channels, 1, 0, &s->qkv);
     if (status == MAR_OK)
         status = vae_load_linear(l, prefix, proj, 1, channels, 1, KERN_OUT_F32 | KERN_OUT_ADD, &s->proj);
@@ -177,14 +224,15 @@ mar_status vae_add_middle(const vae_loader *l, vae_network *net, const vae_names
     return status == MAR_OK ? vae_add_residual(l, net, name[2], channels, channels) : status;
 }
 
-mar_status vae_load_ends(const vae_loader *l, vae_network *net)
+mar_status vae_load_ends(const vae_loader *l, vae_network *net, const vae_end_names *names, int groups)
 {
     char name[VAE_NAME_SIZE];
-    vae_name(name, net->side, ".conv_in");
+    net->ends = names;
+    vae_name(name, net->side, "%s", names->conv_in);
     mar_status status = load_conv(l, name, same_size(net->in, net->width_in, 3, KERN_OUT_F32), &net->conv_in);
-    vae_name(name, net->side, ".norm_out");
-    if (status == MAR_OK) status = load_norm(l, name, net->width_out, &net->norm_out);
-    vae_name(name, net->side, ".conv_out");
+    vae_name(name, net->side, "%s", names->norm_out);
+    if (status == MAR_OK) status = load_norm(l, name, net->width_out, groups, &net->norm_out);
+    vae_name(name, net->side, "%s", names->conv_out);
     return status == MAR_OK ? load_conv(l, name, same_size(net->width_out, net->out, 3, KERN_OUT_F32), &net->conv_out)
                             : status;
 }

@@ -6,6 +6,16 @@
 
 enum { VAE_NAME_SIZE = 128 };
 
+/* Names of a residual block's layers, after its prefix. */
+typedef struct {
+    const char *norm[2], *conv[2], *shortcut;
+} vae_residual_names;
+
+/* Names of the first and the last layers of a side, after its prefix. */
+typedef struct {
+    const char *conv_in, *norm_out, *conv_out;
+} vae_end_names;
+
 /* Parts of names: a level is `level` and its number; a residual block is `block` and its number in the level. */
 typedef struct {
     const char *encoder_level;
@@ -15,6 +25,9 @@ typedef struct {
     const char *middle[3];   /* residual block, attention, residual block; after "encoder." or "decoder." */
     int attends_at_coarsest; /* 1: the coarsest level has attention after each residual block */
 } vae_names;
+
+extern const vae_residual_names vae_residual_names_ldm, vae_residual_names_up, vae_residual_names_vit;
+extern const vae_end_names vae_end_names_ldm, vae_end_names_vit;
 
 /* Returns the names of a KL autoencoder (LDM), or of a VQ one (LlamaGen, tokenizer/tokenizer_image/vq_model.py). */
 const vae_names *vae_names_of(int is_vq);
@@ -28,5 +41,32 @@ mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels,
 /* Returns 1 if an encoder level has attention after each residual block. In a KL autoencoder this depends on the image
  * size in training, so it is read from the file. Level 0 is the finest. */
 int vae_encoder_attends(const wt_file *f, const vae_names *names, int levels, int level);
+
+/* --- SphereAR's ViT decoder: vit_config.c --- */
+
+enum { VAE_VIT_BLOCKS = 6 }; /* most blocks that double rows and columns */
+
+/* Shape of a ViT decoder. */
+typedef struct {
+    const char *prefix;      /* of all names: "vae." in a model's file and in vae.pt, or "" */
+    int channels;            /* of a token */
+    int width, depth;        /* of the transformer */
+    int heads, hidden;       /* hidden: of SwiGLU */
+    int registers, grid;     /* register tokens; rows and columns of tokens, or 0: without freqs_cis */
+    int blocks;              /* that double rows and columns */
+    int out[VAE_VIT_BLOCKS]; /* channels after each */
+    int has_table;           /* 1: the file has freqs_cis in f32 or f64 */
+} vae_vit_shape;
+
+/* Derives the shape of a file that vae_vit_recognise knows. Returns MAR_EMODEL, naming the tensor. */
+mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *out, mar_err *err);
+/* Writes all of the config but its size. */
+void vae_vit_config(const vae_vit_shape *s, mar_vae_config *config);
+/* Visits its tensors, freqs_cis only if the file has it. */
+void vae_vit_tensors(const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
+int vae_vit_recognise(const wt_file *f);
+/* Returns the groups of a GroupNorm over so many channels. */
+int vae_vit_groups(int channels);
+enum { VAE_VIT_LAST_GROUPS = 16 }; /* of the last one */
 
 #endif

@@ -22,6 +22,7 @@ struct vae_run {
     size_t stream_bytes; /* bytes of an image in each stream */
     size_t act_bytes;    /* bytes of an image in a */
     double flop;         /* of an image's decoding */
+    vae_vit_pass *vit;   /* NULL: the decoder has no transformer */
     float *host;         /* [pixels][3] input of the encoder, or its result for a VQ decoder; NULL without encoder */
     /* [images][pixels][z_channels] position in the latents of each number of the tokens; NULL: unchanged. */
     int *position;
@@ -55,7 +56,7 @@ static extent image_size(const vae_run *r)
 /* Returns the size of a step's output. */
 static extent size_after(const vae_step *s, extent e)
 {
-    if (s->kind == VAE_UPSAMPLE) return (extent){2 * e.height, 2 * e.width};
+    if (s->kind == VAE_UPSAMPLE || s->kind == VAE_DOUBLING) return (extent){2 * e.height, 2 * e.width};
     return s->kind == VAE_DOWNSAMPLE ? (extent){e.height / 2, e.width / 2} : e;
 }
 
@@ -84,6 +85,21 @@ static double residual_flop(const vae_step *s, double pixels)
     return conv_flop(pixels, s->in, s->out, 9) + conv_flop(pixels, s->out, s->out, 9) + shortcut;
 }
 
+/* pixels: of the block's input. A transposed convolution has a quarter of its taps at a pixel of its output. */
+static double doubling_flop(const vae_step *s, double pixels)
+{
+    return conv_flop(4 * pixels, s->in, s->out, 4 + 1) + conv_flop(4 * pixels, s->out, s->out, 9);
+}
+
+static double measure_transformer(vae_run *r, size_t tokens)
+{
+    size_t streamed;
+    const size_t bytes = vae_vit_bytes(r->k->device, r->d->vit, tokens, &streamed);
+    fit(r, streamed, 0);
+    r->stream_bytes = max_size(r->stream_bytes, bytes);
+    return vae_vit_flop(r->d->vit, tokens);
+}
+
 static double measure_attention(vae_run *r, const vae_step *s, size_t pixels)
 {
     const double n = (double)pixels;
@@ -100,6 +116,11 @@ static double measure_step(vae_run *r, const vae_step *s, extent *e)
     switch (s->kind) {
     case VAE_RESIDUAL:
         return residual_flop(s, (double)pixels);
+    case VAE_DOUBLING:
+        fit(r, 4 * pixels * (size_t)s->out, 4 * pixels * (size_t)s->out);
+        return doubling_flop(s, (double)pixels);
+    case VAE_TRANSFORMER:
+        return measure_transformer(r, pixels);
     case VAE_ATTENTION:
         return measure_attention(r, s, pixels);
     case VAE_UPSAMPLE:
@@ -128,7 +149,7 @@ static void measure(vae_run *r)
     const vae_decoder *d = r->d;
     const size_t tokens = pixels_of(r->grid);
     fit(r, tokens * (size_t)d->config.z_channels, 0);
-    r->flop = d->table ? 0 : conv_flop((double)tokens, d->latent, d->latent, 1);
+    r->flop = d->table ? 0 : conv_flop((double)tokens, d->config.z_channels, d->latent, 1);
     r->flop += measure_network(r, &d->network, r->grid);
     if (d->encoder) measure_network(r, &d->encoder->network, image_size(r));
 }
@@ -140,6 +161,7 @@ static mar_status plan_residual(kern_queue *k, const vae_step *s, int n, extent 
     mar_status status = k->conv->group_norm_plan(k, n, e.height * e.width, s->in, err);
     if (status == MAR_OK) status = k->conv->plan(k, s->conv[0], n, e.height, e.width, err);
     if (status == MAR_OK && s->shortcut) status = k->conv->plan(k, s->shortcut, n, e.height, e.width, err);
+    e = size_after(s, e);
     if (status == MAR_OK) status = k->conv->group_norm_plan(k, n, e.height * e.width, s->out, err);
     return status == MAR_OK ? k->conv->plan(k, s->conv[1], n, e.height, e.width, err) : status;
 }
@@ -153,10 +175,14 @@ static mar_status plan_attention(kern_queue *k, const vae_step *s, int n, extent
     return status == MAR_OK ? k->core->linear_plan(k, s->proj, n * pixels, err) : status;
 }
 
-static mar_status plan_step(kern_queue *k, const vae_step *s, int n, extent e, mar_err *err)
+static mar_status plan_step(vae_run *r, const vae_step *s, int n, extent e, mar_err *err)
 {
+    kern_queue *k = r->k;
     switch (s->kind) {
+    case VAE_TRANSFORMER:
+        return vae_vit_plan(r->vit, n, err);
     case VAE_RESIDUAL:
+    case VAE_DOUBLING:
         return plan_residual(k, s, n, e, err);
     case VAE_ATTENTION:
         return plan_attention(k, s, n, e, err);
@@ -167,11 +193,12 @@ static mar_status plan_step(kern_queue *k, const vae_step *s, int n, extent e, m
     return MAR_OK;
 }
 
-static mar_status plan_network(kern_queue *k, const vae_network *net, int n, extent e, mar_err *err)
+static mar_status plan_network(vae_run *r, const vae_network *net, int n, extent e, mar_err *err)
 {
+    kern_queue *k = r->k;
     mar_status status = k->conv->plan(k, net->conv_in, n, e.height, e.width, err);
     for (int i = 0; status == MAR_OK && i < net->n_steps; i++) {
-        status = plan_step(k, &net->steps[i], n, e, err);
+        status = plan_step(r, &net->steps[i], n, e, err);
         e = size_after(&net->steps[i], e);
     }
     if (status == MAR_OK) status = k->conv->group_norm_plan(k, n, e.height * e.width, net->width_out, err);
@@ -183,7 +210,7 @@ static mar_status plan_decoder(vae_run *r, int n, mar_err *err)
     const vae_decoder *d = r->d;
     kern_queue *k = r->k;
     mar_status status = d->table ? MAR_OK : k->core->linear_plan(k, d->post_quant, n * (int)pixels_of(r->grid), err);
-    return status == MAR_OK ? plan_network(k, &d->network, n, r->grid, err) : status;
+    return status == MAR_OK ? plan_network(r, &d->network, n, r->grid, err) : status;
 }
 
 static mar_status plan_encoder(vae_run *r, mar_err *err)
@@ -191,7 +218,7 @@ static mar_status plan_encoder(vae_run *r, mar_err *err)
     const vae_encoder *encoder = r->d->encoder;
     if (!encoder) return MAR_OK;
     const mar_status status = r->k->core->linear_plan(r->k, encoder->quant, (int)pixels_of(r->grid), err);
-    return status == MAR_OK ? plan_network(r->k, &encoder->network, 1, image_size(r), err) : status;
+    return status == MAR_OK ? plan_network(r, &encoder->network, 1, image_size(r), err) : status;
 }
 
 mar_status vae_run_plan(vae_run *r, int images, mar_err *err)
@@ -239,9 +266,13 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
     r->images = images_at_a_time(r, batch);
     const size_t pixels = pixels_of(image_size(r));
     const size_t host = max_size(3 * pixels, pixels_of(r->grid) * (size_t)d->config.z_channels);
-    if (d->encoder && !(r->host = malloc(host * sizeof *r->host))) {
+    mar_status status = MAR_OK;
+    if (d->encoder && !(r->host = malloc(host * sizeof *r->host)))
+        status = err_set(err, MAR_ENOMEM, "out of memory for an image of %zu pixels", pixels);
+    if (d->vit) status = vae_vit_pass_create(k, d->vit, grid_h, grid_w, r->images, &r->vit, err);
+    if (status != MAR_OK) {
         vae_run_free(r);
-        return err_set(err, MAR_ENOMEM, "out of memory for an image of %zu pixels", pixels);
+        return status;
     }
     *out = r;
     return MAR_OK;
@@ -251,6 +282,7 @@ void vae_run_free(vae_run *r)
 {
     if (!r) return;
     for (int i = 0; i < 2; i++) r->k->core->recording_free(r->k, r->recorded[i].recording);
+    vae_vit_pass_free(r->vit);
     free(r->position);
     free(r->host);
     free(r);
@@ -291,25 +323,26 @@ static void watch(vae_run *r, const char *step, const char *layer, const void *x
 static void norm(vae_run *r, const float *x, extent e, int channels, const vae_norm *n, int silu)
 {
     kern_queue *k = r->k;
-    k->conv->group_norm(k, x, r->n, e.height * e.width, channels, VAE_GROUPS, n->weight, n->bias, VAE_EPS, silu, r->a);
+    k->conv->group_norm(k, x, r->n, e.height * e.width, channels, n->groups, n->weight, n->bias, VAE_EPS, silu, r->a);
 }
 
 static void run_residual(vae_run *r, const vae_step *s, extent e)
 {
     kern_queue *k = r->k;
+    const extent after = size_after(s, e);
     norm(r, r->x, e, s->in, &s->norm[0], 1);
-    watch(r, s->name, ".norm1", r->a, 0, e, s->in);
+    watch(r, s->name, s->names->norm[0], r->a, 0, e, s->in);
     k->conv->conv(k, s->conv[0], r->a, r->n, e.height, e.width, r->h);
-    watch(r, s->name, ".conv1", r->h, 1, e, s->out);
+    watch(r, s->name, s->names->conv[0], r->h, 1, after, s->out);
     if (s->shortcut) { /* x becomes shortcut(x), from its copy in a */
         k->core->to_act(k, r->x, (size_t)r->n * pixels_of(e) * (size_t)s->in, r->a);
         k->conv->conv(k, s->shortcut, r->a, r->n, e.height, e.width, r->x);
-        watch(r, s->name, ".nin_shortcut", r->x, 1, e, s->out);
+        watch(r, s->name, s->names->shortcut, r->x, 1, after, s->out);
     }
-    norm(r, r->h, e, s->out, &s->norm[1], 1);
-    watch(r, s->name, ".norm2", r->a, 0, e, s->out);
-    k->conv->conv(k, s->conv[1], r->a, r->n, e.height, e.width, r->x);
-    watch(r, s->name, ".conv2", r->x, 1, e, s->out);
+    norm(r, r->h, after, s->out, &s->norm[1], 1);
+    watch(r, s->name, s->names->norm[1], r->a, 0, after, s->out);
+    k->conv->conv(k, s->conv[1], r->a, r->n, after.height, after.width, r->x);
+    watch(r, s->name, s->names->conv[1], r->x, 1, after, s->out);
 }
 
 static void run_attention(vae_run *r, const vae_step *s, extent e)
@@ -341,7 +374,11 @@ static void run_resample(vae_run *r, const vae_step *s, extent e)
 static void run_step(vae_run *r, const vae_step *s, extent e)
 {
     switch (s->kind) {
+    case VAE_TRANSFORMER:
+        vae_vit_run(r->vit, r->n, r->x, r->h, r->x, s->name);
+        break;
     case VAE_RESIDUAL:
+    case VAE_DOUBLING:
         run_residual(r, s, e);
         break;
     case VAE_ATTENTION:
@@ -361,15 +398,15 @@ static void run_network(vae_run *r, const vae_network *net, extent e)
     r->x = r->stream[0], r->h = r->stream[1];
     k->core->to_act(k, r->x, (size_t)r->n * pixels_of(e) * (size_t)net->in, r->a);
     k->conv->conv(k, net->conv_in, r->a, r->n, e.height, e.width, r->x);
-    watch(r, net->side, ".conv_in", r->x, 1, e, net->width_in);
+    watch(r, net->side, net->ends->conv_in, r->x, 1, e, net->width_in);
     for (int i = 0; i < net->n_steps; i++) {
         run_step(r, &net->steps[i], e);
         e = size_after(&net->steps[i], e);
     }
     norm(r, r->x, e, net->width_out, &net->norm_out, 1);
-    watch(r, net->side, ".norm_out", r->a, 0, e, net->width_out);
+    watch(r, net->side, net->ends->norm_out, r->a, 0, e, net->width_out);
     k->conv->conv(k, net->conv_out, r->a, r->n, e.height, e.width, r->h);
-    watch(r, net->side, ".conv_out", r->h, 1, e, net->out);
+    watch(r, net->side, net->ends->conv_out, r->h, 1, e, net->out);
 }
 
 /* --- decoding ----------------------------------------------------------------------------------------------------- */
@@ -380,11 +417,11 @@ static void decode(void *arg)
     vae_run *r = arg;
     const vae_decoder *d = r->d;
     run_network(r, &d->network, r->grid);
-    /* Fits into x: it has 4 bytes per channel of each pixel, and at least VAE_GROUPS channels. */
+    /* Fits into x: it has 4 bytes per channel of each pixel, and at least VAE_VIT_LAST_GROUPS channels. */
     r->found = (int *)(void *)r->x;
     r->bytes = (uint8_t *)(r->found + r->n);
     r->k->conv->to_bytes(r->k, r->h, r->n, (int)pixels_of(image_size(r)) * 3,
-                         d->table ? KERN_BYTES_DOWN : KERN_BYTES_NEAREST, r->bytes, r->found);
+                         d->table || d->vit ? KERN_BYTES_DOWN : KERN_BYTES_NEAREST, r->bytes, r->found);
 }
 
 /* Returns the slot of the recording for n images. */
@@ -414,7 +451,8 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
         k->core->look_up(k, d->table, d->config.codebook, d->latent, tokens, rows, r->stream[0]);
     else
         k->core->linear(k, d->post_quant, tokens, rows, r->stream[0]);
-    watch(r, "", "post_quant_conv", r->stream[0], 1, r->grid, d->latent);
+    watch(r, d->vit ? d->vit->shape.prefix : "", d->vit ? "post_quant_proj" : "post_quant_conv", r->stream[0], 1,
+          r->grid, d->latent);
     if (k->watch.on) /* it waits between layers */
         decode(r);
     else

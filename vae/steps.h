@@ -1,5 +1,5 @@
-/* Encoder and decoder as lists of steps: encoder.c and decoder.c build them from a checkpoint by layers.c, run.c
- * executes them. Private to vae/. */
+/* Encoder and decoder as lists of steps: encoder.c, decoder.c and vit.c build them from a checkpoint by layers.c, run.c
+ * executes them; vit_pass.c executes a ViT decoder's transformer. Private to vae/. */
 #ifndef VAE_STEPS_H
 #define VAE_STEPS_H
 
@@ -11,31 +11,36 @@ enum { VAE_GROUPS = 32 };
 #define VAE_TOKEN_SCALE 0.2325f /* tokens = latent * this (official MAR) */
 
 typedef struct {
+    int groups;
     float *weight, *bias; /* backend [channels] */
 } vae_norm;
 
 typedef enum {
-    VAE_RESIDUAL,   /* x' = shortcut(x) + conv[1](silu(norm[1](conv[0](silu(norm[0](x)))))) */
-    VAE_ATTENTION,  /* x' = x + proj(attention(qkv(norm[0](x)))), one head over all pixels */
-    VAE_UPSAMPLE,   /* x' = conv[0](x upsampled 2x) */
-    VAE_DOWNSAMPLE, /* x' = conv[0](x), half as many rows and columns */
+    VAE_RESIDUAL,    /* x' = shortcut(x) + conv[1](silu(norm[1](conv[0](silu(norm[0](x)))))) */
+    VAE_DOUBLING,    /* the same; conv[0] and shortcut are transposed convolutions, with twice the rows and columns */
+    VAE_ATTENTION,   /* x' = x + proj(attention(qkv(norm[0](x)))), one head over all pixels */
+    VAE_UPSAMPLE,    /* x' = conv[0](x upsampled 2x) */
+    VAE_DOWNSAMPLE,  /* x' = conv[0](x), half as many rows and columns */
+    VAE_TRANSFORMER, /* x' = the decoder's vae_vit of x */
 } vae_step_kind;
 
 typedef struct {
     vae_step_kind kind;
     /* Prefix of its tensors' names, "decoder.up.2.block.1"; at most 45 characters. */
     char name[VAE_NAME_SIZE];
-    int in, out;             /* channels */
-    vae_norm norm[2];        /* RESIDUAL: both; ATTENTION: the first */
-    kern_conv *conv[2];      /* RESIDUAL: both; UPSAMPLE, DOWNSAMPLE: the first */
-    kern_conv *shortcut;     /* RESIDUAL: 1x1, or NULL for x itself */
-    kern_linear *qkv, *proj; /* ATTENTION */
+    const vae_residual_names *names; /* RESIDUAL, DOUBLING */
+    int in, out;                     /* channels */
+    vae_norm norm[2];                /* RESIDUAL, DOUBLING: both; ATTENTION: the first */
+    kern_conv *conv[2];              /* RESIDUAL, DOUBLING: both; UPSAMPLE, DOWNSAMPLE: the first */
+    kern_conv *shortcut;             /* RESIDUAL: 1x1, or NULL for x itself; DOUBLING: 2x2 */
+    kern_linear *qkv, *proj;         /* ATTENTION */
 } vae_step;
 
 /* Layers of a side: conv_in, the steps, norm_out, SiLU, conv_out. */
 typedef struct {
-    const char *side; /* "encoder" or "decoder": the first part of its tensors' names */
-    int in, out;      /* channels of the first convolution's input and of the last one's output */
+    const char *side; /* "encoder", "decoder" or "vae.decoder": the first part of its tensors' names */
+    const vae_end_names *ends;
+    int in, out; /* channels of the first convolution's input and of the last one's output */
     kern_conv *conv_in;
     vae_step *steps; /* [n_steps] */
     int n_steps;
@@ -49,17 +54,32 @@ typedef struct {
     kern_linear *quant;  /* quant_conv as f32. KL: the rows of the mean, times VAE_TOKEN_SCALE */
 } vae_encoder;
 
+/* A layer of the transformer: x += wo(attention(rotate(qkv(norm(x))))), then x += w2(swiglu(w1(norm(x)))). */
+typedef struct {
+    float *attention_norm, *ffn_norm; /* backend [width] */
+    kern_linear *qkv, *wo, *w1, *w2;
+} vae_vit_layer;
+
+typedef struct {
+    vae_vit_shape shape;
+    float *registers; /* backend [registers][width] */
+    float *rope;      /* backend [registers + grid^2][width / heads]; NULL: a run makes its own */
+    vae_vit_layer *layers;
+} vae_vit;
+
 struct vae_decoder {
     kern_device *device; /* holds the weights */
     mar_vae_config config;
     const vae_names *names;
-    int latent;              /* input channels of conv_in */
-    kern_linear *post_quant; /* KL: post_quant_conv as f32 [latent][latent], applied to tokens */
-    float *embedding;        /* VQ: host [codebook][z_channels], as in the file; KL: NULL, as the next two */
-    float *codebook;         /* VQ: the same, rows of length 1 */
-    float *table;            /* VQ: backend [codebook][latent], post_quant_conv of codebook */
-    vae_network network;     /* middle block, then levels from the coarsest */
-    vae_encoder *encoder;    /* NULL: not loaded */
+    int latent; /* input channels of conv_in */
+    /* KL: post_quant_conv as f32 [latent][latent], ViT: post_quant_proj [latent][z_channels]; applied to tokens. */
+    kern_linear *post_quant;
+    vae_vit *vit;         /* NULL: KL or VQ */
+    float *embedding;     /* VQ: host [codebook][z_channels], as in the file; KL: NULL, as the next two */
+    float *codebook;      /* VQ: the same, rows of length 1 */
+    float *table;         /* VQ: backend [codebook][latent], post_quant_conv of codebook */
+    vae_network network;  /* middle block or transformer, then levels from the coarsest */
+    vae_encoder *encoder; /* NULL: not loaded */
 };
 
 /* --- layers.c: loads layers by official names and exact shapes, and packs them for the backend -------------------- */
@@ -68,6 +88,7 @@ typedef struct {
     kern_queue *k;
     const wt_file *f;
     mar_err *err;
+    int no_bias; /* 1: convolutions have none (ViT) */
 } vae_loader;
 
 /* Writes `prefix` and the formatted text to name, char [VAE_NAME_SIZE]. */
@@ -75,6 +96,8 @@ __attribute__((format(printf, 3, 4))) void vae_name(char *name, const char *pref
 /* Loads tensor `prefix`.`suffix` as host floats; the caller frees *out, also after a failure. */
 mar_status vae_load(const vae_loader *l, const char *prefix, const char *suffix, int rank, const int64_t *shape,
                     float **out);
+/* Loads a vector of n floats into the backend's memory. */
+mar_status vae_load_vector(const vae_loader *l, const char *prefix, const char *suffix, int n, float **out);
 /* Loads n 1x1 convolutions with the same input as one linear layer over NHWC pixels. The input is scaled by
  * input_scale, so the weights are divided by it. */
 mar_status vae_load_linear(const vae_loader *l, const char *prefix, const char *const *names, int n, int channels,
@@ -82,15 +105,18 @@ mar_status vae_load_linear(const vae_loader *l, const char *prefix, const char *
 
 /* Makes room for at most `most` steps of `side`. */
 mar_status vae_network_begin(const vae_loader *l, vae_network *net, const char *side, int most);
-/* The next four add a step; `prefix` begins its tensors' names. */
+/* The next six add a step; `prefix` begins its tensors' names. */
 mar_status vae_add_residual(const vae_loader *l, vae_network *net, const char *prefix, int in, int out);
+mar_status vae_add_vit_residual(const vae_loader *l, vae_network *net, const char *prefix, int channels);
+mar_status vae_add_doubling(const vae_loader *l, vae_network *net, const char *prefix, int in, int out);
 mar_status vae_add_attention(const vae_loader *l, vae_network *net, const char *prefix, int channels);
 mar_status vae_add_upsample(const vae_loader *l, vae_network *net, const char *prefix, int channels);
 mar_status vae_add_downsample(const vae_loader *l, vae_network *net, const char *prefix, int channels);
 /* Adds the three steps of the middle block. */
 mar_status vae_add_middle(const vae_loader *l, vae_network *net, const vae_names *names, int channels);
-/* Loads conv_in, norm_out and conv_out. in, out, width_in and width_out are set. */
-mar_status vae_load_ends(const vae_loader *l, vae_network *net);
+void vae_add_transformer(vae_network *net, const char *prefix, int width);
+/* Loads conv_in, norm_out and conv_out. in, out, width_in and width_out are set; `groups` are norm_out's. */
+mar_status vae_load_ends(const vae_loader *l, vae_network *net, const vae_end_names *names, int groups);
 void vae_network_free(kern_device *device, vae_network *net);
 
 /* Computes y = x / max(|x|, 1e-12), as torch.nn.functional.normalize. */
@@ -98,5 +124,29 @@ void vae_normalise(const float *x, int channels, float *y);
 
 /* encoder.c */
 void vae_encoder_free(kern_device *device, vae_encoder *e); /* NULL is fine */
+
+/* --- vit.c: the ViT decoder's weights ------------------------------------------------------------------------------
+ */
+
+/* Loads all of d but the config's other families: config, latent, post_quant, vit and network. */
+mar_status vae_vit_load(const vae_loader *l, vae_decoder *d);
+void vae_vit_free(kern_device *device, vae_vit *v); /* NULL is fine */
+
+/* --- vit_pass.c: its transformer ------------------------------------------------------------------------------------
+ */
+
+typedef struct vae_vit_pass vae_vit_pass; /* for at most `images` images of one grid, on one queue */
+
+/* Returns MAR_EMODEL for another grid than that of the file. */
+mar_status vae_vit_pass_create(kern_queue *k, const vae_vit *v, int grid_h, int grid_w, int images, vae_vit_pass **out,
+                               mar_err *err);
+void vae_vit_pass_free(vae_vit_pass *p); /* NULL is fine */
+/* Set *streamed to the floats of an image's residual stream, and return the bytes of its other arrays. */
+size_t vae_vit_bytes(const kern_device *device, const vae_vit *v, size_t tokens, size_t *streamed);
+double vae_vit_flop(const vae_vit *v, size_t tokens); /* of an image */
+mar_status vae_vit_plan(const vae_vit_pass *p, int images, mar_err *err);
+/* Runs the transformer on x, backend float [images][grid_h * grid_w][width], in place. h: working memory for
+ * `streamed` floats an image. work: vae_vit_bytes an image; it may be x. `name` begins its layers' names. */
+void vae_vit_run(const vae_vit_pass *p, int images, float *x, float *h, void *work, const char *name);
 
 #endif

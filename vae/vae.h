@@ -2,6 +2,10 @@
  * KL autoencoder. LlamaGen uses a VQ one (Sun et al. 2024): a token is the index of a codebook row. The row is
  * normalised and goes through post_quant_conv. The coarsest level has attention after each residual block.
  *
+ * SphereAR's is a ViT decoder (Ke & Xue 2025): conv_in, a transformer over register tokens and the image's tokens,
+ * residual blocks that double rows and columns. Its tokens are used as they are. Its tensors are in the model's own
+ * file, or alone; their names begin with "vae." in both, or not. Nothing here needs its encoder.
+ *
  * The encoder is loaded only if asked for: conv_in, down levels, mid, norm_out, conv_out, quant_conv. Its token is the
  * mean of the posterior, or the codebook row nearest to its result. */
 #ifndef VAE_VAE_H
@@ -17,16 +21,21 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
  * any part of it. Skips quantize.codebook_used of VQ files, a statistic of training. */
 typedef void vae_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tensor_visitor *visit, void *user);
-/* Return 1 if the tensor names are those of a KL or VQ autoencoder, or of a VQ one. */
+/* Return 1 if the tensor names are those of a KL, VQ or ViT autoencoder, of a VQ one, or of a ViT one. A file of a
+ * SphereAR model with its decoder is of a ViT one, too. */
 int vae_config_recognise(const wt_file *f);
 int vae_config_is_vq(const wt_file *f);
+int vae_config_is_vit(const wt_file *f);
+/* Returns 1 for a tensor of a ViT autoencoder's encoder, which no code needs. */
+int vae_config_ignores(const char *tensor);
 /* Returns 1 if the file has a tensor of the encoder, or of quant_conv after it. */
 int vae_config_has_encoder(const wt_file *f);
 
 typedef struct vae_decoder vae_decoder; /* weights on the device, shared by any number of runs */
 
-/* Loads post_quant_conv, decoder.* and the codebook of `f`. `f` may be closed afterwards. Returns MAR_EMODEL, naming
- * file and tensor, if one is missing or has another shape. Other queues can use the decoder once k has finished. */
+/* Loads post_quant_conv or post_quant_proj, decoder.* and the codebook of `f`. `f` may be closed afterwards. Returns
+ * MAR_EMODEL, naming file and tensor, if one is missing or has another shape. Other queues can use the decoder once k
+ * has finished. */
 mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err);
 void vae_decoder_free(vae_decoder *d); /* call it after freeing its runs; NULL is fine */
 /* Loads encoder.* and quant_conv of `f`, the file of the decoder, so that later runs can encode. Call it at most once.
@@ -44,7 +53,8 @@ const float *vae_decoder_embedding(const vae_decoder *d);
 typedef struct vae_run vae_run; /* decodes and encodes latents of one size, any aspect ratio, on one queue */
 
 /* Creates a run for at most `batch` latents of grid_h x grid_w pixels, one token each. Queue k must outlive it. Call
- * vae_run_lay_out and vae_run_plan before vae_decode and vae_encode. */
+ * vae_run_lay_out and vae_run_plan before vae_decode and vae_encode. Returns MAR_EMODEL for another grid than that of
+ * a ViT decoder's positions. */
 mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, vae_run **out,
                           mar_err *err);
 void vae_run_free(vae_run *r);
@@ -68,7 +78,7 @@ double vae_run_flop(const vae_run *r);
 typedef struct {
     int n;
     const float *pixels; /* [n][H][W][3] nominally in [-1,1], not clipped */
-    /* [n][H][W][3] kern_pixel_byte of pixels: KERN_BYTES_NEAREST; VQ: KERN_BYTES_DOWN. */
+    /* [n][H][W][3] kern_pixel_byte of pixels: KERN_BYTES_NEAREST; VQ and ViT: KERN_BYTES_DOWN. */
     const uint8_t *bytes;
     /* [n] KERN_PIXELS_*. An image with NOT_FINITE is invalid. So is one without WITHIN: all its channels are black or
      * white, and no working decoder produces that. */
@@ -76,9 +86,9 @@ typedef struct {
 } vae_pictures;
 
 /* Decodes n images, 1..vae_run_images. tokens is backend float [n][grid_h*grid_w][z_channels], as the model predicts
- * them: 0.2325 (the official scale) times the latent. Patches (vae_run_unpatchify) have as many numbers. VQ tokens are
- * [n][grid_h*grid_w] indices. Allocates nothing except for recordings; kern_check reports a failure. An image is
- * independent of the others, except for the last bits of a GPU's products. */
+ * them: 0.2325 (the official scale) times the latent, or a ViT decoder's unchanged. Patches (vae_run_unpatchify) have
+ * as many numbers. VQ tokens are [n][grid_h*grid_w] indices. Allocates nothing except for recordings; kern_check
+ * reports a failure. An image is independent of the others, except for the last bits of a GPU's products. */
 vae_pictures vae_decode(vae_run *r, const float *tokens, int n);
 
 /* Encodes an image of the run's size, whose decoder has the encoder. pixels is host [H][W][channels], rows `stride`

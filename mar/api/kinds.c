@@ -132,14 +132,24 @@ static mar_status derive_spherear(const mar *m, const wt_file *f, int heads, mar
 {
     (void)m;
     const mar_status status = sphere_config_derive(f, heads, &c->sphere, err);
-    if (status == MAR_OK) c->model = sphere_public_config(&c->sphere);
-    return status;
+    if (status != MAR_OK) return status;
+    c->model = sphere_public_config(&c->sphere);
+    return vae_config_is_vit(f) ? vae_config_derive(f, &c->vae, err) : MAR_OK;
 }
 
 static void visit_spherear(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
 {
-    (void)f;
     sphere_config_tensors(&c->sphere, visit, user);
+    if (vae_config_is_vit(f)) vae_config_tensors(f, &c->vae, visit, user);
+}
+
+/* Adds the shape of a ViT image decoder. */
+static void add_vit(const facts *to, const mar_vae_config *c)
+{
+    char grid[32] = "any number of";
+    if (c->grid) snprintf(grid, sizeof grid, "%dx%d", c->grid, c->grid);
+    add_line(to, "image decoder: %s tokens of %d channels, stride %d; transformer of width %d, %d blocks, %d head%s",
+             grid, c->z_channels, c->stride, c->width, c->depth, c->heads, c->heads == 1 ? "" : "s");
 }
 
 static void describe_spherear(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
@@ -152,6 +162,7 @@ static void describe_spherear(const wt_file *f, const mar_configs *configs, mar_
     char heads[96];
     add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
              heads_text(&configs->model, heads, sizeof heads), c->hidden);
+    if (vae_config_is_vit(f)) add_vit(&to, &configs->vae);
     add_line(&to, "flow head: width %d, %d blocks, SwiGLU %d, %d adaLN layers", h->width, h->depth, h->hidden,
              h->ada_layers);
     add_line(&to, "tokens: %d of %d channels, %d classes in %d class tokens", c->seq_len, h->channels, c->classes,
@@ -293,6 +304,11 @@ static void describe_vae(const wt_file *f, const mar_configs *configs, mar_kind_
     static const char *const decoder[] = {"decoder.", "post_quant_conv.", "quantize.embedding.", NULL};
     const mar_vae_config *c = &configs->vae;
     const facts to = {add, user};
+    if (c->depth) {
+        add_vit(&to, c);
+        add_line(&to, "parameters: %ld; without the encoder, which nothing needs", c->parameters);
+        return;
+    }
     add_line(&to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks",
              c->z_channels, c->stride, c->levels, c->channels, c->res_blocks);
     if (c->codebook) add_line(&to, "codebook: %d tokens of %d numbers", c->codebook, c->z_channels);
@@ -310,6 +326,11 @@ static void put_vae(const mar_configs *configs, mar_metadata *m)
     metadata_number(m, "mar.vae_levels", c->levels);
     metadata_number(m, "mar.vae_res_blocks", c->res_blocks);
     if (c->codebook) metadata_number(m, "mar.vae_codebook", c->codebook);
+    if (c->depth) {
+        metadata_number(m, "mar.vae_width", c->width);
+        metadata_number(m, "mar.vae_depth", c->depth);
+        metadata_number(m, "mar.vae_heads", c->heads);
+    }
     metadata_number(m, "mar.parameters", c->parameters);
 }
 
@@ -439,6 +460,15 @@ static const mar_file_kind kinds[] = {
      .instead = "CompVis's (decoder.up)",
      .for_kinds = 1 << MAR_KIND_VAE,
      .recognise = recognise_diffusers},
+    {.kind = MAR_KIND_VAE,
+     .name = "ViT autoencoder",
+     .article = "a",
+     .recognise = vae_config_is_vit,
+     .derive = derive_vae,
+     .tensors = visit_vae,
+     .ignores = vae_config_ignores,
+     .facts = describe_vae,
+     .put = put_vae},
     {.kind = MAR_KIND_VAE,
      .name = "VQ autoencoder",
      .article = "a",

@@ -35,7 +35,10 @@ static char *path_from_root(const char *path)
 /* Creates a VAE of an open file. */
 static mar_status create(mar *m, wt_file *file, const mar_source *source, mar_vae **out, mar_err *err)
 {
-    mar_status status = mar_check_kind(file, 1 << MAR_KIND_VAE, "an image decoder (KL or VQ autoencoder)", err);
+    mar_status status =
+        vae_config_is_vit(file) /* of a SphereAR model's file, too */
+            ? MAR_OK
+            : mar_check_kind(file, 1 << MAR_KIND_VAE, "an image decoder (KL, VQ or ViT autoencoder)", err);
     if (status == MAR_OK && source->heads)
         status = err_set(err, MAR_EARG, "--heads has no effect: %s is an image decoder", wt_path(file));
     if (status != MAR_OK) return status;

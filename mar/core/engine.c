@@ -5,6 +5,7 @@
 #include "mar/core/vae.h"
 
 #include <stdio.h>
+#include <string.h>
 
 void mar_model_retain(mar_model *model)
 {
@@ -36,6 +37,14 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
 {
     if (!vae) return MAR_OK;
     const mar_vae_config *c = vae_decoder_config(vae->decoder);
+    const int is_sphere = strcmp(model->family, "spherear") == 0;
+    if (is_sphere && !c->depth)
+        return err_set(err, MAR_EMODEL,
+                       "the VAE is a %s autoencoder, expected the ViT decoder of SphereAR, which the model's file has",
+                       c->codebook ? "VQ" : "KL");
+    if (!is_sphere && c->depth)
+        return err_set(err, MAR_EMODEL, "the VAE is the ViT decoder of SphereAR, expected a %s",
+                       model->vocabulary ? "VQ tokenizer" : "KL autoencoder");
     if (!model->vocabulary && c->codebook)
         return err_set(
             err, MAR_EMODEL,

@@ -1,0 +1,233 @@
+/* Shape of SphereAR's ViT decoder (SphereAR/vae.py). All of it is in the tensors' shapes. The width of a head is half
+ * that of a row of freqs_cis. Without that table the metadata says the number of heads, or they have 64 numbers. */
+#include "vae/steps.h"
+#include "weights/shape.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DEPTH_MAX = 256, REGISTERS_MAX = 1024, GRID_MAX = 1024, HEAD = 64, WIDTH_MAX = 1 << 16 };
+
+static const char *const prefixes[] = {"vae.", ""};
+static const char *const parts[] = {"post_quant_proj.weight", "decoder.register_token.weight",
+                                    "decoder.conv_in.1.weight"};
+static const char table_name[] = "decoder.freqs_cis";
+enum { PREFIXES = sizeof prefixes / sizeof *prefixes, PARTS = sizeof parts / sizeof *parts };
+
+const vae_residual_names vae_residual_names_up = {{".block.0", ".block.3"}, {".block.2", ".block.5"}, ".shortcut"},
+                         vae_residual_names_vit = {{".0", ".3"}, {".2", ".5"}, NULL};
+const vae_end_names vae_end_names_vit = {".conv_in.1", ".conv_out.0", ".conv_out.2"};
+
+/* Returns the prefix of the names, or NULL if the file has no such decoder. */
+static const char *prefix_of(const wt_file *f)
+{
+    char name[VAE_NAME_SIZE];
+    for (int i = 0; i < PREFIXES; i++)
+        for (int j = 0; j < PARTS; j++) {
+            snprintf(name, sizeof name, "%s%s", prefixes[i], parts[j]);
+            if (wt_find(f, name)) return prefixes[i];
+        }
+    return NULL;
+}
+
+int vae_vit_recognise(const wt_file *f)
+{
+    return prefix_of(f) != NULL;
+}
+
+int vae_config_ignores(const char *tensor)
+{
+    if (strncmp(tensor, "vae.", 4) == 0) tensor += 4;
+    return strncmp(tensor, "encoder.", 8) == 0 || strncmp(tensor, "quant_proj.", 11) == 0;
+}
+
+int vae_vit_groups(int channels)
+{
+    return channels / 4 < 32 ? channels / 4 : 32;
+}
+
+/* --- reading the shape from tensors ------------------------------------------------------------------------------- */
+
+/* Sets *out to dimension `dim` of the tensor prefix + name. */
+static mar_status find(const wt_file *f, const char *prefix, const char *name, int rank, int dim, int *out,
+                       mar_err *err)
+{
+    char full[VAE_NAME_SIZE], text[128];
+    const wt_tensor *t;
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    const mar_status status = wt_find_shape(f, full, rank, &t, err);
+    if (status != MAR_OK) return status;
+    if (t->shape[dim] > WIDTH_MAX)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected sizes up to %d", wt_path(f), full,
+                       wt_shape_text(t, text, sizeof text), WIDTH_MAX);
+    *out = (int)t->shape[dim];
+    return MAR_OK;
+}
+
+/* Derives registers, grid and heads. */
+static mar_status derive_positions(const wt_file *f, vae_vit_shape *s, mar_err *err)
+{
+    char name[VAE_NAME_SIZE], text[128];
+    long heads = s->width % HEAD == 0 ? s->width / HEAD : 0;
+    mar_status status = find(f, s->prefix, parts[1], 2, 0, &s->registers, err);
+    if (status == MAR_OK) status = wt_metadata_number(f, "mar.vae_heads", &heads, err);
+    if (status != MAR_OK) return status;
+    if (s->registers > REGISTERS_MAX)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s%s has %d rows, expected at most %d", wt_path(f), s->prefix,
+                       parts[1], s->registers, REGISTERS_MAX);
+    snprintf(name, sizeof name, "%s%s", s->prefix, table_name);
+    const wt_tensor *t = wt_find(f, name);
+    if (t) {
+        const int64_t tokens = t->rank == 3 ? t->shape[0] - s->registers : 0, head = t->rank == 3 ? 2 * t->shape[1] : 0;
+        while (s->grid < GRID_MAX && (int64_t)s->grid * s->grid < tokens) s->grid++;
+        if (t->rank != 3 || t->shape[2] != 2 || tokens < 1 || (int64_t)s->grid * s->grid != tokens || head < 2 ||
+            head > s->width || s->width % head)
+            return err_set(err, MAR_EMODEL,
+                           "%s: tensor %s has shape %s, expected [%d + a square number, half of a head of %d, 2]",
+                           wt_path(f), name, wt_shape_text(t, text, sizeof text), s->registers, s->width);
+        heads = s->width / head;
+        s->has_table = t->dtype == WT_F32 || t->dtype == WT_F64;
+    }
+    if (heads < 1 || heads > s->width || s->width % heads || s->width / heads % 4)
+        return err_set(err, MAR_EMODEL,
+                       "%s: a ViT decoder of width %d with %ld heads, expected heads of a multiple of 4 numbers",
+                       wt_path(f), s->width, heads);
+    if (s->width / heads > KERN_CACHE_HEAD_MAX)
+        return err_set(err, MAR_EMODEL, "%s: the ViT decoder's heads have %d numbers, expected at most %d", wt_path(f),
+                       (int)(s->width / heads), KERN_CACHE_HEAD_MAX);
+    s->heads = (int)heads;
+    return MAR_OK;
+}
+
+/* Derives the blocks that double rows and columns. */
+static mar_status derive_blocks(const wt_file *f, vae_vit_shape *s, mar_err *err)
+{
+    char name[VAE_NAME_SIZE];
+    snprintf(name, sizeof name, "%sdecoder.unpatchify.1.net.", s->prefix);
+    s->blocks = wt_count_parts(f, name, VAE_VIT_BLOCKS);
+    if (s->blocks == 0) return err_set(err, MAR_EMODEL, "%s: tensor %s0.block.2.weight is missing", wt_path(f), name);
+    for (int i = 0; i < s->blocks; i++) {
+        snprintf(name, sizeof name, "decoder.unpatchify.1.net.%d.block.2.weight", i);
+        const mar_status status = find(f, s->prefix, name, 4, 1, &s->out[i], err);
+        if (status != MAR_OK) return status;
+        const int last = i == s->blocks - 1, groups = vae_vit_groups(s->out[i]);
+        if (groups < 1 || s->out[i] % groups || (last && s->out[i] % VAE_VIT_LAST_GROUPS))
+            return err_set(err, MAR_EMODEL, "%s: tensor %s%s has %d output channels, expected a multiple of %d",
+                           wt_path(f), s->prefix, name, s->out[i],
+                           last         ? VAE_VIT_LAST_GROUPS
+                           : groups < 1 ? 4
+                                        : groups);
+    }
+    return MAR_OK;
+}
+
+mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *s, mar_err *err)
+{
+    char name[VAE_NAME_SIZE];
+    *s = (vae_vit_shape){.prefix = prefix_of(f)};
+    mar_status status = find(f, s->prefix, parts[0], 2, 0, &s->width, err);
+    if (status == MAR_OK) status = find(f, s->prefix, parts[0], 2, 1, &s->channels, err);
+    if (status == MAR_OK) status = derive_positions(f, s, err);
+    if (status != MAR_OK) return status;
+    if (s->width % vae_vit_groups(s->width))
+        return err_set(err, MAR_EMODEL, "%s: tensor %s%s has %d rows, expected a multiple of %d", wt_path(f), s->prefix,
+                       parts[0], s->width, vae_vit_groups(s->width));
+    snprintf(name, sizeof name, "%sdecoder.layers.", s->prefix);
+    s->depth = wt_count_parts(f, name, DEPTH_MAX);
+    if (s->depth == 0)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s0.attention.wqkv.weight is missing", wt_path(f), name);
+    status = find(f, s->prefix, "decoder.layers.0.feed_forward.w2.weight", 2, 1, &s->hidden, err);
+    return status == MAR_OK ? derive_blocks(f, s, err) : status;
+}
+
+/* --- the tensors of a shape --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *prefix;
+    vae_tensor_visitor *visit;
+    void *user;
+} visitor;
+
+static void visit(const visitor *v, const char *prefix, const char *name, int rank, const int64_t *shape)
+{
+    char full[2 * VAE_NAME_SIZE];
+    snprintf(full, sizeof full, "%s%s%s", v->prefix, prefix, name);
+    v->visit(v->user, full, rank, shape);
+}
+
+static void visit_norm(const visitor *v, const char *prefix, const char *layer, int64_t width)
+{
+    char name[VAE_NAME_SIZE];
+    snprintf(name, sizeof name, "%s.weight", layer);
+    visit(v, prefix, name, 1, &width);
+    snprintf(name, sizeof name, "%s.bias", layer);
+    visit(v, prefix, name, 1, &width);
+}
+
+static void visit_conv(const visitor *v, const char *prefix, const char *layer, int64_t a, int64_t b, int64_t kernel)
+{
+    char name[VAE_NAME_SIZE];
+    const int64_t shape[4] = {a, b, kernel, kernel};
+    snprintf(name, sizeof name, "%s.weight", layer);
+    visit(v, prefix, name, 4, shape);
+}
+
+static void visit_layer(const visitor *v, const vae_vit_shape *s, int layer)
+{
+    const int64_t d = s->width, h = s->hidden;
+    char prefix[VAE_NAME_SIZE];
+    snprintf(prefix, sizeof prefix, "decoder.layers.%d.", layer);
+    visit(v, prefix, "attention.wqkv.weight", 2, (int64_t[]){3 * d, d});
+    visit(v, prefix, "attention.wo.weight", 2, (int64_t[]){d, d});
+    visit(v, prefix, "feed_forward.w1.weight", 2, (int64_t[]){2 * h, d});
+    visit(v, prefix, "feed_forward.w2.weight", 2, (int64_t[]){d, h});
+    visit(v, prefix, "attention_norm.weight", 1, &d);
+    visit(v, prefix, "ffn_norm.weight", 1, &d);
+}
+
+static void visit_block(const visitor *v, int block, int in, int out)
+{
+    const vae_residual_names *first = &vae_residual_names_up, *second = &vae_residual_names_vit;
+    char prefix[VAE_NAME_SIZE];
+    snprintf(prefix, sizeof prefix, "decoder.unpatchify.1.net.%d", block);
+    visit_norm(v, prefix, first->norm[0], in);
+    visit_conv(v, prefix, first->conv[0], in, out, 4);
+    visit_norm(v, prefix, first->norm[1], out);
+    visit_conv(v, prefix, first->conv[1], out, out, 3);
+    visit_conv(v, prefix, first->shortcut, in, out, 2);
+    strcat(prefix, ".block2");
+    for (int i = 0; i < 2; i++) {
+        visit_norm(v, prefix, second->norm[i], out);
+        visit_conv(v, prefix, second->conv[i], out, out, 3);
+    }
+}
+
+void vae_vit_tensors(const vae_vit_shape *s, vae_tensor_visitor *to, void *user)
+{
+    const visitor v = {s->prefix, to, user};
+    const vae_end_names *ends = &vae_end_names_vit;
+    int width = s->width;
+    if (s->grid)
+        visit(&v, "", table_name, 3, (int64_t[]){s->registers + s->grid * s->grid, s->width / s->heads / 2, 2});
+    visit_conv(&v, "decoder", ends->conv_in, width, width, 3);
+    visit(&v, "", parts[1], 2, (int64_t[]){s->registers, width});
+    for (int i = 0; i < s->depth; i++) visit_layer(&v, s, i);
+    for (int i = 0; i < s->blocks; width = s->out[i++]) visit_block(&v, i, width, s->out[i]);
+    visit_norm(&v, "decoder", ends->norm_out, width);
+    visit_conv(&v, "decoder", ends->conv_out, 3, width, 3);
+    visit(&v, "", parts[0], 2, (int64_t[]){s->width, s->channels});
+}
+
+void vae_vit_config(const vae_vit_shape *s, mar_vae_config *config)
+{
+    config->z_channels = s->channels;
+    config->stride = 1 << s->blocks;
+    config->channels = s->out[s->blocks - 1];
+    config->levels = s->blocks + 1;
+    config->res_blocks = 1;
+    config->width = s->width;
+    config->depth = s->depth;
+    config->heads = s->heads;
+    config->grid = s->grid;
+    vae_vit_tensors(s, wt_add_elements, &config->parameters);
+}

@@ -235,7 +235,8 @@ static const char *sampling(const eval_job *job, char text[256])
 /* Returns how a value of the image decoder becomes a byte (kernels/pixels.h). */
 static const char *bytes(const eval_job *job)
 {
-    return *eval_setting(job, "num_sampling_steps") ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)";
+    const int rounds = *eval_setting(job, "num_sampling_steps") && !*eval_setting(job, "family");
+    return rounds ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)";
 }
 
 /* Writes the protocol, one line. */

@@ -1,0 +1,166 @@
+/* SphereAR models by the command: generating, inspecting, converting, and what is refused in one line. */
+#include "tests/support/command.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHORT    " --num_sampling_steps 4 --threads 1 "
+#define GENERATE "generate --model m.safetensors --class 2" SHORT
+
+static void copy(const char *directory, const char *from, const char *to)
+{
+    size_t size;
+    char *bytes = read_whole_file("tests/golden/data", from, &size);
+    write_whole_file(directory, to, bytes, size);
+    free(bytes);
+}
+
+/* Setup: a fresh directory with m.safetensors, a SphereAR model with its image decoder. */
+static int set_up(void **state)
+{
+    const int failed = command_setup(state);
+    if (!failed) copy(*state, "sphere_model.safetensors", "m.safetensors");
+    return failed;
+}
+
+TEST_WITH(its_file_brings_the_image_decoder, set_up, command_teardown)
+{
+    const char *d = *state;
+    cJSON *json = command_json(d, GENERATE "--json --out a.png");
+    assert_string_equal(json_text(json, "vae"), "m.safetensors");
+    assert_string_equal(json_text(json, "guarantee"), "exact: the target's distribution");
+    assert_int_equal(json_number(json, "parameters.num_iter"), 16);
+    cJSON_Delete(json);
+    command_ok(d, GENERATE "-q --vae m.safetensors --out b.png");
+    assert_same_file(d, "a.png", "b.png");
+    command_ok(d, "generate -q --like a.png --threads 1 --out c.png");
+    assert_same_file(d, "a.png", "c.png");
+    /* Tokens in a store are those of the same model, whatever the image decoder's file. */
+    command_ok(d, GENERATE "-q --store s --out a.png");
+    sh_ok(d, "cp m.safetensors n.safetensors && $MAR " GENERATE "--vae n.safetensors --store s --out d.png --json | "
+             "grep -q '\"images_stored\":1,'");
+}
+
+TEST_WITH(options_of_other_families_are_refused, set_up, command_teardown)
+{
+    static const refusal cases[] = {
+        {GENERATE "--lazy", "--lazy is for MAR models: expected --head_spec, ", "with a SphereAR model\n"},
+        {GENERATE "--gtr", "--gtr is for MAR models: expected --head_spec, ", "with a SphereAR model\n"},
+        {GENERATE "--spec conditional --draft m.safetensors", "--spec conditional is for MAR models: expected path",
+         "\n"},
+        {GENERATE "--num_iter 8", "--num_iter 8: expected 0 or 16: the model makes its tokens one after another", "\n"},
+        {"generate --model m.safetensors --class 2 --top_k 3",
+         "--top_k has no effect: the model's tokens are continuous", "\n"},
+        {GENERATE "--fast 2", "--fast 2: has no recipe for SphereAR models, expected options such as --head_spec 8",
+         "\n"},
+        {GENERATE "--seq_len 16", "--seq_len has no effect: the model is a SphereAR model", "\n"},
+        {GENERATE "--patch_size 2", "--patch_size has no effect: the model is a SphereAR model", "\n"},
+        {GENERATE "--heads 3,3", "--heads 3,3: expected one number: m.safetensors is a SphereAR model", "\n"},
+        {GENERATE "--draft demo-draft", "the draft is a model of family mar, expected one of family spherear", "\n"},
+        {GENERATE "--class 5", "--class: class 5: out of range, expected 0 to 4", "\n"},
+        {"edit --image a.png --model m.safetensors --class 2",
+         "m.safetensors: makes tokens from the upper left on, and can only continue a picture: expected a MAR model",
+         "\n"},
+    };
+    command_ok(*state, "generate -q --class 3 --num 1 --num_iter 2" SHORT "--out a.png");
+    command_refuses(*state, cases, LENGTH(cases));
+}
+
+/* Writes m.safetensors under another name with every `from` replaced by `to`, of the same length. */
+static void write_renamed(const char *directory, const char *name, const char *from, const char *to)
+{
+    size_t size;
+    char *bytes = read_whole_file(directory, "m.safetensors", &size);
+    int n = 0;
+    for (size_t i = 0; i + strlen(from) <= size; i++)
+        if (memcmp(bytes + i, from, strlen(from)) == 0) memcpy(bytes + i, to, strlen(to)), n++;
+    assert_true(n > 0);
+    write_whole_file(directory, name, bytes, size);
+    free(bytes);
+}
+
+TEST_WITH(damaged_and_foreign_files_are_refused, set_up, command_teardown)
+{
+#define OF(file) "generate --class 2 --model " file SHORT
+    static const refusal cases[] = {
+        {OF("half.safetensors"), "half.safetensors: tensor", "file truncated?"},
+        {OF("head.safetensors"), "head.safetensors: the header says", "truncated?"},
+        {OF("norm.safetensors"), "norm.safetensors: tensor emb_norm.weight is missing", "\n"},
+        {OF("flow.safetensors"), "flow.safetensors: tensor head.net.cond_embed.bias is missing", "\n"},
+        {OF("decoder.safetensors"), "decoder.safetensors: tensor vae.decoder.conv_out.0.weight is missing", "\n"},
+        {OF("none.safetensors"), "--vae is missing, expected an image decoder",
+         "SphereAR's is in the model's own file\n"},
+        {OF("vae.pt"), "vae.pt: is an image decoder (ViT autoencoder), expected a MAR, SphereAR or LlamaGen model",
+         "; give it as --vae\n"},
+        {GENERATE "--vae demo", "the VAE is a KL autoencoder, expected the ViT decoder of SphereAR", "\n"},
+        {GENERATE "--vae demo-discrete", "the VAE is a VQ autoencoder, expected the ViT decoder of SphereAR", "\n"},
+        {"generate --vae m.safetensors", "the VAE is the ViT decoder of SphereAR, expected a KL autoencoder", "\n"},
+        {GENERATE "--vae none.safetensors", "none.safetensors: is a SphereAR model, expected an image decoder",
+         "; give it as --model\n"},
+        {"convert norm.safetensors x.safetensors", "norm.safetensors: tensor emb_norm.weight is missing", "\n"},
+        {"convert half.safetensors x.safetensors", "half.safetensors: tensor", "file truncated?"},
+    };
+    const char *d = *state;
+    size_t size;
+    char *bytes = read_whole_file(d, "m.safetensors", &size);
+    write_whole_file(d, "half.safetensors", bytes, size / 2);
+    write_whole_file(d, "head.safetensors", bytes, 100);
+    free(bytes);
+    copy(d, "vit.pt", "vae.pt");
+    write_renamed(d, "norm.safetensors", "\"emb_norm.", "\"emb_nurm.");
+    write_renamed(d, "flow.safetensors", "cond_embed.bias", "cond_embed.bios");
+    write_renamed(d, "decoder.safetensors", "conv_out.0.weight", "conv_out.0.wait--");
+    write_renamed(d, "none.safetensors", "\"vae.", "\"VAE.");
+    command_refuses(d, cases, LENGTH(cases));
+#undef OF
+}
+
+/* Returns the line of text that begins with `name` and ": ", in a static buffer. */
+static const char *fact(const char *text, const char *name)
+{
+    static char line[256];
+    const char *at = strstr(text, name);
+    if (!at) fail_msg("no %s in %s", name, text);
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+    return line;
+}
+
+TEST_WITH(inspected_and_converted, set_up, command_teardown)
+{
+    static const char *const types[] = {"f32", "bf16", "f16", "int8"};
+    const char *d = *state;
+    command_result r = command_mar(d, "inspect m.safetensors");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(fact(r.out, "kind: "), "kind: SphereAR model");
+    assert_string_equal(fact(r.out, "flow head: "), "flow head: width 32, 4 blocks, SwiGLU 48, 2 adaLN layers");
+    command_result_free(&r);
+    for (size_t i = 0; i < LENGTH(types); i++) {
+        command_ok(d, "convert m.safetensors c.safetensors --dtype %s", types[i]);
+        command_ok(d, "generate -q --model c.safetensors --class 2 --dtype %s" SHORT "--out %s.png",
+                   i == 2 ? "f32" : types[i], types[i]);
+    }
+    command_ok(d, "generate -q --model m.safetensors --class 2 --dtype f32" SHORT "--out m.png");
+    sh_ok(d, "$MAR convert m.safetensors f32.safetensors --dtype f32 && $MAR inspect f32.safetensors | "
+             "grep -q 'mar.kind = spherear' && $MAR inspect c.safetensors | grep -q 'int8 weights: 8 matrices'");
+    cJSON *json = command_json(d, "inspect m.safetensors --json");
+    assert_string_equal(json_text(json, "kind"), "spherear");
+    assert_string_equal(json_text(json, "config.family"), "spherear");
+    assert_int_equal(json_count(json, "problems"), 0);
+    cJSON_Delete(json);
+}
+
+TEST_WITH(measured_by_its_parts, set_up, command_teardown)
+{
+    const char *d = *state;
+    command_result r = command_mar(d, "bench --model m.safetensors --head_spec 4" SHORT);
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "\ntransformer ");
+    assert_null(strstr(r.out, "encoder"));
+    assert_has(r.out, "exact: the target's distribution, by speculation inside the head");
+    command_result_free(&r);
+    sh_ok(d, "$MAR methods --name head-spec | grep -q 'models: *MAR, SphereAR$' && "
+             "$MAR methods --name lazymar | grep -q 'models: *MAR$' && "
+             "$MAR methods --name sjd | grep -q 'models: *LlamaGen$'");
+}

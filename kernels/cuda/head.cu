@@ -95,8 +95,6 @@ static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_
     if (status == MAR_OK && !h->bf16)
         (void)err_set(&why, MAR_OK, "%sthe persistent kernel computes in bf16 only",
                       h->f32 ? "the head is in f32, and " : "");
-    else if (status == MAR_OK && h->form == KERN_HEAD_SWIGLU)
-        (void)err_set(&why, MAR_OK, "the persistent kernel computes MLP blocks only");
     else if (status == MAR_OK)
         status = persistent_create(cuda_of(k), spec, &h->persistent, &why, err);
     if (!h->persistent) (void)err_set(&h->products, MAR_OK, "cuBLASLt for any number of rows: %s", why.text);

@@ -158,13 +158,13 @@ static __device__ __forceinline__ void persistent_prefetch_mod(const persistent_
         fast::prefetch_l2(mod + i);
 }
 
-template <int PAIRS>
+template <int PAIRS, int WIDE>
 static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain(persistent_args a, persistent_job j)
 {
     const int rows = j.tokens * j.conditions;
     persistent_block f;
     if (j.steps == 0) return; /* persistent_try only tests whether the kernel starts */
-    persistent_begin<PAIRS>(a, &f);
+    persistent_begin<PAIRS, WIDE>(a, &f);
     persistent_states states;
     persistent_load_states(a, j, &states);
     for (int s = 0; s < j.steps; s++) {
@@ -174,7 +174,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
         persistent_put_states(a, j, &states, f.state);
         __syncthreads();
         persistent_prefetch_mod(a, j, s + 1, rows);
-        persistent_evaluate<PAIRS>(a, &f, rows, j.tokens);
+        persistent_evaluate<PAIRS, WIDE>(a, &f, rows, j.tokens);
         if (j.ode)
             persistent_ode_step(a, &f, j, step, &states);
         else
@@ -184,9 +184,8 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
     persistent_end();
 }
 
-static void (*const persistent_chains[PERSISTENT_PAIRS])(persistent_args, persistent_job) = {
-    persistent_chain<1>, persistent_chain<2>, persistent_chain<3>,
-    persistent_chain<4>, persistent_chain<5>, persistent_chain<6>};
+static void (*const persistent_chains[PERSISTENT_INSTANCES])(persistent_args,
+                                                             persistent_job) = PERSISTENT_TABLE(persistent_chain);
 
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job)
 {
@@ -210,12 +209,10 @@ void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job
     persistent_launch(c, h->persistent, persistent_chains, j);
 }
 
-int persistent_clusters(const cuda_queue *c, int width, int cluster)
+int persistent_clusters(const cuda_queue *c, int instance, int cluster)
 {
-    const unsigned pairs = cuda_blocks((size_t)width, 32 * PERSISTENT_PARTS);
     int n = 0;
     if (cluster == 1) return c->device->multiprocessors;
-    if (pairs < 1 || pairs > PERSISTENT_PAIRS) return 0;
     persistent_head any = {};
     any.args.cluster = cluster;
     cudaLaunchAttribute attribute = persistent_cluster(&any);
@@ -225,7 +222,7 @@ int persistent_clusters(const cuda_queue *c, int width, int cluster)
     config.dynamicSmemBytes = c->device->shared_bytes;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    void (*const form)(persistent_args, persistent_job) = persistent_chains[pairs - 1];
+    void (*const form)(persistent_args, persistent_job) = persistent_chains[instance];
     cudaError_t e =
         cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
     if (e == cudaSuccess) e = cudaOccupancyMaxActiveClusters(&n, form, &config);
@@ -253,14 +250,15 @@ struct cuda_memory {
  * arrivals: it has its 128 bytes to itself. */
 static size_t persistent_lay_out(const persistent_head *f, void *memory, persistent_args *a)
 {
-    const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
+    const size_t row = (size_t)a->width * PERSISTENT_ROWS, hidden = (size_t)a->hidden * PERSISTENT_ROWS,
+                 state = (size_t)a->channels * PERSISTENT_ROWS;
     a->arrivals = (unsigned *)memory;
     a->x = (float *)memory + 32;
     a->u = (uint4 *)(a->x + row);
     a->v = (uint4 *)((bf16 *)a->u + row);
-    a->out = (float *)((bf16 *)a->v + row);
+    a->out = (float *)((bf16 *)a->v + hidden);
     a->history = a->out + 2 * state;
-    return 128 + row * (sizeof(float) + 2 * sizeof(bf16)) + (2 + f->blocks) * state * sizeof(float);
+    return 128 + row * (sizeof(float) + sizeof(bf16)) + hidden * sizeof(bf16) + (2 + f->blocks) * state * sizeof(float);
 }
 
 mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err)

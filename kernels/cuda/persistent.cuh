@@ -4,14 +4,14 @@
  * persistent_layers.cuh the evaluation. docs/persistent.md counts its work. Two kernels use it: the chain
  * (persistent.cu), and speculation inside the head (speculation.cu). Such a kernel is
  *
- *     template <int PAIRS> static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)
+ *     template <int PAIRS, int WIDE> static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)
  *         kernel(persistent_args a, my_args m)
  *     {
  *         persistent_block f;
- *         persistent_begin<PAIRS>(a, &f);
+ *         persistent_begin<PAIRS, WIDE>(a, &f);
  *         for (...) {
  *             ... every block fills its own f.state [states][C] and f.mod [rows]; __syncthreads();
- *             persistent_evaluate<PAIRS>(a, &f, rows, states);
+ *             persistent_evaluate<PAIRS, WIDE>(a, &f, rows, states);
  *             ... work that needs no output yet
  *             persistent_wait(a, &f);
  *             ... a.out [rows][2C] is complete; it must be read by __ldcg
@@ -19,17 +19,30 @@
  *         persistent_end();
  *     }
  *
- * and is launched by persistent_launch. All threads of all blocks call each of these functions equally often.
- * persistent_evaluate overwrites f.state. */
+ * and is launched by persistent_launch; PERSISTENT_TABLE(kernel) has its instances. All threads of all blocks call each
+ * of these functions equally often. persistent_evaluate overwrites f.state. */
 #ifndef KERNELS_CUDA_PERSISTENT_CUH
 #define KERNELS_CUDA_PERSISTENT_CUH
 
 #include "kernels/cuda/persistent_exchange.cuh"
 
+/* PAIRS and WIDE of the kernels' instances. A head gets the first that has room for its channels. SphereAR-B, L and H
+ * have the last three. */
+static const struct {
+    int pairs, wide;
+} persistent_instances[PERSISTENT_INSTANCES] = {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 0}, {6, 0}, {3, 5}, {4, 6}, {5, 8}};
+
+/* The instances of a kernel, in this order. */
+#define PERSISTENT_TABLE(kernel)                                                                                       \
+    {                                                                                                                  \
+        kernel<1, 0>, kernel<2, 0>, kernel<3, 0>, kernel<4, 0>, kernel<5, 0>, kernel<6, 0>, kernel<3, 5>,              \
+            kernel<4, 6>, kernel<5, 8>                                                                                 \
+    }
+
 /* Immutable after creation. */
 struct persistent_head {
     persistent_args args;           /* without working memory */
-    int pairs;                      /* pairs of mmas per warp; selects the kernel's instance */
+    int instance;                   /* of the kernel */
     unsigned blocks;                /* of the grid */
     size_t shared_bytes;            /* of a block */
     void *streamed;                 /* weights that are not resident in shared memory, the last ones */
@@ -65,9 +78,9 @@ static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f);
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f);
 /* persistent.cu: returns the number of clusters of `cluster` blocks the device holds at once. Each block takes all of
- * the shared memory, for a head of this width. Clusters do not span groups of multiprocessors, so some multiprocessors
+ * the shared memory, for the kernel's instance. Clusters do not span groups of multiprocessors, so some multiprocessors
  * may stay unused. */
-int persistent_clusters(const cuda_queue *c, int width, int cluster);
+int persistent_clusters(const cuda_queue *c, int instance, int cluster);
 /* persistent.cu: writes f->args with this queue's working memory. Returns 0 if memory runs out. */
 int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args);
 
@@ -124,25 +137,25 @@ static inline cudaError_t persistent_room(const cuda_queue *c, const persistent_
     return most >= (int)f->blocks ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
-/* Starts kernel[pairs - 1] with zeros for E; it must then return at once. */
+/* Starts kernel[instance] with zeros for E; it must then return at once. */
 template <typename E>
 static inline cudaError_t persistent_try(const cuda_queue *c, const persistent_head *f,
-                                         void (*const kernel[PERSISTENT_PAIRS])(persistent_args, E))
+                                         void (*const kernel[PERSISTENT_INSTANCES])(persistent_args, E))
 {
-    void (*const form)(persistent_args, E) = kernel[f->pairs - 1];
+    void (*const form)(persistent_args, E) = kernel[f->instance];
     cudaError_t e = persistent_limit(c, form);
     if (e == cudaSuccess) e = persistent_room(c, f, form);
     return e == cudaSuccess ? persistent_start(c, f, f->args, form, E()) : e;
 }
 
-/* Launches kernel[pairs - 1](args, extra). */
+/* Launches kernel[instance](args, extra). */
 template <typename E>
 static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
-                                     void (*const kernel[PERSISTENT_PAIRS])(persistent_args, E), E extra)
+                                     void (*const kernel[PERSISTENT_INSTANCES])(persistent_args, E), E extra)
 {
     persistent_args args;
     if (!cuda_live(c) || !persistent_prepare(c, f, &args)) return;
-    void (*const form)(persistent_args, E) = kernel[f->pairs - 1];
+    void (*const form)(persistent_args, E) = kernel[f->instance];
     if (cuda_ok(c, persistent_limit(c, form), "preparing the head's kernel") &&
         cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, sizeof *args.arrivals, c->stream), "preparing the head's kernel"))
         cuda_ok(c, persistent_start(c, f, args, form, extra), "launching the head's kernel");
@@ -161,30 +174,30 @@ static __device__ __forceinline__ bool persistent_direct(const persistent_args &
 }
 
 /* Returns the product's weight pieces for the cluster's first tile and the block's first part, in global memory. */
-template <int PAIRS>
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ const uint4 *persistent_global_weights(const persistent_args &a,
                                                                          const persistent_block *f, int product)
 {
-    const size_t tile = (size_t)product * (size_t)(a.width / 8) + (size_t)f->first;
-    return a.weights + (tile * PERSISTENT_PARTS + (size_t)f->part) * (PAIRS * 32);
+    const size_t tile = (size_t)persistent_columns_of<SIDE>(f).first * PERSISTENT_PARTS;
+    const size_t fc2 = persistent_is_fc1<SIDE>(product) ? 0 : a.fc2_weights;
+    return a.weights + (size_t)(product >> 1) * a.block_weights + fc2 + (tile + (size_t)f->part) * (PAIRS * 32);
 }
 
-/* Returns a product's weights in shared memory. Non-resident products alternate between two places. */
-template <int PAIRS>
+/* Returns a product's weights in shared memory. Non-resident products have two places, one of fc1s and one of fc2s. */
 static __device__ __forceinline__ uint4 *persistent_slice(const persistent_args &a, const persistent_block *f,
                                                           int product)
 {
-    const int slot = product < a.resident ? product : a.resident + product % 2;
-    return f->weights + (((size_t)slot * (size_t)a.tiles * PERSISTENT_PARTS) >> f->log) * (PAIRS * 32);
+    const int places = persistent_slice_offset(a, a.resident) + (product & 1) * a.fc2_slice;
+    return f->weights + (product < a.resident ? persistent_slice_offset(a, product) : places);
 }
 
-template <int PAIRS>
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_copy_slice(const persistent_args &a, const persistent_block *f,
                                                              int product)
 {
-    const int log = 3 - f->log, parts = 1 << log, n = (f->tiles << log) * (PAIRS * 32);
-    const uint4 *from = persistent_global_weights<PAIRS>(a, f, product);
-    uint4 *to = persistent_slice<PAIRS>(a, f, product);
+    const int log = 3 - f->log, parts = 1 << log, n = (persistent_columns_of<SIDE>(f).tiles << log) * (PAIRS * 32);
+    const uint4 *from = persistent_global_weights<PAIRS, SIDE>(a, f, product);
+    uint4 *to = persistent_slice(a, f, product);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
         const int part = i / (PAIRS * 32), rest = i % (PAIRS * 32);
@@ -192,46 +205,79 @@ static __device__ __forceinline__ void persistent_copy_slice(const persistent_ar
     }
 }
 
+template <int PAIRS, int WIDE>
+static __device__ __forceinline__ void persistent_copy_weights(const persistent_args &a, const persistent_block *f,
+                                                               int product)
+{
+    if constexpr (WIDE == 0)
+        persistent_copy_slice<PAIRS, PERSISTENT_MLP>(a, f, product);
+    else if (product % 2 == 0)
+        persistent_copy_slice<PAIRS, PERSISTENT_FC1>(a, f, product);
+    else
+        persistent_copy_slice<WIDE, PERSISTENT_FC2>(a, f, product);
+}
+
 /* Requests the weights of a product. They overwrite those of two products before, so call it when these are no longer
  * needed. */
-template <int PAIRS>
+template <int PAIRS, int WIDE>
 static __device__ __forceinline__ void persistent_request(const persistent_args &a, const persistent_block *f,
                                                           int product)
 {
-    if (product >= a.resident && !persistent_direct(a, product)) persistent_copy_slice<PAIRS>(a, f, product);
+    if (product >= a.resident && !persistent_direct(a, product)) persistent_copy_weights<PAIRS, WIDE>(a, f, product);
     fast::copy_commit();
 }
 
+/* Returns the block's share of `columns` columns. */
+static __device__ __forceinline__ persistent_columns persistent_columns_from(const persistent_cut &cut, int columns,
+                                                                             int log, int rank)
+{
+    const int clusters = (int)gridDim.x >> log, cluster = (int)blockIdx.x >> log;
+    persistent_columns n;
+    n.first = columns / 8 * cluster / clusters;
+    n.tiles = columns / 8 * (cluster + 1) / clusters - n.first;
+    n.column = 8 * n.first + 2 * rank * cut.own;
+    n.own = max(0, min(cut.own, 4 * n.tiles - rank * cut.own));
+    return n;
+}
+
+/* Loads the block's biases of a product's columns. */
+static __device__ __forceinline__ void persistent_load_bias(const persistent_columns &n, const float *from, float *to)
+{
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < 2 * n.own; i += PERSISTENT_THREADS) to[i] = from[n.column + i];
+}
+
 /* Initialises f, loads the resident weights, and requests those of the first products. Must come first. */
-template <int PAIRS>
+template <int PAIRS, int WIDE>
 static __device__ __forceinline__ void persistent_begin(const persistent_args &a, persistent_block *f)
 {
-    persistent_carve(a, PAIRS, (unsigned char *)cuda_shared(), f);
+    constexpr int most = PAIRS > WIDE ? PAIRS : WIDE;
+    persistent_carve(a, most, (unsigned char *)cuda_shared(), f);
     const int rank = a.cluster > 1 ? (int)fast::cluster_rank() : 0, pieces = a.chunk * (PERSISTENT_PARTS / a.cluster);
     f->log = __ffs(a.cluster) - 1;
-    f->first = ((int)blockIdx.x >> f->log) * a.tiles;
-    f->tiles = min(a.tiles, a.width / 8 - f->first);
+    f->cut = persistent_columns_from(a.cut, a.width, f->log, rank);
+    f->wide = persistent_columns_from(a.wide, a.fc1_columns, f->log, rank);
     f->part = rank * PERSISTENT_PARTS >> f->log;
-    f->column = 8 * f->first + 2 * rank * a.own;
-    f->own = max(0, min(a.own, 4 * f->tiles - rank * a.own));
     f->target = 0;
 #pragma unroll 1
-    for (int i = 0; i < a.resident; i++) persistent_copy_slice<PAIRS>(a, f, i);
-    persistent_request<PAIRS>(a, f, 0);
-    persistent_request<PAIRS>(a, f, 1);
+    for (int i = 0; i < a.resident; i++) persistent_copy_weights<PAIRS, WIDE>(a, f, i);
+    persistent_request<PAIRS, WIDE>(a, f, 0);
+    persistent_request<PAIRS, WIDE>(a, f, 1);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < 2 * a.depth * 2 * f->own; i += PERSISTENT_THREADS) {
-        const int product = i / (2 * f->own), n = i % (2 * f->own);
-        f->bias[2 * product * a.own + n] = a.bias[(size_t)product * (size_t)a.width + (size_t)(f->column + n)];
+    for (int b = 0; b < a.depth; b++) {
+        const float *from = a.bias + (size_t)b * (size_t)(a.fc1_columns + a.width);
+        float *to = f->bias + 2 * b * (a.wide.own + a.cut.own);
+        persistent_load_bias(f->wide, from, to);
+        persistent_load_bias(f->cut, from + a.fc1_columns, to + 2 * a.wide.own);
     }
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < 2 * f->own * (a.channels + 1); i += PERSISTENT_THREADS) {
-        const int n = f->column + i / (a.channels + 1), c = i % (a.channels + 1);
+    for (int i = (int)threadIdx.x; i < 2 * f->cut.own * (a.channels + 1); i += PERSISTENT_THREADS) {
+        const int n = f->cut.column + i / (a.channels + 1), c = i % (a.channels + 1);
         f->in[i] = c < a.channels ? a.in[n * a.channels + c] : a.in_bias[n];
     }
     /* A product reads 16 rows at a time; results of missing rows are never used. */
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < pieces * PAIRS * 64; i += PERSISTENT_THREADS)
+    for (int i = (int)threadIdx.x; i < pieces * most * 64; i += PERSISTENT_THREADS)
         f->operand[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
 }

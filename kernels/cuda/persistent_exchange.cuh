@@ -43,21 +43,25 @@ static __device__ __forceinline__ void persistent_cluster_sync(const persistent_
 
 /* Sends the part's sums to the owner of the lane's pair of columns; d as an mma leaves them: rows g and g + 8 of the
  * m-th tile of 16 rows of the chunk. */
+template <persistent_side SIDE>
 static __device__ __forceinline__ void persistent_send(const persistent_args &a, const persistent_block *f, int rows,
                                                        int part, int tile, int m, const float4 &d)
 {
-    const int lane = (int)threadIdx.x % 32, pair = 4 * tile + lane % 4, owner = pair * a.own_inverse >> 16;
-    const int at = ((part * a.own + pair - owner * a.own) << persistent_rows_log(a, rows)) + m;
+    const int own = persistent_cut_of<SIDE>(a).own, lane = (int)threadIdx.x % 32, pair = 4 * tile + lane % 4;
+    const int owner = pair * persistent_inverse_of<SIDE>(a) >> 16;
+    const int at = ((part * own + pair - owner * own) << persistent_rows_log(a, rows)) + m;
     fast::cluster_store(f->inbox + at * 8 + lane / 4, (unsigned)owner, d);
 }
 
 /* Returns bias plus the parts' sums of item i. */
+template <persistent_side SIDE>
 static __device__ __forceinline__ float2 persistent_sum(const persistent_args &a, const persistent_block *f, int rows,
                                                         const persistent_item &e, int i, int product)
 {
-    const int stride = a.own << (4 + persistent_rows_log(a, rows));
+    const int stride = persistent_cut_of<SIDE>(a).own << (4 + persistent_rows_log(a, rows));
+    const int fc2 = persistent_is_fc1<SIDE>(product) ? 0 : a.wide.own;
     const float2 *sum = (const float2 *)f->inbox + i;
-    float2 y = *(const float2 *)(f->bias + 2 * (product * a.own + e.pair));
+    float2 y = *(const float2 *)(f->bias + 2 * ((product >> 1) * (a.wide.own + a.cut.own) + fc2 + e.pair));
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++) {
         const float2 d = sum[part * stride];
@@ -108,12 +112,12 @@ static __device__ __forceinline__ float2 persistent_merge(const persistent_args 
     float sum = 0, squares = 0;
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++)
-        sum += of[part].x * (32.0f * (float)persistent_used<PAIRS>(a, part));
+        sum += of[part].x * (32.0f * (float)persistent_used<PAIRS>(a.width, part));
     const float mean = __fdividef(sum, (float)a.width);
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++) {
         const float d = of[part].x - mean;
-        squares += of[part].y + 32.0f * (float)persistent_used<PAIRS>(a, part) * (d * d);
+        squares += of[part].y + 32.0f * (float)persistent_used<PAIRS>(a.width, part) * (d * d);
     }
     const float variance = __fdividef(squares, (float)a.width);
     return make_float2(mean, variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN); /* as cuda_inverse_deviation */

@@ -22,33 +22,35 @@ typedef struct {
     int m, tile; /* of unit `begin` */
 } persistent_units;
 
+template <persistent_side SIDE>
 static __device__ __forceinline__ persistent_units persistent_share(const persistent_args &a, const persistent_block *f,
                                                                     int m, int rows)
 {
-    const int warp = (int)threadIdx.x / 32, member = warp & (a.cluster - 1);
-    const int units = f->tiles * min(a.chunk, (rows + 15) / 16 - m);
+    const int warp = (int)threadIdx.x / 32, member = warp & (a.cluster - 1),
+              tiles = persistent_columns_of<SIDE>(f).tiles;
+    const int units = tiles * min(a.chunk, (rows + 15) / 16 - m);
     persistent_units n;
     n.part = warp >> f->log;
     n.begin = units * member >> f->log;
     n.end = units * (member + 1) >> f->log;
-    n.m = n.begin / f->tiles;
-    n.tile = n.begin - n.m * f->tiles;
+    n.m = n.begin / tiles;
+    n.tile = n.begin - n.m * tiles;
     return n;
 }
 
 /* Loads the lane's pieces of a tile's weights. */
-template <int PAIRS>
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_load_weights(const persistent_args &a, const persistent_block *f,
                                                                int product, int part, int tile, uint4 (&w)[PAIRS])
 {
     const int lane = (int)threadIdx.x % 32;
     if (persistent_direct(a, product)) {
-        const uint4 *from = persistent_global_weights<PAIRS>(a, f, product) + lane;
+        const uint4 *from = persistent_global_weights<PAIRS, SIDE>(a, f, product) + lane;
         from += (tile * PERSISTENT_PARTS + part) * (PAIRS * 32);
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) w[p] = __ldg(from + p * 32);
     } else {
-        const uint4 *from = persistent_slice<PAIRS>(a, f, product) + lane;
+        const uint4 *from = persistent_slice(a, f, product) + lane;
         from += ((tile << (3 - f->log)) + part) * (PAIRS * 32);
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) w[p] = from[p * 32];
@@ -56,28 +58,29 @@ static __device__ __forceinline__ void persistent_load_weights(const persistent_
 }
 
 /* Requests the first non-resident weights of a product, before a wait. */
-template <int PAIRS>
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_first_weights(const persistent_args &a, const persistent_block *f,
                                                                 int product, int rows, uint4 (&w)[PAIRS])
 {
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) w[p] = make_uint4(0, 0, 0, 0);
     if (!persistent_direct(a, product)) return;
-    const persistent_units n = persistent_share(a, f, 0, rows);
-    persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
+    const persistent_units n = persistent_share<SIDE>(a, f, 0, rows);
+    persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
 }
 
 /* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. w comes from
  * persistent_first_weights. */
-template <int PAIRS>
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_multiply(const persistent_args &a, const persistent_block *f,
                                                            int product, int m, int rows, uint4 (&w)[PAIRS])
 {
-    persistent_units n = persistent_share(a, f, m, rows);
-    const int part = f->part + n.part, used = persistent_used<PAIRS>(a, part);
+    persistent_units n = persistent_share<SIDE>(a, f, m, rows);
+    const int part = f->part + n.part, used = persistent_used<PAIRS>(persistent_inputs<SIDE>(a), part);
+    const int tiles = persistent_columns_of<SIDE>(f).tiles;
     const uint4 *operand = f->operand + n.part * (PAIRS * 64) + (int)threadIdx.x % 32;
     uint4 u[2][PAIRS] = {};
-    if (m > 0 || !persistent_direct(a, product)) persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
+    if (m > 0 || !persistent_direct(a, product)) persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
     bool fresh = true;
 #pragma unroll 1
     for (int unit = n.begin; unit < n.end; unit++) {
@@ -99,21 +102,22 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
             fast::mma_bf16(odd, a1, b1);
         }
         const int tile = n.tile, row_tile = n.m;
-        fresh = ++n.tile == f->tiles;
+        fresh = ++n.tile == tiles;
         if (fresh) n.tile = 0, n.m++;
-        if (unit + 1 < n.end) persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
-        persistent_send(a, f, rows, part, tile, row_tile,
-                        make_float4(even[0] + odd[0], even[1] + odd[1], even[2] + odd[2], even[3] + odd[3]));
+        if (unit + 1 < n.end) persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
+        persistent_send<SIDE>(a, f, rows, part, tile, row_tile,
+                              make_float4(even[0] + odd[0], even[1] + odd[1], even[2] + odd[2], even[3] + odd[3]));
     }
 }
 
 /* f->operand = the block's channels of the chunk that begins with tile m of 16 rows, from pieces in global memory. */
-template <int PAIRS>
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_load_operand(const persistent_args &a, const persistent_block *f,
                                                                const uint4 *from, int m, int rows)
 {
     enum { BATCH = PAIRS <= 5 ? 4 : 2 }; /* loads in flight; registers are the limit */
     const int log = 3 - f->log, count = (min(a.chunk, (rows + 15) / 16 - m) << log) * (PAIRS * 64);
+    const int pairs = persistent_inputs<SIDE>(a) / 32;
 #pragma unroll 1
     for (int first = (int)threadIdx.x; first < count; first += BATCH * PERSISTENT_THREADS) {
         uint4 piece[BATCH];
@@ -123,8 +127,8 @@ static __device__ __forceinline__ void persistent_load_operand(const persistent_
             const int i = first + k * PERSISTENT_THREADS, group = i / (PAIRS * 64), lane = i % 64;
             const int tile = m + (group >> log), part = f->part + (group & ((1 << log) - 1));
             const int pair = part * PAIRS + i % (PAIRS * 64) / 64, row = 16 * tile + lane / 32 * 8 + lane % 32 / 4;
-            some[k] = i < count && pair < a.width / 32 && row < rows;
-            if (some[k]) piece[k] = __ldcg(from + (tile * (a.width / 32) + pair) * 64 + lane);
+            some[k] = i < count && pair < pairs && row < rows;
+            if (some[k]) piece[k] = __ldcg(from + (tile * pairs + pair) * 64 + lane);
         }
 #pragma unroll
         for (int k = 0; k < BATCH; k++)
@@ -134,14 +138,21 @@ static __device__ __forceinline__ void persistent_load_operand(const persistent_
 
 /* --- normalisation --------------------------------------------------------------------------------------------- */
 
-/* Loads shift and scale of the thread's channels; 0 for missing channels. */
+/* Returns the adaLN layer of a block. */
+template <persistent_side SIDE>
+static __device__ __forceinline__ int persistent_layer_of(const persistent_args &a, int block)
+{
+    return SIDE == PERSISTENT_MLP ? block : block / a.group;
+}
+
+/* Loads shift and scale of an adaLN layer for the thread's channels; 0 for missing channels. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_load_mod(const persistent_args &a, const persistent_block *f, int row,
-                                                           int part, bool some, int block, uint2 (&shift)[PAIRS],
+                                                           int part, bool some, int layer, uint2 (&shift)[PAIRS],
                                                            uint2 (&scale)[PAIRS])
 {
-    const int used = persistent_used<PAIRS>(a, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
-    const bf16 *mod = some ? (const bf16 *)f->mod[row] + (size_t)(3 * block) * (size_t)a.width : NULL;
+    const int used = persistent_used<PAIRS>(a.width, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
+    const bf16 *mod = some ? (const bf16 *)f->mod[row] + (size_t)(3 * layer) * (size_t)a.width : NULL;
     const uint2 *at = (const uint2 *)mod + part * PAIRS * 8 + lane;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
@@ -158,13 +169,34 @@ template <int PAIRS>
 static __device__ __forceinline__ void persistent_load_x(const persistent_args &a, int row, int part, bool some,
                                                          float4 (&x)[PAIRS])
 {
-    const int used = persistent_used<PAIRS>(a, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
+    const int used = persistent_used<PAIRS>(a.width, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
     const float4 *at = (const float4 *)(a.x + row * a.width) + part * PAIRS * 8 + lane;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
         x[p] = make_float4(0, 0, 0, 0);
         if (some && p < used) x[p] = __ldcg(at + p * 8);
     }
+}
+
+/* Applies a layer norm that has weight and bias to the thread's channels, for SWIGLU. Returns the mean and the inverse
+ * deviation to apply after it: those of `norm`, or 0 and 1. */
+template <int PAIRS, persistent_side SIDE>
+static __device__ __forceinline__ float2 persistent_affine(const persistent_args &a, int block, int part,
+                                                           const float2 &norm, float4 (&x)[PAIRS])
+{
+    if (SIDE == PERSISTENT_MLP) return norm;
+    const int used = persistent_used<PAIRS>(a.width, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
+    const float4 *at = (const float4 *)(a.norms + 2 * block * a.width) + part * PAIRS * 8 + lane;
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) {
+        if (p >= used) continue;
+        const float4 w = __ldg(at + p * 8), b = __ldg(at + a.width / 4 + p * 8);
+        x[p].x = (x[p].x - norm.x) * norm.y * w.x + b.x;
+        x[p].y = (x[p].y - norm.x) * norm.y * w.y + b.y;
+        x[p].z = (x[p].z - norm.x) * norm.y * w.z + b.z;
+        x[p].w = (x[p].w - norm.x) * norm.y * w.w + b.w;
+    }
+    return make_float2(0, 1);
 }
 
 /* Applies layer norm to the thread's channels, then * (1 + scale) + shift. `norm` is mean and inverse deviation. */
@@ -199,13 +231,14 @@ template <int PAIRS> struct persistent_local {
 
 /* Measures the block's parts of all rows, and normalises the first rounds. Rounds beyond persistent_kept are loaded
  * twice. */
-template <int PAIRS>
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_local_norm(const persistent_args &a, persistent_block *f, int block,
                                                              int rows, persistent_local<PAIRS> *n)
 {
     constexpr int kept = persistent_kept(PAIRS);
     const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, row = unit & ((1 << log) - 1);
-    const int part = f->part + (unit >> log), used = persistent_used<PAIRS>(a, part);
+    const int part = f->part + (unit >> log), used = persistent_used<PAIRS>(a.width, part);
+    const int layer = persistent_layer_of<SIDE>(a, block);
     uint2 shift[kept][PAIRS], scale[kept][PAIRS];
     float4 x[kept][PAIRS];
     n->row = row;
@@ -213,7 +246,7 @@ static __device__ __forceinline__ void persistent_local_norm(const persistent_ar
     n->part = unit >> log;
 #pragma unroll
     for (int r = 0; r < kept; r++)
-        persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, block, shift[r], scale[r]);
+        persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, layer, shift[r], scale[r]);
     persistent_wait(a, f);
 #pragma unroll 1
     for (int r = kept; r << log < rows; r++) {
@@ -234,9 +267,11 @@ static __device__ __forceinline__ void persistent_local_norm(const persistent_ar
     if ((int)threadIdx.x < rows) f->norm[threadIdx.x] = persistent_merge<PAIRS>(a, f, (int)threadIdx.x);
     __syncthreads(); /* from here on the operand overwrites the moments */
 #pragma unroll
-    for (int r = 0; r < kept; r++)
-        if (row + (r << log) < rows)
-            persistent_normalise<PAIRS>(x[r], f->norm[row + (r << log)], shift[r], scale[r], n->u[r]);
+    for (int r = 0; r < kept; r++) {
+        if (row + (r << log) >= rows) continue;
+        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, f->norm[row + (r << log)], x[r]);
+        persistent_normalise<PAIRS>(x[r], norm, shift[r], scale[r], n->u[r]);
+    }
 }
 
 /* Stores the thread's channels of row `at` of the chunk. */
@@ -252,13 +287,13 @@ static __device__ __forceinline__ void persistent_store_operand(const persistent
 }
 
 /* f->operand = the block's parts of the chunk that begins with tile m of 16 rows. */
-template <int PAIRS>
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_local_operand(const persistent_args &a, const persistent_block *f,
                                                                 int block, int m, int rows,
                                                                 const persistent_local<PAIRS> &n)
 {
     constexpr int kept = persistent_kept(PAIRS);
-    const int end = min(rows, 16 * (m + a.chunk));
+    const int end = min(rows, 16 * (m + a.chunk)), part = f->part + n.part;
 #pragma unroll
     for (int r = 0; r < kept; r++) {
         const int row = n.row + (r << n.log);
@@ -269,22 +304,23 @@ static __device__ __forceinline__ void persistent_local_operand(const persistent
         uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
         float4 x[PAIRS];
         if (row < 16 * m) continue;
-        persistent_load_mod<PAIRS>(a, f, row, f->part + n.part, true, block, shift, scale);
-        persistent_load_x<PAIRS>(a, row, f->part + n.part, true, x);
-        persistent_normalise<PAIRS>(x, f->norm[row], shift, scale, u);
+        persistent_load_mod<PAIRS>(a, f, row, part, true, persistent_layer_of<SIDE>(a, block), shift, scale);
+        persistent_load_x<PAIRS>(a, row, part, true, x);
+        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, f->norm[row], x);
+        persistent_normalise<PAIRS>(x, norm, shift, scale, u);
         persistent_store_operand<PAIRS>(f, n.part, row - 16 * m, u);
     }
 }
 
 /* a.u = the normalised rows, for more rows. Blocks divide the rows and normalise each once: the extra barrier costs
  * less than reading all rows in each block. */
-template <int PAIRS>
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_divided_norm(const persistent_args &a, persistent_block *f, int block,
                                                                int rows)
 {
     enum { ROWS = PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS }; /* rows at a time */
     const int unit = (int)threadIdx.x / PERSISTENT_LANES, lane = (int)threadIdx.x % PERSISTENT_LANES;
-    const int slot = unit % ROWS, part = unit / ROWS, used = persistent_used<PAIRS>(a, part);
+    const int slot = unit % ROWS, part = unit / ROWS, used = persistent_used<PAIRS>(a.width, part);
     const int each = (rows + (int)gridDim.x - 1) / (int)gridDim.x, first = (int)blockIdx.x * each;
     const int end = min(rows, first + each);
     persistent_wait(a, f);
@@ -293,13 +329,14 @@ static __device__ __forceinline__ void persistent_divided_norm(const persistent_
         const int row = from + slot;
         uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
         float4 x[PAIRS];
-        persistent_load_mod<PAIRS>(a, f, row, part, row < end, block, shift, scale);
+        persistent_load_mod<PAIRS>(a, f, row, part, row < end, persistent_layer_of<SIDE>(a, block), shift, scale);
         persistent_load_x<PAIRS>(a, row, part, row < end, x);
         const float2 moments = persistent_measure<PAIRS>(x, used);
         if (lane == 0) f->moments[slot * PERSISTENT_PARTS + part] = moments;
         __syncthreads();
-        persistent_normalise<PAIRS>(x, persistent_merge<PAIRS>(a, f, slot), shift, scale, u);
-        uint2 *piece = (uint2 *)(a.u + persistent_piece(a, row, part * PAIRS, 0)) + lane;
+        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, persistent_merge<PAIRS>(a, f, slot), x);
+        persistent_normalise<PAIRS>(x, norm, shift, scale, u);
+        uint2 *piece = (uint2 *)(a.u + persistent_piece(a.width, row, part * PAIRS, 0)) + lane;
 #pragma unroll
         for (int p = 0; p < PAIRS; p++)
             if (row < end && p < used) piece[p * 128] = u[p];
@@ -315,12 +352,12 @@ static __device__ __forceinline__ void persistent_divided_norm(const persistent_
 static __device__ __forceinline__ void persistent_in(const persistent_args &a, persistent_block *f, int rows,
                                                      int states)
 {
-    const int n = persistent_items(a, f, rows);
+    const int n = persistent_items(a, f->cut, rows);
 #pragma unroll 1
     for (int m = 0; 16 * m < rows; m += a.chunk)
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
-            const persistent_item e = persistent_item_of(a, f, m, rows, i);
+            const persistent_item e = persistent_item_of(a, f->cut, m, rows, i);
             if (e.row >= rows) continue;
             const float4 *state = (const float4 *)(f->state + (e.row < states ? e.row : e.row - states) * a.channels);
             const float *w0 = f->in + 2 * e.pair * (a.channels + 1), *w1 = w0 + a.channels + 1;
@@ -341,15 +378,17 @@ typedef struct {
     uint32_t gate; /* their gates, packed */
 } persistent_gated;
 
+template <persistent_side SIDE>
 static __device__ __forceinline__ persistent_gated persistent_load_gated(const persistent_args &a,
                                                                          const persistent_block *f, int product, int m,
                                                                          int rows, int i)
 {
     persistent_gated g = {make_float2(0, 0), 0};
-    if (product % 2 == 0 || i >= persistent_items(a, f, rows)) return g;
-    const persistent_item e = persistent_item_of(a, f, m, rows, i);
+    if (persistent_is_fc1<SIDE>(product) || i >= persistent_items(a, f->cut, rows)) return g;
+    const persistent_item e = persistent_item_of(a, f->cut, m, rows, i);
     if (e.row >= rows) return g;
-    const bf16 *gate = (const bf16 *)f->mod[e.row] + (size_t)(3 * (product / 2) + 2) * (size_t)a.width;
+    const int layer = persistent_layer_of<SIDE>(a, product / 2);
+    const bf16 *gate = (const bf16 *)f->mod[e.row] + (size_t)(3 * layer + 2) * (size_t)a.width;
     g.x = __ldcg((const float2 *)(a.x + e.row * a.width + e.column));
     g.gate = __ldcg((const unsigned *)(gate + e.column));
     return g;
@@ -360,54 +399,65 @@ static __device__ __forceinline__ float persistent_silu(float x)
     return __fdividef(x, 1 + __expf(-x));
 }
 
-/* Computes a product. An even one is fc1, v = silu(fc1 of the normalised rows); an odd one is fc2, x += gate * fc2 of
- * v. */
-template <int PAIRS>
+/* Stores an item of fc1's columns y as operand of fc2: silu(y), or with SWIGLU silu(a) * b of y = (a, b). */
+template <persistent_side SIDE>
+static __device__ __forceinline__ void persistent_store_v(const persistent_args &a, const persistent_item &e,
+                                                          const float2 &y)
+{
+    const int channel = SIDE == PERSISTENT_FC1 ? e.column / 2 : e.column;
+    uint4 *piece = a.v + persistent_piece(a.hidden, e.row, channel >> 5, channel >> 3 & 3);
+    if (SIDE == PERSISTENT_FC1)
+        ((bf16 *)piece)[channel & 7] = __float2bfloat16(persistent_silu(y.x) * y.y);
+    else
+        ((uint32_t *)piece)[channel >> 1 & 3] = cuda_pack(persistent_silu(y.x), persistent_silu(y.y));
+}
+
+/* Computes a product: fc1, v = its activation at the normalised rows; or fc2, x += gate * fc2 of v. */
+template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_product(const persistent_args &a, persistent_block *f, int product,
                                                           int rows)
 {
-    const bool local = product % 2 == 0 && rows <= persistent_local_rows(a);
-    const uint4 *from = product % 2 == 0 ? a.u : a.v;
+    const bool fc1 = persistent_is_fc1<SIDE>(product), local = fc1 && rows <= persistent_local_rows(a);
+    const persistent_columns &columns = persistent_columns_of<SIDE>(f);
+    const uint4 *from = fc1 ? a.u : a.v;
     persistent_local<PAIRS> n = {};
     uint4 w[PAIRS];
-    persistent_gated gated = persistent_load_gated(a, f, product, 0, rows, (int)threadIdx.x);
+    persistent_gated gated = persistent_load_gated<SIDE>(a, f, product, 0, rows, (int)threadIdx.x);
     if (local) {
-        persistent_local_norm<PAIRS>(a, f, product / 2, rows, &n);
-        persistent_first_weights<PAIRS>(a, f, product, rows, w); /* not before the wait: registers */
+        persistent_local_norm<PAIRS, SIDE>(a, f, product / 2, rows, &n);
+        persistent_first_weights<PAIRS, SIDE>(a, f, product, rows, w); /* not before the wait: registers */
     } else {
-        persistent_first_weights<PAIRS>(a, f, product, rows, w);
-        if (product % 2 == 0)
-            persistent_divided_norm<PAIRS>(a, f, product / 2, rows);
+        persistent_first_weights<PAIRS, SIDE>(a, f, product, rows, w);
+        if (fc1)
+            persistent_divided_norm<PAIRS, SIDE>(a, f, product / 2, rows);
         else
             persistent_wait(a, f);
     }
 #pragma unroll 1
     for (int m = 0; 16 * m < rows; m += a.chunk) {
         if (local)
-            persistent_local_operand<PAIRS>(a, f, product / 2, m, rows, n);
+            persistent_local_operand<PAIRS, SIDE>(a, f, product / 2, m, rows, n);
         else
-            persistent_load_operand<PAIRS>(a, f, from, m, rows);
+            persistent_load_operand<PAIRS, SIDE>(a, f, from, m, rows);
         __syncthreads();
-        persistent_multiply<PAIRS>(a, f, product, m, rows, w);
+        persistent_multiply<PAIRS, SIDE>(a, f, product, m, rows, w);
         persistent_cluster_sync(a);
-        const int items = persistent_items(a, f, rows);
+        const int items = persistent_items(a, columns, rows);
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < items; i += PERSISTENT_THREADS) {
-            const persistent_item e = persistent_item_of(a, f, m, rows, i);
+            const persistent_item e = persistent_item_of(a, columns, m, rows, i);
             if (e.row < rows) {
-                const float2 y = persistent_sum(a, f, rows, e, i, product);
-                if (product % 2 == 0) {
-                    uint32_t *piece = (uint32_t *)(a.v + persistent_piece(a, e.row, e.column >> 5, e.column >> 3 & 3));
-                    piece[e.column >> 1 & 3] = cuda_pack(persistent_silu(y.x), persistent_silu(y.y));
-                } else {
+                const float2 y = persistent_sum<SIDE>(a, f, rows, e, i, product);
+                if (fc1)
+                    persistent_store_v<SIDE>(a, e, y);
+                else
                     *(float2 *)(a.x + e.row * a.width + e.column) =
                         make_float2(gated.x.x + cuda_low(gated.gate) * y.x, gated.x.y + cuda_high(gated.gate) * y.y);
-                }
             }
-            gated = persistent_load_gated(a, f, product, m, rows, i + PERSISTENT_THREADS);
+            gated = persistent_load_gated<SIDE>(a, f, product, m, rows, i + PERSISTENT_THREADS);
         }
         if (16 * (m + a.chunk) >= rows) break;
-        gated = persistent_load_gated(a, f, product, m + a.chunk, rows, (int)threadIdx.x);
+        gated = persistent_load_gated<SIDE>(a, f, product, m + a.chunk, rows, (int)threadIdx.x);
         persistent_cluster_sync(a);
     }
 }
@@ -526,7 +576,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
 
 /* a.out[r] = net(f->state[r < states ? r : r - states]; f->mod[r]), complete when the next persistent_wait returns.
  * Takes 2*depth + 2 barriers including that one, and `depth` more with more than persistent_local_rows rows. */
-template <int PAIRS>
+template <int PAIRS, int WIDE>
 static __device__ __forceinline__ void persistent_evaluate(const persistent_args &a, persistent_block *f, int rows,
                                                            int states)
 {
@@ -534,9 +584,14 @@ static __device__ __forceinline__ void persistent_evaluate(const persistent_args
     persistent_arrive(a, f);
 #pragma unroll 1
     for (int product = 0; product < 2 * a.depth; product++) {
-        persistent_product<PAIRS>(a, f, product, rows);
+        if constexpr (WIDE == 0)
+            persistent_product<PAIRS, PERSISTENT_MLP>(a, f, product, rows);
+        else if (product % 2 == 0)
+            persistent_product<PAIRS, PERSISTENT_FC1>(a, f, product, rows);
+        else
+            persistent_product<WIDE, PERSISTENT_FC2>(a, f, product, rows);
         persistent_arrive(a, f);
-        persistent_request<PAIRS>(a, f, product + 2 < 2 * a.depth ? product + 2 : product + 2 - 2 * a.depth);
+        persistent_request<PAIRS, WIDE>(a, f, product + 2 < 2 * a.depth ? product + 2 : product + 2 - 2 * a.depth);
     }
     persistent_out(a, f, rows);
     persistent_arrive(a, f);

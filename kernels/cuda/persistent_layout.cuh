@@ -1,14 +1,20 @@
 /* Memory layout of the persistent kernels (persistent.cuh): their arguments, a block's share of the work, its shared
  * memory, and the order of operands in memory.
  *
+ * Instances. A kernel's instance is <PAIRS, WIDE>. WIDE is 0 for MLP blocks, whose two products have one shape. With
+ * SWIGLU blocks fc1 has 2H columns in the order a0, b0, a1, b1, ..., so a pair of columns makes one operand of fc2.
+ * PAIRS then belongs to fc1's channels, WIDE to fc2's. Functions of products have a SIDE: PERSISTENT_MLP is either
+ * product of an MLP block, FC1 and FC2 are those of a SWIGLU block.
+ *
  * Channels. The sum over k of every product is divided into PERSISTENT_PARTS parts of PAIRS*32 channels; the last parts
  * may have fewer, or none. The parts' sums are always added in the same order. So a result's bits do not depend on the
  * distribution of parts. The blocks of a cluster share the parts equally: 8 blocks have one each, 1 block has all 8. In
  * a block the warps of a part share the products' tiles.
  *
  * Columns. The output columns of a product are distributed over the clusters in tiles of 8, the n of mma.m16n8k16. A
- * cluster has the same columns in every product. Each of its blocks owns an equal share of them, in pairs of
- * neighbouring columns. The owner adds up the parts' sums and does the rest of the layer for its columns.
+ * cluster has the same columns in every product, or with SWIGLU in every fc1 and in every fc2. Each of its blocks owns
+ * an equal share of them, in pairs of neighbouring columns. The owner adds up the parts' sums and does the rest of the
+ * layer for its columns.
  *
  * Pieces. The 16 values of k of an mma may come in any order shared by both operands. Two mmas cover 32 channels;
  * thread t of a group of four has 8t to 8t + 7. With this order the fragments of both operands are 16-byte pieces of
@@ -30,43 +36,59 @@ enum {
     PERSISTENT_PARTS = 8,        /* parts of the channels; at least the number of warps */
     PERSISTENT_PAIRS = 6,        /* maximum pairs of mmas of a part: a warp's operands must stay in registers */
     PERSISTENT_CHANNELS = 32,    /* maximum channels of a token */
-    PERSISTENT_OWN = 32,         /* maximum pairs of columns a block owns */
+    PERSISTENT_OWN = 64,         /* maximum pairs of columns a block owns */
+    PERSISTENT_INSTANCES = 9,    /* of each kernel */
     PERSISTENT_LANES = 8,        /* threads that normalise a row's part; each has 4 of any 32 channels */
     PERSISTENT_ROUNDS = 4,       /* maximum rows' parts a thread normalises: they stay in registers */
     PERSISTENT_SCRATCH = 1 << 14 /* minimum bytes of persistent_block.scratch */
 };
 
+typedef enum { PERSISTENT_MLP, PERSISTENT_FC1, PERSISTENT_FC2 } persistent_side;
+
 /* Arguments of a launch; all arrays are on the device. fc1 of residual block b is product 2b, its fc2 is product 2b +
  * 1. The arrays from x on are the queue's working memory, NULL in the head. */
 typedef struct {
     int width, depth, channels;
-    int cluster, tiles, own, chunk, resident, slices; /* as in persistent_form */
-    int own_inverse;                                  /* q / own is q * own_inverse >> 16 */
-    size_t mod_bytes;                                 /* of a modulation row */
-    size_t mod_final;                                 /* offset of the final layer's part in a modulation row */
-    const uint4 *weights;               /* [2*depth][W/8][PARTS*pairs][32] pieces; lane's row is 8*tile + lane/4 */
-    const float *bias;                  /* [2*depth][W] */
-    const float *in, *in_bias;          /* [W][C], [W] */
+    int hidden;                           /* H, fc2's channels; MLP: W */
+    int group;                            /* blocks of an adaLN layer; MLP: 1 */
+    int cluster, chunk, resident, slices; /* as in persistent_form */
+    persistent_cut cut, wide;             /* as in persistent_form */
+    int cut_inverse, wide_inverse;        /* q / own is q * inverse >> 16 */
+    int fc1_columns;                      /* H; SWIGLU: 2H */
+    int block_slice, fc2_slice;           /* a block's weights in shared memory and where fc2's begin, in pieces */
+    size_t block_weights, fc2_weights;    /* the same in `weights` */
+    size_t mod_bytes;                     /* of a modulation row */
+    size_t mod_final;                     /* offset of the final layer's part in a modulation row */
+    const uint4 *weights;      /* products' [columns/8][PARTS*pairs][32] pieces; lane's row is 8*tile + lane/4 */
+    const float *bias;         /* [depth][fc1_columns + W] */
+    const float *norms;        /* SWIGLU: [depth][2][W] weight and bias of the layer norms; else NULL */
+    const float *in, *in_bias; /* [W][C], [W] */
     const float *out_weight, *out_bias; /* [2C][W], [2C] */
     float *x;                           /* [PERSISTENT_ROWS][W] the residual stream */
     uint4 *u;                           /* [PERSISTENT_ROWS][W] operand of fc1, if the grid normalises rows once */
-    uint4 *v;                           /* [PERSISTENT_ROWS][W] operand of fc2 */
+    uint4 *v;                           /* [PERSISTENT_ROWS][H] operand of fc2 */
     float *out;                         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
     float *history;                     /* [blocks][PERSISTENT_ROWS][C] a solver's last x0, one copy per block */
     unsigned *arrivals;                 /* arrivals at barriers since the launch */
 } persistent_args;
 
+/* A block's share of a layer's columns. */
+typedef struct {
+    int first, tiles; /* the cluster's tiles are first .. first + tiles - 1 */
+    int column, own;  /* the block owns `own` pairs of columns, from `column` on */
+} persistent_columns;
+
 /* A block's share of the work, and its shared memory. Every thread has this struct; the pointers are to shared
  * memory. */
 typedef struct {
-    int first, tiles;          /* the cluster's tiles are first .. first + tiles - 1 */
+    persistent_columns cut;    /* of the residual stream */
+    persistent_columns wide;   /* of fc1's columns */
     int part;                  /* first of the block's PARTS/cluster parts */
-    int column, own;           /* the block owns `own` pairs of columns, from `column` on */
     int log;                   /* the cluster has 1 << log blocks */
     unsigned target;           /* arrivals that complete the next barrier */
-    uint4 *weights;            /* [slices][tiles][parts][pairs][32] */
-    float *bias;               /* [2*depth][2*own] */
-    float *in;                 /* [2*own][C + 1] weights, bias */
+    uint4 *weights;            /* slices [tiles][parts][pairs][32] */
+    float *bias;               /* [depth][2*wide.own + 2*cut.own] */
+    float *in;                 /* [2*cut.own][C + 1] weights, bias */
     const unsigned char **mod; /* [PERSISTENT_ROWS] modulation rows */
     float2 *norm;              /* [PERSISTENT_ROWS] mean and inverse deviation of rows */
     float4 *inbox; /* [PARTS][own][tiles of 16 rows][8] the parts' sums of rows g, g + 8; written by the cluster */
@@ -87,20 +109,28 @@ template <typename T> static __host__ __device__ inline void persistent_reserve(
     *p += (n * sizeof(T) + 15) / 16 * 16;
 }
 
-/* Lays out a block's shared memory at `base` and returns its size in bytes. */
+/* Returns where the weights of a product that is always in shared memory begin, in pieces. */
+static __host__ __device__ inline int persistent_slice_offset(const persistent_args &a, int product)
+{
+    return (product >> 1) * a.block_slice + (product & 1) * a.fc2_slice;
+}
+
+/* Lays out a block's shared memory at `base` and returns its size in bytes. pairs is the larger of PAIRS and WIDE. */
 static __host__ __device__ inline size_t persistent_carve(const persistent_args &a, int pairs, unsigned char *base,
                                                           persistent_block *f)
 {
-    const size_t own = (size_t)a.own, parts = (size_t)(PERSISTENT_PARTS / a.cluster), chunk = (size_t)a.chunk;
+    const size_t cut = (size_t)a.cut.own, wide = (size_t)a.wide.own, most = cut > wide ? cut : wide;
+    const size_t parts = (size_t)(PERSISTENT_PARTS / a.cluster), chunk = (size_t)a.chunk;
     const size_t part = (size_t)pairs * 32; /* pieces of 8 rows of a tile's part */
+    const int places = a.slices > a.resident ? a.block_slice : 0;
     unsigned char *p = base;
-    persistent_reserve(&p, &f->weights, (size_t)a.slices * (size_t)a.tiles * parts * part);
-    persistent_reserve(&p, &f->bias, 2 * (size_t)a.depth * 2 * own);
-    persistent_reserve(&p, &f->in, 2 * own * (size_t)(a.channels + 1));
+    persistent_reserve(&p, &f->weights, (size_t)(persistent_slice_offset(a, a.resident) + places));
+    persistent_reserve(&p, &f->bias, (size_t)a.depth * 2 * (wide + cut));
+    persistent_reserve(&p, &f->in, 2 * cut * (size_t)(a.channels + 1));
     persistent_reserve(&p, &f->mod, PERSISTENT_ROWS);
     persistent_reserve(&p, &f->norm, PERSISTENT_ROWS);
     f->scratch = p;
-    persistent_reserve(&p, &f->inbox, PERSISTENT_PARTS * own * chunk * 8);
+    persistent_reserve(&p, &f->inbox, PERSISTENT_PARTS * most * chunk * 8);
     unsigned char *shared[] = {p, p, p};
     persistent_reserve(&shared[0], &f->operand, chunk * parts * 2 * part);
     persistent_reserve(&shared[1], &f->moments, PERSISTENT_ROWS * PERSISTENT_PARTS);
@@ -121,16 +151,42 @@ static __host__ __device__ inline int persistent_local_rows(const persistent_arg
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 
-/* Returns the index of the piece of 8 channels, 32*pair + 8*t.., of a row. */
-static __device__ __forceinline__ int persistent_piece(const persistent_args &a, int row, int pair, int t)
+/* Returns the index of the piece of 8 channels, 32*pair + 8*t.., of a row of `channels` channels. */
+static __device__ __forceinline__ int persistent_piece(int channels, int row, int pair, int t)
 {
-    return ((row >> 4) * (a.width / 32) + pair) * 64 + (row >> 3 & 1) * 32 + (row & 7) * 4 + t;
+    return ((row >> 4) * (channels / 32) + pair) * 64 + (row >> 3 & 1) * 32 + (row & 7) * 4 + t;
 }
 
-/* Returns the pairs of mmas of a part that have channels. */
-template <int PAIRS> static __device__ __forceinline__ int persistent_used(const persistent_args &a, int part)
+/* Returns the pairs of mmas of a part that have channels, of `channels` in all. */
+template <int PAIRS> static __device__ __forceinline__ int persistent_used(int channels, int part)
 {
-    return max(0, min(PAIRS, a.width / 32 - part * PAIRS));
+    return max(0, min(PAIRS, channels / 32 - part * PAIRS));
+}
+
+/* Returns true if the product is an fc1. */
+template <persistent_side SIDE> static __device__ __forceinline__ bool persistent_is_fc1(int product)
+{
+    return SIDE == PERSISTENT_MLP ? product % 2 == 0 : SIDE == PERSISTENT_FC1;
+}
+/* Returns the channels of the product's operand. */
+template <persistent_side SIDE> static __device__ __forceinline__ int persistent_inputs(const persistent_args &a)
+{
+    return SIDE == PERSISTENT_FC2 ? a.hidden : a.width;
+}
+/* Returns the division of the product's columns, its inverse, and the block's share. */
+template <persistent_side SIDE>
+static __device__ __forceinline__ const persistent_cut &persistent_cut_of(const persistent_args &a)
+{
+    return SIDE == PERSISTENT_FC1 ? a.wide : a.cut;
+}
+template <persistent_side SIDE> static __device__ __forceinline__ int persistent_inverse_of(const persistent_args &a)
+{
+    return SIDE == PERSISTENT_FC1 ? a.wide_inverse : a.cut_inverse;
+}
+template <persistent_side SIDE>
+static __device__ __forceinline__ const persistent_columns &persistent_columns_of(const persistent_block *f)
+{
+    return SIDE == PERSISTENT_FC1 ? f->wide : f->cut;
 }
 
 /* Returns the logarithm of the number of tiles of 16 rows in the inbox, a power of two. */
@@ -146,20 +202,21 @@ typedef struct {
 } persistent_item;
 
 /* Returns the number of items of a chunk's rows. */
-static __device__ __forceinline__ int persistent_items(const persistent_args &a, const persistent_block *f, int rows)
+static __device__ __forceinline__ int persistent_items(const persistent_args &a, const persistent_columns &n, int rows)
 {
-    return f->own << (4 + persistent_rows_log(a, rows));
+    return n.own << (4 + persistent_rows_log(a, rows));
 }
 /* Returns item i of the chunk that begins with tile m of 16 rows. Its sums are float2 number i of every part in the
  * inbox. */
 static __device__ __forceinline__ persistent_item persistent_item_of(const persistent_args &a,
-                                                                     const persistent_block *f, int m, int rows, int i)
+                                                                     const persistent_columns &n, int m, int rows,
+                                                                     int i)
 {
     const int log = persistent_rows_log(a, rows);
     persistent_item e;
     e.row = 16 * (m + (i >> 4 & ((1 << log) - 1))) + (i & 1) * 8 + (i >> 1 & 7);
     e.pair = i >> (4 + log);
-    e.column = f->column + 2 * e.pair;
+    e.column = n.column + 2 * e.pair;
     return e;
 }
 

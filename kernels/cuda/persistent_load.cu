@@ -5,56 +5,95 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the shared memory of a block of this form, with `slices` products' weights in it. */
-static size_t persistent_shared_bytes(const persistent_form *f, int depth, int channels, int slices)
+/* Returns the number of pairs of mmas of a part. */
+static int persistent_pairs(int channels)
 {
+    return (int)cuda_blocks((size_t)channels, 32 * PERSISTENT_PARTS);
+}
+
+/* Returns the number of the kernels' instance for a head, or -1 if it is too wide. */
+static int persistent_instance(const kern_head_spec *shape)
+{
+    const int swiglu = shape->form == KERN_HEAD_SWIGLU;
+    for (int i = 0; i < PERSISTENT_INSTANCES; i++)
+        if ((persistent_instances[i].wide > 0) == swiglu &&
+            persistent_pairs(shape->width) <= persistent_instances[i].pairs &&
+            (!swiglu || persistent_pairs(shape->hidden) <= persistent_instances[i].wide))
+            return i;
+    return -1;
+}
+
+/* Returns the arguments that follow from a head's shape and form. */
+static persistent_args persistent_shape(const kern_head_spec *shape, const persistent_form *f)
+{
+    const int swiglu = shape->form == KERN_HEAD_SWIGLU, fc1_pairs = persistent_instances[f->instance].pairs;
+    const int fc2_pairs = swiglu ? persistent_instances[f->instance].wide : fc1_pairs;
+    const int tile = PERSISTENT_PARTS * 32; /* pieces of a tile for each pair */
+    const size_t width = (size_t)shape->width;
     persistent_args a = {};
+    a.width = shape->width, a.depth = shape->depth, a.channels = shape->channels, a.hidden = shape->hidden;
+    a.group = swiglu ? shape->depth / shape->ada_layers : 1;
+    a.cluster = f->cluster, a.chunk = f->chunk, a.resident = f->resident, a.slices = f->slices;
+    a.cut = f->cut, a.wide = f->wide;
+    /* Exact for q * own < 65536: a cluster has at most 8 * PERSISTENT_OWN pairs. */
+    a.cut_inverse = 65536 / f->cut.own + 1, a.wide_inverse = 65536 / f->wide.own + 1;
+    a.fc1_columns = swiglu ? 2 * shape->hidden : shape->hidden;
+    a.fc2_slice = f->wide.tiles * tile / f->cluster * fc1_pairs;
+    a.block_slice = a.fc2_slice + f->cut.tiles * tile / f->cluster * fc2_pairs;
+    a.fc2_weights = (size_t)(a.fc1_columns / 8) * (size_t)(tile * fc1_pairs);
+    a.block_weights = a.fc2_weights + width / 8 * (size_t)(tile * fc2_pairs);
+    a.mod_final = 3u * (size_t)shape->ada_layers * width * sizeof(bf16);
+    a.mod_bytes = a.mod_final + 2u * width * sizeof(float);
+    return a;
+}
+
+static size_t persistent_shared_bytes(const kern_head_spec *shape, const persistent_form *f)
+{
+    const persistent_args a = persistent_shape(shape, f);
+    const int pairs = persistent_instances[f->instance].pairs, wide = persistent_instances[f->instance].wide;
     persistent_block none;
-    a.depth = depth;
-    a.channels = channels;
-    a.cluster = f->cluster;
-    a.tiles = f->tiles;
-    a.own = f->own;
-    a.chunk = f->chunk;
-    a.slices = slices;
-    return persistent_carve(a, f->pairs, NULL, &none);
+    return persistent_carve(a, pairs > wide ? pairs : wide, NULL, &none);
 }
 
-int persistent_choose(int width, int depth, int channels, int cluster, int most, size_t shared_bytes,
-                      persistent_form *f)
+/* Divides `columns` columns over f->clusters clusters. Returns 0 if a block would own too many. */
+static int persistent_divide(const persistent_form *f, int columns, persistent_cut *cut)
 {
-    const int tiles = width / 8, products = 2 * depth;
+    cut->tiles = (int)cuda_blocks((size_t)columns / 8, (size_t)f->clusters);
+    cut->own = (int)cuda_blocks(4 * (size_t)cut->tiles, (size_t)f->cluster);
+    return cut->own <= PERSISTENT_OWN;
+}
+
+int persistent_choose(const kern_head_spec *shape, int cluster, int most, size_t shared_bytes, persistent_form *f)
+{
+    enum { ALL, COPIED, READ, WAYS }; /* weights in shared memory: all, others copied there, others read elsewhere */
+    const int width = shape->width, hidden = shape->hidden, products = 2 * shape->depth, channels = shape->channels;
     *f = {};
-    if (width < 32 || width % 32 || width > 32 * PERSISTENT_PARTS * PERSISTENT_PAIRS) return 0;
-    if (depth < 1 || channels < 4 || channels % 4 || channels > PERSISTENT_CHANNELS) return 0;
+    if (width < 32 || width % 32 || shape->depth < 1) return 0;
+    if (channels < 4 || channels % 4 || channels > PERSISTENT_CHANNELS) return 0;
+    if (shape->form == KERN_HEAD_MLP ? hidden != width : hidden % 32 || 2 * hidden < width) return 0;
     if (most < 1) return 0;
+    f->instance = persistent_instance(shape);
+    if (f->instance < 0) return 0;
     f->cluster = cluster;
-    f->pairs = (int)cuda_blocks((size_t)width, 32 * PERSISTENT_PARTS);
-    f->tiles = (int)cuda_blocks((size_t)tiles, (size_t)most);
-    f->clusters = (int)cuda_blocks((size_t)tiles, (size_t)f->tiles);
-    f->own = (int)cuda_blocks(4 * (size_t)f->tiles, (size_t)cluster);
-    if (f->own > PERSISTENT_OWN) return 0;
-    /* Best are all weights in shared memory, then places to copy the others to, then none; ties go to the largest
-     * chunk. */
-    for (int least = products;; least = least > 2 ? 2 : 0) {
-        for (f->chunk = PERSISTENT_ROWS / 16; f->chunk > 0; f->chunk /= 2) {
-            const size_t other = persistent_shared_bytes(f, depth, channels, 0);
-            const size_t slice = persistent_shared_bytes(f, depth, channels, 1) - other;
-            const size_t room = other > shared_bytes ? 0 : (shared_bytes - other) / slice;
-            if (other > shared_bytes || room < (size_t)least) continue;
-            f->slices = room < (size_t)products ? (int)room : products;
-            f->resident = f->slices < products && least > 0 ? f->slices - 2 : f->slices;
-            f->shared_bytes = persistent_shared_bytes(f, depth, channels, f->slices);
-            return 1;
-        }
-        if (least == 0) return 0;
-    }
+    const size_t tiles = (size_t)width / 8; /* a cluster has one or more of any layer */
+    f->clusters = (int)cuda_blocks(tiles, cuda_blocks(tiles, (size_t)most));
+    if (!persistent_divide(f, width, &f->cut)) return 0;
+    if (!persistent_divide(f, shape->form == KERN_HEAD_SWIGLU ? 2 * hidden : hidden, &f->wide)) return 0;
+    /* Ties go to the largest chunk. */
+    for (int way = ALL; way < WAYS; way++)
+        for (f->chunk = PERSISTENT_ROWS / 16; f->chunk > 0; f->chunk /= 2)
+            for (f->resident = products; f->resident >= (way == ALL ? products : 0); f->resident--) {
+                f->slices = f->resident + (way == COPIED ? 2 : 0);
+                f->shared_bytes = persistent_shared_bytes(shape, f);
+                if (f->shared_bytes <= shared_bytes) return 1;
+            }
+    return 0;
 }
 
-/* Returns the bytes of `products` products' packed weights; f->pairs and f->args.width are set. */
-static size_t persistent_weight_bytes(const persistent_head *f, int products)
+/* Returns where a product's packed weights begin, in bytes; for the product after the last one their size. */
+static size_t persistent_weight_offset(const persistent_args *a, int product)
 {
-    return (size_t)products * (size_t)(f->args.width / 8) * (size_t)(f->pairs * PERSISTENT_PARTS) * 512;
+    return ((size_t)(product / 2) * a->block_weights + (size_t)(product % 2) * a->fc2_weights) * sizeof(uint4);
 }
 
 /* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. `refused` gets
@@ -62,36 +101,21 @@ static size_t persistent_weight_bytes(const persistent_head *f, int products)
 static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f,
                           mar_err *refused)
 {
-    const size_t width = (size_t)spec->width;
-    const int products = 2 * spec->depth;
-    const int most = persistent_clusters(c, spec->width, cluster);
+    const int instance = persistent_instance(spec), most = instance < 0 ? 0 : persistent_clusters(c, instance, cluster);
     persistent_form form;
-    if (!c->device->bf16 ||
-        !persistent_choose(spec->width, spec->depth, spec->channels, cluster, most, c->device->shared_bytes, &form)) {
+    if (!c->device->bf16 || !persistent_choose(spec, cluster, most, c->device->shared_bytes, &form)) {
         if (most == 0 && !refused->text[0] &&
-            persistent_choose(spec->width, spec->depth, spec->channels, 1, c->device->multiprocessors,
-                              c->device->shared_bytes, &form))
+            persistent_choose(spec, 1, c->device->multiprocessors, c->device->shared_bytes, &form))
             (void)err_set(refused, MAR_EBACKEND, "refused with clusters of %d blocks: the GPU has room for none",
                           cluster);
         return 0;
     }
-    persistent_args *a = &f->args;
-    a->width = spec->width;
-    a->depth = spec->depth;
-    a->channels = spec->channels;
-    a->cluster = cluster;
-    a->tiles = form.tiles;
-    a->own = form.own;
-    a->own_inverse = 65536 / form.own + 1; /* exact for q < 256: a cluster has at most 8 * PERSISTENT_OWN pairs */
-    a->chunk = form.chunk;
-    a->resident = form.resident;
-    a->slices = form.slices;
-    a->mod_final = 3u * (size_t)spec->depth * width * sizeof(bf16);
-    a->mod_bytes = a->mod_final + 2u * width * sizeof(float);
-    f->pairs = form.pairs;
+    f->args = persistent_shape(spec, &form);
+    f->instance = form.instance;
     f->blocks = (unsigned)(form.clusters * cluster);
     f->shared_bytes = form.shared_bytes;
-    f->streamed_bytes = persistent_weight_bytes(f, products - form.resident);
+    f->streamed_bytes =
+        persistent_weight_offset(&f->args, 2 * spec->depth) - persistent_weight_offset(&f->args, form.resident);
     return 1;
 }
 
@@ -109,31 +133,42 @@ static void persistent_keep_in_l2(const cuda_device *d, persistent_head *f)
     f->kept_in_l2 = fraction < 1 ? (float)fraction : 1;
 }
 
-/* Packs the weight of a product in pieces; channels past the width are 0. */
-static void persistent_pack_product(const float *weight, int width, int pairs, bf16 *to)
+/* Returns the row of fc1's weight and bias that column n is. SWIGLU: columns are a0, b0, a1, b1, ... */
+static size_t persistent_fc1_row(const kern_head_spec *spec, int n)
 {
-    for (int tile = 0; tile < width / 8; tile++)
-        for (int pair = 0; pair < pairs; pair++)
+    return (size_t)(spec->form == KERN_HEAD_SWIGLU ? n % 2 * spec->hidden + n / 2 : n);
+}
+
+/* Packs the weight of a block's fc1 or fc2 in pieces; channels past the last one are 0. */
+static void persistent_pack_product(const kern_head_spec *spec, const kern_head_block *block, int fc1, int columns,
+                                    int pairs, bf16 *to)
+{
+    const int channels = fc1 ? spec->width : spec->hidden;
+    for (int tile = 0; tile < columns / 8; tile++)
+        for (int pair = 0; pair < pairs * PERSISTENT_PARTS; pair++)
             for (int lane = 0; lane < 32; lane++, to += 8) {
-                const int k = 32 * pair + 8 * (lane % 4);
-                const float *from = weight + (size_t)(8 * tile + lane / 4) * (size_t)width + k;
-                for (int i = 0; i < 8; i++) to[i] = __float2bfloat16(k < width ? from[i] : 0);
+                const int n = 8 * tile + lane / 4, k = 32 * pair + 8 * (lane % 4);
+                const float *from = fc1 ? block->fc1_weight + persistent_fc1_row(spec, n) * (size_t)channels + k
+                                        : block->fc2_weight + (size_t)n * (size_t)channels + k;
+                for (int i = 0; i < 8; i++) to[i] = __float2bfloat16(k < channels ? from[i] : 0);
             }
 }
 
 static mar_status persistent_pack_products(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
-    const int pairs = f->pairs * PERSISTENT_PARTS;
-    const size_t product = (size_t)spec->width / 8 * (size_t)pairs * 256, n = 2 * (size_t)spec->depth * product;
-    bf16 *packed = (bf16 *)malloc(n * sizeof *packed);
-    if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *packed);
+    const int pairs = persistent_instances[f->instance].pairs, wide = persistent_instances[f->instance].wide;
+    const size_t bytes = persistent_weight_offset(&f->args, 2 * spec->depth);
+    unsigned char *packed = (unsigned char *)malloc(bytes);
+    if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", bytes);
     for (int b = 0; b < spec->depth; b++) {
-        persistent_pack_product(spec->blocks[b].fc1_weight, spec->width, pairs, packed + 2 * (size_t)b * product);
-        persistent_pack_product(spec->blocks[b].fc2_weight, spec->width, pairs, packed + (2 * (size_t)b + 1) * product);
+        persistent_pack_product(spec, &spec->blocks[b], 1, f->args.fc1_columns, pairs,
+                                (bf16 *)(packed + persistent_weight_offset(&f->args, 2 * b)));
+        persistent_pack_product(spec, &spec->blocks[b], 0, spec->width, wide ? wide : pairs,
+                                (bf16 *)(packed + persistent_weight_offset(&f->args, 2 * b + 1)));
     }
-    const mar_status status = cuda_alloc_copy(c, packed, n * sizeof *packed, &f->weights, err);
+    const mar_status status = cuda_alloc_copy(c, packed, bytes, &f->weights, err);
     f->args.weights = (const uint4 *)f->weights;
-    f->streamed = (unsigned char *)f->weights + (n * sizeof *packed - f->streamed_bytes);
+    f->streamed = (unsigned char *)f->weights + (bytes - f->streamed_bytes);
     free(packed);
     return status;
 }
@@ -148,12 +183,18 @@ static float *persistent_put(float *to, const float *from, size_t n)
 static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
     const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
-    const size_t n = 2 * depth * w + w * (channels + 1) + 2 * channels * (w + 1);
+    const size_t biases = depth * ((size_t)f->args.fc1_columns + w);
+    const size_t norms = spec->form == KERN_HEAD_SWIGLU ? 2 * depth * w : 0;
+    const size_t n = biases + norms + w * (channels + 1) + 2 * channels * (w + 1);
     float *host = (float *)malloc(n * sizeof *host), *p = host;
     if (!host) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *host);
     for (size_t b = 0; b < depth; b++) {
-        p = persistent_put(p, spec->blocks[b].fc1_bias, w);
+        for (int i = 0; i < f->args.fc1_columns; i++) *p++ = spec->blocks[b].fc1_bias[persistent_fc1_row(spec, i)];
         p = persistent_put(p, spec->blocks[b].fc2_bias, w);
+    }
+    for (size_t b = 0; b < depth && norms; b++) {
+        p = persistent_put(p, spec->blocks[b].ln_weight, w);
+        p = persistent_put(p, spec->blocks[b].ln_bias, w);
     }
     p = persistent_put(p, spec->in_weight, w * channels);
     p = persistent_put(p, spec->in_bias, w);
@@ -163,7 +204,8 @@ static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *sp
     free(host);
     persistent_args *a = &f->args;
     a->bias = (const float *)f->floats;
-    a->in = a->bias + 2 * depth * w;
+    a->norms = norms ? a->bias + biases : NULL;
+    a->in = a->bias + biases + norms;
     a->in_bias = a->in + w * channels;
     a->out_weight = a->in_bias + w;
     a->out_bias = a->out_weight + 2 * channels * w;

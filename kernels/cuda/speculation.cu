@@ -283,14 +283,14 @@ static __device__ void speculate_load(const persistent_args &a, const persistent
     __syncthreads();
 }
 
-template <int PAIRS>
+template <int PAIRS, int WIDE>
 static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel(persistent_args a, speculate_job j)
 {
     const kern_speculation &w = j.w;
     const int states = w.slots * w.window, rows = states * w.conditions;
     persistent_block f;
     if (w.tokens == 0) return; /* persistent_try only tests whether the kernel starts */
-    persistent_begin<PAIRS>(a, &f);
+    persistent_begin<PAIRS, WIDE>(a, &f);
     for (bool evaluated = false;; evaluated = true) {
         for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x) {
             int token = w.slot_token[slot];
@@ -307,15 +307,14 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
             break; /* it stays unchanged until all blocks have arrived in the evaluation */
         if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
         speculate_load(a, &f, j, rows, states);
-        persistent_evaluate<PAIRS>(a, &f, rows, states);
+        persistent_evaluate<PAIRS, WIDE>(a, &f, rows, states);
         persistent_wait(a, &f);
     }
     persistent_end();
 }
 
-static void (*const speculate_kernels[PERSISTENT_PAIRS])(persistent_args, speculate_job) = {
-    speculate_kernel<1>, speculate_kernel<2>, speculate_kernel<3>,
-    speculate_kernel<4>, speculate_kernel<5>, speculate_kernel<6>};
+static void (*const speculate_kernels[PERSISTENT_INSTANCES])(persistent_args,
+                                                             speculate_job) = PERSISTENT_TABLE(speculate_kernel);
 
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f)
 {

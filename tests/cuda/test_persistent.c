@@ -362,9 +362,11 @@ static void clusters_change_nothing(void **state)
 static void every_memory_has_a_form(void **state)
 {
     (void)state;
-    static const struct {
-        int width, depth;
-    } heads[] = {{1024, 6}, {1280, 8}, {1536, 12}}; /* MAR-B, L, H */
+    const kern_head_spec heads[] = {
+        mlp_shape(1024, 6),           mlp_shape(1280, 8),           mlp_shape(1536, 12), /* MAR-B, L, H */
+        swiglu_shape(768, 6, 16, 1152, 2), swiglu_shape(1024, 8, 16, 1536, 2),
+        swiglu_shape(1280, 12, 16, 1920, 3), /* SphereAR-B, L, H */
+    };
     static const struct {
         size_t shared;
         int cluster, most;
@@ -378,7 +380,7 @@ static void every_memory_has_a_form(void **state)
         for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
             const int products = 2 * heads[h].depth, tiles = heads[h].width / 8, cluster = gpus[g].cluster;
             persistent_form f;
-            if (!persistent_choose(heads[h].width, heads[h].depth, 16, cluster, gpus[g].most, gpus[g].shared, &f))
+            if (!persistent_choose(&heads[h], cluster, gpus[g].most, gpus[g].shared, &f))
                 fail_msg("width %d: no form in %zu bytes for %d clusters of %d", heads[h].width, gpus[g].shared,
                          gpus[g].most, cluster);
             assert_true(f.shared_bytes <= gpus[g].shared);

@@ -221,7 +221,7 @@ static __host__ __device__ constexpr int persistent_kept(int pairs)
     return pairs <= 2 ? PERSISTENT_ROUNDS : pairs <= 4 ? 2 : 1;
 }
 
-/* A thread's share of the normalisation of at most persistent_local_rows rows: a part of rows row + (r << log), in
+/* A thread's share of the normalisation of rows: a part of rows row + (r << log), in
  * rounds r. */
 template <int PAIRS> struct persistent_local {
     int row, log;
@@ -312,9 +312,9 @@ static __device__ __forceinline__ void persistent_local_operand(const persistent
     }
 }
 
-/* a.u = the normalised rows, for more rows. Blocks divide the rows and normalise each once: the extra barrier costs
- * less than reading all rows in each block. */
-template <int PAIRS, persistent_side SIDE>
+/* a.u = the normalised rows of an MLP block, for more rows. Blocks divide the rows and normalise each once: the extra
+ * barrier costs less than reading all rows in each block. */
+template <int PAIRS>
 static __device__ __forceinline__ void persistent_divided_norm(const persistent_args &a, persistent_block *f, int block,
                                                                int rows)
 {
@@ -329,13 +329,12 @@ static __device__ __forceinline__ void persistent_divided_norm(const persistent_
         const int row = from + slot;
         uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
         float4 x[PAIRS];
-        persistent_load_mod<PAIRS>(a, f, row, part, row < end, persistent_layer_of<SIDE>(a, block), shift, scale);
+        persistent_load_mod<PAIRS>(a, f, row, part, row < end, block, shift, scale);
         persistent_load_x<PAIRS>(a, row, part, row < end, x);
         const float2 moments = persistent_measure<PAIRS>(x, used);
         if (lane == 0) f->moments[slot * PERSISTENT_PARTS + part] = moments;
         __syncthreads();
-        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, persistent_merge<PAIRS>(a, f, slot), x);
-        persistent_normalise<PAIRS>(x, norm, shift, scale, u);
+        persistent_normalise<PAIRS>(x, persistent_merge<PAIRS>(a, f, slot), shift, scale, u);
         uint2 *piece = (uint2 *)(a.u + persistent_piece(a.width, row, part * PAIRS, 0)) + lane;
 #pragma unroll
         for (int p = 0; p < PAIRS; p++)
@@ -417,7 +416,9 @@ template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_product(const persistent_args &a, persistent_block *f, int product,
                                                           int rows)
 {
-    const bool fc1 = persistent_is_fc1<SIDE>(product), local = fc1 && rows <= persistent_local_rows(a);
+    const bool fc1 = persistent_is_fc1<SIDE>(product);
+    /* A SWIGLU block always: the kernel with a second way would not stay in the instruction cache. */
+    const bool local = SIDE == PERSISTENT_MLP ? fc1 && rows <= persistent_local_rows(a) : fc1;
     const persistent_columns &columns = persistent_columns_of<SIDE>(f);
     const uint4 *from = fc1 ? a.u : a.v;
     persistent_local<PAIRS> n = {};
@@ -429,7 +430,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
     } else {
         persistent_first_weights<PAIRS, SIDE>(a, f, product, rows, w);
         if (fc1)
-            persistent_divided_norm<PAIRS, SIDE>(a, f, product / 2, rows);
+            persistent_divided_norm<PAIRS>(a, f, product / 2, rows);
         else
             persistent_wait(a, f);
     }
@@ -575,7 +576,8 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
 }
 
 /* a.out[r] = net(f->state[r < states ? r : r - states]; f->mod[r]), complete when the next persistent_wait returns.
- * Takes 2*depth + 2 barriers including that one, and `depth` more with more than persistent_local_rows rows. */
+ * Takes 2*depth + 2 barriers including that one, and with MLP blocks `depth` more for more than persistent_local_rows
+ * rows. */
 template <int PAIRS, int WIDE>
 static __device__ __forceinline__ void persistent_evaluate(const persistent_args &a, persistent_block *f, int rows,
                                                            int states)

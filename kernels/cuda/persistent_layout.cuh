@@ -65,7 +65,7 @@ typedef struct {
     const float *in, *in_bias; /* [W][C], [W] */
     const float *out_weight, *out_bias; /* [2C][W], [2C] */
     float *x;                           /* [PERSISTENT_ROWS][W] the residual stream */
-    uint4 *u;                           /* [PERSISTENT_ROWS][W] operand of fc1, if the grid normalises rows once */
+    uint4 *u;                           /* [PERSISTENT_ROWS][W] operand of fc1, if the grid normalises rows once; MLP */
     uint4 *v;                           /* [PERSISTENT_ROWS][H] operand of fc2 */
     float *out;                         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
     float *history;                     /* [blocks][PERSISTENT_ROWS][C] a solver's last x0, one copy per block */
@@ -141,8 +141,8 @@ static __host__ __device__ inline size_t persistent_carve(const persistent_args 
     return (size_t)((p > scratch_end ? p : scratch_end) - base);
 }
 
-/* Returns the maximum rows a cluster normalises itself. fc1 of that many rows needs no grid barrier between layer norm
- * and product. */
+/* Returns the maximum rows of MLP blocks that a cluster normalises itself. fc1 of that many rows needs no grid barrier
+ * between layer norm and product. */
 static __host__ __device__ inline int persistent_local_rows(const persistent_args &a)
 {
     const int rows = PERSISTENT_ROUNDS * PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS * a.cluster;

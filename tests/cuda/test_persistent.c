@@ -13,18 +13,22 @@ enum { STEPS = 3, MOST = 64 };
 typedef struct {
     int width, depth, channels;
     const char *multiprocessors; /* of the simulated device; a GPU has its own */
+    int hidden, ada_layers;      /* of a head of SWIGLU blocks; 0: MLP */
 } shape;
 
-enum { WIDE = 5 }; /* the shape that runs in clusters */
+enum { SWIGLU = 6, WIDE = 7 }; /* a shape of SWIGLU blocks; the shape that runs in clusters */
 static const shape shapes[] = {
-    {64, 3, 16, "4"},   /* the demo model's head; two tiles per block, warps without channels */
-    {160, 1, 4, "3"},   /* seven tiles per block, the last one has six */
-    {256, 6, 16, "8"},  /* weights stream */
-    {288, 2, 32, "36"}, /* two pairs per warp, one tile per block */
-    {512, 1, 8, "16"},  /* four pairs */
-    {1056, 1, 4, "66"}, /* five pairs, in clusters; two tiles per block */
-    {1024, 6, 16, ""},  /* from here on too slow for the host: MAR-B, MAR-L, MAR-H */
-    {1280, 8, 16, ""},  {1536, 12, 16, ""},
+    {64, 3, 16, "4", 0, 0},     /* the demo model's head; two tiles per block, warps without channels */
+    {160, 1, 4, "3", 0, 0},     /* seven tiles per block, the first one has six */
+    {256, 6, 16, "8", 0, 0},    /* weights stream */
+    {288, 2, 32, "36", 0, 0},   /* two pairs per warp, one tile per block */
+    {512, 1, 8, "16", 0, 0},    /* four pairs */
+    {64, 3, 4, "3", 64, 3},     /* blocks with five or six of fc1's tiles */
+    {288, 4, 16, "16", 416, 2}, /* two adaLN layers, weights stream, uneven tiles in clusters */
+    {1056, 1, 4, "66", 0, 0},   /* five pairs, in clusters; two tiles per block */
+    {1024, 6, 16, "", 0, 0},    /* from here on too slow for the host: MAR-B, MAR-L, MAR-H */
+    {1280, 8, 16, "", 0, 0},    {1536, 12, 16, "", 0, 0}, /* and SphereAR-B, SphereAR-L, SphereAR-H */
+    {768, 6, 16, "", 1152, 2},  {1024, 8, 16, "", 1536, 2}, {1280, 12, 16, "", 1920, 3},
 };
 
 static size_t shape_count(void)
@@ -49,33 +53,42 @@ static const float *draw(float **at, size_t n, float scale, float mean, uint64_t
     return to;
 }
 
+/* Returns a head's shape, without weights. */
+static kern_head_spec spec_of(shape s)
+{
+    return (kern_head_spec){.width = s.width,
+                            .depth = s.depth,
+                            .channels = s.channels,
+                            .form = s.hidden ? KERN_HEAD_SWIGLU : KERN_HEAD_MLP,
+                            .hidden = s.hidden ? s.hidden : s.width,
+                            .ada_layers = s.hidden ? s.ada_layers : s.depth};
+}
+
 static network make_network(shape s, uint64_t seed)
 {
-    network n = {.s = s};
-    const size_t w = (size_t)s.width, c = (size_t)s.channels;
+    network n = {.s = s, .spec = spec_of(s)};
+    const size_t w = (size_t)s.width, c = (size_t)s.channels, h = (size_t)n.spec.hidden, fc1 = s.hidden ? 2 * h : h;
     const float scale = 1 / sqrtf((float)w);
-    n.weights = malloc((w * c + w + (size_t)s.depth * (5 * w * w + 7 * w) + 2 * w * w + 2 * w + 2 * c * (w + 1)) *
+    const size_t of_block = 3 * w + fc1 * (w + 1) + h * w, of_layer = 3 * w * (w + 1);
+    n.weights = malloc((w * (c + 1) + (size_t)s.depth * of_block + (size_t)n.spec.ada_layers * of_layer +
+                        2 * w * (w + 1) + 2 * c * (w + 1)) *
                        sizeof(float));
     n.blocks = calloc((size_t)s.depth, sizeof *n.blocks);
     assert_non_null(n.weights);
     assert_non_null(n.blocks);
     float *p = n.weights;
-    n.spec = (kern_head_spec){.width = s.width,
-                              .depth = s.depth,
-                              .channels = s.channels,
-                              .hidden = s.width,
-                              .ada_layers = s.depth,
-                              .blocks = n.blocks};
+    n.spec.blocks = n.blocks;
     n.spec.in_weight = draw(&p, w * c, 1 / sqrtf((float)c), 0, ++seed);
     n.spec.in_bias = draw(&p, w, 0.1f, 0.5f, ++seed); /* gives the input of LayerNorm a nonzero mean */
     for (int b = 0; b < s.depth; b++) {
         kern_head_block *block = &n.blocks[b];
         block->ln_weight = draw(&p, w, 0.2f, 1, ++seed);
         block->ln_bias = draw(&p, w, 0.2f, 0, ++seed);
-        block->fc1_weight = draw(&p, w * w, scale, 0, ++seed);
-        block->fc1_bias = draw(&p, w, 0.2f, 0, ++seed);
-        block->fc2_weight = draw(&p, w * w, scale, 0, ++seed);
+        block->fc1_weight = draw(&p, fc1 * w, scale, 0, ++seed);
+        block->fc1_bias = draw(&p, fc1, 0.2f, 0, ++seed);
+        block->fc2_weight = draw(&p, w * h, scale, 0, ++seed);
         block->fc2_bias = draw(&p, w, 0.2f, 0, ++seed);
+        if (b % (s.depth / n.spec.ada_layers)) continue;
         block->ada_weight = draw(&p, 3 * w * w, 0.5f * scale, 0, ++seed);
         block->ada_bias = draw(&p, 3 * w, 0.3f, 0.2f, ++seed);
     }
@@ -276,7 +289,7 @@ static void parts_differ_in_the_mean(void **state)
     (void)state;
     enum { WIDTH = 256, PART = 32 };
     const run r = {8, 2, 1, 1, 0, 0};
-    network n = make_network((shape){WIDTH, 1, 16, "8"}, 8000);
+    network n = make_network((shape){WIDTH, 1, 16, "8", 0, 0}, 8000);
     float *in_bias = n.weights + (n.spec.in_bias - n.weights);
     float *gate = n.weights + (n.blocks[0].ada_bias - n.weights) + 2 * WIDTH;
     for (int i = 0; i < WIDTH; i++) {
@@ -316,6 +329,7 @@ static void rows_are_independent(void **state)
 {
     (void)state;
     check_rows(shapes[0]);
+    check_rows(shapes[SWIGLU - 1]);
     if (cuda_test_scale() > 1) check_rows(shapes[WIDE]); /* for the host see clusters_change_nothing */
 }
 
@@ -330,19 +344,21 @@ static void clusters_change_nothing(void **state)
          * rows in chunks */
         const char *shared;
     } heads[] = {
-        {{160, 1, 4, "16"}, "24000"},  /* parts without channels; uneven tiles */
-        {{256, 2, 16, "12"}, "40000"}, /* fewer tiles than the last cluster can hold */
-        {{1056, 1, 4, "24"}, "90000"}, /* five pairs per part, the last part has none */
+        {{160, 1, 4, "16", 0, 0}, "24000"},   /* parts without channels; uneven tiles */
+        {{256, 2, 16, "12", 0, 0}, "40000"},  /* fewer tiles than the last cluster can hold */
+        {{160, 2, 4, "24", 288, 1}, "80000"}, /* SWIGLU: parts without channels; uneven tiles of both products */
+        {{1056, 1, 4, "24", 0, 0}, "90000"},  /* five pairs per part, the last part has none */
     };
+    enum { HEADS = sizeof heads / sizeof *heads };
     const run runs[] = {{9, 1, 1, 0, 5, 1}, {3, 2, 2, 1, 2, 0}, {17, 1, 1, 0, 5, 1}, {32, 2, 1, 0, 0, 0.9f}};
     enum { RUNS = sizeof runs / sizeof *runs };
     static const char *const sizes[] = {"8", "4", "2", "1", "1", "8"}; /* the last two with little shared memory */
     static float x[6][RUNS][MOST * 32];
-    for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
+    for (size_t h = 0; h < HEADS; h++) {
         network n = make_network(heads[h].s, 7000 + h);
-        const int few = (h == 2 && cuda_test_scale() == 1) || cuda_test_brief() ? 1 : RUNS;
+        const int few = (h == HEADS - 1 && cuda_test_scale() == 1) || cuda_test_brief() ? 1 : RUNS;
         for (int c = 0; c < 6; c++) {
-            if (h == 2 && cuda_test_brief() && c > 0 && c < 5) continue; /* the other heads cover these sizes */
+            if (h == HEADS - 1 && cuda_test_brief() && c > 0 && c < 5) continue; /* the other heads cover these sizes */
             setenv("MAR_CUDAHOST_CLUSTER", sizes[c], 1);
             if (c >= 4) setenv("MAR_CUDAHOST_SHARED", heads[h].shared, 1);
             bench cuda = open_cuda_bench(&n);
@@ -358,15 +374,19 @@ static void clusters_change_nothing(void **state)
     }
 }
 
-/* Checks that every MAR head has a form on every GPU, for any number of clusters the driver allows. */
+/* Returns 1 if the layer's columns are divided over the form's clusters and their blocks. */
+static int is_divided(const persistent_form *f, const persistent_cut *cut, int columns)
+{
+    return f->clusters * cut->tiles >= columns / 8 && columns / 8 >= f->clusters &&
+           cut->own * f->cluster >= 4 * cut->tiles;
+}
+
+/* Checks that every published head has a form on every GPU, for any number of clusters the driver allows; SWIGLU heads
+ * need 84 multiprocessors where there are no clusters. */
 static void every_memory_has_a_form(void **state)
 {
     (void)state;
-    const kern_head_spec heads[] = {
-        mlp_shape(1024, 6),           mlp_shape(1280, 8),           mlp_shape(1536, 12), /* MAR-B, L, H */
-        swiglu_shape(768, 6, 16, 1152, 2), swiglu_shape(1024, 8, 16, 1536, 2),
-        swiglu_shape(1280, 12, 16, 1920, 3), /* SphereAR-B, L, H */
-    };
+    const shape *heads = &shapes[WIDE + 1];
     static const struct {
         size_t shared;
         int cluster, most;
@@ -376,42 +396,51 @@ static void every_memory_has_a_form(void **state)
         {101376, 1, 128}, {101376, 1, 84},  {101376, 1, 46},  {101376, 1, 28}, /* RTX 4090 and smaller ones */
         {101376, 8, 20},  {101376, 4, 42},                                     /* RTX 5090 */
     };
-    for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
+    for (size_t h = 0; heads + h < shapes + sizeof shapes / sizeof *shapes; h++)
         for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
-            const int products = 2 * heads[h].depth, tiles = heads[h].width / 8, cluster = gpus[g].cluster;
+            const kern_head_spec spec = spec_of(heads[h]);
+            const int products = 2 * spec.depth, cluster = gpus[g].cluster, wide = heads[h].hidden ? 2 : 1;
             persistent_form f;
-            if (!persistent_choose(&heads[h], cluster, gpus[g].most, gpus[g].shared, &f))
-                fail_msg("width %d: no form in %zu bytes for %d clusters of %d", heads[h].width, gpus[g].shared,
+            if (heads[h].hidden && cluster == 1 && gpus[g].most < 84) continue; /* too many columns for a block */
+            if (!persistent_choose(&spec, cluster, gpus[g].most, gpus[g].shared, &f))
+                fail_msg("width %d: no form in %zu bytes for %d clusters of %d", spec.width, gpus[g].shared,
                          gpus[g].most, cluster);
-            assert_true(f.shared_bytes <= gpus[g].shared);
-            assert_true(f.clusters <= gpus[g].most && f.clusters * f.tiles >= tiles);
-            assert_true((f.clusters - 1) * f.tiles < tiles && f.own * cluster >= 4 * f.tiles);
+            assert_true(f.shared_bytes <= gpus[g].shared && f.clusters <= gpus[g].most);
+            assert_true(is_divided(&f, &f.cut, spec.width) && is_divided(&f, &f.wide, wide * spec.hidden));
             assert_true(f.slices == f.resident || f.slices == f.resident + 2);
             assert_true(f.resident <= products && (f.resident == products) <= (f.slices == products));
         }
     /* Values assumed by the counts in docs/persistent.md and bench/gpu_model.py. */
     static const struct {
-        int width, depth, cluster, most, resident, chunk;
-    } counted[] = {{1024, 6, 8, 16, 12, 4}, {1024, 6, 8, 15, 8, 4},  {1280, 8, 8, 16, 5, 4},
-                   {1536, 12, 8, 16, 2, 4}, {1024, 6, 4, 33, 12, 2}, {1024, 6, 2, 66, 12, 1}};
+        int head, cluster, most, resident, chunk;
+    } counted[] = {{0, 8, 16, 12, 4}, {0, 8, 15, 8, 4},  {1, 8, 16, 5, 4},
+                   {2, 8, 16, 2, 4},  {0, 4, 33, 12, 2}, {0, 2, 66, 12, 1}};
     persistent_form f;
     for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
-        assert_true(
-            persistent_choose(counted[i].width, counted[i].depth, 16, counted[i].cluster, counted[i].most, 232448, &f));
+        const kern_head_spec spec = spec_of(heads[counted[i].head]);
+        assert_true(persistent_choose(&spec, counted[i].cluster, counted[i].most, 232448, &f));
         if (f.resident != counted[i].resident || f.chunk != counted[i].chunk)
-            fail_msg("width %d, %d clusters of %d: %d products stay, chunk %d", counted[i].width, counted[i].most,
+            fail_msg("width %d, %d clusters of %d: %d products stay, chunk %d", spec.width, counted[i].most,
                      counted[i].cluster, f.resident, f.chunk);
     }
     /* Products without their own slot alternate between two slots; without such slots they are read directly. */
-    assert_true(persistent_choose(1536, 12, 16, 8, 16, 232448, &f));
+    kern_head_spec spec = spec_of(heads[2]);
+    assert_true(persistent_choose(&spec, 8, 16, 232448, &f));
     assert_true(f.resident < 12 && f.slices == f.resident + 2);
     for (int i = 0; i < 24; i++) assert_false(persistent_is_direct(f.resident, f.slices, i));
-    assert_true(persistent_choose(1536, 12, 16, 1, 28, 101376, &f));
+    assert_true(persistent_choose(&spec, 1, 28, 101376, &f));
     assert_int_equal(f.slices, f.resident);
     for (int i = 0; i < 24; i++) assert_int_equal(persistent_is_direct(f.resident, f.slices, i), i >= f.resident);
-    assert_false(persistent_choose(1536, 12, 16, 1, 28, 65536, &f));
-    assert_false(persistent_choose(1024, 6, 16, 8, 0, 232448, &f));
-    assert_false(persistent_choose(1040, 6, 16, 8, 16, 232448, &f));
+    assert_false(persistent_choose(&spec, 1, 28, 65536, &f));
+    spec = spec_of(heads[0]);
+    assert_false(persistent_choose(&spec, 8, 0, 232448, &f));
+    spec.width = spec.hidden = 1040;
+    assert_false(persistent_choose(&spec, 8, 16, 232448, &f));
+    spec = spec_of(heads[3]);
+    spec.hidden = 1168; /* no multiple of 32 */
+    assert_false(persistent_choose(&spec, 8, 16, 232448, &f));
+    spec.hidden = 2080; /* no instance */
+    assert_false(persistent_choose(&spec, 8, 16, 232448, &f));
 }
 
 /* Checks the launch on a recording, with other host arrays at each call. */

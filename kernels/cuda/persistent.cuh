@@ -173,6 +173,12 @@ static __device__ __forceinline__ bool persistent_direct(const persistent_args &
     return persistent_is_direct(a.resident, a.slices, product);
 }
 
+/* Returns true if a product's weights are copied to shared memory for each of its uses. */
+static __device__ __forceinline__ bool persistent_copied(const persistent_args &a, int product)
+{
+    return product >= a.resident && !persistent_direct(a, product);
+}
+
 /* Returns the product's weight pieces for the cluster's first tile and the block's first part, in global memory. */
 template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ const uint4 *persistent_global_weights(const persistent_args &a,
@@ -223,7 +229,7 @@ template <int PAIRS, int WIDE>
 static __device__ __forceinline__ void persistent_request(const persistent_args &a, const persistent_block *f,
                                                           int product)
 {
-    if (product >= a.resident && !persistent_direct(a, product)) persistent_copy_weights<PAIRS, WIDE>(a, f, product);
+    if (persistent_copied(a, product)) persistent_copy_weights<PAIRS, WIDE>(a, f, product);
     fast::copy_commit();
 }
 
@@ -260,9 +266,11 @@ static __device__ __forceinline__ void persistent_begin(const persistent_args &a
     f->part = rank * PERSISTENT_PARTS >> f->log;
     f->target = 0;
 #pragma unroll 1
-    for (int i = 0; i < a.resident; i++) persistent_copy_weights<PAIRS, WIDE>(a, f, i);
-    persistent_request<PAIRS, WIDE>(a, f, 0);
-    persistent_request<PAIRS, WIDE>(a, f, 1);
+    for (int i = 0; i < a.resident + 2; i++) {
+        const int product = i < a.resident ? i : i - a.resident;
+        if (i < a.resident || persistent_copied(a, product)) persistent_copy_weights<PAIRS, WIDE>(a, f, product);
+        fast::copy_commit();
+    }
 #pragma unroll 1
     for (int b = 0; b < a.depth; b++) {
         const float *from = a.bias + (size_t)b * (size_t)(a.fc1_columns + a.width);

@@ -38,6 +38,7 @@ enum {
     PERSISTENT_CHANNELS = 32,    /* maximum channels of a token */
     PERSISTENT_OWN = 64,         /* maximum pairs of columns a block owns */
     PERSISTENT_INSTANCES = 9,    /* of each kernel */
+    PERSISTENT_DEPTH = 256,      /* maximum residual blocks: sizes in bytes are ints */
     PERSISTENT_LANES = 8,        /* threads that normalise a row's part; each has 4 of any 32 channels */
     PERSISTENT_ROUNDS = 4,       /* maximum rows' parts a thread normalises: they stay in registers */
     PERSISTENT_SCRATCH = 1 << 14 /* minimum bytes of persistent_block.scratch */
@@ -102,11 +103,12 @@ typedef struct {
     void *scratch;
 } persistent_block;
 
-/* Reserves room for n elements at *p. */
-template <typename T> static __host__ __device__ inline void persistent_reserve(unsigned char **p, T **field, size_t n)
+/* Reserves room for n elements at base + *at. */
+template <typename T>
+static __host__ __device__ inline void persistent_reserve(unsigned char *base, int *at, T **field, int n)
 {
-    *field = (T *)*p;
-    *p += (n * sizeof(T) + 15) / 16 * 16;
+    *field = (T *)(base + *at);
+    *at += (n * (int)sizeof(T) + 15) & ~15;
 }
 
 /* Returns where the weights of a product that is always in shared memory begin, in pieces. */
@@ -115,30 +117,30 @@ static __host__ __device__ inline int persistent_slice_offset(const persistent_a
     return (product >> 1) * a.block_slice + (product & 1) * a.fc2_slice;
 }
 
-/* Lays out a block's shared memory at `base` and returns its size in bytes. pairs is the larger of PAIRS and WIDE. */
-static __host__ __device__ inline size_t persistent_carve(const persistent_args &a, int pairs, unsigned char *base,
-                                                          persistent_block *f)
+/* Lays out a block's shared memory at `base` and returns its size in bytes. pairs is the larger of PAIRS and WIDE.
+ * Kernels compute some of the addresses again at their uses: hence int. */
+static __host__ __device__ inline int persistent_carve(const persistent_args &a, int pairs, unsigned char *base,
+                                                       persistent_block *f)
 {
-    const size_t cut = (size_t)a.cut.own, wide = (size_t)a.wide.own, most = cut > wide ? cut : wide;
-    const size_t parts = (size_t)(PERSISTENT_PARTS / a.cluster), chunk = (size_t)a.chunk;
-    const size_t part = (size_t)pairs * 32; /* pieces of 8 rows of a tile's part */
+    const int both = a.cut.own + a.wide.own, most = a.cut.own > a.wide.own ? a.cut.own : a.wide.own;
     const int places = a.slices > a.resident ? a.block_slice : 0;
-    unsigned char *p = base;
-    persistent_reserve(&p, &f->weights, (size_t)(persistent_slice_offset(a, a.resident) + places));
-    persistent_reserve(&p, &f->bias, (size_t)a.depth * 2 * (wide + cut));
-    persistent_reserve(&p, &f->in, 2 * cut * (size_t)(a.channels + 1));
-    persistent_reserve(&p, &f->mod, PERSISTENT_ROWS);
-    persistent_reserve(&p, &f->norm, PERSISTENT_ROWS);
-    f->scratch = p;
-    persistent_reserve(&p, &f->inbox, PERSISTENT_PARTS * most * chunk * 8);
-    unsigned char *shared[] = {p, p, p};
-    persistent_reserve(&shared[0], &f->operand, chunk * parts * 2 * part);
-    persistent_reserve(&shared[1], &f->moments, PERSISTENT_ROWS * PERSISTENT_PARTS);
-    persistent_reserve(&shared[2], &f->state, (size_t)(PERSISTENT_ROWS * a.channels));
+    const int operand = a.chunk * (PERSISTENT_PARTS / a.cluster) * pairs * 64; /* pieces */
+    int at = 0;
+    persistent_reserve(base, &at, &f->weights, persistent_slice_offset(a, a.resident) + places);
+    persistent_reserve(base, &at, &f->bias, a.depth * 2 * both);
+    persistent_reserve(base, &at, &f->in, 2 * a.cut.own * (a.channels + 1));
+    persistent_reserve(base, &at, &f->mod, PERSISTENT_ROWS);
+    persistent_reserve(base, &at, &f->norm, PERSISTENT_ROWS);
+    const int scratch_end = at + PERSISTENT_SCRATCH;
+    f->scratch = base + at;
+    persistent_reserve(base, &at, &f->inbox, PERSISTENT_PARTS * most * a.chunk * 8);
+    int shared[] = {at, at, at};
+    persistent_reserve(base, &shared[0], &f->operand, operand);
+    persistent_reserve(base, &shared[1], &f->moments, PERSISTENT_ROWS * PERSISTENT_PARTS);
+    persistent_reserve(base, &shared[2], &f->state, PERSISTENT_ROWS * a.channels);
     for (int i = 0; i < 3; i++)
-        if (shared[i] > p) p = shared[i];
-    const unsigned char *scratch_end = (unsigned char *)f->scratch + PERSISTENT_SCRATCH;
-    return (size_t)((p > scratch_end ? p : scratch_end) - base);
+        if (shared[i] > at) at = shared[i];
+    return at > scratch_end ? at : scratch_end;
 }
 
 /* Returns the maximum rows of MLP blocks that a cluster normalises itself. fc1 of that many rows needs no grid barrier

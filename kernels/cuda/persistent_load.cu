@@ -52,7 +52,7 @@ static size_t persistent_shared_bytes(const kern_head_spec *shape, const persist
     const persistent_args a = persistent_shape(shape, f);
     const int pairs = persistent_instances[f->instance].pairs, wide = persistent_instances[f->instance].wide;
     persistent_block none;
-    return persistent_carve(a, pairs > wide ? pairs : wide, NULL, &none);
+    return (size_t)persistent_carve(a, pairs > wide ? pairs : wide, NULL, &none);
 }
 
 /* Divides `columns` columns over f->clusters clusters. Returns 0 if a block would own too many. */
@@ -68,7 +68,7 @@ int persistent_choose(const kern_head_spec *shape, int cluster, int most, size_t
     enum { ALL, COPIED, READ, WAYS }; /* weights in shared memory: all, others copied there, others read elsewhere */
     const int width = shape->width, hidden = shape->hidden, products = 2 * shape->depth, channels = shape->channels;
     *f = {};
-    if (width < 32 || width % 32 || shape->depth < 1) return 0;
+    if (width < 32 || width % 32 || shape->depth < 1 || shape->depth > PERSISTENT_DEPTH) return 0;
     if (channels < 4 || channels % 4 || channels > PERSISTENT_CHANNELS) return 0;
     if (shape->form == KERN_HEAD_MLP ? hidden != width : hidden % 32 || 2 * hidden < width) return 0;
     if (most < 1) return 0;

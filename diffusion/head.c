@@ -55,7 +55,7 @@ static const char in_name[] = "head.net.input_proj.weight", w2_name[] = "head.ne
 mar_status diff_head_derive(const wt_file *f, int z_dim, diff_head_shape *out, mar_err *err)
 {
     const wt_tensor *in, *w2;
-    *out = (diff_head_shape){.family = DIFF_HEAD_SPHEREAR, .z_dim = z_dim};
+    *out = (diff_head_shape){.family = DIFF_HEAD_SPHEREAR, .z_dim = z_dim, .sphere = 1};
     mar_status status = wt_find_shape(f, in_name, 2, &in, err);
     if (status == MAR_OK) status = wt_find_shape(f, w2_name, 2, &w2, err);
     if (status != MAR_OK) return status;

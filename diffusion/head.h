@@ -15,6 +15,7 @@ typedef struct {
     diff_head_family family;
     int width, depth, channels, z_dim; /* channels of a token; z_dim: numbers of the condition z */
     int hidden, ada_layers;            /* as in kern_head_spec; 0 for MAR: width and depth */
+    int sphere;                        /* 1: tokens have the norm sqrt(channels) */
 } diff_head_shape;
 
 typedef struct {

@@ -109,6 +109,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->conditions = target->cfg_branches;
     w->channels = target->head->shape.channels;
     w->max_steps = target->max_steps;
+    w->sphere = target->head->shape.sphere && w->channels <= KERN_SPHERE_CHANNELS;
     w->log_temperature = logf(target->temperature);
     /* A group has at most as many sources as have their modulation rows, of all steps, in the budget. */
     const size_t fit = target->k->device->mod_budget / mod_bytes(w, target->head, 1);

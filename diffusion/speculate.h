@@ -16,9 +16,10 @@
  *     m_k = (m + V (y_k - y_s)) / (1 + V (snr_k - snr_s)),   y = snr x / sqrt(abar),   snr = abar / (1 - abar).
  * It follows the proposed state and so the noise. V = r / (1 + snr_s): the variance of a unit Gaussian times a ratio r
  * per channel, since tokens are scaled to unit variance. r is learned from the predictions' changes along the chain so
- * far. The filter uses the token's latest evaluation at index k itself. An earlier round made it at a proposal that was
- * later dropped; SJD keeps the tail of its drafts likewise. If there is none, it uses the evaluation at the lowest
- * index. Before the first evaluation, m = 0 at snr 0. The variance fraction is that of the same evaluation. With a
+ * far. Where tokens have a fixed norm (SphereAR), the prediction's move from m loses its radial part. The filter uses
+ * the token's latest evaluation at index k itself. An earlier round made it at a proposal that was later dropped; SJD
+ * keeps the tail of its drafts likewise. If there is none, it uses the evaluation at the lowest index. Before the first
+ * evaluation, m = 0 at snr 0. The variance fraction is that of the same evaluation. With a
  * draft model, q is the law of the draft's head, evaluated at each proposal in turn.
  *
  * Why that is exact. A proposal of transition k is drawn with eps_k, the plain chain's own noise. If the round ends

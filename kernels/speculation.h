@@ -32,6 +32,8 @@ enum { KERN_EVALUATED_STATE, KERN_EVALUATED_X0, KERN_EVALUATED_FRACTION, KERN_EV
 /* Entries of kern_speculation.secant: the ratio r, and its numerator and denominator sums. */
 enum { KERN_SECANT_RATIO, KERN_SECANT_PRODUCT, KERN_SECANT_SQUARE, KERN_SECANT };
 
+enum { KERN_SPHERE_CHANNELS = 256 }; /* largest C of kern_speculation.sphere */
+
 /* All arrays are in the backend's memory. C = channels, G = group, S = max_steps, R = group * window. */
 struct kern_speculation {
     int group;      /* maximum tokens of a call */
@@ -43,9 +45,10 @@ struct kern_speculation {
     int sources;    /* conditions of this call's tokens, at most `tokens`; candidates for the same token share one
                      * source */
     int steps;      /* steps of this call, at most max_steps */
-    int rounds;     /* backend's own: rounds to begin before it checks for finished tokens */
-    int slots;      /* backend's own: slots of this round */
-    int rows;       /* backend's own: rows of this round */
+    int sphere; /* 1: tokens have the norm sqrt(C) (SphereAR), which the filter uses; at most KERN_SPHERE_CHANNELS */
+    int rounds; /* backend's own: rounds to begin before it checks for finished tokens */
+    int slots;  /* backend's own: slots of this round */
+    int rows;   /* backend's own: rows of this round */
     kern_gaussian_rule rule; /* must be exact given the context: all noise of the transitions above */
     float log_temperature;
 
@@ -160,11 +163,28 @@ KERN_FN kern_speculation_filter kern_speculation_prepare(const kern_speculation 
     return f;
 }
 
-/* Returns the mean of q of transition k from the state x. */
-KERN_FN float kern_speculation_mean(const kern_speculation *w, const kern_speculation_filter *f, int k, float x)
+/* Returns the filter's prediction of the clean token at transition k from the state x. */
+KERN_FN float kern_speculation_clean(const kern_speculation *w, const kern_speculation_filter *f, int k, float x)
 {
     const float clean = (f->x0 + f->variance * (w->gain[k] * x - f->y)) / f->divisor;
-    return w->coef[k].coef_x0 * fminf(fmaxf(clean, -1e6f), 1e6f) + w->coef[k].coef_xt * x;
+    return fminf(fmaxf(clean, -1e6f), 1e6f);
+}
+
+/* Returns the multiple of m that the prediction loses where tokens lie on a sphere. Its move from m has the radial part
+ * product / square times m; these are the sums over the channels of (prediction - m) m and of m^2. Such a part does not
+ * exist on the sphere, and m is close to it once the noise is small. Of the weights snr / (c + snr), c = 2 was best in
+ * trials. */
+KERN_FN float kern_speculation_radial(const kern_speculation *w, int token, int k, float product, float square)
+{
+    const float snr = w->snr[k > w->lowest[token] ? k : w->lowest[token]];
+    return square > 1e-9f ? snr / (2 + snr) * (product / square) : 0;
+}
+
+/* Returns the mean of q of transition k from the state x. `radial` is 0 without a sphere. */
+KERN_FN float kern_speculation_mean(const kern_speculation *w, const kern_speculation_filter *f, int k, float x,
+                                    float radial)
+{
+    return w->coef[k].coef_x0 * (kern_speculation_clean(w, f, k, x) - radial * f->x0) + w->coef[k].coef_xt * x;
 }
 
 /* Returns the state after transition k of a Gaussian, with the noise eps. */

@@ -54,13 +54,28 @@ static void move(kern_speculation *w, int row)
             kern_speculation_move(w, index, w->mean_q[first + c], w->log_std_q[first + c], eps[c]);
 }
 
+/* Returns the radial part of the row's proposal (kern_speculation_radial). */
+static float radial_of(const kern_speculation *w, int row)
+{
+    const int token = w->row_token[row], index = w->row_index[row];
+    const float *x = w->state + (size_t)row * (size_t)w->channels;
+    float product = 0, square = 0;
+    for (int c = 0; c < w->channels; c++) {
+        const kern_speculation_filter f = kern_speculation_prepare(w, token, index, c);
+        product += (kern_speculation_clean(w, &f, index, x[c]) - f.x0) * f.x0;
+        square += f.x0 * f.x0;
+    }
+    return kern_speculation_radial(w, token, index, product, square);
+}
+
 static void propose_by_filter(kern_speculation *w, int row)
 {
     const int channels = w->channels, index = w->row_index[row];
+    const float radial = w->sphere ? radial_of(w, row) : 0;
     for (int c = 0; c < channels; c++) {
         const size_t at = (size_t)row * (size_t)channels + (size_t)c;
         const kern_speculation_filter f = kern_speculation_prepare(w, w->row_token[row], index, c);
-        w->mean_q[at] = kern_speculation_mean(w, &f, index, w->state[at]);
+        w->mean_q[at] = kern_speculation_mean(w, &f, index, w->state[at], radial);
         w->log_std_q[at] = f.log_std;
     }
     move(w, row);

@@ -62,6 +62,40 @@ static __device__ void speculate_state(const kern_speculation &w, int slot, int 
         w.state[slot * w.channels + c] = w.token[token * w.channels + c];
 }
 
+/* Returns the radial part of a proposal (kern_speculation_radial), from its first lanes' terms; by one warp. */
+static __device__ float speculate_radial(const kern_speculation &w, int token, int k, const float *x,
+                                         const speculate_term *term)
+{
+    float product = 0, square = 0;
+    KERN_ROLLED
+    for (int c = kern_lane(); c < w.channels; c += 32) {
+        const kern_speculation_filter *f = &term[c].filter;
+        product += (kern_speculation_clean(&w, f, k, x[c]) - f->x0) * f->x0;
+        square += f->x0 * f->x0;
+    }
+    return kern_speculation_radial(&w, token, k, cuda_warp_sum(product), cuda_warp_sum(square));
+}
+
+/* Writes the proposals of levels first .. end - 1 where tokens lie on a sphere: all channels of a level together, by
+ * one warp. */
+static __device__ void speculate_on_sphere(const kern_speculation &w, int slot, int token, int first, int end,
+                                           const speculate_term *term)
+{
+    KERN_ROLLED
+    for (int level = first; level < end; level++, term += w.channels) {
+        const int k = w.index[token] - level;
+        const size_t at = (size_t)(level * w.slots + slot) * (size_t)w.channels;
+        const size_t next = at + (size_t)(w.slots * w.channels);
+        const float radial = speculate_radial(w, token, k, w.state + at, term);
+        KERN_ROLLED
+        for (int c = kern_lane(); c < w.channels; c += 32) {
+            const float mean = kern_speculation_mean(&w, &term[c].filter, k, w.state[at + c], radial);
+            w.mean_q[at + c] = mean;
+            w.state[next + c] = mean + term[c].step;
+        }
+    }
+}
+
 /* Writes the slot's other rows by the filter, channels c0 .. c1 - 1. The scratch memory has room for `levels`
  * levels. */
 static __device__ void speculate_filter_channels(const kern_speculation &w, int slot, int token, int c0, int c1,
@@ -80,14 +114,15 @@ static __device__ void speculate_filter_channels(const kern_speculation &w, int 
             w.log_std_q[(level * w.slots + slot) * w.channels + c] = f.log_std;
         }
         __syncthreads();
+        if (w.sphere && threadIdx.x < 32) speculate_on_sphere(w, slot, token, first, end, term);
         KERN_ROLLED
-        for (int c = c0 + (int)threadIdx.x; c < c1; c += (int)blockDim.x) {
+        for (int c = c0 + (int)threadIdx.x; !w.sphere && c < c1; c += (int)blockDim.x) {
             size_t at = (size_t)(first * w.slots + slot) * (size_t)w.channels + (size_t)c;
             float x = w.state[at];
             KERN_ROLLED
             for (int level = first; level < end; level++) {
                 const speculate_term *t = &term[(level - first) * n + c - c0];
-                const float mean = kern_speculation_mean(&w, &t->filter, top - level, x);
+                const float mean = kern_speculation_mean(&w, &t->filter, top - level, x, 0);
                 w.mean_q[at] = mean;
                 at += (size_t)(w.slots * w.channels);
                 w.state[at] = x = mean + t->step;

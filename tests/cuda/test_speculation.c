@@ -4,6 +4,7 @@
 #include "mar/core/handle.h"
 #include "mar/masked/runner.h"
 #include "tests/support/device.h"
+#include "tests/support/head_case.h"
 #include "tests/support/statistics.h"
 
 #include <math.h>
@@ -16,10 +17,12 @@ static const uint64_t seed = 20251120;
 typedef struct {
     const char *path;
     int width, depth, z_dim;
+    int hidden; /* 0, or that of random SWIGLU blocks which replace the model's blocks. The chain is a flow */
 } network;
 
-static const network target_net = {"weights/demo/target.safetensors", 128, 2, 64};
-static const network draft_net = {"weights/demo/draft.safetensors", 48, 1, 32};
+static const network target_net = {"weights/demo/target.safetensors", 128, 2, 64, 0};
+static const network draft_net = {"weights/demo/draft.safetensors", 48, 1, 32, 0};
+static const network swiglu_net = {"weights/demo/target.safetensors", 128, 2, 64, 192};
 
 /* A chain of a head on a backend of its own. */
 typedef struct {
@@ -68,6 +71,19 @@ static float *conditions(const network *net, int guided)
     return z;
 }
 
+/* Replaces the head's input layer, blocks and final layer by random ones with SWIGLU blocks. */
+static void replace_net(diff_head *head, kern_queue *k, const network *net)
+{
+    mar_err err = {0};
+    head_case random = make_swiglu_case(net->width, net->depth, CHANNELS, net->hidden, 1, 4711);
+    k->head->free(k->device, head->net);
+    head->net = NULL;
+    assert_ok(k->head->create(k, &random.spec, &head->net, &err), &err);
+    k->core->finish(k);
+    free_head_case(&random);
+    head->shape.family = DIFF_HEAD_SPHEREAR, head->shape.hidden = net->hidden, head->shape.ada_layers = 1;
+}
+
 static void open_head(fixture *f, kern_queue *k, const network *net, int head_f32, int tokens, int guided,
                       float temperature)
 {
@@ -83,7 +99,12 @@ static void open_head(fixture *f, kern_queue *k, const network *net, int head_f3
                              head_f32, 0, &f->head, &err),
               &err);
     wt_close(file);
-    assert_ok(diff_chain_create(k, &f->head, STEPS, temperature, tokens, guided, &f->chain, &err), &err);
+    if (net->hidden) replace_net(&f->head, k, net);
+    const diff_spec ddpm = {.sampler = MAR_SAMPLER_DDPM, .steps = STEPS, .top = DIFF_TOP},
+                    flow = {.sampler = MAR_SAMPLER_DDPM, .steps = STEPS - 1, .process = DIFF_FLOW};
+    assert_ok(diff_chain_create_for(k, &f->head, net->hidden ? &flow : &ddpm, 1, temperature, tokens, guided, &f->chain,
+                                    &err),
+              &err);
     f->memory = to_device(k, NULL, diff_chain_lay_out(&f->chain, NULL));
     diff_chain_lay_out(&f->chain, f->memory);
     const size_t n = (size_t)tokens * (size_t)net->z_dim;
@@ -358,9 +379,8 @@ static void one_launch(void **state)
 /* Checks that the launch obeys the rule. If the rule accepts everything, or nothing, rounding changes no decision, so
  * all counts are known. If everything is accepted, the round loop and the CPU in f32 reach the same states. They differ
  * by the error of the first outputs. Unrelated tokens differ by 1.4. */
-static void one_launch_obeys_the_rule(void **state)
+static void check_rule(const network *net)
 {
-    (void)state;
     enum { SLOTS = 16, MOST_TOKENS = 18, WINDOW = 2, ROUNDS = STEPS / WINDOW };
     static const kern_gaussian_rule rules[] = {{.temper = 1, .path_accept = 1e9}, {.temper = 1, .path_accept = -1e9}};
     for (int none = 0; none < 2; none++) {
@@ -371,7 +391,7 @@ static void one_launch_obeys_the_rule(void **state)
             kern_head_ops ops;
             int calls[MOST_TOKENS];
             kern_queue *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
-            open_fixture(&f, k, &target_net, tokens, 1, 1);
+            open_fixture(&f, k, net, tokens, 1, 1);
             count_launches(k, &ops);
             if (run > 0) ops.speculate_run = NULL;
             const diff_speculation_stats stats = speculate(&f, NULL, WINDOW, &rules[none], x[run], calls);
@@ -396,6 +416,13 @@ static void one_launch_obeys_the_rule(void **state)
         assert_close(x[0], x[1], (size_t)tokens * CHANNELS, 8e-2);
         assert_close(x[0], x[2], (size_t)tokens * CHANNELS, 0.15);
     }
+}
+
+static void one_launch_obeys_the_rule(void **state)
+{
+    (void)state;
+    check_rule(&target_net);
+    check_rule(&swiglu_net);
 }
 
 /* --- groups --------------------------------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-"""libmar for Python: images from autoregressive models with continuous tokens (MAR) and discrete ones (LlamaGen).
+"""libmar for Python: images from autoregressive models with continuous tokens (MAR, SphereAR) and discrete
+ones (LlamaGen).
 
     import mar
     pixels = mar.generate(classes=[3, 7], seed=1, num_iter=32)      # uint8 [2, 32, 32, 3], digits of the demo model
@@ -100,11 +101,13 @@ class Model:
         self._library = library
         self._model = self._load(lib.mar_model_load_from, lib.mar_model_free, _source(path, heads))
         self._draft = draft and self._load(lib.mar_model_load_from, lib.mar_model_free, _source(draft))
-        self._vae = vae and self._load(lib.mar_vae_load_from, lib.mar_vae_free, _source(vae, 0, encoder))
         self.config: dict[str, Any] = {
             name: getattr(lib.mar_model_get_config(self._model).contents, name)
-            for name, *_ in _lib.ModelConfig._fields_ if name != "size"}
+            for name, *_ in _lib.ModelConfig._fields_ if name not in ("size", "reserved")}
         self.config["family"] = self.config["family"].decode()
+        if not vae and self.config["image_decoder"]:
+            vae = path
+        self._vae = vae and self._load(lib.mar_vae_load_from, lib.mar_vae_free, _source(vae, 0, encoder))
 
     def _load(self, load: Any, free: Any, source: Any) -> c.c_void_p:
         made = c.c_void_p()
@@ -271,7 +274,7 @@ def _shaped(value: Optional[npt.ArrayLike], dtype: Any, shape: tuple[int, ...], 
 
 def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Path] = None, heads: int = 0,
          encoder: bool = False, **options: object) -> Model:
-    """Loads a model, and its image decoder. Built-in models such as "demo" bring theirs. encoder: also the image
+    """Loads a model, and its image decoder. Built-in models such as "demo" and SphereAR's files bring theirs. encoder: also the image
     encoder, for Session.encode and mar.edit. options are the library's: dtype="bf16", threads=2, backend="cpu"."""
     built_in = {"demo": "demo", "demo-discrete": "demo-discrete"}
     return Model(_Library(options), path, vae or built_in.get(os.fspath(path)), draft, heads, encoder)
@@ -400,10 +403,11 @@ class Method(NamedTuple):
     guarantee: str
     source: str
     summary: str
+    models: str
 
 
 def methods() -> list[Method]:
     """Returns all accelerators."""
     rows = (lib.mar_method_get(i).contents for i in range(lib.mar_method_count()))
     return [Method(r.name.decode(), r.kind.decode(), r.option and r.option.decode(), r.tokens.decode(), bool(r.exact),
-                   r.guarantee.decode(), r.source.decode(), r.summary.decode()) for r in rows]
+                   r.guarantee.decode(), r.source.decode(), r.summary.decode(), r.models.decode()) for r in rows]

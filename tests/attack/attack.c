@@ -279,13 +279,13 @@ static void make_file_case(attack_case *c)
 {
     static const struct {
         const char *name;
-        int vae;
+        int vae; /* 0: a model; 1: an image decoder; 2: a model with its image decoder */
     } sources[] = {{"weights/demo/target.safetensors", 0}, {"weights/demo/draft.safetensors", 0},
                    {"weights/demo/vae.safetensors", 1},    {"tests/weights/data/mar.pth", 0},
                    {"tests/weights/data/mar.pth", 0},      {"tests/weights/data/vae.ckpt", 1},
                    {"tests/weights/data/dtypes.pt", 0},    {"tests/weights/data/dtypes.safetensors", 0},
                    {"tests/weights/data/views.pt", 0},     {"tests/weights/data/protocol4.pt", 0},
-                   {"tests/weights/data/protocol5.pt", 0}};
+                   {"tests/weights/data/protocol5.pt", 0}, {"tests/golden/data/sphere_model.safetensors", 2}};
     const size_t which = below(c, sizeof sources / sizeof *sources);
     if (below(c, 4) == 0) {
         make_image_case(c);
@@ -303,9 +303,11 @@ static void make_file_case(attack_case *c)
         c->wrote = "out.safetensors";
         break;
     default:
-        add_words(c, sources[which].vae ? "generate --vae in" : "generate --model in --vae demo");
+        add_words(c, sources[which].vae == 1   ? "generate --vae in --num_iter 3"
+                     : sources[which].vae == 2 ? "generate --model in"
+                                               : "generate --model in --vae demo --num_iter 3");
         if (strstr(sources[which].name, "mar.pth")) add_words(c, "--heads 2"); /* not in the file */
-        add_words(c, "--class 1 --num 1 --num_iter 3 --num_sampling_steps 4 --out out.png");
+        add_words(c, "--class 1 --num 1 --num_sampling_steps 4 --out out.png");
         if (below(c, 4) == 0) add_words(c, "--head_spec 4");
         c->wrote = "out.png";
     }

@@ -152,6 +152,21 @@ static void start_llamagen(wt_dtype dtype, int captions)
     gpt_config_tensors(&c, add_entry, &dtype);
 }
 
+static void start_spherear(wt_dtype dtype)
+{
+    const sphere_config c = {
+        .transformer =
+            {.family = GPT_SPHEREAR, .width = 8, .depth = 1, .hidden = 4, .seq_len = 4, .classes = 2, .prefix = 2},
+        .head = {.family = DIFF_HEAD_SPHEREAR,
+                 .width = 4,
+                 .depth = 2,
+                 .channels = 4,
+                 .z_dim = 8,
+                 .hidden = 6,
+                 .ada_layers = 1}};
+    sphere_config_tensors(&c, add_entry, &dtype);
+}
+
 static void start_eagle(wt_dtype dtype)
 {
     const eagle_config c = {.width = 8, .hidden = 4, .bias = 1, .first_norm = 1};
@@ -383,6 +398,37 @@ static mar_kind derive_llamagen(const wt_file *f, int heads, tally *v)
     return MAR_KIND_LLAMAGEN;
 }
 
+static mar *handle;
+
+/* Derives the shape of a SphereAR model, with the image decoder if the file has one. Returns the kind. */
+static mar_kind derive_spherear(const wt_file *f, int heads, tally *v)
+{
+    const mar_file_kind *kind = mar_kind_of(f);
+    mar_configs configs;
+    mar_err err = {0};
+    const mar_status status = kind->derive(handle, f, heads, &configs, &err);
+    if (status == MAR_EARG)
+        fuzz_check_line("sphere_config_derive", err.text);
+    else
+        fuzz_check_error("sphere_config_derive", status, &err);
+    if (status != MAR_OK) return MAR_KIND_UNKNOWN;
+    const gpt_config *c = &configs.sphere.transformer;
+    const diff_head_shape *h = &configs.sphere.head;
+    if (!gpt_config_side(c->seq_len) || c->heads < 1 || c->width % c->heads || c->width / c->heads % 4 ||
+        c->depth < 1 || c->prefix < 1 || c->classes < 1 || h->channels < 1 || h->ada_layers < 1 ||
+        h->depth % h->ada_layers)
+        fuzz_fail("a model of %d tokens of %d channels, %d heads, width %d, depth %d, prefix %d, %d classes, %d adaLN "
+                  "layers for %d blocks",
+                  c->seq_len, h->channels, c->heads, c->width, c->depth, c->prefix, c->classes, h->ada_layers,
+                  h->depth);
+    sphere_config_tensors(&configs.sphere, visit, v);
+    if (v->parameters != configs.sphere.parameters)
+        fuzz_fail("%ld parameters of %ld", v->parameters, configs.sphere.parameters);
+    if (vae_config_is_vit(f)) vae_config_tensors(f, &configs.vae, visit, v);
+    for (int i = 0; i < wt_count(f); i++) v->ignored += kind->ignores(wt_at(f, i)->name);
+    return MAR_KIND_SPHEREAR;
+}
+
 static mar_kind derive_eagle(const wt_file *f, int heads, tally *v)
 {
     eagle_config c;
@@ -425,6 +471,7 @@ static mar_kind derive(const wt_file *f, int heads, tally *v)
         if (v->parameters != model.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, model.parameters);
         return MAR_KIND_MAR;
     }
+    if (sphere_config_recognise(f)) return derive_spherear(f, heads, v);
     if (gpt_config_recognise(f)) return derive_llamagen(f, heads, v);
     if (eagle_config_recognise(f)) return derive_eagle(f, heads, v);
     const mar_file_kind *kind = mar_kind_of(f);
@@ -442,8 +489,6 @@ static void check_lines(const mar_report *r)
     for (int i = 0; i < mar_report_fact_count(r); i++) fuzz_check_line("a fact", mar_report_fact(r, i));
     for (int i = 0; i < mar_report_problem_count(r); i++) fuzz_check_line("a problem", mar_report_problem(r, i));
 }
-
-static mar *handle;
 
 static void check_failure(const char *what, mar_status status)
 {
@@ -472,7 +517,7 @@ static void check_report(const wt_file *f, int heads, int with_report)
     check_lines(r);
     if (mar_report_kind(r) != kind)
         fuzz_fail("the report's kind is %d, expected %d", (int)mar_report_kind(r), (int)kind);
-    const int is_model = kind == MAR_KIND_MAR || kind == MAR_KIND_LLAMAGEN || kind == MAR_KIND_EAGLE;
+    const int is_model = kind != MAR_KIND_UNKNOWN && 1u << kind & MAR_KINDS_OF_MODELS;
     if ((mar_report_model(r) != NULL) != is_model || (mar_report_vae(r) != NULL) != (kind == MAR_KIND_VAE))
         fuzz_fail("the report has no shape of its kind %d", (int)kind);
     if (kind == MAR_KIND_VAE && wt_find(f, "quantize.codebook_used")) v.ignored = 1;
@@ -512,6 +557,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if ((base & 0xf4) == 0x24) start_vq(dtype);
     if ((base & 0xf4) == 0x44 || (base & 0xf4) == 0x54) start_llamagen(dtype, base & 0x10);
     if ((base & 0xf4) == 0x64) start_eagle(dtype);
+    if ((base & 0xf4) == 0x74) start_spherear(dtype);
     while (in.at < in.end) change(&in, &fill);
     make_file(fill);
     const mar_status status = wt_open_memory(file.data, file.size, "input", &f, &err);

@@ -31,7 +31,7 @@ fuzz_sources() {
     npz) echo weights/npy.c weights/npz_read.c weights/npz_write.c weights/zip.c weights/zip_stream.c ;;
     images) echo tools/images/image.c tools/images/png.c tools/images/jpeg.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
-    metadata) echo mar/core/config.c vae/config.c vae/vit_config.c mar/api/inspect.c weights/shape.c ;;
+    metadata) echo mar/core/config.c spherear/config.c vae/config.c vae/vit_config.c mar/api/inspect.c weights/shape.c ;;
     options) echo tools/cli/options.c mar/core/option.c mar/core/params.c mar/core/params_read.c mar/core/handle_options.c tools/cli/suggest.c ;;
     classes) echo tools/generate/classes.c tools/generate/class_names.c tools/generate/class_table.c tools/cli/suggest.c ;;
     sweep) echo tools/eval/sweep_file.c ;;

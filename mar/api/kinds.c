@@ -162,11 +162,11 @@ static void describe_spherear(const wt_file *f, const mar_configs *configs, mar_
     char heads[96];
     add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
              heads_text(&configs->model, heads, sizeof heads), c->hidden);
-    if (vae_config_is_vit(f)) add_vit(&to, &configs->vae);
     add_line(&to, "flow head: width %d, %d blocks, SwiGLU %d, %d adaLN layers", h->width, h->depth, h->hidden,
              h->ada_layers);
     add_line(&to, "tokens: %d of %d channels, %d classes in %d class tokens", c->seq_len, h->channels, c->classes,
              c->prefix);
+    if (vae_config_is_vit(f)) add_vit(&to, &configs->vae);
     add_line(&to, "parameters: %ld (head %ld); image decoder: %ld", configs->sphere.parameters, sum_parameters(f, head),
              sum_parameters(f, decoder));
 }

@@ -4,6 +4,7 @@
     python3 demo/demo_quality.py --mar build/release/mar      # fresh images from the built command
     python3 demo/demo_quality.py --engine pytorch             # the same figures from tests/reference/pymar
     python3 demo/demo_quality.py --roles discrete-target,discrete-draft --cfg 2    # the models of discrete tokens
+    python3 demo/demo_quality.py --roles sphere,sphere-draft                       # SphereAR
 
 Prints, for target and draft, the accuracy of a classifier trained on the real digits (and its accuracy on held-out real
 ones), the Fréchet distance in the classifier's features to all real digits (lower is better; with the distance that
@@ -27,8 +28,8 @@ import digits
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "reference"))
 
-from pymar import (Schedule, generate, generate_codes, load_gpt, load_mar, load_vae, load_vq,  # noqa: E402
-                   torch_noise)
+from pymar import (Schedule, generate, generate_codes, generate_sphere, load_gpt, load_mar, load_sphere,  # noqa: E402
+                   load_vae, load_vq, torch_noise)
 
 CLASSES = list(range(10))
 
@@ -37,16 +38,25 @@ def is_discrete(role):
     return role.startswith("discrete-")
 
 
+def is_sphere(role):
+    return role.startswith("sphere")
+
+
+def decoder_of(role):
+    """The file of a role's image decoder, a part of the target's for SphereAR."""
+    return "discrete-vq" if is_discrete(role) else "sphere" if is_sphere(role) else "vae"
+
+
 def from_command(args, role, folder):
     """Run `mar generate`; returns images [N,3,32,32] in [-1,1] and the classes that the files name."""
-    decoder = "discrete-vq" if is_discrete(role) else "vae"
     command = [args.mar, "generate", "--model", os.path.join(args.weights, f"{role}.safetensors"),
-               "--vae", os.path.join(args.weights, f"{decoder}.safetensors"), "--class", ",".join(map(str, CLASSES)),
+               "--vae", os.path.join(args.weights, f"{decoder_of(role)}.safetensors"), "--class", ",".join(map(str, CLASSES)),
                "--num", str(args.num), "--seed", str(args.seed), "--cfg", str(args.cfg),
                "--temperature", str(args.temperature), "--out", folder]
     if not is_discrete(role):
-        command += ["--num_iter", str(args.num_iter), "--num_sampling_steps", str(args.num_sampling_steps),
-                    "--cfg_schedule", "linear"]
+        command += ["--num_sampling_steps", str(args.num_sampling_steps), "--cfg_schedule", "linear"]
+    if not is_discrete(role) and not is_sphere(role):
+        command += ["--num_iter", str(args.num_iter)]
     command += args.extra
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     images, labels = [], []
@@ -69,6 +79,11 @@ def from_pytorch(args, role, folder):
             codes = generate_codes(load_gpt(path), labels, args.cfg, args.temperature, generator=generator)
         with torch.no_grad():
             return load_vq(os.path.join(args.weights, "discrete-vq.safetensors")).decode_codes(codes), labels
+    if is_sphere(role):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+            tokens = generate_sphere(load_sphere(path), labels, args.cfg, args.num_sampling_steps, generator=generator)
+        with torch.no_grad():
+            return load_sphere(os.path.join(args.weights, "sphere.safetensors")).vae.decode(tokens), labels
     model = load_mar(path)
     vae = load_vae(os.path.join(args.weights, "vae.safetensors"))
     orders = torch.rand(len(labels), model.config.seq_len, generator=generator).argsort(1)

@@ -43,8 +43,10 @@ class Ema:
 
 
 def transformer_optimizers(model, weight_decay):
-    """Muon for the layers' matrices, which halves the steps, and AdamW for embeddings, norms and the output layer."""
-    matrices = {name for name, p in model.named_parameters() if name.startswith("layers.") and p.dim() == 2}
+    """Muon for the matrices of layers and of a head's blocks, which halves the steps, and AdamW for embeddings, norms and the
+    output layer."""
+    matrices = {name for name, p in model.named_parameters()
+                if p.dim() == 2 and ("layers" in name.split(".") or "res_blocks" in name.split("."))}
     muon, adam = ([p for name, p in model.named_parameters() if (name in matrices) == wanted] for wanted in (True, False))
     return [torch.optim.Muon(muon, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(adam, betas=(0.9, 0.95), weight_decay=0.0)]

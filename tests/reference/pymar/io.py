@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import struct
 
@@ -10,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from .gpt import GPT, Eagle, GptConfig
 from .model import MAR, MarConfig
+from .spherear import SphereAR, SphereConfig, SphereVaeConfig
 from .vae import VAE, VaeConfig
 from .vq import VQ, VqConfig
 
@@ -146,4 +148,40 @@ def load_eagle(path, config):
     """An EAGLE drafter in eval mode for a GPT of this configuration."""
     model = Eagle(config)
     model.load_state_dict({name.removeprefix("eagle."): tensor for name, tensor in read_safetensors(path)[0].items()})
+    return model.eval()
+
+
+def sphere_config(tensors, heads):
+    """The configurations of the model and of its S-VAE (None without one) that the shapes imply. `heads`: of the transformer and
+    of the S-VAE, None where each has the official size of 64."""
+    def count(prefix):
+        return len({name[len(prefix):].split(".")[0] for name in tensors if name.startswith(prefix)})
+    seq_len, width = tensors["pos_for_diff.weight"].shape
+    classes, class_width = tensors["cls_embedding.weight"].shape
+    head_width, token_dim = tensors["head.net.input_proj.weight"].shape
+    shared = dict(grid=math.isqrt(seq_len), token_dim=token_dim)
+    config = SphereConfig(width=width, depth=count("layers."), heads=heads[0] or width // 64, head_width=head_width,
+                          head_depth=count("head.net.res_blocks."), head_modulations=count("head.net.ada_ln_blocks."),
+                          class_tokens=class_width // width, classes=classes - 1, **shared)
+    blocks = count("vae.decoder.unpatchify.1.net.")
+    if not blocks:
+        return config, None
+    shortcuts = [tensors[f"vae.decoder.unpatchify.1.net.{i}.shortcut.weight"].shape for i in range(blocks)]
+    channels = (*(outputs for _, outputs, *_ in shortcuts[::-1]), shortcuts[0][0])
+    return config, SphereVaeConfig(channels=channels, heads=heads[1] or channels[-1] // 64,
+                                   decoder_depth=count("vae.decoder.layers."), **shared)
+
+
+def load_sphere(path):
+    """A SphereAR in eval mode, with its S-VAE's decoder if the file has it, from safetensors (metadata mar.heads and
+    mar.vae_heads) or an official .pt (`ema` if it is there)."""
+    if str(path).endswith((".pth", ".pt", ".ckpt")):
+        checkpoint = torch.load(path, map_location="cpu", weights_only=False)
+        tensors, metadata = checkpoint.get("ema", checkpoint["model"]), {}
+    else:
+        tensors, metadata = read_safetensors(path)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(("vae.encoder.", "vae.quant_proj."))}
+    config, vae = sphere_config(tensors, [int(metadata.get(key, 0)) for key in ("mar.heads", "mar.vae_heads")])
+    model = SphereAR(config, vae)
+    model.load_state_dict(tensors)
     return model.eval()

@@ -139,14 +139,14 @@ def train_model(role, vae_path, data_path, path, work, log):
 
 
 def save_model(path, role, model, vae):
-    """Writes a model, the target with the S-VAE's decoder. Numbers are float16; the decoder's rotary table stays float32."""
+    """Writes a model, the target with the S-VAE's decoder."""
     tensors = dict(model.state_dict())
     metadata = {"mar.kind": "spherear", "mar.role": role, "mar.heads": model.config.heads}
     if role == "target":
         kept = ("decoder.", "post_quant_proj.")
         tensors |= {f"vae.{name}": tensor for name, tensor in vae.state_dict().items() if name.startswith(kept)}
         metadata |= {"mar.vae_heads": VAE_CONFIG.heads, "mar.vae_stride": VAE_CONFIG.stride}
-    save(path, tensors, metadata)
+    save(path, tensors, metadata, unchanged=["vae.decoder.freqs_cis"])  # a table, float32 in official files
 
 
 @torch.no_grad()

@@ -60,11 +60,11 @@ def optimise(optimizers, model, loss):
         optimizer.step()
 
 
-def save(path, tensors, metadata, dtype=torch.float16):
+def save(path, tensors, metadata, dtype=torch.float16, unchanged=()):
     """The tensors {name: tensor} as `dtype`, float16 unless said otherwise: its rounding is far below bfloat16's, which
-    the fast paths use anyway."""
+    the fast paths use anyway. Tensors named in `unchanged` keep their type."""
     metadata = {"format": "pt", "mar.data": DATA, **metadata}
-    write_safetensors(path, {name: tensor.to(dtype) for name, tensor in tensors.items()}, metadata)
+    write_safetensors(path, {name: tensor if name in unchanged else tensor.to(dtype) for name, tensor in tensors.items()}, metadata)
 
 
 def logger(work, name):

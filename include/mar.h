@@ -347,9 +347,9 @@ typedef struct {
 MAR_API void mar_source_init(mar_source *source, size_t size);
 
 /* Loads a MAR, SphereAR or LlamaGen checkpoint: .safetensors, or the official PyTorch .pth or .pt. Built-in models have
- * names: "demo", "demo-draft", and with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle".
- * The file may be deleted afterwards. Every call makes its own copy of the weights: two models of one file share
- * nothing, on one handle or on two.
+ * names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle";
+ * SphereAR's "demo-sphere", "demo-sphere-draft". The file may be deleted afterwards. Every call makes its own copy of
+ * the weights: two models of one file share nothing, on one handle or on two.
  *
  * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself
  * (or the program that libmar.a is linked into) and in the two folders above, then where it was to be installed. The
@@ -373,8 +373,9 @@ MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
 /* Loads the decoder of a KL autoencoder (kl16.ckpt), of LlamaGen's VQ autoencoder (vq_ds16_c2i.pt), SphereAR's ViT
- * decoder (a model's file, or vae.pt), or a .safetensors of any. Built-in decoders: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq". Errors are those of
- * mar_model_load. Finding a codebook's neighbours takes seconds. Sessions with a method of LANTERN cache them in
+ * decoder (a model's file, or vae.pt), or a .safetensors of any. Built-in decoders: "demo" or "demo-vae",
+ * "demo-discrete" or "demo-discrete-vq", "demo-sphere". Errors are those of mar_model_load. Finding a codebook's
+ * neighbours takes seconds. Sessions with a method of LANTERN cache them in
  * PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 /* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or a ViT. A

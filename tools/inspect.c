@@ -23,7 +23,8 @@ static void set_up(inspect_options *o, option_set *set)
     o->operands[0] = (operand){"FILE", &o->path,
                                "a MAR, SphereAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, "
                                "or .pth, .pt or .ckpt as PyTorch writes it; or built in: demo, demo-draft, demo-vae, "
-                               "demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq",
+                               "demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq, "
+                               "demo-sphere, demo-sphere-draft",
                                NULL};
     *set = (option_set){
         .command = "inspect",

@@ -11,12 +11,15 @@ static const wt_demo models[] = {
     {"demo-discrete", "discrete-target.safetensors"},
     {"demo-discrete-draft", "discrete-draft.safetensors"},
     {"demo-discrete-eagle", "discrete-eagle.safetensors"},
+    {"demo-sphere", "sphere.safetensors"},
+    {"demo-sphere-draft", "sphere-draft.safetensors"},
 };
 static const wt_demo decoders[] = {
     {"demo", "vae.safetensors"},
     {"demo-vae", "vae.safetensors"},
     {"demo-discrete", "discrete-vq.safetensors"},
     {"demo-discrete-vq", "discrete-vq.safetensors"},
+    {"demo-sphere", "sphere.safetensors"},
 };
 enum { MODELS = sizeof models / sizeof *models, DECODERS = sizeof decoders / sizeof *decoders };
 

@@ -275,6 +275,9 @@ TEST_CASE(test_demo)
         {wt_demo_mar("demo-discrete-draft"), "cls_embedding.embedding_table.weight", 2, {11, 64}, "llamagen"},
         {wt_demo_mar("demo-discrete-eagle"), "eagle.fc.weight", 2, {128, 256}, "eagle"},
         {wt_demo_vae("demo-discrete"), "quantize.embedding.weight", 2, {256, 8}, "vq"},
+        {wt_demo_mar("demo-sphere"), "cls_embedding.weight", 2, {11, 384}, "spherear"},
+        {wt_demo_mar("demo-sphere-draft"), "cls_embedding.weight", 2, {11, 192}, "spherear"},
+        {wt_demo_vae("demo-sphere"), "vae.post_quant_proj.weight", 2, {96, 16}, "spherear"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         wt_file *f;
@@ -294,4 +297,5 @@ TEST_CASE(test_demo)
     assert_null(wt_demo_mar("other"));
     assert_null(wt_demo_vae("demo-draft"));
     assert_null(wt_demo_vae("demo-discrete-draft"));
+    assert_null(wt_demo_vae("demo-sphere-draft"));
 }

@@ -18,9 +18,10 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "checkpoint: .safetensors, .pth, .pt; or demo, demo-discrete\n"
-             "demo (continuous tokens) and demo-discrete (discrete tokens) come with libmar, as do the drafts "
-             "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
+     .help = "checkpoint: .safetensors, .pth, .pt; or demo, demo-discrete, demo-sphere\n"
+             "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens) and demo-sphere (SphereAR) come "
+             "with libmar, as do the drafts demo-draft, demo-discrete-draft, demo-discrete-eagle and "
+             "demo-sphere-draft."},
     {.name = OPTION("vae"),
      .offset = offsetof(run_options, vae),
      .type = MAR_TYPE_TEXT,
@@ -331,6 +332,8 @@ static const struct {
                 {"demo-discrete", "demo-discrete", "model vae"},
                 {"demo-discrete-draft", "demo-discrete", "draft"},
                 {"demo-discrete-eagle", NULL, "draft"},
+                {"demo-sphere", "demo-sphere", "model vae"},
+                {"demo-sphere-draft", "demo-sphere", "draft"},
                 {"demo-vae", NULL, ""},
                 {"demo-discrete-vq", NULL, ""}};
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };

@@ -36,7 +36,7 @@ ROLES = {
     "draft": SphereConfig(width=48, depth=2, heads=2, head_width=64, head_depth=2, head_modulations=1, **SHARED),
 }
 FILES = {"target": "sphere", "draft": "sphere-draft"}
-TRAINING = {"target": (4500, 32, 3e-3), "draft": (2500, 32, 4e-3)}  # steps, images a step, peak learning rate
+TRAINING = {"target": (2700, 32, 3e-3), "draft": (2500, 32, 4e-3)}  # steps, images a step, peak learning rate
 HEAD_REPEATS = 4  # times and noises that the head sees of a token in a step
 WARMUP = 100  # steps
 CLASS_DROPOUT = 0.1

@@ -375,8 +375,8 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 /* Loads the decoder of a KL autoencoder (kl16.ckpt), of LlamaGen's VQ autoencoder (vq_ds16_c2i.pt), SphereAR's ViT
  * decoder (a model's file, or vae.pt), or a .safetensors of any. Built-in decoders: "demo" or "demo-vae",
  * "demo-discrete" or "demo-discrete-vq", "demo-sphere". Errors are those of mar_model_load. Finding a codebook's
- * neighbours takes seconds. Sessions with a method of LANTERN cache them in
- * PATH.neighbours-METRIC-K.npz if that is writable. */
+ * neighbours takes seconds. Sessions with a method of LANTERN cache them in PATH.neighbours-METRIC-K.npz if that is
+ * writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 /* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or a ViT. A
  * codebook's neighbours are cached only beside a path. MAR_EARG for heads. */

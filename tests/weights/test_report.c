@@ -96,6 +96,7 @@ TEST_CASE(test_demo)
         {"demo-discrete-draft", MAR_KIND_LLAMAGEN},
         {"demo-discrete-eagle", MAR_KIND_EAGLE},
         {"demo-discrete-vq", MAR_KIND_VAE},
+        {"demo-sphere", MAR_KIND_SPHEREAR},
         {"demo-sphere-draft", MAR_KIND_SPHEREAR},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {

@@ -5,9 +5,11 @@
     python3 tools/dev/random_checkpoint.py --arch kl16 --out kl16.ckpt
     python3 tools/dev/random_checkpoint.py --arch gpt_l --seq_len 64 --out c2i_L.pt
     python3 tools/dev/random_checkpoint.py --arch vq16 --out vq_ds16_c2i.pt
+    python3 tools/dev/random_checkpoint.py --arch spherear_b --out SphereAR_B.pt
 
-The names, shapes and the .pth/.ckpt/.pt layout are the official ones. --seq_len is LlamaGen's number of tokens and goes to
-the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. The head is wired so that
+The names, shapes and the .pth/.ckpt/.pt layout are the official ones. SphereAR's file has one set of weights, `ema`, and no image
+encoder, which nothing needs. --seq_len is LlamaGen's number of tokens and goes to
+the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. MAR's head is wired so that
 eps is close to x at high noise. Thus the chain stays finite, in bfloat16 too, although the cosine schedule multiplies an
 error of eps by 2e4 at its first step. The images are noise.
 """
@@ -20,8 +22,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/reference"))
 
-from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, save_official_mar, save_official_vae,  # noqa: E402
-                   write_safetensors)
+from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, SphereAR, SphereConfig, SphereVaeConfig,  # noqa: E402
+                   save_official_mar, save_official_vae, write_safetensors)
 
 GPTS = {  # width, depth, heads, hidden
     "gpt_b": (768, 12, 12, 2048),
@@ -29,6 +31,11 @@ GPTS = {  # width, depth, heads, hidden
     "gpt_xl": (1280, 36, 20, 3584),
     "gpt_xxl": (1536, 48, 24, 4096),
     "gpt_3b": (3200, 24, 32, 8704),
+}
+SPHERES = {
+    "spherear_b": SphereConfig(),
+    "spherear_l": SphereConfig(width=1024, depth=32, heads=16, head_width=1024, head_depth=8),
+    "spherear_h": SphereConfig(width=1280, depth=40, heads=20, head_width=1280, head_depth=12, head_modulations=3),
 }
 
 
@@ -40,9 +47,9 @@ def randomise(model, seed):
         p.normal_(generator=generator)
         if p.ndim == 1:
             p.mul_(0.05)
-            if "norm" in name.lower() or "_ln." in name or ".in_ln" in name:
-                p.add_(1.0 if name.endswith("weight") else 0.0)
-        elif "pos_embed" in name or name in ("fake_latent", "mask_token", "class_emb.weight"):
+            if name.endswith("weight"):  # of a norm
+                p.add_(1.0)
+        elif "pos_embed" in name or name in ("fake_latent", "mask_token", "class_emb.weight", "pos_for_diff.weight"):
             p.mul_(0.2)
         else:
             p.mul_(0.8 / p[0].numel() ** 0.5)
@@ -98,9 +105,16 @@ def random_vq(seed=0):
     return model.eval()
 
 
+def random_spherear(arch, seed=0):
+    """With its image decoder. A layer norm stands before the velocity, so the chain stays finite as it is."""
+    model = SphereAR(SPHERES[arch], SphereVaeConfig())
+    randomise(model, seed)
+    return model.eval()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, "vq16"], required=True)
+    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, "vq16", *SPHERES], required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
     parser.add_argument("--seed", type=int, default=0)
@@ -124,6 +138,14 @@ def main():
             write_safetensors(args.out, state, metadata)
         else:
             torch.save({"model": model.state_dict()}, args.out)
+        return
+    if args.arch in SPHERES:
+        state = random_spherear(args.arch, args.seed).state_dict()
+        if safetensors:
+            state = {name: tensor.bfloat16() for name, tensor in state.items()}
+            write_safetensors(args.out, state, {"format": "pt", "mar.kind": "spherear", "mar.heads": SPHERES[args.arch].heads})
+        else:
+            torch.save({"ema": state}, args.out)
         return
     config, state = ARCHS[args.arch], random_mar(args.arch, args.seed).state_dict()
     if safetensors:

@@ -7,6 +7,9 @@
 /* Rows of a call of the head that judges paths: enough for large products, few enough to store their activations. */
 enum { JUDGED_ROWS = 4096 };
 
+const char diff_paths_bf16_warning[] =
+    "criterion path with a head in bf16: its rounding alone rejects many drafts; --head_dtype f32 avoids that";
+
 static int rows_of_path(const diff_paths *p)
 {
     return p->draws.w.conditions * p->draws.w.max_steps;

@@ -22,6 +22,8 @@ typedef struct {
     void *scratch; /* of the head, for these rows */
 } diff_paths;
 
+/* Warning for the log where the head that verifies paths is in bf16. */
+extern const char diff_paths_bf16_warning[];
 /* Creates paths of the chain's head, with the chain's noise, guidance and respacings. `window` and `tokens` are as in
  * diff_speculate_create; window 1 draws step by step. The chain must outlive it. Call diff_paths_lay_out before the
  * first draw. */

@@ -156,6 +156,7 @@ KERN_FN kern_speculation_filter kern_speculation_prepare(const kern_speculation 
     const float part = fminf(fmaxf(evaluated[KERN_EVALUATED_FRACTION * channels + c], -1), 2);
     kern_speculation_filter f;
     f.x0 = evaluated[KERN_EVALUATED_X0 * channels + c];
+    if (w->sphere) f.x0 = fminf(fmaxf(f.x0, -1e6f), 1e6f); /* so that sums of squares are finite */
     f.variance = prior * secant[KERN_SECANT_RATIO * channels + c];
     f.y = w->gain[from] * evaluated[KERN_EVALUATED_STATE * channels + c];
     f.divisor = 1 + f.variance * rise;

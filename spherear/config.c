@@ -2,8 +2,11 @@
 
 #include "weights/shape.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { SEQ_LEN_MAX = 65536 }; /* tokens of an image */
 
 static const char class_table[] = "cls_embedding.weight", positions[] = "pos_for_diff.weight";
 
@@ -14,7 +17,7 @@ static mar_status derive_classes(const wt_file *f, gpt_config *c, mar_err *err)
     if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), class_table);
     /* its rows are longer than wt_find_shape allows */
     if (t->rank != 2 || t->shape[0] < 2 || t->shape[0] > WT_DIM_MAX || t->shape[1] < c->width ||
-        t->shape[1] % c->width != 0 || t->shape[1] / c->width > WT_DIM_MAX)
+        t->shape[1] % c->width != 0 || t->shape[1] > INT_MAX / t->shape[0])
         return err_set(err, MAR_EMODEL,
                        "%s: tensor %s has shape %s, expected [classes + 1, class tokens * %d], the last row the null "
                        "class",
@@ -37,9 +40,9 @@ static mar_status derive_transformer(const wt_file *f, gpt_config *c, int *chann
     c->hidden = (int)w2->shape[1];
     c->depth = wt_count_parts(f, "layers.", wt_count(f));
     c->seq_len = (int)place->shape[0];
-    if (!gpt_config_side(c->seq_len))
-        return err_set(err, MAR_EMODEL, "%s: %s has %d positions, expected a square number", wt_path(f), positions,
-                       c->seq_len);
+    if (!gpt_config_side(c->seq_len) || c->seq_len > SEQ_LEN_MAX)
+        return err_set(err, MAR_EMODEL, "%s: %s has %d positions, expected a square number up to %d", wt_path(f),
+                       positions, c->seq_len, SEQ_LEN_MAX);
     return derive_classes(f, c, err);
 }
 

@@ -384,12 +384,12 @@ static mar_status check_accels(const mar_accel *const *accels, const mar_params 
 }
 
 /* Tells whether a draft model's paths are verified. Returns MAR_EARG for other uses of a draft. */
-static mar_status find_paths(const sphere_model *model, const mar_params *p, int *paths, mar_err *err)
+static mar_status find_paths(const sphere_model *model, const mar_params *p, int max_images, int *paths, mar_err *err)
 {
     *paths = p->spec != NULL; /* check_accels refuses the other methods */
     if (p->draft && !*paths)
         return err_set(err, MAR_EARG, "--draft with --head_spec: expected --spec path with a SphereAR model");
-    return *paths ? sphere_paths_check(model, p, err) : MAR_OK;
+    return *paths ? sphere_paths_check(model, p, max_images, err) : MAR_OK;
 }
 
 static mar_status resolve_params(const sphere_model *model, const mar_accel *const *accels, mar_params *p, mar_err *err)
@@ -402,6 +402,7 @@ static mar_status resolve_params(const sphere_model *model, const mar_accel *con
                        p->num_iter, n);
     p->num_iter = n;
     if (p->gamma > n) p->gamma = n;
+    if (p->spec && !p->gamma) p->gamma = sphere_paths_gamma(p) < n ? sphere_paths_gamma(p) : n;
     return MAR_OK;
 }
 
@@ -459,7 +460,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     mar_status status = mar_check_vae(&base->config, vae, err);
     int paths = 0;
     if (status == MAR_OK) status = resolve_params(model, accels, &p, err);
-    if (status == MAR_OK) status = find_paths(model, &p, &paths, err);
+    if (status == MAR_OK) status = find_paths(model, &p, max_images, &paths, err);
     if (status != MAR_OK) return status;
     sphere *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -531,10 +532,10 @@ static const char *guarantee_of(const mar_engine_state *g)
                : "";
 }
 
-static const char *warning_of(const mar_engine_state *g)
+static const char *warning_of(const mar_engine_state *engine_state)
 {
-    (void)g;
-    return NULL;
+    const sphere *g = of_const(engine_state);
+    return g->paths && !diff_head_is_f32(&g->model->head) ? diff_paths_bf16_warning : NULL;
 }
 
 static const float *latents(const mar_engine_state *g)

@@ -88,6 +88,7 @@ mar_model_config sphere_public_config(const sphere_config *config)
                               .head_width = config->head.width,
                               .head_depth = config->head.depth,
                               .parameters = config->parameters,
+                              .patch_size = 1,
                               .family = "spherear",
                               .image_decoder = config->has_decoder};
 }

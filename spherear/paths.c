@@ -11,6 +11,7 @@
 enum {
     CANDIDATES = 8,       /* for a token in its first draw; each next draw has twice as many */
     CANDIDATES_MOST = 64, /* of all tokens in one draw, unless a round has more drafts */
+    MOST_ROWS = 1 << 20,  /* drafts of a round */
     GAMMA = 8,            /* of gamma auto */
     TRIES_MOST = 1 << 20, /* candidates for a token: distributions that need more differ only by rounding */
 };
@@ -308,12 +309,15 @@ void sphere_paths_stats(const sphere_paths *s, mar_stats *stats)
     stats->head_calls += (double)s->work.calls;
     stats->head_batched += (double)s->work.batched;
     stats->head_rows += (double)s->work.evaluations;
+    if (s->work.calls_max > stats->head_calls_max) stats->head_calls_max = s->work.calls_max;
+    stats->proposals += s->work.accepted + s->work.rejected;
+    stats->proposals_accepted += s->work.accepted;
     stats->draft_calls = (double)s->drafted_work.batched;
     stats->drafted = s->drafted;
     stats->accepted = s->accepted;
     stats->rounds = s->rounds;
     stats->round_steps = s->round_steps;
-    stats->residual_tries += s->tries;
+    stats->residual_tries += s->tries + s->work.tries;
     stats->accepted_shift = numbers > 0 ? sqrt(s->shift_sum / numbers) : 0;
 }
 
@@ -353,7 +357,7 @@ static mar_status create_heads(sphere_paths *s, mar_err *err)
     return status;
 }
 
-mar_status sphere_paths_check(const sphere_model *model, const mar_params *p, mar_err *err)
+mar_status sphere_paths_check(const sphere_model *model, const mar_params *p, int max_images, mar_err *err)
 {
     const mar_model *draft = p->draft;
     const mar_model_config *t = &model->base.config, *d = draft ? &draft->config : NULL;
@@ -367,6 +371,9 @@ mar_status sphere_paths_check(const sphere_model *model, const mar_params *p, ma
                        d->seq_len, d->token_dim, t->seq_len, t->token_dim);
     if (d->classes != t->classes)
         return err_set(err, MAR_EMODEL, "the draft knows %d classes, expected the model's %d", d->classes, t->classes);
+    if ((int64_t)max_images * sphere_paths_gamma(p) > MOST_ROWS)
+        return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", max_images,
+                       sphere_paths_gamma(p));
     if (p->context == MAR_CONTEXT_PREFIX)
         return err_set(err, MAR_EARG, "--context prefix: expected full with a SphereAR model");
     return MAR_OK;

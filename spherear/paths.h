@@ -62,7 +62,7 @@ typedef struct {
 } sphere_paths;
 
 /* Returns MAR_EARG or MAR_EMODEL if the parameters' draft cannot draft for the model. */
-mar_status sphere_paths_check(const sphere_model *model, const mar_params *p, mar_err *err);
+mar_status sphere_paths_check(const sphere_model *model, const mar_params *p, int max_images, mar_err *err);
 /* Return the tokens of a round, and the most tokens that a call of a head has. */
 int sphere_paths_gamma(const mar_params *p);
 int sphere_paths_rows(const mar_params *p, int max_images);

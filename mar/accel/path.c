@@ -290,8 +290,7 @@ static const char *warn(const void *state)
 {
     const mar_paths *s = state;
     if (diff_head_is_f32(&s->g->model->head)) return NULL;
-    return "criterion path with a head in bf16: its rounding alone rejects many drafts; --head_dtype f32 "
-           "avoids that";
+    return diff_paths_bf16_warning;
 }
 
 const mar_accel mar_accel_path = {

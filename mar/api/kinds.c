@@ -185,6 +185,7 @@ static void put_spherear(const mar_configs *configs, mar_metadata *m)
     metadata_number(m, "mar.classes", c->classes);
     metadata_number(m, "mar.head_width", h->width);
     metadata_number(m, "mar.head_depth", h->depth);
+    if (configs->vae.depth) metadata_number(m, "mar.vae_heads", configs->vae.heads);
     metadata_number(m, "mar.parameters", configs->sphere.parameters);
 }
 

@@ -145,7 +145,7 @@ static mar_param rows[] = {
              "For discrete tokens: the drafts of a chain, or the depth of a dynamic tree. At most the number of "
              "tokens in an image, for which 8, the default, stands where it is less. With spec path, auto chooses "
              "the number for each image from its acceptance so far and from the assumed cost of a context on a "
-             "GPU, at most 16; else it is 8."},
+             "GPU, at most 16; else, and for SphereAR, it is 8."},
     {.name = FIELD(prefill),
      .tokens = continuous,
      .group = "Speculation across tokens",

@@ -98,6 +98,10 @@ KERN_ONCE_FN double kern_log1p(double x)
 {
     return log1p(x);
 }
+KERN_ONCE_FN double kern_divide(double x, double y)
+{
+    return x / y;
+}
 
 /* Source of a verification's random numbers: Philox addresses (purpose VERIFY or RESIDUAL, image, position, step). */
 typedef struct {
@@ -157,7 +161,7 @@ KERN_LANE_FN double kern_gaussian_log_accept(const kern_gaussian_rule *rule, con
         for (int i = kern_lane(); i < s->size; i += KERN_LANES)
             normalisers += (double)s->log_std_q[i] - s->log_std_p[i];
         normalisers = kern_lanes_sum(normalisers);
-        a = (a - normalisers) / rule->temper + normalisers;
+        a = kern_divide(a - normalisers, rule->temper) + normalisers;
     }
     return rule->path_accept == 0 ? a : a + rule->path_accept * path;
 }

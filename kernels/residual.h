@@ -5,13 +5,14 @@
  * orthogonal to the channels' gaps (mean_p - mean_q) / std_q. The map T x = mean_p + std_p H z carries q to p. With r =
  * p/q, a draft that the exact rule rejects has density q [1 - r]+. So y = T x has density s(y) = p(y) [1 - r(x)]+. The
  * residual is t(y) = p(y) [1 - 1/r(y)]+. Both have the same mass, the rejection probability.
- *   - Equal deviations: r(T x) r(x) = 1, so s = t, and y is the draw (reflection coupling: Bou-Rabee, Eberle and
- * Zimmer, 2020; De Bortoli et al., 2025).
- *   - Otherwise y is kept with probability a min(1, t/s). Else a candidate from the residual is kept with probability
- *     1 - a min(1, s/t). Together that is a min(s, t) + (t - a min(s, t)) = t. The mean number of such candidates is 1
- * for any a, and at most 1/(1-a) once y is refused. Hence a < 1. y keeps the draft's noise but for one direction. So it
- * stays near the draft, and work done at the draft stays useful. A rule that is not exact has other masses, hence no
- * mirror image.
+ *
+ * With equal deviations r(T x) r(x) = 1, so s = t, and y is the draw (reflection coupling: Bou-Rabee, Eberle and
+ * Zimmer, 2020; De Bortoli et al., 2025). Otherwise y is kept with probability a min(1, t/s). Else a candidate from the
+ * residual is kept with probability 1 - a min(1, s/t). Together that is a min(s, t) + (t - a min(s, t)) = t. The mean
+ * number of such candidates is 1 for any a, and at most 1/(1-a) once y is refused. Hence a < 1.
+ *
+ * y keeps the draft's noise but for one direction. So it stays near the draft, and work done at the draft stays useful.
+ * A rule that is not exact has other masses, hence no mirror image.
  *
  * Rejection sampling. A candidate from p is kept with probability [1 - c/r]+ (continuous SD, Eq. 10 and 11). That takes
  * 1 / integral [p - c q]+ candidates on average: few if p and q are far apart, unboundedly many if they are close. So
@@ -22,6 +23,9 @@
  * Random numbers. The mirror image's uniform is the second one of the verdict's block. A candidate takes size/4
  * (rounded up) Philox blocks of normals and one block for its two uniforms, all of purpose RESIDUAL. An address has
  * 2^16 blocks. When they are used up, the key becomes seed + k * 0x9E3779B97F4A7C15, k = 1, 2, ...
+ *
+ * Machine code. With this the persistent kernels just fit in a GPU's instruction cache (scripts/kernel_resources.sh).
+ * So divisions are calls of kern_divide, and a square root is an exponential of half a logarithm.
  *
  * Lanes and crews. A candidate depends only on its number and theta, so each lane tries another one. A crew of several
  * warps tries more at a time. The kept candidate with the lowest number wins. theta comes from a finite set of exact
@@ -44,8 +48,9 @@ enum {
 /* A channel in units of p: x = mean_p + std_p z. With R = 1 + ratio, log r = -log R + ((R z + gap)^2 - z^2) / 2. ratio
  * and gap keep their digits where p and q are close. */
 typedef struct {
-    double ratio; /* std_p / std_q - 1 */
-    double gap;   /* (mean_p - mean_q) / std_q */
+    double ratio;   /* std_p / std_q - 1 */
+    double inverse; /* std_q / std_p */
+    double gap;     /* (mean_p - mean_q) / std_q */
 } kern_channel;
 
 /* Mean and standard deviation of z in a channel of g. */
@@ -58,6 +63,7 @@ typedef struct {
     int exists;   /* 0 without a draft, or where a number overflows or is a NaN */
     double scale; /* H z = z - scale (gap z) gap */
     double shift; /* scale (gap z), z of the draft */
+    double far;   /* sum of ((mean_p - mean_q) / std_p)^2 */
 } kern_mirror;
 
 /* A residual and its precomputed values, shared by all candidates and by the lanes of a warp or the warps of a crew.
@@ -79,7 +85,8 @@ typedef struct {
 
 KERN_ONCE_FN kern_channel kern_channel_compare(const kern_gaussians *s, int i)
 {
-    const kern_channel channel = {kern_expm1((double)s->log_std_p[i] - s->log_std_q[i]),
+    const double ratio = kern_expm1((double)s->log_std_p[i] - s->log_std_q[i]);
+    const kern_channel channel = {ratio, kern_exp((double)s->log_std_q[i] - s->log_std_p[i]),
                                   ((double)s->mean_p[i] - s->mean_q[i]) * kern_exp(-(double)s->log_std_q[i])};
     return channel;
 }
@@ -87,9 +94,10 @@ KERN_ONCE_FN kern_channel kern_channel_compare(const kern_gaussians *s, int i)
 /* Returns g's channel. g must have a finite variance there. */
 KERN_ONCE_FN kern_tilted_channel kern_channel_tilt(const kern_channel *channel, double theta)
 {
-    if (theta == 0) return (kern_tilted_channel){0, 1};                         /* even where the channel has a NaN */
     const double precision = 1 - theta * channel->ratio * (channel->ratio + 2); /* precision of z under g */
-    const kern_tilted_channel tilted = {theta * (1 + channel->ratio) * channel->gap / precision, 1 / sqrt(precision)};
+    kern_tilted_channel tilted = {kern_divide(theta * (1 + channel->ratio) * channel->gap, precision),
+                                  kern_exp(-0.5 * kern_log(precision))};
+    if (theta == 0) tilted.center = 0, tilted.spread = 1; /* even where the channel has a NaN */
     return tilted;
 }
 
@@ -150,7 +158,7 @@ KERN_ONCE_FN kern_moments kern_tilt_moments(const kern_residual *r, double theta
     for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
         const kern_channel channel = kern_residual_channel(r, i);
         const double h = -channel.ratio * (channel.ratio + 2), k = channel.gap * channel.gap;
-        const double precision = 1 + theta * h, spread = 1 / precision;
+        const double precision = 1 + theta * h, spread = kern_divide(1, precision);
         finite &= precision > 0;
         m.mean += spread * (k * (1 + theta * (2 + theta * h)) * spread - h);
         m.variance += spread * spread * (0.5 * h * h + k * (1 - h) * spread);
@@ -166,9 +174,10 @@ KERN_LANE_FN double kern_tilt_guess(const kern_residual *r)
 {
     const kern_moments m = kern_tilt_moments(r, 0);
     const double mean = m.mean - r->log_c;
-    if (mean > 1) return 1 / kern_expm1(mean < 700 ? mean : 700);
-    const double root = sqrt(mean * mean + 4 * m.variance); /* solves variance theta^2 + mean theta = 1 */
-    return mean >= 0 ? 2 / (mean + root) : (root - mean) / (2 * m.variance);
+    if (mean > 1) return kern_divide(1, kern_expm1(mean < 700 ? mean : 700));
+    const double square = mean * mean + 4 * m.variance;
+    const double root = kern_exp(0.5 * kern_log(square)); /* solves variance theta^2 + mean theta = 1 */
+    return mean >= 0 ? kern_divide(2, mean + root) : kern_divide(root - mean, 2 * m.variance);
 }
 
 /* Returns the best theta's number: the largest theta with a slope of at most 0. The slope is the mean of log r under g
@@ -194,13 +203,13 @@ KERN_LANE_FN int kern_best_tilt(kern_residual *r)
         }
         const double theta = kern_tilt_theta(k);
         const kern_moments m = kern_tilt_moments(r, theta);
-        const double slope = m.mean - r->log_c - kern_log1p(1 / theta);
+        const double slope = m.mean - r->log_c - kern_log1p(kern_divide(1, theta));
         if (slope > 0)
             high = k;
         else
             low = k;
-        const double step = -slope / (theta * m.variance + 1 / (1 + theta)); /* step in log theta */
-        guess = step > 0 ? theta * (1 + step) : theta / (1 - step);
+        const double step = kern_divide(-slope, theta * m.variance + kern_divide(1, 1 + theta)); /* step in log theta */
+        guess = step > 0 ? theta * (1 + step) : kern_divide(theta, 1 - step);
     }
     if (kern_lane() == 0) r->evaluations = n;
     return low;
@@ -214,9 +223,10 @@ KERN_LANE_FN double kern_log_mass_bound(const kern_residual *r, double theta)
     for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
         const kern_channel channel = kern_residual_channel(r, i);
         const double h = -channel.ratio * (channel.ratio + 2), k = channel.gap * channel.gap;
-        sum += k * theta * (1 + theta) / (1 + theta * h) - kern_log1p(theta * h);
+        sum += kern_divide(k * theta * (1 + theta), 1 + theta * h) - kern_log1p(theta * h);
     }
-    return 0.5 * kern_lanes_sum(sum) + theta * (r->log_scale - r->log_c - kern_log1p(1 / theta)) - kern_log1p(theta);
+    return 0.5 * kern_lanes_sum(sum) + theta * (r->log_scale - r->log_c - kern_log1p(kern_divide(1, theta))) -
+           kern_log1p(theta);
 }
 
 /* Returns 1 if p and q have a ratio everywhere: no NaN, no infinity, standard deviations whose squares a double
@@ -248,7 +258,7 @@ KERN_LANE_FN void kern_residual_tilt(kern_residual *r)
         r->tilted[i] = kern_channel_tilt(&r->channel[i], theta);
     if (kern_lane() == 0) {
         r->theta = theta;
-        r->log_m = theta > 0 ? -theta * kern_log1p(1 / theta) - kern_log1p(theta) : 0;
+        r->log_m = theta > 0 ? -theta * kern_log1p(kern_divide(1, theta)) - kern_log1p(theta) : 0;
         r->empty = empty;
     }
     kern_lanes_sync();
@@ -256,82 +266,79 @@ KERN_LANE_FN void kern_residual_tilt(kern_residual *r)
 
 /* --- the mirror image -------------------------------------------------------------------------------------------- */
 
-/* Returns the draft's z in channel i. */
-KERN_LANE_FN double kern_draft_noise(const kern_residual *r, int i)
+/* Sums over the channels of a y = mean_p + std_p z. */
+typedef struct {
+    double log_r;   /* twice its log r, less log_scale */
+    double product; /* of gap and z */
+    /* of x, T x = y: H z = z - shift gap gives twice its log r as squares + (1 + shift) (2 cross - (1 + shift) far) */
+    double squares, cross;
+} kern_mirror_sums;
+
+/* Adds channel i with this z. */
+KERN_ONCE_FN void kern_mirror_add(const kern_residual *r, int i, double z, kern_mirror_sums *sums)
 {
-    return ((double)r->draft[i] - r->pq.mean_q[i]) * kern_exp(-(double)r->pq.log_std_q[i]);
+    const kern_channel channel = kern_residual_channel(r, i);
+    const double less = channel.ratio * z + channel.gap, narrow = channel.inverse * z;
+    sums->log_r += less * (less + 2 * z);
+    sums->product += channel.gap * z;
+    sums->squares += channel.ratio * (channel.ratio + 2) * narrow * narrow;
+    sums->cross += channel.gap * channel.inverse * narrow;
 }
 
-/* Returns twice a channel's part of log r at x = mean_p + std_p z, less its log std_q/std_p. */
-KERN_FN double kern_channel_above(const kern_channel *channel, double z)
-{
-    const double less = channel->ratio * z + channel->gap;
-    return less * (less + 2 * z);
-}
-
-/* Returns twice a channel's part of log r at x = mean_q + std_q z, less its log std_q/std_p. */
-KERN_FN double kern_channel_below(const kern_channel *channel, double z)
-{
-    const double less = (channel->ratio * z + channel->gap) / (1 + channel->ratio);
-    return less * (2 * z - less);
-}
-
-/* Returns t/s of a y and its x, from log r at both. It is infinite where s is 0. */
-KERN_ONCE_FN double kern_mirror_ratio(double log_r_y, double log_r_x)
-{
-    if (!(log_r_y > 0)) return 0;
-    return log_r_x < 0 ? kern_expm1(-log_r_y) / kern_expm1(log_r_x) : INFINITY;
-}
-
-/* Returns a min(1, ratio). A refused mirror image takes at most 64 candidates from the residual on average. */
-KERN_FN double kern_mirror_share(double ratio)
+/* Returns 1 with probability a min(s, t) / s at a y, or where it is a candidate from the residual a min(s, t) / t. A
+ * refused mirror image takes at most 64 such candidates on average. */
+KERN_ONCE_FN int kern_mirror_draws(const kern_residual *r, const kern_mirror *m, const kern_mirror_sums *sums,
+                                   int candidate, double uniform)
 {
     const double most = 1 - 0x1p-6;
-    return most * fmin(1, ratio);
+    const double log_r_y = r->log_scale + 0.5 * sums->log_r, reach = 1 + m->scale * sums->product;
+    const double log_r_x = r->log_scale + 0.5 * (sums->squares + reach * (2 * sums->cross - reach * m->far));
+    const double t = log_r_y > 0 ? -kern_expm1(-log_r_y) : 0, s = log_r_x < 0 ? -kern_expm1(log_r_x) : 0;
+    return uniform * (candidate ? t : s) < most * (s < t ? s : t);
+}
+
+/* Returns z of channel i of the mirror image; of the draft itself while m->shift is 0. */
+KERN_ONCE_FN double kern_mirror_noise(const kern_residual *r, const kern_mirror *m, int i)
+{
+    const double z = ((double)r->draft[i] - r->pq.mean_q[i]) * kern_exp(-(double)r->pq.log_std_q[i]);
+    return z - m->shift * kern_residual_channel(r, i).gap;
 }
 
 /* Makes the mirror image of the draft; called by a whole warp. */
 KERN_LANE_FN kern_mirror kern_mirror_make(const kern_residual *r)
 {
-    kern_mirror m = {0, 0, 0};
+    kern_mirror m = {0, 0, 0, 0};
     if (!r->draft) return m;
-    double squares = 0, product = 0;
+    double squares = 0, product = 0, far = 0;
     KERN_ROLLED
     for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
-        const double gap = kern_residual_channel(r, i).gap;
-        squares += gap * gap;
-        product += gap * kern_draft_noise(r, i);
+        const kern_channel channel = kern_residual_channel(r, i);
+        squares += channel.gap * channel.gap;
+        product += channel.gap * kern_mirror_noise(r, &m, i);
+        far += channel.gap * channel.inverse * channel.gap * channel.inverse;
     }
     squares = kern_lanes_sum(squares);
-    product = kern_lanes_sum(product);
-    m.scale = squares > 0 ? 2 / squares : 0;
-    m.shift = m.scale * product;
-    m.exists = isfinite(squares) && isfinite(m.scale) && isfinite(m.shift) && (squares > 0 || !r->equal);
+    m.far = kern_lanes_sum(far);
+    m.scale = squares > 0 ? kern_divide(2, squares) : 0;
+    m.shift = m.scale * kern_lanes_sum(product);
+    m.exists = isfinite(m.far + m.scale + m.shift) && (squares > 0 || !r->equal);
     return m;
-}
-
-/* Returns z of channel i of the mirror image. */
-KERN_LANE_FN double kern_mirror_noise(const kern_residual *r, const kern_mirror *m, int i)
-{
-    return kern_draft_noise(r, i) - m->shift * kern_residual_channel(r, i).gap;
 }
 
 /* Returns 1 if the mirror image is kept; called by a whole warp. */
 KERN_LANE_FN int kern_mirror_kept(const kern_residual *r, const kern_mirror *m, const kern_address *a)
 {
     if (!m->exists || r->equal) return m->exists;
-    double x = 0, y = 0;
+    kern_mirror_sums sums = {0, 0, 0, 0};
     KERN_ROLLED
-    for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) {
-        const kern_channel channel = kern_residual_channel(r, i);
-        x += kern_channel_below(&channel, kern_draft_noise(r, i));
-        y += kern_channel_above(&channel, kern_mirror_noise(r, m, i));
-    }
-    x = r->log_scale + 0.5 * kern_lanes_sum(x);
-    y = r->log_scale + 0.5 * kern_lanes_sum(y);
+    for (int i = kern_lane(); i < r->pq.size; i += KERN_LANES) kern_mirror_add(r, i, kern_mirror_noise(r, m, i), &sums);
+    sums.log_r = kern_lanes_sum(sums.log_r);
+    sums.product = kern_lanes_sum(sums.product);
+    sums.squares = kern_lanes_sum(sums.squares);
+    sums.cross = kern_lanes_sum(sums.cross);
     uint32_t words[4];
     kern_address_words(a, a->seed, KERN_NOISE_VERIFY, 0, words);
-    return kern_uniform(words + 2) < kern_mirror_share(kern_mirror_ratio(y, x));
+    return kern_mirror_draws(r, m, &sums, 0, kern_uniform(words + 2));
 }
 
 /* --- candidates -------------------------------------------------------------------------------------------- */
@@ -343,7 +350,7 @@ KERN_FN int kern_channel_blocks(const kern_gaussians *s)
 }
 
 /* Computes the words of Philox block b of candidate n; the last block is the uniforms'. */
-KERN_LANE_FN void kern_candidate_words(const kern_gaussians *s, const kern_address *a, uint64_t n, int b,
+KERN_ONCE_FN void kern_candidate_words(const kern_gaussians *s, const kern_address *a, uint64_t n, int b,
                                        uint32_t words[4])
 {
     const uint64_t block = n * ((uint64_t)kern_channel_blocks(s) + 1) + (uint64_t)b;
@@ -367,53 +374,28 @@ KERN_ONCE_FN int kern_candidate_block(const kern_residual *r, const kern_address
     return count;
 }
 
-/* Returns 1 if candidate n with this log r, kept as a draw from the residual, is kept beside the mirror image, too.
- * product is its gap z. A NaN keeps it. */
-KERN_ONCE_FN int kern_candidate_unmirrored(const kern_residual *r, const kern_address *a, uint64_t n, double log_r,
-                                           double product, double uniform)
-{
-    const int blocks = kern_channel_blocks(&r->pq);
-    double x = 0;
-    KERN_ROLLED
-    for (int b = 0; b < blocks; b++) {
-        double z[4];
-        const int count = kern_candidate_block(r, a, n, b, z);
-        KERN_ROLLED
-        for (int j = 0; j < count; j++) {
-            const kern_channel channel = kern_residual_channel(r, 4 * b + j);
-            x += kern_channel_below(&channel, z[j] - r->mirror.scale * product * channel.gap);
-        }
-    }
-    x = r->log_scale + 0.5 * x;
-    return !(uniform < kern_mirror_share(1 / kern_mirror_ratio(log_r, x)));
-}
-
 /* Returns 1 if candidate n is kept. The ratio is taken before the candidate is rounded to floats: where the Gaussians
  * are narrower than the spacing of floats, all rounded candidates are equal. A NaN keeps a candidate and so ends the
  * search: no distribution is left to draw from. */
 KERN_ONCE_FN int kern_candidate_kept(const kern_residual *r, const kern_address *a, uint64_t n)
 {
     const int blocks = kern_channel_blocks(&r->pq);
-    double squares = 0, product = 0;
+    kern_mirror_sums sums = {0, 0, 0, 0};
     KERN_ROLLED
     for (int b = 0; b < blocks; b++) {
         double z[4];
         const int count = kern_candidate_block(r, a, n, b, z);
         KERN_ROLLED
-        for (int j = 0; j < count; j++) {
-            const kern_channel channel = kern_residual_channel(r, 4 * b + j);
-            squares += kern_channel_above(&channel, z[j]);
-            product += channel.gap * z[j];
-        }
+        for (int j = 0; j < count; j++) kern_mirror_add(r, 4 * b + j, z[j], &sums);
     }
     uint32_t words[4];
     kern_candidate_words(&r->pq, a, n, blocks, words);
-    const double log_r = r->log_scale + 0.5 * squares, d = r->log_c - log_r;
+    const double d = r->log_c - r->log_scale - 0.5 * sums.log_r; /* log c/r */
     if (isnan(d)) return 1;
     if (!(d < 0)) return 0;
     const double tilt = r->theta > 0 ? r->theta * d - r->log_m : 0; /* d may be -INFINITY */
-    if (!(kern_log(kern_uniform(words)) < tilt + kern_log1p(-kern_exp(d)))) return 0;
-    return !r->mirror.exists || kern_candidate_unmirrored(r, a, n, log_r, product, kern_uniform(words + 2));
+    if (!(kern_uniform(words) < -kern_exp(tilt) * kern_expm1(d))) return 0;
+    return !r->mirror.exists || !kern_mirror_draws(r, &r->mirror, &sums, 1, kern_uniform(words + 2));
 }
 
 /* --- a draw ------------------------------------------------------------------------------------------------ */
@@ -461,7 +443,7 @@ KERN_LANE_FN void kern_residual_begin(const kern_crew *crew, kern_residual *r, c
         if (kern_lane() == 0) {
             r->pq = *s;
             r->draft = draft;
-            r->mirror = (kern_mirror){0, 0, 0};
+            r->mirror.exists = 0;
             r->equal = equal;
             r->log_c = log_c;
             r->log_scale = log_scale;
@@ -485,20 +467,7 @@ KERN_LANE_FN int kern_residual_try(const kern_crew *crew, kern_residual *r, cons
     return KERN_NO_CANDIDATE;
 }
 
-KERN_LANE_FN float kern_residual_state(const kern_residual *r, int i, double z)
-{
-    return (float)(r->pq.mean_p[i] + kern_exp((double)r->pq.log_std_p[i]) * z);
-}
-
-/* Writes the mirror image to x, which may be the draft's memory. */
-KERN_LANE_FN void kern_residual_take_mirror(const kern_crew *crew, const kern_residual *r, float *x)
-{
-    KERN_ROLLED
-    for (int i = crew->warp * KERN_LANES + kern_lane(); i < r->pq.size; i += crew->warps * KERN_LANES)
-        x[i] = kern_residual_state(r, i, kern_mirror_noise(r, &r->mirror, i));
-}
-
-/* Writes candidate n to x. */
+/* Writes candidate n, or the mirror image, to x, which may be the draft's memory. */
 KERN_LANE_FN void kern_residual_take(const kern_crew *crew, const kern_residual *r, const kern_address *a, long n,
                                      float *x)
 {
@@ -506,9 +475,12 @@ KERN_LANE_FN void kern_residual_take(const kern_crew *crew, const kern_residual 
     for (int b = crew->warp * KERN_LANES + kern_lane(); b < kern_channel_blocks(&r->pq);
          b += crew->warps * KERN_LANES) {
         double z[4];
-        const int count = kern_candidate_block(r, a, (uint64_t)n, b, z);
+        if (n != KERN_MIRROR_IMAGE) (void)kern_candidate_block(r, a, (uint64_t)n, b, z);
         KERN_ROLLED
-        for (int j = 0; j < count; j++) x[4 * b + j] = kern_residual_state(r, 4 * b + j, z[j]);
+        for (int i = 4 * b; i < 4 * b + 4 && i < r->pq.size; i++) {
+            const double noise = n == KERN_MIRROR_IMAGE ? kern_mirror_noise(r, &r->mirror, i) : z[i % 4];
+            x[i] = (float)(r->pq.mean_p[i] + kern_exp((double)r->pq.log_std_p[i]) * noise);
+        }
     }
 }
 
@@ -520,11 +492,7 @@ KERN_LANE_FN long kern_residual_end(const kern_crew *crew, const kern_residual *
 {
     const int lanes = crew->warps * KERN_LANES, me = crew->warp * KERN_LANES + kern_lane();
     kept = kern_crew_lowest(crew, 0, kept);
-    if (kept == KERN_MIRROR_IMAGE) {
-        kern_residual_take_mirror(crew, r, x);
-        return 1;
-    }
-    if (r->empty) kept = 0;
+    if (kept == KERN_NO_CANDIDATE && r->empty) kept = 0;
     long first = 0; /* first number of the group of candidates that `kept` belongs to */
     for (long call = 1; kept == KERN_NO_CANDIDATE; call++) {
         const int lane = kern_first_lane(kern_candidate_kept(r, a, (uint64_t)(first + me)));

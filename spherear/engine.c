@@ -1,10 +1,9 @@
 /* SphereAR's autoregressive loop: one token of every image a step, each drawn by the head's flow from the condition
  * that the transformer's last pass gave, and normalised to the sphere of radius sqrt(channels). */
-#include "spherear/engine.h"
-
 #include "base/arena.h"
 #include "mar/masked/accel.h"
 #include "mar/masked/runner.h"
+#include "spherear/paths.h"
 
 #include <float.h>
 #include <math.h>
@@ -31,23 +30,6 @@ static int steps_left(const mar_engine_state *engine_state, int slot)
 {
     const sphere *g = of_const(engine_state);
     return g->slot[slot].busy ? seq_len(g) - g->slot[slot].known : 0;
-}
-
-/* --- guidance ----------------------------------------------------------------------------------------------------- */
-
-float sphere_scale(const sphere *g, const sphere_slot *s, int token)
-{
-    const mar_params *p = &g->params;
-    const double known = (double)token / seq_len(g);
-    if (s->cfg <= 1 || known < (double)p->cfg_low || known > (double)p->cfg_high) return 1;
-    return p->cfg_schedule == MAR_CFG_CONSTANT ? s->cfg : (float)(1 + ((double)s->cfg - 1) * known);
-}
-
-/* Tells whether the unconditional branch of an image draws the token for itself. The release draws the first token of
- * the linear schedule so: its scale is 1. Other tokens are those of the image in both branches. */
-static int draws_apart(const sphere *g, const sphere_slot *s, int token)
-{
-    return token == 0 && s->cfg > 1 && g->params.cfg_schedule == MAR_CFG_LINEAR;
 }
 
 /* --- one step ----------------------------------------------------------------------------------------------------- */
@@ -161,23 +143,35 @@ static void draw_tokens(sphere *g)
             const sphere_slot *s = &g->slot[slot];
             if (steps_left((mar_engine_state *)g, slot) == 0) continue;
             const int guided = sphere_scale(g, s, s->known) != 1;
-            if (group == APART ? draws_apart(g, s, s->known) : guided == (group == GUIDED))
+            if (group == APART ? sphere_draws_apart(g, s, s->known) : guided == (group == GUIDED))
                 list_token(g, slot, group == APART);
         }
         draw(g, group == GUIDED, group == APART);
     }
 }
 
-void sphere_add_tokens(sphere *g, sphere_runner *r, int slot, int first, int n, int wanted, int rows, const int *to)
+/* Returns the position of a slot's first non-finite token; -1 if there is none. */
+static int find_nonfinite(const sphere *g, int slot)
 {
-    const sphere_slot *s = &g->slot[slot];
-    for (int branch = 0; branch < (s->cfg > 1 ? 2 : 1); branch++) {
-        for (int i = 0; i < n; i++) {
-            const int apart = branch == 1 && first + i == 0 && draws_apart(g, s, 0) && s->given == 0;
-            g->source[i] = apart ? g->max_images * seq_len(g) + slot : slot * seq_len(g) + first + i;
-        }
-        sphere_runner_add(r, slot, branch, first, n, g->source, wanted, branch * rows, to);
+    const int dim = g->model->shape.head.channels;
+    const float *tokens = g->tokens + (size_t)slot * (size_t)seq_len(g) * (size_t)dim;
+    return g->k->core->first_nonfinite(g->k, tokens, 1, g->slot[slot].known, dim, dim);
+}
+
+/* Reports a layer whose output has a NaN or an infinity while no token has. Returns MAR_OK if a token has. */
+static mar_status refuse_layer(const sphere *g, mar_err *err)
+{
+    int first = -1, several = 0;
+    for (int i = 0; i < g->max_images; i++) {
+        if (!g->slot[i].busy) continue;
+        if (find_nonfinite(g, i) >= 0) return MAR_OK; /* the image's own error says more */
+        several |= first >= 0;
+        if (first < 0) first = i;
     }
+    return err_set(err, MAR_EMODEL,
+                   "image %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
+                   (unsigned long long)g->slot[first].number, several ? " or one beside it" : "",
+                   g->slot[first].known - 1, g->k->watch.layer);
 }
 
 /* Takes a round of paths. The images' first tokens are drawn plainly. */
@@ -216,7 +210,7 @@ static mar_status step(mar_engine_state *engine_state, mar_err *err)
         status = step_by_paths(g, err);
     else
         step_plainly(g);
-    return status == MAR_OK && g->k->watch.layer[0] ? sphere_refuse_layer(g, err) : status;
+    return status == MAR_OK && g->k->watch.layer[0] ? refuse_layer(g, err) : status;
 }
 
 /* --- beginning and ending images ---------------------------------------------------------------------------------- */
@@ -275,18 +269,6 @@ static void begin_image(sphere *g, int slot, const mar_image *image)
                            (size_t)s->given * dim * sizeof(float));
 }
 
-void sphere_add_classes(sphere *g, sphere_runner *r, const int *slot, const mar_image *images, int n, int rows)
-{
-    const int classes = g->model->shape.transformer.classes;
-    sphere_runner_begin(r);
-    for (int branch = 0; branch < r->branches; branch++)
-        for (int i = 0; i < n; i++) {
-            if (branch == 1 && images[i].cfg <= 1) continue;
-            const int label = branch == 1 || images[i].label < 0 ? classes : images[i].label;
-            sphere_runner_add_class(r, slot[i], branch, label, branch * rows + slot[i]);
-        }
-}
-
 /* Computes the class tokens of n images, and then their known tokens. */
 static void admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
 {
@@ -324,14 +306,6 @@ static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, ui
 
 /* --- non-finite tokens -------------------------------------------------------------------------------------------- */
 
-/* Returns the position of a slot's first non-finite token; -1 if there is none. */
-static int find_nonfinite(const sphere *g, int slot)
-{
-    const int dim = g->model->shape.head.channels;
-    const float *tokens = g->tokens + (size_t)slot * (size_t)seq_len(g) * (size_t)dim;
-    return g->k->core->first_nonfinite(g->k, tokens, 1, g->slot[slot].known, dim, dim);
-}
-
 static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err)
 {
     const sphere *g = of_const(engine_state);
@@ -350,21 +324,6 @@ static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err
     return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
                    (unsigned long long)g->slot[slot].number, position, mar_not_finite(number), position, channel,
                    mar_layer_text(g->k, layer));
-}
-
-mar_status sphere_refuse_layer(const sphere *g, mar_err *err)
-{
-    int first = -1, several = 0;
-    for (int i = 0; i < g->max_images; i++) {
-        if (!g->slot[i].busy) continue;
-        if (find_nonfinite(g, i) >= 0) return MAR_OK; /* the image's own error says more */
-        several |= first >= 0;
-        if (first < 0) first = i;
-    }
-    return err_set(err, MAR_EMODEL,
-                   "image %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
-                   (unsigned long long)g->slot[first].number, several ? " or one beside it" : "",
-                   g->slot[first].known - 1, g->k->watch.layer);
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */

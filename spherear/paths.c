@@ -1,7 +1,6 @@
 #include "spherear/paths.h"
 
 #include "base/arena.h"
-#include "spherear/engine.h"
 
 #include <limits.h>
 #include <math.h>

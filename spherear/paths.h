@@ -12,14 +12,12 @@
 #define SPHEREAR_PATHS_H
 
 #include "diffusion/paths.h"
-#include "spherear/runner.h"
-
-typedef struct sphere sphere; /* spherear/engine.h */
+#include "spherear/state.h"
 
 /* Candidate n for a token has the noise of image number + (n + 1) SPHERE_CANDIDATE_IMAGES. */
 #define SPHERE_CANDIDATE_IMAGES ((uint64_t)1 << 40)
 
-typedef struct {
+typedef struct sphere_paths {
     sphere *g;
     sphere_runner runner;     /* of the draft model */
     diff_chain chain;         /* of the draft model */

@@ -1,8 +1,9 @@
-/* A session's state of the SphereAR engine. Private to spherear/. */
-#ifndef SPHEREAR_ENGINE_H
-#define SPHEREAR_ENGINE_H
+/* A session's state of the SphereAR engine, and the guidance and passes of its images. Private to spherear/. */
+#ifndef SPHEREAR_STATE_H
+#define SPHEREAR_STATE_H
 
-#include "spherear/paths.h"
+#include "diffusion/speculate.h"
+#include "spherear/runner.h"
 
 /* Step of the noise of verdicts on whole paths: that of no chain. */
 enum { SPHERE_VERDICT_STEP = 2 * DIFF_BASE_STEPS };
@@ -18,7 +19,7 @@ typedef struct {
     int known;             /* its tokens so far */
 } sphere_slot;
 
-struct sphere {
+typedef struct {
     const sphere_model *model;
     kern_queue *k;     /* the session's */
     mar_params params; /* parameters with automatic values resolved */
@@ -26,7 +27,7 @@ struct sphere {
     sphere_runner target;
     diff_chain chain;
     diff_speculation speculation; /* with head_spec, but for paths */
-    sphere_paths *paths;          /* with a draft model; else NULL */
+    struct sphere_paths *paths;   /* spherear/paths.h; with a draft model; else NULL */
     gpt_recordings recordings;    /* draws by the plain chain */
     mar_stats stats;
     double head_s, head_flop;
@@ -52,17 +53,18 @@ struct sphere {
     float *normal;  /* [max_images][C] the same, normalised */
     float *z;       /* [2][max_images][D] conditions of the next tokens, conditional, then unconditional */
     float *z_drawn; /* [2 * max_images][D] conditions of the tokens being drawn */
-};
+} sphere;
 
 /* Returns the guidance scale of an image's token. */
 float sphere_scale(const sphere *g, const sphere_slot *s, int token);
+/* Tells whether the unconditional branch of an image draws the token for itself. The release draws the first token of
+ * the linear schedule so: its scale is 1. Other tokens are those of the image in both branches. */
+int sphere_draws_apart(const sphere *g, const sphere_slot *s, int token);
 /* Adds tokens first .. first+n-1 of an image to a runner's pass. z of the token after each of the last `wanted` ones
  * becomes row to[0..wanted-1] of z, in the unconditional branch `rows` rows behind it. */
 void sphere_add_tokens(sphere *g, sphere_runner *r, int slot, int first, int n, int wanted, int rows, const int *to);
 /* Lists a pass over the class tokens of n images. z of token 0 becomes row slot[i] of z, in the unconditional branch
  * `rows` rows behind it. */
 void sphere_add_classes(sphere *g, sphere_runner *r, const int *slot, const mar_image *images, int n, int rows);
-/* Reports a layer whose output has a NaN or an infinity while no token has. Returns MAR_OK if a token has. */
-mar_status sphere_refuse_layer(const sphere *g, mar_err *err);
 
 #endif

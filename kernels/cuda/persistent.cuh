@@ -238,9 +238,10 @@ static __device__ __forceinline__ persistent_columns persistent_columns_from(con
                                                                              int log, int rank)
 {
     const int clusters = (int)gridDim.x >> log, cluster = (int)blockIdx.x >> log;
+    const int less = cluster - (columns / 8 - clusters * (cut.tiles - 1)); /* from 0 on the cluster has a tile less */
     persistent_columns n;
-    n.first = columns / 8 * cluster / clusters;
-    n.tiles = columns / 8 * (cluster + 1) / clusters - n.first;
+    n.first = cluster * cut.tiles - max(0, less);
+    n.tiles = less < 0 ? cut.tiles : cut.tiles - 1;
     n.column = 8 * n.first + 2 * rank * cut.own;
     n.own = max(0, min(cut.own, 4 * n.tiles - rank * cut.own));
     return n;

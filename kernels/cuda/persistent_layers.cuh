@@ -248,20 +248,19 @@ static __device__ __forceinline__ void persistent_local_norm(const persistent_ar
     for (int r = 0; r < kept; r++)
         persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, layer, shift[r], scale[r]);
     persistent_wait(a, f);
+    /* `kept` rounds at a time, the first ones last: they stay. */
 #pragma unroll 1
-    for (int r = kept; r << log < rows; r++) {
-        const int of = row + (r << log);
-        persistent_load_x<PAIRS>(a, of, part, of < rows, x[0]);
-        const float2 moments = persistent_measure<PAIRS>(x[0], used);
-        if (of < rows) persistent_send_moments(a, f, of, part, moments);
-    }
+    for (int first = (((rows - 1) >> log) / kept) * kept; first >= 0; first -= kept) {
+        const int from = row + (first << log);
 #pragma unroll
-    for (int r = 0; r < kept; r++) persistent_load_x<PAIRS>(a, row + (r << log), part, row + (r << log) < rows, x[r]);
+        for (int r = 0; r < kept; r++)
+            persistent_load_x<PAIRS>(a, from + (r << log), part, from + (r << log) < rows, x[r]);
 #pragma unroll
-    for (int r = 0; r < kept; r++) {
-        if (r << log >= rows) continue;
-        const float2 moments = persistent_measure<PAIRS>(x[r], used);
-        if (row + (r << log) < rows) persistent_send_moments(a, f, row + (r << log), part, moments);
+        for (int r = 0; r < kept; r++) {
+            if ((first + r) << log >= rows) continue;
+            const float2 moments = persistent_measure<PAIRS>(x[r], used);
+            if (from + (r << log) < rows) persistent_send_moments(a, f, from + (r << log), part, moments);
+        }
     }
     persistent_cluster_sync(a);
     if ((int)threadIdx.x < rows) f->norm[threadIdx.x] = persistent_merge<PAIRS>(a, f, (int)threadIdx.x);
@@ -417,8 +416,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
                                                           int rows)
 {
     const bool fc1 = persistent_is_fc1<SIDE>(product);
-    /* A SWIGLU block always: the kernel with a second way would not stay in the instruction cache. */
-    const bool local = SIDE == PERSISTENT_MLP ? fc1 && rows <= persistent_local_rows(a) : fc1;
+    const bool local = fc1 && persistent_is_local<SIDE>(a, rows);
     const persistent_columns &columns = persistent_columns_of<SIDE>(f);
     const uint4 *from = fc1 ? a.u : a.v;
     persistent_local<PAIRS> n = {};
@@ -455,11 +453,11 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
                     *(float2 *)(a.x + e.row * a.width + e.column) =
                         make_float2(gated.x.x + cuda_low(gated.gate) * y.x, gated.x.y + cuda_high(gated.gate) * y.y);
             }
-            gated = persistent_load_gated<SIDE>(a, f, product, m, rows, i + PERSISTENT_THREADS);
+            const bool last = i + PERSISTENT_THREADS >= items; /* the next one is in the next chunk */
+            gated = persistent_load_gated<SIDE>(a, f, product, last ? m + a.chunk : m, rows,
+                                                last ? (int)threadIdx.x : i + PERSISTENT_THREADS);
         }
-        if (16 * (m + a.chunk) >= rows) break;
-        gated = persistent_load_gated<SIDE>(a, f, product, m + a.chunk, rows, (int)threadIdx.x);
-        persistent_cluster_sync(a);
+        if (16 * (m + a.chunk) < rows) persistent_cluster_sync(a);
     }
 }
 
@@ -468,20 +466,23 @@ static __device__ __forceinline__ float persistent_dot(const float4 &x, const fl
     return (x.x * y.x + x.y * y.y) + (x.z * y.z + x.w * y.w);
 }
 
-enum {
-    PERSISTENT_VECTORS =
-        PERSISTENT_PAIRS * PERSISTENT_WARPS * 32 / 4 / PERSISTENT_THREADS + 1, /* float4s of a row per thread */
-    PERSISTENT_BATCH = 4,                                                      /* outputs at a time */
-};
+enum { PERSISTENT_BATCH = 4 }; /* outputs at a time */
+
+/* Returns the float4s of a row that a thread has. */
+static __host__ __device__ constexpr int persistent_vectors(int pairs)
+{
+    return (pairs * PERSISTENT_PARTS * 32 / 4 + PERSISTENT_THREADS - 1) / PERSISTENT_THREADS;
+}
 
 /* Loads the thread's vectors of rows from, from + 1, ... of out_weight; 0 from row `end` on. */
+template <int VECTORS>
 static __device__ __forceinline__ void persistent_load_outputs(const persistent_args &a, int from, int end,
-                                                               float4 (&weight)[PERSISTENT_BATCH][PERSISTENT_VECTORS])
+                                                               float4 (&weight)[PERSISTENT_BATCH][VECTORS])
 {
 #pragma unroll
     for (int o = 0; o < PERSISTENT_BATCH; o++)
 #pragma unroll
-        for (int i = 0; i < PERSISTENT_VECTORS; i++) {
+        for (int i = 0; i < VECTORS; i++) {
             const int vector = (int)threadIdx.x + i * PERSISTENT_THREADS;
             weight[o][i] = make_float4(0, 0, 0, 0);
             if (from + o < end && vector < a.width / 4)
@@ -491,10 +492,10 @@ static __device__ __forceinline__ void persistent_load_outputs(const persistent_
 
 /* Computes outputs from .. end - 1 of a row with normalised input u. bias is that of the thread's output, from +
  * threadIdx.x. */
+template <int VECTORS>
 static __device__ __forceinline__ void persistent_outputs(const persistent_args &a, const persistent_block *f, int row,
-                                                          int from, int end, float bias,
-                                                          const float4 (&u)[PERSISTENT_VECTORS],
-                                                          float4 (&weight)[PERSISTENT_BATCH][PERSISTENT_VECTORS])
+                                                          int from, int end, float bias, const float4 (&u)[VECTORS],
+                                                          float4 (&weight)[PERSISTENT_BATCH][VECTORS])
 {
     float *part = (float *)f->scratch + 2 * PERSISTENT_WARPS;
 #pragma unroll 1
@@ -503,7 +504,7 @@ static __device__ __forceinline__ void persistent_outputs(const persistent_args 
         for (int o = 0; o < PERSISTENT_BATCH; o++) {
             float sum = 0;
 #pragma unroll
-            for (int i = 0; i < PERSISTENT_VECTORS; i++) sum += persistent_dot(u[i], weight[o][i]);
+            for (int i = 0; i < VECTORS; i++) sum += persistent_dot(u[i], weight[o][i]);
             sum = cuda_warp_sum(sum);
             if (threadIdx.x % 32 == 0 && first + o < end)
                 part[(first + o - from) * PERSISTENT_WARPS + (int)threadIdx.x / 32] = sum;
@@ -520,8 +521,10 @@ static __device__ __forceinline__ void persistent_outputs(const persistent_args 
 
 /* Computes the final layer, in f32. A work unit is a part of a row's outputs; a row has as many parts as keep all
  * blocks busy. Each block normalises its unit's row. */
+template <int PAIRS>
 static __device__ __forceinline__ void persistent_out(const persistent_args &a, persistent_block *f, int rows)
 {
+    constexpr int VECTORS = persistent_vectors(PAIRS);
     const int outputs = 2 * a.channels, vectors = a.width / 4;
     const int most = max(1, min(outputs, (int)gridDim.x / rows)), each = (outputs + most - 1) / most;
     const int parts = (outputs + each - 1) / each, units = rows * parts;
@@ -529,12 +532,11 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
     do {
         const bool some = unit < units;
         const int row = unit / parts, from = unit % parts * each, end = some ? min(outputs, from + each) : 0;
-        float4 shift[PERSISTENT_VECTORS], scale[PERSISTENT_VECTORS], weight[PERSISTENT_BATCH][PERSISTENT_VECTORS],
-            x[PERSISTENT_VECTORS];
+        float4 shift[VECTORS], scale[VECTORS], weight[PERSISTENT_BATCH][VECTORS], x[VECTORS];
         persistent_load_outputs(a, from, end, weight);
         const float bias = (int)threadIdx.x < end - from ? __ldg(a.out_bias + from + threadIdx.x) : 0;
 #pragma unroll
-        for (int i = 0; i < PERSISTENT_VECTORS; i++) {
+        for (int i = 0; i < VECTORS; i++) {
             const int vector = (int)threadIdx.x + i * PERSISTENT_THREADS;
             shift[i] = scale[i] = x[i] = make_float4(0, 0, 0, 0);
             if (!some || vector >= vectors) continue;
@@ -546,14 +548,14 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
         if (some) {
             float sum = 0, squares = 0;
 #pragma unroll
-            for (int i = 0; i < PERSISTENT_VECTORS; i++) {
+            for (int i = 0; i < VECTORS; i++) {
                 const int vector = (int)threadIdx.x + i * PERSISTENT_THREADS;
                 if (vector < vectors) x[i] = __ldcg((const float4 *)(a.x + row * a.width) + vector);
                 sum += (x[i].x + x[i].y) + (x[i].z + x[i].w);
             }
             const float mean = cuda_block_sum<PERSISTENT_WARPS>(sum, (float *)f->scratch) / (float)a.width;
 #pragma unroll
-            for (int i = 0; i < PERSISTENT_VECTORS; i++) {
+            for (int i = 0; i < VECTORS; i++) {
                 if ((int)threadIdx.x + i * PERSISTENT_THREADS >= vectors) continue;
                 x[i] = make_float4(x[i].x - mean, x[i].y - mean, x[i].z - mean, x[i].w - mean);
                 squares += persistent_dot(x[i], x[i]);
@@ -562,7 +564,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
                 cuda_block_sum<PERSISTENT_WARPS>(squares, (float *)f->scratch + PERSISTENT_WARPS) / (float)a.width,
                 1e-6f);
 #pragma unroll
-            for (int i = 0; i < PERSISTENT_VECTORS; i++) {
+            for (int i = 0; i < VECTORS; i++) {
                 x[i].x = x[i].x * inv * (1 + scale[i].x) + shift[i].x;
                 x[i].y = x[i].y * inv * (1 + scale[i].y) + shift[i].y;
                 x[i].z = x[i].z * inv * (1 + scale[i].z) + shift[i].z;
@@ -595,7 +597,7 @@ static __device__ __forceinline__ void persistent_evaluate(const persistent_args
         persistent_arrive(a, f);
         persistent_request<PAIRS, WIDE>(a, f, product + 2 < 2 * a.depth ? product + 2 : product + 2 - 2 * a.depth);
     }
-    persistent_out(a, f, rows);
+    persistent_out<PAIRS>(a, f, rows);
     persistent_arrive(a, f);
 }
 

@@ -143,14 +143,6 @@ static __host__ __device__ inline int persistent_carve(const persistent_args &a,
     return at > scratch_end ? at : scratch_end;
 }
 
-/* Returns the maximum rows of MLP blocks that a cluster normalises itself. fc1 of that many rows needs no grid barrier
- * between layer norm and product. */
-static __host__ __device__ inline int persistent_local_rows(const persistent_args &a)
-{
-    const int rows = PERSISTENT_ROUNDS * PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS * a.cluster;
-    return rows < PERSISTENT_ROWS ? rows : PERSISTENT_ROWS;
-}
-
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 
 /* Returns the index of the piece of 8 channels, 32*pair + 8*t.., of a row of `channels` channels. */
@@ -169,6 +161,20 @@ template <int PAIRS> static __device__ __forceinline__ int persistent_used(int c
 template <persistent_side SIDE> static __device__ __forceinline__ bool persistent_is_fc1(int product)
 {
     return SIDE == PERSISTENT_MLP ? product % 2 == 0 : SIDE == PERSISTENT_FC1;
+}
+/* Returns true if a cluster normalises all rows of fc1 itself: no grid barrier is needed between layer norm and
+ * product. Otherwise the grid normalises each row once. On GPUs with clusters, and with SWIGLU blocks, a cluster always
+ * does. The kernels would not stay in the instruction cache with both ways. */
+template <persistent_side SIDE>
+static __device__ __forceinline__ bool persistent_is_local(const persistent_args &a, int rows)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    (void)a, (void)rows;
+    return true;
+#else
+    return SIDE != PERSISTENT_MLP ||
+           rows <= PERSISTENT_ROUNDS * PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS * a.cluster;
+#endif
 }
 /* Returns the channels of the product's operand. */
 template <persistent_side SIDE> static __device__ __forceinline__ int persistent_inputs(const persistent_args &a)

@@ -19,7 +19,7 @@ typedef struct {
 enum { SWIGLU = 6, WIDE = 7 }; /* a shape of SWIGLU blocks; the shape that runs in clusters */
 static const shape shapes[] = {
     {64, 3, 16, "4", 0, 0},     /* the demo model's head; two tiles per block, warps without channels */
-    {160, 1, 4, "3", 0, 0},     /* seven tiles per block, the first one has six */
+    {160, 1, 4, "3", 0, 0},     /* seven tiles per block, the last one has six */
     {256, 6, 16, "8", 0, 0},    /* weights stream */
     {288, 2, 32, "36", 0, 0},   /* two pairs per warp, one tile per block */
     {512, 1, 8, "16", 0, 0},    /* four pairs */

@@ -134,16 +134,11 @@ class Head:
         return (before + 2 * chunks - 1) * self.c["cluster_barrier_seconds"] if self.cluster > 1 else 0
 
     def fc1(self, rows):
-        """Up to 16 rows a block of a cluster, each cluster normalises all rows. A row is read in f32; modulation is loaded
-        before the barrier, as far as registers keep it: of other rows x is read twice, and shift and scale once, after it.
-        Of more rows each is normalised once over the grid; after a barrier every cluster reads the operand."""
+        """Each cluster normalises all rows. A row is read in f32; modulation is loaded before the barrier, as far as
+        registers keep it: of other rows x is read twice, and shift and scale once, after it."""
         kept = (4 if self.pairs <= 2 else 2 if self.pairs <= 4 else 1) * self.at_a_time()
-        if rows <= 4 * self.at_a_time():
-            return (self.barrier() + self.normalise(ceil(rows / self.at_a_time())) + self.read_operand(rows, 4) +
-                    self.read_operand(max(rows - kept, 0), 8) + self.meet(rows, 1))
-        each = ceil(rows / (self.clusters * self.cluster))
-        return (2 * self.barrier() + ceil(each / (256 / 8 / PARTS)) * self.normalise(1) +
-                rows * self.width * 10 / self.c["l2_bytes_per_second"] + self.read_operand(rows, 2) + self.meet(rows, 0))
+        return (self.barrier() + self.normalise(ceil(rows / self.at_a_time())) + self.read_operand(rows, 4) +
+                self.read_operand(max(rows - kept, 0), 8) + self.meet(rows, 1))
 
     def fc2(self, rows):
         return self.barrier() + self.read_operand(rows, 2) + self.meet(rows, 0)
@@ -156,8 +151,8 @@ class Head:
         return kept / self.c["l2_bytes_per_second"] + (streamed - kept) / self.c["memory_bytes_per_second"]
 
     def step(self, rows):
-        """2*depth + 2 barriers: one of each phase, of the input and of the output; `depth` more above 16 rows a block of a
-        cluster. The mmas of the products are left out."""
+        """2*depth + 2 barriers: one of each phase, of the input and of the output. The mmas of the products are left
+        out."""
         return max(self.depth * (self.fc1(rows) + self.fc2(rows)) + 2 * self.barrier(), self.stream())
 
     def round(self, rows):

@@ -2,9 +2,9 @@
  *
  * The floor of a step is the larger of two times. One is its sequential weights, 4*depth*W^2 bytes (SWIGLU:
  * 6*depth*W*H), over the bandwidth of the memory they are in: shared memory, else the L2 cache or device memory. The
- * other is its barriers: 2*depth + 2 of them, or 3*depth + 2 with MLP blocks above persistent_local_rows rows (16 a
- * block of a cluster). A barrier is an arrival at and a
- * poll of the L2 cache, followed by a load from there. With few rows the barriers take longer (docs/persistent.md). */
+ * other is its barriers: 2*depth + 2 of them, or 3*depth + 2 where the grid normalises rows once (persistent_is_local).
+ * A barrier is an arrival at and a poll of the L2 cache, followed by a load from there. With few rows the barriers take
+ * longer (docs/persistent.md). */
 #include "kernels/cuda/persistent_layers.cuh"
 
 #include <stdlib.h>

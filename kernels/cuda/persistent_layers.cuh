@@ -578,8 +578,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
 }
 
 /* a.out[r] = net(f->state[r < states ? r : r - states]; f->mod[r]), complete when the next persistent_wait returns.
- * Takes 2*depth + 2 barriers including that one, and with MLP blocks `depth` more for more than persistent_local_rows
- * rows. */
+ * Takes 2*depth + 2 barriers including that one, and `depth` more where persistent_is_local is false. */
 template <int PAIRS, int WIDE>
 static __device__ __forceinline__ void persistent_evaluate(const persistent_args &a, persistent_block *f, int rows,
                                                            int states)

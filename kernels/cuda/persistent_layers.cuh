@@ -216,26 +216,26 @@ static __device__ __forceinline__ void persistent_normalise(const float4 (&x)[PA
 }
 
 /* Returns the rounds whose channels and modulation a thread keeps across a barrier; registers are the limit. */
-static __host__ __device__ constexpr int persistent_kept(int pairs)
+static __host__ __device__ constexpr int persistent_kept(int pairs, persistent_side side)
 {
-    return pairs <= 2 ? PERSISTENT_ROUNDS : pairs <= 4 ? 2 : 1;
+    return pairs <= 2 ? PERSISTENT_ROUNDS : pairs <= (side == PERSISTENT_MLP ? 4 : 3) ? 2 : 1;
 }
 
 /* A thread's share of the normalisation of rows: a part of rows row + (r << log), in
  * rounds r. */
-template <int PAIRS> struct persistent_local {
+template <int PAIRS, persistent_side SIDE> struct persistent_local {
     int row, log;
-    int part;                               /* index in the block */
-    uint2 u[persistent_kept(PAIRS)][PAIRS]; /* normalised channels of the first rounds */
+    int part;                                     /* index in the block */
+    uint2 u[persistent_kept(PAIRS, SIDE)][PAIRS]; /* normalised channels of the first rounds */
 };
 
 /* Measures the block's parts of all rows, and normalises the first rounds. Rounds beyond persistent_kept are loaded
  * twice. */
 template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_local_norm(const persistent_args &a, persistent_block *f, int block,
-                                                             int rows, persistent_local<PAIRS> *n)
+                                                             int rows, persistent_local<PAIRS, SIDE> *n)
 {
-    constexpr int kept = persistent_kept(PAIRS);
+    constexpr int kept = persistent_kept(PAIRS, SIDE);
     const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, row = unit & ((1 << log) - 1);
     const int part = f->part + (unit >> log), used = persistent_used<PAIRS>(a.width, part);
     const int layer = persistent_layer_of<SIDE>(a, block);
@@ -289,9 +289,9 @@ static __device__ __forceinline__ void persistent_store_operand(const persistent
 template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_local_operand(const persistent_args &a, const persistent_block *f,
                                                                 int block, int m, int rows,
-                                                                const persistent_local<PAIRS> &n)
+                                                                const persistent_local<PAIRS, SIDE> &n)
 {
-    constexpr int kept = persistent_kept(PAIRS);
+    constexpr int kept = persistent_kept(PAIRS, SIDE);
     const int end = min(rows, 16 * (m + a.chunk)), part = f->part + n.part;
 #pragma unroll
     for (int r = 0; r < kept; r++) {
@@ -419,7 +419,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
     const bool local = fc1 && persistent_is_local<SIDE>(a, rows);
     const persistent_columns &columns = persistent_columns_of<SIDE>(f);
     const uint4 *from = fc1 ? a.u : a.v;
-    persistent_local<PAIRS> n = {};
+    persistent_local<PAIRS, SIDE> n = {};
     uint4 w[PAIRS];
     persistent_gated gated = persistent_load_gated<SIDE>(a, f, product, 0, rows, (int)threadIdx.x);
     if (local) {

@@ -438,7 +438,7 @@ static __device__ int speculate_unfinished(const kern_speculation &w, int slot)
     return token >= 0 && w.index[token] < 0 ? -1 : token;
 }
 
-static __global__ void __launch_bounds__(THREADS) propose_kernel(kern_speculation w, int by_filter)
+static __global__ void __launch_bounds__(THREADS, 1) propose_kernel(kern_speculation w, int by_filter)
 {
     const int slot = (int)blockIdx.x, token = speculate_unfinished(w, slot);
     if (by_filter) {

@@ -16,7 +16,7 @@ typedef struct {
     int hidden, ada_layers;      /* of a head of SWIGLU blocks; 0: MLP */
 } shape;
 
-enum { SWIGLU = 6, WIDE = 7 }; /* a shape of SWIGLU blocks; the shape that runs in clusters */
+enum { SWIGLU = 6, WIDE = 9 }; /* a shape of SWIGLU blocks; the shape that runs in clusters */
 static const shape shapes[] = {
     {64, 3, 16, "4", 0, 0},     /* the demo model's head; two tiles per block, warps without channels */
     {160, 1, 4, "3", 0, 0},     /* seven tiles per block, the last one has six */
@@ -25,8 +25,9 @@ static const shape shapes[] = {
     {512, 1, 8, "16", 0, 0},    /* four pairs */
     {64, 3, 4, "3", 64, 3},     /* blocks with five or six of fc1's tiles */
     {288, 4, 16, "16", 416, 2}, /* two adaLN layers, weights stream, uneven tiles in clusters */
-    {1056, 1, 4, "66", 0, 0},   /* five pairs, in clusters; two tiles per block */
-    {1024, 6, 16, "", 0, 0},    /* from here on too slow for the host: MAR-B, MAR-L, MAR-H */
+    {832, 1, 4, "26", 416, 1},  /* the instances of SphereAR-L and H, with few columns */
+    {1056, 1, 4, "33", 544, 1}, {1056, 1, 4, "66", 0, 0}, /* five pairs, in clusters; two tiles per block */
+    {1024, 6, 16, "", 0, 0},                              /* from here on too slow for the host: MAR-B, MAR-L, MAR-H */
     {1280, 8, 16, "", 0, 0},    {1536, 12, 16, "", 0, 0}, /* and SphereAR-B, SphereAR-L, SphereAR-H */
     {768, 6, 16, "", 1152, 2},  {1024, 8, 16, "", 1536, 2}, {1280, 12, 16, "", 1920, 3},
 };

@@ -112,8 +112,9 @@ def energy(a, b, labels, random, paired, permutations=499):
 
 
 def largest_z(a, b, random, permutations=999):
-    """Paired: largest |z| of the m differences of means, its p among swaps within pairs, and the level's critical one."""
+    """Paired: largest |z| of the differences of means, its p among swaps within pairs, and the level's critical one."""
     d = a - b
+    d = d[:, (d != 0).any(0)]  # a number that is the same in all pairs, as those of a token drawn plainly by both
     scale = np.sqrt((d * d).sum(0))
     swaps = random.choice([-1.0, 1.0], (permutations, len(d)))
     swapped = np.abs(swaps @ d / scale).max(1)

@@ -23,12 +23,12 @@ import contextlib
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import types
+import warnings
 from pathlib import Path
 
 CONFIGS = [f"{precision}-{mode}" for precision in ("f32", "amp", "bf16") for mode in ("eager", "compile")]
@@ -131,6 +131,7 @@ def serve(args):
     """Measures a round for each line of standard input and prints it as a line of JSON. The first answer is for the
     warm-up."""
     import torch
+    warnings.filterwarnings("ignore", "Mismatch dtype between input and weight|Dynamo detected a call to a")
     torch.set_num_threads(args.threads)
     precision = args.serve.split("-")[0]
     autocast = torch.autocast("cpu", torch.bfloat16) if precision == "amp" else contextlib.nullcontext()
@@ -148,7 +149,7 @@ def serve(args):
 
 
 class Worker:
-    """The process of a configuration; `torch` is None if it failed."""
+    """The process of a configuration; `torch` is PyTorch's version, None if the configuration failed."""
 
     def __init__(self, config, args):
         command = [sys.executable, __file__, "--serve", config, "--source", args.source, "--model", args.model, "--threads",
@@ -174,6 +175,20 @@ class Worker:
         self.process.wait()
 
 
+def start(configs, args):
+    """Workers by configuration, warm; args: source, model, threads, cfg, steps, tokens."""
+    for config in configs:
+        if config not in CONFIGS:
+            sys.exit(f"unknown configuration {config}; known: {', '.join(CONFIGS)}")
+    workers = {config: Worker(config, args) for config in configs}
+    return {config: worker for config, worker in workers.items() if worker.torch} or sys.exit("no configuration ran")
+
+
+def middle(rounds):
+    """The median round by total seconds, of an even number the faster one of both."""
+    return sorted(rounds, key=lambda r: r["total"])[(len(rounds) - 1) // 2]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", required=True, help="a clone of SphereAR, bare or not")
@@ -189,18 +204,11 @@ def main():
     args = parser.parse_args()
     if args.serve:
         return serve(args)
-    configs = args.configs.split(",")
-    for config in configs:
-        if config not in CONFIGS:
-            parser.error(f"unknown configuration {config}; known: {', '.join(CONFIGS)}")
     if not math.isfinite(args.cfg) or args.cfg <= 1:
         parser.error(f"--cfg {args.cfg}: expected a number above 1")
     if not 1 <= args.tokens <= 128:
         parser.error(f"--tokens {args.tokens}: expected 1 to 128")
-    workers = {config: Worker(config, args) for config in configs}
-    workers = {config: worker for config, worker in workers.items() if worker.torch}
-    if not workers:
-        sys.exit("no configuration ran")
+    workers = start(args.configs.split(","), args)
     rounds = {config: [] for config in workers}
     for _ in range(args.rounds):
         for config, worker in workers.items():
@@ -212,7 +220,7 @@ def main():
     seconds = {}
     for config, worker in workers.items():
         worker.end()
-        seconds[config] = sorted(rounds[config], key=lambda r: r["total"])[(len(rounds[config]) - 1) // 2]
+        seconds[config] = middle(rounds[config])
         print(f"{config:17s} " + " ".join(f"{seconds[config][part]:11.3f}" for part in PARTS), flush=True)
     if args.json:
         print(json.dumps({"torch": version, "model": f"SphereAR-{args.model}", "threads": args.threads, "cfg": args.cfg,

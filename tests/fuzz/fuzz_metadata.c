@@ -140,6 +140,16 @@ static void start_vq(wt_dtype dtype)
     add_entry(&dtype, "decoder.conv_blocks.0.res.1.norm1.weight", 1, (int64_t[]){32});
 }
 
+static void start_vit(wt_dtype dtype)
+{
+    add_entry(&dtype, "decoder.freqs_cis", 3, (int64_t[]){5, 4, 2});
+    add_entry(&dtype, "decoder.conv_in.1.weight", 4, (int64_t[]){8, 8, 3, 3});
+    add_entry(&dtype, "decoder.register_token.weight", 2, (int64_t[]){1, 8});
+    add_entry(&dtype, "decoder.layers.0.feed_forward.w2.weight", 2, (int64_t[]){8, 4});
+    add_entry(&dtype, "decoder.unpatchify.1.net.0.block.2.weight", 4, (int64_t[]){8, 16, 4, 4});
+    add_entry(&dtype, "post_quant_proj.weight", 2, (int64_t[]){8, 2});
+}
+
 static void start_llamagen(wt_dtype dtype, int captions)
 {
     const gpt_config c = {.width = 8,
@@ -209,7 +219,7 @@ static void change_metadata(input *in)
     char(*pair)[NAME_SIZE] = pairs[n_pairs++];
     strcpy(pair[0], how & 16  ? how & 1 ? "mar.decoder_heads" : "mar.patch_size"
                     : how & 1 ? "mar.heads"
-                    : how & 8 ? "mar.seq_len"
+                    : how & 8 ? how & 32 ? "mar.vae_heads" : "mar.seq_len"
                               : "mar.kind");
     if (how & 4) take_text(in, pair[0], NAME_SIZE);
     if (how & 2)
@@ -558,6 +568,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if ((base & 0xf4) == 0x44 || (base & 0xf4) == 0x54) start_llamagen(dtype, base & 0x10);
     if ((base & 0xf4) == 0x64) start_eagle(dtype);
     if ((base & 0xf4) == 0x74) start_spherear(dtype);
+    if ((base & 0xf4) == 0x84) start_vit(dtype);
     while (in.at < in.end) change(&in, &fill);
     make_file(fill);
     const mar_status status = wt_open_memory(file.data, file.size, "input", &f, &err);

@@ -6,12 +6,12 @@
     python3 bench/compare.py --num_iter 2 --num_sampling_steps 5 --configs f32-eager    # does it run? a minute
     python3 bench/compare.py --family spherear --source SphereAR --out bench/results/cpu_spherear_b.json
 
-SphereAR's sources are a clone of github.com/guolinke/SphereAR; bench/spherear_torch.py says what of an image is measured
-there. --trained FILE also measures a trained model of that size (tools/dev/inflate_checkpoint.py): --head_spec accepts more
-of its proposals than of random weights'. Its tokens are fewer; seconds are those of as many tokens as the random model has.
+SphereAR's sources are a clone of github.com/guolinke/SphereAR. bench/spherear_torch.py says which parts of an image it
+measures. --trained FILE also measures a trained model of that size (tools/dev/inflate_checkpoint.py): --head_spec accepts
+more of its proposals than of random weights'. It has fewer tokens; its seconds are scaled to those of the random model.
 
-Needs `scripts/build.sh release` and bench/requirements.txt. The checkpoints are written once, to build/bench (about 2 GB
-for MAR-B).
+Needs `scripts/build.sh release` and bench/requirements.txt. The checkpoints are written once, to build/bench (2 GB for
+MAR-B, 1 GB for SphereAR-B).
 """
 
 import argparse
@@ -90,7 +90,7 @@ def multiplied(arch):
 
 
 def print_floor(args, bandwidth, peak):
-    """Prints what a token needs at least, plain, guided, in bf16, and how long the machine takes for it."""
+    """Prints the weights and the arithmetic of a token, plain, guided, in bf16, and the seconds the machine needs for them."""
     transformer, call, rest = multiplied(args.arch)
     calls = args.num_sampling_steps + 1
     read = 2 * (transformer + call * calls + rest)  # bytes
@@ -104,7 +104,6 @@ def print_floor(args, bandwidth, peak):
 
 def machine(threads):
     """Bytes read from memory and bf16 flop of matrix products in a second."""
-    sys.path.insert(0, str(ROOT / "bench"))
     from libmar import BUILT, Library
     library, out = Library(BUILT, "bf16", threads), []
     for measure in (library.lib.mar_measure_bandwidth, library.lib.mar_measure_peak):
@@ -129,9 +128,10 @@ def compare_spherear(args):
     from spherear_torch import middle, start
     model = checkpoint(args.arch, ROOT / f"build/bench/{args.arch}.pt")
     floor = print_floor(args, *machine(args.threads))
-    trained = [("trained", Path(args.trained))] if args.trained else []
-    variants = [(weights, file, dtype, window) for weights, file in [("random", model), *trained]
-                for dtype in ("bf16", "f32") for window in (0, *map(int, args.windows.split(",")))]
+    windows = [int(window) for window in args.windows.split(",")]
+    variants = [("random", model, dtype, window) for dtype in ("bf16", "f32") for window in (0, *windows)]
+    if args.trained:
+        variants += [("trained", Path(args.trained), dtype, window) for dtype in ("bf16", "f32") for window in windows]
     turns, torch_turns = {}, {}
     torch_args = argparse.Namespace(source=args.source, model=args.arch[-1].upper(), threads=args.threads, cfg=args.cfg,
                                     steps=args.num_sampling_steps, tokens=args.tokens)
@@ -161,7 +161,8 @@ def compare_spherear(args):
               f"{o['head_calls_per_token']:.1f} calls a token  {ratio:.2f} times as fast as PyTorch's {best}")
     for worker in workers.values():
         worker.end()
-    save(args, {"made by": " ".join(["python3", "bench/compare.py", *sys.argv[1:]]), "turns": args.turns, "floor": floor,
+    made_by = " ".join(["python3", "bench/compare.py", *sys.argv[1:]]).replace(args.source, "SphereAR")
+    save(args, {"made by": made_by, "turns": args.turns, "floor": floor,
                 "libmar": ours,
                 "pytorch": {"torch": workers[best].torch, "extrapolated_from_tokens": args.tokens, "best": best, "seconds": torch,
                             "rounds": torch_turns}})

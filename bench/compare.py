@@ -95,9 +95,10 @@ def print_floor(args, bandwidth, peak):
     calls = args.num_sampling_steps + 1
     read = 2 * (transformer + call * calls + rest)  # bytes
     flop = 2 * 2 * (transformer + (call + rest) * calls)
-    print(f"floor of a token, bf16: {read / 1e9:.2f} GB of weights, {2 * call / 1e6:.1f} MB for each of {calls} sequential calls of "
-          f"the head; {flop / 1e9:.2f} GFLOP\n  an image: {256 * read / bandwidth:.2f} s at memory's {bandwidth / 1e9:.1f} GB/s (caches may "
-          f"be faster), {256 * flop / peak:.2f} s at {peak / 1e9:.0f} GFLOP/s", flush=True)
+    print(f"floor of a token, bf16: {read / 1e9:.2f} GB of weights, {2 * call / 1e6:.1f} MB for each of {calls} sequential "
+          f"calls of the head; {flop / 1e9:.2f} GFLOP\n  an image: {256 * read / bandwidth:.2f} s at memory's "
+          f"{bandwidth / 1e9:.1f} GB/s (caches may be faster), {256 * flop / peak:.2f} s at {peak / 1e9:.0f} GFLOP/s",
+          flush=True)
     return {"bytes_per_token": read, "bytes_per_head_call": 2 * call, "flop_per_token": flop, "memory_bandwidth": bandwidth,
             "matrix_peak": peak}
 
@@ -114,8 +115,8 @@ def machine(threads):
 
 
 def measure_ours(args, model, dtype, window):
-    o = run([args.mar, "bench", "--model", model, "--cfg", args.cfg, "--num_sampling_steps", args.num_sampling_steps, "--dtype",
-             dtype, "--head_spec", window, "--threads", args.threads, "--json"])
+    o = run([args.mar, "bench", "--model", model, "--cfg", args.cfg, "--num_sampling_steps", args.num_sampling_steps,
+             "--dtype", dtype, "--head_spec", window, "--threads", args.threads, "--json"])
     return dict(o, model=model.name)
 
 
@@ -155,17 +156,18 @@ def compare_spherear(args):
         seconds = seconds_of_tokens(o) * 256 / made + whole["vae_seconds"]
         ratio = torch[best]["total"] / seconds
         ours[f"{weights} {dtype} {window}"] = {
-            "seconds": seconds, "times_as_fast_as_pytorch": ratio, "all_seconds": [r["seconds_per_image"] for r in rounds], "run": o}
+            "seconds": seconds, "times_as_fast_as_pytorch": ratio,
+            "all_seconds": [r["seconds_per_image"] for r in rounds], "run": o}
         print(f"libmar {weights:7} {dtype:4} {f'--head_spec {window}' if window else 'plain':14} {seconds:8.2f} s  transformer "
-              f"{o['decoder_seconds'] * 256 / made:.2f}  head {o['head_seconds'] * 256 / made:.2f}  decoder {whole['vae_seconds']:.2f}  "
-              f"{o['head_calls_per_token']:.1f} calls a token  {ratio:.2f} times as fast as PyTorch's {best}")
+              f"{o['decoder_seconds'] * 256 / made:.2f}  head {o['head_seconds'] * 256 / made:.2f}  decoder "
+              f"{whole['vae_seconds']:.2f}  {o['head_calls_per_token']:.1f} calls a token  {ratio:.2f} times as fast as PyTorch's {best}")
     for worker in workers.values():
         worker.end()
     made_by = " ".join(["python3", "bench/compare.py", *sys.argv[1:]]).replace(args.source, "SphereAR")
     save(args, {"made by": made_by, "turns": args.turns, "floor": floor,
                 "libmar": ours,
-                "pytorch": {"torch": workers[best].torch, "extrapolated_from_tokens": args.tokens, "best": best, "seconds": torch,
-                            "rounds": torch_turns}})
+                "pytorch": {"torch": workers[best].torch, "extrapolated_from_tokens": args.tokens, "best": best,
+                            "seconds": torch, "rounds": torch_turns}})
 
 
 def main():

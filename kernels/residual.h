@@ -462,7 +462,9 @@ KERN_LANE_FN int kern_residual_try(const kern_crew *crew, kern_residual *r, cons
     const kern_mirror mirror = kern_mirror_make(r);
     if (kern_lane() == 0) r->mirror = mirror;
     kern_lanes_sync();
-    if (kern_mirror_kept(r, &mirror, a)) return KERN_MIRROR_IMAGE;
+    const int kept = kern_mirror_kept(r, &mirror, a);
+    kern_lanes_sync(); /* all lanes have read the draft, which `end` may overwrite */
+    if (kept) return KERN_MIRROR_IMAGE;
     kern_residual_tilt(r);
     return KERN_NO_CANDIDATE;
 }

@@ -130,9 +130,10 @@ def compare_spherear(args):
     model = checkpoint(args.arch, ROOT / f"build/bench/{args.arch}.pt")
     floor = print_floor(args, *machine(args.threads))
     windows = [int(window) for window in args.windows.split(",")]
-    variants = [("random", model, dtype, window) for dtype in ("bf16", "f32") for window in (0, *windows)]
+    dtypes = args.dtypes.split(",")
+    variants = [("random", model, dtype, window) for dtype in dtypes for window in (0, *windows)]
     if args.trained:
-        variants += [("trained", Path(args.trained), dtype, window) for dtype in ("bf16", "f32") for window in windows]
+        variants += [("trained", Path(args.trained), dtype, window) for dtype in dtypes for window in windows]
     turns, torch_turns = {}, {}
     torch_args = argparse.Namespace(source=args.source, model=args.arch[-1].upper(), threads=args.threads, cfg=args.cfg,
                                     steps=args.num_sampling_steps, tokens=args.tokens)
@@ -189,6 +190,7 @@ def main():
     sphere.add_argument("--tokens", type=int, default=8, help="measured tokens of PyTorch's image [8]")
     sphere.add_argument("--turns", type=int, default=3, help="each measures everything once; medians count [3]")
     sphere.add_argument("--threads", type=int, default=2)
+    sphere.add_argument("--dtypes", default="bf16,f32", help="of ours [bf16,f32]")
     args = parser.parse_args()
     args.arch = args.arch or (MARS if args.family == "mar" else SPHERES)[0]
     if (args.arch in SPHERES) != (args.family == "spherear"):

@@ -56,7 +56,7 @@ the CPU.")
   add_debian_package(libmar0 "debian-library;data" libs ""
     "autoregressive image generation - shared library\n${about}\n\nThis package has the shared library, and small demo models of handwritten
 digits.")
-  add_debian_package(libmar-dev debian-development libdevel "libmar0 (= ${version}), zlib1g-dev"
+  add_debian_package(libmar-dev debian-development libdevel "libmar0 (= ${version}), zlib1g-dev, libpcre2-dev, libutf8proc-dev"
     "autoregressive image generation - development files\n${about}\n\nThis package has the header, the static library, files for pkg-config and
 CMake, and examples.")
   add_debian_package(mar "debian-command;mar" graphics "libmar0 (= ${version})"

@@ -2,7 +2,7 @@
 # are built from, and the packages named, as far as they are missing.
 
 compiler_packages="gcc libc6-dev cmake ninja-build"
-packages="$compiler_packages pkg-config zlib1g-dev libpng-dev libjpeg62-turbo-dev libcjson-dev libmicrohttpd-dev liblapack-dev"
+packages="$compiler_packages pkg-config zlib1g-dev libpcre2-dev libutf8proc-dev libpng-dev libjpeg62-turbo-dev libcjson-dev libmicrohttpd-dev liblapack-dev"
 test_compiler_packages="g++"
 test_packages="$test_compiler_packages libcmocka-dev" # what only the tests need
 mpi_packages="libopenmpi-dev openmpi-bin" # what libmar-mpi.so is built with, if it is there; mpirun
@@ -26,7 +26,7 @@ need_packages() {
         # Not Debian: nothing to install with. CMake names what it does not find.
         if command -v cmake >/dev/null 2>&1 && command -v ninja >/dev/null 2>&1; then return 0; fi
         echo "This system has no apt-get. Please install a C compiler, cmake 3.25 or later, ninja, pkg-config and the" >&2
-        echo "development files of zlib, libpng, libjpeg, cJSON, libmicrohttpd and LAPACK (for the tests: of cmocka, and a C++" >&2
+        echo "development files of zlib, PCRE2, utf8proc, libpng, libjpeg, cJSON, libmicrohttpd and LAPACK (for the tests: of cmocka, and a C++" >&2
         echo "compiler), then run this again." >&2
         return 1
     fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the Debian packages and the tarball of a build, and lets lintian judge the packages. Then uses them on a bare
 # Debian 12 as a user would: the command alone; programs in C and C++ with libmar-dev; the tarball, moved. A purge leaves
-# nothing. A project with libmar inside is built there with a C compiler, cmake, ninja and zlib only.
+# nothing. A project with libmar inside is built there with a C compiler, cmake, ninja, zlib, PCRE2 and utf8proc only.
 # Called by ctest, or by hand as root, after a build of the preset release:
 #   tests/fresh/test_packages.sh SOURCE_DIR BUILD_DIR
 set -euo pipefail
@@ -51,7 +51,7 @@ in_root 600 "apt-get -q update; $install /made/libmar0_*.deb /made/mar_*.deb
 [ "$(head -c 4 "$root/tmp/seven.png" | tail -c 3)" = PNG ] || fail "the command left no picture"
 
 echo "== a project with libmar inside"
-in_root 900 "$install gcc libc6-dev cmake ninja-build zlib1g-dev
+in_root 900 "$install gcc libc6-dev cmake ninja-build zlib1g-dev libpcre2-dev libutf8proc-dev
     not command -v pkg-config; not command -v g++
     cmake -G Ninja -S $clone/tests/install/subproject -B inside -DLIBMAR=$clone -DCMAKE_BUILD_TYPE=Release -DFETCH=ON
     cmake --build inside

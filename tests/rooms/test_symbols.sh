@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks that the library does not end its process, print, or change state shared by all its threads.
 # test_symbols.sh LIBRARY ARCHIVE [cuda]: fails if the library imports functions for that, or loads a library other than
-# the C library and zlib. With CUDA, whose runtime does both, this is not checked. Library and archive must export exactly
+# the C library, zlib, PCRE2 and utf8proc. With CUDA, whose runtime does both, this is not checked. Library and archive must export exactly
 # the declarations of mar.h. The library's own calls to them must not resolve to a program's function of the same name.
 set -eu
 library=$1 archive=$2 cuda=${3:-}
@@ -21,7 +21,7 @@ found=$(printf '%s\n' "$symbols" | grep -xE "$pattern" || true)
     exit 1
 }
 
-allowed='libc[.]so[.]6|libm[.]so[.]6|libz[.]so[.]1|ld-linux-.*'
+allowed='libc[.]so[.]6|libm[.]so[.]6|libz[.]so[.]1|libpcre2-8[.]so[.]0|libutf8proc[.]so[.][0-9]|ld-linux-.*'
 needed=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 printf '%s\n' "$needed" | grep -qx 'libc[.]so[.]6' || {
     echo "$library does not load the C library: $needed" >&2

@@ -1,6 +1,6 @@
 # Sourced: the fuzz targets, and the settings of each.
 
-fuzz_targets="safetensors pytorch npz images metadata options classes sweep request run"
+fuzz_targets="safetensors pytorch npz images metadata options classes prompts sweep request run"
 
 # `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes a quarter of them.
 fuzz_runs() {
@@ -34,6 +34,7 @@ fuzz_sources() {
     metadata) echo mar/core/config.c spherear/config.c vae/config.c vae/vit_config.c mar/api/inspect.c weights/shape.c ;;
     options) echo tools/cli/options.c mar/core/option.c mar/core/params.c mar/core/params_read.c mar/core/handle_options.c tools/cli/suggest.c ;;
     classes) echo tools/generate/classes.c tools/generate/class_names.c tools/generate/class_table.c tools/cli/suggest.c ;;
+    prompts) echo tools/generate/prompts.c base/json.c ;;
     sweep) echo tools/eval/sweep_file.c ;;
     request) echo base/json.c tools/serve/request.c tools/serve/answer.c ;;
     run) echo tools/store/store.c tools/eval/settings.c tools/eval/batch.c tools/eval/merge.c tools/eval/ranges.c tools/eval/pictures.c tools/eval/result.c ;;

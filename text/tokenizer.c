@@ -1,0 +1,71 @@
+#include "text/tokenizer.h"
+
+#include "base/printable.h"
+#include "text/unigram.h"
+#include "text/unigram_encode.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct text_tokenizer {
+    text_unigram *unigram;
+};
+
+/* Writes the path of a file in the folder. Returns whether there is one. */
+static int find_file(const char *folder, const char *name, char path[PATH_MAX])
+{
+    return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && access(path, F_OK) == 0;
+}
+
+static mar_status open_file(const char *folder, text_tokenizer *t, mar_err *err)
+{
+    char path[PATH_MAX];
+    if (find_file(folder, "spiece.model", path)) return text_unigram_open(path, &t->unigram, err);
+    return err_set(err, MAR_EIO, "%s: no tokenizer, expected a file spiece.model", folder);
+}
+
+mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err)
+{
+    text_tokenizer *t = calloc(1, sizeof *t);
+    *out = NULL;
+    if (!t) return err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", folder);
+    const mar_status status = open_file(folder, t, err);
+    if (status == MAR_OK)
+        *out = t;
+    else
+        text_tokenizer_free(t);
+    return status;
+}
+
+void text_tokenizer_free(text_tokenizer *t)
+{
+    if (!t) return;
+    text_unigram_free(t->unigram);
+    free(t);
+}
+
+mar_status text_tokenize(const text_tokenizer *t, const char *text, size_t length, int *ids, int max, int *count,
+                         mar_err *err)
+{
+    text_ids out = {.ids = ids, .max = max};
+    unsigned c;
+    *count = 0;
+    for (size_t at = 0, size; at < length; at += size)
+        if ((size = utf8_decode(text + at, length - at, &c)) == 0)
+            return err_set(err, MAR_EARG, "the text is not UTF-8 at byte %zu", at);
+    const mar_status status = text_unigram_encode(t->unigram, text, length, &out, err);
+    if (status == MAR_OK) *count = out.count;
+    return status;
+}
+
+int text_tokenizer_size(const text_tokenizer *t)
+{
+    return text_unigram_size(t->unigram);
+}
+
+int text_tokenizer_find(const text_tokenizer *t, const char *piece)
+{
+    return text_unigram_find(t->unigram, piece);
+}

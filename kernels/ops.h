@@ -350,17 +350,22 @@ typedef struct {
     /* Runs attention on sequences of different lengths. Sequence s has query rows q_first[s] .. q_first[s] + n_q[s] -
      * 1, and key and value rows k_first[s] .. k_first[s] + n_k[s] - 1; all four host [n_seq]. Row r of q gives row r of
      * y. Rows of y outside all sequences stay unchanged. n_q[s] may be 0; n_k[s] is 1 or more. Each (n_q, n_k) must be
-     * planned. On a CPU a row has the bits `attention` gives for its sequence alone. */
+     * planned. On a CPU a row without bias has the bits `attention` gives for its sequence alone.
+     *
+     * bias float [heads][2 * reach + 1], or NULL. It adds bias[h][clamp(j - i, -reach, reach) + reach] to the scaled
+     * score of query i and key j of a sequence, both counted from 0. -INFINITY masks a key, so a table of (0, 0,
+     * -INFINITY) with reach 1 makes the attention causal. Each row has a key that is not masked. reach is 0 or more. */
     void (*attention_spans)(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
                             const act *key, const act *value, int kv_stride, const int *k_first, const int *n_k,
-                            int n_seq, int heads, int head_dim, act *y);
+                            int n_seq, int heads, int head_dim, const float *bias, int reach, act *y);
 
     /* y[r] = x[i] / sqrt(mean of x[i]^2 + eps) * weight, i = index ? index[r] : r. x float [..][dim], weight float
      * [dim]; y act [rows][dim], or float if y_f32. */
     void (*rms_norm)(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                      void *y, int y_f32);
-    /* y[r][i] = silu(x[r][i]) * x[r][hidden + i]: SwiGLU. x act [rows][2 * hidden], y act [rows][hidden]. */
-    void (*swiglu)(kern_queue *k, const act *x, int rows, int hidden, act *y);
+    /* y[r][i] = activation(x[r][i]) * x[r][hidden + i]: SwiGLU with KERN_SILU, gated GELU with KERN_GELU_TANH; no other
+     * activation. x act [rows][2 * hidden], y act [rows][hidden]. */
+    void (*gated)(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y);
     /* Applies rotary position embeddings (RoPE) to queries and keys, and stores keys and values in a cache. qkv act
      * [rows][3 * heads * head_dim]: q, k, v. Pair i of a head, numbers 2i and 2i + 1, becomes (a cos - b sin, b cos + a
      * sin). cos and sin are numbers 2i and 2i + 1 of row position[r] of rope, float [positions][head_dim]. q is rotated

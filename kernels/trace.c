@@ -143,19 +143,20 @@ static void attention(kern_queue *k, const act *q, int q_stride, const act *key,
 
 static void attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
                             const act *key, const act *value, int kv_stride, const int *k_first, const int *n_k,
-                            int n_seq, int heads, int head_dim, act *y)
+                            int n_seq, int heads, int head_dim, const float *bias, int reach, act *y)
 {
     const double width = (double)heads * head_dim;
     double pairs = 0;
     int rows = 0, keys = 0;
     begin(k)->real_core->attention_spans(k, q, q_stride, q_first, n_q, key, value, kv_stride, k_first, n_k, n_seq,
-                                         heads, head_dim, y);
+                                         heads, head_dim, bias, reach, y);
     for (int s = 0; s < n_seq; s++) {
         rows += n_q[s];
         if (n_q[s] > 0) keys += n_k[s], pairs += (double)n_q[s] * n_k[s];
     }
-    end(k, rows, act_bytes(k, 2 * width * ((double)rows + keys)), 4 * width * pairs,
-        "attention %d x %d, %d spans, %d keys", heads, head_dim, n_seq, keys);
+    end(k, rows, act_bytes(k, 2 * width * ((double)rows + keys)) + (bias ? 4.0 * heads * (2 * reach + 1) : 0),
+        4 * width * pairs, "%sattention %d x %d, %d spans, %d keys", bias ? "biased " : "", heads, head_dim, n_seq,
+        keys);
 }
 
 /* --- causal transformers ------------------------------------------------------------------------------------------ */
@@ -167,10 +168,11 @@ static void rms_norm(kern_queue *k, const float *x, const int *index, int rows, 
     end_norm(k, "RMS", rows, dim, y_f32);
 }
 
-static void swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
+static void gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y)
 {
-    begin(k)->real_core->swiglu(k, x, rows, hidden, y);
-    end(k, rows, act_bytes(k, 3.0 * rows * hidden), 0, "SwiGLU %d", hidden);
+    begin(k)->real_core->gated(k, x, rows, hidden, activation, y);
+    end(k, rows, act_bytes(k, 3.0 * rows * hidden), 0, "%s %d", activation == KERN_SILU ? "SwiGLU" : "gated GELU",
+        hidden);
 }
 
 static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
@@ -382,7 +384,7 @@ static void replace(kern_trace *t)
     t->core.linear = linear, t->core.layer_norm = layer_norm, t->core.copy_rows = copy_rows;
     t->core.subtract = subtract, t->core.to_act = to_act, t->core.attention = attention;
     t->core.attention_spans = attention_spans, t->core.attention_cache = attention_cache;
-    t->core.rms_norm = rms_norm, t->core.swiglu = swiglu, t->core.rotate = rotate, t->core.embed = embed;
+    t->core.rms_norm = rms_norm, t->core.gated = gated, t->core.rotate = rotate, t->core.embed = embed;
     t->discrete.probs = probs, t->discrete.draw = draw, t->discrete.verify = verify_blocks;
     t->head.modulate = modulate, t->head.eval = eval, t->head.eval_reusing = eval_reusing;
     t->head.chain_run = chain_run, t->head.verify = verify, t->head.path_ratio = path_ratio;

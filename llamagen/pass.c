@@ -135,7 +135,7 @@ static void feed_forward(const gpt_pass *p, int layer)
     watch(p, layer, "ffn_norm", p->normed, 0, d);
     k->core->linear(k, l->w13, p->normed, p->rows, p->hidden);
     watch(p, layer, "feed_forward.w1", p->hidden, 0, 2 * hidden);
-    k->core->swiglu(k, p->hidden, p->rows, hidden, p->gated);
+    k->core->gated(k, p->hidden, p->rows, hidden, KERN_SILU, p->gated);
     watch(p, layer, "feed_forward", p->gated, 0, hidden);
     k->core->linear(k, l->w2, p->gated, p->rows, p->x);
     watch(p, layer, "feed_forward.w2", p->x, 1, d);

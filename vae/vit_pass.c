@@ -223,7 +223,7 @@ static void feed_forward(const call *c, int layer)
     watch(c, layer, "ffn_norm", a->normed, 0, s->width);
     k->core->linear(k, l->w1, a->normed, c->rows, a->hidden);
     watch(c, layer, "feed_forward.w1", a->hidden, 0, 2 * s->hidden);
-    k->core->swiglu(k, a->hidden, c->rows, s->hidden, a->gated);
+    k->core->gated(k, a->hidden, c->rows, s->hidden, KERN_SILU, a->gated);
     watch(c, layer, "feed_forward", a->gated, 0, s->hidden);
     k->core->linear(k, l->w2, a->gated, c->rows, c->x);
     watch(c, layer, "feed_forward.w2", c->x, 1, s->width);

@@ -81,7 +81,9 @@ typedef struct {
     char *y;
     const attention_plan *same; /* plan of all sequences, whose rows follow one another; NULL: there are spans */
     const attention_span *spans;
-    int count; /* number of spans */
+    int count;         /* number of spans */
+    const float *bias; /* [heads][2 * reach + 1], or NULL */
+    int reach;
 } attention_call;
 
 /* Returns a call without its sequences. */
@@ -154,9 +156,20 @@ static gemm_rows queries_of(const attention_call *call, const attention_plan *p,
     return rows;
 }
 
-/* Computes queries first .. last-1 of one head. q, key, value and y point at the head's first row and column. */
+/* s[j] = s[j] * scale + bias of key j and this query, n keys. */
+static void add_bias(float *s, int n, float scale, const float *bias, int reach, int query)
+{
+    const int near = query - reach; /* the first key within reach */
+    int j = 0;
+    for (; j < n && j < near; j++) s[j] = s[j] * scale + bias[0];
+    for (; j < n && j - near < 2 * reach; j++) s[j] = s[j] * scale + bias[j - near];
+    for (; j < n; j++) s[j] = s[j] * scale + bias[2 * reach];
+}
+
+/* Computes queries first .. last-1 of one head. q, key, value and y point at the head's first row and column. bias is
+ * the head's, or NULL. */
 static void attend(const attention_call *call, const attention_plan *p, const char *q, const char *key,
-                   const char *value, char *y, int first, int last, int thread)
+                   const char *value, const float *bias, char *y, int first, int last, int thread)
 {
     const cpu_queue *k = call->queue;
     const size_t size = k->d->base.act_size, n_k = (size_t)p->n_k;
@@ -173,7 +186,8 @@ static void attend(const attention_call *call, const attention_plan *p, const ch
         multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, scores, n_k, sizeof *scores);
         for (int r = 0; r < count; r++) {
             char *row = work + p->weights + (size_t)r * p->weight_stride;
-            k->d->rows->softmax(scores + (size_t)r * n_k, p->n_k, scale, row, k->d->bf16);
+            if (bias) add_bias(scores + (size_t)r * n_k, p->n_k, scale, bias, call->reach, i + r);
+            k->d->rows->softmax(scores + (size_t)r * n_k, p->n_k, bias ? 1 : scale, row, k->d->bf16);
             memset(row + n_k * size, 0, p->weight_stride - n_k * size);
         }
         multiply(kernel, &weights, count, work + p->value, p->value_bytes, p->dim, y + (size_t)i * call->y_stride,
@@ -186,12 +200,14 @@ static void attend(const attention_call *call, const attention_plan *p, const ch
 static void attend_task(const attention_call *c, const attention_span *s, int task, int thread)
 {
     const attention_plan *p = s->plan;
-    const int parts = parts_of(c, p);
-    const size_t column = (size_t)(task / parts) * (size_t)p->dim * c->queue->d->base.act_size;
+    const int parts = parts_of(c, p), head = task / parts;
+    const size_t column = (size_t)head * (size_t)p->dim * c->queue->d->base.act_size;
+    const float *bias = c->bias ? c->bias + (size_t)head * (size_t)(2 * c->reach + 1) : NULL;
     const int first = parts == 1 ? 0 : task % parts * p->block;
     const int last = parts == 1 || first + p->block > p->n_q ? p->n_q : first + p->block;
     attend(c, p, c->q + s->q_row * c->q_stride + column, c->key + s->k_row * c->kv_stride + column,
-           c->value + s->k_row * c->kv_stride + column, c->y + s->q_row * c->y_stride + column, first, last, thread);
+           c->value + s->k_row * c->kv_stride + column, bias, c->y + s->q_row * c->y_stride + column, first, last,
+           thread);
 }
 
 static void attention_body(void *arg, int from, int to, int thread)
@@ -264,9 +280,11 @@ static void attend_spans(const attention_call *call, const int *q_first, const i
 
 void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
                          const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
-                         int head_dim, act *y)
+                         int head_dim, const float *bias, int reach, act *y)
 {
-    const attention_call c = call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
+    attention_call c = call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
+    c.bias = bias;
+    c.reach = reach;
     for (int s = 0; s < n_seq && kern_live(k); s += SPANS)
         attend_spans(&c, q_first + s, n_q + s, k_first + s, n_k + s, cpu_lesser(n_seq - s, SPANS), head_dim);
 }

@@ -1,4 +1,4 @@
-/* Operations of a causal transformer besides products: RMSNorm, SwiGLU, RoPE, embedding. */
+/* Operations of a causal transformer besides products: RMSNorm, gated products, RoPE, embedding. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/discrete.h"
 
@@ -12,6 +12,7 @@ typedef struct {
     const void *in;
     void *y;
     int bf16; /* y is bf16 */
+    kern_activation activation;
 } row_loop;
 
 static void rms_norm_body(void *arg, int first, int last, int thread)
@@ -39,28 +40,28 @@ void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int
     if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, rms_norm_body, &l);
 }
 
-enum { SWIGLU_COLUMNS = 512 }; /* columns of an item: a few rows suffice for all threads */
+enum { GATED_COLUMNS = 512 }; /* columns of an item: a few rows suffice for all threads */
 
-static void swiglu_body(void *arg, int first, int last, int thread)
+static void gated_body(void *arg, int first, int last, int thread)
 {
     const row_loop *l = arg;
     const kern_device *d = &l->d->base;
-    const int across = cpu_divide_up(l->dim, SWIGLU_COLUMNS);
+    const int across = cpu_divide_up(l->dim, GATED_COLUMNS);
     (void)thread;
     for (int i = first; i < last; i++) {
         const size_t row = (size_t)(i / across), hidden = (size_t)l->dim;
-        const size_t from = (size_t)(i % across) * SWIGLU_COLUMNS;
-        const size_t n = hidden - from < SWIGLU_COLUMNS ? hidden - from : SWIGLU_COLUMNS;
+        const size_t from = (size_t)(i % across) * GATED_COLUMNS;
+        const size_t n = hidden - from < GATED_COLUMNS ? hidden - from : GATED_COLUMNS;
         const char *x = act_at(d, l->in, row * 2 * hidden + from);
-        l->d->rows->swiglu(x, act_at(d, x, hidden), n, act_at(d, l->y, row * hidden + from), l->bf16);
+        l->d->rows->gated(x, act_at(d, x, hidden), n, l->activation, act_at(d, l->y, row * hidden + from), l->bf16);
     }
 }
 
-void cpu_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
+void cpu_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y)
 {
     cpu_queue *q = cpu_of(k);
-    row_loop l = {.d = q->d, .in = x, .dim = hidden, .y = y, .bf16 = q->d->bf16};
-    if (kern_live(k)) cpu_for(q, rows * cpu_divide_up(hidden, SWIGLU_COLUMNS), 16.0 * rows * hidden, swiglu_body, &l);
+    row_loop l = {.d = q->d, .in = x, .dim = hidden, .y = y, .bf16 = q->d->bf16, .activation = activation};
+    if (kern_live(k)) cpu_for(q, rows * cpu_divide_up(hidden, GATED_COLUMNS), 16.0 * rows * hidden, gated_body, &l);
 }
 
 typedef struct {

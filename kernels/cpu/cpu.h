@@ -110,11 +110,11 @@ mar_status cpu_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int he
                               mar_err *err);
 void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
                          const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
-                         int head_dim, act *y);
+                         int head_dim, const float *bias, int reach, act *y);
 
 void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                   void *y, int y_f32);
-void cpu_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
+void cpu_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y);
 void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                 act *cache, const int *slot);
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job);

@@ -61,6 +61,12 @@ static inline float silu_f32(float x)
     return x / (1.0f + exp_f32(-x));
 }
 
+/* Returns x/2 * (1 + tanh(u)) = x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3). */
+static inline float gelu_tanh_f32(float x)
+{
+    return x / (1.0f + exp_f32(x * (1.0f + x * x * 0.044715f) * -1.5957691216f));
+}
+
 static inline float lanes_sum(const float lane[LANES])
 {
     float s[8];
@@ -566,16 +572,25 @@ static void rms_norm(const float *x, int dim, const float *weight, float eps, vo
     }
 }
 
-static void swiglu(const void *a_, const void *b_, size_t n, void *y, int bf16)
+#define GATED_BODY(FUNCTION, LOAD, STORE)                                                                              \
+    for (size_t i = 0; i < n; i++) out[i] = STORE(FUNCTION(LOAD(a[i])) * LOAD(b[i]));
+
+static void gated(const void *a_, const void *b_, size_t n, kern_activation activation, void *y, int bf16)
 {
     if (bf16) {
         const uint16_t *a = a_, *b = b_;
         uint16_t *out = y;
-        for (size_t i = 0; i < n; i++) out[i] = store_bf16(silu_f32(load_bf16(a[i])) * load_bf16(b[i]));
+        if (activation == KERN_SILU)
+            GATED_BODY(silu_f32, load_bf16, store_bf16)
+        else
+            GATED_BODY(gelu_tanh_f32, load_bf16, store_bf16)
     } else {
         const float *a = a_, *b = b_;
         float *out = y;
-        for (size_t i = 0; i < n; i++) out[i] = silu_f32(a[i]) * b[i];
+        if (activation == KERN_SILU)
+            GATED_BODY(silu_f32, , )
+        else
+            GATED_BODY(gelu_tanh_f32, , )
     }
 }
 
@@ -641,7 +656,7 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .blend_pixels = blend_pixels,
     .quantise = quantise,
     .rms_norm = rms_norm,
-    .swiglu = swiglu,
+    .gated = gated,
     .apply_rope = apply_rope,
     .read = read_all,
     .attend = PASTE(kern_cached, KERN_ISA),

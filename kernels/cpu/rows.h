@@ -4,6 +4,8 @@
 #ifndef KERNELS_CPU_ROWS_H
 #define KERNELS_CPU_ROWS_H
 
+#include "kernels/ops.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -59,8 +61,8 @@ typedef struct kern_rows {
                      int bf16);
     /* y = x / sqrt(mean of x^2 + eps) * weight; dim values, y act or float */
     void (*rms_norm)(const float *x, int dim, const float *weight, float eps, void *y, int bf16);
-    /* y = silu(a) * b, n values of act */
-    void (*swiglu)(const void *a, const void *b, size_t n, void *y, int bf16);
+    /* y = activation(a) * b, n values of act; KERN_SILU or KERN_GELU_TANH */
+    void (*gated)(const void *a, const void *b, size_t n, kern_activation activation, void *y, int bf16);
     /* Rotates the pairs of x, n values of act: (a, b) to (a cos - b sin, b cos + a sin), with cos and sin in rope[2i]
      * and rope[2i + 1]; y may be x */
     void (*apply_rope)(const void *x, const float *rope, int n, void *y, int bf16);

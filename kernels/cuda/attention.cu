@@ -22,7 +22,28 @@ typedef struct {
 typedef struct {
     int count;
     const int *q_first, *n_q, *k_first, *n_k;
+    const float *bias; /* [heads][2 * reach + 1], or NULL */
+    int reach;
 } attention_spans;
+
+/* A head's additive bias. */
+typedef struct {
+    const float *table; /* [2 * reach + 1], or NULL */
+    int reach;
+} attention_bias;
+
+static __device__ inline attention_bias bias_of(const attention_spans &s, int head)
+{
+    return {s.bias ? s.bias + (size_t)head * (size_t)(2 * s.reach + 1) : NULL, s.reach};
+}
+
+/* Returns the bias of a key and a query, times log2(e). A masked key gets a low number in place of -infinity: a
+ * running maximum of -infinity would make NaNs. Its weight is 0 next to that of any other key. */
+static __device__ inline float bias_at(const attention_bias &b, int key, int query)
+{
+    const int column = min(max(key - query, -b.reach), b.reach) + b.reach;
+    return fmaxf(b.table[column] * 1.4426950408889634f, -1e30f);
+}
 
 /* A block's head, and its tile of the head's queries. */
 typedef struct {
@@ -163,6 +184,15 @@ static __device__ inline void online_softmax(float s[KEYS / 8][4], float scale, 
     }
 }
 
+/* s = scale * s + bias of a chunk's keys, from key `first` on, and the warp's queries, from `query` on. */
+static __device__ inline void add_bias(float s[KEYS / 8][4], float scale, const attention_bias &b, int first, int query)
+{
+    const int lane = (int)threadIdx.x % 32, key = first + lane % 4 * 2, row = query + lane / 4;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+        for (int i = 0; i < 4; i++) s[n][i] = s[n][i] * scale + bias_at(b, key + n * 8 + i % 2, row + i / 2 * 8);
+}
+
 /* Loads the fragments of 16 queries; the first `rows` exist. */
 template <int D> static __device__ inline void load_queries(const bf16 *q, int stride, int rows, uint32_t a[D / 16][4])
 {
@@ -198,10 +228,11 @@ static __device__ inline void store_result(float o[D / 8][4], const float sum[2]
     }
 }
 
-/* Computes the queries from `first` on, 16 a warp. All pointers are to a head's column in the sequence's first row. */
-template <int D>
-static __device__ inline void attend_tile(const attention_shape &a, int first, int n_q, int n_k, const bf16 *q,
-                                          const bf16 *key, const bf16 *value, bf16 *y)
+/* Computes the queries from `first` on, 16 a warp. All pointers are to a head's column in the sequence's first row.
+ * Only with BIASED the scores have the bias. */
+template <int D, int BIASED>
+static __device__ inline void attend_tile(const attention_shape &a, const attention_bias &bias, int first, int n_q,
+                                          int n_k, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
 {
     const int warp = (int)threadIdx.x / 32, query = first + warp * TILE, rows = min(n_q - query, TILE);
     const int chunks = (n_k + KEYS - 1) / KEYS, stage_size = 2 * KEYS * (D + PAD);
@@ -223,7 +254,8 @@ static __device__ inline void attend_tile(const attention_shape &a, int first, i
         const bf16 *stage = stages + i % STAGES * stage_size;
         float s[KEYS / 8][4];
         scores<D>(fragment, stage, s);
-        online_softmax<D>(s, a.scale, n_k - i * KEYS, top, sum, o);
+        if (BIASED) add_bias(s, a.scale, bias, i * KEYS, query);
+        online_softmax<D>(s, BIASED ? 1 : a.scale, n_k - i * KEYS, top, sum, o);
         multiply_values<D>(s, stage + KEYS * (D + PAD), o);
     }
     __syncthreads();
@@ -239,12 +271,13 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
     const attention_place p = place_of(a);
     const size_t column = (size_t)p.head * D, query = p.sequence * (size_t)a.n_q;
     const size_t row = p.sequence * (size_t)a.n_k * (size_t)a.kv_stride;
-    attend_tile<D>(a, p.tile * ((int)blockDim.x / 32) * TILE, a.n_q, a.n_k, q + query * (size_t)a.q_stride + column,
-                   key + row + column, value + row + column, y + query * (size_t)(a.heads * D) + column);
+    attend_tile<D, 0>(a, attention_bias{}, p.tile * ((int)blockDim.x / 32) * TILE, a.n_q, a.n_k,
+                      q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
+                      y + query * (size_t)(a.heads * D) + column);
 }
 
 /* The same for spans. Recomputing its place for each tile saves registers. */
-template <int D>
+template <int D, int BIASED>
 __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
     attend_spans(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
 {
@@ -255,8 +288,9 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
         if (first >= n_q) break;
         const size_t column = (size_t)p.head * D, query = (size_t)s.q_first[p.sequence];
         const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
-        attend_tile<D>(a, first, n_q, s.n_k[p.sequence], q + query * (size_t)a.q_stride + column, key + row + column,
-                       value + row + column, y + query * (size_t)(a.heads * D) + column);
+        attend_tile<D, BIASED>(a, bias_of(s, p.head), first, n_q, s.n_k[p.sequence],
+                               q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
+                               y + query * (size_t)(a.heads * D) + column);
         __syncthreads(); /* the results have left the stages' memory */
     }
 }
@@ -267,10 +301,12 @@ typedef void attend_spans_kernel(attention_shape, attention_spans, const bf16 *,
 /* Index: head_dim / 16 - 1. */
 static attend_kernel *const attend_of[] = {attend<16>, attend<32>, attend<48>,  attend<64>,
                                            attend<80>, attend<96>, attend<112>, attend<128>};
-static attend_spans_kernel *const attend_spans_of[] = {attend_spans<16>,  attend_spans<32>, attend_spans<48>,
-                                                       attend_spans<64>,  attend_spans<80>, attend_spans<96>,
-                                                       attend_spans<112>, attend_spans<128>};
+static attend_spans_kernel *const attend_spans_of[] = {attend_spans<16, 0>,  attend_spans<32, 0>, attend_spans<48, 0>,
+                                                       attend_spans<64, 0>,  attend_spans<80, 0>, attend_spans<96, 0>,
+                                                       attend_spans<112, 0>, attend_spans<128, 0>};
 enum { MOST_DIM = 16 * sizeof attend_of / sizeof *attend_of };
+/* The head size of T5 and of CLIP's text towers: with a bias only this one uses tensor cores. */
+enum { BIASED_DIM = 64 };
 
 static size_t attend_shared(int dim)
 {
@@ -390,10 +426,11 @@ static __device__ inline void generic_multiply_values(generic_memory m, const T 
     }
 }
 
-/* Computes `rows` queries of a head; q and y point at the first. */
+/* Computes `rows` queries of a head, from query `first` on; q and y point at the first. */
 template <typename T>
-static __device__ inline void generic_tile(const attention_shape &a, generic_memory m, int dim, int rows, int n_k,
-                                           const T *q, const T *key, const T *value, T *y)
+static __device__ inline void generic_tile(const attention_shape &a, const attention_bias &bias, generic_memory m,
+                                           int dim, int first, int rows, int n_k, const T *q, const T *key,
+                                           const T *value, T *y)
 {
     const size_t stride = (size_t)a.kv_stride;
     for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
@@ -411,6 +448,11 @@ static __device__ inline void generic_tile(const attention_shape &a, generic_mem
         const int keys = min(n_k - k, (int)GENERIC_KEYS);
         generic_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
         __syncthreads();
+        if (bias.table) {
+            for (int i = (int)threadIdx.x; i < keys * QUERIES; i += (int)blockDim.x)
+                m.weight[i / QUERIES].v[i % QUERIES] += bias_at(bias, k + i / QUERIES, first + i % QUERIES);
+            __syncthreads();
+        }
         generic_online_softmax(m, keys);
         __syncthreads();
         generic_multiply_values(m, value + (size_t)k * stride, stride, keys, dim);
@@ -430,7 +472,7 @@ __global__ static void __launch_bounds__(256, 2)
     const int first = p.tile * QUERIES;
     const size_t column = (size_t)p.head * (size_t)dim, query = p.sequence * (size_t)a.n_q + (size_t)first;
     const size_t row = p.sequence * (size_t)a.n_k * (size_t)a.kv_stride;
-    generic_tile(a, generic_carve(dim), dim, min(a.n_q - first, (int)QUERIES), a.n_k,
+    generic_tile(a, attention_bias{}, generic_carve(dim), dim, first, min(a.n_q - first, (int)QUERIES), a.n_k,
                  q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
                  y + query * (size_t)(a.heads * dim) + column);
 }
@@ -447,9 +489,9 @@ __global__ static void __launch_bounds__(256, 2)
         if (first >= n_q) break;
         const size_t column = (size_t)p.head * (size_t)dim, query = (size_t)(s.q_first[p.sequence] + first);
         const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
-        generic_tile(a, generic_carve(dim), dim, min(n_q - first, (int)QUERIES), s.n_k[p.sequence],
-                     q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
-                     y + query * (size_t)(a.heads * dim) + column);
+        generic_tile(a, bias_of(s, p.head), generic_carve(dim), dim, first, min(n_q - first, (int)QUERIES),
+                     s.n_k[p.sequence], q + query * (size_t)a.q_stride + column, key + row + column,
+                     value + row + column, y + query * (size_t)(a.heads * dim) + column);
         __syncthreads(); /* nobody reads this tile's sums any more */
     }
 }
@@ -489,6 +531,7 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     if (on_tensor_cores(c, head_dim)) {
         allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
         allow(attend_spans_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
+        if (head_dim == BIASED_DIM) allow(attend_spans<BIASED_DIM, 1>, attend_shared(head_dim), &error);
     }
     if (generic_shared(head_dim) > always_shared) {
         if (c->device->bf16)
@@ -526,13 +569,17 @@ static void launch(cuda_queue *c, attention_shape a, const attention_spans *span
                    const attention_operands *o)
 {
     a.scale = 1.4426950408889634f / sqrtf((float)dim);
-    if (on_tensor_cores(c, dim) && in_pieces(o->q, a.q_stride) && in_pieces(o->key, a.kv_stride) &&
-        in_pieces(o->value, a.kv_stride) && in_pieces(o->y, 0)) {
+    const int biased = spans && spans->bias;
+    if (on_tensor_cores(c, dim) && (!biased || dim == BIASED_DIM) && in_pieces(o->q, a.q_stride) &&
+        in_pieces(o->key, a.kv_stride) && in_pieces(o->value, a.kv_stride) && in_pieces(o->y, 0)) {
         const int warps = attend_warps(c, n_seq * a.heads, a.n_q);
         a.tiles = (a.n_q + TILE * warps - 1) / (TILE * warps);
         const unsigned blocks = (unsigned)n_seq * (unsigned)(a.tiles * a.heads), threads = 32 * (unsigned)warps;
         const bf16 *q = (const bf16 *)o->q, *key = (const bf16 *)o->key, *value = (const bf16 *)o->value;
-        if (spans)
+        if (biased)
+            cuda_launch(c, attend_spans<BIASED_DIM, 1>, blocks, threads, attend_shared(dim), a, *spans, q, key, value,
+                        (bf16 *)o->y);
+        else if (spans)
             cuda_launch(c, attend_spans_of[dim / 16 - 1], blocks, threads, attend_shared(dim), a, *spans, q, key, value,
                         (bf16 *)o->y);
         else
@@ -558,7 +605,7 @@ void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, c
  * on it, because a warp's queries are independent of other warps. */
 void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
                           const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
-                          int head_dim, act *y)
+                          int head_dim, const float *bias, int reach, act *y)
 {
     cuda_queue *c = cuda_of(k);
     attention_shape a = {q_stride, kv_stride, 1, 0, heads, 0, 0};
@@ -568,6 +615,8 @@ void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *
         if (n_q[s] > a.n_q) a.n_q = n_q[s];
     attention_spans spans;
     spans.count = n_seq;
+    spans.bias = bias;
+    spans.reach = reach;
     spans.q_first = cuda_stage(c, q_first, (size_t)n_seq);
     spans.n_q = cuda_stage(c, n_q, (size_t)n_seq);
     spans.k_first = cuda_stage(c, k_first, (size_t)n_seq);

@@ -87,11 +87,11 @@ void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, in
         rms_norm(c, x, staged, rows, dim, weight, eps, (float *)y);
 }
 
-/* --- SwiGLU --------------------------------------------------------------------------------------------------- */
+/* --- gated --------------------------------------------------------------------------------------------------- */
 
 /* Computes N neighbouring results per thread. n: vectors of N a row. */
 template <typename X, typename Y, int N>
-static __global__ void swiglu_kernel(const X *x, size_t vectors, cuda_divisor n, Y *y)
+static __global__ void gated_kernel(const X *x, size_t vectors, cuda_divisor n, kern_activation activation, Y *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= vectors) return;
@@ -99,44 +99,47 @@ static __global__ void swiglu_kernel(const X *x, size_t vectors, cuda_divisor n,
     const X *from = x + (size_t)row * 2 * (size_t)n.by * N + column;
     cuda_floats<N> gate = cuda_load<N>(from);
     const cuda_floats<N> up = cuda_load<N>(from + (size_t)n.by * N);
-    for (int j = 0; j < N; j++) gate.v[j] = cuda_silu(gate.v[j]) * up.v[j];
+    for (int j = 0; j < N; j++)
+        gate.v[j] = (activation == KERN_SILU ? cuda_silu(gate.v[j]) : cuda_gelu_tanh(gate.v[j])) * up.v[j];
     cuda_store(y + N * i, gate);
 }
 
-template <typename X, typename Y, int N> static void swiglu(cuda_queue *c, const X *x, int rows, int hidden, Y *y)
+template <typename X, typename Y, int N>
+static void gated(cuda_queue *c, const X *x, int rows, int hidden, kern_activation activation, Y *y)
 {
     const size_t n = (size_t)hidden / N;
     const int most = (int)((((size_t)1 << 31) - THREADS) / n); /* rows of a launch: an int numbers its vectors */
     for (int r = 0; r < rows; r += most) {
         const size_t vectors = (size_t)(rows - r < most ? rows - r : most) * n, first = (size_t)r * (size_t)hidden;
-        cuda_launch(c, swiglu_kernel<X, Y, N>, cuda_blocks(vectors, THREADS), THREADS, 0, x + 2 * first, vectors,
-                    cuda_divide_by((int)n), y + first);
+        cuda_launch(c, gated_kernel<X, Y, N>, cuda_blocks(vectors, THREADS), THREADS, 0, x + 2 * first, vectors,
+                    cuda_divide_by((int)n), activation, y + first);
     }
 }
 
-template <typename X, typename Y> static void swiglu_of(cuda_queue *c, const void *x, int rows, int hidden, void *y)
+template <typename X, typename Y>
+static void gated_of(cuda_queue *c, const void *x, int rows, int hidden, kern_activation activation, void *y)
 {
     if (hidden % 8 == 0 && aligned(x) && aligned(y))
-        swiglu<X, Y, 8>(c, (const X *)x, rows, hidden, (Y *)y);
+        gated<X, Y, 8>(c, (const X *)x, rows, hidden, activation, (Y *)y);
     else
-        swiglu<X, Y, 1>(c, (const X *)x, rows, hidden, (Y *)y);
+        gated<X, Y, 1>(c, (const X *)x, rows, hidden, activation, (Y *)y);
 }
 
-void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
+void cuda_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y)
 {
     cuda_queue *c = cuda_of(k);
     if (c->device->bf16)
-        swiglu_of<bf16, bf16>(c, x, rows, hidden, y);
+        gated_of<bf16, bf16>(c, x, rows, hidden, activation, y);
     else
-        swiglu_of<float, float>(c, x, rows, hidden, y);
+        gated_of<float, float>(c, x, rows, hidden, activation, y);
 }
 
 void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int bf16_y, void *y)
 {
     if (bf16_y)
-        swiglu_of<float, bf16>(c, x, rows, hidden, y);
+        gated_of<float, bf16>(c, x, rows, hidden, KERN_SILU, y);
     else
-        swiglu_of<float, float>(c, x, rows, hidden, y);
+        gated_of<float, float>(c, x, rows, hidden, KERN_SILU, y);
 }
 
 /* --- rotary positions ------------------------------------------------------------------------------------------- */

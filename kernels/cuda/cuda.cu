@@ -357,7 +357,7 @@ static kern_core_ops make_core_table(void)
     t.attention_plan = cuda_attention_plan;
     t.attention_spans = cuda_attention_spans;
     t.rms_norm = cuda_rms_norm;
-    t.swiglu = cuda_swiglu;
+    t.gated = cuda_gated;
     t.rotate = cuda_rotate;
     t.attention_cache = cuda_attention_cache;
     t.attention_cache_plan = cuda_attention_cache_plan;

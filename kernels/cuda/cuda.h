@@ -210,7 +210,7 @@ void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
 /* causal.cu */
 void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                    void *y, int y_f32);
-void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
+void cuda_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y);
 /* y [rows][hidden] = SiLU(a) * b of f32 sums x = [rows][a, b], so that they are rounded once. y is bf16 if bf16_y, else
  * float. */
 void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int bf16_y, void *y);
@@ -243,7 +243,7 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
                                mar_err *err);
 void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
                           const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
-                          int head_dim, act *y);
+                          int head_dim, const float *bias, int reach, act *y);
 
 /* head.cu */
 mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);

@@ -199,14 +199,9 @@ static __device__ inline float gelu(float x)
     return 0.5f * x * (1 + erff(x * 0.70710678f));
 }
 
-static __device__ inline float gelu_tanh(float x)
-{
-    return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
-}
-
 static __device__ inline float activated(float x, kern_activation activation)
 {
-    return activation == KERN_SILU ? cuda_silu(x) : activation == KERN_GELU ? gelu(x) : gelu_tanh(x);
+    return activation == KERN_SILU ? cuda_silu(x) : activation == KERN_GELU ? gelu(x) : cuda_gelu_tanh(x);
 }
 
 /* Takes any shape and alignment. A thread computes an element of y. */

@@ -129,6 +129,11 @@ static __device__ inline float cuda_silu(float x)
     return x / (1 + expf(-x));
 }
 
+static __device__ inline float cuda_gelu_tanh(float x)
+{
+    return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
 /* Returns the sum over the warp, the same in every lane. */
 template <typename T> static __device__ inline T cuda_warp_sum(T x)
 {

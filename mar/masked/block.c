@@ -51,7 +51,7 @@ static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block 
     const int n = queries->sequences, heads = b->heads, head_dim = m->base.config.width / heads;
     if (queries->first)
         k->core->attention_spans(k, q, q_stride, queries->first, queries->length, key, value, kv_stride, keys->first,
-                                 keys->length, n, heads, head_dim, w->attn);
+                                 keys->length, n, heads, head_dim, NULL, 0, w->attn);
     else if (n > 0)
         k->core->attention(k, q, q_stride, key, value, kv_stride, n, queries->rows / n, keys->rows / n, heads, head_dim,
                            w->attn);

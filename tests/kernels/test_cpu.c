@@ -92,7 +92,7 @@ static void unplanned_calls_fail(void **state)
         if (!k) continue;
         k->core->attention(k, zeros, 8, zeros, zeros, 8, 1, QUERIES, KEYS, 1, 8, y);
         assert_unplanned(k, "attention of 2 queries to 3000 keys without a plan");
-        k->core->attention_spans(k, zeros, 8, &zero, &queries, zeros, zeros, 8, &zero, &keys, 1, 1, 8, y);
+        k->core->attention_spans(k, zeros, 8, &zero, &queries, zeros, zeros, 8, &zero, &keys, 1, 1, 8, NULL, 0, y);
         assert_unplanned(k, "attention of 2 queries to 3000 keys without a plan");
         k->core->attention_cache(k, &cache);
         assert_unplanned(k, "attention over 3000 slots of a cache without a plan");
@@ -130,8 +130,8 @@ static void traced_spans(void **state)
     assert_ok(k->core->attention_plan(k, 5, 4, 2, DIM, WIDTH, WIDTH, &err), &err);
     assert_ok(kern_trace_begin(k, &trace, &err), &err);
     for (int i = 0; i < 2; i++)
-        k->core->attention_spans(k, x, WIDTH, q_first, n_q, x, x, WIDTH, k_first, n_k, 3, 2, DIM, y);
-    k->core->attention_spans(k, x, WIDTH, q_first, n_q, x, x, WIDTH, k_first, n_k, 0, 2, DIM, y);
+        k->core->attention_spans(k, x, WIDTH, q_first, n_q, x, x, WIDTH, k_first, n_k, 3, 2, DIM, NULL, 0, y);
+    k->core->attention_spans(k, x, WIDTH, q_first, n_q, x, x, WIDTH, k_first, n_k, 0, 2, DIM, NULL, 0, y);
     kern_trace_end(trace);
     const kern_traced *rows = kern_trace_rows(trace, &count);
     assert_int_equal(count, 1);

@@ -3,14 +3,15 @@
 
 #include <stdio.h>
 
-/* Computes one query's result. Key and value have n rows of `row` elements each, addressed directly or by `slot`. */
-static void attend(const double *q, const double *key, const double *value, size_t row, const int *slot, int n, int dim,
-                   double *y)
+/* Computes one query's result. Key and value have n rows of `row` elements each, addressed directly or by `slot`. The
+ * scores get bias [n], unless it is NULL. */
+static void attend_biased(const double *q, const double *key, const double *value, size_t row, const int *slot, int n,
+                          int dim, const double *bias, double *y)
 {
     double *weight = malloc(sizeof *weight * (size_t)(n + 1)), most = -INFINITY, sum = 0;
     assert_non_null(weight);
     for (int i = 0; i < n; i++) {
-        weight[i] = ops_dot(q, key + (size_t)(slot ? slot[i] : i) * row, dim) / sqrt(dim);
+        weight[i] = ops_dot(q, key + (size_t)(slot ? slot[i] : i) * row, dim) / sqrt(dim) + (bias ? bias[i] : 0);
         most = fmax(most, weight[i]);
     }
     for (int i = 0; i < n; i++) sum += weight[i] = exp(weight[i] - most);
@@ -18,6 +19,12 @@ static void attend(const double *q, const double *key, const double *value, size
     for (int i = 0; i < n; i++)
         for (int j = 0; j < dim; j++) y[j] += weight[i] / sum * value[(size_t)(slot ? slot[i] : i) * row + (size_t)j];
     free(weight);
+}
+
+static void attend(const double *q, const double *key, const double *value, size_t row, const int *slot, int n, int dim,
+                   double *y)
+{
+    attend_biased(q, key, value, row, slot, n, dim, NULL, y);
 }
 
 /* --- independent sequences ---------------------------------------------------------------------------------------- */
@@ -109,6 +116,18 @@ static const int large_spans[][6] = {{3, 64, 16, SPANS, LONG, SHORT},
                                      {2, 32, 16, MANY, LENGTHS, LENGTHS},
                                      {2, 32, 0, 1, LONG, SHORT}};
 
+/* The same with a bias: 1 + its reach, and its masked columns. */
+enum { BIAS = 6, MASKED };
+enum { NO_MASK, LATER, FAR };
+static const int biased_spans[][8] = {
+    {2, 32, 0, SPANS, SHORT, RAGGED, 1 + 7, NO_MASK}, {3, 64, 0, SPANS, RAGGED, SHORT, 1 + 13, NO_MASK},
+    {2, 64, 8, SPANS, SHORT, RAGGED, 1 + 1, LATER},   {2, 64, 2, SPANS, RAGGED, SHORT, 1 + 64, LATER},
+    {1, 20, 0, SPANS, RAGGED, SHORT, 1 + 0, NO_MASK}, {2, 80, 0, SPANS, SHORT, NONE, 1 + 128, LATER},
+};
+static const int large_biased_spans[][8] = {{2, 64, 0, SPANS, LONG, LONG, 1 + 40, FAR},
+                                            {2, 32, 0, SPANS, LONG, LONG, 1 + 40, FAR},
+                                            {1, 64, 0, SPANS, LONG, LONG, 1 + 128, NO_MASK}};
+
 typedef struct {
     int n_q[MANY], n_k[MANY], q_first[MANY], k_first[MANY];
     int rows, keys;
@@ -127,9 +146,32 @@ static void place_spans(span_lists *l, int count, int of)
     }
 }
 
+/* Adds the table of biases. Each row of the cases keeps an unmasked key. */
+static const double *build_bias(ops_call *c)
+{
+    const int columns = 2 * c->n[BIAS] - 1;
+    if (columns < 1) return NULL;
+    double *bias = ops_input(c, OPS_FLOAT, (size_t)(c->n[0] * columns), 0, 3);
+    for (int i = 0; i < c->n[0] * columns; i++)
+        if ((c->n[MASKED] == LATER && i % columns > columns / 2) || (c->n[MASKED] == FAR && i % columns == 0))
+            bias[i] = -INFINITY;
+    return bias;
+}
+
+/* Writes a row of biases, those of a head's query, to row. */
+static void bias_row(const ops_call *c, const double *bias, int head, int query, int keys, double *row)
+{
+    const int reach = c->n[BIAS] - 1;
+    for (int j = 0; j < keys; j++) {
+        const int distance = j - query < -reach ? -reach : j - query > reach ? reach : j - query;
+        row[j] = bias[head * (2 * reach + 1) + distance + reach];
+    }
+}
+
 /* Results: of all sequences, and of each sequence alone. */
 static void build_spans(ops_call *c)
 {
+    double row_bias[512];
     const int *n = c->n, heads = n[0], dim = n[1];
     span_lists *l = c->data = ops_host(c, 2 * sizeof *l);
     place_spans(l, n[3], n[4 + c->other]);
@@ -138,20 +180,23 @@ static void build_spans(ops_call *c)
     const size_t rows = (size_t)(l[0].rows > l[1].rows ? l[0].rows : l[1].rows);
     const size_t keys = (size_t)(l[0].keys > l[1].keys ? l[0].keys : l[1].keys);
     const double *q = ops_input(c, OPS_ACT, rows * q_stride, 0, 2), *kv = ops_input(c, OPS_ACT, keys * kv_stride, 0, 1);
+    const double *bias = build_bias(c);
+    const int result = bias ? 3 : 2; /* the index of the first result */
     for (int twice = 0; twice < 2; twice++) {
         double *y = ops_output(c, OPS_ACT, rows * width, 0, 5e-6, bf16_tolerance());
         for (int s = 0; s < n[3]; s++)
             for (int i = 0; i < l->n_q[s] * heads; i++) {
                 const size_t row = (size_t)(l->q_first[s] + i / heads), head = (size_t)(i % heads * dim);
                 const double *key = kv + (size_t)l->k_first[s] * kv_stride + head;
+                if (bias) bias_row(c, bias, i % heads, i / heads, l->n_k[s], row_bias);
                 if (twice)
-                    memcpy(y + row * width + head, c->array[2].want + row * width + head, (size_t)dim * sizeof *y);
+                    memcpy(y + row * width + head, c->array[result].want + row * width + head, (size_t)dim * sizeof *y);
                 else
-                    attend(q + row * q_stride + head, key, key + width, kv_stride, NULL, l->n_k[s], dim,
-                           y + row * width + head);
+                    attend_biased(q + row * q_stride + head, key, key + width, kv_stride, NULL, l->n_k[s], dim,
+                                  bias ? row_bias : NULL, y + row * width + head);
             }
     }
-    memcpy(c->array[3].x, c->array[2].x, rows * width * sizeof(double));
+    memcpy(c->array[result + 1].x, c->array[result].x, rows * width * sizeof(double));
 }
 
 static void *prepare_spans(kern_queue *k, const ops_call *c)
@@ -173,24 +218,29 @@ static void run_spans(kern_queue *k, const ops_call *c, void *const *a)
     const span_lists *l = c->data;
     const size_t size = k->device->act_size;
     const char *key = a[1], *value = key + (size_t)width * size;
+    const int reach = n[BIAS] - 1;
+    const float *bias = n[BIAS] ? a[2] : NULL;
+    char *together = a[bias ? 3 : 2], *alone = a[bias ? 4 : 3];
     k->core->attention_spans(k, a[0], q_stride, l->q_first, l->n_q, key, value, kv_stride, l->k_first, l->n_k, n[3],
-                             n[0], n[1], a[2]);
+                             n[0], n[1], bias, reach, together);
     for (int s = 0; s < n[3]; s++) {
         const size_t q_row = (size_t)l->q_first[s], from = (size_t)(l->k_first[s] * kv_stride) * size;
-        if (ops_on_cuda()) /* its kernels differ from `attention`'s */
+        if (bias || ops_on_cuda()) /* its kernels differ from `attention`'s */
             k->core->attention_spans(k, a[0], q_stride, l->q_first + s, l->n_q + s, key, value, kv_stride,
-                                     l->k_first + s, l->n_k + s, 1, n[0], n[1], a[3]);
+                                     l->k_first + s, l->n_k + s, 1, n[0], n[1], bias, reach, alone);
         else if (l->n_q[s] > 0)
             k->core->attention(k, (const char *)a[0] + q_row * (size_t)q_stride * size, q_stride, key + from,
                                value + from, kv_stride, 1, l->n_q[s], l->n_k[s], n[0], n[1],
-                               (char *)a[3] + q_row * (size_t)width * size);
+                               alone + q_row * (size_t)width * size);
     }
-    k->core->attention_spans(k, a[0], q_stride, NULL, NULL, key, value, kv_stride, NULL, NULL, 0, n[0], n[1], a[2]);
+    k->core->attention_spans(k, a[0], q_stride, NULL, NULL, key, value, kv_stride, NULL, NULL, 0, n[0], n[1], bias,
+                             reach, together);
 }
 
 static void check_spans(const ops_call *c, double *const *got)
 {
-    assert_memory_equal(got[2], got[3], c->array[2].n * sizeof(double));
+    const int first = c->n[BIAS] ? 3 : 2;
+    assert_memory_equal(got[first], got[first + 1], c->array[first].n * sizeof(double));
 }
 
 /* --- over a cache ------------------------------------------------------------------------------------------------- */
@@ -455,6 +505,10 @@ static const ops_entry table[] = {
      prepare_spans, NULL, check_spans},
     {"attention_spans, large", "heads dim skew count lengths replayed", OPS_CASES(large_spans), OPS_LONG, build_spans,
      run_spans, prepare_spans, NULL, check_spans},
+    {"attention_spans, biased", "heads dim skew count lengths replayed 1+reach masked", OPS_CASES(biased_spans), 0,
+     build_spans, run_spans, prepare_spans, NULL, check_spans},
+    {"attention_spans, biased, large", "heads dim skew count lengths replayed 1+reach masked",
+     OPS_CASES(large_biased_spans), OPS_LONG, build_spans, run_spans, prepare_spans, NULL, check_spans},
     {"attention_cache", CACHE_NUMBERS, OPS_CASES(caches), 0, build_cache, run_cache, prepare_cache, NULL, check_cache},
     {"attention_cache, turned", CACHE_NUMBERS, OPS_CASES(turned), 0, build_turned, run_turned, prepare_cache, NULL,
      check_turned},

@@ -101,14 +101,21 @@ static const int golden_norms[][6] = {{100, 5, 0, 1, 0, PLAIN}, {100, 3, 1, 0, 0
 
 /* --- SwiGLU and rotary positions ---------------------------------------------------------------------------------- */
 
-static const int swiglus[][2] = {{34, 64}, {1, 2048}, {34, 2816}, {3, 8704}, {5, 7}, {2, 1}, {9, 24}};
+static const int gates[][3] = {{34, 64},  {1, 2048}, {34, 2816, 1}, {3, 8704},
+                               {5, 7, 1}, {2, 1},    {9, 24, 1},    {4, 40, 1}};
 
 static double silu(double x)
 {
     return x / (1 + exp(-x));
 }
 
-static void build_swiglu(ops_call *c)
+static double gelu_tanh(double x)
+{
+    return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+/* The third number: 1 for GELU in place of SiLU. */
+static void build_gated(ops_call *c)
 {
     const size_t hidden = (size_t)c->n[1], n = (size_t)c->n[0] * hidden;
     c->rows = c->n[0];
@@ -117,13 +124,13 @@ static void build_swiglu(ops_call *c)
     y = ops_output(c, OPS_ACT, n, hidden, 2e-6, 4e-3);
     for (size_t i = 0; i < n; i++) {
         const double *row = x + i / hidden * 2 * hidden;
-        y[i] = silu(row[i % hidden]) * row[hidden + i % hidden];
+        y[i] = (c->n[2] ? gelu_tanh : silu)(row[i % hidden]) * row[hidden + i % hidden];
     }
 }
 
-static void run_swiglu(kern_queue *k, const ops_call *c, void *const *a)
+static void run_gated(kern_queue *k, const ops_call *c, void *const *a)
 {
-    k->core->swiglu(k, a[0], c->rows, c->n[1], a[1]);
+    k->core->gated(k, a[0], c->rows, c->n[1], c->n[2] ? KERN_GELU_TANH : KERN_SILU, a[1]);
 }
 
 static const int golden_swiglus[][2] = {{5, 75}};
@@ -473,9 +480,9 @@ static const ops_entry table[] = {
      NULL, NULL},
     {"rms_norm, PyTorch", "dim rows indexed y_f32", OPS_CASES(golden_norms), OPS_ALONE, build_golden_rms_norm,
      run_rms_norm, NULL, NULL, NULL},
-    {"swiglu", "rows hidden", OPS_CASES(swiglus), OPS_ALONE, build_swiglu, run_swiglu, NULL, NULL, NULL},
-    {"swiglu, PyTorch", "rows hidden", OPS_CASES(golden_swiglus), OPS_ALONE, build_golden_swiglu, run_swiglu, NULL,
-     NULL, NULL},
+    {"gated", "rows hidden gelu", OPS_CASES(gates), OPS_ALONE, build_gated, run_gated, NULL, NULL, NULL},
+    {"swiglu, PyTorch", "rows hidden", OPS_CASES(golden_swiglus), OPS_ALONE, build_golden_swiglu, run_gated, NULL, NULL,
+     NULL},
     {"rotate", "rows heads dim", OPS_CASES(rotations), OPS_ALONE, build_rotate, run_rotate, NULL, NULL, NULL},
     {"rotate, PyTorch", "rows heads dim", OPS_CASES(golden_rotations), OPS_ALONE, build_golden_rotate, run_rotate, NULL,
      NULL, NULL},

@@ -61,8 +61,8 @@ SPY_OPERATION(void, core, attention,
 SPY_OPERATION(void, core, attention_spans,
               (kern_queue * k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
                const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads, int head_dim,
-               act *y),
-              k, q, q_stride, q_first, n_q, key, value, kv_stride, k_first, n_k, n_seq, heads, head_dim, y)
+               const float *bias, int reach, act *y),
+              k, q, q_stride, q_first, n_q, key, value, kv_stride, k_first, n_k, n_seq, heads, head_dim, bias, reach, y)
 SPY_OPERATION(void, head, modulate,
               (kern_queue * k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
                int steps, const float *cond, int rows, void *mod, void *scratch),
@@ -87,7 +87,9 @@ SPY_OPERATION(void, core, rms_norm,
               (kern_queue * k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                void *y, int y_f32),
               k, x, index, rows, dim, weight, eps, y, y_f32)
-SPY_OPERATION(void, core, swiglu, (kern_queue * k, const act *x, int rows, int hidden, act *y), k, x, rows, hidden, y)
+SPY_OPERATION(void, core, gated,
+              (kern_queue * k, const act *x, int rows, int hidden, kern_activation activation, act *y), k, x, rows,
+              hidden, activation, y)
 SPY_OPERATION(void, core, rotate,
               (kern_queue * k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                act *cache, const int *slot),
@@ -135,7 +137,7 @@ static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(ma
     spy.head.speculate_walk = spy_head_speculate_walk;
     spy.conv.conv = spy_conv_conv;
     spy.core.rms_norm = spy_core_rms_norm;
-    spy.core.swiglu = spy_core_swiglu;
+    spy.core.gated = spy_core_gated;
     spy.core.rotate = spy_core_rotate;
     spy.core.attention_cache = spy_core_attention_cache;
     spy.discrete.probs = spy_discrete_probs;

@@ -1,6 +1,8 @@
 #include "text/tokenizer.h"
 
 #include "base/printable.h"
+#include "text/bpe.h"
+#include "text/bpe_encode.h"
 #include "text/unigram.h"
 #include "text/unigram_encode.h"
 
@@ -10,7 +12,8 @@
 #include <unistd.h>
 
 struct text_tokenizer {
-    text_unigram *unigram;
+    text_unigram *unigram; /* one of these */
+    text_bpe *bpe;
 };
 
 /* Writes the path of a file in the folder. Returns whether there is one. */
@@ -21,9 +24,13 @@ static int find_file(const char *folder, const char *name, char path[PATH_MAX])
 
 static mar_status open_file(const char *folder, text_tokenizer *t, mar_err *err)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], merges[PATH_MAX];
     if (find_file(folder, "spiece.model", path)) return text_unigram_open(path, &t->unigram, err);
-    return err_set(err, MAR_EIO, "%s: no tokenizer, expected a file spiece.model", folder);
+    if (find_file(folder, "tokenizer.json", path)) return text_bpe_open(path, &t->bpe, err);
+    if (find_file(folder, "vocab.json", path) && find_file(folder, "merges.txt", merges))
+        return text_bpe_open_files(path, merges, &t->bpe, err);
+    return err_set(err, MAR_EIO,
+                   "%s: no tokenizer, expected spiece.model, tokenizer.json, or vocab.json and merges.txt", folder);
 }
 
 mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err)
@@ -43,6 +50,7 @@ void text_tokenizer_free(text_tokenizer *t)
 {
     if (!t) return;
     text_unigram_free(t->unigram);
+    text_bpe_free(t->bpe);
     free(t);
 }
 
@@ -55,17 +63,18 @@ mar_status text_tokenize(const text_tokenizer *t, const char *text, size_t lengt
     for (size_t at = 0, size; at < length; at += size)
         if ((size = utf8_decode(text + at, length - at, &c)) == 0)
             return err_set(err, MAR_EARG, "the text is not UTF-8 at byte %zu", at);
-    const mar_status status = text_unigram_encode(t->unigram, text, length, &out, err);
+    const mar_status status = t->bpe ? text_bpe_encode(t->bpe, text, length, &out, err)
+                                     : text_unigram_encode(t->unigram, text, length, &out, err);
     if (status == MAR_OK) *count = out.count;
     return status;
 }
 
 int text_tokenizer_size(const text_tokenizer *t)
 {
-    return text_unigram_size(t->unigram);
+    return t->bpe ? text_bpe_size(t->bpe) : text_unigram_size(t->unigram);
 }
 
 int text_tokenizer_find(const text_tokenizer *t, const char *piece)
 {
-    return text_unigram_find(t->unigram, piece);
+    return t->bpe ? text_bpe_find(t->bpe, piece) : text_unigram_find(t->unigram, piece);
 }

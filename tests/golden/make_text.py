@@ -5,15 +5,24 @@ Models, trained on the lines of text_lines.py:
   unigram        sentencepiece, normalisation nmt_nfkc as T5's
   unigram_bytes  identity, byte_fallback, user-defined symbols, spaces kept
   unigram_suffix pieces that are unused or end with a space; written by hand from the first
+  bpe            tokenizers, tokenizer.json as GPT-2's, with added tokens of all kinds
+  bpe_mixed      other splits and normalizers, ignore_merges, merges as strings
+  bpe_fallback   as Llama's: no splits, bytes for unknown characters
+  clip           tokenizer.json as CLIP's
+  clip_files     the same from vocab.json and merges.txt, by transformers
 hashes.bin has a number of 16 bits for each of 10 000 lines."""
 
 import io
+import json
 import struct
 import sys
 from pathlib import Path
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
+from tokenizers import (AddedToken, Regex, Tokenizer, models, normalizers as norm, pre_tokenizers as pre, processors,
+                        trainers)
+from transformers import CLIPTokenizer
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -63,7 +72,89 @@ def with_suffix(model):
     return proto.SerializeToString()
 
 
+def write_bpe(name, tokenizer, merges_as_strings=False):
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    data = json.loads(tokenizer.to_str())
+    if merges_as_strings:
+        data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+    tokenizer = Tokenizer.from_str(text)
+    write_hashes(folder, lambda x: tokenizer.encode(x, add_special_tokens=False).ids)
+
+
+def train_bpe(tokenizer, special, size=700, alphabet=True, **options):
+    text = (line(i) for i in range(20000, 26000) if i % 1000 > 2)
+    tokenizer.train_from_iterator(text, trainers.BpeTrainer(
+        vocab_size=size, special_tokens=special, show_progress=False,
+        initial_alphabet=pre.ByteLevel.alphabet() if alphabet else [], **options))
+
+
+def gpt2():
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre.ByteLevel(add_prefix_space=True)
+    train_bpe(t, ["<|endoftext|>"])
+    t.add_special_tokens([AddedToken("[img]", normalized=False, lstrip=True)])
+    t.add_tokens([AddedToken("snow", single_word=True), AddedToken("<sep>", rstrip=True, lstrip=True),
+                  AddedToken("</s>", normalized=False, rstrip=True), AddedToken("cat dog")])
+    return t
+
+
+def mixed():
+    t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, ignore_merges=True))
+    t.normalizer = norm.Sequence([norm.NFKC(), norm.Strip(), norm.Replace("'", "`"), norm.Lowercase()])
+    t.pre_tokenizer = pre.Sequence([
+        pre.Split(Regex(r"(?i:d.g)|[^\r\n\p{L}\p{N}]?\p{L}+|\s+(?!\S)"), "merged_with_next"), pre.Digits(True),
+        pre.Punctuation("contiguous"), pre.Split("n", "merged_with_previous"), pre.Split(Regex(r"\s+$"), "removed"),
+        pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+    train_bpe(t, ["<unk>"], alphabet=False, limit_alphabet=90)
+    t.add_tokens([AddedToken("BOLD", normalized=True), AddedToken("Seven", normalized=False)])
+    return t
+
+
+def fallback():
+    t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = norm.Sequence([norm.Prepend("\u2581"), norm.Replace(" ", "\u2581")])
+    t.pre_tokenizer = pre.WhitespaceSplit()
+    train_bpe(t, ["<unk>"] + [f"<0x{i:02X}>" for i in range(255)], size=900, alphabet=False, limit_alphabet=120)
+    data = json.loads(t.to_str())
+    data["pre_tokenizer"] = None
+    data["added_tokens"] = data["added_tokens"][:1]
+    return Tokenizer.from_str(json.dumps(data))
+
+
+def clip():
+    t = Tokenizer(models.BPE(unk_token="<|endoftext|>", end_of_word_suffix="</w>"))
+    t.normalizer = norm.Sequence([norm.NFC(), norm.Replace(Regex(r"\s+"), " "), norm.Lowercase()])
+    t.pre_tokenizer = pre.Sequence([
+        pre.Split(Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"), "removed", invert=True),
+        pre.ByteLevel(add_prefix_space=False)])
+    train_bpe(t, ["<|startoftext|>", "<|endoftext|>"], end_of_word_suffix="</w>")
+    data = json.loads(t.to_str())
+    letters = [x for x in data["model"]["vocab"] if len(x) == 1]
+    for x in letters:  # as in OpenAI's vocabulary, each byte also ends a word
+        data["model"]["vocab"].setdefault(x + "</w>", len(data["model"]["vocab"]))
+    t = Tokenizer.from_str(json.dumps(data))
+    t.post_processor = processors.RobertaProcessing(("<|endoftext|>", 1), ("<|startoftext|>", 0), False, False)
+    return t
+
+
+def write_clip_files(tokenizer):
+    folder = OUT / "clip_files"
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.model.save(str(folder))
+    t = CLIPTokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    write_hashes(folder, lambda x: t(x, add_special_tokens=False)["input_ids"])
+
+
 def main():
+    write_bpe("bpe", gpt2())
+    write_bpe("bpe_mixed", mixed(), merges_as_strings=True)
+    write_bpe("bpe_fallback", fallback())
+    tokenizer = clip()
+    write_bpe("clip", tokenizer)
+    write_clip_files(tokenizer)
     model = train(vocab_size=2000, unk_id=2, bos_id=-1, eos_id=1, pad_id=0, normalization_rule_name="nmt_nfkc")
     write_unigram("unigram", model)
     write_unigram("unigram_suffix", with_suffix(model))

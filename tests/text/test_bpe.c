@@ -1,0 +1,241 @@
+/* Byte-pair encoding: the ids of 10 000 lines with tokenizers of several kinds, long words, and files that are
+ * refused. */
+#include "tests/support/archive.h"
+#include "tests/support/brief.h"
+#include "tests/support/test.h"
+#include "tests/support/text_lines.h"
+
+#include "text/bpe.h"
+#include "text/bpe_encode.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DATA "tests/golden/data/text/"
+
+enum { STEP = test_brief ? 20 : 1 };
+
+TEST_CASE(test_ids_of_gpt2)
+{
+    text_compare_lines(DATA "bpe", STEP);
+}
+
+TEST_CASE(test_ids_of_other_splits)
+{
+    text_compare_lines(DATA "bpe_mixed", STEP);
+}
+
+TEST_CASE(test_ids_with_bytes)
+{
+    text_compare_lines(DATA "bpe_fallback", STEP);
+}
+
+TEST_CASE(test_ids_of_clip)
+{
+    text_compare_lines(DATA "clip", STEP);
+}
+
+TEST_CASE(test_ids_of_clip_from_two_files)
+{
+    text_compare_lines(DATA "clip_files", STEP);
+}
+
+TEST_CASE(test_pieces_are_found)
+{
+    text_tokenizer *t;
+    mar_err err = {0};
+    int ids[8], count;
+    assert_int_equal(text_tokenizer_open(DATA "clip_files", &t, &err), MAR_OK);
+    assert_int_equal(text_tokenizer_find(t, "<|startoftext|>"), 0);
+    assert_int_equal(text_tokenizer_find(t, "<|endoftext|>"), 1);
+    assert_int_equal(text_tokenizer_find(t, "a</w>") >= 0, 1);
+    assert_int_equal(text_tokenizer_find(t, "no such piece"), -1);
+    assert_int_equal(text_tokenizer_find(t, ""), -1);
+    assert_int_equal(text_tokenize(t, "A<|endoftext|>", 14, ids, 8, &count, &err), MAR_OK);
+    assert_int_equal(count, 2);
+    assert_int_equal(ids[0], text_tokenizer_find(t, "a</w>"));
+    assert_int_equal(ids[1], 1);
+    text_tokenizer_free(t);
+}
+
+/* A word of a megabyte takes n log n steps. */
+TEST_CASE(test_long_word)
+{
+    enum { SIZE = 1 << 20 };
+    text_tokenizer *t;
+    mar_err err = {0};
+    int count;
+    char *text = malloc(SIZE);
+    assert_non_null(text);
+    for (int i = 0; i < SIZE; i++) text[i] = "snow"[i % 4];
+    assert_int_equal(text_tokenizer_open(DATA "bpe", &t, &err), MAR_OK);
+    assert_int_equal(text_tokenize(t, text, SIZE, NULL, 0, &count, &err), MAR_OK);
+    assert_in_range(count, SIZE / 16, SIZE);
+    text_tokenizer_free(t);
+    free(text);
+}
+
+/* The square of the marks in a row would be slow to sort. */
+TEST_CASE(test_marks_in_a_row)
+{
+    enum { MARKS = 3000 };
+    text_tokenizer *t;
+    mar_err err = {0};
+    int count;
+    char text[2 * MARKS];
+    for (int i = 0; i < MARKS; i++) memcpy(text + 2 * i, i % 2 ? "\xcc\x80" : "\xcc\xa7", 2);
+    assert_int_equal(text_tokenizer_open(DATA "clip", &t, &err), MAR_OK);
+    assert_int_equal(text_tokenize(t, text, sizeof text, NULL, 0, &count, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "3000 combining marks in a row"));
+    assert_int_equal(text_tokenize(t, text, sizeof text / 2, NULL, 0, &count, &err), MAR_OK);
+    text_tokenizer_free(t);
+}
+
+/* --- what is refused --------------------------------------------------------------------------------------------- */
+
+#define MODEL(vocab, merges) "\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}"
+#define AB                   "{\"a\":0,\"b\":1,\"ab\":2}"
+#define GOOD                 MODEL(AB, "[[\"a\",\"b\"]]")
+#define TOKEN(id, text, more)                                                                                          \
+    "{\"id\":" id ",\"content\":\"" text "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false," more            \
+    "\"special\":true}"
+
+static void refuse(const char *text, const char *part)
+{
+    text_bpe *b;
+    mar_err err = {0};
+    const mar_status status = text_bpe_read(text, strlen(text), "some.json", &b, &err);
+    if (status != MAR_EFORMAT || b) fail_msg("%s: status %d", text, (int)status);
+    if (strncmp(err.text, "some.json: ", 11) != 0 || !strstr(err.text, part))
+        fail_msg("%s: \"%s\", expected \"%s\"", text, err.text, part);
+}
+
+TEST_CASE(test_models_that_are_refused)
+{
+    refuse("", "no JSON");
+    refuse("[]", "is no object");
+    refuse("{\"a\":\"\xff\"}", "is not UTF-8");
+    refuse("{}", "no \"model\"");
+    refuse("{\"model\":[]}", "model: is no object");
+    refuse("{\"model\":{\"type\":\"Unigram\",\"vocab\":{},\"merges\":[]}}", "type \"Unigram\" is not supported");
+    refuse("{\"model\":{\"type\":\"BPE\",\"shape\":1}}", "model: \"shape\" is not supported");
+    refuse("{\"model\":{\"type\":\"BPE\",\"type\":\"BPE\"}}", "\"type\" is there twice");
+    refuse("{\"model\":{\"dropout\":0.1,\"vocab\":" AB ",\"merges\":[]}}", "\"dropout\" is not supported");
+    refuse("{\"model\":{\"continuing_subword_prefix\":\"##\",\"vocab\":" AB ",\"merges\":[]}}",
+           "\"continuing_subword_prefix\" is not supported");
+    refuse("{\"model\":{\"unk_token\":\"x\",\"vocab\":" AB ",\"merges\":[]}}", "\"unk_token\" is no piece");
+    refuse("{\"model\":{\"fuse_unk\":1,\"vocab\":" AB ",\"merges\":[]}}", "\"fuse_unk\" is no boolean");
+    refuse("{\"version\":\"2.0\"," GOOD "}", "\"version\" is not");
+    refuse("{\"vocabulary\":1," GOOD "}", "\"vocabulary\" is not supported");
+}
+
+TEST_CASE(test_vocabularies_that_are_refused)
+{
+    refuse("{" MODEL("[]", "[]") "}", "vocab: is no object");
+    refuse("{" MODEL("{}", "[]") "}", "vocab: no pieces");
+    refuse("{" MODEL("{\"a\":\"0\"}", "[]") "}", "the id of \"a\"");
+    refuse("{" MODEL("{\"a\":-1}", "[]") "}", "the id of \"a\"");
+    refuse("{" MODEL("{\"a\":0.5}", "[]") "}", "the id of \"a\"");
+    refuse("{" MODEL("{\"a\":99999999999}", "[]") "}", "the id of \"a\"");
+    refuse("{" MODEL("{\"a\":0,\"b\":2}", "[]") "}", "\"b\" has id 2 of 2 pieces, expected ids without holes");
+    refuse("{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", "\"b\" has id 0, as another piece");
+    refuse("{" MODEL("{\"a\":0,\"a\":1}", "[]") "}", "\"a\" is there twice");
+    refuse("{" MODEL("{\"\":0}", "[]") "}", "piece 0 has 0 bytes");
+    refuse("{" MODEL(AB, "{}") "}", "merges: is no list");
+    refuse("{" MODEL(AB, "[1]") "}", "merge 0: is no pair of strings");
+    refuse("{" MODEL(AB, "[[\"a\"]]") "}", "merge 0: is no pair of strings");
+    refuse("{" MODEL(AB, "[\"ab\"]") "}", "merge 0: \"ab\", expected two pieces");
+    refuse("{" MODEL(AB, "[\"a b c\"]") "}", "expected two pieces");
+    refuse("{" MODEL(AB, "[[\"a\",\"b\"],[\"b\",\"a\"]]") "}", "merge 1: \"b\", \"a\" or both together are not");
+    refuse("{" MODEL(AB, "[[\"ab\",\"ab\"]]") "}", "merge 0: \"ab\", \"ab\"");
+    refuse("{" MODEL(AB, "[[\"\",\"a\"]]") "}", "merge 0: \"\", \"a\"");
+}
+
+TEST_CASE(test_added_tokens_that_are_refused)
+{
+    refuse("{\"added_tokens\":{}," GOOD "}", "added_tokens: is no list");
+    refuse("{\"added_tokens\":[1]," GOOD "}", "added_tokens: is no object");
+    refuse("{\"added_tokens\":[" TOKEN("3", "x", "") "]," GOOD "}", "\"normalized\" is no boolean");
+    refuse("{\"added_tokens\":[" TOKEN("4", "x", "\"normalized\":true,") "]," GOOD "}", "\"x\" has id 4, expected 3");
+    refuse("{\"added_tokens\":[" TOKEN("3", "ab", "\"normalized\":true,") "]," GOOD "}", "\"ab\" has id 3, expected 2");
+    refuse("{\"added_tokens\":[" TOKEN("3", "", "\"normalized\":true,") "]," GOOD "}", "token 3 has 0 bytes");
+    refuse("{\"added_tokens\":[" TOKEN("2", "ab", "\"normalized\":true,") "," TOKEN(
+               "2", "ab", "\"normalized\":true,") "]," GOOD "}",
+           "\"ab\" is there twice");
+}
+
+TEST_CASE(test_steps_that_are_refused)
+{
+    static const char *const steps[][2] = {
+        {"\"normalizer\":{\"type\":\"Precompiled\"}", "normalizer: \"Precompiled\" is not supported"},
+        {"\"normalizer\":{\"type\":\"NFC\",\"form\":1}", "normalizer: \"form\" is not supported"},
+        {"\"normalizer\":[1]", "normalizer: is no object"},
+        {"\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[1]}", "normalizer: is no object"},
+        {"\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":{}}", "\"normalizers\" is no list"},
+        {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":\"a\"}", "neither a String nor a Regex"},
+        {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Regex\":\"(\"}}", "missing closing"},
+        {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Regex\":\"\\\\h\"}}",
+         "is not supported"},
+        {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Regex\":\"(?R)\"}}", "is not supported"},
+        {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Regex\":\"(*F)\"}}", "is not supported"},
+        {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Regex\":\"[a[b]]\"}}",
+         "is not supported"},
+        {"\"pre_tokenizer\":{\"type\":\"Metaspace\"}", "pre_tokenizer: \"Metaspace\" is not supported"},
+        {"\"pre_tokenizer\":{\"type\":\"ByteLevel\"}", "\"add_prefix_space\" is no boolean"},
+        {"\"pre_tokenizer\":{\"type\":\"Punctuation\",\"behavior\":\"Random\"}", "behavior \"Random\""},
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "{%s,%s}", steps[i][0], GOOD);
+        refuse(text, steps[i][1]);
+    }
+}
+
+/* A pattern that takes exponential time ends with a line. */
+TEST_CASE(test_slow_pattern)
+{
+    static const char text[] = "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:a+)+$\"},"
+                               "\"behavior\":\"Isolated\",\"invert\":false}," GOOD "}";
+    text_bpe *b;
+    mar_err err = {0};
+    assert_int_equal(text_bpe_read(text, sizeof text - 1, "slow.json", &b, &err), MAR_OK);
+    text_ids out = {0};
+    assert_int_equal(text_bpe_encode(b, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", 41, &out, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "exceeds its limit"));
+    text_bpe_free(b);
+}
+
+static void refuse_files(const char *vocab, const char *merges, const char *part)
+{
+    text_bpe *b;
+    mar_err err = {0};
+    const mar_status status =
+        text_bpe_read_files(vocab, strlen(vocab), "vocab.json", merges, strlen(merges), "merges.txt", &b, &err);
+    if (status != MAR_EFORMAT || b) fail_msg("%s: status %d", vocab, (int)status);
+    if (!strstr(err.text, part)) fail_msg("\"%s\", expected \"%s\"", err.text, part);
+}
+
+TEST_CASE(test_two_files_that_are_refused)
+{
+    refuse_files("[]", "", "vocab.json: its JSON is no object");
+    refuse_files("{\"a\":1}", "", "vocab.json: vocab: \"a\" has id 1");
+    refuse_files(AB, "#version: 0.2\na b\nb a\n", "merges.txt: merge 1");
+    refuse_files(AB, "ab\n", "merges.txt: merge 0: \"ab\", expected two pieces");
+}
+
+/* Cut anywhere, a file is refused. */
+TEST_CASE(test_truncated)
+{
+    bytes b = bytes_from_file(DATA "bpe/tokenizer.json");
+    for (size_t size = 0; size < b.size; size += size < 300 ? 7 : 497) {
+        text_bpe *t;
+        mar_err err = {0};
+        const char *copy = (const char *)guarded_copy(b.data, size);
+        assert_int_equal(text_bpe_read(copy, size, "cut.json", &t, &err), MAR_EFORMAT);
+        assert_null(t);
+        guarded_free((const uint8_t *)copy, size);
+    }
+    bytes_free(&b);
+}

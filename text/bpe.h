@@ -1,0 +1,28 @@
+/* Byte-pair encoding with the steps around it, from the files of Hugging Face's `tokenizers`. Ids are those of that
+ * library (0.23).
+ *
+ * Of a tokenizer.json all parts that decide about ids are read, or refused by name. The others are the caller's:
+ * post_processor (start and end tokens), truncation, padding, decoder. */
+#ifndef TEXT_BPE_H
+#define TEXT_BPE_H
+
+#include "text/buffer.h"
+
+typedef struct text_bpe text_bpe;
+
+enum { BPE_FILE_MAX = 1 << 26 }; /* bytes */
+
+/* Reads tokenizer.json. Returns MAR_EIO, MAR_EFORMAT or MAR_ENOMEM with its path. */
+mar_status text_bpe_open(const char *path, text_bpe **out, mar_err *err);
+/* The same with a file's bytes, text[length], which it copies. */
+mar_status text_bpe_read(const char *text, size_t length, const char *label, text_bpe **out, mar_err *err);
+/* Reads vocab.json and merges.txt: CLIP's steps if there are pieces that end with "</w>", else GPT-2's. */
+mar_status text_bpe_open_files(const char *vocab, const char *merges, text_bpe **out, mar_err *err);
+mar_status text_bpe_read_files(const char *vocab, size_t vocab_length, const char *vocab_label, const char *merges,
+                               size_t merges_length, const char *merges_label, text_bpe **out, mar_err *err);
+void text_bpe_free(text_bpe *b); /* NULL is fine */
+
+int text_bpe_size(const text_bpe *b);
+int text_bpe_find(const text_bpe *b, const char *piece); /* -1: there is none */
+
+#endif

@@ -1,0 +1,199 @@
+#include "text/bpe_build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static mar_status refuse_memory(const bpe_building *b)
+{
+    return err_set(b->err, MAR_ENOMEM, "%s: no memory for a tokenizer", b->label);
+}
+
+int32_t bpe_piece_id(const text_bpe *b, const char *text, size_t length)
+{
+    uint32_t node = 0;
+    if (length == 0) return -1;
+    for (size_t i = 0; i < length; i++)
+        if ((node = text_trie_step(&b->vocab, node, (uint8_t)text[i])) == 0) return -1;
+    return b->vocab.nodes[node].id;
+}
+
+/* Refuses an id out of 0 .. n-1 or of two pieces. seen is [n], zeros. */
+static mar_status check_ids(const bpe_building *b, const text_piece *pieces, size_t n, uint8_t *seen)
+{
+    for (size_t i = 0; i < n; i++) {
+        const text_piece *const p = &pieces[i];
+        if (p->id < 0 || (size_t)p->id >= n)
+            return err_set(b->err, MAR_EFORMAT,
+                           "%s: vocab: \"%.*s\" has id %d of %zu pieces, expected ids without holes", b->label,
+                           (int)p->length, p->text, p->id, n);
+        if (seen[p->id]++)
+            return err_set(b->err, MAR_EFORMAT, "%s: vocab: \"%.*s\" has id %d, as another piece", b->label,
+                           (int)p->length, p->text, p->id);
+    }
+    return MAR_OK;
+}
+
+static mar_status check_texts(const bpe_building *b, const text_piece *sorted, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const text_piece *const p = &sorted[i];
+        if (p->length == 0 || p->length > BPE_PIECE_MAX)
+            return err_set(b->err, MAR_EFORMAT, "%s: vocab: piece %d has %u bytes, expected 1 to %d", b->label, p->id,
+                           p->length, BPE_PIECE_MAX);
+        if (i > 0 && p->length == p[-1].length && memcmp(p->text, p[-1].text, p->length) == 0)
+            return err_set(b->err, MAR_EFORMAT, "%s: vocab: \"%.*s\" is there twice", b->label, (int)p->length,
+                           p->text);
+    }
+    return MAR_OK;
+}
+
+mar_status bpe_set_vocab(bpe_building *b, text_piece *pieces, size_t n)
+{
+    if (n == 0) return err_set(b->err, MAR_EFORMAT, "%s: vocab: no pieces", b->label);
+    uint8_t *seen = calloc(n, 1);
+    if (!seen) return refuse_memory(b);
+    mar_status status = check_ids(b, pieces, n, seen);
+    free(seen);
+    if (status != MAR_OK) return status;
+    text_sort_pieces(pieces, n);
+    status = check_texts(b, pieces, n);
+    if (status != MAR_OK) return status;
+    if (!text_trie_build(pieces, n, &b->model->vocab)) return refuse_memory(b);
+    b->n_vocab = n;
+    b->model->count = (int)n;
+    return MAR_OK;
+}
+
+mar_status bpe_add_merge(bpe_building *b, const char *left, size_t left_length, const char *right, size_t right_length)
+{
+    const text_trie *const t = &b->model->vocab;
+    uint32_t node = 0;
+    int32_t left_id = -1, id = -1;
+    for (size_t i = 0; i < left_length + right_length; i++) {
+        node = text_trie_step(t, node, (uint8_t)(i < left_length ? left[i] : right[i - left_length]));
+        if (node == 0) break;
+        if (i + 1 == left_length) left_id = t->nodes[node].id;
+        if (i + 1 == left_length + right_length) id = t->nodes[node].id;
+    }
+    const int32_t right_id = bpe_piece_id(b->model, right, right_length);
+    if (left_id < 0 || right_id < 0 || id < 0)
+        return err_set(b->err, MAR_EFORMAT,
+                       "%s: merge %zu: \"%.*s\", \"%.*s\" or both together are not in the vocabulary", b->label,
+                       b->n_merges, (int)(left_length < 100 ? left_length : 100), left,
+                       (int)(right_length < 100 ? right_length : 100), right);
+    if (b->n_merges == b->capacity) {
+        const size_t capacity = b->capacity ? 2 * b->capacity : 1024;
+        bpe_named_merge *grown = realloc(b->merges, capacity * sizeof *grown);
+        if (!grown) return refuse_memory(b);
+        b->merges = grown;
+        b->capacity = capacity;
+    }
+    b->merges[b->n_merges] = (bpe_named_merge){left_id, {right_id, (int32_t)b->n_merges, id}};
+    b->n_merges++; /* at most the file's bytes, so rank is below 2^26 */
+    return MAR_OK;
+}
+
+static int compare_merges(const void *a, const void *b)
+{
+    const bpe_merge *const x = a, *const y = b;
+    return x->right != y->right ? (x->right > y->right) - (x->right < y->right)
+                                : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* Sorts the merges of a row from `begin`, and moves them to `to`. Of equal pairs the last counts. Returns the end. */
+static uint32_t finish_row(bpe_merge *merges, uint32_t begin, uint32_t end, uint32_t to)
+{
+    if (end - begin > 1) qsort(merges + begin, end - begin, sizeof *merges, compare_merges);
+    for (uint32_t i = begin; i < end; i++)
+        if (i + 1 == end || merges[i].right != merges[i + 1].right) merges[to++] = merges[i];
+    return to;
+}
+
+mar_status bpe_set_merges(bpe_building *b)
+{
+    text_bpe *const m = b->model;
+    const size_t n = b->n_vocab;
+    m->merge_rows = calloc(n + 2, sizeof *m->merge_rows);
+    m->merges = malloc((b->n_merges + 1) * sizeof *m->merges);
+    if (!m->merge_rows || !m->merges) return refuse_memory(b);
+    uint32_t *const begin = m->merge_rows + 1; /* begin[i + 1] grows to the end of row i while it is filled */
+    for (size_t i = 0; i < b->n_merges; i++) begin[b->merges[i].left]++;
+    for (size_t i = 0, sum = 0; i <= n; i++) {
+        const size_t size = begin[i];
+        begin[i] = (uint32_t)sum;
+        sum += size;
+    }
+    for (size_t i = 0; i < b->n_merges; i++) m->merges[begin[b->merges[i].left]++] = b->merges[i].merge;
+    uint32_t to = 0, from = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t end = begin[i];
+        m->merge_rows[i] = to;
+        to = finish_row(m->merges, from, end, to);
+        from = end;
+    }
+    m->merge_rows[n] = to;
+    return MAR_OK;
+}
+
+mar_status bpe_add_token(bpe_building *b, const char *text, bpe_added token)
+{
+    text_bpe *const m = b->model;
+    const int32_t known = bpe_piece_id(m, text, token.length), expected = known >= 0 ? known : m->count;
+    if (token.length == 0 || token.length > BPE_PIECE_MAX)
+        return err_set(b->err, MAR_EFORMAT, "%s: added_tokens: token %d has %zu bytes, expected 1 to %d", b->label,
+                       token.id, token.length, BPE_PIECE_MAX);
+    if (token.id != expected)
+        return err_set(b->err, MAR_EFORMAT, "%s: added_tokens: \"%.*s\" has id %d, expected %d", b->label,
+                       (int)token.length, text, token.id, expected);
+    bpe_added *grown = realloc(m->added, (m->n_added + 1) * sizeof *grown);
+    if (!grown) return refuse_memory(b);
+    m->added = grown;
+    token.text = malloc(token.length + 1);
+    if (!token.text) return refuse_memory(b);
+    memcpy(token.text, text, token.length);
+    token.text[token.length] = '\0';
+    m->added[m->n_added++] = token;
+    m->count += known < 0;
+    return MAR_OK;
+}
+
+/* Builds the trie of the added tokens that are normalized or not. pieces is [n_added]; their texts are in `texts`. */
+static mar_status build_added(bpe_building *b, int normalized, text_buffer *texts, text_piece *pieces, text_trie *out)
+{
+    text_bpe *const m = b->model;
+    size_t n = 0;
+    for (size_t i = 0; i < m->n_added; i++)
+        if (m->added[i].normalized == normalized && texts[i].length)
+            pieces[n++] = (text_piece){texts[i].data, (uint32_t)texts[i].length, (int32_t)i};
+    text_sort_pieces(pieces, n);
+    for (size_t i = 1; i < n; i++)
+        if (pieces[i].length == pieces[i - 1].length &&
+            memcmp(pieces[i].text, pieces[i - 1].text, pieces[i].length) == 0)
+            return err_set(b->err, MAR_EFORMAT, "%s: added_tokens: \"%s\" is there twice", b->label, pieces[i].text);
+    if (n && !text_trie_build(pieces, n, out)) return refuse_memory(b);
+    return MAR_OK;
+}
+
+mar_status bpe_index_added(bpe_building *b)
+{
+    text_bpe *const m = b->model;
+    const size_t n = m->n_added;
+    mar_status status = MAR_OK;
+    if (n == 0) return MAR_OK;
+    text_matcher *matcher = text_matcher_new();
+    text_buffer *texts = calloc(n, sizeof *texts);
+    text_piece *pieces = calloc(n, sizeof *pieces);
+    const text_steps none = {0};
+    if (!texts || !pieces || !matcher) status = refuse_memory(b);
+    for (size_t i = 0; i < n && status == MAR_OK; i++)
+        status = text_normalize(m->added[i].normalized ? &m->normalizers : &none, matcher, m->added[i].text,
+                                m->added[i].length, &texts[i], b->err);
+    if (status == MAR_EARG) status = err_set(b->err, MAR_EFORMAT, "%s: added_tokens: cannot be normalised", b->label);
+    if (status == MAR_OK) status = build_added(b, 0, texts, pieces, &m->raw);
+    if (status == MAR_OK) status = build_added(b, 1, texts, pieces, &m->normal);
+    for (size_t i = 0; texts && i < n; i++) text_buffer_free(&texts[i]);
+    text_matcher_free(matcher);
+    free(texts);
+    free(pieces);
+    return status;
+}

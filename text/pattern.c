@@ -1,0 +1,213 @@
+#include "text/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct text_matcher {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+};
+
+/* Steps from one start, and KiB. */
+enum { MATCH_LIMIT = 1000000, HEAP_LIMIT = 65536 };
+
+mar_status text_pattern_compile(const char *pattern, size_t length, int lines, const char *label, text_pattern **out,
+                                mar_err *err)
+{
+    int number;
+    size_t at;
+    char why[256];
+    *out = NULL;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (!context) return err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    pcre2_set_parens_nest_limit(context, 50);
+    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | (lines ? PCRE2_MULTILINE : 0);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, length, options, &number, &at, context);
+    pcre2_compile_context_free(context);
+    if (code) {
+        *out = (text_pattern *)code;
+        return MAR_OK;
+    }
+    if (pcre2_get_error_message(number, (PCRE2_UCHAR *)why, sizeof why) < 0) *why = '\0';
+    if (number == PCRE2_ERROR_NOMEMORY) return err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
+    return err_set(err, MAR_EFORMAT, "%s: pattern \"%.*s\": %s, at %zu", label, length > 100 ? 100 : (int)length,
+                   pattern, why, at);
+}
+
+void text_pattern_free(text_pattern *p)
+{
+    pcre2_code_free((pcre2_code *)p);
+}
+
+text_matcher *text_matcher_new(void)
+{
+    text_matcher *m = calloc(1, sizeof *m);
+    if (!m) return NULL;
+    m->data = pcre2_match_data_create(TEXT_GROUPS, NULL);
+    m->context = pcre2_match_context_create(NULL);
+    if (!m->data || !m->context) {
+        text_matcher_free(m);
+        return NULL;
+    }
+    pcre2_set_match_limit(m->context, MATCH_LIMIT);
+    pcre2_set_heap_limit(m->context, HEAP_LIMIT);
+    return m;
+}
+
+void text_matcher_free(text_matcher *m)
+{
+    if (!m) return;
+    pcre2_match_data_free(m->data);
+    pcre2_match_context_free(m->context);
+    free(m);
+}
+
+int text_pattern_find(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from, text_match *out)
+{
+    const int rc =
+        pcre2_match((const pcre2_code *)p, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
+    if (rc == PCRE2_ERROR_NOMATCH) return 0;
+    if (rc < 0) return -1;
+    const size_t *const ends = pcre2_get_ovector_pointer(m->data);
+    for (int i = 0; i < TEXT_GROUPS; i++) {
+        const int known = rc == 0 || i < rc;
+        out->begin[i] = known ? ends[2 * i] : SIZE_MAX;
+        out->end[i] = known ? ends[2 * i + 1] : SIZE_MAX;
+    }
+    return out->begin[0] <= out->end[0] ? 1 : -1; /* \K in a lookahead can turn them around */
+}
+
+mar_status text_pattern_replace(const text_pattern *p, text_matcher *m, const char *text, size_t n, const char *with,
+                                const char *label, text_buffer *out, mar_err *err)
+{
+    size_t done = 0, from = 0;
+    text_match match;
+    int found = 0;
+    while (from <= n && (found = text_pattern_find(p, m, text, n, from, &match)) > 0) {
+        from = match.end[0];
+        if (match.begin[0] == match.end[0]) {
+            do from++;
+            while (from < n && ((uint8_t)text[from] & 0xc0) == 0x80);
+            continue;
+        }
+        text_put(out, text + done, match.begin[0] - done);
+        for (const char *c = with; *c; c++)
+            if (*c != '\\' || c[1] != '1')
+                text_put(out, c, 1);
+            else if (c++, match.begin[1] != SIZE_MAX)
+                text_put(out, text + match.begin[1], match.end[1] - match.begin[1]);
+        done = match.end[0];
+    }
+    if (found < 0) return err_set(err, MAR_EARG, "%s: a pattern exceeds its limit of steps", label);
+    text_put(out, text + done, n - done);
+    return out->failed ? err_set(err, MAR_ENOMEM, "%s: no memory for a text of %zu bytes", label, n) : MAR_OK;
+}
+
+/* --- Oniguruma's syntax ------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const char *pattern, *label;
+    size_t length, at;
+    int in_class;
+    text_buffer out;
+    mar_err *err;
+} translation;
+
+static mar_status refuse(translation *t, size_t size)
+{
+    size_t left = t->length - t->at;
+    if (size < left) left = size;
+    return err_set(t->err, MAR_EFORMAT, "%s: pattern: \"%.*s\" at %zu is not supported", t->label, (int)left,
+                   t->pattern + t->at, t->at);
+}
+
+static void put_text(translation *t, const char *text)
+{
+    text_put(&t->out, text, strlen(text));
+}
+
+/* Translates an escape. White space is Unicode's White_Space; a letter of a word is Alphabetic, a mark, a decimal
+ * number or a connector. PCRE2's \s also has U+180E, and its \w has no marks. */
+static mar_status translate_escape(translation *t)
+{
+    static const char *const space = "\\p{Z}\\t-\\r\\x{85}", *const word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+    const char c = t->at + 1 < t->length ? t->pattern[t->at + 1] : '\0';
+    const int is_set = c == 's' || c == 'S' || c == 'w' || c == 'W';
+    if (is_set && t->in_class && (c == 'S' || c == 'W')) return refuse(t, 2);
+    if (is_set) {
+        if (!t->in_class) put_text(t, c == 'S' || c == 'W' ? "[^" : "[");
+        put_text(t, c == 's' || c == 'S' ? space : word);
+        if (!t->in_class) put_text(t, "]");
+    } else if (c == 'v') {
+        put_text(t, "\\x0b");
+    } else if (c &&
+               (strchr("nrtfaepPdDAzx", c) || (!((c | 0x20) >= 'a' && (c | 0x20) <= 'z') && !(c >= '0' && c <= '9')))) {
+        text_put(&t->out, t->pattern + t->at, 2);
+    } else {
+        return refuse(t, 2);
+    }
+    t->at += 2;
+    return MAR_OK;
+}
+
+/* Copies the start of a group of a kind that both know. */
+static mar_status translate_group(translation *t)
+{
+    static const char *const kinds[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)", "(?-i)", "(?-i:"};
+    const char *const at = t->pattern + t->at;
+    const size_t left = t->length - t->at;
+    if (left > 1 && at[1] == '*') return refuse(t, 2);
+    if (left < 2 || at[1] != '?') {
+        put_text(t, "(");
+        t->at++;
+        return MAR_OK;
+    }
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const size_t size = strlen(kinds[i]);
+        if (size > left || memcmp(at, kinds[i], size) != 0) continue;
+        put_text(t, kinds[i]);
+        t->at += size;
+        return MAR_OK;
+    }
+    return refuse(t, 4);
+}
+
+static mar_status translate_next(translation *t)
+{
+    const char c = t->pattern[t->at];
+    if (c == '\\') return translate_escape(t);
+    if (c == '(' && !t->in_class) return translate_group(t);
+    if (t->in_class && (c == '[' || (c == '&' && t->at + 1 < t->length && t->pattern[t->at + 1] == '&')))
+        return refuse(t, 2);
+    if (c == '[') {
+        t->in_class = 1;
+        put_text(t, "[");
+        t->at++;
+        if (t->at < t->length && t->pattern[t->at] == '^') {
+            put_text(t, "^");
+            t->at++;
+        }
+        if (t->at < t->length && t->pattern[t->at] == ']') return refuse(t, 1);
+        return MAR_OK;
+    }
+    if (c == ']') t->in_class = 0;
+    text_put(&t->out, &c, 1);
+    t->at++;
+    return MAR_OK;
+}
+
+mar_status text_pattern_translate(const char *pattern, size_t length, const char *label, text_pattern **out,
+                                  mar_err *err)
+{
+    translation t = {.pattern = pattern, .label = label, .length = length, .err = err};
+    mar_status status = MAR_OK;
+    *out = NULL;
+    while (status == MAR_OK && t.at < length) status = translate_next(&t);
+    if (status == MAR_OK && t.out.failed) status = err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
+    if (status == MAR_OK) status = text_pattern_compile(t.out.data ? t.out.data : "", t.out.length, 1, label, out, err);
+    text_buffer_free(&t.out);
+    return status;
+}

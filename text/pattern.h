@@ -1,0 +1,40 @@
+/* Regular expressions (PCRE2) over UTF-8. */
+#ifndef TEXT_PATTERN_H
+#define TEXT_PATTERN_H
+
+#include "text/buffer.h"
+
+/* A compiled pattern. It does not change, so any number of threads may use it. */
+typedef struct text_pattern text_pattern;
+/* Memory for the matches of one thread, and the limits of work and memory for one search. */
+typedef struct text_matcher text_matcher;
+
+enum { TEXT_GROUPS = 4 }; /* groups that a match reports, the whole one first */
+
+typedef struct {
+    size_t begin[TEXT_GROUPS], end[TEXT_GROUPS]; /* offsets; SIZE_MAX for a group without a match */
+} text_match;
+
+/* Compiles a pattern of PCRE2. \d, \s, \w and \b are Unicode's; ^ and $ match at every line with `lines`. Returns
+ * MAR_EFORMAT with the label, PCRE2's reason and its offset, or MAR_ENOMEM. */
+mar_status text_pattern_compile(const char *pattern, size_t length, int lines, const char *label, text_pattern **out,
+                                mar_err *err);
+/* The same for a pattern of the `tokenizers` library, in Oniguruma's syntax. Refuses by name what PCRE2 would read in
+ * another way, or what real tokenizers do not use. */
+mar_status text_pattern_translate(const char *pattern, size_t length, const char *label, text_pattern **out,
+                                  mar_err *err);
+void text_pattern_free(text_pattern *p);
+
+text_matcher *text_matcher_new(void); /* NULL without memory */
+void text_matcher_free(text_matcher *m);
+
+/* Finds the first match in text[0..n), valid UTF-8, at or after `from`. Returns 1, 0 if there is none, or -1 if the
+ * search exceeds its limits. */
+int text_pattern_find(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from, text_match *out);
+
+/* Writes text with every match replaced by `with`, in which "\1" stands for the first group. An empty match is left as
+ * it is. Returns MAR_EARG, with the label, if a search exceeds its limits, or MAR_ENOMEM. */
+mar_status text_pattern_replace(const text_pattern *p, text_matcher *m, const char *text, size_t n, const char *with,
+                                const char *label, text_buffer *out, mar_err *err);
+
+#endif

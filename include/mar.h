@@ -34,10 +34,10 @@
  * a session for each. On a CPU, working sessions share the handle's threads. A call on a CPU uses at most 64 KB of its
  * thread's stack.
  *
- * Lifetimes: a session holds a reference to its model, draft model and VAE; each of these holds one to the handle.
- * mar_model_free, mar_vae_free and mar_close drop the caller's reference. So objects may be freed in any order and on
- * any thread; memory is released with the last reference. Strings returned by the library stay valid until their owner
- * is freed, unless the function says otherwise.
+ * Lifetimes: a session holds a reference to its model, draft model and VAE; each of these holds one to the handle, as
+ * do text encoders and feature networks. mar_model_free, mar_vae_free and mar_close drop the caller's reference. So
+ * objects may be freed in any order and on any thread; memory is released with the last reference. Strings returned by
+ * the library stay valid until their owner is freed, unless the function says otherwise.
  *
  * Invalid arguments: a call with a status returns MAR_EARG and sets the reason. This covers NULL for a pointer, a
  * number out of range, and a handle that failed to open. Without a handle or session, mar_error(NULL) returns the
@@ -386,6 +386,56 @@ MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
 /* Returns the codebook for lookup: float [codebook][z_channels], rows of length 1. Valid as long as the VAE. Returns
  * NULL without a codebook. */
 MAR_API const float *mar_vae_codebook(const mar_vae *vae);
+
+/* --- text ----------------------------------------------------------------------------------------- */
+
+/* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions).
+ * Its weights are on the handle's device, in the handle's dtype. It has a reference on the handle and a queue of its
+ * own. One thread at a time may use it; several may be loaded. Free it once the prompts are encoded. */
+typedef struct mar_text mar_text;
+
+typedef struct {
+    size_t size;
+    const char *name; /* "T5 encoder"; static */
+    long parameters;  /* number of weights of the encoder */
+    int dim;          /* length of a token's features */
+    int depth;        /* layers */
+    int heads;
+    int hidden;       /* of the MLP */
+    int vocabulary;   /* rows of the embedding */
+    int int8_weights; /* 1: matrices are int8 in the file */
+} mar_text_config;
+
+/* What is done to a prompt before it is divided into tokens. LLAMAGEN: the cleaning of LlamaGen's release, twice, as
+ * there: lower case, without URLs, HTML and other noise; ftfy, its repair of wrong encodings, is left out. OFF:
+ * nothing. */
+typedef enum { MAR_CLEAN_LLAMAGEN = 0, MAR_CLEAN_OFF } mar_clean;
+
+/* Loads the encoder of a T5 of version 1.1 (flan-t5, t5-v1_1; gated-gelu) from a folder as Hugging Face writes it:
+ * spiece.model, config.json, and model.safetensors or pytorch_model.bin, whole or in shards with their index
+ * (model.safetensors.index.json). Without config.json a file that mar_convert has written will do, named
+ * model.safetensors. Reads the encoder's tensors only, one at a time. MAR_EIO for a file that is missing, MAR_EFORMAT
+ * for a damaged one or half a download, MAR_EMODEL for another architecture. Further errors are those of
+ * mar_model_load. mar_text_free accepts NULL. */
+MAR_API mar_status mar_text_load(mar *m, const char *folder, mar_text **out);
+/* Does the same from source->path, with progress. MAR_EARG for data, fd, heads and encoder. */
+MAR_API mar_status mar_text_load_from(mar *m, const mar_source *source, mar_text **out);
+MAR_API void mar_text_free(mar_text *t);
+MAR_API const mar_text_config *mar_text_get_config(const mar_text *t);
+
+enum { MAR_TEXT_TOKENS_MAX = 4096 };
+
+/* Encodes n prompts, UTF-8, for a model of `tokens` text tokens (LlamaGen: 120), 1..MAR_TEXT_TOKENS_MAX. A prompt's
+ * tokens end with the end token; those of a longer one are cut off in front of it. Writes features float
+ * [n][tokens][dim] and mask uint8_t [n][tokens], 1 for a token and 0 for padding. Padding is on the left, as LlamaGen
+ * has it, and its features are 0. counts int [n], or NULL, gets each prompt's tokens before the cut, the end token
+ * included. A prompt of which cleaning leaves nothing has the end token alone, as in LlamaGen's release. A prompt's
+ * features do not depend on the other prompts: on a CPU bit for bit.
+ *
+ * MAR_EARG for invalid UTF-8 and for an empty prompt, naming the prompt by its index from 0. MAR_EMODEL if a feature is
+ * NaN or infinite. After an error all results are 0. */
+MAR_API mar_status mar_text_encode(mar_text *t, const char *const *prompts, int n, mar_clean clean, int tokens,
+                                   float *features, uint8_t *mask, int *counts);
 
 /* --- generation ---------------------------------------------------------------------------------- */
 
@@ -865,6 +915,7 @@ typedef enum {
     MAR_KIND_LLAMAGEN,
     MAR_KIND_EAGLE,    /* one-layer drafter over a LlamaGen model's features */
     MAR_KIND_SPHEREAR, /* model with its image decoder */
+    MAR_KIND_T5,       /* text encoder */
 } mar_kind;
 
 typedef struct mar_report mar_report; /* contents and problems of a checkpoint */

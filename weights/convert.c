@@ -81,7 +81,7 @@ mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, s
 {
     mar_status status = MAR_OK;
     if (!t->copy)
-        status = file_source_read(&f->source, t->offset + first, n, dst, err);
+        status = file_source_read(f->parts ? &f->parts[t->part]->source : &f->source, t->offset + first, n, dst, err);
     else if (n)
         memcpy(dst, t->copy + first, n);
     return status == MAR_OK && f->progress ? add_progress(f, n, err) : status;

@@ -12,6 +12,9 @@ static mar_status refuse_unknown(const wt_file *f, mar_err *err)
     char start[sizeof f->start + 1];
     if (f->n_start >= 4 && memcmp(f->start, "GGUF", 4) == 0)
         return err_set(err, MAR_EFORMAT, "%s: is a GGUF file, expected safetensors or a file of torch.save", f->path);
+    if (f->n_start == sizeof f->start && memcmp(f->start, "version https://git-lfs", 23) == 0)
+        return err_set(err, MAR_EFORMAT, "%s: is a Git LFS pointer of %llu bytes, expected the file: run git lfs pull",
+                       f->path, (unsigned long long)f->source.size);
     return err_set(err, MAR_EFORMAT,
                    "%s: %llu bytes that begin with \"%s\", expected safetensors or a file of torch.save", f->path,
                    (unsigned long long)f->source.size, wt_start_text(f->start, f->n_start, start));
@@ -36,24 +39,29 @@ static mar_status open_bytes(wt_file *f, const mar_source *source, mar_err *err)
     return MAR_OK;
 }
 
+wt_file *wt_file_new(const char *path, mar_weights which)
+{
+    wt_file *f = calloc(1, sizeof *f);
+    if (!f) return NULL;
+    f->source.fd = -1;
+    f->pool.limit = SIZE_MAX;
+    f->seed = wt_hash_random();
+    f->weights = which;
+    f->path = wt_pool_text(&f->pool, path, strlen(path));
+    if (f->path && wt_table_grow(f)) return f;
+    wt_close(f);
+    return NULL;
+}
+
 mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file **out, mar_err *err)
 {
     char label[32] = "memory";
     if (!source->data) snprintf(label, sizeof label, "fd %d", source->fd);
     const char *path = source->path ? source->path : source->name ? source->name : label;
     *out = NULL;
-    wt_file *f = calloc(1, sizeof *f);
+    wt_file *f = wt_file_new(path, which);
     if (!f) return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
-    f->source.fd = -1;
-    f->pool.limit = SIZE_MAX;
-    f->seed = wt_hash_random();
-    f->weights = which;
-    f->path = wt_pool_text(&f->pool, path, strlen(path));
-    mar_status status = MAR_OK;
-    if (!f->path || !wt_table_grow(f))
-        status = err_set(err, MAR_ENOMEM, "%s: out of memory", path);
-    else
-        status = open_bytes(f, source, err);
+    mar_status status = open_bytes(f, source, err);
     if (status == MAR_OK) status = read_any(f, err);
     if (status != MAR_OK) status = wt_check_unchanged(f, status, err); /* a change of the file may explain the error */
     if (status != MAR_OK)
@@ -77,6 +85,10 @@ mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_f
 void wt_close(wt_file *f)
 {
     if (!f) return;
+    for (int i = 0; i < f->n_parts; i++) wt_close(f->parts[i]);
+    free(f->parts);
+    json_free(&f->config);
+    free(f->config_text);
     file_source_close(&f->source);
     free(f->tensors);
     free(f->slots);
@@ -98,6 +110,7 @@ void wt_allow_nonfinite(wt_file *f, int allow)
 mar_status wt_check_unchanged(const wt_file *f, mar_status status, mar_err *err)
 {
     if (status == MAR_ECANCELLED) return status;
-    const mar_status changed = file_source_check(&f->source, err);
+    mar_status changed = file_source_check(&f->source, err);
+    for (int i = 0; i < f->n_parts && changed == MAR_OK; i++) changed = file_source_check(&f->parts[i]->source, err);
     return changed != MAR_OK ? changed : status;
 }

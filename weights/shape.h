@@ -1,7 +1,8 @@
-/* Sources of a model's configuration: tensor shapes and names, and numbers in the metadata. */
+/* Sources of a model's configuration: tensor shapes and names, numbers in the metadata, and a folder's config.json. */
 #ifndef WEIGHTS_SHAPE_H
 #define WEIGHTS_SHAPE_H
 
+#include "base/json.h"
 #include "weights/weights.h"
 
 enum { WT_DIM_MAX = 1 << 20 }; /* largest dimension of a model; the product of two fits 64 bits easily */
@@ -14,5 +15,15 @@ int wt_count_parts(const wt_file *f, const char *prefix, int limit);
 /* Reads a positive number from the metadata. Leaves *out unchanged if the key is absent. Returns MAR_EMODEL if the
  * value is no positive number. */
 mar_status wt_metadata_number(const wt_file *f, const char *key, long *out, mar_err *err);
+
+/* Returns the object in config.json; NULL for a file, and for a folder without one. The next three read its members. */
+const json_value *wt_config(const wt_file *f);
+/* Returns the string `key`; NULL if there is none. */
+const char *wt_config_text(const wt_file *f, const char *key);
+/* Reads the positive number `key`. Leaves *out unchanged if it is absent or null. Returns MAR_EMODEL for another
+ * value. */
+mar_status wt_config_number(const wt_file *f, const char *key, double *out, mar_err *err);
+/* Returns the name of the architecture, such as "T5EncoderModel", else the model_type, "t5"; NULL if there is none. */
+const char *wt_config_architecture(const wt_file *f);
 
 #endif

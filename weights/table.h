@@ -3,6 +3,7 @@
 #define WEIGHTS_TABLE_H
 
 #include "base/file.h"
+#include "base/json.h"
 #include "weights/hash.h"
 #include "weights/pool.h"
 #include "weights/weights.h"
@@ -36,8 +37,14 @@ struct wt_file {
     wt_pair *metadata;     /* [n_metadata] safetensors' __metadata__ */
     int n_metadata;        /* pairs */
     wt_pool pool;          /* names, metadata, and copies of noncontiguous tensors */
+    wt_file **parts;       /* [n_parts] the files of a folder; NULL: `source` has the data */
+    int n_parts;
+    char *config_text; /* a folder's config.json, or NULL */
+    json config;       /* its values, which point into the text; none without it */
 };
 
+/* Creates a file without tensors or bytes. Returns NULL without memory; wt_close frees it. */
+wt_file *wt_file_new(const char *path, mar_weights which);
 /* Makes room for one more tensor, so that at most half of the slots are full. Returns 0 without memory. */
 int wt_table_grow(wt_file *f);
 /* Returns MAR_EFORMAT unless text[length] is UTF-8 without a NUL; `what` is "tensor name" or the like. Text that passes

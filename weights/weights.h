@@ -20,6 +20,7 @@ typedef struct {
     int64_t count;       /* product of shape */
     uint64_t offset;     /* of the data in the file: [count] contiguous, little-endian */
     const uint8_t *copy; /* data of a tensor that is noncontiguous in the file; else NULL */
+    int part;            /* of a folder: the shard with the data */
 } wt_tensor;
 
 typedef struct wt_file wt_file;
@@ -36,6 +37,14 @@ mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_f
  * `ema`; MODEL is `model`, `module` or `state_dict`. Returns MAR_EARG if the file has only other sets. A file with one
  * unnamed set always matches. */
 mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file **out, mar_err *err);
+/* Opens a folder as Hugging Face writes it: model.safetensors, or model.safetensors.index.json with its shards, or
+ * pytorch_model.bin, or pytorch_model.bin.index.json with its shards. The first of the two formats that is complete
+ * counts. The tensors of all shards are those of one file, whose path is the folder's. Reads config.json if there is
+ * one. Returns MAR_EIO for a file that is missing, MAR_EFORMAT for one that is damaged or lacks a tensor of the index,
+ * and what wt_open_source returns. */
+mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err);
+/* Returns 1 if the folder has one of the four names. */
+int wt_is_folder(const char *path);
 void wt_close(wt_file *f);
 /* Replaces the path in messages from now on. The label must stay valid until wt_close. */
 void wt_set_label(wt_file *f, const char *label);

@@ -141,9 +141,10 @@ static int is_of_loss(const char *tensor)
     return strncmp(tensor, "loss.", 5) == 0;
 }
 
-static int is_harmless(const mar_report *r, const wt_tensor *t)
+static int is_harmless(const mar_report *r, const wt_file *f, const wt_tensor *t)
 {
-    return is_of_loss(t->name) || (r->kind->ignores && r->kind->ignores(t->name));
+    return is_of_loss(t->name) || (r->kind->ignores && r->kind->ignores(t->name)) ||
+           (r->kind->repeats && r->kind->repeats(f, t->name));
 }
 
 static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
@@ -154,7 +155,7 @@ static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
     for (int i = 0; i < wt_count(f); i++) {
         char shape[128];
         const wt_tensor *t = wt_at(f, i);
-        if (!c.expected[i] && !is_harmless(r, t))
+        if (!c.expected[i] && !is_harmless(r, f, t))
             add_line(r, &r->problems, "tensor %s %s is extra: no such tensor in this model", t->name,
                      wt_shape_text(t, shape, sizeof shape));
     }
@@ -454,7 +455,7 @@ static void put_tensor(conversion *c, const wt_tensor *t)
 {
     const int keep = c->dtype == MAR_DTYPE_AUTO || c->dtype == MAR_DTYPE_INT8;
     const wt_dtype dtype = output_dtype(c->dtype, t->dtype);
-    if (is_harmless(c->report, t)) return;
+    if (is_harmless(c->report, c->f, t)) return;
     if (t->dtype == WT_I8) {
         put(c, t, keep ? WT_I8 : dtype, keep ? WT_COPIED : WT_DEQUANTISED);
     } else if (wt_int8_of(c->f, t)) {

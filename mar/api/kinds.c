@@ -5,6 +5,7 @@
 #include "mar/core/config.h"
 #include "spherear/model.h"
 #include "vae/vae.h"
+#include "weights/shape.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -376,6 +377,55 @@ static void put_inception(const mar_configs *configs, mar_metadata *m)
     metadata_number(m, "mar.parameters", c->parameters);
 }
 
+/* --- text encoders ------------------------------------------------------------------------------------------------ */
+
+static mar_status derive_t5(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m, (void)heads;
+    return t5_config_derive(f, &c->t5, err);
+}
+
+static void visit_t5(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    t5_config_tensors(f, &c->t5, visit, user);
+}
+
+static void describe_t5(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    static const char *const decoder[] = {"decoder.", "lm_head.", NULL};
+    const t5_config *c = &configs->t5;
+    const text_encoder_config *l = &c->layers;
+    const facts to = {add, user};
+    const long ignored = sum_parameters(f, decoder);
+    const char *name = wt_config_architecture(f);
+    if (name) add_line(&to, "config.json: %s", name);
+    add_line(&to, "use: --t5 FOLDER, with spiece.model in it and a text-to-image model of width %d for its captions",
+             l->width);
+    add_line(&to, "transformer: width %d, %d layers, %d heads of %d, gated GELU %d, %d buckets of positions up to %d",
+             l->width, l->depth, l->heads, l->head_dim, l->hidden, c->buckets, c->max_distance);
+    add_line(&to, "vocabulary: %d tokens", c->vocabulary);
+    add_line(&to, "parameters: %ld", c->parameters);
+    if (ignored) add_line(&to, "ignored: %ld parameters of the decoder, which nothing needs", ignored);
+}
+
+static void put_t5(const mar_configs *configs, mar_metadata *m)
+{
+    const t5_config *c = &configs->t5;
+    const text_encoder_config *l = &c->layers;
+    mar_metadata_text(m, "mar.kind", "t5");
+    metadata_number(m, "mar.width", l->width);
+    metadata_number(m, "mar.depth", l->depth);
+    metadata_number(m, "mar.heads", l->heads);
+    metadata_number(m, "mar.hidden", l->hidden);
+    metadata_number(m, "mar.buckets", c->buckets);
+    metadata_number(m, "mar.max_distance", c->max_distance);
+    char *eps = m->numbers[m->count];
+    snprintf(eps, sizeof m->numbers[0], "%.9g", (double)l->eps);
+    mar_metadata_text(m, "mar.eps", eps);
+    mar_metadata_text(m, "mar.activation", "gated-gelu");
+    metadata_number(m, "mar.parameters", c->parameters);
+}
+
 /* --- unsupported files -------------------------------------------------------------------------------------------- */
 
 static int has_any(const wt_file *f, const char *const *prefixes)
@@ -498,6 +548,18 @@ static const mar_file_kind kinds[] = {
      .ignores = is_counter,
      .facts = describe_inception,
      .put = put_inception},
+    {.kind = MAR_KIND_T5,
+     .name = "T5 encoder",
+     .article = "a",
+     .lacks = "no encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+     .recognise = t5_config_recognise,
+     .derive = derive_t5,
+     .tensors = visit_t5,
+     .is_int8 = t5_config_is_int8,
+     .ignores = t5_config_ignores,
+     .repeats = t5_config_repeats,
+     .facts = describe_t5,
+     .put = put_t5},
     {0},
 };
 
@@ -535,6 +597,14 @@ mar_status mar_check_kind(const wt_file *f, unsigned wanted, const char *expecte
         return err_set(err, MAR_EMODEL, "%s: is an image decoder (%s), expected %s", wt_path(f), k->name, expected);
     return err_set(err, MAR_EMODEL, "%s: is %s %s, expected %s", wt_path(f), k->article, k->name,
                    k->for_kinds & wanted ? k->instead : expected);
+}
+
+int mar_has_int8(const wt_file *f)
+{
+    const mar_file_kind *kind = mar_kind_of(f);
+    for (int i = 0; kind && kind->is_int8 && i < wt_count(f); i++)
+        if (wt_at(f, i)->dtype == WT_I8 && kind->is_int8(wt_at(f, i)->name)) return 1;
+    return 0;
 }
 
 void mar_weights_text(const wt_file *f, char *text, size_t size)

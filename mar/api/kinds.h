@@ -6,6 +6,7 @@
 #include "llamagen/eagle_model.h"
 #include "mar/core/handle.h"
 #include "spherear/config.h"
+#include "text/t5.h"
 #include "weights/weights.h"
 
 /* The configuration of a file. Its kind fills in the member of that kind. */
@@ -16,6 +17,7 @@ typedef struct {
     gpt_config gpt;
     eagle_config eagle;
     sphere_config sphere;
+    t5_config t5;
 } mar_configs;
 
 enum { MAR_METADATA_MAX = 24 };
@@ -49,6 +51,8 @@ typedef struct {
     mar_status (*derive)(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err);
     void (*tensors)(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user);
     int (*ignores)(const char *tensor); /* returns whether an unexpected tensor is harmless; NULL: none is */
+    /* Returns whether the tensor has the values of another one, which counts; NULL: none has. */
+    int (*repeats)(const wt_file *f, const char *tensor);
     /* Returns whether mar_convert may write the tensor in int8. The loader accepts the same tensors. NULL: none. */
     int (*is_int8)(const char *tensor);
     /* Writes to text the name of the layer norm in front of an int8 tensor. Smoothing changes that norm
@@ -72,6 +76,9 @@ mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err);
 /* Writes to text why a file is not of these kinds: "neither a MAR model (no class_emb.weight) nor a KL autoencoder (no
  * post_quant_conv.weight)". Returns text. */
 const char *mar_kinds_lack(unsigned wanted, char *text, size_t size);
+
+/* Returns whether any matrices are int8 in the file. */
+int mar_has_int8(const wt_file *f);
 
 /* Writes to text the set of weights and the prefix removed from names: " of model_ema, names without module.". Writes
  * "" if there is neither. */

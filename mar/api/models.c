@@ -22,15 +22,6 @@ static const mar_engine *engine_of(const wt_file *f)
     return *e;
 }
 
-/* Returns whether any of the model's matrices are int8 in the file. */
-static int has_int8(const wt_file *f)
-{
-    const mar_file_kind *kind = mar_kind_of(f);
-    for (int i = 0; kind && kind->is_int8 && i < wt_count(f); i++)
-        if (wt_at(f, i)->dtype == WT_I8 && kind->is_int8(wt_at(f, i)->name)) return 1;
-    return 0;
-}
-
 /* Loads the model on a queue of its own. Once that queue has finished, all queues can use the model. */
 static mar_status load(mar *m, wt_file *file, const mar_source *source, mar_model **out, mar_err *err)
 {
@@ -52,7 +43,7 @@ static mar_status load(mar *m, wt_file *file, const mar_source *source, mar_mode
     }
     if (status != MAR_OK) return status;
     (*out)->engine = engine;
-    (*out)->config.int8_weights = has_int8(file);
+    (*out)->config.int8_weights = mar_has_int8(file);
     (*out)->references = 1;
     mar_retain(m);
     return MAR_OK;

@@ -61,7 +61,7 @@ static int has_ending(const char *name)
     return 0;
 }
 
-/* Returns MAR_EIO for a directory, such as a Hugging Face model, naming the first checkpoint in it. */
+/* Returns MAR_EIO for a directory that wt_open_folder does not take, naming the first checkpoint in it. */
 static mar_status refuse_directory(const char *path, mar_err *err)
 {
     char name[256] = "";
@@ -98,7 +98,8 @@ mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights wei
     const wt_demo *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
     if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
     if (demo) return wt_open_demo(demo, out, err);
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return wt_is_folder(path) ? wt_open_folder(path, weights, out, err) : refuse_directory(path, err);
     return open_file(source, weights, out, err);
 }
 

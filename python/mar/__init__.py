@@ -28,7 +28,7 @@ import numpy.typing as npt
 from . import _lib
 from ._lib import lib
 
-__all__ = ["MarError", "Model", "Session", "Features", "Method", "load", "generate", "edit", "frechet_distance",
+__all__ = ["MarError", "Model", "Session", "Features", "Text", "Method", "load", "generate", "edit", "frechet_distance",
            "precision_recall", "methods", "__version__"]
 
 __version__: str = lib.mar_version().decode()
@@ -37,6 +37,7 @@ Path = Union[str, "os.PathLike[str]"]
 UInt8Array = npt.NDArray[np.uint8]
 Float32Array = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
+Int32Array = npt.NDArray[np.int32]
 
 
 class MarError(RuntimeError):
@@ -367,6 +368,34 @@ class Features:
             self._library.check(lib.mar_features_run(self._pointer, _pointer(pixels[i:]), part, width, height,
                                                      _pointer(features[i:]), _pointer(logits[i:]), None))
         return features, logits
+
+
+class Text:
+    """A T5 encoder, in a folder as Hugging Face writes it: it turns prompts into a text-to-image model's captions."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self._library = _Library(options)
+        made = c.c_void_p()
+        self._library.check(lib.mar_text_load(self._library.pointer, os.fsencode(folder), c.byref(made)))
+        self._pointer = made
+        weakref.finalize(self, lib.mar_text_free, made)
+        config = lib.mar_text_get_config(made).contents
+        self.size, self.parameters = int(config.dim), int(config.parameters)
+
+    def encode(self, prompts: Union[str, Sequence[str]], tokens: int = 120, clean: bool = True,
+               ) -> tuple[Float32Array, BoolArray, Int32Array]:
+        """Returns features [n, tokens, size], mask [n, tokens], and each prompt's number of tokens before it was cut.
+        Padding is on the left. clean: as LlamaGen's release cleans captions."""
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        if any("\0" in text for text in texts):
+            raise ValueError("prompts: expected text without NUL")
+        n = len(texts)
+        given = (c.c_char_p * n)(*(text.encode("utf-8", "surrogateescape") for text in texts))
+        features, mask = np.zeros((n, max(tokens, 0), self.size), np.float32), np.zeros((n, max(tokens, 0)), np.bool_)
+        counts = np.zeros(n, np.int32)
+        self._library.check(lib.mar_text_encode(self._pointer, given, n, 0 if clean else 1, tokens, _pointer(features),
+                                                _pointer(mask), _pointer(counts)))
+        return features, mask, counts
 
 
 def frechet_distance(a: npt.ArrayLike, b: npt.ArrayLike) -> float:

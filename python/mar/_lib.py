@@ -62,6 +62,11 @@ class FeaturesConfig(Sized):
                 ("spatial", c.c_int), ("parameters", c.c_long)]
 
 
+class TextConfig(Sized):
+    _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("parameters", c.c_long), ("dim", c.c_int), ("depth", c.c_int),
+                ("heads", c.c_int), ("hidden", c.c_int), ("vocabulary", c.c_int), ("int8_weights", c.c_int)]
+
+
 class MethodInfo(Sized):
     _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("kind", c.c_char_p), ("option", c.c_char_p),
                 ("tokens", c.c_char_p), ("topology", c.c_char_p), ("exact", c.c_int), ("parameter_count", c.c_int),
@@ -78,6 +83,7 @@ class Param(Sized):
 #: The structs by their names in mar.h.
 STRUCTS = {"mar_options": Options, "mar_source": Source, "mar_pixels": Pixels, "mar_request": Request,
            "mar_request_info": RequestInfo, "mar_model_config": ModelConfig, "mar_features_config": FeaturesConfig,
+           "mar_text_config": TextConfig,
            "mar_method_info": MethodInfo, "mar_param": Param}
 
 OK, EARG, ENOMEM, EIO, EFORMAT, EMODEL, EBACKEND, ECANCELLED = range(8)
@@ -135,6 +141,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "mar_session_cancel_request": (c.c_int, [_P, c.c_uint64]),
     "mar_session_preview": (c.c_int, [_P, c.c_uint64, _P]),
     "mar_session_encode": (c.c_int, [_P, _P, _P]),
+    "mar_text_load": (c.c_int, [_P, c.c_char_p, c.POINTER(_P)]),
+    "mar_text_free": (None, [_P]),
+    "mar_text_get_config": (c.POINTER(TextConfig), [_P]),
+    "mar_text_encode": (c.c_int, [_P, _P, c.c_int, c.c_int, c.c_int, _P, _P, _P]),
     "mar_features_load": (c.c_int, [_P, c.c_char_p, c.c_int, c.POINTER(_P)]),
     "mar_features_free": (None, [_P]),
     "mar_features_get_config": (c.POINTER(FeaturesConfig), [_P]),

@@ -848,6 +848,77 @@ HOSTILE(mar_vae_codebook)
     assert_null(mar_vae_codebook(host.d.vae)); /* it has none */
 }
 
+/* --- text --------------------------------------------------------------------------------------------------------- */
+
+static const char text_folder[] = "tests/golden/data/t5";
+enum { TEXT_DIM = 32 };
+
+HOSTILE(mar_text_load)
+{
+    mar_text *t = (mar_text *)1;
+    refused(mar_text_load(NULL, text_folder, &t), NULL, "handle is NULL");
+    assert_null(t);
+    refused(mar_text_load(host.d.m, NULL, &t), host.d.m, "path is NULL");
+    refused(mar_text_load(host.d.m, text_folder, NULL), host.d.m, "out is NULL");
+    refused(mar_text_load(host.failed, text_folder, &t), host.failed, "not opened: --threads -1");
+    assert_int_equal(mar_text_load(host.d.m, "", &t), MAR_EIO);
+    assert_int_equal(mar_text_load(host.d.m, "demo", &t), MAR_EIO);
+    assert_null(t);
+}
+
+HOSTILE(mar_text_load_from)
+{
+    mar_text *t = (mar_text *)1;
+    mar_source source;
+    mar_source_init(&source, sizeof source);
+    refused(mar_text_load_from(host.d.m, NULL, &t), host.d.m, "source is NULL");
+    assert_null(t);
+    refused(mar_text_load_from(host.d.m, &source, &t), host.d.m, "path is NULL");
+    source.fd = 0;
+    refused(mar_text_load_from(host.d.m, &source, &t), host.d.m, "a text encoder is a folder");
+    source.fd = -1, source.path = text_folder;
+    refused(mar_text_load_from(NULL, &source, &t), NULL, "handle is NULL");
+    refused(mar_text_load_from(host.d.m, &source, NULL), host.d.m, "out is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        source.heads = out_of_range[i];
+        refused(mar_text_load_from(host.d.m, &source, &t), host.d.m, "mar_source.heads");
+    }
+    source.heads = 0, source.encoder = 1;
+    refused(mar_text_load_from(host.d.m, &source, &t), host.d.m, "mar_source.encoder is 1");
+    source.encoder = 0, source.size = 0;
+    refused(mar_text_load_from(host.d.m, &source, &t), host.d.m, "mar_source");
+    assert_null(t);
+}
+
+HOSTILE_NULL(mar_text_free)
+HOSTILE_IS(mar_text_get_config, !mar_text_get_config(NULL))
+
+HOSTILE(mar_text_encode)
+{
+    const char *const prompts[] = {"seven", "eight"}, *const nothing[] = {"seven", NULL};
+    float features[2 * 3 * TEXT_DIM];
+    uint8_t mask[2 * 3];
+    int counts[2];
+    mar *m = host.d.m;
+    mar_text *t;
+    assert_library(m, mar_text_load(m, text_folder, &t));
+    refused(mar_text_encode(NULL, prompts, 2, MAR_CLEAN_OFF, 3, features, mask, counts), NULL, "encoder is NULL");
+    refused(mar_text_encode(t, NULL, 2, MAR_CLEAN_OFF, 3, features, mask, counts), m, "prompts is NULL");
+    refused(mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, 3, NULL, mask, counts), m, "features is NULL");
+    refused(mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, 3, features, NULL, counts), m, "mask is NULL");
+    refused(mar_text_encode(t, nothing, 2, MAR_CLEAN_OFF, 3, features, mask, counts), m, "prompt 1 is NULL");
+    refused(mar_text_encode(t, prompts, 0, MAR_CLEAN_OFF, 3, features, mask, counts), m, "0 prompts");
+    refused(mar_text_encode(t, prompts, -1, MAR_CLEAN_OFF, 3, features, mask, counts), m, "-1 prompts");
+    refused(mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, 0, features, mask, counts), m, "0 tokens: expected 1..4096");
+    refused(mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, 4097, features, mask, counts), m, "4097 tokens: expected");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        refused(mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, out_of_range[i], features, mask, counts), m, "tokens");
+        refused(mar_text_encode(t, prompts, 2, (mar_clean)out_of_range[i], 3, features, mask, counts), m, "clean is ");
+    }
+    assert_library(m, mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, 3, features, mask, NULL));
+    mar_text_free(t);
+}
+
 /* --- judging images ----------------------------------------------------------------------------------------------- */
 
 HOSTILE(mar_features_load)

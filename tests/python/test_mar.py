@@ -15,6 +15,7 @@ import mar
 from mar import _lib
 
 COMMAND, ABI = sys.argv[1:3]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def read_png(path):
@@ -131,6 +132,20 @@ class Test(unittest.TestCase):
         self.assertEqual(edited.shape, (2, 32, 32, 3))
         top, bottom = (np.abs(edited[0].astype(int) - edited[1])[rows].mean() for rows in (slice(0, 12), slice(20, 32)))
         self.assertLess(2 * top, bottom)
+
+    def test_text(self):
+        """A prompt's features are behind its padding; bad prompts are refused."""
+        text = mar.Text(ROOT / "tests/golden/data/t5")
+        features, mask, counts = text.encode(["a bold seven", "x"], tokens=40, clean=False)
+        self.assertEqual((features.shape, mask.shape, text.size), ((2, 40, 32), (2, 40), 32))
+        self.assertEqual(mask.sum(1).tolist(), counts.tolist())
+        self.assertTrue(mask[0, -counts[0]:].all() and (features[~mask] == 0).all() and (features[mask] != 0).any(1).all())
+        one, _, _ = text.encode("x", tokens=40, clean=False)
+        self.assertTrue((one[0] == features[1]).all())
+        with self.assertRaisesRegex(mar.MarError, "prompt 1 is empty"):
+            text.encode(["x", ""], clean=False)
+        with self.assertRaisesRegex(mar.MarError, "has neither model.safetensors"):
+            mar.Text(ROOT / "tests")
 
     def test_evaluation(self):
         """The distance of images to themselves is 0, and grows with their difference."""

@@ -279,7 +279,7 @@ TEST_CASE(test_offsets)
 
 TEST_CASE(test_strange_starts)
 {
-    static const char *const starts[] = {"", "{", "<!DOCTYPE html>", "version https://git-lfs.github.com/spec/v1"};
+    static const char *const starts[] = {"", "{", "<!DOCTYPE html>", "version https://git"};
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         bytes b = {0};
         bytes_text(&b, starts[i]);

@@ -1,0 +1,304 @@
+#include "text/t5.h"
+
+#include "weights/shape.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEPTH_MAX = 1024, HEADS_MAX = 1024 };
+
+static const char shared[] = "shared.weight", embedding[] = "encoder.embed_tokens.weight";
+static const char bias_name[] = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight";
+static const char final_norm[] = "encoder.final_layer_norm";
+static const text_encoder_names names = {.layers = "encoder.block.",
+                                         .norm1 = ".layer.0.layer_norm",
+                                         .query = ".layer.0.SelfAttention.q",
+                                         .key = ".layer.0.SelfAttention.k",
+                                         .value = ".layer.0.SelfAttention.v",
+                                         .out = ".layer.0.SelfAttention.o",
+                                         .norm2 = ".layer.1.layer_norm",
+                                         .fc1 = ".layer.1.DenseReluDense.wi_0",
+                                         .up = ".layer.1.DenseReluDense.wi_1",
+                                         .fc2 = ".layer.1.DenseReluDense.wo"};
+
+/* --- configuration ------------------------------------------------------------------------------------------------ */
+
+int t5_config_recognise(const wt_file *f)
+{
+    return wt_find(f, bias_name) != NULL;
+}
+
+/* Returns the embedding's name in this file. */
+static const char *embedding_of(const wt_file *f)
+{
+    return wt_find(f, shared) ? shared : embedding;
+}
+
+int t5_config_repeats(const wt_file *f, const char *tensor)
+{
+    return strcmp(tensor, embedding) == 0 && wt_find(f, shared) != NULL;
+}
+
+int t5_config_ignores(const char *tensor)
+{
+    return strncmp(tensor, "decoder.", 8) == 0 || strncmp(tensor, "lm_head.", 8) == 0;
+}
+
+int t5_config_is_int8(const char *tensor)
+{
+    static const char *const layers[] = {
+        "SelfAttention.q",     "SelfAttention.k",     "SelfAttention.v",   "SelfAttention.o",
+        "DenseReluDense.wi_0", "DenseReluDense.wi_1", "DenseReluDense.wo", NULL};
+    return strncmp(tensor, "encoder.block.", 14) == 0 && wt_is_layer(tensor, layers);
+}
+
+/* Derives what the tensors show. */
+static mar_status derive_shapes(const wt_file *f, t5_config *c, mar_err *err)
+{
+    text_encoder_config *l = &c->layers;
+    const wt_tensor *t;
+    mar_status status = wt_find_shape(f, embedding_of(f), 2, &t, err);
+    if (status != MAR_OK) return status;
+    c->vocabulary = (int)t->shape[0];
+    l->width = (int)t->shape[1];
+    l->depth = wt_count_parts(f, names.layers, DEPTH_MAX);
+    status = wt_find_shape(f, bias_name, 2, &t, err);
+    if (status != MAR_OK) return status;
+    c->buckets = (int)t->shape[0];
+    l->heads = (int)t->shape[1];
+    status = wt_find_shape(f, "encoder.block.0.layer.0.SelfAttention.q.weight", 2, &t, err);
+    if (status != MAR_OK) return status;
+    l->head_dim = (int)t->shape[0] / l->heads;
+    if (c->buckets < 4 || c->buckets % 2 || c->buckets > T5_BUCKETS_MAX)
+        return err_set(err, MAR_EMODEL, "%s: %d buckets of relative positions, expected an even number of 4 to %d",
+                       wt_path(f), c->buckets, T5_BUCKETS_MAX);
+    if (l->heads > HEADS_MAX || t->shape[0] % l->heads)
+        return err_set(err, MAR_EMODEL, "%s: %d heads, expected at most %d that divide the %lld rows of %s", wt_path(f),
+                       l->heads, HEADS_MAX, (long long)t->shape[0], t->name);
+    if (wt_find(f, "encoder.block.0.layer.1.DenseReluDense.wi.weight"))
+        return err_set(
+            err, MAR_EMODEL,
+            "%s: is a T5 of version 1.0, with an MLP wi, expected version 1.1 with wi_0 and wi_1 (gated-gelu)",
+            wt_path(f));
+    status = wt_find_shape(f, "encoder.block.0.layer.1.DenseReluDense.wi_0.weight", 2, &t, err);
+    l->hidden = status == MAR_OK ? (int)t->shape[0] : 0;
+    return status;
+}
+
+/* Returns MAR_EMODEL if config.json has `key` with another number. */
+static mar_status check_number(const wt_file *f, const char *key, int number, mar_err *err)
+{
+    double value = number;
+    const mar_status status = wt_config_number(f, key, &value, err);
+    if (status != MAR_OK || value == number) return status;
+    return err_set(err, MAR_EMODEL, "%s: config.json says %s %g, the tensors have %d", wt_path(f), key, value, number);
+}
+
+static mar_status check_numbers(const wt_file *f, const t5_config *c, mar_err *err)
+{
+    const text_encoder_config *l = &c->layers;
+    const struct {
+        const char *key;
+        int number;
+    } all[] = {{"d_model", l->width},        {"d_kv", l->head_dim},    {"d_ff", l->hidden},
+               {"num_heads", l->heads},      {"num_layers", l->depth}, {"relative_attention_num_buckets", c->buckets},
+               {"vocab_size", c->vocabulary}};
+    mar_status status = MAR_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all && status == MAR_OK; i++)
+        status = check_number(f, all[i].key, all[i].number, err);
+    return status;
+}
+
+/* Returns MAR_EMODEL unless the activation is gated-gelu, in transformers the tanh form. */
+static mar_status check_activation(const wt_file *f, mar_err *err)
+{
+    const char *text = wt_config_text(f, "feed_forward_proj");
+    if (!text) text = wt_metadata(f, "mar.activation");
+    if (!text || strcmp(text, "gated-gelu") == 0) return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: the activation is %.64s, expected gated-gelu", wt_path(f), text);
+}
+
+/* Reads what the tensors do not show. */
+static mar_status derive_numbers(const wt_file *f, t5_config *c, mar_err *err)
+{
+    const char *text = wt_metadata(f, "mar.eps");
+    double eps = text ? strtod(text, NULL) : 1e-6, distance = 128;
+    long number = 128;
+    mar_status status = wt_metadata_number(f, "mar.max_distance", &number, err);
+    distance = (double)number;
+    if (status == MAR_OK) status = wt_config_number(f, "relative_attention_max_distance", &distance, err);
+    if (status == MAR_OK) status = wt_config_number(f, "layer_norm_epsilon", &eps, err);
+    if (status == MAR_OK) status = check_activation(f, err);
+    if (status != MAR_OK) return status;
+    if (!(eps >= 0 && eps < 1))
+        return err_set(err, MAR_EMODEL, "%s: the norms' epsilon is %g, expected 0 to 1", wt_path(f), eps);
+    if (!(distance > c->buckets / 4 && distance <= T5_DISTANCE_MAX))
+        return err_set(err, MAR_EMODEL, "%s: relative positions up to %g, expected more than %d and at most %d",
+                       wt_path(f), distance, c->buckets / 4, T5_DISTANCE_MAX);
+    c->max_distance = (int)distance;
+    c->layers.eps = (float)eps;
+    return MAR_OK;
+}
+
+mar_status t5_config_derive(const wt_file *f, t5_config *out, mar_err *err)
+{
+    *out = (t5_config){
+        .layers = {.norm = TEXT_NORM_RMS, .activation = KERN_GELU_TANH, .gated = 1, .unscaled = 1, .int8 = 1}};
+    mar_status status = derive_shapes(f, out, err);
+    if (status == MAR_OK) status = derive_numbers(f, out, err);
+    if (status == MAR_OK) status = check_numbers(f, out, err);
+    if (status == MAR_OK) t5_config_tensors(f, out, wt_add_elements, &out->parameters);
+    return status;
+}
+
+void t5_config_tensors(const wt_file *f, const t5_config *c,
+                       void (*visit)(void *user, const char *name, int rank, const int64_t *shape), void *user)
+{
+    const int64_t width = c->layers.width, table[] = {c->vocabulary, width}, bias[] = {c->buckets, c->layers.heads};
+    char name[64];
+    visit(user, embedding_of(f), 2, table);
+    visit(user, bias_name, 2, bias);
+    text_encoder_tensors(&c->layers, &names, visit, user);
+    snprintf(name, sizeof name, "%s.weight", final_norm);
+    visit(user, name, 1, &width);
+}
+
+/* --- relative positions ------------------------------------------------------------------------------------------- */
+
+int t5_bucket(int distance, int buckets, int max_distance)
+{
+    const int half = buckets / 2, exact = half / 2, n = abs(distance), later = distance > 0 ? half : 0;
+    if (n < exact) return later + n;
+    /* in f32, as PyTorch does it */
+    const float share = logf((float)n / (float)exact) / (float)log((double)max_distance / exact);
+    const int bucket = exact + (int)(share * (float)(half - exact));
+    return later + (bucket < half - 1 ? bucket : half - 1);
+}
+
+/* Loads the bias of buckets, [buckets][heads], as a table of distances, [heads][2 * max_distance + 1]. From
+ * max_distance on all distances share a bucket, so the table is exact for any length. */
+static mar_status load_bias(const wt_file *f, const t5_config *c, float **out, mar_err *err)
+{
+    const int heads = c->layers.heads, reach = c->max_distance, columns = 2 * reach + 1;
+    const int64_t shape[] = {c->buckets, heads};
+    float *bias = NULL;
+    *out = NULL;
+    mar_status status = wt_load_f32(f, bias_name, 2, shape, &bias, err);
+    if (status == MAR_OK && !(*out = malloc((size_t)heads * (size_t)columns * sizeof **out)))
+        status = err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    for (int h = 0; status == MAR_OK && h < heads; h++)
+        for (int i = 0; i < columns; i++)
+            (*out)[h * columns + i] = bias[t5_bucket(i - reach, c->buckets, reach) * heads + h];
+    free(bias);
+    return status;
+}
+
+/* --- the encoder -------------------------------------------------------------------------------------------------- */
+
+struct t5_encoder {
+    t5_config config;
+    text_encoder *layers;
+    text_norm norm;
+    float *table;      /* [vocabulary][width] */
+    int rows, longest; /* for which there is working memory */
+    float *x;          /* [rows][width] residual stream */
+    float *y;          /* [rows][width] results */
+    void *work;
+};
+
+static mar_status load_table(kern_queue *k, const wt_file *f, t5_encoder *e, mar_err *err)
+{
+    const int64_t shape[] = {e->config.vocabulary, e->config.layers.width};
+    const size_t bytes = (size_t)shape[0] * (size_t)shape[1] * sizeof(float);
+    float *host = NULL;
+    void *p = NULL;
+    mar_status status = wt_load_f32(f, embedding_of(f), 2, shape, &host, err);
+    if (status == MAR_OK) status = k->core->alloc(k->device, bytes, &p, err);
+    if (status == MAR_OK) k->core->upload(k, p, host, bytes);
+    e->table = p;
+    free(host);
+    return status;
+}
+
+mar_status t5_create(kern_queue *k, const wt_file *f, t5_encoder **out, mar_err *err)
+{
+    float *bias = NULL;
+    *out = NULL;
+    t5_encoder *e = calloc(1, sizeof *e);
+    if (!e) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    mar_status status = t5_config_derive(f, &e->config, err);
+    const text_encoder_config *c = &e->config.layers;
+    if (status == MAR_OK) status = load_table(k, f, e, err);
+    if (status == MAR_OK) status = load_bias(f, &e->config, &bias, err);
+    if (status == MAR_OK) status = text_encoder_create(k, f, c, &names, bias, e->config.max_distance, &e->layers, err);
+    if (status == MAR_OK) status = text_norm_load(k, f, c, final_norm, &e->norm, err);
+    free(bias);
+    if (status != MAR_OK) {
+        k->core->finish(k);
+        t5_free(k->device, e);
+    } else {
+        *out = e;
+    }
+    return status;
+}
+
+static void free_work(kern_device *d, t5_encoder *e)
+{
+    d->core->free(d, e->x);
+    d->core->free(d, e->y);
+    d->core->free(d, e->work);
+    e->x = e->y = e->work = NULL;
+    e->rows = e->longest = 0;
+}
+
+void t5_free(kern_device *d, t5_encoder *e)
+{
+    if (!e) return;
+    free_work(d, e);
+    text_encoder_free(d, e->layers);
+    text_norm_free(d, &e->norm);
+    d->core->free(d, e->table);
+    free(e);
+}
+
+const t5_config *t5_get_config(const t5_encoder *e)
+{
+    return &e->config;
+}
+
+/* Makes room for `rows` rows in sequences of up to `longest`. */
+static mar_status make_work(kern_queue *k, t5_encoder *e, int rows, int longest, mar_err *err)
+{
+    kern_device *d = k->device;
+    void *x = NULL, *y = NULL, *work = NULL;
+    if (rows <= e->rows && longest <= e->longest) return MAR_OK;
+    if (rows < e->rows) rows = e->rows;
+    if (longest < e->longest) longest = e->longest;
+    const size_t bytes = (size_t)rows * (size_t)e->config.layers.width * sizeof(float);
+    free_work(d, e);
+    mar_status status = d->core->alloc(d, bytes, &x, err);
+    if (status == MAR_OK) status = d->core->alloc(d, bytes, &y, err);
+    if (status == MAR_OK) status = d->core->alloc(d, text_encoder_bytes(d, e->layers, rows), &work, err);
+    e->x = x, e->y = y, e->work = work;
+    if (status == MAR_OK) status = text_encoder_plan(k, e->layers, rows, longest, err);
+    if (status != MAR_OK) return status;
+    e->rows = rows;
+    e->longest = longest;
+    return MAR_OK;
+}
+
+mar_status t5_run(kern_queue *k, t5_encoder *e, const text_spans *spans, const int *ids, float *y, mar_err *err)
+{
+    const int width = e->config.layers.width;
+    int longest = 1;
+    for (int i = 0; i < spans->count; i++) longest = spans->length[i] > longest ? spans->length[i] : longest;
+    const mar_status status = make_work(k, e, spans->rows, longest, err);
+    if (status != MAR_OK || spans->rows == 0) return status;
+    k->core->copy_rows(k, e->x, NULL, e->table, ids, NULL, NULL, spans->rows, width);
+    text_encoder_run(k, e->layers, spans, e->x, e->work, "encoder.block");
+    text_norm_run(k, &e->norm, e->x, NULL, spans->rows, e->y, 1);
+    k->core->download(k, y, e->y, (size_t)spans->rows * (size_t)width * sizeof *y);
+    return kern_check(k, err);
+}

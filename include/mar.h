@@ -495,9 +495,9 @@ typedef struct {
     /* Speculation across tokens: `draft` drafts gamma autoregressive steps, and the model verifies them by `spec`. */
     mar_model *draft; /* NULL: none. Same tokens and classes as the model; a session references it */
     /* Verifier, a name from mar_method_get for the model's kind of tokens. "path" without a draft uses the model's own
-     * last conditions as the draft. "sjd" and "sjd-pac" take no draft. NULL: with head_spec the draft's head proposes
-     * inside the head; else "path", for discrete tokens "vanilla". A session keeps no reference to this text or to
-     * tree. */
+     * last conditions as the draft. "sjd", "sjd-pac" and "scd" take no draft. NULL: with head_spec the draft's head
+     * proposes inside the head; else "path", for discrete tokens "vanilla". A session keeps no reference to this text
+     * or to tree. */
     const char *spec;
     /* Autoregressive steps of a block, 1 or more; blocks end with the image. 0: 8, or with spec path adapted to the
      * accepted drafts of the image so far, at most 16. Discrete tokens: at most seq_len, else MAR_EARG; the default is
@@ -521,11 +521,11 @@ typedef struct {
     int top_k; /* 0: all tokens; else tokens below the k-th largest logit have probability 0 */
     /* 1: all tokens. Else only the most probable tokens, up to the first at which their sum reaches top_p. */
     float top_p;
-    /* sjd, sjd-pac: drafts of a round, the tree's included, 1..seq_len; the default, 64, is lowered to that. */
+    /* sjd, sjd-pac, scd: drafts of a round, the tree's included, 1..seq_len; the default, 64, is lowered to that. */
     int window;
-    mar_first first;  /* sjd, sjd-pac: initial draft of a position */
-    int pac_children; /* sjd-pac: drafts per position of the tree, K; 1: none (PD off) */
-    int pac_depth;    /* sjd-pac: tokens of a path of the tree, root included, D; 0, 1: none (PD off) */
+    mar_first first;  /* sjd, sjd-pac, scd: initial draft of a position */
+    int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off) */
+    int pac_depth;    /* sjd-pac, scd: tokens of a path of the tree, root included, D; 0, 1: none */
     int pac_continue; /* sjd-pac: 1: verification continues after a rejection (AC); 0: it stops */
     /* With a draft: NULL or "chain"; "static" (LANTERN++); "dynamic" (EAGLE-2); or children of every draft by level,
      * "4,2,1,1". gamma is the depth. */

@@ -28,12 +28,15 @@ struct kern_probs_job {
 };
 
 /* Draws candidates, without replacement within a row. The uniform of a row's candidate k is block k of purpose STEP at
- * the row's address. A draw is the first token id at which the running sum of probabilities exceeds uniform * total. */
+ * the row's address. A draw is the first token id at which the running sum of probabilities exceeds uniform * total.
+ * With `race` the candidates are the tokens of the least times E / p, least first, in place of that: see
+ * kern_race_time. */
 struct kern_draw_job {
     int rows, size;
     const float *log_probs;      /* rows of `size` */
     const int *source;           /* host [rows] row of log_probs that row r draws from */
     int max_draws;               /* maximum number of candidates of a row */
+    int race;                    /* 1: by the times of the row's position; max_draws <= KERN_RACE_MOST, given 0 */
     const int *given;            /* host [rows] candidates row r already has */
     const int *wanted;           /* host [rows] candidates row r shall have, given .. max_draws */
     const int *earlier;          /* host [rows][max_draws] candidates drawn before */
@@ -110,6 +113,45 @@ KERN_FN int kern_token_within(int token, int size)
 {
     return token < 0 ? 0 : token < size ? token : size - 1;
 }
+
+/* --- a race among tokens ------------------------------------------------------------------------------------------ */
+
+/* A piece of tokens has one Philox block for every 4: word w of lane l belongs to token 16 w + l of the piece. So lanes
+ * are neighbours, for a vector. */
+enum { KERN_RACE_PIECE = 64, KERN_RACE_LANES = 16, KERN_RACE_MOST = 8, KERN_RACE_TOKENS = 1 << 18 };
+
+/* Returns a token's time E / p, with E exponential of mean 1. Among tokens with independent E, token x has the least
+ * time with probability p(x), and the order of the times is that of draws without replacement. -log E is a Gumbel
+ * variable: the least time is the largest log p + g. E depends on seed, image, position and token only, so two
+ * distributions of a position share it. It has 64 bits at the address without its step: steps 0 and 1 have the high and
+ * the low words. Small E, which decide between unlikely tokens, keep the precision of a double. */
+KERN_ONCE_FN double kern_race_time(const kern_address *a, int token, double log_p)
+{
+    const uint32_t block = (uint32_t)(token / KERN_RACE_PIECE * KERN_RACE_LANES + token % KERN_RACE_LANES);
+    const int word = token / KERN_RACE_LANES % 4;
+    uint32_t high[4], low[4];
+    kern_random_words(a->seed, KERN_NOISE_RACE, a->image, a->position, 0, block, high);
+    kern_random_words(a->seed, KERN_NOISE_RACE, a->image, a->position, 1, block, low);
+    const double v = ((double)((uint64_t)high[word] << 32 | low[word]) + 0.5) * 0x1p-64;
+    return kern_divide(-kern_log1p(-(v < 1 ? v : 1 - 0x1p-53)), kern_exp(log_p));
+}
+
+/* Returns whether a token whose high word is `word` can have a time below `limit`. E is at least word / 2^32, so no
+ * logarithm is needed. The limit has room for the rounding of floats. */
+KERN_FN int kern_race_is_open(uint32_t word, float p, float limit)
+{
+    return !((float)(int32_t)(word >> 1) * 0x1p-31f > limit * p);
+}
+
+/* Returns the limit of kern_race_is_open for times below `time`. */
+KERN_FN float kern_race_limit(double time)
+{
+    return time < 1e38 ? (float)(time * 1.0001) : 1e38f;
+}
+
+/* First limit of a race over all tokens, above which the least time of a distribution is once in e^32. If too few
+ * tokens are below it, the race is run again without a limit. */
+#define KERN_RACE_FIRST 32.0
 
 /* Verdict on a draft, and counts per block after verification. */
 enum { KERN_DRAFT_DROPPED, KERN_DRAFT_ACCEPTED, KERN_DRAFT_REPLACED }; /* dropped: not reached */

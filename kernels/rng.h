@@ -28,6 +28,7 @@ typedef enum {
     KERN_NOISE_ORDER = 2,    /* random order of an image's tokens; position = draw */
     KERN_NOISE_VERIFY = 3,   /* uniform of a draft's acceptance test */
     KERN_NOISE_RESIDUAL = 4, /* candidates for the replacement of a rejected draft */
+    KERN_NOISE_RACE = 5,     /* times of a race among a position's tokens (kernels/discrete.h) */
 } kern_noise;
 
 /* Runs the ten Philox rounds. */

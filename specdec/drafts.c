@@ -30,6 +30,7 @@ static mar_status run_draw(spec_sampler *s, int rows, const float *log_p, mar_er
                                .log_probs = log_p,
                                .source = s->draw_row,
                                .max_draws = s->children,
+                               .race = s->options.method->coupled,
                                .given = s->draw_given,
                                .wanted = s->draw_wanted,
                                .earlier = s->draw_earlier,

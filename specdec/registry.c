@@ -17,7 +17,8 @@
     X(lantern_gstar)                                                                                                   \
     X(lantern_pp_gstar)                                                                                                \
     X(sjd)                                                                                                             \
-    X(sjd_pac)
+    X(sjd_pac)                                                                                                         \
+    X(scd)
 
 #define DECLARE(name) extern const spec_method spec_##name;
 METHODS(DECLARE)

@@ -37,8 +37,8 @@ static int by_levels(const int *parent, int count)
     return 1;
 }
 
-/* Returns what is wrong with the options; NULL if they are valid. */
-static const char *option_error(const spec_sampler_options *o, int has_draft)
+/* Returns what is wrong with the options for a vocabulary of `size`; NULL if they are valid. */
+static const char *option_error(const spec_sampler_options *o, int size, int has_draft)
 {
     const spec_method *m = o->method;
     if (!m) return has_draft ? "a draft model without a method" : NULL;
@@ -46,6 +46,7 @@ static const char *option_error(const spec_sampler_options *o, int has_draft)
     if (o->length < 1) return "length below 1";
     if (m->stale && has_draft) return "a draft model, and a method that drafts without one";
     if (!m->stale && !has_draft) return "no draft model";
+    if (m->coupled && size > KERN_RACE_TOKENS) return "more than 262144 tokens";
     if (m->neighbours && (!o->neighbours || o->neighbour_count < 1)) return "no table of neighbours";
     if (o->parent && o->top > 0) return "a static and a dynamic tree";
     if ((o->parent || o->top > 0) && !(has_draft && m->topologies & SPEC_TREE)) return "a method without trees";
@@ -166,7 +167,7 @@ mar_status spec_sampler_create(kern_queue *k, const spec_model *target, const sp
                                const spec_sampler_options *options, int sequences, int tokens, spec_sampler **out,
                                mar_err *err)
 {
-    const char *wrong = option_error(options, draft != NULL);
+    const char *wrong = option_error(options, target->size, draft != NULL);
     *out = NULL;
     if (wrong)
         return err_set(err, MAR_EARG, "%s: %s", options->method ? options->method->name : "plain sampling", wrong);

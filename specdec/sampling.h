@@ -55,7 +55,7 @@ typedef struct {
     const spec_method *method; /* NULL: plain sampling */
     const double *parameter;   /* in the order of method->parameters */
     /* Positions drafted a round: L, gamma, or the depth of a tree. Jacobi: the window, all drafts of a round. The tree
-     * of sjd-pac takes its drafts out of the window. Its first path continues as a chain with the rest. */
+     * of sjd-pac or scd takes its drafts out of the window. Its first path continues as a chain with the rest. */
     int length;
     /* Static tree in level order, in place of a chain: parent[n] < n, not decreasing, at most `length` deep. NULL: a
      * chain. */

@@ -45,6 +45,7 @@ typedef struct spec_method {
         *guarantee; /* one phrase: "the target's distribution", "TV bound of Cool-SD Eq. 4, for a chain", "none" */
     int neighbours; /* needs a table of neighbours (specdec/neighbours.h) */
     int stale;      /* drafts are drawn from the last round's distributions, changed since (SJD) */
+    int coupled;    /* stale: the noise of a draft belongs to its position, not to the round (SCD); policy SPEC_STOP */
     /* Continuous: p and q are those of the chain's last index, the one without noise. 0: those of the last noisy
      * index. */
     int last_index;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Multiply-adds equivalent to one entry of a distribution. */
-enum { PROBS_WORK = 40, DRAW_WORK = 20, TOP_WORK = 4, BLOCK_WORK = 100 };
+enum { PROBS_WORK = 40, DRAW_WORK = 20, RACE_WORK = 40, TOP_WORK = 4, BLOCK_WORK = 100 };
 
 static const kern_rows *rows_of(const kern_queue *k)
 {
@@ -240,10 +240,60 @@ static void draw_body(void *arg, int first, int last, int thread)
     }
 }
 
+/* The tokens of the least times so far, least first. */
+typedef struct {
+    int count, wanted;
+    int id[KERN_RACE_MOST];
+    double time[KERN_RACE_MOST];
+    double limit; /* times from here on do not count */
+} podium;
+
+static void podium_enter(podium *d, int token, double time)
+{
+    if (!(time < d->limit)) return;
+    int place = d->count < d->wanted ? d->count++ : d->count - 1;
+    for (; place > 0 && time < d->time[place - 1]; place--)
+        d->id[place] = d->id[place - 1], d->time[place] = d->time[place - 1];
+    d->id[place] = token, d->time[place] = time;
+    if (d->count == d->wanted) d->limit = d->time[d->count - 1];
+}
+
+/* Runs row r's race among tokens with times below `limit`. The noise of a piece of tokens is in registers only. */
+static podium run_race(const draw_loop *l, int r, double limit)
+{
+    const kern_draw_job *job = l->job;
+    const kern_address *a = &job->address[r];
+    const float *log_probs = job->log_probs + (size_t)job->source[r] * (size_t)job->size;
+    podium d = {.wanted = job->wanted[r], .limit = limit};
+    for (int i = 0; i < job->size && d.wanted > 0; i += KERN_RACE_PIECE) {
+        const int n = cpu_lesser(job->size - i, KERN_RACE_PIECE);
+        uint64_t open = l->rows->race(log_probs + i, n, a->seed, a->image, a->position, i, kern_race_limit(d.limit));
+        for (; open; open &= open - 1) {
+            const int x = i + __builtin_ctzll(open);
+            if (log_probs[x] >= -87) podium_enter(&d, x, kern_race_time(a, x, (double)log_probs[x]));
+        }
+    }
+    return d;
+}
+
+static void race_body(void *arg, int first, int last, int thread)
+{
+    const draw_loop *l = arg;
+    const kern_draw_job *job = l->job;
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        podium d = run_race(l, r, KERN_RACE_FIRST);
+        if (d.count < d.wanted) d = run_race(l, r, INFINITY);
+        memcpy(job->id + (size_t)r * (size_t)job->max_draws, d.id, (size_t)d.count * sizeof *d.id);
+        job->drawn[r] = d.count;
+    }
+}
+
 static void cpu_draw(kern_queue *k, const kern_draw_job *job)
 {
     draw_loop l = {job, rows_of(k)};
-    if (kern_live(k)) cpu_for(cpu_of(k), job->rows, (double)DRAW_WORK * job->rows * job->size, draw_body, &l);
+    const double work = (double)(job->race ? RACE_WORK : DRAW_WORK) * job->rows * job->size;
+    if (kern_live(k)) cpu_for(cpu_of(k), job->rows, work, job->race ? race_body : draw_body, &l);
 }
 
 /* --- verification ---------------------------------------------------------------------------------------------- */

@@ -274,6 +274,47 @@ static double residual(const float *p, const float *q, int n, double omega, doub
     return sum_of_lanes(lane);
 }
 
+/* Runs Philox in lanes: kern_philox of 16 consecutive blocks. */
+static void philox_lanes(uint64_t seed, uint32_t words[4][KERN_RACE_LANES])
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+        for (int j = 0; j < KERN_RACE_LANES; j++) {
+            const uint64_t p0 = (uint64_t)0xD2511F53u * words[0][j], p1 = (uint64_t)0xCD9E8D57u * words[2][j];
+            words[0][j] = (uint32_t)(p1 >> 32) ^ words[1][j] ^ k0;
+            words[1][j] = (uint32_t)p1;
+            words[2][j] = (uint32_t)(p0 >> 32) ^ words[3][j] ^ k1;
+            words[3][j] = (uint32_t)p0;
+        }
+}
+
+static uint64_t race(const float *log_p, int n, uint64_t seed, uint64_t image, uint32_t position, int first,
+                     float limit)
+{
+    uint32_t words[4][KERN_RACE_LANES];
+    float x[KERN_RACE_PIECE];
+    int open[KERN_RACE_PIECE], any = 0;
+    for (int i = n; i < KERN_RACE_PIECE; i++) x[i] = -INFINITY;
+    memcpy(x, log_p, (size_t)n * sizeof *x);
+    for (int j = 0; j < KERN_RACE_LANES; j++) {
+        words[0][j] = (uint32_t)(first / 4 + j);
+        words[1][j] = (uint32_t)KERN_NOISE_RACE << 24 | position;
+        words[2][j] = (uint32_t)image;
+        words[3][j] = (uint32_t)(image >> 32);
+    }
+    philox_lanes(seed, words);
+    for (int w = 0; w < 4; w++)
+        for (int j = 0; j < KERN_RACE_LANES; j++) {
+            const int i = w * KERN_RACE_LANES + j;
+            open[i] = kern_race_is_open(words[w][j], exp_or_zero(x[i]), limit);
+        }
+    for (int i = 0; i < KERN_RACE_PIECE; i++) any |= open[i];
+    if (!any) return 0;
+    uint64_t bits = 0;
+    for (int i = 0; i < n; i++) bits |= (uint64_t)open[i] << i;
+    return bits;
+}
+
 static void to_act(const float *x, size_t n, void *y, int bf16)
 {
     if (bf16) {
@@ -645,6 +686,7 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .maximum = maximum,
     .exponentials = exponentials,
     .residual = residual,
+    .race = race,
     .to_act = to_act,
     .channel_sums = channel_sums,
     .add = add_rows,

@@ -37,6 +37,10 @@ typedef struct kern_rows {
     double (*exponentials)(const float *x, int n, float shift, float *y);
     /* y = scale * [p - q f]+ (kernels/discrete.h, kern_residual_weight); y may be p, or NULL. Returns the sum. */
     double (*residual)(const float *p, const float *q, int n, double omega, double scale, float *y);
+    /* Returns a bit for each of n <= 64 tokens from `first`, a multiple of 64: whether its time in the race of a
+     * position can be below `limit` (kernels/discrete.h, kern_race_is_open). log_p is [n]. */
+    uint64_t (*race)(const float *log_p, int n, uint64_t seed, uint64_t image, uint32_t position, int first,
+                     float limit);
     /* y = x as act, n values */
     void (*to_act)(const float *x, size_t n, void *y, int bf16);
     /* sums[c] += x, squares[c] += x*x over n pixels of `channels` */

@@ -220,6 +220,72 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) draw_kernel(kern_d
     if (threadIdx.x == 0) job.drawn[r] = probs.drawn;
 }
 
+/* Takes the lesser of two (time, token) pairs; ties go to the lower token. */
+static __device__ inline void take_earlier(double &time, int &x, double other_time, int other_x)
+{
+    if (other_time < time || (other_time == time && other_x < x)) time = other_time, x = other_x;
+}
+
+typedef struct {
+    double time[DISCRETE_WARPS];
+    int token[DISCRETE_WARPS];
+} race_memory;
+
+/* Gives all threads the least time of the block, and its token. */
+static __device__ inline void race_share(double &time, int &x, race_memory *m)
+{
+    for (int bit = 16; bit > 0; bit /= 2)
+        take_earlier(time, x, __shfl_xor_sync(0xffffffffu, time, bit), __shfl_xor_sync(0xffffffffu, x, bit));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) m->time[threadIdx.x / 32] = time, m->token[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (unsigned w = 0; w < blockDim.x / 32; w++) take_earlier(time, x, m->time[w], m->token[w]);
+}
+
+/* Returns the token of the least time below `limit` that is not among the `drawn` ones; -1 if there is none. A thread
+ * has the tokens of every blockDim.x-th block of words, and computes the times of those that can be its least. */
+static __device__ inline int race_next(const kern_draw_job &job, const kern_address *a, const float *log_probs,
+                                       const int *id, int drawn, double limit, race_memory *m)
+{
+    const int blocks = (job.size + KERN_RACE_PIECE - 1) / KERN_RACE_PIECE * KERN_RACE_LANES;
+    double time = limit;
+    int x = INT_MAX;
+    __syncthreads();
+#pragma unroll 1
+    for (int b = (int)threadIdx.x; b < blocks; b += (int)blockDim.x) {
+        uint32_t word[4];
+        kern_random_words(a->seed, KERN_NOISE_RACE, a->image, a->position, 0, (uint32_t)b, word);
+#pragma unroll 1
+        for (int w = 0; w < 4; w++) {
+            const int y = b / KERN_RACE_LANES * KERN_RACE_PIECE + w * KERN_RACE_LANES + b % KERN_RACE_LANES;
+            if (y >= job.size || !(log_probs[y] >= -87)) continue;
+            if (!kern_race_is_open(word[w], discrete_exp(log_probs[y]), kern_race_limit(time))) continue;
+            int is_drawn = 0;
+            for (int i = 0; i < drawn; i++) is_drawn |= id[i] == y;
+            if (!is_drawn) take_earlier(time, x, kern_race_time(a, y, (double)log_probs[y]), y);
+        }
+    }
+    race_share(time, x, m);
+    return x < INT_MAX ? x : -1;
+}
+
+static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) race_kernel(kern_draw_job job)
+{
+    race_memory *m = (race_memory *)cuda_shared();
+    const size_t r = blockIdx.x;
+    const kern_address address = job.address[r];
+    const float *log_probs = job.log_probs + (size_t)job.source[r] * (size_t)job.size;
+    int *id = job.id + r * (size_t)job.max_draws, drawn = 0;
+    while (drawn < job.wanted[r]) {
+        int x = race_next(job, &address, log_probs, id, drawn, KERN_RACE_FIRST, m);
+        if (x < 0) x = race_next(job, &address, log_probs, id, drawn, INFINITY, m);
+        if (x < 0) break;
+        if (threadIdx.x == 0) id[drawn] = x;
+        drawn++;
+    }
+    if (threadIdx.x == 0) job.drawn[r] = drawn;
+}
+
 void cuda_draw(kern_queue *k, const kern_draw_job *job)
 {
     cuda_queue *c = cuda_of(k);
@@ -233,7 +299,10 @@ void cuda_draw(kern_queue *k, const kern_draw_job *job)
     device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->max_draws);
     device.address = cuda_stage(c, job->address, rows);
     cuda_stage_send(c);
-    cuda_launch(c, draw_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(discrete_scratch), device);
+    if (job->race)
+        cuda_launch(c, race_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(race_memory), device);
+    else
+        cuda_launch(c, draw_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(discrete_scratch), device);
 }
 
 /* --- most likely tokens ------------------------------------------------------------------------------------------ */

@@ -116,7 +116,7 @@ static mar_param rows[] = {
              "heads come from its file. Alone it implies spec path in context full, or spec vanilla for discrete "
              "tokens; both keep the distribution of the images. With --head_spec and no --spec, its head proposes "
              "steps inside the head. The word self is no file: the model drafts for itself, and spec is path "
-             "unless it is sjd or sjd-pac. A file of that name is ./self."},
+             "unless it is sjd, sjd-pac or scd. A file of that name is ./self."},
     {.name = FIELD(spec),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_NAME,
@@ -132,7 +132,7 @@ static mar_param rows[] = {
              "Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), and cspd that of its "
              "released code. For LlamaGen, vanilla is exact and the default with a draft model. uniform-rsd, "
              "cool-sd-exp, cool-sd-linear, lantern, lantern-pp and the latter two with gstar accept more and "
-             "change the distribution. sjd and sjd-pac are exact and need no draft model: they draft from the "
+             "change the distribution. sjd, sjd-pac and scd are exact and need no draft model: they draft from the "
              "model's last pass. mar methods describes each."},
     {.name = FIELD(gamma),
      .group = "Speculation across tokens",
@@ -189,31 +189,32 @@ static mar_param rows[] = {
      .value = 64,
      .min = 1,
      .max = MAR_STEPS_MAX,
-     .method = "sjd|sjd-pac",
+     .method = "sjd|sjd-pac|scd",
      .help = "Jacobi decoding: drafts to verify at a time\n"
-             "They include the drafts of sjd-pac's tree. At most the number of tokens in an image, for which 64, "
+             "They include the drafts of the tree of sjd-pac and scd. At most the number of tokens in an image, for "
+             "which 64, "
              "the default, stands where it is less."},
     {.name = FIELD(first),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_CHOICE,
      .choices = firsts,
-     .method = "sjd|sjd-pac",
+     .method = "sjd|sjd-pac|scd",
      .help = "Jacobi decoding: initial draft of a token\n"
              "uniform: any token, with equal probability. left: the token to its left. above: the token above."},
     {.name = FIELD(pac_children),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_INT,
-     .method = "sjd-pac",
-     .help = "sjd-pac: drafts of a token in its tree; 1: no tree\n"
+     .method = "sjd-pac|scd",
+     .help = "sjd-pac, scd: drafts of a token in the tree; 1: none\n"
              "K of the paper. 1 turns proactive drafting off."},
     {.name = FIELD(pac_depth),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_INT,
-     .method = "sjd-pac",
-     .help = "sjd-pac: depth of its tree with the root; 1: no tree\n"
+     .method = "sjd-pac|scd",
+     .help = "sjd-pac, scd: depth of the tree with its root; 1: none\n"
              "D of the paper, counted as in its code: the root is the token before the drafts, so 3 means two "
              "levels of drafts. They are taken from the window while that leaves one draft for the chain. 0 or 1 "
              "turns proactive drafting off."},

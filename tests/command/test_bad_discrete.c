@@ -11,8 +11,9 @@
 #define DRAFTED       DISCRETE "--draft demo-discrete-draft "
 #define TEXT_TO_IMAGE "generate --model t2i.safetensors --vq vq.pth "
 #define SELF                                                                                                           \
-    "--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones expected --spec sjd or " \
-    "sjd-pac beside it, or a file, which every other --spec for them needs: a smaller LlamaGen model or an EAGLE "     \
+    "--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones expected --spec sjd, "   \
+    "sjd-pac or scd beside it, or a file, which every other --spec for them needs: a smaller LlamaGen model or an "    \
+    "EAGLE "                                                                                                           \
     "drafter"
 
 static void numbers(void **state)
@@ -48,7 +49,7 @@ static void combinations(void **state)
         {"fidelity --num 20 --model demo-discrete --against --draft self", SELF},
         {DISCRETE "--draft self --spec vanilla",
          "--draft self: with it the model drafts for itself, which --spec vanilla cannot verify; expected --spec path, "
-         "sjd or sjd-pac, or a draft model's file"},
+         "sjd, sjd-pac or scd, or a draft model's file"},
         {DISCRETE "--spec vanilla", "--spec: needs --draft"},
         {DRAFTED "--spec sjd --tree dynamic", "--tree: needs --spec vanilla, uniform-rsd, cool-sd-exp, cool-sd-linear, "
                                               "lantern, lantern-pp, lantern-gstar or "
@@ -58,7 +59,8 @@ static void combinations(void **state)
         {DRAFTED "--tree 2,2 --gamma 4", "--gamma: has no effect with --tree, expected the levels of --tree"},
         {DRAFTED "--tree static --tree_top 3", "--tree_top: needs --tree dynamic"},
         {DRAFTED "--cool_delta 0.5", "--cool_delta: needs --spec uniform-rsd, cool-sd-exp or cool-sd-linear"},
-        {DISCRETE "--spec sjd --pac_children 2", "--pac_children: needs --spec sjd-pac"},
+        {DISCRETE "--spec scd --pac_continue off", "--pac_continue: needs --spec sjd-pac"},
+        {DISCRETE "--spec sjd --pac_children 2", "--pac_children: needs --spec sjd-pac or scd"},
         {DRAFTED "--spec lantern --lantern_lambda 2", "--lantern_lambda: needs --spec lantern-pp or lantern-pp-gstar"},
         {DISCRETE "--head_spec 4", "--head_spec has no effect: the model's tokens are discrete"},
         {DISCRETE "--head_dtype f32",

@@ -86,6 +86,7 @@ TEST_CASE(greedy_tokens)
         {"vanilla", 1, {.length = 4, .top = 3, .total = 12}},
         {"sjd", 0, {.length = 16, .first = SPEC_FIRST_LEFT}},
         {"sjd-pac", 0, {.length = 8, .first = SPEC_FIRST_UNIFORM}},
+        {"scd", 0, {.length = 8, .first = SPEC_FIRST_UNIFORM}},
     };
     int expected[IMAGES * TOKENS];
     read_expected(expected);

@@ -311,8 +311,8 @@ TEST_CASE(unused_options_of_discrete_tokens)
         const char *name, *why;
     } cases[] = {
         {"", 0, "top_k", "used"},
-        {"", 0, "window", "needs --spec sjd or sjd-pac"},
-        {"", 0, "pac_depth", "needs --spec sjd-pac"},
+        {"", 0, "window", "needs --spec sjd, sjd-pac or scd"},
+        {"", 0, "pac_depth", "needs --spec sjd-pac or scd"},
         {"", 0, "tree", "needs --draft"},
         {"", 0, "tree_top", "needs --draft and --tree dynamic"},
         {"", 0, "cool_delta", "needs --draft and --spec uniform-rsd, cool-sd-exp or cool-sd-linear"},
@@ -342,6 +342,9 @@ TEST_CASE(unused_options_of_discrete_tokens)
         {"spec sjd", 0, "window", "used"},
         {"spec sjd", 0, "pac_continue", "needs --spec sjd-pac"},
         {"spec sjd-pac", 0, "pac_continue", "used"},
+        {"spec scd", 0, "pac_continue", "needs --spec sjd-pac"},
+        {"spec scd", 0, "pac_children", "used"},
+        {"spec scd", 0, "first", "used"},
         {"spec sjd", 0, "gamma",
          "needs --draft and --spec vanilla, uniform-rsd, cool-sd-exp, cool-sd-linear, lantern, lantern-pp, "
          "lantern-gstar "

@@ -77,11 +77,9 @@ TEST_CASE(digits)
         mar_model *draft;
         const char *spec, *tree;
         int batches;
-    } ways[] = {{NULL, NULL, NULL, 2},
-                {draft, "vanilla", NULL, 1},
-                {eagle, "vanilla", NULL, 1},
-                {eagle, "vanilla", "dynamic", 1},
-                {NULL, "sjd", NULL, 1}};
+    } ways[] = {{NULL, NULL, NULL, 2},       {draft, "vanilla", NULL, 1},
+                {eagle, "vanilla", NULL, 1}, {eagle, "vanilla", "dynamic", 1},
+                {NULL, "sjd", NULL, 1},      {NULL, "scd", NULL, 1}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         mar_params p;
         mar_session *s;

@@ -110,7 +110,7 @@ TEST_CASE(options_that_cannot_be)
         {"gtr on", NO_DRAFT, "--gtr has no effect: the model's tokens are discrete"},
         {"spec path", NO_DRAFT,
          "--spec path verifies continuous tokens, but the model's are discrete: expected vanilla, uniform-rsd, "
-         "cool-sd-exp, cool-sd-linear, lantern, lantern-pp, lantern-gstar, lantern-pp-gstar, sjd or sjd-pac"},
+         "cool-sd-exp, cool-sd-linear, lantern, lantern-pp, lantern-gstar, lantern-pp-gstar, sjd, sjd-pac or scd"},
         {"spec vanilla", NO_DRAFT, "--spec vanilla: needs --draft"},
         {"spec lantern-pp", NO_DRAFT, "--spec lantern-pp: needs --draft"},
         {"spec sjd", NEAR,

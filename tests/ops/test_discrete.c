@@ -287,6 +287,66 @@ static void run_draw(kern_queue *k, const ops_call *c, void *const *a)
     k->discrete->draw(k, &job);
 }
 
+/* Returns a token's time by the formula: E of 64 bits over p. Token x of a piece of 64 has word x / 16 of block x % 16.
+ */
+static double plain_time(const kern_address *a, int token, double p)
+{
+    uint32_t word[2][4];
+    const int block = token / 64 * 16 + token % 16;
+    for (uint32_t half = 0; half < 2; half++)
+        kern_random_words(a->seed, KERN_NOISE_RACE, a->image, a->position, half, (uint32_t)block, word[half]);
+    const double high = (double)word[0][token / 16 % 4], low = (double)word[1][token / 16 % 4];
+    return -log1p(-(high * 0x1p-32 + (low + 0.5) * 0x1p-64)) / p;
+}
+
+/* As build_draw, without given candidates. The step is not part of the noise's address. */
+static void build_race(ops_call *c)
+{
+    const int rows = c->rows = c->n[0], size = c->n[1];
+    draw_lists *l = c->data = ops_host(c, sizeof *l);
+    double *log_probs = law_input(c, LAWS, size, c->n[2]), *time = ops_host(c, (size_t)size * sizeof *time);
+    for (int x = 0; x < size && c->n[3] == NAN_LAW; x++) log_probs[3 * size + x] = NAN;
+    double *id = ops_output(c, OPS_INT, (size_t)(rows * DRAWN), DRAWN, 0, 0);
+    double *drawn = ops_output(c, OPS_INT, (size_t)rows, 1, 0, 0);
+    for (int r = 0; r < rows; r++) {
+        l->law[r] = (int)(ops_word(c) % LAWS), l->wanted[r] = (int)(ops_word(c) % (DRAWN + 1));
+        l->address[r] = (kern_address){(uint64_t)(c->index + 5) + (uint64_t)(r / 3) * 0x100000001,
+                                       (uint64_t)(r / 3) << 33, (uint32_t)(r % 9), (uint32_t)r};
+        for (int x = 0; x < size; x++) {
+            const double p = exp(log_probs[l->law[r] * size + x]);
+            time[x] = p > 0 ? plain_time(&l->address[r], x, p) : INFINITY;
+        }
+        int n = 0;
+        for (int i = 0; i < DRAWN; i++) id[r * DRAWN + i] = ops_any;
+        for (; n < l->wanted[r]; n++) {
+            int first = 0;
+            for (int x = 1; x < size; x++) first = time[x] < time[first] ? x : first;
+            if (!(time[first] < INFINITY)) break;
+            id[r * DRAWN + n] = first;
+            time[first] = INFINITY;
+        }
+        drawn[r] = n;
+    }
+}
+
+static void run_race(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const draw_lists *l = c->data;
+    const kern_draw_job job = {.rows = c->rows,
+                               .size = c->n[1],
+                               .log_probs = a[0],
+                               .source = l->law + c->first,
+                               .max_draws = DRAWN,
+                               .race = 1,
+                               .given = l->given + c->first,
+                               .wanted = l->wanted + c->first,
+                               .earlier = l->earlier + c->first * DRAWN,
+                               .address = l->address + c->first,
+                               .id = a[1],
+                               .drawn = a[2]};
+    k->discrete->draw(k, &job);
+}
+
 /* size, tokens with nonzero probability, requested tokens */
 static const int tops[][3] = {{900, 7, 12}, {16384, 0, 12}, {16384, 0, 1}, {900, 7, 1}, {5, 0, 12}, {5000, 0, 13}};
 
@@ -671,6 +731,7 @@ static const ops_entry table[] = {
      NULL, check_golden_laws},
     {"laws of equal logits", "", COUNT(equal_laws), 0, build_equal_laws, run_laws, NULL, NULL, NULL},
     {"draw", "rows size spread odd", OPS_CASES(draws), OPS_ALONE, build_draw, run_draw, NULL, NULL, NULL},
+    {"race", "rows size spread odd", OPS_CASES(draws), OPS_ALONE, build_race, run_race, NULL, NULL, NULL},
     {"top", "size spread count", OPS_CASES(tops), OPS_ALONE, build_top, run_top, NULL, NULL, NULL},
     {"verify", "size points past_rejection closeness rule odd", OPS_CASES(verifications), 0, build_verify, run_verify,
      NULL, NULL, check_verify},

@@ -37,6 +37,14 @@ static const struct {
     {.title = "sjd-pac AC", .method = "sjd-pac", .parameter = {1, 0, 1}, .length = 4, .least_rate = 1.2},
     {.title = "sjd-pac PD", .method = "sjd-pac", .parameter = {3, 3, 0}, .length = 14, .least_rate = 1.2},
     {.title = "sjd-pac", .method = "sjd-pac", .parameter = {3, 3, 1}, .length = 14, .least_rate = 1.3},
+    {.title = "scd", .method = "scd", .parameter = {1, 0}, .length = 4, .least_rate = 1.2},
+    {.title = "scd above",
+     .method = "scd",
+     .parameter = {1, 0},
+     .length = 4,
+     .first = SPEC_FIRST_ABOVE,
+     .least_rate = 1.2},
+    {.title = "scd tree", .method = "scd", .parameter = {3, 3}, .length = 14, .zeros = 1, .least_rate = 1.2},
     {.title = "sjd-pac wide", .method = "sjd-pac", .parameter = {2, 4, 1}, .length = 15, .zeros = 1, .least_rate = 1.2},
 };
 

@@ -4,6 +4,7 @@
 #include "tests/support/support.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SIZE = 3, LENGTH = 4 };
@@ -156,6 +157,58 @@ TEST_CASE(continuation_and_tree_pay)
     if (!(plain > 1.5 && off == plain && go_on > 1.3 * plain && tree > 1.1 * plain && all > 1.02 * go_on && all > tree))
         fail_msg("tokens a round: sjd %g, neither %g, AC %g, PD %g, both %g", plain, off, go_on, tree, all);
     toy_free(t);
+}
+
+/* Keeping the noise saves rounds, with and without a tree. */
+TEST_CASE(coupling_pays)
+{
+    toy *t = toy_create(16, 1, 9, 1.2, NULL, 0);
+    t->markov = 1;
+    const double chain[] = {1, 0}, tree[] = {4, 2}, pd[] = {4, 2, 0};
+    const double sjd = tokens_per_round(t, "sjd", NULL, SPEC_FIRST_UNIFORM),
+                 sjd_tree = tokens_per_round(t, "sjd-pac", pd, SPEC_FIRST_UNIFORM),
+                 scd = tokens_per_round(t, "scd", chain, SPEC_FIRST_UNIFORM),
+                 scd_tree = tokens_per_round(t, "scd", tree, SPEC_FIRST_UNIFORM);
+    if (!(scd > 1.2 * sjd && scd_tree > 1.2 * sjd_tree && scd_tree > scd))
+        fail_msg("tokens a round: sjd %g, with a tree %g, scd %g, with a tree %g", sjd, sjd_tree, scd, scd_tree);
+    toy_free(t);
+}
+
+/* The same draft in two rounds has a probability of at least (1 - TV) / (1 + TV). */
+TEST_CASE(a_race_couples_distributions)
+{
+    enum { POSITIONS = 4000, ROWS = 2 * POSITIONS };
+    int source[ROWS], wanted[ROWS], none[ROWS] = {0}, id[ROWS], drawn[ROWS], same = 0;
+    kern_address *address = calloc(ROWS, sizeof *address);
+    toy *p = toy_create(8, 0, 3, 1, NULL, 0), *q = toy_create(8, 0, 4, 0.5, p, 0);
+    float law[16];
+    double tv = 0;
+    sampling g;
+    memcpy(law, p->log_probs, 8 * sizeof *law), memcpy(law + 8, q->log_probs, 8 * sizeof *law);
+    for (int x = 0; x < 8; x++) tv += 0.5 * fabs(exp((double)law[x]) - exp((double)law[8 + x]));
+    for (int r = 0; r < ROWS; r++) {
+        source[r] = r % 2, wanted[r] = 1;
+        address[r] = (kern_address){1, 2, (uint32_t)(r / 2), (uint32_t)(r % 2)}; /* two rounds of a position */
+    }
+    sampling_open(&g, 1);
+    g.k->discrete->draw(g.k, &(kern_draw_job){.rows = ROWS,
+                                              .size = 8,
+                                              .log_probs = law,
+                                              .source = source,
+                                              .max_draws = 1,
+                                              .race = 1,
+                                              .given = none,
+                                              .wanted = wanted,
+                                              .earlier = none,
+                                              .address = address,
+                                              .id = id,
+                                              .drawn = drawn});
+    close_queue(g.k);
+    for (int r = 0; r < ROWS; r += 2) same += id[r] == id[r + 1];
+    const double share = (double)same / POSITIONS;
+    if (!(tv > 0.1 && share > (1 - tv) / (1 + tv) - 0.03 && share < 1 - tv + 0.03))
+        fail_msg("total variation %g, the same draft in %g", tv, share);
+    free(address), toy_free(p), toy_free(q);
 }
 
 /* --- the window --- */

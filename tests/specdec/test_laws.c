@@ -137,6 +137,24 @@ static const setup pac_above = {.name = "sjd-pac",
                                 .options = {.length = 7, .first = SPEC_FIRST_ABOVE, .side = 2},
                                 .parameter = {2, 3, 1}};
 
+static const setup scd = {.name = "scd", .size = 3, .n = 4, .options = {.length = 4}, .parameter = {1, 0}};
+static const setup scd_short = {.name = "scd", .size = 3, .n = 4, .options = {.length = 2}, .parameter = {1, 0}};
+static const setup scd_left = {.name = "scd",
+                               .size = 3,
+                               .n = 4,
+                               .options = {.length = 3, .first = SPEC_FIRST_LEFT, .side = 2},
+                               .parameter = {1, 0}};
+static const setup scd_above = {.name = "scd",
+                                .size = 3,
+                                .n = 4,
+                                .options = {.length = 3, .first = SPEC_FIRST_ABOVE, .side = 2},
+                                .parameter = {1, 0}};
+static const setup scd_tree = {.name = "scd", .size = 3, .n = 4, .options = {.length = 7}, .parameter = {2, 3}};
+static const setup scd_siblings = {.name = "scd", .size = 3, .n = 4, .options = {.length = 4}, .parameter = {3, 2}};
+static const setup scd_zeros = {
+    .name = "scd", .size = 3, .n = 4, .options = {.length = 4}, .parameter = {2, 2}, .p_zeros = 1};
+static const setup scd_two = {.name = "scd", .size = 2, .n = 5, .options = {.length = 5}, .parameter = {1, 0}};
+
 TEST_CASE(lossless_with_a_draft)
 {
     is_exact(&plain), is_exact(&chain), is_exact(&long_chain), is_exact(&zeros), is_exact(&tree);
@@ -149,6 +167,12 @@ TEST_CASE(lossless_without)
     is_exact(&sjd), is_exact(&sjd_short), is_exact(&sjd_left), is_exact(&sjd_above), is_exact(&pac),
         is_exact(&pac_no_tree);
     is_exact(&pac_stops), is_exact(&pac_neither), is_exact(&pac_above);
+}
+
+TEST_CASE(lossless_coupled)
+{
+    is_exact(&scd), is_exact(&scd_short), is_exact(&scd_left), is_exact(&scd_above), is_exact(&scd_tree);
+    is_exact(&scd_siblings), is_exact(&scd_zeros), is_exact(&scd_two);
 }
 
 /* Runs relaxed methods without relaxation, in chains and trees that reach residuals and points. */
@@ -202,6 +226,17 @@ TEST_CASE(faults_are_noticed)
         {"point as law, sjd above", &sjd_above, FAULT_POINT_AS_LAW},
         {"wrong bonus, chain", &chain, FAULT_WRONG_BONUS},
         {"wrong bonus, sjd", &sjd_short, FAULT_WRONG_BONUS},
+        {"swapped, scd", &scd, FAULT_SWAPPED},
+        {"always, scd left", &scd_left, FAULT_ALWAYS},
+        {"no residual, scd", &scd_short, FAULT_NO_RESIDUAL},
+        {"stale q, scd", &scd, FAULT_STALE_Q},
+        {"kept tail, scd", &scd, FAULT_KEPT_TAIL},
+        {"sorted siblings, scd", &scd_tree, FAULT_SORTED_SIBLINGS},
+        {"siblings' q, scd", &scd_tree, FAULT_SIBLINGS_Q},
+        {"wrong bonus, scd", &scd_short, FAULT_WRONG_BONUS},
+        {"spent noise, scd", &scd, FAULT_SPENT_NOISE},
+        {"noise as coin, scd", &scd, FAULT_NOISE_AS_COIN},
+        {"shared noise, scd", &scd, FAULT_SHARED_NOISE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const double tv = distance(cases[i].u, 0, cases[i].f, 0);

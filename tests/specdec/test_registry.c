@@ -65,8 +65,8 @@ TEST_CASE(list_has_every_method)
     assert_null(mar_method_get(-1));
     assert_null(mar_method_get(mar_method_count()));
     /* exact by the proofs */
-    static const char *const exact[] = {"vanilla", "sjd", "sjd-pac", "conditional"};
-    for (int i = 0; i < 4; i++) assert_true(spec_method_find(exact[i])->exact);
+    static const char *const exact[] = {"vanilla", "sjd", "sjd-pac", "scd", "conditional"};
+    for (int i = 0; i < 5; i++) assert_true(spec_method_find(exact[i])->exact);
     assert_int_equal(spec_method_find("sjd-pac")->policy, SPEC_CONTINUE);
     assert_int_equal(spec_method_find("paper")->exact, 0);
 }

@@ -79,6 +79,7 @@ static const struct {
     {"sjd", {.length = 7}},
     {"sjd", {.length = 30, .first = SPEC_FIRST_LEFT, .side = 5}},
     {"sjd-pac", {.parameter = pac, .length = 15, .first = SPEC_FIRST_ABOVE, .side = 5}},
+    {"scd", {.parameter = pac, .length = 15, .first = SPEC_FIRST_ABOVE, .side = 5}},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

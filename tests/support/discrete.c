@@ -1,6 +1,7 @@
 #include "tests/support/discrete.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/weights.h"
+#include "tests/support/race_region.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>
@@ -134,12 +135,64 @@ static int advance(void)
     return 0;
 }
 
+/* --- races in scripts --- */
+
+/* A run's noise by position, as far as its races have decided it. */
+enum { POSITIONS = 32 };
+static struct {
+    int used; /* some draw was a race */
+    race_region region[POSITIONS];
+    uint32_t tested; /* position of the last test or replacement */
+} noise;
+
+static race_region *noise_at(uint32_t position)
+{
+    assert_true(position < POSITIONS);
+    race_region *r = &noise.region[faulty == FAULT_SHARED_NOISE ? 0 : position];
+    if (r->corners == 0) *r = race_region_all();
+    return r;
+}
+
+/* Decides between parts of a position's noise, and keeps the part. */
+static int decide_region(race_region *r, const race_region *part, int parts)
+{
+    double probability[OUTCOMES];
+    const double whole = race_region_area(r);
+    for (int i = 0; i < parts; i++) {
+        probability[i] = race_region_area(&part[i]) / whole;
+        if (probability[i] < 1e-10) probability[i] = 0; /* rounding on an edge */
+    }
+    const int i = decide(probability, parts);
+    *r = part[i];
+    return i;
+}
+
+/* Decides the winner of a race with these weights. Returns -1 if all are 0. */
+static int scripted_race(const float *w, int size, uint32_t position)
+{
+    race_region part[RACE_TOKENS];
+    double weight[RACE_TOKENS] = {0}, total = 0;
+    for (int x = 0; x < size; x++) total += weight[x] = (double)w[x];
+    if (!(total > 0)) return -1;
+    for (int x = 0; x < size; x++) part[x] = race_region_won(noise_at(position), weight, size, x);
+    return decide_region(noise_at(position), part, size);
+}
+
+/* Decides a test by a coin that is uniform by itself, the distribution function of E_0 / sum E. */
+static int scripted_noise_passes(double f)
+{
+    const double below = 1 - sqrt(1 - f), h[] = {1 - below, -below, -below}, rest[] = {below - 1, below, below};
+    race_region *r = noise_at(noise.tested), part[] = {race_region_cut(r, h), race_region_cut(r, rest)};
+    return decide_region(r, part, 2) == 0;
+}
+
 void script_each(void (*body)(void *arg), void (*seen)(void *arg, double weight), void *arg)
 {
     script.length = 0;
     do {
         double weight = 1;
         script.at = 0;
+        memset(&noise, 0, sizeof noise);
         body(arg);
         assert_int_equal(script.at, script.length);
         for (int i = 0; i < script.length; i++) weight *= script.probability[i][script.outcome[i]];
@@ -153,6 +206,7 @@ static int scripted_passes(double f)
 {
     if (faulty == FAULT_ALWAYS || f >= 1) return 1;
     if (!(f > 0)) return 0;
+    if (faulty == FAULT_NOISE_AS_COIN && noise.used) return scripted_noise_passes(f);
     const int rejected = decide((const double[]){f, 1 - f}, 2);
     const int passes = kern_draft_passes(f, rejected ? (1 + f) / 2 : f / 2);
     assert_int_equal(passes, !rejected);
@@ -162,6 +216,7 @@ static int scripted_passes(double f)
 static int scripted_draw(const float *w, int size)
 {
     double total = 0, probability[OUTCOMES], below = 0;
+    if (faulty == FAULT_SPENT_NOISE && noise.used) return scripted_race(w, size, noise.tested);
     for (int x = 0; x < size; x++) total += (double)w[x];
     if (!(total > 0)) return -1;
     for (int x = 0; x < size; x++) probability[x] = (double)w[x] / total;
@@ -206,12 +261,13 @@ static double faulty_residual(const float *p, const float *q, int n, double omeg
 #define weights_total(w, size)         faulty_total(w, size)
 #define kern_residual_weight(p, q, o)  faulty_weight(p, q, o)
 #define cpu_discrete_ops               decided_ops
+#define kern_uniform_at(a, purpose, b) (noise.tested = (a)->position, kern_uniform_at(a, purpose, b))
 #include "kernels/cpu/discrete.c"
 #undef weights_draw
 #undef weights_total
 
 /* Drafts of the previous round by position, for FAULT_STALE_Q and FAULT_KEPT_TAIL. */
-enum { POSITIONS = 32, ROWS = 512 };
+enum { ROWS = 512 };
 static struct {
     int token[POSITIONS];
     float q[POSITIONS][DISCRETE_MOST];
@@ -223,6 +279,7 @@ static void draw_row_by_script(const kern_draw_job *job, int r)
     const float *log_probs = job->log_probs + (size_t)job->source[r] * (size_t)job->size;
     int *id = job->id + (size_t)r * (size_t)job->max_draws, n = job->given[r];
     const uint32_t position = job->address[r].position;
+    noise.used |= job->race;
     memcpy(id, job->earlier + (size_t)r * (size_t)job->max_draws, (size_t)n * sizeof *id);
     if (faulty == FAULT_KEPT_TAIL && n == 0 && before.has[position] && job->address[r].step > 0)
         id[n++] = before.token[position];
@@ -230,7 +287,7 @@ static void draw_row_by_script(const kern_draw_job *job, int r)
         float w[DISCRETE_MOST];
         for (int x = 0; x < job->size; x++) w[x] = (float)exp((double)log_probs[x]);
         for (int i = 0; i < n && faulty != FAULT_WITH_REPLACEMENT; i++) w[id[i]] = 0;
-        const int x = scripted_draw(w, job->size);
+        const int x = job->race ? scripted_race(w, job->size, position) : scripted_draw(w, job->size);
         if (x < 0) break;
         id[n++] = x;
     }

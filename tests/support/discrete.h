@@ -56,6 +56,9 @@ typedef enum {
     FAULT_SIBLINGS_Q,       /* q without elder siblings is not normalised */
     FAULT_POINT_AS_LAW,     /* a deterministic draft is taken for a random draw */
     FAULT_WRONG_BONUS,      /* the bonus token comes from the first site's distribution */
+    FAULT_SPENT_NOISE,      /* races: the noise of a position also draws its replacement */
+    FAULT_NOISE_AS_COIN,    /* races: a draft's coin is a function of its position's noise */
+    FAULT_SHARED_NOISE,     /* races: all positions have the same noise */
 } fault;
 
 /* Makes a queue's discrete operations decide by a script, with a fault. */

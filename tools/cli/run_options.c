@@ -256,9 +256,10 @@ static const char self[] = "self";
 
 int run_refuse_self(void)
 {
-    return tool_error("--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones "
-                      "expected --spec sjd or sjd-pac beside it, or a file, which every other --spec for them needs: "
-                      "a smaller LlamaGen model or an EAGLE drafter");
+    return tool_error(
+        "--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones "
+        "expected --spec sjd, sjd-pac or scd beside it, or a file, which every other --spec for them needs: "
+        "a smaller LlamaGen model or an EAGLE drafter");
 }
 
 /* Replaces "--draft self", an option of the command only. */
@@ -276,7 +277,7 @@ static int take_self(run_options *o, const option_set *set)
         if (mar_param_get(i) == spec && run_param_unused(o, i))
             return tool_error(
                 "--draft self: with it the model drafts for itself, which --spec %s cannot verify; expected "
-                "--spec path, sjd or sjd-pac, or a draft model's file",
+                "--spec path, sjd, sjd-pac or scd, or a draft model's file",
                 mar_param_text(spec, &o->params, text, sizeof text));
     return 0;
 }

@@ -412,7 +412,7 @@ static int check_map(const generate_job *job)
     if (!map) return 0;
     if (!run_verifies_drafts(&job->options.run))
         return tool_error(
-            "--accept_map %s: needs drafted tokens that are verified: --spec path, sjd or sjd-pac, or --draft "
+            "--accept_map %s: needs drafted tokens that are verified: --spec path, sjd, sjd-pac or scd, or --draft "
             "without --head_spec",
             map);
     if (tool_can_write_as(map, ".png") != 0) return 1;

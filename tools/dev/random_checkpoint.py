@@ -6,9 +6,11 @@
     python3 tools/dev/random_checkpoint.py --arch gpt_l --seq_len 64 --out c2i_L.pt
     python3 tools/dev/random_checkpoint.py --arch vq16 --out vq_ds16_c2i.pt
     python3 tools/dev/random_checkpoint.py --arch spherear_b --out SphereAR_B.pt
+    python3 tools/dev/random_checkpoint.py --arch flan_t5_xl --out flan-t5-xl
 
 The names, shapes and the .pth/.ckpt/.pt layout are the official ones. SphereAR's file has one set of weights, `ema`, and no image
-encoder, which nothing needs. --seq_len is LlamaGen's number of tokens and goes to
+encoder, which nothing needs. A T5 is a folder with shards and config.json, in f32 or with --bf16; its spiece.model is the
+user's. --seq_len is LlamaGen's number of tokens and goes to
 the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. MAR's head is wired so that
 eps is close to x at high noise. Thus the chain stays finite, in bfloat16 too, although the cosine schedule multiplies an
 error of eps by 2e4 at its first step. The images are noise.
@@ -22,6 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/reference"))
 
+from random_t5 import T5S, write_t5  # noqa: E402
 from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, SphereAR, SphereConfig, SphereVaeConfig,  # noqa: E402
                    save_official_mar, save_official_vae, write_safetensors)
 
@@ -114,12 +117,16 @@ def random_spherear(arch, seed=0):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, "vq16", *SPHERES], required=True)
+    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, "vq16", *SPHERES, *T5S], required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seq_len", type=int, default=256)
+    parser.add_argument("--bf16", action="store_true", help="a T5's shards in bf16")
     args = parser.parse_args()
+    if args.arch in T5S:
+        write_t5(args.arch, args.out, torch.bfloat16 if args.bf16 else torch.float32, args.seed)
+        return
     safetensors = (args.format or ("safetensors" if args.out.endswith(".safetensors") else "pth")) == "safetensors"
     if args.arch == "kl16":
         state = random_vae(args.seed).state_dict()

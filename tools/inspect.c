@@ -24,7 +24,7 @@ static void set_up(inspect_options *o, option_set *set)
                                "a MAR, SphereAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, "
                                "or .pth, .pt or .ckpt as PyTorch writes it; or built in: demo, demo-draft, demo-vae, "
                                "demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq, "
-                               "demo-sphere, demo-sphere-draft",
+                               "demo-sphere, demo-sphere-draft; or a folder as Hugging Face writes it",
                                NULL};
     *set = (option_set){
         .command = "inspect",
@@ -42,10 +42,10 @@ static void set_up(inspect_options *o, option_set *set)
 
 static const char *kind_name(mar_kind kind)
 {
-    static const char *const names[] = {
-        [MAR_KIND_UNKNOWN] = "unknown",     [MAR_KIND_MAR] = "mar",           [MAR_KIND_VAE] = "vae",
-        [MAR_KIND_INCEPTION] = "inception", [MAR_KIND_LLAMAGEN] = "llamagen", [MAR_KIND_EAGLE] = "eagle",
-        [MAR_KIND_SPHEREAR] = "spherear"};
+    static const char *const names[] = {[MAR_KIND_UNKNOWN] = "unknown",   [MAR_KIND_MAR] = "mar",
+                                        [MAR_KIND_VAE] = "vae",           [MAR_KIND_INCEPTION] = "inception",
+                                        [MAR_KIND_LLAMAGEN] = "llamagen", [MAR_KIND_EAGLE] = "eagle",
+                                        [MAR_KIND_SPHEREAR] = "spherear", [MAR_KIND_T5] = "t5"};
     return names[kind];
 }
 

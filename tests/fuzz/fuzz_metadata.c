@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENTRIES = 192, NAME_SIZE = 64, HEADER_MAX = 48 * 1024, DATA_MAX = 1 << 20, PAIRS = 6 };
+enum { ENTRIES = 192, NAME_SIZE = 96, TEXT_SIZE = 64, HEADER_MAX = 48 * 1024, DATA_MAX = 1 << 20, PAIRS = 6 };
 
 typedef struct {
     char name[NAME_SIZE];
@@ -24,7 +24,7 @@ typedef struct {
 
 static entry entries[ENTRIES];
 static int n_entries;
-static char pairs[PAIRS][2][NAME_SIZE];
+static char pairs[PAIRS][2][TEXT_SIZE];
 static int n_pairs;
 
 /* The file: a header that ends at HEADER_MAX, then data. The data are zeros except for the first bytes. */
@@ -183,6 +183,28 @@ static void start_eagle(wt_dtype dtype)
     eagle_config_tensors(&c, add_entry, &dtype);
 }
 
+/* A text encoder of one layer. */
+static void start_t5(wt_dtype dtype)
+{
+    static const struct {
+        const char *name;
+        int64_t out, in;
+    } all[] = {{"0.SelfAttention.q", 6, 4},     {"0.SelfAttention.k", 6, 4},
+               {"0.SelfAttention.v", 6, 4},     {"0.SelfAttention.o", 4, 6},
+               {"1.DenseReluDense.wi_0", 5, 4}, {"1.DenseReluDense.wi_1", 5, 4},
+               {"1.DenseReluDense.wo", 4, 5},   {"0.layer_norm", 4, 0},
+               {"1.layer_norm", 4, 0},          {"0.SelfAttention.relative_attention_bias", 8, 2}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char name[NAME_SIZE];
+        snprintf(name, sizeof name, "encoder.block.0.layer.%s.weight", all[i].name);
+        add_entry(&dtype, name, all[i].in ? 2 : 1, (int64_t[]){all[i].out, all[i].in});
+    }
+    add_entry(&dtype, "shared.weight", 2, (int64_t[]){9, 4});
+    add_entry(&dtype, "encoder.final_layer_norm.weight", 1, (int64_t[]){4});
+    add_entry(&dtype, "encoder.embed_tokens.weight", 2, (int64_t[]){9, 4});
+    add_entry(&dtype, "decoder.final_layer_norm.weight", 1, (int64_t[]){4});
+}
+
 static int64_t dimension(input *in)
 {
     static const int64_t large[] = {
@@ -216,16 +238,16 @@ static void change_metadata(input *in)
 {
     if (n_pairs == PAIRS) return;
     const uint8_t how = take(in);
-    char(*pair)[NAME_SIZE] = pairs[n_pairs++];
+    char(*pair)[TEXT_SIZE] = pairs[n_pairs++];
     strcpy(pair[0], how & 16  ? how & 1 ? "mar.decoder_heads" : "mar.patch_size"
                     : how & 1 ? "mar.heads"
                     : how & 8 ? how & 32 ? "mar.vae_heads" : "mar.seq_len"
                               : "mar.kind");
-    if (how & 4) take_text(in, pair[0], NAME_SIZE);
+    if (how & 4) take_text(in, pair[0], TEXT_SIZE);
     if (how & 2)
-        snprintf(pair[1], NAME_SIZE, "%d", (int)(int8_t)take(in));
+        snprintf(pair[1], TEXT_SIZE, "%d", (int)(int8_t)take(in));
     else
-        take_text(in, pair[1], NAME_SIZE);
+        take_text(in, pair[1], TEXT_SIZE);
 }
 
 /* Adds the scales of int8 weights. */
@@ -270,7 +292,7 @@ static void change(input *in, uint8_t *fill)
         *e = entries[--n_entries];
         break;
     case 7:
-        take_text(in, e->name, NAME_SIZE);
+        take_text(in, e->name, TEXT_SIZE);
         break;
     case 8:
         renumber(e, take(in));
@@ -454,6 +476,20 @@ static mar_kind derive_eagle(const wt_file *f, int heads, tally *v)
     return MAR_KIND_EAGLE;
 }
 
+static mar_kind derive_t5(const wt_file *f, tally *v)
+{
+    t5_config c;
+    mar_err err = {0};
+    const mar_status status = t5_config_derive(f, &c, &err);
+    fuzz_check_error("t5_config_derive", status, &err);
+    if (status != MAR_OK) return MAR_KIND_UNKNOWN;
+    t5_config_tensors(f, &c, visit, v);
+    if (v->parameters != c.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, c.parameters);
+    for (int i = 0; i < wt_count(f); i++)
+        v->ignored += t5_config_ignores(wt_at(f, i)->name) || t5_config_repeats(f, wt_at(f, i)->name);
+    return MAR_KIND_T5;
+}
+
 /* Returns the file's kind, and the tally of that model's tensors. */
 static mar_kind derive(const wt_file *f, int heads, tally *v)
 {
@@ -485,6 +521,7 @@ static mar_kind derive(const wt_file *f, int heads, tally *v)
     if (gpt_config_recognise(f)) return derive_llamagen(f, heads, v);
     if (eagle_config_recognise(f)) return derive_eagle(f, heads, v);
     const mar_file_kind *kind = mar_kind_of(f);
+    if (kind && kind->kind == MAR_KIND_T5) return derive_t5(f, v);
     if ((kind && kind->instead) || !vae_config_recognise(f)) return MAR_KIND_UNKNOWN;
     const mar_status status = vae_config_derive(f, &vae, &err);
     fuzz_check_error("vae_config_derive", status, &err);
@@ -569,6 +606,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if ((base & 0xf4) == 0x64) start_eagle(dtype);
     if ((base & 0xf4) == 0x74) start_spherear(dtype);
     if ((base & 0xf4) == 0x84) start_vit(dtype);
+    if ((base & 0xf4) == 0x94) start_t5(dtype);
     while (in.at < in.end) change(&in, &fill);
     make_file(fill);
     const mar_status status = wt_open_memory(file.data, file.size, "input", &f, &err);

@@ -1,6 +1,6 @@
 # Sourced: the fuzz targets, and the settings of each.
 
-fuzz_targets="safetensors pytorch npz images metadata options classes prompts sweep request run"
+fuzz_targets="safetensors pytorch npz images metadata folder options classes prompts sweep request run"
 
 # `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes a quarter of them.
 fuzz_runs() {
@@ -8,6 +8,7 @@ fuzz_runs() {
     npz) echo 250000 ;;
     metadata) echo 500000 ;;
     options) echo 1100000 ;;
+    folder) echo 300000 ;;
     sweep) echo 400000 ;;
     run) echo 150000 ;;
     *) echo 1500000 ;;
@@ -32,6 +33,7 @@ fuzz_sources() {
     images) echo tools/images/image.c tools/images/png.c tools/images/jpeg.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
     metadata) echo mar/core/config.c spherear/config.c vae/config.c vae/vit_config.c mar/api/inspect.c weights/shape.c ;;
+    folder) echo weights/folder.c base/json.c ;;
     options) echo tools/cli/options.c mar/core/option.c mar/core/params.c mar/core/params_read.c mar/core/handle_options.c tools/cli/suggest.c ;;
     classes) echo tools/generate/classes.c tools/generate/class_names.c tools/generate/class_table.c tools/cli/suggest.c ;;
     prompts) echo tools/generate/prompts.c base/json.c ;;

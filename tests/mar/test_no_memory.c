@@ -246,6 +246,39 @@ TEST_CASE(judging)
     }
 }
 
+/* Each failed allocation of loading a text encoder, then of encoding. Results are all or none. */
+TEST_CASE(text_encoder)
+{
+    enum { TOKENS = 6, DIM = 32 };
+    static const char folder[] = "tests/golden/data/t5";
+    const char *const prompts[] = {"a bold seven", "x"};
+    float expected[2 * TOKENS * DIM], features[2 * TOKENS * DIM], none[2 * TOKENS * DIM] = {0};
+    uint8_t mask[2 * TOKENS];
+    const demo d = demo_open(2);
+    mar_text *t;
+    assert_library(d.m, mar_text_load(d.m, folder, &t));
+    assert_library(d.m, mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, TOKENS, expected, mask, NULL));
+    mar_text_free(t);
+    rounds r = rounds_begin("loading a text encoder", 60, 7);
+    while (rounds_next(&r)) {
+        const mar_status status = mar_text_load(d.m, folder, &t);
+        if (rounds_failed(&r, status, mar_error(d.m))) assert_null(t);
+        mar_text_free(t);
+        rounds_freed(&r);
+    }
+    assert_in_range(r.round, 100, 100000);
+    assert_library(d.m, mar_text_load(d.m, folder, &t));
+    r = rounds_begin("encoding prompts", 100, 1);
+    while (rounds_next(&r)) {
+        const mar_status status = mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, TOKENS, features, mask, NULL);
+        const int failed = rounds_failed(&r, status, mar_error(d.m));
+        assert_memory_equal(features, failed ? none : expected, sizeof features);
+    }
+    assert_in_range(r.round, 8, 1000);
+    mar_text_free(t);
+    demo_close(d);
+}
+
 /* Checks that each failed allocation leaves nothing of the two sets, and both numbers 0. */
 TEST_CASE(precision_and_recall)
 {

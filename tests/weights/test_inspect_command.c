@@ -49,6 +49,9 @@ TEST_CASE(test_json)
     root = run_json("$MAR inspect --json " DATA "vae.ckpt", 0);
     assert_int_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(root, "config"), "stride")->valueint, 2);
     cJSON_Delete(root);
+    root = run_json("$MAR inspect --json tests/golden/data/t5", 0);
+    assert_string_equal(cJSON_GetObjectItem(root, "kind")->valuestring, "t5");
+    cJSON_Delete(root);
     root = run_json("$MAR inspect --json " DATA "dtypes.pt", 1);
     assert_string_equal(cJSON_GetObjectItem(root, "kind")->valuestring, "unknown");
     assert_null(cJSON_GetObjectItem(root, "config"));

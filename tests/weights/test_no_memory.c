@@ -42,6 +42,16 @@ static mar_status open_and_close(const char *path, const char *out)
     return mar_result(&handle, status, &err);
 }
 
+static mar_status open_folder(const char *path, const char *out)
+{
+    wt_file *f;
+    mar_err err = {0};
+    (void)out;
+    mar_status status = wt_open_folder(path, MAR_WEIGHTS_AUTO, &f, &err);
+    if (status == MAR_OK) wt_close(f);
+    return mar_result(&handle, status, &err);
+}
+
 /* Returns the number of heads to pass: mar.pth does not give it, and other files have none. */
 static int heads_of(const char *path)
 {
@@ -163,6 +173,12 @@ TEST_CASE(test_open)
     fail_each(open_and_close, DATA "views.pt");
     fail_each(open_and_close, DATA "mar.pth");
     fail_each(open_and_close, DATA "legacy_views.pt");
+}
+
+TEST_CASE(test_open_folder)
+{
+    fail_each(open_folder, "tests/golden/data/t5");
+    fail_each(open_folder, "tests/golden/data/t5_bin");
 }
 
 TEST_CASE(test_inspect)

@@ -1,6 +1,7 @@
 #include "text/encoder.h"
 
 #include "base/arena.h"
+#include "kernels/int8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -71,12 +72,25 @@ void text_norm_run(kern_queue *k, const text_norm *n, const float *x, const int 
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
+/* Room for a product's matrix on its way from the file, made once: freeing and making it anew would leave holes. With
+ * `quantised` the device has int8, and `rows` holds some rows of the file; else `weight` holds all. */
+typedef struct {
+    float *weight;     /* [most] or NULL */
+    int8_t *quantised; /* [most] or NULL */
+    float *scale;      /* [most rows] */
+    float *rows;       /* [ROWS_AT_A_TIME][most columns] */
+    float *bias;       /* [most rows] or NULL */
+} staging;
+
+enum { ROWS_AT_A_TIME = 64 };
+
 /* Source and destination of a layer's tensors. */
 typedef struct {
     kern_queue *k;
     const wt_file *f;
     const text_encoder_config *c;
     const text_encoder_names *names;
+    staging s;
     int layer;
     mar_err *err;
 } loader;
@@ -95,67 +109,91 @@ static const char *name_of(const text_encoder_names *names, int layer, const cha
     return text;
 }
 
-/* The joined matrices of a product, as wt_matrix has one. */
-typedef struct {
-    wt_matrix m;
-    float *bias; /* or NULL */
-} joined;
-
-static void free_joined(joined *j)
+static size_t larger(size_t a, size_t b)
 {
-    wt_matrix_free(&j->m);
-    free(j->bias);
+    return a > b ? a : b;
 }
 
-/* Returns 1 if all parts are int8 in the file and stay so. */
-static int stays_int8(const loader *l, const source *parts, int count)
+static mar_status make_staging(loader *l)
 {
-    char name[NAME];
-    int stays = l->c->int8 && l->k->device->int8;
-    for (int i = 0; i < count && stays; i++)
-        stays = wt_is_int8(l->f, name_of(l->names, l->layer, parts[i].name, "weight", name));
-    return stays;
-}
-
-/* Allocates the matrix of `out` rows. Returns 0 without memory. */
-static int make_joined(joined *j, int out, int in, int int8, int bias)
-{
-    const size_t rows = (size_t)out, n = rows * (size_t)in;
-    if (int8) {
-        j->m.quantised = malloc(n);
-        j->m.scale = malloc(rows * sizeof(float));
+    const text_encoder_config *c = l->c;
+    const size_t width = (size_t)c->width, inner = (size_t)c->heads * (size_t)c->head_dim, hidden = (size_t)c->hidden;
+    const size_t up = hidden * (c->gated ? 2 : 1), rows = larger(larger(3 * inner, up), width);
+    const size_t most = larger(3 * inner, larger(up, hidden)) * width;
+    staging *s = &l->s;
+    if (c->int8 && l->k->device->int8) {
+        s->quantised = malloc(most);
+        s->rows = malloc(ROWS_AT_A_TIME * larger(width, larger(inner, hidden)) * sizeof(float));
     } else {
-        j->m.weight = malloc(n * sizeof(float));
+        s->weight = malloc(most * sizeof(float));
     }
-    j->bias = bias ? malloc(rows * sizeof(float)) : NULL;
-    return (int8 ? j->m.quantised && j->m.scale : j->m.weight != NULL) && (!bias || j->bias);
+    s->scale = malloc(rows * sizeof(float));
+    if (c->bias) s->bias = malloc(rows * sizeof(float));
+    if ((s->weight || (s->quantised && s->rows)) && s->scale && (s->bias || !c->bias)) return MAR_OK;
+    return err_set(l->err, MAR_ENOMEM, "%s: out of memory for a matrix of %zu weights", wt_path(l->f), most);
 }
 
-static void copy_times(float *to, const float *from, size_t n, float factor)
+static void free_staging(staging *s)
 {
-    for (size_t i = 0; i < n; i++) to[i] = from[i] * factor;
+    free(s->weight);
+    free(s->quantised);
+    free(s->scale);
+    free(s->rows);
+    free(s->bias);
+}
+
+static void multiply(float *x, size_t n, float factor)
+{
+    for (size_t i = 0; i < n; i++) x[i] *= factor;
+}
+
+/* Reads a matrix [out][in] to weight as f32. */
+static mar_status read_f32(const loader *l, const char *name, float factor, int out, int in, float *weight)
+{
+    const size_t n = (size_t)out * (size_t)in;
+    mar_status status;
+    if (wt_is_int8(l->f, name)) {
+        wt_matrix m;
+        status = wt_load_matrix(l->f, name, out, in, 0, &m, l->err);
+        if (status == MAR_OK) memcpy(weight, m.weight, n * sizeof *weight);
+        wt_matrix_free(&m);
+    } else {
+        status = wt_load_rows(l->f, name, out, in, 0, out, weight, l->err);
+    }
+    if (status == MAR_OK) multiply(weight, n, factor);
+    return status;
+}
+
+/* Reads a matrix [out][in] to q and scale as int8. */
+static mar_status read_int8(const loader *l, const char *name, float factor, int out, int in, int8_t *q, float *scale)
+{
+    mar_status status = MAR_OK;
+    if (wt_is_int8(l->f, name)) {
+        status = wt_load_int8(l->f, name, out, in, q, scale, l->err);
+    } else {
+        for (int r = 0, n; r < out && status == MAR_OK; r += n) {
+            n = out - r < ROWS_AT_A_TIME ? out - r : ROWS_AT_A_TIME;
+            status = wt_load_rows(l->f, name, out, in, r, n, l->s.rows, l->err);
+            if (status == MAR_OK) kern_int8_quantise(l->s.rows, n, in, q + (size_t)r * (size_t)in, scale + r);
+        }
+    }
+    if (status == MAR_OK) multiply(scale, (size_t)out, factor);
+    return status;
 }
 
 /* Reads a part to rows `first` on. */
-static mar_status read_part(const loader *l, const source *p, int first, int out, int in, joined *j)
+static mar_status read_part(const loader *l, const source *p, int first, int out, int in)
 {
     char name[NAME];
     const int64_t shape[] = {out};
-    const size_t at = (size_t)first, n = (size_t)out, width = (size_t)in;
-    wt_matrix m;
+    const size_t at = (size_t)first * (size_t)in;
     float *bias = NULL;
     name_of(l->names, l->layer, p->name, "weight", name);
-    mar_status status = wt_load_matrix(l->f, name, out, in, j->m.quantised != NULL, &m, l->err);
-    if (status == MAR_OK && m.quantised) {
-        memcpy(j->m.quantised + at * width, m.quantised, n * width);
-        copy_times(j->m.scale + at, m.scale, n, p->factor);
-    } else if (status == MAR_OK) {
-        copy_times(j->m.weight + at * width, m.weight, n * width, p->factor);
-    }
-    wt_matrix_free(&m);
-    if (status != MAR_OK || !j->bias) return status;
+    mar_status status = l->s.quantised ? read_int8(l, name, p->factor, out, in, l->s.quantised + at, l->s.scale + first)
+                                       : read_f32(l, name, p->factor, out, in, l->s.weight + at);
+    if (status != MAR_OK || !l->c->bias) return status;
     status = wt_load_f32(l->f, name_of(l->names, l->layer, p->name, "bias", name), 1, shape, &bias, l->err);
-    if (status == MAR_OK) copy_times(j->bias + at, bias, n, p->bias_factor);
+    for (int i = 0; status == MAR_OK && i < out; i++) l->s.bias[first + i] = bias[i] * p->bias_factor;
     free(bias);
     return status;
 }
@@ -164,27 +202,19 @@ static mar_status read_part(const loader *l, const source *p, int first, int out
 static mar_status load_product(const loader *l, const source *parts, int count, int out, int in,
                                kern_activation activation, int flags, kern_linear *before, kern_linear **layer)
 {
-    joined j = {.bias = NULL};
-    char name[NAME];
     mar_status status = MAR_OK;
-    if (!make_joined(&j, count * out, in, stays_int8(l, parts, count), l->c->bias))
-        status = err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->f),
-                         name_of(l->names, l->layer, parts[0].name, "weight", name));
-    for (int i = 0; i < count && status == MAR_OK; i++) status = read_part(l, &parts[i], i * out, out, in, &j);
-    if (status == MAR_OK) {
-        const kern_linear_spec spec = {.out = count * out,
-                                       .in = in,
-                                       .weight = j.m.weight,
-                                       .bias = j.bias,
-                                       .quantised = j.m.quantised,
-                                       .scale = j.m.scale,
-                                       .activation = activation,
-                                       .flags = flags | (l->c->int8 ? KERN_INT8 : 0),
-                                       .previous = before};
-        status = l->k->core->linear_create(l->k, &spec, layer, l->err);
-    }
-    free_joined(&j);
-    return status;
+    for (int i = 0; i < count && status == MAR_OK; i++) status = read_part(l, &parts[i], i * out, out, in);
+    if (status != MAR_OK) return status;
+    const kern_linear_spec spec = {.out = count * out,
+                                   .in = in,
+                                   .weight = l->s.weight,
+                                   .bias = l->s.bias,
+                                   .quantised = l->s.quantised,
+                                   .scale = l->s.quantised ? l->s.scale : NULL,
+                                   .activation = activation,
+                                   .flags = flags | (l->c->int8 ? KERN_INT8 : 0),
+                                   .previous = before};
+    return l->k->core->linear_create(l->k, &spec, layer, l->err);
 }
 
 static mar_status load_layer(const loader *l, kern_linear *before, text_layer *layer)
@@ -245,11 +275,13 @@ mar_status text_encoder_create(kern_queue *k, const wt_file *f, const text_encod
     if (status == MAR_OK) e->config = *c;
     if (status == MAR_OK && c->causal) status = load_causal(k, e, err);
     if (status == MAR_OK && bias) status = load_bias(k, e, bias, reach, err);
-    loader l = {k, f, c, names, 0, err};
+    loader l = {.k = k, .f = f, .c = c, .names = names, .err = err};
+    if (status == MAR_OK) status = make_staging(&l);
     for (kern_linear *before = NULL; status == MAR_OK && l.layer < c->depth; l.layer++) {
         status = load_layer(&l, before, &e->layers[l.layer]);
         before = e->layers[l.layer].fc2;
     }
+    free_staging(&l.s);
     if (status != MAR_OK)
         text_encoder_free(k->device, e);
     else

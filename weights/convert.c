@@ -125,6 +125,13 @@ static void count_nonfinite(const float *values, size_t n, int64_t first, wt_non
     }
 }
 
+static mar_status check_float(const wt_file *f, const wt_tensor *t, mar_err *err)
+{
+    if (wt_is_float(t->dtype)) return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: tensor %s has dtype %s, expected F32, BF16, F16 or F64", f->path, t->name,
+                   wt_dtype_name(t->dtype));
+}
+
 enum { PIECE = 16 * 1024 }; /* values: checked while they are in the nearest caches */
 
 /* Reads a tensor to dst [t->count], or without dst piece by piece through scratch [PIECE]. Counts non-finite values
@@ -133,10 +140,7 @@ static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, 
                               mar_err *err)
 {
     if (out) *out = (wt_nonfinite){0};
-    if (!wt_is_float(t->dtype))
-        return err_set(err, MAR_EMODEL, "%s: tensor %s has dtype %s, expected F32, BF16, F16 or F64", f->path, t->name,
-                       wt_dtype_name(t->dtype));
-    mar_status status = MAR_OK;
+    mar_status status = check_float(f, t, err);
     for (int64_t first = 0; first < t->count && status == MAR_OK; first += PIECE) {
         const size_t n = t->count - first < PIECE ? (size_t)(t->count - first) : PIECE;
         float *values = dst ? dst + first : scratch;
@@ -174,22 +178,54 @@ static mar_status refuse_nonfinite(const wt_file *f, const wt_tensor *t, const w
                    found->nan ? "NaN" : "infinite", more, found->first);
 }
 
-mar_status wt_load_f32(const wt_file *f, const char *name, int rank, const int64_t *shape, float **out, mar_err *err)
+/* Finds a tensor of this shape. Writes the shape to expected, char [128]. */
+static mar_status find_shaped(const wt_file *f, const char *name, int rank, const int64_t *shape, const wt_tensor **out,
+                              char expected[128], mar_err *err)
 {
-    char found[128], expected[128];
-    wt_nonfinite bad;
-    *out = NULL;
-    wt_format_shape(rank, shape, expected, sizeof expected);
-    const wt_tensor *t = wt_find(f, name);
+    char found[128];
+    wt_format_shape(rank, shape, expected, 128);
+    const wt_tensor *t = *out = wt_find(f, name);
     if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing, expected shape %s", f->path, name, expected);
     if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
         return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected %s", f->path, name,
                        wt_shape_text(t, found, sizeof found), expected);
+    return MAR_OK;
+}
+
+mar_status wt_load_rows(const wt_file *f, const char *name, int rows, int columns, int first, int n, float *dst,
+                        mar_err *err)
+{
+    char expected[128];
+    const int64_t shape[] = {rows, columns};
+    const wt_tensor *t;
+    mar_status status = find_shaped(f, name, 2, shape, &t, expected, err);
+    if (status == MAR_OK) status = check_float(f, t, err);
+    const int64_t end = ((int64_t)first + n) * columns;
+    for (int64_t at = (int64_t)first * columns; at < end && status == MAR_OK; at += PIECE) {
+        const size_t count = end - at < PIECE ? (size_t)(end - at) : PIECE;
+        float *values = dst + (at - (int64_t)first * columns);
+        wt_nonfinite bad;
+        status = wt_convert_f32(f, t, at, count, values, err);
+        if (status != MAR_OK || f->allow_nonfinite || !any_nonfinite(values, count)) continue;
+        status = wt_count_nonfinite(f, t, &bad, err); /* the message has the whole tensor's */
+        if (status == MAR_OK) status = refuse_nonfinite(f, t, &bad, err);
+    }
+    return status;
+}
+
+mar_status wt_load_f32(const wt_file *f, const char *name, int rank, const int64_t *shape, float **out, mar_err *err)
+{
+    char expected[128];
+    const wt_tensor *t;
+    wt_nonfinite bad;
+    *out = NULL;
+    mar_status status = find_shaped(f, name, rank, shape, &t, expected, err);
+    if (status != MAR_OK) return status;
     size_t bytes;
     float *values = NULL;
     if (!__builtin_mul_overflow((size_t)t->count, sizeof *values, &bytes)) values = malloc(bytes ? bytes : 1);
     if (!values) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor %s %s as f32", f->path, name, expected);
-    mar_status status = read_values(f, t, values, NULL, &bad, err);
+    status = read_values(f, t, values, NULL, &bad, err);
     if (status == MAR_OK && bad.nan + bad.inf > 0 && !f->allow_nonfinite) status = refuse_nonfinite(f, t, &bad, err);
     if (status != MAR_OK)
         free(values);

@@ -63,6 +63,16 @@ static mar_status load_scale(const wt_file *f, const wt_tensor *t, float **out, 
     return status;
 }
 
+static mar_status read_quantised(const wt_file *f, const wt_tensor *t, int8_t *q, mar_err *err)
+{
+    const size_t n = (size_t)t->count;
+    const mar_status status = wt_read_bytes(f, t, 0, n, q, err);
+    const int8_t *least = status == MAR_OK ? memchr(q, 0x80, n) : NULL;
+    if (!least) return status;
+    return err_set(err, MAR_EMODEL, "%s: tensor %s has the value -128 at %lld, expected int8 weights from -127 to 127",
+                   f->path, t->name, (long long)(least - q));
+}
+
 static mar_status load_quantised(const wt_file *f, const wt_tensor *t, int8_t **out, mar_err *err)
 {
     char shape[128];
@@ -71,11 +81,7 @@ static mar_status load_quantised(const wt_file *f, const wt_tensor *t, int8_t **
     if (!*out)
         return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor %s %s as int8", f->path, t->name,
                        wt_shape_text(t, shape, sizeof shape));
-    const mar_status status = wt_read_bytes(f, t, 0, n, *out, err);
-    const int8_t *least = status == MAR_OK ? memchr(*out, 0x80, n) : NULL;
-    if (!least) return status;
-    return err_set(err, MAR_EMODEL, "%s: tensor %s has the value -128 at %lld, expected int8 weights from -127 to 127",
-                   f->path, t->name, (long long)(least - *out));
+    return read_quantised(f, t, *out, err);
 }
 
 static mar_status dequantise(const wt_file *f, const wt_tensor *t, wt_matrix *m, mar_err *err)
@@ -92,6 +98,21 @@ static mar_status dequantise(const wt_file *f, const wt_tensor *t, wt_matrix *m,
     m->quantised = NULL;
     m->scale = NULL;
     return MAR_OK;
+}
+
+mar_status wt_load_int8(const wt_file *f, const char *name, int out, int in, int8_t *q, float *scale, mar_err *err)
+{
+    const wt_tensor *t = wt_find(f, name);
+    float *own = NULL;
+    char shape[128];
+    if (!t || t->dtype != WT_I8 || t->rank != 2 || t->shape[0] != out || t->shape[1] != in)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s is %s, expected int8 weights [%d, %d]", f->path, name,
+                       t ? wt_shape_text(t, shape, sizeof shape) : "missing", out, in);
+    mar_status status = load_scale(f, t, &own, err);
+    if (status == MAR_OK) status = read_quantised(f, t, q, err);
+    if (status == MAR_OK) memcpy(scale, own, (size_t)out * sizeof *scale);
+    free(own);
+    return status;
 }
 
 mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, int keep, wt_matrix *m, mar_err *err)

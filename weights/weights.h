@@ -98,6 +98,10 @@ mar_status wt_read_f32(const wt_file *f, const wt_tensor *t, float *dst, mar_err
  * (wt_allow_nonfinite), and MAR_EIO. */
 mar_status wt_load_f32(const wt_file *f, const char *name, int rank, const int64_t *shape, float **out, mar_err *err);
 
+/* Does the same with rows first .. first + n - 1 of a matrix [rows][columns], to dst [n][columns]. */
+mar_status wt_load_rows(const wt_file *f, const char *name, int rows, int columns, int first, int n, float *dst,
+                        mar_err *err);
+
 /* Values of a tensor that are not finite as f32. A double beyond f32's range counts as infinite. */
 typedef struct {
     int64_t nan, inf; /* number of each */
@@ -134,6 +138,9 @@ int wt_is_layer(const char *name, const char *const *layers);
  * invalid. Valid scales are F32 [out], not negative, and finite (wt_allow_nonfinite). */
 mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, int keep, wt_matrix *m, mar_err *err);
 void wt_matrix_free(wt_matrix *m); /* leaves it empty */
+/* Reads an int8 matrix (wt_is_int8) to q [out][in] and its scales to scale [out]. Errors are those of
+ * wt_load_matrix. */
+mar_status wt_load_int8(const wt_file *f, const char *name, int out, int in, int8_t *q, float *scale, mar_err *err);
 
 /* How an output is made from its source. */
 typedef enum {

@@ -15,7 +15,8 @@ static void *take(size_t bytes)
     const size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
     bytes = (bytes + LINE - 1) / LINE * LINE;
     if (bytes < PAGE) return aligned_alloc(LINE, bytes ? bytes : LINE);
-    if (whole - bytes <= bytes / 4) bytes = whole; /* lets the end be in a huge page, too */
+    /* lets the end be in a huge page, too, unless it is short: it would waste most of the page */
+    if (whole - bytes <= bytes / 4 && whole - bytes <= PAGE / 2) bytes = whole;
     void *p = NULL;
     if (posix_memalign(&p, PAGE, bytes)) return NULL; /* unlike aligned_alloc, it takes any size */
 #ifdef MADV_HUGEPAGE

@@ -4,7 +4,7 @@
 #include "tests/support/support.h"
 #include "weights/shape.h"
 
-#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -292,4 +292,48 @@ TEST_CASE(changed_shard)
     assert_int_equal(wt_check_unchanged(f, MAR_OK, &err), MAR_EIO);
     assert_non_null(strstr(err.text, SECOND ": the file changed while it was read"));
     wt_close(f);
+}
+
+/* --- parts of a matrix -------------------------------------------------------------------------------------------- */
+
+TEST_CASE(rows_of_a_matrix)
+{
+    static const char name[] = "encoder.block.0.layer.1.DenseReluDense.wi_0.weight";
+    enum { ROWS = 40, COLUMNS = 32, FIRST_ROW = 7, COUNT = 5 };
+    wt_file *f = open_good("tests/golden/data/t5");
+    float *all = golden_f32(f, name, ROWS * COLUMNS), some[COUNT * COLUMNS];
+    mar_err err = {0};
+    assert_ok(wt_load_rows(f, name, ROWS, COLUMNS, FIRST_ROW, COUNT, some, &err), &err);
+    assert_memory_equal(some, all + FIRST_ROW * COLUMNS, sizeof some);
+    assert_int_equal(wt_load_rows(f, name, ROWS, COLUMNS + 1, 0, 1, some, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "has shape [40, 32], expected [40, 33]"));
+    assert_int_equal(wt_load_rows(f, "nothing", ROWS, COLUMNS, 0, 1, some, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "tensor nothing is missing, expected shape [40, 32]"));
+    int8_t q[4];
+    float scale[2];
+    assert_int_equal(wt_load_int8(f, name, 2, 2, q, scale, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "is [40, 32], expected int8 weights [2, 2]"));
+    free(all);
+    wt_close(f);
+}
+
+/* A NaN is refused where its row is read, with the counts of the whole tensor. */
+TEST_CASE(rows_with_nan)
+{
+    static const float values[] = {1, 2, 3, NAN, NAN, 6};
+    bytes b = make_safetensors("{\"w\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,24]}}", 24);
+    memcpy(b.data + b.size - sizeof values, values, sizeof values);
+    wt_file *f;
+    mar_err err = {0};
+    float row[2];
+    assert_ok(wt_open_memory(b.data, b.size, "memory", &f, &err), &err);
+    assert_ok(wt_load_rows(f, "w", 3, 2, 0, 1, row, &err), &err);
+    assert_true(row[0] == 1 && row[1] == 2);
+    assert_int_equal(wt_load_rows(f, "w", 3, 2, 1, 1, row, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "tensor w has 2 values that are NaN, the first at 3"));
+    wt_allow_nonfinite(f, 1);
+    assert_ok(wt_load_rows(f, "w", 3, 2, 1, 1, row, &err), &err);
+    assert_true(row[0] == 3 && row[1] != row[1]);
+    wt_close(f);
+    bytes_free(&b);
 }

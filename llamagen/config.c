@@ -131,8 +131,19 @@ int gpt_config_ignores(const char *name)
 
 int gpt_config_is_int8(const char *tensor)
 {
-    static const char *const layers[] = {"attention.wqkv",  "attention.wo",    "feed_forward.w1",
-                                         "feed_forward.w2", "feed_forward.w3", NULL};
+    static const char *const layers[] = {"attention.wqkv",
+                                         "attention.wo",
+                                         "feed_forward.w1",
+                                         "feed_forward.w2",
+                                         "feed_forward.w3",
+                                         "self_attn.q_proj",
+                                         "self_attn.k_proj",
+                                         "self_attn.v_proj",
+                                         "self_attn.o_proj",
+                                         "mlp.gate_proj",
+                                         "mlp.up_proj",
+                                         "mlp.down_proj",
+                                         NULL};
     return wt_is_layer(tensor, layers);
 }
 
@@ -150,25 +161,45 @@ static void visit_tensor(const visitor *v, const char *name, int64_t out, int64_
     v->visit(v->user, name, in ? 2 : 1, shape);
 }
 
+const char *gpt_layer_name(const char *prefix, int form, gpt_part part, int piece, char text[GPT_TENSOR_NAME])
+{
+    static const char *const plain[GPT_LAYER_TENSORS] = {"attention.wqkv",  "attention.wo",    "feed_forward.w1",
+                                                         "feed_forward.w3", "feed_forward.w2", "attention_norm",
+                                                         "ffn_norm"};
+    static const char *const llama[GPT_LAYER_TENSORS] = {NULL,
+                                                         "self_attn.o_proj",
+                                                         "mlp.gate_proj",
+                                                         "mlp.up_proj",
+                                                         "mlp.down_proj",
+                                                         "input_layernorm",
+                                                         "post_attention_layernorm"};
+    static const char *const apart[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    const int has_pieces = form & GPT_LAYER_LLAMA && part == GPT_WQKV;
+    if (piece >= (has_pieces ? 3 : 1)) return NULL;
+    snprintf(text, GPT_TENSOR_NAME, "%s.%s.weight", prefix,
+             has_pieces               ? apart[piece]
+             : form & GPT_LAYER_LLAMA ? llama[part]
+                                      : plain[part]);
+    return text;
+}
+
 void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int form, gpt_tensor_visitor *visit,
                        void *user)
 {
     const visitor v = {visit, user};
-    const struct {
-        const char *name;
-        int64_t out, in;
-    } tensors[] = {{"attention.wqkv", 3 * width, width},
-                   {"attention.wo", width, width},
-                   {"feed_forward.w1", form & GPT_LAYER_JOINED ? 2 * hidden : hidden, width},
-                   {"feed_forward.w3", hidden, width},
-                   {"feed_forward.w2", width, hidden},
-                   {"attention_norm", width, 0},
-                   {"ffn_norm", width, 0}};
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
-        char name[96];
-        if ((i == 3 && form & GPT_LAYER_JOINED) || (i == 5 && form & GPT_LAYER_NO_NORM)) continue;
-        snprintf(name, sizeof name, "%s.%s.weight", prefix, tensors[i].name);
-        visit_tensor(&v, name, tensors[i].out, tensors[i].in);
+    const int64_t shapes[GPT_LAYER_TENSORS][2] = {{form & GPT_LAYER_LLAMA ? width : 3 * width, width},
+                                                  {width, width},
+                                                  {form & GPT_LAYER_JOINED ? 2 * hidden : hidden, width},
+                                                  {hidden, width},
+                                                  {width, hidden},
+                                                  {width, 0},
+                                                  {width, 0}};
+    for (int part = 0; part < GPT_LAYER_TENSORS; part++) {
+        char name[GPT_TENSOR_NAME];
+        if (part == GPT_W3 && form & GPT_LAYER_JOINED) continue;
+        if (part == GPT_ATTENTION_NORM && form & GPT_LAYER_NO_NORM) continue;
+        for (int piece = 0; gpt_layer_name(prefix, form, (gpt_part)part, piece, name); piece++)
+            visit_tensor(&v, name, shapes[part][0], shapes[part][1]);
     }
 }
 

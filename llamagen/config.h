@@ -42,7 +42,14 @@ enum {
     GPT_LAYER_PLAIN = 0,
     GPT_LAYER_NO_NORM = 1, /* there is no attention_norm (an EAGLE drafter's layer) */
     GPT_LAYER_JOINED = 2,  /* feed_forward.w1 has the rows of w3, too (SphereAR) */
+    GPT_LAYER_LLAMA = 4,   /* the names of transformers' Llama, q, k and v apart (a published EAGLE drafter) */
 };
+/* The tensors of a layer. */
+typedef enum { GPT_WQKV, GPT_WO, GPT_W1, GPT_W3, GPT_W2, GPT_ATTENTION_NORM, GPT_FFN_NORM, GPT_LAYER_TENSORS } gpt_part;
+enum { GPT_TENSOR_NAME = 96 };
+/* Writes the name of a layer's tensor, of which `piece` 0.. has a part of the rows. Returns NULL if there is no such
+ * piece. */
+const char *gpt_layer_name(const char *prefix, int form, gpt_part part, int piece, char text[GPT_TENSOR_NAME]);
 /* Calls `visit` for the tensors of one layer, whose names begin with `prefix`, "layers.3". */
 void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int form, gpt_tensor_visitor *visit,
                        void *user);

@@ -6,7 +6,9 @@
 
 #include <stdlib.h>
 
-enum { BEFORE = 0 }; /* slot of the target's feature before the image tokens; it has no keys and values */
+/* Slot of the target's feature before the image tokens; it has no keys and values. The slots behind it have those of
+ * the drafter's rows before the image tokens. */
+enum { BEFORE = 0 };
 enum { TOKENS, DRAFTS };
 
 /* An image's cache, and the state of its request. */
@@ -28,6 +30,7 @@ struct eagle_runner {
     gpt_layer layer; /* the drafter's layer */
     int images, cfg_branches, drafts;
     int rows;                               /* maximum rows of a sequence in a pass */
+    int prefix;                             /* rows before the image tokens (llamagen/eagle_model.h) */
     eagle_image *image;                     /* [images] */
     gpt_pass pass;                          /* its features are the drafter's own, by slot */
     int *feature;                           /* [rows_max] feature that a row reads */
@@ -53,6 +56,29 @@ static uint64_t *add_row(eagle_runner *r, int token, int position, int sequence,
     return gpt_pass_add_row(&r->pass, token, r->one.config.prefix + position, sequence, slot);
 }
 
+/* Adds the slots of rows 0 .. end - 1 before the image tokens. */
+static void add_prefix_slots(eagle_runner *r, int sequence, int end)
+{
+    for (int i = 0; i < end; i++) gpt_pass_add_slot(&r->pass, sequence, BEFORE + 1 + i);
+}
+
+/* Adds rows first .. end - 1 before the image tokens: token 0 behind the target's position of the same number. */
+static void add_prefix(eagle_runner *r, int image, int branch, int first, int end)
+{
+    gpt_pass *p = &r->pass;
+    const int sequence = gpt_sequence(r->images, image, branch), positions = r->one.config.prefix;
+    gpt_pass_add_span(p);
+    add_prefix_slots(r, sequence, first);
+    gpt_pass_set_common(p);
+    for (int i = first; i < end; i++) gpt_pass_add_slot(p, sequence, BEFORE + 1 + i);
+    for (int i = first; i < end; i++) {
+        const int feature = gpt_runner_slot(r->target, image, branch, i - positions);
+        uint64_t *mask = add_row(r, 0, i - positions, sequence, BEFORE + 1 + i, feature);
+        gpt_mask_add(mask, 0, i - first + 1);
+        p->attended += i + 1;
+    }
+}
+
 /* Adds an image's next tokens in one branch. */
 static void add_tokens(eagle_runner *r, int image, int branch)
 {
@@ -62,6 +88,7 @@ static void add_tokens(eagle_runner *r, int image, int branch)
     const int sequence = gpt_sequence(r->images, image, branch), end = im->known + im->tokens;
     if (im->tokens == 0) return;
     gpt_pass_add_span(p);
+    add_prefix_slots(r, sequence, r->prefix);
     gpt_pass_add_slots(p, sequence, s->slot, im->known);
     gpt_pass_set_common(p);
     gpt_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
@@ -69,7 +96,7 @@ static void add_tokens(eagle_runner *r, int image, int branch)
         const int feature = gpt_runner_slot(r->target, image, branch, i - 1);
         uint64_t *mask = add_row(r, s->token[i], i, sequence, s->slot[i], feature);
         gpt_mask_add(mask, 0, i - im->known + 1);
-        p->attended += i + 1;
+        p->attended += r->prefix + i + 1;
     }
 }
 
@@ -98,6 +125,7 @@ static void add_drafts(eagle_runner *r, const spec_request *q, int branch, int d
     int end;
     if (count_drafts(r, q, depth, &end) == 0) return;
     gpt_pass_add_span(p);
+    add_prefix_slots(r, sequence, r->prefix);
     gpt_pass_add_slots(p, sequence, s->slot, s->known);
     gpt_pass_set_common(p);
     gpt_pass_add_slots(p, sequence, s->draft_slot, end);
@@ -106,7 +134,7 @@ static void add_drafts(eagle_runner *r, const spec_request *q, int branch, int d
         const int before = s->parent[i] < 0 ? last_slot(s) : s->draft_slot[s->parent[i]];
         uint64_t *mask = add_row(r, s->draft[i], s->known + depth - 1, sequence, s->draft_slot[i], own + before);
         gpt_mask_add_path(mask, 0, s->parent, i);
-        p->attended += s->known + depth;
+        p->attended += r->prefix + s->known + depth;
     }
 }
 
@@ -176,11 +204,19 @@ static double input_bytes(const eagle_runner *r)
     return (double)r->k->device->act_size * weights + sizeof(float) * (2 * p->rows + earlier) * d;
 }
 
+static void count_pass(eagle_runner *r)
+{
+    const double d = r->one.config.width;
+    r->stats.passes++;
+    r->stats.rows += r->pass.rows;
+    r->stats.flop += gpt_pass_flop(&r->pass) + 4 * r->pass.rows * d * d;
+    r->stats.bytes += gpt_pass_bytes(&r->pass) + input_bytes(r);
+}
+
 /* Runs the listed pass. */
 static void run(eagle_runner *r, int kind, float *log_probs)
 {
     const gpt_pass *p = &r->pass;
-    const double d = r->one.config.width;
     call body = {r, kind == TOKENS ? gpt_runner_features(r->target) : p->features, log_probs};
     const gpt_shape shape = {
         .kind = kind, .rows = p->rows, .spans = p->spans, .logit_rows = p->logit_rows, .log_probs = log_probs};
@@ -189,10 +225,22 @@ static void run(eagle_runner *r, int kind, float *log_probs)
         compute(&body);
     else
         r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute, &body);
-    r->stats.passes++;
-    r->stats.rows += p->rows;
-    r->stats.flop += gpt_pass_flop(p) + 4 * p->rows * d * d;
-    r->stats.bytes += gpt_pass_bytes(p) + input_bytes(r);
+    count_pass(r);
+}
+
+/* Computes the rows before the image tokens of images that start. */
+static void compute_prefixes(eagle_runner *r, const gpt_start *start, int n)
+{
+    const call body = {r, gpt_runner_features(r->target), NULL};
+    r->k->watch.part = "draft: eagle.";
+    for (int first = 0, end; first < r->prefix; first = end) {
+        end = first + r->rows < r->prefix ? first + r->rows : r->prefix;
+        gpt_pass_begin(&r->pass, r->one.token_emb, NULL);
+        for (int c = 0; c < r->cfg_branches; c++)
+            for (int i = 0; i < n; i++) add_prefix(r, start[i].image, c, first, end);
+        compute_rows(&body);
+        count_pass(r);
+    }
 }
 
 /* Computes the missing tokens, as many at a time as fit. The last pass gives the distributions after the prefix. */
@@ -295,6 +343,7 @@ void eagle_runner_admit(eagle_runner *r, const gpt_start *start, int n)
         }
     r->k->core->copy_rows(r->k, p->features, p->slot, gpt_runner_features(r->target), r->feature, NULL, NULL, rows,
                           r->one.config.width);
+    compute_prefixes(r, start, n);
 }
 
 void eagle_runner_clear_stats(eagle_runner *r)
@@ -337,7 +386,7 @@ static mar_status create_lists(eagle_runner *r, mar_err *err)
         r->place_of_feature[i] = 2 * (int)i + 1;
     }
     for (int i = 0; status == MAR_OK && i < r->images; i++)
-        status = gpt_slots_create(BEFORE + 1, c->seq_len, r->drafts, &r->image[i].slots, err);
+        status = gpt_slots_create(BEFORE + 1 + r->prefix, c->seq_len, r->drafts, &r->image[i].slots, err);
     return status;
 }
 
@@ -362,6 +411,8 @@ mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gp
     r->one.layers = &r->layer;
     r->one.config.depth = 1;
     r->one.config.hidden = model->config.hidden;
+    if (model->config.published) r->one.norm_eps = 1e-6f, r->prefix = gpt->config.prefix - 1;
+    if (model->token_emb) r->one.token_emb = model->token_emb;
     status = create_lists(r, err);
     if (status == MAR_OK)
         status = gpt_pass_create(k, &r->one, images * r->cfg_branches, r->image[0].slots.count, r->rows, r->rows, 1,

@@ -6,15 +6,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char fc_weight[] = "eagle.fc.weight", fc_bias[] = "eagle.fc.bias", layer_prefix[] = "eagle.layers.0",
-                  first_norm[] = "eagle.layers.0.attention_norm.weight",
-                  hidden_weight[] = "eagle.layers.0.feed_forward.w1.weight";
+/* The names of a drafter's tensors: ours, and LANTERN's. */
+typedef struct {
+    const char *fc_weight, *fc_bias, *embedding, *layer;
+    int form;
+} eagle_names;
+
+static const eagle_names names[2] = {
+    {"eagle.fc.weight", "eagle.fc.bias", NULL, "eagle.layers.0", GPT_LAYER_PLAIN},
+    {"fc.weight", "fc.bias", "embed_tokens.weight", "layers.0", GPT_LAYER_LLAMA},
+};
+
+static int form_of(const eagle_config *c)
+{
+    return names[c->published].form | (c->first_norm ? 0 : GPT_LAYER_NO_NORM);
+}
 
 /* --- the shape ---------------------------------------------------------------------------------------------------- */
 
+static int is_published(const wt_file *f)
+{
+    char name[GPT_TENSOR_NAME];
+    return wt_find(f, names[1].fc_weight) &&
+           wt_find(f, gpt_layer_name(names[1].layer, names[1].form, GPT_WQKV, 0, name));
+}
+
 int eagle_config_recognise(const wt_file *f)
 {
-    if (wt_find(f, fc_weight)) return 1;
+    if (wt_find(f, names[0].fc_weight) || is_published(f)) return 1;
     for (int i = 0; i < wt_count(f); i++)
         if (strncmp(wt_at(f, i)->name, "eagle.layers.", 13) == 0) return 1;
     return 0;
@@ -39,18 +58,23 @@ static mar_status derive_heads(const wt_file *f, int heads, eagle_config *c, mar
 
 mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, mar_err *err)
 {
-    const wt_tensor *fc, *w1;
-    *out = (eagle_config){0};
-    mar_status status = wt_find_shape(f, fc_weight, 2, &fc, err);
-    if (status == MAR_OK) status = wt_find_shape(f, hidden_weight, 2, &w1, err);
+    const wt_tensor *fc, *w1, *embedding = NULL;
+    char name[GPT_TENSOR_NAME];
+    *out = (eagle_config){.published = is_published(f)};
+    const eagle_names *n = &names[out->published];
+    mar_status status = wt_find_shape(f, n->fc_weight, 2, &fc, err);
+    if (status == MAR_OK) status = wt_find_shape(f, gpt_layer_name(n->layer, n->form, GPT_W1, 0, name), 2, &w1, err);
+    if (status == MAR_OK && n->embedding && wt_find(f, n->embedding))
+        status = wt_find_shape(f, n->embedding, 2, &embedding, err);
     if (status != MAR_OK) return status;
     if (fc->shape[1] != 2 * fc->shape[0])
         return err_set(err, MAR_EMODEL, "%s: tensor %s has shape [%lld, %lld], expected twice as many columns as rows",
-                       wt_path(f), fc_weight, (long long)fc->shape[0], (long long)fc->shape[1]);
+                       wt_path(f), n->fc_weight, (long long)fc->shape[0], (long long)fc->shape[1]);
     out->width = (int)fc->shape[0];
     out->hidden = (int)w1->shape[0];
-    out->bias = wt_find(f, fc_bias) != NULL;
-    out->first_norm = wt_find(f, first_norm) != NULL;
+    out->bias = wt_find(f, n->fc_bias) != NULL;
+    out->first_norm = wt_find(f, gpt_layer_name(n->layer, n->form, GPT_ATTENTION_NORM, 0, name)) != NULL;
+    out->vocabulary = embedding ? (int)embedding->shape[0] : 0;
     status = derive_heads(f, heads, out, err);
     if (status == MAR_OK) eagle_config_tensors(out, wt_add_elements, &out->parameters);
     return status;
@@ -58,11 +82,12 @@ mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, m
 
 void eagle_config_tensors(const eagle_config *c, gpt_tensor_visitor *visit, void *user)
 {
-    const int64_t fc[2] = {c->width, 2 * (int64_t)c->width};
-    visit(user, fc_weight, 2, fc);
-    if (c->bias) visit(user, fc_bias, 1, fc);
-    gpt_layer_tensors(layer_prefix, c->width, c->hidden, c->first_norm ? GPT_LAYER_PLAIN : GPT_LAYER_NO_NORM, visit,
-                      user);
+    const eagle_names *n = &names[c->published];
+    const int64_t fc[2] = {c->width, 2 * (int64_t)c->width}, embedding[2] = {c->vocabulary, c->width};
+    visit(user, n->fc_weight, 2, fc);
+    if (c->bias) visit(user, n->fc_bias, 1, fc);
+    gpt_layer_tensors(n->layer, c->width, c->hidden, form_of(c), visit, user);
+    if (c->vocabulary) visit(user, n->embedding, 2, embedding);
 }
 
 mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, mar_err *err)
@@ -73,6 +98,9 @@ mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, ma
     if (c->heads && c->heads != target->heads)
         return err_set(err, MAR_EMODEL, "the EAGLE drafter has %d attention heads, expected as many as the model, %d",
                        c->heads, target->heads);
+    if (c->vocabulary && c->vocabulary != target->vocabulary)
+        return err_set(err, MAR_EMODEL, "the EAGLE drafter has %d tokens, expected the model's, %d", c->vocabulary,
+                       target->vocabulary);
     return MAR_OK;
 }
 
@@ -81,15 +109,32 @@ mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, ma
 static mar_status load_fc(kern_queue *k, const wt_file *f, eagle_model *m, mar_err *err)
 {
     const eagle_config *c = &m->config;
+    const eagle_names *n = &names[c->published];
     const int64_t shape[2] = {c->width, 2 * (int64_t)c->width};
     float *weight = NULL, *bias = NULL;
-    mar_status status = wt_load_f32(f, fc_weight, 2, shape, &weight, err);
-    if (status == MAR_OK && c->bias) status = wt_load_f32(f, fc_bias, 1, shape, &bias, err);
+    mar_status status = wt_load_f32(f, n->fc_weight, 2, shape, &weight, err);
+    if (status == MAR_OK && c->bias) status = wt_load_f32(f, n->fc_bias, 1, shape, &bias, err);
     const kern_linear_spec spec = {
         .out = c->width, .in = 2 * c->width, .weight = weight, .bias = bias, .flags = KERN_OUT_F32};
     if (status == MAR_OK) status = k->core->linear_create(k, &spec, &m->fc, err);
     free(weight);
     free(bias);
+    return status;
+}
+
+static mar_status load_embedding(kern_queue *k, const wt_file *f, eagle_model *m, mar_err *err)
+{
+    const eagle_config *c = &m->config;
+    const int64_t shape[2] = {c->vocabulary, c->width};
+    const size_t bytes = (size_t)c->vocabulary * (size_t)c->width * sizeof(float);
+    float *host = NULL;
+    void *p = NULL;
+    if (c->vocabulary == 0) return MAR_OK;
+    mar_status status = wt_load_f32(f, names[c->published].embedding, 2, shape, &host, err);
+    if (status == MAR_OK) status = k->core->alloc(k->device, bytes, &p, err);
+    if (status == MAR_OK) k->core->upload(k, p, host, bytes);
+    m->token_emb = p;
+    free(host);
     return status;
 }
 
@@ -102,9 +147,9 @@ mar_status eagle_model_create(kern_queue *k, const wt_file *f, int heads, eagle_
     mar_status status = eagle_config_derive(f, heads, &m->config, err);
     const eagle_config *c = &m->config;
     if (status == MAR_OK) status = load_fc(k, f, m, err);
+    if (status == MAR_OK) status = load_embedding(k, f, m, err);
     if (status == MAR_OK)
-        status = gpt_layer_load(k, f, layer_prefix, c->width, c->hidden,
-                                c->first_norm ? GPT_LAYER_PLAIN : GPT_LAYER_NO_NORM, NULL, &m->layer, err);
+        status = gpt_layer_load(k, f, names[c->published].layer, c->width, c->hidden, form_of(c), NULL, &m->layer, err);
     if (status == MAR_OK) {
         *out = m;
     } else {
@@ -118,6 +163,7 @@ void eagle_model_free(eagle_model *m)
 {
     if (!m) return;
     m->device->core->linear_free(m->device, m->fc);
+    m->device->core->free(m->device, m->token_emb);
     gpt_layer_free(m->device, &m->layer);
     free(m);
 }

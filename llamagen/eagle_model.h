@@ -21,7 +21,20 @@
  *     eagle.layers.0.attention_norm.weight       [D]       optional: EAGLE's own first layer has no norm
  *     eagle.layers.0.ffn_norm.weight             [D]
  *
- * Its metadata may have mar.heads, which must be the target's. demo/train_eagle.py trains one. */
+ * Its metadata may have mar.heads, which must be the target's. demo/train_eagle.py trains one.
+ *
+ * LANTERN's drafters (jadohu/LANTERN, models/drafters/cnets_llamagen.py; pytorch_model.bin) are read as they are:
+ *
+ *     fc.weight, fc.bias                                              as above; the bias is optional
+ *     layers.0.self_attn.{q,k,v,o}_proj.weight                        [D, D]
+ *     layers.0.mlp.{gate,up}_proj.weight, .down_proj.weight           [H, D], [D, H]
+ *     layers.0.post_attention_layernorm.weight                        [D]
+ *     embed_tokens.weight                                             [vocabulary, D] e, in place of the target's
+ *
+ * They differ in two points. The epsilon of the norm is 1e-6. The drafter's own sequence begins before t_0: position j
+ * of the target's prefix, all but the last, has a row with the feature f_j and the embedding of token 0. These rows
+ * have no mask. As in the target, RoPE makes their q and k zero. A class has a prefix of one position, and no such row.
+ */
 #ifndef LLAMAGEN_EAGLE_MODEL_H
 #define LLAMAGEN_EAGLE_MODEL_H
 
@@ -33,10 +46,13 @@ typedef struct {
     int heads;      /* 0: the file does not say */
     int bias;       /* 1: fc has a bias */
     int first_norm; /* 1: there is an attention_norm */
+    int published;  /* 1: LANTERN's names */
+    int vocabulary; /* tokens of its own embedding; 0: none */
     long parameters;
 } eagle_config;
 
-/* Tells whether the file looks like a drafter: it has eagle.fc.weight, or a tensor of eagle.layers. */
+/* Tells whether the file looks like a drafter: it has eagle.fc.weight, a tensor of eagle.layers, or fc.weight beside
+ * layers.0.self_attn.q_proj.weight. */
 int eagle_config_recognise(const wt_file *f);
 /* Derives the shape from the tensors. `heads` other than 0 replaces the metadata's. Returns MAR_EMODEL, naming the
  * tensor, if the file is not such a drafter, and MAR_EARG if `heads` does not fit the width. */
@@ -49,7 +65,8 @@ mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, ma
 typedef struct {
     kern_device *device;
     eagle_config config;
-    kern_linear *fc; /* [D][2D] act -> float */
+    kern_linear *fc;  /* [D][2D] act -> float */
+    float *token_emb; /* backend [vocabulary][D]; NULL: the target's */
     gpt_layer layer;
 } eagle_model;
 

@@ -9,16 +9,35 @@
 
 /* --- trees -------------------------------------------------------------------------------------------------------- */
 
-/* Makes EAGLE's static tree (Li et al. 2024, mc_sim_7b_63), also LANTERN++'s: the children of each draft, level by
- * level. */
-static void make_static(mar_tree *t)
+/* Trees by name: the numbers of children of the prefix and of each draft, level by level; the others have none.
+ * "static" is that of EAGLE (Li et al. 2024) and LANTERN++. The other names are those of LANTERN's
+ * models/drafters/choices.py. */
+static const struct {
+    const char *name;
+    int depth, parents;
+    uint8_t children[44];
+} named_trees[] = {
+    {"static", 5, 22, {4, 3, 2, 2, 1, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2}},
+    {"mc_sim_7b_63", 5, 22, {4, 3, 2, 2, 1, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2}},
+    {"mc_sim_7b_63_balanced", 5, 22, {3, 3, 3, 2, 3, 2, 0, 2, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 2}},
+    {"naive_extend_57", 5, 43, {5, 4, 3, 3, 2, 1, 4, 3, 3, 2, 2, 1, 0, 1, 0, 0, 0, 0, 0, 4, 3, 2,
+                                1, 2, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 3, 2, 0, 0, 2, 1, 0, 1}},
+    {"medusa_2_7b_63", 4, 44, {10, 10, 5, 2, 2, 1, 1, 1, 1, 0, 0, 9, 4, 2, 1, 1, 1, 0, 0, 0, 0, 3,
+                               1,  0,  0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 1, 1, 0, 0, 0, 0, 0, 0, 1}},
+    {"reverse_balanced_25", 5, 16, {3, 2, 1, 1, 3, 2, 1, 0, 3, 2, 0, 0, 0, 0, 4, 3}},
+};
+
+/* Makes the tree of this name. Returns 0 if there is none. */
+static int make_named(const char *name, mar_tree *t)
 {
-    static const int children[] = {3, 2, 2, 1, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2};
-    t->count = 4;
-    t->depth = 5;
-    for (int n = 0; n < 4; n++) t->parent[n] = -1;
-    for (int n = 0; n < (int)(sizeof children / sizeof *children); n++)
-        for (int c = 0; c < children[n]; c++) t->parent[t->count++] = n;
+    for (size_t i = 0; i < sizeof named_trees / sizeof *named_trees; i++) {
+        if (strcmp(named_trees[i].name, name) != 0) continue;
+        t->depth = named_trees[i].depth;
+        for (int parent = 0; parent < named_trees[i].parents; parent++)
+            for (int c = 0; c < named_trees[i].children[parent]; c++) t->parent[t->count++] = parent - 1;
+        return 1;
+    }
+    return 0;
 }
 
 /* Adds a level with `children` children of each draft of the last level, drafts `first` and on. Returns 0 if they
@@ -36,10 +55,7 @@ static int add_level(mar_tree *t, int first, long children)
 mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err)
 {
     *out = (mar_tree){.count = 0};
-    if (strcmp(text, "static") == 0) {
-        make_static(out);
-        return MAR_OK;
-    }
+    if (make_named(text, out)) return MAR_OK;
     int first = 0; /* index of the last level's first draft */
     for (const char *at = text; at;) {
         char *end = NULL;

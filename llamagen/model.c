@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = 96 }; /* of a tensor */
-
 /* Source, destination and errors of the loading functions. */
 typedef struct {
     kern_queue *k;
@@ -62,55 +60,61 @@ static mar_status load_linear(loader *l, const char *name, int out, int in, kern
     return status;
 }
 
-/* Concatenates two arrays of `bytes` bytes each in *out; NULL if both are NULL. Returns 0 without memory, else 1. */
-static int join(const void *first, const void *second, size_t bytes, void **out)
+enum { PIECES = 3 }; /* matrices of one product */
+
+/* Joins n arrays of `bytes` bytes each in *out; NULL if they are NULL. Returns 0 without memory, else 1. */
+static int join(void *const *piece, int n, size_t bytes, void **out)
 {
     *out = NULL;
-    if (!first) return 1;
-    char *both = malloc(2 * bytes);
-    if (!both) return 0;
-    memcpy(both, first, bytes);
-    memcpy(both + bytes, second, bytes);
-    *out = both;
+    if (!piece[0]) return 1;
+    char *all = malloc((size_t)n * bytes);
+    if (!all) return 0;
+    for (int i = 0; i < n; i++) memcpy(all + (size_t)i * bytes, piece[i], bytes);
+    *out = all;
     return 1;
 }
 
-/* Loads two layers of the same input as one product. It stays int8 only if both are int8 in the file. */
-static mar_status load_pair(loader *l, const char *first, const char *second, int out, int in, kern_linear *before,
-                            kern_linear **layer)
+/* Loads n layers of the same input, each of `out` outputs, as one product that has flag KERN_INT8. It stays int8 only
+ * if all are int8 in the file. */
+static mar_status load_joined(loader *l, char name[PIECES][GPT_TENSOR_NAME], int n, int out, int in,
+                              kern_linear *before, kern_linear **layer)
 {
-    const size_t n = (size_t)out * (size_t)in;
-    const int keep = l->k->device->int8 && wt_is_int8(l->file, first) && wt_is_int8(l->file, second);
-    wt_matrix half[2] = {{0}, {0}};
-    void *weight = NULL, *quantised = NULL, *scale = NULL;
-    mar_status status = wt_load_matrix(l->file, first, out, in, keep, &half[0], l->err);
-    if (status == MAR_OK) status = wt_load_matrix(l->file, second, out, in, keep, &half[1], l->err);
-    if (status == MAR_OK && !(join(half[0].weight, half[1].weight, n * sizeof(float), &weight) &&
-                              join(half[0].quantised, half[1].quantised, n, &quantised) &&
-                              join(half[0].scale, half[1].scale, (size_t)out * sizeof(float), &scale)))
-        status = err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->file), first);
-    for (int i = 0; i < 2; i++) wt_matrix_free(&half[i]);
+    const size_t size = (size_t)out * (size_t)in;
+    int keep = l->k->device->int8;
+    wt_matrix piece[PIECES] = {{0}};
+    void *weight[PIECES], *quantised[PIECES], *scale[PIECES], *all[3] = {NULL};
+    mar_status status = MAR_OK;
+    for (int i = 0; i < n; i++) keep = keep && wt_is_int8(l->file, name[i]);
+    for (int i = 0; i < n && status == MAR_OK; i++)
+        status = wt_load_matrix(l->file, name[i], out, in, keep, &piece[i], l->err);
+    for (int i = 0; i < n; i++)
+        weight[i] = piece[i].weight, quantised[i] = piece[i].quantised, scale[i] = piece[i].scale;
+    if (status == MAR_OK && !(join(weight, n, size * sizeof(float), &all[0]) && join(quantised, n, size, &all[1]) &&
+                              join(scale, n, (size_t)out * sizeof(float), &all[2])))
+        status = err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->file), name[0]);
+    for (int i = 0; i < n; i++) wt_matrix_free(&piece[i]);
     if (status == MAR_OK) {
-        const kern_linear_spec spec = {.out = 2 * out,
+        const kern_linear_spec spec = {.out = n * out,
                                        .in = in,
-                                       .weight = weight,
-                                       .quantised = quantised,
-                                       .scale = scale,
+                                       .weight = all[0],
+                                       .quantised = all[1],
+                                       .scale = all[2],
                                        .flags = KERN_INT8,
                                        .previous = before};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
-    free(weight);
-    free(quantised);
-    free(scale);
+    for (int i = 0; i < 3; i++) free(all[i]);
     return status;
 }
 
-/* Returns the tensor name "<prefix>.<part>.weight" in text. */
-static const char *part_of(const char *prefix, const char *part, char text[NAME])
+/* Loads q, k and v: one matrix, or three. */
+static mar_status load_qkv(loader *l, const char *prefix, int width, int form, kern_linear *before, kern_linear **out)
 {
-    snprintf(text, NAME, "%s.%s.weight", prefix, part);
-    return text;
+    char name[PIECES][GPT_TENSOR_NAME];
+    int n = 0;
+    while (n < PIECES && gpt_layer_name(prefix, form, GPT_WQKV, n, name[n])) n++;
+    return n == 1 ? load_linear(l, name[0], 3 * width, width, KERN_LINEAR, 0, before, out)
+                  : load_joined(l, name, n, width, width, before, out);
 }
 
 mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int form,
@@ -118,22 +122,25 @@ mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, i
 {
     const int sums = KERN_OUT_F32 | KERN_OUT_ADD;
     loader l = {k, f, err};
-    char t[NAME], other[NAME];
-    mar_status status =
-        load_linear(&l, part_of(prefix, "attention.wqkv", t), 3 * width, width, KERN_LINEAR, 0, before, &b->qkv);
+    char t[GPT_TENSOR_NAME], pair[PIECES][GPT_TENSOR_NAME];
+    mar_status status = load_qkv(&l, prefix, width, form, before, &b->qkv);
     if (status == MAR_OK)
-        status = load_linear(&l, part_of(prefix, "attention.wo", t), width, width, KERN_LINEAR, sums, b->qkv, &b->wo);
-    part_of(prefix, "feed_forward.w1", t);
+        status = load_linear(&l, gpt_layer_name(prefix, form, GPT_WO, 0, t), width, width, KERN_LINEAR, sums, b->qkv,
+                             &b->wo);
+    gpt_layer_name(prefix, form, GPT_W1, 0, pair[0]);
+    gpt_layer_name(prefix, form, GPT_W3, 0, pair[1]);
     if (status == MAR_OK && form & GPT_LAYER_JOINED)
-        status = load_linear(&l, t, 2 * hidden, width, KERN_LINEAR, 0, b->wo, &b->w13);
+        status = load_linear(&l, pair[0], 2 * hidden, width, KERN_LINEAR, 0, b->wo, &b->w13);
     else if (status == MAR_OK)
-        status = load_pair(&l, t, part_of(prefix, "feed_forward.w3", other), hidden, width, b->wo, &b->w13);
+        status = load_joined(&l, pair, 2, hidden, width, b->wo, &b->w13);
     if (status == MAR_OK)
-        status =
-            load_linear(&l, part_of(prefix, "feed_forward.w2", t), width, hidden, KERN_LINEAR, sums, b->w13, &b->w2);
+        status = load_linear(&l, gpt_layer_name(prefix, form, GPT_W2, 0, t), width, hidden, KERN_LINEAR, sums, b->w13,
+                             &b->w2);
     if (status == MAR_OK && !(form & GPT_LAYER_NO_NORM))
-        status = load_array(&l, part_of(prefix, "attention_norm", t), width, 0, &b->attention_norm);
-    return status == MAR_OK ? load_array(&l, part_of(prefix, "ffn_norm", t), width, 0, &b->ffn_norm) : status;
+        status = load_array(&l, gpt_layer_name(prefix, form, GPT_ATTENTION_NORM, 0, t), width, 0, &b->attention_norm);
+    if (status == MAR_OK)
+        status = load_array(&l, gpt_layer_name(prefix, form, GPT_FFN_NORM, 0, t), width, 0, &b->ffn_norm);
+    return status;
 }
 
 void gpt_layer_free(kern_device *d, gpt_layer *b)

@@ -27,6 +27,7 @@ typedef struct {
     float *rope;       /* backend [prefix + seq_len][head_dim] cos, sin of each pair; at the prefix zeros (LlamaGen) or
                         * 1, 0 (SphereAR) */
     gpt_layer *layers; /* [depth] */
+    float norm_eps;    /* of the RMS norms; 0: the family's */
 } gpt_model;
 
 /* Loads the file's model on queue k. The shape is that of gpt_config_derive; the caller may have changed seq_len. The

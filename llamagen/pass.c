@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns norm_eps of gpt.py, or of SphereAR's layers.py. */
+/* Returns the model's norm_eps, else that of gpt.py, or of SphereAR's layers.py. */
 static float rms_eps(const gpt_pass *p)
 {
+    if (p->model->norm_eps > 0) return p->model->norm_eps;
     return p->model->config.family == GPT_SPHEREAR ? 1e-6f : 1e-5f;
 }
 

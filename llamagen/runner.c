@@ -436,7 +436,8 @@ int gpt_runner_slot(const gpt_runner *r, int image, int branch, int position)
 {
     const gpt_slots *s = &r->image[image].slots;
     if (position >= s->known) return -1;
-    return gpt_sequence(r->images, image, branch) * s->count + (position < 0 ? s->prefix - 1 : s->slot[position]);
+    return gpt_sequence(r->images, image, branch) * s->count +
+           (position < 0 ? s->prefix + position : s->slot[position]);
 }
 
 const gpt_runner_stats *gpt_runner_get_stats(const gpt_runner *r)

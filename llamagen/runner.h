@@ -50,7 +50,7 @@ void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length);
 /* Returns the features: the results of the last norm, the input of the output layer. They are backend float [slots][D],
  * by slot. Every token of a prefix has one but the last, whose pass is still to come. Returns NULL without `keep`. */
 const float *gpt_runner_features(const gpt_runner *r);
-/* Returns the slot of an image's token `position` (-1: the last position before the image tokens) in a branch (0: the
+/* Returns the slot of an image's token `position` (-prefix..-1: a position before the image tokens) in a branch (0: the
  * conditional one); -1 if it has not been computed. */
 int gpt_runner_slot(const gpt_runner *r, int image, int branch, int position);
 

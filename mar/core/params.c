@@ -237,7 +237,9 @@ static mar_param rows[] = {
      .help = "shape of a block of drafts; N,N...: children by level\n"
              "chain, the default: gamma tokens, one after another. static: the tree of LANTERN++. dynamic: "
              "EAGLE-2's tree of the most likely drafts, gamma deep. N,N...: a static tree by levels, each number "
-             "the children of every draft of the level before."},
+             "the children of every draft of the level before. The trees of LANTERN's choices.py have their names: "
+             "mc_sim_7b_63, which is static, mc_sim_7b_63_balanced, naive_extend_57, medusa_2_7b_63 and "
+             "reverse_balanced_25."},
     {.name = FIELD(tree_top),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

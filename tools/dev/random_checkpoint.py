@@ -4,13 +4,15 @@
     python3 tools/dev/random_checkpoint.py --arch mar_base --out mar_base.pth
     python3 tools/dev/random_checkpoint.py --arch kl16 --out kl16.ckpt
     python3 tools/dev/random_checkpoint.py --arch gpt_l --seq_len 64 --out c2i_L.pt
+    python3 tools/dev/random_checkpoint.py --arch t2i_xl --out t2i_XL_stage1_256.safetensors
+    python3 tools/dev/random_checkpoint.py --arch eagle_xl --out pytorch_model.bin
     python3 tools/dev/random_checkpoint.py --arch vq16 --out vq_ds16_c2i.pt
     python3 tools/dev/random_checkpoint.py --arch spherear_b --out SphereAR_B.pt
     python3 tools/dev/random_checkpoint.py --arch flan_t5_xl --out flan-t5-xl
 
 The names, shapes and the .pth/.ckpt/.pt layout are the official ones. SphereAR's file has one set of weights, `ema`, and no image
 encoder, which nothing needs. A T5 is a folder with shards and config.json, in f32 or with --bf16; its spiece.model is the
-user's. --seq_len is LlamaGen's number of tokens and goes to
+user's. eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's number of tokens and goes to
 the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. MAR's head is wired so that
 eps is close to x at high noise. Thus the chain stays finite, in bfloat16 too, although the cosine schedule multiplies an
 error of eps by 2e4 at its first step. The images are noise.
@@ -35,6 +37,8 @@ GPTS = {  # width, depth, heads, hidden
     "gpt_xxl": (1536, 48, 24, 4096),
     "gpt_3b": (3200, 24, 32, 8704),
 }
+TEXT_TO_IMAGE = {"t2i_xl": "gpt_xl"}  # the same layers behind 120 positions of a caption's 2048 features
+EAGLES = {"eagle_xl": "gpt_xl"}
 SPHERES = {
     "spherear_b": SphereConfig(),
     "spherear_l": SphereConfig(width=1024, depth=32, heads=16, head_width=1024, head_depth=8),
@@ -102,6 +106,37 @@ def random_gpt(arch, seq_len, seed=0):
     return model.eval()
 
 
+def random_tensor(generator, *shape):
+    return torch.randn(shape, generator=generator) * (0.8 / shape[-1] ** 0.5)
+
+
+def random_t2i(arch, seq_len, seed=0):
+    """The tensors of a text-to-image model: those of a class-conditional one with a caption's projection for its classes."""
+    state = dict(random_gpt(TEXT_TO_IMAGE[arch], seq_len, seed).state_dict())
+    generator, width = torch.Generator().manual_seed(seed + 1), GPTS[TEXT_TO_IMAGE[arch]][0]
+    del state["cls_embedding.embedding_table.weight"]
+    state["cls_embedding.uncond_embedding"] = random_tensor(generator, 120, 2048)
+    state["cls_embedding.cap_proj.fc1.weight"] = random_tensor(generator, width, 2048)
+    state["cls_embedding.cap_proj.fc2.weight"] = random_tensor(generator, width, width)
+    return state
+
+
+def random_eagle(arch, seed=0):
+    """The tensors of one of LANTERN's drafters."""
+    width, _, _, hidden = GPTS[EAGLES[arch]]
+    generator = torch.Generator().manual_seed(seed)
+    state = {"embed_tokens.weight": random_tensor(generator, 16384, width)}
+    for name in "qkvo":
+        state[f"layers.0.self_attn.{name}_proj.weight"] = random_tensor(generator, width, width)
+    state["layers.0.mlp.gate_proj.weight"] = random_tensor(generator, hidden, width)
+    state["layers.0.mlp.up_proj.weight"] = random_tensor(generator, hidden, width)
+    state["layers.0.mlp.down_proj.weight"] = random_tensor(generator, width, hidden)
+    state["layers.0.post_attention_layernorm.weight"] = torch.ones(width)
+    state["fc.weight"] = random_tensor(generator, width, 2 * width)
+    state["fc.bias"] = 0.05 * torch.randn(width, generator=generator)
+    return state
+
+
 def random_vq(seed=0):
     model = VQ()
     randomise(model, seed)
@@ -117,7 +152,7 @@ def random_spherear(arch, seed=0):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, "vq16", *SPHERES, *T5S], required=True)
+    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", *SPHERES, *T5S], required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
     parser.add_argument("--seed", type=int, default=0)
@@ -134,6 +169,18 @@ def main():
             write_safetensors(args.out, state, {"format": "pt", "mar.kind": "vae", "mar.vae_stride": KL16.stride})
         else:
             save_official_vae(args.out, state)
+        return
+    if args.arch in EAGLES:
+        torch.save({name: tensor.half() for name, tensor in random_eagle(args.arch, args.seed).items()}, args.out)
+        return
+    if args.arch in TEXT_TO_IMAGE:
+        state = random_t2i(args.arch, args.seq_len, args.seed)
+        heads = GPTS[TEXT_TO_IMAGE[args.arch]][2]
+        if safetensors:
+            write_safetensors(args.out, {name: tensor.bfloat16() for name, tensor in state.items()},
+                              {"format": "pt", "mar.kind": "llamagen", "mar.heads": heads, "mar.seq_len": args.seq_len})
+        else:
+            torch.save({"model": state}, args.out)
         return
     if args.arch in GPTS or args.arch == "vq16":
         metadata = {"format": "pt", "mar.kind": "vq", "mar.vae_stride": 16}

@@ -1,0 +1,164 @@
+/* Compares EAGLE drafters as LANTERN publishes them with LANTERN's own code (tests/golden/make_lantern.py): their
+ * files, their distributions behind a class's and a caption's prefix and in a tree, and the trees of its choices.py. */
+#include "tests/support/gpt_fixture.h"
+
+#include "llamagen/eagle.h"
+#include "llamagen/engine.h"
+#include "tests/support/llamagen.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DRAFTS = 8, LAWS = DRAFTS + 1, TOKENS = 6, CAPTION = 120 };
+
+static const int parent[DRAFTS] = {-1, -1, -1, 0, 0, 2, 3, 5};
+
+/* A target with features, and a drafter over it, for one image. */
+typedef struct {
+    gpt_fixture target;
+    eagle_model *model;
+    eagle_runner *runner;
+    void *memory;
+    float *laws; /* [LAWS][vocabulary] */
+} fixture;
+
+static int open_both(fixture *f, mar_dtype dtype, const char *target, const char *drafter, const gpt_sampling *sampling)
+{
+    mar_err err = {0};
+    char path[128];
+    if (!gpt_fixture_open(&f->target, open_queue(dtype, 1), target, 0, sampling, 1, DRAFTS, 1, LAWS)) return 0;
+    kern_queue *k = f->target.k;
+    snprintf(path, sizeof path, "tests/golden/data/%s.bin", drafter);
+    wt_file *file = open_weights(path);
+    assert_true(eagle_config_recognise(file));
+    assert_ok(eagle_model_create(k, file, 0, &f->model, &err), &err);
+    wt_close(file);
+    assert_ok(
+        eagle_runner_create(k, f->model, f->target.model, f->target.runner, sampling, 1, DRAFTS, &f->runner, &err),
+        &err);
+    f->memory = backend_memory(k, eagle_runner_lay_out(f->runner, NULL));
+    eagle_runner_lay_out(f->runner, f->memory);
+    assert_ok(eagle_runner_plan(f->runner, 1, &err), &err);
+    f->laws = backend_memory(k, sizeof(float) * LAWS * (size_t)f->target.vocabulary);
+    return 1;
+}
+
+static void close_both(fixture *f)
+{
+    eagle_runner_free(f->runner);
+    eagle_model_free(f->model);
+    f->target.k->core->free(f->target.k->device, f->memory);
+    f->target.k->core->free(f->target.k->device, f->laws);
+    gpt_fixture_close(&f->target);
+}
+
+static int read_tokens(const wt_file *f, const char *name, int image, const char *what, int *token)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s.%d.%s", name, image, what);
+    const wt_tensor *t = wt_find(f, key);
+    assert_non_null(t);
+    float *values = golden_f32(f, key, -1);
+    for (int i = 0; i < (int)t->count; i++) token[i] = (int)values[i];
+    free(values);
+    return (int)t->count;
+}
+
+/* Begins image `image` of a golden file: a class, or a caption some of whose positions are masked. */
+static void begin(fixture *f, int image)
+{
+    const int label = 2 - 2 * image;
+    const int dim = f->target.model->config.caption_dim;
+    if (dim == 0) {
+        gpt_runner_begin(f->target.runner, 1, &label);
+    } else {
+        wt_file *golden = golden_open("llamagen");
+        float *features = golden_f32(golden, "t2i.captions", -1), *numbers = golden_f32(golden, "t2i.masks", -1);
+        uint8_t mask[CAPTION];
+        for (int i = 0; i < CAPTION; i++) mask[i] = (uint8_t)numbers[image * CAPTION + i];
+        gpt_runner_begin_captions(f->target.runner, 1, features + image * CAPTION * dim, mask);
+        free(features), free(numbers);
+        wt_close(golden);
+    }
+    eagle_runner_begin(f->runner, 1);
+}
+
+static void check(mar_dtype dtype, const char *name, const char *target, const char *drafter,
+                  const gpt_sampling *sampling, double tolerance)
+{
+    fixture f = {0};
+    mar_err err = {0};
+    if (!open_both(&f, dtype, target, drafter, sampling)) return;
+    wt_file *golden = golden_open("lantern");
+    for (int image = 0; image < 2; image++) {
+        int prefix[TOKENS], draft[DRAFTS];
+        char key[64];
+        spec_request q = {.prefix = prefix, .draft = draft, .parent = parent, .count = DRAFTS};
+        q.length = read_tokens(golden, name, image, "prefix", prefix);
+        assert_int_equal(read_tokens(golden, name, image, "draft", draft), DRAFTS);
+        begin(&f, image);
+        const spec_request known = {.prefix = prefix, .length = q.length - 1};
+        gpt_fixture_laws(&f.target, &known, 1);
+        assert_ok(eagle_runner_log_probs(f.runner, &q, 1, f.laws, &err), &err);
+        snprintf(key, sizeof key, "%s.%d.laws", name, image);
+        float *expected = golden_f32(golden, key, (int64_t)LAWS * f.target.vocabulary);
+        assert_close(f.laws, expected, (size_t)LAWS * (size_t)f.target.vocabulary, tolerance);
+        free(expected);
+    }
+    wt_close(golden);
+    close_both(&f);
+}
+
+static const gpt_sampling guided = {.cfg = 3, .cfg_interval = -1, .temperature = 1, .top_p = 1};
+
+TEST_CASE(distributions_are_lanterns)
+{
+    check(MAR_DTYPE_F32, "c2i", "llamagen_c2i20", "lantern_c2i", &gpt_fixture_plain, 1e-5);
+    check(MAR_DTYPE_F32, "t2i", "llamagen_t2i", "lantern_t2i", &guided, 1e-5);
+}
+
+TEST_CASE(distributions_in_bf16_are_near)
+{
+    check(MAR_DTYPE_BF16, "t2i", "llamagen_t2i", "lantern_t2i", &guided, 3e-2);
+}
+
+TEST_CASE(files)
+{
+    eagle_config c;
+    mar_err err = {0};
+    wt_file *f = open_weights("tests/golden/data/lantern_t2i.bin");
+    assert_ok(eagle_config_derive(f, 0, &c, &err), &err);
+    wt_close(f);
+    assert_true(c.published && !c.bias && !c.first_norm && c.heads == 0);
+    assert_true(c.width == 32 && c.hidden == 40 && c.vocabulary == 50);
+    assert_int_equal(c.parameters, 32 * 64 + 4 * 32 * 32 + 3 * 32 * 40 + 32 + 50 * 32);
+    const gpt_config other = {.width = 32, .heads = 2, .vocabulary = 51};
+    assert_int_equal(eagle_config_fits(&c, &other, &err), MAR_EMODEL);
+    assert_string_equal(err.text, "the EAGLE drafter has 50 tokens, expected the model's, 51");
+}
+
+TEST_CASE(trees_are_lanterns)
+{
+    static const char *const names[] = {"mc_sim_7b_63", "mc_sim_7b_63_balanced", "naive_extend_57", "medusa_2_7b_63",
+                                        "reverse_balanced_25"};
+    wt_file *golden = golden_open("lantern");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char key[64];
+        mar_tree t;
+        mar_err err = {0};
+        int depth[MAR_TREE_DRAFTS], deepest = 0;
+        snprintf(key, sizeof key, "tree.%s", names[i]);
+        assert_ok(mar_tree_read(names[i], &t, &err), &err);
+        float *expected = golden_f32(golden, key, t.count);
+        for (int n = 0; n < t.count; n++) {
+            assert_int_equal(t.parent[n], (int)expected[n]);
+            depth[n] = t.parent[n] < 0 ? 1 : depth[t.parent[n]] + 1;
+            deepest = depth[n] > deepest ? depth[n] : deepest;
+        }
+        assert_int_equal(t.depth, deepest);
+        free(expected);
+    }
+    wt_close(golden);
+}

@@ -6,9 +6,14 @@
 
 #include <stddef.h>
 
+/* Bytes of the longest caption: some of the rules take the square of its length. T5 reads 120 tokens of it. */
+enum { TEXT_CAPTION_MAX = 4096 };
+
 /* Cleans a caption as LlamaGen's language/t5.py does, whose text_preprocessing calls clean_caption twice: lower case;
- * URLs, HTML, CJK, file names and other noise removed. ftfy is left out. text is char [length], valid UTF-8. *out is a
- * new string that the caller frees. Returns MAR_EARG for invalid UTF-8, or MAR_ENOMEM. */
+ * URLs, HTML, CJK, file names and other noise removed. Three things differ: ftfy, which repairs text of a wrong
+ * encoding, is left out; U+0000 is removed; where Beautiful Soup raises an exception the markup stays. text is char
+ * [length], valid UTF-8. *out is a new string that the caller frees. Returns MAR_EARG for invalid UTF-8, for a longer
+ * caption, or if a rule exceeds its limit of steps; or MAR_ENOMEM. */
 mar_status text_clean_caption(const char *text, size_t length, char **out, mar_err *err);
 
 #endif

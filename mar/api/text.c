@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#pragma weak text_clean_caption /* absent in a build without text/clean.c */
-
 enum { ROWS = 1024 }; /* tokens of a pass, unless one prompt has more */
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
@@ -187,8 +185,6 @@ static mar_status divide(const call *c, int prompt, const char *text, mar_err *e
     if (!text) return err_set(err, MAR_EARG, "prompt %d is NULL", prompt);
     if (!*text) return err_set(err, MAR_EARG, "prompt %d is empty, expected text", prompt);
     mar_status status = MAR_OK;
-    if (c->clean == MAR_CLEAN_LLAMAGEN && !text_clean_caption)
-        return err_set(err, MAR_EARG, "this library cleans no prompts, expected MAR_CLEAN_OFF");
     if (c->clean == MAR_CLEAN_LLAMAGEN) status = text_clean_caption(text, strlen(text), &cleaned, &reason);
     if (cleaned) text = cleaned;
     if (status == MAR_OK)

@@ -113,6 +113,28 @@ TEST_CASE(captions_against_llamagen)
     free(expected_counts);
 }
 
+/* LlamaGen's cleaning stands before the tokenizer. What it empties is the end token alone, as in the release. */
+TEST_CASE(cleaned_prompts)
+{
+    static const char *const dirty[] = {"<person> A BOLD  Seven \xc2\xa9", "\xc2\xa9", "person a bold seven"};
+    static float features[3 * TOKENS * DIM];
+    float end[DIM];
+    uint8_t mask[3 * TOKENS];
+    int counts[3];
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_text *t = load_text(m, T5_FOLDER);
+    assert_library(m, mar_text_encode(t, dirty, 3, MAR_CLEAN_LLAMAGEN, TOKENS, features, mask, counts));
+    assert_int_equal(counts[0], counts[2]);
+    assert_int_equal(counts[1], 1);
+    assert_memory_equal(features, features + 2 * TOKENS * DIM, TOKENS * DIM * sizeof *features);
+    assert_library(m, mar_text_encode(t, dirty, 1, MAR_CLEAN_LLAMAGEN, 1, end, mask, NULL));
+    assert_memory_equal(features + (2 * TOKENS - 1) * DIM, end, sizeof end);
+    assert_library(m, mar_text_encode(t, dirty, 3, MAR_CLEAN_OFF, TOKENS, features, mask, counts));
+    assert_true(counts[0] > counts[2] && counts[1] > 1);
+    mar_text_free(t);
+    mar_close(m);
+}
+
 static void refuse(mar *m, mar_text *t, const char *second, const char *what)
 {
     const char *const pair[] = {"fine", second};

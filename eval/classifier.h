@@ -11,8 +11,8 @@ enum { EVAL_DIGITS = 10, EVAL_DIGIT_SIDE = 32, EVAL_DIGIT_FEATURES = 64 };
 
 typedef struct eval_classifier eval_classifier;
 
-/* Opens the classifier with the weights of the data folder (base/data.h). The caller closes it. On failure *out is NULL and `why`, char [size],
- * has one line. */
+/* Opens the classifier with the weights of the data folder (base/data.h). The caller closes it. On failure *out is NULL
+ * and `why`, char [size], has one line. */
 mar_status eval_classifier_open(eval_classifier **out, char *why, size_t size);
 void eval_classifier_close(eval_classifier *c); /* NULL is fine */
 

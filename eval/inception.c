@@ -205,17 +205,37 @@ const eval_inception_config *eval_inception_get_config(const eval_inception *e)
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* Resizes n images into x[0], as many at a time as the pixel buffer holds. */
-static void resize(eval_inception *e, const uint8_t *rgb, int n, int width, int height)
+/* Resizes n pictures into x[0] as TensorFlow 1: those of one size together, as many as the pixel buffer holds. */
+static void resize_tf1(eval_inception *e, const eval_picture *pictures, int n)
 {
     kern_queue *k = e->k;
-    const size_t bytes = (size_t)width * (size_t)height * 3, fit = e->rgb_bytes / bytes;
     const size_t resized = (size_t)INCEPTION_SIDE * INCEPTION_SIDE * 3 * k->device->act_size;
     for (int i = 0, m; i < n; i += m) {
-        m = (size_t)(n - i) < fit ? n - i : (int)fit;
-        k->core->upload(k, e->rgb, rgb + (size_t)i * bytes, (size_t)m * bytes);
-        k->conv->resize(k, e->rgb, m, height, width, INCEPTION_SIDE, (char *)e->x[0] + (size_t)i * resized);
+        const eval_picture *p = &pictures[i];
+        const size_t bytes = (size_t)p->width * (size_t)p->height * 3, fit = e->rgb_bytes / bytes;
+        for (m = 0; i + m < n && (size_t)m < fit && p[m].width == p->width && p[m].height == p->height; m++)
+            k->core->upload(k, e->rgb + (size_t)m * bytes, p[m].rgb, bytes);
+        k->conv->resize(k, e->rgb, m, p->height, p->width, INCEPTION_SIDE, (char *)e->x[0] + (size_t)i * resized);
     }
+}
+
+/* Resizes n pictures into x[0] as clean-fid. The pixel buffer holds the floats. */
+static mar_status resize_clean(eval_inception *e, const eval_picture *pictures, int n, mar_err *err)
+{
+    kern_queue *k = e->k;
+    const size_t size = (size_t)INCEPTION_SIDE * INCEPTION_SIDE * 3;
+    float *x = malloc(size * sizeof *x);
+    mar_status status = x ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    for (int i = 0; i < n && status == MAR_OK; i++) {
+        status = eval_resize_floats(&pictures[i], EVAL_BICUBIC, INCEPTION_SIDE, INCEPTION_SIDE, x, err);
+        if (status != MAR_OK) break;
+        for (size_t j = 0; j < size; j++) x[j] = (x[j] - 128) / 128;
+        k->core->upload(k, e->rgb, x, size * sizeof *x);
+        k->core->to_act(k, (const float *)(const void *)e->rgb, size,
+                        (char *)e->x[0] + (size_t)i * size * k->device->act_size);
+    }
+    free(x);
+    return status;
 }
 
 static void run_step(eval_inception *e, int i, int n)
@@ -241,14 +261,17 @@ static void download(kern_queue *k, float *to, const float *from, int n, int wid
     if (to) k->core->download(k, to + at * (size_t)width, from, sizeof *to * (size_t)n * (size_t)width);
 }
 
-void eval_inception_run(eval_inception *e, const uint8_t *rgb, int n, int width, int height, float *features,
-                        float *logits, float *spatial)
+mar_status eval_inception_run(eval_inception *e, const eval_picture *pictures, int n, eval_inception_resize how,
+                              float *features, float *logits, float *spatial, mar_err *err)
 {
     kern_queue *k = e->k;
     const inception_layers *l = &e->layers;
     for (int first = 0, m; first < n; first += m) {
         m = images_at_a_time(e, n - first);
-        resize(e, rgb + (size_t)first * (size_t)width * (size_t)height * 3, m, width, height);
+        if (how == EVAL_INCEPTION_TF1)
+            resize_tf1(e, pictures + first, m);
+        else if (resize_clean(e, pictures + first, m, err) != MAR_OK)
+            return MAR_ENOMEM;
         for (int i = 0; i < l->count; i++) run_step(e, i, m);
         k->conv->mean_pixels(k, e->x[l->last], m, l->last_side * l->last_side, l->features, e->features);
         if (logits) k->core->linear(k, e->logits_layer, e->features, m, e->logits);
@@ -256,4 +279,5 @@ void eval_inception_run(eval_inception *e, const uint8_t *rgb, int n, int width,
         download(k, logits, e->logits, m, l->classes, (size_t)first);
         download(k, spatial, e->spatial, m, e->config.spatial, (size_t)first);
     }
+    return MAR_OK;
 }

@@ -4,6 +4,7 @@
 #ifndef EVAL_INCEPTION_H
 #define EVAL_INCEPTION_H
 
+#include "eval/resize.h"
 #include "kernels/ops.h"
 #include "weights/weights.h"
 
@@ -25,8 +26,12 @@ void eval_inception_tensors(const wt_file *f, eval_inception_visitor *visit, voi
 
 typedef struct eval_inception eval_inception; /* weights, and memory for a number of images, on one queue */
 
-/* Largest image: pixels per side, and in all. */
-enum { EVAL_INCEPTION_SIDE_MAX = 16384, EVAL_INCEPTION_PIXELS_MAX = 4096 * 4096 };
+/* Largest image: pixels in all; its sides are at most EVAL_SIDE_MAX. */
+enum { EVAL_INCEPTION_PIXELS_MAX = 4096 * 4096 };
+
+/* How images become 299x299: TensorFlow 1's bilinear resize without half-pixel centres, or clean-fid's, which is
+ * eval_resize_floats with EVAL_BICUBIC. */
+typedef enum { EVAL_INCEPTION_TF1, EVAL_INCEPTION_CLEAN } eval_inception_resize;
 
 /* Loads the network on queue k for calls with up to `batch` images. The queue must outlive it. Folds batch norms (eps
  * 1e-3) into the convolutions, in double precision. `f` may be closed afterwards. Returns MAR_EMODEL, naming file,
@@ -35,10 +40,10 @@ mar_status eval_inception_create(kern_queue *k, const wt_file *f, int batch, eva
 void eval_inception_free(eval_inception *e); /* NULL is fine */
 const eval_inception_config *eval_inception_get_config(const eval_inception *e);
 
-/* Computes features [n][features], logits [n][classes] and spatial [n][spatial] (row, column, channel) from rgb
- * [n][height][width][3]. All are host arrays; each result may be NULL. Waits for the results and allocates nothing.
- * kern_check reports a failure of the backend. */
-void eval_inception_run(eval_inception *e, const uint8_t *rgb, int n, int width, int height, float *features,
-                        float *logits, float *spatial);
+/* Computes features [n][features], logits [n][classes] and spatial [n][spatial] (row, column, channel) of pictures of
+ * any sizes. All are host arrays; each result may be NULL. Waits for the results. kern_check reports a failure of the
+ * backend. Returns MAR_ENOMEM without memory for clean-fid's resize; the other one allocates nothing. */
+mar_status eval_inception_run(eval_inception *e, const eval_picture *pictures, int n, eval_inception_resize how,
+                              float *features, float *logits, float *spatial, mar_err *err);
 
 #endif

@@ -148,6 +148,7 @@ static mar_status read_features(reader *r, eval_reference *out)
             (long long)shape[0], FEATURES_MAX / out->dim);
     out->features = malloc((size_t)a->count * sizeof *out->features);
     if (!out->features) return no_memory(r, "features");
+    out->feature_dim = out->dim;
     status = npz_read_f32(r->file, a, out->features, why);
     if (status != MAR_OK) return fail(r, status, why);
     for (int64_t i = 0; i < a->count && status == MAR_OK; i++)
@@ -189,6 +190,24 @@ static mar_status read_count(reader *r, eval_reference *out)
     return MAR_OK;
 }
 
+/* Reads clean_resize, as mar stats writes it. */
+static mar_status read_resize(reader *r, eval_reference *out)
+{
+    char why[NPZ_WHY_MAX];
+    const npz_array *a = NULL;
+    double value = 0;
+    out->resize = -1;
+    if (!has(r, "clean_resize")) return MAR_OK;
+    mar_status status = find(r, "clean_resize", 0, NULL, &a);
+    if (status != MAR_OK) return status;
+    status = npz_read_f64(r->file, a, &value, why);
+    if (status != MAR_OK) return fail(r, status, why);
+    if (value != 0 && value != 1)
+        return err_set(&r->err, MAR_EMODEL, "%s: clean_resize is %g, expected 0 or 1", r->path, value);
+    out->resize = (int)value;
+    return MAR_OK;
+}
+
 static mar_status read_all(reader *r, eval_reference *out)
 {
     mar_status status = read_gaussian(r, "mu", "sigma", &out->dim, &out->mu, &out->sigma);
@@ -196,6 +215,7 @@ static mar_status read_all(reader *r, eval_reference *out)
     if (status == MAR_OK && out->dim) status = read_features(r, out);
     if (status == MAR_OK) status = find_images(r, out);
     if (status == MAR_OK && !out->has_images) status = read_count(r, out);
+    if (status == MAR_OK) status = read_resize(r, out);
     if (status == MAR_OK && !out->dim && !out->has_images) {
         char why[NPZ_WHY_MAX];
         npz_explain(r->file, "mu", why);
@@ -234,7 +254,7 @@ void eval_reference_free(eval_reference *r)
 /* Adds the arrays that are set. */
 static mar_status add_all(npz_writer *w, const eval_reference *r, char *why)
 {
-    const int64_t count = r->images;
+    const int64_t count = r->images, resize = r->resize;
     const struct {
         const char *name;
         npz_dtype dtype;
@@ -247,6 +267,7 @@ static mar_status add_all(npz_writer *w, const eval_reference *r, char *why)
         {"mu_s", NPZ_F64, 1, {r->spatial}, r->mu_s},
         {"sigma_s", NPZ_F64, 2, {r->spatial, r->spatial}, r->sigma_s},
         {"num_images", NPZ_I64, 0, {0}, count ? &count : NULL},
+        {"clean_resize", NPZ_I64, 0, {0}, resize > 0 ? &resize : NULL},
         {"features", NPZ_F32, 2, {r->feature_count, r->dim}, r->features},
     };
     mar_status status = MAR_OK;

@@ -11,16 +11,19 @@ typedef struct {
     int spatial;        /* length of mu_s; 0: absent */
     double *mu_s;       /* [spatial]; NULL: absent */
     double *sigma_s;    /* [spatial][spatial]; NULL: absent */
-    float *features;    /* [feature_count][dim] of single images, for precision and recall; NULL: absent */
+    float *features;    /* [feature_count][feature_dim] of single images, for precision and recall; NULL: absent */
+    int feature_dim;    /* that of VGG16, else dim */
     long feature_count; /* 0: absent */
     int has_images;     /* 1: the file has arr_0, uint8 [n][height][width][3] */
     long images;        /* n of arr_0, or else the file's num_images; 0: unknown */
+    int resize;         /* 1: of images resized as clean-fid does it; 0: as TensorFlow 1; -1: the file does not say */
 } eval_reference;
 
 /* Loads an npz with mu and sigma (float32 or float64, any order), or arr_0, and optionally mu_s, sigma_s, features,
- * num_images. "demo" is built in: real digits in the demo's features. arr_0 is not read. Shapes must be consistent;
- * sigma must be finite, and symmetric within 1e-6 of its largest number. Returns MAR_EIO, MAR_EFORMAT, MAR_EMODEL or
- * MAR_ENOMEM, and in `why`, char [size], path and array, found and expected. The caller calls eval_reference_free. */
+ * num_images, clean_resize (0 or 1). "demo" is built in: real digits in the demo's features. arr_0 is not read. Shapes
+ * must be consistent; sigma must be finite, and symmetric within 1e-6 of its largest number. Returns MAR_EIO,
+ * MAR_EFORMAT, MAR_EMODEL or MAR_ENOMEM, and in `why`, char [size], path and array, found and expected. The caller
+ * calls eval_reference_free. */
 mar_status eval_reference_load(const char *path, eval_reference *out, char *why, size_t size);
 void eval_reference_free(eval_reference *r); /* {0} is fine */
 

@@ -45,7 +45,8 @@ static const char *kind_name(mar_kind kind)
     static const char *const names[] = {[MAR_KIND_UNKNOWN] = "unknown",   [MAR_KIND_MAR] = "mar",
                                         [MAR_KIND_VAE] = "vae",           [MAR_KIND_INCEPTION] = "inception",
                                         [MAR_KIND_LLAMAGEN] = "llamagen", [MAR_KIND_EAGLE] = "eagle",
-                                        [MAR_KIND_SPHEREAR] = "spherear", [MAR_KIND_T5] = "t5"};
+                                        [MAR_KIND_SPHEREAR] = "spherear", [MAR_KIND_T5] = "t5",
+                                        [MAR_KIND_VGG16] = "vgg16"};
     return names[kind];
 }
 

@@ -24,29 +24,43 @@ static mar_status load_digits(mar_features *f, mar_err *err)
     return MAR_OK;
 }
 
-/* Loads the network on a queue of its own. */
-static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *err)
+static void describe(mar_features *f)
 {
-    mar_status status =
-        mar_check_kind(file, 1 << MAR_KIND_INCEPTION, "Inception-v3 with TensorFlow's weights of 2015-12-05", err);
+    f->config = (mar_features_config){.size = sizeof f->config};
+    if (f->vgg) {
+        const eval_vgg_config *c = eval_vgg_get_config(f->vgg);
+        f->config.name = "vgg16";
+        f->config.features = c->features;
+        f->config.parameters = c->parameters;
+    } else {
+        const eval_inception_config *c = eval_inception_get_config(f->inception);
+        f->config.name = "inception-v3";
+        f->config.features = c->features;
+        f->config.classes = c->classes;
+        f->config.spatial = c->spatial;
+        f->config.parameters = c->parameters;
+    }
+}
+
+/* Loads the network on a queue of its own. */
+static mar_status load_network(mar_features *f, const wt_file *file, mar_err *err)
+{
+    mar_status status = mar_check_kind(file, 1 << MAR_KIND_INCEPTION | 1 << MAR_KIND_VGG16,
+                                       "Inception-v3 with TensorFlow's weights of 2015-12-05, or VGG16", err);
     if (status == MAR_OK) status = f->m->device->core->queue_create(f->m->device, &f->k, err);
     if (status != MAR_OK) return status;
     kern_queue *k = f->k;
     k->core->bind(k);
-    status = eval_inception_create(k, file, f->batch, &f->inception, err);
+    if (mar_kind_of(file)->kind == MAR_KIND_VGG16)
+        status = eval_vgg_create(k, file, f->batch, &f->vgg, err);
+    else
+        status = eval_inception_create(k, file, f->batch, &f->inception, err);
     k->core->finish(k);
     if (status == MAR_OK) status = kern_check(k, err);
     k->core->unbind(k);
     status = wt_check_unchanged(file, status, err);
-    if (status != MAR_OK) return status;
-    const eval_inception_config *c = eval_inception_get_config(f->inception);
-    f->config = (mar_features_config){.size = sizeof f->config,
-                                      .name = "inception-v3",
-                                      .features = c->features,
-                                      .classes = c->classes,
-                                      .spatial = c->spatial,
-                                      .parameters = c->parameters};
-    return MAR_OK;
+    if (status == MAR_OK) describe(f);
+    return status;
 }
 
 static mar_status load_file(mar_features *f, const char *path, mar_err *err)
@@ -55,7 +69,7 @@ static mar_status load_file(mar_features *f, const char *path, mar_err *err)
     mar_status status = mar_open_checkpoint(path, 0, MAR_WEIGHTS_AUTO, &file, err);
     if (status != MAR_OK) return status;
     wt_allow_nonfinite(file, f->m->allow_nonfinite);
-    status = load_inception(f, file, err);
+    status = load_network(f, file, err);
     wt_close(file);
     return status;
 }
@@ -66,10 +80,12 @@ static void destroy(mar_features *f)
         f->k->core->bind(f->k);
         f->k->core->finish(f->k);
         eval_inception_free(f->inception);
+        eval_vgg_free(f->vgg);
         f->k->core->unbind(f->k);
         f->k->core->queue_free(f->k);
     }
     eval_classifier_close(f->digits);
+    free(f->pictures);
     free(f);
 }
 
@@ -80,7 +96,9 @@ static mar_status create(mar *m, const char *path, int batch, mar_features **out
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
     f->m = m;
     f->batch = batch;
-    const mar_status status = strcmp(path, "demo") == 0 ? load_digits(f, err) : load_file(f, path, err);
+    f->pictures = calloc((size_t)batch, sizeof *f->pictures);
+    mar_status status = f->pictures ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) status = strcmp(path, "demo") == 0 ? load_digits(f, err) : load_file(f, path, err);
     if (status != MAR_OK) {
         destroy(f);
         return status;
@@ -125,25 +143,28 @@ typedef struct {
     float *features, *logits, *spatial;
 } results;
 
-static mar_status check_images(const mar_features *f, int n, int width, int height, mar_err *err)
+static mar_status check_count(const mar_features *f, int n, mar_err *err)
 {
-    if (n < 1 || n > f->batch)
-        return err_set(err, MAR_EARG, "%d images: expected 1..%d, the batch they were prepared for", n, f->batch);
-    if (!f->digits && (width < 1 || height < 1 || width > EVAL_INCEPTION_SIDE_MAX || height > EVAL_INCEPTION_SIDE_MAX ||
+    if (n >= 1 && n <= f->batch) return MAR_OK;
+    return err_set(err, MAR_EARG, "%d images: expected 1..%d, the batch they were prepared for", n, f->batch);
+}
+
+static mar_status check_size(const mar_features *f, int width, int height, mar_err *err)
+{
+    if (!f->digits && (width < 1 || height < 1 || width > EVAL_SIDE_MAX || height > EVAL_SIDE_MAX ||
                        width * height > EVAL_INCEPTION_PIXELS_MAX))
         return err_set(err, MAR_EARG, "images of %dx%d pixels: expected sides of 1..%d and at most 4096x4096 pixels",
-                       width, height, EVAL_INCEPTION_SIDE_MAX);
+                       width, height, EVAL_SIDE_MAX);
     if (f->digits && (width != EVAL_DIGIT_SIDE || height != EVAL_DIGIT_SIDE))
         return err_set(err, MAR_EARG, "images of %dx%d pixels: the demo's features are those of %dx%d", width, height,
                        EVAL_DIGIT_SIDE, EVAL_DIGIT_SIDE);
     return MAR_OK;
 }
 
-static void run_digits(mar_features *f, const uint8_t *rgb, int n, const results *r)
+static void run_digits(mar_features *f, int n, const results *r)
 {
-    const size_t bytes = (size_t)EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3;
     for (size_t i = 0; i < (size_t)n; i++)
-        eval_classify(f->digits, rgb + i * bytes, r->features ? r->features + i * EVAL_DIGIT_FEATURES : NULL,
+        eval_classify(f->digits, f->pictures[i].rgb, r->features ? r->features + i * EVAL_DIGIT_FEATURES : NULL,
                       r->logits ? r->logits + i * EVAL_DIGITS : NULL);
 }
 
@@ -175,17 +196,30 @@ static mar_status check_results(const mar_features *f, int n, const results *r, 
     return MAR_OK;
 }
 
-static mar_status run_inception(mar_features *f, const uint8_t *rgb, int n, int width, int height, const results *r,
-                                mar_err *err)
+static mar_status run_network(mar_features *f, int n, const results *r, mar_err *err)
 {
     kern_queue *k = f->k;
+    mar_status status = MAR_OK;
     k->core->bind(k);
-    eval_inception_run(f->inception, rgb, n, width, height, r->features, r->logits, r->spatial);
+    if (f->vgg && r->features)
+        status = eval_vgg_run(f->vgg, f->pictures, n, r->features, err);
+    else if (f->inception)
+        status = eval_inception_run(f->inception, f->pictures, n,
+                                    f->resize == MAR_RESIZE_CLEAN ? EVAL_INCEPTION_CLEAN : EVAL_INCEPTION_TF1,
+                                    r->features, r->logits, r->spatial, err);
     k->core->finish(k);
-    const mar_status status = kern_check(k, err);
+    if (status == MAR_OK) status = kern_check(k, err);
     if (status != MAR_OK) k->core->recover(k);
     k->core->unbind(k);
     return status == MAR_OK ? check_results(f, n, r, err) : status;
+}
+
+/* Runs the network on f->pictures. */
+static mar_status run(mar_features *f, int n, const results *r, mar_err *err)
+{
+    if (!f->digits) return run_network(f, n, r, err);
+    run_digits(f, n, r);
+    return MAR_OK;
 }
 
 mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int width, int height, float *features,
@@ -196,11 +230,44 @@ mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int widt
     const results r = {features, logits, spatial};
     mar_status status = mar_check_handle(f->m, &err);
     if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &err);
-    if (status == MAR_OK) status = check_images(f, n, width, height, &err);
-    if (status == MAR_OK && f->digits)
-        run_digits(f, rgb, n, &r);
-    else if (status == MAR_OK)
-        status = run_inception(f, rgb, n, width, height, &r, &err);
+    if (status == MAR_OK) status = check_count(f, n, &err);
+    if (status == MAR_OK) status = check_size(f, width, height, &err);
+    for (int i = 0; i < n && status == MAR_OK; i++)
+        f->pictures[i] = (eval_picture){rgb + (size_t)i * (size_t)width * (size_t)height * 3, width, height};
+    if (status == MAR_OK) status = run(f, n, &r, &err);
+    return mar_result(f->m, status, &err);
+}
+
+mar_status mar_features_run_each(mar_features *f, const uint8_t *const *rgb, const int *widths, const int *heights,
+                                 int n, float *features, float *logits, float *spatial)
+{
+    mar_err err = {0};
+    if (!f) return mar_result(NULL, err_set(&err, MAR_EARG, "the features are NULL"), &err);
+    const results r = {features, logits, spatial};
+    mar_status status = mar_check_handle(f->m, &err);
+    if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &err);
+    if (status == MAR_OK) status = mar_check_given(widths, "widths", &err);
+    if (status == MAR_OK) status = mar_check_given(heights, "heights", &err);
+    if (status == MAR_OK) status = check_count(f, n, &err);
+    for (int i = 0; i < n && status == MAR_OK; i++) {
+        status = mar_check_given(rgb[i], "rgb", &err);
+        if (status == MAR_OK) status = check_size(f, widths[i], heights[i], &err);
+        f->pictures[i] = (eval_picture){rgb[i], widths[i], heights[i]};
+    }
+    if (status == MAR_OK) status = run(f, n, &r, &err);
+    return mar_result(f->m, status, &err);
+}
+
+mar_status mar_features_set_resize(mar_features *f, mar_resize how)
+{
+    mar_err err = {0};
+    if (!f) return mar_result(NULL, err_set(&err, MAR_EARG, "the features are NULL"), &err);
+    mar_status status = mar_check_handle(f->m, &err);
+    if (status == MAR_OK && how != MAR_RESIZE_DEFAULT && how != MAR_RESIZE_CLEAN)
+        status = err_set(&err, MAR_EARG, "resize %d: expected MAR_RESIZE_DEFAULT or MAR_RESIZE_CLEAN", (int)how);
+    if (status == MAR_OK && how == MAR_RESIZE_CLEAN && !f->inception)
+        status = err_set(&err, MAR_EARG, "resize: clean-fid's is for Inception, these features are %s", f->config.name);
+    if (status == MAR_OK) f->resize = how;
     return mar_result(f->m, status, &err);
 }
 

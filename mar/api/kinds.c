@@ -337,6 +337,37 @@ static void put_vae(const mar_configs *configs, mar_metadata *m)
     metadata_number(m, "mar.parameters", c->parameters);
 }
 
+/* --- VGG16 -------------------------------------------------------------------------------------------------------- */
+
+static mar_status derive_vgg(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m, (void)heads;
+    return eval_vgg_derive(f, &c->vgg, err);
+}
+
+static void visit_vgg(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    eval_vgg_tensors(f, &c->vgg, visit, user);
+}
+
+static void describe_vgg(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    const eval_vgg_config *c = &configs->vgg;
+    const facts to = {add, user};
+    (void)f;
+    add_line(&to, "use: mar eval --vgg FILE, for precision and recall");
+    add_line(&to, "features: %d", c->features);
+    add_line(&to, "parameters: %ld", c->parameters);
+}
+
+static void put_vgg(const mar_configs *configs, mar_metadata *m)
+{
+    const eval_vgg_config *c = &configs->vgg;
+    mar_metadata_text(m, "mar.kind", "vgg16");
+    metadata_number(m, "mar.features", c->features);
+    metadata_number(m, "mar.parameters", c->parameters);
+}
+
 /* --- Inception ---------------------------------------------------------------------------------------------------- */
 
 static mar_status derive_inception(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
@@ -539,6 +570,15 @@ static const mar_file_kind kinds[] = {
      .tensors = visit_vae,
      .facts = describe_vae,
      .put = put_vae},
+    {.kind = MAR_KIND_VGG16,
+     .name = "VGG16 network",
+     .article = "a",
+     .lacks = "no features.28.weight, no classifier.3.weight",
+     .recognise = eval_vgg_recognise,
+     .derive = derive_vgg,
+     .tensors = visit_vgg,
+     .facts = describe_vgg,
+     .put = put_vgg},
     {.kind = MAR_KIND_INCEPTION,
      .name = "Inception-v3 network",
      .article = "an",

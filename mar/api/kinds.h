@@ -3,6 +3,7 @@
 #define MAR_KINDS_H
 
 #include "eval/inception.h"
+#include "eval/vgg.h"
 #include "llamagen/eagle_model.h"
 #include "mar/core/handle.h"
 #include "spherear/config.h"
@@ -14,6 +15,7 @@ typedef struct {
     mar_model_config model;
     mar_vae_config vae;
     eval_inception_config inception;
+    eval_vgg_config vgg;
     gpt_config gpt;
     eagle_config eagle;
     sphere_config sphere;

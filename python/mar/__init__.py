@@ -28,7 +28,7 @@ import numpy.typing as npt
 from . import _lib
 from ._lib import lib
 
-__all__ = ["MarError", "Model", "Session", "Features", "Text", "Method", "load", "generate", "edit", "frechet_distance",
+__all__ = ["MarError", "Model", "Session", "Features", "Text", "Clip", "Method", "load", "generate", "edit", "frechet_distance",
            "precision_recall", "methods", "__version__"]
 
 __version__: str = lib.mar_version().decode()
@@ -345,14 +345,17 @@ def edit(model: Model, picture: npt.ArrayLike, mask: npt.ArrayLike, label: int, 
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 class Features:
-    """A feature network: Inception-v3's file, or "demo" for the digits of the demo."""
+    """A feature network: the file of Inception-v3 or VGG16, or "demo" for the digits of the demo. clean: Inception
+    resizes images as clean-fid does it."""
 
-    def __init__(self, path: Path = "demo", batch: int = 64, **options: object) -> None:
+    def __init__(self, path: Path = "demo", batch: int = 64, clean: bool = False, **options: object) -> None:
         self._library, self._batch = _Library(options), batch
         made = c.c_void_p()
         self._library.check(lib.mar_features_load(self._library.pointer, os.fsencode(path), batch, c.byref(made)))
         self._pointer = made
         weakref.finalize(self, lib.mar_features_free, made)
+        if clean:
+            self._library.check(lib.mar_features_set_resize(made, 1))
         config = lib.mar_features_get_config(made).contents
         self.size, self.classes = int(config.features), int(config.classes)
 
@@ -396,6 +399,44 @@ class Text:
         self._library.check(lib.mar_text_encode(self._pointer, given, n, 0 if clean else 1, tokens, _pointer(features),
                                                 _pointer(mask), _pointer(counts)))
         return features, mask, counts
+
+
+class Clip:
+    """OpenAI's CLIP, in a folder as Hugging Face writes it: embeddings of length 1, whose products are cosines."""
+
+    def __init__(self, folder: Path, batch: int = 64, **options: object) -> None:
+        self._library, self._batch = _Library(options), batch
+        made = c.c_void_p()
+        self._library.check(lib.mar_clip_load(self._library.pointer, os.fsencode(folder), batch, c.byref(made)))
+        self._pointer = made
+        weakref.finalize(self, lib.mar_clip_free, made)
+        config = lib.mar_clip_get_config(made).contents
+        self.size, self.image_size, self.positions = int(config.embedding), int(config.image_size), int(config.positions)
+
+    def images(self, images: npt.ArrayLike) -> Float32Array:
+        """Returns embeddings [n, size] of images uint8 [n, height, width, 3], resized and cut as CLIP's processor does."""
+        pixels = np.ascontiguousarray(_bytes(images, "images"))
+        if pixels.ndim != 4 or pixels.shape[3] != 3:
+            raise ValueError(f"images: shape {pixels.shape}, expected (n, height, width, 3)")
+        n, height, width, _ = pixels.shape
+        made = np.zeros((n, self.size), np.float32)
+        for i in range(0, n, self._batch):
+            self._library.check(lib.mar_clip_images(self._pointer, _pointer(pixels[i:]), min(self._batch, n - i), width,
+                                                    height, _pointer(made[i:])))
+        return made
+
+    def texts(self, texts: Union[str, Sequence[str]]) -> Float32Array:
+        """Returns embeddings [n, size]. Of a longer text the first tokens and the end token are kept."""
+        all_texts = [texts] if isinstance(texts, str) else list(texts)
+        if any("\0" in text for text in all_texts):
+            raise ValueError("texts: expected text without NUL")
+        n = len(all_texts)
+        made = np.zeros((n, self.size), np.float32)
+        for i in range(0, n, self._batch):
+            part = [text.encode("utf-8", "surrogateescape") for text in all_texts[i:i + self._batch]]
+            self._library.check(lib.mar_clip_texts(self._pointer, (c.c_char_p * len(part))(*part), len(part),
+                                                   _pointer(made[i:])))
+        return made
 
 
 def frechet_distance(a: npt.ArrayLike, b: npt.ArrayLike) -> float:

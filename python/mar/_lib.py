@@ -67,6 +67,12 @@ class TextConfig(Sized):
                 ("heads", c.c_int), ("hidden", c.c_int), ("vocabulary", c.c_int), ("int8_weights", c.c_int)]
 
 
+class ClipConfig(Sized):
+    _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("parameters", c.c_long), ("embedding", c.c_int),
+                ("image_size", c.c_int), ("patch", c.c_int), ("positions", c.c_int), ("vocabulary", c.c_int),
+                ("reserved", c.c_int)]
+
+
 class MethodInfo(Sized):
     _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("kind", c.c_char_p), ("option", c.c_char_p),
                 ("tokens", c.c_char_p), ("topology", c.c_char_p), ("exact", c.c_int), ("parameter_count", c.c_int),
@@ -82,7 +88,7 @@ class Param(Sized):
 
 #: The structs by their names in mar.h.
 STRUCTS = {"mar_options": Options, "mar_source": Source, "mar_pixels": Pixels, "mar_request": Request,
-           "mar_request_info": RequestInfo, "mar_model_config": ModelConfig, "mar_features_config": FeaturesConfig,
+           "mar_request_info": RequestInfo, "mar_model_config": ModelConfig, "mar_features_config": FeaturesConfig, "mar_clip_config": ClipConfig,
            "mar_text_config": TextConfig,
            "mar_method_info": MethodInfo, "mar_param": Param}
 
@@ -149,6 +155,12 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "mar_features_free": (None, [_P]),
     "mar_features_get_config": (c.POINTER(FeaturesConfig), [_P]),
     "mar_features_run": (c.c_int, [_P, _P, c.c_int, c.c_int, c.c_int, _P, _P, _P]),
+    "mar_features_set_resize": (c.c_int, [_P, c.c_int]),
+    "mar_clip_load": (c.c_int, [_P, c.c_char_p, c.c_int, c.POINTER(_P)]),
+    "mar_clip_free": (None, [_P]),
+    "mar_clip_get_config": (c.POINTER(ClipConfig), [_P]),
+    "mar_clip_images": (c.c_int, [_P, _P, c.c_int, c.c_int, c.c_int, _P]),
+    "mar_clip_texts": (c.c_int, [_P, _P, c.c_int, _P]),
     "mar_precision_recall": (c.c_int, [_P, _P, c.c_int, _P, c.c_int, c.c_int, c.c_int, c.POINTER(c.c_double),
                                        c.POINTER(c.c_double)]),
     "mar_method_count": (c.c_int, []),

@@ -61,7 +61,8 @@ static void shards_at_a_time(void **state)
 static void ranks(void **state)
 {
     const char *d = *state;
-    sh_ok(d, "cp $MAR alone && ln -s \"$(dirname $MAR)/share\" share && for n in 1 2 3; do rm -rf part; for i in $(seq 0 $((n - "
+    sh_ok(d, "cp $MAR alone && ln -s \"$(dirname $MAR)/share\" share && for n in 1 2 3; do rm -rf part; for i in $(seq "
+             "0 $((n - "
              "1))); do "
              "PMI_SIZE=$n PMI_RANK=$i ./alone " RUN "--out part & done >lines; wait; "
              "test $(grep -c '^protocol: ' lines) = 1 || { cat lines; exit 1; }; mv part ranks.$n; done");
@@ -470,7 +471,8 @@ static void damaged_pieces(void **state)
 static void many_damaged_pieces(void **state)
 {
     const char *d = *state;
-    sh_ok(d, "cp $MAR alone && ln -s \"$(dirname $MAR)/share\" share && for n in 1 3; do rm -rf part && cp -r whole part && rm "
+    sh_ok(d, "cp $MAR alone && ln -s \"$(dirname $MAR)/share\" share && for n in 1 3; do rm -rf part && cp -r whole "
+             "part && rm "
              "part/result.json && for f in "
              "part/runs/*/*.features-*; do : >$f; done; for i in $(seq 0 $((n - 1))); do PMI_SIZE=$n PMI_RANK=$i "
              "./alone " RUN "--out part --quiet & done 2>lines; wait; test $(grep -c 'is damaged' lines) = 25 && "

@@ -323,7 +323,7 @@ static void errors(void **state)
         {"stats a --out s.npz", "--inception is missing, expected Inception-v3's weights", ""},
         {"stats a --out s.npz --features demo --inception x.pth", "--inception: has no effect with --features demo",
          ""},
-        {"stats a --out s.npz --features vgg", "--features vgg: expected inception or demo", ""},
+        {"stats a --out s.npz --features vgg", "--features vgg: expected inception, demo or none", ""},
         {"stats a --out s.npz --inception x.pth --features_dtype f16", "--features_dtype f16: expected f32 or bf16",
          ""},
         {"stats a --out s.npz --inception x.pth --dtype f32",

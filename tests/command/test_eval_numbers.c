@@ -64,6 +64,7 @@ static eval_gathered everything(void)
                                    .mu_s = f.mean,
                                    .sigma_s = f.covariance,
                                    .features = f.y,
+                                   .feature_dim = DIM,
                                    .feature_count = Y};
     f.images.spatial = f.images.pooled;
     f.images.features = f.x;

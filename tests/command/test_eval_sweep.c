@@ -225,7 +225,7 @@ static void the_page(void **state)
     char path[4096];
     for (int i = 0; i < N; i++) {
         r[i].fid = distance[i], r[i].images = 100, r[i].generate_s = 100 * seconds[i], r[i].accuracy = NAN;
-        r[i].sfid = r[i].is_mean = r[i].is_adm = r[i].precision = r[i].recall = NAN;
+        r[i].sfid = r[i].is_mean = r[i].is_adm = r[i].precision = r[i].recall = r[i].clip_score = NAN;
         strcpy(r[i].protocol, "<i>reference</i>");
         e[i] = (sweep_entry){i ? "name" : "own", i == 4 ? bad : "--seed 1", settings[i],
                              group[i],           i == 6 ? NULL : &r[i],     0};

@@ -107,7 +107,8 @@ static void a_row_is_a_field(void **state)
     assert_tiles(mar_param_get, mar_param_count(), sizeof(size_t), sizeof(mar_params), reserved);
 
     n = fields_of("} mar_options;", names);
-    static const char *const others[] = {"size", "log", "log_user", "alloc", "free", "alloc_user"}; /* for programs only */
+    static const char *const others[] = {"size",  "log",  "log_user",
+                                         "alloc", "free", "alloc_user"}; /* for programs only */
     enum { OTHERS = sizeof others / sizeof *others };
     assert_int_equal(n - OTHERS, mar_option_count());
     memset(seen, 0, sizeof seen);
@@ -279,7 +280,8 @@ static void manual_names_every_row(void **state)
         const char *entry = entry_of(shared, "\n.It Fl -", any_row(i)->name, "\n.It Fl", &end);
         assert_entry("mar.1", entry, end, any_row(i), " | ", "default is ", ".\n");
     }
-    assert_known(*state, manual, "\n.It Fl -", "generate bench fidelity inspect convert classes methods eval stats edit serve");
+    assert_known(*state, manual, "\n.It Fl -",
+                 "generate bench fidelity inspect convert classes methods eval stats edit serve");
     free(manual);
 }
 

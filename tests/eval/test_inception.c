@@ -134,8 +134,12 @@ static void run(eval_inception *e, kern_queue *k, const uint8_t *rgb, int first,
 {
     mar_err err = {0};
     const size_t bytes_each = (size_t)INCEPTION_SIDE * INCEPTION_SIDE * 3;
-    eval_inception_run(e, rgb + (size_t)first * bytes_each, n, INCEPTION_SIDE, INCEPTION_SIDE, out->features[first],
-                       out->logits[first], out->spatial[first]);
+    eval_picture pictures[7];
+    for (int i = 0; i < n; i++)
+        pictures[i] = (eval_picture){rgb + (size_t)(first + i) * bytes_each, INCEPTION_SIDE, INCEPTION_SIDE};
+    assert_ok(eval_inception_run(e, pictures, n, EVAL_INCEPTION_TF1, out->features[first], out->logits[first],
+                                 out->spatial[first], &err),
+              &err);
     assert_ok(kern_check(k, &err), &err);
 }
 
@@ -172,7 +176,8 @@ TEST_CASE(batches_do_not_matter)
             run(e, k, rgb, 5, 2, &parts);
             run(e, k, rgb, 0, 5, &parts);
             assert_same(&parts, &whole);
-            eval_inception_run(e, rgb, 1, INCEPTION_SIDE, INCEPTION_SIDE, NULL, NULL, parts.spatial[0]);
+            const eval_picture one = {rgb, INCEPTION_SIDE, INCEPTION_SIDE};
+            assert_ok(eval_inception_run(e, &one, 1, EVAL_INCEPTION_TF1, NULL, NULL, parts.spatial[0], &err), &err);
             assert_memory_equal(parts.spatial[0], whole.spatial[0], sizeof whole.spatial[0]);
             eval_inception_free(e);
             close_queue(k);

@@ -68,7 +68,7 @@ TEST_CASE(others_are_named)
     refused(m, mar_features_load(m, "demo-draft", 1, &f), MAR_EMODEL, "demo-draft: is a MAR model, expected Inception");
     refused(m, mar_features_load(m, "demo-vae", 1, &f), MAR_EMODEL, "demo-vae: is an image decoder (KL autoencoder)");
     refused(m, mar_features_load(m, "tests/golden/data/classifier.safetensors", 1, &f), MAR_EMODEL,
-            "not an Inception-v3 network");
+            "neither a VGG16 network (no features.28.weight, no classifier.3.weight) nor an Inception-v3 network");
     refused(m, mar_features_load(m, "/nowhere/at.all", 1, &f), MAR_EIO, "/nowhere/at.all");
     assert_null(f);
     mar_close(m);
@@ -329,6 +329,40 @@ TEST_CASE(full_in_f32)
 TEST_CASE(full_in_bf16)
 {
     compare(&full_bf16, MAR_DTYPE_BF16, 0.15, 0, 0);
+}
+
+/* clean-fid's resize against its own code; the default again afterwards. */
+TEST_CASE(clean_resize)
+{
+    wt_file *golden = golden_open("clean_resize"), *plain = golden_open("inception");
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_features *f = load(m, "tests/golden/data/inception_tiny.pth", INCEPTION_SINGLE);
+    const int width = mar_features_get_config(f)->features;
+    uint8_t *rgb[INCEPTION_SINGLE];
+    int widths[INCEPTION_SINGLE], heights[INCEPTION_SINGLE];
+    float *got = malloc((size_t)INCEPTION_SINGLE * (size_t)width * sizeof *got);
+    float *clean = golden_f32(golden, "features", (int64_t)INCEPTION_SINGLE * width);
+    float *tf1 = golden_f32(plain, "tiny_features", (int64_t)INCEPTION_SINGLE * width);
+    for (int i = 0; i < INCEPTION_SINGLE; i++) {
+        heights[i] = inception_single[i][0], widths[i] = inception_single[i][1];
+        rgb[i] = malloc((size_t)heights[i] * (size_t)widths[i] * 3);
+        inception_image(i, heights[i], widths[i], rgb[i]);
+    }
+    for (int how = MAR_RESIZE_CLEAN; how >= MAR_RESIZE_DEFAULT; how--) {
+        assert_library(m, mar_features_set_resize(f, (mar_resize)how));
+        assert_library(m, mar_features_run_each(f, (const uint8_t *const *)rgb, widths, heights, INCEPTION_SINGLE, got,
+                                                NULL, NULL));
+        for (int i = 0; i < INCEPTION_SINGLE; i++)
+            check_one(got + i * width, (how ? clean : tf1) + i * width, width, 1e-3, "features", i);
+    }
+    for (int i = 0; i < INCEPTION_SINGLE; i++) free(rgb[i]);
+    free(got);
+    free(clean);
+    free(tf1);
+    mar_features_free(f);
+    mar_close(m);
+    wt_close(golden);
+    wt_close(plain);
 }
 
 /* Tests a file in its published form: the format before PyTorch 1.6, with counters of batches. mar inspect and mar

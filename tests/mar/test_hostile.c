@@ -1,6 +1,7 @@
 /* Tests a host that makes every possible mistake. It passes NULL for every pointer of every public function. Numbers
  * and indices are out of range; one handle is not open. Nothing crashes or hangs. A call with a status says what is
  * wrong. */
+#include "tests/support/clip.h"
 #include "tests/support/demo.h"
 
 #include <limits.h>
@@ -956,6 +957,118 @@ HOSTILE(mar_features_run)
         refused(mar_features_run(host.features, rgb, 1, 32, n, features, logits, NULL), m, "images of 32x");
     }
     assert_library(m, mar_features_run(host.features, rgb, 1, 32, 32, NULL, NULL, NULL));
+}
+
+HOSTILE(mar_features_run_each)
+{
+    static const uint8_t picture[DEMO_BYTES];
+    const uint8_t *rgb[1] = {picture}, *const none[1] = {NULL};
+    float features[64], logits[10];
+    const int side[1] = {32};
+    mar *m = host.d.m;
+    mar_features *f = host.features;
+    refused(mar_features_run_each(NULL, rgb, side, side, 1, features, logits, NULL), NULL, "features are NULL");
+    refused(mar_features_run_each(f, NULL, side, side, 1, features, logits, NULL), m, "rgb is NULL");
+    refused(mar_features_run_each(f, none, side, side, 1, features, logits, NULL), m, "rgb is NULL");
+    refused(mar_features_run_each(f, rgb, NULL, side, 1, features, logits, NULL), m, "widths is NULL");
+    refused(mar_features_run_each(f, rgb, side, NULL, 1, features, logits, NULL), m, "heights is NULL");
+    refused(mar_features_run_each(f, rgb, side, side, 0, features, logits, NULL), m, "0 images: expected 1..1");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        const int bad[1] = {out_of_range[i]};
+        refused(mar_features_run_each(f, rgb, side, side, *bad, features, logits, NULL), m, "images: expected 1..1");
+        refused(mar_features_run_each(f, rgb, bad, side, 1, features, logits, NULL), m, "x32 pixels");
+        refused(mar_features_run_each(f, rgb, side, bad, 1, features, logits, NULL), m, "images of 32x");
+    }
+    assert_library(m, mar_features_run_each(f, rgb, side, side, 1, features, logits, NULL));
+}
+
+HOSTILE(mar_features_set_resize)
+{
+    refused(mar_features_set_resize(NULL, MAR_RESIZE_CLEAN), NULL, "features are NULL");
+    refused(mar_features_set_resize(host.features, MAR_RESIZE_CLEAN), host.d.m, "is for Inception");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_features_set_resize(host.features, (mar_resize)out_of_range[i]), host.d.m, "expected MAR_RESIZE_");
+    assert_library(host.d.m, mar_features_set_resize(host.features, MAR_RESIZE_DEFAULT));
+}
+
+HOSTILE(mar_clip_load)
+{
+    mar_clip *c = (mar_clip *)1;
+    refused(mar_clip_load(NULL, clip_folder, 1, &c), NULL, "handle is NULL");
+    assert_null(c);
+    refused(mar_clip_load(host.d.m, NULL, 1, &c), host.d.m, "path is NULL");
+    refused(mar_clip_load(host.d.m, clip_folder, 1, NULL), host.d.m, "out is NULL");
+    refused(mar_clip_load(host.failed, clip_folder, 1, &c), host.failed, "not opened: --threads -1");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_clip_load(host.d.m, clip_folder, out_of_range[i], &c), host.d.m, "expected 1..1024");
+    assert_int_equal(mar_clip_load(host.d.m, "", 1, &c), MAR_EIO);
+    assert_int_equal(mar_clip_load(host.d.m, text_folder, 1, &c), MAR_EMODEL);
+    assert_null(c);
+}
+
+HOSTILE_NULL(mar_clip_free)
+HOSTILE_IS(mar_clip_get_config, !mar_clip_get_config(NULL))
+
+HOSTILE(mar_clip_images)
+{
+    static const uint8_t rgb[DEMO_BYTES];
+    float y[CLIP_EMBEDDING];
+    mar *m = host.d.m;
+    mar_clip *c;
+    assert_library(m, mar_clip_load(m, clip_folder, 1, &c));
+    refused(mar_clip_images(NULL, rgb, 1, 32, 32, y), NULL, "CLIP is NULL");
+    refused(mar_clip_images(c, NULL, 1, 32, 32, y), m, "rgb is NULL");
+    refused(mar_clip_images(c, rgb, 1, 32, 32, NULL), m, "embedding is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        const int n = out_of_range[i];
+        refused(mar_clip_images(c, rgb, n, 32, 32, y), m, "images: expected 1..1");
+        refused(mar_clip_images(c, rgb, 1, n, 32, y), m, "x32 pixels");
+        refused(mar_clip_images(c, rgb, 1, 32, n, y), m, "images of 32x");
+    }
+    assert_library(m, mar_clip_images(c, rgb, 1, 32, 32, y));
+    mar_clip_free(c);
+}
+
+HOSTILE(mar_clip_images_each)
+{
+    static const uint8_t picture[DEMO_BYTES];
+    const uint8_t *rgb[1] = {picture}, *const none[1] = {NULL};
+    const int side[1] = {32};
+    float y[CLIP_EMBEDDING];
+    mar *m = host.d.m;
+    mar_clip *c;
+    assert_library(m, mar_clip_load(m, clip_folder, 1, &c));
+    refused(mar_clip_images_each(NULL, rgb, side, side, 1, y), NULL, "CLIP is NULL");
+    refused(mar_clip_images_each(c, NULL, side, side, 1, y), m, "rgb is NULL");
+    refused(mar_clip_images_each(c, none, side, side, 1, y), m, "rgb is NULL");
+    refused(mar_clip_images_each(c, rgb, NULL, side, 1, y), m, "widths is NULL");
+    refused(mar_clip_images_each(c, rgb, side, NULL, 1, y), m, "heights is NULL");
+    refused(mar_clip_images_each(c, rgb, side, side, 1, NULL), m, "embedding is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        const int bad[1] = {out_of_range[i]};
+        refused(mar_clip_images_each(c, rgb, side, side, *bad, y), m, "images: expected 1..1");
+        refused(mar_clip_images_each(c, rgb, bad, side, 1, y), m, "x32 pixels");
+        refused(mar_clip_images_each(c, rgb, side, bad, 1, y), m, "images of 32x");
+    }
+    mar_clip_free(c);
+}
+
+HOSTILE(mar_clip_texts)
+{
+    const char *const texts[1] = {"a cat"}, *const none[1] = {NULL}, *const broken[1] = {"a \xff"};
+    float y[CLIP_EMBEDDING];
+    mar *m = host.d.m;
+    mar_clip *c;
+    assert_library(m, mar_clip_load(m, clip_folder, 1, &c));
+    refused(mar_clip_texts(NULL, texts, 1, y), NULL, "CLIP is NULL");
+    refused(mar_clip_texts(c, NULL, 1, y), m, "texts is NULL");
+    refused(mar_clip_texts(c, none, 1, y), m, "text 0 is NULL");
+    refused(mar_clip_texts(c, broken, 1, y), m, "text 0: ");
+    refused(mar_clip_texts(c, texts, 1, NULL), m, "embedding is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_clip_texts(c, texts, out_of_range[i], y), m, "texts: expected 1..1");
+    assert_library(m, mar_clip_texts(c, texts, 1, y));
+    mar_clip_free(c);
 }
 
 /* --- files and methods -------------------------------------------------------------------------------------------- */

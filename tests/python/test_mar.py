@@ -147,6 +147,19 @@ class Test(unittest.TestCase):
         with self.assertRaisesRegex(mar.MarError, "has neither model.safetensors"):
             mar.Text(ROOT / "tests")
 
+    def test_clip(self):
+        """Embeddings of length 1, the same in any batch."""
+        clip = mar.Clip(ROOT / "tests/golden/data/clip_tiny", batch=2)
+        texts = clip.texts(["a cat", "", "the mat"])
+        images = clip.images(np.random.default_rng(1).integers(0, 256, (3, 40, 50, 3), np.uint8))
+        self.assertEqual((texts.shape, images.shape, clip.size, clip.image_size), ((3, 24), (3, 24), 24, 32))
+        self.assertTrue(np.allclose((texts ** 2).sum(1), 1, atol=1e-5) and np.allclose((images ** 2).sum(1), 1, atol=1e-5))
+        self.assertTrue((clip.texts("the mat")[0] == texts[2]).all())
+        with self.assertRaisesRegex(mar.MarError, "text 1: "):
+            clip.texts(["x", "\udcff"])
+        with self.assertRaisesRegex(mar.MarError, "is no CLIP"):
+            mar.Clip(ROOT / "tests/golden/data/t5")
+
     def test_evaluation(self):
         """The distance of images to themselves is 0, and grows with their difference."""
         judge = mar.Features("demo", batch=8)

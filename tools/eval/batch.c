@@ -3,6 +3,7 @@
 #include "tools/cli/command.h"
 #include "tools/generate/stats.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,9 +51,14 @@ size_t eval_pixel_bytes(const eval_layout *l)
     return (size_t)l->width * (size_t)l->height * 3;
 }
 
+int eval_feature_dim(const eval_layout *l)
+{
+    return l->vgg ? l->vgg : l->features;
+}
+
 /* --- a piece -------------------------------------------------------------------------------------------- */
 
-enum { ARRAYS = 11 };
+enum { ARRAYS = 13 };
 
 /* Lists the arrays of a piece of b->n images. Returns their number. */
 static int list_arrays(const eval_layout *l, const eval_batch *b, store_array list[ARRAYS])
@@ -65,29 +71,35 @@ static int list_arrays(const eval_layout *l, const eval_batch *b, store_array li
                                      {"crc", NPZ_I32, 1, {n}, b->crc},
                                      {"stats", NPZ_U8, 1, {sizeof *b->stats}, b->stats},
                                      {"seconds", NPZ_F64, 1, {2}, b->seconds},
-                                     {"process", NPZ_I32, 1, {1}, b->process},
-                                     {"verified", NPZ_I32, 1, {n}, b->verified},
-                                     {"replaced", NPZ_I32, 1, {n}, b->replaced},
-                                     {"curves", NPZ_F64, 2, {EVAL_CURVES, l->steps}, b->curves}};
+                                     {"process", NPZ_I32, 1, {1}, b->process}};
+    const store_array drafts[] = {{"verified", NPZ_I32, 1, {n}, b->verified},
+                                  {"replaced", NPZ_I32, 1, {n}, b->replaced},
+                                  {"curves", NPZ_F64, 2, {EVAL_CURVES, l->steps}, b->curves}};
+    int count = 8;
     memcpy(list, all, sizeof all);
-    return l->steps ? ARRAYS : ARRAYS - 3;
+    if (l->steps) memcpy(list + count, drafts, sizeof drafts), count += 3;
+    if (l->vgg) list[count++] = (store_array){"vgg", NPZ_F32, 2, {n, l->vgg}, b->vgg};
+    if (l->clip) list[count++] = (store_array){"cosines", NPZ_F64, 2, {n, 2}, b->cosines};
+    return count;
 }
 
 int eval_batch_create(const eval_layout *l, eval_batch *out)
 {
     const size_t n = (size_t)l->batch;
-    const size_t numbers = n * ((size_t)l->features + (size_t)l->classes + (size_t)l->spatial + 4);
-    const size_t wide = 2 + (size_t)EVAL_CURVES * (size_t)l->steps;
+    const size_t numbers = n * ((size_t)l->features + (size_t)l->classes + (size_t)l->spatial + (size_t)l->vgg + 4);
+    const size_t curves = 2 + (size_t)EVAL_CURVES * (size_t)l->steps, wide = curves + 2 * n * (size_t)(l->clip != 0);
     *out = (eval_batch){.block = malloc(sizeof(mar_stats) + wide * sizeof(double) + (numbers + 1) * sizeof(float))};
     if (!out->block)
         return tool_error("out of memory for what is kept of %d images; a smaller --batch needs less", l->batch);
     out->stats = out->block;
     out->seconds = (double *)(void *)(out->stats + 1);
     out->curves = out->seconds + 2;
+    out->cosines = out->seconds + curves;
     out->features = (float *)(void *)(out->seconds + wide);
     out->logits = out->features + n * (size_t)l->features;
     out->spatial = out->logits + n * (size_t)l->classes;
-    out->crc = (int32_t *)(void *)(out->spatial + n * (size_t)l->spatial);
+    out->vgg = out->spatial + n * (size_t)l->spatial;
+    out->crc = (int32_t *)(void *)(out->vgg + n * (size_t)l->vgg);
     out->labels = out->crc + n;
     out->verified = out->labels + n;
     out->replaced = out->verified + n;
@@ -117,6 +129,7 @@ static int is_plausible(const eval_layout *l, const eval_batch *b)
     int can = stats_check(b->stats, b->n) && *b->process >= 0;
     for (int i = 0; i < 2; i++) can &= b->seconds[i] >= 0 && b->seconds[i] <= most;
     for (int i = 0; i < b->n; i++) can &= b->replaced[i] >= 0 && b->replaced[i] <= b->verified[i];
+    for (int i = 0; i < 2 * b->n && l->clip; i++) can &= fabs(b->cosines[i]) < 1.01;
     for (int i = 0; i < EVAL_CURVES * l->steps; i++) can &= b->curves[i] >= 0 && b->curves[i] <= most;
     return can;
 }

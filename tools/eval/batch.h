@@ -10,9 +10,11 @@ typedef struct {
     long images;        /* of the run */
     int batch;          /* images made and judged at a time, a range of the store; the last may have fewer */
     int shard_images;   /* images of a shard, a multiple of batch; the last may have fewer */
-    int features;       /* numbers of a feature vector */
+    int features;       /* numbers of a feature vector; 0: no network */
     int classes;        /* logits of an image */
     int spatial;        /* values of a spatial feature vector; 0: none */
+    int vgg;            /* numbers of VGG16's feature vector; 0: precision and recall are of the network's */
+    int clip;           /* 1: CLIP's cosines are kept */
     int keeps_features; /* 1: the features of all images are kept, for precision and recall */
     int steps;          /* autoregressive steps with counts of drafts; 0: no drafts are verified */
     int width, height;  /* of an image, in pixels */
@@ -31,6 +33,8 @@ int eval_sample_count(long images, int room);
 long eval_sample_at(const eval_layout *l, int k);
 int eval_is_sample(const eval_layout *l, long i);
 size_t eval_pixel_bytes(const eval_layout *l);
+/* Returns the numbers of the features that precision and recall compare. */
+int eval_feature_dim(const eval_layout *l);
 
 /* Counts of drafted tokens, by autoregressive step and by staleness. */
 enum { EVAL_ACCEPTED, EVAL_REPLACED, EVAL_TOKENS, EVAL_ACCEPTED_LATE, EVAL_REPLACED_LATE, EVAL_CURVES };
@@ -41,6 +45,8 @@ typedef struct {
     float *features;   /* [n][features] */
     float *logits;     /* [n][classes] */
     float *spatial;    /* [n][spatial] */
+    float *vgg;        /* [n][vgg] */
+    double *cosines;   /* [n][2] as in judged, with clip */
     int32_t *crc;      /* [n] CRC-32 of the pixels, as bits */
     int32_t *labels;   /* [n] the class of each */
     int32_t *verified; /* [n] tokens that were drafted and verified */

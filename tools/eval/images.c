@@ -1,6 +1,7 @@
 /* mar eval --images: judges images made elsewhere. */
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
+#include "tools/cli/text.h"
 #include "tools/eval/batch.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/options.h"
@@ -25,7 +26,10 @@ typedef struct {
     progress *bar;
     model_store store;
     mar *library;
-    mar_features *network;
+    mar_features *network;    /* NULL: none */
+    mar_features *vgg;        /* NULL: none */
+    clip_scorer clip;         /* {0}: none */
+    prompts prompts;          /* of the images */
     eval_reference reference; /* {0}: none */
     judged images;
     int writes;              /* 1: --out was given */
@@ -43,21 +47,55 @@ static int describe_file(const char *path, char *text, size_t size)
     return 0;
 }
 
+/* Returns whether the images of a directory may have any sizes: no network resizes them without antialiasing. */
+static int takes_any_size(const eval_options *o)
+{
+    return judge_is_none(&o->judge) || o->judge.resize == JUDGE_CLEAN;
+}
+
+/* Describes VGG16 and CLIP. */
+static int describe_more(const images_job *job, char *text, size_t size)
+{
+    const eval_options *o = job->options;
+    char file[EVAL_TEXT];
+    if (o->judge.vgg) {
+        if (describe_file(o->judge.vgg, file, sizeof file) != 0) return 1;
+        text_append(text, size, "; precision and recall on vgg16 (fc2 before its ReLU) in %s, %s",
+                    judge_dtypes[o->judge.dtype], file);
+    }
+    if (!job->clip.clip) return 0;
+    text_append(text, size, "; CLIP %s (%s) in f32, prompts %s, %d image%s each; prefix \"" CLIP_PREFIX "\"",
+                tool_base_name(o->clip.folder), job->clip.id, tool_base_name(o->clip.prompts),
+                o->clip.num > 1 ? o->clip.num : 1, o->clip.num > 1 ? "s" : "");
+    return 0;
+}
+
 static int describe(const images_job *job, eval_result *r)
 {
-    char reference[EVAL_TEXT] = "none", weights[EVAL_TEXT] = "", images[EVAL_TEXT];
+    char reference[EVAL_TEXT] = "none", weights[EVAL_TEXT] = "", images[EVAL_TEXT], more[EVAL_TEXT] = "";
     const eval_options *o = job->options;
+    const mar_features_config *network = mar_features_get_config(job->network);
     if (o->stats && describe_file(o->stats, reference, sizeof reference) != 0) return 1;
     if (o->judge.inception && describe_file(o->judge.inception, weights, sizeof weights) != 0) return 1;
     if (describe_file(o->images, images, sizeof images) != 0) return 1;
+    if (describe_more(job, more, sizeof more) != 0) return 1;
     snprintf(r->protocol, sizeof r->protocol,
-             "reference %s; features %s%s%s%s%s; %ld images of %dx%d in %s; Inception score in the order of NumPy's "
-             "RandomState(2020), 10 splits; libmar %s",
-             reference, mar_features_get_config(job->network)->name, *weights ? " in " : "",
-             *weights ? judge_dtypes[o->judge.dtype] : "", *weights ? ", " : "", weights, job->images.images,
-             job->images.width, job->images.height, images, mar_version());
+             "reference %s; features %s%s%s%s%s%s%s; %ld images of %dx%d%s in %s%s; libmar %s", reference,
+             network ? network->name : "none", *weights ? " in " : "", *weights ? judge_dtypes[o->judge.dtype] : "",
+             *weights ? ", " : "", weights, o->judge.resize == JUDGE_CLEAN ? ", resized as clean-fid" : "", more,
+             job->images.images, job->images.width, job->images.height, takes_any_size(o) ? " and other sizes" : "",
+             images, network ? "; Inception score in the order of NumPy's RandomState(2020), 10 splits" : "",
+             mar_version());
     snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(job->library));
     return 0;
+}
+
+static int open_clip(images_job *job)
+{
+    const eval_options *o = job->options;
+    if (clip_read_prompts(&o->clip, &job->prompts) != 0) return 1;
+    return clip_scorer_open(o->clip.folder, &job->store, &o->run.machine, o->batch, job->bar,
+                            (const char *const *)job->prompts.text, job->prompts.count, &job->clip);
 }
 
 /* Judges images and reference. Features of single images are kept if precision and recall are requested, or if the
@@ -68,11 +106,20 @@ static int judge_both(images_job *job)
     job->store.quiet = o->quiet;
     if (judge_open(&o->judge, &job->store, &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
         return 1;
-    judge request = {
-        .library = job->library, .network = job->network, .batch = o->batch, .keep_features = 1, .bar = job->bar};
+    if (judge_open_vgg(&o->judge, job->library, o->batch, job->bar, &job->vgg) != 0) return 1;
+    if (o->clip.folder && open_clip(job) != 0) return 1;
+    judge request = {.library = job->library,
+                     .network = job->network,
+                     .vgg = job->vgg,
+                     .batch = o->batch,
+                     .keep_features = 1,
+                     .any_size = takes_any_size(o),
+                     .bar = job->bar};
     if (o->stats && judge_reference(&request, o->stats, &job->reference) != 0) return 1;
     request.keep_features = o->precision_recall || job->reference.features;
     request.keep_scores = 1;
+    request.clip = job->clip.clip ? &job->clip : NULL;
+    request.pairs = &o->clip;
     return judge_images(&request, o->images, &job->images);
 }
 
@@ -81,6 +128,8 @@ static int compute(images_job *job, eval_result *r)
     const double began = tool_seconds();
     const eval_gathered gathered = {.library = job->library,
                                     .network = mar_features_get_config(job->network),
+                                    .vgg = mar_features_get_config(job->vgg),
+                                    .clean = job->options->judge.resize == JUDGE_CLEAN,
                                     .reference = job->options->stats ? &job->reference : NULL,
                                     .images = &job->images};
     if (eval_numbers(&gathered, r) != 0) return 1;
@@ -108,29 +157,36 @@ static int check_out(images_job *job)
     return tool_error("%s: is a run of a model, expected another --out for --images", o->out);
 }
 
-/* Reads the images for the page, in one block that sheet[0] begins. *count is 0 if they are too large. */
+static void free_sheet(const eval_report_image *sheet, int count)
+{
+    for (int i = 0; i < count; i++) free((uint8_t *)(uintptr_t)sheet[i].rgb);
+}
+
+/* Reads the images for the page, *count of them; none if they are too large. free_sheet frees them. */
 static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_MAX], int *count)
 {
+    const eval_options *o = job->options;
     const judged *d = &job->images;
     const size_t bytes = (size_t)d->width * (size_t)d->height * 3, room = SHEET_BYTES / bytes;
     const int most = room < EVAL_SHEET_MAX ? (int)room : EVAL_SHEET_MAX;
     const eval_layout layout = {.images = d->images, .samples = eval_sample_count(d->images, most)};
     image_source *source;
-    *count = layout.samples;
-    if (*count == 0) return 0;
-    if (image_source_open(job->options->images, &source) != 0) return 1;
-    uint8_t *rgb = malloc((size_t)*count * bytes);
-    int failed = rgb ? 0 : tool_error("%s: out of memory for the pictures of the page", job->options->images);
-    if (!failed && (image_source_count(source) != d->images || image_source_width(source) != d->width ||
-                    image_source_height(source) != d->height))
-        failed = tool_error("%s: has changed while it was judged", job->options->images);
-    for (int i = 0; i < *count && !failed; i++) {
+    *count = 0;
+    if (layout.samples == 0) return 0;
+    if ((takes_any_size(o) ? image_source_open_any : image_source_open)(o->images, &source) != 0) return 1;
+    int failed = 0;
+    if (image_source_count(source) != d->images || image_source_width(source) != d->width ||
+        image_source_height(source) != d->height)
+        failed = tool_error("%s: has changed while it was judged", o->images);
+    for (int i = 0; i < layout.samples && !failed; i++) {
         const long index = eval_sample_at(&layout, i);
-        sheet[i] = (eval_report_image){index, -1, 0, 0, rgb + (size_t)i * bytes, d->width, d->height};
-        failed = image_source_read(source, index, 1, rgb + (size_t)i * bytes);
+        image picture;
+        failed = image_source_read_pictures(source, index, 1, &picture);
+        if (!failed)
+            sheet[(*count)++] = (eval_report_image){index, -1, 0, 0, picture.rgb, picture.width, picture.height};
     }
     image_source_close(source);
-    if (failed) free(rgb);
+    if (failed) free_sheet(sheet, *count);
     return failed;
 }
 
@@ -146,7 +202,7 @@ static int write_files(images_job *job, const eval_result *r)
     const int failed = output_begin(&job->directory.out) ||
                        eval_report_write(r, &extras, run_path(&job->directory, "report.html", path)) ||
                        eval_result_write(r, run_path(&job->directory, "result.json", path));
-    if (count) free((uint8_t *)(uintptr_t)sheet[0].rgb);
+    free_sheet(sheet, count);
     if (failed) output_abandon(&job->directory.out);
     return failed;
 }
@@ -164,6 +220,9 @@ int eval_images_run(const eval_options *o, progress *bar, eval_result *r)
     judged_free(&job.images);
     eval_reference_free(&job.reference);
     mar_features_free(job.network);
+    mar_features_free(job.vgg);
+    clip_scorer_close(&job.clip);
+    prompts_free(&job.prompts);
     models_free(&job.store);
     return status;
 }

@@ -30,7 +30,7 @@ typedef struct {
     run_directory directory; /* RUN */
     output store_directory;  /* --store, if given */
     store_run store;         /* of the images */
-    char stats_id[RECORD_ID], inception_id[RECORD_ID];
+    char stats_id[RECORD_ID], inception_id[RECORD_ID], vgg_id[RECORD_ID];
     record_texts settings; /* what the numbers depend on, in a fixed order */
     cJSON *taken;          /* with --merge: file that owns the keys of `settings`; else NULL */
     eval_layout layout;
@@ -47,8 +47,11 @@ typedef struct {
     mar_session *session; /* NULL with --merge */
 
     mar *library; /* the network's handle, owned by the store: the models', or another if the arithmetic differs */
-    mar_features *network;
-    long made;        /* images made by this process */
+    mar_features *network; /* NULL: none */
+    mar_features *vgg;     /* NULL: none */
+    clip_scorer clip;      /* {0}: none, or --merge */
+    prompts prompts;       /* of the images, for it */
+    long made;             /* images made by this process */
     uint8_t *written; /* [images], NULL for --merge. 1: this process has written its files, and synced them at the end
                          of a round */
 } eval_job;

@@ -12,13 +12,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Images first .. first+n-1, read into rgb [batch][height][width][3]. */
+/* Images first .. first+n-1. */
 typedef struct {
     image_source *source;
-    uint8_t *rgb;
+    image *pictures; /* [batch]; each of the first n has its pixels once it is read */
     long first;
     int n;      /* 0: nothing to read */
-    int status; /* of image_source_read */
+    int status; /* of image_source_read_pictures */
     int threaded;
     pthread_t thread;
 } reading;
@@ -29,15 +29,20 @@ typedef struct {
     const char *path;
     image_source *source;
     reading batches[2];
-    float *features; /* [batch][features] */
-    float *logits;   /* [batch][classes]; NULL: not wanted */
-    float *spatial;  /* [batch][spatial]; NULL: the network has none */
+    float *features;       /* [batch][features] */
+    float *logits;         /* [batch][classes]; NULL: not wanted */
+    float *spatial;        /* [batch][spatial]; NULL: the network has none */
+    float *vgg;            /* [batch][features of VGG16]; NULL: not wanted */
+    const uint8_t **rgb;   /* [batch] of the current batch */
+    int *widths, *heights; /* [batch] */
+    int32_t *prompt;       /* [images] prompt of each image; NULL: no CLIP */
     judged *out;
 } judging;
 
 /* --- the network -------------------------------------------------------------------------------------------------- */
 
-static const char *const networks[] = {"inception", "demo", NULL};
+static const char *const networks[] = {"inception", "demo", "none", NULL};
+const char *const judge_resizes[] = {[JUDGE_TF1] = "tf1", [JUDGE_CLEAN] = "clean", NULL};
 const char *const judge_dtypes[] = {[JUDGE_F32] = "f32", [JUDGE_BF16] = "bf16", NULL};
 
 const mar_param judge_rows[] = {
@@ -48,7 +53,9 @@ const mar_param judge_rows[] = {
      .choices = networks,
      .help = "network that judges; default demo for the demo, else inception\n"
              "inception is Inception-v3, which defines FID and the others. demo is the built-in classifier of "
-             "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance."},
+             "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance. none leaves CLIP's score "
+             "and precision and recall on VGG16, if they are asked for; it is the default with --clip or --vgg and "
+             "without --inception."},
     {.name = OPTION("inception"),
      .offset = offsetof(judge_options, inception),
      .type = MAR_TYPE_TEXT,
@@ -64,12 +71,25 @@ const mar_param judge_rows[] = {
              "f32 agrees with torch-fidelity; compare published numbers with it. bf16 is faster on processors and "
              "GPUs that have it, and changes FID: compare its numbers only with one another, and use the same in mar "
              "stats and mar eval. --dtype is for the model only."},
+    {.name = OPTION("resize"),
+     .offset = offsetof(judge_options, resize),
+     .type = MAR_TYPE_CHOICE,
+     .choices = judge_resizes,
+     .help = "how images become 299x299 for Inception-v3\n"
+             "tf1 is TensorFlow 1's bilinear resize, as in torch-fidelity and ADM's evaluator. clean is clean-fid's: "
+             "bicubic with antialiasing, without rounding; images of a directory may then have any sizes, as those of "
+             "COCO. Use the same in mar stats and mar eval."},
     {0},
 };
 
 int judge_is_demo(const judge_options *o)
 {
     return strcmp(o->features, "demo") == 0;
+}
+
+int judge_is_none(const judge_options *o)
+{
+    return strcmp(o->features, "none") == 0;
 }
 
 int judge_options_done(judge_options *o, const option_set *set, const char *features, const char *hint)
@@ -79,10 +99,22 @@ int judge_options_done(judge_options *o, const option_set *set, const char *feat
     if (demo && o->inception) return tool_error("--inception: has no effect with --features demo");
     if (demo && options_find(set, "features_dtype")->given)
         return tool_error("--features_dtype: has no effect with --features demo, which is f32");
-    if (demo || o->inception) return 0;
+    if (o->resize != JUDGE_TF1 && !o->inception) return tool_error("--resize: has no effect without --inception");
+    if (judge_is_none(o) && o->inception) return tool_error("--inception: has no effect with --features none");
+    if (demo || o->inception || judge_is_none(o)) return 0;
     return tool_error("--inception is missing, expected Inception-v3's weights, such as "
                       "weights-inception-2015-12-05-6726825d.pth of torch-fidelity%s",
                       hint);
+}
+
+static int load_features(mar *library, const char *path, int batch, progress *bar, mar_features **out)
+{
+    progress_note(bar, "loading %s", path);
+    const mar_status status = mar_features_load(library, path, batch, out);
+    progress_clear(bar);
+    if (status == MAR_OK) return 0;
+    return tool_error("%s%s", mar_error(library),
+                      status == MAR_ENOMEM && batch > 1 ? "; a smaller --batch needs less" : "");
 }
 
 int judge_open(const judge_options *o, model_store *store, const mar_options *machine, int batch, progress *bar,
@@ -90,35 +122,49 @@ int judge_open(const judge_options *o, model_store *store, const mar_options *ma
 {
     const char *path = o->inception ? o->inception : "demo";
     mar_options options = *machine;
-    if (o->inception) options.dtype = o->dtype == JUDGE_BF16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+    *network = NULL;
+    if (o->inception || o->vgg) options.dtype = o->dtype == JUDGE_BF16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
     *library = models_open(store, &options, "features_dtype");
     if (!*library) return 1;
-    progress_note(bar, "loading %s", path);
-    const mar_status status = mar_features_load(*library, path, batch, network);
-    progress_clear(bar);
-    if (status == MAR_OK) return 0;
-    return tool_error("%s%s", mar_error(*library),
-                      status == MAR_ENOMEM && batch > 1 ? "; a smaller --batch needs less" : "");
+    if (judge_is_none(o)) return 0;
+    if (load_features(*library, path, batch, bar, network) != 0) return 1;
+    const char *name = mar_features_get_config(*network)->name;
+    if (strcmp(name, "vgg16") == 0) return tool_error("--inception %s: is %s, expected it for --vgg", path, name);
+    if (o->resize != JUDGE_CLEAN || mar_features_set_resize(*network, MAR_RESIZE_CLEAN) == MAR_OK) return 0;
+    return tool_error("--resize clean: %s", mar_error(*library));
+}
+
+int judge_open_vgg(const judge_options *o, mar *library, int batch, progress *bar, mar_features **vgg)
+{
+    *vgg = NULL;
+    if (!o->vgg) return 0;
+    if (load_features(library, o->vgg, batch, bar, vgg) != 0) return 1;
+    const char *name = mar_features_get_config(*vgg)->name;
+    return strcmp(name, "vgg16") == 0 ? 0 : tool_error("--vgg %s: is %s, expected VGG16", o->vgg, name);
 }
 
 /* --- what it says ------------------------------------------------------------------------------------------------- */
 
-int judged_create(const mar_features_config *c, int keeps_scores, eval_score_order adm, int keeps_features, judged *d)
+int judged_create(const mar_features_config *c, int keeps_scores, eval_score_order adm, int feature_dim, int clip,
+                  judged *d)
 {
-    int lacks = eval_moments_create(c->features, &d->pooled) != MAR_OK;
-    if (c->spatial) lacks |= eval_moments_create(c->spatial, &d->spatial) != MAR_OK;
-    if (keeps_scores)
+    const size_t n = (size_t)d->images;
+    int lacks = c && eval_moments_create(c->features, &d->pooled) != MAR_OK;
+    if (c && c->spatial) lacks |= eval_moments_create(c->spatial, &d->spatial) != MAR_OK;
+    if (c && keeps_scores)
         lacks |= eval_score_create(EVAL_SCORE_TORCH_FIDELITY, d->images, c->classes, &d->score) != MAR_OK ||
                  eval_score_create(adm, d->images, c->classes, &d->adm) != MAR_OK;
-    if (!keeps_features) return lacks;
+    if (clip) lacks |= !(d->cosines = malloc(2 * n * sizeof *d->cosines));
+    if (!feature_dim) return lacks;
     d->feature_count = d->images;
-    d->features = malloc((size_t)d->images * (size_t)c->features * sizeof *d->features);
+    d->feature_dim = feature_dim;
+    d->features = malloc(n * (size_t)feature_dim * sizeof *d->features);
     return lacks || !d->features;
 }
 
 void judged_add(judged *d, long first, int n, const float *features, const float *logits)
 {
-    const size_t dim = (size_t)d->pooled.dim;
+    const size_t dim = (size_t)d->feature_dim;
     if (d->score) eval_score_add(d->score, first, logits, n);
     if (d->adm) eval_score_add(d->adm, first, logits, n);
     if (d->features) memcpy(d->features + (size_t)first * dim, features, (size_t)n * dim * sizeof *features);
@@ -131,6 +177,7 @@ void judged_free(judged *d)
     eval_score_free(d->score);
     eval_score_free(d->adm);
     free(d->features);
+    free(d->cosines);
     *d = (judged){0};
 }
 
@@ -142,25 +189,35 @@ static int no_memory(const judging *j)
                       j->judge->batch);
 }
 
+int judge_feature_dim(const judge *j)
+{
+    const mar_features *of = j->vgg ? j->vgg : j->network;
+    return of ? mar_features_get_config(of)->features : 0;
+}
+
 static int allocate(judging *j)
 {
-    const mar_features_config *c = mar_features_get_config(j->judge->network);
+    const judge *request = j->judge;
+    const mar_features_config *c = mar_features_get_config(request->network);
     judged *out = j->out;
-    const size_t batch = (size_t)j->judge->batch;
+    const size_t batch = (size_t)request->batch;
     const eval_score_order adm = image_source_name(j->source, 0) ? EVAL_SCORE_ADM : EVAL_SCORE_ADM_AS_GIVEN;
-    int failed = 0;
+    int lacks = 0;
     for (int i = 0; i < 2; i++) {
         j->batches[i].source = j->source;
-        j->batches[i].rgb = malloc(batch * (size_t)out->width * (size_t)out->height * 3);
-        failed |= !j->batches[i].rgb;
+        j->batches[i].pictures = calloc(batch, sizeof(image));
+        lacks |= !j->batches[i].pictures;
     }
-    j->features = malloc(batch * (size_t)c->features * sizeof(float));
-    if (c->spatial) j->spatial = malloc(batch * (size_t)c->spatial * sizeof(float));
-    failed |= !j->features || (c->spatial && !j->spatial);
-    if (j->judge->keep_scores) j->logits = malloc(batch * (size_t)c->classes * sizeof(float));
-    failed |= j->judge->keep_scores && !j->logits;
-    failed |= judged_create(c, j->judge->keep_scores, adm, j->judge->keep_features, out);
-    return failed ? no_memory(j) : 0;
+    lacks |= !(j->rgb = malloc(batch * sizeof *j->rgb));
+    lacks |= !(j->widths = malloc(batch * sizeof *j->widths)) || !(j->heights = malloc(batch * sizeof *j->heights));
+    if (c) lacks |= !(j->features = malloc(batch * (size_t)c->features * sizeof(float)));
+    if (c && c->spatial) lacks |= !(j->spatial = malloc(batch * (size_t)c->spatial * sizeof(float)));
+    if (c && request->keep_scores) lacks |= !(j->logits = malloc(batch * (size_t)c->classes * sizeof(float)));
+    if (request->vgg && request->keep_features)
+        lacks |= !(j->vgg = malloc(batch * (size_t)judge_feature_dim(request) * sizeof(float)));
+    lacks |= judged_create(c, request->keep_scores, adm, request->keep_features ? judge_feature_dim(request) : 0,
+                           request->clip != NULL, out);
+    return lacks ? no_memory(j) : 0;
 }
 
 /* --- reading ahead ------------------------------------------------------------------------------------------------ */
@@ -168,7 +225,7 @@ static int allocate(judging *j)
 static void *read_images(void *arg)
 {
     reading *r = arg;
-    r->status = image_source_read(r->source, r->first, r->n, r->rgb);
+    r->status = image_source_read_pictures(r->source, r->first, r->n, r->pictures);
     return NULL;
 }
 
@@ -196,17 +253,40 @@ static int end_reading(reading *r)
 
 /* --- judging ------------------------------------------------------------------------------------------------------ */
 
+static int refuse_batch(const judging *j, const reading *r, const char *why)
+{
+    return tool_error("%s: images %ld to %ld: %s", j->path, r->first, r->first + r->n - 1, why);
+}
+
+static void free_pictures(reading *r)
+{
+    for (int i = 0; r->pictures && i < r->n; i++) {
+        free(r->pictures[i].rgb);
+        r->pictures[i].rgb = NULL;
+    }
+}
+
 static int judge_batch(judging *j, const reading *r)
 {
+    const judge *request = j->judge;
     judged *out = j->out;
     const double start = tool_seconds();
-    if (mar_features_run(j->judge->network, r->rgb, r->n, out->width, out->height, j->features, j->logits,
-                         j->spatial) != MAR_OK)
-        return tool_error("%s: images %ld to %ld: %s", j->path, r->first, r->first + r->n - 1,
-                          mar_error(j->judge->library));
-    eval_moments_add(&out->pooled, j->features, r->n);
+    for (int i = 0; i < r->n; i++) {
+        j->rgb[i] = r->pictures[i].rgb;
+        j->widths[i] = r->pictures[i].width, j->heights[i] = r->pictures[i].height;
+    }
+    if (request->network && mar_features_run_each(request->network, j->rgb, j->widths, j->heights, r->n, j->features,
+                                                  j->logits, j->spatial) != MAR_OK)
+        return refuse_batch(j, r, mar_error(request->library));
+    if (j->vgg &&
+        mar_features_run_each(request->vgg, j->rgb, j->widths, j->heights, r->n, j->vgg, NULL, NULL) != MAR_OK)
+        return refuse_batch(j, r, mar_error(request->library));
+    if (request->clip && clip_scorer_run(request->clip, j->rgb, j->widths, j->heights, j->prompt + r->first, r->first,
+                                         r->n, out->cosines + 2 * r->first) != 0)
+        return 1;
+    if (request->network) eval_moments_add(&out->pooled, j->features, r->n);
     if (j->spatial) eval_moments_add(&out->spatial, j->spatial, r->n);
-    judged_add(out, r->first, r->n, j->features, j->logits);
+    judged_add(out, r->first, r->n, j->vgg ? j->vgg : j->features, j->logits);
     out->seconds += tool_seconds() - start;
     return 0;
 }
@@ -226,9 +306,12 @@ static int judge_all(judging *j)
         begin_reading(j, &j->batches[!i], r->first + r->n);
         progress_update(bar, (double)r->first / (double)images, r->first, images);
         status = judge_batch(j, r);
+        free_pictures(&j->batches[i]);
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         if (j->batches[i].threaded && end_reading(&j->batches[i]) != 0 && status == 0) status = 1;
+        free_pictures(&j->batches[i]);
+    }
     progress_clear(bar);
     return status;
 }
@@ -237,16 +320,25 @@ int judge_images(const judge *request, const char *path, judged *out)
 {
     judging j = {.judge = request, .path = path, .out = out};
     *out = (judged){0};
-    if (image_source_open(path, &j.source) != 0) return 1;
+    if ((request->any_size ? image_source_open_any : image_source_open)(path, &j.source) != 0) return 1;
     out->images = (long)image_source_count(j.source);
     out->width = image_source_width(j.source);
     out->height = image_source_height(j.source);
     int status = out->images > INT_MAX
                      ? tool_error("%s: has %ld images, expected %d at most", path, out->images, INT_MAX)
                      : allocate(&j);
+    if (status == 0 && request->clip) {
+        j.prompt = clip_pair(request->pairs, request->clip->count, path, j.source);
+        status = !j.prompt;
+    }
     if (status == 0) status = judge_all(&j);
     image_source_close(j.source);
-    for (int i = 0; i < 2; i++) free(j.batches[i].rgb);
+    for (int i = 0; i < 2; i++) free(j.batches[i].pictures);
+    free(j.rgb);
+    free(j.widths);
+    free(j.heights);
+    free(j.vgg);
+    free(j.prompt);
     free(j.features);
     free(j.logits);
     free(j.spatial);
@@ -266,7 +358,7 @@ int judge_identify(const char *path, char text[RECORD_ID])
     image_source *source;
     uint64_t sum;
     if (!path || strcmp(path, "demo") == 0 || !judge_is_directory(path)) return record_identify_file(path, text);
-    if (image_source_open(path, &source) != 0) return 1;
+    if (image_source_open_any(path, &source) != 0) return 1;
     const int failed = image_source_sum(source, &sum);
     if (!failed) snprintf(text, RECORD_ID, "%lld images, %016" PRIx64, (long long)image_source_count(source), sum);
     image_source_close(source);
@@ -289,12 +381,13 @@ int judge_reference_of(judged *d, const char *path, eval_reference *out)
 {
     int failed = 0;
     if (d->images < 2) return tool_error("%s: has %ld image, expected 2 or more for a covariance", path, d->images);
-    if (!out->dim) {
+    if (!out->dim && d->pooled.dim) {
         failed |= take_gaussian(&d->pooled, &out->dim, &out->mu, &out->sigma);
         if (d->spatial.dim && !failed) failed |= take_gaussian(&d->spatial, &out->spatial, &out->mu_s, &out->sigma_s);
     }
     if (!out->features && d->features) {
         out->features = d->features;
+        out->feature_dim = d->feature_dim;
         out->feature_count = d->images;
         d->features = NULL;
     }
@@ -303,18 +396,33 @@ int judge_reference_of(judged *d, const char *path, eval_reference *out)
     return failed ? tool_error("%s: out of memory for its statistics", path) : 0;
 }
 
+/* Returns whether nothing is left to be judged of a loaded file. */
+static int is_enough(const judge *j, const eval_reference *r)
+{
+    const int wants_features = j->keep_features && !r->features && r->has_images;
+    if (!j->network) return !wants_features;
+    if (r->dim && r->dim != mar_features_get_config(j->network)->features) return 1; /* eval_numbers rejects it */
+    return r->dim && !wants_features;
+}
+
 int judge_reference(const judge *j, const char *path, eval_reference *out)
 {
     char why[512];
     judged d;
+    judge request = *j;
+    request.clip = NULL;
+    request.keep_scores = 0;
     *out = (eval_reference){.path = path};
     if (strcmp(path, "demo") == 0 || !judge_is_directory(path)) {
         if (eval_reference_load(path, out, why, sizeof why) != MAR_OK) return tool_error("%s", why);
-        if (out->dim && !(j->keep_features && !out->features && out->has_images)) return 0;
-        if (out->dim && out->dim != mar_features_get_config(j->network)->features)
-            return 0; /* eval_numbers rejects it */
+        if (j->vgg) { /* those of the file are another network's */
+            free(out->features);
+            out->features = NULL;
+            out->feature_count = 0;
+        }
+        if (is_enough(j, out)) return 0;
     }
-    int status = judge_images(j, path, &d);
+    int status = judge_images(&request, path, &d);
     if (status == 0) status = judge_reference_of(&d, path, out);
     judged_free(&d);
     if (status != 0) eval_reference_free(out);

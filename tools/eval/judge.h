@@ -9,6 +9,7 @@
 #include "mar.h"
 #include "tools/cli/options.h"
 #include "tools/cli/progress.h"
+#include "tools/eval/clip_score.h"
 #include "tools/generate/record.h"
 
 /* The arithmetic of Inception-v3, --features_dtype, with the names in judge_dtypes; f32 by default. The classifier of
@@ -16,64 +17,87 @@
 typedef enum { JUDGE_F32, JUDGE_BF16 } judge_dtype;
 extern const char *const judge_dtypes[]; /* ends with NULL */
 
+/* The resize of images for Inception, --resize, with the names in judge_resizes: TensorFlow 1's or clean-fid's. */
+typedef enum { JUDGE_TF1, JUDGE_CLEAN } judge_resize;
+extern const char *const judge_resizes[]; /* ends with NULL */
+
 /* The options that choose the network. */
 typedef struct {
-    const char *features;  /* "inception" or "demo"; judge_options_done fills it in */
+    const char *features;  /* "inception", "demo" or "none"; judge_options_done fills it in */
     const char *inception; /* weights of Inception; NULL: none */
     int dtype;             /* judge_dtype of Inception */
+    int resize;            /* judge_resize of Inception */
+    const char *vgg;       /* weights of VGG16, for precision and recall; NULL: the network above. Not in judge_rows */
 } judge_options;
 
 extern const mar_param judge_rows[]; /* of these fields */
 /* Completes the options after parsing. `features`: the default of --features; `hint` ends the message that --inception
  * is missing. Returns 0, or 1 with the error printed. */
 int judge_options_done(judge_options *o, const option_set *set, const char *features, const char *hint);
-/* Returns whether the network is the demo's. */
+/* Return whether the network is the demo's; whether there is none. */
 int judge_is_demo(const judge_options *o);
+int judge_is_none(const judge_options *o);
 
 /* Loads the network for `batch` images at a time, on the machine of the options. Inception has its own arithmetic,
  * whatever machine->dtype is. The store's handle of the same options is reused if its arithmetic is equal. The store
- * owns *library; the caller calls mar_features_free. Returns 0, or 1 with the error printed. */
+ * owns *library; the caller calls mar_features_free. With --features none, *network is NULL. Returns 0, or 1 with the
+ * error printed. */
 int judge_open(const judge_options *o, model_store *store, const mar_options *machine, int batch, progress *bar,
                mar **library, mar_features **network);
 
-/* What the network says of images. */
+/* Loads VGG16 with the same handle. *vgg is NULL without --vgg. Returns 0, or 1 with the error printed. */
+int judge_open_vgg(const judge_options *o, mar *library, int batch, progress *bar, mar_features **vgg);
+
+/* What the networks say of images. */
 typedef struct {
-    eval_moments pooled;  /* of the features */
+    eval_moments pooled;  /* of the features; dim 0: there is no network */
     eval_moments spatial; /* of the spatial features; dim 0: the network has none */
     eval_score *score;    /* in torch-fidelity's order; NULL: not computed */
     eval_score *adm;      /* in ADM's order: of an npz its own, else that of --save_npz; NULL: not computed */
-    float *features;      /* [feature_count][features of the network]; NULL: not kept */
+    float *features;      /* [feature_count][feature_dim], for precision and recall; NULL: not kept */
+    int feature_dim;      /* of VGG16, or of the network */
     long feature_count;   /* images, or 0 */
+    double *cosines;      /* [images][2] CLIP's cosine of each image and its prompt, without and with the prefix; NULL:
+                           * not computed */
     long images;
     int width, height; /* of an image, in pixels */
     double seconds;    /* of the network and the sums */
 } judged;
 
-/* Allocates sums for d->images images; with `keeps_scores` scores, ADM's in the order `adm`; with `keeps_features`
- * features. Returns 0, or 1 without memory. Call judged_free either way. */
-int judged_create(const mar_features_config *network, int keeps_scores, eval_score_order adm, int keeps_features,
+/* Allocates sums for d->images images; with `keeps_scores` scores, ADM's in the order `adm`; with `feature_dim` above 0
+ * features of this length; with `clip` cosines. network NULL: none. Returns 0, or 1 without memory. Call judged_free
+ * either way. */
+int judged_create(const mar_features_config *network, int keeps_scores, eval_score_order adm, int feature_dim, int clip,
                   judged *d);
-/* Adds logits [n][] and features [n][] of images first..first+n-1 to all but the moments. */
+/* Adds logits [n][] and features [n][feature_dim] of images first..first+n-1 to all but the moments and cosines. */
 void judged_add(judged *d, long first, int n, const float *features, const float *logits);
 void judged_free(judged *d);
 
 typedef struct {
     mar *library;
-    mar_features *network;
-    int batch;         /* images at a time, as the network was loaded with */
-    int keep_features; /* 1: keep features of single images */
-    int keep_scores;   /* 1: compute Inception scores */
+    mar_features *network;     /* NULL: none */
+    mar_features *vgg;         /* network of precision and recall; NULL: `network` */
+    clip_scorer *clip;         /* NULL: none */
+    const clip_options *pairs; /* how its prompts belong to images; NULL without clip */
+    int batch;                 /* images at a time, as the networks were loaded with */
+    int keep_features;         /* 1: keep features of single images */
+    int keep_scores;           /* 1: compute Inception scores */
+    int any_size;              /* 1: the images of a directory may have any sizes */
     progress *bar;
 } judge;
 
-/* Judges all images of `path`. They must have one size. Returns 0, 1 with the error printed, or the exit status after a
- * signal if signals are only noted (tools/cli/interruption.h). The caller calls judged_free either way. */
+/* Returns the length of the features that precision and recall compare. */
+int judge_feature_dim(const judge *j);
+
+/* Judges all images of `path`. They must have one size, unless j->any_size. Returns 0, 1 with the error printed, or the
+ * exit status after a signal if signals are only noted (tools/cli/interruption.h). The caller calls judged_free either
+ * way. */
 int judge_images(const judge *j, const char *path, judged *out);
 
 /* Opens the argument of --stats. Loads "demo" or an npz of statistics (eval/reference.h). Otherwise judges the images
  * of a directory of PNG and JPEG files, or arr_0 of an npz, for what the file lacks: mean and covariance and, with
- * j->keep_features 1, features of single images for precision and recall. Returns as judge_images. The caller calls
- * eval_reference_free. */
+ * j->keep_features 1, features of single images for precision and recall; those of VGG16 are in no file. Returns as
+ * judge_images. The caller calls eval_reference_free. */
 int judge_reference(const judge *j, const char *path, eval_reference *out);
 /* Fills in what *out lacks: mean and covariance of judged images, also of the spatial features, and their features,
  * moved from *d. Returns 0, or 1 with the error printed. The caller calls eval_reference_free. */

@@ -18,15 +18,25 @@ typedef struct {
 
 /* --- a batch -------------------------------------------------------------------------------------------- */
 
+static int refuse_batch(const image_batch *batch, const mar *library)
+{
+    return tool_error("images %ld to %ld: %s", batch->first, batch->first + batch->n - 1, mar_error(library));
+}
+
 static int judge_batch(maker *m, const image_batch *batch)
 {
-    const eval_layout *l = &m->job->layout;
+    eval_job *job = m->job;
+    const eval_layout *l = &job->layout;
     eval_batch *b = &m->batch;
     const double began = tool_seconds();
-    if (mar_features_run(m->job->network, batch->rgb, batch->n, l->width, l->height, b->features, b->logits,
-                         l->spatial ? b->spatial : NULL) != MAR_OK)
-        return tool_error("images %ld to %ld: %s", batch->first, batch->first + batch->n - 1,
-                          mar_error(m->job->library));
+    if (job->network && mar_features_run(job->network, batch->rgb, batch->n, l->width, l->height, b->features,
+                                         b->logits, l->spatial ? b->spatial : NULL) != MAR_OK)
+        return refuse_batch(batch, job->library);
+    if (l->vgg && mar_features_run(job->vgg, batch->rgb, batch->n, l->width, l->height, b->vgg, NULL, NULL) != MAR_OK)
+        return refuse_batch(batch, job->library);
+    if (l->clip && clip_scorer_run_batch(&job->clip, batch->rgb, l->width, l->height, batch->labels, batch->first,
+                                         batch->n, b->cosines) != 0)
+        return 1;
     b->seconds[0] = tool_seconds() - began;
     return 0;
 }

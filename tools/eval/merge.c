@@ -3,6 +3,7 @@
  * precision and recall need. */
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
+#include "tools/cli/text.h"
 #include "tools/eval/job.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/pictures.h"
@@ -48,10 +49,11 @@ static int allocate(merger *m)
     const mar_features_config sizes = {.features = l->features, .classes = l->classes, .spatial = l->spatial};
     const size_t n = (size_t)l->images, room = (size_t)(l->batch > POOLED ? l->batch : POOLED);
     m->sums = (judged){.images = l->images, .width = l->width, .height = l->height};
-    int lacks = judged_create(&sizes, 1, EVAL_SCORE_ADM, l->keeps_features, &m->sums) != 0 ||
-                eval_moments_create(l->features, &m->shard_pooled) != MAR_OK;
+    int lacks = judged_create(l->features ? &sizes : NULL, 1, EVAL_SCORE_ADM,
+                              l->keeps_features ? eval_feature_dim(l) : 0, l->clip, &m->sums) != 0;
+    if (l->features) lacks |= eval_moments_create(l->features, &m->shard_pooled) != MAR_OK;
     if (l->spatial) lacks |= eval_moments_create(l->spatial, &m->shard_spatial) != MAR_OK;
-    m->waiting = malloc(room * (size_t)l->features * sizeof *m->waiting);
+    m->waiting = malloc(room * (size_t)l->features * sizeof *m->waiting + 1);
     m->waiting_spatial = malloc(room * (size_t)l->spatial * sizeof *m->waiting_spatial + 1);
     m->processes = malloc((n / (size_t)l->batch + 1) * sizeof *m->processes);
     m->crc = malloc(n * sizeof *m->crc);
@@ -112,7 +114,7 @@ static void add_figures(merger *m)
 
 static void add_waiting(merger *m)
 {
-    eval_moments_add(&m->shard_pooled, m->waiting, m->waiting_count);
+    if (m->job->layout.features) eval_moments_add(&m->shard_pooled, m->waiting, m->waiting_count);
     if (m->job->layout.spatial) eval_moments_add(&m->shard_spatial, m->waiting_spatial, m->waiting_count);
     m->waiting_count = 0;
 }
@@ -158,7 +160,8 @@ static int add_batch(merger *m, long first)
     add_figures(m);
     list_pictures(m, first);
     add_moments(m);
-    judged_add(&m->sums, first, b->n, b->features, b->logits);
+    judged_add(&m->sums, first, b->n, l->vgg ? b->vgg : b->features, b->logits);
+    if (l->clip) memcpy(m->sums.cosines + 2 * first, b->cosines, 2 * (size_t)b->n * sizeof *b->cosines);
     for (int i = 0; i < b->n; i++) m->crc[first + i] = (uint32_t)b->crc[i];
     return 0;
 }
@@ -182,7 +185,7 @@ static int add_shard(merger *m, int shard)
         if (status != 0) return status;
     }
     add_waiting(m);
-    eval_moments_merge(&m->sums.pooled, &m->shard_pooled);
+    if (l->features) eval_moments_merge(&m->sums.pooled, &m->shard_pooled);
     if (l->spatial) eval_moments_merge(&m->sums.spatial, &m->shard_spatial);
     return 0;
 }
@@ -239,23 +242,40 @@ static const char *bytes(const eval_job *job)
     return rounds ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)";
 }
 
+/* Describes VGG16 and CLIP. Returns text. */
+static const char *more_networks(const eval_job *job, char *text, size_t size)
+{
+    char file[256];
+    *text = '\0';
+    if (*eval_setting(job, "vgg"))
+        text_append(text, size, "; precision and recall on vgg16 (fc2 before its ReLU) in %s, %s",
+                    *eval_setting(job, "features_dtype") ? eval_setting(job, "features_dtype")
+                                                         : judge_dtypes[JUDGE_F32],
+                    with_id(job, "vgg", "vgg_id", file, sizeof file));
+    if (*eval_setting(job, "clip"))
+        text_append(text, size, "; CLIP %s in f32, prompts %s; prefix \"" CLIP_PREFIX "\"",
+                    with_id(job, "clip", "clip_id", file, sizeof file), eval_setting(job, "clip_prompts"));
+    return text;
+}
+
 /* Writes the protocol, one line. */
 static void describe(const eval_job *job, eval_result *r)
 {
-    char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200], drawn[256];
-    const int demo = job->facts.demo;
+    char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200], drawn[256], more[512];
+    const int plain = job->facts.demo || !job->network; /* without a file */
     if (*eval_setting(job, "draft")) {
         char name[256];
         snprintf(draft, sizeof draft, ", draft %s", with_id(job, "draft", "draft_id", name, sizeof name));
     }
     snprintf(r->protocol, sizeof r->protocol,
-             "reference %s; features %s%s%s%s%s; model %s, decoder %s%s; %s images of %s, classes %s (%s); 8 bit = "
+             "reference %s; features %s%s%s%s%s%s%s; model %s, decoder %s%s; %s images of %s, classes %s (%s); 8 bit = "
              "%s, clipped; Inception score in the order of NumPy's RandomState(2020), 10 splits; "
              "%s, seed %s%s%s; %s",
              *eval_setting(job, "stats") ? with_id(job, "stats", "stats_id", stats, sizeof stats) : "none",
-             mar_features_get_config(job->network)->name, demo ? "" : " in ",
-             demo ? "" : eval_setting(job, "features_dtype"), demo ? "" : ", ",
-             demo ? "" : with_id(job, "inception", "inception_id", weights, sizeof weights),
+             job->network ? mar_features_get_config(job->network)->name : "none", plain ? "" : " in ",
+             plain ? "" : eval_setting(job, "features_dtype"), plain ? "" : ", ",
+             plain ? "" : with_id(job, "inception", "inception_id", weights, sizeof weights),
+             *eval_setting(job, "resize") ? ", resized as clean-fid" : "", more_networks(job, more, sizeof more),
              with_id(job, "model", "model_id", model, sizeof model), with_id(job, "vae", "vae_id", vae, sizeof vae),
              draft, eval_setting(job, "num_images"), eval_setting(job, "image_size"),
              eval_setting(job, "class_sampling"), class_list(job, classes, sizeof classes), bytes(job),
@@ -289,14 +309,18 @@ static int compute(const merger *m)
     const char *stats = job->options->stats;
     const judge request = {.library = job->library,
                            .network = job->network,
+                           .vgg = job->vgg,
                            .batch = job->layout.batch,
                            .keep_features = job->layout.keeps_features,
+                           .any_size = job->options->judge.resize == JUDGE_CLEAN,
                            .bar = job->bar};
     eval_reference reference = {0};
-    int status = stats ? judge_reference(&request, stats, &reference) : 0;
+    int status = stats && (job->network || job->vgg) ? judge_reference(&request, stats, &reference) : 0;
     if (status != 0) return status;
     const eval_gathered g = {.library = job->library,
                              .network = mar_features_get_config(job->network),
+                             .vgg = mar_features_get_config(job->vgg),
+                             .clean = job->options->judge.resize == JUDGE_CLEAN,
                              .reference = stats ? &reference : NULL,
                              .images = &m->sums};
     status = eval_numbers(&g, m->r);

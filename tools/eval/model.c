@@ -59,11 +59,30 @@ static int load_network(eval_job *job)
     eval_layout *l = &job->layout;
     if (judge_open(&o->judge, files_of(job), &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
         return 1;
+    if (judge_open_vgg(&o->judge, job->library, o->batch, job->bar, &job->vgg) != 0) return 1;
     const mar_features_config *network = mar_features_get_config(job->network);
+    if (job->vgg) l->vgg = mar_features_get_config(job->vgg)->features;
+    if (!network) return 0;
     l->features = network->features;
     l->classes = network->classes;
     l->spatial = network->spatial;
     return 0;
+}
+
+/* Loads CLIP, and the prompts of the captions. */
+static int load_clip(eval_job *job)
+{
+    const eval_options *o = job->options;
+    if (!o->clip.folder) return 0;
+    if (!job->models.captions)
+        return tool_error("--clip: %s makes images of classes, expected a text-to-image model", o->run.model);
+    if (clip_read_prompts(&o->clip, &job->prompts) != 0) return 1;
+    if (job->prompts.count != job->models.captions->count)
+        return tool_error("--prompts %s: has %d prompts, expected %d, those of the model's captions", o->clip.prompts,
+                          job->prompts.count, job->models.captions->count);
+    job->layout.clip = 1;
+    return clip_scorer_open(o->clip.folder, files_of(job), &o->run.machine, o->batch, job->bar,
+                            (const char *const *)job->prompts.text, job->prompts.count, &job->clip);
 }
 
 static int load_models(eval_job *job)
@@ -76,7 +95,9 @@ static int load_models(eval_job *job)
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
                           o->num_images, job->class_count);
-    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || load_network(job) != 0) return 1;
+    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || load_network(job) != 0 ||
+        load_clip(job) != 0)
+        return 1;
     progress_note(job->bar, "reading the files, to know them again");
     const int failed = record_identify(&o->run, &job->models);
     progress_clear(job->bar);
@@ -96,11 +117,11 @@ static int look_at_reference(eval_job *job)
         return judge_identify(o->stats, job->stats_id);
     }
     if (eval_reference_load(o->stats, &reference, why, sizeof why) != MAR_OK) return tool_error("%s", why);
-    const int numbers = mar_features_get_config(job->network)->features;
-    if (reference.feature_count > 0 || reference.has_images) job->layout.keeps_features = 1;
+    const int numbers = job->network ? mar_features_get_config(job->network)->features : 0;
+    if ((reference.feature_count > 0 && !o->judge.vgg) || reference.has_images) job->layout.keeps_features = 1;
     const int dim = reference.dim;
     eval_reference_free(&reference);
-    if (dim && dim != numbers)
+    if (dim && numbers && dim != numbers)
         return tool_error("--stats %s: has statistics of %d features, expected %d, those of %s", o->stats, dim, numbers,
                           mar_features_get_config(job->network)->name);
     return judge_identify(o->stats, job->stats_id);
@@ -131,7 +152,7 @@ static void find_facts(eval_job *job)
     run_options_accelerators(run, f->accelerators, sizeof f->accelerators);
     if (job->options->asked) snprintf(f->asked, sizeof f->asked, "%016" PRIx64, job->options->asked);
     f->classes = job->models.classes.count;
-    f->demo = !job->options->judge.inception;
+    f->demo = judge_is_demo(&job->options->judge);
 }
 
 static const char *store_directory(const eval_job *job)
@@ -167,6 +188,7 @@ static int prepare(eval_job *job)
     choose_device(job);
     if (load_models(job) != 0 || look_at_reference(job) != 0) return 1;
     if (record_identify_file(o->judge.inception, job->inception_id) != 0) return 1;
+    if (record_identify_file(o->judge.vgg, job->vgg_id) != 0) return 1;
     lay_out(job);
     find_facts(job);
     return check_size(job) || allocate_labels(job) || eval_settings_make(job);
@@ -200,7 +222,9 @@ static int prepare_merge(eval_job *job)
     if (access(run_path(&job->directory, "settings.json", path), F_OK) != 0)
         return tool_error("%s: cannot read: %s; expected a run directory for --merge", path, strerror(errno));
     if (run_directory_check(o->out, &job->directory) != 0 || eval_settings_take(job, o->given) != 0) return 1;
-    if (!job->facts.demo != (o->judge.inception != NULL))
+    const int none = strcmp(eval_setting(job, "features"), "none") == 0;
+    if (none) o->judge.features = "none";
+    if ((!job->facts.demo && !none) != (o->judge.inception != NULL))
         return tool_error("%s: was begun with --features %s, expected it%s for --merge, too", o->out,
                           eval_setting(job, "features"), job->facts.demo ? "" : " and --inception");
     o->batch = job->layout.batch;
@@ -208,7 +232,9 @@ static int prepare_merge(eval_job *job)
     o->save_npz = strcmp(eval_setting(job, "save_npz"), "on") == 0;
     o->judge.dtype =
         strcmp(eval_setting(job, "features_dtype"), judge_dtypes[JUDGE_BF16]) == 0 ? JUDGE_BF16 : JUDGE_F32;
+    o->judge.resize = *eval_setting(job, "resize") ? JUDGE_CLEAN : JUDGE_TF1;
     if (check_same_file(job, "inception", o->judge.inception, job->inception_id) != 0 ||
+        check_same_file(job, "vgg", o->judge.vgg, job->vgg_id) != 0 ||
         check_same_file(job, "stats", o->stats, job->stats_id) != 0)
         return 1;
     return allocate_labels(job) || load_network(job);
@@ -369,6 +395,9 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     if (status == 1) output_abandon(&job->store_directory);
     output_free(&job->store_directory);
     mar_features_free(job->network);
+    mar_features_free(job->vgg);
+    clip_scorer_close(&job->clip);
+    prompts_free(&job->prompts);
     mar_session_free(job->session);
     models_free(&job->files);
     record_texts_free(&job->settings);

@@ -49,14 +49,14 @@ static int distance_to(const eval_moments *m, const double *mu, const double *si
 static int refuse_size(const eval_gathered *g, const char *array, int found, int expected)
 {
     return tool_error("%s: %s has %d numbers, expected %d, the features of %s%s", g->reference->path, array, found,
-                      expected, g->network->name,
+                      expected, g->network ? g->network->name : g->vgg->name,
                       found == 2048 || found == 64 ? "; is it a reference for another network?" : "");
 }
 
 static int fill_fid(const eval_gathered *g, eval_result *r)
 {
     const eval_reference *reference = g->reference;
-    if (!reference || !reference->dim) return 0;
+    if (!g->network || !reference || !reference->dim) return 0;
     if (reference->dim != g->network->features) return refuse_size(g, "mu", reference->dim, g->network->features);
     return distance_to(&g->images->pooled, reference->mu, reference->sigma, &r->fid);
 }
@@ -65,6 +65,7 @@ static int fill_sfid(const eval_gathered *g, eval_result *r)
 {
     const eval_reference *reference = g->reference;
     char *why = r->why_no_sfid;
+    if (!g->network) return 0;
     if (!reference)
         snprintf(why, EVAL_TEXT, "there is no reference");
     else if (!g->network->spatial)
@@ -82,9 +83,16 @@ static int fill_sfid(const eval_gathered *g, eval_result *r)
 static int fill_precision(const eval_gathered *g, eval_result *r)
 {
     const eval_reference *reference = g->reference;
+    const mar_features_config *network = g->vgg ? g->vgg : g->network;
     char *why = r->why_no_precision;
+    if (!network) return 0;
     if (!reference)
         snprintf(why, EVAL_TEXT, "there is no reference");
+    else if (!reference->features && g->vgg)
+        snprintf(why, EVAL_TEXT,
+                 "%s has no images: precision and recall on VGG16 need the reference images (an npz with arr_0, a "
+                 "directory of images)",
+                 reference->path);
     else if (!reference->features)
         snprintf(why, EVAL_TEXT,
                  "%s has statistics only: precision and recall need the features of single reference images, or these "
@@ -98,9 +106,10 @@ static int fill_precision(const eval_gathered *g, eval_result *r)
     else if (reference->feature_count > INT_MAX || g->images->feature_count > INT_MAX)
         snprintf(why, EVAL_TEXT, "there are more than %d images", INT_MAX);
     if (*why) return 0;
-    if (reference->dim != g->network->features) return refuse_size(g, "features", reference->dim, g->network->features);
+    if (reference->feature_dim != network->features)
+        return refuse_size(g, "features", reference->feature_dim, network->features);
     if (mar_precision_recall(g->library, reference->features, (int)reference->feature_count, g->images->features,
-                             (int)g->images->feature_count, reference->dim, NEIGHBOURS, &r->precision,
+                             (int)g->images->feature_count, reference->feature_dim, NEIGHBOURS, &r->precision,
                              &r->recall) != MAR_OK)
         return tool_error("%s", mar_error(g->library));
     return 0;
@@ -137,7 +146,7 @@ static void warn_of_size(const eval_gathered *g, const char *name, eval_result *
 
 static int is_inception(const eval_gathered *g)
 {
-    return strcmp(g->network->name, "inception-v3") == 0;
+    return g->network && strcmp(g->network->name, "inception-v3") == 0;
 }
 
 /* Warns of a negative mean: Inception's pooled features are means behind ReLU. */
@@ -171,7 +180,12 @@ static void warn_of_reference(const eval_gathered *g, eval_result *r)
     if (strcmp(reference->path, "demo") == 0) return;
     warn_of_size(g, name, r);
     if (reference->dim) warn_of_mean(g, name, r);
-    if (!is_published(name))
+    if (g->clean && reference->resize < 0 && !reference->has_images && !has_word(name, "clean"))
+        eval_warn(r,
+                  "%s does not say how its images were resized; with --resize clean it should be mar stats --resize "
+                  "clean, or clean-fid's own",
+                  name);
+    if (!g->clean && !is_published(name))
         eval_warn(r,
                   "published numbers are not made with %s: compare only with others of this reference (those on "
                   "ImageNet have adm_in256_stats.npz or VIRTUAL_imagenet256_labeled.npz)",
@@ -188,6 +202,7 @@ static void warn_of_reference(const eval_gathered *g, eval_result *r)
 
 static void warn_of_count(const eval_gathered *g, eval_result *r)
 {
+    if (!g->network) return;
     const long few = (long)IMAGES_A_FEATURE * g->network->features;
     const long enough = few < IMAGES_ENOUGH ? few : IMAGES_ENOUGH;
     const char *distance = is_inception(g) ? "FID" : "a Frechet distance";
@@ -203,18 +218,43 @@ static void warn_of_count(const eval_gathered *g, eval_result *r)
                   enough, g->network->features);
 }
 
+/* Averages CLIP's cosines in the order of the images. */
+static void fill_clip(const judged *d, eval_result *r)
+{
+    double plain = 0, prefixed = 0;
+    r->clip_cosine = r->clip_score = r->clip_cosine_prefixed = NAN;
+    if (!d->cosines) return;
+    for (long i = 0; i < d->images; i++) plain += d->cosines[2 * i], prefixed += d->cosines[2 * i + 1];
+    r->clip_cosine = plain / (double)d->images;
+    r->clip_cosine_prefixed = prefixed / (double)d->images;
+    r->clip_score = fmax(100 * r->clip_cosine, 0);
+}
+
+/* Refuses statistics of images that were resized in another way. */
+static int check_resize(const eval_gathered *g)
+{
+    const eval_reference *r = g->reference;
+    if (!g->network || !r || r->resize != 1 || g->clean) return 0;
+    return tool_error(
+        "%s: is of images resized as clean-fid does it, expected --resize clean, or a reference of TensorFlow "
+        "1's resize",
+        r->path);
+}
+
 int eval_numbers(const eval_gathered *g, eval_result *r)
 {
     r->fid = r->sfid = r->precision = r->recall = r->is_mean = r->is_deviation = r->is_adm = NAN;
     r->why_no_sfid[0] = r->why_no_precision[0] = '\0';
     r->images = g->images->images;
     r->reference_images = g->reference ? g->reference->images : 0;
+    fill_clip(g->images, r);
+    if (!g->network && !g->vgg) return 0;
     if (g->images->images < 2) return tool_error("numbers of %ld images: expected 2 or more", g->images->images);
-    if (fill_fid(g, r) != 0 || fill_sfid(g, r) != 0 || fill_precision(g, r) != 0) return 1;
+    if (check_resize(g) != 0 || fill_fid(g, r) != 0 || fill_sfid(g, r) != 0 || fill_precision(g, r) != 0) return 1;
     double deviation;
     if (g->images->score) eval_score_finish(g->images->score, &r->is_mean, &r->is_deviation);
     if (g->images->adm) eval_score_finish(g->images->adm, &r->is_adm, &deviation);
     warn_of_count(g, r);
-    if (g->reference) warn_of_reference(g, r);
+    if (g->reference && g->network) warn_of_reference(g, r);
     return 0;
 }

@@ -72,6 +72,15 @@ static const mar_param rows[] = {
      .help = "keep features for it, even if --stats has none now\n"
              "Precision and recall need features or images of the reference, and are computed whenever --stats has "
              "them. The features of an image take 8 KB of memory when ranges are added up."},
+    {.name = OPTION("vgg"),
+     .offset = offsetof(eval_options, judge) + offsetof(judge_options, vgg),
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help =
+         "VGG16's weights: precision and recall on its features\n"
+         "torchvision's vgg16-397923af.pth, or its .safetensors. Features are the second linear layer's before its "
+         "ReLU, 4096 numbers, of images resized to 224x224 as Pillow's bilinear does it: as in LANTERN. --stats must "
+         "be images. Those of an image take 16 KB of memory."},
     {.name = OPTION("out"),
      .offset = offsetof(eval_options, out),
      .group = "Run directory",
@@ -160,6 +169,7 @@ void eval_options_set_up(eval_options *o, option_set *set)
     *o = (eval_options){.out = "evaluation", .batch = BATCH_DEFAULT};
     run_options_init(&o->run);
     options_add_table(set, image_rows, o, 0);
+    options_add_table(set, clip_rows, &o->clip, 0);
     options_add_table(set, judge_rows, &o->judge, 0);
     options_add_table(set, rows, o, 0);
     run_options_add(&o->run, set);
@@ -176,6 +186,8 @@ static int is_given(const option_set *set, const char *name)
 static int check_network(eval_options *o, const option_set *set)
 {
     const int own_demo = !o->images && run_is_demo(o->run.model);
+    if (!o->judge.features && !o->judge.inception && (o->images || !own_demo) && (o->clip.folder || o->judge.vgg))
+        o->judge.features = "none";
     const char *hint = own_demo ? "; or --features demo" : o->images ? "; or --features demo for digits" : "";
     if (judge_options_done(&o->judge, set, own_demo ? "demo" : "inception", hint) != 0) return 1;
     if (judge_is_demo(&o->judge) && !o->stats) o->stats = "demo";
@@ -203,6 +215,21 @@ static int check_images(const eval_options *o, const option_set *set)
     return 0;
 }
 
+/* Checks the options of CLIP's score. */
+static int check_clip(const eval_options *o, const option_set *set)
+{
+    if (!o->clip.folder && is_given(set, "prompts"))
+        return tool_error("--prompts: has no effect without --clip, whose score they are for");
+    if (is_given(set, "num") && !o->clip.folder) return tool_error("--num: has no effect without --clip");
+    if (!o->clip.folder || o->merge) return 0;
+    if (is_given(set, "num") && !o->images) return tool_error("--num: has no effect without --images");
+    if (!o->clip.prompts)
+        return tool_error("--prompts is missing, expected the prompts of the images for --clip, one a line");
+    if (judge_is_none(&o->judge) && !o->judge.vgg && o->stats)
+        return tool_error("--stats: has no effect with --clip alone; --inception gives FID");
+    return 0;
+}
+
 int eval_options_done(eval_options *o, const option_set *set)
 {
     o->given = set;
@@ -211,5 +238,8 @@ int eval_options_done(eval_options *o, const option_set *set)
     if ((!o->sweep && run_options_done(&o->run, set) != 0) || check_images(o, set) != 0) return 1;
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
-    return check_network(o, set);
+    if (check_network(o, set) != 0) return 1;
+    if (judge_is_none(&o->judge) && !o->clip.folder && !o->judge.vgg)
+        return tool_error("--features none: expected --clip or --vgg with it");
+    return check_clip(o, set);
 }

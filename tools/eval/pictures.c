@@ -133,7 +133,8 @@ static int write_png(const eval_pixels *p, long index, int label, const uint8_t 
     const image picture = {job->layout.width, job->layout.height,
                            (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
     char *path = output_image_path(&p->folder, index);
-    const int failed = !path || image_write(path, &picture, IMAGE_PNG, 0, texts.texts, texts.count, IMAGE_UNSYNCED) != 0;
+    const int failed =
+        !path || image_write(path, &picture, IMAGE_PNG, 0, texts.texts, texts.count, IMAGE_UNSYNCED) != 0;
     free(path);
     record_texts_free(&texts);
     return failed;

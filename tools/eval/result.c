@@ -38,6 +38,9 @@ static const field numbers[] = {
     OF(NUMBER, precision),
     OF(NUMBER, recall),
     OF(TEXT, why_no_precision),
+    OF(NUMBER, clip_cosine),
+    OF(NUMBER, clip_score),
+    OF(NUMBER, clip_cosine_prefixed),
     OF(NUMBER, accuracy),
     OF(TEXT, protocol),
     OF(WHOLE_LONG, images),
@@ -379,13 +382,19 @@ static void print_drafts(const mar_stats *s)
 
 void eval_result_print(const eval_result *r)
 {
-    print_number(eval_result_distance(r), r->fid, 2, "there is no reference; --stats names one");
+    if (!strstr(r->protocol, "features none"))
+        print_number(eval_result_distance(r), r->fid, 2, "there is no reference; --stats names one");
     if (isfinite(r->sfid) || *r->why_no_sfid) print_number("sFID", r->sfid, 2, r->why_no_sfid);
     if (isfinite(r->is_mean)) printf("  Inception score   %10.2f ± %.2f\n", r->is_mean, r->is_deviation);
     if (isfinite(r->is_adm)) print_number("  in ADM's order", r->is_adm, 2, "");
     if (isfinite(r->precision) || *r->why_no_precision) {
         print_number("precision", r->precision, 4, r->why_no_precision);
         print_number("recall", r->recall, 4, "");
+    }
+    if (isfinite(r->clip_cosine)) {
+        print_number("CLIP score", r->clip_score, 3, "");
+        print_number("CLIP cosine", r->clip_cosine, 5, "");
+        print_number("  with prefix", r->clip_cosine_prefixed, 5, "");
     }
     if (isfinite(r->accuracy)) print_number("digits recognised", r->accuracy, 4, "");
     print_speed(r);

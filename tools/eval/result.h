@@ -16,7 +16,10 @@ typedef struct {
     double fid, sfid;
     double is_mean, is_deviation;     /* torch-fidelity's order and splits */
     double is_adm;                    /* ADM's: splits of 5000 in the order of --save_npz */
-    double precision, recall;         /* as ADM computes them */
+    double precision, recall;         /* as ADM computes them, or on VGG16 */
+    double clip_cosine;               /* mean cosine of an image and its prompt in CLIP */
+    double clip_score;                /* 100 times it, or 0 below 0, as in torchmetrics */
+    double clip_cosine_prefixed;      /* the same with "A photo depicts " before the prompt, as in LANTERN */
     char why_no_sfid[EVAL_TEXT];      /* "" if sfid is set */
     char why_no_precision[EVAL_TEXT]; /* "" if precision and recall are set */
     double accuracy; /* share of images that the demo's classifier recognises, 0..1; NaN without --features demo */

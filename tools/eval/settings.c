@@ -51,7 +51,15 @@ static void add_evaluation(eval_job *job, char *classes)
     record_texts_add(texts, "features", "%s", o->judge.features);
     if (o->judge.inception) record_texts_add(texts, "inception", "%s", tool_base_name(o->judge.inception));
     if (o->judge.inception) record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->judge.dtype]);
+    if (o->judge.resize == JUDGE_CLEAN) record_texts_add(texts, "resize", "%s", judge_resizes[JUDGE_CLEAN]);
     if (*job->inception_id) record_texts_add(texts, "inception_id", "%s", job->inception_id);
+    if (o->judge.vgg) record_texts_add(texts, "vgg", "%s", tool_base_name(o->judge.vgg));
+    if (o->judge.vgg) record_texts_add(texts, "vgg_id", "%s", job->vgg_id);
+    if (o->judge.vgg && !o->judge.inception)
+        record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->judge.dtype]);
+    if (o->clip.folder) record_texts_add(texts, "clip", "%s", tool_base_name(o->clip.folder));
+    if (o->clip.folder) record_texts_add(texts, "clip_id", "%s", job->clip.id);
+    if (o->clip.folder) record_texts_add(texts, "clip_prompts", "%s", job->clip.prompts_id);
     if (o->stats) record_texts_add(texts, "stats", "%s", tool_base_name(o->stats));
     if (*job->stats_id) record_texts_add(texts, "stats_id", "%s", job->stats_id);
     add_flag(texts, "precision_recall", job->layout.keeps_features);
@@ -76,9 +84,13 @@ static int make_kinds(eval_job *job)
     record_texts_add_decoder(&pictures, &job->options->run, &job->models);
     if (make_kind("picture", &pictures, job->facts.pictures) != 0) return 1;
     record_texts_add(&findings, "pictures", "%s", job->facts.pictures);
-    record_texts_add(&findings, "network", "%s", mar_features_get_config(job->network)->name);
+    record_texts_add(&findings, "network", "%s", job->network ? mar_features_get_config(job->network)->name : "none");
     record_texts_add(&findings, "inception_id", "%s", job->inception_id);
+    if (job->vgg) record_texts_add(&findings, "vgg_id", "%s", job->vgg_id);
+    if (job->layout.clip) record_texts_add(&findings, "clip_id", "%s", job->clip.id);
+    if (job->layout.clip) record_texts_add(&findings, "clip_prompts", "%s", job->clip.prompts_id);
     record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->judge.dtype]);
+    if (job->options->judge.resize == JUDGE_CLEAN) record_texts_add(&findings, "resize", "clean");
     record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
     record_texts_add_backend(&findings, job->library);
     return make_kind("features", &findings, job->facts.judged);
@@ -173,8 +185,9 @@ static int read_settings(const char *path, cJSON **record, cJSON **settings, cJS
 /* Writes the name as on the command line if it is an option's. Returns text. */
 static const char *spell(const char *key, const char *value, char *text, size_t size)
 {
-    static const char *const no_options[] = {"Software",     "model_id", "vae_id",  "captions_id", "draft_id",
-                                             "inception_id", "stats_id", "backend", "image_size"};
+    static const char *const no_options[] = {"Software",   "model_id",     "vae_id",   "captions_id",
+                                             "draft_id",   "inception_id", "stats_id", "backend",
+                                             "image_size", "vgg_id",       "clip_id",  "clip_prompts"};
     const char *dashes = "--";
     for (size_t i = 0; i < sizeof no_options / sizeof *no_options; i++)
         if (strcmp(key, no_options[i]) == 0) dashes = "";
@@ -363,6 +376,7 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
     l->samples = eval_sample_count(images, EVAL_SHEET_MAX);
     l->keeps_features = strcmp(eval_setting(job, "precision_recall"), "on") == 0;
     job->facts.demo = strcmp(eval_setting(job, "features"), "demo") == 0;
+    l->clip = *eval_setting(job, "clip") != '\0';
     job->is_random = strcmp(eval_setting(job, "class_sampling"), "random") == 0;
     job->seed = strtoull(eval_setting(job, "seed"), NULL, 10);
     if (!is_name(job->facts.images) || !is_name(job->facts.judged) || !is_name(job->facts.pictures))

@@ -79,6 +79,7 @@ static int check_together(stats_options *o, const option_set *set)
 {
     if (!o->out) return tool_error("--out is missing, expected the file to write, such as stats.npz");
     if (judge_options_done(&o->judge, set, "inception", "; or --features demo for digits") != 0) return 1;
+    if (judge_is_none(&o->judge)) return tool_error("--features none: expected a network for the statistics");
     return tool_can_write_as(o->out, ".npz");
 }
 
@@ -87,11 +88,13 @@ static int write_statistics(const stats_options *o, judged *d, const char *netwo
     char why[512];
     eval_reference reference = {0};
     int status = judge_reference_of(d, o->images, &reference);
+    const int clean = reference.resize = o->judge.resize == JUDGE_CLEAN;
     if (status == 0 && eval_reference_save(o->out, &reference, why, sizeof why) != MAR_OK)
         status = tool_error("%s", why);
     if (status == 0 && !o->quiet)
-        printf("%s: %ld images of %dx%d, mean and covariance of %d features of %s%s%s%s%s\n", o->out, reference.images,
-               d->width, d->height, reference.dim, network, o->judge.inception ? " in " : "",
+        printf("%s: %ld images of %s%dx%d%s, mean and covariance of %d features of %s%s%s%s%s\n", o->out,
+               reference.images, clean ? "sizes such as " : "", d->width, d->height,
+               clean ? ", resized as clean-fid" : "", reference.dim, network, o->judge.inception ? " in " : "",
                o->judge.inception ? judge_dtypes[o->judge.dtype] : "", reference.spatial ? ", spatial features" : "",
                reference.features ? ", features of every image" : "");
     eval_reference_free(&reference);
@@ -108,7 +111,12 @@ static int run(const stats_options *o)
     progress_start(&bar, o->quiet);
     int status = judge_open(&o->judge, &store, &o->machine, o->batch, &bar, &library, &network);
     if (status == 0) {
-        const judge request = {library, network, o->batch, o->keep_features, 0, &bar};
+        const judge request = {.library = library,
+                               .network = network,
+                               .batch = o->batch,
+                               .keep_features = o->keep_features,
+                               .any_size = o->judge.resize == JUDGE_CLEAN,
+                               .bar = &bar};
         status = judge_images(&request, o->images, &d);
     }
     if (status == 0) status = write_statistics(o, &d, mar_features_get_config(network)->name);

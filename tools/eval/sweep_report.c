@@ -115,13 +115,13 @@ static int is_first_of_group(const sweep_table *t, int i)
 
 /* --- columns ------------------------------------------------------------------------------------------------------ */
 
-enum { COLUMNS = 10 };
+enum { COLUMNS = 11 };
 
 static const struct {
     const char *title;
     int digits;
-} columns[COLUMNS] = {{"distance", 3},  {"s/image", 4}, {"sFID", 3},     {"IS", 2},       {"±", 2},
-                      {"precision", 4}, {"recall", 4},  {"digits %", 1}, {"drafts %", 1}, {"head %", 1}};
+} columns[COLUMNS] = {{"distance", 3}, {"s/image", 4}, {"sFID", 3},     {"IS", 2},       {"±", 2},     {"precision", 4},
+                      {"recall", 4},   {"CLIP", 3},    {"digits %", 1}, {"drafts %", 1}, {"head %", 1}};
 
 /* Writes the numbers of a point, NaN for a missing one. */
 static void find_values(const sweep_entry *e, double values[COLUMNS])
@@ -135,6 +135,7 @@ static void find_values(const sweep_entry *e, double values[COLUMNS])
                                  isfinite(r->is_mean) ? r->is_deviation : NAN,
                                  r->precision,
                                  r->recall,
+                                 r->clip_score,
                                  100 * r->accuracy,
                                  s->drafted > 0 ? 100.0 * (double)s->accepted / (double)s->drafted : NAN,
                                  s->proposals > 0 ? 100.0 * (double)s->proposals_accepted / (double)s->proposals : NAN};

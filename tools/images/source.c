@@ -7,6 +7,7 @@
 #include "tools/images/output.h"
 #include "weights/npz.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +20,10 @@
 struct image_source {
     char *path;
     int64_t count;
-    int width, height;
-    char **names; /* of a directory: [count], sorted */
-    npz *file;    /* of an array: the file, the array, and the images read so far */
+    int width, height; /* of all images, or of the first */
+    int any_size;      /* 1: the images of a directory may have other sizes */
+    char **names;      /* of a directory: [count], sorted */
+    npz *file;         /* of an array: the file, the array, and the images read so far */
     const npz_array *array;
     int64_t at;
 };
@@ -158,7 +160,7 @@ static int read_file(const image_source *s, int64_t i, image *out)
     char *path = tool_join(s->path, s->names[i]);
     if (!path) return 1;
     int failed = image_read(path, out);
-    if (!failed && s->width > 0 && (out->width != s->width || out->height != s->height)) {
+    if (!failed && s->width > 0 && !s->any_size && (out->width != s->width || out->height != s->height)) {
         failed = tool_error("%s: has %dx%d pixels, expected %dx%d, as %s has", path, out->width, out->height, s->width,
                             s->height, s->names[0]);
         free(out->rgb);
@@ -229,13 +231,13 @@ static int read_array(image_source *s, int64_t first, int64_t n, uint8_t *rgb, s
 
 /* --- sources ------------------------------------------------------------------------------------------------------ */
 
-int image_source_open(const char *path, image_source **out)
+static int open_source(const char *path, int any_size, image_source **out)
 {
     struct stat st;
     *out = NULL;
     if (stat(path, &st) != 0) return tool_error("%s: cannot open: %s", path, strerror(errno));
     image_source *s = calloc(1, sizeof *s);
-    if (s) s->path = strdup(path);
+    if (s) s->path = strdup(path), s->any_size = any_size;
     if (!s || !s->path) {
         free(s);
         return tool_error("%s: out of memory", path);
@@ -246,6 +248,16 @@ int image_source_open(const char *path, image_source **out)
     }
     *out = s;
     return 0;
+}
+
+int image_source_open(const char *path, image_source **out)
+{
+    return open_source(path, 0, out);
+}
+
+int image_source_open_any(const char *path, image_source **out)
+{
+    return open_source(path, 1, out);
 }
 
 void image_source_close(image_source *s)
@@ -288,5 +300,77 @@ int image_source_read(image_source *s, int64_t first, int64_t n, uint8_t *rgb)
         memcpy(rgb + (size_t)i * size, picture.rgb, size);
         free(picture.rgb);
     }
+    return 0;
+}
+
+int image_source_read_pictures(image_source *s, int64_t first, int64_t n, image *pictures)
+{
+    const size_t size = (size_t)s->width * (size_t)s->height * 3;
+    int failed = 0;
+    int64_t done = 0;
+    for (; done < n && !failed; done++) {
+        image *p = &pictures[done];
+        *p = (image){s->width, s->height, NULL};
+        if (!s->file) {
+            failed = read_file(s, first + done, p);
+        } else if (!(p->rgb = malloc(size))) {
+            failed = tool_error("%s: out of memory for its images", s->path);
+        } else {
+            failed = read_array(s, first + done, 1, p->rgb, size);
+        }
+    }
+    for (int64_t i = 0; i < done && failed; i++) {
+        free(pictures[i].rgb);
+        pictures[i].rgb = NULL;
+    }
+    return failed;
+}
+
+/* --- natural order ------------------------------------------------------------------------------------------------ */
+
+/* Compares the numbers at *a and *b by value, and moves behind them. */
+static int compare_numbers(const char **a, const char **b)
+{
+    const char *x = *a + strspn(*a, "0"), *y = *b + strspn(*b, "0");
+    const size_t n = strspn(x, "0123456789"), m = strspn(y, "0123456789");
+    *a = x + n, *b = y + m;
+    return n != m ? (n < m ? -1 : 1) : memcmp(x, y, n);
+}
+
+static int compare_naturally(const char *a, const char *b)
+{
+    while (*a && *b) {
+        int order;
+        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b))
+            order = compare_numbers(&a, &b);
+        else
+            order = tolower((unsigned char)*a++) - tolower((unsigned char)*b++);
+        if (order != 0) return order;
+    }
+    return (unsigned char)*a - (unsigned char)*b;
+}
+
+typedef struct {
+    const char *name;
+    int32_t index;
+} named;
+
+static int compare_named(const void *a, const void *b)
+{
+    const named *x = a, *y = b;
+    const int order = compare_naturally(x->name, y->name);
+    return order != 0 ? order : x->index - y->index;
+}
+
+int image_source_rank(const image_source *s, int32_t *rank)
+{
+    for (int64_t i = 0; i < s->count; i++) rank[i] = (int32_t)i;
+    if (!s->names) return 0;
+    named *list = malloc((size_t)s->count * sizeof *list);
+    if (!list) return 1;
+    for (int64_t i = 0; i < s->count; i++) list[i] = (named){s->names[i], (int32_t)i};
+    qsort(list, (size_t)s->count, sizeof *list, compare_named);
+    for (int64_t i = 0; i < s->count; i++) rank[list[i].index] = (int32_t)i;
+    free(list);
     return 0;
 }

@@ -1,5 +1,5 @@
 /* Images made elsewhere, in a fixed order: a directory of PNG and JPEG files, or a NumPy npz (arr_0) or npy of uint8
- * [images][height][width][3], such as ADM's samples. All have one size. */
+ * [images][height][width][3], such as ADM's samples. All have one size, unless a directory's may have any. */
 #ifndef TOOLS_IMAGE_SOURCE_H
 #define TOOLS_IMAGE_SOURCE_H
 
@@ -24,6 +24,8 @@ typedef struct image_source image_source;
  * an error, since it would be missed; other files are ignored. A source without images is an error, too. Returns 0, or
  * 1 with the error printed and *out NULL. */
 int image_source_open(const char *path, image_source **out);
+/* Does the same, but the images of a directory may have any sizes. Width and height are the first's. */
+int image_source_open_any(const char *path, image_source **out);
 void image_source_close(image_source *s); /* NULL is fine */
 
 int64_t image_source_count(const image_source *s); /* at least 1 */
@@ -41,5 +43,12 @@ int image_source_sum(const image_source *s, uint64_t *sum);
  * or 1 with the error printed: a file that is unreadable, damaged or of another size than the first. Damage of an array
  * may show only with its last image. */
 int image_source_read(image_source *s, int64_t first, int64_t n, uint8_t *rgb);
+/* Does the same with each image in memory of its own, pictures[0..n-1], whatever its size. The caller frees the pixels.
+ * Returns 0, or 1 with the error printed and nothing to free. */
+int image_source_read_pictures(image_source *s, int64_t first, int64_t n, image *pictures);
+
+/* Writes to rank[i] the place of image i in natural order: numbers in the names compare by value, so that 9.png is
+ * before 10.png, letters in either case. Images of an array keep their order. Returns 0, or 1 without memory. */
+int image_source_rank(const image_source *s, int32_t *rank);
 
 #endif

@@ -1,0 +1,238 @@
+/* The configuration of a CLIP in a folder as Hugging Face writes it. */
+#include "base/file.h"
+#include "base/json.h"
+#include "eval/clip.h"
+#include "weights/shape.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DEPTH_MAX = 1024, HEADS_MAX = 1024, SIDE_MAX = 4096, JSON_BYTES_MAX = 1 << 20, JSON_LEVELS = 16, BICUBIC = 3 };
+
+#define LAYER_NAMES                                                                                                    \
+    .norm1 = ".layer_norm1", .query = ".self_attn.q_proj", .key = ".self_attn.k_proj", .value = ".self_attn.v_proj",   \
+    .out = ".self_attn.out_proj", .norm2 = ".layer_norm2", .fc1 = ".mlp.fc1", .fc2 = ".mlp.fc2"
+
+const text_encoder_names clip_image_names = {.layers = "vision_model.encoder.layers.", LAYER_NAMES};
+const text_encoder_names clip_text_names = {.layers = "text_model.encoder.layers.", LAYER_NAMES};
+
+/* --- shapes ------------------------------------------------------------------------------------------------------- */
+
+static mar_status refuse_shape(const wt_file *f, const wt_tensor *t, const char *expected, mar_err *err)
+{
+    char found[128];
+    return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected %s", wt_path(f), t->name,
+                   wt_shape_text(t, found, sizeof found), expected);
+}
+
+/* Derives width, depth and hidden size of a tower whose layers have these names. */
+static mar_status derive_layers(const wt_file *f, const text_encoder_names *names, text_encoder_config *c, mar_err *err)
+{
+    char name[128];
+    const wt_tensor *t;
+    c->norm = TEXT_NORM_LAYER;
+    c->bias = 1;
+    c->int8 = 1;
+    c->depth = wt_count_parts(f, names->layers, DEPTH_MAX);
+    snprintf(name, sizeof name, "%s0%s.weight", names->layers, names->fc1);
+    const mar_status status = wt_find_shape(f, name, 2, &t, err);
+    if (status != MAR_OK) return status;
+    c->hidden = (int)t->shape[0];
+    c->width = (int)t->shape[1];
+    return MAR_OK;
+}
+
+static mar_status derive_image(const wt_file *f, clip_config *c, mar_err *err)
+{
+    const wt_tensor *t;
+    mar_status status = derive_layers(f, &clip_image_names, &c->image, err);
+    if (status == MAR_OK) status = wt_find_shape(f, "vision_model.embeddings.patch_embedding.weight", 4, &t, err);
+    if (status != MAR_OK) return status;
+    c->patch = (int)t->shape[2];
+    if (t->shape[0] != c->image.width || t->shape[1] != 3 || t->shape[3] != t->shape[2])
+        return refuse_shape(f, t, "[width, 3, patch, patch]", err);
+    status = wt_find_shape(f, "vision_model.embeddings.position_embedding.weight", 2, &t, err);
+    if (status != MAR_OK) return status;
+    c->patches = (int)t->shape[0] - 1;
+    const int across = (int)lround(sqrt((double)c->patches));
+    c->side = across * c->patch;
+    if (across < 1 || across * across != c->patches || c->patch > SIDE_MAX / across)
+        return refuse_shape(f, t, "a row for the class and one for each patch of a square", err);
+    return MAR_OK;
+}
+
+static mar_status derive_text(const wt_file *f, clip_config *c, mar_err *err)
+{
+    const wt_tensor *t;
+    mar_status status = derive_layers(f, &clip_text_names, &c->text, err);
+    c->text.causal = 1;
+    if (status == MAR_OK) status = wt_find_shape(f, "text_model.embeddings.token_embedding.weight", 2, &t, err);
+    if (status != MAR_OK) return status;
+    c->vocabulary = (int)t->shape[0];
+    status = wt_find_shape(f, "text_model.embeddings.position_embedding.weight", 2, &t, err);
+    if (status != MAR_OK) return status;
+    c->positions = (int)t->shape[0];
+    if (c->positions < 2) return refuse_shape(f, t, "two positions or more", err);
+    status = wt_find_shape(f, "text_projection.weight", 2, &t, err);
+    if (status == MAR_OK) c->embedding = (int)t->shape[0];
+    return status;
+}
+
+/* --- JSON --------------------------------------------------------------------------------------------------------- */
+
+/* Reads member `key` of an object if it is there, a number of `least` to `most`. */
+static mar_status read_number(const wt_file *f, const json_value *object, const char *key, double least, double most,
+                              double *out, mar_err *err)
+{
+    const json_value *v = object ? json_member(object, key) : NULL;
+    if (!v || v->type == JSON_NULL) return MAR_OK;
+    const double number = json_double(v);
+    if (!(number >= least && number <= most))
+        return err_set(err, MAR_EMODEL, "%s: config.json: %s is no number of %g to %g", wt_path(f), key, least, most);
+    *out = number;
+    return MAR_OK;
+}
+
+/* Reads heads, eps and activation of a tower from its object in config.json. */
+static mar_status read_tower(const wt_file *f, const char *key, int heads, text_encoder_config *c, mar_err *err)
+{
+    const json_value *root = wt_config(f), *object = root ? json_member(root, key) : NULL;
+    const json_value *activation = object ? json_member(object, "hidden_act") : NULL;
+    double number = heads, eps = 1e-5;
+    mar_status status = read_number(f, object, "num_attention_heads", 1, HEADS_MAX, &number, err);
+    if (status == MAR_OK) status = read_number(f, object, "layer_norm_eps", 0, 1, &eps, err);
+    if (status != MAR_OK) return status;
+    c->heads = (int)number;
+    c->eps = (float)eps;
+    if (c->width % c->heads)
+        return err_set(err, MAR_EMODEL, "%s: config.json: %s has %d heads, which do not divide the width %d",
+                       wt_path(f), key, c->heads, c->width);
+    c->head_dim = c->width / c->heads;
+    c->activation = KERN_GELU;
+    c->quick_gelu = !activation || json_is(activation, "quick_gelu");
+    if (c->quick_gelu || json_is(activation, "gelu")) return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: config.json: hidden_act of %s is another than quick_gelu and gelu", wt_path(f),
+                   key);
+}
+
+static mar_status read_config(const wt_file *f, clip_config *c, mar_err *err)
+{
+    const json_value *root = wt_config(f), *text = root ? json_member(root, "text_config") : NULL;
+    const char *type = wt_config_text(f, "model_type");
+    double end = 49407; /* transformers' default: "<|endoftext|>" */
+    if (type && strcmp(type, "clip") != 0)
+        return err_set(err, MAR_EMODEL, "%s: config.json: is a %.64s, expected a CLIP (model_type clip)", wt_path(f),
+                       type);
+    mar_status status = read_tower(f, "vision_config", 12, &c->image, err);
+    if (status == MAR_OK) status = read_tower(f, "text_config", 8, &c->text, err);
+    if (status == MAR_OK) status = read_number(f, text, "eos_token_id", 0, WT_DIM_MAX, &end, err);
+    c->end = end == 2 ? -1 : (int)end; /* 2 stands in old files, whose texts end with the largest id */
+    return status;
+}
+
+/* --- the preprocessor --------------------------------------------------------------------------------------------- */
+
+/* Reads the text of a JSON file; *text stays NULL if there is none. The caller frees it. */
+static mar_status read_text(const char *path, char **text, size_t *size, mar_err *err)
+{
+    file_source source;
+    *text = NULL;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return MAR_OK;
+    mar_status status = file_source_open(path, &source, err);
+    if (status != MAR_OK) return status;
+    *size = (size_t)source.size;
+    if (source.size > JSON_BYTES_MAX)
+        status = err_set(err, MAR_EFORMAT, "%s: has more than %d bytes, expected a preprocessor", path, JSON_BYTES_MAX);
+    else if (!(*text = calloc(*size + 1, 1)))
+        status = err_set(err, MAR_ENOMEM, "%s: out of memory", path);
+    else
+        status = file_source_read(&source, 0, *size, *text, err);
+    file_source_close(&source);
+    return status;
+}
+
+static mar_status read_channels(const char *path, const json_value *root, const char *key, double least, float out[3],
+                                mar_err *err)
+{
+    const json_value *list = json_member(root, key), *v = list;
+    if (!list) return MAR_OK;
+    int good = list->type == JSON_ARRAY && json_children(list) == 3;
+    for (int i = 0; i < 3 && good; i++) {
+        v = i ? json_next(v) : list + 1;
+        const double number = json_double(v);
+        good = number >= least && number <= 1;
+        out[i] = (float)number;
+    }
+    if (good) return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: %s is no list of 3 numbers of %g to 1", path, key, least);
+}
+
+/* Checks a size: a number, or an object with shortest_edge, or height and width. */
+static mar_status check_size(const char *path, const json_value *root, const char *key, int side, mar_err *err)
+{
+    const json_value *v = json_member(root, key);
+    if (v && v->type == JSON_OBJECT) {
+        const json_value *edge = json_member(v, "shortest_edge");
+        v = edge ? edge : json_member(v, "height");
+    }
+    if (!v || json_double(v) == side) return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: %s is another than %d, the model's pixels", path, key, side);
+}
+
+static mar_status read_preprocessor(const char *path, const json_value *root, clip_config *c, mar_err *err)
+{
+    const json_value *filter = json_member(root, "resample");
+    if (filter && json_double(filter) != BICUBIC)
+        return err_set(err, MAR_EMODEL, "%s: resample is another than %d, Pillow's bicubic", path, BICUBIC);
+    mar_status status = check_size(path, root, "size", c->side, err);
+    if (status == MAR_OK) status = check_size(path, root, "crop_size", c->side, err);
+    if (status == MAR_OK) status = read_channels(path, root, "image_mean", 0, c->mean, err);
+    return status == MAR_OK ? read_channels(path, root, "image_std", 1e-3, c->deviation, err) : status;
+}
+
+static mar_status derive_preprocessor(const wt_file *f, clip_config *c, mar_err *err)
+{
+    static const float mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
+    static const float deviation[3] = {0.26862954f, 0.26130258f, 0.27577711f};
+    char path[PATH_MAX], *text = NULL;
+    size_t size = 0;
+    json j = {.values = NULL};
+    memcpy(c->mean, mean, sizeof mean);
+    memcpy(c->deviation, deviation, sizeof deviation);
+    if (snprintf(path, sizeof path, "%s/preprocessor_config.json", wt_path(f)) >= (int)sizeof path) return MAR_OK;
+    mar_status status = read_text(path, &text, &size, err);
+    if (status == MAR_OK && text) {
+        const json_error error = json_read(text, size, JSON_LEVELS, &j);
+        if (error == JSON_NO_MEMORY)
+            status = err_set(err, MAR_ENOMEM, "%s: out of memory", path);
+        else if (error != JSON_OK || j.values->type != JSON_OBJECT)
+            status = err_set(err, MAR_EFORMAT, "%s: is no JSON object", path);
+        else
+            status = read_preprocessor(path, j.values, c, err);
+    }
+    json_free(&j);
+    free(text);
+    return status;
+}
+
+mar_status clip_config_derive(const wt_file *f, clip_config *out, mar_err *err)
+{
+    *out = (clip_config){0};
+    if (!wt_find(f, "vision_model.embeddings.class_embedding") || !wt_find(f, "text_projection.weight"))
+        return err_set(err, MAR_EMODEL,
+                       "%s: is no CLIP (no vision_model.embeddings.class_embedding, no text_projection.weight), "
+                       "expected a folder of transformers' CLIPModel",
+                       wt_path(f));
+    mar_status status = derive_image(f, out, err);
+    if (status == MAR_OK) status = derive_text(f, out, err);
+    if (status == MAR_OK) status = read_config(f, out, err);
+    if (status == MAR_OK) status = derive_preprocessor(f, out, err);
+    for (int i = 0; i < wt_count(f); i++)
+        if (wt_at(f, i)->dtype != WT_I64) out->parameters += (long)wt_at(f, i)->count;
+    return status;
+}

@@ -11,7 +11,7 @@ struct text_matcher {
 };
 
 /* Steps from one start, and KiB. */
-enum { MATCH_LIMIT = 1000000, HEAP_LIMIT = 65536 };
+enum { MATCH_LIMIT = 1000000, HEAP_LIMIT = 16384 };
 
 mar_status text_pattern_compile(const char *pattern, size_t length, int lines, const char *label, text_pattern **out,
                                 mar_err *err)

@@ -1,6 +1,6 @@
 # Sourced: the fuzz targets, and the settings of each.
 
-fuzz_targets="safetensors pytorch npz images metadata folder options classes prompts sweep request run"
+fuzz_targets="safetensors pytorch npz images metadata folder options classes prompts spiece tokenizer merges sweep request run"
 
 # `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes a quarter of them.
 fuzz_runs() {
@@ -9,6 +9,9 @@ fuzz_runs() {
     metadata) echo 500000 ;;
     options) echo 1100000 ;;
     folder) echo 300000 ;;
+    spiece) echo 400000 ;;
+    tokenizer) echo 350000 ;;
+    merges) echo 400000 ;;
     sweep) echo 400000 ;;
     run) echo 150000 ;;
     *) echo 1500000 ;;
@@ -18,7 +21,7 @@ fuzz_runs() {
 # `fuzz_length TARGET`: size of the largest input in bytes.
 fuzz_length() {
     case $1 in
-    safetensors | pytorch | npz | run) echo 4096 ;;
+    safetensors | pytorch | npz | spiece | tokenizer | run) echo 4096 ;;
     images) echo 1024 ;;
     metadata) echo 256 ;;
     *) echo 400 ;;
@@ -37,6 +40,9 @@ fuzz_sources() {
     options) echo tools/cli/options.c mar/core/option.c mar/core/params.c mar/core/params_read.c mar/core/handle_options.c tools/cli/suggest.c ;;
     classes) echo tools/generate/classes.c tools/generate/class_names.c tools/generate/class_table.c tools/cli/suggest.c ;;
     prompts) echo tools/generate/prompts.c base/json.c ;;
+    spiece) echo text/protobuf.c text/charsmap.c text/trie.c text/unigram.c text/unigram_encode.c ;;
+    tokenizer) echo text/json_read.c text/steps_json.c text/steps.c text/pattern.c text/bpe.c text/bpe_build.c text/bpe_encode.c ;;
+    merges) echo text/bpe.c text/bpe_build.c text/bpe_encode.c ;;
     sweep) echo tools/eval/sweep_file.c ;;
     request) echo base/json.c tools/serve/request.c tools/serve/answer.c ;;
     run) echo tools/store/store.c tools/eval/settings.c tools/eval/batch.c tools/eval/merge.c tools/eval/ranges.c tools/eval/pictures.c tools/eval/result.c ;;

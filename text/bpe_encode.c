@@ -315,6 +315,7 @@ static mar_status encode(const text_bpe *b, text_matcher *m, const char *text, s
             add_word(&s, parts.text.data + parts.list[i].start, parts.list[i].length, out);
         if (s.failed) status = refuse_memory(n, err);
     }
+    if (status == MAR_OK) status = text_matcher_check(m, "the tokenizer", err);
     free(s.symbols);
     free(s.heap);
     text_parts_free(&parts);

@@ -91,7 +91,6 @@ typedef struct {
     text_html html;
     text_matcher *matcher;
     text_buffer text; /* the caption */
-    int exceeded;     /* a URL has exceeded the limit of steps */
     mar_err *err;
 } cleaner;
 
@@ -243,6 +242,7 @@ static mar_status lower(cleaner *c)
     }
     text_pattern_free(before);
     text_pattern_free(behind);
+    if (status == MAR_OK) status = text_matcher_check(c->matcher, "the caption", c->err);
     if (status == MAR_OK) return take(c, &out);
     text_buffer_free(&out);
     return status;
@@ -279,9 +279,7 @@ static size_t url_end(cleaner *c, url_pattern scheme, size_t at, size_t *tried)
     const size_t n = c->text.length;
     if (text_pattern_find(c->urls[scheme], c->matcher, text, n, at, &match) > 0) return match.end[0];
     if (at < *tried) return 0;
-    const int found = text_pattern_find(c->urls[URL_DOMAIN], c->matcher, text, n, at, &match);
-    if (found > 0) return match.end[0];
-    c->exceeded |= found < 0;
+    if (text_pattern_find(c->urls[URL_DOMAIN], c->matcher, text, n, at, &match) > 0) return match.end[0];
     *tried = at;
     while (*tried < n && is_domain_character(text[*tried])) ++*tried;
     return 0;
@@ -302,8 +300,7 @@ static mar_status remove_urls(cleaner *c, url_pattern scheme)
     }
     text_put(&out, c->text.data + done, c->text.length - done);
     const mar_status status = take(c, &out);
-    return status == MAR_OK && c->exceeded ? err_set(c->err, MAR_EARG, "the caption: a URL exceeds the limit of steps")
-                                           : status;
+    return status == MAR_OK ? text_matcher_check(c->matcher, "the caption", c->err) : status;
 }
 
 static mar_status html_to_text(cleaner *c)

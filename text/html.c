@@ -66,7 +66,8 @@ typedef struct {
     text_buffer data;               /* the string that grows */
     int has_data;                   /* though it may be empty */
     text_buffer *out;
-    int failed, exceeded; /* no memory; a pattern's limits */
+    int failed;     /* no memory */
+    int has_failed; /* a search */
 } parser;
 
 /* The end of what was read; NOTHING if it is incomplete. */
@@ -75,7 +76,7 @@ enum { NOTHING = 0 };
 static int find(parser *p, html_pattern which, size_t from, text_match *match)
 {
     const int found = from <= p->n ? text_pattern_find(p->h->patterns[which], p->m, p->text, p->n, from, match) : 0;
-    p->exceeded |= found < 0;
+    p->has_failed |= found < 0;
     return found > 0;
 }
 
@@ -412,7 +413,7 @@ static size_t find_interesting(parser *p, size_t at)
  * time; what is incomplete then ends it. */
 static size_t go_ahead(parser *p, size_t at, int at_end)
 {
-    while (at < p->n && !p->failed && !p->exceeded) {
+    while (at < p->n && !p->failed && !p->has_failed) {
         const size_t next = find_interesting(p, at);
         if (next == SIZE_MAX) break;
         if (at < next) add_data(p, p->text + at, next - at);
@@ -449,8 +450,7 @@ mar_status text_html_text(const text_html *h, text_matcher *m, const char *marku
     free(p.open);
     text_buffer_free(&p.data);
     if (p.failed) return err_set(err, MAR_ENOMEM, "no memory for the text of %zu bytes of HTML", n);
-    if (p.exceeded) return err_set(err, MAR_EARG, "the caption's HTML exceeds a pattern's limit of steps");
-    return MAR_OK;
+    return text_matcher_check(m, "the caption's HTML", err);
 }
 
 mar_status text_html_open(text_html *out, mar_err *err)

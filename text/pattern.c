@@ -8,6 +8,7 @@
 struct text_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
+    int error; /* PCRE2's, of the first search that failed; 0: none */
 };
 
 /* Steps from one start, and KiB. */
@@ -32,7 +33,7 @@ mar_status text_pattern_compile(const char *pattern, size_t length, int lines, c
         return MAR_OK;
     }
     if (pcre2_get_error_message(number, (PCRE2_UCHAR *)why, sizeof why) < 0) *why = '\0';
-    if (number == PCRE2_ERROR_NOMEMORY) return err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
+    if (number == PCRE2_ERROR_HEAP_FAILED) return err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
     return err_set(err, MAR_EFORMAT, "%s: pattern \"%.*s\": %s, at %zu", label, length > 100 ? 100 : (int)length,
                    pattern, why, at);
 }
@@ -70,14 +71,24 @@ int text_pattern_find(const text_pattern *p, text_matcher *m, const char *text, 
     const int rc =
         pcre2_match((const pcre2_code *)p, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
-    if (rc < 0) return -1;
+    if (rc < 0) {
+        if (!m->error) m->error = rc;
+        return -1;
+    }
     const size_t *const ends = pcre2_get_ovector_pointer(m->data);
     for (int i = 0; i < TEXT_GROUPS; i++) {
         const int known = rc == 0 || i < rc;
         out->begin[i] = known ? ends[2 * i] : SIZE_MAX;
         out->end[i] = known ? ends[2 * i + 1] : SIZE_MAX;
     }
-    return out->begin[0] <= out->end[0] ? 1 : -1; /* \K in a lookahead can turn them around */
+    return 1;
+}
+
+mar_status text_matcher_check(const text_matcher *m, const char *label, mar_err *err)
+{
+    if (m->error == 0) return MAR_OK;
+    if (m->error == PCRE2_ERROR_NOMEMORY) return err_set(err, MAR_ENOMEM, "%s: no memory for a search", label);
+    return err_set(err, MAR_EARG, "%s: a pattern exceeds its limit of steps", label);
 }
 
 mar_status text_pattern_replace(const text_pattern *p, text_matcher *m, const char *text, size_t n, const char *with,
@@ -101,7 +112,7 @@ mar_status text_pattern_replace(const text_pattern *p, text_matcher *m, const ch
                 text_put(out, text + match.begin[1], match.end[1] - match.begin[1]);
         done = match.end[0];
     }
-    if (found < 0) return err_set(err, MAR_EARG, "%s: a pattern exceeds its limit of steps", label);
+    if (found < 0) return text_matcher_check(m, label, err);
     text_put(out, text + done, n - done);
     return out->failed ? err_set(err, MAR_ENOMEM, "%s: no memory for a text of %zu bytes", label, n) : MAR_OK;
 }

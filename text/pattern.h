@@ -26,10 +26,13 @@ mar_status text_pattern_translate(const char *pattern, size_t length, const char
 void text_pattern_free(text_pattern *p);
 
 text_matcher *text_matcher_new(void); /* NULL without memory */
+/* Returns MAR_OK if no search with the matcher has failed; else, with the label, MAR_ENOMEM, or MAR_EARG if it exceeded
+ * its limits. */
+mar_status text_matcher_check(const text_matcher *m, const char *label, mar_err *err);
 void text_matcher_free(text_matcher *m);
 
 /* Finds the first match in text[0..n), valid UTF-8, at or after `from`. Returns 1, 0 if there is none, or -1 if the
- * search exceeds its limits. */
+ * search fails: text_matcher_check says why. */
 int text_pattern_find(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from, text_match *out);
 
 /* Writes text with every match replaced by `with`, in which "\1" stands for the first group. An empty match is left as

@@ -147,7 +147,7 @@ static mar_status put_replaced(const text_step *s, text_matcher *m, const char *
         do from++; /* past a character after an empty match */
         while (from < n && ((uint8_t)text[from] & 0xc0) == 0x80);
     }
-    if (found < 0) return err_set(err, MAR_EARG, "a pattern of the tokenizer exceeds its limit of steps");
+    if (found < 0) return text_matcher_check(m, "the tokenizer", err);
     text_put(out, text + done, n - done);
     return MAR_OK;
 }
@@ -240,7 +240,7 @@ static mar_status split_word(const text_step *s, text_matcher *m, const char *te
         do from++; /* past a character after an empty match */
         while (from < word.length && ((uint8_t)text[from] & 0xc0) == 0x80);
     }
-    if (found < 0) return err_set(err, MAR_EARG, "a pattern of the tokenizer exceeds its limit of steps");
+    if (found < 0) return text_matcher_check(m, "the tokenizer", err);
     if (done < word.length) cut(&c, done, word.length, 0);
     return MAR_OK;
 }

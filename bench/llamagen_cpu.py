@@ -6,6 +6,13 @@
     python3 bench/llamagen_cpu.py --model build/gpt_l.safetensors --draft build/gpt_b.safetensors --vq build/vq16.pt \\
         --out bench/results/llamagen_cpu.json
 
+    python3 tools/dev/random_checkpoint.py --arch t2i_xl --seq_len 64 --out build/t2i_xl.safetensors
+    python3 tools/dev/random_checkpoint.py --arch eagle_xl --out build/eagle_xl.bin
+    python3 -c "import numpy as n; n.savez('build/captions.npz', features=n.random.default_rng(0).normal(0, 0.1, (1, 120, 2048)))"
+    python3 bench/llamagen_cpu.py --model build/t2i_xl.safetensors --eagle build/eagle_xl.bin --vq build/vq16.pt --cfg 7.5 \\
+        --options "--captions build/captions.npz --top_k 1000" --only "sjd --window 16" --only "sjd-pac --window 16" \\
+        --only "scd --window 16" --only "vanilla --gamma 5 --tree dynamic" --out bench/results/llamagen_t2i_cpu.json
+
 Every method is measured by `mar bench`, in turns with plain decoding of the same images: seconds, accepted length, step compression
 (tokens of an image over calls of the target for it), the speed in time beside it, and the speed that the floors of its passes
 allow: the larger of bytes over measured bandwidth and arithmetic over the measured matrix rate. Laws of random weights are broad, so
@@ -23,13 +30,14 @@ METHODS = [
     "lantern --gamma 4", "lantern-pp --gamma 4", "lantern-gstar --gamma 4", "lantern-pp-gstar --gamma 4",
     "lantern-pp --tree static",
     "sjd --window 16", "sjd --window 64", "sjd-pac --pac_children 1 --pac_continue off", "sjd-pac --pac_children 1",
-    "sjd-pac --pac_continue off", "sjd-pac",
+    "sjd-pac --pac_continue off", "sjd-pac", "scd --pac_children 1", "scd",
 ]
+JACOBI = ("sjd", "sjd-pac", "scd")  # without a draft model
 
 
 def measure(arguments):
     command = [arguments.mar, "bench", "--json", "--model", arguments.model, "--vq", arguments.vq, "--cfg", str(arguments.cfg),
-               "--repeat", str(arguments.repeat)]
+               "--repeat", str(arguments.repeat), *arguments.options.split()]
 
     def run(extra):
         done = subprocess.run(command + extra, capture_output=True, text=True, check=False)
@@ -39,16 +47,16 @@ def measure(arguments):
 
     plain = run([])
     rows = []
-    for method in METHODS:
+    for method in arguments.only or METHODS:
         extra = ["--spec", *method.split()]
-        if not method.startswith("sjd"):
-            extra += ["--draft", arguments.draft]
+        if method.split()[0] not in JACOBI:
+            extra += ["--draft", arguments.eagle or arguments.draft]
         found = run(extra)
         keys = ("mean_accepted_length", "step_compression", "speed", "speed_by_floors", "seconds_per_image",
                 "plain_seconds_per_image", "target_seconds", "draft_seconds", "verification_seconds")
         rows.append({"method": method, **{k: found[k] for k in keys}})
         print(f"{method}: {rows[-1]['speed']:.2f}x", file=sys.stderr)
-    return {"command": " ".join(sys.argv), "model": os.path.basename(arguments.model), "draft": os.path.basename(arguments.draft),
+    return {"command": " ".join(sys.argv), "model": os.path.basename(arguments.model), "draft": os.path.basename(arguments.eagle or arguments.draft or ""),
             "cfg": arguments.cfg, "backend": plain["backend"], "memory_bandwidth": plain["memory_bandwidth"],
             "matrix_peak": plain["matrix_peak"], "plain": {k: plain[k] for k in ("seconds_per_image", "target_seconds")},
             "target_passes": plain["target_passes"], "methods": rows}
@@ -70,7 +78,10 @@ def main():
     parser.add_argument("--mar", default="build/release/mar")
     parser.add_argument("--model")
     parser.add_argument("--draft")
+    parser.add_argument("--eagle", help="an EAGLE drafter in place of --draft")
     parser.add_argument("--vq")
+    parser.add_argument("--options", default="", help="more options of every run")
+    parser.add_argument("--only", action="append", help="a method and its options, in place of all methods; may be repeated")
     parser.add_argument("--cfg", type=float, default=2.0)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--out", help="JSON")

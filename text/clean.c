@@ -367,15 +367,14 @@ static void close_cleaner(cleaner *c)
     text_buffer_free(&c->text);
 }
 
-/* Returns a copy without NULs, which the caller frees. */
-static char *copy_text(const text_buffer *text)
+/* Removes NULs, which would end the string, and white space that was behind one. */
+static void remove_nuls(cleaner *c)
 {
-    char *copy = malloc(text->length + 1);
     size_t n = 0;
-    for (size_t i = 0; copy && i < text->length; i++)
-        if (text->data[i]) copy[n++] = text->data[i];
-    if (copy) copy[n] = '\0';
-    return copy;
+    for (size_t i = 0; i < c->text.length; i++)
+        if (c->text.data[i]) c->text.data[n++] = c->text.data[i];
+    c->text.length = n;
+    strip(c);
 }
 
 mar_status text_clean_caption(const char *text, size_t length, char **out, mar_err *err)
@@ -392,7 +391,11 @@ mar_status text_clean_caption(const char *text, size_t length, char **out, mar_e
     mar_status status = c.text.failed ? refuse_memory(&c) : open_cleaner(&c);
     if (status == MAR_OK) status = clean(&c);
     if (status == MAR_OK) status = clean(&c);
-    if (status == MAR_OK && !(*out = copy_text(&c.text))) status = refuse_memory(&c);
+    if (status == MAR_OK) {
+        remove_nuls(&c);
+        *out = c.text.data;
+        c.text = (text_buffer){0};
+    }
     close_cleaner(&c);
     return status;
 }

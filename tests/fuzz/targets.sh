@@ -1,6 +1,6 @@
 # Sourced: the fuzz targets, and the settings of each.
 
-fuzz_targets="safetensors pytorch npz images metadata folder options classes prompts spiece tokenizer merges sweep request run"
+fuzz_targets="safetensors pytorch npz images metadata folder options classes prompts spiece tokenizer merges caption sweep request run"
 
 # `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes a quarter of them.
 fuzz_runs() {
@@ -12,6 +12,7 @@ fuzz_runs() {
     spiece) echo 400000 ;;
     tokenizer) echo 350000 ;;
     merges) echo 400000 ;;
+    caption) echo 10000 ;;
     sweep) echo 400000 ;;
     run) echo 150000 ;;
     *) echo 1500000 ;;
@@ -43,6 +44,7 @@ fuzz_sources() {
     spiece) echo text/protobuf.c text/charsmap.c text/trie.c text/unigram.c text/unigram_encode.c ;;
     tokenizer) echo text/json_read.c text/steps_json.c text/steps.c text/pattern.c text/bpe.c text/bpe_build.c text/bpe_encode.c ;;
     merges) echo text/bpe.c text/bpe_build.c text/bpe_encode.c ;;
+    caption) echo text/clean.c text/html.c text/entities.c text/pattern.c ;;
     sweep) echo tools/eval/sweep_file.c ;;
     request) echo base/json.c tools/serve/request.c tools/serve/answer.c ;;
     run) echo tools/store/store.c tools/eval/settings.c tools/eval/batch.c tools/eval/merge.c tools/eval/ranges.c tools/eval/pictures.c tools/eval/result.c ;;

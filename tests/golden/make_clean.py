@@ -3,7 +3,7 @@ python3 tests/golden/make_clean.py LLAMAGEN [COUNT]  ->  tests/golden/data/text/
 
 LLAMAGEN is a clone of FoundationVision/LlamaGen. Python 3.11, beautifulsoup4 4.15: html.parser changed later.
 captions.bin has pairs of strings, each with its size before it, u16 little-endian. With COUNT, writes so many captions
-and results, u32 sizes, to standard output."""
+and results, u32 sizes, to standard output. U+0000 is removed, as libmar does."""
 
 import random
 import struct
@@ -93,7 +93,7 @@ def pairs(folder, count):
     for i in range(count):
         text = caption(i)
         try:
-            yield text, clean(text)
+            yield text, clean(text).replace("\0", "").strip()
         except Exception:  # Beautiful Soup rejects the markup
             pass
 

@@ -489,6 +489,12 @@ TEST_CASE(options_must_fit)
         assert_null(s);
         if (!strstr(err.text, bad[i].says)) fail_msg("\"%s\" does not say \"%s\"", err.text, bad[i].says);
     }
+    const spec_model large = {KERN_RACE_TOKENS + 1, p, toy_laws, NULL};
+    const spec_sampler_options scd = {.method = spec_method_find("scd"), .parameter = parameter, .length = 3};
+    spec_sampler *s = NULL;
+    mar_err err = {0};
+    assert_int_equal(spec_sampler_create(g.k, &large, NULL, &scd, 1, 4, &s, &err), MAR_EARG);
+    assert_string_equal(err.text, "scd: more than 262144 tokens");
     spec_sampler_free(NULL);
     sampling_close(&g);
     toy_free(p);

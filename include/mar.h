@@ -348,8 +348,8 @@ MAR_API void mar_source_init(mar_source *source, size_t size);
 
 /* Loads a MAR, SphereAR or LlamaGen checkpoint: .safetensors, or the official PyTorch .pth or .pt. Built-in models have
  * names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle";
- * SphereAR's "demo-sphere", "demo-sphere-draft". The file may be deleted afterwards. Every call makes its own copy of
- * the weights: two models of one file share nothing, on one handle or on two.
+ * SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i". The file may be deleted afterwards. Every call
+ * makes its own copy of the weights: two models of one file share nothing, on one handle or on two.
  *
  * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself
  * (or the program that libmar.a is linked into) and in the two folders above, then where it was to be installed. The
@@ -414,9 +414,9 @@ typedef enum { MAR_CLEAN_LLAMAGEN = 0, MAR_CLEAN_OFF } mar_clean;
 /* Loads the encoder of a T5 of version 1.1 (flan-t5, t5-v1_1; gated-gelu) from a folder as Hugging Face writes it:
  * spiece.model, config.json, and model.safetensors or pytorch_model.bin, whole or in shards with their index
  * (model.safetensors.index.json). Without config.json a file that mar_convert has written will do, named
- * model.safetensors. Reads the encoder's tensors only, one at a time. MAR_EIO for a file that is missing, MAR_EFORMAT
- * for a damaged one or half a download, MAR_EMODEL for another architecture. Further errors are those of
- * mar_model_load. mar_text_free accepts NULL. */
+ * model.safetensors. Built in: "demo-t5", that of demo-t2i. Reads the encoder's tensors only, one at a time. MAR_EIO
+ * for a file that is missing, MAR_EFORMAT for a damaged one or half a download, MAR_EMODEL for another architecture.
+ * Further errors are those of mar_model_load. mar_text_free accepts NULL. */
 MAR_API mar_status mar_text_load(mar *m, const char *folder, mar_text **out);
 /* Does the same from source->path, with progress. MAR_EARG for data, fd, heads and encoder. */
 MAR_API mar_status mar_text_load_from(mar *m, const mar_source *source, mar_text **out);

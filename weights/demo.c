@@ -13,6 +13,7 @@ static const wt_demo models[] = {
     {"demo-discrete-eagle", "discrete-eagle.safetensors"},
     {"demo-sphere", "sphere.safetensors"},
     {"demo-sphere-draft", "sphere-draft.safetensors"},
+    {"demo-t2i", "t2i.safetensors"},
 };
 static const wt_demo decoders[] = {
     {"demo", "vae.safetensors"},
@@ -38,6 +39,16 @@ const wt_demo *wt_demo_mar(const char *name)
 const wt_demo *wt_demo_vae(const char *name)
 {
     return find(decoders, DECODERS, name);
+}
+
+mar_status wt_demo_folder(const char *name, char path[PATH_MAX], mar_err *err)
+{
+    static const char file[] = "/config.json";
+    *path = '\0';
+    if (strcmp(name, "demo-t5") != 0) return MAR_OK;
+    const mar_status status = data_find("demo/t5/config.json", path, err);
+    if (status == MAR_OK) path[strlen(path) - strlen(file)] = '\0';
+    return status;
 }
 
 mar_status wt_open_demo(const wt_demo *demo, wt_file **out, mar_err *err)

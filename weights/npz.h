@@ -59,6 +59,12 @@ mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, cha
 void npz_writer_leave_unsynced(npz_writer *w); /* see file_writer: for a file that can be made again */
 mar_status npz_writer_add(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
                           const void *data, char *why);
+/* Adds an array in pieces, in constant memory: begin, then `put` until all its bytes are there, in C order, then end.
+ * npz_writer_end returns MAR_EARG if bytes are missing, npz_writer_put if there are too many. */
+mar_status npz_writer_begin(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
+                            char *why);
+mar_status npz_writer_put(npz_writer *w, const void *data, size_t bytes, char *why);
+mar_status npz_writer_end(npz_writer *w, char *why);
 mar_status npz_writer_commit(npz_writer *w, char *why);
 void npz_writer_discard(npz_writer *w); /* NULL is fine */
 

@@ -142,6 +142,10 @@ struct npz_writer {
     size_t count, capacity;
     int deflated;
     uint64_t at;        /* bytes written */
+    uint64_t begin;     /* offset of the contents of the array that is being written */
+    uint64_t left;      /* bytes of the array that are missing */
+    z_stream z;         /* compresses it */
+    int compressing;    /* 1: z is in use */
     uint8_t out[CHUNK]; /* output of deflate */
 };
 
@@ -181,9 +185,10 @@ static mar_status append(npz_writer *w, const void *data, size_t n, mar_err *err
 }
 
 /* Compresses and appends data[n]; with Z_FINISH also ends the stream. */
-static mar_status append_deflated(npz_writer *w, z_stream *z, const void *data, size_t n, int flush, mar_err *err)
+static mar_status append_deflated(npz_writer *w, const void *data, size_t n, int flush, mar_err *err)
 {
     const uint8_t *from = data;
+    z_stream *z = &w->z;
     mar_status status = MAR_OK;
     int result = Z_OK;
     do {
@@ -196,7 +201,7 @@ static mar_status append_deflated(npz_writer *w, z_stream *z, const void *data, 
             result = deflate(z, n > piece ? Z_NO_FLUSH : flush); /* Z_BUF_ERROR: nothing left to do */
             status = append(w, w->out, CHUNK - z->avail_out, err);
         } while (status == MAR_OK && z->avail_out == 0);
-        from += piece;
+        if (n > piece) from += piece;
         n -= piece;
     } while (n > 0 && status == MAR_OK);
     if (status == MAR_OK && flush == Z_FINISH && result != Z_STREAM_END)
@@ -204,22 +209,28 @@ static mar_status append_deflated(npz_writer *w, z_stream *z, const void *data, 
     return status;
 }
 
-/* Appends the array's header and data, compressed if the writer compresses. */
-static mar_status append_contents(npz_writer *w, const uint8_t *header, size_t header_size, const void *data, size_t n,
-                                  mar_err *err)
+/* Appends contents of the array that is being written, compressed if the writer compresses. */
+static mar_status append_contents(npz_writer *w, const void *data, size_t n, mar_err *err)
 {
-    mar_status status;
-    if (!w->deflated) {
-        status = append(w, header, header_size, err);
-        return status == MAR_OK ? append(w, data, n, err) : status;
-    }
-    z_stream z = {0};
-    if (deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    entry *e = &w->entries[w->count - 1];
+    e->crc = (uint32_t)crc32_z(e->crc, data, n);
+    e->size += n;
+    return w->compressing ? append_deflated(w, data, n, Z_NO_FLUSH, err) : append(w, data, n, err);
+}
+
+static mar_status start_compressing(npz_writer *w, mar_err *err)
+{
+    w->z = (z_stream){0};
+    if (deflateInit2(&w->z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK)
         return err_set(err, MAR_ENOMEM, "%s: out of memory for compressing", w->path);
-    status = append_deflated(w, &z, header, header_size, Z_NO_FLUSH, err);
-    if (status == MAR_OK) status = append_deflated(w, &z, data, n, Z_FINISH, err);
-    deflateEnd(&z);
-    return status;
+    w->compressing = 1;
+    return MAR_OK;
+}
+
+static void stop_compressing(npz_writer *w)
+{
+    if (w->compressing) deflateEnd(&w->z);
+    w->compressing = 0;
 }
 
 /* Rewrites the entry's local header with its final sizes and CRC. */
@@ -264,32 +275,69 @@ static entry *add_entry(npz_writer *w)
     return &w->entries[w->count++];
 }
 
-static mar_status write_array(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
-                              const void *data, mar_err *err)
+static mar_status begin_array(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
+                              mar_err *err)
 {
     uint8_t header[NPY_WRITTEN_MAX], local[LOCAL_MAX];
-    uint64_t n;
-    mar_status status = check_array(w, name, dtype, rank, shape, &n, err);
+    mar_status status = check_array(w, name, dtype, rank, shape, &w->left, err);
     if (status != MAR_OK) return status;
     entry *e = add_entry(w);
     if (!e) return err_set(err, MAR_ENOMEM, "%s: out of memory", w->path);
     strcpy(stpcpy(e->name, name), ".npy");
     const size_t header_size = npy_write(dtype, rank, shape, header);
     status = append(w, local, make_local(e, local), err);
-    const uint64_t begin = w->at;
-    if (status == MAR_OK) status = append_contents(w, header, header_size, data, n, err);
-    if (status != MAR_OK) return status;
-    e->size = header_size + n;
-    e->packed = w->at - begin;
-    e->crc = (uint32_t)crc32_z(crc32_z(0, header, header_size), data ? data : header, n);
-    return rewrite_local(w, e, err);
+    w->begin = w->at;
+    if (status == MAR_OK && w->deflated) status = start_compressing(w, err);
+    return status == MAR_OK ? append_contents(w, header, header_size, err) : status;
+}
+
+static mar_status put_data(npz_writer *w, const void *data, size_t n, mar_err *err)
+{
+    if (n > w->left)
+        return err_set(err, MAR_EARG, "%s: %zu bytes for an array that lacks %llu", w->path, n,
+                       (unsigned long long)w->left);
+    w->left -= n;
+    return n > 0 ? append_contents(w, data, n, err) : MAR_OK;
+}
+
+static mar_status end_array(npz_writer *w, mar_err *err)
+{
+    entry *e = &w->entries[w->count - 1];
+    mar_status status = MAR_OK;
+    if (w->left > 0)
+        return err_set(err, MAR_EARG, "%s: an array lacks %llu bytes", w->path, (unsigned long long)w->left);
+    if (w->compressing) status = append_deflated(w, NULL, 0, Z_FINISH, err);
+    stop_compressing(w);
+    e->packed = w->at - w->begin;
+    return status == MAR_OK ? rewrite_local(w, e, err) : status;
+}
+
+mar_status npz_writer_begin(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape, char *why)
+{
+    mar_err err = {0};
+    return npz_export_error(begin_array(w, name, dtype, rank, shape, &err), &err, why);
+}
+
+mar_status npz_writer_put(npz_writer *w, const void *data, size_t bytes, char *why)
+{
+    mar_err err = {0};
+    return npz_export_error(put_data(w, data, bytes, &err), &err, why);
+}
+
+mar_status npz_writer_end(npz_writer *w, char *why)
+{
+    mar_err err = {0};
+    return npz_export_error(end_array(w, &err), &err, why);
 }
 
 mar_status npz_writer_add(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
                           const void *data, char *why)
 {
     mar_err err = {0};
-    return npz_export_error(write_array(w, name, dtype, rank, shape, data, &err), &err, why);
+    mar_status status = begin_array(w, name, dtype, rank, shape, &err);
+    if (status == MAR_OK) status = put_data(w, data, (size_t)w->left, &err);
+    if (status == MAR_OK) status = end_array(w, &err);
+    return npz_export_error(status, &err, why);
 }
 
 static mar_status write_directory(npz_writer *w, mar_err *err)
@@ -315,6 +363,7 @@ mar_status npz_writer_commit(npz_writer *w, char *why)
 void npz_writer_discard(npz_writer *w)
 {
     if (!w) return;
+    stop_compressing(w);
     if (w->file.stream) file_writer_discard(&w->file);
     free(w->entries);
     free(w->path);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -176,12 +177,14 @@ typedef struct {
     const char *file; /* in demo/ of the data folder */
 } wt_demo;
 /* Returns a demo model: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
- * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft". Returns NULL for another name. */
+ * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i". Returns NULL for another name. */
 const wt_demo *wt_demo_mar(const char *name);
 /* Returns a demo's image decoder: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq", "demo-sphere"; NULL for
  * another name. */
 const wt_demo *wt_demo_vae(const char *name);
 /* Opens its file, labelled with its name. Errors of opening name the path, or the folders without it. */
+/* Writes the path of the folder of the built-in T5, "demo-t5", or "" for another name. */
+mar_status wt_demo_folder(const char *name, char path[PATH_MAX], mar_err *err);
 mar_status wt_open_demo(const wt_demo *demo, wt_file **out, mar_err *err);
 
 #endif

@@ -90,14 +90,18 @@ static void destroy(mar_text *t)
 static mar_status create(mar *m, const mar_source *source, mar_text **out, mar_err *err)
 {
     wt_file *f = NULL;
-    mar_status status = wt_open_folder(source->path, m->weights, &f, err);
+    char built_in[PATH_MAX];
+    mar_source found = *source;
+    mar_status status = wt_demo_folder(source->path, built_in, err);
+    if (*built_in) found.path = built_in;
+    if (status == MAR_OK) status = wt_open_folder(found.path, m->weights, &f, err);
     if (status != MAR_OK) return status;
     wt_allow_nonfinite(f, m->allow_nonfinite);
     mar_text *t = calloc(1, sizeof *t);
     status = t ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) {
         t->m = m;
-        status = load(t, f, source, err);
+        status = load(t, f, &found, err);
     }
     if (status == MAR_OK) {
         mar_retain(m);

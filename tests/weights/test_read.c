@@ -277,6 +277,7 @@ TEST_CASE(test_demo)
         {wt_demo_vae("demo-discrete"), "quantize.embedding.weight", 2, {256, 8}, "vq"},
         {wt_demo_mar("demo-sphere"), "cls_embedding.weight", 2, {11, 384}, "spherear"},
         {wt_demo_mar("demo-sphere-draft"), "cls_embedding.weight", 2, {11, 192}, "spherear"},
+        {wt_demo_mar("demo-t2i"), "cls_embedding.uncond_embedding", 2, {16, 128}, "llamagen"},
         {wt_demo_vae("demo-sphere"), "vae.post_quant_proj.weight", 2, {96, 16}, "spherear"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

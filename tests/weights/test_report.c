@@ -98,6 +98,7 @@ TEST_CASE(test_demo)
         {"demo-discrete-vq", MAR_KIND_VAE},
         {"demo-sphere", MAR_KIND_SPHEREAR},
         {"demo-sphere-draft", MAR_KIND_SPHEREAR},
+        {"demo-t2i", MAR_KIND_LLAMAGEN},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         mar_report *r = inspect(models[i].name, 0);

@@ -1,7 +1,8 @@
-"""LlamaGen's class-conditional transformer (Sun et al. 2024, autoregressive/models/gpt.py and generate.py), with the
-official tensor names, and an EAGLE drafter over it (Li et al. 2024) with the names that libmar reads.
+"""LlamaGen's transformer (Sun et al. 2024, autoregressive/models/gpt.py and generate.py), of classes or of captions, with
+the official tensor names, and an EAGLE drafter over it (Li et al. 2024) with the names that libmar reads.
 
-Shapes: B images, L tokens (seq_len, row by row of a square), W width, T = 1 + L positions: the class, then the tokens.
+Shapes: B images, L tokens (seq_len, row by row of a square), W width, P positions before the tokens: 1 for a class, a
+caption's number of features else; T = P + L positions.
 """
 
 import math
@@ -23,16 +24,22 @@ class GptConfig:
     seq_len: int = 256
     classes: int = 1000
     dropout: float = 0.0  # of the embedded tokens
+    caption_tokens: int = 0  # text-to-image: features of a caption
+    caption_dim: int = 0
+
+    @property
+    def prefix(self):
+        return self.caption_tokens or 1
 
 
-def rotary_table(seq_len, head_size):
-    """cos and sin [1 + seq_len, head_size / 2] of every position's pairs: the first half turns with the row, the second with
-    the column. At the class position both are 0, so that its query and key are."""
+def rotary_table(seq_len, head_size, prefix=1):
+    """cos and sin [prefix + seq_len, head_size / 2] of every position's pairs: the first half turns with the row, the second
+    with the column. At the prefix both are 0, so that its queries and keys are."""
     side, pairs = math.isqrt(seq_len), head_size // 4
     rates = 1.0 / 10000 ** (torch.arange(pairs).float() / pairs)
     angle = torch.outer(torch.arange(side).float(), rates)
     grid = torch.cat([angle[:, None].expand(-1, side, -1), angle[None].expand(side, -1, -1)], -1).flatten(0, 1)
-    none = torch.zeros(1, 2 * pairs)
+    none = torch.zeros(prefix, 2 * pairs)
     return torch.cat([none, grid.cos()]), torch.cat([none, grid.sin()])
 
 
@@ -60,13 +67,17 @@ class CausalAttention(nn.Module):
         self.wqkv = nn.Linear(config.width, 3 * config.width, bias=False)
         self.wo = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, x, cos, sin, past=None):
-        """Positions x [B,T,W] behind those whose keys and values `past` has. Returns the output and the keys and values."""
+    def forward(self, x, cos, sin, past=None, hidden=None):
+        """Positions x [B,T,W] behind those whose keys and values `past` has. hidden [B,1,1,n]: the first n positions, where it
+        is true, are seen by themselves only. Returns the output and the keys and values."""
         q, k, v = self.wqkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
         q, k, v = turn(q, cos, sin).transpose(1, 2), turn(k, cos, sin).transpose(1, 2), v.transpose(1, 2)
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         later = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(k.shape[2] - q.shape[2] + 1)
+        if hidden is not None:
+            others = ~torch.eye(k.shape[2], dtype=torch.bool)[k.shape[2] - q.shape[2]:]
+            later = later | F.pad(hidden, (0, k.shape[2] - hidden.shape[-1])) & others
         weight = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(later, -math.inf).softmax(-1)
         return self.wo((weight.type_as(v) @ v).transpose(1, 2).flatten(2)), (k, v)
 
@@ -88,8 +99,8 @@ class GptBlock(nn.Module):
         self.attention, self.feed_forward = CausalAttention(config), FeedForward(config)
         self.attention_norm, self.ffn_norm = RmsNorm(config.width), RmsNorm(config.width)
 
-    def forward(self, x, cos, sin, past=None):
-        y, past = self.attention(self.attention_norm(x), cos, sin, past)
+    def forward(self, x, cos, sin, past=None, hidden=None):
+        y, past = self.attention(self.attention_norm(x), cos, sin, past, hidden)
         x = x + y
         return x + self.feed_forward(self.ffn_norm(x)), past
 
@@ -101,30 +112,57 @@ class ClassTable(nn.Module):
         super().__init__()
         self.embedding_table = nn.Embedding(config.classes + 1, config.width)
 
+    def forward(self, labels):
+        """labels [B] (`classes`: none) -> [B,1,W]"""
+        return self.embedding_table(labels)[:, None]
+
+
+class CaptionTable(nn.Module):
+    """Two layers over a caption's features; uncond_embedding takes the place of the features of no caption."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.cap_proj = nn.Module()
+        self.cap_proj.fc1 = nn.Linear(config.caption_dim, config.width, bias=False)
+        self.cap_proj.fc2 = nn.Linear(config.width, config.width, bias=False)
+        self.uncond_embedding = nn.Parameter(torch.randn(config.caption_tokens, config.caption_dim) / config.caption_dim ** 0.5)
+
+    def forward(self, features, without=None):
+        """features [B,P,caption_dim] -> [B,P,W]; without [B]: images without caption"""
+        if without is not None:
+            features = torch.where(without[:, None, None], self.uncond_embedding.type_as(features), features)
+        return self.cap_proj.fc2(F.gelu(self.cap_proj.fc1(features), approximate="tanh"))
+
 
 class GPT(nn.Module):
     def __init__(self, config=GptConfig()):
         super().__init__()
         self.config = config
-        self.cls_embedding = ClassTable(config)
+        self.cls_embedding = CaptionTable(config) if config.caption_tokens else ClassTable(config)
         self.tok_embeddings = nn.Embedding(config.vocabulary, config.width)
         self.drop = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(GptBlock(config) for _ in range(config.depth))
         self.norm = RmsNorm(config.width)
         self.output = nn.Linear(config.width, config.vocabulary, bias=False)
-        self.rotary = rotary_table(config.seq_len, config.width // config.heads)
+        self.rotary = rotary_table(config.seq_len, config.width // config.heads, config.prefix)
         self.apply(start_weights)
         nn.init.zeros_(self.output.weight)
 
     def features(self, labels, codes):
         """What the output layer sees [B,1+n,W], for labels [B] (`classes`: none) and the first codes [B,n]."""
-        return self.layers_from(torch.cat([self.cls_embedding.embedding_table(labels)[:, None], self.tok_embeddings(codes)], 1))[0]
+        return self.layers_from(torch.cat([self.cls_embedding(labels), self.tok_embeddings(codes)], 1))[0]
 
-    def layers_from(self, x, first=0, past=None):
+    def caption_logits(self, features, mask, codes, without=None):
+        """Logits [B,1+n,vocabulary] of captions with features [B,P,caption_dim] and mask [B,P] and the first codes [B,n]."""
+        x = torch.cat([self.cls_embedding(features, without), self.tok_embeddings(codes)], 1)
+        x = self.layers_from(x, hidden=~mask.bool()[:, None, None])[0]
+        return self.output(x[:, self.config.prefix - 1:]).float()
+
+    def layers_from(self, x, first=0, past=None, hidden=None):
         x, keys = self.drop(x), []
         cos, sin = (table[first:first + x.shape[1]] for table in self.rotary)
         for i, layer in enumerate(self.layers):
-            x, layer_keys = layer(x, cos, sin, past and past[i])
+            x, layer_keys = layer(x, cos, sin, past and past[i], hidden)
             keys.append(layer_keys)
         return self.norm(x), keys
 
@@ -151,13 +189,27 @@ def filter_logits(logits, top_k=0, top_p=1.0):
     return logits
 
 
+def prefix_of(model, condition, cfg):
+    """The embedded positions before the tokens, of both branches, and which of them are hidden: of labels [B], or of
+    captions (features, mask)."""
+    if not model.config.caption_tokens:
+        both = torch.cat([condition, torch.full_like(condition, model.config.classes)]) if cfg > 1 else condition
+        return model.cls_embedding(both), None
+    features, mask = condition
+    if cfg > 1:
+        features, mask = torch.cat([features, model.cls_embedding.uncond_embedding.expand_as(features)]), torch.cat([mask, mask])
+    return model.cls_embedding(features), ~mask.bool()[:, None, None]
+
+
 @torch.no_grad()
-def generate_codes(model, labels, cfg=1.0, temperature=1.0, top_k=0, top_p=1.0, cfg_interval=-1, generator=None):
-    """Codes [B,L] for labels [B], drawn one after the other as the official generate() does; temperature 0: greedy."""
-    both = torch.cat([labels, torch.full_like(labels, model.config.classes)]) if cfg > 1 else labels
-    x, past, codes = model.cls_embedding.embedding_table(both)[:, None], None, []
+def generate_codes(model, condition, cfg=1.0, temperature=1.0, top_k=0, top_p=1.0, cfg_interval=-1, generator=None):
+    """Codes [B,L] for labels [B] or captions (features, mask), drawn one after the other as the official generate() does;
+    temperature 0: greedy."""
+    (x, hidden), past, codes, first = prefix_of(model, condition, cfg), None, [], 0
     for i in range(model.config.seq_len):
-        x, past = model.layers_from(x, i, past)
+        length = x.shape[1]
+        x, past = model.layers_from(x, first, past, hidden)
+        first += length
         logits = model.output(x[:, -1]).float()
         if cfg > 1:
             logits, without = logits.chunk(2)

@@ -122,14 +122,16 @@ def gpt_config(tensors, metadata):
     """The configuration that the shapes imply; heads and tokens of an image are not among them."""
     vocabulary, width = tensors["tok_embeddings.weight"].shape
     heads = int(metadata.get("mar.heads", {768: 12, 1024: 16, 1280: 20, 1536: 24, 3200: 32}.get(width, width // 64)))
+    classes = tensors.get("cls_embedding.embedding_table.weight")
+    tokens, dim = tensors.get("cls_embedding.uncond_embedding", torch.empty(0, 0)).shape
     return GptConfig(width=width, depth=1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("layers.")),
                      heads=heads, hidden=tensors["layers.0.feed_forward.w1.weight"].shape[0], vocabulary=vocabulary,
                      seq_len=int(metadata.get("mar.seq_len", 256)),
-                     classes=tensors["cls_embedding.embedding_table.weight"].shape[0] - 1)
+                     classes=0 if classes is None else classes.shape[0] - 1, caption_tokens=tokens, caption_dim=dim)
 
 
 def load_gpt(path, **known):
-    """A class-conditional GPT in eval mode from safetensors (metadata mar.heads, mar.seq_len) or an official .pt. `known`:
+    """A GPT of classes or captions in eval mode from safetensors (metadata mar.heads, mar.seq_len) or an official .pt. `known`:
     heads and seq_len where the file does not say."""
     metadata = {}
     if str(path).endswith((".pth", ".pt", ".ckpt")):

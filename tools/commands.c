@@ -2,6 +2,7 @@
 
 const tool_command commands[] = {
     {"generate", "make images of given classes and write them as pictures", cmd_generate},
+    {"captions", "encode prompts with a T5, for text-to-image models", cmd_captions},
     {"edit", "make a part of a picture anew: inpainting, outpainting, variations", cmd_edit},
     {"inspect", "print the contents and the problems of a checkpoint", cmd_inspect},
     {"convert", "write a checkpoint as safetensors: f32, bf16 or f16", cmd_convert},

@@ -32,10 +32,9 @@ static void set_up(convert_options *o, option_set *set)
 {
     *o = (convert_options){0};
     run_options_init(&o->run);
-    o->operands[0] = (operand){"IN", &o->in,
-                               "a model, an autoencoder or a T5 encoder: .safetensors, or .pth, .pt or .ckpt as "
-                               "PyTorch writes it; or a folder as Hugging Face writes it",
-                               NULL};
+    o->operands[0] =
+        (operand){"IN", &o->in,
+                  "a model, an autoencoder or a T5: .safetensors, .pth, .pt or .ckpt, or a Hugging Face folder", NULL};
     o->operands[1] = (operand){"OUT.safetensors", &o->out, "file to write, completely or not at all", NULL};
     *set = (option_set){
         .command = "convert",

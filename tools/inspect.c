@@ -21,10 +21,10 @@ static void set_up(inspect_options *o, option_set *set)
     *o = (inspect_options){0};
     run_options_init(&o->run);
     o->operands[0] = (operand){"FILE", &o->path,
-                               "a MAR, SphereAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, "
-                               "or .pth, .pt or .ckpt as PyTorch writes it; or built in: demo, demo-draft, demo-vae, "
-                               "demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq, "
-                               "demo-sphere, demo-sphere-draft; or a folder as Hugging Face writes it",
+                               "a model, an autoencoder or Inception-v3: .safetensors, "
+                               "PyTorch's .pth, .pt or .ckpt, or a Hugging Face folder; or built in: demo, demo-draft, "
+                               "demo-vae, demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq, "
+                               "demo-sphere, demo-sphere-draft, demo-t2i",
                                NULL};
     *set = (option_set){
         .command = "inspect",

@@ -25,8 +25,7 @@ static void print_help(void)
           "\n"
           "man mar explains every option, mar methods every accelerator.\n"
           "\n"
-          "example: mar generate --out digits.png\n"
-          "         40 handwritten digits from the demo model that is built in\n",
+          "example: mar generate --out digits.png          40 handwritten digits\n",
           stdout);
 }
 

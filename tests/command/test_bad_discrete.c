@@ -103,11 +103,16 @@ static void files(void **state)
 /* Tests captions with a text-to-image model: up to 120 positions of 12 features. */
 static void captions(void **state)
 {
+    static const char lacks[] =
+        "--prompt is missing: t2i.safetensors makes images of prompts, expected one, and with --t5 the folder of "
+        "a T5 of width 12; or --captions, what mar captions made of them";
     static const refusal cases[] = {
-        {TEXT_TO_IMAGE, "--captions is missing: t2i.safetensors makes images of captions, expected a file of their "
-                        "features, 12 numbers at up to 120 positions each"},
-        {TEXT_TO_IMAGE "--class 1", "--captions is missing: t2i.safetensors makes images of captions, expected a file "
-                                    "of their features, 12 numbers at up to 120 positions each"},
+        {TEXT_TO_IMAGE, lacks},
+        {TEXT_TO_IMAGE "--class 1", lacks},
+        {TEXT_TO_IMAGE "--prompt x", "--t5 is missing: t2i.safetensors takes prompts as a T5 of width 12 encodes them, "
+                                     "expected the T5's folder; or --captions, what mar captions made of them"},
+        {TEXT_TO_IMAGE "--prompt x --t5 demo-t5",
+         "--t5 demo-t5: a T5 of width 128, expected 12, the width of the captions of t2i.safetensors"},
         {TEXT_TO_IMAGE "--captions none.npz", "--captions none.npz: cannot open: No such file or directory"},
         {TEXT_TO_IMAGE "--captions text.npz", "--captions text.npz: 4 bytes that begin with \"none\", expected a .npz "
                                               "or .npy file of NumPy's"},
@@ -116,9 +121,7 @@ static void captions(void **state)
          "the draft's vocabulary has 256 tokens, expected the model's 50"},
         {"generate --model t2i.safetensors --captions c.npz --vq demo-discrete",
          "tokenizer and model have different codebooks: the VAE's has 256 tokens, the model's 50"},
-        {"bench --model t2i.safetensors --batch 1", "--captions is missing: t2i.safetensors makes images of captions, "
-                                                    "expected a file of their features, 12 numbers at up to 120 "
-                                                    "positions each"},
+        {"bench --model t2i.safetensors --batch 1", lacks},
     };
     static const float features[2 * 3 * 12];
     static const int64_t shape[] = {2, 3, 12};

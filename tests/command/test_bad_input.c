@@ -48,7 +48,9 @@ static void options(void **state)
         {"bench mar.pth", "mar: mar.pth: unexpected argument", ", did you mean --model mar.pth?\n"},
         {"methods cspd", "mar: cspd: unexpected argument", ", did you mean --name cspd?\n"},
         {"generate -n 3", "mar: -n: unknown option", ", did you mean --num?\n"},
-        {"generate --prompt dog", "mar: --prompt: unknown option", "with --captions FILE.npz\n"},
+        {"generate --text dog", "mar: --text: unknown option", "did you mean --prompt?\n"},
+        {"generate --negative_prompt dog", "mar: --negative_prompt: unknown option", "unconditional caption\n"},
+        {"generate --prompt dog", "--prompt: demo makes images of classes, expected a text-to-image model"},
         {"generate --width 512", "mar: --width: unknown option", "the size that the model was trained for\n"},
         {"generate --version", "mar: --version: unknown option", "mar --version prints it\n"},
         {"generate --model Demo", "mar: Demo: cannot open: ", "; did you mean demo?\n"},
@@ -59,7 +61,8 @@ static void options(void **state)
         {"-v", "mar: -v: unknown command", ", did you mean mar -V?\n"},
         {"generat", "mar: generat: unknown command", "did you mean mar generate?"},
         {"frobnicate", "mar: frobnicate: unknown command, expected ",
-         "generate, edit, inspect, convert, bench, classes, methods, fidelity, eval, serve, stats or completion"},
+         "generate, captions, edit, inspect, convert, bench, classes, methods, fidelity, eval, serve, stats or "
+         "completion"},
         {"--frobnicate", "mar: --frobnicate: ", "unknown command"},
         {"generate --spec cspd", "--spec: needs --draft", "needs --draft\n"},
         {"generate --spec eagle --draft demo-draft", "--spec eagle", "lantern-pp-gstar, sjd, sjd-pac or scd"},
@@ -375,8 +378,8 @@ static void help(void **state)
     } lines[] = {{"--help", 24, 1},           {"", 24, 1},
                  {"inspect --help", 24, 0},   {"convert --help", 24, 0},
                  {"classes --help", 24, 0},   {"methods --help", 24, 0},
-                 {"generate --help", 40, 1},  {"help generate", 40, 1},
-                 {"generate -h", 40, 1},      {"bench --help", 1000, 0},
+                 {"generate --help", 43, 1},  {"help generate", 43, 1},
+                 {"generate -h", 43, 1},      {"bench --help", 1000, 0},
                  {"fidelity --help", 1000, 0}};
     for (size_t i = 0; i < LENGTH(lines); i++) {
         command_result r = command_mar(*state, "%s", lines[i].line);

@@ -124,7 +124,7 @@ static const refusal refusals[] = {
     {"eval --clip " CLIP " --images clip", "--prompts is missing", ""},
     {"eval --clip " CLIP " --images clip --prompts two.txt",
      "clip: has 4 images, expected 2, 1 for each of 2 prompts; --num says how many", ""},
-    {"eval --images clip --prompts two.txt --features demo", "--prompts: has no effect without --clip", ""},
+    {"eval --images clip --prompts two.txt --features demo", "--prompts: has no effect with --images", ""},
     {"eval --clip " CLIP " --images clip --prompts two.txt --num 2 --stats many",
      "--stats: has no effect with --clip alone", ""},
     {"eval --vgg " INCEPTION " --images clip --stats many", "is inception-v3, expected VGG16", ""},

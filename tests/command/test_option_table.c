@@ -281,7 +281,7 @@ static void manual_names_every_row(void **state)
         assert_entry("mar.1", entry, end, any_row(i), " | ", "default is ", ".\n");
     }
     assert_known(*state, manual, "\n.It Fl -",
-                 "generate bench fidelity inspect convert classes methods eval stats edit serve");
+                 "generate bench fidelity inspect convert classes methods eval stats edit serve captions");
     free(manual);
 }
 

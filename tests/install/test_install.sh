@@ -22,7 +22,7 @@ cmake --install "$build_dir" --prefix "$prefix" >"$work/install.log" 2>&1 || {
 pc=$(find "$prefix" -name libmar.pc)
 [ -n "$pc" ] || fail "no libmar.pc installed"
 lib=$(dirname "$(dirname "$pc")")
-for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$prefix/share/libmar/demo/target.safetensors" "$lib/libmar.so" "$lib/libmar.a" "$prefix/share/man/man1/mar.1" \
+for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$prefix/share/libmar/demo/target.safetensors" "$prefix/share/libmar/demo/t5/spiece.model" "$lib/libmar.so" "$lib/libmar.a" "$prefix/share/man/man1/mar.1" \
     "$prefix/share/doc/libmar/LICENSE" "$prefix/share/doc/libmar/demo-models.md" \
     "$prefix/share/bash-completion/completions/mar" "$prefix/share/zsh/site-functions/_mar" \
     "$prefix/share/fish/vendor_completions.d/mar.fish" \

@@ -215,6 +215,7 @@ int cmd_bench(int argc, char **argv)
     progress_start(&bar, 0);
     status = models_load(&store, &o.run, &bar, &models);
     if (status == 0) status = run(&o, &models, &bar);
+    status = models_status(&store, status);
     models_free(&store);
     return status;
 }

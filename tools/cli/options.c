@@ -14,7 +14,7 @@
 static void add(option_set *set, const char *group, const mar_param *param, void *fields, int shared)
 {
     assert(set->count < OPTIONS_MAX);
-    set->options[set->count++] = (option){param, fields, group, shared, 0};
+    set->options[set->count++] = (option){.param = param, .fields = fields, .group = group, .shared = shared};
 }
 
 void options_add(option_set *set, const mar_param *param, void *fields, int shared)
@@ -42,6 +42,13 @@ static int find(const option_set *set, const char *name)
     for (int i = 0; i < set->count; i++)
         if (strcmp(set->options[i].param->name, name) == 0) return i;
     return -1;
+}
+
+void options_keep_all(option_set *set, const char *name, int *count, int most)
+{
+    option *o = &set->options[find(set, name)];
+    o->count = count;
+    o->most = most;
 }
 
 const option *options_find(const option_set *set, const char *name)
@@ -112,10 +119,23 @@ static int unknown_option(const option_set *set, const char *name)
     return tool_error("--%s: unknown option, see mar %s --help", name, set->command);
 }
 
+/* Appends the value to those of the option. As store. */
+static mar_status append_value(const option *o, const char *text, char *why, size_t size)
+{
+    const char **values = (const char **)(void *)((char *)o->fields + o->param->offset);
+    if (*o->count < o->most) {
+        values[(*o->count)++] = text;
+        return MAR_OK;
+    }
+    snprintf(why, size, "--%s: is given more than %d times", o->param->name, o->most);
+    return MAR_EARG;
+}
+
 /* Stores the value. On MAR_EARG writes one line to `why`. */
 static mar_status store(const option *o, const char *text, char *why, size_t size)
 {
     char expected[256];
+    if (o->count) return append_value(o, text, why, size);
     if (o->param->type != MAR_TYPE_MODEL) return mar_param_set(o->param, o->fields, text, why, size);
     if (*text)
         *(const char **)o->fields = text;

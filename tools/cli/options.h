@@ -8,7 +8,8 @@
 enum { OPTIONS_MAX = 128 };
 
 /* One option: `--name value` or `--name=value`, or a flag without a value. Dashes inside a name count as underscores.
- * The last occurrence counts. Some have a letter: `-o value`, `-ovalue`, and behind flags: `-qo value`. */
+ * The last occurrence counts, unless options_keep_all says otherwise. Some have a letter: `-o value`, `-ovalue`, and
+ * behind flags: `-qo value`. */
 /* Begins a row of a table: {.name = OPTION("batch"), ...}. */
 #define OPTION(name) name, .size = sizeof(mar_param)
 
@@ -19,6 +20,9 @@ typedef struct {
     const char *group; /* heading in --help and the manual */
     int shared;        /* 1: every run has this option; the manual lists it once */
     int given;         /* set by options_parse */
+    int *count; /* NULL: the last value counts. Otherwise a TEXT whose field is an array of `most` pointers: it keeps
+                   all values in their order, and *count, 0 at first, is their number */
+    int most;
 } option;
 
 typedef struct {
@@ -57,6 +61,9 @@ enum {
     OPTIONS_RUN = -1, /* run the command */
     OPTIONS_HELP = -2 /* one of the arguments asks for help */
 };
+
+/* Makes the option of that name keep all its values, `most` at most. */
+void options_keep_all(option_set *set, const char *name, int *count, int most);
 
 /* Parses the options as options_parse does, and answers --help. --help lists the common options, "--help all" all of
  * them. "--help WORD" lists the groups with that word in the heading or that name among the options. A default is the

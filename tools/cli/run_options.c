@@ -12,15 +12,18 @@
 #include <string.h>
 #include <unistd.h>
 
+static const char *const cleanings[] = {[MAR_CLEAN_LLAMAGEN] = "llamagen", [MAR_CLEAN_OFF] = "off", NULL};
+
 static const mar_param rows[] = {
     {.name = OPTION("model"),
      .offset = offsetof(run_options, model),
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "checkpoint: .safetensors, .pth, .pt; or demo, demo-discrete, demo-sphere\n"
-             "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens) and demo-sphere (SphereAR) come "
-             "with libmar, as do the drafts demo-draft, demo-discrete-draft, demo-discrete-eagle and "
+     .help = "checkpoint: .safetensors, .pth, .pt; or demo, demo-discrete, demo-sphere, demo-t2i\n"
+             "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens), demo-sphere (SphereAR) and "
+             "demo-t2i (LlamaGen, of prompts) come with libmar, as do the drafts demo-draft, demo-discrete-draft, "
+             "demo-discrete-eagle and "
              "demo-sphere-draft."},
     {.name = OPTION("vae"),
      .offset = offsetof(run_options, vae),
@@ -30,14 +33,45 @@ static const mar_param rows[] = {
          "image decoder: .safetensors, kl16.ckpt, demo\n"
          "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models and SphereAR's files have their own. "
          "mar generate needs it for any other model; mar bench and mar fidelity then go without images."},
+    {.name = OPTION("prompt"),
+     .offset = offsetof(run_options, prompt),
+     .type = MAR_TYPE_TEXT,
+     .argument = "TEXT",
+     .help = "what the picture shows, for a text-to-image model\n"
+             "May be given up to 32 times. Prompts take the place of classes, those of --prompt before those of "
+             "--prompts. One that is blank, no UTF-8 or longer than 65536 bytes is left out, and the command ends "
+             "with status 1. One with more tokens than the model takes is cut, with a warning."},
+    {.name = OPTION("prompts"),
+     .offset = offsetof(run_options, prompts),
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "a file of prompts; - is standard input\n"
+             "One prompt a line; or COCO's captions, of which each image's longest counts; or a JSON array; or "
+             "tab-separated values with the heading Prompt, as PartiPrompts has them. The content tells which it is."},
+    {.name = OPTION("t5"),
+     .offset = offsetof(run_options, t5),
+     .type = MAR_TYPE_TEXT,
+     .argument = "DIR",
+     .help =
+         "folder of the T5 that encodes prompts, as Hugging Face has it\n"
+         "LlamaGen's is google/flan-t5-xl: config.json, spiece.model, and the weights, in one file or in shards. "
+         "Only those of the encoder are read, and freed before the model is loaded. demo-t2i has its own, demo-t5."},
+    {.name = OPTION("clean"),
+     .offset = offsetof(run_options, clean),
+     .type = MAR_TYPE_CHOICE,
+     .choices = cleanings,
+     .help = "what happens to a prompt before it is encoded\n"
+             "llamagen: LlamaGen's rules. Lower case; web addresses, file names, CJK characters and more are removed. "
+             "off: nothing."},
     {.name = OPTION("captions"),
      .offset = offsetof(run_options, captions),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.npz",
-     .help = "features of captions, for a text-to-image model\n"
-             "T5's output for the captions, made elsewhere: a .npz with features [captions, positions, numbers] "
-             "and, if captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. "
-             "The captions take the place of classes, numbered from 0."},
+     .help =
+         "features of captions, in place of prompts and their T5\n"
+         "What mar captions writes, or T5's output made elsewhere: a .npz with features [captions, positions, numbers] "
+         "and, if captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. "
+         "The captions take the place of classes, numbered from 0."},
     {.name = OPTION("class_names"),
      .offset = offsetof(run_options, class_names),
      .type = MAR_TYPE_TEXT,
@@ -108,6 +142,11 @@ void run_options_inherit(run_options *o, const run_options *first)
     o->model = first->model;
     o->vae = first->vae;
     o->captions = first->captions;
+    memcpy(o->prompt, first->prompt, sizeof o->prompt);
+    o->prompt_count = first->prompt_count;
+    o->prompts = first->prompts;
+    o->clean = first->clean;
+    o->t5 = first->t5;
     o->class_names = first->class_names;
     o->heads = first->heads;
     o->machine = first->machine;
@@ -119,6 +158,7 @@ void run_options_inherit(run_options *o, const run_options *first)
 void run_options_add(run_options *o, option_set *set)
 {
     options_add_table(set, rows, o, 1);
+    options_keep_all(set, "prompt", &o->prompt_count, RUN_PROMPTS_MAX);
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
         options_add(set, p, p->type == MAR_TYPE_MODEL ? (void *)&o->draft : &o->params, 1);
@@ -324,6 +364,20 @@ int run_options_done(run_options *o, const option_set *set)
     return run_machine_done(&o->machine, set);
 }
 
+int run_has_prompts(const run_options *o)
+{
+    return o->prompt_count > 0 || o->prompts;
+}
+
+const char *run_prompts_fault(const run_options *o, int keeps)
+{
+    const int has = run_has_prompts(o);
+    if (o->captions && has) return "--captions: takes the place of --prompt and --prompts, expected one of them";
+    if (o->captions && o->t5) return "--captions: has features that are encoded already, expected no --t5 with it";
+    if (o->t5 && !has && !keeps) return "--t5: encodes prompts, expected --prompt or --prompts with it";
+    return NULL;
+}
+
 /* The built-in models and image decoders. */
 static const struct {
     const char *name, *vae; /* vae: image decoder of a model that makes images by itself */
@@ -335,6 +389,8 @@ static const struct {
                 {"demo-discrete-eagle", NULL, "draft"},
                 {"demo-sphere", "demo-sphere", "model vae"},
                 {"demo-sphere-draft", "demo-sphere", "draft"},
+                {"demo-t2i", "demo-discrete", "model"},
+                {"demo-t5", NULL, "t5"},
                 {"demo-vae", NULL, ""},
                 {"demo-discrete-vq", NULL, ""}};
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
@@ -344,6 +400,11 @@ const char *run_demo_vae(const char *model)
     for (int i = 0; i < BUILT_IN; i++)
         if (strcmp(model, built_in[i].name) == 0) return built_in[i].vae;
     return NULL;
+}
+
+const char *run_demo_t5(const char *model)
+{
+    return strcmp(model, "demo-t2i") == 0 ? "demo-t5" : NULL;
 }
 
 int run_is_demo(const char *model)
@@ -397,8 +458,10 @@ static void add_difference(char *text, size_t size, const mar_param *p, const ch
     else if (p->type == MAR_TYPE_FLAG)
         text_append(text, size, " --%s", p->name);
     else
-        text_append(text, size, " --%s %s", p->name,
-                    printable(p->type == MAR_TYPE_TEXT ? tool_base_name(value) : value, shown, sizeof shown));
+        text_append(
+            text, size, " --%s %s", p->name,
+            printable(p->type == MAR_TYPE_TEXT && strcmp(p->name, "prompt") != 0 ? tool_base_name(value) : value, shown,
+                      sizeof shown));
 }
 
 /* Appends option i if it differs. Options given alike, such as "0: 64", do not differ, whatever they resolve to. */

@@ -10,25 +10,33 @@
 
 typedef struct cJSON cJSON;
 
-enum { RUN_OPTIONS_MAX = 96 }; /* options of mar_params and mar_options together */
+enum {
+    RUN_OPTIONS_MAX = 96, /* options of mar_params and mar_options together */
+    RUN_PROMPTS_MAX = 32  /* values of --prompt */
+};
 
 typedef struct {
-    const char *model, *vae;            /* as given; vae may be NULL */
-    const char *draft;                  /* file as given; NULL: none. run_options_done removes "self" */
-    const char *captions;               /* file of captions' features, for text-to-image models; NULL: none */
-    const char *class_names;            /* file of the classes' names; NULL: ImageNet's, for models of its classes */
-    int self_is_path;                   /* 1: --draft self was given without --spec, and spec is path */
-    const char *heads;                  /* as given; NULL: the file's */
-    mar_params params;                  /* as given; models_load sets draft */
-    mar_params used;                    /* resolved by the session, 64 for num_iter 0; models_session sets it */
-    mar_options machine;                /* as given */
-    const char *tokens;                 /* kind of the model's tokens, as in mar_param; NULL until models_load */
-    int given;                          /* 1: the command line has a run option */
-    int fast;                           /* level of --fast (tools/generate/fast.h); 0: none */
-    unsigned fast_set;                  /* bit i: option i of the recipe was set; models_load sets it */
-    int reported_fast;                  /* 1: models_load has reported the recipe, or must not */
-    int gives_accelerators;             /* 1: an option was given that is neither basic sampling nor a draft */
-    uint8_t was_given[RUN_OPTIONS_MAX]; /* 1: given; the library's options, mar_params before mar_options */
+    const char *model, *vae;             /* as given; vae may be NULL */
+    const char *draft;                   /* file as given; NULL: none. run_options_done removes "self" */
+    const char *captions;                /* file of captions' features, for text-to-image models; NULL: none */
+    const char *prompt[RUN_PROMPTS_MAX]; /* [prompt_count] as given, unchecked */
+    int prompt_count;                    /* values of --prompt */
+    int clean;                           /* mar_clean of the prompts */
+    const char *prompts;                 /* file of prompts; NULL: none */
+    const char *t5;                      /* folder of the prompts' encoder; NULL: the demo's, or none */
+    const char *class_names;             /* file of the classes' names; NULL: ImageNet's, for models of its classes */
+    int self_is_path;                    /* 1: --draft self was given without --spec, and spec is path */
+    const char *heads;                   /* as given; NULL: the file's */
+    mar_params params;                   /* as given; models_load sets draft */
+    mar_params used;                     /* resolved by the session, 64 for num_iter 0; models_session sets it */
+    mar_options machine;                 /* as given */
+    const char *tokens;                  /* kind of the model's tokens, as in mar_param; NULL until models_load */
+    int given;                           /* 1: the command line has a run option */
+    int fast;                            /* level of --fast (tools/generate/fast.h); 0: none */
+    unsigned fast_set;                   /* bit i: option i of the recipe was set; models_load sets it */
+    int reported_fast;                   /* 1: models_load has reported the recipe, or must not */
+    int gives_accelerators;              /* 1: an option was given that is neither basic sampling nor a draft */
+    uint8_t was_given[RUN_OPTIONS_MAX];  /* 1: given; the library's options, mar_params before mar_options */
 } run_options;
 
 /* Sets the defaults: the demo model, and the library's. */
@@ -48,8 +56,8 @@ int run_open_file(const run_options *o, mar **library, int *heads);
 void run_options_note(run_options *o, const option_set *set);
 /* Returns whether the library's option of that name was given. */
 int run_was_given(const run_options *o, const char *name);
-/* Returns the library's option of that name, or "model", "vae", "captions", "class_names" or "heads"; NULL if there is
- * none. */
+/* Returns the library's option of that name, or "model", "vae", "captions" or another of a run's files; NULL if there
+ * is none. */
 const mar_param *run_option(const char *name);
 /* Sets *heads for mar_model_load from the text, "12" or "12,16"; 0 for NULL. Returns 0, or 1 with the error printed. */
 int run_read_heads(const char *text, int *heads);
@@ -76,6 +84,14 @@ int run_draft_decides(const run_options *o);
  * auto. If the draft decides the method, o->tokens must be known. */
 mar_options run_machine(const run_options *o);
 
+/* Returns whether the run has prompts. */
+int run_has_prompts(const run_options *o);
+/* Returns why the options about prompts and captions contradict each other, one line; NULL if they do not. `keeps`: the
+ * command takes prompts later, so that a T5 needs none. */
+const char *run_prompts_fault(const run_options *o, int keeps);
+
+/* Returns the T5 of a built-in model; NULL for a file or another built-in one. */
+const char *run_demo_t5(const char *model);
 /* Returns the image decoder of a built-in model; NULL for a file or a drafter. */
 const char *run_demo_vae(const char *model);
 /* Returns whether it is a built-in model with its image decoder. */

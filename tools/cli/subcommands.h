@@ -4,6 +4,7 @@
 
 /* Runs the subcommand; argv[0] is the name. Returns the exit status. */
 int cmd_generate(int argc, char **argv);
+int cmd_captions(int argc, char **argv);
 int cmd_edit(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_convert(int argc, char **argv);

@@ -36,7 +36,8 @@ const char *suggest_nearest(const char *word, const char *const *names)
     int best = 1 + (int)strlen(word) / 3; /* at most a third of the word wrong, plus one */
     for (; *names; names++) {
         int d = suggest_distance(word, *names);
-        if (d < best || (d == best && !nearest)) {
+        /* of two as near, one with the same first letter */
+        if (d < best || (d == best && (!nearest || (differ(*nearest, *word) && !differ(**names, *word))))) {
             best = d;
             nearest = *names;
         }
@@ -44,12 +45,11 @@ const char *suggest_nearest(const char *word, const char *const *names)
     return nearest;
 }
 
-static const char prompts[] =
-    "classes are given with --class, captions of a text-to-image model with --captions FILE.npz",
+static const char negative[] = "guidance is against the model's own unconditional caption",
                   sizes[] = "images have the size that the model was trained for";
 static const struct {
     const char *guess, *option, *advice;
-} guesses[] = {{"prompt", "class", prompts},   {"text", "class", prompts},      {"negative_prompt", "class", prompts},
+} guesses[] = {{"text", "prompt", NULL},       {"caption", "prompt", NULL},     {"negative_prompt", "prompt", negative},
                {"width", "model", sizes},      {"height", "model", sizes},      {"size", "model", sizes},
                {"image_size", "model", sizes}, {"resolution", "model", sizes},  {"cfg_scale", "cfg", NULL},
                {"guidance", "cfg", NULL},      {"guidance_scale", "cfg", NULL}, {"label", "class", NULL},

@@ -169,6 +169,9 @@ static int read_pictures(edit_job *job)
 static int choose_class(edit_job *job)
 {
     int *labels, count;
+    if (job->models.captions)
+        return tool_error("%s: makes images of prompts, which mar edit does not take, expected a model of classes",
+                          job->options.run.model);
     if (classes_choose(job->options.classes, &job->models.classes, 0, &labels, &count) != 0) return 1;
     job->label = labels[0];
     free(labels);

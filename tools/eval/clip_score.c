@@ -19,14 +19,10 @@ const mar_param clip_rows[] = {
      .argument = "DIR",
      .help = "folder of a CLIP, for the score of images and prompts\n"
              "As Hugging Face writes it, such as openai/clip-vit-base-patch32: config.json, model.safetensors or "
-             "pytorch_model.bin, vocab.json and merges.txt or tokenizer.json. It needs no --stats."},
-    {.name = OPTION("prompts"),
-     .offset = offsetof(clip_options, prompts),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
-     .help = "prompts of the images of --images; - for standard input\n"
-             "One a line, COCO's captions (JSON; of each image its longest), or a table with the heading Prompt. Image "
-             "i belongs to prompt i, in the order of the names, in which 9.png is before 10.png."},
+             "pytorch_model.bin, vocab.json and merges.txt or tokenizer.json. It needs no --stats. Images of --images "
+             "belong "
+             "to the prompts of --prompts, image i to prompt i, in the order of the names, in which 9.png is before "
+             "10.png."},
     {.name = OPTION("num"),
      .offset = offsetof(clip_options, num),
      .type = MAR_TYPE_INT,

@@ -13,7 +13,7 @@
 
 typedef struct {
     const char *folder;  /* --clip: of a CLIP as Hugging Face writes it; NULL: no score */
-    const char *prompts; /* --prompts: a file, or "-" */
+    const char *prompts; /* --prompts of images or captions made elsewhere: a file, or "-"; NULL: those of the run */
     int num;             /* --num: images of each prompt, one after another */
 } clip_options;
 

@@ -50,7 +50,8 @@ typedef struct {
     mar_features *network; /* NULL: none */
     mar_features *vgg;     /* NULL: none */
     clip_scorer clip;      /* {0}: none, or --merge */
-    prompts prompts;       /* of the images, for it */
+    prompts prompts;       /* of --prompts, for it */
+    const char **texts;    /* prompts of the captions, for it; NULL without it */
     long made;             /* images made by this process */
     uint8_t *written; /* [images], NULL for --merge. 1: this process has written its files, and synced them at the end
                          of a round */

@@ -96,6 +96,12 @@ static int is_recognised(const eval_batch *b, int i, int classes)
     return best == b->labels[i];
 }
 
+/* Returns whether the labels are digits that the network knows, not prompts. */
+static int has_digits(const eval_job *job)
+{
+    return job->facts.demo && !*eval_setting(job, "prompts_id") && !*eval_setting(job, "captions");
+}
+
 /* Adds counts and seconds. accuracy counts the recognised images. */
 static void add_figures(merger *m)
 {
@@ -106,7 +112,7 @@ static void add_figures(merger *m)
     stats_add(&r->stats, b->stats);
     r->features_s += b->seconds[0];
     r->write_s += b->seconds[1];
-    for (int i = 0; i < b->n && m->job->facts.demo; i++) r->accuracy += is_recognised(b, i, l->classes);
+    for (int i = 0; i < b->n && has_digits(m->job); i++) r->accuracy += is_recognised(b, i, l->classes);
     for (int k = 0; k < EVAL_CURVES; k++)
         for (int i = 0; i < l->steps; i++) curves[k][i] += (long)b->curves[k * l->steps + i];
     count_process(m, *b->process);
@@ -263,12 +269,13 @@ static void describe(const eval_job *job, eval_result *r)
 {
     char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200], drawn[256], more[512];
     const int plain = job->facts.demo || !job->network; /* without a file */
+    const char *prompt_set = eval_setting(job, "prompts_id");
     if (*eval_setting(job, "draft")) {
         char name[256];
         snprintf(draft, sizeof draft, ", draft %s", with_id(job, "draft", "draft_id", name, sizeof name));
     }
     snprintf(r->protocol, sizeof r->protocol,
-             "reference %s; features %s%s%s%s%s%s%s; model %s, decoder %s%s; %s images of %s, classes %s (%s); 8 bit = "
+             "reference %s; features %s%s%s%s%s%s%s; model %s, decoder %s%s; %s images of %s, %s %s (%s); 8 bit = "
              "%s, clipped; Inception score in the order of NumPy's RandomState(2020), 10 splits; "
              "%s, seed %s%s%s; %s",
              *eval_setting(job, "stats") ? with_id(job, "stats", "stats_id", stats, sizeof stats) : "none",
@@ -278,9 +285,10 @@ static void describe(const eval_job *job, eval_result *r)
              *eval_setting(job, "resize") ? ", resized as clean-fid" : "", more_networks(job, more, sizeof more),
              with_id(job, "model", "model_id", model, sizeof model), with_id(job, "vae", "vae_id", vae, sizeof vae),
              draft, eval_setting(job, "num_images"), eval_setting(job, "image_size"),
-             eval_setting(job, "class_sampling"), class_list(job, classes, sizeof classes), bytes(job),
-             sampling(job, drawn), eval_setting(job, "seed"), *job->facts.accelerators ? ", " : "",
-             job->facts.accelerators, eval_setting(job, "Software"));
+             *prompt_set ? "prompts" : "classes", eval_setting(job, "class_sampling"),
+             *prompt_set ? prompt_set : class_list(job, classes, sizeof classes), bytes(job), sampling(job, drawn),
+             eval_setting(job, "seed"), *job->facts.accelerators ? ", " : "", job->facts.accelerators,
+             eval_setting(job, "Software"));
 }
 
 /* Fills in all but the numbers, behind the last batch. */
@@ -294,7 +302,7 @@ static void fill(const merger *m)
     set(r->guarantee, job->facts.guarantee);
     set(r->accelerators, job->facts.accelerators);
     set(r->backend, eval_setting(job, "backend"));
-    r->accuracy = job->facts.demo ? r->accuracy / (double)job->layout.images : NAN;
+    r->accuracy = has_digits(job) ? r->accuracy / (double)job->layout.images : NAN;
     r->generate_s = r->stats.total_s;
     r->steps = job->layout.steps;
     for (int i = 0; i < r->steps; i++)

@@ -69,6 +69,26 @@ static int load_network(eval_job *job)
     return 0;
 }
 
+/* Gets the texts of the captions: those of the run, of their file, or for captions without any of --prompts. */
+static int get_texts(eval_job *job)
+{
+    const eval_options *o = job->options;
+    const captions *c = job->models.captions;
+    if (o->clip.prompts && clip_read_prompts(&o->clip, &job->prompts) != 0) return 1;
+    if (o->clip.prompts && job->prompts.count != c->count)
+        return tool_error("--prompts %s: has %d prompts, expected %d, those of the model's captions", o->clip.prompts,
+                          job->prompts.count, c->count);
+    job->texts = calloc((size_t)c->count, sizeof *job->texts);
+    if (!job->texts) return tool_error("out of memory for %d prompts", c->count);
+    for (int i = 0; i < c->count; i++) {
+        job->texts[i] = o->clip.prompts ? job->prompts.text[i] : c->list[i].prompt;
+        if (!job->texts[i])
+            return tool_error("--prompts is missing: %s has no prompts, expected those of its captions for --clip",
+                              o->run.captions);
+    }
+    return 0;
+}
+
 /* Loads CLIP, and the prompts of the captions. */
 static int load_clip(eval_job *job)
 {
@@ -76,13 +96,10 @@ static int load_clip(eval_job *job)
     if (!o->clip.folder) return 0;
     if (!job->models.captions)
         return tool_error("--clip: %s makes images of classes, expected a text-to-image model", o->run.model);
-    if (clip_read_prompts(&o->clip, &job->prompts) != 0) return 1;
-    if (job->prompts.count != job->models.captions->count)
-        return tool_error("--prompts %s: has %d prompts, expected %d, those of the model's captions", o->clip.prompts,
-                          job->prompts.count, job->models.captions->count);
+    if (get_texts(job) != 0) return 1;
     job->layout.clip = 1;
-    return clip_scorer_open(o->clip.folder, files_of(job), &o->run.machine, o->batch, job->bar,
-                            (const char *const *)job->prompts.text, job->prompts.count, &job->clip);
+    return clip_scorer_open(o->clip.folder, files_of(job), &o->run.machine, o->batch, job->bar, job->texts,
+                            job->models.captions->count, &job->clip);
 }
 
 static int load_models(eval_job *job)
@@ -91,6 +108,7 @@ static int load_models(eval_job *job)
     if (models_load(files_of(job), &o->run, job->bar, &job->models) != 0 || models_check_vae(&o->run) != 0) return 1;
     class_choices choices = job->models.classes;
     choices.no_none = "mar eval judges images of classes";
+    if (models_refuse_classes(&o->run, o->classes) != 0) return 1;
     if (classes_choose(o->classes, &choices, 1, &job->classes, &job->class_count) != 0) return 1;
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
@@ -389,6 +407,7 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     job->options = o;
     job->bar = bar;
     job->files.quiet = o->quiet;
+    job->files.needs_all = 1;
     const int status = run(job, r, done);
     store_close(&job->store);
     run_directory_end(&job->directory, status == 1);
@@ -398,6 +417,7 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     mar_features_free(job->vgg);
     clip_scorer_close(&job->clip);
     prompts_free(&job->prompts);
+    free(job->texts);
     mar_session_free(job->session);
     models_free(&job->files);
     record_texts_free(&job->settings);

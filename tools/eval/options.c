@@ -206,6 +206,7 @@ static int check_images(const eval_options *o, const option_set *set)
                           "that judges is --features_dtype");
     for (int i = 0; i < set->count; i++) { /* only the machine's options of a run apply */
         const option *q = &set->options[i];
+        if (o->clip.folder && strcmp(q->param->name, "prompts") == 0) continue;
         if (q->given && q->shared && q->fields != &o->run.machine)
             return tool_error("--%s: has no effect with --images, which are made already", q->param->name);
     }
@@ -216,14 +217,16 @@ static int check_images(const eval_options *o, const option_set *set)
 }
 
 /* Checks the options of CLIP's score. */
-static int check_clip(const eval_options *o, const option_set *set)
+static int check_clip(eval_options *o, const option_set *set)
 {
-    if (!o->clip.folder && is_given(set, "prompts"))
-        return tool_error("--prompts: has no effect without --clip, whose score they are for");
+    if (o->clip.folder && (o->images || o->run.captions)) {
+        o->clip.prompts = o->run.prompts; /* the texts of what was made or encoded elsewhere */
+        o->run.prompts = NULL;
+    }
     if (is_given(set, "num") && !o->clip.folder) return tool_error("--num: has no effect without --clip");
     if (!o->clip.folder || o->merge) return 0;
     if (is_given(set, "num") && !o->images) return tool_error("--num: has no effect without --images");
-    if (!o->clip.prompts)
+    if (o->images && !o->clip.prompts)
         return tool_error("--prompts is missing, expected the prompts of the images for --clip, one a line");
     if (judge_is_none(&o->judge) && !o->judge.vgg && o->stats)
         return tool_error("--stats: has no effect with --clip alone; --inception gives FID");

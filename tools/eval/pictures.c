@@ -122,11 +122,8 @@ static int write_png(const eval_pixels *p, long index, int label, const uint8_t 
 {
     const eval_job *job = p->job;
     record_texts texts = {0};
-    char name[CLASS_NAME_MAX + 2];
     record_texts_add(&texts, "Software", "libmar %s", mar_version());
-    record_texts_add(&texts, "class", "%d", label);
-    if (*models_class_name(&job->models, label, name, sizeof name)) record_texts_add(&texts, "class_name", "%s", name);
-    record_texts_add(&texts, "image", "%ld", index);
+    record_texts_add_image(&texts, &job->models, label, index);
     record_texts_add_run(&texts, &job->options->run, &job->models);
     record_texts_add(&texts, "guarantee", "%s", job->facts.guarantee);
     if (record_texts_end(&texts, "the text in a picture") != 0) return 1;

@@ -102,6 +102,7 @@ int eval_settings_make(eval_job *job)
     char *classes = class_text(job);
     record_texts_add(texts, "Software", "libmar %s", mar_version());
     record_texts_add_run(texts, &job->options->run, &job->models);
+    record_texts_add_prompts(texts, &job->options->run, &job->models);
     add_evaluation(job, classes);
     free(classes);
     return record_texts_end(texts, "the settings") || make_kinds(job);
@@ -185,9 +186,9 @@ static int read_settings(const char *path, cJSON **record, cJSON **settings, cJS
 /* Writes the name as on the command line if it is an option's. Returns text. */
 static const char *spell(const char *key, const char *value, char *text, size_t size)
 {
-    static const char *const no_options[] = {"Software",   "model_id",     "vae_id",   "captions_id",
-                                             "draft_id",   "inception_id", "stats_id", "backend",
-                                             "image_size", "vgg_id",       "clip_id",  "clip_prompts"};
+    static const char *const no_options[] = {"Software", "model_id",     "vae_id",      "captions_id", "prompts_id",
+                                             "draft_id", "inception_id", "stats_id",    "backend",     "image_size",
+                                             "vgg_id",   "clip_id",      "clip_prompts"};
     const char *dashes = "--";
     for (size_t i = 0; i < sizeof no_options / sizeof *no_options; i++)
         if (strcmp(key, no_options[i]) == 0) dashes = "";

@@ -131,7 +131,10 @@ static uint64_t hash_of(const sweep *s, const eval_options *o, const option_set 
         sum = sum * 31 + memory_sum(q->param->name, strlen(q->param->name));
         if (value) sum = sum * 31 + memory_sum(value, strlen(value));
     }
+    for (int i = 0; i < o->run.prompt_count; i++)
+        sum = sum * 31 + memory_sum(o->run.prompt[i], strlen(o->run.prompt[i]));
     sum = add_file(add_file(add_file(add_file(sum, o->run.model), o->run.vae), o->run.draft), o->run.captions);
+    sum = add_file(sum, o->run.prompts);
     return add_file(sum, o->judge.inception) * 31 + (o->stats ? memory_sum(s->stats_id, strlen(s->stats_id)) : 0);
 }
 
@@ -168,6 +171,7 @@ static void make_room(sweep *s, const eval_options *o)
     if (models_have(&s->models, &o->run)) return;
     models_free(&s->models);
     s->models.quiet = s->common->quiet;
+    s->models.needs_all = 1;
 }
 
 /* Returns whether a session accepts the options: it alone knows conflicts and limits of the model. */

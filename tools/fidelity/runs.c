@@ -59,6 +59,7 @@ static int resolve(fidelity *f)
         if (f->shown > SHOWN_MAX) f->shown = SHOWN_MAX;
         if (f->shown > f->num) f->shown = f->num;
     }
+    if (models_refuse_classes(&f->runs[0].options, f->class_list) != 0) return 1;
     const int all = run_is_demo(f->runs[0].options.model) || f->class_total <= CLASSES_MAX;
     class_choices choices = models->classes;
     choices.no_none = "mar fidelity compares images of classes";
@@ -105,6 +106,7 @@ int fidelity_open(fidelity *f)
 {
     if (f->batch > f->num) f->batch = f->num;
     f->files.quiet = f->quiet;
+    f->files.needs_all = 1;
     for (int i = 0; i < f->run_count; i++)
         if (open_session(f, &f->runs[i]) != 0 || (i == 0 ? resolve(f) : same_shape(f, &f->runs[i])) != 0) return 1;
     return 0;
@@ -151,9 +153,10 @@ int fidelity_open_stores(fidelity *f, int run, int run_count)
         const run_options *o = &r->options;
         record_ids *ids = &r->models.ids;
         if (identify(f, o->model, ids->model) != 0 || identify(f, o->vae, ids->vae) != 0 ||
-            identify(f, o->draft, ids->draft) != 0 || identify(f, o->captions, ids->captions) != 0 ||
-            record_open_store(f->store, o, &r->models, f->batch, &r->store) != 0)
+            identify(f, o->draft, ids->draft) != 0 || identify(f, o->captions, ids->captions) != 0)
             return 1;
+        record_identify_prompts(&r->models);
+        if (record_open_store(f->store, o, &r->models, f->batch, &r->store) != 0) return 1;
     }
     return 0;
 }

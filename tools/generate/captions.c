@@ -1,6 +1,8 @@
 #include "tools/generate/captions.h"
 
+#include "base/printable.h"
 #include "tools/cli/command.h"
+#include "tools/cli/file_sum.h"
 #include "weights/npz.h"
 
 #include <math.h>
@@ -43,22 +45,22 @@ static int measure(const char *path, const npz_array *a, int rank, table *out)
                       npz_describe(a, text), rank == 3 ? "[captions, positions, numbers]" : "[captions, positions]");
 }
 
-static int read_table(npz *file, const table *t, float **out)
+/* Reads a table to memory of the set. */
+static int read_table(npz *file, const table *t, captions *c, float **out)
 {
     char why[NPZ_WHY_MAX];
-    *out = malloc((size_t)t->array->count * sizeof **out);
-    if (!*out) return tool_error("out of memory for %lld captions", (long long)t->count);
+    *out = captions_add_block(c, (size_t)t->array->count * sizeof **out);
+    if (!*out) return 1;
     return npz_read_f32(file, t->array, *out, why) == MAR_OK ? 0 : refuse(why);
 }
 
 /* Finds the first of a caption's positions and their number; without a mask all. */
-static int find_caption(const char *path, const float *mask, const table *t, int64_t caption, int64_t *first,
-                        int64_t *n)
+static int find_caption(const char *path, const float *mask, const table *t, int64_t index, int64_t *first, int64_t *n)
 {
     int64_t end = t->positions;
     *first = 0, *n = t->positions;
     if (!mask) return 0;
-    mask += caption * t->positions;
+    mask += index * t->positions;
     while (*first < end && mask[*first] == 0) ++*first;
     while (end > *first && mask[end - 1] == 0) end--;
     *n = end - *first;
@@ -67,14 +69,14 @@ static int find_caption(const char *path, const float *mask, const table *t, int
             return tool_error(
                 "--captions %s: the mask of caption %lld is %g at position %lld, expected 1 without gaps, "
                 "and 0 on either side",
-                path, (long long)caption, (double)mask[i], (long long)i);
+                path, (long long)index, (double)mask[i], (long long)i);
     return *n > 0 ? 0
                   : tool_error("--captions %s: the mask of caption %lld has no 1, expected one at least", path,
-                               (long long)caption);
+                               (long long)index);
 }
 
-/* Moves every caption to the end of its positions. */
-static int place(const char *path, const float *features, const float *mask, const table *t, captions *c)
+/* Finds the captions in the table. */
+static int find_captions(const char *path, const float *features, const float *mask, const table *t, captions *c)
 {
     const size_t dim = (size_t)c->dim;
     for (int i = 0; i < c->count; i++) {
@@ -84,15 +86,37 @@ static int place(const char *path, const float *features, const float *mask, con
             return tool_error("--captions %s: caption %d has %lld positions, expected %d at most", path, i,
                               (long long)n, c->tokens);
         const float *from = features + ((size_t)i * (size_t)t->positions + (size_t)first) * dim;
-        const size_t at = (size_t)i * (size_t)c->tokens + (size_t)(c->tokens - n);
         for (size_t k = 0; k < (size_t)n * dim; k++)
             if (!isfinite(from[k]))
                 return tool_error("--captions %s: caption %d has a feature that is no number, expected finite ones",
                                   path, i);
-        memcpy(c->features + at * dim, from, (size_t)n * dim * sizeof *from);
-        memset(c->mask + at, 1, (size_t)n);
+        c->list[i] = (caption){.features = from, .positions = (int)n};
     }
     return 0;
+}
+
+/* Reads the prompts, bytes of UTF-8 with a NUL behind each. */
+static int read_prompts(const char *path, npz *file, captions *c)
+{
+    char why[NPZ_WHY_MAX];
+    const npz_array *a = npz_find(file, "prompts");
+    if (!a || a->dtype != NPZ_U8 || a->rank != 1 || a->count == 0) return 0; /* another program's */
+    char *text = captions_add_block(c, (size_t)a->count), *end = text + a->count;
+    if (!text) return 1;
+    if (npz_stream_begin(file, a, why) != MAR_OK ||
+        npz_stream_read(file, (size_t)a->count, (uint8_t *)text, why) != MAR_OK)
+        return refuse(why);
+    int n = 0;
+    for (char *at = text, *nul; at < end && (nul = memchr(at, '\0', (size_t)(end - at))) != NULL; at = nul + 1) {
+        unsigned code;
+        for (size_t k = 0, bytes; at + k < nul; k += bytes)
+            if ((bytes = utf8_decode(at + k, (size_t)(nul - at) - k, &code)) == 0)
+                return tool_error("--captions %s: prompt %d is no UTF-8, expected that", path, n);
+        if (n++ < c->count) c->list[n - 1].prompt = at;
+    }
+    if (n == c->count && end[-1] == '\0') return 0;
+    return tool_error("--captions %s: prompts has %d texts with a NUL behind each, expected %d as the features have",
+                      path, n, c->count);
 }
 
 static int read_file(const char *path, npz *file, captions *c)
@@ -112,15 +136,10 @@ static int read_file(const char *path, npz *file, captions *c)
                               (long long)m.count, (long long)m.positions, (long long)t.count, (long long)t.positions);
     }
     c->count = (int)t.count;
-    c->features = calloc((size_t)c->count * (size_t)c->tokens * (size_t)c->dim, sizeof *c->features);
-    c->mask = calloc((size_t)c->count * (size_t)c->tokens, 1);
-    int failed = !c->features || !c->mask ? tool_error("out of memory for %d captions", c->count) : 0;
-    if (!failed) failed = read_table(file, &t, &features);
-    if (!failed && m.array) failed = read_table(file, &m, &mask);
-    if (!failed) failed = place(path, features, mask, &t, c);
-    free(features);
-    free(mask);
-    return failed;
+    c->list = calloc((size_t)c->count, sizeof *c->list);
+    if (!c->list) return tool_error("out of memory for %d captions", c->count);
+    return read_table(file, &t, c, &features) || (m.array && read_table(file, &m, c, &mask)) ||
+           find_captions(path, features, mask, &t, c) || read_prompts(path, file, c);
 }
 
 int captions_read(const char *path, int tokens, int dim, captions *out)
@@ -135,9 +154,69 @@ int captions_read(const char *path, int tokens, int dim, captions *out)
     return failed;
 }
 
+void *captions_add_block(captions *c, size_t bytes)
+{
+    void **larger = realloc(c->blocks, ((size_t)c->block_count + 1) * sizeof *larger), *block = malloc(bytes);
+    if (larger) c->blocks = larger;
+    if (larger && block) return c->blocks[c->block_count++] = block;
+    free(block);
+    tool_error("out of memory for captions of %zu MB", bytes >> 20);
+    return NULL;
+}
+
+int captions_add(captions *c, int count, const float *features, const uint8_t *mask, char *const *prompts)
+{
+    const size_t dim = (size_t)c->dim;
+    size_t positions = 0;
+    for (int i = 0; i < count * c->tokens; i++) positions += mask[i];
+    float *to = captions_add_block(c, positions * dim * sizeof *to);
+    if (!to) return 1;
+    for (int i = 0; i < count; i++) {
+        int n = 0;
+        for (int k = 0; k < c->tokens; k++) n += mask[i * c->tokens + k];
+        const size_t first = (size_t)(i + 1) * (size_t)c->tokens - (size_t)n;
+        memcpy(to, features + first * dim, (size_t)n * dim * sizeof *to);
+        c->list[c->count++] = (caption){.features = to, .positions = n, .prompt = prompts[i]};
+        to += (size_t)n * dim;
+    }
+    return 0;
+}
+
+void captions_place(const captions *c, int i, float *features, uint8_t *mask)
+{
+    const caption *a = &c->list[i];
+    const size_t dim = (size_t)c->dim, padding = (size_t)(c->tokens - a->positions);
+    memset(features, 0, padding * dim * sizeof *features);
+    memcpy(features + padding * dim, a->features, (size_t)a->positions * dim * sizeof *features);
+    memset(mask, 0, padding);
+    memset(mask + padding, 1, (size_t)a->positions);
+}
+
+uint64_t captions_sum(const captions *c, int i)
+{
+    uint64_t sums[2] = {0, 0};
+    const int first = i < 0 ? 0 : i, end = i < 0 ? c->count : i + 1;
+    for (int k = first; k < end; k++) {
+        const size_t bytes = (size_t)c->list[k].positions * (size_t)c->dim * sizeof(float);
+        sums[1] = memory_sum(c->list[k].features, bytes);
+        sums[0] = memory_sum(sums, sizeof sums);
+    }
+    return sums[0];
+}
+
+uint64_t captions_sum_of(int tokens, int dim, const float *features, const uint8_t *mask)
+{
+    int first = 0;
+    while (first < tokens && !mask[first]) first++;
+    caption one = {.features = features + (size_t)first * (size_t)dim, .positions = tokens - first};
+    const captions set = {.count = 1, .tokens = tokens, .dim = dim, .list = &one};
+    return captions_sum(&set, 0);
+}
+
 void captions_free(captions *c)
 {
-    free(c->features);
-    free(c->mask);
+    for (int i = 0; i < c->block_count; i++) free(c->blocks[i]);
+    free(c->blocks);
+    free(c->list);
     *c = (captions){0};
 }

@@ -1,22 +1,43 @@
-/* Captions encoded by a T5 elsewhere, for text-to-image models. */
+/* Captions of text-to-image models, encoded by a T5. */
 #ifndef TOOLS_CAPTIONS_H
 #define TOOLS_CAPTIONS_H
 
 #include "mar.h"
 
+/* A caption without its padding. */
+typedef struct {
+    const float *features; /* [positions][dim] */
+    int positions;         /* 1 to those of the set */
+    const char *prompt;    /* UTF-8; NULL: not known */
+} caption;
+
 typedef struct {
     int count;       /* captions */
-    int tokens, dim; /* positions of a caption; values of a position */
-    float *features; /* [count][tokens][dim] */
-    uint8_t *mask;   /* [count][tokens] 1: part of the caption, at the end */
+    int tokens, dim; /* positions of the model; values of a position */
+    int encoded;     /* 1: of this command's prompts, so that no file has their numbers */
+    caption *list;   /* [count] */
+    void **blocks;   /* [block_count] memory of features and prompts */
+    int block_count;
 } captions;
 
 /* Reads captions for a model of `tokens` positions and `dim` values. The file is a .npz with `features` of shape [n,
  * positions, dim] or [positions, dim]. Padded captions need a `mask` [n, positions] or [positions] of 0 and 1. A .npy
- * has features alone. Padding may precede or follow a caption, as with T5. Captions shorter than the model's are
- * padded. Features of padding are not read. Returns 0, or 1 with *out empty, after printing an error that names the
+ * has features alone. Padding may precede or follow a caption, as with T5. Features of padding are not used. `prompts`,
+ * as mar captions writes them, are optional. Returns 0, or 1 with *out empty, after printing an error that names the
  * file. */
 int captions_read(const char *path, int tokens, int dim, captions *out);
+/* Adds memory of `bytes` bytes, 1 or more, that the set owns. Returns NULL after printing "out of memory". */
+void *captions_add_block(captions *c, size_t bytes);
+/* Adds `count` captions with padding in front, features [count][tokens][dim] and mask [count][tokens] of 0 and 1, with
+ * at least one 1 each. Copies features; the set keeps pointers to the prompts [count]. Room for them must be in list.
+ * Returns 0, or 1 with the error printed. */
+int captions_add(captions *c, int count, const float *features, const uint8_t *mask, char *const *prompts);
+/* Writes caption i as sessions take it: features [tokens][dim] with 0 in front, mask [tokens] with 1 at its end. */
+void captions_place(const captions *c, int i, float *features, uint8_t *mask);
+/* Returns a hash of features and positions of caption i; -1: of all captions in their order. */
+uint64_t captions_sum(const captions *c, int i);
+/* Returns the hash of one caption, features [tokens][dim] with padding in front and mask [tokens]. */
+uint64_t captions_sum_of(int tokens, int dim, const float *features, const uint8_t *mask);
 void captions_free(captions *c); /* frees a caption set; {0} is fine */
 
 #endif

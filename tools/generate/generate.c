@@ -54,7 +54,7 @@ static const mar_param image_rows[] = {
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = NUM_MAX,
-     .help = "images of each class; default 1, of the demo 4\n"
+     .help = "images of each class or prompt; default 1, of the demo's classes 4\n"
              "Images are numbered from 0 through all classes in the given order, those of the first class first."},
     {.name = OPTION("like"),
      .offset = offsetof(generate_options, like),
@@ -161,6 +161,8 @@ static const char *const common[] = {"class",
                                      "seed",
                                      "model",
                                      "vae",
+                                     "prompt",
+                                     "t5",
                                      "grid",
                                      "resume",
                                      "fast",
@@ -187,7 +189,8 @@ static void set_up(generate_options *o, option_set *set)
         .word = "class",
         .draws_seed = 1,
         .example = "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
-                   "             --class \"golden retriever\" --seed 7 --out dog.png\n",
+                   "             --class \"golden retriever\" --seed 7 --out dog.png\n"
+                   "         mar generate --model demo-t2i --prompt \"a bold seven\" --out seven.png\n",
     };
     *o = (generate_options){.out = default_names[IMAGE_PNG], .batch = BATCH_DEFAULT, .quality = QUALITY_DEFAULT};
     run_options_init(&o->run);
@@ -241,7 +244,8 @@ static int parse(int argc, char **argv, generate_options *o)
 static int resolve_classes(generate_job *job)
 {
     const generate_options *o = &job->options;
-    const int demo = run_is_demo(o->run.model);
+    const int demo = run_is_demo(o->run.model) && !job->models.captions;
+    if (models_refuse_classes(&o->run, o->classes) != 0) return 1;
     if (classes_choose(o->classes, &job->models.classes, demo || job->models.captions, &job->classes,
                        &job->class_count) != 0)
         return 1;
@@ -683,6 +687,7 @@ int cmd_generate(int argc, char **argv)
     progress_start(&bar, job.options.quiet);
     job.files.quiet = job.options.quiet;
     status = generate(&job, &bar);
+    status = models_status(&job.files, status);
     mar_session_free(job.session);
     models_free(&job.files);
     free(job.grid.rgb);

@@ -116,11 +116,8 @@ static mar_status begin(image_loop *loop, const image_run *r, long first, int n)
     const captions *c = r->captions;
     if (!c) return mar_session_begin(r->session, (uint64_t)first, loop->labels, n);
     const size_t positions = (size_t)c->tokens, numbers = positions * (size_t)c->dim;
-    for (int i = 0; i < n; i++) {
-        const size_t at = (size_t)loop->labels[i];
-        memcpy(loop->features + (size_t)i * numbers, c->features + at * numbers, numbers * sizeof *loop->features);
-        memcpy(loop->mask + (size_t)i * positions, c->mask + at * positions, positions);
-    }
+    for (int i = 0; i < n; i++)
+        captions_place(c, loop->labels[i], loop->features + (size_t)i * numbers, loop->mask + (size_t)i * positions);
     return mar_session_begin_captions(r->session, (uint64_t)first, loop->features, loop->mask, n);
 }
 

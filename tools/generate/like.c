@@ -37,16 +37,17 @@ static int check_class(const char *path, const char *text)
 /* Checks that the file is one image with the text of mar. Returns 0, or 1 with the error printed. */
 static int check_texts(const char *path, const image_file *file)
 {
-    static const char *const needed[] = {"Software", "image", "class", "seed", "model", "backend"};
+    static const char *const needed[] = {"Software", "image", "seed", "model", "backend"};
     const char *title = text_of(file, "Title"), *number = text_of(file, "image"), *software = text_of(file, "Software");
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!text_of(file, needed[i]) || strncmp(software, "libmar ", 7) != 0)
+        if (!text_of(file, needed[i]) || (!text_of(file, "class") && !text_of(file, "prompt")) ||
+            strncmp(software, "libmar ", 7) != 0)
             return tool_error("%s: has no text of mar generate, expected an image as it wrote it", path);
     const char *edited = text_of(file, "edited"); /* mar edit and mar serve */
     if (edited)
         return tool_error("%s: is an edited picture (%s), expected an image that mar generate makes", path, edited);
     if (title) return tool_error("%s: is a map (%s), expected an image", path, title);
-    if (image_number(number) >= 0) return check_class(path, text_of(file, "class"));
+    if (image_number(number) >= 0) return text_of(file, "class") ? check_class(path, text_of(file, "class")) : 0;
     return tool_error(strchr(number, '-')
                           ? "%s: is a grid of the images %s, expected one image; --out DIR keeps them apart"
                           : "%s: its image number is %s, expected 0 to 999999",
@@ -127,10 +128,19 @@ static int set_files(generate_options *o, const option_set *set)
     return 0;
 }
 
+/* Sets the prompt, and how it is encoded. */
+static int set_prompt(generate_options *o, const option_set *set)
+{
+    const char *prompt = text_of(o->like_file, "prompt");
+    if (!prompt || text_of(o->like_file, "class") || o->run.captions) return 0;
+    if (!run_has_prompts(&o->run)) o->run.prompt[o->run.prompt_count++] = prompt;
+    return set_file(o, set, "t5", &o->run.t5) || set_option(o, set, "clean", text_of(o->like_file, "clean"));
+}
+
 /* Returns whether an option was given that makes another image, or makes it by another arithmetic. */
 static int makes_another(const option_set *set)
 {
-    static const char *const of_command[] = {"class", "num", "fast"};
+    static const char *const of_command[] = {"class", "num", "fast", "prompt", "prompts", "t5", "clean"};
     for (size_t i = 0; i < sizeof of_command / sizeof *of_command; i++)
         if (is_given(set, of_command[i])) return 1;
     for (int i = 0; i < mar_param_count(); i++)
@@ -155,7 +165,7 @@ int like_take(generate_options *o, const option_set *set)
     o->like_differs = makes_another(set);
     for (int i = 0; i < LIKE_FILES; i++) o->like_given[i] = is_given(set, names[i]);
     if (!o->classes) o->classes = text_of(o->like_file, "class");
-    return set_params(o, set) || set_arithmetic(o, set) || set_files(o, set);
+    return set_params(o, set) || set_arithmetic(o, set) || set_files(o, set) || set_prompt(o, set);
 }
 
 void like_free(generate_options *o)
@@ -197,6 +207,19 @@ static int check_text(const generate_options *o, const char *key, const char *ou
                       o->like, found, ours);
 }
 
+/* Checks that the T5 makes the same of the prompt. */
+static int check_features(const generate_job *job)
+{
+    const captions *c = job->models.captions;
+    const char *found = text_of(job->options.like_file, "features");
+    char ours[32];
+    if (!found || !c || !c->encoded) return 0;
+    snprintf(ours, sizeof ours, "%016" PRIx64, captions_sum(c, 0));
+    if (strcmp(found, ours) == 0) return 0;
+    return tool_error("%s: encodes the prompt of %s otherwise, expected --t5 with the same T5", job->options.run.t5,
+                      job->options.like);
+}
+
 int like_check(const generate_job *job)
 {
     const generate_options *o = &job->options;
@@ -215,5 +238,5 @@ int like_check(const generate_job *job)
     if (record_texts_end(&ours, "the text of an image") != 0) return 1;
     const int failed = check_text(o, "Software", ours.texts[0].value) || check_text(o, "backend", ours.texts[1].value);
     record_texts_free(&ours);
-    return failed;
+    return failed || check_features(job);
 }

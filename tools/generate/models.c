@@ -3,8 +3,10 @@
 #include "tools/cli/command.h"
 #include "tools/generate/fast.h"
 #include "base/printable.h"
+#include "tools/cli/text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int same_options(const mar_options *a, const mar_options *b)
@@ -194,31 +196,159 @@ static int learn_tokens(model_store *store, run_options *o, progress *bar)
     return 0;
 }
 
-/* Gets the captions of a text-to-image model, reading them if needed, and their number; for another model its
- * classes. */
-static int get_captions(model_store *store, const run_options *o, run_models *models)
+/* --- captions ----------------------------------------------------------------------------------------------------- */
+
+/* Returns the options that name prompts or captions, one a line; NULL after printing "out of memory". */
+static char *caption_key(const run_options *o)
+{
+    text_buffer text;
+    FILE *stream = text_open(&text);
+    if (stream) {
+        fprintf(stream, "%s\n%s\n%s\n%d\n", o->captions ? o->captions : "", o->t5 ? o->t5 : "",
+                o->prompts ? o->prompts : "", o->clean);
+        for (int i = 0; i < o->prompt_count; i++) fprintf(stream, "%zu %s\n", strlen(o->prompt[i]), o->prompt[i]);
+    }
+    if (stream && text_close(stream, &text) == 0) return text.data;
+    tool_error("out of memory for the prompts");
+    return NULL;
+}
+
+/* Returns the captions that the store has; NULL if it has none. */
+static const captions *find_captions(const model_store *store, const mar *library, const char *key,
+                                     const mar_model_config *c)
+{
+    for (int i = 0; i < store->text_count; i++) {
+        const captions *found = &store->texts[i].captions;
+        if (strcmp(store->texts[i].key, key) == 0 && (!store->texts[i].library || store->texts[i].library == library) &&
+            found->tokens == c->caption_tokens && found->dim == c->caption_dim)
+            return found;
+    }
+    return NULL;
+}
+
+/* Encodes the run's prompts. */
+static int encode_captions(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
+                           progress *bar, captions *out, prompts *texts)
+{
+    prompt_encoder e;
+    for (int i = 0; i < o->prompt_count; i++)
+        if (prompts_add(o->prompt[i], texts) != 0) return 1;
+    if (o->prompts && prompts_read(o->prompts, texts) != 0) return 1;
+    if (store->needs_all && texts->skipped > 0)
+        return tool_error("%d prompt%s would be left out, expected good ones only: numbers are of all prompts",
+                          texts->skipped, texts->skipped == 1 ? "" : "s");
+    if (texts->count == 0) return tool_error("--prompt: no prompt is left, expected one at least");
+    if (prompt_encoder_open(&e, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
+    e.clean = (mar_clean)o->clean;
+    e.quiet = store->quiet;
+    const int failed = prompt_encoder_run_all(&e, texts, bar, out);
+    prompt_encoder_close(&e);
+    return failed;
+}
+
+/* Gets the captions of a text-to-image model, reading or encoding them if the store lacks them. */
+static int get_captions(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
+                        progress *bar)
+{
+    char *key = caption_key(o);
+    captions *out = &store->texts[store->text_count].captions;
+    prompts *texts = &store->texts[store->text_count].prompts;
+    int failed = !key;
+    if (failed || find_captions(store, library, key, c)) {
+        free(key);
+        return failed;
+    }
+    failed = o->captions ? captions_read(o->captions, c->caption_tokens, c->caption_dim, out)
+                         : encode_captions(store, library, o, c, bar, out, texts);
+    if (failed) {
+        prompts_free(texts);
+        free(key);
+        return 1;
+    }
+    store->texts[store->text_count].key = key;
+    store->texts[store->text_count++].library = o->captions ? NULL : library;
+    return 0;
+}
+
+/* Loads the T5 for prompts to come. */
+static int keep_encoder(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
+                        progress *bar)
+{
+    prompt_encoder *e = &store->encoder_kept;
+    if (prompt_encoder_open(e, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
+    e->clean = (mar_clean)o->clean;
+    e->quiet = store->quiet;
+    return 0;
+}
+
+/* Checks the options about prompts against the model. */
+static int check_captions(const model_store *store, const run_options *o, const mar_model_config *c)
+{
+    const char *given = o->captions ? "captions" : o->prompt_count ? "prompt" : o->prompts ? "prompts" : "t5";
+    if (c->caption_tokens == 0)
+        return tool_error("--%s: %s makes images of classes, expected a text-to-image model", given, o->model);
+    if (o->captions) return 0;
+    if (!o->t5)
+        return tool_error("--t5 is missing: %s takes prompts as a T5 of width %d encodes them, expected the T5's "
+                          "folder; or --captions, what mar captions made of them",
+                          o->model, c->caption_dim);
+    return store->keeps_encoder && run_has_prompts(o)
+               ? tool_error("--%s: has no effect here, a request has its own prompt", given)
+               : 0;
+}
+
+/* Gets the captions or the encoder of the run before its model is loaded: a T5 may be larger than the model. What the
+ * model takes is known from its file's header. A file that cannot be read is reported when it is loaded. */
+static int prepare_captions(model_store *store, mar *library, run_options *o, int heads, progress *bar)
+{
+    mar_report *report = NULL;
+    const char *fault = run_prompts_fault(o, store->keeps_encoder);
+    if (fault) return tool_error("%s", fault);
+    if (!o->t5 && !o->captions && (run_has_prompts(o) || store->keeps_encoder)) o->t5 = run_demo_t5(o->model);
+    if (!run_has_prompts(o) && !o->captions && !o->t5) return 0;
+    int failed = 0;
+    if (mar_inspect(library, o->model, heads, &report) == MAR_OK && mar_report_model(report)) {
+        const mar_model_config *c = mar_report_model(report);
+        failed = check_captions(store, o, c);
+        if (!failed && !store->keeps_encoder) failed = get_captions(store, library, o, c, bar);
+        if (!failed && store->keeps_encoder && o->t5) failed = keep_encoder(store, library, o, c, bar);
+        if (!failed && store->keeps_encoder && o->captions) failed = get_captions(store, library, o, c, bar);
+    }
+    mar_report_free(report);
+    return failed;
+}
+
+/* Sets the captions of a text-to-image model and their number, for another model its classes. */
+static int set_captions(const model_store *store, const run_options *o, run_models *models)
 {
     const mar_model_config *c = mar_model_get_config(models->model);
     models->classes = (class_choices){.count = c->classes};
-    if (c->caption_tokens == 0 && o->captions)
-        return tool_error("--captions: %s makes images of classes, expected a text-to-image model", o->model);
-    if (c->caption_tokens == 0) return 0;
-    if (!o->captions)
-        return tool_error("--captions is missing: %s makes images of captions, expected a file of their features, %d "
-                          "numbers at up to %d positions each",
-                          o->model, c->caption_dim, c->caption_tokens);
-    int i = 0;
-    while (i < store->text_count &&
-           (strcmp(store->texts[i].path, o->captions) != 0 || store->texts[i].captions.tokens != c->caption_tokens ||
-            store->texts[i].captions.dim != c->caption_dim))
-        i++;
-    if (i == store->text_count) {
-        if (captions_read(o->captions, c->caption_tokens, c->caption_dim, &store->texts[i].captions) != 0) return 1;
-        store->texts[store->text_count++].path = o->captions;
-    }
-    models->captions = &store->texts[i].captions;
+    if (c->caption_tokens == 0 || store->encoder_kept.text) return 0;
+    char *key = caption_key(o);
+    if (!key) return 1;
+    models->captions = find_captions(store, models->library, key, c);
+    free(key);
+    if (!models->captions && store->keeps_encoder)
+        return tool_error("--t5 is missing: %s makes images of prompts, expected the folder of a T5 of width %d; or "
+                          "--captions, what mar captions made of some",
+                          o->model, c->caption_dim);
+    if (!models->captions && run_demo_t5(o->model))
+        return tool_error("--prompt is missing: %s makes images of prompts, expected one such as \"a bold seven\"",
+                          o->model);
+    if (!models->captions)
+        return tool_error(
+            "--prompt is missing: %s makes images of prompts, expected one, and with --t5 the folder of a "
+            "T5 of width %d; or --captions, what mar captions made of them",
+            o->model, c->caption_dim);
     models->classes = (class_choices){.count = models->captions->count, .no_none = "the model needs a caption"};
     return 0;
+}
+
+int models_status(const model_store *store, int status)
+{
+    int skipped = 0;
+    for (int i = 0; i < store->text_count; i++) skipped += store->texts[i].prompts.skipped;
+    return status == 0 && skipped > 0 ? 1 : status;
 }
 
 /* Reads the file of --class_names, if there is one, unless the store has it. Call it before anything is loaded, which
@@ -239,8 +369,8 @@ static int get_class_names(const model_store *store, const run_options *o, run_m
     const int classes = models->classes.count;
     if (!o->class_names && !models->captions) models->classes.names = class_table_of(classes);
     if (!o->class_names) return 0;
-    if (models->captions)
-        return tool_error("--class_names: %s makes images of captions, expected a model of classes", o->model);
+    if (mar_model_get_config(models->model)->caption_tokens)
+        return tool_error("--class_names: %s makes images of prompts, expected a model of classes", o->model);
     const class_table *table = NULL;
     for (int i = 0; i < store->name_count; i++)
         if (strcmp(store->names[i].path, o->class_names) == 0) table = &store->names[i].table;
@@ -305,7 +435,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     if (!out->library) return 1;
     if (!o->vae) o->vae = run_demo_vae(o->model);
     int heads;
-    if (run_read_heads(o->heads, &heads) != 0) return 1;
+    if (run_read_heads(o->heads, &heads) != 0 || prepare_captions(store, out->library, o, heads, bar) != 0) return 1;
     const model_file *model = get_file(store, &machine, out->library, "model", o->model, heads, bar), *draft = NULL,
                      *vae = NULL;
     if (!model || refuse_drafter(model, o) != 0 || refuse_options(model, o) != 0) return 1;
@@ -319,7 +449,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     o->tokens = tokens_of(out->model);
     if (fast_set_params(o, out->model, out->vae) != 0) return 1;
     report_fast(store, o, bar);
-    return get_captions(store, o, out) || get_class_names(store, o, out);
+    return set_captions(store, o, out) || get_class_names(store, o, out);
 }
 
 const char *models_class_name(const run_models *models, int label, char *text, size_t size)
@@ -339,8 +469,16 @@ int models_have(const model_store *store, const run_options *o)
         if (serves(store->handles[i].library, &store->handles[i].options, &machine, 1))
             library = store->handles[i].library;
     int heads;
+    if (store->text_count == MODELS_RUNS_MAX) return 0; /* no room for other prompts */
     return library && run_read_heads(o->heads, &heads) == 0 && find_file(store, library, o->model, heads, 1) &&
            (!o->draft || find_file(store, library, o->draft, 0, 1)) && (!vae || find_file(store, library, vae, 0, 0));
+}
+
+int models_refuse_classes(const run_options *o, const char *classes)
+{
+    if (!classes || !run_has_prompts(o)) return 0;
+    return tool_error("--class: has no effect beside --%s: prompts take the place of classes",
+                      o->prompt_count ? "prompt" : "prompts");
 }
 
 int models_check_vae(const run_options *o)
@@ -382,12 +520,17 @@ int models_session(const run_models *models, run_options *o, int max_batch, mar_
 
 void models_free(model_store *store)
 {
+    prompt_encoder_close(&store->encoder_kept); /* before its handle */
     for (int i = 0; i < store->file_count; i++) {
         mar_model_free(store->files[i].model);
         mar_vae_free(store->files[i].vae);
     }
     for (int i = 0; i < store->handle_count; i++) mar_close(store->handles[i].library);
-    for (int i = 0; i < store->text_count; i++) captions_free(&store->texts[i].captions);
+    for (int i = 0; i < store->text_count; i++) {
+        free(store->texts[i].key);
+        captions_free(&store->texts[i].captions);
+        prompts_free(&store->texts[i].prompts);
+    }
     for (int i = 0; i < store->name_count; i++) class_table_free(&store->names[i].table);
     *store = (model_store){0};
 }

@@ -5,6 +5,7 @@
 #include "mar.h"
 #include "tools/generate/captions.h"
 #include "tools/generate/classes.h"
+#include "tools/generate/prompt_encoder.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/run_options.h"
 
@@ -25,7 +26,7 @@ typedef struct {
     mar_model *model;
     mar_model *draft;         /* NULL: none */
     mar_vae *vae;             /* NULL: none */
-    const captions *captions; /* captions of a text-to-image model; NULL: it has classes */
+    const captions *captions; /* captions of a text-to-image model; NULL: it has classes, or prompts to come */
     class_choices classes;    /* classes and their names, or captions */
     record_ids ids;           /* identities of the files; record_identify sets them */
 } run_models;
@@ -52,21 +53,27 @@ typedef struct {
     model_file files[MODELS_FILES_MAX];
     int file_count; /* files in use */
     struct {
-        const char *path; /* as given; not copied */
+        char *key;          /* options that name the prompts, or the file */
+        const mar *library; /* the handle that encoded the prompts; NULL: a file's */
         captions captions;
-    } texts[MODELS_RUNS_MAX]; /* one for each file and shape */
-    int text_count;           /* texts in use */
+        prompts prompts;         /* texts that the captions point into */
+    } texts[MODELS_RUNS_MAX];    /* one for each file, or set of prompts and arithmetic, and shape */
+    int text_count;              /* texts in use */
+    int keeps_encoder;           /* 1: a T5 is loaded for prompts to come; set before the first models_load */
+    prompt_encoder encoder_kept; /* with keeps_encoder, if the model takes captions */
     struct {
         const char *path; /* as given; not copied */
         class_table table;
     } names[MODELS_RUNS_MAX]; /* one for each file of --class_names */
     int name_count;           /* names in use */
+    int needs_all;            /* 1: a bad prompt is an error; set before the first models_load */
     models_encoder encoder;   /* of the image decoders; set before the first models_load */
     int quiet;                /* 1: no warnings; set before the first models_load */
     int warned;               /* 1: models_load has reported fewer threads than requested */
 } model_store;
 
-/* Opens the library for a run and loads the files that the store lacks. A demo model brings its image decoder. Sets
+/* Opens the library for a run and loads the files that the store lacks. A demo model brings its image decoder. Encodes
+ * the run's prompts first, and frees the T5 before it loads a model. Sets o->t5 and
  * o->vae, which can be the model's own file, o->params.draft, and the options of o->fast, printed once on stderr.
  * Prints there if fewer threads than requested are used. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or
  * 1 with the error printed. */
@@ -77,8 +84,12 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
 mar *models_open(model_store *store, const mar_options *options, const char *dtype);
 /* Writes class_name of a label of the run; captions and -1 have none. */
 const char *models_class_name(const run_models *models, int label, char *text, size_t size);
+/* Returns the exit status of a command: `status`, or 1 for success with prompts that were left out. */
+int models_status(const model_store *store, int status);
 /* Returns whether all files of the run are loaded. */
 int models_have(const model_store *store, const run_options *o);
+/* Returns 1 with the error printed if `classes`, the value of --class or NULL, is given beside prompts. */
+int models_refuse_classes(const run_options *o, const char *classes);
 /* Returns 1 with the error printed if a run that models_load has loaded has no image decoder. */
 int models_check_vae(const run_options *o);
 /* Calls mar_session_create and sets o->used. Returns 0, or 1 with the error printed. */

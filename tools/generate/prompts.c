@@ -333,6 +333,11 @@ int prompts_add(const char *text, prompts *p)
     return take(p, &(place){"--prompt", NULL, 0}, text, strlen(text));
 }
 
+const char *prompts_fault(const char *text, char *why, size_t size)
+{
+    return find_fault(text, strlen(text), why, size);
+}
+
 void prompts_free(prompts *p)
 {
     for (int i = 0; i < p->count; i++) free(p->text[i]);

@@ -33,6 +33,9 @@ int prompts_parse(char *text, size_t size, const char *path, prompts *p);
  * "out of memory". */
 int prompts_add(const char *text, prompts *p);
 
+/* Returns what is wrong with a prompt, in a line that may be in why [size]; NULL if nothing is. */
+const char *prompts_fault(const char *text, char *why, size_t size);
+
 void prompts_free(prompts *p); /* frees the prompts; {0} is fine */
 
 #endif

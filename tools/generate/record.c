@@ -45,7 +45,16 @@ int record_identify(const run_options *run, run_models *out)
         memcpy(ids->vae, ids->model, sizeof ids->vae);
     else if (record_identify_file(run->vae, ids->vae) != 0)
         return 1;
-    return record_identify_file(run->draft, ids->draft) || record_identify_file(run->captions, ids->captions);
+    if (record_identify_file(run->draft, ids->draft) != 0) return 1;
+    record_identify_prompts(out);
+    return run->captions ? record_identify_file(run->captions, ids->captions) : 0;
+}
+
+void record_identify_prompts(run_models *models)
+{
+    const captions *c = models->captions;
+    if (c && c->encoded)
+        snprintf(models->ids.captions, RECORD_ID, "%d prompts, %016" PRIx64, c->count, captions_sum(c, -1));
 }
 
 /* --- text in pictures ----------------------------------------------------------------------------------- */
@@ -117,8 +126,16 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     if (*ids->vae) record_texts_add(out, "vae_id", "%s", ids->vae);
     if (*ids->draft) record_texts_add(out, "draft_id", "%s", ids->draft);
     if (run->captions) record_texts_add(out, "captions", "%s", tool_base_name(run->captions));
-    if (*ids->captions) record_texts_add(out, "captions_id", "%s", ids->captions);
+    if (run->captions && *ids->captions) record_texts_add(out, "captions_id", "%s", ids->captions);
+    if (!run->captions && run->t5) record_texts_add(out, "t5", "%s", tool_base_name(run->t5));
+    if (!run->captions && run->t5)
+        record_texts_add(out, "clean", "%s", run->clean == MAR_CLEAN_OFF ? "off" : "llamagen");
     record_texts_add_backend(out, models->library);
+}
+
+void record_texts_add_prompts(record_texts *out, const run_options *run, const run_models *models)
+{
+    if (!run->captions && *models->ids.captions) record_texts_add(out, "prompts_id", "%s", models->ids.captions);
 }
 
 int record_texts_end(record_texts *texts, const char *what)
@@ -135,7 +152,8 @@ static int is_of_tokens(const image_text *t, const record_ids *ids, int needs_de
     if (strcmp(t->key, "vae_id") == 0) return needs_decoder;
     if (strcmp(t->key, "vae") == 0) return needs_decoder && !*ids->vae;
     return !((strcmp(t->key, "model") == 0 && *ids->model) || (strcmp(t->key, "draft") == 0 && *ids->draft) ||
-             (strcmp(t->key, "captions") == 0 && *ids->captions));
+             (strcmp(t->key, "captions") == 0 && *ids->captions) || strcmp(t->key, "t5") == 0 ||
+             strcmp(t->key, "clean") == 0); /* prompts_id hashes what both make of the prompts */
 }
 
 /* Raised with each change that makes other tokens (tests/record/compare.sh), so that a store does not mix them. */
@@ -156,6 +174,7 @@ int record_open_store(const char *directory, const run_options *run, const run_m
     const int needs_decoder = c->vocabulary && run_verifies_drafts(run);
     record_texts_add(&texts, "Software", "libmar %s, arithmetic %d", mar_version(), ARITHMETIC);
     record_texts_add_run(&texts, run, models);
+    record_texts_add_prompts(&texts, run, models);
     record_texts_add(&texts, "batch", "%d", batch);
     record_texts_add(&texts, "tokens", "%d of %d numbers", c->seq_len, c->token_dim);
     record_texts_add(&texts, "stats", "%zu bytes", sizeof(mar_stats)); /* as the stored files contain it */
@@ -193,12 +212,41 @@ static char *class_list(const generate_job *job, int names)
     return text_close(stream, &text) == 0 ? text.data : NULL;
 }
 
+/* Returns the prompts of the grid, one a line; NULL without memory. */
+static char *prompt_list(const generate_job *job)
+{
+    text_buffer text;
+    FILE *stream = text_open(&text);
+    if (!stream) return NULL;
+    for (int i = 0; i < job->class_count; i++)
+        fprintf(stream, "%s%s", i ? "\n" : "", job->models.captions->list[job->classes[i]].prompt);
+    return text_close(stream, &text) == 0 ? text.data : NULL;
+}
+
+/* Adds the classes or the prompts of the grid. */
+static void add_grid_classes(record_texts *out, const generate_job *job)
+{
+    const captions *c = job->models.captions;
+    const int named = job->models.classes.names != NULL, prompted = c && c->encoded;
+    char *list = prompted ? prompt_list(job) : class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
+    out->lacks |= !list || (named && !names);
+    if (list) record_texts_add(out, prompted ? "prompt" : "class", "%s", list);
+    if (names) record_texts_add(out, "class_name", "%s", names);
+    free(list);
+    free(names);
+    if (prompted) record_texts_add_prompts(out, &job->options.run, &job->models);
+}
+
 void record_texts_add_image(record_texts *out, const run_models *models, int label, long index)
 {
     char name[CLASS_NAME_MAX + 2];
+    const captions *c = models->captions;
+    const char *prompt = c ? c->list[label].prompt : NULL;
+    if (prompt) record_texts_add(out, "prompt", "%s", prompt);
+    if (prompt) record_texts_add(out, "features", "%016" PRIx64, captions_sum(c, label));
     if (label < 0)
         record_texts_add(out, "class", "%s", unconditional);
-    else
+    else if (!c || !c->encoded)
         record_texts_add(out, "class", "%d", label);
     if (*models_class_name(models, label, name, sizeof name)) record_texts_add(out, "class_name", "%s", name);
     record_texts_add(out, "image", "%ld", index);
@@ -212,13 +260,7 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
     if (index >= 0) {
         record_texts_add_image(out, &job->models, job->classes[index / job->num], job->options.first + index);
     } else {
-        const int named = job->models.classes.names != NULL;
-        char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
-        out->lacks |= !list || (named && !names);
-        if (list) record_texts_add(out, "class", "%s", list);
-        if (names) record_texts_add(out, "class_name", "%s", names);
-        free(list);
-        free(names);
+        add_grid_classes(out, job);
         record_texts_add(out, "image", "%ld-%ld", job->options.first, job->options.first + job->total - 1);
         record_texts_add(out, "num", "%d", job->num);
         if (job->existing + job->made < job->total)
@@ -238,8 +280,10 @@ void record_texts_free(record_texts *texts)
 
 /* --- JSON ----------------------------------------------------------------------------------------------- */
 
-static void add_class(cJSON *o, int label)
+static void add_class(cJSON *o, const captions *c, int label)
 {
+    if (c && c->list[label].prompt) cJSON_AddStringToObject(o, "prompt", c->list[label].prompt);
+    if (c && c->encoded) return;
     if (label < 0)
         cJSON_AddNullToObject(o, "class");
     else
@@ -248,11 +292,12 @@ static void add_class(cJSON *o, int label)
 
 static void add_classes(cJSON *record, const generate_job *job)
 {
-    cJSON *list = cJSON_AddArrayToObject(record, "classes");
+    const captions *c = job->models.captions;
+    cJSON *list = cJSON_AddArrayToObject(record, c && c->encoded ? "prompts" : "classes");
     for (int i = 0; i < job->class_count; i++) {
         char name[CLASS_NAME_MAX + 2];
         cJSON *o = cJSON_CreateObject();
-        add_class(o, job->classes[i]);
+        add_class(o, job->models.captions, job->classes[i]);
         if (*models_class_name(&job->models, job->classes[i], name, sizeof name))
             cJSON_AddStringToObject(o, "name", name);
         tool_json_append(list, o);
@@ -277,7 +322,7 @@ static int add_files(cJSON *record, const generate_job *job)
             cJSON *o = cJSON_CreateObject();
             complete = add_file(o, output_image_path(&job->out, job->options.first + i));
             cJSON_AddNumberToObject(o, "image", (double)(job->options.first + i));
-            add_class(o, job->classes[i / job->num]);
+            add_class(o, job->models.captions, job->classes[i / job->num]);
             tool_json_append(list, o);
         }
     }

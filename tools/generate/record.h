@@ -15,6 +15,9 @@ typedef struct {
 /* Reads every byte of the model files. Returns 0, or 1 with the error printed. */
 int record_identify(const run_options *run, run_models *out);
 
+/* Identifies the prompts that models_load encoded, by their features; nothing for other models. */
+void record_identify_prompts(run_models *models);
+
 /* Identifies one file, to text; "" for NULL and for a built-in one. Returns 0, or 1 with the error printed. */
 int record_identify_file(const char *path, char text[RECORD_ID]);
 
@@ -23,10 +26,14 @@ void record_texts_add(record_texts *out, const char *key, const char *format, ..
 /* Ends the collection. Returns 0. If memory ran out, frees the texts and returns 1 after printing "out of memory for"
  * and `what`. */
 int record_texts_end(record_texts *texts, const char *what);
-/* Adds the class of an image, its name if it has one, and the image's number. */
+/* Adds the class of an image, its name if it has one, its prompt with a hash of the features, and the image's number.
+ */
 void record_texts_add_image(record_texts *out, const run_models *models, int label, long index);
-/* Adds everything the run's images depend on: options, models, backend. Call it after models_session. */
+/* Adds everything the run's images depend on but classes and prompts: options, models, backend. Call it after
+ * models_session. */
 void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models);
+/* Adds a hash of all prompts' features, for texts about a whole run. */
+void record_texts_add_prompts(record_texts *out, const run_options *run, const run_models *models);
 
 /* Adds parts of these: the image decoder, by its file's content, and the backend. */
 void record_texts_add_decoder(record_texts *out, const run_options *run, const run_models *models);

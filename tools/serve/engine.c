@@ -50,12 +50,15 @@ static mar_status submit(engine *e, job *j, int image, uint64_t *id)
 {
     mar_session *s = e->service->session;
     const captions *c = e->service->models.captions;
-    const size_t label = (size_t)j->spec.label;
     mar_request r;
     mar_request_init(s, &r, sizeof r);
-    if (c) {
-        r.features = c->features + label * (size_t)c->tokens * (size_t)c->dim;
-        r.mask = c->mask + label * (size_t)c->tokens;
+    if (j->spec.prompt) {
+        r.features = j->spec.prompt->features;
+        r.mask = j->spec.prompt->mask;
+    } else if (c) {
+        captions_place(c, j->spec.label, e->features, e->mask);
+        r.features = e->features;
+        r.mask = e->mask;
     } else {
         r.label = j->spec.label;
     }
@@ -210,6 +213,15 @@ static void *run(void *self)
     return NULL;
 }
 
+static void free_memory(engine *e)
+{
+    free(e->work);
+    free(e->rgb);
+    free(e->tokens);
+    free(e->features);
+    free(e->mask);
+}
+
 int engine_start(engine *e, service *s)
 {
     const mar_model_config *c = mar_model_get_config(s->models.model);
@@ -217,11 +229,12 @@ int engine_start(engine *e, service *s)
     *e = (engine){.service = s,
                   .work = calloc(places, sizeof *e->work),
                   .rgb = malloc((size_t)s->width * (size_t)s->height * 3),
-                  .tokens = malloc((size_t)c->seq_len * (size_t)c->token_dim * sizeof *e->tokens)};
-    if (e->work && e->rgb && e->tokens && pthread_create(&e->thread, NULL, run, e) == 0) return 0;
-    free(e->work);
-    free(e->rgb);
-    free(e->tokens);
+                  .tokens = malloc((size_t)c->seq_len * (size_t)c->token_dim * sizeof *e->tokens),
+                  .features = malloc((size_t)c->caption_tokens * (size_t)c->caption_dim * sizeof *e->features + 1),
+                  .mask = malloc((size_t)c->caption_tokens + 1)};
+    if (e->work && e->rgb && e->tokens && e->features && e->mask && pthread_create(&e->thread, NULL, run, e) == 0)
+        return 0;
+    free_memory(e);
     *e = (engine){.service = NULL};
     return tool_error("the system starts no more threads, or has no memory for them");
 }
@@ -230,8 +243,6 @@ void engine_end(engine *e)
 {
     if (!e->service) return;
     pthread_join(e->thread, NULL);
-    free(e->work);
-    free(e->rgb);
-    free(e->tokens);
+    free_memory(e);
     *e = (engine){.service = NULL};
 }

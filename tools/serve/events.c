@@ -17,6 +17,11 @@ typedef struct {
 void events_write_class(const service *s, const job *j, FILE *out)
 {
     char name[CLASS_NAME_MAX + 2];
+    if (j->spec.prompt) {
+        fputs("\"class\": null, \"class_name\": \"\", \"prompt\": ", out);
+        json_string(out, j->spec.prompt->text);
+        return;
+    }
     if (j->spec.label < 0)
         fputs("\"class\": null, \"class_name\": ", out);
     else

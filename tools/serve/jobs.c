@@ -42,11 +42,17 @@ static void free_images(job *j)
     }
 }
 
+void jobs_free_spec(const job_spec *spec)
+{
+    free(spec->picture);
+    free(spec->known);
+    free(spec->prompt);
+}
+
 static void free_job(job *j)
 {
     free_images(j);
-    free(j->spec.picture);
-    free(j->spec.known);
+    jobs_free_spec(&j->spec);
     pthread_cond_destroy(&j->changed);
     free(j);
 }
@@ -140,6 +146,7 @@ static job *new_job(const jobs *t, const job_spec *spec, int kept)
     if (!lacks) return j;
     j->spec.picture = NULL; /* the caller frees them */
     j->spec.known = NULL;
+    j->spec.prompt = NULL;
     free_job(j);
     return NULL;
 }
@@ -177,12 +184,10 @@ submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out)
     pthread_mutex_unlock(&t->lock);
     *out = result == SUBMIT_OK ? j : NULL;
     if (result == SUBMIT_OK) return result;
-    if (j) {
+    if (j)
         free_job(j);
-    } else {
-        free(spec->picture);
-        free(spec->known);
-    }
+    else
+        jobs_free_spec(spec);
     return result;
 }
 

@@ -23,10 +23,19 @@ typedef enum { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED, JOB_CANCELLED } jo
 /* Returns "queued", "running", "done", "failed" or "cancelled". */
 const char *job_state_name(job_state state);
 
+/* A prompt and its features, one block of memory. */
+typedef struct {
+    float *features; /* [tokens][dim] */
+    uint8_t *mask;   /* [tokens] */
+    char *text;
+    uint64_t sum; /* hash of features and mask */
+} job_prompt;
+
 /* What a job makes: images 0..n-1 of the seed. */
 typedef struct {
-    int label; /* class, -1 for none, or number of the caption */
-    int n;     /* 1..JOB_IMAGES_MAX */
+    int label;          /* class, -1 for none, or number of the caption */
+    job_prompt *prompt; /* NULL: none. The job owns it */
+    int n;              /* 1..JOB_IMAGES_MAX */
     uint64_t seed;
     float cfg;
     uint8_t *picture; /* editing: [height][width][3]; NULL: none. The job owns it */
@@ -93,8 +102,10 @@ void jobs_create(jobs *t, metrics *m, int most, double keep_s, int width, int he
 void jobs_destroy(jobs *t);
 
 typedef enum { SUBMIT_OK, SUBMIT_FULL, SUBMIT_DRAINING, SUBMIT_NO_MEMORY } submit_result;
-/* Queues a job. Takes over spec->picture and spec->known whatever the result. *out has a reference. */
+/* Queues a job. Takes over all that spec owns, whatever the result. *out has a reference. */
 submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out);
+/* Frees what a spec owns. */
+void jobs_free_spec(const job_spec *spec);
 /* Returns a reference on the job with that id; NULL: there is none. */
 job *jobs_find(jobs *t, const char *id);
 /* Drops a reference; j may be NULL. */

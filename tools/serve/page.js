@@ -30,7 +30,8 @@ async function start() {
   }
   by('model').textContent = model.id;
   by('about').textContent = `${model.size} pixels, ${model.backend}. ${model.guarantee}`;
-  by('prompt-name').textContent = model.prompt === 'caption' ? `Caption, 0 to ${model.classes - 1}`
+  if (model.prompt === 'text') by('prompt').value = '';
+  by('prompt-name').textContent = model.prompt === 'text' ? 'Prompt' : model.prompt === 'caption' ? `Caption, 0 to ${model.classes - 1}`
     : `Class, 0 to ${model.classes - 1}` + (model.class_names ? ' or a name' : '');
   by('n').max = model.n_max;
   by('cfg').value = model.cfg;
@@ -88,8 +89,8 @@ function showImage(i, image) {
   if (image.status === 'done' && !f.done) {
     f.done = true;
     f.picture.src = image.url;
-    f.picture.alt = `class ${job.class}, seed ${job.seed}, image ${i}`;
-    caption.textContent = `${job.class_name || (model.prompt === 'caption' ? 'caption ' : 'class ') + (job.class ?? 'none')}, ` +
+    f.picture.alt = `${job.prompt ?? 'class ' + job.class}, seed ${job.seed}, image ${i}`;
+    caption.textContent = `${job.prompt || job.class_name || (model.prompt === 'caption' ? 'caption ' : 'class ') + (job.class ?? 'none')}, ` +
       `seed ${job.seed}, image ${i}, guidance ${job.cfg}`;
     f.figure.querySelector('details').hidden = false;
     showText(f.figure, image.url).catch(error => say(error.message, true));

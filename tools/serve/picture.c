@@ -15,7 +15,13 @@ static int make_texts(const service *s, const job *j, int i, record_texts *out)
     run.params.cfg = run.used.cfg = j->spec.cfg;
     *out = (record_texts){0};
     record_texts_add(out, "Software", "libmar %s", mar_version());
-    record_texts_add_image(out, &s->models, j->spec.label, i);
+    if (j->spec.prompt) {
+        record_texts_add(out, "prompt", "%s", j->spec.prompt->text);
+        record_texts_add(out, "features", "%016" PRIx64, j->spec.prompt->sum);
+        record_texts_add(out, "image", "%d", i);
+    } else {
+        record_texts_add_image(out, &s->models, j->spec.label, i);
+    }
     if (j->spec.known) {
         const int seq_len = mar_model_get_config(s->models.model)->seq_len;
         record_texts_add(out, "edited", "%d of %d tokens kept, of a picture with the sum %016" PRIx64,

@@ -132,7 +132,9 @@ static void describe_prompt(const service *s, char *text, size_t size)
 {
     const class_choices *c = &s->models.classes;
     char name[CLASS_NAME_MAX + 2];
-    if (s->models.captions)
+    if (s->text)
+        snprintf(text, size, "what the picture shows");
+    else if (s->models.captions)
         snprintf(text, size, "the number of a caption of --captions, from 0 to %d", c->count - 1);
     else if (c->names)
         snprintf(text, size, "a class, a number from 0 to %d or a name such as %s", c->count - 1,
@@ -141,7 +143,7 @@ static void describe_prompt(const service *s, char *text, size_t size)
         snprintf(text, size, "a class, a number from 0 to %d", c->count - 1);
 }
 
-/* Reads a class as --class takes it, or the number of a caption. */
+/* Reads a class as --class takes it, or the number of a caption. A prompt is only looked at. */
 static int read_prompt(const service *s, const request *r, job_spec *out, answer *a)
 {
     char why[1536], expected[256];
@@ -150,6 +152,7 @@ static int read_prompt(const service *s, const request *r, job_spec *out, answer
     if (!is_given(r, FIELD_PROMPT)) return refuse(a, FIELD_PROMPT, "is missing", expected);
     const char *prompt = text_of(r, FIELD_PROMPT, NULL, expected, a);
     if (!prompt) return 1;
+    if (s->text) return 0; /* encode_prompt */
     errno = 0;
     if (classes_parse(prompt, &s->models.classes, &labels, &count, why, sizeof why) != 0)
         return errno == ENOMEM ? answer_no_memory(a) : answer_error(a, 400, "prompt", NULL, "prompt: %s", why);
@@ -206,5 +209,8 @@ int request_resolve(const service *s, const request *r, int is_edit, job_spec *o
         read_format(r, wants_url, a) != 0 || read_seed(r, out, a) != 0 || read_cfg(s, r, out, a) != 0)
         return 1;
     out->n = (int)n;
-    return is_edit ? edit_read(s, &r->field[FIELD_IMAGE], &r->field[FIELD_MASK], out, a) : 0;
+    if (is_edit && edit_read(s, &r->field[FIELD_IMAGE], &r->field[FIELD_MASK], out, a) != 0) return 1;
+    if (!s->text || text_service_encode(s->text, r->field[FIELD_PROMPT].text, &out->prompt, a) == 0) return 0;
+    jobs_free_spec(out);
+    return 1;
 }

@@ -36,7 +36,7 @@ int request_set(request *r, field f, char *text, size_t size, answer *a);
 /* Sets all fields from a JSON object. Returns 0, or 1 with the error in *a. */
 int request_read(request *r, const json *body, answer *a);
 
-/* Checks the fields. is_edit: they have a picture. Returns 0, with *out, whose picture and known the caller owns, and
+/* Checks the fields. is_edit: they have a picture. Returns 0, with *out, which the caller frees (jobs_free_spec), and
  * *wants_url. Returns 1 with the error in *a. */
 int request_resolve(const service *s, const request *r, int is_edit, job_spec *out, int *wants_url, answer *a);
 

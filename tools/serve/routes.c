@@ -55,7 +55,10 @@ static void write_model(service *s, FILE *out)
     fprintf(out,
             ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"libmar\", \"family\": \"%s\", \"size\": "
             "\"%dx%d\", \"prompt\": \"%s\", \"classes\": %d, \"class_names\": %s, \"n_max\": %d, \"cfg\": ",
-            (long long)s->created, c->family, s->width, s->height, s->models.captions ? "caption" : "class",
+            (long long)s->created, c->family, s->width, s->height,
+            s->text              ? "text"
+            : s->models.captions ? "caption"
+                                 : "class",
             s->models.classes.count, s->models.classes.names ? "true" : "false", JOB_IMAGES_MAX);
     json_float(out, s->options.run.used.cfg);
     fputs(", \"backend\": ", out);

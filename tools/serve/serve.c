@@ -80,9 +80,10 @@ static const mar_param rows[] = {
 };
 
 /* Options that --help shows. */
-static const char *const common[] = {"model", "vae",     "listen", "port",     "token_file", "queue",
-                                     "batch", "timeout", "keep",   "captions", "num_iter",   "num_sampling_steps",
-                                     "cfg",   "fast",    "dtype",  NULL};
+static const char *const common[] = {
+    "model", "vae", "listen",   "port",     "token_file",         "queue", "batch", "timeout",
+    "keep",  "t5",  "captions", "num_iter", "num_sampling_steps", "cfg",   "fast",  "dtype",
+    NULL};
 
 static int parse(int argc, char **argv, serve_options *o)
 {
@@ -144,6 +145,10 @@ static int prepare(service *s, progress *bar)
     progress_note(bar, "preparing");
     if (models_session(&s->models, &o->run, o->batch, &s->session) != 0) return 1;
     progress_clear(bar);
+    if (s->files.encoder_kept.text) {
+        text_service_create(&s->encodes, &s->files.encoder_kept);
+        s->text = &s->encodes;
+    }
     mar_session_image_size(s->session, &s->width, &s->height);
     s->name = tool_base_name(o->run.model);
     s->created = time(NULL);
@@ -207,12 +212,14 @@ int cmd_serve(int argc, char **argv)
     progress_start(&bar, s.options.quiet);
     s.files.quiet = s.options.quiet;
     s.files.encoder = MODELS_ENCODER_IF_THERE;
+    s.files.keeps_encoder = 1;
     status = prepare(&s, &bar);
     if (status == 0) {
         status = run(&s);
         jobs_destroy(&s.jobs);
         metrics_destroy(&s.metrics);
     }
+    if (s.text) text_service_destroy(s.text);
     mar_session_free(s.session);
     models_free(&s.files);
     free(s.token);

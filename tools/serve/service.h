@@ -6,6 +6,7 @@
 #include "tools/generate/models.h"
 #include "tools/serve/jobs.h"
 #include "tools/serve/metrics.h"
+#include "tools/serve/text.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -29,10 +30,12 @@ typedef struct {
     model_store files;    /* owns the models */
     run_models models;    /* owned by the store */
     mar_session *session; /* the engine thread's alone while it runs */
-    const char *name;     /* of the model, as clients see it: the file's without its directories */
-    int width, height;    /* of an image */
-    char *token;          /* NULL: none */
-    int is_local;         /* 1: it listens on loopback */
+    text_service encodes;
+    text_service *text; /* it, or NULL if the model takes no prompts */
+    const char *name;   /* of the model, as clients see it: the file's without its directories */
+    int width, height;  /* of an image */
+    char *token;        /* NULL: none */
+    int is_local;       /* 1: it listens on loopback */
     time_t created;
     double began; /* tool_seconds */
     metrics metrics;

@@ -1,0 +1,176 @@
+/* mar captions: encodes prompts, for --captions. */
+#include "tools/cli/command.h"
+#include "tools/cli/file.h"
+#include "tools/cli/options.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/run_options.h"
+#include "tools/cli/subcommands.h"
+#include "tools/generate/models.h"
+#include "tools/generate/prompt_encoder.h"
+#include "tools/generate/prompts.h"
+#include "weights/npz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct {
+    const char *from, *out; /* file of prompts; file to write */
+    int tokens;             /* positions of a prompt */
+    int quiet;              /* 1: print only errors */
+    run_options run;        /* T5, cleaning, machine */
+    operand operands[2];    /* the prompts; ends with a NULL name */
+} captions_options;
+
+static const mar_param rows[] = {
+    {.name = OPTION("out"),
+     .offset = offsetof(captions_options, out),
+     .group = "Options",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.npz",
+     .help =
+         "file to write, completely or not at all\n"
+         "A compressed .npz of NumPy's. features: float32 [prompts, positions, numbers], padded in front with 0. mask: "
+         "uint8 [prompts, positions], 1 where a prompt's tokens are. prompts: uint8, the texts in UTF-8 with a NUL "
+         "behind each: bytes(file[\"prompts\"]).decode().split(\"\\\\0\")[:-1] in Python."},
+    {.name = OPTION("tokens"),
+     .offset = offsetof(captions_options, tokens),
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 512,
+     .help =
+         "positions of a prompt, as many as the image model takes\n"
+         "LlamaGen's models take 120, demo-t2i takes 16. A model also takes features of more positions if no prompt "
+         "has more tokens than it takes."},
+    {0},
+};
+
+static const mar_param quiet_row = {.name = OPTION("quiet"),
+                                    .offset = offsetof(captions_options, quiet),
+                                    .type = MAR_TYPE_FLAG,
+                                    .help = "no progress, no warnings and no summary; errors only"};
+
+/* Sets the defaults, and adds the options that set the fields. */
+static void set_up(captions_options *o, option_set *set)
+{
+    static const char *const of_run[] = {"t5", "clean"}, *const of_machine[] = {"dtype", "threads", "backend",
+                                                                                "device"};
+    *o = (captions_options){.tokens = 120};
+    run_options_init(&o->run);
+    o->operands[0] = (operand){"PROMPTS", &o->from,
+                               "a file of prompts, - for standard input: one a line, COCO's captions, a JSON array, or "
+                               "tab-separated values with the heading Prompt",
+                               NULL};
+    *set = (option_set){
+        .command = "captions",
+        .about = "usage: mar captions PROMPTS --t5 DIR --out FILE.npz [OPTIONS]\n"
+                 "\n"
+                 "Encodes prompts with a T5, once for any number of runs: mar generate, eval, bench\n"
+                 "and fidelity take the file as --captions. A prompt that cannot be encoded is left\n"
+                 "out with a warning, and the command ends with status 1.\n",
+        .example = "example: mar captions prompts.txt --t5 flan-t5-xl --out prompts.npz\n",
+        .operands = o->operands,
+    };
+    options_add_table(set, rows, o, 0);
+    for (int i = 0; i < 2; i++) options_add_under(set, "Options", run_option(of_run[i]), &o->run);
+    for (int i = 0; i < 4; i++) options_add_under(set, "Options", run_option(of_machine[i]), &o->run.machine);
+    options_add(set, &quiet_row, o, 0);
+}
+
+/* Encodes all prompts, and writes features and mask, uint8_t [prompts][tokens]. */
+static int write_encoded(prompt_encoder *e, const prompts *p, npz_writer *w, progress *bar, uint8_t *mask)
+{
+    const int64_t shape[] = {p->count, e->tokens, e->dim};
+    char why[NPZ_WHY_MAX];
+    if (npz_writer_begin(w, "features", NPZ_F32, 3, shape, why) != MAR_OK) return tool_error("%s", why);
+    for (int i = 0; i < p->count; i += PROMPT_BATCH) {
+        const int n = p->count - i < PROMPT_BATCH ? p->count - i : PROMPT_BATCH;
+        const size_t positions = (size_t)n * (size_t)e->tokens;
+        progress_note(bar, "encoding prompt %d of %d", i + 1, p->count);
+        const int failed = prompt_encoder_run(e, p->text + i, n) != 0;
+        progress_clear(bar);
+        if (failed) return 1;
+        if (npz_writer_put(w, e->features, positions * (size_t)e->dim * sizeof *e->features, why) != MAR_OK)
+            return tool_error("%s", why);
+        memcpy(mask + (size_t)i * (size_t)e->tokens, e->mask, positions);
+    }
+    if (npz_writer_end(w, why) != MAR_OK || npz_writer_add(w, "mask", NPZ_U8, 2, shape, mask, why) != MAR_OK)
+        return tool_error("%s", why);
+    return 0;
+}
+
+static int write_texts(const prompts *p, npz_writer *w)
+{
+    char why[NPZ_WHY_MAX];
+    int64_t bytes = 0;
+    for (int i = 0; i < p->count; i++) bytes += (int64_t)strlen(p->text[i]) + 1;
+    mar_status status = npz_writer_begin(w, "prompts", NPZ_U8, 1, &bytes, why);
+    for (int i = 0; i < p->count && status == MAR_OK; i++)
+        status = npz_writer_put(w, p->text[i], strlen(p->text[i]) + 1, why);
+    if (status == MAR_OK) status = npz_writer_end(w, why);
+    return status == MAR_OK ? 0 : tool_error("%s", why);
+}
+
+static int write_file(const captions_options *o, prompt_encoder *e, const prompts *p, progress *bar)
+{
+    char why[NPZ_WHY_MAX];
+    npz_writer *w;
+    uint8_t *mask = malloc((size_t)p->count * (size_t)e->tokens);
+    if (!mask) return tool_error("out of memory for %d prompts", p->count);
+    int failed = npz_writer_open(o->out, 1, &w, why) != MAR_OK ? tool_error("%s", why) : 0;
+    if (!failed && (write_encoded(e, p, w, bar, mask) != 0 || write_texts(p, w) != 0)) {
+        npz_writer_discard(w);
+        failed = 1;
+    } else if (!failed && npz_writer_commit(w, why) != MAR_OK) {
+        failed = tool_error("%s", why);
+    }
+    free(mask);
+    return failed;
+}
+
+static void print_summary(const captions_options *o, const prompt_encoder *e, const prompts *p)
+{
+    struct stat st;
+    if (o->quiet) return;
+    printf("wrote %s: %d prompt%s of up to %d positions of %d numbers", o->out, p->count, p->count == 1 ? "" : "s",
+           e->tokens, e->dim);
+    if (stat(o->out, &st) == 0) printf(", %.1f MB", (double)st.st_size / 1e6);
+    putchar('\n');
+}
+
+static int run(const captions_options *o, progress *bar)
+{
+    model_store store = {.quiet = o->quiet};
+    prompt_encoder e = {0};
+    prompts p = {0};
+    int failed = prompts_read(o->from, &p);
+    mar *library = failed ? NULL : models_open(&store, &o->run.machine, "dtype");
+    failed = failed || !library || prompt_encoder_open(&e, library, o->run.t5, o->tokens, 0, NULL, bar) != 0;
+    if (!failed) {
+        e.clean = (mar_clean)o->run.clean;
+        e.quiet = o->quiet;
+        failed = write_file(o, &e, &p, bar);
+        if (!failed) print_summary(o, &e, &p);
+    }
+    prompt_encoder_close(&e);
+    models_free(&store);
+    failed = failed || p.skipped > 0;
+    prompts_free(&p);
+    return failed;
+}
+
+int cmd_captions(int argc, char **argv)
+{
+    captions_options o;
+    option_set set;
+    progress bar;
+    set_up(&o, &set);
+    const int status = options_read(&set, argc, argv);
+    if (status != OPTIONS_RUN) return status;
+    if (!o.run.t5) return tool_error("--t5 is missing, expected the folder of a T5, such as flan-t5-xl");
+    if (!o.out) return tool_error("--out is missing, expected a file to write, such as prompts.npz");
+    if (tool_can_write_as(o.out, ".npz") != 0 || run_machine_done(&o.run.machine, &set) != 0) return 1;
+    progress_start(&bar, o.quiet);
+    return run(&o, &bar);
+}

@@ -1,0 +1,75 @@
+#include "tools/generate/prompt_encoder.h"
+
+#include "base/printable.h"
+#include "tools/cli/command.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHOWN = 100 }; /* bytes of a prompt in a warning */
+
+int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, int tokens, int expected,
+                        const char *model, progress *bar)
+{
+    *e = (prompt_encoder){.library = library, .folder = folder, .tokens = tokens};
+    if (bar) progress_note(bar, "loading %s", folder);
+    const mar_status status = mar_text_load(library, folder, &e->text);
+    if (bar) progress_clear(bar);
+    if (status != MAR_OK) return tool_error("%s", mar_error(library));
+    e->dim = mar_text_get_config(e->text)->dim;
+    if (expected && e->dim != expected) {
+        tool_error("--t5 %s: a T5 of width %d, expected %d, the width of the captions of %s", folder, e->dim, expected,
+                   model);
+        prompt_encoder_close(e);
+        return 1;
+    }
+    const size_t positions = (size_t)PROMPT_BATCH * (size_t)tokens;
+    e->features = malloc(positions * (size_t)e->dim * sizeof *e->features);
+    e->mask = malloc(positions);
+    if (e->features && e->mask) return 0;
+    prompt_encoder_close(e);
+    return tool_error("out of memory for the features of %d prompts", PROMPT_BATCH);
+}
+
+static void warn_of_cut(const prompt_encoder *e, const char *text, int count)
+{
+    char shown[SHOWN];
+    if (e->quiet || count <= e->tokens) return;
+    fprintf(stderr, "mar: warning: prompt \"%s\": has %d tokens, the last %d are left out: %d fit\n",
+            printable(text, shown, sizeof shown), count, count - e->tokens, e->tokens);
+}
+
+int prompt_encoder_run(prompt_encoder *e, char *const *text, int n)
+{
+    const char *texts[PROMPT_BATCH] = {NULL};
+    int counts[PROMPT_BATCH];
+    for (int i = 0; i < n; i++) texts[i] = text[i];
+    if (mar_text_encode(e->text, texts, n, e->clean, e->tokens, e->features, e->mask, counts) != MAR_OK)
+        return tool_error("%s", mar_error(e->library));
+    for (int i = 0; i < n; i++) warn_of_cut(e, text[i], counts[i]);
+    return 0;
+}
+
+int prompt_encoder_run_all(prompt_encoder *e, const prompts *p, progress *bar, captions *out)
+{
+    *out = (captions){
+        .tokens = e->tokens, .dim = e->dim, .encoded = 1, .list = calloc((size_t)p->count, sizeof *out->list)};
+    int failed = out->list ? 0 : tool_error("out of memory for %d prompts", p->count);
+    for (int i = 0; i < p->count && !failed; i += PROMPT_BATCH) {
+        const int n = p->count - i < PROMPT_BATCH ? p->count - i : PROMPT_BATCH;
+        if (bar && p->count > PROMPT_BATCH) progress_note(bar, "encoding prompt %d of %d", i + 1, p->count);
+        failed = prompt_encoder_run(e, p->text + i, n) || captions_add(out, n, e->features, e->mask, p->text + i);
+    }
+    if (bar) progress_clear(bar);
+    if (failed) captions_free(out);
+    return failed;
+}
+
+void prompt_encoder_close(prompt_encoder *e)
+{
+    mar_text_free(e->text);
+    free(e->features);
+    free(e->mask);
+    *e = (prompt_encoder){0};
+}

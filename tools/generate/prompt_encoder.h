@@ -1,0 +1,35 @@
+/* Prompts to features, by a T5. */
+#ifndef TOOLS_PROMPT_ENCODER_H
+#define TOOLS_PROMPT_ENCODER_H
+
+#include "mar.h"
+#include "tools/cli/progress.h"
+#include "tools/generate/captions.h"
+#include "tools/generate/prompts.h"
+
+enum { PROMPT_BATCH = 16 }; /* prompts encoded at a time */
+
+typedef struct {
+    mar *library;
+    mar_text *text;
+    const char *folder; /* of the T5, as given */
+    mar_clean clean;
+    int tokens, dim; /* positions of a prompt, as the image model takes them; values of a position */
+    int quiet;       /* 1: no warning of a prompt that is cut */
+    float *features; /* [PROMPT_BATCH][tokens][dim] of the last batch, padding in front */
+    uint8_t *mask;   /* [PROMPT_BATCH][tokens] of the last batch */
+} prompt_encoder;
+
+/* Loads the T5 in `folder` and makes room for a batch. `expected`: values of a position that `model` takes; 0: any.
+ * `bar` may be NULL. Returns 0; or 1 with *e empty after printing the error. */
+int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, int tokens, int expected,
+                        const char *model, progress *bar);
+/* Encodes prompts [n], n up to PROMPT_BATCH, to e->features and e->mask. Warns of each that has more tokens than fit.
+ * Returns 0, or 1 with the error printed. */
+int prompt_encoder_run(prompt_encoder *e, char *const *text, int n);
+/* Encodes all prompts, and adds them to the empty *out, which keeps pointers to their texts. Returns 0; or 1 with *out
+ * empty after printing the error. */
+int prompt_encoder_run_all(prompt_encoder *e, const prompts *p, progress *bar, captions *out);
+void prompt_encoder_close(prompt_encoder *e); /* frees all; {0} is fine */
+
+#endif

@@ -50,6 +50,44 @@ TEST_CASE(test_write)
     wt_close(expected);
 }
 
+/* An array in pieces gives the bytes of one written at once, and must be whole. */
+TEST_CASE(test_write_in_pieces)
+{
+    enum { N = 70000 };
+    char *path = test_path("a.npz");
+    float *numbers = malloc(N * sizeof *numbers);
+    const int64_t shape[] = {7, N / 7};
+    assert_non_null(numbers);
+    for (int i = 0; i < N; i++) numbers[i] = (float)(i % 977) / 3;
+    for (int deflated = 0; deflated < 2; deflated++) {
+        npz_writer *w = NULL;
+        assert_npz(npz_writer_open(path, deflated, &w, why));
+        assert_npz(npz_writer_add(w, "x", NPZ_F32, 2, shape, numbers, why));
+        assert_npz(npz_writer_commit(w, why));
+        bytes whole = bytes_from_file(path);
+        assert_npz(npz_writer_open(path, deflated, &w, why));
+        assert_npz(npz_writer_begin(w, "x", NPZ_F32, 2, shape, why));
+        for (int i = 0, n; i < N; i += n) {
+            n = N - i < 4001 ? N - i : 4001;
+            assert_npz(npz_writer_put(w, numbers + i, (size_t)n * sizeof *numbers, why));
+        }
+        assert_refused(npz_writer_put(w, numbers, 1, why), MAR_EARG, "1 bytes for an array that lacks 0");
+        assert_npz(npz_writer_end(w, why));
+        assert_npz(npz_writer_commit(w, why));
+        bytes pieces = bytes_from_file(path);
+        assert_int_equal(pieces.size, whole.size);
+        assert_memory_equal(pieces.data, whole.data, whole.size);
+        bytes_free(&whole);
+        bytes_free(&pieces);
+        assert_npz(npz_writer_open(path, deflated, &w, why));
+        assert_npz(npz_writer_begin(w, "x", NPZ_F32, 2, shape, why));
+        assert_npz(npz_writer_put(w, numbers, 8, why));
+        assert_refused(npz_writer_end(w, why), MAR_EARG, "an array lacks 279992 bytes");
+        npz_writer_discard(w);
+    }
+    free(numbers);
+}
+
 TEST_CASE(test_write_refused)
 {
     char *dir = test_directory(), path[600];

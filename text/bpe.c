@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A letter of a word, for added tokens that are single_word. */
-static const char word_letter[] = "\\w";
+/* A letter of a word, as Rust's \w, for added tokens that are single_word. */
+static const char word_letter[] = "[\\w\\x{200c}\\x{200d}]";
 
 /* --- the model --------------------------------------------------------------------------------------------------- */
 

@@ -8,6 +8,9 @@
 /* GPT-2's words: encoder.py of openai/gpt-2. */
 static const char gpt2_words[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
+/* Words and runs of other signs; in Rust's \w are the joiners, too, which Oniguruma's leaves out. */
+static const char rust_words[] = "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+";
+
 typedef struct {
     const char *label, *what; /* path; "normalizer" or "pre_tokenizer" */
     text_steps *steps;
@@ -179,7 +182,7 @@ static mar_status read_pre_tokenizer(reading *r, const json_value *v, const json
     if (json_is(type, "Digits")) return read_digits(r, v);
     if (json_is(type, "Whitespace")) {
         status = only(r, v, "type");
-        return status == MAR_OK ? add_split(r, "\\w+|[^\\w\\s]+", SPLIT_REMOVED, 1) : status;
+        return status == MAR_OK ? add_split(r, rust_words, SPLIT_REMOVED, 1) : status;
     }
     if (json_is(type, "WhitespaceSplit")) {
         status = only(r, v, "type");

@@ -7,6 +7,7 @@ Models, trained on the lines of text_lines.py:
   unigram_suffix pieces that are unused or end with a space; written by hand from the first
   bpe            tokenizers, tokenizer.json as GPT-2's, with added tokens of all kinds
   bpe_mixed      other splits and normalizers, ignore_merges, merges as strings
+  bpe_words      the patterns of Chameleon and Llama 3, then words of Rust's classes; 2000 lines
   bpe_fallback   as Llama's: no splits, bytes for unknown characters
   clip           tokenizer.json as CLIP's
   clip_files     the same from vocab.json and merges.txt, by transformers
@@ -33,10 +34,10 @@ OUT = HERE / "data" / "text"
 LINES = 10000
 
 
-def write_hashes(folder, encode):
+def write_hashes(folder, encode, lines=LINES):
     """Writes the hashes of encode(text), a list of ids."""
-    hashes = [hash_ids(encode(line(i))) for i in range(LINES)]
-    (folder / "hashes.bin").write_bytes(struct.pack(f"<{LINES}H", *hashes))
+    hashes = [hash_ids(encode(line(i))) for i in range(lines)]
+    (folder / "hashes.bin").write_bytes(struct.pack(f"<{lines}H", *hashes))
 
 
 def write_unigram(name, model):
@@ -72,7 +73,7 @@ def with_suffix(model):
     return proto.SerializeToString()
 
 
-def write_bpe(name, tokenizer, merges_as_strings=False):
+def write_bpe(name, tokenizer, merges_as_strings=False, lines=LINES):
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     data = json.loads(tokenizer.to_str())
@@ -81,7 +82,7 @@ def write_bpe(name, tokenizer, merges_as_strings=False):
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     tokenizer = Tokenizer.from_str(text)
-    write_hashes(folder, lambda x: tokenizer.encode(x, add_special_tokens=False).ids)
+    write_hashes(folder, lambda x: tokenizer.encode(x, add_special_tokens=False).ids, lines)
 
 
 def train_bpe(tokenizer, special, size=700, alphabet=True, **options):
@@ -110,6 +111,18 @@ def mixed():
         pre.ByteLevel(add_prefix_space=False, use_regex=False)])
     train_bpe(t, ["<unk>"], alphabet=False, limit_alphabet=90)
     t.add_tokens([AddedToken("BOLD", normalized=True), AddedToken("Seven", normalized=False)])
+    return t
+
+
+def words():
+    t = Tokenizer.from_file(str(OUT / "bpe" / "tokenizer.json"))
+    t.add_tokens([AddedToken("dog", single_word=True, normalized=False)])
+    t.pre_tokenizer = pre.Sequence([
+        pre.Split(Regex(r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z"), "isolated"),
+        pre.Split(Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+                        r"\s*[\r\n]+|\s+(?!\S)|\s+"), "isolated"),
+        pre.Split(Regex(r"\p{Lu}"), "merged_with_next"), pre.Whitespace(),
+        pre.ByteLevel(add_prefix_space=False, use_regex=False)])
     return t
 
 
@@ -151,6 +164,7 @@ def write_clip_files(tokenizer):
 def main():
     write_bpe("bpe", gpt2())
     write_bpe("bpe_mixed", mixed(), merges_as_strings=True)
+    write_bpe("bpe_words", words(), lines=2000)
     write_bpe("bpe_fallback", fallback())
     tokenizer = clip()
     write_bpe("clip", tokenizer)

@@ -27,6 +27,11 @@ TEST_CASE(test_ids_of_other_splits)
     text_compare_lines(DATA "bpe_mixed", STEP);
 }
 
+TEST_CASE(test_ids_of_words)
+{
+    text_compare_lines(DATA "bpe_words", STEP);
+}
+
 TEST_CASE(test_ids_with_bytes)
 {
     text_compare_lines(DATA "bpe_fallback", STEP);

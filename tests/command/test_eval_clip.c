@@ -144,6 +144,46 @@ TEST_CASE(mistakes_are_named)
     command_result_free(&r);
 }
 
+/* --- a model's images --------------------------------------------------------------------------------------------- */
+
+#define GOLDEN "$OLDPWD/tests/golden/data/"
+#define MODEL                                                                                                          \
+    "eval --model " GOLDEN "llamagen_t2i.safetensors --vae " GOLDEN "vq.pth --captions c.npz --clip " CLIP             \
+    " --num_images 12 --batch 2 --shard_images 4 "
+
+/* The score of a model's images is that of the same images from a directory, and does not depend on the processes. */
+TEST_CASE(images_of_a_model)
+{
+    static float features[3 * 5 * 12];
+    static const int64_t shape[] = {3, 5, 12};
+    char why[NPZ_WHY_MAX] = "";
+    npz_writer *w;
+    for (int i = 0; i < 3 * 5 * 12; i++) features[i] = (float)((i * 37) % 19 - 9) / 6;
+    assert_int_equal(npz_writer_open(path_in(directory, "c.npz"), 0, &w, why), MAR_OK);
+    assert_int_equal(npz_writer_add(w, "features", NPZ_F32, 3, shape, features, why), MAR_OK);
+    assert_int_equal(npz_writer_commit(w, why), MAR_OK);
+    sh_ok(directory, "printf 'a cat\\na dog\\nthe mat\\n' > three.txt");
+    command_ok(directory, MODEL "--prompts three.txt --out whole --save_images -q");
+    sh_ok(directory,
+          "$MAR " MODEL "--prompts three.txt --out parts --save_images --shard 2/2 -q 2> /dev/null && $MAR " MODEL
+          "--prompts three.txt --out parts --save_images --shard 1/2 -q");
+    char *whole = numbers_of_run(directory, "whole"), *parts = numbers_of_run(directory, "parts");
+    assert_string_equal(whole, parts);
+    free(whole);
+    free(parts);
+    cJSON *run = read_json(directory, "whole/result.json");
+    cJSON *as =
+        command_json(directory, "eval --clip " CLIP " --images whole/images --prompts three.txt --num 4 --json");
+    assert_true(json_number(run, "numbers.clip_cosine") == json_number(as, "numbers.clip_cosine"));
+    assert_true(json_number(run, "numbers.clip_cosine_prefixed") == json_number(as, "numbers.clip_cosine_prefixed"));
+    cJSON_Delete(run);
+    cJSON_Delete(as);
+    command_refused(directory, "$MAR " MODEL "--prompts prompts.txt --out other",
+                    "has 4 prompts, expected 3, those of the model's captions", "");
+    command_refused(directory, "$MAR eval --clip " CLIP " --out other",
+                    "--clip: demo makes images of classes, expected a text-to-image model", "");
+}
+
 /* --- VGG16 -------------------------------------------------------------------------------------------------------- */
 
 TEST_CASE(precision_on_vgg)

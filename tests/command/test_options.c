@@ -244,6 +244,8 @@ static void distances(void **state)
     assert_int_equal(suggest_distance("", ""), 0);
     assert_int_equal(suggest_distance("kitten", "sitting"), 3);
     assert_int_equal(suggest_distance("abc", ""), 3);
+    assert_int_equal(suggest_distance("cgf", "cfg"), 1);
+    assert_int_equal(suggest_distance("acb", "Cab"), 1);
     assert_int_equal(suggest_distance("0123456789012345678901234567890123456789012345678901234567890123456789", "0"),
                      INT_MAX);
     static const char *const names[] = {"generate", "inspect", "convert", "bench", NULL};

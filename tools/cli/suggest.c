@@ -14,20 +14,22 @@ int suggest_distance(const char *a, const char *b)
     enum { LONGEST = 63 };
     size_t na = strlen(a), nb = strlen(b);
     if (na > LONGEST || nb > LONGEST) return INT_MAX;
-    int row[LONGEST + 1]; /* distances of a[0..i) to every b[0..j) */
-    for (size_t j = 0; j <= nb; j++) row[j] = (int)j;
+    int rows[3][LONGEST + 1]; /* row i % 3: distances of a[0..i) to every b[0..j) */
+    for (size_t j = 0; j <= nb; j++) rows[0][j] = (int)j;
     for (size_t i = 1; i <= na; i++) {
-        int diagonal = row[0];
+        int *row = rows[i % 3];
+        const int *before = rows[(i + 2) % 3], *two_before = rows[(i + 1) % 3];
         row[0] = (int)i;
         for (size_t j = 1; j <= nb; j++) {
-            int best = diagonal + differ(a[i - 1], b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
+            int best = before[j - 1] + differ(a[i - 1], b[j - 1]);
+            if (before[j] + 1 < best) best = before[j] + 1;
             if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
+            const int swaps = i > 1 && j > 1 && !differ(a[i - 1], b[j - 2]) && !differ(a[i - 2], b[j - 1]);
+            if (swaps && two_before[j - 2] + 1 < best) best = two_before[j - 2] + 1;
             row[j] = best;
         }
     }
-    return row[nb];
+    return rows[na % 3][nb];
 }
 
 const char *suggest_nearest(const char *word, const char *const *names)

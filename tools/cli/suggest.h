@@ -2,8 +2,8 @@
 #ifndef TOOLS_SUGGEST_H
 #define TOOLS_SUGGEST_H
 
-/* Returns the insertions, deletions and replacements between a and b, ignoring case; INT_MAX if either is longer than
- * 63 bytes. */
+/* Returns the insertions, deletions, replacements and swaps of neighbours between a and b, ignoring case; INT_MAX if
+ * either is longer than 63 bytes. */
 int suggest_distance(const char *a, const char *b);
 
 /* Returns the nearest of `names` (ends with NULL) if it is near enough; else NULL. */

@@ -276,8 +276,7 @@ static void describe(const eval_job *job, eval_result *r)
     }
     snprintf(r->protocol, sizeof r->protocol,
              "reference %s; features %s%s%s%s%s%s%s; model %s, decoder %s%s; %s images of %s, %s %s (%s); 8 bit = "
-             "%s, clipped; Inception score in the order of NumPy's RandomState(2020), 10 splits; "
-             "%s, seed %s%s%s; %s",
+             "%s, clipped; %s%s, seed %s%s%s; %s",
              *eval_setting(job, "stats") ? with_id(job, "stats", "stats_id", stats, sizeof stats) : "none",
              job->network ? mar_features_get_config(job->network)->name : "none", plain ? "" : " in ",
              plain ? "" : eval_setting(job, "features_dtype"), plain ? "" : ", ",
@@ -286,9 +285,10 @@ static void describe(const eval_job *job, eval_result *r)
              with_id(job, "model", "model_id", model, sizeof model), with_id(job, "vae", "vae_id", vae, sizeof vae),
              draft, eval_setting(job, "num_images"), eval_setting(job, "image_size"),
              *prompt_set ? "prompts" : "classes", eval_setting(job, "class_sampling"),
-             *prompt_set ? prompt_set : class_list(job, classes, sizeof classes), bytes(job), sampling(job, drawn),
-             eval_setting(job, "seed"), *job->facts.accelerators ? ", " : "", job->facts.accelerators,
-             eval_setting(job, "Software"));
+             *prompt_set ? prompt_set : class_list(job, classes, sizeof classes), bytes(job),
+             job->network ? "Inception score in the order of NumPy's RandomState(2020), 10 splits; " : "",
+             sampling(job, drawn), eval_setting(job, "seed"), *job->facts.accelerators ? ", " : "",
+             job->facts.accelerators, eval_setting(job, "Software"));
 }
 
 /* Fills in all but the numbers, behind the last batch. */

@@ -386,8 +386,8 @@ typedef struct {
 static int is_int8(const wt_file *f, const wt_tensor *t)
 {
     const wt_tensor *scale = wt_scale_of(f, t);
-    return (mar_config_is_int8(t->name) || gpt_config_is_int8(t->name)) && scale && scale->dtype == WT_F32 &&
-           scale->rank == 1 && scale->shape[0] == t->shape[0];
+    const int may = mar_config_is_int8(t->name) || gpt_config_is_int8(t->name) || t5_config_is_int8(t->name);
+    return may && scale && scale->dtype == WT_F32 && scale->rank == 1 && scale->shape[0] == t->shape[0];
 }
 
 static void visit(void *user, const char *name, int rank, const int64_t *shape)

@@ -25,7 +25,7 @@ static uint32_t unit_label(uint32_t unit)
 static int unit_is_sound(const text_charsmap *c, size_t i)
 {
     const uint32_t unit = c->units[i];
-    if (unit >> 31) return i != 0; /* a leaf, checked with the unit that it hangs on; the root is none */
+    if (unit >> 31) return i != 0; /* a leaf is checked with its parent; the root is not one */
     const size_t children = i ^ unit_offset(unit);
     if ((children | 0xff) >= c->count) return 0;
     if (!unit_has_leaf(unit)) return 1;

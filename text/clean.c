@@ -8,7 +8,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Python's classes of characters, which are not quite PCRE2's: \s, \S, \w, \d, \D, and \b. */
+/* Python's \s, \S, \w, \d, \D and \b. PCRE2's classes have other characters. */
 #define S  TEXT_SPACE
 #define NS "[^" TEXT_SPACES "]"
 #define W  "[\\p{L}\\p{N}_]"
@@ -147,7 +147,7 @@ static size_t bad_size(const char *text, size_t n)
     return size;
 }
 
-/* Writes bytes as UTF-8, with U+FFFD for what is none. */
+/* Writes bytes as UTF-8, with U+FFFD for invalid ones. */
 static void put_bytes(const char *text, size_t n, text_buffer *out)
 {
     unsigned c;

@@ -57,7 +57,8 @@ static int digit(char c, int base)
     return value < base ? value : -1;
 }
 
-/* Reads "#123;" or "#x1f;" at text[0..n). Returns its size, 0 if it is none. A large number becomes 0x110000. */
+/* Reads "#123;" or "#x1f;" at text[0..n). Returns its size, or 0 if there is no number. A large number becomes
+ * 0x110000. */
 static size_t read_number(const char *text, size_t n, unsigned *out)
 {
     const int base = n > 1 && (text[1] == 'x' || text[1] == 'X') ? 16 : 10;

@@ -329,7 +329,7 @@ static int is_hex(char c)
     return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f');
 }
 
-/* Reads "&#123;", which any character may end. Returns NOTHING if it is none. */
+/* Reads "&#123;". Any character but a hexadecimal digit may end it. Returns NOTHING if there is no number. */
 static size_t parse_number(parser *p, size_t at)
 {
     const int hex = at + 2 < p->n && (p->text[at + 2] | 0x20) == 'x';
@@ -351,7 +351,7 @@ static size_t parse_number(parser *p, size_t at)
     return end + (p->text[end] == ';');
 }
 
-/* Reads "&name;", which a character that is no letter or digit must end. Returns NOTHING if it is none. */
+/* Reads "&name;". A character other than a letter or digit must end it. Returns NOTHING if there is no name. */
 static size_t parse_name(parser *p, size_t at)
 {
     unsigned points[2];

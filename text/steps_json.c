@@ -8,7 +8,7 @@
 /* GPT-2's words: encoder.py of openai/gpt-2. */
 static const char gpt2_words[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* Words and runs of other signs; in Rust's \w are the joiners, too, which Oniguruma's leaves out. */
+/* Words and runs of other signs. Rust's \w has the joiners U+200C and U+200D, Oniguruma's does not. */
 static const char rust_words[] = "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+";
 
 typedef struct {
@@ -200,7 +200,7 @@ static mar_status read_pre_tokenizer(reading *r, const json_value *v, const json
 
 typedef mar_status read_step(reading *r, const json_value *v, const json_value *type);
 
-/* Returns the list of a Sequence; NULL, with a message, if it is none. */
+/* Returns the list of a Sequence; NULL, with a message, if it has no list. */
 static const json_value *read_sequence(const reading *r, const json_value *v, const char *list)
 {
     char names[64];

@@ -18,17 +18,26 @@ typedef struct {
     mar_err *err;
 } reading;
 
-#define REFUSE(r, ...) err_set((r)->err, MAR_EFORMAT, "%s: " __VA_ARGS__)
+/* Stores a message with the label before it. Returns MAR_EFORMAT. */
+__attribute__((format(printf, 2, 3))) static mar_status refuse(const reading *r, const char *format, ...)
+{
+    char text[ERR_TEXT_MAX];
+    va_list arguments;
+    va_start(arguments, format);
+    err_line_v(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return err_set(r->err, MAR_EFORMAT, "%s: %s", r->label, text);
+}
 
 static mar_status refuse_damage(const reading *r, const char *where)
 {
-    return REFUSE(r, "%s: a damaged field; the file may be incomplete, or no SentencePiece model", r->label, where);
+    return refuse(r, "%s: a damaged field; the file may be incomplete, or no SentencePiece model", where);
 }
 
 /* Reads a field that is a flag. */
 static mar_status read_flag(const reading *r, const proto_field *f, const char *name, int *out)
 {
-    if (f->type != PROTO_VARINT || f->value > 1) return REFUSE(r, "%s: is no boolean", r->label, name);
+    if (f->type != PROTO_VARINT || f->value > 1) return refuse(r, "%s: is no boolean", name);
     *out = (int)f->value;
     return MAR_OK;
 }
@@ -40,7 +49,7 @@ static mar_status read_trainer(reading *r, proto_message m)
     mar_status status = MAR_OK;
     while (status == MAR_OK && (more = proto_next(&m, &f)) != 0) {
         if (more < 0) return refuse_damage(r, "trainer_spec");
-        if (f.number == 3 && f.type != PROTO_VARINT) return REFUSE(r, "model_type: is no number", r->label);
+        if (f.number == 3 && f.type != PROTO_VARINT) return refuse(r, "model_type: is no number");
         if (f.number == 3) r->model_type = f.value;
         if (f.number == 24)
             status = read_flag(r, &f, "treat_whitespace_as_suffix", &r->u->whitespace_is_suffix);
@@ -57,7 +66,7 @@ static mar_status read_normalizer(reading *r, proto_message m)
     mar_status status = MAR_OK;
     while (status == MAR_OK && (more = proto_next(&m, &f)) != 0) {
         if (more < 0) return refuse_damage(r, "normalizer_spec");
-        if (f.number == 2 && f.type != PROTO_BYTES) return REFUSE(r, "precompiled_charsmap: is no string", r->label);
+        if (f.number == 2 && f.type != PROTO_BYTES) return refuse(r, "precompiled_charsmap: is no string");
         if (f.number == 2) r->charsmap = f.data;
         if (f.number == 3)
             status = read_flag(r, &f, "add_dummy_prefix", &r->u->add_dummy_prefix);
@@ -85,18 +94,17 @@ static mar_status add_piece(reading *r, int id, const proto_message *text, float
     text_unigram *const u = r->u;
     const size_t length = (size_t)(text->end - text->at);
     if (length == 0 || length > UNIGRAM_PIECE_MAX || memchr(text->at, '\0', length))
-        return REFUSE(r, "piece %d: has %zu bytes, or a NUL among them; expected 1 to %d", r->label, id, length,
+        return refuse(r, "piece %d: has %zu bytes, or a NUL among them; expected 1 to %d", id, length,
                       UNIGRAM_PIECE_MAX);
-    if (!isfinite(score)) return REFUSE(r, "piece %d: its score is not finite", r->label, id);
+    if (!isfinite(score)) return refuse(r, "piece %d: its score is not finite", id);
     if (type < PIECE_NORMAL || type > PIECE_BYTE)
-        return REFUSE(r, "piece %d: is of type %llu, expected 1 to 6", r->label, id, (unsigned long long)type);
+        return refuse(r, "piece %d: is of type %llu, expected 1 to 6", id, (unsigned long long)type);
     if (type == PIECE_UNKNOWN && u->unknown >= 0)
-        return REFUSE(r, "piece %d: is a second unknown piece, after %d", r->label, id, u->unknown);
+        return refuse(r, "piece %d: is a second unknown piece, after %d", id, u->unknown);
     if (type == PIECE_UNKNOWN) u->unknown = id;
     if (type == PIECE_BYTE) {
         const int byte = piece_byte(text);
-        if (byte < 0)
-            return REFUSE(r, "piece %d: is of type byte, expected a name from <0x00> to <0xFF>", r->label, id);
+        if (byte < 0) return refuse(r, "piece %d: is of type byte, expected a name from <0x00> to <0xFF>", id);
         r->byte_pieces += u->bytes[byte] < 0;
         u->bytes[byte] = id;
     }
@@ -117,7 +125,7 @@ static mar_status read_piece(reading *r, proto_message m, int id)
     while ((more = proto_next(&m, &f)) > 0) {
         static const proto_type types[] = {0, PROTO_BYTES, PROTO_I32, PROTO_VARINT};
         if (f.number <= 3 && f.type != types[f.number])
-            return REFUSE(r, "piece %d: its field %u has another type than a piece's", r->label, id, f.number);
+            return refuse(r, "piece %d: its field %u has another type than a piece's", id, f.number);
         if (f.number == 1) text = f.data;
         if (f.number == 2) score = proto_float(&f);
         if (f.number == 3) type = f.value;
@@ -135,15 +143,15 @@ static mar_status read_model(reading *r, proto_message m)
     while (status == MAR_OK && (more = proto_next(&m, &f)) != 0) {
         if (more < 0) return refuse_damage(r, "model");
         if (f.number > 3) continue;
-        if (f.type != PROTO_BYTES) return REFUSE(r, "its field %u is no message", r->label, f.number);
+        if (f.type != PROTO_BYTES) return refuse(r, "its field %u is no message", f.number);
         if (f.number == 1) r->u->count++; /* at most the file's bytes */
         if (f.number == 2) status = read_trainer(r, f.data);
         if (f.number == 3) status = read_normalizer(r, f.data);
     }
     if (status != MAR_OK) return status;
-    if (r->u->count == 0) return REFUSE(r, "no pieces; expected a SentencePiece model", r->label);
+    if (r->u->count == 0) return refuse(r, "no pieces; expected a SentencePiece model");
     if (r->model_type != 1)
-        return REFUSE(r, "its model_type is %llu, expected 1, unigram", r->label, (unsigned long long)r->model_type);
+        return refuse(r, "its model_type is %llu, expected 1, unigram", (unsigned long long)r->model_type);
     return MAR_OK;
 }
 
@@ -155,10 +163,10 @@ static mar_status read_pieces(reading *r, proto_message m)
     while (status == MAR_OK && proto_next(&m, &f) > 0)
         if (f.number == 1) status = read_piece(r, f.data, id++);
     if (status != MAR_OK) return status;
-    if (r->u->unknown < 0) return REFUSE(r, "no piece of type unknown", r->label);
-    if (!r->u->byte_fallback && r->byte_pieces) return REFUSE(r, "pieces of type byte without byte_fallback", r->label);
+    if (r->u->unknown < 0) return refuse(r, "no piece of type unknown");
+    if (!r->u->byte_fallback && r->byte_pieces) return refuse(r, "pieces of type byte without byte_fallback");
     if (r->u->byte_fallback && r->byte_pieces != 256)
-        return REFUSE(r, "%d pieces of type byte, expected 256", r->label, r->byte_pieces);
+        return refuse(r, "%d pieces of type byte, expected 256", r->byte_pieces);
     return MAR_OK;
 }
 
@@ -172,11 +180,11 @@ static mar_status refuse_twice(const reading *r, const text_piece *sorted, size_
     for (size_t i = 1; i < n; i++)
         if (sorted[i].length == sorted[i - 1].length &&
             memcmp(sorted[i].text, sorted[i - 1].text, sorted[i].length) == 0)
-            return REFUSE(r, "piece %d: has the text of piece %d", r->label, sorted[i].id, sorted[i - 1].id);
+            return refuse(r, "piece %d: has the text of piece %d", sorted[i].id, sorted[i - 1].id);
     return MAR_OK;
 }
 
-/* Builds the trie of the user-defined pieces, of which normalisation leaves the text as it is. */
+/* Builds the trie of the user-defined pieces. Normalisation does not change them. */
 static int build_user(text_unigram *u, text_piece *user)
 {
     size_t n = 0;
@@ -203,7 +211,7 @@ static mar_status index_pieces(reading *r)
     text_sort_pieces(u->pieces + u->n_text, n_reserved);
     mar_status status = refuse_twice(r, u->pieces, u->n_text);
     if (status == MAR_OK) status = refuse_twice(r, u->pieces + u->n_text, n_reserved);
-    if (status == MAR_OK && u->n_text == 0) status = REFUSE(r, "no pieces of text", r->label);
+    if (status == MAR_OK && u->n_text == 0) status = refuse(r, "no pieces of text");
     if (status == MAR_OK && (!text_trie_build(u->pieces, u->n_text, &u->trie) || !build_user(u, reserved)))
         status = err_set(r->err, MAR_ENOMEM, "%s: no memory for the index of %d pieces", r->label, u->count);
     free(reserved);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char space_symbol[] = "\xe2\x96\x81"; /* U+2581, which stands for a space in pieces */
+static const char space_symbol[] = "\xe2\x96\x81"; /* U+2581, a space in pieces */
 
 /* --- normalisation: src/normalizer.cc, Normalize and NormalizePrefix -------------------------------------------- */
 

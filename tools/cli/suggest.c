@@ -38,8 +38,7 @@ const char *suggest_nearest(const char *word, const char *const *names)
     int best = 1 + (int)strlen(word) / 3; /* at most a third of the word wrong, plus one */
     for (; *names; names++) {
         int d = suggest_distance(word, *names);
-        /* of two as near, one with the same first letter */
-        if (d < best || (d == best && (!nearest || (differ(*nearest, *word) && !differ(**names, *word))))) {
+        if (d < best || (d == best && !nearest)) {
             best = d;
             nearest = *names;
         }

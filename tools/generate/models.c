@@ -298,7 +298,8 @@ static int check_captions(const model_store *store, const run_options *o, const 
 }
 
 /* Gets the captions or the encoder of the run before its model is loaded: a T5 may be larger than the model. What the
- * model takes is known from its file's header. A file that cannot be read is reported when it is loaded. */
+ * model takes is known by mar_inspect, which reads the file once. A file that cannot be read is reported when it is
+ * loaded. */
 static int prepare_captions(model_store *store, mar *library, run_options *o, int heads, progress *bar)
 {
     mar_report *report = NULL;

@@ -199,6 +199,17 @@ class Test(unittest.TestCase):
                 call()
         self.assertTrue(any(m.name == "head-spec" and m.exact for m in mar.methods()))
 
+    def test_prompt(self):
+        """demo-t2i makes the picture of a prompt that the command makes."""
+        features, mask, _ = mar.Text("demo-t5", dtype="f32").encode("a bold seven", 16)
+        session = mar.load("demo-t2i", dtype="f32").session(1)
+        session.submit(features=features[0], mask=mask[0])
+        while not session.finished:
+            session.step()
+        picture = session.take(session.finished)
+        self.assertEqual((picture.shape, picture.dtype), ((32, 32, 3), np.uint8))
+        self.assertGreater(picture.std(), 20)
+
     def test_memory(self):
         """Objects are freed in any order, and with the last reference."""
         def once():

@@ -21,14 +21,15 @@ static void options(void **state)
     static const refusal cases[] = {
         {"generate --dtype int8 --head_dtype f32 --int8_below 500",
          "--int8_below has no effect with --head_dtype f32, expected auto or int8"},
-        {"generate --dtype int8 --head_dtype bf16 --int8_below 500 --class 3",
-         "--int8_below has no effect with --head_dtype bf16, expected auto or int8"},
         {"generate --dtype int8 --spec path --int8_below 500 --class 3",
          "--int8_below has no effect with --head_dtype f32, expected auto or int8"},
         {"generate --dtype int8 --model demo-discrete --int8_below 500 --class 3",
          "--int8_below has no effect: the model's tokens are discrete, and it has no diffusion head"},
     };
+    static const refusal of_bf16 = {"generate --dtype int8 --head_dtype bf16 --int8_below 500 --class 3",
+                                    "--int8_below has no effect with --head_dtype bf16, expected auto or int8"};
     command_refuses(*state, cases, LENGTH(cases));
+    if (command_auto_is_bf16(*state)) command_refuses(*state, &of_bf16, 1);
 }
 
 /* Tests a file with int8 weights: its conversion, and the line about multiplying them without restoring. */

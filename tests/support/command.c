@@ -337,3 +337,14 @@ int can_mount(const char *directory)
     command_result_free(&r);
     return yes;
 }
+
+int command_auto_is_bf16(const char *directory)
+{
+    command_result r = command_mar(
+        directory,
+        "generate --class 3 --num 1 --num_iter 1 --num_sampling_steps 2 --json --out auto.png && rm auto.png");
+    const int is_bf16 = strstr(r.out, "\"backend\":\"cpu bf16") != NULL;
+    if (r.status != 0) fail_msg("exit status %d, \"%s\"", r.status, r.err);
+    command_result_free(&r);
+    return is_bf16;
+}

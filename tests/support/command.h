@@ -20,6 +20,8 @@ typedef struct {
 /* Setup and teardown of a test: *state is a fresh directory. */
 int command_setup(void **state);
 int command_teardown(void **state);
+/* Returns whether --dtype auto is bf16 on this processor; else it is f32. */
+int command_auto_is_bf16(const char *directory);
 /* Setup of a test in a group whose *state is a directory: copies that directory into a fresh one. */
 int command_copy(void **state);
 

@@ -120,9 +120,10 @@ static const int large_spans[][6] = {{3, 64, 16, SPANS, LONG, SHORT},
 enum { BIAS = 6, MASKED };
 enum { NO_MASK, LATER, FAR };
 static const int biased_spans[][8] = {
-    {2, 32, 0, SPANS, SHORT, RAGGED, 1 + 7, NO_MASK}, {3, 64, 0, SPANS, RAGGED, SHORT, 1 + 13, NO_MASK},
-    {2, 64, 8, SPANS, SHORT, RAGGED, 1 + 1, LATER},   {2, 64, 2, SPANS, RAGGED, SHORT, 1 + 64, LATER},
-    {1, 20, 0, SPANS, RAGGED, SHORT, 1 + 0, NO_MASK}, {2, 80, 0, SPANS, SHORT, NONE, 1 + 128, LATER},
+    {3, 64, 0, SPANS, RAGGED, SHORT, 1 + 13, NO_MASK},
+    {2, 64, 8, SPANS, SHORT, RAGGED, 1 + 1, LATER},
+    {1, 20, 0, SPANS, RAGGED, SHORT, 1 + 0, NO_MASK},
+    {2, 80, 0, SPANS, SHORT, NONE, 1 + 128, LATER},
 };
 static const int large_biased_spans[][8] = {{2, 64, 0, SPANS, LONG, LONG, 1 + 40, FAR},
                                             {2, 32, 0, SPANS, LONG, LONG, 1 + 40, FAR},

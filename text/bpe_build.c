@@ -178,16 +178,20 @@ mar_status bpe_index_added(bpe_building *b)
 {
     text_bpe *const m = b->model;
     const size_t n = m->n_added;
+    size_t bytes = 0;
     mar_status status = MAR_OK;
     if (n == 0) return MAR_OK;
-    text_matcher *matcher = text_matcher_new();
+    for (size_t i = 0; i < n; i++) bytes += m->added[i].length;
+    text_matcher *matcher = text_matcher_new(bytes);
     text_buffer *texts = calloc(n, sizeof *texts);
     text_piece *pieces = calloc(n, sizeof *pieces);
     const text_steps none = {0};
     if (!texts || !pieces || !matcher) status = refuse_memory(b);
-    for (size_t i = 0; i < n && status == MAR_OK; i++)
+    for (size_t i = 0; i < n && status == MAR_OK; i++) {
         status = text_normalize(m->added[i].normalized ? &m->normalizers : &none, matcher, m->added[i].text,
                                 m->added[i].length, &texts[i], b->err);
+        if (texts[i].length > STEP_GROWTH * BPE_PIECE_MAX) status = MAR_EARG; /* as many may follow */
+    }
     if (status == MAR_EARG) status = err_set(b->err, MAR_EFORMAT, "%s: added_tokens: cannot be normalised", b->label);
     if (status == MAR_OK) status = build_added(b, 0, texts, pieces, &m->raw);
     if (status == MAR_OK) status = build_added(b, 1, texts, pieces, &m->normal);

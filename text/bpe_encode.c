@@ -325,7 +325,7 @@ static mar_status encode(const text_bpe *b, text_matcher *m, const char *text, s
 mar_status text_bpe_encode(const text_bpe *b, const char *text, size_t length, text_ids *out, mar_err *err)
 {
     if (length > INT32_MAX / 8) return err_set(err, MAR_EARG, "a text of %zu bytes, expected fewer than 2^28", length);
-    text_matcher *m = text_matcher_new();
+    text_matcher *m = text_matcher_new(length);
     if (!m) return refuse_memory(length, err);
     const mar_status status = encode(b, m, text, length, out, err);
     text_matcher_free(m);

@@ -216,7 +216,7 @@ static int is_final_sigma(const cleaner *c, const text_pattern *before, const te
 
 static mar_status compile(const cleaner *c, const char *pattern, text_pattern **out)
 {
-    return text_pattern_compile(pattern, strlen(pattern), 0, "captions", out, c->err);
+    return text_pattern_compile(pattern, strlen(pattern), "captions", out, c->err);
 }
 
 /* str.lower: one character for one, but for U+0130, and U+03A3 at a word's end. */
@@ -351,7 +351,7 @@ static mar_status clean(cleaner *c)
 static mar_status open_cleaner(cleaner *c)
 {
     mar_status status = text_html_open(&c->html, c->err);
-    c->matcher = text_matcher_new();
+    c->matcher = text_matcher_new(c->text.length);
     if (status == MAR_OK && !c->matcher) status = refuse_memory(c);
     for (int i = 0; i < RULES && status == MAR_OK; i++) status = compile(c, rules[i].pattern, &c->patterns[i]);
     for (int i = 0; i < URL_PATTERNS && status == MAR_OK; i++) status = compile(c, urls[i], &c->urls[i]);

@@ -282,10 +282,12 @@ mar_status text_encoder_create(kern_queue *k, const wt_file *f, const text_encod
         before = e->layers[l.layer].fc2;
     }
     free_staging(&l.s);
-    if (status != MAR_OK)
+    if (status != MAR_OK) {
+        k->core->finish(k);
         text_encoder_free(k->device, e);
-    else
+    } else {
         *out = e;
+    }
     return status;
 }
 

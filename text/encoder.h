@@ -47,7 +47,7 @@ typedef struct {
 } text_norm;
 
 /* Loads NAME.weight and, for a layer norm, NAME.bias of the configuration's kind. The caller frees it, also after an
- * error. */
+ * error, but then calls finish before: uploads may be under way. */
 mar_status text_norm_load(kern_queue *k, const wt_file *f, const text_encoder_config *c, const char *name,
                           text_norm *out, mar_err *err);
 void text_norm_free(kern_device *d, text_norm *n);
@@ -58,13 +58,15 @@ typedef struct text_encoder text_encoder;
 
 /* Loads the layers. bias host float [heads][2 * reach + 1], or NULL, is added to the scores of all layers as in
  * attention_spans (kernels/ops.h), and copied. A causal encoder has its own and takes NULL. Reads a matrix at a time.
+ * After an error it finishes the queue, as memory may be freed only after the uploads to it.
  *
  * Factors are folded into the weights. `unscaled` multiplies query by sqrt(head_dim), which the attention divides by:
  * exactly for 64, where it is 8. QuickGELU is silu(1.702 x) / 1.702: fc1 is multiplied by 1.702, fc2 divided. */
 mar_status text_encoder_create(kern_queue *k, const wt_file *f, const text_encoder_config *c,
                                const text_encoder_names *names, const float *bias, int reach, text_encoder **out,
                                mar_err *err);
-void text_encoder_free(kern_device *d, text_encoder *e); /* NULL is fine */
+/* Frees an encoder that no queue works on; NULL is fine. */
+void text_encoder_free(kern_device *d, text_encoder *e);
 
 /* Calls visit for each tensor of the layers. */
 void text_encoder_tensors(const text_encoder_config *c, const text_encoder_names *names,

@@ -458,7 +458,7 @@ mar_status text_html_open(text_html *out, mar_err *err)
     mar_status status = MAR_OK;
     *out = (text_html){0};
     for (int i = 0; i < HTML_PATTERNS && status == MAR_OK; i++)
-        status = text_pattern_compile(sources[i], strlen(sources[i]), 0, "HTML", &out->patterns[i], err);
+        status = text_pattern_compile(sources[i], strlen(sources[i]), "HTML", &out->patterns[i], err);
     if (status != MAR_OK) text_html_close(out);
     return status;
 }

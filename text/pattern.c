@@ -8,14 +8,16 @@
 struct text_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
-    int error; /* PCRE2's, of the first search that failed; 0: none */
+    size_t left;      /* work that a file's patterns may still do */
+    PCRE2_SIZE place; /* of the last step */
+    int error;        /* PCRE2's, of the first search that failed; 0: none */
 };
 
-/* Steps from one start, and KiB. */
-enum { MATCH_LIMIT = 1000000, HEAP_LIMIT = 16384 };
+/* Backtracking steps from one start, KiB, and work for a call: a part of the pattern tried, or a byte passed. */
+enum { MATCH_LIMIT = 1000000, HEAP_LIMIT = 16384, WORK = 1 << 24, WORK_PER_BYTE = 256 };
 
-mar_status text_pattern_compile(const char *pattern, size_t length, int lines, const char *label, text_pattern **out,
-                                mar_err *err)
+static mar_status compile(const char *pattern, size_t length, uint32_t more, const char *label, text_pattern **out,
+                          mar_err *err)
 {
     int number;
     size_t at;
@@ -25,7 +27,7 @@ mar_status text_pattern_compile(const char *pattern, size_t length, int lines, c
     if (!context) return err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_set_parens_nest_limit(context, 50);
-    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | (lines ? PCRE2_MULTILINE : 0);
+    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | more;
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, length, options, &number, &at, context);
     pcre2_compile_context_free(context);
     if (code) {
@@ -38,12 +40,28 @@ mar_status text_pattern_compile(const char *pattern, size_t length, int lines, c
                    pattern, why, at);
 }
 
+mar_status text_pattern_compile(const char *pattern, size_t length, const char *label, text_pattern **out, mar_err *err)
+{
+    return compile(pattern, length, 0, label, out, err);
+}
+
 void text_pattern_free(text_pattern *p)
 {
     pcre2_code_free((pcre2_code *)p);
 }
 
-text_matcher *text_matcher_new(void)
+/* Counts the work before each part of a pattern, and ends the search when none is left. */
+static int count_work(pcre2_callout_block *b, void *matcher)
+{
+    text_matcher *m = matcher;
+    const PCRE2_SIZE at = b->current_position, passed = at > m->place ? at - m->place : m->place - at;
+    m->place = at;
+    if (m->left <= passed) return PCRE2_ERROR_MATCHLIMIT;
+    m->left -= passed + 1;
+    return 0;
+}
+
+text_matcher *text_matcher_new(size_t bytes)
 {
     text_matcher *m = calloc(1, sizeof *m);
     if (!m) return NULL;
@@ -53,6 +71,8 @@ text_matcher *text_matcher_new(void)
         text_matcher_free(m);
         return NULL;
     }
+    m->left = WORK + WORK_PER_BYTE * bytes;
+    pcre2_set_callout(m->context, count_work, m);
     pcre2_set_match_limit(m->context, MATCH_LIMIT);
     pcre2_set_heap_limit(m->context, HEAP_LIMIT);
     return m;
@@ -68,6 +88,7 @@ void text_matcher_free(text_matcher *m)
 
 int text_pattern_find(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from, text_match *out)
 {
+    m->place = from;
     const int rc =
         pcre2_match((const pcre2_code *)p, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
@@ -164,7 +185,8 @@ static mar_status translate_escape(translation *t)
     return MAR_OK;
 }
 
-/* Copies the start of a group of a kind that both know. */
+/* Copies the start of a group of a kind that both know. Options in mid-pattern are refused: Oniguruma reads
+ * "a(?i)b|c" as "a(?i:b|c)". */
 static mar_status translate_group(translation *t)
 {
     static const char *const kinds[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)", "(?-i)", "(?-i:"};
@@ -179,6 +201,7 @@ static mar_status translate_group(translation *t)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const size_t size = strlen(kinds[i]);
         if (size > left || memcmp(at, kinds[i], size) != 0) continue;
+        if (at[size - 1] == ')' && t->at > 0) break;
         put_text(t, kinds[i]);
         t->at += size;
         return MAR_OK;
@@ -218,7 +241,9 @@ mar_status text_pattern_translate(const char *pattern, size_t length, const char
     *out = NULL;
     while (status == MAR_OK && t.at < length) status = translate_next(&t);
     if (status == MAR_OK && t.out.failed) status = err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
-    if (status == MAR_OK) status = text_pattern_compile(t.out.data ? t.out.data : "", t.out.length, 1, label, out, err);
+    if (status == MAR_OK)
+        status =
+            compile(t.out.data ? t.out.data : "", t.out.length, PCRE2_MULTILINE | PCRE2_AUTO_CALLOUT, label, out, err);
     text_buffer_free(&t.out);
     return status;
 }

@@ -6,7 +6,7 @@
 
 /* A compiled pattern. It does not change, so any number of threads may use it. */
 typedef struct text_pattern text_pattern;
-/* Memory for the matches of one thread, and the limits of work and memory for one search. */
+/* Memory for the matches of one thread, and limits: of memory for one search, and of the work of all. */
 typedef struct text_matcher text_matcher;
 
 enum { TEXT_GROUPS = 4 }; /* groups that a match reports, the whole one first */
@@ -15,17 +15,19 @@ typedef struct {
     size_t begin[TEXT_GROUPS], end[TEXT_GROUPS]; /* offsets; SIZE_MAX for a group without a match */
 } text_match;
 
-/* Compiles a pattern of PCRE2. \d, \s, \w and \b are Unicode's; ^ and $ match at every line with `lines`. Returns
- * MAR_EFORMAT with the label, PCRE2's reason and its offset, or MAR_ENOMEM. */
-mar_status text_pattern_compile(const char *pattern, size_t length, int lines, const char *label, text_pattern **out,
+/* Compiles a pattern of PCRE2. \d, \s, \w and \b are Unicode's. Returns MAR_EFORMAT with the label, PCRE2's
+ * reason and its offset, or MAR_ENOMEM. */
+mar_status text_pattern_compile(const char *pattern, size_t length, const char *label, text_pattern **out,
                                 mar_err *err);
-/* The same for a pattern of the `tokenizers` library, in Oniguruma's syntax. Refuses by name what PCRE2 would read in
- * another way, or what real tokenizers do not use. */
+/* The same for a pattern of the `tokenizers` library, in Oniguruma's syntax: ^ and $ match at every line. Refuses by
+ * name what PCRE2 would read in another way, or what real tokenizers do not use. A matcher counts its work. */
 mar_status text_pattern_translate(const char *pattern, size_t length, const char *label, text_pattern **out,
                                   mar_err *err);
 void text_pattern_free(text_pattern *p);
 
-text_matcher *text_matcher_new(void); /* NULL without memory */
+/* Makes a matcher to search texts of `bytes` bytes together. Its patterns in Oniguruma's syntax may do 2^24 + 256 *
+ * bytes of work: a part of a pattern tried, or a byte passed. Returns NULL without memory. */
+text_matcher *text_matcher_new(size_t bytes);
 /* Returns MAR_OK if no search with the matcher has failed; else, with the label, MAR_ENOMEM, or MAR_EARG if it exceeded
  * its limits. */
 mar_status text_matcher_check(const text_matcher *m, const char *label, mar_err *err);

@@ -132,28 +132,51 @@ static void put_stripped(const text_step *s, const char *text, size_t n, text_bu
     if (begin < end) text_put(out, text + begin, end - begin);
 }
 
-/* Writes the text with each match replaced by the step's text as it is. */
-static mar_status put_replaced(const text_step *s, text_matcher *m, const char *text, size_t n, text_buffer *out,
-                               mar_err *err)
+/* Place of a search for all matches. */
+typedef struct {
+    size_t from; /* where it goes on */
+    size_t last; /* end of the last match, at first SIZE_MAX */
+} search;
+
+/* Finds the next match in text[0..n). An empty one at the end of the last is skipped, as in `FindMatches` of the onig
+ * crate. Returns as text_pattern_find. */
+static int find_next(const text_step *s, text_matcher *m, const char *text, size_t n, search *at, text_match *match)
 {
-    size_t done = 0, from = 0;
+    while (at->from <= n) {
+        const int found = text_pattern_find(s->pattern, m, text, n, at->from, match);
+        if (found <= 0) return found;
+        const int empty = match->begin[0] == match->end[0], again = match->end[0] == at->last;
+        at->from = at->last = match->end[0];
+        if (!empty) return 1;
+        do at->from++; /* past a character */
+        while (at->from < n && ((uint8_t)text[at->from] & 0xc0) == 0x80);
+        if (!again) return 1;
+    }
+    return 0;
+}
+
+/* Writes the text with each match replaced by the step's text as it is. Returns MAR_EARG if it exceeds `most` bytes. */
+static mar_status put_replaced(const text_step *s, text_matcher *m, const char *text, size_t n, size_t most,
+                               text_buffer *out, mar_err *err)
+{
+    size_t done = 0;
+    search at = {0, SIZE_MAX};
     text_match match;
-    int found = 0;
-    while (from <= n && (found = text_pattern_find(s->pattern, m, text, n, from, &match)) > 0) {
+    int found;
+    while ((found = find_next(s, m, text, n, &at, &match)) > 0) {
         text_put(out, text + done, match.begin[0] - done);
         text_put(out, s->text, s->length);
-        done = from = match.end[0];
-        if (match.begin[0] < match.end[0]) continue;
-        do from++; /* past a character after an empty match */
-        while (from < n && ((uint8_t)text[from] & 0xc0) == 0x80);
+        done = match.end[0];
+        if (out->length > most)
+            return err_set(err, MAR_EARG, "the tokenizer: normalizers lengthen a text to over %zu bytes", most);
     }
     if (found < 0) return text_matcher_check(m, "the tokenizer", err);
     text_put(out, text + done, n - done);
     return MAR_OK;
 }
 
-static mar_status put_step(const text_step *s, text_matcher *m, const char *text, size_t n, text_buffer *out,
-                           mar_err *err)
+static mar_status put_step(const text_step *s, text_matcher *m, const char *text, size_t n, size_t most,
+                           text_buffer *out, mar_err *err)
 {
     switch (s->kind) {
     case STEP_NFC:
@@ -165,7 +188,7 @@ static mar_status put_step(const text_step *s, text_matcher *m, const char *text
         put_lower(text, n, out);
         break;
     case STEP_REPLACE:
-        return put_replaced(s, m, text, n, out, err);
+        return put_replaced(s, m, text, n, most, out, err);
     case STEP_STRIP:
         put_stripped(s, text, n, out);
         break;
@@ -187,7 +210,7 @@ mar_status text_normalize(const text_steps *s, text_matcher *m, const char *text
     for (size_t i = 0; i < s->count && status == MAR_OK && !out->failed; i++) {
         text_buffer next = {0};
         text_put(&next, "", 0); /* so that it has data */
-        status = put_step(&s->steps[i], m, out->data, out->length, &next, err);
+        status = put_step(&s->steps[i], m, out->data, out->length, STEP_GROWTH * n + STEP_GROWTH_MIN, &next, err);
         text_buffer_free(out);
         *out = next;
     }
@@ -228,17 +251,15 @@ static mar_status split_word(const text_step *s, text_matcher *m, const char *te
                              mar_err *err)
 {
     cutting c = {s, word.start, out, out->count, 0};
-    size_t done = 0, from = 0;
+    size_t done = 0;
+    search at = {0, SIZE_MAX};
     text_match match;
-    int found = 0;
+    int found;
     text += word.start;
-    while (from <= word.length && (found = text_pattern_find(s->pattern, m, text, word.length, from, &match)) > 0) {
+    while ((found = find_next(s, m, text, word.length, &at, &match)) > 0) {
         if (done < match.begin[0]) cut(&c, done, match.begin[0], 0);
         cut(&c, match.begin[0], match.end[0], 1);
-        done = from = match.end[0];
-        if (match.begin[0] < match.end[0]) continue;
-        do from++; /* past a character after an empty match */
-        while (from < word.length && ((uint8_t)text[from] & 0xc0) == 0x80);
+        done = match.end[0];
     }
     if (found < 0) return text_matcher_check(m, "the tokenizer", err);
     if (done < word.length) cut(&c, done, word.length, 0);

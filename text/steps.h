@@ -21,7 +21,7 @@ typedef enum {
     STEP_BYTES   /* each byte by its character of GPT-2's table */
 } step_kind;
 
-/* What becomes of a match, and of the text between two. */
+/* How a split places matches and the text between them in parts. */
 typedef enum { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_CONTIGUOUS, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT } split_behavior;
 
 typedef struct {
@@ -62,11 +62,12 @@ void text_parts_free(text_parts *p);
 /* Returns whether c has Unicode's property White_Space. */
 int text_is_space(unsigned c);
 
-/* Writes the normal form of text[n], valid UTF-8. Returns MAR_EARG if a pattern exceeds its limits or for more than
- * STEP_MARKS_MAX combining marks in a row, whose sorting takes the square of their number; or MAR_ENOMEM. */
+/* Writes the normal form of text[n], valid UTF-8. Returns MAR_EARG if a pattern exceeds its limits, if replacements
+ * make the text longer than STEP_GROWTH * n + STEP_GROWTH_MIN bytes, or for more than STEP_MARKS_MAX combining marks in
+ * a row, as sorting them takes the square of their number; or MAR_ENOMEM. */
 mar_status text_normalize(const text_steps *s, text_matcher *m, const char *text, size_t n, text_buffer *out,
                           mar_err *err);
-enum { STEP_MARKS_MAX = 2000 };
+enum { STEP_MARKS_MAX = 2000, STEP_GROWTH = 64, STEP_GROWTH_MIN = 1 << 20 };
 
 /* Cuts the words of *p. Returns MAR_EARG or MAR_ENOMEM, as above. */
 mar_status text_split(const text_steps *s, text_matcher *m, text_parts *p, mar_err *err);

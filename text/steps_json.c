@@ -59,9 +59,9 @@ static mar_status read_pattern(const reading *r, const json_value *v, text_patte
         return err_set(r->err, MAR_EFORMAT, "%s: %s: a pattern \"%s\" is not supported", r->label, r->what, p[1].text);
     text_buffer literal = {0};
     put_literal(&p[2], &literal);
-    const mar_status status = literal.failed ? err_set(r->err, MAR_ENOMEM, "%s: no memory for a pattern", r->label)
-                                             : text_pattern_compile(literal.data ? literal.data : "", literal.length, 0,
-                                                                    r->label, out, r->err);
+    const mar_status status =
+        literal.failed ? err_set(r->err, MAR_ENOMEM, "%s: no memory for a pattern", r->label)
+                       : text_pattern_compile(literal.data ? literal.data : "", literal.length, r->label, out, r->err);
     text_buffer_free(&literal);
     return status;
 }

@@ -38,11 +38,13 @@ static __device__ inline attention_bias bias_of(const attention_spans &s, int he
 }
 
 /* Returns the bias of a key and a query, times log2(e). A masked key gets a low number in place of -infinity: a
- * running maximum of -infinity would make NaNs. Its weight is 0 next to that of any other key. */
+ * running maximum of -infinity would make NaNs. Its weight is 0 next to that of any other key. A NaN stays a NaN,
+ * unlike with fmaxf. */
 static __device__ inline float bias_at(const attention_bias &b, int key, int query)
 {
     const int column = min(max(key - query, -b.reach), b.reach) + b.reach;
-    return fmaxf(b.table[column] * 1.4426950408889634f, -1e30f);
+    const float bias = b.table[column] * 1.4426950408889634f;
+    return bias < -1e30f ? -1e30f : bias;
 }
 
 /* A block's head, and its tile of the head's queries. */

@@ -185,6 +185,8 @@ TEST_CASE(test_steps_that_are_refused)
          "is not supported"},
         {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Regex\":\"(?R)\"}}", "is not supported"},
         {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Regex\":\"(*F)\"}}", "is not supported"},
+        {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Regex\":\"a(?i)b|c\"}}",
+         "\"(?i)\" at 1 is not supported"},
         {"\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Regex\":\"[a[b]]\"}}",
          "is not supported"},
         {"\"pre_tokenizer\":{\"type\":\"Metaspace\"}", "pre_tokenizer: \"Metaspace\" is not supported"},
@@ -198,18 +200,94 @@ TEST_CASE(test_steps_that_are_refused)
     }
 }
 
-/* A pattern that takes exponential time ends with a line. */
-TEST_CASE(test_slow_pattern)
+static text_bpe *read_good(const char *text)
 {
-    static const char text[] = "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:a+)+$\"},"
-                               "\"behavior\":\"Isolated\",\"invert\":false}," GOOD "}";
     text_bpe *b;
     mar_err err = {0};
-    assert_int_equal(text_bpe_read(text, sizeof text - 1, "slow.json", &b, &err), MAR_OK);
+    if (text_bpe_read(text, strlen(text), "some.json", &b, &err) != MAR_OK) fail_msg("%s: %s", text, err.text);
+    return b;
+}
+
+/* Patterns that take the square of a text's length, or more, end with a line. */
+TEST_CASE(test_slow_patterns)
+{
+    enum { SIZE = 1 << 16 };
+    static const char *const patterns[] = {"(?:a+)+$",        "a*a*a*$",          "[a-b]*[a-c]+[d-e]",
+                                           "(?=a++)a++[c-d]", "(?:a|a){30}[c-d]", "a{30000}[c-d]"};
+    char *words = malloc(SIZE);
+    assert_non_null(words);
+    memset(words, 'a', SIZE);
+    words[SIZE - 1] = 'b';
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},"
+                 "\"behavior\":\"Isolated\",\"invert\":false}," GOOD "}",
+                 patterns[i]);
+        text_bpe *b = read_good(text);
+        mar_err err = {0};
+        text_ids out = {0};
+        if (text_bpe_encode(b, words, SIZE, &out, &err) != MAR_EARG) fail_msg("%s: ended", patterns[i]);
+        assert_non_null(strstr(err.text, "exceeds its limit"));
+        text_bpe_free(b);
+    }
+    free(words);
+}
+
+/* Replacements that multiply a text end with a line, also in added tokens. */
+TEST_CASE(test_replacements_that_multiply)
+{
+    enum { TIMES = 10000 };
+    static const char step[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"%s\"}",
+                      whole[] = "{%s\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s,%s]}," GOOD "}",
+                      token[] = "\"added_tokens\":[" TOKEN("3", "aaa", "\"normalized\":true,") "],";
+    char *many = calloc(1, TIMES + 1), *replace = malloc(TIMES + 100), *text = malloc(2 * TIMES + 1000);
+    assert_true(many && replace && text);
+    memset(many, 'a', TIMES);
+    assert_true(snprintf(replace, TIMES + 100, step, many) > TIMES);
+    assert_true(snprintf(text, 2 * TIMES + 1000, whole, "", replace, replace) > TIMES);
+    text_bpe *b = read_good(text);
+    mar_err err = {0};
     text_ids out = {0};
-    assert_int_equal(text_bpe_encode(b, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", 41, &out, &err), MAR_EARG);
-    assert_non_null(strstr(err.text, "exceeds its limit"));
+    assert_int_equal(text_bpe_encode(b, "a", 1, &out, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "over 1048640 bytes"));
     text_bpe_free(b);
+    assert_true(snprintf(text, 2 * TIMES + 1000, whole, token, replace, replace) > TIMES);
+    refuse(text, "cannot be normalised");
+    free(many);
+    free(replace);
+    free(text);
+}
+
+static void expect_ids(const char *steps, const char *text, const int *ids, int count)
+{
+    static const char vocab[] =
+        MODEL("{\"x\":0,\"y\":1,\"1\":2,\"<\":3,\"a\":4,\"xy\":5,\"xx\":6,\"xxy\":7}", "[\"x y\",\"x x\",\"xx y\"]");
+    char json[1024];
+    snprintf(json, sizeof json, "{%s,%s}", steps, vocab);
+    text_bpe *b = read_good(json);
+    mar_err err = {0};
+    int found[16];
+    text_ids out = {.ids = found, .max = 16};
+    assert_int_equal(text_bpe_encode(b, text, strlen(text), &out, &err), MAR_OK);
+    assert_int_equal(out.count, count);
+    for (int i = 0; i < count; i++) assert_int_equal(found[i], ids[i]);
+    text_bpe_free(b);
+}
+
+/* An empty match at the end of another is skipped. The ids are the `tokenizers` library's. */
+TEST_CASE(test_empty_matches)
+{
+    static const int replaced[] = {0, 3, 5, 0, 2, 5, 0}, previous[] = {4, 0, 5, 5, 4}, next[] = {4, 6, 1, 0, 1, 4};
+    static const char split[] = "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x*\"},"
+                                "\"behavior\":\"MergedWith%s\",\"invert\":true}";
+    char step[256];
+    expect_ids("\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a*\"},\"content\":\"x\"}", "<y1yaa",
+               replaced, 7);
+    snprintf(step, sizeof step, split, "Previous");
+    expect_ids(step, "axxyxya", previous, 5);
+    snprintf(step, sizeof step, split, "Next");
+    expect_ids(step, "axxyxya", next, 6);
 }
 
 static void refuse_files(const char *vocab, const char *merges, const char *part)

@@ -85,7 +85,7 @@ TEST_CASE(test_slow_captions)
         "_a", "free ",    "page ", "a,b",  "](",   ".png", "<![if ", " : ",      "<script></", "a1a1_"};
     char text[TEXT_CAPTION_MAX];
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        const size_t size = strlen(parts[i]), length = sizeof text / 2 / size * size;
+        const size_t size = strlen(parts[i]), length = sizeof text / size * size;
         mar_err err = {0};
         char *cleaned;
         for (size_t at = 0; at < length; at += size) memcpy(text + at, parts[i], size);

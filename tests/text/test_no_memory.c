@@ -75,27 +75,27 @@ static mar_status read_unigram(const char *data, size_t size, mar_err *err)
     return status;
 }
 
+static mar_status encode_bpe(text_bpe *b, mar_err *err)
+{
+    text_ids out = {0};
+    const mar_status status = text_bpe_encode(b, text, sizeof text - 1, &out, err);
+    text_bpe_free(b);
+    return status;
+}
+
 static mar_status read_bpe(const char *data, size_t size, mar_err *err)
 {
     text_bpe *b;
-    text_ids out = {0};
-    mar_status status = text_bpe_read(data, size, "x", &b, err);
-    if (status != MAR_OK) return status;
-    status = text_bpe_encode(b, text, sizeof text - 1, &out, err);
-    text_bpe_free(b);
-    return status;
+    const mar_status status = text_bpe_read(data, size, "x", &b, err);
+    return status == MAR_OK ? encode_bpe(b, err) : status;
 }
 
 static mar_status read_two_files(const char *data, size_t size, mar_err *err)
 {
     text_bpe *b;
-    text_ids out = {0};
     const size_t vocab = strlen(data);
-    mar_status status = text_bpe_read_files(data, vocab, "x", data + vocab + 1, size - vocab - 1, "y", &b, err);
-    if (status != MAR_OK) return status;
-    status = text_bpe_encode(b, text, sizeof text - 1, &out, err);
-    text_bpe_free(b);
-    return status;
+    const mar_status status = text_bpe_read_files(data, vocab, "x", data + vocab + 1, size - vocab - 1, "y", &b, err);
+    return status == MAR_OK ? encode_bpe(b, err) : status;
 }
 
 static mar_status clean_caption(const char *data, size_t size, mar_err *err)

@@ -2,7 +2,7 @@
 """Time a T5 encoder: loading it, and one prompt of 120 tokens, beside two floors.
 
     python3 tools/dev/random_checkpoint.py --arch flan_t5_xl --out flan-t5-xl
-    cp tests/golden/data/text/unigram/spiece.model flan-t5-xl/
+    cp weights/demo/t5/spiece.model flan-t5-xl/
     MAR_LIBRARY=build/release/libmar.so PYTHONPATH=python python3 bench/text.py flan-t5-xl
 
 The floors: the weights' bytes over the memory's measured bandwidth, and the products' operations over the measured peak of

@@ -2,9 +2,9 @@
 python3 tests/golden/make_t5.py  ->  tests/golden/data/t5/, tests/golden/data/t5_bin/
 
 t5      config.json, two safetensors shards with their index, spiece.model, features.safetensors
-t5_bin  config.json, pytorch_model.bin with the embedding under three names
+t5_bin  config.json, pytorch_model.bin: the encoder, with the embedding under three names
 
-Both have the decoder, too. features.safetensors has the last hidden states of id sequences of several lengths, those of
+t5 has the decoder, too. features.safetensors has the last hidden states of id sequences of several lengths, those of
 prompts with LlamaGen's padding (sample_t2i.py: rotated to the left, multiplied by the mask), and transformers' buckets
 of relative positions."""
 
@@ -100,7 +100,8 @@ def main():
         write_safetensors(OUT / "t5" / shard, {k: state[k] for k in part}, {"format": "pt"})
         index["weight_map"] |= {k: shard for k in part}
     (OUT / "t5/model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
-    torch.save({k: v.clone() if "embed" not in k and "shared" not in k else v for k, v in model.state_dict().items()},
+    embedding = {k: v for k, v in model.state_dict().items() if "embed_tokens" in k or "shared" in k}
+    torch.save(embedding | {k: v.clone() for k, v in state.items() if k.startswith("encoder.")},
                OUT / "t5_bin/pytorch_model.bin")
     encoder = T5EncoderModel.from_pretrained(OUT / "t5").eval()
     tokenizer = sentencepiece.SentencePieceProcessor(model_proto=spiece)

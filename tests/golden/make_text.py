@@ -2,7 +2,7 @@
 python3 tests/golden/make_text.py  ->  tests/golden/data/text/<model>/
 
 Models, trained on the lines of text_lines.py:
-  unigram        sentencepiece, normalisation nmt_nfkc as T5's
+  unigram        sentencepiece, normalisation nmt_nfkc as T5's; its table, 240 kB, is only in weights/demo/t5/spiece.model
   unigram_bytes  identity, byte_fallback, user-defined symbols, spaces kept
   unigram_suffix pieces that are unused or end with a space; written by hand from the first
   bpe            tokenizers, tokenizer.json as GPT-2's, with added tokens of all kinds
@@ -31,6 +31,7 @@ sys.path.insert(0, str(HERE))
 from text_lines import hash_ids, line  # noqa: E402
 
 OUT = HERE / "data" / "text"
+DEMO = HERE.parent.parent / "weights" / "demo" / "t5" / "spiece.model"
 LINES = 10000
 
 
@@ -40,10 +41,18 @@ def write_hashes(folder, encode, lines=LINES):
     (folder / "hashes.bin").write_bytes(struct.pack(f"<{lines}H", *hashes))
 
 
-def write_unigram(name, model):
+def without_table(model):
+    """Returns the model without its normalisation's table, which the demo's T5 has, too."""
+    proto, demo = (sentencepiece_model_pb2.ModelProto.FromString(x) for x in (model, DEMO.read_bytes()))
+    assert proto.normalizer_spec.precompiled_charsmap == demo.normalizer_spec.precompiled_charsmap
+    proto.normalizer_spec.precompiled_charsmap = b""
+    return proto.SerializeToString()
+
+
+def write_unigram(name, model, written=None):
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "spiece.model").write_bytes(model)
+    (folder / "spiece.model").write_bytes(written or model)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     write_hashes(folder, processor.encode)
 
@@ -170,7 +179,7 @@ def main():
     write_bpe("clip", tokenizer)
     write_clip_files(tokenizer)
     model = train(vocab_size=2000, unk_id=2, bos_id=-1, eos_id=1, pad_id=0, normalization_rule_name="nmt_nfkc")
-    write_unigram("unigram", model)
+    write_unigram("unigram", model, without_table(model))
     write_unigram("unigram_suffix", with_suffix(model))
     write_unigram("unigram_bytes", train(
         vocab_size=2400, normalization_rule_name="identity", byte_fallback=True, remove_extra_whitespaces=False,

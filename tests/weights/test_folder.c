@@ -92,10 +92,12 @@ static void expect_refusal(const char *folder, mar_status status, const char *wo
 /* --- good folders ------------------------------------------------------------------------------------------------- */
 
 /* Checks that both have the same tensors with the same values. */
-static void expect_same(const wt_file *f, const wt_file *expected)
+/* Compares the tensors of `expected` but for those whose names begin with `except`, unless it is NULL. */
+static void expect_same_except(const wt_file *f, const wt_file *expected, const char *except)
 {
     for (int i = 0; i < wt_count(expected); i++) {
         const wt_tensor *e = wt_at(expected, i), *t = wt_find(f, e->name);
+        if (except && strncmp(e->name, except, strlen(except)) == 0) continue;
         if (!t) fail_msg("%s: %s is missing", wt_path(f), e->name);
         assert_int_equal(t->count, e->count);
         float *a = golden_f32(f, e->name, e->count), *b = golden_f32(expected, e->name, e->count);
@@ -103,6 +105,11 @@ static void expect_same(const wt_file *f, const wt_file *expected)
         free(a);
         free(b);
     }
+}
+
+static void expect_same(const wt_file *f, const wt_file *expected)
+{
+    expect_same_except(f, expected, NULL);
 }
 
 TEST_CASE(shards_of_safetensors)
@@ -130,7 +137,7 @@ TEST_CASE(shards_of_safetensors)
 TEST_CASE(pytorch_with_aliases)
 {
     wt_file *f = open_good("tests/golden/data/t5_bin"), *sharded = open_good("tests/golden/data/t5");
-    expect_same(f, sharded);
+    expect_same_except(f, sharded, "decoder."); /* the file has the encoder only */
     assert_int_equal(wt_find(f, "shared.weight")->offset, wt_find(f, "encoder.embed_tokens.weight")->offset);
     wt_close(f);
     wt_close(sharded);
@@ -171,7 +178,7 @@ TEST_CASE(whole_files_and_preference)
 TEST_CASE(shards_of_pytorch)
 {
     static const char index[] = "{\"weight_map\": {\"shared.weight\": \"pytorch_model-00001-of-00002.bin\", "
-                                "\"lm_head.weight\": \"pytorch_model-00001-of-00002.bin\"}}";
+                                "\"encoder.final_layer_norm.weight\": \"pytorch_model-00001-of-00002.bin\"}}";
     char *folder = test_directory();
     link_to(BINARY, "pytorch_model.bin", folder, "pytorch_model-00001-of-00002.bin");
     write_text(folder, "pytorch_model.bin.index.json", index, sizeof index - 1);

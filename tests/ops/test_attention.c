@@ -120,9 +120,9 @@ static const int large_spans[][6] = {{3, 64, 16, SPANS, LONG, SHORT},
 enum { BIAS = 6, MASKED };
 enum { NO_MASK, LATER, FAR, NOT_NUMBERS };
 static const int biased_spans[][8] = {
-    {3, 64, 0, SPANS, RAGGED, SHORT, 1 + 13, NO_MASK},    {2, 64, 8, SPANS, SHORT, RAGGED, 1 + 1, LATER},
-    {1, 20, 0, SPANS, RAGGED, SHORT, 1 + 0, NO_MASK},     {2, 80, 0, SPANS, SHORT, NONE, 1 + 128, LATER},
-    {2, 64, 0, SPANS, SHORT, RAGGED, 1 + 9, NOT_NUMBERS}, {1, 20, 0, SPANS, SHORT, RAGGED, 1 + 9, NOT_NUMBERS},
+    {3, 64, 0, SPANS, RAGGED, SHORT, 1 + 13, NO_MASK}, {2, 64, 8, SPANS, SHORT, RAGGED, 1 + 1, LATER},
+    {1, 20, 0, SPANS, RAGGED, SHORT, 1 + 0, NO_MASK},  {2, 80, 0, SPANS, SHORT, NONE, 1 + 128, LATER},
+    {1, 64, 0, 3, SHORT, NONE, 1 + 9, NOT_NUMBERS},    {1, 20, 0, 3, SHORT, NONE, 1 + 9, NOT_NUMBERS},
 };
 static const int large_biased_spans[][8] = {{2, 64, 0, SPANS, LONG, LONG, 1 + 40, FAR},
                                             {2, 32, 0, SPANS, LONG, LONG, 1 + 40, FAR},

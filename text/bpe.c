@@ -219,7 +219,7 @@ static mar_status finish(bpe_building *b, mar_status status, text_bpe **out)
     return status;
 }
 
-/* Reads text[length], which it changes. */
+/* Reads text[length] and changes it. */
 static mar_status read_json(char *text, size_t length, const char *label, text_bpe **out, mar_err *err)
 {
     bpe_building b = {.model = new_model(), .label = label, .err = err};

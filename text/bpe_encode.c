@@ -67,7 +67,7 @@ static void strip(const bpe_added *a, const char *text, size_t n, size_t done, s
     }
 }
 
-/* Cuts text[n], which starts at `start` of the whole, at the added tokens of the trie. */
+/* Cuts text[n] at the added tokens of the trie. It starts at `start` of the whole. */
 static void cut_added(const text_bpe *b, const text_trie *trie, text_matcher *m, const char *text, size_t n,
                       size_t start, text_parts *out)
 {

@@ -18,8 +18,8 @@ void text_put(text_buffer *b, const char *data, size_t size);
 void text_put_char(text_buffer *b, unsigned c); /* as UTF-8; c is a Unicode scalar value */
 void text_buffer_free(text_buffer *b);
 
-/* Reads a regular file of at most `most` bytes. *out is char [*size + 1], with a NUL at its end, which the caller
- * frees. Returns MAR_EIO, MAR_EFORMAT for a larger or an empty file, or MAR_ENOMEM. */
+/* Reads a regular file of at most `most` bytes. *out is char [*size + 1], with a NUL at its end. The caller frees
+ * it. Returns MAR_EIO, MAR_EFORMAT for a larger or an empty file, or MAR_ENOMEM. */
 mar_status text_read_file(const char *path, size_t most, char **out, size_t *size, mar_err *err);
 
 /* The ids of a text: the first `max` are kept, all are counted. */

@@ -91,8 +91,8 @@ static size_t longest_name(const char *name, size_t n, unsigned points[2], int *
     return 0;
 }
 
-/* Writes the named character at text[0..n), which follows a "&", and returns its size; 0 if there is none. Names are of
- * 1 to 32 characters, and a ";" may follow. A longer word may begin with one of the names without ";". */
+/* Writes the character whose name, without "&", is at text[0..n). Returns the name's size, or 0 if there is none. Names
+ * are of 1 to 32 characters, and a ";" may follow. A longer word may begin with one of the names without ";". */
 static size_t put_named(const char *text, size_t n, text_buffer *out)
 {
     unsigned points[2];

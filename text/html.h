@@ -19,8 +19,9 @@ typedef struct {
 mar_status text_html_open(text_html *out, mar_err *err);
 void text_html_close(text_html *h);
 
-/* Writes the text of markup[n], which must be in lower case. Where Beautiful Soup raises an exception, at an unknown
- * marked section such as "<![x", the markup stays. Returns MAR_EARG if a pattern exceeds its limits, or MAR_ENOMEM. */
+/* Writes the text of markup[n]. The markup must be in lower case. Where Beautiful Soup raises an exception, at an
+ * unknown marked section such as "<![x", the markup stays. Returns MAR_EARG if a pattern exceeds its limits, or
+ * MAR_ENOMEM. */
 mar_status text_html_text(const text_html *h, text_matcher *m, const char *markup, size_t n, text_buffer *out,
                           mar_err *err);
 

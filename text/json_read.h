@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/json.h"
 
-/* Parses text[length], which it changes. `label` is the path. Returns MAR_EFORMAT or MAR_ENOMEM. The caller calls
+/* Parses text[length] and changes it. `label` is the path. Returns MAR_EFORMAT or MAR_ENOMEM. The caller calls
  * json_free. */
 mar_status text_json_parse(char *text, size_t length, const char *label, json *out, mar_err *err);
 

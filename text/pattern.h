@@ -37,7 +37,7 @@ void text_matcher_free(text_matcher *m);
  * search fails: text_matcher_check says why. */
 int text_pattern_find(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from, text_match *out);
 
-/* Writes text with every match replaced by `with`, in which "\1" stands for the first group. An empty match is left as
+/* Writes text with every match replaced by `with`. "\1" in it stands for the first group. An empty match is left as
  * it is. Returns MAR_EARG, with the label, if a search exceeds its limits, or MAR_ENOMEM. */
 mar_status text_pattern_replace(const text_pattern *p, text_matcher *m, const char *text, size_t n, const char *with,
                                 const char *label, text_buffer *out, mar_err *err);

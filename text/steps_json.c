@@ -213,8 +213,8 @@ static const json_value *read_sequence(const reading *r, const json_value *v, co
     return NULL;
 }
 
-/* Reads the steps of v in their order. A Sequence, whose list has the name `list`, may contain others: their steps
- * follow it in the file's order, so one pass over its values, which skips each step's members, finds all. */
+/* Reads the steps of v in their order. A Sequence has a list of others with the name `list`. Their steps follow it in
+ * the file's order: one pass over its values that skips each step's members finds all. */
 static mar_status read_steps(reading *r, const json_value *v, const char *list, read_step *read)
 {
     if (!v || v->type == JSON_NULL) return MAR_OK;

@@ -45,7 +45,7 @@ const t5_config *t5_get_config(const t5_encoder *e);
 
 /* Encodes sequences that lie one after another: first and length as in text_spans, ids host [spans->rows], each
  * 0..vocabulary-1. Writes the last hidden states, normed, to y, host float [spans->rows][width], and waits. Allocates
- * working memory, which stays until t5_free. Returns MAR_ENOMEM, or the queue's failure. One queue at a time uses an
+ * working memory that stays until t5_free. Returns MAR_ENOMEM, or the queue's failure. One queue at a time uses an
  * encoder. */
 mar_status t5_run(kern_queue *k, t5_encoder *e, const text_spans *spans, const int *ids, float *y, mar_err *err);
 

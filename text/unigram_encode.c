@@ -94,7 +94,7 @@ static void normalize(const text_unigram *u, const char *text, size_t length, te
 /* --- the best pieces: src/unigram_model.cc of 0.2.3, EncodeOptimized
  * ------------------------------------------------------ */
 
-/* The best pieces up to a place of the normal form, of which this is the last. */
+/* The last of the best pieces up to a place of the normal form. */
 typedef struct {
     float score;    /* sum over the pieces */
     uint32_t start; /* place where the last piece begins; NOWHERE if none ends here */

@@ -64,6 +64,56 @@ TEST_CASE(features_in_int8)
     check_features(T5_FOLDER, MAR_DTYPE_INT8, 3e-2);
 }
 
+/* --- an error while loading --------------------------------------------------------------------------------------- */
+
+static const kern_core_ops *real_core;
+static int uploading; /* an upload has begun that no finish has waited for */
+
+static void note_upload(kern_queue *k, void *to, const void *from, size_t size)
+{
+    uploading = 1;
+    real_core->upload(k, to, from, size);
+}
+
+static void note_finish(kern_queue *k)
+{
+    uploading = 0;
+    real_core->finish(k);
+}
+
+static void free_checked(kern_device *d, void *p)
+{
+    if (p) assert_int_equal(uploading, 0);
+    real_core->free(d, p);
+}
+
+static mar_status refuse_linear(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
+{
+    (void)k, (void)spec;
+    *out = NULL;
+    return err_set(err, MAR_ENOMEM, "no memory for a product");
+}
+
+TEST_CASE(memory_is_freed_after_uploads)
+{
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
+    wt_file *f;
+    t5_encoder *e;
+    mar_err err = {0};
+    assert_ok(wt_open_folder(T5_FOLDER, MAR_WEIGHTS_AUTO, &f, &err), &err);
+    kern_core_ops core = *(real_core = k->core);
+    core.upload = note_upload;
+    core.finish = note_finish;
+    core.free = free_checked;
+    core.linear_create = refuse_linear;
+    k->core = k->device->core = &core;
+    assert_int_equal(t5_create(k, f, &e, &err), MAR_ENOMEM);
+    assert_null(e);
+    k->core = k->device->core = real_core;
+    wt_close(f);
+    close_queue(k);
+}
+
 /* --- the public calls --------------------------------------------------------------------------------------------- */
 
 static mar_text *load_text(mar *m, const char *folder)

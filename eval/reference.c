@@ -267,7 +267,7 @@ static mar_status add_all(npz_writer *w, const eval_reference *r, char *why)
         {"mu_s", NPZ_F64, 1, {r->spatial}, r->mu_s},
         {"sigma_s", NPZ_F64, 2, {r->spatial, r->spatial}, r->sigma_s},
         {"num_images", NPZ_I64, 0, {0}, count ? &count : NULL},
-        {"clean_resize", NPZ_I64, 0, {0}, resize > 0 ? &resize : NULL},
+        {"clean_resize", NPZ_I64, 0, {0}, resize >= 0 ? &resize : NULL},
         {"features", NPZ_F32, 2, {r->feature_count, r->dim}, r->features},
     };
     mar_status status = MAR_OK;

@@ -429,11 +429,12 @@ enum { MAR_TEXT_TOKENS_MAX = 4096 };
  * tokens end with the end token; those of a longer one are cut off in front of it. Writes features float
  * [n][tokens][dim] and mask uint8_t [n][tokens], 1 for a token and 0 for padding. Padding is on the left, as LlamaGen
  * has it, and its features are 0. counts int [n], or NULL, gets each prompt's tokens before the cut, the end token
- * included. A prompt of which cleaning leaves nothing has the end token alone, as in LlamaGen's release. A prompt's
- * features do not depend on the other prompts: on a CPU bit for bit.
+ * included. If cleaning leaves nothing of a prompt, its only token is the end token, as in LlamaGen's release. A
+ * prompt's features do not depend on the other prompts: on a CPU bit for bit.
  *
- * MAR_EARG for invalid UTF-8 and for an empty prompt, naming the prompt by its index from 0. MAR_EMODEL if a feature is
- * NaN or infinite. After an error all results are 0. */
+ * MAR_EARG for invalid UTF-8, for an empty prompt, and with MAR_CLEAN_LLAMAGEN for a prompt of more than 4096 bytes or
+ * one whose cleaning takes too many steps. The reason has the prompt's index from 0. MAR_EMODEL if a feature is NaN or
+ * infinite. After an error all results are 0. */
 MAR_API mar_status mar_text_encode(mar_text *t, const char *const *prompts, int n, mar_clean clean, int tokens,
                                    float *features, uint8_t *mask, int *counts);
 
@@ -938,15 +939,14 @@ typedef struct {
 } mar_clip_config;
 
 /* Loads a CLIP from a folder as Hugging Face writes it, such as openai/clip-vit-base-patch32: config.json,
- * model.safetensors or pytorch_model.bin, vocab.json with merges.txt or tokenizer.json, and preprocessor_config.json,
- * in whose absence mean and deviation are OpenAI's. `batch` is the largest n of the calls below, 1..1024. Errors are
- * those of mar_text_load. mar_clip_free accepts NULL. */
+ * model.safetensors or pytorch_model.bin, vocab.json with merges.txt or tokenizer.json, and preprocessor_config.json.
+ * Without the last one mean and deviation are OpenAI's. `batch` is the largest n of the calls below, 1..1024. Errors
+ * are those of mar_text_load. mar_clip_free accepts NULL. */
 MAR_API mar_status mar_clip_load(mar *m, const char *folder, int batch, mar_clip **out);
 MAR_API void mar_clip_free(mar_clip *c);
 MAR_API const mar_clip_config *mar_clip_get_config(const mar_clip *c);
 
-/* Compute embeddings, float [n][config.embedding], each of length 1: the product of an image's with a text's is their
- * cosine.
+/* Compute embeddings, float [n][config.embedding], each of length 1. The dot product of two embeddings is their cosine.
  *
  * Images are uint8_t rgb[n][height][width][3], or of different sizes as in mar_features_run_each, with the limits
  * there. The shorter side becomes image_size pixels as Pillow's bicubic does it, and the middle is cut out, as in

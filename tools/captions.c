@@ -78,19 +78,22 @@ static void set_up(captions_options *o, option_set *set)
     options_add(set, &quiet_row, o, 0);
 }
 
-/* Encodes all prompts, and writes features and mask, uint8_t [prompts][tokens]. */
-static int write_encoded(prompt_encoder *e, const prompts *p, npz_writer *w, progress *bar, uint8_t *mask)
+/* Encodes all prompts, and writes features and mask, uint8_t [prompts][tokens]. Sets *bad to the first prompt of a
+ * batch with one that cannot be encoded. Returns 0, or 1; after an error it is printed and *bad is -1. */
+static int write_encoded(prompt_encoder *e, const prompts *p, npz_writer *w, progress *bar, uint8_t *mask, int *bad)
 {
     const int64_t shape[] = {p->count, e->tokens, e->dim};
     char why[NPZ_WHY_MAX];
+    *bad = -1;
     if (npz_writer_begin(w, "features", NPZ_F32, 3, shape, why) != MAR_OK) return tool_error("%s", why);
     for (int i = 0; i < p->count; i += PROMPT_BATCH) {
         const int n = p->count - i < PROMPT_BATCH ? p->count - i : PROMPT_BATCH;
         const size_t positions = (size_t)n * (size_t)e->tokens;
         progress_note(bar, "encoding prompt %d of %d", i + 1, p->count);
-        const int failed = prompt_encoder_run(e, p->text + i, n) != 0;
+        const mar_status status = prompt_encoder_run(e, p->text + i, n);
         progress_clear(bar);
-        if (failed) return 1;
+        if (status == MAR_EARG) *bad = i;
+        if (status != MAR_OK) return status == MAR_EARG ? 1 : tool_error("%s", mar_error(e->library));
         if (npz_writer_put(w, e->features, positions * (size_t)e->dim * sizeof *e->features, why) != MAR_OK)
             return tool_error("%s", why);
         memcpy(mask + (size_t)i * (size_t)e->tokens, e->mask, positions);
@@ -112,14 +115,16 @@ static int write_texts(const prompts *p, npz_writer *w)
     return status == MAR_OK ? 0 : tool_error("%s", why);
 }
 
-static int write_file(const captions_options *o, prompt_encoder *e, const prompts *p, progress *bar)
+/* Writes the file. The other results are those of write_encoded. */
+static int try_file(const captions_options *o, prompt_encoder *e, const prompts *p, progress *bar, int *bad)
 {
+    *bad = -1;
     char why[NPZ_WHY_MAX];
     npz_writer *w;
     uint8_t *mask = malloc((size_t)p->count * (size_t)e->tokens);
     if (!mask) return tool_error("out of memory for %d prompts", p->count);
     int failed = npz_writer_open(o->out, 1, &w, why) != MAR_OK ? tool_error("%s", why) : 0;
-    if (!failed && (write_encoded(e, p, w, bar, mask) != 0 || write_texts(p, w) != 0)) {
+    if (!failed && (write_encoded(e, p, w, bar, mask, bad) != 0 || write_texts(p, w) != 0)) {
         npz_writer_discard(w);
         failed = 1;
     } else if (!failed && npz_writer_commit(w, why) != MAR_OK) {
@@ -127,6 +132,17 @@ static int write_file(const captions_options *o, prompt_encoder *e, const prompt
     }
     free(mask);
     return failed;
+}
+
+/* Writes the file; without the prompts that cannot be encoded, which are reported. */
+static int write_file(const captions_options *o, prompt_encoder *e, prompts *p, progress *bar)
+{
+    int bad, failed = try_file(o, e, p, bar, &bad);
+    if (bad < 0) return failed;
+    /* The file begins with the number of prompts: begin again once all bad ones are known. */
+    if (prompt_encoder_drop_bad(e, p, bad, p->count - bad) != 0) return 1;
+    failed = try_file(o, e, p, bar, &bad);
+    return bad < 0 ? failed : tool_error("%s", mar_error(e->library));
 }
 
 static void print_summary(const captions_options *o, const prompt_encoder *e, const prompts *p)
@@ -143,7 +159,7 @@ static int run(const captions_options *o, progress *bar)
 {
     model_store store = {.quiet = o->quiet};
     prompt_encoder e = {0};
-    prompts p = {0};
+    prompts p = {.is_cleaned = o->run.clean == MAR_CLEAN_LLAMAGEN};
     int failed = prompts_read(o->from, &p);
     mar *library = failed ? NULL : models_open(&store, &o->run.machine, "dtype");
     failed = failed || !library || prompt_encoder_open(&e, library, o->run.t5, o->tokens, 0, NULL, bar) != 0;

@@ -180,9 +180,18 @@ static mar_status describe(wt_file *f, mar_err *err)
 
 /* --- the index ---------------------------------------------------------------------------------------------------- */
 
-static int compare_names(const void *a, const void *b)
+/* Returns the place of a shard in sorted names, or the place where it belongs. */
+static int place_of(const char *shard, const char *const *names, int count)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    int from = 0, to = count;
+    while (from < to) {
+        const int middle = (from + to) / 2;
+        if (strcmp(names[middle], shard) < 0)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
 }
 
 /* Lists the shards of weight_map in names [SHARDS_MAX], sorted. */
@@ -194,26 +203,26 @@ static mar_status list_shards(const char *path, const json_value *map, const cha
         if (shard->type != JSON_STRING || !*shard->text || strchr(shard->text, '/') || shard->text[0] == '.')
             return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": expected the name of a file beside the index", path,
                            name->text);
-        int i = *count - 1; /* neighbours share their shard */
-        while (i >= 0 && strcmp(names[i], shard->text) != 0) i--;
-        if (i >= 0) continue;
+        const int at = place_of(shard->text, names, *count);
+        if (at < *count && strcmp(names[at], shard->text) == 0) continue;
         if (*count == SHARDS_MAX) return err_set(err, MAR_EFORMAT, "%s: has more than %d shards", path, SHARDS_MAX);
-        names[(*count)++] = shard->text;
+        memmove(names + at + 1, names + at, (size_t)(*count - at) * sizeof *names);
+        names[at] = shard->text;
+        ++*count;
     }
-    if (!*count) return err_set(err, MAR_EFORMAT, "%s: weight_map names no tensor", path);
-    qsort(names, (size_t)*count, sizeof *names, compare_names);
-    return MAR_OK;
+    return *count ? MAR_OK : err_set(err, MAR_EFORMAT, "%s: weight_map names no tensor", path);
 }
 
-/* Returns MAR_EFORMAT unless each tensor of the index is in its shard. */
+/* Returns MAR_EFORMAT if a tensor of the index is in another shard. A tensor that no shard has passes: safetensors
+ * writes tensors that share memory once, and transformers' index keeps their other names, as that of flan-t5-xl does.
+ */
 static mar_status check_map(const wt_file *f, const char *path, const json_value *map, const char *const *names,
                             mar_err *err)
 {
     for (const json_value *name = map + 1; name < json_next(map); name = json_next(name + 1)) {
-        int part = 0;
-        while (strcmp(names[part], name[1].text) != 0) part++;
+        const int part = place_of(name[1].text, names, f->n_parts);
         const wt_tensor *t = wt_find(f, name->text);
-        if (!t || t->part != part)
+        if (t && t->part != part)
             return err_set(err, MAR_EFORMAT, "%s: has no tensor \"%s\", which %s expects in it",
                            wt_path(f->parts[part]), name->text, path);
     }

@@ -41,8 +41,9 @@ mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file *
 /* Opens a folder as Hugging Face writes it: model.safetensors, or model.safetensors.index.json with its shards, or
  * pytorch_model.bin, or pytorch_model.bin.index.json with its shards. The first of the two formats that is complete
  * counts. The tensors of all shards are those of one file, whose path is the folder's. Reads config.json if there is
- * one. Returns MAR_EIO for a file that is missing, MAR_EFORMAT for one that is damaged or lacks a tensor of the index,
- * and what wt_open_source returns. */
+ * one. An index may name tensors that no shard has, such as the second name of a shared tensor. Returns MAR_EIO for a
+ * file that is missing, MAR_EFORMAT for one that is damaged or a tensor in another shard than the index says, and what
+ * wt_open_source returns. */
 mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err);
 /* Returns 1 if the folder has one of the four names. */
 int wt_is_folder(const char *path);
@@ -177,7 +178,8 @@ typedef struct {
     const char *file; /* in demo/ of the data folder */
 } wt_demo;
 /* Returns a demo model: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
- * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i". Returns NULL for another name. */
+ * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i". Returns NULL for another
+ * name. */
 const wt_demo *wt_demo_mar(const char *name);
 /* Returns a demo's image decoder: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq", "demo-sphere"; NULL for
  * another name. */

@@ -95,11 +95,42 @@ static void processes(void **state)
 
 /* --- runs begun with other settings --------------------------------------------------------------------- */
 
+typedef struct {
+    const char *options, *says;
+} setting;
+
+static void refuse_settings(const char *directory, const setting *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        char line[500];
+        snprintf(line, sizeof line, "$MAR " RUN "--out whole %s", cases[i].options);
+        command_refused(directory, line, cases[i].says, "");
+    }
+}
+
+/* What --dtype auto is depends on the processor. */
+static void other_dtypes(const char *directory)
+{
+    static const setting of_bf16[] = {
+        {"--dtype f32", "was begun with backend cpu bf16"},
+        {"--head_dtype f32", "this is backend cpu bf16, head f32"},
+        {"--dtype int8", "this is backend cpu int8, bf16 ("},
+        {"--dtype int8 --int8_below 500", "this is backend cpu int8, bf16, head int8 below 500 ("},
+    };
+    static const setting of_f32[] = {
+        {"--dtype int8", "was begun with backend cpu f32"},
+        {"--dtype int8 --head_dtype f32", "this is backend cpu int8, f32, head f32 ("},
+        {"--dtype int8 --int8_below 500", "this is backend cpu int8, f32, head int8 below 500 ("},
+    };
+    if (command_auto_is_bf16(directory))
+        refuse_settings(directory, of_bf16, LENGTH(of_bf16));
+    else
+        refuse_settings(directory, of_f32, LENGTH(of_f32));
+}
+
 static void other_settings(void **state)
 {
-    static const struct {
-        const char *options, *says;
-    } cases[] = {
+    static const setting cases[] = {
         {"--cfg 4", "whole: was begun with --cfg 2.9, this is --cfg 4; use another --out"},
         {"--seed 4", "was begun with --seed 3, this is --seed 4"},
         {"--num_iter 3", "was begun with --num_iter 2, this is --num_iter 3"},
@@ -111,10 +142,6 @@ static void other_settings(void **state)
         {"--shard_images 6", "was begun with --shard_images 4, this is --shard_images 6"},
         {"--class 1-3", "was begun with --class all 10, this is --class 1,2,3"},
         {"--class_sampling random", "was begun with --class_sampling balanced, this is --class_sampling random"},
-        {"--dtype f32", "was begun with backend cpu"},
-        {"--head_dtype f32", "this is backend cpu bf16, head f32"},
-        {"--dtype int8", "this is backend cpu int8, bf16 ("},
-        {"--dtype int8 --int8_below 500", "this is backend cpu int8, bf16, head int8 below 500 ("},
         {"--model demo-draft", "was begun with --model demo, this is --model demo-draft"},
         {"--vae vae.safetensors", "was begun with --vae demo, this is --vae vae.safetensors"},
         {"--save_npz", "was begun with no --save_npz, this is --save_npz"},
@@ -123,11 +150,8 @@ static void other_settings(void **state)
     const char *d = *state;
     sh_ok(d, "$MAR convert demo-vae vae.safetensors --quiet 2>/dev/null || $MAR convert demo-vae vae.safetensors; "
              "cp -r whole before");
-    for (size_t i = 0; i < LENGTH(cases); i++) {
-        char line[500];
-        snprintf(line, sizeof line, "$MAR " RUN "--out whole %s", cases[i].options);
-        command_refused(d, line, cases[i].says, "");
-    }
+    refuse_settings(d, cases, LENGTH(cases));
+    other_dtypes(d);
     command_refused(d, "$MAR eval --out whole --merge --cfg 4", "was begun with --cfg 2.9, this is --cfg 4", "");
     command_refused(d, "$MAR eval --out whole --merge --stats other.npz", "other.npz", "");
     sh_ok(d, "diff -r whole before -x lock");

@@ -5,6 +5,7 @@
 #include "tests/support/inception.h"
 #include "tests/support/test.h"
 
+#include "eval/reference.h"
 #include "tools/images/image.h"
 #include "weights/npz.h"
 
@@ -243,8 +244,16 @@ TEST_CASE(both_sides_are_resized_alike)
     command_refused(directory, "$MAR eval --images same --inception " INCEPTION " --stats clean.npz",
                     "is of images resized as clean-fid does it, expected --resize clean", "");
     command_ok(directory, "stats same --inception %s --out tf1.npz -q", INCEPTION);
-    record =
-        command_json(directory, "eval --images many --resize clean --inception " INCEPTION " --stats tf1.npz --json");
+    command_refused(directory, "$MAR eval --images many --resize clean --inception " INCEPTION " --stats tf1.npz",
+                    "is of images resized as TensorFlow 1 does it, expected --resize tf1", "");
+    char why[512];
+    eval_reference reference;
+    assert_int_equal(eval_reference_load(path_in(directory, "tf1.npz"), &reference, why, sizeof why), MAR_OK);
+    reference.resize = -1;
+    assert_int_equal(eval_reference_save(path_in(directory, "unknown.npz"), &reference, why, sizeof why), MAR_OK);
+    eval_reference_free(&reference);
+    record = command_json(directory,
+                          "eval --images many --resize clean --inception " INCEPTION " --stats unknown.npz --json");
     int said = 0;
     for (int i = 0; i < json_count(record, "numbers.warnings"); i++) {
         char at[32];

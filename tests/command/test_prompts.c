@@ -2,6 +2,7 @@
 #include "tests/support/command.h"
 #include "tests/support/test.h"
 
+#include "tools/generate/prompt_encoder.h"
 #include "tools/generate/prompts.h"
 
 #include <stdlib.h>
@@ -106,6 +107,95 @@ TEST_CASE(bad_prompts)
     assert_int_equal(p.count, 2);
     assert_int_equal(strlen(p.text[0]), PROMPT_BYTES_MAX);
     command_result_free(&r);
+    prompts_free(&p);
+}
+
+/* Cleaned prompts have their own limit. A prompt that is left out later is reported with its place. */
+TEST_CASE(places)
+{
+    static char text[PROMPT_CLEANED_MAX + 32] = "one\n";
+    prompts p = {.is_cleaned = 1};
+    memset(text + 4, 'x', PROMPT_CLEANED_MAX + 1);
+    strcat(text, "\n\ntwo\nthree");
+    capture_begin();
+    assert_int_equal(prompts_add("zero", &p), 0);
+    assert_int_equal(prompts_parse(text, strlen(text), "FILE", &p), 0);
+    prompts_skip(&p, 2, "bad");
+    prompts_skip(&p, 0, "bad, too");
+    command_result r = capture_end(p.count);
+    assert_string_equal(r.err, "mar: FILE, line 2: a prompt of 4097 bytes, expected 4096 at most; --clean off takes "
+                               "longer ones: skipped\n"
+                               "mar: FILE, line 3: the prompt is empty: skipped\n"
+                               "mar: FILE, line 4: bad: skipped\n"
+                               "mar: --prompt: bad, too: skipped\n");
+    assert_int_equal(p.count, 2);
+    assert_int_equal(p.skipped, 4);
+    assert_string_equal(p.text[0], "one");
+    assert_string_equal(p.text[1], "three");
+    assert_int_equal(p.place[1].number, 5);
+    command_result_free(&r);
+    prompts_free(&p);
+    char coco[] = "{\"annotations\": [{\"image_id\": 1, \"caption\": \"x\"}, {\"image_id\": 1, \"caption\": \"xyz\"}]}";
+    assert_int_equal(prompts_parse(coco, sizeof coco - 1, "FILE", &p), 0);
+    assert_int_equal(p.place[0].number, 2);
+    prompts_free(&p);
+}
+
+/* A prompt that cannot be encoded is reported with its place, and the others keep their features. */
+TEST_CASE(encoder_leaves_bad_ones_out)
+{
+    enum { COUNT = 20, BAD = 18, TOKENS = 8 };
+    static char text[COUNT * 8 + 8192];
+    prompts p = {0}, bad = {0};
+    prompt_encoder e;
+    captions all;
+    mar *m = NULL;
+    for (int i = 0, at = 0; i < COUNT; i++) {
+        const int n = i == BAD ? PROMPT_CLEANED_MAX + 1 : 1 + i % 3;
+        memset(text + at, 'a' + i, (size_t)n);
+        text[at + n] = '\n';
+        at += n + 1;
+    }
+    assert_int_equal(mar_open(NULL, &m), MAR_OK);
+    assert_int_equal(prompt_encoder_open(&e, m, "demo-t5", TOKENS, 0, NULL, NULL), 0);
+    capture_begin();
+    assert_int_equal(prompts_parse(text, strlen(text), "FILE", &p), 0);
+    const int status = prompt_encoder_run_all(&e, &p, NULL, &all);
+    command_result r = capture_end(status);
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err, "mar: FILE, line 19: a caption of 4097 bytes, expected at most 4096: skipped\n");
+    command_result_free(&r);
+    assert_true(p.count == COUNT - 1 && p.skipped == 1 && all.count == COUNT - 1);
+    for (int i = 0; i < all.count; i++) assert_ptr_equal(all.list[i].prompt, p.text[i]);
+    assert_int_equal(prompt_encoder_run(&e, &p.text[BAD], 1), MAR_OK);
+    assert_true(captions_sum_of(TOKENS, e.dim, e.features, e.mask) == captions_sum(&all, BAD));
+    captions_free(&all);
+    memset(text, 'a', PROMPT_CLEANED_MAX + 1);
+    capture_begin();
+    assert_int_equal(prompts_parse(text, PROMPT_CLEANED_MAX + 1, "FILE", &bad), 0);
+    r = capture_end(prompt_encoder_run_all(&e, &bad, NULL, &all));
+    assert_int_equal(r.status, 1);
+    assert_has(r.err, ": skipped\nmar: no prompt is left");
+    command_result_free(&r);
+    prompts_free(&p);
+    prompts_free(&bad);
+    prompt_encoder_close(&e);
+    mar_close(m);
+}
+
+/* A file of bad prompts alone is an error only if there are no others. */
+TEST_CASE(bad_file_beside_others)
+{
+    char text[] = "\xff\n", empty[] = "\n";
+    prompts p = {0};
+    capture_begin();
+    assert_int_equal(prompts_parse(text, 2, "FILE", &p), 1);
+    assert_int_equal(prompts_add("one", &p), 0);
+    assert_int_equal(prompts_parse(text, 2, "FILE", &p), 0);
+    assert_int_equal(prompts_parse(empty, 1, "FILE", &p), 1);
+    command_result r = capture_end(0);
+    command_result_free(&r);
+    assert_int_equal(p.count, 1);
     prompts_free(&p);
 }
 

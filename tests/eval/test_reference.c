@@ -50,7 +50,8 @@ TEST_CASE(there_and_back)
                               .sigma_s = sigma_s,
                               .features = features,
                               .feature_count = 3,
-                              .images = 12345};
+                              .images = 12345,
+                              .resize = 0};
     eval_reference back;
     char why[512] = "";
     if (eval_reference_save(file_path(), &r, why, sizeof why) != MAR_OK) fail_msg("%s", why);
@@ -58,6 +59,7 @@ TEST_CASE(there_and_back)
     assert_string_equal(back.path, file_path());
     assert_true(back.dim == 2 && back.spatial == 1 && back.feature_count == 3 && back.images == 12345);
     assert_int_equal(back.has_images, 0);
+    assert_int_equal(back.resize, 0);
     assert_memory_equal(back.mu, mu, sizeof mu);
     assert_memory_equal(back.sigma, sigma, sizeof sigma);
     assert_memory_equal(back.mu_s, mu_s, sizeof mu_s);
@@ -66,10 +68,12 @@ TEST_CASE(there_and_back)
     eval_reference_free(&back);
 
     /* Optional arrays may be absent: no error, and no array. */
-    if (eval_reference_save(file_path(), &(eval_reference){.dim = 2, .mu = mu, .sigma = sigma}, why, sizeof why))
+    if (eval_reference_save(file_path(), &(eval_reference){.dim = 2, .mu = mu, .sigma = sigma, .resize = -1}, why,
+                            sizeof why))
         fail_msg("%s", why);
     if (eval_reference_load(file_path(), &back, why, sizeof why) != MAR_OK) fail_msg("%s", why);
     assert_true(back.dim == 2 && !back.spatial && !back.mu_s && !back.sigma_s && !back.features && !back.images);
+    assert_int_equal(back.resize, -1);
     eval_reference_free(&back);
     assert_int_equal(eval_reference_save("/nowhere/r.npz", &r, why, sizeof why), MAR_EIO);
     assert_non_null(strstr(why, "/nowhere/"));

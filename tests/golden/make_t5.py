@@ -99,6 +99,9 @@ def main():
         shard = f"model-{i + 1:05d}-of-00002.safetensors"
         write_safetensors(OUT / "t5" / shard, {k: state[k] for k in part}, {"format": "pt"})
         index["weight_map"] |= {k: shard for k in part}
+    for k in "decoder.embed_tokens.weight", "encoder.embed_tokens.weight":  # shared: named, but in no shard
+        index["weight_map"][k] = index["weight_map"]["shared.weight"]
+    index["weight_map"] = dict(sorted(index["weight_map"].items()))
     (OUT / "t5/model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
     embedding = {k: v for k, v in model.state_dict().items() if "embed_tokens" in k or "shared" in k}
     torch.save(embedding | {k: v.clone() for k, v in state.items() if k.startswith("encoder.")},

@@ -13,7 +13,7 @@ static int set_up(void **state)
 {
     if (command_setup(state) != 0) return 1;
     directory = *state;
-    service = service_start(directory, "--model demo-t2i --batch 4 --timeout 300");
+    service = service_start(directory, "--model demo-t2i --batch 4 --queue 10 --timeout 300");
     return 0;
 }
 
@@ -91,6 +91,19 @@ TEST_CASE(refuses_bad_prompts)
     strcpy(json + n + 100000, "\"}");
     cJSON *answer = post(json, 400);
     assert_string_equal(json_text(answer, "error.message"), "prompt: a prompt of 100000 bytes, expected 65536 at most");
+    cJSON_Delete(answer);
+    /* what only the encoder finds, after the look at the queue */
+    strcpy(json + n + 5000, "\"}");
+    answer = post(json, 400);
+    assert_string_equal(json_text(answer, "error.message"), "prompt: a caption of 5000 bytes, expected at most 4096");
+    assert_string_equal(json_text(answer, "error.param"), "prompt");
+    cJSON_Delete(answer);
+    reply job = service_post(&service, "/v1/jobs", "{\"prompt\": \"a bold seven\", \"n\": 10}");
+    assert_int_equal(job.code, 202);
+    reply_free(&job);
+    strcpy(json + n + 5000, "\", \"n\": 10}");
+    answer = post(json, 429);
+    assert_string_equal(json_text(answer, "error.code"), "queue_full");
     cJSON_Delete(answer);
     free(json);
 }

@@ -59,6 +59,7 @@ int service_wait(service_process *s)
 
 int service_stop(service_process *s)
 {
+    if (s->pid <= 0) fail_msg("the service has not started");
     kill(s->pid, SIGTERM);
     return service_wait(s);
 }

@@ -412,7 +412,7 @@ int judge_reference(const judge *j, const char *path, eval_reference *out)
     judge request = *j;
     request.clip = NULL;
     request.keep_scores = 0;
-    *out = (eval_reference){.path = path};
+    *out = (eval_reference){.path = path, .resize = -1}; /* images are resized as the others */
     if (strcmp(path, "demo") == 0 || !judge_is_directory(path)) {
         if (eval_reference_load(path, out, why, sizeof why) != MAR_OK) return tool_error("%s", why);
         if (j->vgg) { /* those of the file are another network's */

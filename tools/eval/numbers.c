@@ -234,11 +234,13 @@ static void fill_clip(const judged *d, eval_result *r)
 static int check_resize(const eval_gathered *g)
 {
     const eval_reference *r = g->reference;
-    if (!g->network || !r || r->resize != 1 || g->clean) return 0;
-    return tool_error(
-        "%s: is of images resized as clean-fid does it, expected --resize clean, or a reference of TensorFlow "
-        "1's resize",
-        r->path);
+    if (!g->network || !r || r->resize < 0 || r->resize == (g->clean != 0)) return 0;
+    return r->resize ? tool_error("%s: is of images resized as clean-fid does it, expected --resize clean, or a "
+                                  "reference of TensorFlow 1's resize",
+                                  r->path)
+                     : tool_error("%s: is of images resized as TensorFlow 1 does it, expected --resize tf1, or a "
+                                  "reference of clean-fid's resize, such as mar stats --resize clean",
+                                  r->path);
 }
 
 int eval_numbers(const eval_gathered *g, eval_result *r)

@@ -226,23 +226,31 @@ static const captions *find_captions(const model_store *store, const mar *librar
     return NULL;
 }
 
+/* Returns 1 with the error printed if prompts were left out and numbers are made of them. */
+static int refuse_skipped(const model_store *store, const prompts *texts)
+{
+    if (!store->needs_all || texts->skipped == 0) return 0;
+    return tool_error("%d prompt%s would be left out, expected good ones only: numbers are of all prompts",
+                      texts->skipped, texts->skipped == 1 ? "" : "s");
+}
+
 /* Encodes the run's prompts. */
 static int encode_captions(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
                            progress *bar, captions *out, prompts *texts)
 {
     prompt_encoder e;
+    texts->is_cleaned = o->clean == MAR_CLEAN_LLAMAGEN;
     for (int i = 0; i < o->prompt_count; i++)
         if (prompts_add(o->prompt[i], texts) != 0) return 1;
     if (o->prompts && prompts_read(o->prompts, texts) != 0) return 1;
-    if (store->needs_all && texts->skipped > 0)
-        return tool_error("%d prompt%s would be left out, expected good ones only: numbers are of all prompts",
-                          texts->skipped, texts->skipped == 1 ? "" : "s");
+    if (refuse_skipped(store, texts) != 0) return 1;
     if (texts->count == 0) return tool_error("--prompt: no prompt is left, expected one at least");
     if (prompt_encoder_open(&e, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
     e.clean = (mar_clean)o->clean;
     e.quiet = store->quiet;
-    const int failed = prompt_encoder_run_all(&e, texts, bar, out);
+    int failed = prompt_encoder_run_all(&e, texts, bar, out);
     prompt_encoder_close(&e);
+    if (!failed && (failed = refuse_skipped(store, texts)) != 0) captions_free(out);
     return failed;
 }
 

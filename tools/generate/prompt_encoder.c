@@ -40,26 +40,60 @@ static void warn_of_cut(const prompt_encoder *e, const char *text, int count)
             printable(text, shown, sizeof shown), count, count - e->tokens, e->tokens);
 }
 
-int prompt_encoder_run(prompt_encoder *e, char *const *text, int n)
+mar_status prompt_encoder_run(prompt_encoder *e, char *const *text, int n)
 {
     const char *texts[PROMPT_BATCH] = {NULL};
     int counts[PROMPT_BATCH];
     for (int i = 0; i < n; i++) texts[i] = text[i];
-    if (mar_text_encode(e->text, texts, n, e->clean, e->tokens, e->features, e->mask, counts) != MAR_OK)
-        return tool_error("%s", mar_error(e->library));
-    for (int i = 0; i < n; i++) warn_of_cut(e, text[i], counts[i]);
-    return 0;
+    const mar_status status = mar_text_encode(e->text, texts, n, e->clean, e->tokens, e->features, e->mask, counts);
+    for (int i = 0; i < n && status == MAR_OK; i++) warn_of_cut(e, text[i], counts[i]);
+    return status;
 }
 
-int prompt_encoder_run_all(prompt_encoder *e, const prompts *p, progress *bar, captions *out)
+const char *prompt_encoder_error(const prompt_encoder *e)
+{
+    const char *why = mar_error(e->library);
+    int end = 0;
+    sscanf(why, "prompt %*d: %n", &end);
+    return why + end;
+}
+
+int prompt_encoder_drop_bad(prompt_encoder *e, prompts *p, int i, int n)
+{
+    const int skipped = p->skipped;
+    for (int end = i + n; i < end;) {
+        const char *text = p->text[i];
+        /* one token is enough: all of the prompt is cleaned and divided */
+        const mar_status status = mar_text_encode(e->text, &text, 1, e->clean, 1, e->features, e->mask, NULL);
+        if (status != MAR_OK && status != MAR_EARG) return tool_error("%s", mar_error(e->library));
+        if (status == MAR_EARG) {
+            prompts_skip(p, i, prompt_encoder_error(e));
+            end--;
+        } else {
+            i++;
+        }
+    }
+    if (p->skipped == skipped) return tool_error("%s", mar_error(e->library));
+    return p->count > 0 ? 0 : tool_error("no prompt is left, expected one at least");
+}
+
+int prompt_encoder_run_all(prompt_encoder *e, prompts *p, progress *bar, captions *out)
 {
     *out = (captions){
         .tokens = e->tokens, .dim = e->dim, .encoded = 1, .list = calloc((size_t)p->count, sizeof *out->list)};
     int failed = out->list ? 0 : tool_error("out of memory for %d prompts", p->count);
-    for (int i = 0; i < p->count && !failed; i += PROMPT_BATCH) {
+    for (int i = 0; i < p->count && !failed;) {
         const int n = p->count - i < PROMPT_BATCH ? p->count - i : PROMPT_BATCH;
         if (bar && p->count > PROMPT_BATCH) progress_note(bar, "encoding prompt %d of %d", i + 1, p->count);
-        failed = prompt_encoder_run(e, p->text + i, n) || captions_add(out, n, e->features, e->mask, p->text + i);
+        const mar_status status = prompt_encoder_run(e, p->text + i, n);
+        if (status != MAR_OK && bar) progress_clear(bar);
+        if (status == MAR_EARG) {
+            failed = prompt_encoder_drop_bad(e, p, i, n);
+            continue;
+        }
+        failed = status == MAR_OK ? captions_add(out, n, e->features, e->mask, p->text + i)
+                                  : tool_error("%s", mar_error(e->library));
+        i += n;
     }
     if (bar) progress_clear(bar);
     if (failed) captions_free(out);

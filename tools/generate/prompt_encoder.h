@@ -25,11 +25,16 @@ typedef struct {
 int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, int tokens, int expected,
                         const char *model, progress *bar);
 /* Encodes prompts [n], n up to PROMPT_BATCH, to e->features and e->mask. Warns of each that has more tokens than fit.
- * Returns 0, or 1 with the error printed. */
-int prompt_encoder_run(prompt_encoder *e, char *const *text, int n);
-/* Encodes all prompts, and adds them to the empty *out, which keeps pointers to their texts. Returns 0; or 1 with *out
- * empty after printing the error. */
-int prompt_encoder_run_all(prompt_encoder *e, const prompts *p, progress *bar, captions *out);
+ * Returns what mar_text_encode does: MAR_EARG for a prompt that cannot be encoded. */
+mar_status prompt_encoder_run(prompt_encoder *e, char *const *text, int n);
+/* Returns why the last run failed, without the prompt's number. */
+const char *prompt_encoder_error(const prompt_encoder *e);
+/* Reports the prompts from i on, n of them, that cannot be encoded, and leaves them out. Call it after MAR_EARG: it
+ * encodes each alone. Returns 0; or 1 after printing an error if none is bad or none is left in all. */
+int prompt_encoder_drop_bad(prompt_encoder *e, prompts *p, int i, int n);
+/* Encodes all prompts, and adds them to the empty *out, which keeps pointers to their texts. Reports those that cannot
+ * be encoded, and leaves them out. Returns 0; or 1 with *out empty after printing the error. */
+int prompt_encoder_run_all(prompt_encoder *e, prompts *p, progress *bar, captions *out);
 void prompt_encoder_close(prompt_encoder *e); /* frees all; {0} is fine */
 
 #endif

@@ -18,31 +18,42 @@ static int refuse_memory(const prompts *p)
     return tool_error("out of memory for more than %d prompts", p->count);
 }
 
-/* Appends a copy of text[0..n). Returns 0, or 1 with the error printed. */
-static int append(prompts *p, const char *text, size_t n)
+/* Makes room for one more. Returns 0, or 1 with the error printed. */
+static int grow(prompts *p)
 {
-    if (p->count == p->capacity) {
-        const int capacity = p->capacity ? 2 * p->capacity : 16;
-        char **more = realloc(p->text, (size_t)capacity * sizeof *more);
-        if (!more) return refuse_memory(p);
-        p->text = more;
-        p->capacity = capacity;
-    }
+    if (p->count < p->capacity) return 0;
+    const int capacity = p->capacity ? 2 * p->capacity : 16;
+    char **text = realloc(p->text, (size_t)capacity * sizeof *text);
+    if (text) p->text = text;
+    prompt_place *place = text ? realloc(p->place, (size_t)capacity * sizeof *place) : NULL;
+    if (!place) return refuse_memory(p);
+    p->place = place;
+    p->capacity = capacity;
+    return 0;
+}
+
+/* Appends a copy of text[0..n). Returns 0, or 1 with the error printed. */
+static int append(prompts *p, const prompt_place *at, const char *text, size_t n)
+{
+    if (grow(p) != 0) return 1;
     char *copy = malloc(n + 1);
     if (!copy) return refuse_memory(p);
     memcpy(copy, text, n);
     copy[n] = '\0';
+    p->place[p->count] = *at;
     p->text[p->count++] = copy;
     return 0;
 }
 
 /* Returns what is wrong with text[0..n), or NULL. */
-static const char *find_fault(const char *text, size_t n, char *why, size_t size)
+static const char *find_fault(int is_cleaned, const char *text, size_t n, char *why, size_t size)
 {
+    const int most = is_cleaned ? PROMPT_CLEANED_MAX : PROMPT_BYTES_MAX;
     int blank = 1;
     unsigned c;
-    if (n > PROMPT_BYTES_MAX) {
-        snprintf(why, size, "a prompt of %zu bytes, expected %d at most", n, PROMPT_BYTES_MAX);
+    if (n > (size_t)most) {
+        snprintf(why, size, "a prompt of %zu bytes, expected %d at most%s", n, most,
+                 is_cleaned ? "; --clean off takes longer ones" : "");
         return why;
     }
     for (size_t at = 0, bytes; at < n; at += bytes) {
@@ -57,15 +68,8 @@ static const char *find_fault(const char *text, size_t n, char *why, size_t size
     return blank ? "the prompt is empty" : NULL;
 }
 
-/* Place of a prompt, for messages: "FILE, line 7", or only `file`. */
-typedef struct {
-    const char *file;
-    const char *unit; /* "line", "element"; NULL: the file alone */
-    size_t number;    /* from 1 */
-} place;
-
 /* Reports a prompt that is left out. */
-static void skip(prompts *p, const place *at, const char *fault)
+static void skip(prompts *p, const prompt_place *at, const char *fault)
 {
     p->skipped++;
     if (at->unit)
@@ -75,11 +79,11 @@ static void skip(prompts *p, const place *at, const char *fault)
 }
 
 /* Appends text[0..n), or reports it. Returns 0, or 1 without memory. */
-static int take(prompts *p, const place *at, const char *text, size_t n)
+static int take(prompts *p, const prompt_place *at, const char *text, size_t n)
 {
     char why[96];
-    const char *fault = find_fault(text, n, why, sizeof why);
-    if (!fault) return append(p, text, n);
+    const char *fault = find_fault(p->is_cleaned, text, n, why, sizeof why);
+    if (!fault) return append(p, at, text, n);
     skip(p, at, fault);
     return 0;
 }
@@ -128,7 +132,7 @@ static size_t trim_end(const char *text, size_t size)
 static int parse_lines(char *text, size_t size, const char *path, prompts *p)
 {
     size_t whole, n = measure_line(text, size, &whole);
-    place at = {path, "line", 0};
+    prompt_place at = {path, "line", 0};
     const int table = n >= 6 && memcmp(text, "Prompt", 6) == 0 && (n == 6 || text[6] == '\t');
     size = trim_end(text, size);
     for (size_t begin = 0; begin < size; begin += whole) {
@@ -145,7 +149,8 @@ static int parse_lines(char *text, size_t size, const char *path, prompts *p)
 /* A caption of COCO's, with its image. */
 typedef struct {
     int64_t image;
-    size_t index; /* among the annotations */
+    size_t index;  /* among the annotations; of the chosen caption that of its image's first */
+    size_t number; /* of the annotation, from 1 */
     const json_value *text;
     size_t characters;
 } caption;
@@ -172,7 +177,7 @@ static size_t count_characters(const json_value *text)
 }
 
 /* Fills in *c from an annotation. Returns 0, or 1 after reporting one that is unusable. */
-static int read_annotation(prompts *p, const place *at, const json_value *v, caption *c)
+static int read_annotation(prompts *p, const prompt_place *at, const json_value *v, caption *c)
 {
     char why[96];
     const json_value *text = json_member(v, "caption"), *image = json_member(v, "image_id");
@@ -182,14 +187,14 @@ static int read_annotation(prompts *p, const place *at, const json_value *v, cap
     else if (!image || !json_integer(image, &c->image))
         fault = "no whole number \"image_id\"";
     else
-        fault = find_fault(text->text, text->length, why, sizeof why);
+        fault = find_fault(p->is_cleaned, text->text, text->length, why, sizeof why);
     if (fault) {
         skip(p, at, fault);
         return 1;
     }
     c->text = text;
     c->characters = count_characters(text);
-    c->index = at->number;
+    c->index = c->number = at->number;
     return 0;
 }
 
@@ -215,21 +220,24 @@ static int parse_annotations(const json_value *list, const char *path, prompts *
     size_t count = 0;
     int failed = 0;
     if (!all) return refuse_memory(p);
-    place at = {path, "annotation", 0};
+    prompt_place at = {path, "annotation", 0};
     const json_value *v = list + 1;
     for (size_t i = 0; i < most; i++, v = json_next(v)) {
         at.number = i + 1;
         if (read_annotation(p, &at, v, &all[count]) == 0) count++;
     }
     count = choose_captions(all, count);
-    for (size_t i = 0; i < count && !failed; i++) failed = append(p, all[i].text->text, all[i].text->length);
+    for (size_t i = 0; i < count && !failed; i++) {
+        at.number = all[i].number;
+        failed = append(p, &at, all[i].text->text, all[i].text->length);
+    }
     free(all);
     return failed;
 }
 
 static int parse_array(const json_value *list, const char *path, prompts *p)
 {
-    place at = {path, "element", 0};
+    prompt_place at = {path, "element", 0};
     const json_value *v = list + 1;
     for (size_t n = json_children(list); at.number < n; v = json_next(v)) {
         const json_value *text = v->type == JSON_OBJECT ? json_member(v, "caption") : v;
@@ -277,10 +285,10 @@ static int is_json(const char *text)
 
 int prompts_parse(char *text, size_t size, const char *path, prompts *p)
 {
-    const int before = p->count;
+    const int before = p->count, skipped = p->skipped;
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, size -= 3; /* byte order mark of UTF-8 */
     if ((is_json(text) ? parse_json : parse_lines)(text, size, path, p) != 0) return 1;
-    if (p->count > before) return 0;
+    if (p->count > before || (before > 0 && p->skipped > skipped)) return 0;
     return tool_error("%s: no prompt in it, expected one a line, COCO's captions, or a table with the heading Prompt",
                       path);
 }
@@ -330,17 +338,27 @@ int prompts_read(const char *path, prompts *p)
 
 int prompts_add(const char *text, prompts *p)
 {
-    return take(p, &(place){"--prompt", NULL, 0}, text, strlen(text));
+    return take(p, &(prompt_place){"--prompt", NULL, 0}, text, strlen(text));
 }
 
 const char *prompts_fault(const char *text, char *why, size_t size)
 {
-    return find_fault(text, strlen(text), why, size);
+    return find_fault(0, text, strlen(text), why, size);
+}
+
+void prompts_skip(prompts *p, int i, const char *fault)
+{
+    const size_t behind = (size_t)(--p->count - i);
+    skip(p, &p->place[i], fault);
+    free(p->text[i]);
+    memmove(p->text + i, p->text + i + 1, behind * sizeof *p->text);
+    memmove(p->place + i, p->place + i + 1, behind * sizeof *p->place);
 }
 
 void prompts_free(prompts *p)
 {
     for (int i = 0; i < p->count; i++) free(p->text[i]);
     free(p->text);
+    free(p->place);
     *p = (prompts){0};
 }

@@ -4,14 +4,26 @@
 
 #include <stddef.h>
 
-enum { PROMPT_BYTES_MAX = 65536 }; /* bytes of a prompt */
+enum {
+    PROMPT_BYTES_MAX = 65536, /* bytes of a prompt */
+    PROMPT_CLEANED_MAX = 4096 /* and of one that is cleaned, as mar_text_encode says */
+};
+
+/* Place of a prompt, for messages: "FILE, line 7", or only the file. */
+typedef struct {
+    const char *file;
+    const char *unit; /* "line", "element", "annotation"; NULL: the file alone */
+    size_t number;    /* from 1 */
+} prompt_place;
 
 /* {0} has no prompts. */
 typedef struct {
-    char **text;  /* [count] UTF-8, not blank, without NUL; owned */
-    int count;    /* prompts */
-    int skipped;  /* bad prompts that were reported and left out: the command ends with status 1 */
-    int capacity; /* prompts that `text` has room for */
+    char **text;         /* [count] UTF-8, not blank, without NUL; owned */
+    prompt_place *place; /* [count] owned; the files' names are not */
+    int count;           /* prompts */
+    int skipped;         /* bad prompts that were reported and left out: the command ends with status 1 */
+    int capacity;        /* prompts that `text` and `place` have room for */
+    int is_cleaned;      /* 1: PROMPT_CLEANED_MAX is the limit, else PROMPT_BYTES_MAX */
 } prompts;
 
 /* Appends the prompts of a file, or of standard input for "-". Its content decides what it is:
@@ -23,8 +35,9 @@ typedef struct {
  *   tab-separated values     whose first column has the heading "Prompt" (PartiPrompts, SJDPrompts). A quoted field is
  *                            read as Python's csv reads it, but never goes on in the next line.
  *
- * A prompt that is blank, has a NUL or invalid UTF-8, or is longer than PROMPT_BYTES_MAX is reported with its line and
- * left out. Returns 0; or 1 after printing an error if the file cannot be read or no prompt is left. */
+ * A prompt that is blank, has a NUL or invalid UTF-8, or is longer than the limit is reported with its line and left
+ * out. `path` must stay as long as the prompts. Returns 0; or 1 after printing an error if the file cannot be read, has
+ * no prompt, or has bad ones only and *p had none. */
 int prompts_read(const char *path, prompts *p);
 /* Does the same with text, char [size + 1] with a NUL at its end. Changes the text. `path` is for messages. */
 int prompts_parse(char *text, size_t size, const char *path, prompts *p);
@@ -35,6 +48,9 @@ int prompts_add(const char *text, prompts *p);
 
 /* Returns what is wrong with a prompt, in a line that may be in why [size]; NULL if nothing is. */
 const char *prompts_fault(const char *text, char *why, size_t size);
+
+/* Reports prompt i with its place and leaves it out. */
+void prompts_skip(prompts *p, int i, const char *fault);
 
 void prompts_free(prompts *p); /* frees the prompts; {0} is fine */
 

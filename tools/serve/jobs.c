@@ -168,19 +168,28 @@ static void add_job(jobs *t, job *j)
     pthread_cond_signal(&t->work);
 }
 
+/* The lock is held. */
+static submit_result ask_room(const jobs *t, int n)
+{
+    if (t->draining) return SUBMIT_DRAINING;
+    return t->unfinished + n > t->most ? SUBMIT_FULL : SUBMIT_OK;
+}
+
+submit_result jobs_ask_room(jobs *t, int n)
+{
+    pthread_mutex_lock(&t->lock);
+    const submit_result result = ask_room(t, n);
+    pthread_mutex_unlock(&t->lock);
+    return result;
+}
+
 submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out)
 {
     job *j = new_job(t, spec, kept);
-    submit_result result = SUBMIT_OK;
     pthread_mutex_lock(&t->lock);
-    if (t->draining)
-        result = SUBMIT_DRAINING;
-    else if (t->unfinished + spec->n > t->most)
-        result = SUBMIT_FULL;
-    else if (!j)
-        result = SUBMIT_NO_MEMORY;
-    else
-        add_job(t, j);
+    submit_result result = ask_room(t, spec->n);
+    if (result == SUBMIT_OK && !j) result = SUBMIT_NO_MEMORY;
+    if (result == SUBMIT_OK) add_job(t, j);
     pthread_mutex_unlock(&t->lock);
     *out = result == SUBMIT_OK ? j : NULL;
     if (result == SUBMIT_OK) return result;

@@ -102,6 +102,8 @@ void jobs_create(jobs *t, metrics *m, int most, double keep_s, int width, int he
 void jobs_destroy(jobs *t);
 
 typedef enum { SUBMIT_OK, SUBMIT_FULL, SUBMIT_DRAINING, SUBMIT_NO_MEMORY } submit_result;
+/* Returns what a submission of n images would now, but for memory. */
+submit_result jobs_ask_room(jobs *t, int n);
 /* Queues a job. Takes over all that spec owns, whatever the result. *out has a reference. */
 submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out);
 /* Frees what a spec owns. */

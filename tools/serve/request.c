@@ -152,7 +152,7 @@ static int read_prompt(const service *s, const request *r, job_spec *out, answer
     if (!is_given(r, FIELD_PROMPT)) return refuse(a, FIELD_PROMPT, "is missing", expected);
     const char *prompt = text_of(r, FIELD_PROMPT, NULL, expected, a);
     if (!prompt) return 1;
-    if (s->text) return 0; /* encode_prompt */
+    if (s->text) return 0; /* request_encode */
     errno = 0;
     if (classes_parse(prompt, &s->models.classes, &labels, &count, why, sizeof why) != 0)
         return errno == ENOMEM ? answer_no_memory(a) : answer_error(a, 400, "prompt", NULL, "prompt: %s", why);
@@ -209,8 +209,12 @@ int request_resolve(const service *s, const request *r, int is_edit, job_spec *o
         read_format(r, wants_url, a) != 0 || read_seed(r, out, a) != 0 || read_cfg(s, r, out, a) != 0)
         return 1;
     out->n = (int)n;
-    if (is_edit && edit_read(s, &r->field[FIELD_IMAGE], &r->field[FIELD_MASK], out, a) != 0) return 1;
-    if (!s->text || text_service_encode(s->text, r->field[FIELD_PROMPT].text, &out->prompt, a) == 0) return 0;
-    jobs_free_spec(out);
+    return is_edit ? edit_read(s, &r->field[FIELD_IMAGE], &r->field[FIELD_MASK], out, a) : 0;
+}
+
+int request_encode(const service *s, const request *r, job_spec *spec, answer *a)
+{
+    if (!s->text || text_service_encode(s->text, r->field[FIELD_PROMPT].text, &spec->prompt, a) == 0) return 0;
+    jobs_free_spec(spec);
     return 1;
 }

@@ -120,7 +120,14 @@ static int submit(exchange *x, int keeps, int *wants_url, answer *a)
     job_spec spec;
     if (exchange_fields(x, &r, a) != 0 || request_resolve(s, &r, x->kind == BODY_FORM, &spec, wants_url, a) != 0)
         return 1;
-    switch (jobs_submit(&s->jobs, &spec, keeps || *wants_url, &x->job)) {
+    submit_result result = jobs_ask_room(&s->jobs, spec.n); /* encoding a prompt takes long */
+    if (result != SUBMIT_OK)
+        jobs_free_spec(&spec);
+    else if (request_encode(s, &r, &spec, a) != 0)
+        return 1;
+    else
+        result = jobs_submit(&s->jobs, &spec, keeps || *wants_url, &x->job);
+    switch (result) {
     case SUBMIT_OK:
         return 0;
     case SUBMIT_NO_MEMORY:

@@ -40,13 +40,14 @@ int text_service_encode(text_service *t, const char *prompt, job_prompt **out, a
     job_prompt *p = make_room(e, prompt);
     if (!p) return answer_no_memory(a);
     pthread_mutex_lock(&t->lock);
-    const int failed = prompt_encoder_run(e, &p->text, 1);
+    const mar_status status = prompt_encoder_run(e, &p->text, 1);
     memcpy(p->features, e->features, bytes);
     memcpy(p->mask, e->mask, positions);
     pthread_mutex_unlock(&t->lock);
-    if (failed) {
+    if (status != MAR_OK) {
         free(p);
-        return answer_error(a, 500, NULL, NULL, "the prompt could not be encoded");
+        if (status == MAR_EARG) return answer_error(a, 400, "prompt", NULL, "prompt: %s", prompt_encoder_error(e));
+        return answer_error(a, 500, NULL, NULL, "the prompt could not be encoded: %s", mar_error(e->library));
     }
     p->sum = captions_sum_of(e->tokens, e->dim, p->features, p->mask);
     *out = p;

@@ -49,7 +49,7 @@ BLOCKS = {
         *(f"--spec sjd --window 16 --first {f}" for f in ("left", "above")),
         *(f"--spec sjd-pac --window {w}{part}" for w in (32, 64) for part in PARTS.values()),
         "--spec sjd-pac --window 16",
-        *(f"--spec scd --window {w}{part}" for w in (16, 32, 64) for part in (" --pac_children 1", "")),
+        *(f"--spec scd --window {w}{part}" for w in (16, 32, 64) for part in ("", " --pac_children 4")),
     ],
     "EAGLE": [
         *(f"{EAGLE} --gamma {g} --spec vanilla" for g in (3, 5)),

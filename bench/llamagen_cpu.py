@@ -30,7 +30,7 @@ METHODS = [
     "lantern --gamma 4", "lantern-pp --gamma 4", "lantern-gstar --gamma 4", "lantern-pp-gstar --gamma 4",
     "lantern-pp --tree static",
     "sjd --window 16", "sjd --window 64", "sjd-pac --pac_children 1 --pac_continue off", "sjd-pac --pac_children 1",
-    "sjd-pac --pac_continue off", "sjd-pac", "scd --pac_children 1", "scd",
+    "sjd-pac --pac_continue off", "sjd-pac", "scd", "scd --pac_children 4",
 ]
 JACOBI = ("sjd", "sjd-pac", "scd")  # without a draft model
 

@@ -525,7 +525,7 @@ typedef struct {
     /* sjd, sjd-pac, scd: drafts of a round, the tree's included, 1..seq_len; the default, 64, is lowered to that. */
     int window;
     mar_first first;  /* sjd, sjd-pac, scd: initial draft of a position */
-    int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off) */
+    int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off); 0: 4, of scd 1 */
     int pac_depth;    /* sjd-pac, scd: tokens of a path of the tree, root included, D; 0, 1: none */
     int pac_continue; /* sjd-pac: 1: verification continues after a rejection (AC); 0: it stops */
     /* With a draft: NULL or "chain"; "static" (LANTERN++); "dynamic" (EAGLE-2); or children of every draft by level,

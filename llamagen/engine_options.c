@@ -150,7 +150,10 @@ static mar_status resolve_method(mar_discrete_plan *plan, int vocabulary, mar_er
     for (int i = 0; status == MAR_OK && m && m->parameters[i].name; i++) {
         const mar_param *o = mar_param_of_method(m->name, m->parameters[i].name);
         plan->parameter[i] = o && !is_automatic(o, p) ? number_of(o, p) : m->parameters[i].value;
-        if (!m->neighbours || strcmp(m->parameters[i].name, "k") != 0) continue;
+        if (!m->neighbours || strcmp(m->parameters[i].name, "k") != 0) {
+            if (o && is_automatic(o, p)) *(int *)mar_param_field(o, p) = (int)plan->parameter[i];
+            continue;
+        }
         if (p->lantern_k == 0 && plan->parameter[i] > vocabulary) plan->parameter[i] = vocabulary;
         status = lower(p, "lantern_k", 1, vocabulary, "the tokens of the codebook", err);
         p->lantern_k = plan->neighbours = (int)plan->parameter[i];

@@ -206,9 +206,12 @@ static mar_param rows[] = {
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_INT,
+     .max = 8,
+     .choices = automatic,
      .method = "sjd-pac|scd",
      .help = "sjd-pac, scd: drafts of a token in the tree; 1: none\n"
-             "K of the paper. 1 turns proactive drafting off."},
+             "K of the paper. 1 turns proactive drafting off. auto is 4 with sjd-pac and 1 with scd, whose coupling "
+             "needs the whole window."},
     {.name = FIELD(pac_depth),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

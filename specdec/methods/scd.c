@@ -50,7 +50,7 @@ const spec_method spec_scd = {
     .guarantee = "the target's distribution",
     .stale = 1,
     .coupled = 1,
-    .parameters = {{"children", 4, 1, KERN_RACE_MOST, "drafts at a position of the tree, without replacement (K)"},
+    .parameters = {{"children", 1, 1, KERN_RACE_MOST, "drafts at a position of the tree, without replacement (K)"},
                    {"depth", 3, 0, 5, "tokens of a path of the tree, with the one in front of it (D); 0, 1: none"}},
     .discrete_rule = rule,
 };

@@ -85,8 +85,8 @@ const discrete_way discrete_runs[DISCRETE_RUNS] = {
     {"cfg 1, spec sjd-pac, window 8, first above", NO_DRAFT, 1},
     {"cfg 2, spec sjd-pac, pac_children 2, pac_depth 2, pac_continue off", NO_DRAFT, 1},
     {"cfg 2, spec sjd-pac, pac_depth 0", NO_DRAFT, 1},
-    {"cfg 2, spec scd, window 8, first above", NO_DRAFT, 1},
-    {"cfg 1, spec scd, pac_children 1", NO_DRAFT, 1},
+    {"cfg 2, spec scd, window 8, pac_children 4, first above", NO_DRAFT, 1},
+    {"cfg 1, spec scd", NO_DRAFT, 1},
 };
 
 mar_params discrete_params(const char *list)

@@ -11,7 +11,8 @@
     python3 -c "import numpy as n; n.savez('build/captions.npz', features=n.random.default_rng(0).normal(0, 0.1, (1, 120, 2048)))"
     python3 bench/llamagen_cpu.py --model build/t2i_xl.safetensors --eagle build/eagle_xl.bin --vq build/vq16.pt --cfg 7.5 \\
         --options "--captions build/captions.npz --top_k 1000" --only "sjd --window 16" --only "sjd-pac --window 16" \\
-        --only "scd --window 16" --only "vanilla --gamma 5 --tree dynamic" --out bench/results/llamagen_t2i_cpu.json
+        --only "scd --window 16" --only "scd --window 16 --pac_children 4" --only "vanilla --gamma 5 --tree dynamic" \\
+        --out bench/results/llamagen_t2i_cpu.json
 
 Every method is measured by `mar bench`, in turns with plain decoding of the same images: seconds, accepted length, step compression
 (tokens of an image over calls of the target for it), the speed in time beside it, and the speed that the floors of its passes

@@ -387,7 +387,7 @@ static void int8_is_shared(void **state)
         run_options_init(&options[i]);
         options[i].machine.threads = 1, options[i].machine.dtype = MAR_DTYPE_INT8;
         options[i].machine.int8_below = i == 2 ? 500 : 0;
-        if (i == 3) options[i].machine.head_dtype = MAR_DTYPE_BF16;
+        if (i == 3) options[i].machine.head_dtype = MAR_DTYPE_F32;
         assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
     }
     assert_ptr_equal(models[1].model, models[0].model);

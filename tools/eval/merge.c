@@ -343,14 +343,15 @@ static int write_report(const merger *m)
     cJSON *settings = tool_json();
     for (int i = 0; i < job->settings.count; i++)
         cJSON_AddStringToObject(settings, job->settings.texts[i].key, job->settings.texts[i].value);
-    const eval_report_extras extras = {.title = eval_setting(job, "model"),
-                                       .settings = settings,
-                                       .sheet = m->sheet,
-                                       .sheet_count = m->sheet_count,
-                                       .rejected = m->rejected,
-                                       .rejected_count = m->rejected_count,
-                                       .names = job->models.model ? job->models.classes.names
-                                                                  : class_table_of(job->facts.classes)};
+    const eval_report_extras extras = {
+        .title = eval_setting(job, "model"),
+        .settings = settings,
+        .sheet = m->sheet,
+        .sheet_count = m->sheet_count,
+        .rejected = m->rejected,
+        .rejected_count = m->rejected_count,
+        .has_prompts = *eval_setting(job, "prompts_id") || *eval_setting(job, "captions"),
+        .names = job->models.model ? job->models.classes.names : class_table_of(job->facts.classes)};
     const int failed = eval_report_write(m->r, &extras, run_path(&job->directory, "report.html", path));
     cJSON_Delete(settings);
     cJSON_InitHooks(NULL);

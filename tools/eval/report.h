@@ -34,6 +34,7 @@ typedef struct {
         *rejected;      /* [rejected_count] images with the largest share of rejected drafts, in descending order */
     int rejected_count; /* at most EVAL_REJECTED_MAX; 0: no draft model */
     const class_table *names; /* names of the model's classes; NULL: labels are numbers */
+    int has_prompts;          /* 1: labels are numbers of prompts, from 0 */
 } eval_report_extras;
 
 /* Keeps the EVAL_REJECTED_MAX images with the largest share replaced / verified in list[0..*count), in descending

@@ -39,8 +39,8 @@ static const mar_param rows[] = {
      .argument = "TEXT",
      .help = "what the picture shows, for a text-to-image model\n"
              "May be given up to 32 times. Prompts take the place of classes, those of --prompt before those of "
-             "--prompts. One that is blank, no UTF-8 or longer than 65536 bytes is left out, and the command ends "
-             "with status 1. One with more tokens than the model takes is cut, with a warning."},
+             "--prompts. One that is blank, no UTF-8 or too long (4096 bytes, 65536 with --clean off) is left out, and "
+             "the command ends with status 1. One with more tokens than the model takes is cut, with a warning."},
     {.name = OPTION("prompts"),
      .offset = offsetof(run_options, prompts),
      .type = MAR_TYPE_TEXT,

@@ -10,14 +10,13 @@
 /* --- trees -------------------------------------------------------------------------------------------------------- */
 
 /* Trees by name: the numbers of children of the prefix and of each draft, level by level; the others have none.
- * "static" is that of EAGLE (Li et al. 2024) and LANTERN++. The other names are those of LANTERN's
- * models/drafters/choices.py. */
+ * The names are those of LANTERN's models/drafters/choices.py. "static" is the first, that of EAGLE (Li et al. 2024)
+ * and LANTERN++. */
 static const struct {
     const char *name;
     int depth, parents;
     uint8_t children[44];
 } named_trees[] = {
-    {"static", 5, 22, {4, 3, 2, 2, 1, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2}},
     {"mc_sim_7b_63", 5, 22, {4, 3, 2, 2, 1, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2}},
     {"mc_sim_7b_63_balanced", 5, 22, {3, 3, 3, 2, 3, 2, 0, 2, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 2}},
     {"naive_extend_57", 5, 43, {5, 4, 3, 3, 2, 1, 4, 3, 3, 2, 2, 1, 0, 1, 0, 0, 0, 0, 0, 4, 3, 2,
@@ -31,7 +30,7 @@ static const struct {
 static int make_named(const char *name, mar_tree *t)
 {
     for (size_t i = 0; i < sizeof named_trees / sizeof *named_trees; i++) {
-        if (strcmp(named_trees[i].name, name) != 0) continue;
+        if (strcmp(named_trees[i].name, name) != 0 && (i > 0 || strcmp(name, "static") != 0)) continue;
         t->depth = named_trees[i].depth;
         for (int parent = 0; parent < named_trees[i].parents; parent++)
             for (int c = 0; c < named_trees[i].children[parent]; c++) t->parent[t->count++] = parent - 1;

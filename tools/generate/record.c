@@ -128,8 +128,7 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     if (run->captions) record_texts_add(out, "captions", "%s", tool_base_name(run->captions));
     if (run->captions && *ids->captions) record_texts_add(out, "captions_id", "%s", ids->captions);
     if (!run->captions && run->t5) record_texts_add(out, "t5", "%s", tool_base_name(run->t5));
-    if (!run->captions && run->t5)
-        record_texts_add(out, "clean", "%s", run->clean == MAR_CLEAN_OFF ? "off" : "llamagen");
+    if (!run->captions && run->t5) record_texts_add(out, "clean", "%s", run_option("clean")->choices[run->clean]);
     record_texts_add_backend(out, models->library);
 }
 

@@ -382,7 +382,7 @@ static void print_drafts(const mar_stats *s)
 
 void eval_result_print(const eval_result *r)
 {
-    if (!strstr(r->protocol, "features none"))
+    if (isfinite(r->fid) || isfinite(r->is_mean)) /* neither without a network */
         print_number(eval_result_distance(r), r->fid, 2, "there is no reference; --stats names one");
     if (isfinite(r->sfid) || *r->why_no_sfid) print_number("sFID", r->sfid, 2, r->why_no_sfid);
     if (isfinite(r->is_mean)) printf("  Inception score   %10.2f ± %.2f\n", r->is_mean, r->is_deviation);

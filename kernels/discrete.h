@@ -114,6 +114,12 @@ KERN_FN int kern_token_within(int token, int size)
     return token < 0 ? 0 : token < size ? token : size - 1;
 }
 
+/* Returns the table's row that `embed` reads for a place (kernels/ops.h). */
+KERN_FN int kern_embedded_row(const int *token, int place, int size)
+{
+    return kern_token_within(place < 0 ? -1 - place : token[place], size);
+}
+
 /* --- a race among tokens ------------------------------------------------------------------------------------------ */
 
 /* A piece of tokens has one Philox block for every 4: word w of lane l belongs to token 16 w + l of the piece. So lanes

@@ -58,6 +58,13 @@ void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int 
         snprintf(w->layer, sizeof w->layer, "%s%s at diffusion step %d", w->part, layer, w->index);
 }
 
+size_t kern_cache_slot_bytes(const kern_device *d, kern_cache_type type, int kv_heads, int head_dim)
+{
+    const size_t heads = 2 * (size_t)kv_heads, dim = (size_t)head_dim;
+    if (type == KERN_CACHE_INT8) return heads * (dim + sizeof(float));
+    return heads * dim * (type == KERN_CACHE_BF16 ? sizeof(uint16_t) : d->act_size);
+}
+
 const char *kern_head_net(kern_head_form form)
 {
     return form == KERN_HEAD_SWIGLU ? "head.net" : "diffloss.net";

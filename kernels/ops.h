@@ -232,15 +232,35 @@ typedef struct {
     int *first;  /* [groups] smallest `order` of the group's marked rows; INT_MAX if none is marked */
 } kern_path_verdict;
 
-enum { KERN_CACHE_HEAD_MAX = 256 }; /* largest head_dim of a cache */
+enum {
+    KERN_CACHE_HEAD_MAX = 256, /* largest head_dim of a cache */
+    KERN_CACHE_GROUP_MAX = 64  /* largest number of query heads for a head of keys and values */
+};
+
+/* Numbers of a cache of keys and values. INT8 has a scale for the key and one for the value of each head: number =
+ * int8 * scale, scale = largest magnitude / 127. A key or value with a NaN or an infinity is all NaN. */
+typedef enum { KERN_CACHE_ACT, KERN_CACHE_BF16, KERN_CACHE_INT8 } kern_cache_type;
+
+/* Returns the bytes of a cache's slot, a multiple of 4. The slot has the numbers [2][kv_heads][head_dim], keys, then
+ * values. INT8: the scales float [2][kv_heads] follow. */
+size_t kern_cache_slot_bytes(const kern_device *d, kern_cache_type type, int kv_heads, int head_dim);
+
+/* A norm of each head's numbers: RMSNorm, or LayerNorm if there is a bias. */
+typedef struct {
+    const float *weight, *bias; /* [heads][head_dim]; weight NULL: no norm; bias NULL: RMSNorm */
+    float eps;
+} kern_head_norm;
 
 /* Queries over a cache of keys and values with one row per slot. A span is a run of queries that attend to the same
  * slots except for the last ones. Example: a sequence's new tokens, each attending to its ancestors. */
 typedef struct {
-    int rows, heads, head_dim; /* head_dim: KERN_CACHE_HEAD_MAX or less */
-    const act *q;              /* row r's queries at q + r * q_stride elements, heads side by side */
+    int rows, heads, head_dim; /* head_dim: KERN_CACHE_HEAD_MAX or less, even */
+    int kv_heads;         /* heads of keys and values; divides heads. Query head h reads head h / (heads / kv_heads). At
+                           * most KERN_CACHE_GROUP_MAX query heads read one */
+    kern_cache_type type; /* of the cache */
+    const act *q;         /* row r's queries at q + r * q_stride elements, heads side by side */
     int q_stride;
-    const act *cache;  /* [slots][2 * heads * head_dim] key, then value */
+    void *cache;       /* slots of kern_cache_slot_bytes; written only with rope */
     int spans;         /* 1 or more */
     const int *row;    /* host [spans + 1] span s has rows row[s] .. row[s + 1] - 1 */
     const int *first;  /* host [spans + 1] span s has slots slot[first[s]] .. slot[first[s + 1] - 1] */
@@ -252,12 +272,13 @@ typedef struct {
     int words;
     int max_slots; /* upper bound on a span's slots: the same at each call of a recording */
     /* rope tables, or NULL: queries are rotated and the cache is filled. With `rope` the operation first does the work
-     * of `rotate`. Row r of q is then query, key and value side by side, so q_stride is 3 * heads * head_dim. Row
-     * position[r] of `rope` rotates them, q in place. Key and value go to row own[r] of the cache. own[r] is in the
-     * slot list of the row's span and of no other span. Every span then has a row. */
+     * of `rotate`. Row r of q is then query, key and value side by side, so q_stride is (heads + 2 * kv_heads) *
+     * head_dim. Row position[r] of `rope` rotates them, q in place. Key and value go to row own[r] of the cache. own[r]
+     * is in the slot list of the row's span and of no other span. Every span then has a row. */
     const float *rope;
-    const int *position, *own; /* host [rows] */
-    act *y;                    /* [rows][heads * head_dim] */
+    const int *position, *own;     /* host [rows] */
+    kern_head_norm q_norm, k_norm; /* with rope: applied before the rotation */
+    act *y;                        /* [rows][heads * head_dim] */
 } kern_cache_job;
 
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
@@ -382,7 +403,8 @@ typedef struct {
      * (kernels/discrete.h) maps other values. y float [rows][dim]. */
     void (*look_up)(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
     /* y[r] = row token[place[r]] of table, float [size][dim]: embeddings of tokens that only the device has. token
-     * backend int, clamped to 0..size-1; place host [rows]; y float [rows][dim]. */
+     * backend int, clamped to 0..size-1; place host [rows]; y float [rows][dim]. place[r] < 0 means row -1 - place[r]
+     * of the table. */
     void (*embed)(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
                   float *y);
 } kern_core_ops;

@@ -76,6 +76,11 @@ static int head_dim(const gpt_pass *p)
     return p->model->config.width / p->model->config.heads;
 }
 
+static size_t slot_bytes(const gpt_pass *p)
+{
+    return kern_cache_slot_bytes(p->k->device, KERN_CACHE_ACT, p->model->config.heads, head_dim(p));
+}
+
 static void norm(const gpt_pass *p, const int *index, int rows, const float *weight, void *y, int f32)
 {
     p->k->core->rms_norm(p->k, p->x, index, rows, p->model->config.width, weight, rms_eps(p), y, f32);
@@ -93,11 +98,12 @@ static void attend(const gpt_pass *p, int layer)
     kern_queue *k = p->k;
     const gpt_layer *l = &p->model->layers[layer];
     const int d = p->model->config.width, heads = p->model->config.heads;
-    const size_t cached = (size_t)p->sequences * (size_t)p->slots * 2 * (size_t)d;
-    act *cache = (char *)p->cache + (size_t)layer * cached * k->device->act_size;
+    const size_t slots = (size_t)p->sequences * (size_t)p->slots;
+    char *cache = (char *)p->cache + (size_t)layer * slots * slot_bytes(p);
     const kern_cache_job job = {.rows = p->rows,
                                 .heads = heads,
                                 .head_dim = head_dim(p),
+                                .kv_heads = heads,
                                 .q = p->qkv,
                                 .q_stride = 3 * d,
                                 .cache = cache,
@@ -269,7 +275,7 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base)
     p->hidden = arena_carve(base, &used, rows * 2 * hidden, size);
     p->gated = arena_carve(base, &used, rows * hidden, size);
     p->logits = arena_carve(base, &used, logit_rows * (size_t)c->vocabulary, sizeof(float));
-    p->cache = arena_carve(base, &used, (size_t)c->depth * slots * 2 * d, size);
+    p->cache = arena_carve(base, &used, (size_t)c->depth * slots, slot_bytes(p));
     if (p->keep) p->kept = arena_carve(base, &used, rows * d, sizeof(float));
     if (p->keep) p->features = arena_carve(base, &used, slots * d, sizeof(float));
     return used;

@@ -38,7 +38,7 @@ typedef struct {
     act *hidden;   /* [rows_max][2 * hidden] */
     act *gated;    /* [rows_max][hidden] */
     float *logits; /* [logit_rows_max][vocabulary] */
-    act *cache;    /* [depth][sequences * slots][2D] */
+    void *cache;   /* [depth][sequences * slots] slots of kern_cache_slot_bytes */
     float *kept;   /* [rows_max][D] features before the scatter to their slots; NULL unless keep */
     float *features; /* [sequences * slots][D]; NULL unless keep */
 } gpt_pass;

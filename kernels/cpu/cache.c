@@ -83,7 +83,7 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
     if (!cpu_planned(q, cached_bytes(most, job->head_dim) <= q->work_bytes, "attention over %d slots of a cache", most))
         return;
     if (job->rope)
-        cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
+        cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, job->cache,
                    job->own);
     const int fit = CACHED_PAIRS / cpu_lesser(tallest, CACHED_ROWS), fair = blocks * job->heads / (2 * q->d->threads);
     cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->heads)};

@@ -125,6 +125,6 @@ void cpu_embed(kern_queue *k, const float *table, int size, int dim, const int *
                float *y)
 {
     for (int r = 0; r < rows && kern_live(k); r++)
-        memcpy(y + (size_t)r * (size_t)dim, table + (size_t)kern_token_within(token[place[r]], size) * (size_t)dim,
+        memcpy(y + (size_t)r * (size_t)dim, table + (size_t)kern_embedded_row(token, place[r], size) * (size_t)dim,
                (size_t)dim * sizeof *y);
 }

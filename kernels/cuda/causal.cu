@@ -217,7 +217,7 @@ template <int N>
 static __global__ void embed_kernel(const float *table, int size, int n, const int *token, const int *place, float *y)
 {
     const int i = (int)(blockIdx.y * THREADS + threadIdx.x);
-    const size_t r = blockIdx.x, row = (size_t)kern_token_within(token[place[r]], size), dim = (size_t)n * N;
+    const size_t r = blockIdx.x, row = (size_t)kern_embedded_row(token, place[r], size), dim = (size_t)n * N;
     if (i < n) cuda_store(y + r * dim + (size_t)i * N, cuda_load<N>(table + row * dim + (size_t)i * N));
 }
 

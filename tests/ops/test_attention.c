@@ -353,6 +353,7 @@ static kern_cache_job cache_job(const ops_call *c, const cache_lists *l, void *c
     return (kern_cache_job){.rows = l->rows,
                             .heads = c->n[CACHE_HEADS],
                             .head_dim = c->n[CACHE_DIM],
+                            .kv_heads = c->n[CACHE_HEADS],
                             .q = a[0],
                             .q_stride = l->q_stride,
                             .cache = a[1],

@@ -264,9 +264,11 @@ static void build_embed(ops_call *c)
     c->rows = COUNT;
     for (int t = 0; t < TOKENS; t++) token[t] = t >= 3 && t < 7 ? odd[t - 3] : any[t];
     for (int r = 0; r < TOKENS; r++) place[r] = TOKENS - 1 - r;
+    place[TOKENS] = -1, place[TOKENS + 1] = -SIZE, place[TOKENS + 2] = -1 - SIZE, place[COUNT - 1] = -8;
     y = ops_output(c, OPS_FLOAT, (size_t)(COUNT * dim), (size_t)dim, 0, 0);
     for (int i = 0; i < COUNT * dim; i++) {
-        const double at = token[place[i / dim]];
+        const int p = place[i / dim];
+        const double at = p < 0 ? -1 - p : token[p];
         y[i] = table[(at < 0 ? 0 : at >= SIZE ? SIZE - 1 : (int)at) * dim + i % dim];
     }
 }

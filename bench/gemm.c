@@ -144,7 +144,7 @@ static void ours_begin(ours *o, const shape *s)
     o->copies = s->linear && s->rows < FEW ? cpu_lesser((int)(COLD_BYTES / bytes) + 1, COPIES_MAX) : 1;
     o->x = room(s->inputs * k->device->act_size), o->y = room(s->results * sizeof(float));
     k->core->to_act(k, s->x, s->inputs, o->x);
-    spec.activation = (kern_activation)s->activation, spec.flags = s->c.flags | KERN_INT8;
+    spec.activation = (kern_activation)s->activation, spec.flags = s->c.flags | KERN_LOW;
     for (int i = 0; s->linear && i < o->copies; i++, spec.previous = o->linear[i - 1])
         check(k->core->linear_create(k, &spec, &o->linear[i], &err), &err);
     if (!s->linear) check(k->conv->create(k, &s->c, &o->conv, &err), &err);

@@ -47,12 +47,23 @@ enum {
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
     KERN_UPSAMPLE = 8, /* Convolutions only: upsamples the input 2x by nearest neighbour. Needs kernel 3x3, padding one,
                         * stride one and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
-    KERN_INT8 = 32, /* Linear layers only: multiplies in int8 if kern_device.int8. x is quantised by row, the weights by
+    KERN_LOW = 32,  /* Linear layers only: multiplies in int8 if kern_device.int8. x is quantised by row, the weights by
                      * output channel (kernels/int8.h). */
     KERN_RELU = 16, /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
     KERN_TRANSPOSED = 64, /* Convolutions only: PyTorch's ConvTranspose2d of stride two. Needs kernel 4x4 and padding
                            * one, or 2x2 and zero, and what KERN_UPSAMPLE needs of the other flags. */
 };
+
+/* Source of a layer's weights, read some rows at a time, in order. So the layer needs no second copy of them. An error
+ * ends the creation, which returns it. */
+typedef struct {
+    /* Writes rows first .. first+n-1 to weight [n][K]. */
+    mar_status (*read)(void *user, int first, int n, float *weight, mar_err *err);
+    /* Writes these rows as int8 to q [n][K], with their scales [n]: called in place of `read` if the layer is
+     * multiplied in int8. NULL: the rows are quantised. */
+    mar_status (*read_int8)(void *user, int first, int n, int8_t *q, float *scale, mar_err *err);
+    void *user;
+} kern_linear_rows;
 
 typedef struct {
     int out, in;                /* N, K */
@@ -61,10 +72,11 @@ typedef struct {
     kern_activation activation; /* applied to x W^T + b */
     int flags;                  /* KERN_IN_F32 | ... */
     int y_stride;               /* elements from one row of y to the next; 0 means out */
-    const int8_t *quantised; /* host [N][K] int8 weights from the file, with KERN_INT8; NULL: quantised from `weight` */
+    const int8_t *quantised; /* host [N][K] int8 weights from the file, with KERN_LOW; NULL: quantised from `weight` */
     const float *scale;      /* host [N] scales of `quantised`. `weight` may then be NULL if the device has int8 */
-    kern_linear *previous;   /* layer usually run before this one, or NULL; it prefetches these weights. It is freed
-                              * later,   or never used again */
+    const kern_linear_rows *rows; /* in place of `weight`, `quantised` and `scale`, or NULL */
+    kern_linear *previous; /* layer usually run before this one, or NULL; it prefetches these weights. It is freed
+                            * later, or never used again */
 } kern_linear_spec;
 
 /* 2-D convolution, activations NHWC. y has (height + 2 pad_h + pad_end - kernel_h) / stride + 1 rows, rounded down, and
@@ -569,7 +581,7 @@ struct kern_device {
     const kern_discrete_ops *discrete;
     const kern_measure_ops *measure;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
-    int int8;              /* 1: layers with KERN_INT8 are multiplied in int8 */
+    int int8;              /* 1: layers with KERN_LOW are multiplied in int8 */
     size_t mod_budget;     /* bytes of modulation rows a model should compute at a time */
     size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                             * least one */

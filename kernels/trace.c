@@ -89,7 +89,7 @@ static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows,
     k->device->measure->linear_spec(l, &s);
     const double weights = (double)s.out * s.in, rows_in = (double)rows * s.in;
     const int f32 = s.flags & KERN_IN_F32;
-    const int int8 = k->device->int8 && s.flags & KERN_INT8; /* weights, with a scale for each output channel */
+    const int int8 = k->device->int8 && s.flags & KERN_LOW; /* weights, with a scale for each output channel */
     const double operands = int8  ? weights + 4.0 * s.out + act_bytes(k, rows_in)
                             : f32 ? 4 * (weights + rows_in)
                                   : act_bytes(k, weights + rows_in);

@@ -37,7 +37,7 @@ static mar_status load_array(loader *l, const char *name, int rows, int columns,
     return status;
 }
 
-/* Loads a matrix as a product that runs after `before`. It has KERN_INT8 if gpt_config_is_int8. */
+/* Loads a matrix as a product that runs after `before`. It has KERN_LOW if gpt_config_is_int8. */
 static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
                               kern_linear *before, kern_linear **layer)
 {
@@ -52,7 +52,7 @@ static mar_status load_linear(loader *l, const char *name, int out, int in, kern
                                        .quantised = m.quantised,
                                        .scale = m.scale,
                                        .activation = activation,
-                                       .flags = flags | (int8 ? KERN_INT8 : 0),
+                                       .flags = flags | (int8 ? KERN_LOW : 0),
                                        .previous = before};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
@@ -74,7 +74,7 @@ static int join(void *const *piece, int n, size_t bytes, void **out)
     return 1;
 }
 
-/* Loads n layers of the same input, each of `out` outputs, as one product that has flag KERN_INT8. It stays int8 only
+/* Loads n layers of the same input, each of `out` outputs, as one product that has flag KERN_LOW. It stays int8 only
  * if all are int8 in the file. */
 static mar_status load_joined(loader *l, char name[PIECES][GPT_TENSOR_NAME], int n, int out, int in,
                               kern_linear *before, kern_linear **layer)
@@ -99,7 +99,7 @@ static mar_status load_joined(loader *l, char name[PIECES][GPT_TENSOR_NAME], int
                                        .weight = all[0],
                                        .quantised = all[1],
                                        .scale = all[2],
-                                       .flags = KERN_INT8,
+                                       .flags = KERN_LOW,
                                        .previous = before};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }

@@ -212,7 +212,7 @@ static mar_status load_product(const loader *l, const source *parts, int count, 
                                    .quantised = l->s.quantised,
                                    .scale = l->s.quantised ? l->s.scale : NULL,
                                    .activation = activation,
-                                   .flags = flags | (l->c->int8 ? KERN_INT8 : 0),
+                                   .flags = flags | (l->c->int8 ? KERN_LOW : 0),
                                    .previous = before};
     return l->k->core->linear_create(l->k, &spec, layer, l->err);
 }

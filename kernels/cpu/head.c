@@ -113,7 +113,7 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
 /* Returns 1 if the head has this arithmetic, and the flag of its products. */
 static int has(const kern_head *h, arithmetic a, int *flag)
 {
-    *flag = a == INT8 ? KERN_INT8 : 0;
+    *flag = a == INT8 ? KERN_LOW : 0;
     return a == FINE || (a == INT8 && h->int8);
 }
 

@@ -40,41 +40,65 @@ mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_er
     return l->copies ? cpu_operand_room(cpu_of(k), rows, l->row_bytes, err) : MAR_OK;
 }
 
-/* Quantises and packs `cols` columns from `first` on; quantised columns from the file are taken as they are. `q` and
- * `scale` have room for GEMM_COLS columns. */
-static void pack_int8(const kern_linear *l, const kern_linear_spec *spec, int first, int cols, int8_t *q, float *scale,
-                      void *block)
+/* Rows of the weights on their way into a block: GEMM_COLS at a time. */
+typedef struct {
+    float *weight; /* [GEMM_COLS][in], or NULL: not needed */
+    int8_t *q;     /* likewise */
+    float *scale;  /* [GEMM_COLS] */
+} staging;
+
+static mar_status make_staging(const kern_linear *l, const kern_linear_spec *spec, staging *s, mar_err *err)
+{
+    const size_t n = (size_t)l->in * GEMM_COLS;
+    const int int8 = l->type == GEMM_INT8, read = spec->rows && !(int8 && spec->rows->read_int8);
+    if (read) s->weight = malloc(n * sizeof *s->weight);
+    if (int8) s->q = malloc(n), s->scale = malloc(GEMM_COLS * sizeof *s->scale);
+    if ((s->weight || !read) && ((s->q && s->scale) || !int8)) return MAR_OK;
+    return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", GEMM_COLS, l->in);
+}
+
+/* Packs `cols` columns from `first` on: the rows of W of these numbers. */
+static mar_status pack_block(const kern_linear *l, const kern_linear_spec *spec, int first, int cols, const staging *s,
+                             void *block, mar_err *err)
 {
     const size_t at = (size_t)first * (size_t)l->in;
-    if (spec->quantised) {
-        gemm_pack_int8(spec->quantised + at, spec->scale + first, cols, l->in, l->words, l->kernel->wide, block);
-        return;
-    }
-    kern_int8_quantise(spec->weight + at, cols, l->in, q, scale);
-    gemm_pack_int8(q, scale, cols, l->in, l->words, l->kernel->wide, block);
+    const kern_linear_rows *rows = spec->rows;
+    const int words = (int)(l->weight_bytes / (4 * GEMM_COLS));
+    const float *weight = s->weight ? s->weight : spec->weight ? spec->weight + at : NULL;
+    const int8_t *q = s->q;
+    const float *scale = s->scale;
+    mar_status status = MAR_OK;
+    if (s->weight) status = rows->read(rows->user, first, cols, s->weight, err);
+    if (l->type == GEMM_INT8 && rows && rows->read_int8)
+        status = rows->read_int8(rows->user, first, cols, s->q, s->scale, err);
+    else if (l->type == GEMM_INT8 && !rows && spec->quantised)
+        q = spec->quantised + at, scale = spec->scale + first;
+    else if (l->type == GEMM_INT8 && status == MAR_OK)
+        kern_int8_quantise(weight, cols, l->in, s->q, s->scale);
+    if (status != MAR_OK) return status;
+    if (l->type == GEMM_INT8)
+        gemm_pack_int8(q, scale, cols, l->in, words, l->kernel->wide, block);
+    else
+        gemm_pack(l->type, weight, cols, l->in, words, block);
+    return MAR_OK;
 }
 
 static mar_status pack(const cpu_device *d, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
 {
-    const int words = (int)(l->weight_bytes / (4 * GEMM_COLS));
-    const size_t blocks = (size_t)l->blocks, channel = (size_t)l->in * GEMM_COLS;
+    const size_t blocks = (size_t)l->blocks;
+    staging s = {0};
     mar_status status = cpu_pages(d, blocks * l->block_bytes, "weights", (void **)&l->block, err);
     if (status == MAR_OK) status = cpu_zeros(d, blocks * GEMM_COLS, &l->bias, err);
-    if (status != MAR_OK) return status;
-    int8_t *q = l->type == GEMM_INT8 ? malloc(channel) : NULL;
-    if (l->type == GEMM_INT8 && !q) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", channel);
-    for (int b = 0; b < l->blocks; b++) {
+    if (status == MAR_OK) status = make_staging(l, spec, &s, err);
+    for (int b = 0; b < l->blocks && status == MAR_OK; b++) {
         const int first = b * GEMM_COLS, cols = cpu_lesser(l->out - first, GEMM_COLS);
-        char *block = l->block + (size_t)b * l->block_bytes;
-        float scale[GEMM_COLS];
-        if (l->type == GEMM_INT8)
-            pack_int8(l, spec, first, cols, q, scale, block);
-        else
-            gemm_pack(l->type, spec->weight + (size_t)first * (size_t)l->in, cols, l->in, words, block);
+        status = pack_block(l, spec, first, cols, &s, l->block + (size_t)b * l->block_bytes, err);
     }
-    if (spec->bias) memcpy(l->bias, spec->bias, (size_t)l->out * sizeof *l->bias);
-    free(q);
-    return MAR_OK;
+    if (status == MAR_OK && spec->bias) memcpy(l->bias, spec->bias, (size_t)l->out * sizeof *l->bias);
+    free(s.weight);
+    free(s.q);
+    free(s.scale);
+    return status;
 }
 
 mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
@@ -83,7 +107,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     *out = NULL;
     if ((spec->flags & KERN_IN_F32) && !(spec->flags & KERN_OUT_F32))
         return err_set(err, MAR_EARG, "a linear layer with f32 input needs f32 output");
-    const int int8 = d->base.int8 && spec->flags & KERN_INT8;
+    const int int8 = d->base.int8 && spec->flags & KERN_LOW;
     if (int8 && spec->in > INT8_INPUTS)
         return err_set(err, MAR_EARG, "int8 layer of %d inputs: expected at most %d", spec->in, INT8_INPUTS);
     kern_linear *l = calloc(1, sizeof *l);

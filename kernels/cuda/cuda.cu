@@ -212,22 +212,31 @@ mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void *
 }
 
 /* The device converts to bf16; the floats are first copied to the workspace. */
-mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32, void **out, mar_err *err)
+mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, int f32, void *to, mar_err *err)
 {
-    if (f32 || !c->device->bf16) return cuda_alloc_copy(c, host, n * sizeof *host, out, err);
-    *out = NULL;
     mar_status status = check_load(c, err);
-    if (status == MAR_OK) status = cuda_alloc(&c->device->base, n * sizeof(bf16), out, err);
-    const size_t most = c->workspace_bytes / sizeof *host;
+    const int convert = !f32 && c->device->bf16;
+    const size_t most = convert ? c->workspace_bytes / sizeof *host : n;
     for (size_t i = 0; status == MAR_OK && i < n; i += most) {
         const size_t part = n - i < most ? n - i : most;
-        status =
-            cuda_status(cudaMemcpyAsync(c->workspace, host + i, part * sizeof *host, cudaMemcpyHostToDevice, c->stream),
-                        "uploading weights", err);
-        if (status == MAR_OK) cuda_to_act(&c->base, (const float *)c->workspace, part, (bf16 *)*out + i);
+        float *at = convert ? (float *)c->workspace : (float *)to + i;
+        status = cuda_status(cudaMemcpyAsync(at, host + i, part * sizeof *host, cudaMemcpyHostToDevice, c->stream),
+                             "uploading weights", err);
+        if (status == MAR_OK && convert) cuda_to_act(&c->base, at, part, (bf16 *)to + i);
     }
-    if (status == MAR_OK) status = cuda_status(cudaStreamSynchronize(c->stream), "uploading weights", err);
-    if (status == MAR_OK) status = kern_check(&c->base, err);
+    const cudaError_t idle = cudaStreamSynchronize(c->stream); /* after a failure, too: a copy may still read `host` */
+    if (status == MAR_OK) status = cuda_status(idle, "uploading weights", err);
+    return status == MAR_OK ? kern_check(&c->base, err) : status;
+}
+
+mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32, void **out, mar_err *err)
+{
+    *out = NULL;
+    const size_t size = f32 || !c->device->bf16 ? sizeof *host : sizeof(bf16);
+    mar_status status = check_load(c, err);
+    if (status == MAR_OK) status = cuda_alloc(&c->device->base, n * size, out, err);
+    if (status != MAR_OK) return status;
+    status = cuda_upload_floats(c, host, n, f32, *out, err);
     if (status != MAR_OK) free_unfinished(c, out);
     return status;
 }

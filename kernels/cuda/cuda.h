@@ -83,6 +83,8 @@ mar_status cuda_alloc(kern_device *d, size_t bytes, void **out, mar_err *err);
 void cuda_free(kern_device *d, void *p);
 /* Allocates and fills from host memory, at load. */
 mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err);
+/* Fills n operands, or n floats if f32, from host floats, at load. Overwrites the workspace. The queue is idle then. */
+mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, int f32, void *to, mar_err *err);
 /* Allocates n operands, or n floats if f32, and fills them from host floats, at load. Overwrites the workspace. */
 mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32, void **out, mar_err *err);
 

@@ -25,6 +25,7 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
                                    .y_stride = y_stride,
                                    .quantised = nullptr,
                                    .scale = nullptr,
+                                   .rows = nullptr,
                                    .previous = nullptr};
     return cuda_linear_create(k, &spec, l, err);
 }

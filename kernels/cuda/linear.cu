@@ -5,9 +5,10 @@
 #include <string.h>
 
 enum {
-    TILE = 16,      /* rows and columns of a block of the simple kernel */
-    THREADS = 256,  /* threads of a block of the activation kernel */
-    ALIGNMENT = 16, /* bytes; of cuBLASLt's arrays */
+    TILE = 16,             /* rows and columns of a block of the simple kernel */
+    THREADS = 256,         /* threads of a block of the activation kernel */
+    ALIGNMENT = 16,        /* bytes; of cuBLASLt's arrays */
+    PIECE_BYTES = 4 << 20, /* of weights that are read at a time */
     BUCKETS = sizeof(((cuda_device *)0)->matmuls) / sizeof(struct cuda_matmul *),
 };
 
@@ -274,6 +275,26 @@ void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec)
     spec->out = l->out, spec->in = l->in, spec->activation = l->activation, spec->flags = l->flags;
 }
 
+/* Allocates the weights and fills them from their source, some rows at a time. */
+static mar_status read_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
+{
+    const size_t in = (size_t)l->in, size = l->f32 ? sizeof(float) : sizeof(bf16);
+    const int most = in * sizeof(float) < PIECE_BYTES ? (int)(PIECE_BYTES / (in * sizeof(float))) : 1;
+    mar_status status = cuda_alloc(&c->device->base, (size_t)l->out * in * size, &l->weight, err);
+    if (status != MAR_OK) return status;
+    float *rows = (float *)malloc((size_t)most * in * sizeof *rows);
+    if (!rows) return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", most, l->in);
+    for (int first = 0; first < l->out && status == MAR_OK; first += most) {
+        const int n = l->out - first < most ? l->out - first : most;
+        status = spec->rows->read(spec->rows->user, first, n, rows, err);
+        if (status == MAR_OK)
+            status =
+                cuda_upload_floats(c, rows, (size_t)n * in, l->f32, (char *)l->weight + (size_t)first * in * size, err);
+    }
+    free(rows);
+    return status;
+}
+
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
 {
     cuda_queue *c = cuda_of(k);
@@ -294,7 +315,9 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
     l->f32 = !c->device->bf16 || (spec->flags & KERN_IN_F32);
     l->y_f32 = !c->device->bf16 || (spec->flags & KERN_OUT_F32);
     l->fused = l->activation == KERN_GELU && !l->f32;
-    mar_status status = cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in, l->f32, &l->weight, err);
+    mar_status status =
+        spec->rows ? read_weights(c, spec, l, err)
+                   : cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in, l->f32, &l->weight, err);
     if (status == MAR_OK && spec->bias)
         status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_f32, &l->bias, err);
     if (status != MAR_OK) {

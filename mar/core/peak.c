@@ -59,7 +59,7 @@ static mar_status measure_product(kern_queue *k, int n, double *flop_per_second,
     if (status == MAR_OK) {
         for (size_t i = 0; i < size; i++)
             weight[i] = (float)(i % 251) / 251.0f - 0.5f; /* not zeros: switching bits draws power */
-        const kern_linear_spec spec = {.out = n, .in = n, .weight = weight, .flags = KERN_INT8};
+        const kern_linear_spec spec = {.out = n, .in = n, .weight = weight, .flags = KERN_LOW};
         status = k->core->linear_create(k, &spec, &p.layer, err);
     }
     if (status == MAR_OK) status = k->core->linear_plan(k, p.layer, n, err);

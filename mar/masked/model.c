@@ -96,7 +96,7 @@ static mar_status read_linear(loader *l, const char *name, int rows, int in, sto
     return status == MAR_OK ? load_host(l, full, 1, rows, 0, 0, &s->bias) : status;
 }
 
-/* Creates a layer of rows first..first+out-1. It has KERN_INT8 if mar_config_is_int8. */
+/* Creates a layer of rows first..first+out-1. It has KERN_LOW if mar_config_is_int8. */
 static mar_status create_linear(loader *l, const stored *s, int first, int out, kern_activation activation, int flags,
                                 kern_linear **layer)
 {
@@ -109,7 +109,7 @@ static mar_status create_linear(loader *l, const stored *s, int first, int out, 
                                    .scale = m->scale ? m->scale + first : NULL,
                                    .bias = s->bias + first,
                                    .activation = activation,
-                                   .flags = flags | (s->int8 ? KERN_INT8 : 0)};
+                                   .flags = flags | (s->int8 ? KERN_LOW : 0)};
     return l->k->core->linear_create(l->k, &spec, layer, l->err);
 }
 

@@ -72,7 +72,7 @@ static void unplanned_calls_fail(void **state)
     static float y[QUERIES * KEYS], cache_zeros[KEYS * 2 * 8];
     static int slot[KEYS];
     const int zero = 0, queries = QUERIES, keys = KEYS, row[2] = {0, 1}, first[2] = {0, KEYS}, common = KEYS;
-    const kern_linear_spec spec = {.out = 1, .in = IN, .weight = weight, .flags = KERN_OUT_F32 | KERN_INT8};
+    const kern_linear_spec spec = {.out = 1, .in = IN, .weight = weight, .flags = KERN_OUT_F32 | KERN_LOW};
     const kern_cache_job cache = {.rows = 1,
                                   .heads = 1,
                                   .head_dim = 8,

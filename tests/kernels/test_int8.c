@@ -75,7 +75,7 @@ enum { OUTLIERS = 8 };
  * divided by `compensated`. */
 static product behind_a_norm(float large, float compensated, float *gain)
 {
-    product p = {.rows = 32, .in = 320, .out = 96, .flags = KERN_OUT_F32 | KERN_INT8};
+    product p = {.rows = 32, .in = 320, .out = 96, .flags = KERN_OUT_F32 | KERN_LOW};
     p.w = random_floats(31, (size_t)p.out * (size_t)p.in);
     p.x = random_floats(32, (size_t)p.rows * (size_t)p.in);
     p.bias = random_floats(33, (size_t)p.out);
@@ -182,7 +182,7 @@ static void sums_do_not_wrap(void **state)
     (void)state;
     enum { MOST = 66311 };
     static const char *const isas[] = {"", "avx512_vnni", "avx512", "avx_vnni", "avx2", "dotprod", "generic"};
-    product p = {.rows = 2, .in = MOST, .out = 1, .flags = KERN_OUT_F32 | KERN_INT8};
+    product p = {.rows = 2, .in = MOST, .out = 1, .flags = KERN_OUT_F32 | KERN_LOW};
     p.w = malloc((MOST + 1) * sizeof *p.w);
     p.x = malloc(2 * MOST * sizeof *p.x);
     p.bias = calloc(1, sizeof *p.bias);

@@ -42,7 +42,7 @@ typedef struct {
     int n[OPS_NUMBERS]; /* the case's numbers */
     int index;          /* of the case */
     int built;          /* 1 */
-    int bf16, int8;     /* the backend's operands, and its products with KERN_INT8 */
+    int bf16, int8;     /* the backend's operands, and its products with KERN_LOW */
     int other;          /* 1: other contents of the same arrays */
     int first, rows;    /* rows of this call; `build` sets rows, 0 if they cannot be divided */
     void *object;       /* result of `prepare` on this call's device */

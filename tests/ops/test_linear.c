@@ -37,7 +37,7 @@ static const int layers[][8] = {
     {12, 40, 24, KERN_GELU_TANH, ALL, 0, 0, 0},
     {11, 32, 48, KERN_GELU_TANH, 0, 0, 0, 0},
     {13, 64, 48, KERN_SILU, F32, 0, 0, 0},
-    {13, 64, 48, KERN_LINEAR, F32 | KERN_INT8, 0, 0, 0}, /* a device without int8 ignores KERN_INT8 */
+    {13, 64, 48, KERN_LINEAR, F32 | KERN_LOW, 0, 0, 0}, /* a device without int8 ignores KERN_LOW */
 };
 
 /* Several strips of every kernel, and widths of a model. */
@@ -53,7 +53,34 @@ typedef struct {
     const float *weight, *bias;
     int8_t *quantised; /* replaces the weight unless NULL, with `scale` */
     float *scale;
+    int in, next; /* inputs; next row to be read */
+    int reads;    /* pieces to read before one fails; 0: none fails */
 } layer;
+
+/* Checks that rows are read in order. */
+static mar_status next_rows(layer *l, int first, int n, mar_err *err)
+{
+    assert_int_equal(first, l->next);
+    assert_true(n > 0);
+    l->next += n;
+    if (l->reads && --l->reads == 0) return err_set(err, MAR_EIO, "rows %d to %d", first, first + n - 1);
+    return MAR_OK;
+}
+
+static mar_status read_rows(void *user, int first, int n, float *weight, mar_err *err)
+{
+    layer *l = user;
+    memcpy(weight, l->weight + (size_t)first * (size_t)l->in, (size_t)n * (size_t)l->in * sizeof *weight);
+    return next_rows(l, first, n, err);
+}
+
+static mar_status read_int8(void *user, int first, int n, int8_t *q, float *scale, mar_err *err)
+{
+    layer *l = user;
+    memcpy(q, l->quantised + (size_t)first * (size_t)l->in, (size_t)n * (size_t)l->in);
+    memcpy(scale, l->scale + first, (size_t)n * sizeof *scale);
+    return next_rows(l, first, n, err);
+}
 
 static double activate(double x, int activation)
 {
@@ -122,18 +149,23 @@ static void check_gelu(const ops_call *c, double *const *got)
 
 static const int gelus[][8] = {{16, 16, 16, KERN_GELU, 0, 0, 1, 0}};
 
+/* Every second case has its weights read by rows. */
 static void *prepare_layer(kern_queue *k, const ops_call *c)
 {
-    const layer *l = c->data;
+    layer *l = c->data;
+    const kern_linear_rows rows = {read_rows, l->quantised ? read_int8 : NULL, l};
+    const int by_rows = c->index % 2;
     const kern_linear_spec spec = {.out = c->n[OUT],
                                    .in = c->n[IN],
-                                   .weight = l->quantised ? NULL : l->weight,
+                                   .weight = l->quantised || by_rows ? NULL : l->weight,
                                    .bias = c->n[NO_BIAS] ? NULL : l->bias,
                                    .activation = (kern_activation)c->n[ACTIVATION],
                                    .flags = c->n[FLAGS],
                                    .y_stride = c->n[OUT] + c->n[GAP],
-                                   .quantised = l->quantised,
-                                   .scale = l->scale};
+                                   .quantised = by_rows ? NULL : l->quantised,
+                                   .scale = by_rows ? NULL : l->scale,
+                                   .rows = by_rows ? &rows : NULL};
+    l->in = c->n[IN], l->next = 0;
     kern_linear *made = NULL;
     mar_err err = {0};
     assert_ok(k->core->linear_create(k, &spec, &made, &err), &err);
@@ -155,7 +187,7 @@ static void run_layer(kern_queue *k, const ops_call *c, void *const *a)
 
 /* --- int8 --------------------------------------------------------------------------------------------------------- */
 
-enum { EXTREME = 60, GIVEN, INT8_CASES };
+enum { EXTREME = 60, GIVEN, WHOLE, INT8_CASES }; /* GIVEN, WHOLE: int8 weights, by rows and in one array */
 
 /* Returns numbers of very different magnitudes, like activations. They are exact in bf16, so both operand types are
  * equal. */
@@ -180,7 +212,7 @@ static void build_int8(ops_call *c)
     static const int flags[] = {F32, F32, ADD, 0};
     c->n[ROWS] = 1 + (c->index * 7 + 3) % 70, c->n[IN] = 1 + (int)(ops_word(c) % 600);
     c->n[OUT] = 4 + (int)(ops_word(c) % 400), c->n[GAP] = c->index % 2 * 16;
-    c->n[FLAGS] = flags[c->index % 4] | KERN_INT8;
+    c->n[FLAGS] = flags[c->index % 4] | KERN_LOW;
     c->n[ACTIVATION] = c->index % 4 ? (int)(ops_word(c) % 4) : KERN_LINEAR;
     if (c->index == EXTREME) c->n[ROWS] = 9, c->n[IN] = 77;
     if (c->n[FLAGS] & KERN_OUT_ADD) c->n[ACTIVATION] = KERN_LINEAR;
@@ -194,7 +226,7 @@ static void build_int8(ops_call *c)
     for (int i = 0; i < out * in; i++) w[i] = (float)uneven((double)w[i], (uint32_t)i * 2654435761u >> 7);
     if (c->index == EXTREME) make_extreme(c, x, w);
     kern_int8_quantise(w, out, in, q, scale);
-    if (c->index == GIVEN) l->quantised = q, l->scale = scale;
+    if (c->index >= GIVEN) l->quantised = q, l->scale = scale;
     y->allowed = !(c->n[FLAGS] & KERN_OUT_F32) ? 4e-3 : linear && !(c->n[FLAGS] & KERN_OUT_ADD) ? 0 : 2e-6;
     for (int r = 0; r < rows; r++) {
         float most = 0;
@@ -223,8 +255,8 @@ static const ops_entry table[] = {
      build_layer, run_layer, prepare_layer, release_layer, NULL},
     {"linear, GELU", "rows in out", OPS_CASES(gelus), OPS_ALONE_ON_CPU, build_gelu, run_layer, prepare_layer,
      release_layer, check_gelu},
-    {"linear, int8", "(none)", OPS_CASES(int8_layers), OPS_ALONE | OPS_INT8, build_int8, run_layer,
-     prepare_layer, release_layer, NULL},
+    {"linear, int8", "(none)", OPS_CASES(int8_layers), OPS_ALONE | OPS_INT8, build_int8, run_layer, prepare_layer,
+     release_layer, NULL},
 };
 
 static void layers_that_are_refused(void **state)
@@ -247,8 +279,34 @@ static void layers_that_are_refused(void **state)
     close_queue(k);
 }
 
+/* Checks that the error of a piece ends the creation. */
+static void rows_that_cannot_be_read(void **state)
+{
+    (void)state;
+    enum { MANY = 4000, SOME = 300 }; /* more than one piece, also on a GPU */
+    float *w = calloc((size_t)MANY * SOME, sizeof *w);
+    int8_t *q = calloc((size_t)MANY * SOME, 1);
+    float scale[SOME] = {0};
+    for (int reads = 1; reads <= 2; reads++)
+        for (int dtype = MAR_DTYPE_F32; dtype <= (ops_on_cuda() ? MAR_DTYPE_BF16 : MAR_DTYPE_INT8); dtype++) {
+            kern_queue *k = ops_open((mar_dtype)dtype);
+            if (!k) continue;
+            layer l = {.weight = w, .quantised = q, .scale = scale, .in = MANY, .reads = reads};
+            const kern_linear_rows rows = {read_rows, read_int8, &l};
+            const kern_linear_spec spec = {.out = SOME, .in = MANY, .flags = KERN_LOW, .rows = &rows};
+            kern_linear *made = NULL;
+            mar_err err = {0};
+            assert_int_equal(k->core->linear_create(k, &spec, &made, &err), MAR_EIO);
+            assert_null(made);
+            assert_memory_equal(err.text, "rows ", 5);
+            close_queue(k);
+        }
+    free(w), free(q);
+}
+
 int main(void)
 {
-    const struct CMUnitTest others[] = {cmocka_unit_test(layers_that_are_refused)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(layers_that_are_refused),
+                                        cmocka_unit_test(rows_that_cannot_be_read)};
     return ops_main_and(table, others);
 }

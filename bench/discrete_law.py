@@ -80,7 +80,7 @@ def make(library, vae, options, seed, images):
 
 
 class Pairs(ctypes.Structure):
-    _fields_ = [("images", ctypes.c_int), ("side", ctypes.c_int), ("a", ctypes.c_void_p), ("b", ctypes.c_void_p)]
+    _fields_ = [("images", ctypes.c_int), ("width", ctypes.c_int), ("height", ctypes.c_int), ("a", ctypes.c_void_p), ("b", ctypes.c_void_p)]
 
 
 class Test(ctypes.Structure):
@@ -89,7 +89,7 @@ class Test(ctypes.Structure):
 
 
 def compare(counts, a, b, permutations):
-    pairs, tests = Pairs(len(a), SIDE, a.ctypes.data, b.ctypes.data), [Test(), Test(), Test()]
+    pairs, tests = Pairs(len(a), SIDE, SIDE, a.ctypes.data, b.ctypes.data), [Test(), Test(), Test()]
     if counts.token_counts(ctypes.byref(pairs), permutations, *map(ctypes.byref, tests)):
         sys.exit("out of memory for the counts")
     out = {name: {"cells": t.cells, "chi2": t.chi2, "p": t.p, "total_variation": t.tv, "total_variation_95": t.tv_95}

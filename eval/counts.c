@@ -26,7 +26,7 @@ enum { RIGHT, BELOW, DIRECTIONS };
 typedef enum { TOKENS, PLACES, NEIGHBOURS } kind;
 
 /* Writes the cells of a position of an image to cell[DIRECTIONS]. Returns their number. */
-static int cells_at(kind k, const float *image, int side, int at, uint64_t *cell)
+static int cells_at(kind k, const float *image, int width, int height, int at, uint64_t *cell)
 {
     const uint64_t token = (uint64_t)image[at];
     int n = 0;
@@ -38,8 +38,8 @@ static int cells_at(kind k, const float *image, int side, int at, uint64_t *cell
         cell[n++] = (uint64_t)at << 32 | token;
         break;
     case NEIGHBOURS:
-        if (at % side + 1 < side) cell[n++] = token << 32 | (uint64_t)image[at + 1] << 1 | RIGHT;
-        if (at / side + 1 < side) cell[n++] = token << 32 | (uint64_t)image[at + side] << 1 | BELOW;
+        if (at % width + 1 < width) cell[n++] = token << 32 | (uint64_t)image[at + 1] << 1 | RIGHT;
+        if (at / width + 1 < height) cell[n++] = token << 32 | (uint64_t)image[at + width] << 1 | BELOW;
         break;
     }
     return n;
@@ -55,14 +55,14 @@ static int by_cell_and_image(const void *x, const void *y)
 /* Lists all occurrences as entries. Returns their number. */
 static size_t list(const eval_token_pairs *x, kind k, entry *out)
 {
-    const int positions = x->side * x->side;
+    const int positions = x->width * x->height;
     size_t n = 0;
     uint64_t cell[DIRECTIONS];
     for (int i = 0; i < x->images; i++)
         for (int run = 0; run < 2; run++)
             for (int at = 0; at < positions; at++) {
                 const float *image = (run ? x->b : x->a) + (size_t)i * (size_t)positions;
-                const int found = cells_at(k, image, x->side, at, cell);
+                const int found = cells_at(k, image, x->width, x->height, at, cell);
                 for (int j = 0; j < found; j++) out[n++] = (entry){cell[j], i, run ? -1 : 1};
             }
     return n;
@@ -100,7 +100,7 @@ static void table_free(table *t)
 
 static mar_status make_table(const eval_token_pairs *x, kind k, table *t)
 {
-    const size_t most = (size_t)x->images * 2 * DIRECTIONS * (size_t)x->side * (size_t)x->side;
+    const size_t most = (size_t)x->images * 2 * DIRECTIONS * (size_t)x->width * (size_t)x->height;
     *t = (table){.entries = malloc(most * sizeof *t->entries)};
     if (!t->entries) return MAR_ENOMEM;
     t->count = list(x, k, t->entries);

@@ -8,9 +8,10 @@
 
 typedef struct {
     int images;     /* N per run, 2 or more */
-    int side;       /* an image has side x side tokens */
-    const float *a; /* [N][side*side] token ids of the tested run */
-    const float *b; /* [N][side*side] token ids of the reference */
+    int width;      /* tokens in a row of an image */
+    int height;     /* rows */
+    const float *a; /* [N][height][width] token ids of the tested run */
+    const float *b; /* [N][height][width] token ids of the reference */
 } eval_token_pairs;
 
 /* Result over cells with counts A and B in the two runs. */
@@ -26,7 +27,7 @@ typedef struct {
 
 /* Tests three kinds of cells. tokens: each token at any position. places: each token at each position. neighbours: each
  * ordered pair of a token and its right neighbour, and separately its lower neighbour. Returns MAR_ENOMEM with
- * undefined results. Takes O(N side^2 permutations) time. */
+ * undefined results. Takes O(N width height permutations) time. */
 mar_status eval_token_counts(const eval_token_pairs *pairs, int permutations, eval_counts_test *tokens,
                              eval_counts_test *places, eval_counts_test *neighbours);
 

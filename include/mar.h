@@ -281,7 +281,7 @@ typedef struct {
     int decoder_heads; /* attention heads of the decoder */
     int mlp_hidden;    /* hidden size of the transformer's MLP, MAR: 4 * width */
     int buffer;        /* class tokens before the image tokens (official: MAR 64, SphereAR 16) */
-    int seq_len;       /* image tokens (official: 256, a 16x16 grid) */
+    int seq_len;       /* image tokens (official: 256, a 16x16 grid); in rows of grid_width */
     int token_dim;     /* channels of one token (official: 16) */
     int classes;       /* labels are 0..classes-1 */
     int head_width;    /* width of the diffusion head */
@@ -301,7 +301,7 @@ typedef struct {
      * decide if they can (mar_options.patch_size). */
     int patch_size;
     int image_decoder; /* 1: its file has the image decoder, too: mar_vae_load takes the same file (SphereAR) */
-    int reserved;      /* 0 */
+    int grid_width;    /* tokens in a row; seq_len is a multiple of it. 0: a drafter, whose seq_len is 0, too */
 } mar_model_config;
 
 typedef struct {

@@ -142,7 +142,7 @@ static mar_status create_sampler(discrete *g, mar_err *err)
                                           .top = dynamic ? p->tree_top : 0,
                                           .total = dynamic ? p->tree_total : 0,
                                           .first = (spec_first)p->first,
-                                          .side = mar_grid_side(c),
+                                          .side = mar_grid_columns(c),
                                           .neighbours = g->neighbours,
                                           .neighbour_count = plan->neighbours};
     const spec_model target = {c->vocabulary, g, target_log_probs, target_log_probs_then};

@@ -24,6 +24,7 @@ mar_model_config mar_discrete_public_config(const gpt_config *c)
                               .mlp_hidden = c->hidden,
                               .buffer = c->prefix,
                               .seq_len = c->seq_len,
+                              .grid_width = gpt_config_side(c->seq_len),
                               .token_dim = 1,
                               .classes = c->classes,
                               .parameters = c->parameters,

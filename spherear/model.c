@@ -83,6 +83,7 @@ mar_model_config sphere_public_config(const sphere_config *config)
                               .mlp_hidden = c->hidden,
                               .buffer = c->prefix,
                               .seq_len = c->seq_len,
+                              .grid_width = gpt_config_side(c->seq_len),
                               .token_dim = config->head.channels,
                               .classes = c->classes,
                               .head_width = config->head.width,

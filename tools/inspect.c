@@ -70,6 +70,7 @@ static void add_model(cJSON *object, const mar_model_config *c)
     cJSON_AddNumberToObject(object, "mlp_hidden", c->mlp_hidden);
     cJSON_AddNumberToObject(object, "buffer", c->buffer);
     cJSON_AddNumberToObject(object, "seq_len", c->seq_len);
+    cJSON_AddNumberToObject(object, "grid_width", c->grid_width);
     cJSON_AddNumberToObject(object, "token_dim", c->token_dim);
     if (c->patch_size) cJSON_AddNumberToObject(object, "patch_size", c->patch_size);
     cJSON_AddNumberToObject(object, "classes", c->classes);

@@ -89,7 +89,7 @@ static void resolve(mar_params *p)
 
 static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
 {
-    const int first = first_stage_size(mar_grid_side(&model->base.config));
+    const int first = first_stage_size(mar_grid_columns(&model->base.config));
     const int second = model->base.config.seq_len - first;
     if (p->gtr_generation_steps > first)
         return err_set(err, MAR_EARG, "--gtr_generation_steps %d: expected 1..%d", p->gtr_generation_steps, first);

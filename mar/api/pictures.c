@@ -184,11 +184,11 @@ static mar_status read_pixels(mar_session *s, const mar_pixels *given, mar_pixel
 }
 
 /* Returns whether the pixel lies in the cell of a known token. known NULL: all are. */
-static int is_known(const mar_session *s, const uint8_t *known, int side, int x, int y)
+static int is_known(const mar_session *s, const uint8_t *known, int width, int x, int y)
 {
     if (!known) return 1;
-    const int grid = mar_grid_side(&s->model->config), cell = side / grid;
-    return known[y / cell * grid + x / cell];
+    const int columns = mar_grid_columns(&s->model->config), cell = width / columns; /* a cell is square */
+    return known[y / cell * columns + x / cell];
 }
 
 /* Copies the image in s->bytes, or s->pixels, to the host's. */

@@ -58,8 +58,10 @@ static mar_status create_decoder(mar_session *s, mar_err *err)
     /* the engine has checked that model and decoder fit */
     const int z = mar_vae_get_config(s->vae)->z_channels,
               patch = s->model->config.vocabulary ? 1 : mar_patch_size(&s->model->config, z);
-    s->grid *= patch;
-    mar_status status = vae_run_create(s->k, s->vae->decoder, s->grid, s->grid, s->max_images, &s->decoder, err);
+    s->grid_height = patch * mar_grid_rows(&s->model->config);
+    s->grid_width = patch * mar_grid_columns(&s->model->config);
+    mar_status status =
+        vae_run_create(s->k, s->vae->decoder, s->grid_height, s->grid_width, s->max_images, &s->decoder, err);
     if (status == MAR_OK) status = vae_run_unpatchify(s->decoder, patch, err);
     if (status != MAR_OK) return status;
     int width, height;
@@ -164,7 +166,6 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     if (read.draft) mar_model_retain(s->draft = read.draft);
     if (vae) mar_vae_retain(s->vae = vae);
     s->max_images = max_batch;
-    s->grid = mar_grid_side(&model->config);
     status = create_lists(s, err);
     if (status == MAR_OK) status = model->m->device->core->queue_create(model->m->device, &s->k, err);
     if (status == MAR_OK) status = create_work(s, &read, &accels, err);

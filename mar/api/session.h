@@ -32,7 +32,7 @@ struct mar_session {
 
     char guarantee[320]; /* mar_session_guarantee */
     int max_images;
-    int grid; /* latent pixels a side */
+    int grid_height, grid_width; /* of the image decoder's latent pixels; without one 0 */
     mar_engine_state *engine_state;
     vae_run *decoder; /* NULL without vae */
     void *arena;      /* backend: all memory of the session */

@@ -46,9 +46,9 @@ const mar_params *mar_session_get_params(const mar_session *s)
 
 void mar_session_image_size(const mar_session *s, int *width, int *height)
 {
-    const int side = s && s->vae ? s->grid * mar_vae_get_config(s->vae)->stride : 0;
-    if (width) *width = side;
-    if (height) *height = side;
+    const int stride = s && s->vae ? mar_vae_get_config(s->vae)->stride : 0;
+    if (width) *width = stride ? s->grid_width * stride : 0;
+    if (height) *height = stride ? s->grid_height * stride : 0;
 }
 
 size_t mar_session_token_count(const mar_session *s)

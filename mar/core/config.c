@@ -21,6 +21,7 @@ static mar_status derive_sequence(const wt_file *f, mar_model_config *c, mar_err
     if (side * side != c->seq_len)
         return err_set(err, MAR_EMODEL, "%s: diffusion_pos_embed_learned has %d positions, expected a square number",
                        wt_path(f), c->seq_len);
+    c->grid_width = side;
     if (c->buffer < 1)
         return err_set(err, MAR_EMODEL,
                        "%s: encoder_pos_embed_learned has %lld positions, expected more than the %d of "

@@ -113,12 +113,15 @@ static inline const char *mar_not_finite(float x)
 enum { MAR_LAYER_TEXT = 256 };
 const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT]);
 
-/* Returns the tokens a side; seq_len is a square. */
-static inline int mar_grid_side(const mar_model_config *config)
+/* Return the columns and rows of an image's tokens. */
+static inline int mar_grid_columns(const mar_model_config *config)
 {
-    int side = 0;
-    while (side * side < config->seq_len) side++;
-    return side;
+    return config->grid_width;
+}
+
+static inline int mar_grid_rows(const mar_model_config *config)
+{
+    return config->grid_width ? config->seq_len / config->grid_width : 0;
 }
 
 #endif

@@ -486,7 +486,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->k = k;
     g->params = p;
     g->max_images = max_images;
-    g->grid = mar_grid_side(&base->config);
+    g->grid = mar_grid_columns(&base->config);
     g->step = p.num_iter;
     for (; *accels; accels++) {
         g->accels[g->accel_count++].accel = *accels;

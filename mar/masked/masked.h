@@ -31,7 +31,7 @@ struct mar_masked {
     mar_params params; /* parameters with automatic values resolved */
     int max_images;
     int cfg_branches; /* maximum rows a token of a step: 2 with guidance, else 1 */
-    int grid;         /* tokens a side */
+    int grid;         /* tokens a side; a MAR model's images are square */
     mar_step *steps;  /* [num_iter] */
     int max_tokens;   /* maximum tokens of an image in one call of the head */
 

@@ -333,10 +333,11 @@ def edit(model: Model, picture: npt.ArrayLike, mask: npt.ArrayLike, label: int, 
     if given.dtype != np.bool_:
         raise ValueError(f"mask: {given.dtype}, expected bool")
     cells = _shaped(given, np.bool_, session.shape, "mask")
-    grid = round(int(model.config["seq_len"]) ** 0.5)
+    columns = int(model.config["grid_width"])
+    cell = session.shape[1] // columns
     if cells is None or not cells.any():
         raise ValueError("mask: expected true where the picture is to change")
-    made = cells.reshape(grid, session.shape[0] // grid, grid, session.shape[1] // grid).any(axis=(1, 3))
+    made = cells.reshape(-1, cell, columns, cell).any(axis=(1, 3))
     tokens, known = session.encode(picture), ~made.reshape(-1)
     requests = [session.submit(label, seed=seed, image=i, tokens=tokens, known=known) for i in range(n)]
     return _run(session, requests, on_progress, on_preview)

@@ -54,7 +54,7 @@ class ModelConfig(Sized):
                 ("seq_len", c.c_int), ("token_dim", c.c_int), ("classes", c.c_int), ("head_width", c.c_int),
                 ("head_depth", c.c_int), ("parameters", c.c_long), ("family", c.c_char_p), ("vocabulary", c.c_int),
                 ("caption_tokens", c.c_int), ("caption_dim", c.c_int), ("int8_weights", c.c_int),
-                ("heads_guessed", c.c_int), ("patch_size", c.c_int), ("image_decoder", c.c_int), ("reserved", c.c_int)]
+                ("heads_guessed", c.c_int), ("patch_size", c.c_int), ("image_decoder", c.c_int), ("grid_width", c.c_int)]
 
 
 class FeaturesConfig(Sized):

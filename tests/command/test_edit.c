@@ -142,6 +142,28 @@ TEST_CASE(placing)
     free(p.rgb);
 }
 
+/* On 4 rows of 8 tokens of 4x4 pixels. */
+TEST_CASE(placing_on_an_oblong_canvas)
+{
+    enum { COLUMNS = 8, ROWS = 4 };
+    const image p = picture_of(10, 9);
+    image canvas;
+    uint8_t known[ROWS * COLUMNS];
+    assert_int_equal(edit_place("p", &p, 20, 4, COLUMNS * CELL, ROWS * CELL, COLUMNS, &canvas, known), 0);
+    for (int i = 0; i < ROWS * COLUMNS; i++) /* columns 20 .. 27 and rows 4 .. 11 are whole cells */
+        assert_int_equal(known[i], (i / COLUMNS == 1 || i / COLUMNS == 2) && (i % COLUMNS == 5 || i % COLUMNS == 6));
+    image mask = {10, 9, calloc(10 * 9, 3)};
+    assert_non_null(mask.rgb);
+    mask.rgb[3 * (5 * 10 + 6)] = 255; /* row 9, column 26 of the canvas */
+    assert_int_equal(edit_mask("m", &mask, &p, 20, 4, COLUMNS * CELL, ROWS * CELL, COLUMNS, known), 0);
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        assert_int_equal(known[i], ((i / COLUMNS == 1 || i / COLUMNS == 2) && (i % COLUMNS == 5 || i % COLUMNS == 6)) &&
+                                       i != 2 * COLUMNS + 6);
+    free(canvas.rgb);
+    free(mask.rgb);
+    free(p.rgb);
+}
+
 /* Each token is kept as often, each image keeps as many, and seed and number decide. */
 TEST_CASE(keeping)
 {

@@ -23,7 +23,7 @@ TEST_CASE(by_hand)
 {
     /* Two images of 2x2 tokens a run. */
     const float a[] = {0, 1, 1, 1, 0, 0, 2, 1}, b[] = {0, 1, 0, 1, 0, 0, 2, 2};
-    const eval_token_pairs x = {2, 2, a, b};
+    const eval_token_pairs x = {2, 2, 2, a, b};
     eval_counts_test tokens, places, neighbours;
     assert_int_equal(eval_token_counts(&x, 999, &tokens, &places, &neighbours), MAR_OK);
     /* Tokens: a has 3, 4 and 1 of tokens 0, 1 and 2; b has 4, 2 and 2. */
@@ -46,7 +46,7 @@ TEST_CASE(identical_runs)
 {
     float a[20 * CELLS];
     for (int i = 0; i < 20 * CELLS; i++) a[i] = (float)whole(1, i, VOCABULARY);
-    const eval_token_pairs x = {20, SIDE, a, a};
+    const eval_token_pairs x = {20, SIDE, SIDE, a, a};
     eval_counts_test t[3];
     assert_int_equal(eval_token_counts(&x, PERMUTATIONS, &t[0], &t[1], &t[2]), MAR_OK);
     for (int i = 0; i < 3; i++) {
@@ -77,7 +77,7 @@ TEST_CASE(level)
         eval_counts_test t[3];
         make_run(1000 + 10 * (uint64_t)r, N, 0.4, a);
         make_run(1005 + 10 * (uint64_t)r, N, 0.4, b);
-        const eval_token_pairs x = {N, SIDE, a, b};
+        const eval_token_pairs x = {N, SIDE, SIDE, a, b};
         assert_int_equal(eval_token_counts(&x, 99, &t[0], &t[1], &t[2]), MAR_OK);
         for (int i = 0; i < 3; i++) low[i] += t[i].p <= 0.05;
     }
@@ -93,7 +93,7 @@ TEST_CASE(neighbours_alone)
     assert_true(a && b);
     make_run(7, N, 0.5, a);
     make_run(17, N, 0.2, b);
-    const eval_token_pairs x = {N, SIDE, a, b};
+    const eval_token_pairs x = {N, SIDE, SIDE, a, b};
     assert_int_equal(eval_token_counts(&x, PERMUTATIONS, &t[0], &t[1], &t[2]), MAR_OK);
     assert_true(t[2].p <= 0.01);
     assert_true(t[2].tv > t[2].tv_95);

@@ -181,7 +181,7 @@ static float *images_of(const models *d, const char *options, uint64_t seed, law
 /* Returns the least p-value of the three tests, corrected for their number. */
 static double counts_p(const float *a, const float *b, const char *name)
 {
-    const eval_token_pairs pairs = {IMAGES, SIDE, a, b};
+    const eval_token_pairs pairs = {IMAGES, SIDE, SIDE, a, b};
     eval_counts_test tokens, places, neighbours;
     assert_int_equal(eval_token_counts(&pairs, PERMUTATIONS, &tokens, &places, &neighbours), MAR_OK);
     print_message("%s: %d images; tokens p %.3f, total variation %.4f (95 %%: %.4f); places %.3f, %.4f (%.4f); "

@@ -2,6 +2,9 @@
  * progress, and back to a picture. */
 #include "tests/support/demo.h"
 
+#include "mar/api/session.h"
+#include "mar/core/vae.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +99,44 @@ TEST_CASE(pictures_of_a_batch_come_back)
     double square = 0;
     for (int i = 0; i < DEMO_BYTES; i++) square += pow(again[i] - rgb[i], 2) / DEMO_BYTES;
     assert_true(square > 0 && sqrt(square) < 12); /* a digit of 4 coarse steps; 2 to 3 of 255 for real ones */
+    close_fixture(&f);
+}
+
+/* Makes the tokens and the pixels of an oblong picture, of 4 rows of 16 tokens, without a session. */
+static void run_oblong(const fixture *f, float *tokens, uint8_t *rgb)
+{
+    vae_run *r;
+    mar_err err = {0};
+    kern_queue *k = mar_session_queue(f->s);
+    assert_ok(vae_run_create(k, f->d.vae->decoder, 4, 16, 1, &r, &err), &err);
+    assert_ok(vae_run_plan(r, 1, &err), &err);
+    void *memory = backend_memory(k, vae_run_lay_out(r, NULL));
+    vae_run_lay_out(r, memory);
+    vae_encode(r, f->picture, (size_t)DEMO_SIDE * 2 * 3, 3, tokens);
+    memcpy(rgb, vae_decode(r, tokens, 1).bytes, DEMO_BYTES);
+    vae_run_free(r);
+    k->core->free(k->device, memory);
+}
+
+/* A model with grid_width makes and reads oblong images. */
+TEST_CASE(pictures_may_be_oblong)
+{
+    fixture f = open_fixture("demo", "num_iter 2, num_sampling_steps 2");
+    const mar_params p = params_with("num_iter 2, num_sampling_steps 2");
+    static float tokens[DEMO_TOKENS], expected[DEMO_TOKENS];
+    static uint8_t rgb[DEMO_BYTES], expected_rgb[DEMO_BYTES];
+    int width, height;
+    mar_session_free(f.s);
+    f.d.model->config.grid_width = 16;
+    f.s = demo_session(&f.d, &p, 1);
+    mar_session_image_size(f.s, &width, &height);
+    assert_true(width == DEMO_SIDE * 2 && height == DEMO_SIDE / 2);
+    const mar_pixels pixels = adjacent(f.picture);
+    assert_session(f.s, mar_session_encode(f.s, &pixels, tokens));
+    assert_session(f.s, mar_session_decode(f.s, 0, tokens, 1, rgb));
+    run_oblong(&f, expected, expected_rgb);
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    assert_memory_equal(rgb, expected_rgb, sizeof rgb);
     close_fixture(&f);
 }
 

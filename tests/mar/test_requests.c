@@ -2,6 +2,8 @@
  * happens to one request does not harm the others. */
 #include "tests/support/demo.h"
 
+#include "mar/core/engine.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -314,13 +316,15 @@ TEST_CASE(formats)
 }
 
 /* A preview shows known cells as the finished image would from the same tokens alone, the others grey, and changes
- * nothing. */
-TEST_CASE(preview)
+ * nothing. The images have `columns` tokens in a row. */
+static void check_preview(int columns)
 {
     enum { CELL = DEMO_SIDE / 8 };
+    const int width = columns * CELL;
     static uint8_t rgba[DEMO_SIDE * DEMO_SIDE * 4];
     const demo d = demo_open(2);
     const mar_params p = params_with("num_iter 6, num_sampling_steps 4, cfg 2.9");
+    d.model->config.grid_width = columns;
     mar_session *s = demo_session(&d, &p, 2);
     float tokens[DEMO_TOKENS], alone[DEMO_TOKENS];
     mar_pixels out = pixels_in(rgba, sizeof rgba, MAR_PIXELS_RGBA8, 0);
@@ -331,11 +335,11 @@ TEST_CASE(preview)
         assert_session(s, mar_session_preview(s, id, &out));
         int shown = 0;
         for (int cell = 0; cell < DEMO_SEQ; cell++) {
-            const uint8_t *corner = rgba + 4 * (cell / 8 * CELL * DEMO_SIDE + cell % 8 * CELL);
+            const uint8_t *corner = rgba + 4 * (cell / columns * CELL * width + cell % columns * CELL);
             shown += corner[3] == 255;
             for (int y = 0; y < CELL; y++)
                 for (int x = 0; x < CELL; x++) {
-                    const uint8_t *pixel = corner + 4 * (y * DEMO_SIDE + x);
+                    const uint8_t *pixel = corner + 4 * (y * width + x);
                     assert_int_equal(pixel[3], corner[3]);
                     if (!corner[3]) assert_true(pixel[0] == 128 && pixel[1] == 128 && pixel[2] == 128);
                 }
@@ -357,6 +361,16 @@ TEST_CASE(preview)
     assert_int_equal(mar_session_take(s, mar_session_batch_request(s, 1), NULL, NULL), MAR_EARG);
     mar_session_free(s);
     demo_close(d);
+}
+
+TEST_CASE(preview)
+{
+    check_preview(8);
+}
+
+TEST_CASE(preview_of_oblong_images)
+{
+    check_preview(16);
 }
 
 /* A cancel that comes between calls ends one call; a failed step leaves finished requests as they are, also while

@@ -198,8 +198,7 @@ static int prepare_tokens(edit_job *job)
 {
     const edit_options *o = &job->options;
     const mar_model_config *c = mar_model_get_config(job->models.model);
-    int width, height, grid = 1;
-    while (grid * grid < c->seq_len) grid++;
+    int width, height;
     mar_session_image_size(job->session, &width, &height);
     job->count = c->seq_len;
     job->tokens = malloc((size_t)c->seq_len * (size_t)c->token_dim * sizeof *job->tokens);
@@ -207,9 +206,11 @@ static int prepare_tokens(edit_job *job)
     job->kept = malloc((size_t)c->seq_len);
     job->rgb = malloc((size_t)width * (size_t)height * 3);
     if (!job->tokens || !job->known || !job->kept || !job->rgb) return tool_error("out of memory for the tokens");
-    if (edit_place(o->image, &job->picture, job->x, job->y, width, height, grid, &job->canvas, job->known) != 0)
+    if (edit_place(o->image, &job->picture, job->x, job->y, width, height, c->grid_width, &job->canvas, job->known) !=
+        0)
         return 1;
-    if (o->mask && edit_mask(o->mask, &job->mask, &job->picture, job->x, job->y, width, height, grid, job->known) != 0)
+    if (o->mask &&
+        edit_mask(o->mask, &job->mask, &job->picture, job->x, job->y, width, height, c->grid_width, job->known) != 0)
         return 1;
     if (edit_count(job->known, job->count) == job->count && o->keep == 1)
         return tool_error(o->mask ? "%s: has no white pixel, expected white where the picture is to change"

@@ -15,10 +15,10 @@ static int begin_of(int given, int side, int canvas, int cell)
     return given >= 0 ? given : (canvas - side) / 2 / cell * cell;
 }
 
-int edit_place(const char *name, const image *picture, int x, int y, int width, int height, int grid, image *out,
+int edit_place(const char *name, const image *picture, int x, int y, int width, int height, int columns, image *out,
                uint8_t *known)
 {
-    const int cell = width / grid, left = begin_of(x, picture->width, width, cell),
+    const int cell = width / columns, left = begin_of(x, picture->width, width, cell),
               top = begin_of(y, picture->height, height, cell);
     if (picture->width > width || picture->height > height)
         return tool_error("%s: has %dx%d pixels, expected %dx%d at most, the model's size", name, picture->width,
@@ -36,18 +36,18 @@ int edit_place(const char *name, const image *picture, int x, int y, int width, 
             uint8_t *to = out->rgb + 3 * ((size_t)row * (size_t)width + (size_t)column);
             for (int c = 0; c < 3; c++) to[c] = from[c];
         }
-    for (int i = 0; i < grid * grid; i++) {
-        const int row = i / grid * cell, column = i % grid * cell;
+    for (int i = 0; i < height / cell * columns; i++) {
+        const int row = i / columns * cell, column = i % columns * cell;
         known[i] = row >= top && row + cell <= top + picture->height && column >= left &&
                    column + cell <= left + picture->width;
     }
     return 0;
 }
 
-int edit_mask(const char *name, const image *mask, const image *picture, int x, int y, int width, int height, int grid,
-              uint8_t *known)
+int edit_mask(const char *name, const image *mask, const image *picture, int x, int y, int width, int height,
+              int columns, uint8_t *known)
 {
-    const int cell = width / grid, is_canvas = mask->width == width && mask->height == height;
+    const int cell = width / columns, is_canvas = mask->width == width && mask->height == height;
     const int left = is_canvas ? 0 : begin_of(x, picture->width, width, cell),
               top = is_canvas ? 0 : begin_of(y, picture->height, height, cell);
     if (!is_canvas && (mask->width != picture->width || mask->height != picture->height))
@@ -57,7 +57,7 @@ int edit_mask(const char *name, const image *mask, const image *picture, int x, 
         for (int column = 0; column < mask->width; column++) {
             const uint8_t *pixel = mask->rgb + 3 * ((size_t)row * (size_t)mask->width + (size_t)column);
             if (pixel[0] < 128 && pixel[1] < 128 && pixel[2] < 128) continue;
-            known[(top + row) / cell * grid + (left + column) / cell] = 0;
+            known[(top + row) / cell * columns + (left + column) / cell] = 0;
         }
     return 0;
 }

@@ -8,17 +8,18 @@
 
 /* Places the picture on a canvas of width x height pixels, with its upper left corner at x, y; both -1: in the middle,
  * on a border of cells. Its outermost pixels continue to the canvas's sides, since the image encoder sees these, too.
- * Sets known [grid * grid], row by row: 1 if the picture covers the token's whole cell. `name` is the picture's, for
+ * Sets known [tokens], rows of `columns`: 1 if the picture covers the token's whole cell. `name` is the picture's, for
  * messages. Returns 0, and the caller frees out->rgb; or 1 with the error printed. */
-int edit_place(const char *name, const image *picture, int x, int y, int width, int height, int grid, image *out,
+int edit_place(const char *name, const image *picture, int x, int y, int width, int height, int columns, image *out,
                uint8_t *known);
 
-/* Clears known [grid * grid] of every token whose cell has a white pixel in the mask: 128 or more in a channel. The
+/* Clears known [tokens] of every token whose cell has a white pixel in the mask: 128 or more in a channel. The
  * mask has the size of the canvas, or of the picture, and then its place. Returns 0, or 1 with the error printed. */
-int edit_mask(const char *name, const image *mask, const image *picture, int x, int y, int width, int height, int grid,
-              uint8_t *known);
+int edit_mask(const char *name, const image *mask, const image *picture, int x, int y, int width, int height,
+              int columns, uint8_t *known);
 
-/* Keeps a fraction of the known tokens, rounded, and clears the others, at least one. Which ones depends on seed and image number. */
+/* Keeps a fraction of the known tokens, rounded, and clears the others, at least one. Which ones depends on seed and
+ * image number. */
 void edit_keep(double fraction, uint64_t seed, uint64_t number, int count, uint8_t *known);
 
 /* Returns how many of known [count] are 1. */

@@ -20,7 +20,7 @@ static int out_of_memory(void)
 static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_pairs *pairs, double *p)
 {
     if (f->vocabulary) {
-        const eval_token_pairs numbers = {pairs->images, f->side, r->numbers, f->runs[0].numbers};
+        const eval_token_pairs numbers = {pairs->images, f->columns, f->rows, r->numbers, f->runs[0].numbers};
         const mar_status status = eval_token_counts(&numbers, FIDELITY_PERMUTATIONS, &r->counts[FIDELITY_TOKENS],
                                                     &r->counts[FIDELITY_PLACES], &r->counts[FIDELITY_NEIGHBOURS]);
         for (int i = 0; i < FIDELITY_COUNTS; i++) p[i] = r->counts[i].p;

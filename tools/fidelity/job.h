@@ -60,7 +60,7 @@ typedef struct {
     float *numbers;       /* [num][positions] discrete token ids; else NULL */
     uint8_t *rgb;         /* [shown][height][width][3] */
     acceptance accepted;  /* status counts of the drafted tokens */
-    uint8_t *maps;        /* [map_count][side][side][3], one pixel a token */
+    uint8_t *maps;        /* [map_count][rows][columns][3], one pixel a token */
     int map_count;        /* at most FIDELITY_MAPS */
     long recognised;      /* images in which the classifier recognises their digit */
 
@@ -114,7 +114,7 @@ typedef struct {
     int vocabulary;        /* number of discrete tokens; 0: continuous */
     int is_sphere;         /* 1: SphereAR models */
     const float *codebook; /* [vocabulary][channels] of the image decoder, while the sessions are open */
-    int side;              /* tokens a side */
+    int rows, columns;     /* of tokens */
     int width, height;     /* of an image; 0 without an image decoder */
     int shown;             /* images kept for the page */
     int judged;            /* 1: the classifier judges the digits */

@@ -245,7 +245,7 @@ int report_write_html(const fidelity *f, const char *path)
         cJSON *o = cJSON_CreateObject();
         if (i > 0) cJSON_AddStringToObject(o, "finding", kinds[fidelity_find(f, r)]);
         add_pictures(o, "samples", r->rgb, f->shown, f->width, f->height);
-        add_pictures(o, "maps", r->maps, r->stats.drafted > 0 ? r->map_count : 0, f->side, f->side);
+        add_pictures(o, "maps", r->maps, r->stats.drafted > 0 ? r->map_count : 0, f->columns, f->rows);
         tool_json_append(runs, o);
     }
     return page_write(record, path);

@@ -42,7 +42,8 @@ static int resolve(fidelity *f)
     f->channels = model->token_dim;
     f->vocabulary = model->vocabulary;
     f->is_sphere = strcmp(model->family, "spherear") == 0;
-    f->side = (int)lround(sqrt(f->positions));
+    f->columns = model->grid_width;
+    f->rows = f->positions / f->columns;
     if (f->vocabulary) {
         f->codebook = mar_vae_codebook(models->vae);
         if (!f->codebook)
@@ -233,7 +234,7 @@ static int take(void *self, const image_batch *batch)
     const fidelity *f = m->f;
     const int run = m->range->run + batch->run;
     fidelity_run *r = &m->f->runs[run];
-    const size_t map = 3 * (size_t)f->side * (size_t)f->side;
+    const size_t map = 3 * (size_t)f->positions;
     r->turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
     if (run == m->range->only_timed) return 0;
     if (f->vocabulary)
@@ -243,7 +244,7 @@ static int take(void *self, const image_batch *batch)
     stats_add(&r->stats, batch->stats);
     acceptance_add(&r->accepted, batch->token_status, batch->steps, batch->staleness, batch->n);
     for (int i = 0; i < batch->n && r->map_count < FIDELITY_MAPS; i++)
-        acceptance_draw(&r->accepted, i, f->side, f->side, r->maps + map * (size_t)r->map_count++);
+        acceptance_draw(&r->accepted, i, f->columns, f->rows, r->maps + map * (size_t)r->map_count++);
     if (f->width) take_samples(f, r, batch);
     if (f->judged) take_digits(m->classifier, r, batch);
     return 0;
@@ -256,12 +257,12 @@ int fidelity_allocate_run(const fidelity *f, fidelity_run *r)
     r->turn_seconds = malloc(turns * sizeof *r->turn_seconds);
     r->tokens = malloc((size_t)f->num * image_size * sizeof *r->tokens);
     if (f->vocabulary) r->numbers = malloc((size_t)f->num * (size_t)f->positions * sizeof *r->numbers);
-    r->maps = malloc(3 * FIDELITY_MAPS * (size_t)f->side * (size_t)f->side);
+    r->maps = malloc(3 * FIDELITY_MAPS * (size_t)f->positions);
     r->rgb = malloc((size_t)f->shown * (size_t)f->width * (size_t)f->height * 3 + 1);
     r->ks = malloc((size_t)f->channels * sizeof *r->ks);
     r->ks_p = malloc((size_t)f->channels * sizeof *r->ks_p);
     if (r->turn_seconds && r->tokens && (r->numbers || !f->vocabulary) && r->maps && r->rgb && r->ks && r->ks_p &&
-        acceptance_create(f->positions, r->options.used.num_iter, &r->accepted) == 0)
+        acceptance_create(f->positions, f->columns, r->options.used.num_iter, &r->accepted) == 0)
         return 0;
     return tool_error("out of memory for the tokens of %d images; a smaller --num needs less", f->num);
 }

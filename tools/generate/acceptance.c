@@ -4,13 +4,12 @@
 #include "tools/cli/json.h"
 
 #include <cjson/cJSON.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-int acceptance_create(int tokens, int steps, acceptance *out)
+int acceptance_create(int tokens, int columns, int steps, acceptance *out)
 {
-    *out = (acceptance){.tokens = tokens, .steps = steps};
+    *out = (acceptance){.tokens = tokens, .columns = columns, .steps = steps};
     out->at = calloc((size_t)tokens, sizeof *out->at);
     out->in = calloc((size_t)steps, sizeof *out->in);
     out->stale = calloc((size_t)steps, sizeof *out->stale);
@@ -50,11 +49,11 @@ void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t 
     static const uint8_t colours[][3] = {[MAR_TOKEN_TARGET] = {190, 190, 190},
                                          [MAR_TOKEN_ACCEPTED] = {27, 120, 55},
                                          [MAR_TOKEN_REPLACED] = {166, 219, 160}};
-    const int side = (int)lround(sqrt(a->tokens));
+    const int columns = a->columns, rows = a->tokens / columns;
     const uint8_t *status = a->token_status + (size_t)i * (size_t)a->tokens;
     for (int y = 0; y < height; y++)
         for (int x = 0; x < width; x++, rgb += 3)
-            memcpy(rgb, colours[status[y * side / height * side + x * side / width]], 3);
+            memcpy(rgb, colours[status[y * rows / height * columns + x * columns / width]], 3);
 }
 
 static void add_rates(cJSON *record, const char *name, const acceptance_count *counts, int n)

@@ -12,6 +12,7 @@ typedef struct {
 
 typedef struct {
     int tokens;                  /* tokens of an image */
+    int columns;                 /* tokens in a row */
     int steps;                   /* autoregressive steps of an image */
     acceptance_count *at;        /* [tokens] by position */
     acceptance_count *in;        /* [steps] by autoregressive step */
@@ -20,7 +21,7 @@ typedef struct {
 } acceptance;
 
 /* Returns 0, or 1 without memory. */
-int acceptance_create(int tokens, int steps, acceptance *out);
+int acceptance_create(int tokens, int columns, int steps, acceptance *out);
 void acceptance_free(acceptance *a);
 /* Adds a batch of n images: arrays [n][tokens] of mar_session_fates and mar_session_lateness. */
 void acceptance_add(acceptance *a, const uint8_t *token_status, const int *steps, const int *staleness, int n);

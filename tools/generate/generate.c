@@ -453,7 +453,8 @@ static int prepare(generate_job *job, progress *bar)
     progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0 || preview_create(&job->preview, o->preview, job->session, o->batch) != 0) return 1;
-    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, &job->accepted) != 0)
+    const mar_model_config *c = mar_model_get_config(job->models.model);
+    if (acceptance_create(c->seq_len, c->grid_width, o->run.used.num_iter, &job->accepted) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
     return o->resume ? find_existing(job) : 0;

@@ -3,7 +3,6 @@
 #include "tools/images/image.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,12 +26,12 @@ static int decode(const service *s, const char *name, const json_value *v, uint8
 /* Marks the tokens whose cells have no transparent pixel. Returns their number. */
 static int mark_known(const service *s, const uint8_t *alpha, int seq_len, uint8_t *known)
 {
-    const int side = (int)lround(sqrt(seq_len)), width = s->width / side, height = s->height / side;
+    const int columns = mar_model_get_config(s->models.model)->grid_width, cell = s->width / columns;
     int count = 0;
     memset(known, 1, (size_t)seq_len);
     for (int y = 0; y < s->height; y++)
         for (int x = 0; x < s->width; x++)
-            if (alpha[(size_t)y * (size_t)s->width + (size_t)x] == 0) known[y / height * side + x / width] = 0;
+            if (alpha[(size_t)y * (size_t)s->width + (size_t)x] == 0) known[y / cell * columns + x / cell] = 0;
     for (int i = 0; i < seq_len; i++) count += known[i];
     return count;
 }

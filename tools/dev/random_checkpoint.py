@@ -9,10 +9,13 @@
     python3 tools/dev/random_checkpoint.py --arch vq16 --out vq_ds16_c2i.pt
     python3 tools/dev/random_checkpoint.py --arch spherear_b --out SphereAR_B.pt
     python3 tools/dev/random_checkpoint.py --arch flan_t5_xl --out flan-t5-xl
+    python3 tools/dev/random_checkpoint.py --arch lumina_7b --depth 4 --out Lumina-mGPT-7B-768
+    python3 tools/dev/random_checkpoint.py --arch vqgan --out vqgan.ckpt
 
 The names, shapes and the .pth/.ckpt/.pt layout are the official ones. SphereAR's file has one set of weights, `ema`, and no image
 encoder, which nothing needs. A T5 is a folder with shards and config.json, in f32 or with --bf16; its spiece.model is the
-user's. eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's number of tokens and goes to
+user's. lumina_7b, anole_7b and emu3_8b are folders with shards in bf16, config.json and a tokenizer of bytes; with --depth they have
+fewer layers. vqgan is Chameleon's image decoder. eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's number of tokens and goes to
 the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. MAR's head is wired so that
 eps is close to x at high noise. Thus the chain stays finite, in bfloat16 too, although the cosine schedule multiplies an
 error of eps by 2e4 at its first step. The images are noise.
@@ -23,12 +26,15 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/reference"))
 
+from random_decoder import DECODERS, write_decoder  # noqa: E402
 from random_t5 import T5S, write_t5  # noqa: E402
 from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, SphereAR, SphereConfig, SphereVaeConfig,  # noqa: E402
-                   save_official_mar, save_official_vae, write_safetensors)
+                   VaeConfig, save_official_mar, save_official_vae, write_safetensors)
+from pymar.vae import Decoder  # noqa: E402
 
 GPTS = {  # width, depth, heads, hidden
     "gpt_b": (768, 12, 12, 2048),
@@ -143,6 +149,16 @@ def random_vq(seed=0):
     return model.eval()
 
 
+def random_vqgan(seed=0):
+    """The tensors of Chameleon's decoder of 8192 tokens, without its encoder."""
+    model = nn.Module()
+    model.decoder, model.post_quant_conv = Decoder(VaeConfig(z_channels=256)), nn.Conv2d(256, 256, 1)
+    model.quantize = nn.Module()
+    model.quantize.embedding = nn.Embedding(8192, 256)
+    randomise(model, seed)
+    return model.state_dict()
+
+
 def random_spherear(arch, seed=0):
     """With its image decoder. A layer norm stands before the velocity, so the chain stays finite as it is."""
     model = SphereAR(SPHERES[arch], SphereVaeConfig())
@@ -152,13 +168,20 @@ def random_spherear(arch, seed=0):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", *SPHERES, *T5S], required=True)
+    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", "vqgan", *SPHERES, *T5S, *DECODERS], required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seq_len", type=int, default=256)
+    parser.add_argument("--depth", type=int, help="layers of a folder of lumina_7b, anole_7b or emu3_8b; default: the official number")
     parser.add_argument("--bf16", action="store_true", help="a T5's shards in bf16")
     args = parser.parse_args()
+    if args.arch in DECODERS:
+        write_decoder(args.arch, args.out, args.depth, args.seed)
+        return
+    if args.arch == "vqgan":
+        torch.save({"state_dict": random_vqgan(args.seed)}, args.out)
+        return
     if args.arch in T5S:
         write_t5(args.arch, args.out, torch.bfloat16 if args.bf16 else torch.float32, args.seed)
         return

@@ -184,7 +184,8 @@ static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, c
 
 static void attention_cache(kern_queue *k, const kern_cache_job *job)
 {
-    const double width = (double)job->heads * job->head_dim;
+    const double width = (double)job->heads * job->head_dim, kv_width = (double)job->kv_heads * job->head_dim;
+    const double slot = (double)kern_cache_slot_bytes(k->device, job->type, job->kv_heads, job->head_dim);
     double pairs = 0, slots = 0;
     begin(k)->real_core->attention_cache(k, job);
     for (int s = 0; s < job->spans; s++) {
@@ -192,8 +193,10 @@ static void attention_cache(kern_queue *k, const kern_cache_job *job)
         slots += n;
         pairs += (double)(job->row[s + 1] - job->row[s]) * n; /* upper bound: a tree's rows attend to somewhat fewer */
     }
-    end(k, job->rows, act_bytes(k, 2 * width * (slots + (job->rope ? 4 : 1) * job->rows)), 4 * width * pairs,
-        "attention %d x %d over a cache, %d sequences", job->heads, job->head_dim, job->spans);
+    double bytes = slots * slot + act_bytes(k, 2 * width * job->rows);
+    if (job->rope) bytes += job->rows * slot + act_bytes(k, 2 * (width + kv_width) * job->rows);
+    end(k, job->rows, bytes, 4 * width * pairs, "attention %d x %d over a cache, %d sequences", job->heads,
+        job->head_dim, job->spans);
 }
 
 static void embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,

@@ -1,43 +1,144 @@
-/* Attention over a cache: divides the spans' rows and heads into tasks (cached.h). */
+/* Attention over a cache: stores the rows' keys and values, then divides the spans' rows and heads into tasks
+ * (cached.h). */
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/cpu.h"
+
+static cached_type type_of(const cpu_device *d, kern_cache_type type)
+{
+    if (type == KERN_CACHE_INT8) return CACHED_INT8;
+    return type == KERN_CACHE_BF16 || d->bf16 ? CACHED_BF16 : CACHED_F32;
+}
+
+/* --- storing ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const cpu_device *d;
+    const kern_cache_job *job;
+} store_loop;
+
+/* Stores a head's query, key or value: normed if norm->weight is not NULL, and rotated if rope is not NULL. Numbers
+ * that need neither nor another type are copied. `to` may be `from`. scale: that of CACHED_INT8. */
+static void store_head(const cpu_device *d, int dim, const char *from, const kern_head_norm *norm, int head,
+                       const float *rope, cached_type type, char *to, char *scale)
+{
+    const kern_rows *rows = d->rows;
+    float x[KERN_CACHE_HEAD_MAX];
+    if (!norm->weight && type == type_of(d, KERN_CACHE_ACT)) {
+        if (rope)
+            rows->apply_rope(from, rope, dim, to, d->bf16);
+        else
+            memcpy(to, from, (size_t)dim * d->base.act_size);
+        return;
+    }
+    rows->from_act(from, (size_t)dim, x, d->bf16);
+    if (norm->weight && norm->bias)
+        rows->layer_norm(x, dim, norm->weight + head * dim, norm->bias + head * dim, norm->eps, x, 0);
+    else if (norm->weight)
+        rows->rms_norm(x, dim, norm->weight + head * dim, norm->eps, x, 0);
+    if (rope) rows->apply_rope(x, rope, dim, x, 0);
+    if (type == CACHED_INT8)
+        rows->quantise(x, 1, dim, 0, 0, to, 0, (float *)scale, 0);
+    else
+        rows->to_act(x, (size_t)dim, to, type == CACHED_BF16);
+}
+
+static void store_body(void *arg, int first, int last, int thread)
+{
+    static const kern_head_norm none = {0};
+    const store_loop *l = arg;
+    const kern_cache_job *j = l->job;
+    const kern_device *d = &l->d->base;
+    const cached_type type = type_of(l->d, j->type), own = type_of(l->d, KERN_CACHE_ACT);
+    const int dim = j->head_dim;
+    const size_t head = (size_t)dim * d->act_size, stored = (size_t)dim * cached_size(type);
+    const size_t slot_bytes = kern_cache_slot_bytes(d, j->type, j->kv_heads, dim);
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        const float *rope = j->rope + (size_t)j->position[r] * (size_t)dim;
+        char *q = act_at(d, j->q, (size_t)r * (size_t)j->q_stride), *key = q + (size_t)j->heads * head;
+        char *to = (char *)j->cache + (size_t)j->own[r] * slot_bytes;
+        char *scale = to + 2 * (size_t)j->kv_heads * stored;
+        for (int h = 0; h < j->heads; h++, q += head) store_head(l->d, dim, q, &j->q_norm, h, rope, own, q, NULL);
+        for (int h = 0; h < 2 * j->kv_heads; h++, key += head, to += stored, scale += sizeof(float))
+            store_head(l->d, dim, key, h < j->kv_heads ? &j->k_norm : &none, h, h < j->kv_heads ? rope : NULL, type, to,
+                       scale);
+    }
+}
+
+static void store(cpu_queue *q, const kern_cache_job *job)
+{
+    store_loop l = {q->d, job};
+    cpu_for(q, job->rows, 16.0 * job->rows * (job->heads + 2 * job->kv_heads) * job->head_dim, store_body, &l);
+}
+
+void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
+                act *cache, const int *slot)
+{
+    const kern_cache_job job = {.rows = rows,
+                                .heads = heads,
+                                .head_dim = head_dim,
+                                .kv_heads = heads,
+                                .q = qkv,
+                                .q_stride = 3 * heads * head_dim,
+                                .cache = cache,
+                                .rope = rope,
+                                .position = position,
+                                .own = slot};
+    if (kern_live(k)) store(cpu_of(k), &job);
+}
+
+/* --- attention ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     cpu_queue *queue;
     const kern_cache_job *job;
-    int heads; /* heads of a group */
+    int heads; /* heads of keys of a part */
 } cache_call;
 
-/* Returns a span's number of row blocks. Items are pairs of a block of rows and a group of heads: blocks in order, span
- * after span. Groups are as large as leaves enough items for all threads: a task's reads of a slot are then
+/* Returns the number of query heads that read one head of keys. */
+static int group_of(const kern_cache_job *j)
+{
+    return j->heads / j->kv_heads;
+}
+
+/* Returns a span's number of row blocks. Items are pairs of a block of rows and a part of the heads: blocks in order,
+ * span after span. Parts are as large as leaves enough items for all threads: a task's reads of a slot are then
  * contiguous. */
 static int blocks_of(const kern_cache_job *j, int span)
 {
-    return cpu_divide_up(j->row[span + 1] - j->row[span], CACHED_ROWS);
+    return cpu_divide_up(j->row[span + 1] - j->row[span], cached_rows(group_of(j)));
 }
 
-static int groups_of(const cache_call *c)
+static int parts_of(const cache_call *c)
 {
-    return cpu_divide_up(c->job->heads, c->heads);
+    return cpu_divide_up(c->job->kv_heads, c->heads);
 }
 
-/* Computes a group of heads for one block of a span's rows. A span's blocks have about as many rows each. */
-static void attend(const cache_call *c, int span, int block, int group, int thread)
+/* Computes a part of the heads for one block of a span's rows. A span's blocks have about as many rows each. */
+static void attend(const cache_call *c, int span, int block, int part, int thread)
 {
     const kern_cache_job *j = c->job;
     const kern_device *d = &c->queue->d->base;
-    const int blocks = blocks_of(j, span), rows = j->row[span + 1] - j->row[span], head = group * c->heads;
+    const cached_type type = type_of(c->queue->d, j->type);
+    const int blocks = blocks_of(j, span), rows = j->row[span + 1] - j->row[span], head = part * c->heads;
     const int row = j->row[span] + parallel_part(rows, blocks, block), slots = j->first[span + 1] - j->first[span];
-    const size_t width = (size_t)j->heads * (size_t)j->head_dim, column = (size_t)head * (size_t)j->head_dim;
+    const size_t dim = (size_t)j->head_dim, width = (size_t)j->heads * dim, kv_heads = (size_t)j->kv_heads;
+    const size_t column = (size_t)(head * group_of(j)) * dim, stored = dim * cached_size(type);
+    const char *key = (const char *)j->cache + (size_t)head * stored, *value = key + kv_heads * stored;
+    const char *scale = (const char *)j->cache + 2 * kv_heads * stored + (size_t)head * sizeof(float);
     const cached_task t = {.rows = j->row[span] + parallel_part(rows, blocks, block + 1) - row,
-                           .heads = cpu_lesser(c->heads, j->heads - head),
+                           .heads = cpu_lesser(c->heads, j->kv_heads - head),
+                           .group = group_of(j),
                            .dim = j->head_dim,
                            .bf16 = c->queue->d->bf16,
+                           .type = type,
                            .q = act_at(d, j->q, (size_t)row * (size_t)j->q_stride + column),
                            .q_stride = (size_t)j->q_stride * d->act_size,
-                           .key = act_at(d, j->cache, column),
-                           .value = act_at(d, j->cache, width + column),
-                           .slot_stride = 2 * width * d->act_size,
+                           .key = key,
+                           .value = value,
+                           .key_scale = scale,
+                           .value_scale = scale + kv_heads * sizeof(float),
+                           .slot_stride = kern_cache_slot_bytes(d, j->type, j->kv_heads, j->head_dim),
                            .slot = j->slot + j->first[span],
                            .common = j->common[span],
                            .own = slots - j->common[span],
@@ -53,11 +154,11 @@ static void cache_body(void *arg, int first, int last, int thread)
 {
     const cache_call *c = arg;
     const kern_cache_job *j = c->job;
-    const int groups = groups_of(c);
+    const int parts = parts_of(c);
     int span = 0, before = 0; /* items of the previous spans */
     for (int item = first; item < last; item++) {
-        while (item - before >= blocks_of(j, span) * groups) before += blocks_of(j, span++) * groups;
-        attend(c, span, (item - before) / groups, (item - before) % groups, thread);
+        while (item - before >= blocks_of(j, span) * parts) before += blocks_of(j, span++) * parts;
+        attend(c, span, (item - before) / parts, (item - before) % parts, thread);
     }
 }
 
@@ -82,10 +183,9 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
     }
     if (!cpu_planned(q, cached_bytes(most, job->head_dim) <= q->work_bytes, "attention over %d slots of a cache", most))
         return;
-    if (job->rope)
-        cpu_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, job->cache,
-                   job->own);
-    const int fit = CACHED_PAIRS / cpu_lesser(tallest, CACHED_ROWS), fair = blocks * job->heads / (2 * q->d->threads);
-    cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->heads)};
-    cpu_for(q, blocks * groups_of(&c), 2 * pairs * job->heads * job->head_dim, cache_body, &c);
+    if (job->rope) store(q, job);
+    const int group = group_of(job), queries = cpu_lesser(tallest, cached_rows(group)) * group;
+    const int fit = CACHED_PAIRS / queries, fair = blocks * job->kv_heads / (2 * q->d->threads);
+    cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->kv_heads)};
+    cpu_for(q, blocks * parts_of(&c), 2 * pairs * job->heads * job->head_dim, cache_body, &c);
 }

@@ -37,22 +37,22 @@ typedef uint32_t words __attribute__((vector_size(LANES * sizeof(uint32_t))));
 /* A task's working memory. */
 typedef struct {
     size_t width, length;
-    float *q;           /* [rows][heads][width] */
-    float *sum;         /* [rows][heads][width] */
-    float *score;       /* [rows][heads][length], later the weights; a row's slots one after the other */
+    float *q;           /* [rows][heads][group][width] */
+    float *sum;         /* [rows][heads][group][width] */
+    float *score;       /* [rows][heads][group][length], later the weights; a row's slots one after the other */
     float *chunk;       /* [CACHED_SLOTS][width] keys or values of one head */
     int *slot;          /* [slots] slots that some row attends to */
     uint16_t *row_mask; /* [slots] bit r: row r attends to it */
     int slots;
-    int count[CACHED_ROWS]; /* slots that a row attends to */
+    int count[CACHED_QUERIES]; /* slots that a row attends to */
 } workspace;
 
 /* The slots of a chunk by row. */
 typedef struct {
-    int first, slots;                     /* in workspace.slot */
-    int at[CACHED_ROWS];                  /* rank of the row's first one among all its slots */
-    int known[CACHED_ROWS];               /* number of the row's slots */
-    int index[CACHED_ROWS][CACHED_SLOTS]; /* their indices, in order, unless the row attends to all */
+    int first, slots;                        /* in workspace.slot */
+    int at[CACHED_QUERIES];                  /* rank of the row's first one among all its slots */
+    int known[CACHED_QUERIES];               /* number of the row's slots */
+    int index[CACHED_QUERIES][CACHED_SLOTS]; /* their indices, in order, unless the row attends to all */
 } chunk_slots;
 
 /* Converts LANES bf16 numbers. GCC 12 makes two conversions and more of the portable form with 16 lanes. */
@@ -67,11 +67,22 @@ static inline words widen(const uint16_t *from)
 #endif
 }
 
-/* Converts dim numbers; `to` has room for whole vectors. */
-static inline void to_f32(const char *from, int bf16, int dim, float *to)
+/* A loop that compilers turn into vectors. */
+static inline void scale_int8(const int8_t *restrict from, float scale, int dim, float *restrict to)
 {
-    if (!bf16) {
+    for (int i = 0; i < dim; i++) to[i] = (float)from[i] * scale;
+}
+
+/* Converts dim numbers; `to` has room for whole vectors. scale is that of CACHED_INT8. */
+static inline __attribute__((always_inline)) void to_f32(const char *from, cached_type type, float scale, int dim,
+                                                         float *to)
+{
+    if (type == CACHED_F32) {
         memcpy(to, from, (size_t)dim * sizeof *to);
+        return;
+    }
+    if (type == CACHED_INT8) {
+        scale_int8((const int8_t *)from, scale, dim, to);
         return;
     }
     for (int i = 0; i < dim; i += LANES) {
@@ -85,22 +96,26 @@ static inline void to_f32(const char *from, int bf16, int dim, float *to)
 
 /* Copies a head's keys or values of a chunk's slots, zero-padded, and prefetches those of the next chunk into L2. A
  * head's numbers of successive slots are too far apart for the hardware prefetcher, and would fall into few sets of L1.
- * The last chunk prefetches the first slots of `after`. */
-static inline void gather(const cached_task *t, const workspace *w, const char *base, const char *after,
-                          const chunk_slots *c)
+ * The last chunk prefetches the first slots of the values. */
+static inline void gather(const cached_task *t, const workspace *w, int values, int h, const chunk_slots *c)
 {
     const int *slot = w->slot + c->first, left = w->slots - c->first;
-    const int head = t->dim * (t->bf16 ? 2 : 4);
+    const size_t head = (size_t)t->dim * cached_size(t->type);
+    const char *base = (values ? t->value : t->key) + (size_t)h * head, *after = t->value + (size_t)h * head;
+    const char *scales = (values ? t->value_scale : t->key_scale) + (size_t)h * sizeof(float);
     for (int i = 0; i < c->slots; i++) {
-        float *to = w->chunk + (size_t)i * w->width;
+        float *to = w->chunk + (size_t)i * w->width, scale = 0;
         const char *from = base + (size_t)slot[i] * t->slot_stride;
         const char *next = i + CACHED_SLOTS < left ? base + (size_t)slot[i + CACHED_SLOTS] * t->slot_stride
                                                    : after + (size_t)w->slot[i] * t->slot_stride;
-        for (int j = 0; j < head; j += 64) __builtin_prefetch(next + j, 0, 2);
-        if (t->dim == 64) /* the usual size, known to the compiler */
-            to_f32(from, t->bf16, 64, to);
+        for (size_t j = 0; j < head; j += 64) __builtin_prefetch(next + j, 0, 2);
+        if (t->type == CACHED_INT8) memcpy(&scale, scales + (size_t)slot[i] * t->slot_stride, sizeof scale);
+        if (t->dim == 64) /* the usual sizes, known to the compiler */
+            to_f32(from, t->type, scale, 64, to);
+        else if (t->dim == 128)
+            to_f32(from, t->type, scale, 128, to);
         else
-            to_f32(from, t->bf16, t->dim, to);
+            to_f32(from, t->type, scale, t->dim, to);
     }
 }
 
@@ -199,61 +214,86 @@ static void list_chunk_slots(const workspace *w, int rows, chunk_slots *c)
     }
 }
 
-/* Computes a head's scores of a chunk's slots, for all rows. */
+/* Returns the place of query i of a head of keys: of row i / group. */
+static inline size_t pair_of(const cached_task *t, int h, int i)
+{
+    return (size_t)((i / t->group * t->heads + h) * t->group + i % t->group);
+}
+
+static inline __attribute__((always_inline)) void add_scores_of(const cached_task *t, const workspace *w,
+                                                                const chunk_slots *c, int h, const size_t width)
+{
+    for (int n = 0; n < t->rows * t->group; n++) {
+        const int r = n / t->group, dense = c->known[r] == c->slots; /* the chunk's padding holds finite numbers */
+        const size_t pair = pair_of(t, h, n);
+        const float *q = w->q + pair * width;
+        float *score = w->score + pair * w->length + c->at[r];
+        for (int i = 0; i < c->known[r]; i += LANES) {
+            if (dense)
+                scores_of(1, q, w->chunk + (size_t)i * width, NULL, width, score + i);
+            else
+                scores_of(0, q, w->chunk, c->index[r] + i, width, score + i);
+        }
+    }
+}
+
+/* Computes the scores of a chunk's slots for all queries of a head of keys. */
 static void add_scores(const cached_task *t, const workspace *w, const chunk_slots *c, int h)
 {
-    for (int r = 0; r < t->rows; r++) {
-        const size_t pair = (size_t)(r * t->heads + h);
-        const float *q = w->q + pair * w->width;
-        float *score = w->score + pair * w->length + c->at[r];
-        const int dense = c->known[r] == c->slots; /* the chunk's padding holds finite numbers */
-        for (int i = 0; i < c->known[r]; i += LANES) {
-            if (w->width == 64 && dense)
-                scores_of(1, q, w->chunk + (size_t)i * 64, NULL, 64, score + i);
-            else if (dense)
-                scores_of(1, q, w->chunk + (size_t)i * w->width, NULL, w->width, score + i);
-            else if (w->width == 64)
-                scores_of(0, q, w->chunk, c->index[r] + i, 64, score + i);
-            else
-                scores_of(0, q, w->chunk, c->index[r] + i, w->width, score + i);
+    if (w->width == 64)
+        add_scores_of(t, w, c, h, 64);
+    else if (w->width == 128)
+        add_scores_of(t, w, c, h, 128);
+    else
+        add_scores_of(t, w, c, h, w->width);
+}
+
+static inline __attribute__((always_inline)) void add_weighted_of(const cached_task *t, const workspace *w,
+                                                                  const chunk_slots *c, int h, const size_t width)
+{
+    const int queries = t->rows * t->group;
+    for (int n = 0, some; n < queries; n += some) {
+        const int r = n / t->group, r2 = (n + 1) / t->group, dense = c->known[r] == c->slots;
+        const int *index = dense ? NULL : c->index[r];
+        const float *weight[2] = {NULL};
+        float *sum[2] = {NULL};
+        some = n + 1 < queries && (r2 == r || (dense && c->known[r2] == c->slots)) ? 2 : 1;
+        for (int i = 0; i < some; i++) {
+            const size_t pair = pair_of(t, h, n + i);
+            weight[i] = w->score + pair * w->length + c->at[(n + i) / t->group];
+            sum[i] = w->sum + pair * width;
         }
+        if (some == 2 && dense)
+            add_values(1, 2, weight, w->chunk, NULL, c->slots, width, sum);
+        else if (some == 2)
+            add_values(0, 2, weight, w->chunk, index, c->known[r], width, sum);
+        else if (dense)
+            add_values(1, 1, weight, w->chunk, NULL, c->slots, width, sum);
+        else
+            add_values(0, 1, weight, w->chunk, index, c->known[r], width, sum);
     }
 }
 
-/* Adds a head's weighted values of a chunk's slots, for all rows. Two rows with the same slots go together, to keep
- * enough sums in flight. */
+/* Adds the weighted values of a chunk's slots, for all queries of a head of keys. Two queries with the same slots go
+ * together, to keep enough sums in flight. */
 static void add_weighted(const cached_task *t, const workspace *w, const chunk_slots *c, int h)
 {
-    for (int r = 0, rows; r < t->rows; r += rows) {
-        const size_t pair = (size_t)(r * t->heads + h), next = pair + (size_t)t->heads;
-        rows = r + 1 < t->rows && c->known[r] == c->slots && c->known[r + 1] == c->slots ? 2 : 1;
-        const float *weight[2] = {w->score + pair * w->length + c->at[r], NULL};
-        float *sum[2] = {w->sum + pair * w->width, NULL};
-        if (rows == 2) {
-            weight[1] = w->score + next * w->length + c->at[r + 1];
-            sum[1] = w->sum + next * w->width;
-            if (w->width == 64)
-                add_values(1, 2, weight, w->chunk, NULL, c->slots, 64, sum);
-            else
-                add_values(1, 2, weight, w->chunk, NULL, c->slots, w->width, sum);
-        } else if (c->known[r] == c->slots) {
-            add_values(1, 1, weight, w->chunk, NULL, c->slots, w->width, sum);
-        } else {
-            add_values(0, 1, weight, w->chunk, c->index[r], c->known[r], w->width, sum);
-        }
-    }
+    if (w->width == 64)
+        add_weighted_of(t, w, c, h, 64);
+    else if (w->width == 128)
+        add_weighted_of(t, w, c, h, 128);
+    else
+        add_weighted_of(t, w, c, h, w->width);
 }
 
-/* Passes over the slots once, chunk by chunk, each converted once for all rows. */
+/* Passes over the slots once, chunk by chunk, each converted once for all queries. */
 static void pass(const cached_task *t, const workspace *w, int values)
 {
-    const char *base = values ? t->value : t->key;
-    const size_t head = (size_t)t->dim * (t->bf16 ? 2 : 4);
     chunk_slots c = {0};
     for (; c.first < w->slots; c.first += CACHED_SLOTS) {
         list_chunk_slots(w, t->rows, &c);
         for (int h = 0; h < t->heads; h++) {
-            gather(t, w, base + (size_t)h * head, t->value + (size_t)h * head, &c);
+            gather(t, w, values, h, &c);
             if (values)
                 add_weighted(t, w, &c, h);
             else
@@ -274,7 +314,7 @@ static void list_slots(const cached_task *t, workspace *w)
 
 void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
 {
-    const int pairs = t->rows * t->heads;
+    const int across = t->heads * t->group, pairs = t->rows * across;
     const size_t head = (size_t)t->dim * (t->bf16 ? 2 : 4);
     workspace w = {.width = cached_width(t->dim), .length = cached_length(t->common + t->own)};
     const size_t vectors = (size_t)pairs * w.width;
@@ -286,15 +326,15 @@ void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
     memset(w.chunk, 0, CACHED_SLOTS * w.width * sizeof *w.chunk);
     list_slots(t, &w);
     for (int p = 0; p < pairs; p++)
-        to_f32(t->q + (size_t)(p / t->heads) * t->q_stride + (size_t)(p % t->heads) * head, t->bf16, t->dim,
-               w.q + (size_t)p * w.width);
+        to_f32(t->q + (size_t)(p / across) * t->q_stride + (size_t)(p % across) * head,
+               t->bf16 ? CACHED_BF16 : CACHED_F32, 0, t->dim, w.q + (size_t)p * w.width);
     pass(t, &w, 0);
     for (int p = 0; p < pairs; p++) {
         float *score = w.score + (size_t)p * w.length;
-        rows->softmax(score, w.count[p / t->heads], 1.0f / sqrtf((float)t->dim), score, 0);
+        rows->softmax(score, w.count[p / across], 1.0f / sqrtf((float)t->dim), score, 0);
     }
     pass(t, &w, 1);
     for (int p = 0; p < pairs; p++)
         rows->to_act(w.sum + (size_t)p * w.width, (size_t)t->dim,
-                     t->y + (size_t)(p / t->heads) * t->y_stride + (size_t)(p % t->heads) * head, t->bf16);
+                     t->y + (size_t)(p / across) * t->y_stride + (size_t)(p % across) * head, t->bf16);
 }

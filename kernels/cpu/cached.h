@@ -3,23 +3,31 @@
 #ifndef KERNELS_CPU_CACHED_H
 #define KERNELS_CPU_CACHED_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels/ops.h"
+
 #include <string.h>
 
 enum {
-    CACHED_ROWS = 16,  /* maximum queries of a task: a key or value is converted once for all of them */
-    CACHED_PAIRS = 64, /* maximum (query, head) pairs of a task: their working memory fits in L2 */
-    CACHED_SLOTS = 16  /* slots converted at a time */
+    CACHED_QUERIES = 16, /* maximum queries of a task for a head of keys: a key is converted once for all of them. Only
+                          * a single row may have more */
+    CACHED_PAIRS = 64,   /* maximum queries of a task: their working memory fits in L2 */
+    CACHED_SLOTS = 16    /* slots converted at a time */
 };
 
-/* Queries of one span that all attend to the first `common` of its slots. Pointers are to the task's first head. */
+_Static_assert((int)CACHED_PAIRS >= (int)KERN_CACHE_GROUP_MAX, "a task has room for a group");
+
+typedef enum { CACHED_F32, CACHED_BF16, CACHED_INT8 } cached_type;
+
+/* Rows of one span that all attend to the first `common` of its slots. Each row has heads * group queries; `group`
+ * neighbouring ones read the same head of keys and values. Pointers are to the task's first head. */
 typedef struct cached_task {
-    int rows, heads, dim; /* rows <= CACHED_ROWS, rows * heads <= CACHED_PAIRS */
-    int bf16;             /* q, key, value and y are bf16, else float */
-    const char *q;        /* rows q_stride bytes apart; heads side by side */
+    int rows, heads, group, dim; /* rows * group <= CACHED_QUERIES or rows 1; rows * heads * group <= CACHED_PAIRS */
+    int bf16;                    /* q and y are bf16, else float */
+    cached_type type;            /* of keys and values */
+    const char *q;               /* rows q_stride bytes apart; queries side by side */
     size_t q_stride;
-    const char *key, *value; /* of slot 0; slots slot_stride bytes apart */
+    const char *key, *value;             /* of slot 0; slots slot_stride bytes apart; heads side by side */
+    const char *key_scale, *value_scale; /* CACHED_INT8: float, likewise */
     size_t slot_stride;
     const int *slot; /* [common + own] */
     int common, own;
@@ -29,6 +37,18 @@ typedef struct cached_task {
     size_t y_stride;
     void *work; /* cached_bytes(common + own, dim) bytes, 64-byte aligned */
 } cached_task;
+
+/* Returns the maximum rows of a task. */
+static inline int cached_rows(int group)
+{
+    return group < CACHED_QUERIES ? CACHED_QUERIES / group : 1;
+}
+
+/* Returns the bytes of a number of keys and values. */
+static inline size_t cached_size(cached_type type)
+{
+    return type == CACHED_F32 ? 4 : type == CACHED_BF16 ? 2 : 1;
+}
 
 /* Returns the numbers of a head, padded to whole vectors. */
 static inline size_t cached_width(int dim)
@@ -48,9 +68,8 @@ static inline size_t cached_bytes(int slots, int dim)
     return sizeof(float) * (CACHED_PAIRS * (2 * width + length) + CACHED_SLOTS * width + length) + 2 * length;
 }
 
-/* Lists the slots that some row of a task attends to, the common ones first: slot [common + own]. Bit r of row_mask
- * [common
- * + own] means row r attends to it. Returns their number. */
+/* Lists the slots that some row of a task attends to, the common ones first: slot [common + own]. Bit r of
+ * row_mask[common + own] means row r attends to it. Returns their number. */
 static inline int cached_list(const cached_task *t, int *slot, uint16_t *row_mask)
 {
     int n = t->common;
@@ -73,8 +92,8 @@ struct kern_rows;
  * attends to, in order. */
 typedef void cached_attend(const cached_task *t, const struct kern_rows *rows);
 
-/* Returns the function in `rows`, or AMX's where it multiplies (dot_bf16_best). AMX leaves heads other than bf16 with a
- * multiple of 32 numbers to `rows`. */
+/* Returns the function in `rows`, or AMX's where it multiplies (dot_bf16_best). AMX takes keys in
+ * bf16 with heads of a multiple of 32 numbers and groups of up to CACHED_QUERIES. It leaves the others to `rows`. */
 cached_attend *cached_attend_best(const struct kern_rows *rows);
 
 #endif

@@ -19,41 +19,57 @@ enum {
     TOGETHER = 4, /* rows accumulated together */
 };
 
-_Static_assert((int)CACHED_SLOTS == (int)LANES && (int)CACHED_ROWS <= (int)LANES, "a tile has room for them");
+_Static_assert((int)CACHED_SLOTS == (int)LANES && (int)CACHED_QUERIES <= (int)LANES, "a tile has room for them");
 
-/* A task's working memory. Pair h * rows + r is of head h and row r. */
+/* A task's working memory. Pair h * queries + i is query i of head h of the keys; query i is of row i / group. */
 typedef struct {
-    int pairs, slots;
+    int pairs, queries, slots; /* queries: of a head */
     size_t across;             /* pairs, padded to whole vectors */
-    uint32_t *q;               /* [heads][dim / 2][rows] pairs of bf16 */
+    uint32_t *q;               /* [heads][dim / 2][queries] pairs of bf16 */
     float *sum;                /* [pairs][dim] */
     float *score;              /* [slots, padded to whole tiles][across], later the weights */
     void *chunk;               /* [SLOTS][dim] keys, bf16, or values, float, of one head */
     int *slot;                 /* [slots] */
-    uint16_t *row_mask;        /* [slots] bit r: row r attends to it */
+    uint16_t *query_mask;      /* [slots] bit i: query i attends to it */
     float scale[CACHED_PAIRS]; /* factor of a pair's weights: 1 / their sum */
 } workspace;
 
 /* Configures tile 0 as scores (slot by query), 1 as keys (a slot a row) and 2 as queries (a word a row). */
-static void configure(int rows)
+static void configure(int queries)
 {
     amx_config c = {.palette = 1};
     for (int t = 0; t < 3; t++) {
-        c.row_bytes[t] = (uint16_t)(4 * (t == 1 ? WORDS : rows));
+        c.row_bytes[t] = (uint16_t)(4 * (t == 1 ? WORDS : queries));
         c.rows[t] = t == 2 ? WORDS : SLOTS;
     }
     amx_configure(&c);
 }
 
-/* Copies queries to the layout of a tile's second factor: word k of all rows, then the next word. */
+/* Returns the bytes from a row's first query to query i of head h. */
+static inline size_t query_at(const cached_task *t, int h, int i)
+{
+    return (size_t)((h * t->group + i % t->group) * t->dim) * 2;
+}
+
+/* Copies queries to the layout of a tile's second factor: word k of all queries, then the next word. */
 static void copy_queries(const cached_task *t, const workspace *w)
 {
     for (int h = 0; h < t->heads; h++)
-        for (int r = 0; r < t->rows; r++) {
-            const char *from = t->q + (size_t)r * t->q_stride + (size_t)(h * t->dim) * 2;
-            uint32_t *to = w->q + (size_t)(h * t->dim / 2 * t->rows + r);
-            for (int k = 0; k < t->dim / 2; k++) memcpy(to + k * t->rows, from + k * 4, 4);
+        for (int i = 0; i < w->queries; i++) {
+            const char *from = t->q + (size_t)(i / t->group) * t->q_stride + query_at(t, h, i);
+            uint32_t *to = w->q + (size_t)(h * t->dim / 2 * w->queries + i);
+            for (int k = 0; k < t->dim / 2; k++) memcpy(to + k * w->queries, from + k * 4, 4);
         }
+}
+
+/* Turns the bits of rows into bits of their queries. */
+static void mask_queries(const cached_task *t, const workspace *w)
+{
+    for (int j = t->common; j < w->slots && t->group > 1; j++) {
+        unsigned bits = 0;
+        for (int i = 0; i < w->queries; i++) bits |= (w->query_mask[j] >> i / t->group & 1u) << i;
+        w->query_mask[j] = (uint16_t)bits;
+    }
 }
 
 /* Prefetches a head's numbers of the slots first .. of a chunk, up to the end of the list. */
@@ -73,7 +89,7 @@ static void add_scores(const cached_task *t, const workspace *w, int first)
     char *keys = w->chunk;
     for (int h = 0; h < t->heads; h++) {
         const char *base = t->key + (size_t)h * head;
-        const uint32_t *q = w->q + (size_t)(h * t->dim / 2 * t->rows);
+        const uint32_t *q = w->q + (size_t)(h * t->dim / 2 * w->queries);
         for (int i = 0; i < count; i++)
             for (size_t j = 0; j < head; j += 64)
                 _mm512_storeu_si512(keys + (size_t)i * head + j,
@@ -84,22 +100,23 @@ static void add_scores(const cached_task *t, const workspace *w, int first)
             fetch(t, w, t->value + (size_t)h * head, 0);
         __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
         _tile_zero(0);
-        for (int d = 0; d < t->dim; d += DEPTH, q += WORDS * t->rows) {
+        for (int d = 0; d < t->dim; d += DEPTH, q += WORDS * w->queries) {
             _tile_loadd(1, keys + d * 2, head);
-            _tile_loadd(2, q, (size_t)t->rows * 4);
+            _tile_loadd(2, q, (size_t)w->queries * 4);
             _tile_dpbf16ps(0, 1, 2);
         }
-        _tile_stored(0, w->score + (size_t)first * w->across + h * t->rows, w->across * sizeof(float));
+        _tile_stored(0, w->score + (size_t)first * w->across + h * w->queries, w->across * sizeof(float));
     }
 }
 
-/* Gives slots a row does not attend to the weight 0. */
+/* Gives slots a query does not attend to the weight 0. */
 static void mask_slots(const cached_task *t, const workspace *w)
 {
     for (int i = t->common; i < w->slots; i++)
-        for (int r = 0; r < t->rows; r++) {
-            if (w->row_mask[i] >> r & 1) continue;
-            for (int h = 0; h < t->heads; h++) w->score[(size_t)i * w->across + (size_t)(h * t->rows + r)] = -INFINITY;
+        for (int n = 0; n < w->queries; n++) {
+            if (w->query_mask[i] >> n & 1) continue;
+            for (int h = 0; h < t->heads; h++)
+                w->score[(size_t)i * w->across + (size_t)(h * w->queries + n)] = -INFINITY;
         }
 }
 
@@ -123,11 +140,11 @@ static void softmax(const cached_task *t, workspace *w)
     }
 }
 
-/* sum[r] += weight[i][r] * value[i] for `rows` rows and slots i < count, `vectors` vectors each. Bit r of row_mask[i]:
- * row r attends to slot i; NULL: all rows attend to all. */
+/* sum[r] += weight[i][r] * value[i] for `rows` queries and slots i < count, `vectors` vectors each. Bit row + r of
+ * query_mask[i]: query r attends to slot i; NULL: all attend to all. */
 static inline __attribute__((always_inline)) void add_part(const int rows, const int vectors, const float *weight,
                                                            size_t across, const float *value, size_t width,
-                                                           const uint16_t *row_mask, int row, int count, float *sum)
+                                                           const uint16_t *query_mask, int row, int count, float *sum)
 {
     __m512 s[TOGETHER][VECTORS];
 #pragma GCC unroll 4
@@ -141,10 +158,11 @@ static inline __attribute__((always_inline)) void add_part(const int rows, const
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             const __m512 a = _mm512_set1_ps(weight[r]);
-            const __mmask16 known = (__mmask16)(row_mask && !(row_mask[i] >> (row + r) & 1) ? 0 : 0xffff);
+            const __mmask16 known = (__mmask16)(query_mask && !(query_mask[i] >> (row + r) & 1) ? 0 : 0xffff);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                s[r][v] = row_mask ? _mm512_mask3_fmadd_ps(a, x[v], s[r][v], known) : _mm512_fmadd_ps(a, x[v], s[r][v]);
+                s[r][v] =
+                    query_mask ? _mm512_mask3_fmadd_ps(a, x[v], s[r][v], known) : _mm512_fmadd_ps(a, x[v], s[r][v]);
         }
     }
 #pragma GCC unroll 4
@@ -153,19 +171,19 @@ static inline __attribute__((always_inline)) void add_part(const int rows, const
         for (int v = 0; v < vectors; v++) _mm512_storeu_ps(sum + (size_t)r * width + v * LANES, s[r][v]);
 }
 
-/* Adds all numbers of a head, for `rows` rows. */
+/* Adds all numbers of a head, for `rows` queries. */
 static inline __attribute__((always_inline)) void add_rows(const int rows, const float *weight, size_t across,
-                                                           const float *value, size_t width, const uint16_t *row_mask,
+                                                           const float *value, size_t width, const uint16_t *query_mask,
                                                            int row, int count, float *sum)
 {
     size_t j = 0;
     for (; j + VECTORS * LANES <= width; j += VECTORS * LANES) {
-        if (row_mask)
-            add_part(rows, VECTORS, weight, across, value + j, width, row_mask, row, count, sum + j);
+        if (query_mask)
+            add_part(rows, VECTORS, weight, across, value + j, width, query_mask, row, count, sum + j);
         else
             add_part(rows, VECTORS, weight, across, value + j, width, NULL, row, count, sum + j);
     }
-    if (j < width) add_part(rows, DEPTH / LANES, weight, across, value + j, width, row_mask, row, count, sum + j);
+    if (j < width) add_part(rows, DEPTH / LANES, weight, across, value + j, width, query_mask, row, count, sum + j);
 }
 
 /* Adds the weighted values of the chunk of slots that begins with number `first`. */
@@ -173,7 +191,7 @@ static void add_values(const cached_task *t, const workspace *w, int first)
 {
     const int count = w->slots - first < SLOTS ? w->slots - first : SLOTS;
     const size_t width = (size_t)t->dim;
-    const uint16_t *row_mask = first + count > t->common ? w->row_mask + first : NULL;
+    const uint16_t *query_mask = first + count > t->common ? w->query_mask + first : NULL;
     float *values = w->chunk;
     for (int h = 0; h < t->heads; h++) {
         const char *base = t->value + (size_t)h * width * 2;
@@ -184,13 +202,13 @@ static void add_values(const cached_task *t, const workspace *w, int first)
                 _mm512_storeu_si512(values + (size_t)i * width + j, _mm512_slli_epi32(bits, 16));
             }
         fetch(t, w, base, first + SLOTS);
-        const float *weight = w->score + (size_t)first * w->across + h * t->rows;
-        float *sum = w->sum + (size_t)(h * t->rows) * width;
+        const float *weight = w->score + (size_t)first * w->across + h * w->queries;
+        float *sum = w->sum + (size_t)(h * w->queries) * width;
         int r = 0;
-        for (; r + TOGETHER <= t->rows; r += TOGETHER)
-            add_rows(TOGETHER, weight + r, w->across, values, width, row_mask, r, count, sum + (size_t)r * width);
-        for (; r < t->rows; r++)
-            add_rows(1, weight + r, w->across, values, width, row_mask, r, count, sum + (size_t)r * width);
+        for (; r + TOGETHER <= w->queries; r += TOGETHER)
+            add_rows(TOGETHER, weight + r, w->across, values, width, query_mask, r, count, sum + (size_t)r * width);
+        for (; r < w->queries; r++)
+            add_rows(1, weight + r, w->across, values, width, query_mask, r, count, sum + (size_t)r * width);
     }
 }
 
@@ -199,7 +217,8 @@ static void store_results(const cached_task *t, const workspace *w)
     for (int p = 0; p < w->pairs; p++) {
         const __m512 scale = _mm512_set1_ps(w->scale[p]);
         const float *sum = w->sum + (size_t)p * (size_t)t->dim;
-        char *y = t->y + (size_t)(p % t->rows) * t->y_stride + (size_t)(p / t->rows * t->dim) * 2;
+        const int h = p / w->queries, i = p % w->queries;
+        char *y = t->y + (size_t)(i / t->group) * t->y_stride + query_at(t, h, i);
         for (int j = 0; j < t->dim; j += 2 * LANES) {
             const __m512 low = _mm512_mul_ps(_mm512_loadu_ps(sum + j), scale);
             const __m512 high = _mm512_mul_ps(_mm512_loadu_ps(sum + j + LANES), scale);
@@ -210,21 +229,23 @@ static void store_results(const cached_task *t, const workspace *w)
 
 void kern_cached_amx(const cached_task *t, const kern_rows *rows)
 {
-    if (!t->bf16 || t->dim % DEPTH) {
+    if (!t->bf16 || t->type != CACHED_BF16 || t->dim % DEPTH || t->group > CACHED_QUERIES) {
         rows->attend(t, rows);
         return;
     }
-    const size_t pairs = (size_t)(t->rows * t->heads), width = (size_t)t->dim;
+    const size_t pairs = (size_t)(t->rows * t->heads * t->group), width = (size_t)t->dim;
     const size_t length = cached_length(t->common + t->own);
-    workspace w = {.pairs = (int)pairs, .across = (pairs + LANES - 1) / LANES * LANES};
+    workspace w = {.pairs = (int)pairs, .queries = t->rows * t->group};
+    w.across = (pairs + LANES - 1) / LANES * LANES;
     w.sum = t->work, w.score = w.sum + CACHED_PAIRS * width, w.q = (uint32_t *)(w.score + CACHED_PAIRS * length);
     w.chunk = w.q + CACHED_PAIRS * width / 2;
     w.slot = (int *)((float *)w.chunk + SLOTS * width);
-    w.row_mask = (uint16_t *)(w.slot + length);
-    w.slots = cached_list(t, w.slot, w.row_mask);
+    w.query_mask = (uint16_t *)(w.slot + length);
+    w.slots = cached_list(t, w.slot, w.query_mask);
+    mask_queries(t, &w);
     memset(w.sum, 0, pairs * width * sizeof *w.sum);
     copy_queries(t, &w);
-    configure(t->rows);
+    configure(w.queries);
     for (int i = 0; i < w.slots; i += SLOTS) add_scores(t, &w, i);
     _tile_release();
     mask_slots(t, &w);

@@ -1,4 +1,4 @@
-/* Operations of a causal transformer besides products: RMSNorm, gated products, RoPE, embedding. */
+/* Operations of a causal transformer besides products: RMSNorm, gated products, embedding. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/discrete.h"
 
@@ -62,40 +62,6 @@ void cpu_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activatio
     cpu_queue *q = cpu_of(k);
     row_loop l = {.d = q->d, .in = x, .dim = hidden, .y = y, .bf16 = q->d->bf16, .activation = activation};
     if (kern_live(k)) cpu_for(q, rows * cpu_divide_up(hidden, GATED_COLUMNS), 16.0 * rows * hidden, gated_body, &l);
-}
-
-typedef struct {
-    const cpu_device *d;
-    void *qkv, *cache;
-    int heads, head_dim;
-    const float *rope;
-    const int *position, *slot;
-} rotate_loop;
-
-static void rotate_body(void *arg, int first, int last, int thread)
-{
-    const rotate_loop *l = arg;
-    const kern_device *d = &l->d->base;
-    const size_t dim = (size_t)l->head_dim, width = (size_t)l->heads * dim;
-    (void)thread;
-    for (int r = first; r < last; r++) {
-        const float *rope = l->rope + (size_t)l->position[r] * dim;
-        char *q = act_at(d, l->qkv, (size_t)r * 3 * width), *key = act_at(d, q, width);
-        char *to = act_at(d, l->cache, (size_t)l->slot[r] * 2 * width);
-        for (size_t h = 0; h < width; h += dim) {
-            l->d->rows->apply_rope(act_at(d, q, h), rope, l->head_dim, act_at(d, q, h), l->d->bf16);
-            l->d->rows->apply_rope(act_at(d, key, h), rope, l->head_dim, act_at(d, to, h), l->d->bf16);
-        }
-        memcpy(act_at(d, to, width), act_at(d, key, width), width * d->act_size);
-    }
-}
-
-void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                act *cache, const int *slot)
-{
-    cpu_queue *q = cpu_of(k);
-    rotate_loop l = {q->d, qkv, cache, heads, head_dim, rope, position, slot};
-    if (kern_live(k)) cpu_for(q, rows, 48.0 * rows * heads * head_dim, rotate_body, &l);
 }
 
 typedef struct {

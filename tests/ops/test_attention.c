@@ -286,6 +286,7 @@ typedef struct {
     int rows, slots, q_stride, most;
     int row[MOST_SPANS + 1], first[MOST_SPANS + 1], common[MOST_SPANS];
     int *slot, *span, *position, *own; /* span, position, own [rows] */
+    int *order, *ones, *filled;        /* [slots + 1] 0, 1, ..; ones; positions of a call that fills all slots */
     uint64_t *mask;                    /* [rows][WORDS] */
     int *known, *count;                /* [rows][slots] a row's known slots in order; [rows] */
 } cache_lists;
@@ -368,23 +369,29 @@ static kern_cache_job cache_job(const ops_call *c, const cache_lists *l, void *c
                             .y = a[2]};
 }
 
-static void run_cache(kern_queue *k, const ops_call *c, void *const *a)
+/* On a CPU: computes each row alone, with its slots by mask in y[0] and in common in y[1]. */
+static void run_alone(kern_queue *k, const ops_call *c, const kern_cache_job *job, void *const *y)
 {
     const cache_lists *l = c->data;
     const size_t size = k->device->act_size, width = (size_t)(c->n[CACHE_HEADS] * c->n[CACHE_DIM]);
-    const kern_cache_job job = cache_job(c, l, a);
-    k->core->attention_cache(k, &job);
     for (int i = 0; i < 2 * l->rows && !ops_on_cuda(); i++) {
         const int r = i / 2, ends[2] = {0, 1}, first[2] = {0, l->count[r]}, common = i % 2 ? l->count[r] : 0;
         uint64_t mask[64] = {0};
         for (int j = 0; j < l->count[r]; j++) mask[j / 64] |= (uint64_t)1 << j % 64;
-        kern_cache_job alone = job;
+        kern_cache_job alone = *job;
         alone.rows = alone.spans = 1, alone.row = ends, alone.first = first, alone.common = &common;
-        alone.q = (const char *)a[0] + (size_t)r * (size_t)l->q_stride * size;
+        alone.q = (const char *)job->q + (size_t)r * (size_t)l->q_stride * size;
         alone.slot = l->known + (size_t)r * (size_t)l->slots, alone.mask = mask, alone.words = 64;
-        alone.y = (char *)a[3 + i % 2] + (size_t)r * width * size;
+        alone.y = (char *)y[i % 2] + (size_t)r * width * size;
         k->core->attention_cache(k, &alone);
     }
+}
+
+static void run_cache(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const kern_cache_job job = cache_job(c, c->data, a);
+    k->core->attention_cache(k, &job);
+    run_alone(k, c, &job, a + 3);
 }
 
 static void *prepare_cache(kern_queue *k, const ops_call *c)
@@ -394,15 +401,21 @@ static void *prepare_cache(kern_queue *k, const ops_call *c)
     return NULL;
 }
 
-static void check_cache(const ops_call *c, double *const *got)
+/* Compares the bits of rows with those of rows alone, arrays `alone` and the next. */
+static void check_alone(const ops_call *c, double *const *got, int y, int alone)
 {
-    for (int i = 3; i < 5 && !ops_on_cuda(); i++)
-        for (size_t j = 0; j < c->array[2].n; j++)
-            assert_true(got[i][j] == got[2][j] || (isnan(got[i][j]) && isnan(got[2][j])));
+    for (int i = alone; i < alone + 2 && !ops_on_cuda(); i++)
+        for (size_t j = 0; j < c->array[y].n; j++)
+            assert_true(got[i][j] == got[y][j] || (isnan(got[i][j]) && isnan(got[y][j])));
     if (!c->n[NOT_FINITE]) return;
     size_t others = 0;
-    for (size_t j = 0; j < c->array[2].n; j++) others += isfinite(c->array[2].want[j]) != 0;
-    assert_in_range(others, c->array[2].n / 3, c->array[2].n - 1); /* of the expected numbers */
+    for (size_t j = 0; j < c->array[y].n; j++) others += isfinite(c->array[y].want[j]) != 0;
+    assert_in_range(others, c->array[y].n / 3, c->array[y].n - 1); /* of the expected numbers */
+}
+
+static void check_cache(const ops_call *c, double *const *got)
+{
+    check_alone(c, got, 2, 3);
 }
 
 /* Rotating attention gives the bits of both operations in turn: of y, the queries and the whole cache. */
@@ -456,6 +469,163 @@ static void check_turned(const ops_call *c, double *const *got)
     for (int i = 0; i < 3; i++) assert_memory_equal(got[i + 3], got[i], c->array[i].n * sizeof(double));
     assert_memory_not_equal(got[0], c->array[0].x, c->array[0].n * sizeof(double));
     assert_memory_not_equal(got[2], c->array[2].x, c->array[2].n * sizeof(double));
+}
+
+/* Rotating attention with grouped heads, norms and caches of other numbers than act: KV_HEADS, type, norm. The first
+ * call fills all slots, with a row for each. */
+enum { KV_HEADS = 4 + 3 * MOST_SPANS, TYPE_AND_NORM };
+enum { PLAIN, RMS, LAYER };
+#define KIND(type, norm) ((type) + 3 * (norm))
+
+static const int stored[][6 + 3 * MOST_SPANS] = {
+    {8, 128, 2, 0, 1, 1, 0, 0, 0, 0, 51, 40, 0, 0, 0, 0, 50, 39, 0, 0, 0, 0, 2, KIND(KERN_CACHE_INT8, PLAIN)},
+    {4, 64, 2, 0, 9, 3, 0, 0, 0, 0, 60, 20, 0, 0, 0, 0, 50, 9, 0, 0, 0, 0, 4, KIND(KERN_CACHE_INT8, LAYER)},
+    {4, 128, 1, 0, 1, 0, 0, 0, 0, 0, 51, 0, 0, 0, 0, 0, 50, 0, 0, 0, 0, 0, 4, KIND(KERN_CACHE_BF16, LAYER)},
+    {6, 64, 2, 0, 20, 1, 0, 0, 0, 0, 90, 4, 0, 0, 0, 0, 70, 3, 0, 0, 0, 0, 2, KIND(KERN_CACHE_BF16, RMS)},
+    {12, 32, 2, 0, 5, 7, 0, 0, 0, 0, 40, 33, 0, 0, 0, 0, 35, 20, 0, 0, 0, 0, 3, KIND(KERN_CACHE_ACT, PLAIN)},
+    {6, 128, 2, 0, 1, 1, 0, 0, 0, 0, 4, 33, 0, 0, 0, 0, 3, 32, 0, 0, 0, 0, 2, KIND(KERN_CACHE_ACT, LAYER)},
+    {20, 32, 2, 0, 3, 1, 0, 0, 0, 0, 20, 17, 0, 0, 0, 0, 17, 16, 0, 0, 0, 0, 1, KIND(KERN_CACHE_ACT, RMS)},
+    {20, 6, 2, 0, 2, 1, 0, 0, 0, 0, 20, 17, 0, 0, 0, 0, 18, 16, 0, 0, 0, 0, 1, KIND(KERN_CACHE_INT8, RMS)},
+    {2, 250, 2, 0, 1, 1, 0, 0, 0, 0, 20, 17, 0, 0, 0, 0, 19, 16, 0, 0, 0, 0, 1, KIND(KERN_CACHE_INT8, LAYER)},
+    {3, 36, 3, 0, 1, 3, 2, 0, 0, 0, 51, 6, 2, 0, 0, 0, 50, 3, 0, 0, 0, 0, 3, KIND(KERN_CACHE_BF16, PLAIN)},
+    {4, 64, 1, NAN_KEY, 9, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 2, KIND(KERN_CACHE_INT8, PLAIN)},
+    {4, 64, 1, NAN_VALUE, 9, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 2, KIND(KERN_CACHE_INT8, PLAIN)},
+};
+
+/* The arrays. The first three are those of the call that fills the cache; ALONE: as in build_cache. */
+enum { FILL_QKV, SLOTS_MEMORY, FILL_Y, QKV, Y, ROPE, Q_WEIGHT, Q_BIAS, K_WEIGHT, K_BIAS, ALONE };
+
+static kern_cache_type type_of(const ops_call *c)
+{
+    return (kern_cache_type)(c->n[TYPE_AND_NORM] % 3);
+}
+
+/* Rounds a head's numbers to the cache's type. */
+static void round_stored(const ops_call *c, double *x)
+{
+    double most = 0;
+    for (int i = 0; i < c->n[CACHE_DIM]; i++) most = isfinite(x[i] + most) ? fmax(most, fabs(x[i])) : NAN;
+    for (int i = 0; i < c->n[CACHE_DIM]; i++)
+        x[i] = type_of(c) == KERN_CACHE_INT8   ? rint(x[i] * 127 / most) * (most / 127)
+               : type_of(c) == KERN_CACHE_BF16 ? ops_bf16(x[i])
+                                               : ops_element_of(c, OPS_ACT, x[i]);
+}
+
+/* Norms and rotates n heads side by side by a row of `rope`. */
+static void turn_heads(const ops_call *c, double *x, int n, const double *weight, const double *bias,
+                       const double *rope)
+{
+    const int dim = c->n[CACHE_DIM], norm = c->n[TYPE_AND_NORM] / 3;
+    for (int h = 0; h < n; h++, x += dim, weight += dim, bias += dim) {
+        double mean = 0, square = 0;
+        for (int i = 0; i < dim && norm == LAYER; i++) mean += x[i] / dim;
+        for (int i = 0; i < dim; i++) square += (x[i] - mean) * (x[i] - mean) / dim;
+        for (int i = 0; i < dim && norm != PLAIN; i++)
+            x[i] = (x[i] - mean) / sqrt(square + 1e-5) * weight[i] + (norm == LAYER ? bias[i] : 0);
+        for (int i = 0; i < dim; i += 2) {
+            const double a = x[i], b = x[i + 1];
+            x[i] = a * rope[i] - b * rope[i + 1], x[i + 1] = b * rope[i] + a * rope[i + 1];
+        }
+    }
+}
+
+/* Stores the key and value of one row of qkv in kv, as the cache then has them. */
+static void store_row(const ops_call *c, const double *qkv, int position, double *kv)
+{
+    const int heads = c->n[KV_HEADS], dim = c->n[CACHE_DIM];
+    memcpy(kv, qkv + c->n[CACHE_HEADS] * dim, (size_t)(2 * heads * dim) * sizeof *kv);
+    turn_heads(c, kv, heads, c->array[K_WEIGHT].x, c->array[K_BIAS].x, c->array[ROPE].x + position * dim);
+    for (int h = 0; h < 2 * heads; h++) round_stored(c, kv + h * dim);
+}
+
+static void build_stored_arrays(ops_call *c, const cache_lists *l)
+{
+    const size_t q_width = (size_t)(c->n[CACHE_HEADS] * c->n[CACHE_DIM]);
+    const size_t k_width = (size_t)(c->n[KV_HEADS] * c->n[CACHE_DIM]);
+    const kern_device device = {.act_size = c->bf16 ? 2 : 4};
+    const size_t slot = kern_cache_slot_bytes(&device, type_of(c), c->n[KV_HEADS], c->n[CACHE_DIM]);
+    ops_input(c, OPS_ACT, (size_t)(l->slots * l->q_stride), 0, 1), any_result(c);
+    ops_input(c, OPS_BYTE, (size_t)l->slots * slot, 0, 1), any_result(c);
+    ops_input(c, OPS_ACT, (size_t)l->slots * q_width, 0, 1), any_result(c);
+    ops_input(c, OPS_ACT, (size_t)(l->rows * l->q_stride), 0, 1.5), ops_written(c, 2e-6, 4e-3);
+    ops_output(c, OPS_ACT, (size_t)l->rows * q_width, 0, type_of(c) == KERN_CACHE_INT8 ? 1e-3 : 3e-4, 6e-3);
+    ops_input(c, OPS_FLOAT, (size_t)(POSITIONS * c->n[CACHE_DIM]), 0, 1);
+    for (int i = 0; i < 4; i++) ops_input(c, OPS_FLOAT, i < 2 ? q_width : k_width, 0, 1);
+    for (int i = 0; i < 2; i++) ops_input(c, OPS_ACT, (size_t)l->rows * q_width, 0, 1), any_result(c);
+    double *hidden = c->array[FILL_QKV].x + (size_t)(l->slot[l->common[0] + 12] * l->q_stride) + q_width;
+    for (size_t i = 0; i < k_width; i += (size_t)c->n[CACHE_DIM]) /* of its head of keys or values */
+        if (c->n[NOT_FINITE]) hidden[i + (c->n[NOT_FINITE] == NAN_KEY ? 0 : k_width)] = NAN;
+}
+
+static void build_stored(ops_call *c)
+{
+    const int heads = c->n[CACHE_HEADS], kv_heads = c->n[KV_HEADS], dim = c->n[CACHE_DIM];
+    const size_t k_width = (size_t)(kv_heads * dim), q_width = (size_t)(heads * dim);
+    cache_lists *l = make_lists(c);
+    l->q_stride = (heads + 2 * kv_heads) * dim;
+    l->position = ops_below(c, (size_t)l->rows, POSITIONS), l->own = ops_host(c, (size_t)l->rows * sizeof(int));
+    l->order = ops_host(c, (size_t)(l->slots + 1) * sizeof(int)), l->ones = ops_host(c, (size_t)l->slots * sizeof(int));
+    l->filled = ops_below(c, (size_t)l->slots, POSITIONS);
+    for (int s = 0; s <= l->slots; s++) l->order[s] = s;
+    for (int s = 0; s < l->slots; s++) l->ones[s] = 1;
+    build_stored_arrays(c, l);
+    double *kv = ops_host(c, (size_t)l->slots * 2 * k_width * sizeof *kv), *q = c->array[QKV].want;
+    memcpy(q, c->array[QKV].x, c->array[QKV].n * sizeof *q);
+    for (int s = 0; s < l->slots; s++)
+        store_row(c, c->array[FILL_QKV].x + (size_t)(s * l->q_stride), l->filled[s], kv + (size_t)s * 2 * k_width);
+    for (int r = 0; r < l->rows; r++) {
+        double *row = q + (size_t)(r * l->q_stride);
+        l->own[r] = l->slot[l->first[l->span[r]] + l->common[l->span[r]] + r - l->row[l->span[r]]];
+        store_row(c, row, l->position[r], kv + (size_t)l->own[r] * 2 * k_width);
+        turn_heads(c, row, heads, c->array[Q_WEIGHT].x, c->array[Q_BIAS].x, c->array[ROPE].x + l->position[r] * dim);
+    }
+    for (int i = 0; i < l->rows * heads; i++) {
+        const size_t r = (size_t)(i / heads), h = (size_t)(i % heads),
+                     head = h / (size_t)(heads / kv_heads) * (size_t)dim;
+        double query[KERN_CACHE_HEAD_MAX];
+        for (int j = 0; j < dim; j++)
+            query[j] = ops_element_of(c, OPS_ACT, q[r * (size_t)l->q_stride + h * (size_t)dim + (size_t)j]);
+        attend(query, kv + head, kv + k_width + head, 2 * k_width, l->known + r * (size_t)l->slots, l->count[r], dim,
+               c->array[Y].want + r * q_width + h * (size_t)dim);
+    }
+}
+
+static kern_cache_job stored_job(const ops_call *c, const cache_lists *l, void *const *a)
+{
+    const int norm = c->n[TYPE_AND_NORM] / 3;
+    kern_cache_job job = cache_job(c, l, a);
+    job.kv_heads = c->n[KV_HEADS], job.type = type_of(c);
+    job.q = a[QKV], job.cache = a[SLOTS_MEMORY], job.y = a[Y];
+    job.rope = a[ROPE], job.position = l->position, job.own = l->own;
+    job.q_norm.eps = job.k_norm.eps = 1e-5f;
+    if (norm != PLAIN) job.q_norm.weight = a[Q_WEIGHT], job.k_norm.weight = a[K_WEIGHT];
+    if (norm == LAYER) job.q_norm.bias = a[Q_BIAS], job.k_norm.bias = a[K_BIAS];
+    return job;
+}
+
+/* Fills each slot by a span of one row that attends to it alone. */
+static void fill_slots(kern_queue *k, const ops_call *c, const cache_lists *l, void *const *a)
+{
+    kern_cache_job job = stored_job(c, l, a);
+    job.rows = job.spans = l->slots, job.words = 0, job.mask = NULL, job.max_slots = 1;
+    job.row = job.first = job.slot = job.own = l->order, job.common = l->ones, job.position = l->filled;
+    job.q = a[FILL_QKV], job.y = a[FILL_Y];
+    k->core->attention_cache(k, &job);
+}
+
+static void run_stored(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const cache_lists *l = c->data;
+    fill_slots(k, c, l, a);
+    kern_cache_job job = stored_job(c, l, a);
+    k->core->attention_cache(k, &job);
+    job.rope = NULL;
+    run_alone(k, c, &job, a + ALONE);
+}
+
+static void check_stored(const ops_call *c, double *const *got)
+{
+    check_alone(c, got, Y, ALONE);
 }
 
 /* PyTorch's numbers (tests/golden/make_causal.py). */
@@ -515,6 +685,8 @@ static const ops_entry table[] = {
     {"attention_cache", CACHE_NUMBERS, OPS_CASES(caches), 0, build_cache, run_cache, prepare_cache, NULL, check_cache},
     {"attention_cache, turned", CACHE_NUMBERS, OPS_CASES(turned), 0, build_turned, run_turned, prepare_cache, NULL,
      check_turned},
+    {"attention_cache, stored", CACHE_NUMBERS ", kv_heads kind", OPS_CASES(stored), 0, build_stored, run_stored,
+     prepare_cache, NULL, check_stored},
     {"attention_cache, PyTorch", CACHE_NUMBERS, OPS_CASES(golden_caches), 0, build_golden_cache, run_cache,
      prepare_cache, NULL, check_cache},
 };

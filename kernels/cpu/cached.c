@@ -16,20 +16,28 @@
 
 cached_attend PASTE(kern_cached, KERN_ISA);
 
-/* EVEN and ODD select lanes of two concatenated vectors. */
+/* EVEN and ODD select lanes of two concatenated vectors: every second of each four. The others select every second four
+ * lanes. */
 #if defined(__AVX512F__)
 enum { LANES = 16 };
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-#define ODD  1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#define EVEN       0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30
+#define ODD        1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31
+#define EVEN_FOURS 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
+#define ODD_FOURS  4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
 #elif defined(__AVX2__)
 enum { LANES = 8 };
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
-#define ODD  1, 3, 5, 7, 9, 11, 13, 15
+#define EVEN       0, 2, 8, 10, 4, 6, 12, 14
+#define ODD        1, 3, 9, 11, 5, 7, 13, 15
+#define EVEN_FOURS 0, 1, 2, 3, 8, 9, 10, 11
+#define ODD_FOURS  4, 5, 6, 7, 12, 13, 14, 15
 #else
 enum { LANES = 4 };
-#define EVEN 0, 2, 4, 6
-#define ODD  1, 3, 5, 7
+#define EVEN       0, 2, 4, 6
+#define ODD        1, 3, 5, 7
+#define EVEN_FOURS EVEN /* not used */
+#define ODD_FOURS  ODD
 #endif
+enum { SUMS = 8 }; /* vectors of sums in flight: enough to hide the latency of a sum */
 typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
 typedef uint16_t halves __attribute__((vector_size(LANES * sizeof(uint16_t))));
 typedef uint32_t words __attribute__((vector_size(LANES * sizeof(uint32_t))));
@@ -126,34 +134,46 @@ static inline vector load(const float *x)
     return v;
 }
 
-/* Sums neighbouring lanes, a's first. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define SELECT(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int lanes __attribute__((vector_size(LANES * sizeof(int))));
+#define SELECT(a, b, ...) __builtin_shuffle(a, b, (lanes){__VA_ARGS__})
+#endif
+
+/* Sums neighbouring lanes, or neighbouring fours of lanes: in each four a's, then b's; or a's fours, then b's. */
 static inline vector fold(vector a, vector b)
 {
-#if defined(__clang__) || __GNUC__ >= 12
-    return __builtin_shufflevector(a, b, EVEN) + __builtin_shufflevector(a, b, ODD);
-#else
-    typedef int lanes __attribute__((vector_size(LANES * sizeof(int))));
-    return __builtin_shuffle(a, b, (lanes){EVEN}) + __builtin_shuffle(a, b, (lanes){ODD});
-#endif
+    return SELECT(a, b, EVEN) + SELECT(a, b, ODD);
+}
+
+static inline vector fold_fours(vector a, vector b)
+{
+    return SELECT(a, b, EVEN_FOURS) + SELECT(a, b, ODD_FOURS);
 }
 
 /* score[i] = q . key index[i], or key i if `dense`, of LANES keys. Their partial-sum vectors are folded into one
- * vector. */
+ * vector: two times within fours of lanes, where shuffles are cheap. */
 static inline __attribute__((always_inline)) void scores_of(const int dense, const float *q, const float *chunk,
                                                             const int *index, const size_t width, float *score)
 {
     vector sum[LANES];
+    const float *key[LANES];
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) {
-        const float *key = chunk + (size_t)(dense ? i : index[i]) * width;
-        sum[i] = load(q) * load(key);
-#pragma GCC unroll 4
-        for (size_t j = LANES; j < width; j += LANES) sum[i] += load(q + j) * load(key + j);
+        key[i] = chunk + (size_t)(dense ? i : index[i]) * width;
+        sum[i] = load(q) * load(key[i]);
+    }
+    for (size_t j = LANES; j < width; j += LANES) {
+        const vector part = load(q + j);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) sum[i] += part * load(key[i] + j);
     }
 #pragma GCC unroll 4
     for (int n = LANES / 2; n; n /= 2)
 #pragma GCC unroll 8
-        for (int i = 0; i < n; i++) sum[i] = fold(sum[2 * i], sum[2 * i + 1]);
+        for (int i = 0; i < n; i++)
+            sum[i] = n >= LANES / 4 ? fold(sum[2 * i], sum[2 * i + 1]) : fold_fours(sum[2 * i], sum[2 * i + 1]);
     memcpy(score, &sum[0], sizeof sum[0]);
 }
 
@@ -162,22 +182,22 @@ static inline __attribute__((always_inline)) void add_part(const int dense, cons
                                                            const float *const *weight, const float *chunk,
                                                            const int *index, int n, size_t width, float *const *sum)
 {
-    vector s[2][4];
+    vector s[SUMS];
 #pragma GCC unroll 2
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) s[r][v] = load(sum[r] + v * LANES);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) s[r * vectors + v] = load(sum[r] + v * LANES);
     for (int i = 0; i < n; i++) {
         const float *value = chunk + (size_t)(dense ? i : index[i]) * width;
 #pragma GCC unroll 2
         for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) s[r][v] += weight[r][i] * load(value + v * LANES);
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) s[r * vectors + v] += weight[r][i] * load(value + v * LANES);
     }
 #pragma GCC unroll 2
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) memcpy(sum[r] + v * LANES, &s[r][v], sizeof s[r][v]);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) memcpy(sum[r] + v * LANES, &s[r * vectors + v], sizeof s[0]);
 }
 
 static inline __attribute__((always_inline)) void add_values(const int dense, const int rows,
@@ -185,9 +205,12 @@ static inline __attribute__((always_inline)) void add_values(const int dense, co
                                                              const int *index, int n, const size_t width,
                                                              float *const *sum)
 {
+    enum { MANY = SUMS / 2 };
     size_t j = 0;
-    for (; j + 4 * LANES <= width; j += 4 * LANES)
-        add_part(dense, rows, 4, weight, chunk + j, index, n, width,
+    for (; rows == 1 && j + SUMS * LANES <= width; j += SUMS * LANES)
+        add_part(dense, 1, SUMS, weight, chunk + j, index, n, width, (float *const[1]){sum[0] + j});
+    for (; j + MANY * LANES <= width; j += MANY * LANES)
+        add_part(dense, rows, MANY, weight, chunk + j, index, n, width,
                  (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
     for (; j < width; j += LANES)
         add_part(dense, rows, 1, weight, chunk + j, index, n, width,

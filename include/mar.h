@@ -223,6 +223,11 @@ typedef struct {
     mar_alloc_function *alloc;
     mar_free_function *free;
     void *alloc_user; /* first argument of both */
+    /* Models that make images of several sizes (Lumina-mGPT, Emu3): width and height in pixels, as "768x512"; NULL: the
+     * model's own size. mar_model_load and mar_text_load return MAR_EARG for a size that the model does not have, or
+     * one whose tokens its context does not hold. Models of other families ignore it. mar_open reads the text, and
+     * keeps no reference to it. */
+    const char *image_size;
 } mar_options;
 
 /* Sets every field to its default. Writes the first `size` bytes; pass sizeof *options. */

@@ -22,11 +22,21 @@ static int find_file(const char *folder, const char *name, char path[PATH_MAX])
     return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && access(path, F_OK) == 0;
 }
 
+/* Does the same for a tokenizer.json, also where Meta's release has it: models/7b beside tokenizer. */
+static int find_json(const char *folder, char path[PATH_MAX])
+{
+    static const char *const names[] = {"tokenizer.json", "text_tokenizer.json", "tokenizer/text_tokenizer.json",
+                                        "../../tokenizer/text_tokenizer.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (find_file(folder, names[i], path)) return 1;
+    return 0;
+}
+
 static mar_status open_file(const char *folder, text_tokenizer *t, mar_err *err)
 {
     char path[PATH_MAX], merges[PATH_MAX];
     if (find_file(folder, "spiece.model", path)) return text_unigram_open(path, &t->unigram, err);
-    if (find_file(folder, "tokenizer.json", path)) return text_bpe_open(path, &t->bpe, err);
+    if (find_json(folder, path)) return text_bpe_open(path, &t->bpe, err);
     if (find_file(folder, "vocab.json", path) && find_file(folder, "merges.txt", merges))
         return text_bpe_open_files(path, merges, &t->bpe, err);
     return err_set(err, MAR_EIO,

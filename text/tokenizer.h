@@ -15,7 +15,8 @@
 typedef struct text_tokenizer text_tokenizer;
 
 /* Opens the tokenizer in a folder as Hugging Face writes it: spiece.model, tokenizer.json, or vocab.json with
- * merges.txt, the first of these that exists. Every length and number is checked. Returns MAR_EIO, MAR_EFORMAT or
+ * merges.txt, the first of these that exists; or as Meta has it, text_tokenizer.json there, in tokenizer/ or in
+ * ../../tokenizer/. Every length and number is checked. Returns MAR_EIO, MAR_EFORMAT or
  * MAR_ENOMEM with the file's path; MAR_EIO names the three files if there is none. */
 mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err);
 void text_tokenizer_free(text_tokenizer *t); /* NULL is fine */

@@ -1,4 +1,5 @@
-/* Folders as Hugging Face writes them: one file of tensors or shards with an index, and config.json. */
+/* Folders as Hugging Face writes them: one file of tensors or shards with an index, and config.json. Folders of Meta's
+ * releases: consolidated.pth and params.json. */
 #include "base/json.h"
 #include "weights/shape.h"
 #include "weights/table.h"
@@ -16,11 +17,12 @@ enum { SHARDS_MAX = 1024, LEVELS = 32 };
 
 static const uint64_t json_max = 64u << 20; /* bytes; an index of 100 000 tensors has 10 MB */
 
-/* Names of the files of tensors, the preferred first. */
+/* Names of the files of tensors, the preferred first, and of the configuration. */
 static const struct {
-    const char *whole, *index;
-} layouts[] = {{"model.safetensors", "model.safetensors.index.json"},
-               {"pytorch_model.bin", "pytorch_model.bin.index.json"}};
+    const char *whole, *index, *config; /* index NULL: no shards */
+} layouts[] = {{"model.safetensors", "model.safetensors.index.json", "config.json"},
+               {"pytorch_model.bin", "pytorch_model.bin.index.json", "config.json"},
+               {"consolidated.pth", NULL, "params.json"}};
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* Writes "FOLDER/NAME" to path [PATH_MAX]. Returns 0 if it is too long. */
@@ -38,10 +40,17 @@ static int has(const char *folder, const char *name)
     return join(folder, name, path) && lstat(path, &st) == 0;
 }
 
+/* Returns 1 if the folder has tensors in this layout. */
+static int has_layout(const char *folder, int layout)
+{
+    const char *index = layouts[layout].index;
+    return has(folder, layouts[layout].whole) || (index && has(folder, index));
+}
+
 int wt_is_folder(const char *path)
 {
     for (int i = 0; i < LAYOUTS; i++)
-        if (has(path, layouts[i].whole) || has(path, layouts[i].index)) return 1;
+        if (has_layout(path, i)) return 1;
     return 0;
 }
 
@@ -75,11 +84,11 @@ static mar_status read_json(const char *path, char **text, json *out, mar_err *e
     return MAR_OK;
 }
 
-static mar_status read_config(wt_file *f, mar_err *err)
+static mar_status read_config(wt_file *f, const char *name, mar_err *err)
 {
     char path[PATH_MAX];
-    if (!has(f->path, "config.json")) return MAR_OK;
-    if (!join(f->path, "config.json", path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
+    if (!has(f->path, name)) return MAR_OK;
+    if (!join(f->path, name, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
     return read_json(path, &f->config_text, &f->config, err);
 }
 
@@ -275,7 +284,7 @@ static mar_status open_layout(const char *path, mar_weights which, int layout, w
     wt_file *f = wt_file_new(path, which);
     *out = NULL;
     if (!f) return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
-    mar_status status = read_config(f, err);
+    mar_status status = read_config(f, layouts[layout].config, err);
     if (status == MAR_OK)
         status = has(path, layouts[layout].whole) ? open_whole(f, layouts[layout].whole, err)
                                                   : open_index(f, layouts[layout].index, err);
@@ -298,8 +307,8 @@ static mar_status refuse_folder(const char *path, mar_err *err)
         if (has(path, partial))
             return err_set(err, MAR_EIO, "%s: %s is half a download, expected %s", path, partial, layouts[i].whole);
     }
-    return err_set(err, MAR_EIO, "%s: has neither %s nor %s, alone or as shards with an index (.index.json)", path,
-                   layouts[0].whole, layouts[1].whole);
+    return err_set(err, MAR_EIO, "%s: has neither %s nor %s, alone or as shards with an index (.index.json), nor %s",
+                   path, layouts[0].whole, layouts[1].whole, layouts[2].whole);
 }
 
 mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err)
@@ -309,7 +318,7 @@ mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, ma
     int tried = 0;
     *out = NULL;
     for (int i = 0; i < LAYOUTS && !*out; i++) {
-        if (!has(path, layouts[i].whole) && !has(path, layouts[i].index)) continue;
+        if (!has_layout(path, i)) continue;
         const mar_status this = open_layout(path, which, i, out, tried++ ? &other : err);
         if (tried == 1 || this == MAR_OK) status = this; /* the reason of the preferred one */
         if (this == MAR_ENOMEM) break;

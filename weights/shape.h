@@ -16,7 +16,8 @@ int wt_count_parts(const wt_file *f, const char *prefix, int limit);
  * value is no positive number. */
 mar_status wt_metadata_number(const wt_file *f, const char *key, long *out, mar_err *err);
 
-/* Returns the object in config.json; NULL for a file, and for a folder without one. The next three read its members. */
+/* Returns the object in config.json, or in params.json (wt_open_folder); NULL for a file, and for a folder without one.
+ * The next three read its members. */
 const json_value *wt_config(const wt_file *f);
 /* Returns the string `key`; NULL if there is none. */
 const char *wt_config_text(const wt_file *f, const char *key);

@@ -39,13 +39,14 @@ mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_f
  * unnamed set always matches. */
 mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file **out, mar_err *err);
 /* Opens a folder as Hugging Face writes it: model.safetensors, or model.safetensors.index.json with its shards, or
- * pytorch_model.bin, or pytorch_model.bin.index.json with its shards. The first of the two formats that is complete
- * counts. The tensors of all shards are those of one file, whose path is the folder's. Reads config.json if there is
- * one. An index may name tensors that no shard has, such as the second name of a shared tensor. Returns MAR_EIO for a
- * file that is missing, MAR_EFORMAT for one that is damaged or a tensor in another shard than the index says, and what
- * wt_open_source returns. */
+ * pytorch_model.bin, or pytorch_model.bin.index.json with its shards; or as Meta's releases, consolidated.pth, whose
+ * params.json then stands for config.json. The first of the three formats that is complete counts. The tensors of all
+ * shards are those of one file, whose path is the folder's. Reads config.json if there is one. An index may name
+ * tensors that no shard has, such as the second name of a shared tensor. Returns MAR_EIO for a file that is missing,
+ * MAR_EFORMAT for one that is damaged or a tensor in another shard than the index says, and what wt_open_source
+ * returns. */
 mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err);
-/* Returns 1 if the folder has one of the four names. */
+/* Returns 1 if the folder has one of the five names. */
 int wt_is_folder(const char *path);
 void wt_close(wt_file *f);
 /* Replaces the path in messages from now on. The label must stay valid until wt_close. */

@@ -2,6 +2,7 @@
 
 #include "mar/core/option.h"
 #include "mar/core/sized.h"
+#include "text/grammar.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -119,6 +120,13 @@ static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
     return MAR_OK;
 }
 
+static mar_status set_size(mar *m, const char *text, mar_err *err)
+{
+    if (!text || text_read_size(text, &m->image_width, &m->image_height)) return MAR_OK;
+    return err_set(err, MAR_EARG, "--size %s: expected width and height in pixels up to %d, as 768x512",
+                   *text ? text : "(empty)", TEXT_SIDE_MAX);
+}
+
 mar_status mar_open(const mar_options *options, mar **out)
 {
     static atomic_uint_fast64_t handles;
@@ -141,6 +149,7 @@ mar_status mar_open(const mar_options *options, mar **out)
     m->patch_size = options->patch_size;
     m->weights = options->weights;
     if (status == MAR_OK) status = check_options(options, &err);
+    if (status == MAR_OK) status = set_size(m, options->image_size, &err);
     if (status == MAR_OK) m->backend = choose(options->backend, &why_cpu);
     if (status == MAR_OK) status = open_backend(m, options, &err);
     if (status == MAR_OK) status = set_head(m, options, &err);

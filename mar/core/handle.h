@@ -20,6 +20,8 @@ struct mar {
     int seq_len;         /* mar_options.seq_len */
     int patch_size;      /* mar_options.patch_size */
     mar_weights weights; /* mar_options.weights */
+    int image_width;     /* mar_options.image_size; 0: the model's own */
+    int image_height;
     int int8_below;      /* mar_options.int8_below, of the heads; 0: no int8 */
     int head_f32;        /* 1: the heads are f32 although the device's operands are bf16 */
     char description[sizeof((kern_device *)0)->description +

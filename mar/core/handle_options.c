@@ -86,6 +86,15 @@ static const mar_param rows[] = {
              "state_dict and ema; of a SphereAR model ema before all. A file without the chosen weights is refused. "
              "Image decoders are loaded as with "
              "auto."},
+    {.name = "size",
+     .size = sizeof(mar_param),
+     .offset = offsetof(mar_options, image_size),
+     .group = "Model",
+     .type = MAR_TYPE_TEXT,
+     .argument = "WxH",
+     .help = "Lumina-mGPT, Emu3: image size in pixels, as 768x512\n"
+             "Without it the model's own: 768x768 of Lumina-mGPT, 720x720 of Emu3. Sides are multiples of 32 and of 8; "
+             "of Lumina-mGPT one side is at most 4 times the other. Other models have one size."},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

@@ -69,12 +69,14 @@ class _Library:
     def __init__(self, options: dict[str, object]) -> None:
         made = _lib.Options.new("mar_options_init")
         why = c.create_string_buffer(1024)
+        texts: list[bytes] = []
         rows = {lib.mar_option_get(i).contents.name.decode(): lib.mar_option_get(i)
                 for i in range(lib.mar_option_count())}
         for name, value in options.items():
             if name not in rows:
                 raise TypeError(f"no option {name!r}: expected one of {', '.join(sorted(rows))}")
-            status = lib.mar_param_set(rows[name], c.byref(made), _text(value), why, len(why))
+            texts.append(_text(value))  # made points to it
+            status = lib.mar_param_set(rows[name], c.byref(made), texts[-1], why, len(why))
             if status != _lib.OK:
                 raise MarError(status, why.value.decode())
         handle = c.c_void_p()

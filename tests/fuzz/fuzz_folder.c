@@ -1,7 +1,9 @@
-/* A folder as Hugging Face writes it. The input is the index of the shards and, behind a NUL, config.json. The shards
- * are fixed: a.safetensors has x and y, b.safetensors has z, and c.safetensors ends in its header. */
+/* A folder as Hugging Face writes it, and the grammar of a decoder in it. The input is the index of the shards and,
+ * behind a NUL, config.json. The shards are fixed: a.safetensors has x, y and an embedding of 16 rows, b.safetensors
+ * has z, and c.safetensors ends in its header. */
 #include "tests/fuzz/fuzz.h"
 
+#include "text/grammar.h"
 #include "weights/shape.h"
 
 #include <stdio.h>
@@ -56,11 +58,39 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     atexit(remove_files);
     write_shard(0,
                 "{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
-                "\"y\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[8,10]}}",
-                10);
+                "\"y\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[8,10]},"
+                "\"model.embed_tokens.weight\":{\"dtype\":\"BF16\",\"shape\":[16,1],\"data_offsets\":[10,42]}}",
+                42);
     write_shard(1, "{\"z\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
     write_shard(2, "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 1);
     return 0;
+}
+
+/* Checks the grammar: its ids are rows of the embedding, and its metadata fit its family. */
+static void check_grammar(const wt_file *f)
+{
+    text_grammar g;
+    text_grammar_pairs p;
+    mar_err err = {0};
+    const mar_status status = text_grammar_open(f, &g, &err);
+    if (status == MAR_EIO) /* no tokenizer */
+        fuzz_check_line("text_grammar_open", err.text);
+    else
+        fuzz_check_error("text_grammar_open", status, &err);
+    if (status != MAR_OK) return;
+    int columns = 0, rows = 0;
+    if (!text_grammar_recognise(f) || g.codebook < 1 || g.codebook > 16) fuzz_fail("%d image tokens", g.codebook);
+    for (int i = 0; i < g.codebook; i++)
+        if (g.image_id[i] < 0 || g.image_id[i] >= g.vocabulary || g.image_id[i] == g.line_end)
+            fuzz_fail("image token %d has id %d", i, g.image_id[i]);
+    if ((g.line_end >= 0) != (g.family->line_end != NULL)) fuzz_fail("the line end is %d", g.line_end);
+    if (text_grammar_size(&g, 0, 0, &columns, &rows, &err) == MAR_OK &&
+        text_grammar_room(&g, columns, rows) < TEXT_PROMPT_MIN)
+        fuzz_fail("%d columns leave no room", columns);
+    if (text_grammar_put(&g, &p, &err) != MAR_OK || strcmp(p.pairs[0][1], g.family->name) != 0)
+        fuzz_fail("%s", err.text);
+    text_grammar_pairs_free(&p);
+    text_grammar_free(&g);
 }
 
 /* Checks an open folder: its tensors can be found and read, and its configuration looked up. */
@@ -68,9 +98,9 @@ static void check_open(const wt_file *f)
 {
     mar_err err = {0};
     for (int i = 0; i < wt_count(f); i++) {
-        float values[2];
+        float values[16];
         const wt_tensor *t = wt_at(f, i);
-        if (wt_find(f, t->name) != t || t->count > 2) fuzz_fail("tensor %s", t->name);
+        if (wt_find(f, t->name) != t || t->count > 16) fuzz_fail("tensor %s", t->name);
         const mar_status status = wt_read_f32(f, t, values, &err);
         if (status != MAR_OK) fuzz_fail("%s", err.text);
     }
@@ -82,6 +112,7 @@ static void check_open(const wt_file *f)
     if (!(number > 0)) fuzz_fail("the number is %g", number);
     const char *text = wt_config_architecture(f);
     if (!config && text) fuzz_fail("an architecture without config.json");
+    check_grammar(f);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -37,7 +37,7 @@ fuzz_sources() {
     images) echo tools/images/image.c tools/images/png.c tools/images/jpeg.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
     metadata) echo mar/core/config.c spherear/config.c vae/config.c vae/vit_config.c mar/api/inspect.c weights/shape.c ;;
-    folder) echo weights/folder.c base/json.c ;;
+    folder) echo weights/folder.c base/json.c text/grammar.c ;;
     options) echo tools/cli/options.c mar/core/option.c mar/core/params.c mar/core/params_read.c mar/core/handle_options.c tools/cli/suggest.c ;;
     classes) echo tools/generate/classes.c tools/generate/class_names.c tools/generate/class_table.c tools/cli/suggest.c ;;
     prompts) echo tools/generate/prompts.c base/json.c ;;

@@ -46,17 +46,16 @@ const char *suggest_nearest(const char *word, const char *const *names)
     return nearest;
 }
 
-static const char negative[] = "guidance is against the model's own unconditional caption",
-                  sizes[] = "images have the size that the model was trained for";
+static const char negative[] = "guidance is against the model's own unconditional caption";
 static const struct {
     const char *guess, *option, *advice;
-} guesses[] = {{"text", "prompt", NULL},       {"caption", "prompt", NULL},     {"negative_prompt", "prompt", negative},
-               {"width", "model", sizes},      {"height", "model", sizes},      {"size", "model", sizes},
-               {"image_size", "model", sizes}, {"resolution", "model", sizes},  {"cfg_scale", "cfg", NULL},
-               {"guidance", "cfg", NULL},      {"guidance_scale", "cfg", NULL}, {"label", "class", NULL},
-               {"labels", "class", NULL},      {"count", "num", NULL},          {"samples", "num", NULL},
-               {"num_images", "num", NULL},    {"output", "out", NULL},         {"checkpoint", "model", NULL},
-               {"ckpt", "model", NULL},        {"precision", "dtype", NULL},    {"gpu", "backend", NULL}};
+} guesses[] = {{"text", "prompt", NULL},        {"caption", "prompt", NULL},   {"negative_prompt", "prompt", negative},
+               {"width", "size", NULL},         {"height", "size", NULL},      {"image_size", "size", NULL},
+               {"resolution", "size", NULL},    {"cfg_scale", "cfg", NULL},    {"guidance", "cfg", NULL},
+               {"guidance_scale", "cfg", NULL}, {"label", "class", NULL},      {"labels", "class", NULL},
+               {"count", "num", NULL},          {"samples", "num", NULL},      {"num_images", "num", NULL},
+               {"output", "out", NULL},         {"checkpoint", "model", NULL}, {"ckpt", "model", NULL},
+               {"precision", "dtype", NULL},    {"gpu", "backend", NULL}};
 
 const char *suggest_option(const char *guess, const char **advice)
 {

@@ -71,7 +71,8 @@ static void set_up(stats_options *o, option_set *set)
     options_add_table(set, judge_rows, &o->judge, 0);
     for (int i = 0; i < mar_option_count(); i++) /* there is no model for these options */
         if (strcmp(mar_option_get(i)->name, "dtype") != 0 && strcmp(mar_option_get(i)->name, "head_dtype") != 0 &&
-            strcmp(mar_option_get(i)->name, "seq_len") != 0 && strcmp(mar_option_get(i)->name, "int8_below") != 0)
+            strcmp(mar_option_get(i)->name, "seq_len") != 0 && strcmp(mar_option_get(i)->name, "size") != 0 &&
+            strcmp(mar_option_get(i)->name, "int8_below") != 0)
             options_add(set, mar_option_get(i), &o->machine, 1);
 }
 

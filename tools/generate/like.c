@@ -116,7 +116,7 @@ static int set_file(const generate_options *o, const option_set *set, const char
 /* Sets the model files, and how the model is read unless --model names another. */
 static int set_files(generate_options *o, const option_set *set)
 {
-    static const char *const about[] = {"heads", "seq_len", "patch_size", "weights"};
+    static const char *const about[] = {"heads", "seq_len", "patch_size", "weights", "size"};
     const char *model = text_of(o->like_file, "model");
     if (set_file(o, set, "model", &o->run.model) != 0) return 1;
     const int is_same = strcmp(tool_base_name(o->run.model), model) == 0;

@@ -9,11 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int same_text(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
 static int same_options(const mar_options *a, const mar_options *b)
 {
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
            a->allow_nonfinite == b->allow_nonfinite && a->seq_len == b->seq_len && a->weights == b->weights &&
-           a->patch_size == b->patch_size;
+           a->patch_size == b->patch_size && same_text(a->image_size, b->image_size);
 }
 
 /* Returns the dtype of a description: "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (...". */
@@ -398,6 +403,14 @@ static int refuse_drafter(const model_file *model, const run_options *o)
                       o->model);
 }
 
+int models_write_text(const mar_model_config *c)
+{
+    static const char *const families[] = {"lumina-mgpt", "anole", "emu3"};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (strcmp(c->family, families[i]) == 0) return 1;
+    return 0;
+}
+
 /* Returns 1 with the error printed if an option is given for another family, besides those that the library rejects:
  * --seq_len for a model whose file has its whole size; --patch_size for one whose tokens are latent pixels; --fast for
  * one without a recipe; --head_dtype, --int8_below and --draft self for one without a head. */
@@ -408,6 +421,8 @@ static int refuse_options(const model_file *model, const run_options *o)
     if (o->machine.seq_len && !discrete)
         return tool_error("--seq_len has no effect: the model is a %s model, whose file says how many tokens it makes",
                           is_sphere ? "SphereAR" : "MAR");
+    if (o->machine.image_size && !models_write_text(c))
+        return tool_error("--size has no effect: the model makes images of one size");
     if (o->machine.patch_size && discrete)
         return tool_error("--patch_size has no effect: the model's tokens are discrete, one for each latent pixel");
     if (o->machine.patch_size && is_sphere)

@@ -92,6 +92,8 @@ int models_have(const model_store *store, const run_options *o);
 int models_refuse_classes(const run_options *o, const char *classes);
 /* Returns 1 with the error printed if a run that models_load has loaded has no image decoder. */
 int models_check_vae(const run_options *o);
+/* Returns whether the model writes images among text (Lumina-mGPT, Anole, Emu3): its own folder encodes prompts. */
+int models_write_text(const mar_model_config *c);
 /* Calls mar_session_create and sets o->used. Returns 0, or 1 with the error printed. */
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
 /* Frees everything loaded. Free the sessions first. */

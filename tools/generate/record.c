@@ -120,6 +120,7 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     record_texts_add(out, "heads", c->decoder_heads == c->heads ? "%d" : "%d,%d", c->heads, c->decoder_heads);
     if (run->machine.patch_size) record_texts_add(out, "patch_size", "%d", run->machine.patch_size);
     if (run->machine.seq_len) record_texts_add(out, "seq_len", "%d", run->machine.seq_len);
+    if (run->machine.image_size) record_texts_add(out, "size", "%s", run->machine.image_size);
     if (run->machine.weights)
         record_texts_add(out, "weights", "%s", run->machine.weights == MAR_WEIGHTS_EMA ? "ema" : "model");
     if (*ids->model) record_texts_add(out, "model_id", "%s", ids->model);

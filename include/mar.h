@@ -292,8 +292,8 @@ typedef struct {
     int head_width;    /* width of the diffusion head */
     int head_depth;    /* residual blocks of the diffusion head */
     long parameters;   /* number of weights */
-    /* "mar"; "spherear": autoregressive over continuous tokens; "llamagen": autoregressive over discrete tokens;
-     * "eagle": a drafter for a LlamaGen model, makes no images. Static. */
+    /* "mar"; "spherear": autoregressive over continuous tokens; "llamagen", "lumina-mgpt", "anole", "emu3":
+     * autoregressive over discrete tokens; "eagle": a drafter for one of these, makes no images. Static. */
     const char *family;
     /* Discrete tokens: size of the vocabulary; a token is one number, so token_dim is 1. 0: continuous tokens. */
     int vocabulary;
@@ -465,6 +465,9 @@ typedef enum { MAR_FIRST_UNIFORM = 0, MAR_FIRST_LEFT, MAR_FIRST_ABOVE } mar_firs
 /* Distance between tokens of a codebook: Euclidean, or one minus the cosine. */
 typedef enum { MAR_METRIC_L2 = 0, MAR_METRIC_COSINE } mar_metric;
 
+/* Type of cached keys and values (mar_params.cache_dtype). */
+typedef enum { MAR_CACHE_AUTO = 0, MAR_CACHE_BF16, MAR_CACHE_INT8 } mar_cache;
+
 /* Parameters of an image. Names and meanings are those of the official implementation and of the papers that `mar
  * methods` lists. mar_param_get(i) has each field's default, range and description. */
 typedef struct {
@@ -553,6 +556,11 @@ typedef struct {
      * cfg_low or f > cfg_high, the step has scale 1 and no unconditional rows. */
     float cfg_low;  /* 0..cfg_high; 0, the default: from the first step */
     float cfg_high; /* cfg_low..1; 1, the default: to the last step */
+
+    /* Discrete tokens: type of the keys and values that are kept. AUTO: that of the matrix products' operands. BF16
+     * halves, INT8 quarters the memory and the reading of f32; the output distribution changes by their rounding. */
+    mar_cache cache_dtype;
+    int reserved_4; /* 0 */
 } mar_params;
 
 /* Sets every field to the command's default. Writes the first `size` bytes; pass sizeof *params. */
@@ -608,6 +616,10 @@ MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const
  * everywhere. MAR_EARG for other models; mar_session_begin is MAR_EARG for these. */
 MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
                                               const uint8_t *mask, int n);
+/* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features float
+ * [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models whose
+ * captions are embeddings of a prompt need it before the first image with guidance; MAR_EARG for other models. */
+MAR_API mar_status mar_session_set_negative(mar_session *s, const float *features, const uint8_t *mask);
 /* Makes one autoregressive step of all images in progress, or with speculation across tokens one round of several.
  * Waiting requests (mar_session_submit) begin with it. MAR_EARG when no image is left to make. On a GPU the step may
  * still run when the call returns, and fail a later call. The last step of an image waits for all.
@@ -976,6 +988,7 @@ typedef enum {
     MAR_KIND_SPHEREAR, /* model with its image decoder */
     MAR_KIND_T5,       /* text encoder */
     MAR_KIND_VGG16,
+    MAR_KIND_DECODER, /* decoder that writes images among text: Lumina-mGPT, Anole, Emu3 */
 } mar_kind;
 
 typedef struct mar_report mar_report; /* contents and problems of a checkpoint */

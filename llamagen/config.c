@@ -132,10 +132,14 @@ int gpt_config_ignores(const char *name)
 int gpt_config_is_int8(const char *tensor)
 {
     static const char *const layers[] = {"attention.wqkv",
+                                         "attention.wq",
+                                         "attention.wk",
+                                         "attention.wv",
                                          "attention.wo",
                                          "feed_forward.w1",
                                          "feed_forward.w2",
                                          "feed_forward.w3",
+                                         "feed_forward.w13",
                                          "self_attn.q_proj",
                                          "self_attn.k_proj",
                                          "self_attn.v_proj",
@@ -161,64 +165,141 @@ static void visit_tensor(const visitor *v, const char *name, int64_t out, int64_
     v->visit(v->user, name, in ? 2 : 1, shape);
 }
 
-const char *gpt_layer_name(const char *prefix, int form, gpt_part part, int piece, char text[GPT_TENSOR_NAME])
+/* Names of a layer's tensors by family; those of joined pieces, and those of the pieces. */
+static const struct {
+    const char *joined[GPT_LAYER_TENSORS], *qkv[3], *w13[2];
+} layer_names[] = {
+    [GPT_LLAMAGEN] = {{"attention.wqkv", "attention.wo", "feed_forward.w1", "feed_forward.w2", "attention_norm",
+                       "ffn_norm", NULL, NULL},
+                      {NULL},
+                      {"feed_forward.w1", "feed_forward.w3"}},
+    [GPT_SPHEREAR] = {{"attention.wqkv", "attention.wo", "feed_forward.w1", "feed_forward.w2", "attention_norm",
+                       "ffn_norm", NULL, NULL},
+                      {NULL},
+                      {NULL}},
+    [GPT_LLAMA] = {{NULL, "self_attn.o_proj", NULL, "mlp.down_proj", "input_layernorm", "post_attention_layernorm",
+                    "self_attn.q_norm", "self_attn.k_norm"},
+                   {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                   {"mlp.gate_proj", "mlp.up_proj"}},
+    [GPT_META] = {{"attention.wqkv", "attention.wo", "feed_forward.w13", "feed_forward.w2", "attention_norm",
+                   "ffn_norm", "attention.q_normalization", "attention.k_normalization"},
+                  {"attention.wq", "attention.wk", "attention.wv"},
+                  {"feed_forward.w1", "feed_forward.w3"}},
+};
+
+const gpt_names *gpt_config_names(gpt_family family)
 {
-    static const char *const plain[GPT_LAYER_TENSORS] = {"attention.wqkv",  "attention.wo",    "feed_forward.w1",
-                                                         "feed_forward.w3", "feed_forward.w2", "attention_norm",
-                                                         "ffn_norm"};
-    static const char *const llama[GPT_LAYER_TENSORS] = {NULL,
-                                                         "self_attn.o_proj",
-                                                         "mlp.gate_proj",
-                                                         "mlp.up_proj",
-                                                         "mlp.down_proj",
-                                                         "input_layernorm",
-                                                         "post_attention_layernorm"};
-    static const char *const apart[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
-    const int has_pieces = form & GPT_LAYER_LLAMA && part == GPT_WQKV;
-    if (piece >= (has_pieces ? 3 : 1)) return NULL;
-    snprintf(text, GPT_TENSOR_NAME, "%s.%s.weight", prefix,
-             has_pieces               ? apart[piece]
-             : form & GPT_LAYER_LLAMA ? llama[part]
-                                      : plain[part]);
+    static const gpt_names plain = {"tok_embeddings.weight", "layers", "norm.weight", "output.weight"},
+                           llama = {"model.embed_tokens.weight", "model.layers", "model.norm.weight", "lm_head.weight"};
+    return family == GPT_LLAMA ? &llama : &plain;
+}
+
+gpt_layer_shape gpt_config_layer(const gpt_config *c)
+{
+    const int plain = c->family == GPT_LLAMAGEN || c->family == GPT_SPHEREAR;
+    return (gpt_layer_shape){.family = c->family,
+                             .width = c->width,
+                             .hidden = c->hidden,
+                             .heads = c->heads,
+                             .kv_heads = gpt_kv_heads(c),
+                             .joined_qkv = plain || c->joined_qkv,
+                             .joined_w13 = c->family == GPT_SPHEREAR || c->joined_w13,
+                             .first_norm = 1,
+                             .bias = c->bias,
+                             .qk_norm = c->qk_norm,
+                             .norm_heads = c->norm_heads,
+                             .halves = c->family == GPT_LLAMA};
+}
+
+/* Returns the rows of a piece of a layer's tensor; of the joined one with `piece` -1. */
+static int rows_of(const gpt_layer_shape *l, gpt_part part, int piece)
+{
+    const int group = l->heads ? l->width / l->heads * l->kv_heads : l->width; /* without heads, k is as large as q */
+    switch (part) {
+    case GPT_WQKV:
+        return piece < 0 ? l->width + 2 * group : piece == 0 ? l->width : group;
+    case GPT_W13:
+        return piece < 0 ? 2 * l->hidden : l->hidden;
+    case GPT_Q_NORM:
+    case GPT_K_NORM:
+        return l->norm_heads;
+    default:
+        return l->width;
+    }
+}
+
+const char *gpt_layer_name(const char *prefix, const gpt_layer_shape *l, gpt_part part, int piece,
+                           char text[GPT_TENSOR_NAME], int *rows)
+{
+    const int apart = (part == GPT_WQKV && !l->joined_qkv) || (part == GPT_W13 && !l->joined_w13);
+    const int most = !apart ? 1 : part == GPT_WQKV ? 3 : 2;
+    if (piece >= most || (part == GPT_ATTENTION_NORM && !l->first_norm)) return NULL;
+    if ((part == GPT_Q_NORM || part == GPT_K_NORM) && l->qk_norm == GPT_NO_NORM) return NULL;
+    const char *name = !apart             ? layer_names[l->family].joined[part]
+                       : part == GPT_WQKV ? layer_names[l->family].qkv[piece]
+                                          : layer_names[l->family].w13[piece];
+    *rows = rows_of(l, part, apart ? piece : -1);
+    snprintf(text, GPT_TENSOR_NAME, "%s.%s.weight", prefix, name);
     return text;
 }
 
-void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int form, gpt_tensor_visitor *visit,
-                       void *user)
+const char *gpt_bias_name(const char *weight, char text[GPT_TENSOR_NAME])
+{
+    snprintf(text, GPT_TENSOR_NAME, "%.*sbias", (int)(strlen(weight) - strlen("weight")), weight);
+    return text;
+}
+
+/* Returns the columns of a layer's tensor; 0 of a vector. */
+static int columns_of(const gpt_layer_shape *l, gpt_part part)
+{
+    static const gpt_part vectors[] = {GPT_ATTENTION_NORM, GPT_FFN_NORM};
+    if (part == vectors[0] || part == vectors[1]) return 0;
+    if (part == GPT_Q_NORM || part == GPT_K_NORM) return l->heads ? l->width / l->heads : 0;
+    return part == GPT_W2 ? l->hidden : l->width;
+}
+
+void gpt_layer_tensors(const char *prefix, const gpt_layer_shape *l, gpt_tensor_visitor *visit, void *user)
 {
     const visitor v = {visit, user};
-    const int64_t shapes[GPT_LAYER_TENSORS][2] = {{form & GPT_LAYER_LLAMA ? width : 3 * width, width},
-                                                  {width, width},
-                                                  {form & GPT_LAYER_JOINED ? 2 * hidden : hidden, width},
-                                                  {hidden, width},
-                                                  {width, hidden},
-                                                  {width, 0},
-                                                  {width, 0}};
     for (int part = 0; part < GPT_LAYER_TENSORS; part++) {
-        char name[GPT_TENSOR_NAME];
-        if (part == GPT_W3 && form & GPT_LAYER_JOINED) continue;
-        if (part == GPT_ATTENTION_NORM && form & GPT_LAYER_NO_NORM) continue;
-        for (int piece = 0; gpt_layer_name(prefix, form, (gpt_part)part, piece, name); piece++)
-            visit_tensor(&v, name, shapes[part][0], shapes[part][1]);
+        char name[GPT_TENSOR_NAME], bias[GPT_TENSOR_NAME];
+        const int columns = columns_of(l, (gpt_part)part), is_qk = part == GPT_Q_NORM || part == GPT_K_NORM;
+        int rows;
+        for (int piece = 0; gpt_layer_name(prefix, l, (gpt_part)part, piece, name, &rows); piece++) {
+            const int vector = is_qk && l->norm_heads == 1;
+            visit_tensor(&v, name, vector ? columns : rows, vector ? 0 : columns);
+            if (is_qk && l->qk_norm == GPT_LAYER_NORM)
+                visit_tensor(&v, gpt_bias_name(name, bias), vector ? columns : rows, vector ? 0 : columns);
+            if (part <= GPT_W2 && l->bias) visit_tensor(&v, gpt_bias_name(name, bias), rows, 0);
+        }
     }
+}
+
+static void visit_condition(const gpt_config *c, const visitor *v)
+{
+    if (c->grammar) return;
+    if (!c->caption_dim) {
+        visit_tensor(v, class_table, (int64_t)c->classes + 1, c->width);
+        return;
+    }
+    visit_tensor(v, no_caption, c->prefix, c->caption_dim);
+    visit_tensor(v, "cls_embedding.cap_proj.fc1.weight", c->width, c->caption_dim);
+    visit_tensor(v, "cls_embedding.cap_proj.fc2.weight", c->width, c->width);
 }
 
 void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *user)
 {
     const visitor v = {visit, user};
-    if (c->caption_dim) {
-        visit_tensor(&v, no_caption, c->prefix, c->caption_dim);
-        visit_tensor(&v, "cls_embedding.cap_proj.fc1.weight", c->width, c->caption_dim);
-        visit_tensor(&v, "cls_embedding.cap_proj.fc2.weight", c->width, c->width);
-    } else {
-        visit_tensor(&v, class_table, (int64_t)c->classes + 1, c->width);
-    }
-    visit_tensor(&v, "tok_embeddings.weight", c->vocabulary, c->width);
+    const gpt_names *names = gpt_config_names(c->family);
+    const gpt_layer_shape layer = gpt_config_layer(c);
+    const int rows = c->grammar ? c->rows : c->vocabulary;
+    visit_condition(c, &v);
+    visit_tensor(&v, names->embedding, rows, c->width);
     for (int i = 0; i < c->depth; i++) {
         char prefix[32];
-        snprintf(prefix, sizeof prefix, "layers.%d", i);
-        gpt_layer_tensors(prefix, c->width, c->hidden, GPT_LAYER_PLAIN, visit, user);
+        snprintf(prefix, sizeof prefix, "%s.%d", names->layers, i);
+        gpt_layer_tensors(prefix, &layer, visit, user);
     }
-    visit_tensor(&v, "norm.weight", c->width, 0);
-    visit_tensor(&v, "output.weight", c->vocabulary, c->width);
+    visit_tensor(&v, names->norm, c->width, 0);
+    if (!c->tied) visit_tensor(&v, names->output, rows, c->width);
 }

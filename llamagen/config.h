@@ -1,26 +1,62 @@
-/* The shape of LlamaGen's transformer (Sun et al. 2024, autoregressive/models/gpt.py), and its tensors' names. */
+/* The shape of a decoder of Llama's kind, and its tensors' names: LlamaGen (Sun et al. 2024,
+ * autoregressive/models/gpt.py), SphereAR's transformer, and decoders that write images among text, of text/grammar.h:
+ * Lumina-mGPT, Anole, Emu3. */
 #ifndef LLAMAGEN_CONFIG_H
 #define LLAMAGEN_CONFIG_H
 
+#include "text/grammar.h"
 #include "weights/weights.h"
 
-/* Families with this transformer. SphereAR's (model.py) has one tensor for both halves of the SwiGLU's first layer, the
- * epsilon 1e-6, rotary positions counted from the middle of the tokens, columns first, and no output layer. */
-typedef enum { GPT_LLAMAGEN, GPT_SPHEREAR } gpt_family;
+/* What differs among these transformers by the release they come from: the names of their tensors, and the row of
+ * gpt_forms in config.c. */
+typedef enum {
+    GPT_LLAMAGEN,
+    GPT_SPHEREAR, /* layers alone: no embedding of tokens, no output layer */
+    GPT_LLAMA,    /* names of transformers' Llama: Chameleon and Emu3 in folders of Hugging Face, LANTERN's drafters */
+    GPT_META,     /* names of Chameleon's release (consolidated.pth) */
+} gpt_family;
+
+/* The norm of each head's query and key before their rotation. */
+typedef enum { GPT_NO_NORM, GPT_RMS_NORM, GPT_LAYER_NORM } gpt_norm;
+
+/* The shape of a layer. */
+typedef struct {
+    gpt_family family;
+    int width, hidden;
+    int heads, kv_heads; /* kv_heads: heads of keys and values */
+    int joined_qkv;      /* 1: q, k and v are one tensor */
+    int joined_w13;      /* 1: w1 and w3 are one tensor */
+    int first_norm;      /* 1: there is an attention_norm; an EAGLE drafter's layer may have none */
+    int bias;            /* 1: products have biases */
+    gpt_norm qk_norm;
+    int norm_heads; /* rows of its weights: 1, shared by all heads, or as many as heads */
+    int halves;     /* 1: RoPE rotates a head's number i with i + head_dim / 2, else neighbours */
+} gpt_layer_shape;
 
 typedef struct {
     gpt_family family;
     int width;       /* dim */
     int depth;       /* n_layer */
-    int heads;       /* n_head, also the number of key and value heads */
+    int heads;       /* n_head */
     int hidden;      /* width of the SwiGLU */
-    int vocabulary;  /* image tokens */
-    int seq_len;     /* tokens of an image, a square */
+    int vocabulary;  /* image tokens, by their numbers in the codebook */
+    int seq_len;     /* tokens of an image */
     int classes;     /* class-conditional: class_emb has one row more, the unconditional class. 0 with captions */
-    int prefix;      /* positions before the image tokens: 1 for a class, 120 for a caption */
+    int prefix;      /* positions before the image tokens: 1 for a class, 120 for a caption, for a prompt at most */
     int caption_dim; /* text-to-image: width of a caption's features; else 0 */
     long parameters;
     int heads_guessed; /* 1: the number of heads is a guess, since no source tells it and the width is not official */
+    int kv_heads;      /* heads of keys and values; 0: as many as heads */
+    int columns;       /* tokens in a row of the image; 0: the image is a square */
+    /* Decoders of text/grammar.h; 0 in others. A caption's features are embeddings: no layer is in front of them. */
+    const text_family *grammar;
+    int line_end;    /* 1: a token that is no image token stands behind each row but the last */
+    int rows;        /* of the file's embedding, text included */
+    int tied;        /* 1: the output layer is the embedding */
+    float eps;       /* of the RMS norms; 0: the form's */
+    float rope_base; /* 0: 10000 */
+    int joined_qkv, joined_w13, bias, norm_heads; /* as in gpt_layer_shape, of family GPT_META and GPT_LLAMA */
+    gpt_norm qk_norm;
 } gpt_config;
 
 /* Derives the shape from the tensors. `heads` 0 takes the heads from the metadata (mar.heads), else from the official
@@ -29,6 +65,10 @@ typedef struct {
  * naming the tensor, if the file is not a LlamaGen model; other wrong tensors are found when they are loaded. Returns
  * MAR_EARG if `heads` does not fit the width (gpt_heads_divide). */
 mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, mar_err *err);
+/* Derives the shape of a decoder of text/grammar.h, for images of width x height pixels; 0 x 0: its family's. Numbers
+ * that no tensor shows come from config.json, else from the metadata. Errors are those of gpt_config_derive,
+ * text_grammar_open and text_grammar_size. */
+mar_status gpt_config_derive_decoder(const wt_file *f, int width, int height, gpt_config *config, mar_err *err);
 /* Sets heads and heads_guessed of a config with a width, as gpt_config_derive does. */
 mar_status gpt_config_derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err);
 /* Tells whether this many heads divide the width into supported sizes: multiples of 4, up to KERN_CACHE_HEAD_MAX
@@ -37,31 +77,80 @@ int gpt_heads_divide(long heads, int width);
 /* Calls `visit` for every tensor of the model, in the official order. */
 typedef void gpt_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *user);
-/* The form of a layer's tensors. */
-enum {
-    GPT_LAYER_PLAIN = 0,
-    GPT_LAYER_NO_NORM = 1, /* there is no attention_norm (an EAGLE drafter's layer) */
-    GPT_LAYER_JOINED = 2,  /* feed_forward.w1 has the rows of w3, too (SphereAR) */
-    GPT_LAYER_LLAMA = 4,   /* the names of transformers' Llama, q, k and v apart (a published EAGLE drafter) */
-};
-/* The tensors of a layer. */
-typedef enum { GPT_WQKV, GPT_WO, GPT_W1, GPT_W3, GPT_W2, GPT_ATTENTION_NORM, GPT_FFN_NORM, GPT_LAYER_TENSORS } gpt_part;
-enum { GPT_TENSOR_NAME = 96 };
-/* Writes the name of a layer's tensor, of which `piece` 0.. has a part of the rows. Returns NULL if there is no such
- * piece. */
-const char *gpt_layer_name(const char *prefix, int form, gpt_part part, int piece, char text[GPT_TENSOR_NAME]);
-/* Calls `visit` for the tensors of one layer, whose names begin with `prefix`, "layers.3". */
-void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int form, gpt_tensor_visitor *visit,
-                       void *user);
+
+/* The tensors of a layer. GPT_WQKV and GPT_W13 have several pieces unless they are joined. */
+typedef enum {
+    GPT_WQKV,
+    GPT_WO,
+    GPT_W13,
+    GPT_W2,
+    GPT_ATTENTION_NORM,
+    GPT_FFN_NORM,
+    GPT_Q_NORM,
+    GPT_K_NORM,
+    GPT_LAYER_TENSORS
+} gpt_part;
+enum { GPT_TENSOR_NAME = 96, GPT_PIECES = 3 };
+/* Returns the shape of the model's layers. */
+gpt_layer_shape gpt_config_layer(const gpt_config *c);
+/* Writes the name of a layer's tensor, of which `piece` 0.. has a part of the rows, and its number of rows to *rows.
+ * Names begin with `prefix`, "layers.3". Returns NULL if there is no such piece. */
+const char *gpt_layer_name(const char *prefix, const gpt_layer_shape *l, gpt_part part, int piece,
+                           char text[GPT_TENSOR_NAME], int *rows);
+/* Calls `visit` for the tensors of one layer. */
+void gpt_layer_tensors(const char *prefix, const gpt_layer_shape *l, gpt_tensor_visitor *visit, void *user);
+/* Writes the name of a bias beside the name of its weight. */
+const char *gpt_bias_name(const char *weight, char text[GPT_TENSOR_NAME]);
+
+/* Names of the tensors beside the layers. */
+typedef struct {
+    const char *embedding, *layers, *norm, *output;
+} gpt_names;
+const gpt_names *gpt_config_names(gpt_family family);
+
 /* Tells whether the file looks like LlamaGen: it has layers.0.attention.wqkv.weight or tok_embeddings.weight. */
 int gpt_config_recognise(const wt_file *f);
+/* Tells whether the file looks like a decoder of text/grammar.h: layers and an embedding by its names. */
+int gpt_config_recognise_decoder(const wt_file *f);
 /* Tells whether an extra tensor is harmless: one that can be computed (freqs_cis, causal_mask), or a key-value
  * cache. */
 int gpt_config_ignores(const char *name);
+/* Tells the same of a decoder's file: also an image encoder beside it (Anole's model.vqmodel). */
+int gpt_config_ignores_decoder(const char *name);
 /* Tells whether the tensor is a layer's matrix that dtype int8 multiplies in int8 and an int8 file stores as I8
  * (weights/weights.h). An EAGLE drafter's layer counts. */
 int gpt_config_is_int8(const char *tensor);
 /* Returns the side of the square of seq_len tokens; 0 if seq_len is not a square. */
 int gpt_config_side(int seq_len);
+
+/* Returns the heads of keys and values. */
+static inline int gpt_kv_heads(const gpt_config *c)
+{
+    return c->kv_heads ? c->kv_heads : c->heads;
+}
+
+/* Returns the tokens in a row of the image. */
+static inline int gpt_columns(const gpt_config *c)
+{
+    return c->columns ? c->columns : gpt_config_side(c->seq_len);
+}
+
+/* Returns the position of token i among the image's tokens and line ends. */
+static inline int gpt_place(const gpt_config *c, int i)
+{
+    return c->line_end && i > 0 ? i + i / c->columns : i;
+}
+
+/* Tells whether a line end stands behind token i. Nothing is computed behind the last one. */
+static inline int gpt_ends_line(const gpt_config *c, int i)
+{
+    return c->line_end && (i + 1) % c->columns == 0 && i + 1 < c->seq_len;
+}
+
+/* Returns the number of tokens and line ends. */
+static inline int gpt_positions(const gpt_config *c)
+{
+    return gpt_place(c, c->seq_len - 1) + 1;
+}
 
 #endif

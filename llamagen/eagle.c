@@ -1,6 +1,7 @@
 #include "llamagen/eagle.h"
 
 #include "base/arena.h"
+#include "llamagen/lines.h"
 #include "llamagen/pass.h"
 #include "llamagen/slots.h"
 
@@ -14,11 +15,13 @@ enum { TOKENS, DRAFTS };
 /* An image's cache, and the state of its request. */
 typedef struct {
     gpt_slots slots;
-    float cfg;  /* guidance scale */
-    int known;  /* tokens computed */
-    int tokens; /* tokens to compute in this pass, from token `known` on */
-    int drafts; /* first draft to compute */
-    int from;   /* first site whose log probabilities are missing */
+    gpt_lines lines; /* its request */
+    int begin[2];    /* by branch: first row before the image tokens */
+    float cfg;       /* guidance scale */
+    int known;       /* tokens computed */
+    int tokens;      /* tokens to compute in this pass, from token `known` on */
+    int drafts;      /* first draft to compute */
+    int from;        /* first site whose log probabilities are missing */
 } eagle_image;
 
 struct eagle_runner {
@@ -49,33 +52,41 @@ struct eagle_runner {
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
 
-/* Adds a row that reads row `feature` of the features. Returns its mask. */
-static uint64_t *add_row(eagle_runner *r, int token, int position, int sequence, int slot, int feature)
+/* Adds a row of an image that reads row `feature` of the features. `position` counts from the first image token.
+ * Returns its mask. */
+static uint64_t *add_row(eagle_runner *r, int token, int position, int image, int branch, int slot, int feature)
 {
+    const int place = r->one.config.prefix - r->image[image].begin[branch] + position;
     r->feature[r->pass.rows] = feature;
-    return gpt_pass_add_row(&r->pass, token, r->one.config.prefix + position, sequence, slot);
+    return gpt_pass_add_row(&r->pass, token, place, gpt_sequence(r->images, image, branch), slot);
 }
 
-/* Adds the slots of rows 0 .. end - 1 before the image tokens. */
-static void add_prefix_slots(eagle_runner *r, int sequence, int end)
+/* Adds the slots of the rows before the image tokens, up to number end - 1. Returns their number. */
+static int add_prefix_slots(eagle_runner *r, int image, int branch, int end)
 {
-    for (int i = 0; i < end; i++) gpt_pass_add_slot(&r->pass, sequence, BEFORE + 1 + i);
+    const int begin = r->image[image].begin[branch], sequence = gpt_sequence(r->images, image, branch);
+    for (int i = begin; i < end; i++) gpt_pass_add_slot(&r->pass, sequence, BEFORE + 1 + i);
+    return end > begin ? end - begin : 0;
 }
 
-/* Adds rows first .. end - 1 before the image tokens: token 0 behind the target's position of the same number. */
+/* Adds rows first .. end - 1 before the image tokens, behind the target's position of the same number: of LlamaGen with
+ * token 0, else with the prompt's next token. */
 static void add_prefix(eagle_runner *r, int image, int branch, int first, int end)
 {
     gpt_pass *p = &r->pass;
     const int sequence = gpt_sequence(r->images, image, branch), positions = r->one.config.prefix;
+    const int next = r->one.config.grammar ? gpt_runner_prefix_row(r->target, image, branch) + 1 : -1;
+    if (first < r->image[image].begin[branch]) first = r->image[image].begin[branch];
+    if (first >= end) return;
     gpt_pass_add_span(p);
-    add_prefix_slots(r, sequence, first);
+    const int common = add_prefix_slots(r, image, branch, first);
     gpt_pass_set_common(p);
     for (int i = first; i < end; i++) gpt_pass_add_slot(p, sequence, BEFORE + 1 + i);
     for (int i = first; i < end; i++) {
         const int feature = gpt_runner_slot(r->target, image, branch, i - positions);
-        uint64_t *mask = add_row(r, 0, i - positions, sequence, BEFORE + 1 + i, feature);
+        uint64_t *mask = add_row(r, next < 0 ? 0 : next + i, i - positions, image, branch, BEFORE + 1 + i, feature);
         gpt_mask_add(mask, 0, i - first + 1);
-        p->attended += i + 1;
+        p->attended += common + i - first + 1;
     }
 }
 
@@ -88,15 +99,15 @@ static void add_tokens(eagle_runner *r, int image, int branch)
     const int sequence = gpt_sequence(r->images, image, branch), end = im->known + im->tokens;
     if (im->tokens == 0) return;
     gpt_pass_add_span(p);
-    add_prefix_slots(r, sequence, r->prefix);
+    const int before = add_prefix_slots(r, image, branch, r->prefix);
     gpt_pass_add_slots(p, sequence, s->slot, im->known);
     gpt_pass_set_common(p);
     gpt_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
     for (int i = im->known; i < end; i++) {
         const int feature = gpt_runner_slot(r->target, image, branch, i - 1);
-        uint64_t *mask = add_row(r, s->token[i], i, sequence, s->slot[i], feature);
+        uint64_t *mask = add_row(r, s->token[i], i, image, branch, s->slot[i], feature);
         gpt_mask_add(mask, 0, i - im->known + 1);
-        p->attended += r->prefix + i + 1;
+        p->attended += before + i + 1;
     }
 }
 
@@ -106,35 +117,37 @@ static int last_slot(const gpt_slots *s)
     return s->known ? s->slot[s->known - 1] : BEFORE;
 }
 
-/* Returns the number of new drafts of a request at this depth. *end is one more than the last one's number. */
-static int count_drafts(const eagle_runner *r, const spec_request *q, int depth, int *end)
+/* Returns the number of new drafts of an image's request at this depth. *end is one more than the last one's number. */
+static int count_drafts(const eagle_image *im, int depth, int *end)
 {
+    const spec_request *q = &im->lines.request;
     int n = 0;
     *end = 0;
-    for (int i = r->image[q->sequence].drafts; i < q->count; i++)
+    for (int i = im->drafts; i < q->count; i++)
         if (gpt_request_depth(q, i) == depth) n++, *end = i + 1;
     return n;
 }
 
-static void add_drafts(eagle_runner *r, const spec_request *q, int branch, int depth)
+static void add_drafts(eagle_runner *r, int image, int branch, int depth)
 {
     gpt_pass *p = &r->pass;
-    const eagle_image *im = &r->image[q->sequence];
+    const eagle_image *im = &r->image[image];
     const gpt_slots *s = &im->slots;
-    const int sequence = gpt_sequence(r->images, q->sequence, branch), own = sequence * s->count;
+    const spec_request *q = &im->lines.request;
+    const int sequence = gpt_sequence(r->images, image, branch), own = sequence * s->count;
     int end;
-    if (count_drafts(r, q, depth, &end) == 0) return;
+    if (count_drafts(im, depth, &end) == 0) return;
     gpt_pass_add_span(p);
-    add_prefix_slots(r, sequence, r->prefix);
+    const int rows = add_prefix_slots(r, image, branch, r->prefix);
     gpt_pass_add_slots(p, sequence, s->slot, s->known);
     gpt_pass_set_common(p);
     gpt_pass_add_slots(p, sequence, s->draft_slot, end);
     for (int i = im->drafts; i < end; i++) {
         if (gpt_request_depth(q, i) != depth) continue;
         const int before = s->parent[i] < 0 ? last_slot(s) : s->draft_slot[s->parent[i]];
-        uint64_t *mask = add_row(r, s->draft[i], s->known + depth - 1, sequence, s->draft_slot[i], own + before);
+        uint64_t *mask = add_row(r, s->draft[i], s->known + depth - 1, image, branch, s->draft_slot[i], own + before);
         gpt_mask_add_path(mask, 0, s->parent, i);
-        p->attended += r->prefix + s->known + depth;
+        p->attended += rows + s->known + depth;
     }
 }
 
@@ -165,7 +178,7 @@ static void compute_rows(const call *c)
     const gpt_pass *p = &r->pass;
     kern_queue *k = r->k;
     const int d = r->one.config.width;
-    k->core->copy_rows(k, r->joined, r->place_of_token, r->one.token_emb, p->embedding, NULL, NULL, p->rows, d);
+    k->core->copy_rows(k, r->joined, r->place_of_token, p->table, p->embedding, NULL, NULL, p->rows, d);
     k->core->copy_rows(k, r->joined, r->place_of_feature, c->features, r->feature, NULL, NULL, p->rows, d);
     k->core->to_act(k, r->joined, (size_t)p->rows * 2 * (size_t)d, r->input);
     k->core->linear(k, r->model->fc, r->input, p->rows, p->x);
@@ -231,13 +244,15 @@ static void run(eagle_runner *r, int kind, float *log_probs)
 /* Computes the rows before the image tokens of images that start. */
 static void compute_prefixes(eagle_runner *r, const gpt_start *start, int n)
 {
+    const float *table = r->one.config.grammar ? gpt_runner_prefix_table(r->target) : r->one.token_emb;
     const call body = {r, gpt_runner_features(r->target), NULL};
     r->k->watch.part = "draft: eagle.";
     for (int first = 0, end; first < r->prefix; first = end) {
         end = first + r->rows < r->prefix ? first + r->rows : r->prefix;
-        gpt_pass_begin(&r->pass, r->one.token_emb, NULL);
+        gpt_pass_begin(&r->pass, table, NULL);
         for (int c = 0; c < r->cfg_branches; c++)
             for (int i = 0; i < n; i++) add_prefix(r, start[i].image, c, first, end);
+        if (r->pass.rows == 0) continue;
         compute_rows(&body);
         count_pass(r);
     }
@@ -277,10 +292,13 @@ static int run_drafts(eagle_runner *r, const spec_request *request, int n, int d
         for (int i = 0; i < n; i++) {
             const spec_request *q = &request[i];
             const eagle_image *im = &r->image[q->sequence];
-            if (count_drafts(r, q, depth, &end) == 0) continue;
-            add_drafts(r, q, c, depth);
-            for (int j = im->drafts; j < end; j++)
-                if (gpt_request_depth(q, j) == depth) add_logit_row(r, q, c, j + 1, im->slots.draft_slot[j]);
+            if (count_drafts(im, depth, &end) == 0) continue;
+            add_drafts(r, q->sequence, c, depth);
+            for (int site = im->from > 1 ? im->from : 1; site <= q->count; site++) {
+                const int j = gpt_lines_site(&im->lines, site);
+                if (gpt_request_depth(&im->lines.request, j) == depth)
+                    add_logit_row(r, q, c, site, im->slots.draft_slot[j]);
+            }
         }
     run(r, DRAFTS, log_probs);
     return p->rows > 0;
@@ -289,12 +307,14 @@ static int run_drafts(eagle_runner *r, const spec_request *request, int n, int d
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
 /* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
-static mar_status prepare_request(eagle_runner *r, const spec_request *q, mar_err *err)
+static mar_status prepare_request(eagle_runner *r, const spec_request *asked, mar_err *err)
 {
-    eagle_image *im = &r->image[q->sequence];
+    eagle_image *im = &r->image[asked->sequence];
     gpt_slots *s = &im->slots;
-    im->from = gpt_slots_continues(s, q) ? q->from : 0;
-    im->drafts = im->from ? im->from - 1 : 0;
+    const spec_request *q = &im->lines.request;
+    gpt_lines_expand(&im->lines, &r->one.config, asked);
+    im->from = gpt_slots_continues(s, q) ? asked->from : 0;
+    im->drafts = im->from ? q->from - 1 : 0;
     gpt_slots_drop_drafts(s, im->drafts);
     if (im->from == 0) {
         gpt_runner_follow(r->target, q->sequence, q->prefix, q->length);
@@ -317,11 +337,13 @@ mar_status eagle_runner_log_probs(void *runner, const spec_request *request, int
         status = gpt_request_check(&r->one.config, r->images, r->drafts, &request[i], err);
     for (int i = 0; status == MAR_OK && i < n; i++) status = prepare_request(r, &request[i], err);
     if (status != MAR_OK) return status;
-    for (int i = 0; i < n; i++)
-        for (int j = r->image[request[i].sequence].drafts; j < request[i].count; j++) {
-            const int depth = gpt_request_depth(&request[i], j);
+    for (int i = 0; i < n; i++) {
+        const eagle_image *im = &r->image[request[i].sequence];
+        for (int j = im->drafts; j < im->lines.request.count; j++) {
+            const int depth = gpt_request_depth(&im->lines.request, j);
             if (depth > deepest) deepest = depth;
         }
+    }
     r->k->watch.part = "draft: eagle.";
     run_tokens(r, request, n, log_probs);
     for (int depth = 1; depth <= deepest; depth++) run_drafts(r, request, n, depth, log_probs);
@@ -333,8 +355,10 @@ void eagle_runner_admit(eagle_runner *r, const gpt_start *start, int n)
     const gpt_pass *p = &r->pass;
     int rows = 0;
     for (int i = 0; i < n; i++) {
-        gpt_slots_begin(&r->image[start[i].image].slots);
-        r->image[start[i].image].cfg = start[i].cfg;
+        eagle_image *im = &r->image[start[i].image];
+        gpt_slots_begin(&im->slots);
+        im->cfg = start[i].cfg;
+        for (int c = 0; c < r->cfg_branches; c++) im->begin[c] = gpt_runner_begin_of(r->target, start[i].image, c);
     }
     for (int c = 0; c < r->cfg_branches; c++)
         for (int i = 0; i < n; i++, rows++) {
@@ -386,7 +410,10 @@ static mar_status create_lists(eagle_runner *r, mar_err *err)
         r->place_of_feature[i] = 2 * (int)i + 1;
     }
     for (int i = 0; status == MAR_OK && i < r->images; i++)
-        status = gpt_slots_create(BEFORE + 1 + r->prefix, c->seq_len, r->drafts, &r->image[i].slots, err);
+        status = gpt_slots_create(BEFORE + 1 + r->prefix, gpt_positions(c), gpt_lines_drafts(c, r->drafts),
+                                  &r->image[i].slots, err);
+    for (int i = 0; status == MAR_OK && i < r->images; i++)
+        status = gpt_lines_create(c, r->drafts, &r->image[i].lines, err);
     return status;
 }
 
@@ -407,11 +434,13 @@ mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gp
                         .images = images,
                         .cfg_branches = gpt_cfg_branches(sampling),
                         .drafts = drafts,
-                        .rows = drafts + 1};
+                        .rows = gpt_lines_drafts(&gpt->config, drafts + 1)};
     r->one.layers = &r->layer;
     r->one.config.depth = 1;
     r->one.config.hidden = model->config.hidden;
-    if (model->config.published) r->one.norm_eps = 1e-6f, r->prefix = gpt->config.prefix - 1;
+    r->one.config.kv_heads = gpt->config.heads;
+    if (model->config.published) r->prefix = gpt->config.prefix - 1;
+    if (model->config.published && !gpt->config.grammar) r->one.norm_eps = 1e-6f;
     if (model->token_emb) r->one.token_emb = model->token_emb;
     status = create_lists(r, err);
     if (status == MAR_OK)
@@ -428,7 +457,10 @@ void eagle_runner_free(eagle_runner *r)
 {
     if (!r) return;
     gpt_recordings_free(r->k, &r->recordings);
-    for (int i = 0; r->image && i < r->images; i++) gpt_slots_free(&r->image[i].slots);
+    for (int i = 0; r->image && i < r->images; i++) {
+        gpt_slots_free(&r->image[i].slots);
+        gpt_lines_free(&r->image[i].lines);
+    }
     gpt_pass_free(&r->pass);
     free(r->image);
     int *lists[] = {r->feature, r->place_of_token, r->place_of_feature, r->site, r->place};
@@ -436,6 +468,11 @@ void eagle_runner_free(eagle_runner *r)
     free(r->cfg);
     free(r->start);
     free(r);
+}
+
+void eagle_runner_set_cache(eagle_runner *r, kern_cache_type type)
+{
+    r->pass.cache_type = type;
 }
 
 size_t eagle_runner_lay_out(eagle_runner *r, char *base)

@@ -20,8 +20,9 @@ typedef struct eagle_runner eagle_runner;
  * Returns MAR_EMODEL if the drafter does not fit the model. */
 mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gpt_model *gpt, gpt_runner *target,
                                const gpt_sampling *sampling, int images, int drafts, eagle_runner **out, mar_err *err);
-void eagle_runner_free(eagle_runner *r);                  /* r may be NULL */
-size_t eagle_runner_lay_out(eagle_runner *r, char *base); /* as gpt_runner_lay_out */
+void eagle_runner_free(eagle_runner *r);                            /* r may be NULL */
+void eagle_runner_set_cache(eagle_runner *r, kern_cache_type type); /* as gpt_runner_set_cache */
+size_t eagle_runner_lay_out(eagle_runner *r, char *base);           /* as gpt_runner_lay_out */
 mar_status eagle_runner_plan(eagle_runner *r, int images, mar_err *err);
 /* Starts images that the target has just started (gpt_runner_admit), beside those at work. */
 void eagle_runner_admit(eagle_runner *r, const gpt_start *start, int n);

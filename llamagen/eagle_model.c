@@ -9,26 +9,35 @@
 /* The names of a drafter's tensors: ours, and LANTERN's. */
 typedef struct {
     const char *fc_weight, *fc_bias, *embedding, *layer;
-    int form;
+    gpt_family family;
 } eagle_names;
 
 static const eagle_names names[2] = {
-    {"eagle.fc.weight", "eagle.fc.bias", NULL, "eagle.layers.0", GPT_LAYER_PLAIN},
-    {"fc.weight", "fc.bias", "embed_tokens.weight", "layers.0", GPT_LAYER_LLAMA},
+    {"eagle.fc.weight", "eagle.fc.bias", NULL, "eagle.layers.0", GPT_LLAMAGEN},
+    {"fc.weight", "fc.bias", "embed_tokens.weight", "layers.0", GPT_LLAMA},
 };
 
-static int form_of(const eagle_config *c)
+static const char q_norm[] = "layers.0.self_attn.q_norm.weight";
+
+static gpt_layer_shape layer_of(const eagle_config *c)
 {
-    return names[c->published].form | (c->first_norm ? 0 : GPT_LAYER_NO_NORM);
+    return (gpt_layer_shape){.family = names[c->published].family,
+                             .width = c->width,
+                             .hidden = c->hidden,
+                             .heads = c->heads,
+                             .kv_heads = c->heads,
+                             .joined_qkv = !c->published,
+                             .first_norm = c->first_norm,
+                             .qk_norm = c->qk_norm ? GPT_LAYER_NORM : GPT_NO_NORM,
+                             .norm_heads = c->heads,
+                             .halves = c->qk_norm};
 }
 
 /* --- the shape ---------------------------------------------------------------------------------------------------- */
 
 static int is_published(const wt_file *f)
 {
-    char name[GPT_TENSOR_NAME];
-    return wt_find(f, names[1].fc_weight) &&
-           wt_find(f, gpt_layer_name(names[1].layer, names[1].form, GPT_WQKV, 0, name));
+    return wt_find(f, names[1].fc_weight) && wt_find(f, "layers.0.self_attn.q_proj.weight");
 }
 
 int eagle_config_recognise(const wt_file *f)
@@ -58,13 +67,18 @@ static mar_status derive_heads(const wt_file *f, int heads, eagle_config *c, mar
 
 mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, mar_err *err)
 {
-    const wt_tensor *fc, *w1, *embedding = NULL;
+    const wt_tensor *fc, *w1, *embedding = NULL, *norm = NULL;
     char name[GPT_TENSOR_NAME];
-    *out = (eagle_config){.published = is_published(f)};
+    int rows;
+    *out = (eagle_config){.published = is_published(f), .first_norm = 1};
     const eagle_names *n = &names[out->published];
+    const gpt_layer_shape any = layer_of(out);
     mar_status status = wt_find_shape(f, n->fc_weight, 2, &fc, err);
-    if (status == MAR_OK) status = wt_find_shape(f, gpt_layer_name(n->layer, n->form, GPT_W1, 0, name), 2, &w1, err);
-    if (status == MAR_OK && n->embedding && wt_find(f, n->embedding))
+    if (status == MAR_OK)
+        status = wt_find_shape(f, gpt_layer_name(n->layer, &any, GPT_W13, 0, name, &rows), 2, &w1, err);
+    out->qk_norm = out->published && wt_find(f, q_norm);
+    if (status == MAR_OK && out->qk_norm) status = wt_find_shape(f, q_norm, 2, &norm, err);
+    if (status == MAR_OK && n->embedding && wt_find(f, n->embedding) && !out->qk_norm)
         status = wt_find_shape(f, n->embedding, 2, &embedding, err);
     if (status != MAR_OK) return status;
     if (fc->shape[1] != 2 * fc->shape[0])
@@ -73,9 +87,9 @@ mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, m
     out->width = (int)fc->shape[0];
     out->hidden = (int)w1->shape[0];
     out->bias = wt_find(f, n->fc_bias) != NULL;
-    out->first_norm = wt_find(f, gpt_layer_name(n->layer, n->form, GPT_ATTENTION_NORM, 0, name)) != NULL;
+    out->first_norm = wt_find(f, gpt_layer_name(n->layer, &any, GPT_ATTENTION_NORM, 0, name, &rows)) != NULL;
     out->vocabulary = embedding ? (int)embedding->shape[0] : 0;
-    status = derive_heads(f, heads, out, err);
+    status = derive_heads(f, heads ? heads : norm ? (int)norm->shape[0] : 0, out, err);
     if (status == MAR_OK) eagle_config_tensors(out, wt_add_elements, &out->parameters);
     return status;
 }
@@ -86,8 +100,14 @@ void eagle_config_tensors(const eagle_config *c, gpt_tensor_visitor *visit, void
     const int64_t fc[2] = {c->width, 2 * (int64_t)c->width}, embedding[2] = {c->vocabulary, c->width};
     visit(user, n->fc_weight, 2, fc);
     if (c->bias) visit(user, n->fc_bias, 1, fc);
-    gpt_layer_tensors(n->layer, c->width, c->hidden, form_of(c), visit, user);
+    const gpt_layer_shape layer = layer_of(c);
+    gpt_layer_tensors(n->layer, &layer, visit, user);
     if (c->vocabulary) visit(user, n->embedding, 2, embedding);
+}
+
+int eagle_config_ignores(const char *name)
+{
+    return strcmp(name, names[1].embedding) == 0;
 }
 
 mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, mar_err *err)
@@ -98,6 +118,9 @@ mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, ma
     if (c->heads && c->heads != target->heads)
         return err_set(err, MAR_EMODEL, "the EAGLE drafter has %d attention heads, expected as many as the model, %d",
                        c->heads, target->heads);
+    if (c->qk_norm != (target->qk_norm == GPT_LAYER_NORM))
+        return err_set(err, MAR_EMODEL, "the EAGLE drafter %s norms of q and k, expected a layer like the model's",
+                       c->qk_norm ? "has" : "has no");
     if (c->vocabulary && c->vocabulary != target->vocabulary)
         return err_set(err, MAR_EMODEL, "the EAGLE drafter has %d tokens, expected the model's, %d", c->vocabulary,
                        target->vocabulary);
@@ -148,8 +171,8 @@ mar_status eagle_model_create(kern_queue *k, const wt_file *f, int heads, eagle_
     const eagle_config *c = &m->config;
     if (status == MAR_OK) status = load_fc(k, f, m, err);
     if (status == MAR_OK) status = load_embedding(k, f, m, err);
-    if (status == MAR_OK)
-        status = gpt_layer_load(k, f, names[c->published].layer, c->width, c->hidden, form_of(c), NULL, &m->layer, err);
+    const gpt_layer_shape layer = layer_of(c);
+    if (status == MAR_OK) status = gpt_layer_load(k, f, names[c->published].layer, &layer, NULL, &m->layer, err);
     if (status == MAR_OK) {
         *out = m;
     } else {

@@ -1,4 +1,4 @@
-/* An EAGLE drafter for LlamaGen (Li et al. 2024, section 3.2): one layer that predicts the target's next feature. A
+/* An EAGLE drafter (Li et al. 2024, section 3.2): one layer that predicts the target's next feature. A
  * feature is the input of the target's output layer: the result of its last norm. The drafter reads the last feature
  * f_{i-1} and the token t_i that was drawn from it:
  *
@@ -34,7 +34,14 @@
  * They differ in two points. The epsilon of the norm is 1e-6. The drafter's own sequence begins before t_0: position j
  * of the target's prefix, all but the last, has a row with the feature f_j and the embedding of token 0. These rows
  * have no mask. As in the target, RoPE makes their q and k zero. A class has a prefix of one position, and no such row.
- */
+ *
+ * LANTERN's drafters for Anole and Lumina-mGPT (cnets_anole.py, cnets_lumina_mgpt.py) have
+ *
+ *     layers.0.self_attn.{q,k}_norm.weight, .bias                     [heads, D / heads]
+ *     layers.0.input_layernorm.weight                                 [D]
+ *
+ * too. Their epsilon is the target's, and the rows before t_0 have the prompt's tokens: f_j with the embedding of token
+ * j + 1. Their embed_tokens.weight is a copy of the target's, which is used instead. */
 #ifndef LLAMAGEN_EAGLE_MODEL_H
 #define LLAMAGEN_EAGLE_MODEL_H
 
@@ -47,7 +54,8 @@ typedef struct {
     int bias;       /* 1: fc has a bias */
     int first_norm; /* 1: there is an attention_norm */
     int published;  /* 1: LANTERN's names */
-    int vocabulary; /* tokens of its own embedding; 0: none */
+    int qk_norm;    /* 1: norms of q and k, rotary pairs by halves: a drafter for Anole or Lumina-mGPT */
+    int vocabulary; /* tokens of its own embedding; 0: none, or a copy that is not used */
     long parameters;
 } eagle_config;
 
@@ -59,6 +67,8 @@ int eagle_config_recognise(const wt_file *f);
 mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, mar_err *err);
 /* Calls `visit` for every tensor of the drafter, in the order above. */
 void eagle_config_tensors(const eagle_config *c, gpt_tensor_visitor *visit, void *user);
+/* Tells whether an extra tensor is harmless: a copy of the target's embedding. */
+int eagle_config_ignores(const char *name);
 /* Returns MAR_EMODEL, saying why, if the drafter does not fit the target. */
 mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, mar_err *err);
 

@@ -31,7 +31,9 @@ typedef struct {
     gpt_start *start;    /* [max_images] the images that begin */
     int *given;          /* [max_images][seq_len] their known tokens */
     float *number;       /* host [max_images][seq_len] token ids on their way to `latents` */
-    float *zero;         /* host [caption_tokens][caption_dim] of 0: a caption to measure; NULL before the first */
+    float *zero;         /* host [caption_tokens][caption_dim] of 0: a caption to
+                          * measure, and its mask; NULL before the first */
+    int has_negative;    /* 1: the second branch's caption is set; needed by decoders of text/grammar.h */
 } discrete;
 
 static discrete *of(mar_engine_state *g)
@@ -98,12 +100,16 @@ static mar_status create_runners(discrete *g, mar_err *err)
 {
     const mar_model *draft = g->plan.params.draft;
     const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
-    const mar_status status =
+    const kern_cache_type cache = mar_discrete_cache_type(&g->plan.params);
+    mar_status status =
         gpt_runner_create(g->k, g->model->gpt, &sampling, g->max_images, spec_sampler_target_drafts(g->sampler),
                           draft && mar_eagle_of(draft), &g->target, err);
+    if (status == MAR_OK) gpt_runner_set_cache(g->target, cache);
     if (status != MAR_OK || !draft) return status;
-    return mar_drafter_create(g->k, draft, g->model, g->target, &draft_sampling, g->max_images,
-                              spec_sampler_draft_drafts(g->sampler), &g->draft, err);
+    status = mar_drafter_create(g->k, draft, g->model, g->target, &draft_sampling, g->max_images,
+                                spec_sampler_draft_drafts(g->sampler), &g->draft, err);
+    if (status == MAR_OK) mar_drafter_set_cache(&g->draft, cache);
+    return status;
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
@@ -247,10 +253,47 @@ static int together(const mar_engine_state *g)
     return 0;
 }
 
+/* Returns MAR_EARG unless the mask of a prompt has padding on the left alone. NULL has none. */
+static mar_status check_mask(const discrete *g, const uint8_t *mask, mar_err *err)
+{
+    const gpt_config *c = &g->model->gpt->config;
+    int first = 0;
+    if (!c->grammar || !mask) return MAR_OK;
+    while (first < c->prefix && !mask[first]) first++;
+    for (int i = first; i < c->prefix; i++)
+        if (!mask[i])
+            return err_set(err, MAR_EARG,
+                           "the caption's mask is 0 at position %d behind a 1, expected padding on the "
+                           "left alone",
+                           i);
+    if (first == c->prefix) return err_set(err, MAR_EARG, "the caption's mask is 0 everywhere, expected a prompt");
+    return MAR_OK;
+}
+
+static mar_status set_negative(mar_engine_state *engine_state, const float *features, const uint8_t *mask, mar_err *err)
+{
+    discrete *g = of(engine_state);
+    if (!g->model->gpt->config.grammar)
+        return err_set(err, MAR_EARG, "the model has no negative prompt: its unconditional caption is in its file");
+    const mar_status status = check_mask(g, mask, err);
+    if (status != MAR_OK) return status;
+    gpt_runner_set_negative(g->target, features, mask);
+    mar_drafter_set_negative(&g->draft, features, mask);
+    g->has_negative = 1;
+    return kern_check(g->k, err);
+}
+
 static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
 {
     const discrete *g = of_const(engine_state);
     const gpt_sampling sampling = sampling_of(g);
+    const mar_status status = check_mask(g, image->mask, err);
+    if (status != MAR_OK) return status;
+    if (g->model->gpt->config.grammar && gpt_cfg_branches(&sampling) == 2 && !g->has_negative)
+        return err_set(err, MAR_EARG,
+                       "guidance %g has nothing to guide away from: expected mar_session_set_negative before the first "
+                       "image",
+                       (double)sampling.cfg);
     if (image->cfg > 1 && gpt_cfg_branches(&sampling) == 1)
         return err_set(err, MAR_EARG,
                        "guidance %g: the session was created with guidance %g and has no memory for more",
@@ -274,16 +317,25 @@ static void begin_work(discrete *g)
     mar_drafter_clear_stats(&g->draft);
 }
 
-/* Returns the features of a caption. NULL means a caption to measure. */
-static const float *features_of(discrete *g, const mar_image *image)
+/* Sets the features of a caption and its mask. NULL means a caption to measure: of a prompt's usual length. */
+static void set_caption(discrete *g, const mar_image *image, gpt_start *start)
 {
-    const mar_model_config *c = &g->model->base.config;
-    const size_t n = (size_t)c->caption_tokens * (size_t)c->caption_dim;
+    enum { PROMPT = 32 };
+    const gpt_config *c = &g->model->gpt->config;
+    const size_t n = (size_t)c->prefix * (size_t)c->caption_dim;
     mar_err err;
-    if (image->features || n == 0) return image->features;
-    if (!g->zero) g->zero = calloc(n, sizeof *g->zero);
-    if (!g->zero) kern_fail(g->k, err_set(&err, MAR_ENOMEM, "out of memory for a caption to measure"), &err);
-    return g->zero;
+    start->features = image->features;
+    start->mask = image->mask;
+    if (image->features || n == 0) return;
+    if (!g->zero) g->zero = calloc(n + (size_t)c->prefix, sizeof *g->zero);
+    if (!g->zero) {
+        kern_fail(g->k, err_set(&err, MAR_ENOMEM, "out of memory for a caption to measure"), &err);
+        return;
+    }
+    uint8_t *mask = (uint8_t *)(g->zero + n);
+    for (int i = 0; i < c->prefix; i++) mask[i] = !c->grammar || i >= c->prefix - PROMPT;
+    start->features = g->zero;
+    start->mask = mask;
 }
 
 /* Begins an image in a slot, but for the models' part: fills *start for them. */
@@ -293,13 +345,8 @@ static void begin_image(discrete *g, int slot, const mar_image *image, int *give
     int known = 0;
     for (; image->known && known < n && image->known[known]; known++) given[known] = (int)image->tokens[known];
     g->slot[slot] = (discrete_slot){.busy = 1, .number = image->number};
-    *start = (gpt_start){.image = slot,
-                         .label = image->label,
-                         .features = features_of(g, image),
-                         .mask = image->mask,
-                         .cfg = image->cfg,
-                         .token = given,
-                         .given = known};
+    *start = (gpt_start){.image = slot, .label = image->label, .cfg = image->cfg, .token = given, .given = known};
+    set_caption(g, image, start);
     const spec_start sequence = {.seed = image->seed, .image = image->number, .n = n, .token = given, .given = known};
     spec_sampler_admit(g->sampler, slot, &sequence);
 }
@@ -466,12 +513,13 @@ static mar_status measure(mar_engine_state *engine_state, mar_measurements *all,
     const gpt_model *model = g->model->gpt;
     const mar_model *draft = g->plan.params.draft;
     const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
-    const mar_status status = mar_discrete_measure(g->k, model, &sampling, g->max_images, "target", all, err);
+    const kern_cache_type cache = mar_discrete_cache_type(&g->plan.params);
+    const mar_status status = mar_discrete_measure(g->k, model, &sampling, cache, g->max_images, "target", all, err);
     if (status != MAR_OK || !draft) return status;
     if (mar_eagle_of(draft))
         return mar_eagle_measure(g->k, mar_eagle_of(draft), model, &draft_sampling, &g->plan, g->max_images, all, err);
-    return mar_discrete_measure(g->k, mar_discrete_model_of(draft)->gpt, &draft_sampling, g->max_images, "draft", all,
-                                err);
+    return mar_discrete_measure(g->k, mar_discrete_model_of(draft)->gpt, &draft_sampling, cache, g->max_images, "draft",
+                                all, err);
 }
 
 static void get_token_status(const mar_engine_state *g, int slot, uint8_t *map, int *round)
@@ -492,7 +540,7 @@ extern const mar_engine mar_discrete_engine;
 const mar_engine mar_discrete_engine = {
     .name = "llamagen",
     .tokens = "discrete",
-    .kind = MAR_KIND_LLAMAGEN,
+    .kinds = 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_DECODER,
     .load = mar_discrete_load,
     .unload = mar_discrete_unload,
     .describe = mar_discrete_describe,
@@ -505,6 +553,7 @@ const mar_engine mar_discrete_engine = {
     .plan = plan,
     .together = together,
     .check = check_image,
+    .set_negative = set_negative,
     .admit = admit,
     .release = release,
     .step = step,

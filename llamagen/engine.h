@@ -1,5 +1,5 @@
-/* The discrete engine: LlamaGen's autoregressive loop over tokens of a codebook, with the methods of speculative
- * decoding for them (specdec/sampler.h). Plain decoding is the sampler without drafts. */
+/* The discrete engine: the autoregressive loop of LlamaGen and its kin over tokens of a codebook, with the methods of
+ * speculative decoding for them (specdec/sampler.h). Plain decoding is the sampler without drafts. */
 #ifndef MAR_DISCRETE_H
 #define MAR_DISCRETE_H
 
@@ -10,11 +10,13 @@
 /* engine_config.c: Derives the shape of a LlamaGen file. The handle gives the number of tokens if the file does not.
  * Returns MAR_EARG if the two differ. */
 mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err);
+/* Derives that of a decoder of text/grammar.h, for the handle's size of images. */
+mar_status mar_decoder_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err);
 /* Returns the shape as the public header has it. A drafter has no images, tokens or classes. */
 mar_model_config mar_discrete_public_config(const gpt_config *c);
 mar_model_config mar_eagle_public_config(const eagle_config *c);
 
-/* engine_model.c: a LlamaGen model. */
+/* engine_model.c: a model of LlamaGen, or a decoder of text/grammar.h. */
 typedef struct {
     mar_model base;
     gpt_model *gpt;
@@ -66,11 +68,13 @@ typedef struct {
  * the model. */
 mar_status mar_discrete_resolve_params(const mar_discrete_model *model, const mar_params *params, int max_images,
                                        mar_discrete_plan *out, mar_err *err);
+/* Returns the type of cached keys and values that the parameters ask for. */
+kern_cache_type mar_discrete_cache_type(const mar_params *p);
 /* Reads a tree by levels, "4,2,1". "static" is the tree of EAGLE and LANTERN++. Returns MAR_EARG for other text. */
 mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err);
 
-/* engine_draft.c: the draft of a session. It is a smaller LlamaGen model, or an EAGLE drafter over the target's
- * features. */
+/* engine_draft.c: the draft of a session. It is a smaller model of the same family, or an EAGLE drafter over the
+ * target's features. */
 typedef struct {
     gpt_runner *model; /* at most one is not NULL; without a draft both are */
     eagle_runner *eagle;
@@ -81,6 +85,10 @@ typedef struct {
 mar_status mar_drafter_create(kern_queue *k, const mar_model *draft, const mar_discrete_model *model,
                               gpt_runner *target, const gpt_sampling *sampling, int images, int drafts,
                               mar_drafter *out, mar_err *err);
+/* Sets the type of cached keys and values, as gpt_runner_set_cache. */
+void mar_drafter_set_cache(mar_drafter *d, kern_cache_type type);
+/* Sets the caption in the second branch, as gpt_runner_set_negative. */
+void mar_drafter_set_negative(mar_drafter *d, const float *features, const uint8_t *mask);
 void mar_drafter_free(mar_drafter *d); /* call before the target is freed */
 size_t mar_drafter_lay_out(mar_drafter *d, char *base);
 mar_status mar_drafter_plan(mar_drafter *d, int images, mar_err *err);
@@ -94,8 +102,9 @@ const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d);
 
 /* engine_measure.c: Measures passes over chains of 0, 1, 4, 16 and 64 drafts behind half an image, for `images` images.
  * Adds their times, bytes and flop to the group "pass". A row is named "target, 16 drafts" if `role` is "target". */
-mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
-                                const char *role, mar_measurements *all, mar_err *err);
+mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling,
+                                kern_cache_type cache, int images, const char *role, mar_measurements *all,
+                                mar_err *err);
 /* engine_measure_eagle.c: Measures an EAGLE drafter's passes behind half an image, as a round of the plan makes them.
  * It adds "draft, 0 drafts at depth 0" over one token and over the most tokens that a round can add. It adds each level
  * of drafts that the drafter is asked about: "draft, 10 drafts at depth 2". */

@@ -1,4 +1,4 @@
-/* The shape of LlamaGen models behind mar.h. */
+/* The shape of models of discrete tokens behind mar.h. */
 #include "llamagen/engine.h"
 
 mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err)
@@ -13,6 +13,14 @@ mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_co
     return MAR_OK;
 }
 
+mar_status mar_decoder_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err)
+{
+    if (heads)
+        return err_set(err, MAR_EARG, "--heads %d: has no effect on %s, whose config.json says how many there are",
+                       heads, wt_path(f));
+    return gpt_config_derive_decoder(f, m->image_width, m->image_height, out, err);
+}
+
 mar_model_config mar_discrete_public_config(const gpt_config *c)
 {
     return (mar_model_config){.size = sizeof(mar_model_config),
@@ -24,12 +32,12 @@ mar_model_config mar_discrete_public_config(const gpt_config *c)
                               .mlp_hidden = c->hidden,
                               .buffer = c->prefix,
                               .seq_len = c->seq_len,
-                              .grid_width = gpt_config_side(c->seq_len),
                               .token_dim = 1,
                               .classes = c->classes,
                               .parameters = c->parameters,
-                              .family = "llamagen",
+                              .family = c->grammar ? c->grammar->name : "llamagen",
                               .vocabulary = c->vocabulary,
+                              .grid_width = gpt_columns(c),
                               .caption_tokens = c->caption_dim ? c->prefix : 0,
                               .caption_dim = c->caption_dim};
 }

@@ -13,6 +13,17 @@ mar_status mar_drafter_create(kern_queue *k, const mar_model *draft, const mar_d
     return status;
 }
 
+void mar_drafter_set_cache(mar_drafter *d, kern_cache_type type)
+{
+    if (d->eagle) eagle_runner_set_cache(d->eagle, type);
+    if (d->model) gpt_runner_set_cache(d->model, type);
+}
+
+void mar_drafter_set_negative(mar_drafter *d, const float *features, const uint8_t *mask)
+{
+    if (d->model) gpt_runner_set_negative(d->model, features, mask); /* a drafter reads the target's */
+}
+
 void mar_drafter_free(mar_drafter *d)
 {
     gpt_runner_free(d->model);

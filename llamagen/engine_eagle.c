@@ -49,7 +49,7 @@ static mar_status create(mar_model *model, const mar_vae *vae, kern_queue *k, co
 const mar_engine mar_eagle_engine = {
     .name = "eagle",
     .tokens = "discrete",
-    .kind = MAR_KIND_EAGLE,
+    .kinds = 1 << MAR_KIND_EAGLE,
     .load = load,
     .unload = unload,
     .describe = describe,

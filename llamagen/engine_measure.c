@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DRAFTS_MOST = 64, REPEATS = 5 };
+enum { DRAFTS_MOST = 64, REPEATS = 5, PROMPT = 32 };
 
 /* A runner of its own and its request, the same for every image. */
 typedef struct {
@@ -37,6 +37,8 @@ mar_status mar_discrete_begin_any(gpt_runner *r, const gpt_config *c, int images
     uint8_t *mask = malloc(positions);
     const mar_status status = label && features && mask ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (mask) memset(mask, 1, positions);
+    for (size_t i = 0; mask && c->grammar && i < positions; i++) /* a prompt of usual length */
+        mask[i] = (int)(i % (size_t)c->prefix) >= c->prefix - PROMPT;
     if (status == MAR_OK && c->caption_dim)
         gpt_runner_begin_captions(r, images, features, mask);
     else if (status == MAR_OK)
@@ -47,7 +49,7 @@ mar_status mar_discrete_begin_any(gpt_runner *r, const gpt_config *c, int images
     return status;
 }
 
-static mar_status create(passes *p, const gpt_sampling *sampling, mar_err *err)
+static mar_status create(passes *p, const gpt_sampling *sampling, kern_cache_type cache, mar_err *err)
 {
     const gpt_config *c = &p->model->config;
     const size_t probs_bytes = (size_t)p->images * (1 + DRAFTS_MOST) * (size_t)c->vocabulary * sizeof(float);
@@ -56,6 +58,7 @@ static mar_status create(passes *p, const gpt_sampling *sampling, mar_err *err)
     mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK)
         status = gpt_runner_create(p->k, p->model, sampling, p->images, DRAFTS_MOST, 0, &p->runner, err);
+    if (status == MAR_OK) gpt_runner_set_cache(p->runner, cache);
     const size_t bytes = status == MAR_OK ? gpt_runner_lay_out(p->runner, NULL) : 0;
     if (status == MAR_OK) status = p->k->device->core->alloc(p->k->device, bytes + probs_bytes, &p->memory, err);
     if (status == MAR_OK) {
@@ -126,12 +129,13 @@ static mar_status measure(passes *p, int drafts, const char *role, mar_measureme
     return status;
 }
 
-mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
-                                const char *role, mar_measurements *all, mar_err *err)
+mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling,
+                                kern_cache_type cache, int images, const char *role, mar_measurements *all,
+                                mar_err *err)
 {
     static const int drafts[] = {0, 1, 4, 16, 64};
     passes p = {.k = k, .model = model, .images = images};
-    mar_status status = create(&p, sampling, err);
+    mar_status status = create(&p, sampling, cache, err);
     for (size_t i = 0; status == MAR_OK && i < sizeof drafts / sizeof *drafts; i++)
         if (drafts[i] < model->config.seq_len / 2) status = measure(&p, drafts[i], role, all, err);
     destroy(&p);

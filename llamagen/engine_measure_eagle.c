@@ -78,13 +78,15 @@ static void destroy(passes *p)
 }
 
 static mar_status create_runners(passes *p, const eagle_model *eagle, const gpt_model *model,
-                                 const gpt_sampling *sampling, mar_err *err)
+                                 const gpt_sampling *sampling, kern_cache_type cache, mar_err *err)
 {
     /* rows of a pass in a round whose drafts are all accepted */
     const int drafts = p->drafts > p->length ? p->drafts : p->length;
     mar_status status = gpt_runner_create(p->k, model, sampling, p->images, 0, 1, &p->target, err);
     if (status == MAR_OK)
         status = eagle_runner_create(p->k, eagle, model, p->target, sampling, p->images, drafts, &p->drafter, err);
+    if (status == MAR_OK) gpt_runner_set_cache(p->target, cache);
+    if (status == MAR_OK) eagle_runner_set_cache(p->drafter, cache);
     return status;
 }
 
@@ -111,7 +113,7 @@ static mar_status create(passes *p, const eagle_model *eagle, const gpt_model *m
     p->prefix = calloc((size_t)p->config->seq_len, sizeof *p->prefix);
     mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) status = list_levels(p, plan, err);
-    if (status == MAR_OK) status = create_runners(p, eagle, model, sampling, err);
+    if (status == MAR_OK) status = create_runners(p, eagle, model, sampling, mar_discrete_cache_type(&plan->params), err);
     if (status == MAR_OK) status = lay_out(p, err);
     if (status == MAR_OK) status = mar_discrete_begin_any(p->target, p->config, p->images, err);
     if (status == MAR_OK) eagle_runner_begin(p->drafter, p->images);

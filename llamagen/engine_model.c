@@ -1,4 +1,4 @@
-/* LlamaGen models behind mar.h. */
+/* Models of discrete tokens behind mar.h. */
 #include "llamagen/engine.h"
 
 #include <stdio.h>
@@ -8,7 +8,8 @@ mar_status mar_discrete_load(mar *m, kern_queue *k, const wt_file *f, int heads,
 {
     gpt_config config;
     *out = NULL;
-    mar_status status = mar_discrete_config(m, f, heads, &config, err);
+    mar_status status = gpt_config_recognise_decoder(f) ? mar_decoder_config(m, f, heads, &config, err)
+                                                        : mar_discrete_config(m, f, heads, &config, err);
     if (status == MAR_OK && config.heads_guessed) status = mar_refuse_heads(f, config.width, err);
     if (status != MAR_OK) return status;
     mar_discrete_model *model = calloc(1, sizeof *model);

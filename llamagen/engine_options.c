@@ -225,6 +225,12 @@ static mar_status check_size(const mar_discrete_plan *plan, const mar_model_conf
                    c->seq_len, (long long)drafts);
 }
 
+kern_cache_type mar_discrete_cache_type(const mar_params *p)
+{
+    static const kern_cache_type types[] = {KERN_CACHE_ACT, KERN_CACHE_BF16, KERN_CACHE_INT8};
+    return types[p->cache_dtype];
+}
+
 mar_status mar_discrete_resolve_params(const mar_discrete_model *model, const mar_params *params, int max_images,
                                        mar_discrete_plan *out, mar_err *err)
 {

@@ -6,12 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the model's norm_eps, else that of gpt.py, or of SphereAR's layers.py. */
-static float rms_eps(const gpt_pass *p)
-{
-    if (p->model->norm_eps > 0) return p->model->norm_eps;
-    return p->model->config.family == GPT_SPHEREAR ? 1e-6f : 1e-5f;
-}
+#define HEAD_EPS 1e-5f /* of ChameleonLayerNorm */
 
 /* --- the rows of a pass ------------------------------------------------------------------------------------------- */
 
@@ -76,14 +71,21 @@ static int head_dim(const gpt_pass *p)
     return p->model->config.width / p->model->config.heads;
 }
 
+/* Returns the numbers of a row of q, k and v. */
+static int qkv_width(const gpt_config *c)
+{
+    return c->width + 2 * gpt_kv_heads(c) * (c->width / c->heads);
+}
+
+/* Returns the bytes of a slot in one layer. */
 static size_t slot_bytes(const gpt_pass *p)
 {
-    return kern_cache_slot_bytes(p->k->device, KERN_CACHE_ACT, p->model->config.heads, head_dim(p));
+    return kern_cache_slot_bytes(p->k->device, p->cache_type, gpt_kv_heads(&p->model->config), head_dim(p));
 }
 
 static void norm(const gpt_pass *p, const int *index, int rows, const float *weight, void *y, int f32)
 {
-    p->k->core->rms_norm(p->k, p->x, index, rows, p->model->config.width, weight, rms_eps(p), y, f32);
+    p->k->core->rms_norm(p->k, p->x, index, rows, p->model->config.width, weight, p->model->norm_eps, y, f32);
 }
 
 /* Shows a layer's output to the search for the first non-finite one. */
@@ -92,21 +94,22 @@ static void watch(const gpt_pass *p, int layer, const char *name, const void *y,
     kern_watch(p->k, y, f32, p->rows, width, width, "layers.%d.%s", layer, name);
 }
 
-/* x += wo(attention(rope(wqkv(norm(x))))) */
+/* x += wo(attention(rope(wqkv(norm(x))))), with norms of q and k in front of rope if there are any */
 static void attend(const gpt_pass *p, int layer)
 {
     kern_queue *k = p->k;
     const gpt_layer *l = &p->model->layers[layer];
-    const int d = p->model->config.width, heads = p->model->config.heads;
+    const gpt_config *c = &p->model->config;
+    const int d = c->width, qkv = qkv_width(c);
     const size_t slots = (size_t)p->sequences * (size_t)p->slots;
-    char *cache = (char *)p->cache + (size_t)layer * slots * slot_bytes(p);
     const kern_cache_job job = {.rows = p->rows,
-                                .heads = heads,
+                                .heads = c->heads,
+                                .kv_heads = gpt_kv_heads(c),
                                 .head_dim = head_dim(p),
-                                .kv_heads = heads,
+                                .type = p->cache_type,
                                 .q = p->qkv,
-                                .q_stride = 3 * d,
-                                .cache = cache,
+                                .q_stride = qkv,
+                                .cache = (char *)p->cache + (size_t)layer * slots * slot_bytes(p),
                                 .spans = p->spans,
                                 .row = p->row,
                                 .first = p->first,
@@ -118,6 +121,8 @@ static void attend(const gpt_pass *p, int layer)
                                 .rope = p->model->rope,
                                 .position = p->position,
                                 .own = p->slot,
+                                .q_norm = {l->q_norm, l->q_norm_bias, HEAD_EPS},
+                                .k_norm = {l->k_norm, l->k_norm_bias, HEAD_EPS},
                                 .y = p->attn};
     if (l->attention_norm)
         norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
@@ -125,7 +130,7 @@ static void attend(const gpt_pass *p, int layer)
         k->core->to_act(k, p->x, (size_t)p->rows * (size_t)d, p->normed);
     watch(p, layer, "attention_norm", p->normed, 0, d);
     k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
-    watch(p, layer, "attention.wqkv", p->qkv, 0, 3 * d);
+    watch(p, layer, "attention.wqkv", p->qkv, 0, qkv);
     k->core->attention_cache(k, &job);
     watch(p, layer, "attention", p->attn, 0, d);
     k->core->linear(k, l->wo, p->attn, p->rows, p->x);
@@ -162,7 +167,8 @@ void gpt_pass_rows(const gpt_pass *p)
     const int d = p->model->config.width;
     if (p->rows == 0) return;
     if (p->drawn)
-        k->core->embed(k, p->table, p->model->config.vocabulary, d, p->drawn, p->embedding, p->rows, p->x);
+        k->core->embed(k, p->table, p->model->config.vocabulary + p->model->config.line_end, d, p->drawn, p->embedding,
+                       p->rows, p->x);
     else
         k->core->copy_rows(k, p->x, NULL, p->table, p->embedding, NULL, NULL, p->rows, d);
     kern_watch(k, p->x, 1, p->rows, d, d, "%s", p->table == p->model->token_emb ? "tok_embeddings" : "cls_embedding");
@@ -198,18 +204,26 @@ void gpt_pass_log_probs(const gpt_pass *p, const gpt_sampling *sampling, const f
     p->k->discrete->probs(p->k, &job);
 }
 
+/* Returns the weights of a layer. */
+static double layer_weights(const gpt_config *c)
+{
+    const double d = c->width;
+    return d * (qkv_width(c) + d + 3.0 * c->hidden);
+}
+
 double gpt_pass_flop(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
-    const double d = c->width, row = c->depth * d * (4 * d + 3.0 * c->hidden);
-    return 2 * (p->rows * row + 2 * p->attended * c->depth * d + p->logit_rows * d * c->vocabulary);
+    const double d = c->width;
+    return 2 *
+           (p->rows * c->depth * layer_weights(c) + 2 * p->attended * c->depth * d + p->logit_rows * d * c->vocabulary);
 }
 
 /* Returns the bytes of the layers' weights: operands, or int8 with a scale for each output channel. */
 static double layer_bytes(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
-    const double d = c->width, weights = d * (4 * d + 3.0 * c->hidden), channels = 5 * d + 2.0 * c->hidden;
+    const double weights = layer_weights(c), channels = qkv_width(c) + 2.0 * c->width + 2.0 * c->hidden;
     const kern_device *device = p->k->device;
     return c->depth * (device->int8 ? weights + channels * sizeof(float) : weights * (double)device->act_size);
 }
@@ -217,10 +231,10 @@ static double layer_bytes(const gpt_pass *p)
 double gpt_pass_bytes(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
-    const double d = c->width, output = d * c->vocabulary;
+    const double output = (double)c->width * c->vocabulary;
     const double slots = p->first[p->spans]; /* visible to some row */
-    return (p->rows ? layer_bytes(p) : 0) +
-           (double)p->k->device->act_size * ((p->logit_rows ? output : 0) + slots * c->depth * 2 * d);
+    return (p->rows ? layer_bytes(p) : 0) + (p->logit_rows ? (double)p->k->device->act_size * output : 0) +
+           slots * c->depth * (double)slot_bytes(p);
 }
 
 /* --- memory and plans --------------------------------------------------------------------------------------------- */
@@ -270,7 +284,7 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base)
     size_t used = 0;
     p->x = arena_carve(base, &used, (rows + (size_t)p->sequences) * d, sizeof(float));
     p->normed = arena_carve(base, &used, (rows > logit_rows ? rows : logit_rows) * d, size);
-    p->qkv = arena_carve(base, &used, rows * 3 * d, size);
+    p->qkv = arena_carve(base, &used, rows * (size_t)qkv_width(c), size);
     p->attn = arena_carve(base, &used, rows * d, size);
     p->hidden = arena_carve(base, &used, rows * 2 * hidden, size);
     p->gated = arena_carve(base, &used, rows * hidden, size);

@@ -1,4 +1,4 @@
-/* One pass of LlamaGen's transformer over new rows of several sequences. A row is a prefix position, a token or a
+/* One pass of the transformer over new rows of several sequences. A row is a prefix position, a token or a
  * draft. */
 #ifndef LLAMAGEN_PASS_H
 #define LLAMAGEN_PASS_H
@@ -11,21 +11,23 @@ typedef struct {
     const gpt_model *model;
     int sequences, slots; /* the cache has `slots` slots for each of `sequences` sequences */
     int rows_max, logit_rows_max;
-    int words; /* 64-bit words of a row's mask */
-    int keep;  /* 1: the features of each row are kept */
+    int words;                  /* 64-bit words of a row's mask */
+    kern_cache_type cache_type; /* of keys and values; may be set before gpt_pass_lay_out */
+    int keep;                   /* 1: the features of each row are kept */
 
     /* The rows of the current pass, host. A row is a position of a sequence; a sequence is an image in one CFG
      * branch. */
     int rows, spans, logit_rows; /* logit_rows: rows of the output layer, of all branches */
     const float *table;          /* backend: embedding table */
-    int *embedding;              /* [rows] row of the table; with `drawn`, index into drawn */
-    const int *drawn;            /* backend: tokens, as row numbers of the table; or NULL */
-    int *position;               /* [rows] in the sequence, prefix included */
-    int *slot;                   /* [rows] in the whole cache */
-    uint64_t *mask;              /* [rows][words] */
-    int *row, *first;            /* [spans + 1] as in kern_cache_job */
-    int *common;                 /* [spans] as in kern_cache_job */
-    int *list;                   /* slots of all spans */
+    /* [rows] row of the table; with `drawn`, index into drawn, or -1 - row of the table */
+    int *embedding;
+    const int *drawn; /* backend: tokens, as row numbers of the table; or NULL */
+    int *position;    /* [rows] in the sequence, prefix included */
+    int *slot;        /* [rows] in the whole cache */
+    uint64_t *mask;   /* [rows][words] */
+    int *row, *first; /* [spans + 1] as in kern_cache_job */
+    int *common;      /* [spans] as in kern_cache_job */
+    int *list;        /* slots of all spans */
     /* [logit_rows] row that the output layer reads; rows_max + s is the last prefix position of sequence s. */
     int *logit_row;
     double attended; /* slots attended to, summed over rows */
@@ -33,12 +35,12 @@ typedef struct {
     /* Backend memory, from gpt_pass_lay_out. D = width. */
     float *x;      /* [rows_max + sequences][D] residual stream; after the rows, each sequence's last prefix position */
     act *normed;   /* [rows_max or logit_rows_max][D] */
-    act *qkv;      /* [rows_max][3D] */
+    act *qkv;      /* [rows_max][D + 2 * kv_heads * head_dim] */
     act *attn;     /* [rows_max][D] output of attention */
     act *hidden;   /* [rows_max][2 * hidden] */
     act *gated;    /* [rows_max][hidden] */
     float *logits; /* [logit_rows_max][vocabulary] */
-    void *cache;   /* [depth][sequences * slots] slots of kern_cache_slot_bytes */
+    void *cache;   /* [depth][sequences * slots] slots (kern_cache_slot_bytes) */
     float *kept;   /* [rows_max][D] features before the scatter to their slots; NULL unless keep */
     float *features; /* [sequences * slots][D]; NULL unless keep */
 } gpt_pass;

@@ -1,8 +1,9 @@
-/* LlamaGen's passes for the requests of a sampler (llamagen/runner.h): the rows of a request, and its log
+/* Passes for the requests of a sampler (llamagen/runner.h): the rows of a request, and its log
  * probabilities. */
 #include "llamagen/runner.h"
 
 #include "base/arena.h"
+#include "llamagen/lines.h"
 #include "llamagen/pass.h"
 #include "llamagen/slots.h"
 
@@ -15,12 +16,14 @@ enum { GIVEN_ROWS = 16 };  /* given tokens that a pass computes at a time, of al
 /* An image's cache, and the state of its request. */
 typedef struct {
     gpt_slots slots;
-    uint8_t *mask; /* [prefix] 1: later positions attend to it */
-    float cfg;     /* guidance scale */
-    int known;     /* tokens computed */
-    int tokens;    /* tokens to compute in this pass, from token `known` on */
-    int drafts;    /* first draft to compute */
-    int from;      /* first site whose log probabilities are missing */
+    gpt_lines lines;  /* its request */
+    uint8_t *mask[2]; /* by branch: [prefix] 1: later positions attend to it */
+    int begin[2];     /* by branch: first position that is computed */
+    float cfg;        /* guidance scale */
+    int known;        /* tokens computed */
+    int tokens;       /* tokens to compute in this pass, from token `known` on */
+    int drafts;       /* first draft to compute */
+    int from;         /* first site whose log probabilities are missing */
 } gpt_image;
 
 struct gpt_runner {
@@ -31,7 +34,7 @@ struct gpt_runner {
     int rows; /* maximum rows of a sequence in a pass */
     const char *part;
     gpt_image *image; /* [images] */
-    uint8_t *mask;    /* [images][prefix] */
+    uint8_t *mask;    /* [images][2][prefix], then [prefix] of the negative caption */
     gpt_pass pass;
     float *cfg;            /* [images * (drafts + 1)] guidance scale of an logit row */
     int *place;            /* [images * (drafts + 1)] row of log_probs that it becomes */
@@ -42,10 +45,16 @@ struct gpt_runner {
     gpt_runner_stats stats;
 
     /* Backend memory, from gpt_runner_lay_out. */
-    float *caption;        /* [images + 1][prefix][caption_dim]; the last is the unconditional one */
-    float *caption_hidden; /* [images + 1][prefix][D] */
+    float *caption;        /* [images + 1][prefix][caption_dim]; the last is the unconditional one. LlamaGen's */
+    float *caption_hidden; /* [images + 1][prefix][D], likewise */
     float *caption_emb;    /* [images + 1][prefix][D] */
 };
+
+/* Returns the mask of the second branch's caption. */
+static uint8_t *negative_mask(const gpt_runner *r)
+{
+    return r->mask + 2 * (size_t)r->images * (size_t)r->model->config.prefix;
+}
 
 static int lesser(int a, int b)
 {
@@ -60,11 +69,11 @@ static int greater(int a, int b)
 /* --- positions before the image tokens ---------------------------------------------------------------------------- */
 
 /* Adds the slots of those positions 0 .. end - 1 that later ones attend to. Returns their number. */
-static int add_visible(gpt_runner *r, const gpt_image *im, int sequence, int end)
+static int add_visible(gpt_runner *r, const gpt_image *im, int branch, int sequence, int end)
 {
     int n = 0;
-    for (int i = 0; i < end; i++)
-        if (im->mask[i]) gpt_pass_add_slot(&r->pass, sequence, i), n++;
+    for (int i = im->begin[branch]; i < end; i++)
+        if (im->mask[branch][i]) gpt_pass_add_slot(&r->pass, sequence, i), n++;
     return n;
 }
 
@@ -73,16 +82,18 @@ static void add_prefix(gpt_runner *r, int image, int branch, const int *embeddin
 {
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[image];
-    const int sequence = gpt_sequence(r->images, image, branch);
+    const int sequence = gpt_sequence(r->images, image, branch), begin = im->begin[branch];
+    if (first < begin) first = begin;
+    if (first >= end) return;
     gpt_pass_add_span(p);
-    const int common = add_visible(r, im, sequence, first);
+    const int common = add_visible(r, im, branch, sequence, first);
     gpt_pass_set_common(p);
     for (int i = first; i < end; i++) gpt_pass_add_slot(p, sequence, i);
     for (int i = first; i < end; i++) {
-        uint64_t *mask = gpt_pass_add_row(p, embedding[sequence] + i, i, sequence, i);
+        uint64_t *mask = gpt_pass_add_row(p, embedding[sequence] + i, i - begin, sequence, i);
         p->attended += common;
         for (int j = first; j <= i; j++)
-            if (im->mask[j] || j == i) gpt_mask_add(mask, j - first, 1), p->attended++;
+            if (im->mask[branch][j] || j == i) gpt_mask_add(mask, j - first, 1), p->attended++;
     }
 }
 
@@ -101,8 +112,10 @@ static void compute_prefixes(gpt_runner *r, const gpt_start *start, int n, const
     gpt_pass *p = &r->pass;
     const int prefix = r->model->config.prefix, d = r->model->config.width;
     const int chunk = r->rows < prefix ? r->rows : prefix;
-    int end = 0;
-    for (int first = 0; first < prefix; first = end) {
+    int end = prefix;
+    for (int c = 0; c < r->cfg_branches; c++)
+        for (int i = 0; i < n; i++) end = lesser(end, r->image[start[i].image].begin[c]);
+    for (int first = end; first < prefix; first = end) {
         end = first + chunk < prefix ? first + chunk : prefix;
         gpt_pass_begin(p, table, NULL);
         for (int c = 0; c < r->cfg_branches; c++)
@@ -127,6 +140,21 @@ static void compute_class_prefixes(gpt_runner *r, const gpt_start *start, int n)
     compute_prefixes(r, start, n, r->model->class_emb);
 }
 
+/* Computes prompts, whose features are embeddings. The negative one is in its place already. */
+static void compute_prompts(gpt_runner *r, const gpt_start *start, int n)
+{
+    const int prefix = r->model->config.prefix;
+    const size_t d = (size_t)r->model->config.width;
+    for (int i = 0; i < n; i++) {
+        const size_t begin = (size_t)r->image[start[i].image].begin[0], rows = (size_t)prefix - begin;
+        r->k->core->upload(r->k, r->caption_emb + ((size_t)(i * prefix) + begin) * d, start[i].features + begin * d,
+                           rows * d * sizeof *start[i].features);
+        r->index[gpt_sequence(r->images, start[i].image, 0)] = i * prefix;
+        if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, start[i].image, 1)] = r->images * prefix;
+    }
+    compute_prefixes(r, start, n, r->caption_emb);
+}
+
 static void compute_caption_prefixes(gpt_runner *r, const gpt_start *start, int n)
 {
     kern_queue *k = r->k;
@@ -134,6 +162,10 @@ static void compute_caption_prefixes(gpt_runner *r, const gpt_start *start, int 
     const int prefix = m->config.prefix, dim = m->config.caption_dim;
     const size_t caption = (size_t)prefix * (size_t)dim;
     const int rows = (n + r->cfg_branches - 1) * prefix;
+    if (m->config.grammar) {
+        compute_prompts(r, start, n);
+        return;
+    }
     for (int i = 0; i < n; i++) {
         k->core->upload(k, r->caption + (size_t)i * caption, start[i].features, caption * sizeof *start[i].features);
         r->index[gpt_sequence(r->images, start[i].image, 0)] = i * prefix;
@@ -149,31 +181,38 @@ static void compute_caption_prefixes(gpt_runner *r, const gpt_start *start, int 
 
 /* --- tokens and drafts -------------------------------------------------------------------------------------------- */
 
-/* Adds a request's rows in one branch: the image's next `tokens` tokens. The request's last pass adds its drafts from
- * number im->drafts on. Tokens and drafts have slots already. */
-static void add_tokens(gpt_runner *r, const spec_request *q, int branch, int last)
+/* Returns the row of the embedding of a known token, as gpt_pass.embedding has it. */
+static int embedding_of(const gpt_runner *r, const gpt_image *im, int i)
+{
+    if (!r->pass.drawn) return im->slots.token[i];
+    return i == im->lines.drawn_at ? im->lines.request.last : -1 - im->slots.token[i];
+}
+
+/* Adds an image's rows in one branch: its next `tokens` tokens. The request's last pass adds its drafts from number
+ * im->drafts on. Tokens and drafts have slots already. */
+static void add_tokens(gpt_runner *r, int image, int branch, int last)
 {
     gpt_pass *p = &r->pass;
-    const gpt_image *im = &r->image[q->sequence];
+    const gpt_image *im = &r->image[image];
     const gpt_slots *s = &im->slots;
-    const int sequence = gpt_sequence(r->images, q->sequence, branch), prefix = s->prefix, end = im->known + im->tokens;
-    const int drafts = last ? q->count : 0, first_draft = last ? im->drafts : 0;
+    const spec_request *q = &im->lines.request;
+    const int sequence = gpt_sequence(r->images, image, branch), prefix = s->prefix, end = im->known + im->tokens;
+    const int drafts = last ? q->count : 0, first_draft = last ? im->drafts : 0, place = prefix - im->begin[branch];
     if (im->tokens + drafts - first_draft == 0) return;
     gpt_pass_add_span(p);
-    const int common = add_visible(r, im, sequence, prefix) + im->known;
+    const int common = add_visible(r, im, branch, sequence, prefix) + im->known;
     gpt_pass_add_slots(p, sequence, s->slot, im->known);
     gpt_pass_set_common(p);
     gpt_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
     gpt_pass_add_slots(p, sequence, s->draft_slot, drafts);
     for (int i = im->known; i < end; i++) {
-        const int embedding = p->drawn ? q->last : s->token[i];
-        uint64_t *mask = gpt_pass_add_row(p, embedding, prefix + i, sequence, s->slot[i]);
+        uint64_t *mask = gpt_pass_add_row(p, embedding_of(r, im, i), place + i, sequence, s->slot[i]);
         gpt_mask_add(mask, 0, i - im->known + 1);
         p->attended += common + i - im->known + 1;
     }
     for (int i = first_draft; i < drafts; i++) {
         const int depth = gpt_request_depth(q, i);
-        uint64_t *mask = gpt_pass_add_row(p, s->draft[i], prefix + q->length + depth - 1, sequence, s->draft_slot[i]);
+        uint64_t *mask = gpt_pass_add_row(p, s->draft[i], place + q->length + depth - 1, sequence, s->draft_slot[i]);
         gpt_mask_add(mask, 0, im->tokens);
         gpt_mask_add_path(mask, im->tokens, q->parent, i);
         p->attended += common + im->tokens + depth;
@@ -186,7 +225,7 @@ static void compute_tokens(gpt_runner *r, const spec_request *request, int n)
     gpt_pass *p = &r->pass;
     gpt_pass_begin(p, r->model->token_emb, NULL);
     for (int c = 0; c < r->cfg_branches; c++)
-        for (int i = 0; i < n; i++) add_tokens(r, &request[i], c, 0);
+        for (int i = 0; i < n; i++) add_tokens(r, request[i].sequence, c, 0);
     gpt_pass_rows(p);
     count_pass(r);
     for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
@@ -198,9 +237,8 @@ static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
     for (;;) {
         int most = 0;
         for (int i = 0; i < n; i++) {
-            const spec_request *q = &request[i];
-            gpt_image *im = &r->image[q->sequence];
-            const int left = im->slots.known - im->known, drafts = q->count - im->drafts;
+            gpt_image *im = &r->image[request[i].sequence];
+            const int left = im->slots.known - im->known, drafts = im->lines.request.count - im->drafts;
             im->tokens = left + drafts <= r->rows ? 0 : left - 1 < r->rows ? left - 1 : r->rows;
             if (im->tokens > most) most = im->tokens;
         }
@@ -210,12 +248,14 @@ static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
 }
 
 /* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
-static void prepare_request(gpt_runner *r, const spec_request *q)
+static void prepare_request(gpt_runner *r, const spec_request *asked)
 {
-    gpt_image *im = &r->image[q->sequence];
+    gpt_image *im = &r->image[asked->sequence];
     gpt_slots *s = &im->slots;
-    im->from = gpt_slots_continues(s, q) ? q->from : 0;
-    im->drafts = im->from ? im->from - 1 : 0;
+    const spec_request *q = &im->lines.request;
+    gpt_lines_expand(&im->lines, &r->model->config, asked);
+    im->from = gpt_slots_continues(s, q) ? asked->from : 0;
+    im->drafts = im->from ? q->from - 1 : 0;
     if (im->from) {
         gpt_slots_drop_drafts(s, im->drafts);
     } else {
@@ -265,29 +305,49 @@ static void add_logit_rows(gpt_runner *r, const spec_request *q, int branch, int
             r->cfg[p->logit_rows] = gpt_guidance(&r->sampling, im->cfg, q->length + gpt_request_depth(q, draft));
             r->place[p->logit_rows] = q->row + site;
         }
+        const int behind = gpt_lines_site(&im->lines, site);
         if (site == 0)
             p->logit_row[p->logit_rows++] =
                 q->length ? row + im->tokens - 1 : p->rows_max + gpt_sequence(r->images, q->sequence, branch);
         else
-            p->logit_row[p->logit_rows++] = row + im->tokens + draft - im->drafts;
+            p->logit_row[p->logit_rows++] = row + im->tokens + behind - im->drafts;
     }
 }
 
 /* --- images that start -------------------------------------------------------------------------------------------- */
 
+void gpt_runner_set_negative(gpt_runner *r, const float *features, const uint8_t *mask)
+{
+    const size_t prefix = (size_t)r->model->config.prefix, d = (size_t)r->model->config.width;
+    memcpy(negative_mask(r), mask, prefix);
+    r->k->core->upload(r->k, r->caption_emb + (size_t)r->images * prefix * d, features, prefix * d * sizeof *features);
+}
+
+/* Sets the masks of an image that starts, and where its sequences begin. */
+static void begin_masks(gpt_runner *r, gpt_image *im, const uint8_t *given)
+{
+    const gpt_config *c = &r->model->config;
+    const size_t prefix = (size_t)c->prefix;
+    for (int b = 0; b < r->cfg_branches; b++) {
+        const uint8_t *mask = b == 1 && c->grammar ? negative_mask(r) : given;
+        if (c->caption_dim && mask)
+            memcpy(im->mask[b], mask, prefix);
+        else
+            memset(im->mask[b], 1, prefix);
+        im->begin[b] = 0;
+        while (c->grammar && im->begin[b] + 1 < c->prefix && !im->mask[b][im->begin[b]]) im->begin[b]++;
+    }
+}
+
 void gpt_runner_admit(gpt_runner *r, const gpt_start *start, int n)
 {
-    const size_t prefix = (size_t)r->model->config.prefix;
     r->k->watch.part = r->part;
     r->k->core->timer_mark(r->k, NULL);
     for (int i = 0; i < n; i++) {
         gpt_image *im = &r->image[start[i].image];
         gpt_slots_begin(&im->slots);
         im->cfg = start[i].cfg;
-        if (r->model->config.caption_dim && start[i].mask)
-            memcpy(im->mask, start[i].mask, prefix);
-        else
-            memset(im->mask, 1, prefix);
+        begin_masks(r, im, start[i].mask);
     }
     if (r->model->config.caption_dim)
         compute_caption_prefixes(r, start, n);
@@ -370,7 +430,7 @@ static void list_requests(gpt_runner *r, const spec_request *request, int n)
             gpt_image *im = &r->image[request[i].sequence];
             const int row = p->rows;
             im->tokens = im->slots.known - im->known;
-            add_tokens(r, &request[i], c, 1);
+            add_tokens(r, request[i].sequence, c, 1);
             add_logit_rows(r, &request[i], c, row);
         }
 }
@@ -391,10 +451,10 @@ static mar_status check_requests(const gpt_runner *r, const spec_request *reques
 static mar_status check_drawn(const gpt_runner *r, const spec_request *request, int n, mar_err *err)
 {
     for (int i = 0; i < n; i++)
-        if (request[i].drawn && r->image[request[i].sequence].known != request[i].length - 1)
-            return err_set(err, MAR_EARG,
-                           "image %d has a token on the device behind %d tokens, of which %d are computed",
-                           request[i].sequence, request[i].length - 1, r->image[request[i].sequence].known);
+        if (request[i].drawn && r->image[request[i].sequence].known != r->image[request[i].sequence].lines.drawn_at)
+            return err_set(
+                err, MAR_EARG, "image %d has a token on the device behind %d tokens, of which %d are computed",
+                request[i].sequence, r->image[request[i].sequence].lines.drawn_at, r->image[request[i].sequence].known);
     return MAR_OK;
 }
 
@@ -440,6 +500,21 @@ int gpt_runner_slot(const gpt_runner *r, int image, int branch, int position)
            (position < 0 ? s->prefix + position : s->slot[position]);
 }
 
+const float *gpt_runner_prefix_table(const gpt_runner *r)
+{
+    return r->model->config.caption_dim ? r->caption_emb : r->model->class_emb;
+}
+
+int gpt_runner_prefix_row(const gpt_runner *r, int image, int branch)
+{
+    return r->index[gpt_sequence(r->images, image, branch)];
+}
+
+int gpt_runner_begin_of(const gpt_runner *r, int image, int branch)
+{
+    return r->image[image].begin[branch];
+}
+
 const gpt_runner_stats *gpt_runner_get_stats(const gpt_runner *r)
 {
     return &r->stats;
@@ -452,11 +527,11 @@ void gpt_runner_name(gpt_runner *r, const char *part)
     r->part = part;
 }
 
-/* Returns the rows of a sequence in a pass: the last known token, one that was drafted but not computed, and the
- * drafts. Prefix positions may need more, and given tokens in a runner for few images. */
+/* Returns the rows of a sequence in a pass: the last known token, one that was drafted but not computed, the drafts,
+ * and line ends. Prefix positions may need more, and given tokens in a runner for few images. */
 static int rows_of(const gpt_config *c, int images, int drafts)
 {
-    const int rows = greater(drafts + 2, lesser(c->prefix, PREFIX_ROWS));
+    const int rows = greater(gpt_lines_drafts(c, drafts + 2), lesser(c->prefix, PREFIX_ROWS));
     return greater(rows, (GIVEN_ROWS + images - 1) / images);
 }
 
@@ -466,7 +541,7 @@ static mar_status create_images(gpt_runner *r, mar_err *err)
     const size_t images = (size_t)r->images, logit_rows = images * (size_t)(r->drafts + 1), prefix = (size_t)c->prefix;
     mar_status status = MAR_OK;
     r->image = calloc(images, sizeof *r->image);
-    r->mask = malloc(images * prefix);
+    r->mask = malloc((2 * images + 1) * prefix);
     r->cfg = calloc(logit_rows, sizeof *r->cfg);
     r->place = calloc(logit_rows, sizeof *r->place);
     r->index = calloc(2 * images, sizeof *r->index);
@@ -474,10 +549,13 @@ static mar_status create_images(gpt_runner *r, mar_err *err)
     r->request = calloc(images, sizeof *r->request);
     if (!r->image || !r->mask || !r->cfg || !r->place || !r->index || !r->start || !r->request)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", r->images);
-    memset(r->mask, 1, images * prefix);
+    memset(r->mask, 1, (2 * images + 1) * prefix);
+    if (c->grammar) memset(negative_mask(r), 0, prefix - 1); /* before gpt_runner_set_negative: one position */
     for (int i = 0; status == MAR_OK && i < r->images; i++) {
-        r->image[i].mask = r->mask + (size_t)i * prefix;
-        status = gpt_slots_create(c->prefix, c->seq_len, r->drafts, &r->image[i].slots, err);
+        gpt_image *im = &r->image[i];
+        for (int b = 0; b < 2; b++) im->mask[b] = r->mask + (size_t)(2 * i + b) * prefix;
+        status = gpt_slots_create(c->prefix, gpt_positions(c), gpt_lines_drafts(c, r->drafts), &im->slots, err);
+        if (status == MAR_OK) status = gpt_lines_create(c, r->drafts, &im->lines, err);
     }
     return status;
 }
@@ -511,7 +589,10 @@ void gpt_runner_free(gpt_runner *r)
 {
     if (!r) return;
     gpt_recordings_free(r->k, &r->recordings);
-    for (int i = 0; r->image && i < r->images; i++) gpt_slots_free(&r->image[i].slots);
+    for (int i = 0; r->image && i < r->images; i++) {
+        gpt_slots_free(&r->image[i].slots);
+        gpt_lines_free(&r->image[i].lines);
+    }
     gpt_pass_free(&r->pass);
     free(r->image);
     free(r->mask);
@@ -523,6 +604,11 @@ void gpt_runner_free(gpt_runner *r)
     free(r);
 }
 
+void gpt_runner_set_cache(gpt_runner *r, kern_cache_type type)
+{
+    r->pass.cache_type = type;
+}
+
 size_t gpt_runner_lay_out(gpt_runner *r, char *base)
 {
     const gpt_config *c = &r->model->config;
@@ -530,8 +616,8 @@ size_t gpt_runner_lay_out(gpt_runner *r, char *base)
     if (base) gpt_recordings_free(r->k, &r->recordings); /* they hold addresses */
     if (c->caption_dim) {
         const size_t rows = ((size_t)r->images + 1) * (size_t)c->prefix, d = (size_t)c->width;
-        r->caption = arena_carve(base, &used, rows * (size_t)c->caption_dim, sizeof(float));
-        r->caption_hidden = arena_carve(base, &used, rows * d, sizeof(float));
+        if (!c->grammar) r->caption = arena_carve(base, &used, rows * (size_t)c->caption_dim, sizeof(float));
+        if (!c->grammar) r->caption_hidden = arena_carve(base, &used, rows * d, sizeof(float));
         r->caption_emb = arena_carve(base, &used, rows * d, sizeof(float));
     }
     used += gpt_pass_lay_out(&r->pass, base ? base + used : NULL);

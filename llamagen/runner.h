@@ -1,4 +1,4 @@
-/* LlamaGen's transformer at work on several images at a time: a key-value cache, and passes over new tokens.
+/* The transformer at work on several images at a time: a key-value cache, and passes over new tokens.
  *
  * A sequence is an image in one branch. With guidance an image has two; they differ only before the image tokens. A
  * sequence's cache is a pool of slots; a token's keys and values stay in the slot where its pass put them. A list gives
@@ -21,14 +21,26 @@ void gpt_runner_free(gpt_runner *r); /* r may be NULL */
 /* Sets the prefix of its layers' names in the search for non-finite numbers (kern_watching.part), such as "draft: ".
  * The default is "". */
 void gpt_runner_name(gpt_runner *r, const char *part);
+/* Sets the type of keys and values in the cache, before gpt_runner_lay_out. The default is KERN_CACHE_ACT. */
+void gpt_runner_set_cache(gpt_runner *r, kern_cache_type type);
 size_t gpt_runner_lay_out(gpt_runner *r, char *base); /* as diff_chain_lay_out */
 /* Prepares passes over this many images, so that they allocate nothing. */
 mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err);
+/* Sets the caption in the second branch of a decoder of text/grammar.h, for images that start later: features host
+ * float [prefix][caption_dim], mask host uint8_t [prefix]. Call it before the first such image with guidance. */
+void gpt_runner_set_negative(gpt_runner *r, const float *features, const uint8_t *mask);
 /* Starts n images beside those at work, and computes their positions before the image tokens, and their given tokens
- * but the last. The mask is 1 at the end of the prefix. As in generate.py, a masked position is attended to only by
- * itself. The unconditional caption has the caption's mask. */
+ * but the last. The mask is 1 at the end of the prefix. As in generate.py, a masked position of LlamaGen is attended to
+ * only by itself, and the unconditional caption has the caption's mask. A decoder of text/grammar.h has masked
+ * positions on the left alone, and its sequence begins behind them. */
 void gpt_runner_admit(gpt_runner *r, const gpt_start *start, int n);
 void gpt_runner_clear_stats(gpt_runner *r);
+/* Returns the table with the embeddings of the positions before the image tokens that the last gpt_runner_admit has
+ * computed, and the row of an image's position 0 there. */
+const float *gpt_runner_prefix_table(const gpt_runner *r);
+int gpt_runner_prefix_row(const gpt_runner *r, int image, int branch);
+/* Returns the first position of an image's sequence: 0 unless its prompt is padded. */
+int gpt_runner_begin_of(const gpt_runner *r, int image, int branch);
 /* Clears the statistics, and starts images 0, 1, ... with the guidance of gpt_sampling: of these labels, host [images],
  * or captions, features host float [images][prefix][caption_dim], mask host uint8_t [images][prefix]. */
 void gpt_runner_begin(gpt_runner *r, int images, const int *label);

@@ -71,6 +71,7 @@ void sphere_config_tensors(const sphere_config *config, gpt_tensor_visitor *visi
     const gpt_config *c = &config->transformer;
     const int64_t d = c->width, table[2] = {c->classes + 1, c->prefix * d}, in[2] = {d, config->head.channels};
     const int64_t place[2] = {c->seq_len, d};
+    const gpt_layer_shape layer = gpt_config_layer(c);
     visit(user, class_table, 2, table);
     visit(user, "proj_in.weight", 2, in);
     visit(user, "proj_in.bias", 1, in);
@@ -78,7 +79,7 @@ void sphere_config_tensors(const sphere_config *config, gpt_tensor_visitor *visi
     for (int i = 0; i < c->depth; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "layers.%d", i);
-        gpt_layer_tensors(prefix, d, c->hidden, GPT_LAYER_JOINED, visit, user);
+        gpt_layer_tensors(prefix, &layer, visit, user);
     }
     visit(user, "norm.weight", 1, in);
     visit(user, positions, 2, place);

@@ -534,7 +534,7 @@ extern const mar_engine mar_sphere_engine;
 const mar_engine mar_sphere_engine = {
     .name = "spherear",
     .tokens = "continuous",
-    .kind = MAR_KIND_SPHEREAR,
+    .kinds = 1 << MAR_KIND_SPHEREAR,
     .load = sphere_model_load,
     .unload = sphere_model_unload,
     .describe = sphere_model_describe,

@@ -151,15 +151,7 @@ static void multiply(float *x, size_t n, float factor)
 static mar_status read_f32(const loader *l, const char *name, float factor, int out, int in, float *weight)
 {
     const size_t n = (size_t)out * (size_t)in;
-    mar_status status;
-    if (wt_is_int8(l->f, name)) {
-        wt_matrix m;
-        status = wt_load_matrix(l->f, name, out, in, 0, &m, l->err);
-        if (status == MAR_OK) memcpy(weight, m.weight, n * sizeof *weight);
-        wt_matrix_free(&m);
-    } else {
-        status = wt_load_rows(l->f, name, out, in, 0, out, weight, l->err);
-    }
+    const mar_status status = wt_load_matrix_rows(l->f, name, out, in, 0, out, weight, l->err);
     if (status == MAR_OK) multiply(weight, n, factor);
     return status;
 }
@@ -169,7 +161,7 @@ static mar_status read_int8(const loader *l, const char *name, float factor, int
 {
     mar_status status = MAR_OK;
     if (wt_is_int8(l->f, name)) {
-        status = wt_load_int8(l->f, name, out, in, q, scale, l->err);
+        status = wt_load_int8(l->f, name, out, in, 0, out, q, scale, l->err);
     } else {
         for (int r = 0, n; r < out && status == MAR_OK; r += n) {
             n = out - r < ROWS_AT_A_TIME ? out - r : ROWS_AT_A_TIME;

@@ -2,6 +2,7 @@
 #include "kernels/int8.h"
 #include "weights/table.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,14 +64,18 @@ static mar_status load_scale(const wt_file *f, const wt_tensor *t, float **out, 
     return status;
 }
 
+static mar_status refuse_least(const wt_file *f, const wt_tensor *t, uint64_t at, mar_err *err)
+{
+    return err_set(err, MAR_EMODEL, "%s: tensor %s has the value -128 at %llu, expected int8 weights from -127 to 127",
+                   f->path, t->name, (unsigned long long)at);
+}
+
 static mar_status read_quantised(const wt_file *f, const wt_tensor *t, int8_t *q, mar_err *err)
 {
     const size_t n = (size_t)t->count;
     const mar_status status = wt_read_bytes(f, t, 0, n, q, err);
     const int8_t *least = status == MAR_OK ? memchr(q, 0x80, n) : NULL;
-    if (!least) return status;
-    return err_set(err, MAR_EMODEL, "%s: tensor %s has the value -128 at %lld, expected int8 weights from -127 to 127",
-                   f->path, t->name, (long long)(least - q));
+    return least ? refuse_least(f, t, (uint64_t)(least - q), err) : status;
 }
 
 static mar_status load_quantised(const wt_file *f, const wt_tensor *t, int8_t **out, mar_err *err)
@@ -100,18 +105,51 @@ static mar_status dequantise(const wt_file *f, const wt_tensor *t, wt_matrix *m,
     return MAR_OK;
 }
 
-mar_status wt_load_int8(const wt_file *f, const char *name, int out, int in, int8_t *q, float *scale, mar_err *err)
+/* Reads the scales of rows first .. first + n - 1. */
+static mar_status read_scale_rows(const wt_file *f, const wt_tensor *t, int first, int n, float *scale, mar_err *err)
+{
+    char name[WT_INT8_NAME];
+    const wt_tensor *s = wt_scale_of(f, t);
+    if (!s || s->dtype != WT_F32 || s->rank != 1 || s->shape[0] != t->shape[0])
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has no F32 [%lld] beside it, the scales of its int8 weights",
+                       f->path, wt_scale_name(t->name, name, sizeof name), (long long)t->shape[0]);
+    const mar_status status =
+        wt_read_bytes(f, s, (uint64_t)first * sizeof *scale, (size_t)n * sizeof *scale, scale, err);
+    for (int i = 0; status == MAR_OK && i < n; i++)
+        if (scale[i] < 0 || (!f->allow_nonfinite && !isfinite(scale[i])))
+            return err_set(err, MAR_EMODEL, "%s: tensor %s has the value %g at %d, expected finite scales of 0 or more",
+                           f->path, s->name, (double)scale[i], first + i);
+    return status;
+}
+
+mar_status wt_load_int8(const wt_file *f, const char *name, int rows, int columns, int first, int n, int8_t *q,
+                        float *scale, mar_err *err)
 {
     const wt_tensor *t = wt_find(f, name);
-    float *own = NULL;
+    const size_t count = (size_t)n * (size_t)columns;
+    const uint64_t begin = (uint64_t)first * (uint64_t)columns;
     char shape[128];
-    if (!t || t->dtype != WT_I8 || t->rank != 2 || t->shape[0] != out || t->shape[1] != in)
+    if (!t || t->dtype != WT_I8 || t->rank != 2 || t->shape[0] != rows || t->shape[1] != columns)
         return err_set(err, MAR_EMODEL, "%s: tensor %s is %s, expected int8 weights [%d, %d]", f->path, name,
-                       t ? wt_shape_text(t, shape, sizeof shape) : "missing", out, in);
-    mar_status status = load_scale(f, t, &own, err);
-    if (status == MAR_OK) status = read_quantised(f, t, q, err);
-    if (status == MAR_OK) memcpy(scale, own, (size_t)out * sizeof *scale);
-    free(own);
+                       t ? wt_shape_text(t, shape, sizeof shape) : "missing", rows, columns);
+    mar_status status = read_scale_rows(f, t, first, n, scale, err);
+    if (status == MAR_OK) status = wt_read_bytes(f, t, begin, count, q, err);
+    const int8_t *least = status == MAR_OK ? memchr(q, 0x80, count) : NULL;
+    return least ? refuse_least(f, t, begin + (uint64_t)(least - q), err) : status;
+}
+
+mar_status wt_load_matrix_rows(const wt_file *f, const char *name, int rows, int columns, int first, int n, float *dst,
+                               mar_err *err)
+{
+    mar_status status = MAR_OK;
+    if (!wt_is_int8(f, name)) return wt_load_rows(f, name, rows, columns, first, n, dst, err);
+    for (int r = 0; r < n && status == MAR_OK; r++) {
+        float *row = dst + (size_t)r * (size_t)columns, scale;
+        int8_t *q =
+            (int8_t *)row + 3 * (size_t)columns; /* at the row's end: each is read before its place is written */
+        status = wt_load_int8(f, name, rows, columns, first + r, 1, q, &scale, err);
+        for (int i = 0; status == MAR_OK && i < columns; i++) row[i] = (float)q[i] * scale;
+    }
     return status;
 }
 

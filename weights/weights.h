@@ -141,9 +141,14 @@ int wt_is_layer(const char *name, const char *const *layers);
  * invalid. Valid scales are F32 [out], not negative, and finite (wt_allow_nonfinite). */
 mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, int keep, wt_matrix *m, mar_err *err);
 void wt_matrix_free(wt_matrix *m); /* leaves it empty */
-/* Reads an int8 matrix (wt_is_int8) to q [out][in] and its scales to scale [out]. Errors are those of
- * wt_load_matrix. */
-mar_status wt_load_int8(const wt_file *f, const char *name, int out, int in, int8_t *q, float *scale, mar_err *err);
+/* Reads rows first .. first + n - 1 of an int8 matrix [rows][columns] (wt_is_int8) to q [n][columns], and their scales
+ * to scale [n]. Errors are those of wt_load_matrix. */
+mar_status wt_load_int8(const wt_file *f, const char *name, int rows, int columns, int first, int n, int8_t *q,
+                        float *scale, mar_err *err);
+
+/* Reads such rows of a matrix of any type to dst [n][columns]. An int8 matrix is dequantised. */
+mar_status wt_load_matrix_rows(const wt_file *f, const char *name, int rows, int columns, int first, int n, float *dst,
+                               mar_err *err);
 
 /* How an output is made from its source. */
 typedef enum {

@@ -10,20 +10,26 @@
 
 /* --- beginning ---------------------------------------------------------------------------------------------------- */
 
-/* Lists the images of the batch in s->admit_image. */
-static void list_images(mar_session *s, const mar_conditioning *of)
+/* Returns image i of a batch. */
+static mar_image image_of(const mar_session *s, uint64_t first_image, const mar_conditioning *of, int i)
 {
     const mar_params *p = mar_session_get_params(s);
     const mar_model_config *c = &s->model->config;
     const size_t positions = (size_t)c->caption_tokens, features = positions * (size_t)c->caption_dim;
+    return (mar_image){.label = of->labels ? of->labels[i] : -1,
+                       .features = of->features ? of->features + (size_t)i * features : NULL,
+                       .mask = of->mask ? of->mask + (size_t)i * positions : NULL,
+                       .seed = p->seed,
+                       .number = first_image + (uint64_t)i,
+                       .cfg = p->cfg};
+}
+
+/* Lists the images of the batch in s->admit_image. */
+static void list_images(mar_session *s, const mar_conditioning *of)
+{
     for (int i = 0; i < s->images; i++) {
         s->admit_slot[i] = i;
-        s->admit_image[i] = (mar_image){.label = of->labels ? of->labels[i] : -1,
-                                        .features = of->features ? of->features + (size_t)i * features : NULL,
-                                        .mask = of->mask ? of->mask + (size_t)i * positions : NULL,
-                                        .seed = p->seed,
-                                        .number = s->first_image + (uint64_t)i,
-                                        .cfg = p->cfg};
+        s->admit_image[i] = image_of(s, s->first_image, of, i);
         s->batch[i] = (mar_entry){.id = ++s->last_id, .image = {.number = s->first_image + (uint64_t)i}};
         s->admit_entry[i] = &s->batch[i];
     }
@@ -46,6 +52,10 @@ static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditio
     if (n < 1 || n > s->max_images)
         return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
     mar_status status = mar_conditioning_check(of, &s->model->config, n, &s->err);
+    for (int i = 0; status == MAR_OK && i < n; i++) {
+        const mar_image image = image_of(s, first_image, of, i);
+        status = s->model->engine->check(s->engine_state, &image, &s->err);
+    }
     if (status == MAR_OK) status = mar_session_refuse_requests(s);
     if (status != MAR_OK) return status;
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED); /* the flag concerned the previous batch */
@@ -76,6 +86,23 @@ mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, cons
     if (status != MAR_OK) return status;
     status = mar_check_given(features, "features", &s->err);
     if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.features = features, .mask = mask}, n);
+    return mar_session_leave(s, status);
+}
+
+mar_status mar_session_set_negative(mar_session *s, const float *features, const uint8_t *mask)
+{
+    mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    const mar_engine *engine = s->model->engine;
+    status = mar_check_given(features, "features", &s->err);
+    if (status == MAR_OK) status = mar_check_given(mask, "mask", &s->err);
+    if (status == MAR_OK && (!engine->set_negative || !s->model->config.caption_tokens))
+        status = err_set(&s->err, MAR_EARG, "the model makes images of classes: it has no negative prompt");
+    if (status == MAR_OK) status = mar_features_check(features, &s->model->config, 1, &s->err);
+    if (status != MAR_OK) return mar_session_leave(s, status);
+    s->k->core->bind(s->k);
+    status = engine->set_negative(s->engine_state, features, mask, &s->err);
+    s->k->core->unbind(s->k);
     return mar_session_leave(s, status);
 }
 

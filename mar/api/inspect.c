@@ -477,11 +477,26 @@ static void log_written(const mar *m, const char *out, const conversion *c)
     mar_log(m, MAR_LOG_INFO, "wrote %s: %d tensors (%s)", out, c->count, dtypes_text(counts, c->count, text));
 }
 
+/* Adds what a decoder's tokenizer and config.json say, which a single file does not have beside it. */
+static mar_status put_grammar(const wt_file *f, const mar_report *r, mar_metadata *m, text_grammar_pairs *pairs,
+                              mar_err *err)
+{
+    text_grammar g = {0};
+    if (r->kind->kind != MAR_KIND_DECODER) return MAR_OK;
+    mar_status status = text_grammar_open(f, &g, err);
+    if (status == MAR_OK) status = text_grammar_put(&g, pairs, err);
+    for (int i = 0; status == MAR_OK && i < pairs->count; i++)
+        mar_metadata_text(m, pairs->pairs[i][0], pairs->pairs[i][1]);
+    text_grammar_free(&g);
+    return status;
+}
+
 static mar_status write_converted(const mar *library, const wt_file *f, const mar_report *r, const char *out,
                                   mar_dtype dtype, mar_err *err)
 {
     const size_t most = 2 * (size_t)wt_count(f) + 1;
     mar_metadata m = {.count = 0};
+    text_grammar_pairs grammar = {.count = 0};
     mar_metadata_text(&m, "format", "pt");
     r->kind->put(&r->configs, &m);
     mar_metadata_text(&m, "mar.source_format", wt_format(f));
@@ -491,12 +506,14 @@ static mar_status write_converted(const mar *library, const wt_file *f, const ma
     c.smoothed = calloc(most, sizeof *c.smoothed);
     mar_status status =
         c.tensors && c.names && c.smoothed ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    if (status == MAR_OK) status = put_grammar(f, r, &m, &grammar, err);
     for (int i = 0; status == MAR_OK && dtype == MAR_DTYPE_INT8 && i < wt_count(f); i++)
         status = add_smoothing(&c, wt_at(f, i), err);
     for (int i = 0; status == MAR_OK && i < wt_count(f); i++) put_tensor(&c, wt_at(f, i));
     if (status == MAR_OK)
         status = wt_save_safetensors(out, c.tensors, c.count, (const char *const(*)[2])m.pairs, m.count, err);
     if (status == MAR_OK) log_written(library, out, &c);
+    text_grammar_pairs_free(&grammar);
     for (int i = 0; i < c.smoothed_count; i++) free(c.smoothed[i].factor);
     free(c.smoothed);
     free(c.tensors);

@@ -25,6 +25,13 @@ static void metadata_number(mar_metadata *m, const char *key, long value)
     mar_metadata_text(m, key, text);
 }
 
+static void metadata_real(mar_metadata *m, const char *key, double value)
+{
+    char *text = m->numbers[m->count];
+    snprintf(text, sizeof m->numbers[0], "%.9g", value);
+    mar_metadata_text(m, key, text);
+}
+
 /* Destination of the file's facts. */
 typedef struct {
     mar_kind_fact *add;
@@ -236,6 +243,48 @@ static void put_llamagen(const mar_configs *configs, mar_metadata *m)
         metadata_number(m, "mar.caption_tokens", c->prefix);
         metadata_number(m, "mar.caption_dim", c->caption_dim);
     }
+    metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- decoders that write images among text ------------------------------------------------------------------------ */
+
+static mar_status derive_decoder(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    const mar_status status = mar_decoder_config(m, f, heads, &c->gpt, err);
+    if (status == MAR_OK) c->model = mar_discrete_public_config(&c->gpt);
+    return status;
+}
+
+static void describe_decoder(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    static const char *const encoder[] = {"model.vqmodel.", NULL};
+    const gpt_config *c = &configs->gpt;
+    const text_family *family = c->grammar;
+    const facts to = {add, user};
+    const char *name = wt_config_architecture(f);
+    const long ignored = sum_parameters(f, encoder);
+    char groups[64] = "";
+    if (gpt_kv_heads(c) != c->heads) snprintf(groups, sizeof groups, " in %d groups", gpt_kv_heads(c));
+    add_line(&to, "family: %s%s%s%s", family->title, name ? " (config.json: " : "", name ? name : "", name ? ")" : "");
+    add_line(&to, "transformer: width %d, %d blocks, %d heads%s, SwiGLU %d%s", c->width, c->depth, c->heads, groups,
+             c->hidden, c->qk_norm ? ", norms of q and k" : "");
+    add_line(&to, "vocabulary: %d tokens, of which %d are a codebook's", c->rows, c->vocabulary);
+    add_line(&to, "images: %dx%d pixels in %dx%d tokens%s; prompts up to %d tokens", c->columns * family->stride,
+             c->seq_len / c->columns * family->stride, c->columns, c->seq_len / c->columns,
+             family->fixed_size ? "" : ", other sizes by --size", c->prefix);
+    add_line(&to, "parameters: %ld", c->parameters);
+    if (ignored) add_line(&to, "ignored: %ld parameters of the image encoder", ignored);
+}
+
+static void put_decoder(const mar_configs *configs, mar_metadata *m)
+{
+    const gpt_config *c = &configs->gpt;
+    mar_metadata_text(m, "mar.kind", "decoder");
+    metadata_number(m, "mar.width", c->width);
+    metadata_number(m, "mar.depth", c->depth);
+    metadata_number(m, "mar.heads", c->heads);
+    metadata_real(m, "mar.eps", (double)c->eps);
+    if (c->rope_base > 0) metadata_real(m, "mar.rope_base", (double)c->rope_base);
     metadata_number(m, "mar.parameters", c->parameters);
 }
 
@@ -451,9 +500,7 @@ static void put_t5(const mar_configs *configs, mar_metadata *m)
     metadata_number(m, "mar.hidden", l->hidden);
     metadata_number(m, "mar.buckets", c->buckets);
     metadata_number(m, "mar.max_distance", c->max_distance);
-    char *eps = m->numbers[m->count];
-    snprintf(eps, sizeof m->numbers[0], "%.9g", (double)l->eps);
-    mar_metadata_text(m, "mar.eps", eps);
+    metadata_real(m, "mar.eps", (double)l->eps);
     mar_metadata_text(m, "mar.activation", "gated-gelu");
     metadata_number(m, "mar.parameters", c->parameters);
 }
@@ -509,6 +556,17 @@ static const mar_file_kind kinds[] = {
      .ignores = sphere_config_ignores,
      .facts = describe_spherear,
      .put = put_spherear},
+    {.kind = MAR_KIND_DECODER,
+     .name = "decoder that writes images among text",
+     .article = "a",
+     .lacks = "no model.embed_tokens.weight",
+     .recognise = gpt_config_recognise_decoder,
+     .derive = derive_decoder,
+     .tensors = visit_llamagen,
+     .is_int8 = gpt_config_is_int8,
+     .ignores = gpt_config_ignores_decoder,
+     .facts = describe_decoder,
+     .put = put_decoder},
     {.kind = MAR_KIND_LLAMAGEN,
      .name = "LlamaGen model",
      .article = "a",
@@ -531,6 +589,7 @@ static const mar_file_kind kinds[] = {
      .derive = derive_eagle,
      .tensors = visit_eagle,
      .is_int8 = gpt_config_is_int8,
+     .ignores = eagle_config_ignores,
      .facts = describe_eagle,
      .put = put_eagle},
     {.name = "Stable Diffusion checkpoint",

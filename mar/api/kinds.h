@@ -68,7 +68,8 @@ typedef struct {
 const mar_file_kind *mar_kind_of(const wt_file *f);
 /* Sets of kinds, as bits: 1 << MAR_KIND_MAR | ... */
 enum {
-    MAR_KINDS_OF_MODELS = 1 << MAR_KIND_MAR | 1 << MAR_KIND_SPHEREAR | 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_EAGLE
+    MAR_KINDS_OF_MODELS = 1 << MAR_KIND_MAR | 1 << MAR_KIND_SPHEREAR | 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_EAGLE |
+                          1 << MAR_KIND_DECODER
 };
 /* Returns MAR_OK if the file is of one of these kinds. Otherwise returns MAR_EMODEL with a message that names its kind
  * and `expected`. */

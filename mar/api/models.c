@@ -18,7 +18,7 @@ static const mar_engine *engine_of(const wt_file *f)
 {
     const mar_kind kind = mar_kind_of(f)->kind;
     const mar_engine *const *e = engines();
-    while ((*e)->kind != kind) e++;
+    while (!((*e)->kinds & 1u << kind)) e++;
     return *e;
 }
 

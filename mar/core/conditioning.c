@@ -14,7 +14,7 @@ static mar_status check_labels(const int *labels, const mar_model_config *c, int
     return MAR_OK;
 }
 
-static mar_status check_features(const float *features, const mar_model_config *c, int n, mar_err *err)
+mar_status mar_features_check(const float *features, const mar_model_config *c, int n, mar_err *err)
 {
     const size_t dim = (size_t)c->caption_dim, tokens = (size_t)c->caption_tokens, count = (size_t)n * tokens * dim;
     for (size_t at = 0; at < count; at++)
@@ -31,5 +31,5 @@ mar_status mar_conditioning_check(const mar_conditioning *of, const mar_model_co
                        model->caption_tokens, model->caption_dim);
     if (!of->labels && !model->caption_tokens)
         return err_set(err, MAR_EARG, "the model makes images of classes, not of captions: expected labels");
-    return of->labels ? check_labels(of->labels, model, n, err) : check_features(of->features, model, n, err);
+    return of->labels ? check_labels(of->labels, model, n, err) : mar_features_check(of->features, model, n, err);
 }

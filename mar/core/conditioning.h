@@ -14,4 +14,7 @@ typedef struct {
  * a feature is not finite. */
 mar_status mar_conditioning_check(const mar_conditioning *of, const mar_model_config *model, int n, mar_err *err);
 
+/* Returns MAR_EARG if a feature of n captions is not finite. */
+mar_status mar_features_check(const float *features, const mar_model_config *model, int n, mar_err *err);
+
 #endif

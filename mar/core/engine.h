@@ -39,7 +39,7 @@ struct mar_engine {
     const char *name;   /* "mar" */
     const char *tokens; /* "continuous" or "discrete": selects the options that have an effect (mar_param.tokens) */
 
-    mar_kind kind; /* kind of its checkpoints */
+    unsigned kinds; /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
     /* Loads a model on queue k. The caller waits for the queue. The file may be closed afterwards. Sets m and config of
      * the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
@@ -70,6 +70,9 @@ struct mar_engine {
     int (*together)(const mar_engine_state *g);
     /* Returns MAR_EARG if the engine cannot make the image. Shapes and ranges have been checked. */
     mar_status (*check)(const mar_engine_state *g, const mar_image *image, mar_err *err);
+    /* Sets the caption in the second branch of guidance, for images that begin later (mar_session_set_negative). The
+     * numbers have been checked. NULL: the family has no such caption. */
+    mar_status (*set_negative)(mar_engine_state *g, const float *features, const uint8_t *mask, mar_err *err);
     /* Begins n images in free slots, host slot [n], in increasing order. The arrays of the images are not used after
      * the call. */
     void (*admit)(mar_engine_state *g, const int *slot, const mar_image *images, int n);

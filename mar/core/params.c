@@ -15,6 +15,7 @@ static const char *const switches[] = {"off", "on", NULL};
 static const char *const automatic[] = {"auto", NULL};                  /* 0 */
 static const char *const firsts[] = {"uniform", "left", "above", NULL}; /* mar_first */
 static const char *const metrics[] = {"l2", "cosine", NULL};            /* mar_metric */
+static const char *const caches[] = {"auto", "bf16", "int8", NULL};     /* mar_cache */
 static const char *const trees[] = {"chain", "static", "dynamic", NULL};
 static const char *verifiers[32]; /* filled in below */
 
@@ -363,6 +364,14 @@ static mar_param rows[] = {
      .value = 1,
      .max = 1,
      .help = "MAR, SphereAR: no guidance above this fraction of known tokens"},
+    {.name = FIELD(cache_dtype),
+     .tokens = discrete,
+     .group = "Shortcuts, which change the distribution",
+     .type = MAR_TYPE_CHOICE,
+     .choices = caches,
+     .help = "discrete tokens: type of the cached keys and values\n"
+             "auto is the type of the products' operands, f32 or bf16, and changes nothing. bf16 and int8 round keys "
+             "and values to half and a quarter of f32; int8 has a scale for each head of a token."},
     {.name = FIELD(lazy),
      .tokens = continuous,
      .group = "Shortcuts, which change the distribution",

@@ -635,7 +635,7 @@ extern const mar_engine mar_masked_engine;
 const mar_engine mar_masked_engine = {
     .name = "mar",
     .tokens = "continuous",
-    .kind = MAR_KIND_MAR,
+    .kinds = 1 << MAR_KIND_MAR,
     .load = mar_masked_load,
     .unload = mar_masked_unload,
     .describe = describe,

@@ -10,6 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CONFIG(WIDTH, DEPTH, HEADS, HIDDEN, VOCABULARY, TOKENS, CLASSES, PREFIX, CAPTION, PARAMETERS)                  \
+    {                                                                                                                  \
+        .width = WIDTH, .depth = DEPTH, .heads = HEADS, .hidden = HIDDEN, .vocabulary = VOCABULARY, .seq_len = TOKENS, \
+        .classes = CLASSES, .prefix = PREFIX, .caption_dim = CAPTION, .parameters = PARAMETERS                         \
+    }
+
 static void expect_config(const gpt_config *c, const gpt_config *expected)
 {
     assert_int_equal(c->width, expected->width);
@@ -30,11 +36,11 @@ TEST_CASE(official_models)
     static const struct {
         const char *name;
         gpt_config expected;
-    } models[] = {{"llamagen_B", {GPT_LLAMAGEN, 768, 12, 12, 2048, 16384, 256, 1000, 1, 0, 110888448, 0}},
-                  {"llamagen_L", {GPT_LLAMAGEN, 1024, 24, 16, 2816, 16384, 256, 1000, 1, 0, 342910976, 0}},
-                  {"llamagen_XL", {GPT_LLAMAGEN, 1280, 36, 20, 3584, 16384, 256, 1000, 1, 0, 774699520, 0}},
-                  {"llamagen_XXL", {GPT_LLAMAGEN, 1536, 48, 24, 4096, 16384, 256, 1000, 1, 0, 1410972672, 0}},
-                  {"llamagen_3B", {GPT_LLAMAGEN, 3200, 24, 32, 8704, 16384, 256, 1000, 1, 0, 3096659200, 0}}};
+    } models[] = {{"llamagen_B", CONFIG(768, 12, 12, 2048, 16384, 256, 1000, 1, 0, 110888448)},
+                  {"llamagen_L", CONFIG(1024, 24, 16, 2816, 16384, 256, 1000, 1, 0, 342910976)},
+                  {"llamagen_XL", CONFIG(1280, 36, 20, 3584, 16384, 256, 1000, 1, 0, 774699520)},
+                  {"llamagen_XXL", CONFIG(1536, 48, 24, 4096, 16384, 256, 1000, 1, 0, 1410972672)},
+                  {"llamagen_3B", CONFIG(3200, 24, 32, 8704, 16384, 256, 1000, 1, 0, 3096659200)}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         gpt_config c;
         mar_err err = {0};
@@ -74,9 +80,9 @@ TEST_CASE(small_models)
     static const struct {
         const char *name;
         gpt_config expected;
-    } models[] = {{"llamagen_c2i", {GPT_LLAMAGEN, 48, 2, 3, 128, 61, 64, 5, 1, 0, 0, 0}},
-                  {"llamagen_c2i20", {GPT_LLAMAGEN, 40, 2, 2, 112, 73, 16, 4, 1, 0, 0, 0}},
-                  {"llamagen_t2i", {GPT_LLAMAGEN, 32, 2, 2, 96, 50, 16, 0, 120, 12, 0, 0}}};
+    } models[] = {{"llamagen_c2i", CONFIG(48, 2, 3, 128, 61, 64, 5, 1, 0, 0)},
+                  {"llamagen_c2i20", CONFIG(40, 2, 2, 112, 73, 16, 4, 1, 0, 0)},
+                  {"llamagen_t2i", CONFIG(32, 2, 2, 96, 50, 16, 0, 120, 12, 0)}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         gpt_config c, expected = models[i].expected;
         mar_err err = {0};

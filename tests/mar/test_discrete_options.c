@@ -241,17 +241,17 @@ TEST_CASE(files_that_do_not_go_together)
     refused(&s, s.target, NULL, &p, MAR_EMODEL, "the draft knows 0 classes, expected the model's 5");
 
     const struct {
-        gpt_config c;
+        int vocabulary, seq_len, classes;
         const char *why;
     } drafts[] = {
-        {{GPT_LLAMAGEN, 32, 1, 2, 64, 49, 16, 5, 1, 0, 0, 0},
-         "the draft's vocabulary has 49 tokens, expected the model's 50"},
-        {{GPT_LLAMAGEN, 32, 1, 2, 64, 50, 36, 5, 1, 0, 0, 0},
-         "the draft makes images of 36 tokens, expected the model's 16"},
-        {{GPT_LLAMAGEN, 32, 1, 2, 64, 50, 16, 4, 1, 0, 0, 0}, "the draft knows 4 classes, expected the model's 5"},
+        {49, 16, 5, "the draft's vocabulary has 49 tokens, expected the model's 50"},
+        {50, 36, 5, "the draft makes images of 36 tokens, expected the model's 16"},
+        {50, 16, 4, "the draft knows 4 classes, expected the model's 5"},
     };
     for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
-        mar_model *other = p.draft = other_model(f, &s, &drafts[i].c);
+        gpt_config c = small_llamagen();
+        c.depth = 1, c.vocabulary = drafts[i].vocabulary, c.seq_len = drafts[i].seq_len, c.classes = drafts[i].classes;
+        mar_model *other = p.draft = other_model(f, &s, &c);
         refused(&s, s.target, NULL, &p, MAR_EMODEL, drafts[i].why);
         p.draft = NULL;
         if (i == 0)

@@ -337,6 +337,16 @@ HOSTILE(mar_session_begin_captions)
                     "images of classes, not of captions");
 }
 
+HOSTILE(mar_session_set_negative)
+{
+    const float feature = 1;
+    const uint8_t mask = 1;
+    session_refused(mar_session_set_negative(NULL, &feature, &mask), NULL, "session is NULL");
+    session_refused(mar_session_set_negative(host.s, NULL, &mask), host.s, "features is NULL");
+    session_refused(mar_session_set_negative(host.s, &feature, NULL), host.s, "mask is NULL");
+    session_refused(mar_session_set_negative(host.s, &feature, &mask), host.s, "it has no negative prompt");
+}
+
 HOSTILE(mar_session_step)
 {
     session_refused(mar_session_step(NULL), NULL, "session is NULL");

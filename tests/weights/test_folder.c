@@ -363,7 +363,7 @@ TEST_CASE(rows_of_a_matrix)
     assert_non_null(strstr(err.text, "tensor nothing is missing, expected shape [40, 32]"));
     int8_t q[4];
     float scale[2];
-    assert_int_equal(wt_load_int8(f, name, 2, 2, q, scale, &err), MAR_EMODEL);
+    assert_int_equal(wt_load_int8(f, name, 2, 2, 0, 2, q, scale, &err), MAR_EMODEL);
     assert_non_null(strstr(err.text, "is [40, 32], expected int8 weights [2, 2]"));
     free(all);
     wt_close(f);

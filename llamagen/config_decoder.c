@@ -1,0 +1,199 @@
+/* The shape of decoders that write images among text, from tensors, config.json and the grammar. */
+#include "kernels/ops.h"
+#include "llamagen/config.h"
+#include "weights/shape.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROMPT_MAX = 512 }; /* positions before the image tokens at most: their keys and values take memory */
+
+int gpt_config_recognise_decoder(const wt_file *f)
+{
+    return wt_find(f, "model.embed_tokens.weight") || wt_find(f, "layers.0.attention.wq.weight") ||
+           wt_find(f, "layers.0.attention.q_normalization.weight");
+}
+
+int gpt_config_ignores_decoder(const char *name)
+{
+    return strncmp(name, "model.vqmodel.", 14) == 0 || strcmp(name, "rope.freqs") == 0 ||
+           strstr(name, ".rotary_emb.inv_freq") != NULL;
+}
+
+/* Returns a member of the configuration, or of the part about the transformer: transformers' text_config, the
+ * release's model. NULL: there is none. */
+static const json_value *member(const wt_file *f, const char *key)
+{
+    static const char *const parts[] = {"text_config", "model"};
+    const json_value *root = wt_config(f), *v = root ? json_member(root, key) : NULL;
+    for (size_t i = 0; root && !v && i < sizeof parts / sizeof *parts; i++) {
+        const json_value *part = json_member(root, parts[i]);
+        if (part && part->type == JSON_OBJECT) v = json_member(part, key);
+    }
+    return v && v->type != JSON_NULL ? v : NULL;
+}
+
+/* Reads a number that no tensor shows: from the configuration by `key`, else from the metadata by `name`. Leaves *out
+ * unchanged if both lack it. */
+static mar_status read_number(const wt_file *f, const char *key, const char *name, double *out, mar_err *err)
+{
+    const json_value *v = member(f, key);
+    const char *text = wt_metadata(f, name);
+    char *end = NULL;
+    if (v && !(json_double(v) > 0 && json_double(v) < 1e15))
+        return err_set(err, MAR_EMODEL, "%s: its configuration has no positive number for %s", wt_path(f), key);
+    if (v) *out = json_double(v);
+    if (wt_config(f) || !text) return MAR_OK;
+    const double x = strtod(text, &end);
+    if (end == text || *end || !(x > 0 && x < 1e15))
+        return err_set(err, MAR_EMODEL, "%s: metadata %s is \"%s\", expected a positive number", wt_path(f), name,
+                       text);
+    *out = x;
+    return MAR_OK;
+}
+
+/* Reads the base of the rotary positions, which newer files of transformers keep in an object of their own. */
+static mar_status read_rope(const wt_file *f, double *out, mar_err *err)
+{
+    const json_value *scaling = member(f, "rope_scaling"), *own = member(f, "rope_parameters");
+    const json_value *base = own && own->type == JSON_OBJECT ? json_member(own, "rope_theta") : NULL;
+    const json_value *type = own && own->type == JSON_OBJECT ? json_member(own, "rope_type") : NULL;
+    if (scaling || (type && type->type == JSON_STRING && strcmp(type->text, "default") != 0))
+        return err_set(err, MAR_EMODEL, "%s: its configuration scales the rotary positions, expected plain ones",
+                       wt_path(f));
+    if (!base) return read_number(f, "rope_theta", "mar.rope_base", out, err);
+    *out = json_double(base);
+    if (*out > 0 && *out < 1e15) return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: its configuration has no positive number for rope_theta", wt_path(f));
+}
+
+/* Returns MAR_EMODEL for what this transformer lacks: Chameleon 34B has its norms behind the layers. */
+static mar_status check_config(const wt_file *f, mar_err *err)
+{
+    const json_value *swin = member(f, "swin_norm"), *activation = member(f, "hidden_act");
+    if (swin && swin->type == JSON_TRUE)
+        return err_set(err, MAR_EMODEL, "%s: its configuration has swin_norm, expected norms in front of the layers",
+                       wt_path(f));
+    if (activation && (activation->type != JSON_STRING || strcmp(activation->text, "silu") != 0))
+        return err_set(err, MAR_EMODEL, "%s: its configuration has the activation %.60s, expected silu", wt_path(f),
+                       activation->type == JSON_STRING ? activation->text : "of a number");
+    return MAR_OK;
+}
+
+static mar_status derive_heads(const wt_file *f, gpt_config *c, mar_err *err)
+{
+    const int meta = c->family == GPT_META;
+    double heads = 0, eps = 0, base = 0;
+    mar_status status = read_number(f, meta ? "n_heads" : "num_attention_heads", "mar.heads", &heads, err);
+    if (status == MAR_OK) status = read_number(f, meta ? "norm_eps" : "rms_norm_eps", "mar.eps", &eps, err);
+    if (status == MAR_OK) status = read_rope(f, &base, err);
+    if (status != MAR_OK) return status;
+    if (heads == 0)
+        return err_set(err, MAR_EMODEL, "%s: its configuration does not say how many heads the model has", wt_path(f));
+    if (heads > c->width || !gpt_heads_divide((long)heads, c->width))
+        return err_set(err, MAR_EMODEL,
+                       "%s: %g attention heads do not divide the width %d into multiples of 4 up to %d", wt_path(f),
+                       heads, c->width, KERN_CACHE_HEAD_MAX);
+    c->heads = (int)heads;
+    c->eps = (float)eps;
+    c->rope_base = (float)base;
+    return MAR_OK;
+}
+
+/* Derives the heads of keys and values from the rows of k, or of q, k and v. */
+static mar_status derive_groups(const wt_file *f, const char *layer, gpt_config *c, mar_err *err)
+{
+    char name[GPT_TENSOR_NAME];
+    const wt_tensor *t;
+    int rows;
+    c->kv_heads = c->heads;
+    const gpt_layer_shape l = gpt_config_layer(c);
+    const mar_status status =
+        wt_find_shape(f, gpt_layer_name(layer, &l, GPT_WQKV, c->joined_qkv ? 0 : 1, name, &rows), 2, &t, err);
+    if (status != MAR_OK) return status;
+    const int64_t size = c->width / c->heads, own = c->joined_qkv ? (t->shape[0] - c->width) / 2 : t->shape[0];
+    if (own < size || own % size != 0 || c->heads % (own / size) != 0)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has %lld rows, expected heads of %lld that divide the %d of q",
+                       wt_path(f), name, (long long)t->shape[0], (long long)size, c->heads);
+    c->kv_heads = (int)(own / size);
+    return MAR_OK;
+}
+
+/* Finds out whether q and k have norms, and products biases. */
+static void derive_options(const wt_file *f, const char *layer, gpt_config *c)
+{
+    char name[GPT_TENSOR_NAME], bias[GPT_TENSOR_NAME];
+    int rows;
+    c->qk_norm = GPT_RMS_NORM; /* for the name */
+    gpt_layer_shape l = gpt_config_layer(c);
+    const wt_tensor *norm = wt_find(f, gpt_layer_name(layer, &l, GPT_Q_NORM, 0, name, &rows));
+    c->norm_heads = norm && norm->rank == 2 ? c->heads : 1;
+    c->qk_norm = !norm ? GPT_NO_NORM : wt_find(f, gpt_bias_name(name, bias)) ? GPT_LAYER_NORM : GPT_RMS_NORM;
+    gpt_layer_name(layer, &l, GPT_WO, 0, name, &rows);
+    c->bias = wt_find(f, gpt_bias_name(name, bias)) != NULL;
+}
+
+static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *err)
+{
+    const wt_tensor *embedding, *w2;
+    char layer[32], name[GPT_TENSOR_NAME];
+    int rows;
+    c->family = wt_find(f, gpt_config_names(GPT_LLAMA)->embedding) ? GPT_LLAMA : GPT_META;
+    const gpt_names *names = gpt_config_names(c->family);
+    snprintf(layer, sizeof layer, "%s.0", names->layers);
+    snprintf(name, sizeof name, "%s.", names->layers);
+    mar_status status = wt_find_shape(f, names->embedding, 2, &embedding, err);
+    if (status != MAR_OK) return status;
+    c->rows = (int)embedding->shape[0];
+    c->width = (int)embedding->shape[1];
+    c->depth = wt_count_parts(f, name, wt_count(f));
+    c->tied = !wt_find(f, names->output);
+    c->joined_qkv = wt_find(f, "layers.0.attention.wqkv.weight") != NULL;
+    c->joined_w13 = wt_find(f, "layers.0.feed_forward.w13.weight") != NULL;
+    status = derive_heads(f, c, err);
+    if (status == MAR_OK) status = derive_groups(f, layer, c, err);
+    if (status != MAR_OK) return status;
+    derive_options(f, layer, c);
+    const gpt_layer_shape l = gpt_config_layer(c);
+    status = wt_find_shape(f, gpt_layer_name(layer, &l, GPT_W2, 0, name, &rows), 2, &w2, err);
+    if (status == MAR_OK) c->hidden = (int)w2->shape[1];
+    return status;
+}
+
+/* Sets what the grammar says: tokens, line ends and the positions for a prompt. */
+static mar_status derive_sequence(const wt_file *f, const text_grammar *g, int width, int height, gpt_config *c,
+                                  mar_err *err)
+{
+    int columns, rows;
+    if (g->vocabulary > c->rows)
+        return err_set(err, MAR_EMODEL, "%s: the vocabulary has %d tokens, the embedding %d rows", wt_path(f),
+                       g->vocabulary, c->rows);
+    const mar_status status = text_grammar_size(g, width, height, &columns, &rows, err);
+    if (status != MAR_OK) return status;
+    c->grammar = g->family;
+    c->vocabulary = g->codebook;
+    c->columns = columns;
+    c->seq_len = columns * rows;
+    c->line_end = g->line_end >= 0;
+    c->caption_dim = c->width;
+    const int room = g->context - gpt_positions(c);
+    c->prefix = room < PROMPT_MAX ? room : PROMPT_MAX;
+    if (c->prefix < 1)
+        return err_set(err, MAR_EARG, "%s: %dx%d tokens leave no room for a prompt: the context has %d positions",
+                       wt_path(f), columns, rows, g->context);
+    return MAR_OK;
+}
+
+mar_status gpt_config_derive_decoder(const wt_file *f, int width, int height, gpt_config *config, mar_err *err)
+{
+    text_grammar grammar = {0};
+    *config = (gpt_config){0};
+    mar_status status = text_grammar_open(f, &grammar, err);
+    if (status == MAR_OK) status = check_config(f, err);
+    if (status == MAR_OK) status = derive_transformer(f, config, err);
+    if (status == MAR_OK) status = derive_sequence(f, &grammar, width, height, config, err);
+    if (status == MAR_OK) gpt_config_tensors(config, wt_add_elements, &config->parameters);
+    text_grammar_free(&grammar);
+    return status;
+}

@@ -1,0 +1,58 @@
+#include "llamagen/lines.h"
+
+#include "llamagen/request.h"
+
+#include <stdlib.h>
+
+int gpt_lines_drafts(const gpt_config *c, int drafts)
+{
+    return c->line_end ? 2 * drafts : drafts;
+}
+
+mar_status gpt_lines_create(const gpt_config *c, int drafts, gpt_lines *out, mar_err *err)
+{
+    const size_t tokens = (size_t)gpt_positions(c), most = (size_t)gpt_lines_drafts(c, drafts) + 1;
+    *out = (gpt_lines){.drawn_at = -1};
+    if (!c->line_end) return MAR_OK;
+    out->memory = calloc(tokens + 3 * most, sizeof *out->memory);
+    if (!out->memory) return err_set(err, MAR_ENOMEM, "out of memory for %d tokens and %d drafts", c->seq_len, drafts);
+    out->token = out->memory;
+    out->draft = out->token + tokens;
+    out->parent = out->draft + most;
+    out->site = out->parent + most;
+    return MAR_OK;
+}
+
+void gpt_lines_free(gpt_lines *l)
+{
+    free(l->memory);
+    *l = (gpt_lines){0};
+}
+
+static void add_draft(gpt_lines *l, int draft, int parent)
+{
+    l->draft[l->request.count] = draft;
+    l->parent[l->request.count++] = parent;
+}
+
+void gpt_lines_expand(gpt_lines *l, const gpt_config *c, const spec_request *q)
+{
+    l->request = *q;
+    l->drawn_at = q->drawn ? gpt_place(c, q->length - 1) : -1;
+    if (!l->memory) return;
+    spec_request *r = &l->request;
+    r->prefix = l->token, r->draft = l->draft, r->parent = l->parent;
+    r->length = r->count = 0;
+    for (int i = 0; i < q->length; i++) {
+        l->token[r->length++] = q->prefix[i];
+        if (gpt_ends_line(c, i)) l->token[r->length++] = c->vocabulary;
+    }
+    l->site[0] = -1;
+    for (int n = 0; n < q->count; n++) {
+        if (n == q->from - 1) r->from = r->count + 1;
+        add_draft(l, q->draft[n], l->site[q->parent[n] + 1]);
+        if (gpt_ends_line(c, q->length + gpt_request_depth(q, n) - 1)) add_draft(l, c->vocabulary, r->count - 1);
+        l->site[n + 1] = r->count - 1;
+    }
+    if (q->from == q->count + 1) r->from = r->count + 1;
+}

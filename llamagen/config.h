@@ -29,8 +29,8 @@ typedef struct {
     int first_norm;      /* 1: there is an attention_norm; an EAGLE drafter's layer may have none */
     int bias;            /* 1: products have biases */
     gpt_norm qk_norm;
-    int norm_heads; /* rows of its weights: 1, shared by all heads, or as many as heads */
-    int halves;     /* 1: RoPE rotates a head's number i with i + head_dim / 2, else neighbours */
+    int shared_norm; /* 1: its weights are a vector for all heads, else a row for each */
+    int halves;      /* 1: RoPE rotates a head's number i with i + head_dim / 2, else neighbours */
 } gpt_layer_shape;
 
 typedef struct {
@@ -55,7 +55,7 @@ typedef struct {
     int tied;        /* 1: the output layer is the embedding */
     float eps;       /* of the RMS norms; 0: the form's */
     float rope_base; /* 0: 10000 */
-    int joined_qkv, joined_w13, bias, norm_heads; /* as in gpt_layer_shape, of family GPT_META and GPT_LLAMA */
+    int joined_qkv, joined_w13, bias, shared_norm; /* as in gpt_layer_shape, of family GPT_META and GPT_LLAMA */
     gpt_norm qk_norm;
 } gpt_config;
 

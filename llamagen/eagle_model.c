@@ -29,7 +29,6 @@ static gpt_layer_shape layer_of(const eagle_config *c)
                              .joined_qkv = !c->published,
                              .first_norm = c->first_norm,
                              .qk_norm = c->qk_norm ? GPT_LAYER_NORM : GPT_NO_NORM,
-                             .norm_heads = c->heads,
                              .halves = c->qk_norm};
 }
 

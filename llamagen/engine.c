@@ -19,7 +19,7 @@ typedef struct {
     kern_queue *k; /* the session's queue */
     mar_discrete_plan plan;
     int max_images;
-    char guarantee[160];
+    char guarantee[192];
 
     gpt_runner *target;
     mar_drafter draft;
@@ -171,7 +171,9 @@ static mar_status allocate_host(discrete *g, mar_err *err)
 /* Writes the guarantee, one line (mar_session_guarantee). */
 static void write_guarantee(discrete *g)
 {
+    static const char *const names[] = {[MAR_CACHE_BF16] = "bf16", [MAR_CACHE_INT8] = "int8"};
     const spec_method *m = g->plan.method;
+    const mar_cache cache = g->plan.params.cache_dtype;
     if (!m)
         snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's distribution");
     else if (m->exact)
@@ -180,6 +182,8 @@ static void write_guarantee(discrete *g)
         snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s, without a bound", m->name);
     else
         snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s; guarantee: %s", m->name, m->guarantee);
+    const size_t used = strlen(g->guarantee);
+    if (cache) snprintf(g->guarantee + used, sizeof g->guarantee - used, "; keys and values in %s", names[cache]);
 }
 
 static void destroy(mar_engine_state *engine_state)

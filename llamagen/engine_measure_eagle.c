@@ -113,7 +113,8 @@ static mar_status create(passes *p, const eagle_model *eagle, const gpt_model *m
     p->prefix = calloc((size_t)p->config->seq_len, sizeof *p->prefix);
     mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) status = list_levels(p, plan, err);
-    if (status == MAR_OK) status = create_runners(p, eagle, model, sampling, mar_discrete_cache_type(&plan->params), err);
+    if (status == MAR_OK)
+        status = create_runners(p, eagle, model, sampling, mar_discrete_cache_type(&plan->params), err);
     if (status == MAR_OK) status = lay_out(p, err);
     if (status == MAR_OK) status = mar_discrete_begin_any(p->target, p->config, p->images, err);
     if (status == MAR_OK) eagle_runner_begin(p->drafter, p->images);

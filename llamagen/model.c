@@ -45,13 +45,13 @@ static int place_in_head(int i, int size, int halves)
 static mar_status load_head_norm(loader *l, const char *name, const gpt_layer_shape *s, int heads, float **out)
 {
     const int size = s->width / s->heads;
-    const int64_t shape[2] = {s->norm_heads == 1 ? size : heads, size};
+    const int64_t shape[2] = {s->shared_norm ? size : heads, size};
     const size_t n = (size_t)heads * (size_t)size;
     float *host = NULL, *all = malloc(n * sizeof *all);
     if (!all) return err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->file), name);
-    mar_status status = wt_load_f32(l->file, name, s->norm_heads == 1 ? 1 : 2, shape, &host, l->err);
+    mar_status status = wt_load_f32(l->file, name, s->shared_norm ? 1 : 2, shape, &host, l->err);
     for (int i = 0; status == MAR_OK && i < (int)n; i++)
-        all[i] = host[(s->norm_heads == 1 ? 0 : i / size * size) + place_in_head(i % size, size, s->halves)];
+        all[i] = host[(s->shared_norm ? 0 : i / size * size) + place_in_head(i % size, size, s->halves)];
     if (status == MAR_OK) status = to_backend(l, all, n, out);
     free(host);
     free(all);

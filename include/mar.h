@@ -394,14 +394,16 @@ MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 
 /* --- text ----------------------------------------------------------------------------------------- */
 
-/* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions).
- * Its weights are on the handle's device, in the handle's dtype. It has a reference on the handle and a queue of its
- * own. One thread at a time may use it; several may be loaded. Free it once the prompts are encoded. */
+/* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions): a
+ * T5 for LlamaGen; for a model that writes images among text (Lumina-mGPT, Anole, Emu3) the rows of its own embedding,
+ * read from its file as they are needed. A T5's weights are on the handle's device, in the handle's dtype. It has a
+ * reference on the handle and a queue of its own. One thread at a time may use it; several may be loaded. Free it once
+ * the prompts are encoded. */
 typedef struct mar_text mar_text;
 
 typedef struct {
     size_t size;
-    const char *name; /* "T5 encoder"; static */
+    const char *name; /* "T5 encoder", "Lumina-mGPT", ...; static */
     long parameters;  /* number of weights of the encoder */
     int dim;          /* length of a token's features */
     int depth;        /* layers */
@@ -409,6 +411,11 @@ typedef struct {
     int hidden;       /* of the MLP */
     int vocabulary;   /* rows of the embedding */
     int int8_weights; /* 1: matrices are int8 in the file */
+    /* "t5", or the family of the model whose prompts these are, as in mar_model_config: "lumina-mgpt", "anole", "emu3".
+     * Static. Of these families depth, heads and hidden are 0. */
+    const char *family;
+    int tokens;   /* of a sequence in front of the image at most, template included; T5: 0, any number */
+    int negative; /* 1: mar_text_encode_negative takes a text */
 } mar_text_config;
 
 /* What is done to a prompt before it is divided into tokens. LLAMAGEN: the cleaning of LlamaGen's release, twice, as
@@ -416,7 +423,10 @@ typedef struct {
  * nothing. */
 typedef enum { MAR_CLEAN_LLAMAGEN = 0, MAR_CLEAN_OFF } mar_clean;
 
-/* Loads the encoder of a T5 of version 1.1 (flan-t5, t5-v1_1; gated-gelu) from a folder as Hugging Face writes it:
+/* Loads what encodes prompts: the folder of a T5, or of a model that writes images among text, with its tokenizer. Of
+ * such a model no weights are loaded; its file stays open. MAR_EARG if it makes no images of mar_options.image_size.
+ *
+ * A T5 is an encoder of version 1.1 (flan-t5, t5-v1_1; gated-gelu) from a folder as Hugging Face writes it:
  * spiece.model, config.json, and model.safetensors or pytorch_model.bin, whole or in shards with their index
  * (model.safetensors.index.json). Without config.json a file that mar_convert has written will do, named
  * model.safetensors. Built in: "demo-t5", that of demo-t2i. Reads the encoder's tensors only, one at a time. MAR_EIO
@@ -437,11 +447,20 @@ enum { MAR_TEXT_TOKENS_MAX = 4096 };
  * included. If cleaning leaves nothing of a prompt, its only token is the end token, as in LlamaGen's release. A
  * prompt's features do not depend on the other prompts: on a CPU bit for bit.
  *
+ * For a model that writes images among text the tokens are all that come before the first image token: start, template
+ * and size tokens around the prompt, as its release has them. `clean` has no effect, and a longer prompt is MAR_EARG.
+ *
  * MAR_EARG for invalid UTF-8, for an empty prompt, and with MAR_CLEAN_LLAMAGEN for a prompt of more than 4096 bytes or
  * one whose cleaning takes too many steps. The reason has the prompt's index from 0. MAR_EMODEL if a feature is NaN or
  * infinite. After an error all results are 0. */
 MAR_API mar_status mar_text_encode(mar_text *t, const char *const *prompts, int n, mar_clean clean, int tokens,
                                    float *features, uint8_t *mask, int *counts);
+/* Encodes the second context of guidance of a model that writes images among text, as mar_text_encode encodes a prompt:
+ * features float [tokens][dim] and mask uint8_t [tokens], for mar_session_set_negative. text is the negative prompt;
+ * NULL: the family's own. count, or NULL, gets the number of tokens. MAR_EARG for a T5, for a text where the family has
+ * no negative prompt (mar_text_config.negative), and for one that is too long. */
+MAR_API mar_status mar_text_encode_negative(mar_text *t, const char *text, int tokens, float *features, uint8_t *mask,
+                                            int *count);
 
 /* --- generation ---------------------------------------------------------------------------------- */
 

@@ -185,15 +185,6 @@ static mar_status read_around(bpe_building *b, const json_value *root)
 
 /* --- files ------------------------------------------------------------------------------------------------------- */
 
-static text_bpe *new_model(void)
-{
-    text_bpe *m = calloc(1, sizeof *m);
-    if (!m) return NULL;
-    m->unknown = -1;
-    for (int i = 0; i < 256; i++) m->bytes[i] = -1;
-    return m;
-}
-
 static mar_status read_root(bpe_building *b, const json_value *root)
 {
     const json_value *const version = json_member(root, "version");
@@ -222,7 +213,7 @@ static mar_status finish(bpe_building *b, mar_status status, text_bpe **out)
 /* Reads text[length] and changes it. */
 static mar_status read_json(char *text, size_t length, const char *label, text_bpe **out, mar_err *err)
 {
-    bpe_building b = {.model = new_model(), .label = label, .err = err};
+    bpe_building b = {.model = bpe_new_model(), .label = label, .err = err};
     json j;
     if (!b.model) return err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", label);
     mar_status status = text_json_parse(text, length, label, &j, err);
@@ -320,7 +311,7 @@ static mar_status add_steps(bpe_building *b, int is_clip)
 mar_status text_bpe_read_files(const char *vocab, size_t vocab_length, const char *vocab_label, const char *merges,
                                size_t merges_length, const char *merges_label, text_bpe **out, mar_err *err)
 {
-    bpe_building b = {.model = new_model(), .label = vocab_label, .err = err};
+    bpe_building b = {.model = bpe_new_model(), .label = vocab_label, .err = err};
     char *copy = copy_of(vocab, vocab_length);
     json j;
     *out = NULL;

@@ -8,6 +8,15 @@ static mar_status refuse_memory(const bpe_building *b)
     return err_set(b->err, MAR_ENOMEM, "%s: no memory for a tokenizer", b->label);
 }
 
+text_bpe *bpe_new_model(void)
+{
+    text_bpe *m = calloc(1, sizeof *m);
+    if (!m) return NULL;
+    m->unknown = -1;
+    for (int i = 0; i < 256; i++) m->bytes[i] = -1;
+    return m;
+}
+
 int32_t bpe_piece_id(const text_bpe *b, const char *text, size_t length)
 {
     uint32_t node = 0;

@@ -22,6 +22,9 @@ typedef struct {
     mar_err *err;
 } bpe_building;
 
+/* Returns an empty model, which text_bpe_free frees; NULL without memory. */
+text_bpe *bpe_new_model(void);
+
 /* Sets the vocabulary. Sorts pieces. Refuses pieces that are there twice, and ids that are not 0 .. n-1. */
 mar_status bpe_set_vocab(bpe_building *b, text_piece *pieces, size_t n);
 /* Adds a merge, the next in rank. Both parts and both together must be in the vocabulary. */

@@ -369,13 +369,13 @@ static mar_status open_grammar(const wt_file *f, text_grammar *g, mar_err *err)
     const wt_tensor *t = text_grammar_embedding(f);
     g->family = family_of(f, &name);
     if (!g->family) return refuse_family(f, name, err);
-    if (!t || t->rank != 2 || t->shape[0] < 1 || t->shape[0] > WT_DIM_MAX)
-        return err_set(err, MAR_EMODEL, "%s: has no embedding model.embed_tokens.weight of 1 to %d rows", wt_path(f),
-                       WT_DIM_MAX);
+    if (!t) return err_set(err, MAR_EMODEL, "%s: has no embedding model.embed_tokens.weight", wt_path(f));
+    mar_status status = wt_find_shape(f, t->name, 2, &t, err);
+    if (status != MAR_OK) return status;
     g->vocabulary = (int)t->shape[0];
     g->line_end = -1;
     finding n = {.f = f, .g = g, .seen = calloc((size_t)g->vocabulary, 1), .err = err};
-    mar_status status = n.seen ? read_sizes(f, g, err) : refuse_memory(f, err);
+    status = n.seen ? read_sizes(f, g, err) : refuse_memory(f, err);
     if (status == MAR_OK) status = find_ids(&n);
     free(n.seen);
     g->image_id = n.ids;

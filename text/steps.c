@@ -266,8 +266,7 @@ static mar_status split_word(const text_step *s, text_matcher *m, const char *te
     return MAR_OK;
 }
 
-/* Writes the character that GPT-2's table has for a byte: itself if it is printable, else one from U+0100 on. */
-static void put_byte(uint8_t byte, text_buffer *out)
+void text_put_byte(uint8_t byte, text_buffer *out)
 {
     unsigned c = byte;
     if (byte <= 0x20)
@@ -285,7 +284,7 @@ static void change_word(step_kind kind, const char *text, text_part word, text_p
     const size_t start = out->text.length;
     text += word.start;
     if (kind == STEP_BYTES)
-        for (size_t i = 0; i < word.length; i++) put_byte((uint8_t)text[i], &out->text);
+        for (size_t i = 0; i < word.length; i++) text_put_byte((uint8_t)text[i], &out->text);
     else {
         if (*text != ' ') text_put(&out->text, " ", 1);
         text_put(&out->text, text, word.length);

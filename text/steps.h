@@ -59,6 +59,9 @@ typedef struct {
 void text_add_part(text_parts *p, size_t start, size_t length, int32_t id);
 void text_parts_free(text_parts *p);
 
+/* Writes the character that GPT-2's table has for a byte: itself if it is printable, else one from U+0100 on. */
+void text_put_byte(uint8_t byte, text_buffer *out);
+
 /* Returns whether c has Unicode's property White_Space. */
 int text_is_space(unsigned c);
 

@@ -3,6 +3,7 @@
 #include "base/printable.h"
 #include "text/bpe.h"
 #include "text/bpe_encode.h"
+#include "text/tiktoken.h"
 #include "text/unigram.h"
 #include "text/unigram_encode.h"
 
@@ -39,8 +40,13 @@ static mar_status open_file(const char *folder, text_tokenizer *t, mar_err *err)
     if (find_json(folder, path)) return text_bpe_open(path, &t->bpe, err);
     if (find_file(folder, "vocab.json", path) && find_file(folder, "merges.txt", merges))
         return text_bpe_open_files(path, merges, &t->bpe, err);
-    return err_set(err, MAR_EIO,
-                   "%s: no tokenizer, expected spiece.model, tokenizer.json, or vocab.json and merges.txt", folder);
+    if (find_file(folder, "emu3.tiktoken", path) && find_file(folder, "emu3_vision_tokens.txt", merges))
+        return text_tiktoken_open(path, merges, &t->bpe, err);
+    return err_set(
+        err, MAR_EIO,
+        "%s: no tokenizer, expected spiece.model, tokenizer.json, vocab.json and merges.txt, or emu3.tiktoken "
+        "and emu3_vision_tokens.txt",
+        folder);
 }
 
 mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err)

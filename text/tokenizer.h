@@ -3,6 +3,7 @@
  *   SentencePiece unigram   spiece.model (T5)
  *   byte-level BPE          tokenizer.json, or vocab.json and merges.txt (Chameleon, Lumina-mGPT)
  *   CLIP's BPE              tokenizer.json, or vocab.json and merges.txt, whose pieces end with "</w>"
+ *   tiktoken's BPE          emu3.tiktoken and emu3_vision_tokens.txt (Emu3)
  *
  * A tokenizer does not change after its opening, so any number of threads may use it. */
 #ifndef TEXT_TOKENIZER_H

@@ -19,9 +19,11 @@ static mar_status check_architecture(const wt_file *f, mar_err *err)
 {
     const char *type = wt_config_text(f, "model_type"), *name = wt_config_architecture(f);
     if (type && strcmp(type, "t5") != 0 && strcmp(type, "mt5") != 0)
-        return err_set(err, MAR_EMODEL, "%s: is a %.100s, expected a T5 encoder (T5EncoderModel, model_type t5)",
+        return err_set(err, MAR_EMODEL,
+                       "%s: is a %.100s, expected a T5 encoder (T5EncoderModel, model_type t5), or Lumina-mGPT, Anole "
+                       "or Emu3",
                        wt_path(f), name);
-    return mar_check_kind(f, 1 << MAR_KIND_T5, "a T5 encoder (T5EncoderModel)", err);
+    return mar_check_kind(f, 1 << MAR_KIND_T5, "a T5 encoder (T5EncoderModel), or Lumina-mGPT, Anole or Emu3", err);
 }
 
 static mar_status load_tokenizer(mar_text *t, const char *folder, const wt_file *f, mar_err *err)
@@ -59,12 +61,15 @@ static mar_text_config config_of(const mar_text *t, const wt_file *f)
                              .heads = l->heads,
                              .hidden = l->hidden,
                              .vocabulary = c->vocabulary,
+                             .family = "t5",
                              .int8_weights = mar_has_int8(f)};
 }
 
 static mar_status load(mar_text *t, wt_file *f, const mar_source *source, mar_err *err)
 {
-    mar_status status = check_architecture(f, err);
+    mar_status status;
+    if (text_grammar_recognise(f)) return mar_text_load_decoder(t, f, source->path, err);
+    status = check_architecture(f, err);
     if (status == MAR_OK) status = load_encoder(t, f, source, err);
     if (status == MAR_OK) status = load_tokenizer(t, source->path, f, err);
     if (status == MAR_OK) status = t->m->device->core->queue_create(t->m->device, &t->k, err);
@@ -83,6 +88,8 @@ static void destroy(mar_text *t)
     }
     t5_free(d, t->encoder);
     text_tokenizer_free(t->tokenizer);
+    text_grammar_free(&t->grammar);
+    wt_close(t->f);
     free(t);
 }
 
@@ -106,7 +113,9 @@ static mar_status create(mar *m, const mar_source *source, mar_text **out, mar_e
     if (status == MAR_OK) {
         mar_retain(m);
         *out = t;
+        if (t->f) return MAR_OK; /* it stays open */
     } else if (t) {
+        t->f = NULL;
         destroy(t);
     }
     wt_close(f);
@@ -130,7 +139,10 @@ mar_status mar_text_load_from(mar *m, const mar_source *source, mar_text **out)
     mar_status status = mar_check_source(m, source, out, &s, &err);
     if (status == MAR_OK) status = check_source(&s, &err);
     if (status == MAR_OK) status = create(m, &s, out, &err);
-    if (status == MAR_OK)
+    if (status == MAR_OK && (*out)->f)
+        mar_log(m, MAR_LOG_INFO, "text %s: prompts of %s, up to %d tokens, opened in %.3g s", s.path,
+                (*out)->config.name, (*out)->config.tokens, mar_now() - start);
+    else if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "text %s: %s of %d layers, %ld parameters, loaded in %.3g s", s.path,
                 (*out)->config.name, (*out)->config.depth, (*out)->config.parameters, mar_now() - start);
     return mar_result(m, status, &err);
@@ -168,6 +180,7 @@ typedef struct {
     mar_text *t;
     int n, tokens;
     mar_clean clean;
+    int negative;        /* 1: the only prompt is the second context of guidance */
     int *ids;            /* [n][tokens] the first length[i] of each prompt */
     int *length, *count; /* [n] tokens, at most `tokens`; tokens before the cut */
     float *features;     /* [n][tokens][dim] */
@@ -180,14 +193,30 @@ static mar_status refuse_prompt(int prompt, mar_status status, const mar_err *re
     return err_set(err, status, "prompt %d: %s", prompt, reason->text);
 }
 
+/* Divides a prompt into the tokens in front of an image. */
+static mar_status fill_template(const call *c, int prompt, const char *text, mar_err *err)
+{
+    int count = 0;
+    mar_err reason = {0};
+    mar_status status = text_prompt_ids(&c->t->prompt, c->negative, text, c->ids + (size_t)prompt * (size_t)c->tokens,
+                                        c->tokens, &count, &reason);
+    if (status == MAR_OK && count > c->tokens)
+        status = err_set(&reason, MAR_EARG, "%d tokens with the template, the model has room for %d", count, c->tokens);
+    c->count[prompt] = c->length[prompt] = count;
+    if (status == MAR_OK) return MAR_OK;
+    return c->negative ? err_set(err, status, "the negative prompt: %s", reason.text)
+                       : refuse_prompt(prompt, status, &reason, err);
+}
+
 /* Divides a prompt into tokens, with the end token. */
 static mar_status divide(const call *c, int prompt, const char *text, mar_err *err)
 {
     int *ids = c->ids + (size_t)prompt * (size_t)c->tokens, count = 0;
     mar_err reason = {0};
     char *cleaned = NULL;
-    if (!text) return err_set(err, MAR_EARG, "prompt %d is NULL", prompt);
-    if (!*text) return err_set(err, MAR_EARG, "prompt %d is empty, expected text", prompt);
+    if (!text && !c->negative) return err_set(err, MAR_EARG, "prompt %d is NULL", prompt);
+    if (text && !*text && !c->negative) return err_set(err, MAR_EARG, "prompt %d is empty, expected text", prompt);
+    if (c->t->f) return fill_template(c, prompt, text, err);
     mar_status status = MAR_OK;
     if (c->clean == MAR_CLEAN_LLAMAGEN) status = text_clean_caption(text, strlen(text), &cleaned, &reason);
     if (cleaned) text = cleaned;
@@ -250,11 +279,21 @@ static mar_status write_features(const call *c, int prompt, const float *y, mar_
     return MAR_OK;
 }
 
+static mar_status run_encoder(const call *c, int n, int rows, const pass *p, mar_err *err)
+{
+    kern_queue *k = c->t->k;
+    const text_spans spans = {n, rows, p->first, p->length};
+    k->core->bind(k);
+    const mar_status status = t5_run(k, c->t->encoder, &spans, p->ids, p->y, err);
+    if (status != MAR_OK) k->core->recover(k);
+    k->core->unbind(k);
+    return status;
+}
+
 /* Encodes prompts first .. first + n - 1 in one pass. */
 static mar_status run_pass(const call *c, int first, int n, int rows, mar_err *err)
 {
     pass p = {0};
-    kern_queue *k = c->t->k;
     mar_status status = make_pass(c, rows, &p, err);
     if (status == MAR_OK) {
         for (int i = 0, row = 0; i < n; row += p.length[i++]) {
@@ -262,11 +301,7 @@ static mar_status run_pass(const call *c, int first, int n, int rows, mar_err *e
             p.length[i] = c->length[first + i];
             memcpy(p.ids + row, c->ids + (size_t)(first + i) * (size_t)c->tokens, (size_t)p.length[i] * sizeof *p.ids);
         }
-        const text_spans spans = {n, rows, p.first, p.length};
-        k->core->bind(k);
-        status = t5_run(k, c->t->encoder, &spans, p.ids, p.y, err);
-        if (status != MAR_OK) k->core->recover(k);
-        k->core->unbind(k);
+        status = c->t->f ? mar_text_read_rows(c->t, p.ids, rows, p.y, err) : run_encoder(c, n, rows, &p, err);
     }
     for (int i = 0; i < n && status == MAR_OK; i++)
         status = write_features(c, first + i, p.y + (size_t)p.first[i] * (size_t)c->t->config.dim, err);
@@ -334,5 +369,22 @@ mar_status mar_text_encode(mar_text *t, const char *const *prompts, int n, mar_c
     call c = {.t = t, .n = n, .tokens = tokens, .clean = clean, .features = features, .mask = mask};
     mar_status status = check_encode(t, prompts, n, clean, tokens, features, mask, &err);
     if (status == MAR_OK) status = encode(&c, prompts, counts, &err);
+    return mar_result(t->m, status, &err);
+}
+
+mar_status mar_text_encode_negative(mar_text *t, const char *text, int tokens, float *features, uint8_t *mask,
+                                    int *count)
+{
+    mar_err err = {0};
+    if (!t) return mar_result(NULL, err_set(&err, MAR_EARG, "the text encoder is NULL"), &err);
+    call c = {.t = t, .n = 1, .tokens = tokens, .clean = MAR_CLEAN_OFF, .negative = 1};
+    c.features = features;
+    c.mask = mask;
+    mar_status status = check_encode(t, &text, 1, MAR_CLEAN_OFF, tokens, features, mask, &err);
+    if (status == MAR_OK && !t->f)
+        status = err_set(&err, MAR_EARG, "a T5 has no second context: LlamaGen's guidance needs none");
+    if (status == MAR_OK && text && !t->config.negative)
+        status = err_set(&err, MAR_EARG, "%s has no negative prompt, expected NULL", t->config.name);
+    if (status == MAR_OK) status = encode(&c, &text, count, &err);
     return mar_result(t->m, status, &err);
 }

@@ -2,6 +2,7 @@
 #define MAR_TEXT_H
 
 #include "mar/core/handle.h"
+#include "text/prompt.h"
 #include "text/t5.h"
 #include "text/tokenizer.h"
 
@@ -9,9 +10,17 @@ struct mar_text {
     mar *m; /* library handle; referenced */
     mar_text_config config;
     text_tokenizer *tokenizer;
-    int end; /* id of the end token */
+    int end; /* T5: id of the end token */
     t5_encoder *encoder;
     kern_queue *k;
+    wt_file *f; /* a model that writes images among text: its file, owned; NULL: T5 */
+    text_grammar grammar;
+    text_prompt prompt;
 };
+
+/* Loads a model that writes images among text. On success t->f is f, which t then owns. */
+mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, mar_err *err);
+/* Reads the embedding's rows of `ids`, [count], to y, float [count][dim]. */
+mar_status mar_text_read_rows(const mar_text *t, const int *ids, int count, float *y, mar_err *err);
 
 #endif

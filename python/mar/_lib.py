@@ -65,7 +65,8 @@ class FeaturesConfig(Sized):
 
 class TextConfig(Sized):
     _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("parameters", c.c_long), ("dim", c.c_int), ("depth", c.c_int),
-                ("heads", c.c_int), ("hidden", c.c_int), ("vocabulary", c.c_int), ("int8_weights", c.c_int)]
+                ("heads", c.c_int), ("hidden", c.c_int), ("vocabulary", c.c_int), ("int8_weights", c.c_int),
+                ("family", c.c_char_p), ("tokens", c.c_int), ("negative", c.c_int)]
 
 
 class ClipConfig(Sized):

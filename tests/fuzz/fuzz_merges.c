@@ -1,12 +1,38 @@
-/* vocab.json and merges.txt: the text before the first NUL, and the text behind it. */
+/* vocab.json and merges.txt: the text before the first NUL, and the text behind it. Behind a first byte 1 they are
+ * emu3.tiktoken, whose pieces of one byte come before, and emu3_vision_tokens.txt. */
 #include "tests/fuzz/bpe.h"
 #include "tests/fuzz/fuzz.h"
 
+#include "text/tiktoken.h"
+
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* Returns the 256 pieces of one byte and text[n], behind them. The caller frees it. */
+static char *with_bytes(const uint8_t *text, size_t n, size_t *size)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char *all = malloc(256 * 16 + n + 1), *at = all;
+    if (!all) fuzz_fail("no memory");
+    for (int i = 0; i < 256; i++) at += snprintf(at, 16, "%c%c== %d\n", digits[i >> 2], digits[(i & 3) << 4], i);
+    if (n) memcpy(at, text, n);
+    *size = (size_t)(at - all) + n;
+    return all;
+}
 
 static mar_status read_both(const uint8_t *data, size_t size, text_bpe **out, mar_err *err)
 {
     const uint8_t *const nul = size ? memchr(data, 0, size) : NULL;
+    if (size && *data == 1) {
+        const size_t n = nul ? (size_t)(nul - data) - 1 : size - 1;
+        size_t ranks_size;
+        char *ranks = with_bytes(data + 1, n, &ranks_size);
+        const mar_status status = text_tiktoken_read(ranks, ranks_size, "vocab.json", nul ? (const char *)nul + 1 : "",
+                                                     nul ? size - n - 2 : 0, "merges.txt", out, err);
+        free(ranks);
+        return status;
+    }
     const size_t vocab = nul ? (size_t)(nul - data) : size, merges = nul ? size - vocab - 1 : 0;
     return text_bpe_read_files((const char *)data, vocab, "vocab.json", nul ? (const char *)nul + 1 : "", merges,
                                "merges.txt", out, err);

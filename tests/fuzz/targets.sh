@@ -43,7 +43,7 @@ fuzz_sources() {
     prompts) echo tools/generate/prompts.c base/json.c ;;
     spiece) echo text/protobuf.c text/charsmap.c text/trie.c text/unigram.c text/unigram_encode.c ;;
     tokenizer) echo text/json_read.c text/steps_json.c text/steps.c text/pattern.c text/bpe.c text/bpe_build.c text/bpe_encode.c ;;
-    merges) echo text/bpe.c text/bpe_build.c text/bpe_encode.c ;;
+    merges) echo text/bpe.c text/bpe_build.c text/bpe_encode.c text/tiktoken.c ;;
     caption) echo text/clean.c text/html.c text/entities.c text/pattern.c ;;
     sweep) echo tools/eval/sweep_file.c ;;
     request) echo base/json.c tools/serve/request.c tools/serve/answer.c ;;

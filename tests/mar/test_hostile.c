@@ -1,6 +1,7 @@
 /* Tests a host that makes every possible mistake. It passes NULL for every pointer of every public function. Numbers
  * and indices are out of range; one handle is not open. Nothing crashes or hangs. A call with a status says what is
  * wrong. */
+#include "tests/support/decoder_folder.h"
 #include "tests/support/clip.h"
 #include "tests/support/demo.h"
 
@@ -930,6 +931,28 @@ HOSTILE(mar_text_encode)
         refused(mar_text_encode(t, prompts, 2, (mar_clean)out_of_range[i], 3, features, mask, counts), m, "clean is ");
     }
     assert_library(m, mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, 3, features, mask, NULL));
+    mar_text_free(t);
+}
+
+HOSTILE(mar_text_encode_negative)
+{
+    float features[16 * 4];
+    uint8_t mask[16];
+    int count;
+    mar *m = host.d.m;
+    mar_text *t, *t5;
+    assert_library(m, mar_text_load(m, text_folder, &t5));
+    refused(mar_text_encode_negative(t5, NULL, 3, features, mask, &count), m, "a T5 has no second context");
+    mar_text_free(t5);
+    assert_library(m, mar_text_load(m, decoder_folder("emu3", "F32", 4), &t));
+    refused(mar_text_encode_negative(NULL, NULL, 16, features, mask, &count), NULL, "encoder is NULL");
+    refused(mar_text_encode_negative(t, "a", 16, NULL, mask, &count), m, "features is NULL");
+    refused(mar_text_encode_negative(t, "a", 16, features, NULL, &count), m, "mask is NULL");
+    refused(mar_text_encode_negative(t, "\xff", 16, features, mask, &count), m, "the negative prompt: the text is not");
+    refused(mar_text_encode_negative(t, "a", 3, features, mask, &count), m, "the model has room for 3");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_text_encode_negative(t, "a", out_of_range[i], features, mask, &count), m, "tokens");
+    assert_library(m, mar_text_encode_negative(t, "a", 16, features, mask, NULL));
     mar_text_free(t);
 }
 

@@ -1,11 +1,13 @@
 #include "tests/support/decoder_folder.h"
 
 #include "tests/support/archive.h"
-#include "tests/support/test.h"
+#include "tests/support/support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define PROMPT_DATA "tests/golden/data/prompts/"
 
 static void write_bytes(const char *folder, const char *name, const bytes *b)
 {
@@ -57,4 +59,23 @@ void write_embedding(const char *folder, const char *name, const char *tensor, c
     write_bytes(folder, name, &b);
     bytes_free(&b);
     free(header);
+}
+
+char *decoder_folder(const char *family, const char *dtype, int width)
+{
+    char *folder = test_directory();
+    if (strcmp(family, "emu3") == 0) {
+        copy_in(folder, "emu3.tiktoken", PROMPT_DATA "emu3/emu3.tiktoken");
+        copy_in(folder, "emu3_vision_tokens.txt", PROMPT_DATA "emu3/emu3_vision_tokens.txt");
+        write_in(folder, "config.json",
+                 "{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":770,\"eol_token_id\":763}");
+        write_embedding(folder, "model.safetensors", "model.embed_tokens.weight", dtype, 775, width);
+    } else {
+        copy_in(folder, "tokenizer.json", PROMPT_DATA "chameleon/tokenizer.json");
+        write_in(folder, "config.json",
+                 strcmp(family, "anole") == 0 ? "{\"architectures\":[\"ChameleonForConditionalGeneration\"]}"
+                                              : "{\"architectures\":[\"ChameleonXLLMXForConditionalGeneration\"]}");
+        write_embedding(folder, "model.safetensors", "model.embed_tokens.weight", dtype, 400, width);
+    }
+    return folder;
 }

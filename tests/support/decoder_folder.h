@@ -11,6 +11,10 @@ void copy_in(const char *folder, const char *name, const char *from);
 void write_embedding(const char *folder, const char *name, const char *tensor, const char *dtype, int rows, int width);
 float decoder_value(int i);
 
+/* Returns a fresh folder of a family ("lumina-mgpt", "anole", "emu3"): configuration, tokenizer, and an embedding of
+ * 400 or, of Emu3, 775 rows, but no other weights. */
+char *decoder_folder(const char *family, const char *dtype, int width);
+
 /* Lumina's configuration, with the image tokens IMGIMGAZ (number 0) to IMGIMGDZ at 7, 5, 6 and 4 and a line end at 8.
  */
 #define LUMINA_CONFIG                                                                                                  \

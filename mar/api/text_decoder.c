@@ -1,0 +1,54 @@
+/* Prompts of models that write images among text: rows of their own embedding, read as they are needed. */
+#include "mar/api/text.h"
+
+#include <string.h>
+
+static mar_text_config config_of(const mar_text *t, const wt_tensor *table)
+{
+    const text_family *family = t->grammar.family;
+    return (mar_text_config){.size = sizeof(mar_text_config),
+                             .name = family->title,
+                             .parameters = (long)table->count,
+                             .dim = (int)table->shape[1],
+                             .vocabulary = t->grammar.vocabulary,
+                             .family = family->name,
+                             .tokens = text_grammar_room(&t->grammar, t->prompt.columns, t->prompt.rows),
+                             .negative = strstr(family->negative, "{prompt}") != NULL};
+}
+
+/* Returns MAR_EMODEL unless the tokenizer has the tokens of both templates. */
+static mar_status check_templates(const mar_text *t, const char *folder, mar_err *err)
+{
+    mar_err reason = {0};
+    int count;
+    mar_status status = text_prompt_ids(&t->prompt, 0, "a", NULL, 0, &count, &reason);
+    if (status == MAR_OK) status = text_prompt_ids(&t->prompt, 1, NULL, NULL, 0, &count, &reason);
+    return status == MAR_OK ? MAR_OK : err_set(err, status, "%s: %s", folder, reason.text);
+}
+
+mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, mar_err *err)
+{
+    text_prompt *p = &t->prompt;
+    mar_status status = text_grammar_open(f, &t->grammar, err);
+    if (status == MAR_OK)
+        status = text_grammar_size(&t->grammar, t->m->image_width, t->m->image_height, &p->columns, &p->rows, err);
+    if (status == MAR_OK) status = text_tokenizer_open(folder, &t->tokenizer, err);
+    if (status != MAR_OK) return status;
+    p->grammar = &t->grammar;
+    p->tokenizer = t->tokenizer;
+    t->config = config_of(t, text_grammar_embedding(f));
+    status = check_templates(t, folder, err);
+    if (status == MAR_OK) t->f = f;
+    return status;
+}
+
+mar_status mar_text_read_rows(const mar_text *t, const int *ids, int count, float *y, mar_err *err)
+{
+    const wt_tensor *table = text_grammar_embedding(t->f);
+    const int columns = t->config.dim;
+    mar_status status = MAR_OK;
+    for (int i = 0; i < count && status == MAR_OK; i++)
+        status = wt_load_rows(t->f, table->name, t->config.vocabulary, columns, ids[i], 1,
+                              y + (size_t)i * (size_t)columns, err);
+    return wt_check_unchanged(t->f, status, err);
+}

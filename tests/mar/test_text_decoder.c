@@ -1,0 +1,164 @@
+/* Prompts of models that write images among text: features are rows of the model's own embedding. */
+#include "tests/support/decoder_folder.h"
+#include "tests/support/demo.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 4, TOKENS = 96 };
+
+/* Opens a handle for images of a size; NULL: the model's own. */
+static mar *open_size(const char *size)
+{
+    mar *m;
+    mar_options o;
+    mar_options_init(&o, sizeof o);
+    o.backend = MAR_BACKEND_CPU;
+    o.threads = 1;
+    o.image_size = size;
+    if (mar_open(&o, &m) != MAR_OK) fail_msg("%s", mar_error(m));
+    return m;
+}
+
+static mar_text *load(mar *m, const char *folder)
+{
+    mar_text *t;
+    if (mar_text_load(m, folder, &t) != MAR_OK) fail_msg("%s", mar_error(m));
+    return t;
+}
+
+static void assert_row(const float *row, int id)
+{
+    for (int i = 0; i < WIDTH; i++)
+        if (row[i] != decoder_value(id * WIDTH + i)) fail_msg("%g is not number %d of row %d", row[i], i, id);
+}
+
+/* Checks that the last `count` positions are tokens, from row `first` of the embedding to the rows of `last`, [n]. */
+static void assert_sequence(const float *features, const uint8_t *mask, int count, int first, const int *last, int n)
+{
+    assert_in_range(count, n, TOKENS);
+    for (int i = 0; i < TOKENS; i++) assert_int_equal(mask[i], i >= TOKENS - count);
+    for (int i = 0; i < (TOKENS - count) * WIDTH; i++) assert_true(features[i] == 0);
+    assert_row(features + (TOKENS - count) * WIDTH, first);
+    for (int i = 0; i < n; i++) assert_row(features + (TOKENS - n + i) * WIDTH, last[i]);
+}
+
+/* Ids are those of tests/golden/data/prompts/ids.txt. */
+TEST_CASE(prompts_of_lumina)
+{
+    static const char *const types[] = {"F32", "BF16", "F16"}, *const prompts[] = {"a corgi in the snow", "a"};
+    static const int own[] = {18, 17, 21, 21}, other[] = {18, 17, 22, 20};
+    float features[2 * TOKENS * WIDTH];
+    uint8_t mask[2 * TOKENS];
+    int counts[2];
+    for (size_t i = 0; i < 3; i++) {
+        mar *m = open_size(i ? "512x1024" : NULL);
+        mar_text *t = load(m, decoder_folder("lumina-mgpt", types[i], WIDTH));
+        const mar_text_config *c = mar_text_get_config(t);
+        assert_string_equal(c->family, "lumina-mgpt");
+        assert_string_equal(c->name, "Lumina-mGPT");
+        assert_int_equal(c->dim, WIDTH);
+        assert_int_equal(c->vocabulary, 400);
+        assert_int_equal(c->tokens, i ? 4096 - 64 * 33 : 4096 - 48 * 49);
+        assert_int_equal(c->negative, 0);
+        assert_int_equal(mar_text_encode(t, prompts, 2, MAR_CLEAN_LLAMAGEN, TOKENS, features, mask, counts), MAR_OK);
+        assert_true(counts[0] > counts[1]);
+        for (int p = 0; p < 2; p++)
+            assert_sequence(features + p * TOKENS * WIDTH, mask + p * TOKENS, counts[p], 0, i ? other : own, 4);
+        assert_int_equal(mar_text_encode_negative(t, NULL, TOKENS, features, mask, counts), MAR_OK);
+        assert_int_equal(counts[0], 3);
+        assert_sequence(features, mask, 3, 17, i ? other + 1 : own + 1, 3);
+        assert_int_equal(mar_text_encode_negative(t, "blurry", TOKENS, features, mask, NULL), MAR_EARG);
+        assert_string_equal(mar_error(m), "Lumina-mGPT has no negative prompt, expected NULL");
+        mar_text_free(t);
+        mar_close(m);
+    }
+}
+
+TEST_CASE(prompts_of_emu3)
+{
+    static const char *const prompts[] = {"a corgi"};
+    static const int last[] = {769, 24, 15, 9, 24, 15, 768};
+    float features[512 * WIDTH];
+    uint8_t mask[512];
+    int count, own;
+    mar *m = open_size(NULL);
+    mar_text *t = load(m, decoder_folder("emu3", "BF16", WIDTH));
+    assert_int_equal(mar_text_get_config(t)->negative, 1);
+    assert_int_equal(mar_text_encode(t, prompts, 1, MAR_CLEAN_OFF, TOKENS, features, mask, &count), MAR_OK);
+    assert_sequence(features, mask, count, 766, last, 7);
+    assert_int_equal(mar_text_encode_negative(t, NULL, 512, features, mask, &own), MAR_OK);
+    assert_true(own > TOKENS);
+    assert_int_equal(mar_text_encode_negative(t, "blurry, text", TOKENS, features, mask, &count), MAR_OK);
+    assert_sequence(features, mask, count, 766, last, 7);
+    assert_int_equal(mar_text_encode_negative(t, "", TOKENS, features, mask, &count), MAR_OK);
+    assert_int_equal(count, 8);
+    assert_int_equal(mar_text_encode_negative(t, NULL, TOKENS, features, mask, &count), MAR_EARG);
+    assert_non_null(strstr(mar_error(m), "the negative prompt: "));
+    mar_text_free(t);
+    mar_close(m);
+}
+
+/* Nothing is cut: a longer prompt is an error, and leaves zeros. */
+TEST_CASE(a_long_prompt_is_refused)
+{
+    static const char *const prompts[] = {"a", "a corgi in the snow"};
+    static const float zeros[2 * 8 * WIDTH];
+    float features[2 * 8 * WIDTH];
+    uint8_t mask[2 * 8];
+    mar *m = open_size(NULL);
+    mar_text *t = load(m, decoder_folder("anole", "F32", WIDTH));
+    memset(features, 1, sizeof features);
+    assert_int_equal(mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, 8, features, mask, NULL), MAR_EARG);
+    assert_string_equal(mar_error(m), "prompt 1: 13 tokens with the template, the model has room for 8");
+    assert_memory_equal(features, zeros, sizeof zeros);
+    assert_int_equal(mar_text_encode(t, prompts, 1, MAR_CLEAN_OFF, 8, features, mask, NULL), MAR_OK);
+    mar_text_free(t);
+    mar_close(m);
+}
+
+static void refuse(const char *size, const char *folder, mar_status status, const char *words)
+{
+    mar *m = open_size(size);
+    mar_text *t = (mar_text *)1;
+    assert_int_equal(mar_text_load(m, folder, &t), status);
+    assert_null(t);
+    if (!strstr(mar_error(m), words)) fail_msg("\"%s\" does not say \"%s\"", mar_error(m), words);
+    mar_close(m);
+}
+
+TEST_CASE(folders_that_are_refused)
+{
+    char *folder = decoder_folder("lumina-mgpt", "F32", WIDTH);
+    refuse("768x770", folder, MAR_EARG, "multiples of 32");
+    refuse("1024x1024", folder, MAR_EARG, "the model's context of 4096");
+    refuse("768x736", folder, MAR_EMODEL, "the tokenizer has no token <reserved08823>");
+    refuse("256x512", decoder_folder("anole", "F32", WIDTH), MAR_EARG, "Anole makes images of 512x512 only");
+    write_in(folder, "config.json", "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"}");
+    refuse(NULL, folder, MAR_EMODEL, "is a LlamaForCausalLM, expected a T5 encoder");
+    write_in(folder, "config.json", LUMINA_CONFIG);
+    write_in(folder, "tokenizer.json", "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}");
+    refuse(NULL, folder, MAR_EMODEL, "the tokenizer has no token <s>");
+    write_in(folder, "tokenizer.json", "{");
+    refuse(NULL, folder, MAR_EFORMAT, "tokenizer.json: no JSON");
+}
+
+/* The file stays open and is not to change. */
+TEST_CASE(a_file_that_changes_is_refused)
+{
+    static const char *const prompts[] = {"a"};
+    float features[TOKENS * WIDTH];
+    uint8_t mask[TOKENS];
+    mar *m = open_size(NULL);
+    char *folder = decoder_folder("anole", "F32", WIDTH);
+    mar_text *t = load(m, folder), *t5;
+    write_embedding(folder, "model.safetensors", "model.embed_tokens.weight", "F32", 300, WIDTH);
+    assert_int_equal(mar_text_encode(t, prompts, 1, MAR_CLEAN_OFF, TOKENS, features, mask, NULL), MAR_EIO);
+    mar_text_free(t);
+    t5 = load(m, "tests/golden/data/t5");
+    assert_string_equal(mar_text_get_config(t5)->family, "t5");
+    mar_text_free(t5);
+    mar_close(m);
+}

@@ -4,6 +4,22 @@
 
 const gpt_sampling gpt_fixture_plain = {.cfg = 1, .cfg_interval = -1, .temperature = 1, .top_p = 1};
 
+/* Opens the model of a file, which it closes, and its runner. */
+static void open_runner(gpt_fixture *f, wt_file *file, const gpt_config *config, const gpt_sampling *sampling,
+                        int images, int drafts, int keep)
+{
+    mar_err err = {0};
+    assert_ok(gpt_model_load(f->k, file, config, &f->model, &err), &err);
+    wt_close(file);
+    f->vocabulary = config->vocabulary;
+    f->seq_len = config->seq_len;
+    assert_ok(gpt_runner_create(f->k, f->model, sampling, images, drafts, keep, &f->runner, &err), &err);
+    f->memory = backend_memory(f->k, gpt_runner_lay_out(f->runner, NULL));
+    gpt_runner_lay_out(f->runner, f->memory);
+    f->laws = backend_memory(f->k, (size_t)f->rows * (size_t)config->vocabulary * sizeof *f->laws);
+    assert_ok(gpt_runner_plan(f->runner, images, &err), &err);
+}
+
 int gpt_fixture_open(gpt_fixture *f, kern_queue *k, const char *name, int seq_len, const gpt_sampling *sampling,
                      int images, int drafts, int keep, int rows)
 {
@@ -14,15 +30,21 @@ int gpt_fixture_open(gpt_fixture *f, kern_queue *k, const char *name, int seq_le
     wt_file *file = golden_open(name);
     assert_ok(gpt_config_derive(file, 0, &config, &err), &err);
     if (seq_len) config.seq_len = seq_len;
-    assert_ok(gpt_model_load(f->k, file, &config, &f->model, &err), &err);
-    wt_close(file);
-    f->vocabulary = config.vocabulary;
-    f->seq_len = config.seq_len;
-    assert_ok(gpt_runner_create(f->k, f->model, sampling, images, drafts, keep, &f->runner, &err), &err);
-    f->memory = backend_memory(f->k, gpt_runner_lay_out(f->runner, NULL));
-    gpt_runner_lay_out(f->runner, f->memory);
-    f->laws = backend_memory(f->k, (size_t)rows * (size_t)config.vocabulary * sizeof *f->laws);
-    assert_ok(gpt_runner_plan(f->runner, images, &err), &err);
+    open_runner(f, file, &config, sampling, images, drafts, keep);
+    return 1;
+}
+
+int gpt_fixture_open_decoder(gpt_fixture *f, kern_queue *k, const char *folder, int width, int height,
+                             const gpt_sampling *sampling, int images, int drafts, int rows)
+{
+    gpt_config config;
+    mar_err err = {0};
+    *f = (gpt_fixture){.k = k, .rows = rows};
+    if (!f->k) return 0;
+    wt_file *file;
+    assert_ok(wt_open_folder(folder, MAR_WEIGHTS_AUTO, &file, &err), &err);
+    assert_ok(gpt_config_derive_decoder(file, width, height, &config, &err), &err);
+    open_runner(f, file, &config, sampling, images, drafts, 0);
     return 1;
 }
 

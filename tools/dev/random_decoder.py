@@ -93,8 +93,9 @@ def chameleon_vocabulary():
     for number in range(8192):
         name = "IMGIMG" + "".join(chr(ord("A") + int(digit)) for digit in str(number)) + "Z"
         names[name] = 4 + number * 2731 % 8192  # in another order than the codebook
-    names |= {f"<reserved{number:05d}>": number + 4 for number in range(8194, 8900) if number != 8707}
-    return names, {letter: 9000 + byte for byte, letter in enumerate(letters())}
+    names |= {f"<reserved{number:05d}>": number + 4 for number in range(8194, 8996) if number != 8707}
+    text = {letter: 9000 + byte for byte, letter in enumerate(letters())}
+    return names, text | {f"unused{i}": i for i in range(9256, CHAMELEON["vocab_size"])}  # ids have no holes
 
 
 def write_chameleon_tokenizer(folder):

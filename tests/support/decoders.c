@@ -1,0 +1,526 @@
+#include "tests/support/decoders.h"
+
+#include "tests/support/archive.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { WIDTH = DECODER_WIDTH, DEPTH = 2, HEADS = 4, HEAD = WIDTH / HEADS, HIDDEN = 48, TENSORS_MAX = 64, NAME = 96 };
+
+static const struct {
+    const char *name;
+    int codebook, shards;
+} kinds[DECODERS] = {
+    [DECODER_LUMINA] = {"Lumina-mGPT-7B-768", 8192, 2},
+    [DECODER_ANOLE] = {"Anole-7b-v0.1-hf", 64, 3},
+    [DECODER_RELEASE] = {"7b", 64, 1},
+    [DECODER_EMU3] = {"Emu3-Gen", 128, 2},
+    [DECODER_FEW] = {"few", 3, 2},
+};
+
+int decoder_codebook(decoder_kind kind)
+{
+    return kinds[kind].codebook;
+}
+
+/* --- ids: ChameleonIds and Emu3Ids of make_mgpt.py ------------------------------------------------------------------
+ */
+
+enum { EMU3_LINE_END = 260, EMU3_BOS = 263, EMU3_IMG = 265, EMU3_BOI = 266, EMU3_EOI = 267, EMU3_FIRST = 268 };
+
+/* Returns the id behind the image tokens, from which Chameleon's others count. */
+static int base_of(decoder_kind kind)
+{
+    return 4 + kinds[kind].codebook;
+}
+
+static int vocabulary_of(decoder_kind kind)
+{
+    return kind == DECODER_EMU3 ? EMU3_FIRST + kinds[kind].codebook : base_of(kind) + 620;
+}
+
+static int image_id(decoder_kind kind, int number)
+{
+    return 4 + (int)(number * 2731L % kinds[kind].codebook);
+}
+
+/* Appends the ids of a text, one a byte. */
+static int put_text(decoder_kind kind, const char *text, int n, int *ids)
+{
+    const int first = kind == DECODER_EMU3 ? 0 : base_of(kind) + 8;
+    for (; *text; text++) {
+        assert_true(n < DECODER_IDS);
+        ids[n++] = first + (uint8_t)*text;
+    }
+    return n;
+}
+
+/* Appends what stands between the text and the first image token. */
+static int put_begin(decoder_kind kind, int columns, int rows, int n, int *ids)
+{
+    char size[32];
+    assert_true(n + 4 < DECODER_IDS);
+    if (kind == DECODER_EMU3) {
+        snprintf(size, sizeof size, "%d*%d", rows, columns);
+        ids[n++] = EMU3_BOI;
+        n = put_text(kind, size, n, ids);
+        ids[n++] = EMU3_IMG;
+        return n;
+    }
+    ids[n++] = base_of(kind) + 1;
+    if (kind == DECODER_ANOLE || kind == DECODER_RELEASE) return n;
+    ids[n++] = base_of(kind) + 608 + rows / 2;
+    ids[n++] = base_of(kind) + 608 + columns / 2;
+    return n;
+}
+
+int decoder_prompt(decoder_kind kind, const char *text, int columns, int rows, int *ids)
+{
+    char words[DECODER_IDS];
+    int n = 0;
+    if (kind == DECODER_EMU3)
+        snprintf(words, sizeof words, "%s masterpiece, film grained, best quality.", text);
+    else if (kind == DECODER_LUMINA || kind == DECODER_FEW)
+        snprintf(words, sizeof words, "Generate an image of %dx%d according to the following prompt:\n%s", 16 * columns,
+                 16 * rows, text);
+    else
+        snprintf(words, sizeof words, "%s", text);
+    ids[n++] = kind == DECODER_EMU3 ? EMU3_BOS : 0;
+    n = put_text(kind, words, n, ids);
+    if (kind != DECODER_EMU3) ids[n++] = base_of(kind) + 514;
+    return put_begin(kind, columns, rows, n, ids);
+}
+
+int decoder_negative(decoder_kind kind, int columns, int rows, int *ids)
+{
+    int n = 0;
+    if (kind == DECODER_EMU3) {
+        ids[n++] = EMU3_BOS;
+        n = put_text(kind, "lowres, bad anatomy", n, ids);
+    } else if (kind == DECODER_ANOLE || kind == DECODER_RELEASE) {
+        ids[n++] = 0;
+    }
+    return put_begin(kind, columns, rows, n, ids);
+}
+
+/* --- weights: weight() of make_mgpt.py ------------------------------------------------------------------------------
+ */
+
+/* splitmix64 (Steele, Lea, Flood 2014) */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+    return x ^ (x >> 31);
+}
+
+/* Returns the hash of a name, FNV-1a. */
+static uint64_t hash_of(const char *name)
+{
+    uint64_t hash = 0xCBF29CE484222325;
+    for (; *name; name++) hash = (hash ^ (uint8_t)*name) * 0x100000001B3;
+    return hash;
+}
+
+/* Returns -1..1 */
+static double uniform(uint64_t hash, uint64_t place)
+{
+    return (double)(mix(hash + place) >> 40) / (1 << 23) - 1;
+}
+
+/* A tensor of a file. */
+typedef struct {
+    char name[NAME], drawn[NAME]; /* drawn: the name by whose hash it is drawn */
+    int rows, columns;            /* columns 0: a vector */
+    int heads;                    /* 1: rows by heads of HEAD; in the release neighbours rotate, here halves */
+} tensor;
+
+typedef struct {
+    tensor t[TENSORS_MAX];
+    int count;
+} tensor_list;
+
+/* Returns the place in the drawn tensor of row r. */
+static int drawn_row(const tensor *t, int r)
+{
+    const int head = r / HEAD, i = r % HEAD;
+    if (!t->heads) return r;
+    return HEAD * head + (i < HEAD / 2 ? 2 * i : 2 * (i - HEAD / 2) + 1);
+}
+
+static float draw(const tensor *t, uint64_t place, unsigned variant)
+{
+    const uint64_t hash = hash_of(t->drawn);
+    const int inputs = t->columns ? t->columns : t->rows, is_output = strstr(t->drawn, "lm_head") || t->drawn[0] == 'o';
+    double u = uniform(hash, place);
+    if (variant) u = 0.95 * u + 0.05 * uniform(hash ^ mix(variant), place);
+    if (strstr(t->drawn, "norm")) {
+        const size_t length = strlen(t->drawn);
+        return (float)(0.3 * u + (strcmp(t->drawn + length - 4, "bias") == 0 ? 0 : 1));
+    }
+    if (strstr(t->drawn, "emb")) return (float)(1.7 * u);
+    return (float)(u * sqrt(3.0 / inputs) * (is_output ? 1.5 : 2));
+}
+
+/* Appends the tensor's numbers to data. */
+static void put_numbers(const tensor *t, unsigned variant, bytes *data)
+{
+    const int columns = t->columns ? t->columns : 1;
+    /* transformers has the norm of q and k for each head, the release one for all. */
+    const int is_norm = t->heads && t->columns == HEAD;
+    for (int r = 0; r < t->rows; r++) {
+        for (int c = 0; c < columns; c++) {
+            const int place = is_norm ? drawn_row(t, c) : drawn_row(t, r) * columns + c;
+            const float x = draw(t, (uint64_t)place, variant);
+            bytes_put(data, &x, sizeof x);
+        }
+    }
+}
+
+static tensor *add(tensor_list *list, const char *prefix, const char *name, int rows, int columns)
+{
+    assert_true(list->count < TENSORS_MAX);
+    tensor *t = &list->t[list->count++];
+    *t = (tensor){.rows = rows, .columns = columns};
+    snprintf(t->name, sizeof t->name, "%s%s", prefix, name);
+    memcpy(t->drawn, t->name, sizeof t->drawn);
+    return t;
+}
+
+static void list_release(tensor_list *list, int vocabulary)
+{
+    add(list, "", "tok_embeddings.weight", vocabulary, WIDTH);
+    for (int i = 0; i < DEPTH; i++) {
+        char layer[32];
+        snprintf(layer, sizeof layer, "layers.%d.", i);
+        add(list, layer, "attention.wq.weight", WIDTH, WIDTH);
+        add(list, layer, "attention.wk.weight", WIDTH, WIDTH);
+        add(list, layer, "attention.wv.weight", WIDTH, WIDTH);
+        add(list, layer, "attention.wo.weight", WIDTH, WIDTH);
+        add(list, layer, "attention.q_normalization.weight", HEAD, 0);
+        add(list, layer, "attention.q_normalization.bias", HEAD, 0);
+        add(list, layer, "attention.k_normalization.weight", HEAD, 0);
+        add(list, layer, "attention.k_normalization.bias", HEAD, 0);
+        add(list, layer, "feed_forward.w1.weight", HIDDEN, WIDTH);
+        add(list, layer, "feed_forward.w3.weight", HIDDEN, WIDTH);
+        add(list, layer, "feed_forward.w2.weight", WIDTH, HIDDEN);
+        add(list, layer, "attention_norm.weight", WIDTH, 0);
+        add(list, layer, "ffn_norm.weight", WIDTH, 0);
+    }
+    add(list, "", "norm.weight", WIDTH, 0);
+    add(list, "", "output.weight", vocabulary, WIDTH);
+}
+
+static void list_llama(tensor_list *list, decoder_kind kind)
+{
+    const int keys = kind == DECODER_EMU3 ? WIDTH / 2 : WIDTH;
+    add(list, "", "model.embed_tokens.weight", vocabulary_of(kind), WIDTH);
+    for (int i = 0; i < DEPTH; i++) {
+        char layer[32];
+        snprintf(layer, sizeof layer, "model.layers.%d.", i);
+        add(list, layer, "self_attn.q_proj.weight", WIDTH, WIDTH);
+        add(list, layer, "self_attn.k_proj.weight", keys, WIDTH);
+        add(list, layer, "self_attn.v_proj.weight", keys, WIDTH);
+        add(list, layer, "self_attn.o_proj.weight", WIDTH, WIDTH);
+        for (int k = 0; k < 4 && kind != DECODER_EMU3; k++) {
+            static const char *const names[] = {"self_attn.q_norm.weight", "self_attn.q_norm.bias",
+                                                "self_attn.k_norm.weight", "self_attn.k_norm.bias"};
+            add(list, layer, names[k], HEADS, HEAD);
+        }
+        add(list, layer, "mlp.gate_proj.weight", HIDDEN, WIDTH);
+        add(list, layer, "mlp.up_proj.weight", HIDDEN, WIDTH);
+        add(list, layer, "mlp.down_proj.weight", WIDTH, HIDDEN);
+        add(list, layer, "input_layernorm.weight", WIDTH, 0);
+        add(list, layer, "post_attention_layernorm.weight", WIDTH, 0);
+    }
+    add(list, "", "model.norm.weight", WIDTH, 0);
+    add(list, "", "lm_head.weight", vocabulary_of(kind), WIDTH);
+}
+
+/* Lists the tensors. Anole's in transformers' layout are those of the release: converted, their heads' rows move. */
+static void list_tensors(tensor_list *list, decoder_kind kind)
+{
+    tensor_list release = {.count = 0};
+    if (kind == DECODER_RELEASE) {
+        list_release(list, vocabulary_of(kind));
+        return;
+    }
+    list_llama(list, kind);
+    if (kind != DECODER_ANOLE) return;
+    list_release(&release, vocabulary_of(kind));
+    for (int i = 0; i < list->count; i++) {
+        tensor *t = &list->t[i];
+        memcpy(t->drawn, release.t[i].name, sizeof t->drawn);
+        t->heads = strstr(t->name, "q_proj") || strstr(t->name, "k_proj") || strstr(t->name, "q_norm") ||
+                   strstr(t->name, "k_norm");
+    }
+}
+
+void decoder_features(decoder_kind kind, const int *ids, int n, int positions, float *features, uint8_t *mask)
+{
+    tensor_list list = {.count = 0};
+    list_tensors(&list, kind);
+    assert_true(n <= positions);
+    memset(mask, 0, (size_t)positions);
+    memset(features, 0, sizeof *features * (size_t)positions * WIDTH);
+    for (int i = 0; i < n; i++) {
+        float *row = features + (size_t)(positions - n + i) * WIDTH;
+        mask[positions - n + i] = 1;
+        for (int c = 0; c < WIDTH; c++) row[c] = draw(&list.t[0], (uint64_t)ids[i] * WIDTH + (uint64_t)c, 0);
+    }
+}
+
+/* --- files ----------------------------------------------------------------------------------------------------------
+ */
+
+static void put_format(bytes *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put_format(bytes *b, const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    const int n = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    assert_true(n >= 0 && n < (int)sizeof text);
+    bytes_text(b, text);
+}
+
+/* Writes the buffer to FOLDER/NAME and frees it. */
+static void write_file(const char *folder, const char *name, bytes *b)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    bytes_to_file(b, path);
+    bytes_free(b);
+}
+
+static void write_shard(const char *folder, const char *file, const tensor_list *list, int first, int end,
+                        unsigned variant)
+{
+    bytes header = {0}, data = {0}, b = {0};
+    for (int i = first; i < end; i++) {
+        const tensor *t = &list->t[i];
+        const size_t begin = data.size;
+        put_numbers(t, variant, &data);
+        put_format(&header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%d", i > first ? "," : "{", t->name, t->rows);
+        if (t->columns) put_format(&header, ",%d", t->columns);
+        put_format(&header, "],\"data_offsets\":[%zu,%zu]}", begin, data.size);
+    }
+    bytes_text(&header, "}");
+    bytes_number(&b, header.size, 8);
+    bytes_put(&b, header.data, header.size);
+    bytes_put(&b, data.data, data.size);
+    write_file(folder, file, &b);
+    bytes_free(&header);
+    bytes_free(&data);
+}
+
+static void write_shards(const char *folder, decoder_kind kind, const tensor_list *list, unsigned variant)
+{
+    const int shards = kinds[kind].shards;
+    bytes index = {0};
+    bytes_text(&index, "{\"metadata\":{},\"weight_map\":{");
+    for (int s = 0; s < shards; s++) {
+        char file[64];
+        const int first = list->count * s / shards, end = list->count * (s + 1) / shards;
+        snprintf(file, sizeof file, "model-%05d-of-%05d.safetensors", s + 1, shards);
+        write_shard(folder, file, list, first, end, variant);
+        for (int i = first; i < end; i++) put_format(&index, "%s\"%s\":\"%s\"", i ? "," : "", list->t[i].name, file);
+    }
+    bytes_text(&index, "}}");
+    write_file(folder, "model.safetensors.index.json", &index);
+}
+
+/* Appends a string as a pickle's BINUNICODE. */
+static void put_string(bytes *b, const char *text)
+{
+    bytes_text(b, "X");
+    bytes_number(b, strlen(text), 4);
+    bytes_text(b, text);
+}
+
+static void put_int(bytes *b, int number)
+{
+    bytes_text(b, "J");
+    bytes_number(b, (uint64_t)(uint32_t)number, 4);
+}
+
+/* Appends a tensor as torch.save pickles it: _rebuild_tensor_v2 of a storage, with its size and stride. */
+static void put_pickled(bytes *b, const tensor *t, int storage)
+{
+    char key[16];
+    snprintf(key, sizeof key, "%d", storage);
+    put_string(b, t->name);
+    bytes_text(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
+    put_string(b, "storage");
+    bytes_text(b, "ctorch\nFloatStorage\n");
+    put_string(b, key);
+    put_string(b, "cpu");
+    put_int(b, t->rows * (t->columns ? t->columns : 1));
+    bytes_text(b, "tQK");
+    bytes_number(b, 0, 1);
+    bytes_text(b, "(");
+    put_int(b, t->rows);
+    if (t->columns) put_int(b, t->columns);
+    bytes_text(b, "t(");
+    put_int(b, t->columns ? t->columns : 1);
+    if (t->columns) put_int(b, 1);
+    bytes_text(b, "t\x89"
+                  "ccollections\nOrderedDict\n)RtR");
+}
+
+static void write_pth(const char *folder, const tensor_list *list, unsigned variant)
+{
+    static char names[TENSORS_MAX][32];
+    bytes pickle = {0}, data[TENSORS_MAX] = {{0}};
+    zip_part parts[TENSORS_MAX + 2];
+    bytes_text(&pickle, "\x80\x02}(");
+    for (int i = 0; i < list->count; i++) {
+        put_pickled(&pickle, &list->t[i], i);
+        put_numbers(&list->t[i], variant, &data[i]);
+        snprintf(names[i], sizeof names[i], "archive/data/%d", i);
+        parts[i + 2] = (zip_part){.name = names[i], .data = data[i].data, .size = data[i].size};
+    }
+    bytes_text(&pickle, "u.");
+    parts[0] = (zip_part){.name = "archive/data.pkl", .data = pickle.data, .size = pickle.size};
+    parts[1] = (zip_part){.name = "archive/version", .data = "3\n", .size = 2};
+    bytes b = make_zip(parts, list->count + 2, 0);
+    write_file(folder, "consolidated.pth", &b);
+    for (int i = 0; i < list->count; i++) bytes_free(&data[i]);
+    bytes_free(&pickle);
+}
+
+/* Appends "name": id of all of Chameleon's image tokens and special tokens. Text has ids base + 8 to base + 263. */
+static void put_vocabulary(bytes *b, decoder_kind kind)
+{
+    const int base = base_of(kind);
+    bytes_text(b, "\"<s>\":0,\"<pad>\":1,\"</s>\":2,\"<unk>\":3");
+    for (int k = 0; k < kinds[kind].codebook; k++) {
+        char digits[16];
+        snprintf(digits, sizeof digits, "%d", k);
+        bytes_text(b, ",\"IMGIMG");
+        for (const char *d = digits; *d; d++) bytes_number(b, (uint64_t)('A' + *d - '0'), 1);
+        put_format(b, "Z\":%d", image_id(kind, k));
+    }
+    put_format(b, ",\"<eoss>\":%d,\"<racm3:break>\":%d", base, base + 1);
+    for (int i = 2; i < 620; i++)
+        if (i < 8 || i >= 264) put_format(b, ",\"<reserved%05d>\":%d", 8192 + i, base + i);
+}
+
+/* Appends a byte's letter in byte-level BPE, in UTF-8. */
+static void put_letter(bytes *b, int byte)
+{
+    int letter = byte, moved = 0;
+    for (int i = 0; i <= byte; i++) {
+        const int kept = (i >= 33 && i < 127) || (i >= 161 && i < 173) || i >= 174;
+        letter = kept ? i : 256 + moved++;
+    }
+    if (letter == '"' || letter == '\\') bytes_text(b, "\\");
+    if (letter < 128) {
+        bytes_number(b, (uint64_t)letter, 1);
+    } else {
+        bytes_number(b, (uint64_t)(0xC0 | letter >> 6), 1);
+        bytes_number(b, (uint64_t)(0x80 | (letter & 63)), 1);
+    }
+}
+
+static void write_tokenizer(const char *folder, const char *file, decoder_kind kind)
+{
+    const int base = base_of(kind);
+    const struct {
+        const char *name;
+        int id;
+    } special[] = {{"<s>", 0},
+                   {"<pad>", 1},
+                   {"</s>", 2},
+                   {"<eoss>", base},
+                   {"<racm3:break>", base + 1},
+                   {"<reserved08706>", base + 514},
+                   {"<reserved08799>", base + 607}};
+    bytes b = {0};
+    bytes_text(&b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++)
+        put_format(&b,
+                   "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                   "\"normalized\":false,\"special\":true}",
+                   i ? "," : "", special[i].id, special[i].name);
+    for (int i = 0; i < 12; i++)
+        put_format(&b,
+                   ",{\"id\":%d,\"content\":\"<reserved%05d>\",\"single_word\":false,\"lstrip\":false,"
+                   "\"rstrip\":false,\"normalized\":false,\"special\":true}",
+                   base + 608 + i, 8800 + i);
+    bytes_text(&b,
+               "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+               "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":"
+               "\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\"model\":{\"type\":"
+               "\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,"
+               "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"vocab\":{");
+    put_vocabulary(&b, kind);
+    for (int byte = 0; byte < 256; byte++) {
+        bytes_text(&b, ",\"");
+        put_letter(&b, byte);
+        put_format(&b, "\":%d", base + 8 + byte);
+    }
+    bytes_text(&b, "},\"merges\":[]}}");
+    write_file(folder, file, &b);
+}
+
+static void write_config(const char *folder, decoder_kind kind)
+{
+    bytes b = {0};
+    if (kind == DECODER_RELEASE) {
+        put_format(&b,
+                   "{\"model\":{\"dim\":%d,\"n_layers\":%d,\"n_heads\":%d,\"vocab_size\":%d,\"multiple_of\":48,"
+                   "\"ffn_dim_multiplier\":0.5,\"norm_eps\":1e-05,\"rope_theta\":10000.0,\"qk_normalization\":true,"
+                   "\"swin_norm\":false}}",
+                   WIDTH, DEPTH, HEADS, vocabulary_of(kind));
+        write_file(folder, "params.json", &b);
+        return;
+    }
+    put_format(&b,
+               "{\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
+               "\"num_key_value_heads\":%d,\"vocab_size\":%d,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05,"
+               "\"tie_word_embeddings\":false,",
+               WIDTH, HIDDEN, DEPTH, HEADS, kind == DECODER_EMU3 ? HEADS / 2 : HEADS, vocabulary_of(kind));
+    if (kind == DECODER_EMU3) {
+        put_format(&b,
+                   "\"architectures\":[\"Emu3ForCausalLM\"],\"model_type\":\"Emu3\",\"max_position_embeddings\":9216,"
+                   "\"rope_theta\":1000000.0,\"rope_scaling\":null,\"pretraining_tp\":1,\"image_area\":518400,"
+                   "\"bos_token_id\":%d,\"eos_token_id\":264,\"img_token_id\":%d,\"boi_token_id\":%d,"
+                   "\"eoi_token_id\":%d,\"eol_token_id\":%d,\"eof_token_id\":261}",
+                   EMU3_BOS, EMU3_IMG, EMU3_BOI, EMU3_EOI, EMU3_LINE_END);
+    } else {
+        const int anole = kind == DECODER_ANOLE;
+        put_format(&b,
+                   "\"architectures\":[\"%s\"],\"model_type\":\"chameleon\",%s\"max_position_embeddings\":4096,"
+                   "\"rope_theta\":10000.0,\"rope_scaling\":null,\"swin_norm\":false,\"vocabulary_map\":{",
+                   anole ? "ChameleonForConditionalGeneration" : "ChameleonXLLMXForConditionalGeneration",
+                   anole ? "" : "\"dropout\":0.05,\"mask_image_logits\":false,");
+        put_vocabulary(&b, kind);
+        bytes_text(&b, "}}");
+    }
+    write_file(folder, "config.json", &b);
+}
+
+char *decoder_write(const char *directory, decoder_kind kind, unsigned variant)
+{
+    char *folder;
+    tensor_list list = {.count = 0};
+    assert_true(asprintf(&folder, "%s/%s%.0d", directory, kinds[kind].name, (int)variant) > 0);
+    if (mkdir(folder, 0777) != 0) fail_msg("%s: cannot be made", folder);
+    list_tensors(&list, kind);
+    write_config(folder, kind);
+    if (kind == DECODER_RELEASE) {
+        write_pth(folder, &list, variant);
+        write_tokenizer(folder, "text_tokenizer.json", kind);
+        return folder;
+    }
+    write_shards(folder, kind, &list, variant);
+    if (kind != DECODER_EMU3) write_tokenizer(folder, "tokenizer.json", kind);
+    return folder;
+}

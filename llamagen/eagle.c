@@ -275,7 +275,8 @@ static void run_tokens(eagle_runner *r, const spec_request *request, int n, floa
             for (int i = 0; i < n; i++) {
                 const eagle_image *im = &r->image[request[i].sequence];
                 add_tokens(r, request[i].sequence, c);
-                if (last && im->from == 0) add_logit_row(r, &request[i], c, 0, last_slot(&im->slots));
+                if (last && im->from == 0 && gpt_lines_site(&im->lines, 0) < 0)
+                    add_logit_row(r, &request[i], c, 0, last_slot(&im->slots));
             }
         run(r, TOKENS, log_probs);
         for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
@@ -294,7 +295,7 @@ static int run_drafts(eagle_runner *r, const spec_request *request, int n, int d
             const eagle_image *im = &r->image[q->sequence];
             if (count_drafts(im, depth, &end) == 0) continue;
             add_drafts(r, q->sequence, c, depth);
-            for (int site = im->from > 1 ? im->from : 1; site <= q->count; site++) {
+            for (int site = im->from; site <= q->count; site++) {
                 const int j = gpt_lines_site(&im->lines, site);
                 if (gpt_request_depth(&im->lines.request, j) == depth)
                     add_logit_row(r, q, c, site, im->slots.draft_slot[j]);
@@ -410,10 +411,12 @@ static mar_status create_lists(eagle_runner *r, mar_err *err)
         r->place_of_feature[i] = 2 * (int)i + 1;
     }
     for (int i = 0; status == MAR_OK && i < r->images; i++)
-        status = gpt_slots_create(BEFORE + 1 + r->prefix, gpt_positions(c), gpt_lines_drafts(c, r->drafts),
+        status = gpt_slots_create(BEFORE + 1 + r->prefix, gpt_positions(c), gpt_lines_drafts(c, r->drafts + 1),
                                   &r->image[i].slots, err);
-    for (int i = 0; status == MAR_OK && i < r->images; i++)
+    for (int i = 0; status == MAR_OK && i < r->images; i++) {
         status = gpt_lines_create(c, r->drafts, &r->image[i].lines, err);
+        r->image[i].lines.last_is_draft = 1;
+    }
     return status;
 }
 

@@ -45,9 +45,13 @@ void gpt_lines_expand(gpt_lines *l, const gpt_config *c, const spec_request *q)
     r->length = r->count = 0;
     for (int i = 0; i < q->length; i++) {
         l->token[r->length++] = q->prefix[i];
-        if (gpt_ends_line(c, i)) l->token[r->length++] = c->vocabulary;
+        if (gpt_ends_line(c, i) && !(l->last_is_draft && i == q->length - 1)) l->token[r->length++] = c->vocabulary;
     }
     l->site[0] = -1;
+    if (l->last_is_draft && q->length > 0 && gpt_ends_line(c, q->length - 1)) {
+        add_draft(l, c->vocabulary, -1);
+        l->site[0] = 0;
+    }
     for (int n = 0; n < q->count; n++) {
         if (n == q->from - 1) r->from = r->count + 1;
         add_draft(l, q->draft[n], l->site[q->parent[n] + 1]);

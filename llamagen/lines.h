@@ -13,9 +13,12 @@ typedef struct {
     int *site;            /* [drafts + 1] draft of `request` with the distribution of a site; -1: the prefix's end */
     int *memory;          /* owns all lists; NULL: the model has no line ends */
     int *token, *draft, *parent;
+    int last_is_draft; /* 1: a line end behind the prefix is the first draft. An EAGLE drafter's row of it reads the
+                        * feature of the token before, which the target has not computed */
 } gpt_lines;
 
-/* Returns the drafts of a request with line ends, at most, if the sampler's has `drafts`. */
+/* Returns the drafts of a request with line ends, at most, if the sampler's has `drafts`, without one behind the
+ * prefix. */
 int gpt_lines_drafts(const gpt_config *c, int drafts);
 /* Creates room for a request of a model's image with up to `drafts` drafts. Returns MAR_ENOMEM without memory. */
 mar_status gpt_lines_create(const gpt_config *c, int drafts, gpt_lines *out, mar_err *err);

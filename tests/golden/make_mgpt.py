@@ -236,7 +236,8 @@ class Plain:
 
     def __call__(self, input_ids, past_key_values=None, cache=None, **_):
         """past_key_values and cache are the same, by the version of transformers."""
-        made = self.model.model(input_ids=input_ids, use_cache=True, past_key_values=cache if past_key_values is None else past_key_values)
+        cache = cache if past_key_values is None else past_key_values
+        made = self.model.model(input_ids=input_ids, use_cache=True, past_key_values=cache)
 
         class Out(dict):
             logits = self.model.lm_head(made.last_hidden_state)

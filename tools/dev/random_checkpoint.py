@@ -15,8 +15,8 @@
 The names, shapes and the .pth/.ckpt/.pt layout are the official ones. SphereAR's file has one set of weights, `ema`, and no image
 encoder, which nothing needs. A T5 is a folder with shards and config.json, in f32 or with --bf16; its spiece.model is the
 user's. lumina_7b, anole_7b and emu3_8b are folders with shards in bf16, config.json and a tokenizer of bytes; with --depth they have
-fewer layers. vqgan is Chameleon's image decoder. eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's number of tokens and goes to
-the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. MAR's head is wired so that
+fewer layers. vqgan is Chameleon's image decoder. eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's
+number of tokens and goes to the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. MAR's head is wired so that
 eps is close to x at high noise. Thus the chain stays finite, in bfloat16 too, although the cosine schedule multiplies an
 error of eps by 2e4 at its first step. The images are noise.
 """
@@ -168,7 +168,8 @@ def random_spherear(arch, seed=0):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", "vqgan", *SPHERES, *T5S, *DECODERS], required=True)
+    archs = [*ARCHS, "kl16", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", "vqgan", *SPHERES, *T5S, *DECODERS]
+    parser.add_argument("--arch", choices=archs, required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
     parser.add_argument("--seed", type=int, default=0)

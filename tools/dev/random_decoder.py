@@ -100,7 +100,8 @@ def chameleon_vocabulary():
 
 def write_chameleon_tokenizer(folder):
     names, text = chameleon_vocabulary()
-    special = [{"id": i, "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    special = [{"id": i, "content": name, **flags}
                for name, i in sorted(names.items(), key=lambda pair: pair[1]) if name.startswith("<")]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     (folder / "tokenizer.json").write_text(json.dumps({

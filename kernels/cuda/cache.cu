@@ -3,16 +3,15 @@
  *
  * Its floor is reading the cache: 4 bytes a slot, channel and sequence in bf16, against 4 flop a query. At 300 slots of
  * 1024 channels that is 1.2 MB a sequence and layer. It stays in L2 between the queries of a span, so tensor cores gain
- * nothing below some tens of queries a span. Bandwidth needs enough reads in flight: a block has one head of one tile
- * of up to TILE queries of a span, and its warps divide the slots. Each group of lanes has its own slots and its own
- * online softmax (Milakov and Gimelshein, arXiv:1805.02867). The groups' sums are joined at the end. A slot's key and
- * value are read once for all queries of the tile, 16 bytes a lane.
+ * nothing below some tens of queries a span. Bandwidth needs enough reads in flight: a block has one head of keys and
+ * values and one tile of up to TILE of a span's queries of it, and its warps divide the slots. Each group of lanes has
+ * its own slots and its own online softmax (Milakov and Gimelshein, arXiv:1805.02867). The groups' sums are joined at
+ * the end. A slot's key and value are read once for all queries of the tile, 16 bytes a lane.
  *
  * Grid and shared memory depend only on rows, spans, heads and head size. So a recording is correct for any slot
  * lists. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
-#include "kernels/cuda/rotate.cuh"
 
 enum {
     WARPS = 8,                       /* maximum warps of a block */
@@ -24,31 +23,184 @@ enum {
 
 /* A call, on the device. */
 typedef struct {
-    int rows, heads, dim, q_stride, spans, words;
+    int rows, heads, kv_heads, dim, q_stride, spans, words;
+    int group;         /* query heads for each head of keys */
+    size_t slot_bytes; /* of the cache */
     const int *row, *first, *common, *slot;
     const unsigned long long *mask;
     const float *rope;         /* NULL: q is rotated and the cache is filled */
     const int *position, *own; /* with rope */
-    int lanes;                 /* of a group, a power of two: lanes * MINE >= dim */
-    int warps;                 /* of a block */
-    float scale;               /* log2(e) / sqrt(dim) */
+    kern_head_norm q_norm, k_norm;
+    int lanes;   /* of a group, a power of two: lanes * MINE >= dim */
+    int warps;   /* of a block */
+    float scale; /* log2(e) / sqrt(dim) */
 } cache_call;
 
-/* Queries row .. row + count - 1 of the call, all of one span. */
+/* Queries first .. first + count - 1 of a head of keys, all of one span. Row r has queries r * group .. */
 typedef struct {
-    int row, count, span;
+    int first, count, span;
 } cache_tile;
 
 /* Returns tile number i of `size` queries, counted through the spans; count 0: there is no such tile. */
 static __device__ inline cache_tile tile_of(const cache_call &a, int size, int i)
 {
     for (int s = 0; s < a.spans; s++) {
-        const int rows = a.row[s + 1] - a.row[s], tiles = (rows + size - 1) / size;
-        if (i < tiles) return {a.row[s] + i * size, min(rows - i * size, size), s};
+        const int queries = (a.row[s + 1] - a.row[s]) * a.group, tiles = (queries + size - 1) / size;
+        if (i < tiles) return {a.row[s] * a.group + i * size, min(queries - i * size, size), s};
         i -= tiles;
     }
     return {0, 0, 0};
 }
+
+/* Returns the first element of a query in rows of `stride` elements. */
+static __device__ inline size_t query_at(const cache_call &a, int query, int head, int stride)
+{
+    const int row = query / a.group;
+    return (size_t)row * (size_t)stride + (size_t)((head * a.group + query - row * a.group) * a.dim);
+}
+
+/* --- keys and values in the cache --------------------------------------------------------------------------------- */
+
+/* N neighbouring int8 as floats. */
+template <int N> struct alignas(N) cuda_bytes {
+    uint32_t word[N / 4];
+};
+template <int N> static __device__ inline cuda_floats<N> cuda_load(const int8_t *p)
+{
+    cuda_floats<N> x;
+    if constexpr (N == 1) {
+        x.v[0] = (float)*p;
+    } else {
+        const cuda_bytes<N> b = *(const cuda_bytes<N> *)p;
+        for (int j = 0; j < N; j++) x.v[j] = (float)(int8_t)(b.word[j / 4] >> j % 4 * 8 & 0xff);
+    }
+    return x;
+}
+
+/* A head's key and value in a slot. */
+template <typename C> struct cache_head {
+    const C *key, *value;
+    const float *key_scale, *value_scale; /* int8 */
+};
+
+template <typename C>
+static __device__ inline cache_head<C> head_in_slot(const cache_call &a, const char *cache, int slot, int head)
+{
+    const size_t width = (size_t)(a.kv_heads * a.dim);
+    const C *key = (const C *)(cache + (size_t)slot * a.slot_bytes);
+    const float *scale = (const float *)(key + 2 * width) + head;
+    key += (size_t)(head * a.dim);
+    return {key, key + width, scale, scale + a.kv_heads};
+}
+
+static __device__ inline void store_pair(float *to, float x, float y, float)
+{
+    cuda_store(to, cuda_floats<2>{{x, y}});
+}
+static __device__ inline void store_pair(bf16 *to, float x, float y, float)
+{
+    cuda_store(to, cuda_floats<2>{{x, y}});
+}
+static __device__ inline void store_pair(int8_t *to, float x, float y, float factor)
+{
+    to[0] = (int8_t)__float2int_rn(x * factor);
+    to[1] = (int8_t)__float2int_rn(y * factor);
+}
+
+/* Returns the factor of a head's numbers for int8, 0 if all are to be 0. Writes the scale (kernels/ops.h). */
+static __device__ inline float quantise_head(const float *x, float *scale)
+{
+    unsigned most = 0; /* magnitudes as bits, so that a NaN is the largest */
+    for (int j = 0; j < MINE; j++) most = max(most, __float_as_uint(fabsf(x[j])));
+    for (int bit = 16; bit > 0; bit /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, bit));
+    const float greatest = __uint_as_float(most);
+    const int finite = greatest <= FLT_MAX, any = finite && greatest >= 1e-30f;
+    if (threadIdx.x % 32 == 0) *scale = any ? greatest / 127 : finite ? 0 : NAN;
+    return any ? 127 / greatest : 0;
+}
+
+/* A warp stores a head's query, key or value: normed if norm.weight is not NULL, rotated if rope is not NULL. norm is
+ * at the head. A lane has the pairs lane, lane + 32, .. `to` may be `from`. scale: that of int8. */
+template <typename T, typename C>
+static __device__ inline void store_head(int dim, const T *from, kern_head_norm norm, const float *rope, C *to,
+                                         float *scale)
+{
+    const int lane = (int)threadIdx.x % 32;
+    float x[MINE], factor = 1;
+    for (int j = 0; j < MINE; j += 2) {
+        const int at = j * 32 + 2 * lane;
+        const cuda_floats<2> pair = at < dim ? cuda_load<2>(from + at) : cuda_floats<2>{};
+        x[j] = pair.v[0], x[j + 1] = pair.v[1];
+    }
+    if (norm.weight) {
+        float sum = 0, square = 0;
+        for (int j = 0; j < MINE && norm.bias; j++) sum += x[j];
+        const float mean = norm.bias ? cuda_warp_sum(sum) / (float)dim : 0;
+        for (int j = 0; j < MINE; j++)
+            if (j / 2 * 64 + 2 * lane < dim) square += (x[j] - mean) * (x[j] - mean);
+        const float deviation = cuda_inverse_deviation(cuda_warp_sum(square) / (float)dim, norm.eps);
+        for (int j = 0; j < MINE; j++) {
+            const int at = j / 2 * 64 + 2 * lane + j % 2;
+            if (at >= dim) continue;
+            x[j] = (x[j] - mean) * deviation * norm.weight[at];
+            if (norm.bias) x[j] += norm.bias[at];
+        }
+    }
+    for (int j = 0; j < MINE && rope; j += 2) {
+        const int at = j * 32 + 2 * lane;
+        const cuda_floats<2> t = at < dim ? cuda_load<2>(rope + at) : cuda_floats<2>{};
+        const float first = x[j], second = x[j + 1];
+        x[j] = first * t.v[0] - second * t.v[1];
+        x[j + 1] = second * t.v[0] + first * t.v[1];
+    }
+    if constexpr (sizeof(C) == 1) factor = quantise_head(x, scale);
+    for (int j = 0; j < MINE; j += 2) {
+        const int at = j * 32 + 2 * lane;
+        if (at < dim) store_pair(to + at, factor != 0 ? x[j] : 0, factor != 0 ? x[j + 1] : 0, factor);
+    }
+}
+
+/* Returns the norm of a head. */
+static __device__ inline kern_head_norm norm_of(const kern_head_norm &norm, int head, int dim)
+{
+    const float *weight = norm.weight ? norm.weight + head * dim : NULL;
+    return {weight, norm.bias ? norm.bias + head * dim : NULL, norm.eps};
+}
+
+/* A warp stores head number h of a row: its queries in place, then its keys, then its values in the row's slot. */
+template <typename T, typename C>
+static __device__ inline void store_part(const cache_call &a, int row, int h, T *q, char *cache)
+{
+    T *from = q + (size_t)row * (size_t)a.q_stride + (size_t)(h * a.dim);
+    const float *rope = a.rope + (size_t)a.position[row] * (size_t)a.dim;
+    if (h < a.heads) {
+        store_head<T, T>(a.dim, from, norm_of(a.q_norm, h, a.dim), rope, from, NULL);
+        return;
+    }
+    const int kv = h - a.heads; /* its place among keys, then values */
+    C *slot = (C *)(cache + (size_t)a.own[row] * a.slot_bytes), *to = slot + (size_t)(kv * a.dim);
+    float *scale = (float *)(slot + (size_t)(2 * a.kv_heads * a.dim)) + kv;
+    if (kv < a.kv_heads)
+        store_head<T, C>(a.dim, from, norm_of(a.k_norm, kv, a.dim), rope, to, scale);
+    else
+        store_head<T, C>(a.dim, from, {}, NULL, to, scale);
+}
+
+/* Stores all heads of all rows, a warp each. */
+template <typename T, typename C>
+__global__ static void __launch_bounds__(32 * WARPS) store_rows(cache_call a, T *q, char *cache)
+{
+    const int of_row = a.heads + 2 * a.kv_heads, n = (int)(blockIdx.x * WARPS + threadIdx.x / 32), row = n / of_row;
+    if (row < a.rows) store_part<T, C>(a, row, n - row * of_row, q, cache);
+}
+
+template <typename T, typename C> static void store(cuda_queue *c, const cache_call &a, act *q, void *cache)
+{
+    const size_t heads = (size_t)a.rows * (size_t)(a.heads + 2 * a.kv_heads);
+    cuda_launch(c, store_rows<T, C>, cuda_blocks(heads, WARPS), 32 * WARPS, 0, a, (T *)q, (char *)cache);
+}
+
+/* --- attention ---------------------------------------------------------------------------------------------------- */
 
 /* Loads a lane's MINE numbers of a head: vectors lane, lane + lanes, .. of N; 0 beyond the head. */
 template <int N, typename T>
@@ -86,26 +238,28 @@ template <int Q> static __device__ inline void join(cache_sums<Q> &s, int i, flo
     for (int j = 0; j < MINE; j++) s.o[i][j] += o[j] * factor;
 }
 
-/* Processes slots number k, k + step, .. of a span, AT_ONCE of them, for all queries of a tile. `cache` points at a
- * head's column. A slot outside a query's set is ignored, whatever its contents. */
-template <typename T, int N, int Q>
-static __device__ inline void attend_slots(const cache_call &a, const cache_tile &t, const T *cache, int k, int step,
-                                           int lane, const float q[Q][MINE], cache_sums<Q> &s)
+/* Processes slots number k, k + step, .. of a span, AT_ONCE of them, for all queries of a tile, of rows row[i]. A slot
+ * outside a query's set is ignored, whatever its contents. */
+template <typename C, int N, int Q>
+static __device__ inline void attend_slots(const cache_call &a, const cache_tile &t, const int *row, const char *cache,
+                                           int head, int k, int step, int lane, const float q[Q][MINE],
+                                           cache_sums<Q> &s)
 {
     const int first = a.first[t.span], count = a.first[t.span + 1] - first, common = a.common[t.span];
-    const size_t width = (size_t)(a.heads * a.dim);
-    float key[AT_ONCE][MINE], value[AT_ONCE][MINE], score[Q][AT_ONCE];
+    float key[AT_ONCE][MINE], value[AT_ONCE][MINE], key_scale[AT_ONCE], value_scale[AT_ONCE], score[Q][AT_ONCE];
     unsigned known[Q]; /* bit u: the query attends to slot number k + u * step */
     for (int i = 0; i < Q; i++) known[i] = 0;
 #pragma unroll
     for (int u = 0; u < AT_ONCE; u++) {
         const int at = k + u * step, own = at - common;
-        const T *row = cache + (size_t)(at < count ? a.slot[first + at] : a.slot[first]) * 2 * width;
-        load_mine<N>(row, a.dim, lane, a.lanes, key[u]);
-        load_mine<N>(row + width, a.dim, lane, a.lanes, value[u]);
+        const cache_head<C> from = head_in_slot<C>(a, cache, at < count ? a.slot[first + at] : a.slot[first], head);
+        load_mine<N>(from.key, a.dim, lane, a.lanes, key[u]);
+        load_mine<N>(from.value, a.dim, lane, a.lanes, value[u]);
+        key_scale[u] = a.scale, value_scale[u] = 1;
+        if constexpr (sizeof(C) == 1) key_scale[u] *= *from.key_scale, value_scale[u] = *from.value_scale;
         for (int i = 0; i < Q; i++) {
             if (at >= count || i >= t.count) continue;
-            const unsigned long long *mask = a.mask + (size_t)(t.row + i) * (size_t)a.words;
+            const unsigned long long *mask = a.mask + (size_t)row[i] * (size_t)a.words;
             known[i] |= (own < 0 || mask[own / 64] >> own % 64 & 1 ? 1u : 0u) << u;
         }
     }
@@ -117,7 +271,7 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
             float sum = 0;
             for (int j = 0; j < MINE; j++) sum += q[i][j] * key[u][j];
             for (int bit = a.lanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-            score[i][u] = known[i] >> u & 1 ? sum * a.scale : -INFINITY;
+            score[i][u] = known[i] >> u & 1 ? sum * key_scale[u] : -INFINITY;
         }
 #pragma unroll
     for (int i = 0; i < Q; i++) {
@@ -128,9 +282,9 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
             if (!(known[i] >> u & 1)) continue;
-            const float weight = fast::exp2(score[i][u] - base);
+            const float weight = fast::exp2(score[i][u] - base), scaled = weight * value_scale[u];
             s.total[i] += weight;
-            for (int j = 0; j < MINE; j++) s.o[i][j] += weight * value[u][j];
+            for (int j = 0; j < MINE; j++) s.o[i][j] += scaled * value[u][j];
         }
     }
 }
@@ -155,12 +309,12 @@ static size_t cache_shared(int warps, int queries, int dim)
     return (size_t)(warps * queries * (2 + dim)) * sizeof(float);
 }
 
-/* y = sums of all warps over their total. */
+/* y = sums of all warps over their total, for a head of keys. */
 template <typename T, int Q>
-static __device__ inline void store_sums(const cache_call &a, const float *sums, int rows, T *y)
+static __device__ inline void store_sums(const cache_call &a, const cache_tile &t, int head, const float *sums, T *y)
 {
     const int one = 2 + a.dim, warps = (int)blockDim.x / 32;
-    for (int at = (int)threadIdx.x; at < rows * a.dim; at += (int)blockDim.x) {
+    for (int at = (int)threadIdx.x; at < t.count * a.dim; at += (int)blockDim.x) {
         const int i = at / a.dim, d = at - i * a.dim;
         float top = -INFINITY, total = 0, o = 0;
         for (int w = 0; w < warps; w++) top = fmaxf(top, sums[(w * Q + i) * one]);
@@ -170,57 +324,49 @@ static __device__ inline void store_sums(const cache_call &a, const float *sums,
             total += mine[1] * factor;
             o += mine[2 + d] * factor;
         }
-        cuda_store(y + (size_t)i * (size_t)(a.heads * a.dim) + d, o / total);
+        cuda_store(y + query_at(a, t.first + i, head, a.heads * a.dim) + d, o / total);
     }
 }
 
-/* Rotates a row's query and key of one head, numbers column .. column + dim - 1 of the row, and stores key and value in
- * the row's slot. No other block has this row and head, and no other row attends to the slot in these columns. So a
- * block barrier is enough. `query` is the row's. */
-template <typename T, int N>
-static __device__ inline void rotate_row(const cache_call &a, int row, size_t column, T *query, T *cache)
+/* Stores a row's queries, key and value of one head of keys. No other block has them, and no other row attends to the
+ * slot in these columns. So a block barrier is enough. */
+template <typename T, typename C>
+static __device__ inline void store_group(const cache_call &a, int row, int head, T *q, char *cache)
 {
-    constexpr int P = N > 1 ? N : 2; /* whole pairs */
-    const size_t width = (size_t)(a.heads * a.dim);
-    const float *rope = a.rope + (size_t)a.position[row] * (size_t)a.dim;
-    T *key = cache + (size_t)a.own[row] * 2 * width + column;
-    const int n = a.dim / P;
-    for (int i = (int)threadIdx.x; i < 3 * n; i += (int)blockDim.x) {
-        const int part = i / n, at = (i - part * n) * P;
-        T *from = query + (size_t)part * width + column + at;
-        if (part < 2)
-            rotate_vector<P>(from, rope + at, part == 0 ? from : key + at);
-        else
-            cuda_store(key + width + at, cuda_load<P>(from));
+    for (int i = (int)threadIdx.x / 32; i < a.group + 2; i += (int)blockDim.x / 32) {
+        const int kv = a.heads + (i - a.group) * a.kv_heads + head;
+        store_part<T, C>(a, row, i < a.group ? head * a.group + i : kv, q, cache);
     }
 }
 
-/* Attends with one block per (tile, head). N divides the head: numbers of a vector. With a.rope Q is 1. */
-template <typename T, int N, int Q>
-__global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, T *q, T *cache, T *y)
+/* Attends with one block per (tile, head of keys). N divides the head: numbers of a vector. With a.rope a tile has all
+ * queries of one row. */
+template <typename T, typename C, int N, int Q>
+__global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, T *q, char *cache, T *y)
 {
     float *sums = (float *)cuda_shared();
-    const cache_tile t = tile_of(a, Q, (int)blockIdx.x / a.heads);
+    const cache_tile t = tile_of(a, Q, (int)blockIdx.x / a.kv_heads);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % a.lanes;
     const int group = (int)threadIdx.x / a.lanes, groups = (int)blockDim.x / a.lanes;
-    const size_t width = (size_t)(a.heads * a.dim), column = (size_t)((int)blockIdx.x % a.heads * a.dim);
+    const int head = (int)blockIdx.x % a.kv_heads;
     if (t.count == 0) return;
     const int count = a.first[t.span + 1] - a.first[t.span];
-    if (Q == 1 && a.rope) {
-        rotate_row<T, N>(a, t.row, column, q + (size_t)t.row * (size_t)a.q_stride, cache);
+    if (a.rope) {
+        store_group<T, C>(a, t.first / a.group, head, q, cache);
         __syncthreads();
     }
+    int row[Q];
     float mine[Q][MINE];
     cache_sums<Q> s;
     for (int i = 0; i < Q; i++) {
+        row[i] = (t.first + i) / a.group;
         s.top[i] = -INFINITY, s.total[i] = 0;
         for (int j = 0; j < MINE; j++) s.o[i][j] = mine[i][j] = 0;
-        if (i < t.count)
-            load_mine<N>(q + (size_t)(t.row + i) * (size_t)a.q_stride + column, a.dim, lane, a.lanes, mine[i]);
+        if (i < t.count) load_mine<N>(q + query_at(a, t.first + i, head, a.q_stride), a.dim, lane, a.lanes, mine[i]);
     }
 #pragma unroll 1
     for (int k = 0; k < count; k += groups * AT_ONCE) /* all lanes of a warp shuffle together, with slots or not */
-        attend_slots<T, N, Q>(a, t, cache + column, k + group, groups, lane, mine, s);
+        attend_slots<C, N, Q>(a, t, row, cache, head, k + group, groups, lane, mine, s);
     join_groups(a, t, s);
     if ((int)threadIdx.x % 32 < a.lanes)
         for (int i = 0; i < Q; i++) {
@@ -233,43 +379,86 @@ __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, 
                 }
         }
     __syncthreads();
-    store_sums<T, Q>(a, sums, t.count, y + (size_t)t.row * width + column);
+    store_sums<T, Q>(a, t, head, sums, y);
 }
 
-/* Returns the maximum number of tiles of spans with `rows` rows in total. */
-static unsigned most_tiles(int rows, int spans, int size)
+/* Returns the maximum number of tiles of spans with `queries` queries in total. */
+static unsigned most_tiles(int queries, int spans, int size)
 {
-    return (unsigned)(rows < spans ? rows : spans + (rows - spans) / size);
+    return (unsigned)(queries < spans ? queries : spans + (queries - spans) / size);
 }
 
-template <typename T, int N>
-static void launch(cuda_queue *c, const cache_call &a, const void *q, const void *cache, act *y)
+/* Returns the queries of a tile. */
+static int tile_size(const cache_call &a)
 {
-    const int size = a.rows > a.spans ? TILE : 1;
-    void (*kernel)(cache_call, T *, T *, T *) = size == 1 ? attend_cache<T, N, 1> : attend_cache<T, N, TILE>;
-    cuda_launch(c, kernel, most_tiles(a.rows, a.spans, size) * (unsigned)a.heads, 32 * (unsigned)a.warps,
-                cache_shared(a.warps, size, a.dim), a, (T *)q, (T *)cache, (T *)y);
+    return a.rows * a.group > a.spans ? TILE : 1;
 }
 
-/* Returns 1 if rows of `stride` elements from p on can be read in vectors of `numbers` numbers. */
-template <typename T> static int in_vectors(const void *p, int stride, int numbers)
+template <typename T, typename C, int N>
+static void launch(cuda_queue *c, const cache_call &a, const void *q, void *cache, act *y)
 {
-    const size_t bytes = (size_t)numbers * sizeof(T);
-    return (uintptr_t)p % (bytes < 16 ? bytes : 16) == 0 && stride % numbers == 0;
+    const int size = tile_size(a);
+    void (*kernel)(cache_call, T *, char *, T *) = size == 1 ? attend_cache<T, C, N, 1> : attend_cache<T, C, N, TILE>;
+    cuda_launch(c, kernel, most_tiles(a.rows * a.group, a.spans, size) * (unsigned)a.kv_heads, 32 * (unsigned)a.warps,
+                cache_shared(a.warps, size, a.dim), a, (T *)q, (char *)cache, (T *)y);
 }
 
-template <typename T> static void attention_cache(cuda_queue *c, const cache_call &a, const kern_cache_job *job)
+/* Returns 1 if rows of `bytes` bytes from p on can be read in vectors of `numbers` numbers of `size` bytes. */
+static int in_vectors(const void *p, size_t bytes, size_t size, int numbers)
 {
+    const size_t vector = (size_t)numbers * size;
+    return (uintptr_t)p % (vector < 16 ? vector : 16) == 0 && bytes % vector == 0;
+}
+
+/* Stores and attends. The kernel for one query a span, or one row's group, stores by itself. */
+template <typename T, typename C> static void attention_cache(cuda_queue *c, cache_call &a, const kern_cache_job *job)
+{
+    if (a.rope && (a.rows != a.spans || a.group > TILE)) {
+        store<T, C>(c, a, (act *)job->q, job->cache);
+        a.rope = NULL;
+    }
     const auto fits = [&](int numbers) {
-        return in_vectors<T>(job->q, a.q_stride, numbers) && in_vectors<T>(job->cache, a.dim, numbers) &&
-               in_vectors<float>(a.rope, a.dim, numbers);
+        return a.dim % numbers == 0 && in_vectors(job->q, (size_t)a.q_stride * sizeof(T), sizeof(T), numbers) &&
+               in_vectors(job->cache, a.slot_bytes, sizeof(C), numbers);
     };
     if (fits(8))
-        launch<T, 8>(c, a, job->q, job->cache, job->y);
+        launch<T, C, 8>(c, a, job->q, job->cache, job->y);
     else if (fits(4))
-        launch<T, 4>(c, a, job->q, job->cache, job->y);
+        launch<T, C, 4>(c, a, job->q, job->cache, job->y);
     else
-        launch<T, 1>(c, a, job->q, job->cache, job->y);
+        launch<T, C, 1>(c, a, job->q, job->cache, job->y);
+}
+
+/* Returns a job's call; its lists are staged. cuda_stage_hold comes before it. */
+static cache_call call_of(cuda_queue *c, const kern_cache_job *job)
+{
+    const size_t rows = (size_t)job->rows;
+    cache_call a = {};
+    a.rows = job->rows, a.heads = job->heads, a.kv_heads = job->kv_heads, a.group = job->heads / job->kv_heads;
+    a.dim = job->head_dim, a.q_stride = job->q_stride;
+    a.slot_bytes = kern_cache_slot_bytes(&c->device->base, job->type, job->kv_heads, job->head_dim);
+    a.rope = job->rope, a.q_norm = job->q_norm, a.k_norm = job->k_norm;
+    if (!job->rope) return a;
+    a.position = cuda_stage_list(c, job->position, rows, rows);
+    a.own = cuda_stage_list(c, job->own, rows, rows);
+    return a;
+}
+
+void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
+                 act *cache, const int *slot)
+{
+    cuda_queue *c = cuda_of(k);
+    if (rows <= 0) return;
+    kern_cache_job job = {};
+    job.rows = rows, job.heads = job.kv_heads = heads, job.head_dim = head_dim, job.q_stride = 3 * heads * head_dim;
+    job.rope = rope, job.position = position, job.own = slot;
+    cuda_stage_hold(c);
+    const cache_call a = call_of(c, &job);
+    cuda_stage_send(c);
+    if (c->device->bf16)
+        store<bf16, bf16>(c, a, qkv, cache);
+    else
+        store<float, float>(c, a, qkv, cache);
 }
 
 mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err)
@@ -283,7 +472,7 @@ mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
 {
     cuda_queue *c = cuda_of(k);
-    const size_t rows = (size_t)job->rows, spans = (size_t)job->spans;
+    const size_t rows = (size_t)job->rows, spans = (size_t)job->spans, words = rows * (size_t)job->words;
     if (job->rows <= 0) return;
     mar_err err = {};
     const mar_status status = cuda_attention_cache_plan(k, job->max_slots, job->head_dim, &err);
@@ -291,31 +480,26 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
         kern_fail(k, status, &err);
         return;
     }
-    const int rotates = job->rope && job->rows == job->spans; /* the kernel for one query a span rotates by itself */
-    if (job->rope && !rotates)
-        cuda_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->rope, job->position, (act *)job->cache,
-                    job->own);
-    cache_call a = {};
-    a.rows = job->rows, a.heads = job->heads, a.dim = job->head_dim, a.q_stride = job->q_stride;
-    a.spans = job->spans, a.words = job->words, a.lanes = a.warps = 1;
     cuda_stage_hold(c);
+    cache_call a = call_of(c, job);
+    a.spans = job->spans, a.words = job->words, a.lanes = a.warps = 1;
     a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
     a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);
     a.common = cuda_stage_list(c, job->common, spans, spans);
     a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->max_slots);
-    const size_t words = rows * (size_t)job->words;
     a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
-    if (rotates) {
-        a.rope = job->rope;
-        a.position = cuda_stage_list(c, job->position, rows, rows);
-        a.own = cuda_stage_list(c, job->own, rows, rows);
-    }
     cuda_stage_send(c);
     while (a.lanes * MINE < a.dim) a.lanes *= 2;
     while (a.warps < WARPS && a.warps * 32 / a.lanes * AT_ONCE < job->max_slots) a.warps *= 2;
     a.scale = 1.4426950408889634f / sqrtf((float)a.dim);
-    if (c->device->bf16)
-        attention_cache<bf16>(c, a, job);
+    if (c->device->bf16 && job->type == KERN_CACHE_INT8)
+        attention_cache<bf16, int8_t>(c, a, job);
+    else if (c->device->bf16)
+        attention_cache<bf16, bf16>(c, a, job);
+    else if (job->type == KERN_CACHE_INT8)
+        attention_cache<float, int8_t>(c, a, job);
+    else if (job->type == KERN_CACHE_BF16)
+        attention_cache<float, bf16>(c, a, job);
     else
-        attention_cache<float>(c, a, job);
+        attention_cache<float, float>(c, a, job);
 }

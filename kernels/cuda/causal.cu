@@ -1,7 +1,6 @@
-/* Row operations of a transformer with RMSNorm, SwiGLU and RoPE, and its embeddings. All are bound by memory: the floor
+/* Row operations of a transformer with RMSNorm and SwiGLU, and its embeddings. All are bound by memory: the floor
  * is the bytes read and written. So lanes move 16 bytes at a time where alignment allows. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/rotate.cuh"
 #include "kernels/discrete.h"
 
 enum { THREADS = 256, NORM_THREADS = 128 };
@@ -140,53 +139,6 @@ void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int b
         gated_of<float, bf16>(c, x, rows, hidden, KERN_SILU, y);
     else
         gated_of<float, float>(c, x, rows, hidden, KERN_SILU, y);
-}
-
-/* --- rotary positions ------------------------------------------------------------------------------------------- */
-
-/* Takes one row per grid row; a thread has N neighbouring numbers, whole pairs of one head. `part` selects queries,
- * keys or values, `width` numbers each. */
-template <typename T, int N>
-static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const float *rope, const int *position, T *cache,
-                                     const int *slot)
-{
-    const int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * N, part = i / width, column = i - part * width;
-    const size_t r = blockIdx.x;
-    if (part > 2) return;
-    T *from = qkv + r * 3 * (size_t)width + i;
-    T *to = part == 0 ? from : cache + ((size_t)slot[r] * 2 + (size_t)part - 1) * (size_t)width + column;
-    if (part < 2)
-        rotate_vector<N>(from, rope + (size_t)position[r] * (size_t)head_dim + column % head_dim, to);
-    else
-        cuda_store(to, cuda_load<N>(from));
-}
-
-template <typename T>
-static void rotate(cuda_queue *c, T *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                   T *cache, const int *slot)
-{
-    const int width = heads * head_dim, wide = head_dim % 8 == 0 && aligned(qkv) && aligned(rope) && aligned(cache);
-    void (*kernel)(T *, int, int, const float *, const int *, T *, const int *) =
-        wide ? rotate_kernel<T, 8> : rotate_kernel<T, 2>;
-    const size_t vectors = 3 * (size_t)width / (wide ? 8 : 2);
-    const unsigned threads = vectors < THREADS ? (unsigned)(vectors + 31) / 32 * 32 : (unsigned)THREADS;
-    cuda_launch(c, kernel, dim3((unsigned)rows, cuda_blocks(vectors, threads)), threads, 0, qkv, width, head_dim, rope,
-                position, cache, slot);
-}
-
-void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                 act *cache, const int *slot)
-{
-    cuda_queue *c = cuda_of(k);
-    if (rows <= 0) return;
-    cuda_stage_hold(c);
-    const int *staged_position = cuda_stage_list(c, position, (size_t)rows, (size_t)rows);
-    const int *staged_slot = cuda_stage_list(c, slot, (size_t)rows, (size_t)rows);
-    cuda_stage_send(c);
-    if (c->device->bf16)
-        rotate(c, (bf16 *)qkv, rows, heads, head_dim, rope, staged_position, (bf16 *)cache, staged_slot);
-    else
-        rotate(c, (float *)qkv, rows, heads, head_dim, rope, staged_position, (float *)cache, staged_slot);
 }
 
 /* --- the codebook ------------------------------------------------------------------------------------------------- */

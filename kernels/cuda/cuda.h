@@ -216,13 +216,13 @@ void cuda_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activati
 /* y [rows][hidden] = SiLU(a) * b of f32 sums x = [rows][a, b], so that they are rounded once. y is bf16 if bf16_y, else
  * float. */
 void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int bf16_y, void *y);
-void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                 act *cache, const int *slot);
 void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
 void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
                 float *y);
 
 /* cache.cu */
+void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
+                 act *cache, const int *slot);
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job);
 mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err);
 

@@ -685,7 +685,7 @@ static const ops_entry table[] = {
     {"attention_cache", CACHE_NUMBERS, OPS_CASES(caches), 0, build_cache, run_cache, prepare_cache, NULL, check_cache},
     {"attention_cache, turned", CACHE_NUMBERS, OPS_CASES(turned), 0, build_turned, run_turned, prepare_cache, NULL,
      check_turned},
-    {"attention_cache, stored", CACHE_NUMBERS ", kv_heads kind", OPS_CASES(stored), OPS_LARGE, build_stored, run_stored,
+    {"attention_cache, stored", CACHE_NUMBERS ", kv_heads kind", OPS_CASES(stored), 0, build_stored, run_stored,
      prepare_cache, NULL, check_stored},
     {"attention_cache, PyTorch", CACHE_NUMBERS, OPS_CASES(golden_caches), 0, build_golden_cache, run_cache,
      prepare_cache, NULL, check_cache},

@@ -207,7 +207,7 @@ gpt_layer_shape gpt_config_layer(const gpt_config *c)
                              .first_norm = 1,
                              .bias = c->bias,
                              .qk_norm = c->qk_norm,
-                             .shared_norm = c->shared_norm,
+                             .norm_shape = c->norm_shape,
                              .halves = c->family == GPT_LLAMA};
 }
 
@@ -221,9 +221,9 @@ static int rows_of(const gpt_layer_shape *l, gpt_part part, int piece)
     case GPT_W13:
         return piece < 0 ? 2 * l->hidden : l->hidden;
     case GPT_Q_NORM:
-        return l->heads;
+        return l->norm_shape == GPT_ONE_ROW ? 1 : l->heads;
     case GPT_K_NORM:
-        return l->kv_heads;
+        return l->norm_shape == GPT_ONE_ROW ? 1 : l->kv_heads;
     default:
         return l->width;
     }
@@ -267,7 +267,7 @@ void gpt_layer_tensors(const char *prefix, const gpt_layer_shape *l, gpt_tensor_
         const int columns = columns_of(l, (gpt_part)part), is_qk = part == GPT_Q_NORM || part == GPT_K_NORM;
         int rows;
         for (int piece = 0; gpt_layer_name(prefix, l, (gpt_part)part, piece, name, &rows); piece++) {
-            const int vector = is_qk && l->shared_norm;
+            const int vector = is_qk && l->norm_shape == GPT_VECTOR;
             visit_tensor(&v, name, vector ? columns : rows, vector ? 0 : columns);
             if (is_qk && l->qk_norm == GPT_LAYER_NORM)
                 visit_tensor(&v, gpt_bias_name(name, bias), vector ? columns : rows, vector ? 0 : columns);

@@ -19,6 +19,10 @@ typedef enum {
 /* The norm of each head's query and key before their rotation. */
 typedef enum { GPT_NO_NORM, GPT_RMS_NORM, GPT_LAYER_NORM } gpt_norm;
 
+/* The shape of its weights: a row for each head (Anole), a vector for all heads (Meta's release), or a matrix of one
+ * row for all heads (Lumina-mGPT, whose model_parallel_size is 1). */
+typedef enum { GPT_ROWS, GPT_VECTOR, GPT_ONE_ROW } gpt_norm_shape;
+
 /* The shape of a layer. */
 typedef struct {
     gpt_family family;
@@ -29,8 +33,8 @@ typedef struct {
     int first_norm;      /* 1: there is an attention_norm; an EAGLE drafter's layer may have none */
     int bias;            /* 1: products have biases */
     gpt_norm qk_norm;
-    int shared_norm; /* 1: its weights are a vector for all heads, else a row for each */
-    int halves;      /* 1: RoPE rotates a head's number i with i + head_dim / 2, else neighbours */
+    gpt_norm_shape norm_shape;
+    int halves; /* 1: RoPE rotates a head's number i with i + head_dim / 2, else neighbours */
 } gpt_layer_shape;
 
 typedef struct {
@@ -50,13 +54,14 @@ typedef struct {
     int columns;       /* tokens in a row of the image; 0: the image is a square */
     /* Decoders of text/grammar.h; 0 in others. A caption's features are embeddings: no layer is in front of them. */
     const text_family *grammar;
-    int line_end;    /* 1: a token that is no image token stands behind each row but the last */
-    int rows;        /* of the file's embedding, text included */
-    int tied;        /* 1: the output layer is the embedding */
-    float eps;       /* of the RMS norms; 0: the form's */
-    float rope_base; /* 0: 10000 */
-    int joined_qkv, joined_w13, bias, shared_norm; /* as in gpt_layer_shape, of family GPT_META and GPT_LLAMA */
+    int line_end;                     /* 1: a token that is no image token stands behind each row but the last */
+    int rows;                         /* of the file's embedding, text included */
+    int tied;                         /* 1: the output layer is the embedding */
+    float eps;                        /* of the RMS norms; 0: the form's */
+    float rope_base;                  /* 0: 10000 */
+    int joined_qkv, joined_w13, bias; /* as in gpt_layer_shape, of family GPT_META and GPT_LLAMA */
     gpt_norm qk_norm;
+    gpt_norm_shape norm_shape;
 } gpt_config;
 
 /* Derives the shape from the tensors. `heads` 0 takes the heads from the metadata (mar.heads), else from the official

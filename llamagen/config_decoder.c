@@ -128,7 +128,7 @@ static void derive_options(const wt_file *f, const char *layer, gpt_config *c)
     c->qk_norm = GPT_RMS_NORM; /* for the name */
     gpt_layer_shape l = gpt_config_layer(c);
     const wt_tensor *norm = wt_find(f, gpt_layer_name(layer, &l, GPT_Q_NORM, 0, name, &rows));
-    c->shared_norm = norm && norm->rank == 1;
+    c->norm_shape = norm && norm->rank == 1 ? GPT_VECTOR : norm && norm->shape[0] == 1 ? GPT_ONE_ROW : GPT_ROWS;
     c->qk_norm = !norm ? GPT_NO_NORM : wt_find(f, gpt_bias_name(name, bias)) ? GPT_LAYER_NORM : GPT_RMS_NORM;
     gpt_layer_name(layer, &l, GPT_WO, 0, name, &rows);
     c->bias = wt_find(f, gpt_bias_name(name, bias)) != NULL;

@@ -70,7 +70,7 @@ static int add_prefix_slots(eagle_runner *r, int image, int branch, int end)
 }
 
 /* Adds rows first .. end - 1 before the image tokens, behind the target's position of the same number: of LlamaGen with
- * token 0, else with the prompt's next token. */
+ * token 0, else with the prompt's next token. A row's position is that of its token. */
 static void add_prefix(eagle_runner *r, int image, int branch, int first, int end)
 {
     gpt_pass *p = &r->pass;
@@ -84,7 +84,7 @@ static void add_prefix(eagle_runner *r, int image, int branch, int first, int en
     for (int i = first; i < end; i++) gpt_pass_add_slot(p, sequence, BEFORE + 1 + i);
     for (int i = first; i < end; i++) {
         const int feature = gpt_runner_slot(r->target, image, branch, i - positions);
-        uint64_t *mask = add_row(r, next < 0 ? 0 : next + i, i - positions, image, branch, BEFORE + 1 + i, feature);
+        uint64_t *mask = add_row(r, next < 0 ? 0 : next + i, i + 1 - positions, image, branch, BEFORE + 1 + i, feature);
         gpt_mask_add(mask, 0, i - first + 1);
         p->attended += common + i - first + 1;
     }
@@ -258,7 +258,8 @@ static void compute_prefixes(eagle_runner *r, const gpt_start *start, int n)
     }
 }
 
-/* Computes the missing tokens, as many at a time as fit. The last pass gives the distributions after the prefix. */
+/* Computes the missing tokens, as many at a time as fit. The last pass gives the distributions after the prefix, but
+ * for prefixes with a line end as a draft. */
 static void run_tokens(eagle_runner *r, const spec_request *request, int n, float *log_probs)
 {
     gpt_pass *p = &r->pass;

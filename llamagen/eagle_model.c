@@ -29,6 +29,7 @@ static gpt_layer_shape layer_of(const eagle_config *c)
                              .joined_qkv = !c->published,
                              .first_norm = c->first_norm,
                              .qk_norm = c->qk_norm ? GPT_LAYER_NORM : GPT_NO_NORM,
+                             .norm_shape = c->norm_shape,
                              .halves = c->qk_norm};
 }
 
@@ -64,20 +65,36 @@ static mar_status derive_heads(const wt_file *f, int heads, eagle_config *c, mar
     return MAR_OK;
 }
 
+/* Derives norms of q and k and the number of heads from a tensor that has a head's size. */
+static mar_status derive_norm(const wt_file *f, eagle_config *c, mar_err *err)
+{
+    const wt_tensor *t;
+    const mar_status status = wt_find_shape(f, q_norm, 2, &t, err);
+    if (status != MAR_OK) return status;
+    const int64_t size = t->shape[1];
+    c->heads = size > 0 && c->width % size == 0 ? (int)(c->width / size) : 0;
+    if (!gpt_heads_divide(c->heads, c->width))
+        return err_set(err, MAR_EMODEL,
+                       "%s: tensor %s has heads of size %lld, expected a multiple of 4 that divides %d", wt_path(f),
+                       q_norm, (long long)size, c->width);
+    c->qk_norm = 1;
+    c->norm_shape = t->shape[0] == 1 ? GPT_ONE_ROW : GPT_ROWS;
+    return MAR_OK;
+}
+
 mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, mar_err *err)
 {
-    const wt_tensor *fc, *w1, *embedding = NULL, *norm = NULL;
+    const wt_tensor *fc, *w1, *embedding = NULL;
     char name[GPT_TENSOR_NAME];
     int rows;
     *out = (eagle_config){.published = is_published(f), .first_norm = 1};
+    const int has_norm = out->published && wt_find(f, q_norm);
     const eagle_names *n = &names[out->published];
     const gpt_layer_shape any = layer_of(out);
     mar_status status = wt_find_shape(f, n->fc_weight, 2, &fc, err);
     if (status == MAR_OK)
         status = wt_find_shape(f, gpt_layer_name(n->layer, &any, GPT_W13, 0, name, &rows), 2, &w1, err);
-    out->qk_norm = out->published && wt_find(f, q_norm);
-    if (status == MAR_OK && out->qk_norm) status = wt_find_shape(f, q_norm, 2, &norm, err);
-    if (status == MAR_OK && n->embedding && wt_find(f, n->embedding) && !out->qk_norm)
+    if (status == MAR_OK && n->embedding && wt_find(f, n->embedding) && !has_norm)
         status = wt_find_shape(f, n->embedding, 2, &embedding, err);
     if (status != MAR_OK) return status;
     if (fc->shape[1] != 2 * fc->shape[0])
@@ -88,7 +105,8 @@ mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, m
     out->bias = wt_find(f, n->fc_bias) != NULL;
     out->first_norm = wt_find(f, gpt_layer_name(n->layer, &any, GPT_ATTENTION_NORM, 0, name, &rows)) != NULL;
     out->vocabulary = embedding ? (int)embedding->shape[0] : 0;
-    status = derive_heads(f, heads ? heads : norm ? (int)norm->shape[0] : 0, out, err);
+    if (has_norm) status = derive_norm(f, out, err);
+    if (status == MAR_OK) status = derive_heads(f, heads, out, err);
     if (status == MAR_OK) eagle_config_tensors(out, wt_add_elements, &out->parameters);
     return status;
 }

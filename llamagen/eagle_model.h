@@ -37,11 +37,12 @@
  *
  * LANTERN's drafters for Anole and Lumina-mGPT (cnets_anole.py, cnets_lumina_mgpt.py) have
  *
- *     layers.0.self_attn.{q,k}_norm.weight, .bias                     [heads, D / heads]
+ *     layers.0.self_attn.{q,k}_norm.weight, .bias                     [heads, D / heads], Lumina-mGPT's [1, D / heads]
  *     layers.0.input_layernorm.weight                                 [D]
  *
  * too. Their epsilon is the target's, and the rows before t_0 have the prompt's tokens: f_j with the embedding of token
- * j + 1. Their embed_tokens.weight is a copy of the target's, which is used instead. */
+ * j + 1. Their embed_tokens.weight is a copy of the target's, which is used instead. A line end has a row as a token
+ * has: with the feature of the token before it. */
 #ifndef LLAMAGEN_EAGLE_MODEL_H
 #define LLAMAGEN_EAGLE_MODEL_H
 
@@ -55,6 +56,7 @@ typedef struct {
     int first_norm; /* 1: there is an attention_norm */
     int published;  /* 1: LANTERN's names */
     int qk_norm;    /* 1: norms of q and k, rotary pairs by halves: a drafter for Anole or Lumina-mGPT */
+    gpt_norm_shape norm_shape;
     int vocabulary; /* tokens of its own embedding; 0: none, or a copy that is not used */
     long parameters;
 } eagle_config;

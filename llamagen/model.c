@@ -41,17 +41,18 @@ static int place_in_head(int i, int size, int halves)
     return halves ? i % 2 * (size / 2) + i / 2 : i;
 }
 
-/* Loads the weights of a norm of heads, or its bias: [heads][size], or one row for all. */
-static mar_status load_head_norm(loader *l, const char *name, const gpt_layer_shape *s, int heads, float **out)
+/* Loads the weights of a norm of heads, or its bias: [rows][size], or a vector for all heads. */
+static mar_status load_head_norm(loader *l, const char *name, const gpt_layer_shape *s, int heads, int rows,
+                                 float **out)
 {
-    const int size = s->width / s->heads;
-    const int64_t shape[2] = {s->shared_norm ? size : heads, size};
+    const int size = s->width / s->heads, vector = s->norm_shape == GPT_VECTOR;
+    const int64_t shape[2] = {vector ? size : rows, size};
     const size_t n = (size_t)heads * (size_t)size;
     float *host = NULL, *all = malloc(n * sizeof *all);
     if (!all) return err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->file), name);
-    mar_status status = wt_load_f32(l->file, name, s->shared_norm ? 1 : 2, shape, &host, l->err);
+    mar_status status = wt_load_f32(l->file, name, vector ? 1 : 2, shape, &host, l->err);
     for (int i = 0; status == MAR_OK && i < (int)n; i++)
-        all[i] = host[(s->shared_norm ? 0 : i / size * size) + place_in_head(i % size, size, s->halves)];
+        all[i] = host[(s->norm_shape == GPT_ROWS ? i / size * size : 0) + place_in_head(i % size, size, s->halves)];
     if (status == MAR_OK) status = to_backend(l, all, n, out);
     free(host);
     free(all);
@@ -64,9 +65,9 @@ static mar_status load_qk_norm(loader *l, const char *prefix, const gpt_layer_sh
     char name[GPT_TENSOR_NAME], text[GPT_TENSOR_NAME];
     int rows;
     if (!gpt_layer_name(prefix, s, part, 0, name, &rows)) return MAR_OK;
-    const mar_status status = load_head_norm(l, name, s, heads, weight);
+    const mar_status status = load_head_norm(l, name, s, heads, rows, weight);
     if (status != MAR_OK || s->qk_norm != GPT_LAYER_NORM) return status;
-    return load_head_norm(l, gpt_bias_name(name, text), s, heads, bias);
+    return load_head_norm(l, gpt_bias_name(name, text), s, heads, rows, bias);
 }
 
 /* --- products ----------------------------------------------------------------------------------------------------- */

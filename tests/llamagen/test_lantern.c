@@ -1,5 +1,6 @@
 /* Compares EAGLE drafters as LANTERN publishes them with LANTERN's own code (tests/golden/make_lantern.py): their
- * files, their distributions behind a class's and a caption's prefix and in a tree, and the trees of its choices.py. */
+ * files, their distributions behind a class's, a caption's and a prompt's prefix and in a tree, with line ends behind
+ * rows of tokens and drafts, and the trees of its choices.py. */
 #include "tests/support/gpt_fixture.h"
 
 #include "llamagen/eagle.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DRAFTS = 8, LAWS = DRAFTS + 1, TOKENS = 6, CAPTION = 120 };
+enum { DRAFTS = 8, LAWS = DRAFTS + 1, TOKENS = 8, CAPTION = 120, PROMPT = 17, WIDTH = 16 };
 
 static const int parent[DRAFTS] = {-1, -1, -1, 0, 0, 2, 3, 5};
 
@@ -30,7 +31,7 @@ static int open_both(fixture *f, mar_dtype dtype, const char *target, const char
     char path[128];
     if (!gpt_fixture_open(&f->target, open_queue(dtype, 1), target, 0, sampling, 1, DRAFTS, 1, LAWS)) return 0;
     kern_queue *k = f->target.k;
-    snprintf(path, sizeof path, "tests/golden/data/%s.bin", drafter);
+    snprintf(path, sizeof path, "tests/golden/data/%s", drafter);
     wt_file *file = open_weights(path);
     assert_true(eagle_config_recognise(file));
     assert_ok(eagle_model_create(k, file, 0, &f->model, &err), &err);
@@ -66,12 +67,44 @@ static int read_tokens(const wt_file *f, const char *name, int image, const char
     return (int)t->count;
 }
 
-/* Begins image `image` of a golden file: a class, or a caption some of whose positions are masked. */
-static void begin(fixture *f, int image)
+/* Writes a prompt's embeddings as a caption, padded on the left. */
+static void read_prompt(const float *table, const wt_file *golden, const char *name, int image, const char *what,
+                        int positions, float *features, uint8_t *mask)
+{
+    int id[PROMPT];
+    const int n = read_tokens(golden, name, image, what, id), pad = positions - n;
+    memset(features, 0, (size_t)positions * WIDTH * sizeof *features);
+    for (int i = 0; i < positions; i++) mask[i] = i >= pad;
+    for (int i = pad; i < positions; i++)
+        memcpy(features + i * WIDTH, table + id[i - pad] * WIDTH, WIDTH * sizeof *features);
+}
+
+/* Begins an image of a decoder: its prompt, and the shorter one in the second branch of guidance. */
+static void begin_prompt(fixture *f, const char *name, int image)
+{
+    const int positions = f->target.model->config.prefix;
+    float features[PROMPT * WIDTH];
+    uint8_t mask[PROMPT];
+    wt_file *golden = golden_open("lantern"), *target = golden_open(name);
+    float *table = golden_f32(target, "model.embed_tokens.weight", -1);
+    assert_true(positions <= PROMPT && f->target.model->config.width == WIDTH);
+    read_prompt(table, golden, name, image, "negative", positions, features, mask);
+    gpt_runner_set_negative(f->target.runner, features, mask);
+    read_prompt(table, golden, name, image, "prompt", positions, features, mask);
+    gpt_runner_begin_captions(f->target.runner, 1, features, mask);
+    free(table);
+    wt_close(target);
+    wt_close(golden);
+}
+
+/* Begins image `image` of a golden file: a class, a caption some of whose positions are masked, or a prompt. */
+static void begin(fixture *f, const char *name, int image)
 {
     const int label = 2 - 2 * image;
     const int dim = f->target.model->config.caption_dim;
-    if (dim == 0) {
+    if (f->target.model->config.grammar) {
+        begin_prompt(f, name, image);
+    } else if (dim == 0) {
         gpt_runner_begin(f->target.runner, 1, &label);
     } else {
         wt_file *golden = golden_open("llamagen");
@@ -91,14 +124,15 @@ static void check(mar_dtype dtype, const char *name, const char *target, const c
     fixture f = {0};
     mar_err err = {0};
     if (!open_both(&f, dtype, target, drafter, sampling)) return;
+    const int images = f.target.model->config.grammar ? 3 : 2;
     wt_file *golden = golden_open("lantern");
-    for (int image = 0; image < 2; image++) {
+    for (int image = 0; image < images; image++) {
         int prefix[TOKENS], draft[DRAFTS];
         char key[64];
         spec_request q = {.prefix = prefix, .draft = draft, .parent = parent, .count = DRAFTS};
         q.length = read_tokens(golden, name, image, "prefix", prefix);
         assert_int_equal(read_tokens(golden, name, image, "draft", draft), DRAFTS);
-        begin(&f, image);
+        begin(&f, name, image);
         const spec_request known = {.prefix = prefix, .length = q.length - 1};
         gpt_fixture_laws(&f.target, &known, 1);
         assert_ok(eagle_runner_log_probs(f.runner, &q, 1, f.laws, &err), &err);
@@ -115,13 +149,16 @@ static const gpt_sampling guided = {.cfg = 3, .cfg_interval = -1, .temperature =
 
 TEST_CASE(distributions_are_lanterns)
 {
-    check(MAR_DTYPE_F32, "c2i", "llamagen_c2i20", "lantern_c2i", &gpt_fixture_plain, 1e-5);
-    check(MAR_DTYPE_F32, "t2i", "llamagen_t2i", "lantern_t2i", &guided, 1e-5);
+    check(MAR_DTYPE_F32, "c2i", "llamagen_c2i20", "lantern_c2i.bin", &gpt_fixture_plain, 1e-5);
+    check(MAR_DTYPE_F32, "t2i", "llamagen_t2i", "lantern_t2i.bin", &guided, 1e-5);
+    check(MAR_DTYPE_F32, "anole", "anole", "lantern_anole.bin", &guided, 1e-5);
+    check(MAR_DTYPE_F32, "lumina", "lumina", "lantern_lumina.safetensors", &guided, 1e-5);
 }
 
 TEST_CASE(distributions_in_bf16_are_near)
 {
-    check(MAR_DTYPE_BF16, "t2i", "llamagen_t2i", "lantern_t2i", &guided, 3e-2);
+    check(MAR_DTYPE_BF16, "t2i", "llamagen_t2i", "lantern_t2i.bin", &guided, 3e-2);
+    check(MAR_DTYPE_BF16, "lumina", "lumina", "lantern_lumina.safetensors", &guided, 1e-1);
 }
 
 TEST_CASE(files)
@@ -137,6 +174,55 @@ TEST_CASE(files)
     const gpt_config other = {.width = 32, .heads = 2, .vocabulary = 51};
     assert_int_equal(eagle_config_fits(&c, &other, &err), MAR_EMODEL);
     assert_string_equal(err.text, "the EAGLE drafter has 50 tokens, expected the model's, 51");
+}
+
+/* The heads follow from the size of the norms' rows: one for each head, or one for all of them. The copy of the
+ * target's embedding is not used. */
+TEST_CASE(files_with_norms)
+{
+    static const char *const paths[] = {"tests/golden/data/lantern_anole.bin",
+                                        "tests/golden/data/lantern_lumina.safetensors"};
+    for (int lumina = 0; lumina < 2; lumina++) {
+        eagle_config c;
+        mar_err err = {0};
+        wt_file *f = open_weights(paths[lumina]);
+        assert_true(eagle_config_recognise(f) && !gpt_config_recognise_decoder(f));
+        assert_ok(eagle_config_derive(f, 0, &c, &err), &err);
+        wt_close(f);
+        assert_true(c.published && c.bias == !lumina && c.first_norm && c.qk_norm);
+        assert_true(c.width == 16 && c.hidden == 20 && c.heads == 2 && c.vocabulary == 0);
+        assert_int_equal(c.norm_shape, lumina ? GPT_ONE_ROW : GPT_ROWS);
+        const int norms = 2 * 16 + 4 * (lumina ? 8 : 16);
+        assert_int_equal(c.parameters, 16 * 32 + (lumina ? 0 : 16) + 4 * 16 * 16 + 3 * 16 * 20 + norms);
+        const gpt_config plain = {.width = 16, .heads = 2};
+        assert_int_equal(eagle_config_fits(&c, &plain, &err), MAR_EMODEL);
+        assert_string_equal(err.text, "the EAGLE drafter has norms of q and k, expected a layer like the model's");
+    }
+}
+
+/* Checks that norms whose size does not divide the width into heads are refused, in one line. */
+TEST_CASE(other_norms_are_refused)
+{
+    eagle_config c;
+    wt_output tensors[32];
+    mar_err err = {0};
+    char *path = test_path("drafter.safetensors");
+    wt_file *f = open_weights("tests/golden/data/lantern_lumina.safetensors");
+    const int n = wt_count(f);
+    assert_true(n <= 32);
+    for (int i = 0; i < n; i++) {
+        const wt_tensor *t = wt_at(f, i);
+        tensors[i] = (wt_output){t->name, WT_F16, t->rank, {0}, f, t, WT_VALUES, NULL};
+        memcpy(tensors[i].shape, t->shape, sizeof t->shape);
+        if (strstr(t->name, "q_norm.weight")) tensors[i].shape[0] = 4, tensors[i].shape[1] = 2;
+    }
+    assert_ok(wt_save_safetensors(path, tensors, n, NULL, 0, &err), &err);
+    wt_close(f);
+    f = open_weights(path);
+    assert_int_equal(eagle_config_derive(f, 0, &c, &err), MAR_EMODEL);
+    assert_non_null(
+        strstr(err.text, "tensor layers.0.self_attn.q_norm.weight has heads of size 2, expected a multiple"));
+    wt_close(f);
 }
 
 TEST_CASE(trees_are_lanterns)

@@ -28,7 +28,10 @@ int gpt_fixture_open(gpt_fixture *f, kern_queue *k, const char *name, int seq_le
     *f = (gpt_fixture){.k = k, .rows = rows};
     if (!f->k) return 0;
     wt_file *file = golden_open(name);
-    assert_ok(gpt_config_derive(file, 0, &config, &err), &err);
+    if (text_grammar_recognise(file))
+        assert_ok(gpt_config_derive_decoder(file, 0, 0, &config, &err), &err);
+    else
+        assert_ok(gpt_config_derive(file, 0, &config, &err), &err);
     if (seq_len) config.seq_len = seq_len;
     open_runner(f, file, &config, sampling, images, drafts, keep);
     return 1;

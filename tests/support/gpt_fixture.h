@@ -1,4 +1,4 @@
-/* LlamaGen's runner over a golden model (tests/golden/make_llamagen.py), without a session. */
+/* The runner over a golden model (tests/golden/make_llamagen.py, make_lantern.py), without a session. */
 #ifndef TESTS_GPT_FIXTURE_H
 #define TESTS_GPT_FIXTURE_H
 

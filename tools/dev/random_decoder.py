@@ -33,8 +33,9 @@ def shapes(c):
         for name, rows in (("q", width), ("k", keys), ("v", keys), ("o", width)):
             yield f"{layer}self_attn.{name}_proj.weight", (rows, width)
         if c["model_type"] == "chameleon":
+            rows = 1 if "mask_image_logits" in c else c["num_attention_heads"]  # Lumina-mGPT's is one row for all heads
             for name in ("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias"):
-                yield f"{layer}self_attn.{name}", (c["num_attention_heads"], head)
+                yield f"{layer}self_attn.{name}", (rows, head)
         yield f"{layer}mlp.gate_proj.weight", (hidden, width)
         yield f"{layer}mlp.up_proj.weight", (hidden, width)
         yield f"{layer}mlp.down_proj.weight", (width, hidden)
